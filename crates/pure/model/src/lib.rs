@@ -1,0 +1,27 @@
+//! The words of MBal that every floor shares: keys, ids, the cluster map.
+//!
+//! No I/O, no clock, no policy. No dependencies but one: the hash that every
+//! language and every server must agree on, `xxh3_64` with seed 0.
+
+#![forbid(unsafe_code)]
+
+mod key;
+
+pub use key::{KEY_BYTES_MAX, Key};
+
+/// Seconds on the server's own monotonic clock; 0 is before the process started.
+///
+/// Like memcached, the server tells time in whole seconds. A deadline of 0 means "never".
+pub type Seconds = u32;
+
+/// One of the threads of a server: owns a core, connections and some cachelets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub u16);
+
+/// A run of virtual nodes: a prefix of the key's hash, and everything that serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CacheletId(pub u16);
+
+/// A process on a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerId(pub u16);
