@@ -1,1 +1,37 @@
+//! Sockets, threads' mailboxes and clocks: what drives a `worker` in a server.
+//!
+//! Called by `server`, which gives every [`EventLoop`] a thread and a worker. Never looks into the
+//! bytes that it carries, and never decides what to answer.
+//!
+//! ```text
+//!            main thread                          one thread per worker
+//!   signals ─┐                                  ┌───────────────────────────────────┐
+//!   listen   ├─► Listener ──Letter::Adopt──────►│ EventLoop                         │
+//!   sockets ─┘      ▲     (fewest connections)  │  epoll_wait                       │
+//!                   │                           │   └ per ready connection:         │
+//!                   └──── Request::Shutdown ────│     recv ─► worker ─► send        │
+//!                                               │       (unsent rest: queued, and   │
+//!   port BASE+i ───────────────────────────────►│        not read until it left)    │
+//!                                               └───────────────────────────────────┘
+//! ```
+//!
+//! **Bounds.** A connection that does not read its replies is not read either, so what is queued
+//! for it is at most what the worker sends for one receive of [`RECEIVE_BYTES`], or for one
+//! `Drained`: the worker stops itself by `Action::Stall`. Connections are bounded by
+//! [`Tally`]; a mailbox by the number of connections.
 
+mod clock;
+mod event_loop;
+mod listener;
+mod mailbox;
+mod output;
+pub mod process;
+pub mod socket;
+mod sys;
+mod tally;
+
+pub use clock::Clock;
+pub use event_loop::{EventLoop, Letter, RECEIVE_BYTES};
+pub use listener::{Ended, Listener, Request};
+pub use mailbox::Mailbox;
+pub use tally::Tally;

@@ -1,0 +1,337 @@
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use mbal_worker::{Action, Actions, ConnId, Event};
+
+use crate::listener::{Doors, RETRY_MS, Request};
+use crate::output::Output;
+use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
+use crate::{Clock, Mailbox, Tally};
+
+/// One receive takes at most this much; what is left in the kernel is reported again.
+pub const RECEIVE_BYTES: usize = 64 * 1024;
+
+const TICK_NS: u64 = 1_000_000_000;
+const BACKGROUND_EVERY_NS: u64 = 1_000_000;
+const BACKGROUND_NS: u64 = 50_000;
+const READY_PER_WAIT: usize = 256;
+/// Actions keep their memory from one event to the next, up to this much.
+const REPLY_BYTES_KEPT: usize = 1 << 20;
+
+const MAILBOX: u64 = u64::MAX;
+/// Tokens from here up are listening sockets, below are connections.
+const DOORS: u64 = 1 << 32;
+
+/// What other threads tell an event loop.
+pub enum Letter {
+    /// Serve this connection; its place in the [`Tally`] is taken already.
+    Adopt(OwnedFd),
+    /// Leave [`EventLoop::run`]; replies to what was received have been sent.
+    Stop,
+}
+
+/// The connections of one worker, and the loop that carries bytes between them and it.
+pub struct EventLoop {
+    worker: usize,
+    epoll: Epoll,
+    mailbox: Mailbox<Letter>,
+    main: Mailbox<Request>,
+    tally: Arc<Tally>,
+    clock: Clock,
+    doors: Doors,
+    /// Came through an own door; adopted at the end of the turn.
+    arrived: Vec<OwnedFd>,
+    conns: Vec<Option<Conn>>,
+    free: Vec<ConnId>,
+    buffer: Box<[u8]>,
+    actions: Actions,
+    /// Stalled connections whose output has left: the worker is told after the ready ones' turn.
+    drained: Vec<ConnId>,
+    /// Closed here, and the worker has not been told yet.
+    closed: Vec<ConnId>,
+}
+
+struct Conn {
+    fd: OwnedFd,
+    output: Output,
+    stalled: bool,
+    closing: bool,
+}
+
+impl EventLoop {
+    /// `own_ports` are listening sockets whose connections stay with this worker.
+    pub fn new(
+        worker: usize,
+        own_ports: Vec<OwnedFd>,
+        main: Mailbox<Request>,
+        tally: Arc<Tally>,
+        clock: Clock,
+    ) -> io::Result<EventLoop> {
+        let epoll = Epoll::new()?;
+        let mailbox = Mailbox::new()?;
+        epoll.add(mailbox.bell(), READABLE, MAILBOX)?;
+        let doors = Doors::new(own_ports, DOORS);
+        doors.watch(&epoll)?;
+        Ok(EventLoop {
+            worker,
+            epoll,
+            mailbox,
+            main,
+            tally,
+            clock,
+            doors,
+            arrived: Vec::new(),
+            conns: Vec::new(),
+            free: Vec::new(),
+            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            actions: Actions::default(),
+            drained: Vec::new(),
+            closed: Vec::new(),
+        })
+    }
+
+    pub fn mailbox(&self) -> Mailbox<Letter> {
+        self.mailbox.clone()
+    }
+
+    /// Serves until [`Letter::Stop`].
+    ///
+    /// `handle` is the worker: time in nanoseconds of the loop's clock, what happened, what to do.
+    /// `background` does a few microseconds of work that can wait, and says whether there is more:
+    /// it gets 50 µs of every millisecond, after the ready connections have had their turn.
+    pub fn run<H, B>(mut self, mut handle: H, mut background: B) -> io::Result<()>
+    where
+        H: FnMut(u64, Event, &mut Actions),
+        B: FnMut(u64) -> bool,
+    {
+        let mut ready = [Ready::NONE; READY_PER_WAIT];
+        let mut next_tick = TICK_NS;
+        let mut next_background = 0;
+        let mut more_background = false;
+        let mut timeout_ms = 0;
+        loop {
+            let count = self.epoll.wait(&mut ready, timeout_ms)?;
+            // Once per wake-up: everything that had arrived by now is handled at this time.
+            let now = self.clock.now_ns();
+            let mut letters = false;
+            for event in &ready[..count] {
+                match event.token() {
+                    MAILBOX => letters = true,
+                    door if door >= DOORS => {
+                        self.doors.open(door, now, &self.epoll, &self.tally, &mut self.arrived)?;
+                    }
+                    conn => self.serve(ConnId(conn as u32), now, &mut handle),
+                }
+            }
+            self.resume_drained(now, &mut handle);
+            // Last, so that a connection's number is not given away while events name its last owner.
+            if letters {
+                for letter in self.mailbox.collect() {
+                    match letter {
+                        Letter::Adopt(fd) => self.adopt(fd, now, &mut handle),
+                        Letter::Stop => return Ok(()),
+                    }
+                }
+            }
+            while let Some(fd) = self.arrived.pop() {
+                self.tally.assign(self.worker);
+                self.adopt(fd, now, &mut handle);
+            }
+            if next_tick <= now {
+                handle(now, Event::Tick, &mut self.actions);
+                self.settle(now, &mut handle);
+                next_tick = now + TICK_NS;
+            }
+            if next_background <= now {
+                next_background = now + BACKGROUND_EVERY_NS;
+                more_background = self.work_in_background(&mut background);
+            }
+            self.doors.retry(now, &self.epoll, &self.tally)?;
+            timeout_ms = if !self.drained.is_empty() {
+                0
+            } else if more_background {
+                1
+            } else if self.doors.paused() {
+                RETRY_MS
+            } else {
+                (next_tick - now).div_ceil(1_000_000) as i32
+            };
+        }
+    }
+
+    #[inline]
+    fn serve(&mut self, id: ConnId, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        if !conn.output.is_empty() {
+            self.flush(id);
+            self.settle(now, handle);
+            return;
+        }
+        if conn.stalled {
+            return;
+        }
+        match sys::recv(conn.fd.as_fd(), &mut self.buffer) {
+            Ok(0) => self.close(id),
+            Ok(count) => {
+                let bytes = &self.buffer[..count];
+                handle(now, Event::Received { conn: id, bytes }, &mut self.actions);
+            }
+            Err(error) if is_transient(&error) => {}
+            Err(_) => self.close(id),
+        }
+        self.settle(now, handle);
+    }
+
+    /// Carries out what the worker asked for, and tells it of connections that went on the way.
+    #[inline]
+    fn settle(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
+        loop {
+            if !self.actions.list.is_empty() {
+                self.carry_out();
+            }
+            let Some(conn) = self.closed.pop() else { return };
+            handle(now, Event::Closed { conn }, &mut self.actions);
+            self.free.push(conn);
+        }
+    }
+
+    fn carry_out(&mut self) {
+        let mut actions = std::mem::take(&mut self.actions);
+        let mut list = actions.list.drain(..).peekable();
+        while let Some(action) = list.next() {
+            match action {
+                Action::Send { conn, mut bytes } => {
+                    while let Some(Action::Send { bytes: next, .. }) =
+                        list.next_if(|next| continues(next, conn, bytes.end))
+                    {
+                        bytes.end = next.end;
+                    }
+                    self.send(conn, &actions.bytes[bytes]);
+                }
+                Action::Stall { conn } => self.stall(conn),
+                Action::Close { conn } => self.close_when_sent(conn),
+                Action::Shutdown => self.main.post(Request::Shutdown),
+            }
+        }
+        drop(list);
+        actions.bytes.clear();
+        actions.bytes.shrink_to(REPLY_BYTES_KEPT);
+        self.actions = actions;
+    }
+
+    #[inline]
+    fn send(&mut self, id: ConnId, bytes: &[u8]) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        if !conn.output.is_empty() {
+            conn.output.push(bytes);
+            return;
+        }
+        match sys::send(conn.fd.as_fd(), bytes) {
+            Ok(sent) if sent == bytes.len() => {}
+            Ok(sent) => self.queue(id, &bytes[sent..]),
+            Err(error) if is_transient(&error) => self.queue(id, bytes),
+            Err(_) => self.close(id),
+        }
+    }
+
+    /// Keeps what the kernel did not take, and stops reading until it has.
+    fn queue(&mut self, id: ConnId, rest: &[u8]) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        conn.output.push(rest);
+        if self.epoll.modify(conn.fd.as_fd(), WRITABLE, u64::from(id.0)).is_err() {
+            self.close(id);
+        }
+    }
+
+    fn flush(&mut self, id: ConnId) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        match sys::send(conn.fd.as_fd(), conn.output.unsent()) {
+            Ok(sent) => conn.output.sent(sent),
+            Err(error) if is_transient(&error) => return,
+            Err(_) => return self.close(id),
+        }
+        if !conn.output.is_empty() {
+            return;
+        }
+        if conn.closing || self.epoll.modify(conn.fd.as_fd(), READABLE, u64::from(id.0)).is_err() {
+            self.close(id);
+        } else if conn.stalled {
+            self.drained.push(id);
+        }
+    }
+
+    fn stall(&mut self, id: ConnId) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        conn.stalled = true;
+        if conn.output.is_empty() {
+            self.drained.push(id);
+        }
+    }
+
+    fn resume_drained(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
+        let due = self.drained.len();
+        for turn in 0..due {
+            let id = self.drained[turn];
+            let Some(conn) = &mut self.conns[id.0 as usize] else { continue };
+            if std::mem::take(&mut conn.stalled) {
+                handle(now, Event::Drained { conn: id }, &mut self.actions);
+                self.settle(now, handle);
+            }
+        }
+        // Those that stalled again meanwhile wait for the next turn, so that nobody is starved.
+        self.drained.drain(..due);
+    }
+
+    fn close_when_sent(&mut self, id: ConnId) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        conn.closing = true;
+        if conn.output.is_empty() {
+            self.close(id);
+        }
+    }
+
+    fn close(&mut self, id: ConnId) {
+        if self.conns[id.0 as usize].take().is_some() {
+            self.tally.leave(self.worker);
+            self.closed.push(id);
+        }
+    }
+
+    fn adopt(&mut self, fd: OwnedFd, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.conns.push(None);
+            ConnId(self.conns.len() as u32 - 1)
+        });
+        if self.epoll.add(fd.as_fd(), READABLE, u64::from(id.0)).is_err() {
+            self.tally.leave(self.worker);
+            self.free.push(id);
+            return;
+        }
+        let output = Output::default();
+        self.conns[id.0 as usize] = Some(Conn { fd, output, stalled: false, closing: false });
+        handle(now, Event::Opened { conn: id }, &mut self.actions);
+        self.settle(now, handle);
+    }
+
+    /// False when nothing is left to do in the background.
+    fn work_in_background(&self, background: &mut impl FnMut(u64) -> bool) -> bool {
+        let start = self.clock.now_ns();
+        let mut now = start;
+        while background(now) {
+            now = self.clock.now_ns();
+            if start + BACKGROUND_NS <= now {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn continues(action: &Action, conn: ConnId, end: usize) -> bool {
+    matches!(action, Action::Send { conn: to, bytes } if *to == conn && bytes.start == end)
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

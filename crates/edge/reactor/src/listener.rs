@@ -1,0 +1,226 @@
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::process::{Signal, Signals};
+use crate::sys::{self, Epoll, READABLE, Ready};
+use crate::{Clock, Letter, Mailbox, Tally};
+
+/// How long accepting pauses when descriptors or places have run out.
+pub(crate) const RETRY_MS: i32 = 10;
+const RETRY_NS: u64 = RETRY_MS as u64 * 1_000_000;
+
+/// memcached's answer to one connection too many.
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
+const SIGNALS: u64 = u64::MAX;
+const MAILBOX: u64 = u64::MAX - 1;
+
+/// What event loops tell the main thread.
+pub enum Request {
+    /// A client sent `shutdown`, and may.
+    Shutdown,
+}
+
+/// Why the server ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// SIGINT, SIGTERM or the `shutdown` command.
+    Normally,
+    /// SIGUSR1.
+    Gracefully,
+}
+
+/// The main thread's loop: accepts, hands over, and waits for the end.
+pub struct Listener {
+    epoll: Epoll,
+    doors: Doors,
+    signals: Signals,
+    mailbox: Mailbox<Request>,
+    workers: Vec<Mailbox<Letter>>,
+    tally: Arc<Tally>,
+    clock: Clock,
+}
+
+impl Listener {
+    pub fn new(
+        listening: Vec<OwnedFd>,
+        signals: Signals,
+        mailbox: Mailbox<Request>,
+        workers: Vec<Mailbox<Letter>>,
+        tally: Arc<Tally>,
+        clock: Clock,
+    ) -> io::Result<Listener> {
+        let epoll = Epoll::new()?;
+        epoll.add(signals.as_fd(), READABLE, SIGNALS)?;
+        epoll.add(mailbox.bell(), READABLE, MAILBOX)?;
+        let doors = Doors::new(listening, 0);
+        doors.watch(&epoll)?;
+        Ok(Listener { epoll, doors, signals, mailbox, workers, tally, clock })
+    }
+
+    /// Serves until a signal or a request ends the server; then every worker is told to stop.
+    pub fn run(mut self) -> io::Result<Ended> {
+        let mut ready = [Ready::NONE; 16];
+        let mut arrived = Vec::new();
+        let ended = loop {
+            let timeout_ms = if self.doors.paused() { RETRY_MS } else { -1 };
+            let count = self.epoll.wait(&mut ready, timeout_ms)?;
+            let now = self.clock.now_ns();
+            let mut ended = None;
+            for event in &ready[..count] {
+                match event.token() {
+                    SIGNALS => ended = ended.or(self.ended_by_signal()?),
+                    MAILBOX => {
+                        for request in self.mailbox.collect() {
+                            match request {
+                                Request::Shutdown => ended = Some(Ended::Normally),
+                            }
+                        }
+                    }
+                    door => {
+                        self.doors.open(door, now, &self.epoll, &self.tally, &mut arrived)?;
+                    }
+                }
+            }
+            for fd in arrived.drain(..) {
+                let worker = self.tally.fewest();
+                self.tally.assign(worker);
+                self.workers[worker].post(Letter::Adopt(fd));
+            }
+            self.doors.retry(now, &self.epoll, &self.tally)?;
+            if let Some(ended) = ended {
+                break ended;
+            }
+        };
+        for worker in &self.workers {
+            worker.post(Letter::Stop);
+        }
+        Ok(ended)
+    }
+
+    fn ended_by_signal(&self) -> io::Result<Option<Ended>> {
+        Ok(match self.signals.next()? {
+            Some(Signal::Interrupt | Signal::Terminate) => Some(Ended::Normally),
+            Some(Signal::User1) => Some(Ended::Gracefully),
+            // Nothing that a server reads at its start is read again.
+            Some(Signal::HangUp) | None => None,
+        })
+    }
+}
+
+/// Listening sockets in an epoll, under tokens that count up from `first_token`.
+pub(crate) struct Doors {
+    sockets: Vec<OwnedFd>,
+    first_token: u64,
+    paused_until_ns: Option<u64>,
+}
+
+enum Knock {
+    Came(OwnedFd),
+    Nobody,
+    NoRoom,
+}
+
+impl Doors {
+    pub(crate) fn new(sockets: Vec<OwnedFd>, first_token: u64) -> Doors {
+        Doors { sockets, first_token, paused_until_ns: None }
+    }
+
+    pub(crate) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
+        for (token, socket) in (self.first_token..).zip(&self.sockets) {
+            epoll.add(socket.as_fd(), READABLE, token)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn paused(&self) -> bool {
+        self.paused_until_ns.is_some()
+    }
+
+    /// Accepts all that wait at one door.
+    ///
+    /// Without a free descriptor (EMFILE and its kin), and at the limit when clients are to wait
+    /// there, all doors stay shut for [`RETRY_MS`]: the kernel keeps the queue, nobody spins.
+    pub(crate) fn open(
+        &mut self,
+        token: u64,
+        now_ns: u64,
+        epoll: &Epoll,
+        tally: &Tally,
+        arrived: &mut Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let socket = self.sockets[(token - self.first_token) as usize].as_fd();
+        loop {
+            match knock(socket, tally) {
+                Knock::Came(fd) => arrived.push(fd),
+                Knock::Nobody => return Ok(()),
+                Knock::NoRoom => break,
+            }
+        }
+        if self.paused_until_ns.is_none() {
+            tally.pause();
+        }
+        self.paused_until_ns = Some(now_ns + RETRY_NS);
+        self.set_interest(epoll, 0)
+    }
+
+    /// Looks again whether there is room, once the pause is over.
+    pub(crate) fn retry(&mut self, now_ns: u64, epoll: &Epoll, tally: &Tally) -> io::Result<()> {
+        match self.paused_until_ns {
+            Some(until) if until <= now_ns => {
+                self.paused_until_ns = None;
+                tally.resume();
+                self.set_interest(epoll, READABLE)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn set_interest(&self, epoll: &Epoll, interest: u32) -> io::Result<()> {
+        for (token, socket) in (self.first_token..).zip(&self.sockets) {
+            epoll.modify(socket.as_fd(), interest, token)?;
+        }
+        Ok(())
+    }
+}
+
+fn knock(socket: BorrowedFd, tally: &Tally) -> Knock {
+    loop {
+        let entered = tally.enter();
+        if !entered && tally.waits_at_limit() {
+            return Knock::NoRoom;
+        }
+        let error = match sys::accept(socket) {
+            Ok(fd) if entered => return Knock::Came(fd),
+            Ok(fd) => {
+                tally.reject();
+                // The connection is closed either way; a client that does not listen misses a line.
+                drop(sys::send(fd.as_fd(), TOO_MANY));
+                continue;
+            }
+            Err(error) => error,
+        };
+        if entered {
+            tally.give_back();
+        }
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                return Knock::NoRoom;
+            }
+            Some(libc::EAGAIN) => return Knock::Nobody,
+            // The client went away while it waited, or its network did: ask for the next one.
+            Some(
+                libc::ECONNABORTED
+                | libc::EINTR
+                | libc::EPROTO
+                | libc::EPERM
+                | libc::ENETDOWN
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::ETIMEDOUT,
+            ) => {}
+            _ => panic!("accept on a listening socket: {error}"),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What a server asks of its process: signals, limits, cores, user, background.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::sys::check;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    Interrupt,
+    Terminate,
+    HangUp,
+    User1,
+}
+
+/// INT, TERM, HUP and USR1, read from a descriptor instead of interrupting anybody.
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Blocks them for the calling thread and all threads that it starts: call it first.
+    /// SIGPIPE is ignored already: Rust's runtime does that before `main`.
+    pub fn take() -> io::Result<Signals> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set before the others read it, and the signal
+        // numbers are valid; the old mask is not asked for.
+        unsafe {
+            check(libc::sigemptyset(set.as_mut_ptr()))?;
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1] {
+                check(libc::sigaddset(set.as_mut_ptr(), signal))?;
+            }
+            let failed = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            if failed != 0 {
+                return Err(io::Error::from_raw_os_error(failed));
+            }
+            let flags = libc::SFD_NONBLOCK | libc::SFD_CLOEXEC;
+            let fd = check(libc::signalfd(-1, set.as_ptr(), flags))?;
+            Ok(Signals(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// The next pending signal, if any.
+    pub fn next(&self) -> io::Result<Option<Signal>> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the kernel writes at most `size` bytes into `info`.
+        let count = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        if count < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: it was zeroed, which is a valid value of a struct of integers.
+        let info = unsafe { info.assume_init() };
+        Ok(Some(match info.ssi_signo as i32 {
+            libc::SIGINT => Signal::Interrupt,
+            libc::SIGTERM => Signal::Terminate,
+            libc::SIGHUP => Signal::HangUp,
+            libc::SIGUSR1 => Signal::User1,
+            other => panic!("signal {other} is not in the set"),
+        }))
+    }
+}
+
+/// Lets the process open `descriptors` files, raising the hard limit too where it may.
+pub fn raise_descriptor_limit(descriptors: u64) -> io::Result<()> {
+    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
+    // SAFETY: getrlimit fills in the struct when it succeeds.
+    let mut limit = unsafe {
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, limit.as_mut_ptr()))?;
+        limit.assume_init()
+    };
+    if descriptors <= limit.rlim_cur {
+        return Ok(());
+    }
+    limit.rlim_cur = descriptors;
+    limit.rlim_max = limit.rlim_max.max(descriptors);
+    // SAFETY: the kernel only reads the struct.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
+    Ok(())
+}
+
+/// `-r`: core files as large as the hard limit, or without limit where the process may.
+pub fn raise_core_limit() -> io::Result<()> {
+    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the kernel only reads the struct.
+    if check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &unlimited) }).is_ok() {
+        return Ok(());
+    }
+    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
+    // SAFETY: getrlimit fills in the struct when it succeeds; setrlimit only reads it.
+    unsafe {
+        check(libc::getrlimit(libc::RLIMIT_CORE, limit.as_mut_ptr()))?;
+        let mut limit = limit.assume_init();
+        limit.rlim_cur = limit.rlim_max;
+        check(libc::setrlimit(libc::RLIMIT_CORE, &limit))?;
+    }
+    Ok(())
+}
+
+/// `-k`: keeps all memory, present and future, from being paged out.
+pub fn lock_memory() -> io::Result<()> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) })?;
+    Ok(())
+}
+
+/// Binds the calling thread to the `index`-th of the cores that it may use.
+pub fn pin_to_core(index: usize) -> io::Result<()> {
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: a zeroed cpu_set_t is the empty set; the kernel writes, then reads, at most `size`
+    // bytes of it, and the macros stay within CPU_SETSIZE.
+    unsafe {
+        let mut allowed = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
+        check(libc::sched_getaffinity(0, size, &mut allowed))?;
+        let cores: Vec<usize> = (0..libc::CPU_SETSIZE as usize)
+            .filter(|&core| libc::CPU_ISSET(core, &allowed))
+            .collect();
+        let mut one = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
+        libc::CPU_SET(cores[index % cores.len()], &mut one);
+        check(libc::sched_setaffinity(0, size, &one))?;
+    }
+    Ok(())
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: cannot fail.
+    unsafe { libc::getuid() == 0 || libc::geteuid() == 0 }
+}
+
+/// `-u`: becomes `user`, for good. Call it before there are threads.
+pub fn become_user(user: &str) -> io::Result<()> {
+    let unknown = || io::Error::new(io::ErrorKind::NotFound, format!("no user {user}"));
+    let name = CString::new(user).map_err(|_| unknown())?;
+    // SAFETY: the name is a C string; the entry is read before anything else could look up a user,
+    // since there are no other threads yet.
+    let (uid, gid) = unsafe {
+        let entry = libc::getpwnam(name.as_ptr());
+        if entry.is_null() {
+            return Err(unknown());
+        }
+        ((*entry).pw_uid, (*entry).pw_gid)
+    };
+    // SAFETY: no groups are read through the null pointer when their count is 0.
+    let dropped = check(unsafe { libc::setgroups(0, std::ptr::null()) });
+    match dropped {
+        // EPERM: a process that may not drop its groups has little to drop.
+        Err(error) if error.raw_os_error() != Some(libc::EPERM) => return Err(error),
+        _ => {}
+    }
+    // SAFETY: take no pointers. The group goes first: without root it could not be changed.
+    unsafe {
+        check(libc::setgid(gid))?;
+        check(libc::setuid(uid))?;
+    }
+    Ok(())
+}
+
+/// `-d`: goes on in a child without terminal, in `/` unless `stay`; the parent exits with 0.
+/// Call it before there are threads.
+pub fn daemonize(stay: bool, keep_output: bool) -> io::Result<()> {
+    // SAFETY: there is one thread, so the child may go on with everything that the parent had.
+    check(unsafe { libc::daemon(stay.into(), keep_output.into()) })?;
+    Ok(())
+}

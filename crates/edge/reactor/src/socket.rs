@@ -1,0 +1,80 @@
+//! Listening sockets, as memcached sets them up.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use crate::sys;
+
+/// A non-blocking listening socket; what it accepts inherits keep-alive and TCP_NODELAY.
+pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+    let fd = match address {
+        SocketAddr::V4(_) => sys::stream_socket(libc::AF_INET)?,
+        SocketAddr::V6(_) => sys::stream_socket(libc::AF_INET6)?,
+    };
+    sys::switch_on(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    sys::switch_on(fd.as_fd(), libc::SOL_SOCKET, libc::SO_KEEPALIVE)?;
+    sys::switch_on(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+    match address {
+        SocketAddr::V4(v4) => {
+            let name = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: `name` is a sockaddr_in, set in full.
+            unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) }?;
+        }
+        SocketAddr::V6(v6) => {
+            // IPv4 has a socket of its own.
+            sys::switch_on(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)?;
+            let name = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: `name` is a sockaddr_in6, set in full.
+            unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) }?;
+        }
+    }
+    sys::listen(fd.as_fd(), backlog)?;
+    Ok(TcpListener::from(fd))
+}
+
+/// A listening unix socket at `path` with the permissions `mode`.
+///
+/// A socket that was left there is replaced; a file of another kind is in the way, and an error.
+/// Sets the process's umask for a moment, so it is called before there are threads.
+pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
+    let bytes = path.as_os_str().as_bytes();
+    let mut name =
+        libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
+    if bytes.is_empty() || name.sun_path.len() <= bytes.len() || bytes.contains(&0) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a unix socket's path has 1 to 107 bytes",
+        ));
+    }
+    for (to, from) in name.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        fs::remove_file(path)?;
+    }
+    let fd: OwnedFd = sys::stream_socket(libc::AF_UNIX)?;
+    let before = sys::umask(!mode & 0o777);
+    // SAFETY: `name` is a sockaddr_un, set in full.
+    let bound = unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) };
+    sys::umask(before);
+    bound?;
+    sys::listen(fd.as_fd(), backlog)?;
+    Ok(UnixListener::from(fd))
+}

@@ -1,0 +1,195 @@
+//! System calls, made safe. Nothing here decides anything.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// What a system call returned, or why it failed.
+pub(crate) fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
+}
+
+fn own(returned: libc::c_int) -> io::Result<OwnedFd> {
+    let fd: RawFd = check(returned)?;
+    // SAFETY: the system call that returned `fd` has just opened it, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[inline]
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the pointer is valid for one timespec, which the call fills in when it returns 0.
+    let time = unsafe {
+        let returned = libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
+        assert_eq!(returned, 0, "every Linux has a monotonic clock");
+        time.assume_init()
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;
+pub(crate) const WRITABLE: u32 = libc::EPOLLOUT as u32;
+
+/// One thing that happened to a descriptor, named by the token that it was added with.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Ready(libc::epoll_event);
+
+impl Ready {
+    pub(crate) const NONE: Ready = Ready(libc::epoll_event { events: 0, u64: 0 });
+
+    #[inline]
+    pub(crate) fn token(&self) -> u64 {
+        self.0.u64
+    }
+}
+
+/// A level-triggered epoll; descriptors leave it by being closed.
+pub(crate) struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Epoll> {
+        // SAFETY: takes no pointer.
+        own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Epoll)
+    }
+
+    pub(crate) fn add(&self, fd: BorrowedFd, interest: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, interest, token)
+    }
+
+    pub(crate) fn modify(&self, fd: BorrowedFd, interest: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, interest, token)
+    }
+
+    fn control(
+        &self,
+        what: libc::c_int,
+        fd: BorrowedFd,
+        interest: u32,
+        token: u64,
+    ) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: interest, u64: token };
+        // SAFETY: both descriptors are open for the time of the borrow, and the kernel only reads
+        // `event`, which outlives the call.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), what, fd.as_raw_fd(), &mut event) })?;
+        Ok(())
+    }
+
+    /// Fills the front of `ready`; how many. An interrupted wait is a wait with no result.
+    #[inline]
+    pub(crate) fn wait(&self, ready: &mut [Ready], timeout_ms: i32) -> io::Result<usize> {
+        // SAFETY: `Ready` is a transparent epoll_event, and the kernel writes at most `len` of them.
+        let returned = unsafe {
+            libc::epoll_wait(
+                self.0.as_raw_fd(),
+                ready.as_mut_ptr().cast::<libc::epoll_event>(),
+                ready.len() as libc::c_int,
+                timeout_ms,
+            )
+        };
+        match check(returned) {
+            Ok(count) => Ok(count as usize),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[inline]
+pub(crate) fn recv(fd: BorrowedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most `len` bytes into `buffer`.
+    let returned =
+        unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned as usize) }
+}
+
+#[inline]
+pub(crate) fn send(fd: BorrowedFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the kernel reads at most `len` bytes of `bytes`.
+    let returned = unsafe {
+        libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL)
+    };
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned as usize) }
+}
+
+/// The next waiting connection, non-blocking and closed on exec.
+pub(crate) fn accept(listening: BorrowedFd) -> io::Result<OwnedFd> {
+    // SAFETY: null address and length say that the peer's address is not wanted.
+    own(unsafe {
+        libc::accept4(
+            listening.as_raw_fd(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
+        )
+    })
+}
+
+/// A new non-blocking stream socket.
+pub(crate) fn stream_socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: takes no pointer.
+    own(unsafe { libc::socket(family, kind, 0) })
+}
+
+pub(crate) fn switch_on(fd: BorrowedFd, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the kernel reads one c_int from a pointer to one.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
+
+/// Binds to `address`, which must be one of the kernel's sockaddr structs.
+///
+/// # Safety
+/// `T` is a `sockaddr_in`, `sockaddr_in6` or `sockaddr_un`, whose first `length` bytes are set.
+pub(crate) unsafe fn bind<T>(fd: BorrowedFd, address: &T, length: usize) -> io::Result<()> {
+    assert!(length <= size_of::<T>());
+    // SAFETY: the kernel reads `length` bytes, all within `address`, and the caller vouches for
+    // their being an address.
+    check(unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            std::ptr::from_ref(address).cast::<libc::sockaddr>(),
+            length as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
+
+pub(crate) fn listen(fd: BorrowedFd, backlog: i32) -> io::Result<()> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) })?;
+    Ok(())
+}
+
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    own(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
+}
+
+pub(crate) fn eventfd_ring(bell: BorrowedFd) {
+    let one = 1u64;
+    // SAFETY: the kernel reads the eight bytes of `one`. It can only fail when 2^64 rings are
+    // pending, and then the bell rings anyway.
+    unsafe { libc::write(bell.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+pub(crate) fn eventfd_silence(bell: BorrowedFd) {
+    let mut rings = 0u64;
+    // SAFETY: the kernel writes eight bytes into `rings`. It fails only when the bell is silent.
+    unsafe { libc::read(bell.as_raw_fd(), (&raw mut rings).cast(), 8) };
+}
+
+pub(crate) fn umask(mask: u32) -> u32 {
+    // SAFETY: takes no pointer and cannot fail.
+    unsafe { libc::umask(mask as libc::mode_t) as u32 }
+}

@@ -1,0 +1,313 @@
+//! What clients see of an event loop, over real sockets.
+
+mod served;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use mbal_reactor::{Ended, socket};
+use mbal_worker::{Action, Actions, Event};
+use served::{Setup, connect, echo, eventually, free_port, send};
+
+fn answer_of(stream: &mut (impl Read + Write), request: &[u8]) -> Vec<u8> {
+    stream.write_all(request).unwrap();
+    let mut answer = vec![0; request.len()];
+    stream.read_exact(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn answers_over_ipv4_and_ipv6_at_once() {
+    let (setup, v4) = Setup::new(1).listen("127.0.0.1");
+    let (setup, v6) = setup.listen("[::1]");
+    let served = setup.serve(echo);
+    assert_eq!(answer_of(&mut connect(v4), b"four"), b"four");
+    assert_eq!(answer_of(&mut connect(v6), b"six"), b"six");
+    assert_eq!(served.end(), Ended::Normally);
+}
+
+#[test]
+fn a_unix_socket_has_the_mode_asked_for_and_replaces_a_stale_one() {
+    let path = std::env::temp_dir().join(format!("mbal-reactor-{}.sock", std::process::id()));
+    drop(socket::listen_unix(&path, 0o700, 16).unwrap());
+    assert!(path.exists(), "the stale socket is still there");
+
+    let mut setup = Setup::new(1);
+    setup.listening.push(socket::listen_unix(&path, 0o750, 16).unwrap().into());
+    let metadata = fs::symlink_metadata(&path).unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o750);
+    let served = setup.serve(echo);
+    assert_eq!(answer_of(&mut UnixStream::connect(&path).unwrap(), b"local"), b"local");
+    served.end();
+
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "precious").unwrap();
+    socket::listen_unix(&path, 0o700, 16).expect_err("a file is not a stale socket");
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_client_that_closed_its_half_gets_what_it_asked_for() {
+    const ASKED: usize = 3_000_000;
+    let (setup, address) = Setup::new(1).listen("127.0.0.1");
+    let served = setup.serve(echo);
+    let mut stream = connect(address);
+    let mut writer = stream.try_clone().unwrap();
+    let writing = thread::spawn(move || {
+        writer.write_all(&vec![b'x'; ASKED]).unwrap();
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer.len(), ASKED);
+    writing.join().unwrap();
+    eventually("the connection has left", || served.tally.current() == 0);
+    served.end();
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_read() {
+    const REPLY_BYTES: usize = 1 << 20;
+    const REQUESTS: usize = 64;
+    let (setup, address) = Setup::new(1).listen("127.0.0.1");
+    let received = Arc::new(AtomicUsize::new(0));
+    let served = setup.serve(|_| {
+        let received = Arc::clone(&received);
+        move |event: Event, actions: &mut Actions| {
+            if let Event::Received { conn, bytes } = event {
+                for byte in bytes {
+                    received.fetch_add(1, SeqCst);
+                    send(conn, &[*byte; REPLY_BYTES], actions);
+                }
+            }
+        }
+    });
+    let mut stream = connect(address);
+    stream.set_nodelay(true).unwrap();
+    for request in 0..REQUESTS {
+        stream.write_all(&[request as u8]).unwrap();
+        // Apart in time, so that each would be a receive of its own.
+        thread::sleep(Duration::from_millis(2));
+    }
+    // The kernel's buffers take a few replies; the rest of the requests must still lie unread.
+    assert!(received.load(SeqCst) < REQUESTS / 2, "{} were read", received.load(SeqCst));
+
+    let mut reply = vec![0; REPLY_BYTES];
+    for request in 0..REQUESTS {
+        stream.read_exact(&mut reply).unwrap();
+        assert!(reply.iter().all(|&byte| byte == request as u8), "reply {request} is whole");
+    }
+    served.end();
+}
+
+#[test]
+fn a_stalled_worker_is_told_when_its_output_has_left() {
+    const PART_BYTES: usize = 500_000;
+    let (setup, address) = Setup::new(1).listen("127.0.0.1");
+    let served = setup.serve(|_| {
+        let mut parts = 0;
+        move |event: Event, actions: &mut Actions| match event {
+            Event::Received { conn, .. } | Event::Drained { conn } if parts < 20 => {
+                parts += 1;
+                send(conn, &[parts; PART_BYTES], actions);
+                actions.list.push(Action::Stall { conn });
+            }
+            Event::Drained { conn } => actions.list.push(Action::Close { conn }),
+            _ => {}
+        }
+    });
+    let mut stream = connect(address);
+    stream.write_all(b"go\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let parts: Vec<u8> = answer.chunks(PART_BYTES).map(|part| part[PART_BYTES - 1]).collect();
+    assert_eq!(parts, (1..=20).collect::<Vec<u8>>());
+    served.end();
+}
+
+#[test]
+fn a_connection_closes_after_its_last_bytes_have_left() {
+    const LAST_WORDS: usize = 8 << 20;
+    let (setup, address) = Setup::new(1).listen("127.0.0.1");
+    let closed = Arc::new(AtomicUsize::new(0));
+    let served = setup.serve(|_| {
+        let closed = Arc::clone(&closed);
+        move |event: Event, actions: &mut Actions| match event {
+            Event::Received { conn, .. } => {
+                send(conn, &vec![b'z'; LAST_WORDS], actions);
+                actions.list.push(Action::Close { conn });
+            }
+            Event::Closed { .. } => {
+                closed.fetch_add(1, SeqCst);
+            }
+            _ => {}
+        }
+    });
+    let mut stream = connect(address);
+    stream.write_all(b"quit\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer.len(), LAST_WORDS);
+    eventually("the worker knows", || closed.load(SeqCst) == 1);
+    served.end();
+}
+
+#[test]
+fn a_number_is_given_away_only_after_its_last_owner_closed() {
+    let (setup, address) = Setup::new(1).listen("127.0.0.1");
+    let served = setup.serve(|_| {
+        let mut open = Vec::new();
+        move |event: Event, actions: &mut Actions| match event {
+            Event::Opened { conn } => {
+                assert!(!open.contains(&conn), "{conn:?} is open already");
+                open.push(conn);
+            }
+            Event::Received { conn, bytes } => {
+                assert!(open.contains(&conn), "{conn:?} is not open");
+                send(conn, bytes, actions);
+            }
+            Event::Closed { conn } => {
+                let before = open.len();
+                open.retain(|other| *other != conn);
+                assert_eq!(open.len() + 1, before, "{conn:?} closes once");
+            }
+            Event::Drained { .. } | Event::Tick => {}
+        }
+    });
+    for round in 0..50u8 {
+        let mut streams: Vec<_> = (0..20).map(|_| connect(address)).collect();
+        for stream in &mut streams {
+            assert_eq!(answer_of(stream, &[round; 7]), [round; 7]);
+        }
+    }
+    eventually("all have left", || served.tally.current() == 0);
+    assert_eq!(served.tally.total(), 1000);
+    served.end();
+}
+
+#[test]
+fn sixteen_connections_on_four_workers_are_four_each() {
+    let (setup, address) = Setup::new(4).listen("127.0.0.1");
+    let served = setup.serve(echo);
+    let streams: Vec<_> = (0..16).map(|_| connect(address)).collect();
+    eventually("all are assigned", || served.tally.total() == 16);
+    assert_eq!([0, 1, 2, 3].map(|worker| served.tally.of_worker(worker)), [4; 4]);
+    drop(streams);
+    served.end();
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let (mut setup, address) = Setup::new(2).listen("127.0.0.1");
+    setup.limit = 3;
+    let served = setup.serve(echo);
+    let mut streams: Vec<_> = (0..3).map(|_| connect(address)).collect();
+    for stream in &mut streams {
+        answer_of(stream, b"in");
+    }
+    let mut answer = String::new();
+    connect(address).read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "ERROR Too many open connections\r\n");
+    assert_eq!((served.tally.current(), served.tally.rejected()), (3, 1));
+
+    streams.pop();
+    eventually("a place is free", || served.tally.current() == 2);
+    assert_eq!(answer_of(&mut connect(address), b"next"), b"next");
+    served.end();
+}
+
+#[test]
+fn a_client_waits_at_the_limit_if_it_is_to() {
+    let (mut setup, address) = Setup::new(1).listen("127.0.0.1");
+    (setup.limit, setup.waits_at_limit) = (1, true);
+    let served = setup.serve(echo);
+    let mut first = connect(address);
+    answer_of(&mut first, b"in");
+    let mut second = connect(address);
+    second.write_all(b"later").unwrap();
+    eventually("accepting pauses", || !served.tally.accepting());
+    assert_eq!((served.tally.current(), served.tally.rejected()), (1, 0));
+    drop(first);
+    let mut answer = [0; 5];
+    second.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"later");
+    served.end();
+}
+
+#[test]
+fn a_connection_to_a_workers_own_port_stays_with_it() {
+    let (mut setup, _) = Setup::new(3).listen("127.0.0.1");
+    let mut addresses = Vec::new();
+    for _ in 0..3 {
+        let (socket, address) = free_port("127.0.0.1");
+        setup.own_ports.push(socket);
+        addresses.push(address);
+    }
+    let served = setup.serve(|worker| {
+        move |event: Event, actions: &mut Actions| {
+            if let Event::Received { conn, .. } = event {
+                send(conn, &[b'0' + worker as u8], actions);
+            }
+        }
+    });
+    let mut streams = Vec::new();
+    for (worker, count) in [(2, 5), (0, 1)] {
+        for _ in 0..count {
+            let mut stream = connect(addresses[worker]);
+            assert_eq!(answer_of(&mut stream, b"?"), [b'0' + worker as u8]);
+            streams.push(stream);
+        }
+    }
+    assert_eq!([0, 1, 2].map(|worker| served.tally.of_worker(worker)), [1, 0, 5]);
+    served.end();
+}
+
+#[test]
+fn replies_leave_at_once() {
+    let (setup, address) = Setup::new(1).listen("127.0.0.1");
+    let served = setup.serve(echo);
+    let mut stream = connect(address);
+    let start = std::time::Instant::now();
+    for _ in 0..20 {
+        answer_of(&mut stream, b"ping");
+    }
+    // Without TCP_NODELAY every other reply waits 40 ms for an acknowledgement.
+    assert!(start.elapsed() < Duration::from_millis(400), "took {:?}", start.elapsed());
+    served.end();
+}
+
+#[test]
+fn an_idle_worker_sleeps() {
+    let (setup, address) = Setup::new(1).listen("127.0.0.1");
+    let served = setup.serve(echo);
+    answer_of(&mut connect(address), b"awake");
+    eventually("the connection has left", || served.tally.current() == 0);
+    let before = served.background_calls.load(SeqCst);
+    thread::sleep(Duration::from_millis(1100));
+    let calls = served.background_calls.load(SeqCst) - before;
+    assert!((1..=3).contains(&calls), "{calls} wake-ups in a second");
+    served.end();
+}
+
+#[test]
+fn a_worker_may_end_the_server() {
+    let (setup, address) = Setup::new(2).listen("127.0.0.1");
+    let served = setup.serve(|_| {
+        |event: Event, actions: &mut Actions| {
+            if let Event::Received { .. } = event {
+                actions.list.push(Action::Shutdown);
+            }
+        }
+    });
+    connect(address).write_all(b"shutdown\r\n").unwrap();
+    assert_eq!(served.wait_for_end(), Ended::Normally);
+}
