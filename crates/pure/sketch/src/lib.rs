@@ -1,1 +1,30 @@
+//! Streams summarised in little memory: which keys are hot, how many keys there are,
+//! and how many would hit in a cache of any size.
+//!
+//! Workers feed it sampled requests, the proxy every interval's keys, the autoscaler reads the
+//! curves. It never sees a key's bytes, a clock or a source of randomness: keys are their 64-bit
+//! hashes, epochs are ticked by the caller, random bits come from a seed.
+//!
+//! Start with [`Sampler`] (which requests to look at), then [`HotKeys`] (papers/spore §3.3, a
+//! home worker's tracker), [`LossyCounter`] and [`HyperLogLog`] (papers/netkv §IV.A, the proxy's
+//!
+//! | sketch | merges | bound after merging |
+//! |---|---|---|
+//! | [`HyperLogLog`] | yes | the same registers as one sketch of the whole stream |
+//! | [`LossyCounter`] | yes | counts low by at most error × length of both streams together |
+//! | [`HotKeys`] | no: a key has one home; its heat moves with its cachelet | |
 
+#![forbid(unsafe_code)]
+
+mod bits;
+mod hot_keys;
+mod hyperloglog;
+mod index;
+mod lossy;
+mod sampling;
+
+pub use bits::{RandomBits, mix};
+pub use hot_keys::{Access, HotKeys, HotKeysConfig, KeyHeat, Seen, Slot, Turn};
+pub use hyperloglog::HyperLogLog;
+pub use lossy::{Frequent, LossyCounter};
+pub use sampling::Sampler;

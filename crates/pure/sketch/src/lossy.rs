@@ -1,0 +1,288 @@
+use crate::index::Index;
+
+/// The frequent keys of a stream, after Manku and Motwani's lossy counting (papers/netkv §IV.A).
+///
+/// The stream is cut into windows of 1/error keys; at the end of each, keys that cannot be
+/// frequent are dropped. For a stream of length N: every key that occurs at least support × N
+/// times is reported, none that occurs less than (support − error) × N times is, and a count is
+/// low by at most error × N. Memory is at most 1/error × ln(error × N) keys of 16 bytes and
+/// their index, in practice about 1/error. Amortised O(1) per key.
+#[derive(Clone, Debug)]
+pub struct LossyCounter {
+    support: f64,
+    error: f64,
+    error_most: f64,
+    window_keys: u64,
+    window_left: u64,
+    /// Windows completed: how often a key may have occurred that is not here.
+    missed_most: u32,
+    seen: u64,
+    keys: Vec<Tracked>,
+    index: Index,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tracked {
+    hash: u64,
+    count: u32,
+    missed_most: u32,
+}
+
+/// A key that the counter reports. It occurred between `count` and `count + missed_most` times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frequent {
+    pub hash: u64,
+    pub count: u32,
+    pub missed_most: u32,
+}
+
+/// However hot the keys, a counter remembers fewer than some 64 thousand at a time.
+const ERROR_LEAST: f64 = 1.0 / 65_536.0;
+
+impl LossyCounter {
+    /// Both are shares of the stream, 0 < error < support < 1.
+    pub fn new(support: f64, error: f64) -> LossyCounter {
+        assert!(
+            ERROR_LEAST <= error && error < support && support < 1.0,
+            "error {error}, support {support}"
+        );
+        let window_keys = (1.0 / error).ceil() as u64;
+        LossyCounter {
+            support,
+            error,
+            error_most: error,
+            window_keys,
+            window_left: window_keys,
+            missed_most: 0,
+            seen: 0,
+            keys: Vec::with_capacity(window_keys as usize),
+            index: Index::new(window_keys as usize),
+        }
+    }
+
+    #[inline]
+    pub fn observe(&mut self, hash: u64) {
+        self.seen += 1;
+        let keys = &self.keys;
+        match self.index.find(hash, |slot| keys[slot as usize].hash == hash) {
+            Some(slot) => self.keys[slot as usize].count += 1,
+            None => self.track(Tracked { hash, count: 1, missed_most: self.missed_most }),
+        }
+        self.window_left -= 1;
+        if self.window_left == 0 {
+            self.window_left = self.window_keys;
+            self.missed_most += 1;
+            self.drop_rare();
+        }
+    }
+
+    /// The length of the stream so far.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// How many keys are remembered, frequent or not.
+    pub fn tracked(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub fn error(&self) -> f64 {
+        self.error
+    }
+
+    /// All keys that may reach the support, the most frequent first. O(k log k).
+    pub fn frequent(&self) -> Vec<Frequent> {
+        self.at_least((self.support - self.error) * self.seen as f64)
+    }
+
+    /// The `most` keys counted most often, whatever their share.
+    pub fn top(&self, most: usize) -> Vec<Frequent> {
+        let mut top = self.at_least(0.0);
+        top.truncate(most);
+        top
+    }
+
+    fn at_least(&self, count: f64) -> Vec<Frequent> {
+        let mut frequent: Vec<Frequent> = self
+            .keys
+            .iter()
+            .filter(|key| f64::from(key.count) >= count)
+            .map(|key| Frequent { hash: key.hash, count: key.count, missed_most: key.missed_most })
+            .collect();
+        // By hash among equals: the order must not depend on the order of arrival.
+        frequent.sort_unstable_by_key(|key| (std::cmp::Reverse(key.count), key.hash));
+        frequent
+    }
+
+    /// Starts the next interval. `replicated` of the reported keys were hot enough to copy.
+    ///
+    /// When that was all of them, colder keys that nobody saw may be hot as well: support and
+    /// error are halved, so that more keys are tracked (papers/netkv §IV.A). They grow back when
+    /// fewer than a quarter were hot.
+    pub fn next_interval(&mut self, replicated: usize) {
+        let reported = self.frequent().len();
+        let scale = if reported > 0 && replicated >= reported {
+            0.5_f64.max(ERROR_LEAST / self.error)
+        } else if 4 * replicated < reported {
+            2.0_f64.min(self.error_most / self.error)
+        } else {
+            1.0
+        };
+        self.error *= scale;
+        self.support *= scale;
+        self.window_keys = (1.0 / self.error).ceil() as u64;
+        self.window_left = self.window_keys;
+        self.missed_most = 0;
+        self.seen = 0;
+        self.keys.clear();
+        self.index.clear();
+    }
+
+    /// Adds the counts of another part of the stream. A count is then low by at most
+    /// error × (length of both), where error is the larger of the two.
+    pub fn merge(&mut self, other: &LossyCounter) {
+        let theirs: Vec<Option<u32>> = self.keys.iter().map(|mine| other.find(mine.hash)).collect();
+        for (mine, theirs) in self.keys.iter_mut().zip(theirs) {
+            match theirs {
+                Some(slot) => {
+                    let theirs = other.keys[slot as usize];
+                    mine.count += theirs.count;
+                    mine.missed_most += theirs.missed_most;
+                }
+                None => mine.missed_most += other.missed_most,
+            }
+        }
+        let known = self.missed_most;
+        for theirs in &other.keys {
+            if self.find(theirs.hash).is_none() {
+                self.track(Tracked { missed_most: theirs.missed_most + known, ..*theirs });
+            }
+        }
+        self.error = self.error.max(other.error);
+        self.support = self.support.max(other.support);
+        self.window_keys = (1.0 / self.error).ceil() as u64;
+        self.window_left = self.window_left.min(self.window_keys);
+        self.seen += other.seen;
+        self.missed_most += other.missed_most;
+        self.drop_rare();
+    }
+
+    fn find(&self, hash: u64) -> Option<u32> {
+        self.index.find(hash, |slot| self.keys[slot as usize].hash == hash)
+    }
+
+    fn track(&mut self, key: Tracked) {
+        self.index.insert(key.hash, self.keys.len() as u32);
+        self.keys.push(key);
+    }
+
+    fn drop_rare(&mut self) {
+        let mut at = 0;
+        while at < self.keys.len() {
+            let key = self.keys[at];
+            if key.count + key.missed_most > self.missed_most {
+                at += 1;
+                continue;
+            }
+            self.index.remove(key.hash, at as u32);
+            self.keys.swap_remove(at);
+            if let Some(moved) = self.keys.get(at) {
+                let last = self.keys.len() as u32;
+                *self
+                    .index
+                    .find_mut(moved.hash, |slot| slot == last)
+                    .expect("every tracked key is indexed") = at as u32;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RandomBits, mix};
+    use std::collections::BTreeMap;
+
+    // Key k with probability proportional to 1/k, roughly: enough skew for both sides of a bound.
+    fn skewed(requests: usize, seed: u64) -> Vec<u64> {
+        let mut bits = RandomBits::new(seed);
+        (0..requests).map(|_| mix((5_000f64.powf(bits.next_unit())) as u64)).collect()
+    }
+
+    fn exact(stream: &[u64]) -> BTreeMap<u64, u32> {
+        let mut counts = BTreeMap::new();
+        for &key in stream {
+            *counts.entry(key).or_insert(0) += 1;
+        }
+        counts
+    }
+
+    fn assert_guarantees(counter: &LossyCounter, stream: &[u64], support: f64, error: f64) {
+        let length = stream.len() as f64;
+        let truth = exact(stream);
+        let reported: BTreeMap<u64, Frequent> =
+            counter.frequent().into_iter().map(|key| (key.hash, key)).collect();
+        for (&hash, &count) in &truth {
+            if f64::from(count) >= support * length {
+                assert!(reported.contains_key(&hash), "a frequent key is missing: {count}");
+            }
+        }
+        for (hash, key) in reported {
+            let count = truth[&hash];
+            assert!(f64::from(count) >= (support - error) * length, "a rare key: {count}");
+            assert!(key.count <= count && count <= key.count + key.missed_most);
+            assert!(f64::from(count - key.count) <= error * length + 1.0);
+        }
+    }
+
+    #[test]
+    fn reports_every_frequent_key_and_no_rare_one() {
+        for seed in 0..20 {
+            let stream = skewed(60_000, seed);
+            let mut counter = LossyCounter::new(0.005, 0.001);
+            stream.iter().for_each(|&key| counter.observe(key));
+            assert_guarantees(&counter, &stream, 0.005, 0.001);
+            assert!(counter.tracked() < 2_000, "{}", counter.tracked());
+        }
+    }
+
+    #[test]
+    fn merged_parts_keep_the_bounds_of_the_whole() {
+        for seed in 0..20 {
+            let stream = skewed(60_000, seed);
+            let (left, right) = stream.split_at(17_345);
+            let mut merged = LossyCounter::new(0.005, 0.001);
+            let mut other = merged.clone();
+            left.iter().for_each(|&key| merged.observe(key));
+            right.iter().for_each(|&key| other.observe(key));
+            merged.merge(&other);
+            assert_eq!(merged.seen(), 60_000);
+            assert_guarantees(&merged, &stream, 0.005, 0.001);
+        }
+    }
+
+    #[test]
+    fn tracks_more_keys_after_an_interval_in_which_all_were_hot() {
+        let mut counter = LossyCounter::new(0.04, 0.01);
+        let stream = skewed(10_000, 1);
+        stream.iter().for_each(|&key| counter.observe(key));
+        let narrow = counter.frequent().len();
+        counter.next_interval(narrow);
+        stream.iter().for_each(|&key| counter.observe(key));
+        assert_eq!(counter.error(), 0.005);
+        assert!(counter.frequent().len() > narrow);
+        counter.next_interval(0);
+        assert_eq!(counter.error(), 0.01);
+        assert_eq!((counter.seen(), counter.tracked()), (0, 0));
+    }
+
+    #[test]
+    fn the_error_stops_halving_at_its_floor() {
+        let mut counter = LossyCounter::new(0.5, 0.1);
+        for _ in 0..40 {
+            counter.observe(1);
+            counter.next_interval(1);
+        }
+        assert!((counter.error() / ERROR_LEAST - 1.0).abs() < 1e-9, "{}", counter.error());
+    }
+}

@@ -1,0 +1,96 @@
+use crate::RandomBits;
+
+/// Chooses requests at random, each with the same probability, independently.
+///
+/// The distance to the next chosen request is geometric, so it is drawn once per *chosen* request
+/// and then only counted down: at DESIGN §7's 3% a request that is not chosen costs one decrement.
+///
+/// This is right for counting keys. It is wrong for stack distances, which need *all* requests of
+/// a few keys: [`StackDistances`](crate::StackDistances) chooses by the key's hash.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    skips_left: u32,
+    rate: f64,
+    skip_scale: f64,
+    bits: RandomBits,
+}
+
+impl Sampler {
+    /// `rate` is the probability of being chosen, in (0, 1].
+    pub fn new(rate: f64, seed: u64) -> Sampler {
+        let mut sampler =
+            Sampler { skips_left: 0, rate, skip_scale: 0.0, bits: RandomBits::new(seed) };
+        sampler.set_rate(rate);
+        sampler
+    }
+
+    /// Samples more or less from now on; phase 2 turns phase 1's sampling down (DESIGN §8).
+    pub fn set_rate(&mut self, rate: f64) {
+        assert!(0.0 < rate && rate <= 1.0, "a sampling rate lies in (0, 1]: {rate}");
+        self.rate = rate;
+        self.skip_scale = 1.0 / (1.0 - rate).ln();
+        self.skips_left = self.draw_skips();
+    }
+
+    /// One sampled request stands for this many.
+    pub fn requests_per_sample(&self) -> f64 {
+        1.0 / self.rate
+    }
+
+    /// Whether to look at this request.
+    #[inline]
+    pub fn choose(&mut self) -> bool {
+        if self.skips_left > 0 {
+            self.skips_left -= 1;
+            return false;
+        }
+        self.skips_left = self.draw_skips();
+        true
+    }
+
+    // P(skips = g) = (1 - rate)^g · rate; at rate 1 the scale is -0, hence no skips.
+    fn draw_skips(&mut self) -> u32 {
+        (self.bits.next_unit().ln() * self.skip_scale) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chooses_its_share_of_requests() {
+        for rate in [0.001, 0.03, 0.5, 1.0] {
+            let mut sampler = Sampler::new(rate, 7);
+            let requests = 2_000_000;
+            let chosen = (0..requests).filter(|_| sampler.choose()).count() as f64;
+            let expected = requests as f64 * rate;
+            let deviation = (expected * (1.0 - rate)).sqrt();
+            assert!((chosen - expected).abs() <= 4.0 * deviation, "{rate}: {chosen}");
+        }
+    }
+
+    #[test]
+    fn gaps_do_not_depend_on_what_went_before() {
+        let mut sampler = Sampler::new(0.25, 3);
+        let chosen: Vec<bool> = (0..400_000).map(|_| sampler.choose()).collect();
+        let pairs = chosen.windows(2).filter(|pair| pair[0] && pair[1]).count() as f64;
+        assert!((pairs / 400_000.0 - 0.0625).abs() < 0.002, "{pairs}");
+    }
+
+    #[test]
+    fn the_same_seed_chooses_the_same_requests() {
+        let run = || {
+            let mut sampler = Sampler::new(0.1, 11);
+            (0..1_000).map(|_| sampler.choose()).collect::<Vec<_>>()
+        };
+        assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn a_new_rate_holds_from_the_next_request() {
+        let mut sampler = Sampler::new(0.000_001, 1);
+        sampler.set_rate(1.0);
+        assert!((0..100).all(|_| sampler.choose()));
+    }
+}
