@@ -7,23 +7,32 @@
 //!
 //! Start with [`Sampler`] (which requests to look at), then [`HotKeys`] (papers/spore §3.3, a
 //! home worker's tracker), [`LossyCounter`] and [`HyperLogLog`] (papers/netkv §IV.A, the proxy's
+//! interval), and [`StackDistances`] (papers/elmem §III.B, the autoscaler's curve), whose oracle
+//! is [`mattson`].
 //!
 //! | sketch | merges | bound after merging |
 //! |---|---|---|
 //! | [`HyperLogLog`] | yes | the same registers as one sketch of the whole stream |
 //! | [`LossyCounter`] | yes | counts low by at most error × length of both streams together |
+//! | [`Curve`] | yes, as parts of a hash-partitioned cache | exact where the cache is partitioned alike |
 //! | [`HotKeys`] | no: a key has one home; its heat moves with its cachelet | |
 
 #![forbid(unsafe_code)]
 
 mod bits;
+mod curve;
+mod distances;
 mod hot_keys;
 mod hyperloglog;
 mod index;
 mod lossy;
+pub mod mattson;
+mod recency;
 mod sampling;
 
 pub use bits::{RandomBits, mix};
+pub use curve::Curve;
+pub use distances::StackDistances;
 pub use hot_keys::{Access, HotKeys, HotKeysConfig, KeyHeat, Seen, Slot, Turn};
 pub use hyperloglog::HyperLogLog;
 pub use lossy::{Frequent, LossyCounter};

@@ -1,0 +1,178 @@
+/// How often an LRU cache of a given size would miss. The unit of size, items or bytes, is
+/// whoever's who made it.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// Requests that hit in a cache as large as bucket i's upper edge.
+    hits: Vec<f64>,
+    requests: f64,
+}
+
+/// Sizes below this have a bucket each; above, as many buckets per power of two.
+const PER_OCTAVE_LOG: u32 = 7;
+const PER_OCTAVE: u64 = 1 << PER_OCTAVE_LOG;
+/// Sizes up to 2^44, 16 TiB; what is larger counts as that.
+const BUCKETS: usize = ((44 - PER_OCTAVE_LOG as usize) + 1) << PER_OCTAVE_LOG;
+
+fn bucket_of(size: u64) -> usize {
+    if size < PER_OCTAVE {
+        return size as usize;
+    }
+    let octave = 63 - size.leading_zeros() - PER_OCTAVE_LOG;
+    let bucket = ((u64::from(octave) + 1) << PER_OCTAVE_LOG) + (size >> octave) - PER_OCTAVE;
+    (bucket as usize).min(BUCKETS - 1)
+}
+
+/// The largest size in a bucket.
+fn upper_edge(bucket: usize) -> u64 {
+    let (octave, within) = (bucket as u64 >> PER_OCTAVE_LOG, bucket as u64 & (PER_OCTAVE - 1));
+    match octave {
+        0 => within,
+        octave => ((PER_OCTAVE + within + 1) << (octave - 1)) - 1,
+    }
+}
+
+/// Weighted stack distances in buckets of under 0.8% of their size.
+#[derive(Clone, Debug)]
+pub(crate) struct Histogram {
+    weights: Vec<f64>,
+    total: f64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { weights: vec![0.0; BUCKETS], total: 0.0 }
+    }
+}
+
+impl Histogram {
+    #[inline]
+    pub(crate) fn add(&mut self, distance: u64, weight: f64) {
+        self.weights[bucket_of(distance)] += weight;
+        self.total += weight;
+    }
+
+    /// A first request misses at any size.
+    #[inline]
+    pub(crate) fn add_miss(&mut self, weight: f64) {
+        self.total += weight;
+    }
+
+    pub(crate) fn fade(&mut self, share: f64) {
+        self.weights.iter_mut().for_each(|weight| *weight *= share);
+        self.total *= share;
+    }
+
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.weights.len() * size_of::<f64>()
+    }
+
+    /// `requests` were truly seen, `total` is what the samples stood for. The difference is
+    /// mostly very hot keys that happened to be in the sample or not, so it is corrected at the
+    /// smallest distances (SHARDS's adjustment).
+    pub(crate) fn curve(&self, requests: f64) -> Curve {
+        let mut sum = requests - self.total;
+        let hits = self.weights.iter().map(|weight| {
+            sum += weight;
+            sum.clamp(0.0, requests)
+        });
+        Curve { hits: hits.collect(), requests }
+    }
+}
+
+impl Curve {
+    /// The share of requests that miss in a cache of `size`; 1 while there were none. O(1).
+    pub fn miss_ratio(&self, size: u64) -> f64 {
+        if self.requests == 0.0 {
+            return 1.0;
+        }
+        1.0 - self.hits_at(size as f64) / self.requests
+    }
+
+    /// The smallest size with at least this hit ratio; `None` if no size has it. O(log sizes).
+    pub fn size_for_hit_ratio(&self, hit_ratio: f64) -> Option<u64> {
+        let wanted = hit_ratio * self.requests;
+        if wanted <= 0.0 {
+            return Some(0);
+        }
+        let bucket = self.hits.partition_point(|&hits| hits < wanted);
+        (bucket < BUCKETS).then(|| upper_edge(bucket))
+    }
+
+    /// The hit ratio of a cache that never evicts.
+    pub fn hit_ratio_most(&self) -> f64 {
+        self.hits[BUCKETS - 1] / self.requests.max(1.0)
+    }
+
+    pub fn requests(&self) -> f64 {
+        self.requests
+    }
+
+    /// The curve of a cache that is partitioned by hash, from the curves of its parts, where a
+    /// part has `share` of the whole memory.
+    ///
+    /// Exact for such a cache, which is what a cluster is. For one LRU over all keys it is an
+    /// estimate, as good as the parts are alike. O(parts × sizes).
+    pub fn merged(parts: &[(Curve, f64)]) -> Curve {
+        let hits = (0..BUCKETS).map(|bucket| {
+            let size = upper_edge(bucket) as f64;
+            parts.iter().map(|(curve, share)| curve.hits_at(size * share)).sum()
+        });
+        Curve {
+            hits: hits.collect(),
+            requests: parts.iter().map(|(curve, _)| curve.requests).sum(),
+        }
+    }
+
+    // Linear between the edges of buckets.
+    fn hits_at(&self, size: f64) -> f64 {
+        let bucket = bucket_of(size as u64);
+        if bucket == 0 {
+            return self.hits[0];
+        }
+        let (low, high) = (upper_edge(bucket - 1) as f64, upper_edge(bucket) as f64);
+        let (below, above) = (self.hits[bucket - 1], self.hits[bucket]);
+        below + (above - below) * ((size - low) / (high - low)).clamp(0.0, 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_lies_within_its_buckets_edges() {
+        for bucket in 1..BUCKETS {
+            assert_eq!(bucket_of(upper_edge(bucket)), bucket);
+            assert_eq!(bucket_of(upper_edge(bucket - 1) + 1), bucket);
+        }
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn buckets_are_under_one_percent_wide() {
+        for bucket in PER_OCTAVE as usize..BUCKETS {
+            let width = upper_edge(bucket) - upper_edge(bucket - 1);
+            assert!(width as f64 <= 0.008 * upper_edge(bucket) as f64 + 1.0);
+        }
+    }
+
+    #[test]
+    fn size_and_ratio_are_each_others_inverse() {
+        let mut histogram = Histogram::default();
+        (1..=1_000).for_each(|distance| histogram.add(distance, 1.0));
+        let curve = histogram.curve(1_000.0);
+        for percent in 1..=100_u64 {
+            let size = curve.size_for_hit_ratio(percent as f64 / 100.0).expect("reachable");
+            assert!(size.abs_diff(10 * percent) <= 8, "{percent}%: {size}");
+            assert!(curve.miss_ratio(size) <= 1.0 - percent as f64 / 100.0 + 1e-9);
+        }
+        assert_eq!(histogram.curve(2_000.0).miss_ratio(0), 0.5, "unsampled hot keys hit");
+    }
+
+    #[test]
+    fn no_requests_no_hits() {
+        let curve = Histogram::default().curve(0.0);
+        assert_eq!(curve.miss_ratio(1 << 40), 1.0);
+        assert_eq!(curve.hit_ratio_most(), 0.0);
+    }
+}
