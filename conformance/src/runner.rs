@@ -1,0 +1,87 @@
+//! Runs all scripts of some folders against one kind of peer, several at a time.
+
+use crate::peer::SocketPeer;
+use crate::play::{Cut, play};
+use crate::script::Script;
+use crate::server::Launch;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Whom the scripts are played against, each against a fresh one.
+pub enum Against {
+    Server(Launch),
+}
+
+pub struct Outcome {
+    pub passed: usize,
+    pub skipped: usize,
+    /// One message per script.
+    pub failed: Vec<String>,
+}
+
+/// Reads every `.txt` file under `folders`, in order of their names.
+pub fn load(folders: &[PathBuf]) -> Result<Vec<Script>, String> {
+    let mut scripts = Vec::new();
+    for folder in folders {
+        for path in script_files(folder)? {
+            let text = std::fs::read_to_string(&path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            scripts.push(Script::parse(&path.display().to_string(), &text)?);
+        }
+    }
+    Ok(scripts)
+}
+
+fn script_files(path: &Path) -> Result<Vec<PathBuf>, String> {
+    if path.is_file() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let entries =
+        std::fs::read_dir(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+/// Plays `scripts`; `jobs` at a time, since most of a script's time is waiting.
+pub fn run(scripts: &[Script], against: &Against, cut: Cut, newer: bool, jobs: usize) -> Outcome {
+    let next = AtomicUsize::new(0);
+    let outcome = Mutex::new(Outcome { passed: 0, skipped: 0, failed: Vec::new() });
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(script) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let skip = script.newer && !newer || script.whole && cut == Cut::Bytes;
+                    let result = if skip { Ok(()) } else { run_one(script, against, cut) };
+                    let mut outcome = outcome.lock().expect("no thread panics with this lock");
+                    match result {
+                        Ok(()) if skip => outcome.skipped += 1,
+                        Ok(()) => outcome.passed += 1,
+                        Err(error) => outcome.failed.push(error),
+                    }
+                }
+            });
+        }
+    });
+    let mut outcome = outcome.into_inner().expect("no thread panics with this lock");
+    outcome.failed.sort();
+    outcome
+}
+
+fn run_one(script: &Script, against: &Against, cut: Cut) -> Result<(), String> {
+    match against {
+        Against::Server(launch) => {
+            let folder = Path::new(&script.name).parent().unwrap_or(Path::new("."));
+            let here = |flag: &String| flag.replace("{here}", &folder.to_string_lossy());
+            let flags: Vec<String> = script.flags.iter().map(here).collect();
+            let server =
+                launch.start(&flags).map_err(|error| format!("{}: {error}", script.name))?;
+            let mut peer = SocketPeer::new(server.address.clone());
+            play(script, &mut peer, cut)
+        }
+    }
+}

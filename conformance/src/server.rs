@@ -1,0 +1,88 @@
+//! Server processes of our own, each on an address of its own, ended when they are dropped.
+
+use crate::peer::{Address, await_listener};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How to start a server: a command line without addresses, such as `memcached -u root -t 4`.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    pub command: Vec<String>,
+    /// On a unix socket rather than on TCP.
+    pub unix: bool,
+}
+
+pub struct Server {
+    child: Child,
+    pub address: Address,
+}
+
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+impl Launch {
+    pub fn new(command: &str, unix: bool) -> Launch {
+        Launch { command: command.split_whitespace().map(str::to_string).collect(), unix }
+    }
+
+    /// Starts the server with `flags` added and waits until it listens.
+    pub fn start(&self, flags: &[String]) -> Result<Server, String> {
+        // A free port can be taken by somebody else between our look and the server's bind.
+        let mut last = String::new();
+        for _ in 0..5 {
+            match self.try_start(flags) {
+                Ok(server) => return Ok(server),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn try_start(&self, flags: &[String]) -> Result<Server, String> {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).args(flags);
+        let address = if self.unix {
+            let number = STARTED.fetch_add(1, Ordering::Relaxed);
+            let path =
+                std::env::temp_dir().join(format!("conformance.{}.{number}", std::process::id()));
+            let path = path.to_string_lossy().into_owned();
+            command.args(["-s", &path]);
+            Address::Unix(path)
+        } else {
+            let port = free_port();
+            command.args(["-l", "127.0.0.1", "-p", &port.to_string()]);
+            Address::Tcp(port)
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().map_err(|error| format!("{:?}: {error}", self.command))?;
+        let mut server = Server { child, address };
+        await_listener(&server.address, Duration::from_secs(5))
+            .map_err(|error| format!("{:?} {flags:?} does not listen: {error}", self.command))?;
+        match server.child.try_wait() {
+            Ok(None) => Ok(server),
+            other => Err(format!("{:?} {flags:?} ended: {other:?}", self.command)),
+        }
+    }
+}
+
+impl Server {
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        if let Address::Unix(path) = &self.address {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
+    listener.local_addr().expect("a bound socket has an address").port()
+}
