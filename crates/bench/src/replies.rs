@@ -1,0 +1,340 @@
+//! Reads replies against what was asked, in order: scanned, not parsed, but never believed.
+
+use std::collections::VecDeque;
+
+use crate::wording::{LABEL_BYTES, Protocol, Wording, label};
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Kind {
+    Get,
+    Set,
+    /// The line that ends a classic get, after the values of its hits.
+    End,
+}
+
+/// A reply that must still come: one per key, and one more for the end of a classic get.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Awaited {
+    pub kind: Kind,
+    pub key: u64,
+    /// What a set stores; what a get should find, or store after a miss.
+    pub value_bytes: u32,
+    /// With this reply the request is answered.
+    pub last: bool,
+    /// When the request was to be sent, in ns of the generator's clock.
+    pub intended_ns: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    Hit,
+    Miss,
+    Stored,
+    Ended,
+    /// What came instead, for a person to read.
+    Wrong(String),
+}
+
+/// What a get knows of its value's length.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Lengths {
+    Constant,
+    /// A key's size changes over a trace, so only the value's own label is a witness.
+    Labelled,
+}
+
+/// Consumes whole replies and tells what became of every awaited one; returns the bytes consumed.
+/// An error means that replies and requests can no longer be matched.
+pub fn scan(
+    wording: &Wording,
+    lengths: Lengths,
+    bytes: &[u8],
+    awaited: &mut VecDeque<Awaited>,
+    mut tell: impl FnMut(Awaited, Outcome),
+) -> Result<usize, String> {
+    let mut at = 0;
+    while let Some(line_bytes) = bytes[at..].iter().position(|&byte| byte == b'\n') {
+        let line = &bytes[at..at + line_bytes + 1];
+        let value_at = at + line.len();
+        let Some(&front) = awaited.front() else {
+            return Err(format!("a reply that nobody asked for: {}", shown(line)));
+        };
+        at = match (front.kind, value_line(wording.protocol, line)) {
+            (Kind::Get | Kind::End, Some(value)) => {
+                let end = value_at + value.bytes + 2;
+                if bytes.len() < end {
+                    return Ok(at);
+                }
+                let asked = match value.name {
+                    None => awaited.pop_front(),
+                    Some(name) => find(wording, name, awaited, &mut tell),
+                };
+                let asked = asked.ok_or_else(|| format!("not asked for: {}", shown(line)))?;
+                tell(asked, judge(asked, lengths, &bytes[value_at..end]));
+                end
+            }
+            (kind, None) if line == usual_line(wording.protocol, kind) => {
+                drop_through(awaited, wording.protocol, |reply| match reply.kind {
+                    Kind::Get => tell(reply, Outcome::Miss),
+                    Kind::Set => tell(reply, Outcome::Stored),
+                    Kind::End => tell(reply, Outcome::Ended),
+                });
+                value_at
+            }
+            (Kind::Set, None) if wording.protocol == Protocol::Meta && line.starts_with(b"HD ") => {
+                awaited.pop_front();
+                tell(front, Outcome::Stored);
+                value_at
+            }
+            (_, _) => {
+                let wrong = format!("{:?} of key {}: {}", front.kind, front.key, shown(line));
+                drop_through(awaited, wording.protocol, |reply| {
+                    tell(reply, Outcome::Wrong(wrong.clone()));
+                });
+                value_at
+            }
+        };
+    }
+    Ok(at)
+}
+
+/// The line without a value that answers a request in good order.
+fn usual_line(protocol: Protocol, kind: Kind) -> &'static [u8] {
+    match (protocol, kind) {
+        (Protocol::Text, Kind::Set) => b"STORED\r\n",
+        (Protocol::Text, Kind::Get | Kind::End) => b"END\r\n",
+        (Protocol::Meta, Kind::Set) => b"HD\r\n",
+        (Protocol::Meta, Kind::Get | Kind::End) => b"EN\r\n",
+    }
+}
+
+/// One line answers one key, but all the rest of a classic get.
+fn drop_through(
+    awaited: &mut VecDeque<Awaited>,
+    protocol: Protocol,
+    mut tell: impl FnMut(Awaited),
+) {
+    while let Some(reply) = awaited.pop_front() {
+        tell(reply);
+        if reply.last || protocol == Protocol::Meta {
+            return;
+        }
+    }
+}
+
+struct ValueLine<'a> {
+    name: Option<&'a [u8]>,
+    bytes: usize,
+}
+
+/// `VA <bytes> <flags>*` or `VALUE <key> <flags> <bytes>`.
+fn value_line(protocol: Protocol, line: &[u8]) -> Option<ValueLine<'_>> {
+    match protocol {
+        Protocol::Meta => {
+            let rest = line.strip_prefix(b"VA ")?;
+            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            Some(ValueLine { name: None, bytes: number(&rest[..digits])? })
+        }
+        Protocol::Text => {
+            let mut words =
+                line.strip_prefix(b"VALUE ")?.strip_suffix(b"\r\n")?.split(|b| *b == b' ');
+            let name = words.next()?;
+            let _flags = words.next()?;
+            Some(ValueLine { name: Some(name), bytes: number(words.next()?)? })
+        }
+    }
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || digits.len() > 9 {
+        return None;
+    }
+    digits.iter().try_fold(0usize, |sum, &digit| {
+        digit.is_ascii_digit().then(|| sum * 10 + usize::from(digit - b'0'))
+    })
+}
+
+/// Hits come in the order of the request: keys passed over are misses.
+fn find(
+    wording: &Wording,
+    name: &[u8],
+    awaited: &mut VecDeque<Awaited>,
+    tell: &mut impl FnMut(Awaited, Outcome),
+) -> Option<Awaited> {
+    while let Some(reply) = awaited.front().copied().filter(|reply| reply.kind == Kind::Get) {
+        awaited.pop_front();
+        if wording.names(name, reply.key) {
+            return Some(reply);
+        }
+        tell(reply, Outcome::Miss);
+    }
+    None
+}
+
+/// Checks a value with its two closing bytes.
+fn judge(asked: Awaited, lengths: Lengths, value: &[u8]) -> Outcome {
+    let (value, close) = value.split_at(value.len() - 2);
+    let labelled = LABEL_BYTES.min(value.len());
+    let right = close == b"\r\n"
+        && (lengths == Lengths::Labelled || value.len() == asked.value_bytes as usize)
+        && value[..labelled] == label(asked.key, value.len() as u32)[..labelled];
+    if right {
+        return Outcome::Hit;
+    }
+    Outcome::Wrong(format!("value of key {}: {} bytes, {}", asked.key, value.len(), shown(value)))
+}
+
+/// The first bytes of a reply, for a person to read.
+fn shown(bytes: &[u8]) -> String {
+    format!("\"{}\"", bytes[..bytes.len().min(80)].escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(key: u64, last: bool) -> Awaited {
+        Awaited { kind: Kind::Get, key, value_bytes: 14, last, intended_ns: 0 }
+    }
+
+    fn asked(protocol: Protocol, keys: &[u64]) -> VecDeque<Awaited> {
+        let end = Awaited { kind: Kind::End, ..get(0, true) };
+        match protocol {
+            Protocol::Text => keys.iter().map(|&key| get(key, false)).chain([end]).collect(),
+            Protocol::Meta => {
+                keys.iter().enumerate().map(|(i, &key)| get(key, i + 1 == keys.len())).collect()
+            }
+        }
+    }
+
+    fn value(key: u64) -> Vec<u8> {
+        [&label(key, 14)[..], b".."].concat()
+    }
+
+    fn text_value(key: u64) -> Vec<u8> {
+        [format!("VALUE {key:05} 0 14\r\n").as_bytes(), &value(key), b"\r\n"].concat()
+    }
+
+    fn meta_value(key: u64) -> Vec<u8> {
+        [b"VA 14\r\n", &value(key)[..], b"\r\n"].concat()
+    }
+
+    /// Outcomes as one letter per key: Hit, Miss, Stored, Ended, Wrong.
+    fn outcomes(
+        protocol: Protocol,
+        lengths: Lengths,
+        mut awaited: VecDeque<Awaited>,
+        bytes: &[u8],
+    ) -> Result<String, String> {
+        let wording = Wording::new(protocol, 5, 14);
+        let mut letters = String::new();
+        let taken = scan(&wording, lengths, bytes, &mut awaited, |reply, outcome| {
+            let letter = match outcome {
+                Outcome::Hit => 'H',
+                Outcome::Miss => 'M',
+                Outcome::Stored => 'S',
+                Outcome::Ended => 'E',
+                Outcome::Wrong(_) => 'W',
+            };
+            letters.push(letter);
+            if reply.last {
+                letters.push(' ');
+            }
+        })?;
+        if taken < bytes.len() || !awaited.is_empty() {
+            letters.push('…');
+        }
+        Ok(letters)
+    }
+
+    fn check(protocol: Protocol, keys: &[u64], bytes: &[u8], letters: &str) {
+        let told = outcomes(protocol, Lengths::Constant, asked(protocol, keys), bytes);
+        assert_eq!(told.as_deref(), Ok(letters), "{}", bytes.escape_ascii());
+    }
+
+    #[test]
+    fn right_replies_are_hits_and_misses() {
+        use Protocol::{Meta, Text};
+        check(Text, &[7], &[&text_value(7)[..], b"END\r\n"].concat(), "HE ");
+        check(Text, &[7], b"END\r\n", "ME ");
+        check(Text, &[1, 7, 9], &[&text_value(7)[..], b"END\r\n"].concat(), "MHME ");
+        check(Meta, &[7], &meta_value(7), "H ");
+        check(Meta, &[7, 8], &[&meta_value(7)[..], b"EN\r\n"].concat(), "HM ");
+    }
+
+    #[test]
+    fn planted_wrong_replies_are_caught() {
+        use Protocol::{Meta, Text};
+        let swap = |from: &[u8], to: &str| {
+            let text = [&text_value(7)[..], b"END\r\n"].concat();
+            let at = text.windows(from.len()).position(|window| window == from).unwrap();
+            [&text[..at], to.as_bytes(), &text[at + from.len()..]].concat()
+        };
+        check(Meta, &[7], &meta_value(8), "W ");
+        check(Meta, &[7], b"VA 3\r\n\x07\0\0\r\n", "W ");
+        check(Meta, &[7], b"VA 14\r\n\x07\0\0\0\0\0\0\0\x0d\0\0\0..\r\n", "W ");
+        check(Meta, &[7], &[&meta_value(7)[..21], b"xx"].concat(), "W ");
+        check(Meta, &[7], b"HD\r\n", "W ");
+        check(Meta, &[7], b"EN \r\n", "W ");
+        check(Meta, &[7], b"SERVER_ERROR out of memory\r\n", "W ");
+        check(Text, &[7], b"ERROR\r\n", "WW ");
+        check(Text, &[7], b"STORED\r\n", "WW ");
+        check(Text, &[1, 7], b"SERVER_ERROR busy\r\n", "WWW ");
+        check(Text, &[7], &swap(b"\x07\0", "\x08\0"), "WE ");
+        for (from, to) in [(&b"00007"[..], "00008"), (b"END\r\n", "")] {
+            let told = outcomes(Text, Lengths::Constant, asked(Text, &[7]), &swap(from, to));
+            assert!(told.is_err() || told.as_deref() == Ok("H…"), "{told:?}");
+        }
+        let doubled = [&text_value(7)[..], &text_value(7), b"END\r\n"].concat();
+        assert!(outcomes(Text, Lengths::Constant, asked(Text, &[7]), &doubled).is_err());
+        let extra = [&meta_value(7)[..], b"EN\r\n"].concat();
+        assert!(outcomes(Meta, Lengths::Constant, asked(Meta, &[7]), &extra).is_err());
+    }
+
+    #[test]
+    fn sets_are_stored_or_wrong() {
+        let set = || VecDeque::from([Awaited { kind: Kind::Set, ..get(7, true) }]);
+        let told = |protocol, bytes: &[u8]| outcomes(protocol, Lengths::Constant, set(), bytes);
+        assert_eq!(told(Protocol::Text, b"STORED\r\n").as_deref(), Ok("S "));
+        assert_eq!(told(Protocol::Meta, b"HD\r\n").as_deref(), Ok("S "));
+        assert_eq!(told(Protocol::Meta, b"HD L12\r\n").as_deref(), Ok("S "));
+        for wrong in [&b"NOT_STORED\r\n"[..], b"SERVER_ERROR object too large for cache\r\n"] {
+            assert_eq!(told(Protocol::Text, wrong).as_deref(), Ok("W "));
+        }
+        assert_eq!(told(Protocol::Meta, b"NS\r\n").as_deref(), Ok("W "));
+    }
+
+    #[test]
+    fn labelled_values_may_have_any_length_but_their_own() {
+        let told = |bytes: &[u8]| {
+            let awaited = VecDeque::from([Awaited { value_bytes: 99, ..get(7, true) }]);
+            outcomes(Protocol::Meta, Lengths::Labelled, awaited, bytes)
+        };
+        assert_eq!(told(&meta_value(7)).as_deref(), Ok("H "));
+        assert_eq!(told(b"VA 13\r\n\x07\0\0\0\0\0\0\0\x0e\0\0\0.\r\n").as_deref(), Ok("W "));
+    }
+
+    #[test]
+    fn replies_cut_anywhere_are_told_the_same() {
+        for protocol in [Protocol::Text, Protocol::Meta] {
+            let bytes = match protocol {
+                Protocol::Text => [&text_value(1)[..], &text_value(9), b"END\r\n"].concat(),
+                Protocol::Meta => [&meta_value(1)[..], b"EN\r\n", &meta_value(9)].concat(),
+            };
+            for cut in 0..bytes.len() {
+                let wording = Wording::new(protocol, 5, 14);
+                let mut awaited = asked(protocol, &[1, 5, 9]);
+                let mut told = Vec::new();
+                let mut tell = |reply: Awaited, outcome| told.push((reply.key, outcome));
+                let taken =
+                    scan(&wording, Lengths::Constant, &bytes[..cut], &mut awaited, &mut tell)
+                        .unwrap();
+                scan(&wording, Lengths::Constant, &bytes[taken..], &mut awaited, &mut tell)
+                    .unwrap();
+                let wanted = [(1, Outcome::Hit), (5, Outcome::Miss), (9, Outcome::Hit)];
+                assert_eq!(&told[..3], &wanted, "cut at {cut}");
+                assert!(awaited.is_empty(), "cut at {cut}");
+            }
+        }
+    }
+}
