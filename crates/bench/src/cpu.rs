@@ -1,0 +1,98 @@
+//! CPU time by the scheduler's own books, and on which cores whom.
+
+use std::fs;
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// CPU time of all of a process's live threads in ns. A running thread's last tick (≤ 4 ms) is not in it yet.
+pub fn process_ns(pid: u32) -> io::Result<u64> {
+    let mut sum = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let line = fs::read_to_string(task?.path().join("schedstat"))?;
+        let ns = line.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
+        sum += ns.ok_or_else(|| io::Error::other(format!("schedstat says {line:?}")))?;
+    }
+    Ok(sum)
+}
+
+/// A list such as `0`, `0,1` or `0-3,8`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cores(pub Vec<usize>);
+
+impl std::str::FromStr for Cores {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let core = text.parse::<usize>().ok().filter(|&core| core < CpuSet::MAX_CPU);
+            core.ok_or_else(|| format!("{text:?} is no core"))
+        };
+        let mut cores = Vec::new();
+        for part in text.split(',') {
+            match part.split_once('-') {
+                Some((first, last)) => cores.extend(number(first)?..=number(last)?),
+                None => cores.push(number(part)?),
+            }
+        }
+        if cores.is_empty() { Err(format!("{text:?} has no core")) } else { Ok(Self(cores)) }
+    }
+}
+
+impl Cores {
+    fn set(&self) -> CpuSet {
+        let mut set = CpuSet::new();
+        self.0.iter().for_each(|&core| set.set(core));
+        set
+    }
+
+    /// Moves the calling thread, and whatever it starts from here on, to these cores.
+    pub fn pin(&self) -> io::Result<()> {
+        Ok(sched_setaffinity(None, &self.set())?)
+    }
+
+    pub fn disjoint(&self, other: &Self) -> bool {
+        self.0.iter().all(|core| !other.0.contains(core))
+    }
+
+    /// Where the calling thread may run now.
+    pub fn current() -> io::Result<Self> {
+        let set = sched_getaffinity(None)?;
+        Ok(Self((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn cores_are_lists_and_ranges() {
+        assert_eq!("0,2-4".parse(), Ok(Cores(vec![0, 2, 3, 4])));
+        for wrong in ["", "a", "1,", "3-1", "99999"] {
+            assert!(wrong.parse::<Cores>().is_err(), "{wrong:?}");
+        }
+        assert!(
+            Cores(vec![0]).disjoint(&Cores(vec![1]))
+                && !Cores(vec![0]).disjoint(&Cores(vec![0, 1]))
+        );
+    }
+
+    #[test]
+    fn work_shows_in_cpu_time_and_sleep_does_not() {
+        let mut spinner =
+            std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while process_ns(spinner.id()).unwrap() < 50_000_000 {
+            assert!(Instant::now() < until, "a spinning shell used no CPU in 20 s");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(process_ns(sleeper.id()).unwrap() < 50_000_000);
+        for child in [&mut spinner, &mut sleeper] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
