@@ -1,1 +1,111 @@
+//! `mbal bench`: loads memcached-compatible servers and says what each request cost them.
+//!
+//! One thread per core of load, each with an epoll of its own ([`generator`]); requests are stamped from
+//! templates ([`wording`]), replies are checked byte for byte as far as it is cheap ([`replies`]). Servers are
+//! compared in alternating rounds ([`compare`]), by the CPU time that the scheduler booked on them ([`cpu`]).
+//! It never measures a server by the server's own word, and never takes a reply on trust.
+#![forbid(unsafe_code)]
 
+mod address;
+mod args;
+mod compare;
+mod cpu;
+mod generator;
+mod measure;
+mod pace;
+mod peer;
+mod popularity;
+mod random;
+mod replies;
+mod report;
+mod session;
+mod source;
+mod summary;
+mod tally;
+mod trace;
+mod wording;
+
+pub use args::Args;
+
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use address::Address;
+use args::{Plan, Rate, Task};
+use compare::{Comparison, Series};
+use measure::measure;
+use pace::Pace;
+
+/// Runs the benchmark; the exit code is 1 where it could not be run or a reply was wrong.
+pub fn run(args: Args) -> ExitCode {
+    if args.compare.is_empty() {
+        return finish(&args, stoppable(|stop| single(&args, stop)));
+    }
+    if !session::is_own() {
+        return session::supervise().unwrap_or_else(|error| {
+            eprintln!("mbal bench: {error}");
+            ExitCode::FAILURE
+        });
+    }
+    eprintln!("{}", session::found());
+    let compared = stoppable(|stop| {
+        let plan = Plan::new(&args)?;
+        compare::compare(&args, &plan, &compare::commands(&args)?, stop)
+    });
+    finish(&args, compared)
+}
+
+fn stoppable(
+    run: impl FnOnce(&AtomicBool) -> Result<Comparison, String>,
+) -> Result<Comparison, String> {
+    let stop = session::stop_flag().map_err(|error| error.to_string())?;
+    run(&stop)
+}
+
+/// One run against a server that somebody else started.
+fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
+    let plan = Plan::new(args)?;
+    let address = Address::parse(&args.server)?;
+    if let Some(cores) = &args.client_cores {
+        cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
+    }
+    let run = |task| measure(plan.loads(&address, task, 1), args.server_pid, stop);
+    if args.prefill {
+        eprintln!("{}", compare::filled(run(Task::Fill)?, run(Task::Verify)?)?);
+    }
+    let pace = match args.rate {
+        None => Pace::Closed,
+        Some(Rate::PerSecond(requests_per_second)) => Pace::Open { requests_per_second },
+        Some(Rate::Share(_)) => return Err("a share of the peak needs --compare".into()),
+    };
+    let rounds = vec![run(Task::Measure(pace))?];
+    Ok(Comparison {
+        load: plan.describe(pace),
+        series: vec![Series { command: args.server.clone(), rounds }],
+    })
+}
+
+fn finish(args: &Args, comparison: Result<Comparison, String>) -> ExitCode {
+    let comparison = match comparison {
+        Ok(comparison) => comparison,
+        Err(error) => {
+            eprintln!("mbal bench: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let print = if args.json { report::json } else { report::table };
+    print!("{}", print(&args.name, &comparison));
+    if let Some(path) = &args.csv {
+        if let Err(error) = report::append_csv(path, &args.name, &comparison) {
+            eprintln!("mbal bench: {}: {error}", path.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    let (wrong, shown) = report::wrongs(&comparison);
+    shown.iter().for_each(|line| eprintln!("wrong: {line}"));
+    if wrong > 0 {
+        eprintln!("{wrong} wrong replies");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

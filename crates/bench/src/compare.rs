@@ -1,0 +1,131 @@
+//! Servers side by side: the same load in alternating rounds, so that the machine's moods fall on all alike.
+
+use std::sync::atomic::AtomicBool;
+
+use crate::args::{Args, Plan, Rate, Task};
+use crate::cpu::Cores;
+use crate::measure::{Round, measure};
+use crate::pace::Pace;
+use crate::peer::{Peer, Setting};
+use crate::summary::Spread;
+
+/// Closed-loop rounds of the first peer whose median rate is its peak.
+const PEAK_ROUNDS: u64 = 3;
+
+/// One server's rounds.
+pub struct Series {
+    pub command: String,
+    pub rounds: Vec<Round>,
+}
+
+pub struct Comparison {
+    /// The load in words, with the rate that was used.
+    pub load: String,
+    pub series: Vec<Series>,
+}
+
+/// The peers' commands, ours last.
+pub fn commands(args: &Args) -> Result<Vec<String>, String> {
+    let mut commands = args.compare.clone();
+    match &args.serve {
+        Some(command) if command.is_empty() => {}
+        Some(command) => commands.push(command.clone()),
+        None => {
+            let own = std::env::current_exe().map_err(|error| error.to_string())?;
+            let memory = if commands[0].contains("{memory}") { " -m {memory}" } else { "" };
+            commands.push(format!("'{}' serve -t {{threads}}{memory} -p {{port}}", own.display()));
+        }
+    }
+    Ok(commands)
+}
+
+pub fn compare(
+    args: &Args,
+    plan: &Plan,
+    commands: &[String],
+    stop: &AtomicBool,
+) -> Result<Comparison, String> {
+    let setting = Setting {
+        threads: args.threads,
+        memory: args.memory,
+        cores: args.server_cores.clone().or_else(|| Cores::current().ok()),
+    };
+    if let Some(cores) = &args.client_cores {
+        cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
+    }
+    let mut peers = Vec::new();
+    for command in commands {
+        let peer = Peer::start(command, &setting)?;
+        if !plan.replays() {
+            eprintln!("{command}: {}", fill(plan, &peer, stop)?);
+        }
+        peers.push(peer);
+    }
+    let pace = pace(args, plan, &peers[0], stop)?;
+    let mut series: Vec<Series> = commands
+        .iter()
+        .map(|command| Series { command: command.clone(), rounds: Vec::new() })
+        .collect();
+    for round in 0..args.rounds as usize {
+        for turn in 0..peers.len() {
+            let which = (round + turn) % peers.len();
+            if plan.replays() && round > 0 {
+                peers[which] = Peer::start(&commands[which], &setting)?;
+            }
+            let result = run(plan, &peers[which], Task::Measure(pace), round as u64 + 1, stop)?;
+            let (rate, cpu) = (result.tally.keys() as f64 / result.tally.seconds, &result);
+            eprintln!(
+                "{} round {:>2} of {}, server {}: {rate:>9.0} keys/s, {:.3} µs CPU per key",
+                args.name,
+                round + 1,
+                args.rounds,
+                which + 1,
+                cpu.server_cpu_ns.unwrap_or(0) as f64 / 1e3 / result.tally.keys() as f64,
+            );
+            series[which].rounds.push(result);
+        }
+    }
+    Ok(Comparison { load: plan.describe(pace), series })
+}
+
+fn run(
+    plan: &Plan,
+    peer: &Peer,
+    task: Task,
+    round: u64,
+    stop: &AtomicBool,
+) -> Result<Round, String> {
+    measure(plan.loads(&peer.address, task, round), Some(peer.pid()), stop)
+}
+
+/// Sets every key, then counts those that can be read.
+fn fill(plan: &Plan, peer: &Peer, stop: &AtomicBool) -> Result<String, String> {
+    filled(run(plan, peer, Task::Fill, 0, stop)?, run(plan, peer, Task::Verify, 0, stop)?)
+}
+
+/// Checks a filling and the reading after it, and says what they came to.
+pub fn filled(fill: Round, verify: Round) -> Result<String, String> {
+    if let Some(wrong) = fill.tally.wrong_shown.first().or(verify.tally.wrong_shown.first()) {
+        return Err(format!("prefill: {wrong}"));
+    }
+    Ok(format!("{} keys set, {} of them there", fill.tally.sets, verify.tally.hits))
+}
+
+fn pace(args: &Args, plan: &Plan, first: &Peer, stop: &AtomicBool) -> Result<Pace, String> {
+    let share = match args.rate {
+        None => return Ok(Pace::Closed),
+        Some(Rate::PerSecond(requests_per_second)) => {
+            return Ok(Pace::Open { requests_per_second });
+        }
+        Some(Rate::Share(share)) => share,
+    };
+    let mut rates = Vec::new();
+    for round in 0..PEAK_ROUNDS {
+        let round =
+            run(plan, first, Task::Measure(Pace::Closed), u64::from(u32::MAX) + round, stop)?;
+        rates.push(round.tally.requests as f64 / round.tally.seconds);
+    }
+    let peak = Spread::of(rates).expect("PEAK_ROUNDS is above 0").median;
+    eprintln!("peak of the first peer in closed loop: {peak:.0} requests/s");
+    Ok(Pace::Open { requests_per_second: peak * share })
+}

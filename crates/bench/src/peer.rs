@@ -1,0 +1,126 @@
+//! A server that the benchmark starts, waits for, and ends.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, getuid, kill_process};
+
+use crate::address::Address;
+use crate::cpu::Cores;
+
+const START_MAX: Duration = Duration::from_secs(20);
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// What fills a command's placeholders, and where the server may run.
+#[derive(Clone)]
+pub struct Setting {
+    pub threads: usize,
+    pub memory: usize,
+    pub cores: Option<Cores>,
+}
+
+pub struct Peer {
+    pub address: Address,
+    child: Child,
+}
+
+impl Peer {
+    /// Starts `command` by the shell and returns when it accepts connections.
+    pub fn start(command: &str, setting: &Setting) -> Result<Self, String> {
+        let fail = |what: &str| format!("{command}: {what}");
+        let (address, port, socket) = free_address(command).map_err(|e| fail(&e.to_string()))?;
+        let filled = as_root(command, getuid().is_root())
+            .replace("{port}", &port.to_string())
+            .replace("{socket}", &socket.to_string_lossy())
+            .replace("{threads}", &setting.threads.to_string())
+            .replace("{memory}", &setting.memory.to_string());
+        let own_cores = Cores::current().map_err(|e| fail(&e.to_string()))?;
+        if let Some(cores) = &setting.cores {
+            cores.pin().map_err(|e| fail(&format!("cores {:?}: {e}", cores.0)))?;
+        }
+        let child = Command::new("sh")
+            .args(["-c", &format!("exec {filled}")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
+        own_cores.pin().map_err(|e| fail(&e.to_string()))?;
+        let mut peer = Self { address, child: child.map_err(|e| fail(&e.to_string()))? };
+        let deadline = Instant::now() + START_MAX;
+        while peer.address.connect().is_err() {
+            if let Ok(Some(status)) = peer.child.try_wait() {
+                return Err(fail(&format!("ended at once, {status}")));
+            }
+            if Instant::now() > deadline {
+                return Err(fail("does not accept connections"));
+            }
+            sleep(Duration::from_millis(5));
+        }
+        Ok(peer)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let pid = Pid::from_child(&self.child);
+        let asked = kill_process(pid, Signal::TERM);
+        let deadline = Instant::now() + STOP_MAX;
+        while asked.is_ok() && Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            sleep(Duration::from_millis(2));
+        }
+        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
+            eprintln!("server {}: {error}", self.child.id());
+        }
+    }
+}
+
+/// A port that was free a moment ago, and the address that the command will listen on.
+fn free_address(command: &str) -> std::io::Result<(Address, u16, PathBuf)> {
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let port = address.port();
+    let socket = std::env::temp_dir().join(format!("mbal-bench-{port}.sock"));
+    let unix = command.contains("{socket}");
+    Ok((if unix { Address::Unix(socket.clone()) } else { Address::Tcp(address) }, port, socket))
+}
+
+/// memcached refuses to run as root unless told that root is meant.
+fn as_root(command: &str, root: bool) -> String {
+    let mut words = command.split_ascii_whitespace();
+    let memcached = words
+        .next()
+        .is_some_and(|program| program == "memcached" || program.ends_with("/memcached"));
+    let told = words.any(|word| word.starts_with("-u") || word.starts_with("--user"));
+    if root && memcached && !told { format!("{command} -u root") } else { command.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_memcached_of_root_without_user_is_given_one() {
+        assert_eq!(as_root("memcached -m 64", true), "memcached -m 64 -u root");
+        assert_eq!(as_root("/usr/bin/memcached", true), "/usr/bin/memcached -u root");
+        for (command, root) in
+            [("memcached -u nobody", true), ("memcached", false), ("mbal serve", true)]
+        {
+            assert_eq!(as_root(command, root), command);
+        }
+    }
+
+    #[test]
+    fn a_command_that_ends_is_an_error_at_once() {
+        let setting = Setting { threads: 1, memory: 64, cores: None };
+        let error = Peer::start("false", &setting).err().unwrap();
+        assert!(error.contains("ended at once"), "{error}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Results for people (tables), for scripts (JSON) and for the record (CSV).
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use crate::compare::{Comparison, Series};
+use crate::measure::{FIGURES, Figure};
+use crate::summary::Spread;
+
+/// A figure over all rounds of a server, and against the first server.
+struct Line {
+    spread: Spread,
+    ratio: Option<Spread>,
+}
+
+fn line(comparison: &Comparison, which: usize, figure: &Figure) -> Option<Line> {
+    let values = |series: &Series| series.rounds.iter().map(figure.of).collect::<Vec<_>>();
+    let own = values(&comparison.series[which]);
+    let spread = Spread::of(own.iter().flatten().copied().collect())?;
+    let base = values(&comparison.series[0]);
+    let ratio = (which > 0).then(|| Spread::of_paired_ratios(&own, &base)).flatten();
+    Some(Line { spread, ratio })
+}
+
+pub fn table(name: &str, comparison: &Comparison) -> String {
+    let mut out = format!("{name}: {}\n", comparison.load);
+    for (which, series) in comparison.series.iter().enumerate() {
+        let rounds = series.rounds.len();
+        let _ = writeln!(out, "  {} = {} ({rounds} rounds)", which + 1, series.command);
+    }
+    for figure in &FIGURES {
+        let lines: Vec<(usize, Line)> = (0..comparison.series.len())
+            .filter_map(|which| Some((which, line(comparison, which, figure)?)))
+            .collect();
+        if lines.iter().all(|(_, line)| line.spread.max == 0.0) {
+            continue;
+        }
+        let _ = writeln!(out, "{}", figure.title);
+        for (which, Line { spread: Spread { median, min, max }, ratio }) in lines {
+            let decimals = figure.decimals;
+            let _ = write!(
+                out,
+                "  {} {median:>12.decimals$}   {min:.decimals$} to {max:.decimals$}",
+                which + 1
+            );
+            if let Some(Spread { median, min, max }) = ratio {
+                let _ = write!(out, "   × {median:.3} ({min:.3} to {max:.3})");
+            }
+            out.push('\n');
+        }
+    }
+    out
+}
+
+pub fn json(name: &str, comparison: &Comparison) -> String {
+    let spread = |spread: Spread| {
+        let Spread { median, min, max } = spread;
+        format!("{{\"median\":{median},\"min\":{min},\"max\":{max}}}")
+    };
+    let servers = comparison.series.iter().enumerate().map(|(which, series)| {
+        let figures = FIGURES.iter().filter_map(|figure| {
+            let Line { spread: all, ratio } = line(comparison, which, figure)?;
+            let ratio = ratio.map_or(String::new(), |r| format!(",\"ratio\":{}", spread(r)));
+            let rounds: Vec<String> = series
+                .rounds
+                .iter()
+                .map(|round| (figure.of)(round).map_or("null".into(), |value| value.to_string()))
+                .collect();
+            let name = figure.name;
+            let (all, rounds) = (spread(all), rounds.join(","));
+            Some(format!("\"{name}\":{{\"all\":{all},\"rounds\":[{rounds}]{ratio}}}"))
+        });
+        let figures = figures.collect::<Vec<_>>().join(",");
+        format!("{{\"command\":{},\"figures\":{{{figures}}}}}", quoted(&series.command))
+    });
+    let servers = servers.collect::<Vec<_>>().join(",");
+    let (name, load) = (quoted(name), quoted(&comparison.load));
+    format!("{{\"name\":{name},\"load\":{load},\"servers\":[{servers}]}}\n")
+}
+
+/// A JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c < ' ' => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A CSV field (RFC 4180).
+fn field(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+/// Appends a row per round and server; a new file starts with the names of its columns.
+pub fn append_csv(path: &Path, name: &str, comparison: &Comparison) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    let mut out = String::new();
+    if file.metadata()?.len() == 0 {
+        let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
+        let _ = writeln!(out, "name,round,server,{},command,load", names.join(","));
+    }
+    for (which, series) in comparison.series.iter().enumerate() {
+        for (number, round) in series.rounds.iter().enumerate() {
+            let _ = write!(out, "{},{},{}", field(name), number + 1, which + 1);
+            for figure in &FIGURES {
+                let value = (figure.of)(round);
+                let decimals = figure.decimals;
+                let _ = match value {
+                    Some(value) => write!(out, ",{value:.decimals$}"),
+                    None => write!(out, ","),
+                };
+            }
+            let _ = writeln!(out, ",{},{}", field(&series.command), field(&comparison.load));
+        }
+    }
+    file.write_all(out.as_bytes())
+}
+
+/// Wrong replies of all rounds: a few shown, all counted.
+pub fn wrongs(comparison: &Comparison) -> (u64, Vec<String>) {
+    let mut count = 0;
+    let mut shown = Vec::new();
+    for series in &comparison.series {
+        for round in &series.rounds {
+            count += round.tally.wrong;
+            let wrong = round.tally.wrong_shown.iter();
+            shown.extend(wrong.map(|wrong| format!("{}: {wrong}", series.command)));
+        }
+    }
+    shown.truncate(20);
+    (count, shown)
+}
