@@ -177,7 +177,7 @@ impl Locked<'_> {
     /// Stores an item, replacing the key's old one; its cas.
     pub fn put(&mut self, key: &Key, draft: &Draft) -> Result<u64, Full> {
         let value = draft.parts.concat();
-        if value.len() + key.bytes().len() + 64 > self.options.item_bytes_max {
+        if value.len() + key.bytes().len() + 16 > self.options.item_bytes_max {
             return Err(Full::TooLarge);
         }
         self.inner.counter += 1;
@@ -191,6 +191,7 @@ impl Locked<'_> {
             fetched: false,
             stale: draft.stale,
             win: draft.win,
+            binary_key: draft.binary_key,
             value_bytes: value.len() as u32,
         };
         self.inner.stats.total_items += 1;

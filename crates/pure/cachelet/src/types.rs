@@ -31,6 +31,8 @@ pub struct Meta {
     pub stale: bool,
     /// Somebody has been told to recache it (meta's W token was sent).
     pub win: bool,
+    /// Stored under a key that was sent in base64 (meta's b flag): replies repeat it so.
+    pub binary_key: bool,
     pub value_bytes: u32,
 }
 
@@ -45,6 +47,7 @@ pub struct Draft<'a> {
     pub cas: Option<u64>,
     pub stale: bool,
     pub win: bool,
+    pub binary_key: bool,
 }
 
 /// Why an item could not be stored. The old item of the key, if any, is untouched.

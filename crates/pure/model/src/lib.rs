@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod key;
+mod map;
 
 pub use key::{KEY_BYTES_MAX, Key};
+pub use map::{ClusterMap, Owner};
 
 /// Seconds on the server's own monotonic clock; 0 is before the process started.
 ///
