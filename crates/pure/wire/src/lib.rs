@@ -1,1 +1,26 @@
+//! memcached's text and meta protocols: bytes to [`Request`], replies to bytes.
+//!
+//! Called by `worker`. Never allocates for a request, never looks at an item, never knows a
+//! connection: what is left of the input, and what to skip of it, is the session's business.
+//! Every reply is appended to a `Vec` that the caller reuses.
 
+#![forbid(unsafe_code)]
+
+mod admin;
+mod base64;
+mod line;
+mod meta;
+mod number;
+mod reply;
+mod request;
+mod text;
+
+pub use base64::{base64_decode, base64_encode};
+pub use line::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX, may_grow, next_word, parse};
+pub use meta::{Meta, MetaFlags, opaque_too_long};
+pub use number::{parse_i32, parse_u32, parse_u64, push_i64, push_u64};
+pub use reply::{push_line, push_value};
+pub use request::{
+    Admin, Chunk, Direction, Get, Limits, Parsed, Request, Shutdown, Storage, Tokens, Verb,
+    item_bytes,
+};

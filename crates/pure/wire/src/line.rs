@@ -1,0 +1,120 @@
+//! From bytes to a line, and from its first word to whoever knows the rest.
+
+use memchr::{memchr, memchr2};
+
+use crate::request::{Get, Limits, Parsed, Request, Tokens};
+use crate::{admin, meta, text};
+
+/// A line that has not ended after so many bytes is not a client's, unless it is a `get`.
+pub const LINE_BYTES_MAX: usize = 2048;
+
+/// The same for `get` and `gets`, which memcached leaves unbounded.
+pub const GET_LINE_BYTES_MAX: usize = 4 << 20;
+
+/// Blanks that may stand before a long `get`.
+const LEADING_BLANKS_MAX: usize = 100;
+
+/// Looks at the start of `input` for one request, with its value if it has one.
+///
+/// One pass to find the line's end, one over the words; no allocation.
+#[inline]
+pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
+    let found = memchr2(b'\n', 0, input);
+    let Some(end) = found.filter(|at| input[*at] == b'\n') else {
+        return without_plain_end(input, found, limits);
+    };
+    request(without_return(&input[..end]), input, end + 1, limits)
+}
+
+fn without_return(line: &[u8]) -> &[u8] {
+    match line {
+        [first @ .., b'\r'] if !first.is_empty() => first,
+        _ => line,
+    }
+}
+
+/// A line with a zero byte, or none at all. What follows a zero byte does not exist for
+/// memcached, whose lines are C strings.
+#[cold]
+fn without_plain_end<'a>(input: &'a [u8], zero: Option<usize>, limits: &Limits) -> Parsed<'a> {
+    let end = zero.and_then(|zero| memchr(b'\n', &input[zero..]).map(|rest| (zero, zero + rest)));
+    let Some((zero, end)) = end else {
+        return if may_grow(input) { Parsed::NeedMore { bytes: 0 } } else { Parsed::Close };
+    };
+    request(&without_return(&input[..end])[..zero], input, end + 1, limits)
+}
+
+#[inline]
+fn request<'a>(line: &'a [u8], input: &'a [u8], bytes: usize, limits: &Limits) -> Parsed<'a> {
+    let Some((command, rest)) = next_word(line) else {
+        return answer("ERROR", bytes);
+    };
+    match command {
+        [_] => answer("ERROR", bytes),
+        b"mg" => done(meta::get(rest), bytes),
+        b"get" | b"bget" => done(get(rest, false), bytes),
+        b"ms" => meta::set(rest, input, bytes, limits),
+        b"md" => done(meta::delete(rest), bytes),
+        b"ma" => done(meta::arithmetic(rest), bytes),
+        b"mn" => done(Request::MetaNoop, bytes),
+        b"me" => done(meta::debug(rest), bytes),
+        b"gets" => done(get(rest, true), bytes),
+        b"gat" => done(text::gat(rest, false), bytes),
+        b"gats" => done(text::gat(rest, true), bytes),
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
+            text::store(Tokens::new(line), input, bytes, limits)
+        }
+        b"incr" | b"decr" => done(text::arithmetic(Tokens::new(line)), bytes),
+        b"delete" => done(text::delete(Tokens::new(line)), bytes),
+        b"touch" => done(text::touch(Tokens::new(line)), bytes),
+        b"version" => done(Request::Version, bytes),
+        b"quit" => done(Request::Quit, bytes),
+        _ => match admin::parse(Tokens::new(line)) {
+            Some(request) => done(request, bytes),
+            None => Parsed::Close,
+        },
+    }
+}
+
+fn get(rest: &[u8], cas: bool) -> Request<'_> {
+    if next_word(rest).is_none() {
+        return Request::Answer("ERROR");
+    }
+    Request::Get(Get { keys: rest, cas, touch: None })
+}
+
+/// The first word and what follows it.
+#[inline]
+pub fn next_word(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut start = 0;
+    while line.get(start) == Some(&b' ') {
+        start += 1;
+    }
+    let line = &line[start..];
+    if line.is_empty() {
+        return None;
+    }
+    match memchr(b' ', line) {
+        Some(end) => Some((&line[..end], &line[end + 1..])),
+        None => Some((line, &[])),
+    }
+}
+
+#[inline]
+pub(crate) fn done(request: Request<'_>, bytes: usize) -> Parsed<'_> {
+    Parsed::Request { request, bytes, skip: 0 }
+}
+
+pub(crate) fn answer(line: &'static str, bytes: usize) -> Parsed<'static> {
+    done(Request::Answer(line), bytes)
+}
+
+/// False if a line that has not ended yet is not a client's.
+pub fn may_grow(line: &[u8]) -> bool {
+    if line.len() <= LINE_BYTES_MAX {
+        return true;
+    }
+    let blanks = line.iter().take_while(|byte| **byte == b' ').count();
+    let is_get = line[blanks..].starts_with(b"get ") || line[blanks..].starts_with(b"gets ");
+    blanks <= LEADING_BLANKS_MAX && is_get && line.len() <= GET_LINE_BYTES_MAX
+}

@@ -1,0 +1,141 @@
+//! Numbers as memcached reads and writes them.
+//!
+//! Reading follows C's `strtol` family: white space and a sign may lead, white space may end the
+//! number and hide whatever follows it, and 32-bit targets take the low bits of a 64-bit result.
+
+struct Digits {
+    magnitude: u64,
+    negative: bool,
+}
+
+/// C's `isspace` in the C locale.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
+}
+
+fn digits(text: &[u8]) -> Option<Digits> {
+    let mut at = 0;
+    while at < text.len() && is_space(text[at]) {
+        at += 1;
+    }
+    let negative = text.get(at) == Some(&b'-');
+    if negative || text.get(at) == Some(&b'+') {
+        at += 1;
+    }
+    let first = at;
+    let mut magnitude: u64 = 0;
+    while let Some(digit) = text.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|d| *d < 10) {
+        magnitude = magnitude.checked_mul(10)?.checked_add(u64::from(digit))?;
+        at += 1;
+    }
+    let ends = text.get(at).is_none_or(|byte| is_space(*byte) || *byte == 0);
+    (first < at && ends).then_some(Digits { magnitude, negative })
+}
+
+/// Up to 2^64 − 1. A negative number wraps around, and is refused where the result would have the
+/// highest bit set.
+pub fn parse_u64(text: &[u8]) -> Option<u64> {
+    let digits = digits(text)?;
+    let value = if digits.negative { digits.magnitude.wrapping_neg() } else { digits.magnitude };
+    if (value as i64) < 0 && text.contains(&b'-') {
+        return None;
+    }
+    Some(value)
+}
+
+/// The low 32 bits of what [`parse_u64`] accepts.
+pub fn parse_u32(text: &[u8]) -> Option<u32> {
+    parse_u64(text).map(|value| value as u32)
+}
+
+/// The low 32 bits of a number from −2^63 to 2^63 − 1.
+pub fn parse_i32(text: &[u8]) -> Option<i32> {
+    let digits = digits(text)?;
+    let value = i128::from(digits.magnitude) * if digits.negative { -1 } else { 1 };
+    i64::try_from(value).ok().map(|value| value as i32)
+}
+
+const PAIRS: &[u8; 200] = b"00010203040506070809101112131415161718192021222324252627282930313233\
+343536373839404142434445464748495051525354555657585960616263646566676869707172737475767778798081\
+828384858687888990919293949596979899";
+
+/// Appends `value` in decimal.
+#[inline]
+pub fn push_u64(out: &mut Vec<u8>, mut value: u64) {
+    if value < 10 {
+        out.push(b'0' + value as u8);
+        return;
+    }
+    let mut buffer = [0; 20];
+    let mut at = buffer.len();
+    while value >= 100 {
+        let pair = (value % 100) as usize * 2;
+        value /= 100;
+        at -= 2;
+        buffer[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+    }
+    if value >= 10 {
+        let pair = value as usize * 2;
+        at -= 2;
+        buffer[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+    } else {
+        at -= 1;
+        buffer[at] = b'0' + value as u8;
+    }
+    out.extend_from_slice(&buffer[at..]);
+}
+
+/// Appends `value` in decimal.
+pub fn push_i64(out: &mut Vec<u8>, value: i64) {
+    if value < 0 {
+        out.push(b'-');
+    }
+    push_u64(out, value.unsigned_abs());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsigned_numbers_follow_strtoull() {
+        for (text, value) in [
+            ("0", Some(0)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            (" +7", Some(7)),
+            ("7\tx", Some(7)),
+            ("7 x", Some(7)),
+            ("7x", None),
+            ("", None),
+            ("-", None),
+            ("-1", None),
+            ("-18446744073709551615", Some(1)),
+            ("18446744073709551615\t-", None),
+            ("0000000000000000000000000000012", Some(12)),
+        ] {
+            assert_eq!(parse_u64(text.as_bytes()), value, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn thirty_two_bits_are_the_low_half() {
+        assert_eq!(parse_u32(b"4294967296"), Some(0));
+        assert_eq!(parse_u32(b"-1"), None);
+        assert_eq!(parse_i32(b"4294967297"), Some(1));
+        assert_eq!(parse_i32(b"-1"), Some(-1));
+        assert_eq!(parse_i32(b"9223372036854775808"), None);
+        assert_eq!(parse_i32(b"-9223372036854775808"), Some(0));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let powers = (0..64).map(|bit| 1u64 << bit);
+        for value in powers.flat_map(|power| [power - 1, power, power + 1]).chain([u64::MAX]) {
+            let mut out = Vec::new();
+            push_u64(&mut out, value);
+            assert_eq!(out, value.to_string().as_bytes());
+            assert_eq!(parse_u64(&out), Some(value));
+        }
+    }
+}

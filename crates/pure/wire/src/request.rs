@@ -1,0 +1,230 @@
+//! What a client can ask for.
+
+use crate::line::next_word;
+use crate::meta::Meta;
+
+/// What came of looking at the input.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parsed<'a> {
+    /// Nothing can be said before the input is `bytes` long in all; 0 is "one more byte".
+    NeedMore { bytes: usize },
+    /// The first `bytes` of the input are this request; of what follows, `skip` bytes are a value
+    /// that nobody wants.
+    Request { request: Request<'a>, bytes: usize, skip: usize },
+    /// Not a client: close without a word, as memcached does.
+    Close,
+}
+
+/// What the parser must know of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// `-I`, in bytes; what counts is the item as memcached would lay it out.
+    pub item_bytes_max: usize,
+}
+
+impl Limits {
+    /// True if an item of this shape is too large to be stored (memcached 1.6 with cas: 48 bytes
+    /// of header and 8 of cas, key and a zero byte, 4 of flags unless 0, value and line end).
+    pub fn too_large(&self, key_bytes: usize, flags: u32, value_bytes: usize) -> bool {
+        item_bytes(key_bytes, flags, value_bytes) > self.item_bytes_max
+    }
+}
+
+/// Bytes that memcached would count for an item: what `size=` of `me` and `-I` mean.
+pub fn item_bytes(key_bytes: usize, flags: u32, value_bytes: usize) -> usize {
+    48 + 8 + key_bytes + 1 + if flags == 0 { 0 } else { 4 } + value_bytes + 2
+}
+
+/// One request. Keys are 1 to 250 bytes long, except in [`Request::Get`] and base64 ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    Get(Get<'a>),
+    Store(Storage<'a>),
+    Arithmetic {
+        key: &'a [u8],
+        direction: Direction,
+        delta: u64,
+        noreply: bool,
+    },
+    Touch {
+        key: &'a [u8],
+        exptime: i32,
+        noreply: bool,
+    },
+    Delete {
+        key: &'a [u8],
+        noreply: bool,
+    },
+    MetaGet(Meta<'a>),
+    MetaSet(Meta<'a>, Chunk<'a>),
+    MetaDelete(Meta<'a>),
+    MetaArithmetic(Meta<'a>),
+    MetaDebug {
+        key: &'a [u8],
+        /// The key is in base64.
+        base64: bool,
+    },
+    MetaNoop,
+    /// What concerns the server rather than an item.
+    Admin {
+        command: Admin<'a>,
+        noreply: bool,
+    },
+    Version,
+    Quit,
+    /// An answer that needs no look at the server: a line without its end.
+    Answer(&'static str),
+    /// Nothing is to be said.
+    Silence,
+    /// A value that cannot be stored. The key's old item goes, where memcached thinks that stale
+    /// is worse than none.
+    TooLarge {
+        key: &'a [u8],
+        base64: bool,
+        remove: bool,
+        noreply: bool,
+    },
+}
+
+/// `get`, `gets`, `gat`, `gats`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Get<'a> {
+    /// The rest of the line: keys with blanks between, of any length and number.
+    pub keys: &'a [u8],
+    pub cas: bool,
+    /// The exptime of `gat`.
+    pub touch: Option<i32>,
+}
+
+/// The classic storage commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Storage<'a> {
+    pub verb: Verb,
+    pub key: &'a [u8],
+    pub flags: u32,
+    pub exptime: i32,
+    /// 0 but for [`Verb::Cas`].
+    pub cas: u64,
+    pub chunk: Chunk<'a>,
+    pub noreply: bool,
+}
+
+/// The data block of a storage command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunk<'a> {
+    Value(&'a [u8]),
+    /// It did not end with a line end.
+    Bad,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas,
+}
+
+/// Commands for operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admin<'a> {
+    /// The exptime as the client gave it, or `None` if that is no number: `flush_all` is counted,
+    /// and refused where it is disabled, before its argument is looked at.
+    FlushAll {
+        exptime: Option<i32>,
+    },
+    Stats(Tokens<'a>),
+    Verbosity {
+        level: u32,
+    },
+    /// `cache_memlimit`, at least 8.
+    MemoryLimit {
+        mebibytes: u32,
+    },
+    /// `None` is a mode that there is not.
+    Shutdown(Option<Shutdown>),
+    /// `lru_crawler metadump`.
+    Metadump,
+    /// `watch`, with known subjects only.
+    Watch,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    Now,
+    /// Connections end first.
+    Graceful,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Increment,
+    Decrement,
+}
+
+/// The words of a line, at most 23 of them; the first is the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tokens<'a> {
+    line: &'a [u8],
+    /// 1 to 23.
+    pub count: usize,
+}
+
+/// memcached's bound on the words of a line (`get` takes as many keys as fit).
+pub(crate) const TOKENS_MAX: usize = 23;
+
+impl<'a> Tokens<'a> {
+    pub(crate) fn new(line: &'a [u8]) -> Tokens<'a> {
+        let mut tokens = Tokens { line, count: TOKENS_MAX };
+        tokens.count = tokens.iter().count();
+        tokens
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.line.split(|byte| *byte == b' ').filter(|token| !token.is_empty()).take(self.count)
+    }
+
+    /// The word at `index`, or an empty one.
+    pub fn get(&self, index: usize) -> &'a [u8] {
+        self.iter().nth(index).unwrap_or_default()
+    }
+
+    pub(crate) fn last(&self) -> &'a [u8] {
+        self.get(self.count.saturating_sub(1))
+    }
+
+    /// What memcached looks at to find out whether an answer is wanted: the last word.
+    pub fn noreply(&self) -> bool {
+        self.last() == b"noreply"
+    }
+}
+
+impl<'a> Request<'a> {
+    /// The key that decides where the request is served, as it was sent, and whether that is in
+    /// base64. Of several, the first, which may be of any length.
+    #[inline]
+    pub fn key(&self) -> Option<(&'a [u8], bool)> {
+        match self {
+            Request::Get(get) => Some((next_word(get.keys)?.0, false)),
+            Request::MetaGet(meta)
+            | Request::MetaSet(meta, _)
+            | Request::MetaDelete(meta)
+            | Request::MetaArithmetic(meta) => Some((meta.key, meta.flags.has(b'b'))),
+            Request::Store(Storage { key, .. })
+            | Request::Arithmetic { key, .. }
+            | Request::Touch { key, .. }
+            | Request::Delete { key, .. } => Some((key, false)),
+            Request::MetaDebug { key, base64 } | Request::TooLarge { key, base64, .. } => {
+                Some((key, *base64))
+            }
+            Request::MetaNoop
+            | Request::Admin { .. }
+            | Request::Version
+            | Request::Quit
+            | Request::Answer(_)
+            | Request::Silence => None,
+        }
+    }
+}
