@@ -1,10 +1,56 @@
 //! One worker as a state machine: events and a time go in, actions come out.
 //!
-//! Knows no socket, thread or clock: the reactor drives it in a server, the simulator in virtual time.
+//! Knows no socket, thread or clock: the reactor drives it in a server, the simulator in virtual
+//! time. Construct a [`Server`], give it to every [`Worker`], and hand over what arrives:
+//!
+//! ```
+//! use mbal_cachelet::{Options, Store};
+//! use mbal_model::WorkerId;
+//! use mbal_worker::{Actions, ConnId, Event, Now, Server, Settings, Worker};
+//! use std::sync::Arc;
+//!
+//! let options = Options {
+//!     memory_bytes: 64 << 20,
+//!     workers: 1,
+//!     cachelets: 16,
+//!     item_bytes_max: 1 << 20,
+//!     evict: true,
+//!     generation: 1,
+//! };
+//! let server = Arc::new(Server::new(Settings::default(), Store::new(options)));
+//! let mut worker = Worker::new(WorkerId(0), server);
+//! let (now, mut actions) = (Now { second: 2, unix: 1_700_000_000 }, Actions::default());
+//! worker.handle(now, Event::Opened { conn: ConnId(0) }, &mut actions);
+//! let bytes = b"set k 0 0 1\r\nv\r\nget k\r\n";
+//! worker.handle(now, Event::Received { conn: ConnId(0), bytes }, &mut actions);
+//! assert_eq!(actions.bytes, b"STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
+//! ```
+
+#![forbid(unsafe_code)]
 
 use std::ops::Range;
 
-/// A connection, named by whoever drives the worker; reused only after `Closed`.
+mod admin;
+mod batch;
+mod classic;
+mod counters;
+mod items;
+mod meta;
+mod server;
+mod session;
+mod stats;
+mod time;
+mod turn;
+mod worker;
+
+pub use counters::Sums;
+pub use server::{Gauges, Server, Settings};
+pub use session::OUTPUT_BYTES_MAX;
+pub use time::Now;
+pub use worker::Worker;
+
+/// A connection, named by whoever drives the worker: a small number (it indexes a table), used
+/// again only after `Closed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);
 
@@ -22,7 +68,7 @@ pub enum Event<'a> {
     Drained {
         conn: ConnId,
     },
-    /// The peer closed, or the connection broke.
+    /// The peer closed, or the connection broke; also the answer to [`Action::Close`].
     Closed {
         conn: ConnId,
     },
@@ -41,17 +87,26 @@ pub enum Action {
     Stall {
         conn: ConnId,
     },
-    /// Close `conn` when its output has left.
+    /// Close `conn` when its output has left. What still arrives from it is ignored.
     Close {
         conn: ConnId,
     },
-    /// End the process in order (the `shutdown` command).
-    Shutdown,
+    /// End the process (the `shutdown` command): when connections have ended, if `graceful`.
+    Shutdown {
+        graceful: bool,
+    },
 }
 
-/// What came of an event; reused from one to the next, so that nothing is allocated.
+/// What came of an event; the driver clears and reuses it, so that nothing is allocated.
 #[derive(Default)]
 pub struct Actions {
     pub bytes: Vec<u8>,
     pub list: Vec<Action>,
+}
+
+impl Actions {
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.list.clear();
+    }
 }

@@ -1,0 +1,243 @@
+//! get, gat, the storage commands, incr and decr, touch, delete.
+
+use mbal_cachelet::Full;
+use mbal_model::{KEY_BYTES_MAX, Key};
+use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_u64, push_value};
+
+use crate::batch::GROUP;
+use crate::items::{Change, Outcome, Sum};
+use crate::session::OUTPUT_BYTES_MAX;
+use crate::turn::{Then, Turn};
+
+pub(crate) const NOT_NUMERIC: &[u8] =
+    b"CLIENT_ERROR cannot increment or decrement non-numeric value";
+const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format";
+pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk";
+pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
+pub(crate) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object";
+pub(crate) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory";
+
+impl Turn<'_> {
+    /// Hits in the order of the keys, then `END`. A key that is too long turns the whole reply
+    /// into an error, whatever came before it.
+    pub fn get(&mut self, get: &Get<'_>, first: Option<Key<'_>>) -> Then {
+        let before = self.out.len();
+        let Some((_, mut rest)) = next_word(get.keys) else {
+            self.line(b"END");
+            return Then::Next;
+        };
+        let Some(first) = first else {
+            self.line(BAD_FORMAT);
+            return Then::Next;
+        };
+        self.get_one(get, &first);
+        while next_word(rest).is_some() {
+            let full = self.replied_bytes() >= OUTPUT_BYTES_MAX;
+            if full && !any_too_long(rest) {
+                return Then::Resume(get_again(get, rest));
+            }
+            let mut keys = [None; GROUP];
+            let mut too_long = full;
+            for slot in &mut keys {
+                let Some((word, tail)) = next_word(rest) else { break };
+                *slot = Key::new(word);
+                let Some(key) = slot else {
+                    too_long = true;
+                    break;
+                };
+                self.server.store.prefetch_bucket(key.hash());
+                rest = tail;
+            }
+            if too_long {
+                self.out.truncate(before);
+                self.line(BAD_FORMAT);
+                return Then::Next;
+            }
+            let keys = keys.iter().flatten();
+            keys.clone().for_each(|key| self.server.store.prefetch_item(key.hash()));
+            for key in keys {
+                self.count_route(key);
+                self.get_one(get, key);
+            }
+        }
+        self.line(b"END");
+        Then::Next
+    }
+
+    #[inline]
+    fn get_one(&mut self, get: &Get<'_>, key: &Key<'_>) {
+        if let Some(exptime) = get.touch {
+            return self.get_and_touch(get, key, exptime);
+        }
+        let hit = self.server.store.read(key, self.now.second, true, self.out, |view, out| {
+            let meta = view.meta();
+            let cas = get.cas.then_some(meta.cas);
+            push_value(out, key.bytes(), meta.flags, meta.value_bytes, cas);
+            view.copy_value(out);
+            out.extend_from_slice(b"\r\n");
+        });
+        self.counters.cmd_get.add(1);
+        match hit {
+            Some(()) => self.counters.get_hits.add(1),
+            None => self.counters.get_misses.add(1),
+        }
+    }
+
+    fn get_and_touch(&mut self, get: &Get<'_>, key: &Key<'_>, exptime: i32) {
+        self.counters.cmd_touch.add(1);
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let Some(found) = locked.find(key) else {
+            return self.counters.touch_misses.add(1);
+        };
+        self.counters.touch_hits.add(1);
+        locked.accessed(&found);
+        locked.view(&found, |view| {
+            let meta = view.meta();
+            let cas = get.cas.then_some(meta.cas);
+            push_value(self.out, key.bytes(), meta.flags, meta.value_bytes, cas);
+            view.copy_value(self.out);
+            self.out.extend_from_slice(b"\r\n");
+        });
+        // A cache so full that no deadline can be added keeps the old one: the item was read.
+        let _kept = locked.touch(&found, self.now.deadline(exptime));
+    }
+
+    pub fn store(&mut self, storage: &Storage<'_>, key: &Key<'_>) {
+        self.counters.cmd_set.add(1);
+        let Chunk::Value(value) = storage.chunk else {
+            return self.reply(storage.noreply, BAD_CHUNK);
+        };
+        let stored = self.store_item(
+            key,
+            &Change {
+                verb: storage.verb,
+                flags: storage.flags,
+                deadline: self.now.deadline(storage.exptime),
+                cas: storage.cas,
+                value,
+                may_be_stale: false,
+                binary_key: false,
+            },
+        );
+        let line: &[u8] = match stored {
+            Outcome::Done { .. } => b"STORED",
+            Outcome::Exists => b"EXISTS",
+            Outcome::NotFound => b"NOT_FOUND",
+            Outcome::Refused => b"NOT_STORED",
+            Outcome::Full(full) => {
+                if storage.verb == Verb::Set {
+                    self.remove_item(key);
+                }
+                self.count_full(full)
+            }
+        };
+        self.reply(storage.noreply, line);
+    }
+
+    pub fn count_full(&mut self, full: Full) -> &'static [u8] {
+        match full {
+            Full::TooLarge => {
+                self.counters.store_too_large.add(1);
+                TOO_LARGE
+            }
+            Full::OutOfMemory => {
+                self.counters.store_no_memory.add(1);
+                NO_MEMORY
+            }
+        }
+    }
+
+    pub fn too_large(&mut self, key: &Key<'_>, remove: bool, noreply: bool) {
+        if remove {
+            self.remove_item(key);
+        }
+        let line = self.count_full(Full::TooLarge);
+        self.reply(noreply, line);
+    }
+
+    pub fn arithmetic(&mut self, key: &Key<'_>, direction: Direction, delta: u64, noreply: bool) {
+        let line: &[u8] = match self.count_item(key, direction, delta, 0, None) {
+            Sum::Done { value, .. } => {
+                if !noreply {
+                    push_u64(self.out, value);
+                    self.line(b"");
+                }
+                return;
+            }
+            Sum::NotNumeric => NOT_NUMERIC,
+            Sum::NotFound => {
+                self.count_missed(direction);
+                b"NOT_FOUND"
+            }
+            Sum::Full => OUT_OF_MEMORY,
+            Sum::Exists => unreachable!("no cas was asked for"),
+        };
+        self.reply(noreply, line);
+    }
+
+    pub fn count_missed(&self, direction: Direction) {
+        match direction {
+            Direction::Increment => self.counters.incr_misses.add(1),
+            Direction::Decrement => self.counters.decr_misses.add(1),
+        }
+    }
+
+    pub fn touch(&mut self, key: &Key<'_>, exptime: i32, noreply: bool) {
+        self.counters.cmd_touch.add(1);
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let line: &[u8] = match locked.find(key) {
+            Some(found) => {
+                self.counters.touch_hits.add(1);
+                locked.accessed(&found);
+                match locked.touch(&found, self.now.deadline(exptime)) {
+                    Ok(()) => b"TOUCHED",
+                    Err(_) => OUT_OF_MEMORY,
+                }
+            }
+            None => {
+                self.counters.touch_misses.add(1);
+                b"NOT_FOUND"
+            }
+        };
+        drop(locked);
+        self.reply(noreply, line);
+    }
+
+    pub fn delete(&mut self, key: &Key<'_>, noreply: bool) {
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let line: &[u8] = match locked.find(key) {
+            Some(found) => {
+                locked.remove(&found);
+                self.counters.delete_hits.add(1);
+                b"DELETED"
+            }
+            None => {
+                self.counters.delete_misses.add(1);
+                b"NOT_FOUND"
+            }
+        };
+        drop(locked);
+        self.reply(noreply, line);
+    }
+}
+
+fn any_too_long(mut keys: &[u8]) -> bool {
+    while let Some((word, rest)) = next_word(keys) {
+        if word.len() > KEY_BYTES_MAX {
+            return true;
+        }
+        keys = rest;
+    }
+    false
+}
+
+/// The request for `keys` that goes on where `get` stopped.
+fn get_again(get: &Get<'_>, keys: &[u8]) -> Vec<u8> {
+    let command = match (get.touch, get.cas) {
+        (None, false) => "get ".to_owned(),
+        (None, true) => "gets ".to_owned(),
+        (Some(exptime), false) => format!("gat {exptime} "),
+        (Some(exptime), true) => format!("gats {exptime} "),
+    };
+    [command.as_bytes(), keys, b"\r\n"].concat()
+}

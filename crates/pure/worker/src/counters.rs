@@ -1,0 +1,61 @@
+//! What a worker counts. Each is written by its own worker alone, so counting is a load and a
+//! store, and summed by `stats`, which may read a moment's halves.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($name:ident)*) => {
+        /// One worker's counters, named as `stats` names them.
+        #[derive(Default)]
+        #[repr(align(128))]
+        pub struct Counters {
+            $(pub(crate) $name: Counter,)*
+        }
+
+        /// Sums over workers at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Sums {
+            $(pub $name: u64,)*
+        }
+
+        impl Counters {
+            pub(crate) fn add_to(&self, sums: &mut Sums) {
+                $(sums.$name += self.$name.get();)*
+            }
+        }
+
+        impl Sums {
+            /// What was counted since `earlier`.
+            pub(crate) fn since(mut self, earlier: &Sums) -> Sums {
+                $(self.$name = self.$name.wrapping_sub(earlier.$name);)*
+                self
+            }
+        }
+    };
+}
+
+counters! {
+    cmd_get cmd_set cmd_flush cmd_touch cmd_meta
+    get_hits get_misses delete_hits delete_misses
+    incr_hits incr_misses decr_hits decr_misses
+    cas_hits cas_misses cas_badval touch_hits touch_misses
+    store_too_large store_no_memory
+    bytes_read bytes_written conn_yields
+    requests_own requests_neighbour requests_peer
+}
+
+/// A number that one thread adds to and any thread may read.
+#[derive(Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(crate) fn add(&self, more: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(more), Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

@@ -1,0 +1,191 @@
+//! What classic and meta commands have in common: conditions and changes of one item.
+
+use mbal_cachelet::{Draft, Full, Meta};
+use mbal_model::{Key, Seconds};
+use mbal_wire::{Direction, Verb, parse_u64, push_u64};
+
+use crate::turn::Turn;
+
+/// Larger items memcached keeps in chunks, and does no arithmetic on them (bytes by its count).
+const UNCHUNKED_BYTES_MAX: usize = 512 << 10;
+
+/// An item to be stored, if its verb's condition holds.
+pub(crate) struct Change<'a> {
+    pub verb: Verb,
+    pub flags: u32,
+    pub deadline: Seconds,
+    /// 0 asks for none, and never matches in [`Verb::Cas`].
+    pub cas: u64,
+    pub value: &'a [u8],
+    /// Meta's I: an older cas than the item's stores all the same, as stale.
+    pub may_be_stale: bool,
+    pub binary_key: bool,
+}
+
+/// What came of a change.
+pub(crate) enum Outcome {
+    Done {
+        cas: u64,
+    },
+    Exists,
+    NotFound,
+    /// The verb's condition does not hold, or an append found no room.
+    Refused,
+    Full(Full),
+}
+
+/// What came of adding or subtracting.
+pub(crate) enum Sum {
+    /// The value, and what is now known of the item.
+    Done {
+        value: u64,
+        meta: Meta,
+    },
+    NotNumeric,
+    NotFound,
+    Exists,
+    Full,
+}
+
+impl Turn<'_> {
+    pub fn store_item(&mut self, key: &Key<'_>, change: &Change<'_>) -> Outcome {
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let parts;
+        let mut draft = Draft {
+            flags: change.flags,
+            deadline: change.deadline,
+            parts: &[change.value],
+            cas: None,
+            stale: false,
+            win: false,
+            binary_key: change.binary_key,
+        };
+        match (locked.find(key), change.verb) {
+            (None, Verb::Set | Verb::Add) | (Some(_), Verb::Set | Verb::Replace) => {}
+            (None, Verb::Cas) => {
+                self.counters.cas_misses.add(1);
+                return Outcome::NotFound;
+            }
+            (None, _) | (Some(_), Verb::Add) => return Outcome::Refused,
+            (Some(found), Verb::Cas) => {
+                let old = locked.view(&found, |view| view.meta());
+                if change.cas == old.cas {
+                    self.counters.cas_hits.add(1);
+                } else if change.may_be_stale && change.cas != 0 && change.cas < old.cas {
+                    self.counters.cas_hits.add(1);
+                    draft.deadline = old.deadline;
+                    draft.stale = true;
+                    draft.win = old.win;
+                } else {
+                    self.counters.cas_badval.add(1);
+                    return Outcome::Exists;
+                }
+            }
+            (Some(found), Verb::Append | Verb::Prepend) => {
+                self.scratch.clear();
+                let old = locked.view(&found, |view| {
+                    view.copy_value(self.scratch);
+                    view.meta()
+                });
+                if change.cas != 0 && change.cas != old.cas {
+                    return Outcome::Exists;
+                }
+                parts = match change.verb {
+                    Verb::Append => [self.scratch.as_slice(), change.value],
+                    _ => [change.value, self.scratch.as_slice()],
+                };
+                draft.parts = &parts;
+                draft.flags = old.flags;
+                draft.deadline = old.deadline;
+                draft.binary_key = false;
+                let value_bytes = parts[0].len() + parts[1].len();
+                if self.limits().too_large(key.bytes().len(), old.flags, value_bytes) {
+                    return Outcome::Refused;
+                }
+                // A copy that finds no room is not stored; the old item stays.
+                return match locked.put(key, &draft) {
+                    Ok(cas) => Outcome::Done { cas },
+                    Err(_) => Outcome::Refused,
+                };
+            }
+        }
+        match locked.put(key, &draft) {
+            Ok(cas) => Outcome::Done { cas },
+            Err(full) => Outcome::Full(full),
+        }
+    }
+
+    /// Removes the item that a value which could not be stored would have replaced.
+    pub fn remove_item(&mut self, key: &Key<'_>) {
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        if let Some(found) = locked.find(key) {
+            locked.remove(&found);
+        }
+    }
+
+    /// Adds or subtracts. A result no longer than the old value stays in place, padded with
+    /// blanks; a longer one is a new item. `cas` of 0 asks for none. `deadline` is a new one, which
+    /// a longer result does not take over (memcached sets it on the item that just went).
+    pub fn count_item(
+        &mut self,
+        key: &Key<'_>,
+        direction: Direction,
+        delta: u64,
+        cas: u64,
+        deadline: Option<Seconds>,
+    ) -> Sum {
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let Some(found) = locked.find(key) else {
+            return Sum::NotFound;
+        };
+        let old = locked.view(&found, |view| view.meta());
+        let old_bytes = old.value_bytes as usize;
+        let item_bytes = mbal_wire::item_bytes(key.bytes().len(), old.flags, old_bytes);
+        if old_bytes == 0 || item_bytes > UNCHUNKED_BYTES_MAX {
+            return Sum::NotNumeric;
+        }
+        if cas != 0 && cas != old.cas {
+            return Sum::Exists;
+        }
+        self.scratch.clear();
+        locked.view(&found, |view| view.copy_value(self.scratch));
+        let Some(value) = parse_u64(self.scratch) else {
+            return Sum::NotNumeric;
+        };
+        let value = match direction {
+            Direction::Increment => {
+                self.counters.incr_hits.add(1);
+                value.wrapping_add(delta)
+            }
+            Direction::Decrement => {
+                self.counters.decr_hits.add(1);
+                value.saturating_sub(delta)
+            }
+        };
+        self.scratch.clear();
+        push_u64(self.scratch, value);
+        let renewed = self.scratch.len() > old_bytes;
+        if !renewed {
+            self.scratch.resize(old_bytes, b' ');
+        }
+        let draft = Draft {
+            flags: old.flags,
+            deadline: deadline.filter(|_| !renewed).unwrap_or(old.deadline),
+            parts: &[self.scratch],
+            cas: None,
+            stale: old.stale && !renewed,
+            win: old.win && !renewed,
+            binary_key: old.binary_key && !renewed,
+        };
+        let Ok(cas) = locked.put(key, &draft) else {
+            return Sum::Full;
+        };
+        if old.fetched && !renewed {
+            if let Some(found) = locked.find(key) {
+                locked.accessed(&found);
+            }
+        }
+        let meta = Meta { cas, deadline: draft.deadline, ..old };
+        Sum::Done { value, meta }
+    }
+}

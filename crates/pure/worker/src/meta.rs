@@ -1,0 +1,483 @@
+//! mg, ms, md, ma, me.
+
+use mbal_cachelet::{Draft, Locked, Meta as Item};
+use mbal_model::{Key, Seconds};
+use mbal_wire::{
+    Chunk, Direction, Meta, Verb, base64_encode, item_bytes, opaque_too_long, push_i64, push_u64,
+};
+
+use crate::classic::{BAD_CHUNK, NOT_NUMERIC, OUT_OF_MEMORY};
+use crate::items::{Change, Outcome, Sum};
+use crate::stats::size_class;
+use crate::turn::Turn;
+
+const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long";
+
+/// An item as a reply shows it.
+struct Shown<'a> {
+    item: Item,
+    key: &'a [u8],
+    base64: bool,
+    /// Made by this very request (N).
+    created: bool,
+    now: Seconds,
+    /// What T and N set, told by a `t` that stands behind them.
+    exptime: Seconds,
+    vivify: Seconds,
+}
+
+impl Turn<'_> {
+    pub fn meta_get(&mut self, meta: &Meta<'_>, key: &Key<'_>) {
+        let flags = meta.flags;
+        if flags.has(b'O') && meta.words().any(opaque_too_long) {
+            return self.meta_get_refused(meta, key);
+        }
+        if flags.has(b'T') || flags.has(b'N') || flags.has(b'R') {
+            return self.meta_get_locked(meta, key);
+        }
+        let now = self.now.second;
+        let seen = self.server.store.read(key, now, !flags.has(b'u'), self.out, |view, out| {
+            let item = view.meta();
+            // The one who is told to recache it must be known to the item.
+            if item.stale && !item.win {
+                return false;
+            }
+            push_hit(out, meta, &Shown::new(item, key, now), false);
+            if flags.has(b'v') {
+                view.copy_value(out);
+                out.extend_from_slice(b"\r\n");
+            }
+            true
+        });
+        match seen {
+            Some(true) => {
+                self.counters.cmd_get.add(1);
+                self.counters.get_hits.add(1);
+            }
+            Some(false) => self.meta_get_locked(meta, key),
+            None => self.meta_missed(meta, key),
+        }
+    }
+
+    /// The way of those `mg` that change more of an item than its last access.
+    fn meta_get_locked(&mut self, meta: &Meta<'_>, key: &Key<'_>) {
+        let flags = meta.flags;
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let exptime = self.now.deadline(meta.exptime);
+        let vivify = self.now.deadline(meta.vivify);
+        let recache = self.now.deadline(meta.recache);
+        let mut found = locked.find(key);
+        let created = found.is_none();
+        if created && !flags.has(b'N') {
+            drop(locked);
+            return self.meta_missed(meta, key);
+        }
+        let old = match found {
+            Some(found) => locked.view(&found, |view| view.meta()),
+            None => absent(self.now.second),
+        };
+        let mut deadline = old.deadline;
+        let mut won = false;
+        for word in meta.words() {
+            match word[0] {
+                b'T' => deadline = exptime,
+                b'N' if created => (deadline, won) = (vivify, true),
+                b'R' if !created && !old.win => won |= deadline != 0 && deadline < recache,
+                _ => {}
+            }
+        }
+        won |= old.stale && !old.win;
+        let mut item = old;
+        let changed = if created {
+            let draft = Draft { deadline, win: true, ..Draft::default() };
+            let put = locked.put(key, &draft);
+            item.cas = put.unwrap_or(0);
+            found = locked.find(key);
+            put.map(|_| ())
+        } else {
+            let found = found.expect("not created");
+            change(&mut locked, &found, old, deadline, won)
+        };
+        if changed.is_err() {
+            drop(locked);
+            // memcached finds nothing where it could make nothing.
+            return if created { self.meta_missed(meta, key) } else { self.line(OUT_OF_MEMORY) };
+        }
+        let shown = Shown { created, exptime, vivify, ..Shown::new(item, key, self.now.second) };
+        push_hit(self.out, meta, &shown, won);
+        if flags.has(b'v') {
+            if let Some(found) = found.filter(|_| !created) {
+                locked.view(&found, |view| view.copy_value(self.out));
+            }
+            self.out.extend_from_slice(b"\r\n");
+        }
+        if let Some(found) = found.filter(|_| !flags.has(b'u')) {
+            locked.accessed(&found);
+        }
+        if flags.has(b'T') {
+            self.counters.cmd_touch.add(1);
+            self.counters.touch_hits.add(1);
+        } else {
+            self.counters.cmd_get.add(1);
+            self.counters.get_hits.add(1);
+        }
+    }
+
+    /// The opaque is found too long when it is to be repeated, after the flags before it.
+    fn meta_get_refused(&mut self, meta: &Meta<'_>, key: &Key<'_>) {
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let found = locked.find(key);
+        let before = meta.words().take_while(|word| !opaque_too_long(word));
+        let mut deadline = None;
+        for word in before {
+            match word[0] {
+                b'T' => deadline = Some(meta.exptime),
+                b'N' if found.is_none() => deadline = Some(meta.vivify),
+                _ => {}
+            }
+        }
+        let deadline = deadline.map(|exptime| self.now.deadline(exptime));
+        match found {
+            // Whether a full cache kept the old deadline, the client cannot tell.
+            Some(found) => {
+                let _kept = deadline.map(|deadline| locked.touch(&found, deadline));
+            }
+            None if meta.flags.has(b'N') => {
+                let deadline = deadline.unwrap_or(0);
+                let _put = locked.put(key, &Draft { deadline, ..Draft::default() });
+            }
+            None => {
+                self.counters.cmd_get.add(1);
+                self.counters.get_misses.add(1);
+            }
+        }
+        drop(locked);
+        self.line(OPAQUE_TOO_LONG);
+    }
+
+    fn meta_missed(&mut self, meta: &Meta<'_>, key: &Key<'_>) {
+        self.counters.cmd_get.add(1);
+        self.counters.get_misses.add(1);
+        if !meta.flags.has(b'q') {
+            self.status(b"EN", meta, key);
+        }
+    }
+
+    /// A status with the opaque and the key as the client sent them.
+    fn status(&mut self, status: &[u8], meta: &Meta<'_>, key: &Key<'_>) {
+        self.out.extend_from_slice(status);
+        for word in meta.words() {
+            push_sent(self.out, word, key.bytes(), meta.flags.has(b'b'));
+        }
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    pub fn meta_set(&mut self, meta: &Meta<'_>, key: &Key<'_>, chunk: Chunk<'_>) {
+        self.counters.cmd_set.add(1);
+        let Chunk::Value(value) = chunk else {
+            return self.line(BAD_CHUNK);
+        };
+        let asked = meta.flags.has(b'C');
+        let verb = match meta.mode {
+            b'E' => Verb::Add,
+            b'A' => Verb::Append,
+            b'P' => Verb::Prepend,
+            _ if asked => Verb::Cas,
+            b'R' => Verb::Replace,
+            _ => Verb::Set,
+        };
+        let stored = self.store_item(
+            key,
+            &Change {
+                verb,
+                flags: meta.client_flags,
+                deadline: self.now.deadline(meta.exptime),
+                cas: meta.cas,
+                value,
+                may_be_stale: meta.flags.has(b'I'),
+                binary_key: meta.flags.has(b'b'),
+            },
+        );
+        let (status, cas): (&[u8], u64) = match stored {
+            Outcome::Done { .. } if meta.flags.has(b'q') => return,
+            Outcome::Done { cas } => (b"HD", cas),
+            Outcome::Exists => (b"EX", 0),
+            Outcome::NotFound => (b"NF", 0),
+            Outcome::Refused => (b"NS", 0),
+            Outcome::Full(full) => {
+                self.remove_item(key);
+                let line = self.count_full(full);
+                return self.line(line);
+            }
+        };
+        self.out.extend_from_slice(status);
+        for word in meta.words() {
+            if word[0] == b'c' {
+                push_number(self.out, b'c', cas);
+            } else {
+                push_sent(self.out, word, key.bytes(), meta.flags.has(b'b'));
+            }
+        }
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    pub fn meta_delete(&mut self, meta: &Meta<'_>, key: &Key<'_>) {
+        if meta.words().any(opaque_too_long) {
+            return self.line(OPAQUE_TOO_LONG);
+        }
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let Some(found) = locked.find(key) else {
+            drop(locked);
+            self.counters.delete_misses.add(1);
+            return self.status(b"NF", meta, key);
+        };
+        let old = locked.view(&found, |view| view.meta());
+        if meta.flags.has(b'C') && old.cas != meta.cas {
+            drop(locked);
+            self.counters.delete_misses.add(1);
+            return self.status(b"EX", meta, key);
+        }
+        let mut changed = Ok(());
+        if meta.flags.has(b'I') {
+            if meta.flags.has(b'T') {
+                changed = locked.touch(&found, self.now.deadline(meta.exptime));
+            }
+            // A new cas, so that only a client that knows the item as stale can store over it.
+            let cas = locked.next_cas();
+            changed = changed.and_then(|()| locked.mark(&found, true, false, Some(cas)));
+        } else {
+            locked.remove(&found);
+            self.counters.delete_hits.add(1);
+        }
+        drop(locked);
+        match changed {
+            Err(_) => self.line(OUT_OF_MEMORY),
+            Ok(()) if meta.flags.has(b'q') => {}
+            Ok(()) => self.status(b"HD", meta, key),
+        }
+    }
+
+    pub fn meta_arithmetic(&mut self, meta: &Meta<'_>, key: &Key<'_>) {
+        let direction = match meta.mode {
+            0 | b'I' | b'+' => Direction::Increment,
+            b'D' | b'-' => Direction::Decrement,
+            _ => return self.line(b"CLIENT_ERROR invalid mode for ma M token"),
+        };
+        let too_long = meta.words().any(opaque_too_long);
+        let exptime = self.now.deadline(meta.exptime);
+        let vivify = self.now.deadline(meta.vivify);
+        let mut told = meta.words().take_while(|word| !opaque_too_long(word));
+        let touched = told.any(|word| word[0] == b'T').then_some(exptime);
+        let (value, item, created) =
+            match self.count_item(key, direction, meta.delta, meta.cas, touched) {
+                Sum::Done { value, meta } => (value, meta, false),
+                Sum::NotNumeric => return self.line(NOT_NUMERIC),
+                Sum::Full => return self.line(OUT_OF_MEMORY),
+                Sum::Exists if too_long => return self.line(OPAQUE_TOO_LONG),
+                Sum::Exists => return self.status(b"EX", meta, key),
+                Sum::NotFound if meta.flags.has(b'N') => {
+                    let mut deadline = 0;
+                    for word in meta.words().take_while(|word| !opaque_too_long(word)) {
+                        match word[0] {
+                            b'T' => deadline = exptime,
+                            b'N' => deadline = vivify,
+                            _ => {}
+                        }
+                    }
+                    let Some(cas) = self.vivify_number(key, meta.initial, deadline) else {
+                        return self.line(b"SERVER_ERROR Out of memory allocating new item");
+                    };
+                    (meta.initial, Item { cas, ..absent(self.now.second) }, true)
+                }
+                Sum::NotFound => {
+                    self.count_missed(direction);
+                    return if too_long {
+                        self.line(OPAQUE_TOO_LONG)
+                    } else {
+                        self.status(b"NF", meta, key)
+                    };
+                }
+            };
+        if too_long {
+            return self.line(OPAQUE_TOO_LONG);
+        }
+        if meta.flags.has(b'q') && !created {
+            return;
+        }
+        self.scratch.clear();
+        push_u64(self.scratch, value);
+        if meta.flags.has(b'v') {
+            self.out.extend_from_slice(b"VA ");
+            push_u64(self.out, self.scratch.len() as u64);
+        } else {
+            self.out.extend_from_slice(b"HD");
+        }
+        let shown = Shown {
+            base64: meta.flags.has(b'b'),
+            created,
+            exptime,
+            vivify,
+            ..Shown::new(item, key, self.now.second)
+        };
+        push_words(self.out, meta, &shown, |letter| b"ctOkTN".contains(&letter));
+        self.out.extend_from_slice(b"\r\n");
+        if meta.flags.has(b'v') {
+            self.out.extend_from_slice(self.scratch);
+            self.out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Stores the initial value of `ma N`; its cas.
+    fn vivify_number(&mut self, key: &Key<'_>, initial: u64, deadline: Seconds) -> Option<u64> {
+        self.scratch.clear();
+        push_u64(self.scratch, initial);
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let parts: &[&[u8]] = &[self.scratch];
+        locked.put(key, &Draft { deadline, parts, ..Draft::default() }).ok()
+    }
+
+    pub fn meta_debug(&mut self, key: &Key<'_>) {
+        self.counters.cmd_meta.add(1);
+        let now = self.now.second;
+        let hit = self.server.store.read(key, now, false, self.out, |view, out| {
+            let item = view.meta();
+            out.extend_from_slice(b"ME ");
+            if item.binary_key {
+                base64_encode(key.bytes(), out);
+            } else {
+                out.extend_from_slice(key.bytes());
+            }
+            let past = i64::from(now) - i64::from(item.deadline);
+            let bytes = item_bytes(key.bytes().len(), item.flags, item.value_bytes as usize);
+            let fetched: &[u8] = if item.fetched { b"yes" } else { b"no" };
+            out.extend_from_slice(b" exp=");
+            push_i64(out, if item.deadline == 0 { -1 } else { past });
+            for (name, number) in [
+                (&b" la="[..], u64::from(now.wrapping_sub(item.last_access))),
+                (b" cas=", item.cas),
+            ] {
+                out.extend_from_slice(name);
+                push_u64(out, number);
+            }
+            out.extend_from_slice(b" fetch=");
+            out.extend_from_slice(fetched);
+            out.extend_from_slice(b" cls=");
+            push_u64(out, size_class(bytes) as u64);
+            out.extend_from_slice(b" size=");
+            push_u64(out, bytes as u64);
+            out.extend_from_slice(b"\r\n");
+        });
+        if hit.is_none() {
+            self.line(b"EN");
+        }
+    }
+}
+
+impl<'a> Shown<'a> {
+    fn new(item: Item, key: &Key<'a>, now: Seconds) -> Shown<'a> {
+        let base64 = item.binary_key;
+        let key = key.bytes();
+        Shown { item, key, base64, created: false, now, exptime: 0, vivify: 0 }
+    }
+}
+
+/// What is known of an item before it is there.
+fn absent(now: Seconds) -> Item {
+    Item {
+        flags: 0,
+        deadline: 0,
+        cas: 0,
+        last_access: now,
+        fetched: false,
+        stale: false,
+        win: false,
+        binary_key: false,
+        value_bytes: 0,
+    }
+}
+
+fn change(
+    locked: &mut Locked<'_>,
+    found: &mbal_cachelet::Found<'_>,
+    old: Item,
+    deadline: Seconds,
+    won: bool,
+) -> Result<(), mbal_cachelet::Full> {
+    if deadline != old.deadline {
+        locked.touch(found, deadline)?;
+    }
+    if won {
+        locked.mark(found, old.stale, true, None)?;
+    }
+    Ok(())
+}
+
+/// The first line of a hit: status, what the flags ask for, and the marks.
+#[inline]
+fn push_hit(out: &mut Vec<u8>, meta: &Meta<'_>, shown: &Shown<'_>, won: bool) {
+    if meta.flags.has(b'v') {
+        out.extend_from_slice(b"VA ");
+        push_u64(out, u64::from(shown.item.value_bytes));
+    } else {
+        out.extend_from_slice(b"HD");
+    }
+    push_words(out, meta, shown, |_| true);
+    if shown.item.win {
+        out.extend_from_slice(b" Z");
+    }
+    if shown.item.stale {
+        out.extend_from_slice(b" X");
+    }
+    if won {
+        out.extend_from_slice(b" W");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// What those of the flags ask for that `tells` lets through, in their order.
+#[inline]
+fn push_words(out: &mut Vec<u8>, meta: &Meta<'_>, shown: &Shown<'_>, tells: fn(u8) -> bool) {
+    let item = &shown.item;
+    let mut deadline = item.deadline;
+    for word in meta.words() {
+        match word[0] {
+            letter if !tells(letter) => {}
+            b'v' => {}
+            b'T' => deadline = shown.exptime,
+            b'N' if shown.created => deadline = shown.vivify,
+            b's' => push_number(out, b's', u64::from(item.value_bytes)),
+            b't' if deadline == 0 => out.extend_from_slice(b" t-1"),
+            b't' => push_number(out, b't', u64::from(deadline.wrapping_sub(shown.now))),
+            b'c' => push_number(out, b'c', item.cas),
+            b'f' => push_number(out, b'f', u64::from(item.flags)),
+            b'l' => push_number(out, b'l', u64::from(shown.now.wrapping_sub(item.last_access))),
+            b'h' => push_number(out, b'h', u64::from(item.fetched)),
+            _ => push_sent(out, word, shown.key, shown.base64),
+        }
+    }
+}
+
+fn push_number(out: &mut Vec<u8>, letter: u8, number: u64) {
+    out.extend_from_slice(&[b' ', letter]);
+    push_u64(out, number);
+}
+
+/// Repeats what the client sent: an opaque as it is; for `k` the key, marked if in base64.
+fn push_sent(out: &mut Vec<u8>, word: &[u8], key: &[u8], base64: bool) {
+    match word[0] {
+        b'O' => {
+            out.push(b' ');
+            out.extend_from_slice(word);
+        }
+        b'k' => {
+            out.extend_from_slice(b" k");
+            if base64 {
+                base64_encode(key, out);
+                out.extend_from_slice(b" b");
+            } else {
+                out.extend_from_slice(key);
+            }
+        }
+        _ => {}
+    }
+}

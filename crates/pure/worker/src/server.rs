@@ -1,0 +1,114 @@
+//! What the workers of one server share.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use mbal_cachelet::Store;
+
+use crate::counters::{Counters, Sums};
+
+/// What the operator chose; `stats settings` tells it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What `version` answers: the memcached whose protocol this is.
+    pub version: &'static str,
+    /// `-m`, bytes.
+    pub memory_bytes: u64,
+    /// `-c`.
+    pub connections_max: u32,
+    pub tcp_port: u16,
+    /// `-l`; `None` is all interfaces.
+    pub interface: Option<String>,
+    /// `-s`.
+    pub socket_path: Option<String>,
+    /// `-v`, 0 to 3; `verbosity` changes [`Gauges::verbosity`].
+    pub verbosity: u32,
+    /// `-t`.
+    pub workers: u16,
+    /// `-I`, bytes.
+    pub item_bytes_max: usize,
+    /// False for `-M`.
+    pub evict: bool,
+    /// `-R`: so many requests of one connection are executed before others get their turn.
+    pub requests_per_event: u32,
+    /// `-b`.
+    pub backlog: u32,
+    /// False for `-F`.
+    pub flush_enabled: bool,
+    /// `-A`.
+    pub shutdown_enabled: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            version: "1.6.18",
+            memory_bytes: 64 << 20,
+            connections_max: 1024,
+            tcp_port: 11211,
+            interface: None,
+            socket_path: None,
+            verbosity: 0,
+            workers: 1,
+            item_bytes_max: 1 << 20,
+            evict: true,
+            requests_per_event: 512,
+            backlog: 1024,
+            flush_enabled: true,
+            shutdown_enabled: false,
+        }
+    }
+}
+
+/// What only the process knows: written by the driver at any time, read by `stats`.
+#[derive(Default)]
+pub struct Gauges {
+    pub pid: AtomicU64,
+    pub pointer_bits: AtomicU64,
+    /// CPU time, in microseconds.
+    pub user_us: AtomicU64,
+    pub system_us: AtomicU64,
+    pub curr_connections: AtomicU64,
+    pub total_connections: AtomicU64,
+    pub rejected_connections: AtomicU64,
+    pub listen_disabled: AtomicU64,
+    pub verbosity: AtomicU64,
+}
+
+/// One server: its items, its settings and what its workers have counted.
+pub struct Server {
+    pub store: Store,
+    pub settings: Settings,
+    pub gauges: Gauges,
+    counters: Box<[Counters]>,
+    /// What `stats reset` subtracts: counters are their workers' to write.
+    reset: Mutex<Sums>,
+}
+
+impl Server {
+    pub fn new(settings: Settings, store: Store) -> Server {
+        let counters = (0..settings.workers).map(|_| Counters::default()).collect();
+        let gauges = Gauges::default();
+        gauges.verbosity.store(u64::from(settings.verbosity), Relaxed);
+        Server { store, settings, gauges, counters, reset: Mutex::default() }
+    }
+
+    pub(crate) fn counters(&self, worker: usize) -> &Counters {
+        &self.counters[worker]
+    }
+
+    fn totals(&self) -> Sums {
+        let mut sums = Sums::default();
+        self.counters.iter().for_each(|counters| counters.add_to(&mut sums));
+        sums
+    }
+
+    /// What all workers counted since the start or the last `stats reset`.
+    pub fn sums(&self) -> Sums {
+        self.totals().since(&self.reset.lock().expect("nothing panics with it held"))
+    }
+
+    pub(crate) fn reset_sums(&self) {
+        *self.reset.lock().expect("nothing panics with it held") = self.totals();
+    }
+}

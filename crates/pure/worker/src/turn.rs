@@ -1,0 +1,97 @@
+//! One request, executed.
+
+use mbal_model::{ClusterMap, Key, Owner};
+use mbal_routing::{Route, route};
+use mbal_wire::{Limits, Request, push_line};
+
+use crate::Now;
+use crate::counters::Counters;
+use crate::server::Server;
+
+/// What the requests of one connection are executed with.
+pub(crate) struct Turn<'w> {
+    pub server: &'w Server,
+    pub counters: &'w Counters,
+    pub map: &'w ClusterMap,
+    pub here: Owner,
+    pub now: Now,
+    /// Values on their way from an item to its successor.
+    pub scratch: &'w mut Vec<u8>,
+    /// Replies are appended here.
+    pub out: &'w mut Vec<u8>,
+    /// Where this connection's replies begin in `out`.
+    pub start: usize,
+}
+
+/// What follows a request.
+pub(crate) enum Then {
+    Next,
+    /// A `get` stopped halfway, with too much output; this `get` is the rest of it.
+    Resume(Vec<u8>),
+    Close(Option<bool>),
+}
+
+impl Turn<'_> {
+    /// `key` is the request's (first) key, unless that is too long to be one.
+    pub fn execute(&mut self, request: &Request<'_>, key: Option<Key<'_>>) -> Then {
+        if let Some(key) = key {
+            self.count_route(&key);
+        }
+        let the_key = || key.expect("the parser measured it");
+        match request {
+            Request::Get(get) => return self.get(get, key),
+            Request::MetaGet(meta) => self.meta_get(meta, &the_key()),
+            Request::MetaSet(meta, chunk) => self.meta_set(meta, &the_key(), *chunk),
+            Request::MetaDelete(meta) => self.meta_delete(meta, &the_key()),
+            Request::MetaArithmetic(meta) => self.meta_arithmetic(meta, &the_key()),
+            Request::MetaDebug { .. } => self.meta_debug(&the_key()),
+            Request::MetaNoop => self.line(b"MN"),
+            Request::Store(storage) => self.store(storage, &the_key()),
+            Request::Arithmetic { direction, delta, noreply, .. } => {
+                self.arithmetic(&the_key(), *direction, *delta, *noreply);
+            }
+            Request::Touch { exptime, noreply, .. } => self.touch(&the_key(), *exptime, *noreply),
+            Request::Delete { noreply, .. } => self.delete(&the_key(), *noreply),
+            Request::TooLarge { remove, noreply, .. } => {
+                self.too_large(&the_key(), *remove, *noreply);
+            }
+            Request::Answer(line) => self.line(line.as_bytes()),
+            Request::Silence => {}
+            Request::Version => {
+                self.out.extend_from_slice(b"VERSION ");
+                self.line(self.server.settings.version.as_bytes());
+            }
+            Request::Quit => return Then::Close(None),
+            Request::Admin { command, noreply } => return self.admin(command, *noreply),
+        }
+        Then::Next
+    }
+
+    pub fn count_route(&self, key: &Key<'_>) {
+        match route(self.map, self.here, key.hash()) {
+            Route::Own => self.counters.requests_own.add(1),
+            Route::Neighbour(_) => self.counters.requests_neighbour.add(1),
+            Route::Peer(_) => self.counters.requests_peer.add(1),
+        }
+    }
+
+    pub fn limits(&self) -> Limits {
+        Limits { item_bytes_max: self.server.settings.item_bytes_max }
+    }
+
+    /// Reply bytes of this connection so far.
+    pub fn replied_bytes(&self) -> usize {
+        self.out.len() - self.start
+    }
+
+    pub fn line(&mut self, line: &[u8]) {
+        push_line(self.out, line);
+    }
+
+    /// A reply for those who want one.
+    pub fn reply(&mut self, noreply: bool, line: &[u8]) {
+        if !noreply {
+            self.line(line);
+        }
+    }
+}

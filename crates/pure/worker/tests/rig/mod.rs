@@ -1,0 +1,63 @@
+//! A worker without sockets, for tables of what is sent and what comes back.
+
+use std::sync::Arc;
+
+use mbal_cachelet::{Options, Store};
+use mbal_model::WorkerId;
+use mbal_worker::{Action, Actions, ConnId, Event, Now, Server, Settings, Worker};
+
+pub const CONN: ConnId = ConnId(0);
+pub const START: Now = Now { second: 100, unix: 1_700_000_000 };
+
+pub struct Rig {
+    pub worker: Worker,
+    pub now: Now,
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        Rig::with(Settings::default())
+    }
+
+    pub fn with(settings: Settings) -> Rig {
+        let options = Options {
+            memory_bytes: settings.memory_bytes as usize,
+            workers: settings.workers.into(),
+            cachelets: 16,
+            item_bytes_max: settings.item_bytes_max,
+            evict: settings.evict,
+            generation: 0,
+        };
+        let server = Arc::new(Server::new(settings, Store::new(options)));
+        let mut rig = Rig { worker: Worker::new(WorkerId(0), server), now: START };
+        rig.open(CONN);
+        rig
+    }
+
+    pub fn open(&mut self, conn: ConnId) {
+        self.handle(Event::Opened { conn });
+    }
+
+    pub fn handle(&mut self, event: Event<'_>) -> Actions {
+        let mut actions = Actions::default();
+        self.worker.handle(self.now, event, &mut actions);
+        actions
+    }
+
+    /// All replies to `input`, as a client that reads would get them.
+    pub fn send(&mut self, input: &[u8]) -> Vec<u8> {
+        let mut actions = self.handle(Event::Received { conn: CONN, bytes: input });
+        let mut replies = actions.bytes.clone();
+        while actions.list.contains(&Action::Stall { conn: CONN }) {
+            actions = self.handle(Event::Drained { conn: CONN });
+            replies.extend_from_slice(&actions.bytes);
+        }
+        replies
+    }
+
+    #[track_caller]
+    pub fn check(&mut self, input: &str, replies: &str) {
+        let got = self.send(input.as_bytes());
+        assert_eq!(String::from_utf8_lossy(&got), replies, "after {input:?}");
+    }
+}
