@@ -211,7 +211,7 @@ impl EventLoop {
                 }
                 Action::Stall { conn } => self.stall(conn),
                 Action::Close { conn } => self.close_when_sent(conn),
-                Action::Shutdown => self.main.post(Request::Shutdown),
+                Action::Shutdown { graceful } => self.main.post(Request::Shutdown { graceful }),
             }
         }
         drop(list);

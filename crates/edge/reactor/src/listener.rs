@@ -19,7 +19,7 @@ const MAILBOX: u64 = u64::MAX - 1;
 /// What event loops tell the main thread.
 pub enum Request {
     /// A client sent `shutdown`, and may.
-    Shutdown,
+    Shutdown { graceful: bool },
 }
 
 /// Why the server ends.
@@ -27,7 +27,7 @@ pub enum Request {
 pub enum Ended {
     /// SIGINT, SIGTERM or the `shutdown` command.
     Normally,
-    /// SIGUSR1.
+    /// SIGUSR1, or `shutdown graceful`.
     Gracefully,
 }
 
@@ -60,7 +60,8 @@ impl Listener {
     }
 
     /// Serves until a signal or a request ends the server; then every worker is told to stop.
-    pub fn run(mut self) -> io::Result<Ended> {
+    /// `observe` is called after every change of the [`Tally`] that came from here.
+    pub fn run(mut self, observe: impl Fn()) -> io::Result<Ended> {
         let mut ready = [Ready::NONE; 16];
         let mut arrived = Vec::new();
         let ended = loop {
@@ -74,7 +75,12 @@ impl Listener {
                     MAILBOX => {
                         for request in self.mailbox.collect() {
                             match request {
-                                Request::Shutdown => ended = Some(Ended::Normally),
+                                Request::Shutdown { graceful: false } => {
+                                    ended = Some(Ended::Normally)
+                                }
+                                Request::Shutdown { graceful: true } => {
+                                    ended = Some(Ended::Gracefully)
+                                }
                             }
                         }
                     }
@@ -89,6 +95,7 @@ impl Listener {
                 self.workers[worker].post(Letter::Adopt(fd));
             }
             self.doors.retry(now, &self.epoll, &self.tally)?;
+            observe();
             if let Some(ended) = ended {
                 break ended;
             }

@@ -170,3 +170,16 @@ pub fn daemonize(stay: bool, keep_output: bool) -> io::Result<()> {
     check(unsafe { libc::daemon(stay.into(), keep_output.into()) })?;
     Ok(())
 }
+
+/// CPU time that the process has used so far, in user mode and in the kernel, in microseconds.
+pub fn cpu_time_us() -> (u64, u64) {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: getrusage fills in the struct when it succeeds, as it does for RUSAGE_SELF.
+    let usage = unsafe {
+        let returned = libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        assert_eq!(returned, 0, "a process may always ask about itself");
+        usage.assume_init()
+    };
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    (us(usage.ru_utime), us(usage.ru_stime))
+}

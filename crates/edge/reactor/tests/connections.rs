@@ -304,10 +304,10 @@ fn a_worker_may_end_the_server() {
     let served = setup.serve(|_| {
         |event: Event, actions: &mut Actions| {
             if let Event::Received { .. } = event {
-                actions.list.push(Action::Shutdown);
+                actions.list.push(Action::Shutdown { graceful: true });
             }
         }
     });
     connect(address).write_all(b"shutdown\r\n").unwrap();
-    assert_eq!(served.wait_for_end(), Ended::Normally);
+    assert_eq!(served.wait_for_end(), Ended::Gracefully);
 }

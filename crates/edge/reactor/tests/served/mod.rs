@@ -84,14 +84,14 @@ impl Setup {
             Clock::start(),
         )
         .unwrap();
-        let listener = thread::spawn(move || listener.run().unwrap());
+        let listener = thread::spawn(move || listener.run(|| ()).unwrap());
         Served { tally, background_calls, main, threads, listener }
     }
 }
 
 impl Served {
     pub fn end(self) -> Ended {
-        self.main.post(Request::Shutdown);
+        self.main.post(Request::Shutdown { graceful: false });
         self.wait_for_end()
     }
 
