@@ -1,1 +1,22 @@
+//! A server as a process: sockets, threads and memory around the workers of one store.
+//!
+//! Called by the `mbal` binary with a checked [`Config`]. Never reads a flag, never parses a
+//! request, never decides where a key lives.
+//!
+//! ```text
+//!   Config ─► Server::open: sockets, user, background ─► Server::run ─┬─ main: Listener, signals
+//!                                                                     ├─ mbal-worker-0: EventLoop ─► Worker ─┐
+//!                                                                     └─ mbal-worker-n: EventLoop ─► Worker ─┴► Store
+//! ```
 
+#![forbid(unsafe_code)]
+
+mod config;
+mod error;
+mod listening;
+mod serving;
+
+pub use config::{Config, Interface, Listen, UnixSocket};
+pub use error::StartError;
+pub use mbal_reactor::Ended;
+pub use serving::Server;

@@ -1,0 +1,76 @@
+use std::path::PathBuf;
+
+/// Everything that a server is told at its start; checked by whoever makes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// TCP addresses; none with a unix socket.
+    pub listen: Vec<Listen>,
+    pub unix_socket: Option<UnixSocket>,
+    /// Worker i listens on this port + i too, on the interfaces of `listen`.
+    pub worker_ports: Option<u16>,
+    /// `-b`: how many connections may wait in the kernel to be accepted.
+    pub backlog: i32,
+    pub workers: usize,
+    /// Bind each worker to a core of its own.
+    pub pin: bool,
+    /// `-c`: client connections at a time.
+    pub connections_max: usize,
+    /// One connection too many waits instead of being told so and closed.
+    pub waits_at_limit: bool,
+    /// `-m`, in bytes.
+    pub memory_bytes: usize,
+    /// `-I`: key, value and header of the largest item, in bytes.
+    pub item_bytes_max: usize,
+    /// False for `-M`: a full cache refuses instead of evicting.
+    pub evict: bool,
+    /// `-R`: requests of one connection before the next has its turn.
+    pub requests_per_turn: u32,
+    pub flush_enabled: bool,
+    pub shutdown_enabled: bool,
+    pub verbosity: u32,
+    /// `-u`: whom to become if started as root.
+    pub user: Option<String>,
+    pub daemon: bool,
+    pub pid_file: Option<PathBuf>,
+    pub core_dumps: bool,
+    pub lock_memory: bool,
+    /// Where to write the ports that were taken, for whoever asked for any free one.
+    pub port_file: Option<PathBuf>,
+}
+
+impl Config {
+    /// The interfaces that were named, by comma; `None` is all or loopback.
+    pub(crate) fn interfaces(&self) -> Option<String> {
+        let named: Vec<&str> = self
+            .listen
+            .iter()
+            .filter_map(|listen| match &listen.interface {
+                Interface::Named(name) => Some(name.as_str()),
+                Interface::All | Interface::Loopback => None,
+            })
+            .collect();
+        (!named.is_empty()).then(|| named.join(","))
+    }
+}
+
+/// Where to listen; port 0 is any free one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    pub interface: Interface,
+    pub port: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Interface {
+    All,
+    Loopback,
+    /// An address or a host's name.
+    Named(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixSocket {
+    pub path: PathBuf,
+    /// `-a`: permissions of the socket's file.
+    pub mode: u32,
+}

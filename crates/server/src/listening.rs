@@ -1,0 +1,129 @@
+//! Opens the sockets that a configuration asks for.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use mbal_reactor::socket::{listen_tcp, listen_unix};
+
+use crate::{Config, Interface, Listen, StartError, UnixSocket};
+
+/// The open sockets: the common ones, and those of each worker's own port.
+pub(crate) struct Listening {
+    pub(crate) common: Vec<OwnedFd>,
+    pub(crate) of_worker: Vec<Vec<OwnedFd>>,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) socket_file: Option<SocketFile>,
+}
+
+impl Listening {
+    pub(crate) fn open_tcp(config: &Config) -> Result<Listening, StartError> {
+        let mut common = Vec::new();
+        let mut addresses = Vec::new();
+        for listen in &config.listen {
+            for listener in open(listen, config.backlog)? {
+                addresses.push(listener.local_addr().map_err(StartError::System)?);
+                common.push(listener.into());
+            }
+        }
+        let mut of_worker: Vec<Vec<OwnedFd>> = (0..config.workers).map(|_| Vec::new()).collect();
+        if let Some(base) = config.worker_ports {
+            for (own, port) in of_worker.iter_mut().zip(base..) {
+                for Listen { interface, .. } in &config.listen {
+                    let listen = Listen { interface: interface.clone(), port };
+                    own.extend(open(&listen, config.backlog)?.into_iter().map(OwnedFd::from));
+                }
+            }
+        }
+        Ok(Listening { common, of_worker, addresses, socket_file: None })
+    }
+
+    pub(crate) fn open_unix(&mut self, config: &Config) -> Result<(), StartError> {
+        let Some(UnixSocket { path, mode }) = &config.unix_socket else { return Ok(()) };
+        let failed = |error| StartError::Unix { path: path.clone(), error };
+        let listener = listen_unix(path, *mode, config.backlog).map_err(failed)?;
+        // A daemon changes its folder: the path must hold until the end.
+        let path = std::path::absolute(path).map_err(failed)?;
+        let inode = inode_of(&path).map_err(failed)?;
+        self.common.push(listener.into());
+        self.socket_file = Some(SocketFile { path, inode });
+        Ok(())
+    }
+}
+
+/// All addresses of an interface. One that the host does not have (no IPv6, say) is left out as
+/// long as another one listens; a port that somebody else has is always an error.
+fn open(listen: &Listen, backlog: i32) -> Result<Vec<TcpListener>, StartError> {
+    let failed = |error| StartError::Listen { listen: listen.clone(), error };
+    let mut listeners = Vec::new();
+    let mut missing = None;
+    for address in addresses_of(listen).map_err(failed)? {
+        match listen_tcp(address, backlog) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if is_missing(&error) => missing = Some(error),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    match missing {
+        Some(error) if listeners.is_empty() => Err(failed(error)),
+        _ => Ok(listeners),
+    }
+}
+
+fn addresses_of(listen: &Listen) -> io::Result<Vec<SocketAddr>> {
+    let port = listen.port;
+    Ok(match &listen.interface {
+        Interface::All => {
+            vec![(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]
+        }
+        Interface::Loopback => {
+            vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]
+        }
+        Interface::Named(name) => (name.as_str(), port).to_socket_addrs()?.collect(),
+    })
+}
+
+/// The host has no such address or no such family.
+fn is_missing(error: &io::Error) -> bool {
+    const EAFNOSUPPORT: i32 = 97;
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
+}
+
+/// A unix socket's file, which goes when its server does.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl SocketFile {
+    /// Removes the file, unless another server has put its own there meanwhile.
+    pub(crate) fn remove(&self) {
+        if inode_of(&self.path).is_ok_and(|inode| inode == self.inode) {
+            // A file that cannot be removed is replaced by the next server as stale.
+            drop(fs::remove_file(&self.path));
+        }
+    }
+}
+
+fn inode_of(path: &Path) -> io::Result<u64> {
+    Ok(fs::symlink_metadata(path)?.ino())
+}
+
+/// Tells the ports that were taken, one line each, as memcached does for its own tests: the file
+/// appears complete or not at all.
+pub(crate) fn write_port_file(path: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
+    let lines: String = addresses
+        .iter()
+        .map(|address| {
+            let family = if address.is_ipv4() { "INET" } else { "INET6" };
+            format!("TCP {family}: {}\n", address.port())
+        })
+        .collect();
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".lck");
+    fs::write(&unfinished, lines)?;
+    fs::rename(&unfinished, path)
+}

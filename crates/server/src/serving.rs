@@ -1,0 +1,263 @@
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mbal_cachelet::{Options, Store};
+use mbal_model::WorkerId;
+use mbal_reactor::process::{self, Signals};
+use mbal_reactor::{Clock, Ended, EventLoop, Listener, Mailbox, Tally};
+use mbal_worker::{Event, Now, Settings, Worker};
+
+use crate::listening::{Listening, write_port_file};
+use crate::{Config, StartError};
+
+/// DESIGN §4: what a worker has alone, so that there is something to balance.
+const CACHELETS_PER_WORKER: usize = 16;
+/// Steps of background work between two looks at the clock: some microseconds.
+const BACKGROUND_STEPS: usize = 16;
+/// Descriptors beside the clients': standard streams, epolls, bells, listening sockets and some.
+const DESCRIPTORS_SPARE: u64 = 64;
+
+/// A server with its sockets open, about to serve.
+pub struct Server {
+    config: Config,
+    listening: Listening,
+    signals: Signals,
+    pid_file: Option<PathBuf>,
+}
+
+impl Server {
+    /// Opens sockets and files, and becomes what the configuration says: user, background.
+    /// There must be no other threads yet.
+    pub fn open(config: Config) -> Result<Server, StartError> {
+        if config.core_dumps {
+            process::raise_core_limit().map_err(StartError::System)?;
+        }
+        let per_worker = 2 + 2 * config.listen.len() as u64;
+        let wanted =
+            config.connections_max as u64 + config.workers as u64 * per_worker + DESCRIPTORS_SPARE;
+        process::raise_descriptor_limit(wanted)
+            .map_err(|error| StartError::Descriptors { wanted, error })?;
+        let mut listening = Listening::open_tcp(&config)?;
+        if let Some(user) = config.user.as_ref().filter(|_| process::is_root()) {
+            process::become_user(user)
+                .map_err(|error| StartError::User { user: user.clone(), error })?;
+        }
+        // The socket's file belongs to the user that serves it.
+        listening.open_unix(&config)?;
+        let pid_file = config.pid_file.as_deref().map(std::path::absolute);
+        let pid_file = pid_file.transpose().map_err(StartError::System)?;
+        if let Some(path) = &config.port_file {
+            let written = write_port_file(path, &listening.addresses);
+            written.map_err(|error| StartError::File { path: path.clone(), error })?;
+        }
+        if config.daemon {
+            process::daemonize(config.core_dumps, 0 < config.verbosity)
+                .map_err(StartError::System)?;
+        }
+        if config.lock_memory {
+            if let Err(error) = process::lock_memory() {
+                eprintln!("warning: -k invalid, mlockall() failed: {error}");
+            }
+        }
+        let signals = Signals::take().map_err(StartError::System)?;
+        if let Some(path) = &pid_file {
+            let written = fs::write(path, format!("{}\n", std::process::id()));
+            written.map_err(|error| StartError::File { path: path.clone(), error })?;
+        }
+        Ok(Server { config, listening, signals, pid_file })
+    }
+
+    /// Serves until a signal or a client ends it.
+    pub fn run(self) -> Result<Ended, StartError> {
+        let started = Started::now();
+        let workers = self.config.workers;
+        let shared = Arc::new(mbal_worker::Server::new(
+            self.settings(),
+            Store::new(self.store_options(&started)),
+        ));
+        shared.gauges.pid.store(std::process::id().into(), Relaxed);
+        shared.gauges.pointer_bits.store(usize::BITS.into(), Relaxed);
+        let tally =
+            Arc::new(Tally::new(workers, self.config.connections_max, self.config.waits_at_limit));
+        let main = Mailbox::new().map_err(StartError::System)?;
+
+        let mut mailboxes = Vec::new();
+        let mut threads = Vec::new();
+        for (index, own_ports) in self.listening.of_worker.into_iter().enumerate() {
+            let event_loop =
+                EventLoop::new(index, own_ports, main.clone(), Arc::clone(&tally), started.clock)
+                    .map_err(StartError::System)?;
+            mailboxes.push(event_loop.mailbox());
+            let (shared, tally) = (Arc::clone(&shared), Arc::clone(&tally));
+            let pin = self.config.pin;
+            let thread =
+                thread::Builder::new().name(format!("mbal-worker-{index}")).spawn(move || {
+                    if pin {
+                        if let Err(error) = process::pin_to_core(index) {
+                            eprintln!("mbal: worker {index} is not bound to a core: {error}");
+                        }
+                    }
+                    work(index, event_loop, &shared, &tally, started);
+                });
+            threads.push(thread.map_err(StartError::System)?);
+        }
+        let ended = Listener::new(
+            self.listening.common,
+            self.signals,
+            main,
+            mailboxes,
+            Arc::clone(&tally),
+            started.clock,
+        )
+        .and_then(|listener| listener.run(|| observe(&shared, &tally)))
+        .map_err(StartError::System)?;
+        for thread in threads {
+            thread.join().expect("a worker's panic has ended the process");
+        }
+        if let Some(file) = &self.listening.socket_file {
+            file.remove();
+        }
+        if let Some(path) = &self.pid_file {
+            remove_pid_file(path);
+        }
+        Ok(ended)
+    }
+
+    fn settings(&self) -> Settings {
+        let config = &self.config;
+        Settings {
+            memory_bytes: config.memory_bytes as u64,
+            connections_max: config.connections_max as u32,
+            tcp_port: self.listening.addresses.first().map_or(0, |address| address.port()),
+            interface: config.interfaces(),
+            socket_path: config.unix_socket.as_ref().map(|unix| unix.path.display().to_string()),
+            verbosity: config.verbosity,
+            workers: config.workers as u16,
+            item_bytes_max: config.item_bytes_max,
+            evict: config.evict,
+            requests_per_event: config.requests_per_turn,
+            backlog: config.backlog as u32,
+            flush_enabled: config.flush_enabled,
+            shutdown_enabled: config.shutdown_enabled,
+            ..Settings::default()
+        }
+    }
+
+    fn store_options(&self, started: &Started) -> Options {
+        let workers = self.config.workers;
+        Options {
+            memory_bytes: self.config.memory_bytes,
+            workers,
+            cachelets: (workers * CACHELETS_PER_WORKER).next_power_of_two(),
+            item_bytes_max: self.config.item_bytes_max,
+            evict: self.config.evict,
+            generation: started.generation,
+        }
+    }
+}
+
+/// `2 workers, 64 MiB, on 127.0.0.1:11211 [::1]:11211`
+impl fmt::Display for Server {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        let config = &self.config;
+        let plural = if config.workers == 1 { "" } else { "s" };
+        let mib = config.memory_bytes >> 20;
+        write!(out, "{} worker{plural}, {mib} MiB, on", config.workers)?;
+        for address in &self.listening.addresses {
+            write!(out, " {address}")?;
+        }
+        if let Some(unix) = &config.unix_socket {
+            write!(out, " {}", unix.path.display())?;
+        }
+        if let Some(base) = config.worker_ports {
+            write!(out, ", worker ports from {base}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One worker's thread, from its first event to its last.
+fn work(
+    index: usize,
+    event_loop: EventLoop,
+    shared: &Arc<mbal_worker::Server>,
+    tally: &Tally,
+    started: Started,
+) {
+    let id = WorkerId(index as u16);
+    let mut worker = Worker::new(id, Arc::clone(shared));
+    let handle = |now_ns, event: Event, actions: &mut _| {
+        match event {
+            Event::Opened { .. } | Event::Closed { .. } => observe(shared, tally),
+            Event::Tick if index == 0 => observe_cpu(shared),
+            _ => {}
+        }
+        worker.handle(started.at(now_ns), event, actions);
+    };
+    let background = |now_ns| {
+        let now = started.at(now_ns);
+        shared.store.enter(id);
+        let more = shared.store.background(id, now.second, BACKGROUND_STEPS);
+        shared.store.leave(id);
+        more
+    };
+    event_loop.run(handle, background).expect("epoll fails only for want of kernel memory");
+}
+
+fn observe(shared: &mbal_worker::Server, tally: &Tally) {
+    let gauges = &shared.gauges;
+    gauges.curr_connections.store(tally.current() as u64, Relaxed);
+    gauges.total_connections.store(tally.total(), Relaxed);
+    gauges.rejected_connections.store(tally.rejected(), Relaxed);
+    gauges.listen_disabled.store(tally.pauses(), Relaxed);
+}
+
+fn observe_cpu(shared: &mbal_worker::Server) {
+    let (user_us, system_us) = process::cpu_time_us();
+    shared.gauges.user_us.store(user_us, Relaxed);
+    shared.gauges.system_us.store(system_us, Relaxed);
+}
+
+fn remove_pid_file(path: &Path) {
+    // It may be in a folder that only root, who is gone, may write.
+    if let Err(error) = fs::remove_file(path) {
+        eprintln!("mbal: {} stays: {error}", path.display());
+    }
+}
+
+/// When the server started, by both clocks.
+#[derive(Clone, Copy)]
+struct Started {
+    clock: Clock,
+    unix: u64,
+    /// Nanoseconds of a second that had passed: both clocks' seconds begin together.
+    fraction_ns: u64,
+    generation: u16,
+}
+
+impl Started {
+    fn now() -> Started {
+        let since_1970 =
+            SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
+        Started {
+            clock: Clock::start(),
+            unix: since_1970.as_secs(),
+            fraction_ns: since_1970.subsec_nanos().into(),
+            // Two starts are milliseconds apart at least.
+            generation: since_1970.as_millis() as u16,
+        }
+    }
+
+    /// The wall clock is not read again: a step of it moves no deadline.
+    #[inline]
+    fn at(&self, now_ns: u64) -> Now {
+        const FIRST_SECOND: u64 = 2;
+        let elapsed = (now_ns + self.fraction_ns) / 1_000_000_000;
+        Now { second: (FIRST_SECOND + elapsed) as u32, unix: self.unix + elapsed }
+    }
+}
