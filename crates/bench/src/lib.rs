@@ -7,8 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod address;
-#[cfg(test)]
-mod against_servers;
 mod args;
 mod compare;
 mod cpu;

@@ -1,1 +1,127 @@
-fn main() {}
+//! The one binary: `mbal serve` and its companions; `mbal serve` alone when called `memcached`.
+
+#![forbid(unsafe_code)]
+
+mod extended;
+mod flags;
+#[cfg(test)]
+mod flags_table;
+mod listen;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use flags::{Checked, Flags};
+use mbal_server::{Ended, Server};
+
+const MBAL: &str = env!("CARGO_PKG_VERSION");
+/// Tools read memcached's number from the first line of `-V` and `-h`.
+const AS_MEMCACHED: &str = concat!("1.6.18\nserved by MBal ", env!("CARGO_PKG_VERSION"));
+
+const HELP: &str = "{name} {version}\n{about}\n\n{usage-heading} {usage}\n\n{all-args}{after-help}";
+const SERVE: &str = "A cache server that any memcached client can use.";
+const BENCH: &str = "Loads memcached-compatible servers and says what a request costs them.";
+const SERVE_AFTER: &str = "\
+Flags of the first list, but -v, can come from the environment instead: MBAL_MEMORY_LIMIT=1024.
+
+  mbal serve -m 1024 -p 11211          a gigabyte, on loopback
+  mbal serve -l '*' -c 10000           for other hosts too, which need no password: mind who can reach it
+  mbal serve -s /run/mbal.sock -a 770  for this host alone, by file permissions";
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let called = arguments.first().map(Path::new).and_then(Path::file_name);
+    let as_memcached = called.is_some_and(|name| name.to_string_lossy().starts_with("memcached"));
+    let command = if as_memcached { as_memcached_command() } else { mbal_command() };
+    let matches = match command.try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return told(&error),
+    };
+    if as_memcached {
+        return serve(&matches, true);
+    }
+    match matches.subcommand() {
+        Some(("serve", matches)) => serve(matches, false),
+        Some(("bench", matches)) => mbal_bench::run(read(matches)),
+        _ => unreachable!("clap asks for one of its subcommands"),
+    }
+}
+
+fn read<F: FromArgMatches>(matches: &ArgMatches) -> F {
+    F::from_arg_matches(matches).expect("clap has checked them")
+}
+
+fn mbal_command() -> Command {
+    Command::new("mbal")
+        .version(MBAL)
+        .about("A memcached-compatible cache that keeps itself balanced.")
+        .help_template(HELP)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(serve_command("serve", MBAL).display_name("mbal"))
+        .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
+}
+
+fn as_memcached_command() -> Command {
+    serve_command("memcached", AS_MEMCACHED)
+}
+
+fn serve_command(name: &'static str, version: &'static str) -> Command {
+    Flags::augment_args(Command::new(name))
+        .version(version)
+        .about(SERVE)
+        .after_help(SERVE_AFTER)
+        .help_template(HELP)
+        .infer_long_args(true)
+        .args_override_self(true)
+        .mut_args(|flag| flag.hide_env(true))
+}
+
+/// Help and version are an answer; what cannot be read is a failure, by memcached's exit code.
+fn told(error: &clap::Error) -> ExitCode {
+    // Nothing is left to say it to when stdout and stderr are gone.
+    drop(error.print());
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn serve(matches: &ArgMatches, as_memcached: bool) -> ExitCode {
+    let port_file = std::env::var_os("MEMCACHED_PORT_FILENAME").map(Into::into);
+    let Checked { config, notices } = match read::<Flags>(matches).check(as_memcached, port_file) {
+        Ok(checked) => checked,
+        Err(refused) => {
+            eprintln!("{}", refused.reason);
+            return ExitCode::from(refused.exit_code);
+        }
+    };
+    for notice in notices {
+        eprintln!("mbal: {notice}");
+    }
+    let verbose = config.verbosity > 0;
+    let server = match Server::open(config) {
+        Ok(server) => server,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(error.exit_code());
+        }
+    };
+    // memcached starts without a word.
+    if verbose || !as_memcached {
+        eprintln!("mbal {MBAL}: {server}");
+    }
+    match server.run() {
+        Ok(Ended::Gracefully) => eprintln!("Gracefully stopping"),
+        Ok(Ended::Normally) if verbose => eprintln!("Exiting normally"),
+        Ok(Ended::Normally) => {}
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(error.exit_code());
+        }
+    }
+    ExitCode::SUCCESS
+}

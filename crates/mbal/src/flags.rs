@@ -1,0 +1,371 @@
+//! The flags of `mbal serve`: memcached's letters, long names, units and limits, and a few of ours.
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::thread;
+
+use clap::{ArgAction, Args};
+use mbal_server::{Config, UnixSocket};
+
+use crate::extended::Extended;
+use crate::listen::{interfaces, worker_ports};
+
+/// Why the flags do not make a server: said on stderr, then the process exits.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub reason: String,
+    pub exit_code: u8,
+}
+
+/// memcached's exit code for a number out of range.
+const EX_FAILURE: u8 = 1;
+/// memcached's exit code for flags that contradict each other or the build.
+const EX_USAGE: u8 = 64;
+
+pub fn failure(reason: impl Into<String>) -> Refused {
+    Refused { reason: reason.into(), exit_code: EX_FAILURE }
+}
+
+pub fn usage(reason: impl Into<String>) -> Refused {
+    Refused { reason: reason.into(), exit_code: EX_USAGE }
+}
+
+/// What a server is to do, and what of the flags it does not do.
+#[derive(Debug)]
+pub struct Checked {
+    pub config: Config,
+    /// One line per flag that was accepted without effect.
+    pub notices: Vec<String>,
+}
+
+const ITEM_BYTES_MIN: u64 = 1024;
+const ITEM_BYTES_MAX: u64 = 1 << 30;
+/// `-m` up to 64 TiB: beyond that it is a slip of the hand.
+const MEMORY_MIB_MAX: u64 = 1 << 26;
+
+#[derive(Args, Debug)]
+pub struct Flags {
+    /// TCP port; 0 is none, -1 is any free one
+    #[arg(short, long, env = "MBAL_PORT", value_name = "num", allow_hyphen_values = true)]
+    #[arg(default_value_t = 11211, hide_default_value = false)]
+    port: i32,
+
+    /// Unix socket to listen on, instead of TCP
+    #[arg(short = 's', long, env = "MBAL_UNIX_SOCKET", value_name = "file")]
+    unix_socket: Option<PathBuf>,
+
+    /// Permissions of the unix socket, in octal
+    #[arg(short = 'a', long, env = "MBAL_UNIX_MASK", value_name = "mask", default_value = "700")]
+    unix_mask: String,
+
+    /// Address to listen on, `host`, `host:port` or `[v6]:port`; several by comma or repetition,
+    /// `*` for all interfaces
+    #[arg(short, long, env = "MBAL_LISTEN", value_name = "addr", action = ArgAction::Append)]
+    listen: Vec<String>,
+
+    /// Worker i listens on this port + i as well: one hop for clients that know the workers
+    #[arg(long, env = "MBAL_WORKER_PORTS", value_name = "base")]
+    worker_ports: Option<u16>,
+
+    /// Memory for items and their index, in MiB
+    #[arg(short, long, env = "MBAL_MEMORY_LIMIT", value_name = "num", default_value_t = 64)]
+    memory_limit: u64,
+
+    /// Answer an error when memory is full, instead of evicting
+    #[arg(short = 'M', long, env = "MBAL_DISABLE_EVICTIONS")]
+    disable_evictions: bool,
+
+    /// Client connections at a time; one more is told so and closed
+    #[arg(short, long, env = "MBAL_CONN_LIMIT", value_name = "num", allow_hyphen_values = true)]
+    #[arg(default_value_t = 1024)]
+    conn_limit: i64,
+
+    /// Workers; without it as many as the process may use cores (affinity and CPU quota counted)
+    #[arg(short, long, env = "MBAL_THREADS", value_name = "num", allow_hyphen_values = true)]
+    threads: Option<i64>,
+
+    /// Bind each worker to a core of its own
+    #[arg(long, env = "MBAL_PIN")]
+    pin: bool,
+
+    /// Largest item, key and header included: bytes, or with k or m (1k to 1024m, at most half of -m)
+    #[arg(short = 'I', long, env = "MBAL_MAX_ITEM_SIZE", value_name = "num", default_value = "1m")]
+    max_item_size: String,
+
+    /// Requests of one connection before the others have their turn
+    #[arg(short = 'R', long, env = "MBAL_MAX_REQS_PER_EVENT", value_name = "num")]
+    #[arg(default_value_t = 512)]
+    max_reqs_per_event: u32,
+
+    /// Connections that may wait in the kernel to be accepted
+    #[arg(
+        short = 'b',
+        long,
+        env = "MBAL_LISTEN_BACKLOG",
+        value_name = "num",
+        default_value_t = 1024
+    )]
+    listen_backlog: i32,
+
+    /// Let clients end the server by the `shutdown` command
+    #[arg(short = 'A', long, env = "MBAL_ENABLE_SHUTDOWN")]
+    enable_shutdown: bool,
+
+    /// Refuse the `flush_all` command
+    #[arg(short = 'F', long, env = "MBAL_DISABLE_FLUSH_ALL")]
+    disable_flush_all: bool,
+
+    /// Become this user, if started as root
+    #[arg(short, long, env = "MBAL_USER", value_name = "user")]
+    user: Option<String>,
+
+    /// Run in the background
+    #[arg(short, long, env = "MBAL_DAEMON")]
+    daemon: bool,
+
+    /// Write the process id to this file
+    #[arg(short = 'P', long, env = "MBAL_PIDFILE", value_name = "file")]
+    pidfile: Option<PathBuf>,
+
+    /// Allow core files as large as they get
+    #[arg(short = 'r', long, env = "MBAL_ENABLE_COREDUMPS")]
+    enable_coredumps: bool,
+
+    /// Keep all memory from being paged out
+    #[arg(short = 'k', long, env = "MBAL_LOCK_MEMORY")]
+    lock_memory: bool,
+
+    /// Say more; twice or three times, even more
+    #[arg(short, long, action = ArgAction::Count)]
+    verbose: u8,
+
+    /// memcached's extended options, by comma; here: maxconns_fast, no_maxconns_fast
+    #[arg(short = 'o', long, env = "MBAL_EXTENDED", value_name = "options", action = ArgAction::Append)]
+    extended: Vec<String>,
+
+    /// Protocol: auto or ascii
+    #[arg(short = 'B', long, env = "MBAL_PROTOCOL", value_name = "name", default_value = "auto")]
+    protocol: String,
+
+    #[command(flatten)]
+    without_effect: WithoutEffect,
+
+    #[command(flatten)]
+    not_built: NotBuilt,
+}
+
+/// Flags of memcached that change nothing here; each says so once at the start.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Accepted for memcached's sake, without effect")]
+struct WithoutEffect {
+    /// UDP port; UDP is not served
+    #[arg(short = 'U', long, value_name = "num", allow_hyphen_values = true)]
+    udp_port: Option<i32>,
+
+    /// Slab growth factor; there are no slab classes
+    #[arg(short = 'f', long, value_name = "num")]
+    slab_growth_factor: Option<f64>,
+
+    /// Slab chunk size; there are no slab classes
+    #[arg(short = 'n', long, value_name = "bytes", allow_hyphen_values = true)]
+    slab_min_size: Option<i64>,
+
+    /// Large pages
+    #[arg(short = 'L', long)]
+    enable_largepages: bool,
+
+    /// Refuse dumps; there are none
+    #[arg(short = 'X', long)]
+    disable_dumping: bool,
+
+    /// Refuse `watch`; there is none
+    #[arg(short = 'W', long)]
+    disable_watch: bool,
+
+    /// Prefix delimiter of detailed statistics; there are none
+    #[arg(short = 'D', value_name = "char")]
+    delimiter: Option<String>,
+
+    /// Do without cas; items have one all the same
+    #[arg(short = 'C', long)]
+    disable_cas: bool,
+}
+
+/// Flags that a server must not pass over in silence: it does not start.
+#[derive(Args, Debug)]
+struct NotBuilt {
+    #[arg(short = 'S', long, hide = true)]
+    enable_sasl: bool,
+
+    #[arg(short = 'Y', long, hide = true)]
+    auth_file: Option<String>,
+
+    #[arg(short = 'Z', long, hide = true)]
+    enable_ssl: bool,
+
+    #[arg(short = 'e', long, hide = true)]
+    memory_file: Option<String>,
+
+    #[arg(short = 'N', long, hide = true)]
+    napi_ids: Option<String>,
+}
+
+impl Flags {
+    /// Checks what memcached checks, in its order where two complaints would compete.
+    /// `all_interfaces`: where to listen if nothing is said, else on loopback.
+    pub fn check(
+        self,
+        all_interfaces: bool,
+        port_file: Option<PathBuf>,
+    ) -> Result<Checked, Refused> {
+        self.not_built.check()?;
+        let connections_max = match usize::try_from(self.conn_limit) {
+            Ok(limit @ 1..) => limit,
+            _ => return Err(failure("Maximum connections must be greater than 0")),
+        };
+        if self.max_reqs_per_event == 0 {
+            return Err(failure("Number of requests per event must be greater than 0"));
+        }
+        let workers = self.workers()?;
+        let mut notices = self.without_effect.notices()?;
+        let extended = Extended::parse(&self.extended)?;
+        notices.extend(extended.notices);
+        match self.protocol.as_str() {
+            "auto" | "ascii" => {}
+            "binary" => notices.push("-B binary: the binary protocol is not served".into()),
+            other => {
+                return Err(usage(format!(
+                    "Invalid value for binding protocol: {other}\n \
+                     -- should be one of auto, binary, or ascii"
+                )));
+            }
+        }
+        let (memory_bytes, item_bytes_max) = self.sizes()?;
+        let port = match (self.port, self.without_effect.udp_port) {
+            (11211, Some(udp)) if udp != 0 => udp,
+            (port, _) => port,
+        };
+        let unix_socket = match self.unix_socket {
+            Some(path) => Some(UnixSocket { path, mode: octal(&self.unix_mask)? }),
+            None => None,
+        };
+        let listen = match unix_socket {
+            Some(_) => Vec::new(),
+            None => interfaces(&self.listen, port, all_interfaces)?,
+        };
+        let worker_ports = worker_ports(self.worker_ports, workers, &listen)?;
+        let config = Config {
+            listen,
+            unix_socket,
+            worker_ports,
+            backlog: self.listen_backlog,
+            workers,
+            pin: self.pin,
+            connections_max,
+            waits_at_limit: extended.waits_at_limit,
+            memory_bytes,
+            item_bytes_max,
+            evict: !self.disable_evictions,
+            requests_per_turn: self.max_reqs_per_event,
+            flush_enabled: !self.disable_flush_all,
+            shutdown_enabled: self.enable_shutdown,
+            verbosity: self.verbose.into(),
+            user: self.user,
+            daemon: self.daemon,
+            pid_file: self.pidfile,
+            core_dumps: self.enable_coredumps,
+            lock_memory: self.lock_memory,
+            port_file,
+        };
+        Ok(Checked { config, notices })
+    }
+
+    fn workers(&self) -> Result<usize, Refused> {
+        const WORKERS_MAX: usize = 1024;
+        match self.threads.map(usize::try_from) {
+            // Counts the affinity mask and the CPU quota of control groups, and is at least 1.
+            None => Ok(thread::available_parallelism().map_or(1, NonZero::get)),
+            Some(Ok(workers @ 1..=WORKERS_MAX)) => Ok(workers),
+            Some(Ok(0) | Err(_)) => Err(failure("Number of threads must be greater than 0")),
+            Some(Ok(_)) => Err(failure(format!("Number of threads must be at most {WORKERS_MAX}"))),
+        }
+    }
+
+    /// Bytes of `-m` and `-I`.
+    fn sizes(&self) -> Result<(usize, usize), Refused> {
+        if MEMORY_MIB_MAX < self.memory_limit {
+            return Err(usage(format!("-m is in MiB: {} is too much", self.memory_limit)));
+        }
+        let memory = self.memory_limit << 20;
+        let item = item_bytes(&self.max_item_size)?;
+        if item < ITEM_BYTES_MIN {
+            return Err(usage("Item max size cannot be less than 1024 bytes."));
+        }
+        if memory / 2 < item {
+            return Err(usage("Cannot set item size limit higher than 1/2 of memory max."));
+        }
+        if ITEM_BYTES_MAX < item {
+            return Err(usage("Cannot set item size limit higher than a gigabyte."));
+        }
+        Ok((memory as usize, item as usize))
+    }
+}
+
+fn item_bytes(text: &str) -> Result<u64, Refused> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| usage(format!("-I {text}: not bytes, nor a number with k or m")))?;
+    Ok(number.saturating_mul(unit))
+}
+
+fn octal(text: &str) -> Result<u32, Refused> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode @ 0..=0o777) => Ok(mode),
+        _ => Err(usage(format!("-a {text}: not an access mask in octal"))),
+    }
+}
+
+impl WithoutEffect {
+    fn notices(&self) -> Result<Vec<String>, Refused> {
+        if self.slab_growth_factor.is_some_and(|factor| factor <= 1.0) {
+            return Err(failure("Factor must be greater than 1"));
+        }
+        if self.slab_min_size == Some(0) {
+            return Err(failure("Chunk size must be greater than 0"));
+        }
+        if self.delimiter.as_ref().is_some_and(String::is_empty) {
+            return Err(failure("No delimiter specified"));
+        }
+        let said = [
+            (self.udp_port.is_some_and(|port| port != 0), "-U: UDP is not served"),
+            (self.slab_growth_factor.is_some(), "-f: there are no slab classes"),
+            (self.slab_min_size.is_some(), "-n: there are no slab classes"),
+            (self.enable_largepages, "-L: large pages are not asked for"),
+            (self.delimiter.is_some(), "-D: there are no statistics by prefix"),
+            (self.disable_cas, "-C: items keep their cas"),
+        ];
+        // -X and -W refuse what does not exist: their effect is there without them.
+        Ok(said.iter().filter(|(given, _)| *given).map(|(_, why)| why.to_string()).collect())
+    }
+}
+
+impl NotBuilt {
+    fn check(&self) -> Result<(), Refused> {
+        let missing = [
+            (self.enable_sasl, "SASL"),
+            (self.enable_ssl, "TLS"),
+            (self.auth_file.is_some(), "authentication file (-Y)"),
+            (self.memory_file.is_some(), "memory file (-e)"),
+            (self.napi_ids.is_some(), "NAPI id (-N)"),
+        ];
+        match missing.iter().find(|(given, _)| *given) {
+            Some((_, what)) => Err(usage(format!("This server is not built with {what} support."))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The flags as a table: a command line, and what it means or why it is refused.
+
+use clap::FromArgMatches;
+use mbal_server::{Config, Interface, Listen};
+
+use crate::flags::{Checked, Flags};
+
+fn checked(line: &str) -> Result<Checked, String> {
+    let arguments = std::iter::once("memcached").chain(line.split_whitespace());
+    let matches =
+        crate::as_memcached_command().try_get_matches_from(arguments).map_err(|e| e.to_string())?;
+    let flags = Flags::from_arg_matches(&matches).expect("clap has checked them");
+    flags.check(false, None).map_err(|refused| format!("{} {}", refused.exit_code, refused.reason))
+}
+
+fn config(line: &str) -> Config {
+    checked(line).unwrap_or_else(|refused| panic!("{line}: {refused}")).config
+}
+
+fn listen(line: &str) -> Vec<(String, u16)> {
+    let name = |interface| match interface {
+        Interface::All => "all".to_string(),
+        Interface::Loopback => "loopback".to_string(),
+        Interface::Named(name) => name,
+    };
+    config(line)
+        .listen
+        .into_iter()
+        .map(|Listen { interface, port }| (name(interface), port))
+        .collect()
+}
+
+#[test]
+fn the_same_thing_can_be_said_in_many_ways() {
+    let said = config("-p 12345 -m 64 -c 100 -t 3 -I 2m");
+    for line in [
+        "-p12345 -m64 -c100 -t3 -I2m",
+        "--port=12345 --memory-limit=64 --conn-limit=100 --threads=3 --max-item-size=2m",
+        "--port 12345 --memory-limit 64 --conn-limit 100 --threads 3 --max-item-size 2097152",
+        "--por 12345 --memory-l 64 --conn 100 --thr 3 --max-i 2048k",
+        "-p 1 -p 12345 -c 100 -t 3 -I 2M",
+    ] {
+        assert_eq!(config(line), said, "{line}");
+    }
+}
+
+#[test]
+fn short_flags_combine() {
+    assert_eq!(config("-vv").verbosity, 2);
+    let combined = config("-MAFvp0");
+    assert_eq!(
+        (combined.evict, combined.shutdown_enabled, combined.flush_enabled, combined.verbosity),
+        (false, true, false, 1)
+    );
+    assert_eq!(combined.listen, []);
+}
+
+#[test]
+fn listening_places() {
+    for (line, places) in [
+        ("-t 1", vec![("loopback", 11211)]),
+        ("-p -1", vec![("loopback", 0)]),
+        ("-p 0", vec![]),
+        ("-s /tmp/x", vec![]),
+        ("-U 11222", vec![("loopback", 11222)]),
+        ("-U 11222 -p 11333", vec![("loopback", 11333)]),
+        ("-U 0", vec![("loopback", 11211)]),
+        ("-l *", vec![("all", 11211)]),
+        ("-l 127.0.0.1", vec![("127.0.0.1", 11211)]),
+        ("-l 127.0.0.1:5 -p 7", vec![("127.0.0.1", 5)]),
+        ("-l 127.0.0.1 -l ::1 -p 7", vec![("127.0.0.1", 7), ("::1", 7)]),
+        ("-l 127.0.0.1,[::1]:8,here -p 7", vec![("127.0.0.1", 7), ("::1", 8), ("here", 7)]),
+        ("-l [fe80::1] -p 7", vec![("fe80::1", 7)]),
+        ("-l a,a -l a", vec![("a", 11211)]),
+        ("-l a:5 -p 0", vec![("a", 5)]),
+    ] {
+        let places: Vec<_> = places.into_iter().map(|(name, port)| (name.into(), port)).collect();
+        assert_eq!(listen(line), places, "{line}");
+    }
+}
+
+#[test]
+fn refusals_with_memcacheds_exit_codes() {
+    for (line, refused) in [
+        ("-c 0", "1 Maximum connections must be greater than 0"),
+        ("-c -1", "1 Maximum connections must be greater than 0"),
+        ("-t 0", "1 Number of threads must be greater than 0"),
+        ("-t 5000", "1 Number of threads must be at most 1024"),
+        ("-R 0", "1 Number of requests per event must be greater than 0"),
+        ("-f 1", "1 Factor must be greater than 1"),
+        ("-n 0", "1 Chunk size must be greater than 0"),
+        ("-o nonsense=1", "1 Illegal suboption \"nonsense=1\""),
+        ("-I 1023", "64 Item max size cannot be less than 1024 bytes."),
+        ("-I 33m", "64 Cannot set item size limit higher than 1/2 of memory max."),
+        ("-m 1", "64 Cannot set item size limit higher than 1/2 of memory max."),
+        ("-m 4096 -I 1025m", "64 Cannot set item size limit higher than a gigabyte."),
+        ("-I 1g", "64 -I 1g: not bytes, nor a number with k or m"),
+        ("-p 65536", "64 ERROR: Invalid port number 65536."),
+        ("-p -2", "64 ERROR: Invalid port number -2."),
+        ("-l a:b", "1 Invalid port number: \"b\""),
+        ("-l [::1", "1 Invalid IPV6 address: \"[::1\""),
+        ("-s x -a 8", "64 -a 8: not an access mask in octal"),
+        ("-S", "64 This server is not built with SASL support."),
+        ("-Z", "64 This server is not built with TLS support."),
+        ("-Y file", "64 This server is not built with authentication file (-Y) support."),
+        ("-o ssl_key=x", "64 This server is not built with TLS support."),
+        ("-o ext_path=/x:1g", "64 This server is not built with extstore support."),
+        ("-t 2 --worker-ports 65535", "64 --worker-ports 65535: 2 workers need ports 1 to 65535"),
+        (
+            "-t 4 --worker-ports 11210",
+            "64 --worker-ports 11210: port 11211 is the common port already",
+        ),
+    ] {
+        assert_eq!(checked(line).expect_err(line), refused, "{line}");
+    }
+    let refused = checked("-B http").expect_err("no such protocol");
+    assert!(refused.starts_with("64 Invalid value for binding protocol: http\n"), "{refused}");
+    for line in ["-z", "--nonsense", "-p", "-p x", "-m abc", "stray"] {
+        let refused = checked(line).expect_err(line);
+        assert!(refused.starts_with("error: "), "{line}: {refused}");
+    }
+}
+
+#[test]
+fn sizes_have_memcacheds_units() {
+    for (line, memory, item) in [
+        ("-t 1", 64 << 20, 1 << 20),
+        ("-m 2", 2 << 20, 1 << 20),
+        ("-m 1024 -I 512k", 1 << 30, 512 << 10),
+        ("-m 2048 -I 1024m", 2 << 30, 1 << 30),
+        ("-I 1024", 64 << 20, 1024),
+    ] {
+        let config = config(line);
+        assert_eq!((config.memory_bytes, config.item_bytes_max), (memory, item), "{line}");
+    }
+}
+
+#[test]
+fn flags_without_effect_say_so() {
+    for (line, notices) in [
+        ("-U 0", 0),
+        ("-X -W -r -k", 0),
+        ("-o relaxed_privileges,modern -u root", 0),
+        ("-o maxconns_fast -o no_maxconns_fast", 0),
+        ("-U 5", 1),
+        ("-C -L -f 1.5 -n 100 -D :", 5),
+        ("-o slab_reassign,lru_crawler,hashpower=20", 3),
+        ("-B binary", 1),
+        ("-B ascii", 0),
+    ] {
+        assert_eq!(checked(line).expect(line).notices.len(), notices, "{line}");
+    }
+}
+
+#[test]
+fn a_connection_too_many_may_wait() {
+    assert!(!config("-c 5").waits_at_limit);
+    assert!(config("-o no_maxconns_fast").waits_at_limit);
+    assert!(!config("-o no_maxconns_fast,maxconns_fast").waits_at_limit);
+}

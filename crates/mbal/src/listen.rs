@@ -1,0 +1,84 @@
+//! `-l`, `-p` and `--worker-ports`: which addresses they mean.
+
+use mbal_server::{Interface, Listen};
+
+use crate::flags::{Refused, failure, usage};
+
+/// The listening places of all `-l` values; without any, all interfaces or loopback. Port 0 of
+/// `-p` is none, so only places with a port of their own remain.
+pub fn interfaces(
+    specs: &[String],
+    port: i32,
+    all_interfaces: bool,
+) -> Result<Vec<Listen>, Refused> {
+    let mut places = Vec::new();
+    for spec in specs.iter().flat_map(|list| list.split([',', ';'])).filter(|one| !one.is_empty()) {
+        let (host, own_port) = split(spec)?;
+        let interface =
+            if host == "*" { Interface::All } else { Interface::Named(host.to_string()) };
+        places.push((interface, own_port.unwrap_or(port)));
+    }
+    if places.is_empty() {
+        let interface = if all_interfaces { Interface::All } else { Interface::Loopback };
+        places.push((interface, port));
+    }
+    let mut listen = Vec::new();
+    for (interface, port) in places {
+        let port = match port {
+            0 => continue,
+            -1 => 0,
+            port => u16::try_from(port)
+                .map_err(|_| usage(format!("ERROR: Invalid port number {port}.")))?,
+        };
+        let place = Listen { interface, port };
+        if !listen.contains(&place) {
+            listen.push(place);
+        }
+    }
+    Ok(listen)
+}
+
+/// Host and port of `host`, `host:port`, `v6`, `[v6]` or `[v6]:port`.
+fn split(spec: &str) -> Result<(&str, Option<i32>), Refused> {
+    let (host, rest) = match spec.strip_prefix('[') {
+        Some(inside) => inside
+            .split_once(']')
+            .ok_or_else(|| failure(format!("Invalid IPV6 address: \"{spec}\"")))?,
+        None => match spec.split_once(':') {
+            // A second colon says that it is an IPv6 address without port.
+            Some((_, after)) if after.contains(':') => (spec, ""),
+            Some((host, _)) => (host, &spec[host.len()..]),
+            None => (spec, ""),
+        },
+    };
+    match rest.strip_prefix(':') {
+        None if rest.is_empty() => Ok((host, None)),
+        Some(digits) => match digits.parse() {
+            Ok(port) => Ok((host, Some(port))),
+            Err(_) => Err(failure(format!("Invalid port number: \"{digits}\""))),
+        },
+        None => Err(failure(format!("Invalid address: \"{spec}\""))),
+    }
+}
+
+/// The base, if all workers' ports exist and none of them is a common port.
+pub fn worker_ports(
+    base: Option<u16>,
+    workers: usize,
+    listen: &[Listen],
+) -> Result<Option<u16>, Refused> {
+    let Some(base) = base else { return Ok(None) };
+    let ports = usize::from(base)..usize::from(base) + workers;
+    if base == 0 || usize::from(u16::MAX) + 1 < ports.end {
+        return Err(usage(format!(
+            "--worker-ports {base}: {workers} workers need ports 1 to 65535"
+        )));
+    }
+    match listen.iter().find(|place| ports.contains(&usize::from(place.port))) {
+        Some(place) => Err(usage(format!(
+            "--worker-ports {base}: port {} is the common port already",
+            place.port
+        ))),
+        None => Ok(Some(base)),
+    }
+}

@@ -1,0 +1,316 @@
+//! The binary as an operator meets it: names, signals, exit codes, files.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
+
+/// A folder of its own for each test, which goes when the test has passed.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("mbal-serve-{test}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+}
+
+/// A running server, ended by its test or, if that fails, with it.
+struct Running {
+    child: Child,
+    port: u16,
+}
+
+impl Running {
+    /// Starts `program` on a free port, which it writes into a file of `folder`.
+    fn start(folder: &Folder, program: &Path, arguments: &[&str]) -> Running {
+        let ports = folder.path("ports");
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env("MEMCACHED_PORT_FILENAME", &ports)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        eventually("the server has taken its ports", || {
+            assert_eq!(child.try_wait().unwrap(), None, "the server ended");
+            ports.exists()
+        });
+        let lines = fs::read_to_string(&ports).unwrap();
+        let port = lines.lines().find_map(|line| line.strip_prefix("TCP INET: "));
+        Running { child, port: port.map_or(0, |port| port.parse().unwrap()) }
+    }
+
+    fn serve(folder: &Folder, arguments: &[&str]) -> Running {
+        let all: Vec<&str> = ["serve"].iter().chain(arguments).copied().collect();
+        Running::start(folder, MBAL.as_ref(), &all)
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    }
+
+    fn signal(mut self, name: &str) -> (ExitStatus, String) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        self.wait()
+    }
+
+    fn wait(&mut self) -> (ExitStatus, String) {
+        eventually("the server ends", || self.child.try_wait().unwrap().is_some());
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap(), said)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Its test has waited for it, or has failed and says so itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within ten seconds: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn ask(stream: &mut (impl Read + Write), request: &str, reply: &str) {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut bytes = vec![0; reply.len()];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(String::from_utf8_lossy(&bytes), reply, "to {request:?}");
+}
+
+fn output_of(program: &Path, arguments: &[&str]) -> Output {
+    Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn stores_and_ends_in_order() {
+    let folder = Folder::new("orderly");
+    for (signal, said) in [("INT", ""), ("TERM", ""), ("USR1", "Gracefully stopping\n")] {
+        let server = Running::serve(&folder, &["-p", "-1", "-t", "2"]);
+        ask(
+            &mut server.connect(),
+            "set k 0 0 1\r\nv\r\nget k\r\n",
+            "STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n",
+        );
+        fs::remove_file(folder.path("ports")).unwrap();
+        let (status, stderr) = server.signal(signal);
+        assert_eq!(status.code(), Some(0), "{signal}");
+        let (first, rest) = stderr.split_once('\n').unwrap();
+        assert!(first.contains(": 2 workers, 64 MiB, on 127.0.0.1:"), "{first}");
+        assert_eq!(rest, said, "{signal}");
+    }
+}
+
+#[test]
+fn hang_up_changes_nothing() {
+    let folder = Folder::new("hangup");
+    let server = Running::serve(&folder, &["-p", "-1"]);
+    let mut stream = server.connect();
+    ask(&mut stream, "mn\r\n", "MN\r\n");
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+    ask(&mut stream, "mn\r\n", "MN\r\n");
+    assert_eq!(server.signal("TERM").0.code(), Some(0));
+}
+
+#[test]
+fn is_memcached_when_called_so() {
+    let folder = Folder::new("name");
+    let link = folder.path("memcached-debug");
+    symlink(MBAL, &link).unwrap();
+    let version = output_of(&link, &["-V"]);
+    assert!(version.stdout.starts_with(b"memcached 1.6.18\n"), "{version:?}");
+    let help = output_of(&link, &["-h"]);
+    assert!(help.stdout.starts_with(b"memcached 1.6.18\n"), "{help:?}");
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("--unix-socket"));
+    for absent in ["sasl", "ext_path", "proxy_config", "enable-ssl", "no_drop_privileges"] {
+        assert!(!help.to_lowercase().contains(absent), "{absent} is not served");
+    }
+
+    let server =
+        Running::start(&folder, &link, &["-p", "-1", "-u", "root", "-o", "relaxed_privileges"]);
+    ask(&mut server.connect(), "mn\r\n", "MN\r\n");
+    let (status, stderr) = server.signal("INT");
+    assert_eq!((status.code(), stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn is_mbal_otherwise() {
+    let version = output_of(MBAL.as_ref(), &["--version"]);
+    assert_eq!(version.stdout, format!("mbal {}\n", env!("CARGO_PKG_VERSION")).as_bytes());
+    assert!(output_of(MBAL.as_ref(), &["serve", "-V"]).stdout.starts_with(b"mbal"));
+    assert!(output_of(MBAL.as_ref(), &["--help"]).status.success());
+    for wrong in [&["serve", "--nonsense"][..], &["nonsense"], &[]] {
+        assert_eq!(output_of(MBAL.as_ref(), wrong).status.code(), Some(1), "{wrong:?}");
+    }
+    assert_eq!(output_of(MBAL.as_ref(), &["serve", "-I", "1"]).status.code(), Some(64));
+}
+
+#[test]
+fn flags_come_from_the_environment_too() {
+    let folder = Folder::new("environment");
+    let ports = folder.path("ports");
+    let child = Command::new(MBAL)
+        .args(["serve", "-m", "100"])
+        .env("MEMCACHED_PORT_FILENAME", &ports)
+        .envs([("MBAL_PORT", "-1"), ("MBAL_MEMORY_LIMIT", "5"), ("MBAL_THREADS", "3")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("the server has taken its ports", || ports.exists());
+    let (_, said) = Running { child, port: 0 }.signal("TERM");
+    assert!(
+        said.contains(": 3 workers, 100 MiB, on 127.0.0.1:"),
+        "a flag outdoes its variable: {said}"
+    );
+}
+
+#[test]
+fn a_unix_socket_comes_and_goes_with_its_server() {
+    let folder = Folder::new("unix");
+    let path = folder.path("socket");
+    let name = path.to_str().unwrap();
+    for round in 0..2 {
+        let server = Running::serve(&folder, &["-s", name, "-a", "770"]);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o770);
+        let mut stream = UnixStream::connect(&path).unwrap();
+        ask(&mut stream, "mn\r\n", "MN\r\n");
+        assert_eq!(fs::read(folder.path("ports")).unwrap(), b"", "no TCP beside a unix socket");
+        fs::remove_file(folder.path("ports")).unwrap();
+        if round == 0 {
+            // Killed: its socket stays behind, and the next server replaces it.
+            server.signal("KILL");
+            assert!(path.exists());
+        } else {
+            assert_eq!(server.signal("TERM").0.code(), Some(0));
+            assert!(!path.exists());
+        }
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_clearly() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let refused = output_of(MBAL.as_ref(), &["serve", "-p", &port]);
+    assert_eq!(refused.status.code(), Some(71));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains(&format!("failed to listen on TCP port {port}")), "{said}");
+    assert!(said.contains("another server has this port"), "{said}");
+}
+
+#[test]
+fn a_name_that_is_no_address_is_refused() {
+    let refused = output_of(MBAL.as_ref(), &["serve", "-l", "no such host", "-p", "-1"]);
+    assert_eq!(refused.status.code(), Some(71), "{refused:?}");
+}
+
+#[test]
+fn connections_are_bounded() {
+    let folder = Folder::new("connections");
+    let server = Running::serve(&folder, &["-p", "-1", "-t", "2", "-c", "3"]);
+    let mut streams = [server.connect(), server.connect(), server.connect()];
+    for stream in &mut streams {
+        ask(stream, "mn\r\n", "MN\r\n");
+    }
+    let mut answer = String::new();
+    server.connect().read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "ERROR Too many open connections\r\n");
+    drop(streams);
+    eventually("their places are free", || {
+        let mut stream = server.connect();
+        let mut answer = [0; 4];
+        let asked = stream.write_all(b"mn\r\n").and_then(|()| stream.read_exact(&mut answer));
+        asked.is_ok() && &answer == b"MN\r\n"
+    });
+    server.signal("TERM");
+}
+
+#[test]
+fn workers_have_ports_of_their_own() {
+    let folder = Folder::new("workerports");
+    // Two neighbouring ports that are free, as far as one can know beforehand.
+    let base = loop {
+        let lower = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = lower.local_addr().unwrap().port();
+        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            break port;
+        }
+    };
+    let server = Running::serve(
+        &folder,
+        &["-p", "-1", "-l", "127.0.0.1", "-t", "2", "--worker-ports", &base.to_string()],
+    );
+    for port in [base, base + 1, server.port] {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        ask(&mut stream, "mn\r\n", "MN\r\n");
+    }
+    server.signal("TERM");
+}
+
+#[test]
+fn shutdown_needs_permission() {
+    let folder = Folder::new("shutdown");
+    let server = Running::serve(&folder, &["-p", "-1"]);
+    ask(&mut server.connect(), "shutdown\r\n", "ERROR: shutdown not enabled\r\n");
+    server.signal("TERM");
+    for (request, said) in
+        [("shutdown\r\n", ""), ("shutdown graceful\r\n", "Gracefully stopping\n")]
+    {
+        fs::remove_file(folder.path("ports")).unwrap();
+        let mut server = Running::serve(&folder, &["-A", "-p", "-1"]);
+        server.connect().write_all(request.as_bytes()).unwrap();
+        let (status, stderr) = server.wait();
+        assert_eq!(status.code(), Some(0));
+        assert_eq!(stderr.split_once('\n').unwrap().1, said);
+    }
+}
+
+#[test]
+fn a_daemon_writes_its_process_id_and_takes_it_away() {
+    let folder = Folder::new("daemon");
+    let (pid_file, socket) = (folder.path("pid"), folder.path("socket"));
+    let arguments =
+        ["serve", "-d", "-P", pid_file.to_str().unwrap(), "-s", socket.to_str().unwrap()];
+    assert!(output_of(MBAL.as_ref(), &arguments).status.success());
+    eventually("the process id is written", || {
+        fs::read_to_string(&pid_file).is_ok_and(|pid| pid.ends_with('\n'))
+    });
+    let pid = fs::read_to_string(&pid_file).unwrap().trim().to_string();
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    ask(&mut stream, "mn\r\n", "MN\r\n");
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    eventually("both files are gone", || !pid_file.exists() && !socket.exists());
+}
