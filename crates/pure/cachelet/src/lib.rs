@@ -3,10 +3,34 @@
 //! Called by `worker`, from every worker's thread. Never blocks on a peer, never reads a clock,
 //! never knows the network.
 //!
-//! THE BODY OF THIS FILE IS THE NAIVE VERSION: the interface is what stays.
+//! ```text
+//! hash -> route -> cachelet -> directory -> slice's block -> bucket -> item in a page
+//!                  (lock)      (16 B in L1)                  1 line     1-2 lines
+//! ```
+//!
+//! Read in this order: [`sync`](sync) has the agreements between threads and their proof, `bucket` and
+//! `item` the bytes, `index`, `log` and `clean` what a writer does under its lock, `policy` whom to
+//! evict, `store` how it all meets.
 
-mod naive;
+mod shim;
+mod sync;
+
+mod bucket;
+mod item;
+mod memory;
+
+mod cachelet;
+mod clean;
+mod index;
+mod log;
+mod policy;
+mod pool;
+mod store;
 mod types;
+mod view;
 
-pub use naive::{Found, Locked, Store, View};
+pub use cachelet::{Found, Locked};
+pub use memory::Memory;
+pub use store::Store;
 pub use types::{Draft, Full, Meta, Options, StoreStats};
+pub use view::View;

@@ -8,7 +8,7 @@ pub struct Options {
     pub workers: usize,
     /// A power of two, at most 65,536.
     pub cachelets: usize,
-    /// `-I`: the largest item (key, value and header together), in bytes.
+    /// `-I`: the largest key and value together, in bytes.
     pub item_bytes_max: usize,
     /// False for `-M`: a full cache answers [`Full::OutOfMemory`] rather than evict.
     pub evict: bool,
@@ -57,6 +57,18 @@ pub enum Full {
     TooLarge,
     /// Nothing could be evicted, or nothing may be.
     OutOfMemory,
+}
+
+impl StoreStats {
+    pub(crate) fn add(&mut self, other: &StoreStats) {
+        self.items += other.items;
+        self.bytes += other.bytes;
+        self.total_items += other.total_items;
+        self.evictions += other.evictions;
+        self.evicted_unfetched += other.evicted_unfetched;
+        self.expired += other.expired;
+        self.expired_unfetched += other.expired_unfetched;
+    }
 }
 
 /// Sums over all cachelets; gauges unless they say so.

@@ -1,6 +1,6 @@
 //! What classic and meta commands have in common: conditions and changes of one item.
 
-use mbal_cachelet::{Draft, Full, Meta};
+use mbal_cachelet::{Draft, Full, Locked, Meta};
 use mbal_model::{Key, Seconds};
 use mbal_wire::{Direction, Verb, parse_u64, push_u64};
 
@@ -47,9 +47,16 @@ pub(crate) enum Sum {
     Full,
 }
 
-impl Turn<'_> {
+impl<'w> Turn<'w> {
+    /// The key's writer lock, after seeing to it that there is room for a value.
+    fn lock_to_store(&self, key: &Key<'_>, value_bytes: usize) -> Locked<'w> {
+        let store = &self.server.store;
+        store.reserve(self.here.worker, key.hash(), value_bytes, self.now.second);
+        store.lock(key.hash(), self.now.second)
+    }
+
     pub fn store_item(&mut self, key: &Key<'_>, change: &Change<'_>) -> Outcome {
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let mut locked = self.lock_to_store(key, change.value.len());
         let parts;
         let mut draft = Draft {
             flags: change.flags,
@@ -134,7 +141,7 @@ impl Turn<'_> {
         cas: u64,
         deadline: Option<Seconds>,
     ) -> Sum {
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let mut locked = self.lock_to_store(key, 0);
         let Some(found) = locked.find(key) else {
             return Sum::NotFound;
         };

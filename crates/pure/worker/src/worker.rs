@@ -58,9 +58,7 @@ impl Worker {
                 });
             }
             Event::Tick => {
-                self.server.store.enter(self.here.worker);
                 self.server.store.background(self.here.worker, now.second, BACKGROUND_STEPS);
-                self.server.store.leave(self.here.worker);
             }
         }
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-use mbal_model::{Key, Seconds, WorkerId};
+use mbal_model::{Key, Seconds};
 
-use crate::types::{Draft, Full, Meta, Options, StoreStats};
+use mbal_cachelet::{Draft, Full, Meta, Options, StoreStats};
 
 struct Item {
     meta: Meta,
@@ -65,31 +65,12 @@ impl Store {
         Store { options, cachelets }
     }
 
-    pub fn options(&self) -> &Options {
-        &self.options
-    }
-
     /// Index of the cachelet that serves `hash`: its highest bits.
     #[inline]
     pub fn cachelet_of(&self, hash: u64) -> usize {
         let bits = self.options.cachelets.trailing_zeros();
         if bits == 0 { 0 } else { (hash >> (64 - bits)) as usize }
     }
-
-    /// Asks for the cache line of the key's index bucket, ahead of `read` or `lock`.
-    #[inline]
-    pub fn prefetch_bucket(&self, _hash: u64) {}
-
-    /// Asks for the item's cache line; the bucket should have arrived.
-    #[inline]
-    pub fn prefetch_item(&self, _hash: u64) {}
-
-    /// Must be called by worker `worker` before a batch of operations, and `leave` after it:
-    /// between them memory that the worker may be looking at is not reused.
-    pub fn enter(&self, _worker: WorkerId) {}
-
-    /// See [`Store::enter`].
-    pub fn leave(&self, _worker: WorkerId) {}
 
     /// Shows the live item of `key` to `show`, and counts as an access if `access`.
     ///
@@ -135,24 +116,6 @@ impl Store {
             }
         }
     }
-
-    /// At most `budget` steps of eviction ahead, expiry, index growth and cleaning for the
-    /// cachelets of `worker`; true if there is more to do.
-    pub fn background(&self, _worker: WorkerId, _now: Seconds, _budget: usize) -> bool {
-        false
-    }
-
-    pub fn stats(&self) -> StoreStats {
-        let mut sum = StoreStats::default();
-        for cachelet in &self.cachelets {
-            let inner = cachelet.lock().expect("no panics under lock");
-            sum.items += inner.items.len() as u64;
-            sum.bytes +=
-                inner.items.iter().map(|(k, i)| (k.len() + i.value.len() + 12) as u64).sum::<u64>();
-            sum.total_items += inner.stats.total_items;
-        }
-        sum
-    }
 }
 
 impl Locked<'_> {
@@ -177,7 +140,7 @@ impl Locked<'_> {
     /// Stores an item, replacing the key's old one; its cas.
     pub fn put(&mut self, key: &Key, draft: &Draft) -> Result<u64, Full> {
         let value = draft.parts.concat();
-        if value.len() + key.bytes().len() + 16 > self.options.item_bytes_max {
+        if key.bytes().len() + value.len() > self.options.item_bytes_max {
             return Err(Full::TooLarge);
         }
         self.inner.counter += 1;

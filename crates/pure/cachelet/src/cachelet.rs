@@ -1,0 +1,569 @@
+//! One cachelet: what readers of all workers see of it, and what its writer lock protects.
+
+use std::collections::VecDeque;
+
+use mbal_model::{Key, Seconds};
+
+use crate::index::{BlockId, Dir, Place};
+use crate::item::{Access, CHUNK_HEADER_BYTES, Item, Layout, bits};
+use crate::log::{LOGS, Log};
+use crate::memory::Offset;
+use crate::pool::PageId;
+use crate::shim::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use crate::store::Store;
+use crate::sync::{Guard, SpinLock, overwrite_shared};
+use crate::types::{Draft, Full, StoreStats};
+use crate::view::View;
+
+pub struct Cachelet {
+    pub(crate) dir: AtomicPtr<Dir>,
+    /// Bits of the hash that choose the cachelet.
+    pub(crate) prefix_bits: u32,
+    /// Second at which everything older dies; 0 is none.
+    pub(crate) flush_at: AtomicU32,
+    owner: AtomicU32,
+    /// Where slices marked as moved have gone, plus one; 0 is nowhere.
+    pub(crate) child: AtomicU32,
+    /// Order of sealing of the oldest page, by temper; `u64::MAX` is none.
+    pub(crate) oldest: [AtomicU64; 2],
+    /// Pages in logs, by temper.
+    pub(crate) log_pages: [AtomicU32; 2],
+    pub(crate) generation: AtomicU32,
+    pub(crate) inner: SpinLock<Inner>,
+}
+
+/// What the writer lock protects.
+#[derive(Default)]
+pub struct Inner {
+    /// Writes so far: the low 48 bits of the next cas, less one.
+    pub counter: u64,
+    pub logs: [Log; LOGS],
+    pub index_pages: Vec<PageId>,
+    pub free_blocks: Vec<BlockId>,
+    pub block_limbo: VecDeque<(u64, BlockId)>,
+    pub old_dirs: Vec<(u64, Box<Dir>)>,
+    /// Bytes of dead records in the pages of the logs.
+    pub dead_bytes: u64,
+    pub stats: StoreStats,
+    /// Scratch of `clean`: hash and place of a page's live records.
+    pub records: Vec<(u64, Offset)>,
+}
+
+impl Cachelet {
+    pub fn new(prefix_bits: u32, owner: u32, generation: u16) -> Cachelet {
+        Cachelet {
+            dir: AtomicPtr::new(Box::into_raw(Dir::empty())),
+            prefix_bits,
+            flush_at: AtomicU32::new(0),
+            owner: AtomicU32::new(owner),
+            child: AtomicU32::new(0),
+            oldest: [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)],
+            log_pages: [AtomicU32::new(0), AtomicU32::new(0)],
+            generation: AtomicU32::new(u32::from(generation)),
+            inner: SpinLock::new(Inner::default()),
+        }
+    }
+
+    #[inline]
+    pub fn owner(&self) -> usize {
+        self.owner.load(Relaxed) as usize
+    }
+
+    pub fn set_owner(&self, worker: usize) {
+        self.owner.store(worker as u32, Relaxed);
+    }
+}
+
+impl Drop for Cachelet {
+    fn drop(&mut self) {
+        // SAFETY: made by Box::into_raw; nobody else can have the cachelet any more.
+        drop(unsafe { Box::from_raw(self.dir.load(Relaxed)) });
+    }
+}
+
+/// The writer lock of one cachelet, held for one operation.
+pub struct Locked<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) cachelet: &'a Cachelet,
+    pub(crate) inner: Guard<'a, Inner>,
+    pub(crate) now: Seconds,
+    /// The worker whose pool gives pages and gets them back.
+    pub(crate) pool: usize,
+    /// Cleaning may use the last pages, which it needs to make others free.
+    pub(crate) cleaning: bool,
+}
+
+/// An item found under the writer lock; good until the next change of the cachelet.
+#[derive(Clone, Copy)]
+pub struct Found<'k> {
+    key: Key<'k>,
+    place: Place,
+}
+
+/// What a rewritten item keeps or gets.
+struct Rewrite {
+    deadline: Seconds,
+    cas: Cas,
+    marks: u8,
+    log: usize,
+    access: Access,
+}
+
+#[derive(Clone, Copy)]
+enum Cas {
+    /// A value of this cachelet's counter.
+    Own(u64),
+    Foreign(u64),
+}
+
+/// What [`Locked::mark`] sets.
+const MARKS: u8 = bits::STALE | bits::WIN;
+/// What a copy keeps, beside its layout.
+const KEPT: u8 = MARKS | bits::BINARY_KEY;
+const COUNTER_BITS: u32 = 48;
+
+impl<'a> Locked<'a> {
+    fn item(&self, offset: Offset) -> Item {
+        Item::at(&self.store.memory, offset)
+    }
+
+    /// The key's live item. One that has expired is removed on the way.
+    #[inline]
+    pub fn find<'k>(&mut self, key: &Key<'k>) -> Option<Found<'k>> {
+        let place = self.place_of(key)?;
+        let found = Found { key: *key, place };
+        if self.item(place.offset).expired(self.now) {
+            self.count_expired(place.offset);
+            self.remove(&found);
+            return None;
+        }
+        Some(found)
+    }
+
+    pub(crate) fn count_expired(&mut self, offset: Offset) {
+        let unread = !Access(self.item(offset).access()).fetched();
+        self.inner.stats.expired += 1;
+        self.inner.stats.expired_unfetched += u64::from(unread);
+    }
+
+    pub fn view<R>(&self, found: &Found, show: impl FnOnce(&View) -> R) -> R {
+        show(&View::new(self.store, self.cachelet, self.item(found.place.offset), self.now))
+    }
+
+    /// The cas that the next stored item would get; consumes it.
+    pub fn next_cas(&mut self) -> u64 {
+        self.inner.counter += 1;
+        self.cas_of(self.inner.counter)
+    }
+
+    fn cas_of(&self, counter: u64) -> u64 {
+        u64::from(self.cachelet.generation.load(Relaxed)) << COUNTER_BITS | counter
+    }
+
+    /// Stores an item, replacing the key's old one; its cas.
+    pub fn put(&mut self, key: &Key, draft: &Draft) -> Result<u64, Full> {
+        let value_bytes = draft.parts.iter().map(|part| part.len()).sum::<usize>();
+        if key.bytes().len() + value_bytes > self.store.options().item_bytes_max {
+            return Err(Full::TooLarge);
+        }
+        let cas = match draft.cas {
+            None => self.next_cas(),
+            Some(cas) => {
+                self.inner.counter += 1;
+                cas
+            }
+        };
+        let fields = bits::when(draft.flags != 0, bits::FLAGS)
+            | bits::when(draft.deadline != 0, bits::DEADLINE)
+            | bits::when(draft.cas.is_some(), bits::FOREIGN_CAS);
+        let old = self.place_of(key);
+        self.inner.stats.total_items += 1;
+        if let Some(place) = old {
+            if self.overwrite(key, place, draft, fields, value_bytes) {
+                return Ok(cas);
+            }
+        }
+        let frequency =
+            old.map_or(0, |place| Access(self.item(place.offset).access()).frequency() + 1);
+        let log = self.log_for(draft.deadline);
+        let offset = self.write_new(key, draft, fields, value_bytes, frequency, log)?;
+        self.publish(key.hash(), old, offset)?;
+        Ok(cas)
+    }
+
+    /// Makes a record that was written just now the key's item.
+    fn publish(&mut self, hash: u64, old: Option<Place>, offset: Offset) -> Result<(), Full> {
+        match old {
+            Some(place) => {
+                self.repoint(hash, place, offset);
+                self.kill_record(place.offset);
+            }
+            None => {
+                if let Err(full) = self.insert(hash, offset) {
+                    self.kill_record(offset);
+                    return Err(full);
+                }
+            }
+        }
+        self.inner.stats.items += u64::from(old.is_none());
+        Ok(())
+    }
+
+    /// Writes into the old item's bytes if the new one has the very same layout.
+    fn overwrite(
+        &mut self,
+        key: &Key,
+        place: Place,
+        draft: &Draft,
+        fields: u8,
+        bytes: usize,
+    ) -> bool {
+        let item = self.item(place.offset);
+        let old = item.layout();
+        if old.bits != fields || usize::from(old.value_bytes) != bytes {
+            return false;
+        }
+        let page = self.page_of(place.offset);
+        let sequence = self.inner.counter - self.page(page).base.load(Relaxed);
+        let Ok(sequence) = u32::try_from(sequence) else { return false };
+        let access = Access::new(self.now, Access(item.access()).frequency() + 1, false);
+        self.change(key.hash(), || {
+            item.set_access(access.0);
+            item.set_sequence(sequence);
+            fill_fields(item, draft);
+            item.set_bits(item.bits() & !KEPT | marks(draft));
+            let (mut at, _) = item.value();
+            for part in draft.parts {
+                // SAFETY: the parts together have the value's length; we are between the two bumps.
+                unsafe {
+                    overwrite_shared(at, part);
+                    at = at.add(part.len());
+                }
+            }
+        });
+        self.outlive(page, draft.deadline);
+        true
+    }
+
+    /// Writes the item into a log, unseen by anybody.
+    fn write_new(
+        &mut self,
+        key: &Key,
+        draft: &Draft,
+        fields: u8,
+        value_bytes: usize,
+        frequency: u32,
+        log: usize,
+    ) -> Result<Offset, Full> {
+        let inline = Layout::new(fields, key.bytes().len(), value_bytes.min(usize::from(u16::MAX)));
+        let chained =
+            inline.bytes() > self.store.inline_bytes_max || value_bytes > usize::from(u16::MAX);
+        let layout = match chained {
+            true => Layout::new(fields | bits::CHAINED, key.bytes().len(), 0),
+            false => inline,
+        };
+        let first = match chained {
+            true => self.write_chunks(key.hash(), draft.parts, value_bytes, draft.deadline, log)?,
+            false => 0,
+        };
+        let bytes = self.store.memory.round_up(layout.bytes());
+        let offset = match self.append(log, bytes, draft.deadline) {
+            Ok(offset) => offset,
+            Err(full) => {
+                self.kill_chunks(first);
+                return Err(full);
+            }
+        };
+        let item = self.item(offset);
+        let base = self.page(self.page_of(offset)).base.load(Relaxed);
+        let sequence = (self.inner.counter - base) as u32;
+        item.write_header(
+            Access::new(self.now, frequency, false).0,
+            sequence,
+            layout,
+            marks(draft),
+        );
+        item.write_key(key.bytes());
+        fill_fields(item, draft);
+        if chained {
+            item.set_chain(value_bytes as u32, first);
+        } else {
+            // SAFETY: the record has room for exactly the parts.
+            unsafe { write_parts(draft.parts, 0, value_bytes, item.value().0) }
+        }
+        self.inner.stats.bytes += bytes as u64 + value_bytes as u64 * u64::from(chained);
+        Ok(offset)
+    }
+
+    /// Writes a value as a chain of chunks that fill up the log's pages; the first one.
+    fn write_chunks(
+        &mut self,
+        hash: u64,
+        parts: &[&[u8]],
+        bytes: usize,
+        deadline: Seconds,
+        log: usize,
+    ) -> Result<Offset, Full> {
+        /// A shorter piece at a page's end is not worth a header.
+        const PIECE_BYTES_MIN: usize = 64;
+        let piece_max = self.store.page_bytes.min(1 << 16) - CHUNK_HEADER_BYTES - 8;
+        let (mut first, mut last, mut done) = (0, None::<Item>, 0);
+        while done < bytes {
+            let room = self.room(log).saturating_sub(CHUNK_HEADER_BYTES + 8);
+            let room = if room < PIECE_BYTES_MIN { piece_max } else { room };
+            let piece = (bytes - done).min(room).min(piece_max);
+            let stride = self.store.memory.round_up(CHUNK_HEADER_BYTES + piece);
+            let offset = match self.append(log, stride, deadline) {
+                Ok(offset) => offset,
+                Err(full) => {
+                    self.kill_chunks(first);
+                    return Err(full);
+                }
+            };
+            let chunk = self.item(offset);
+            chunk.write_chunk(hash, 0, piece);
+            // SAFETY: the chunk has room for the piece, which lies inside the parts.
+            unsafe { write_parts(parts, done, piece, chunk.chunk_value().0) }
+            match last {
+                None => first = offset,
+                Some(last) => last.set_next_chunk(offset),
+            }
+            (last, done) = (Some(chunk), done + piece);
+        }
+        Ok(first)
+    }
+
+    fn kill_chunks(&mut self, first: Offset) {
+        let mut at = first;
+        while at != 0 {
+            let next = self.item(at).next_chunk();
+            self.kill(at);
+            at = next;
+        }
+    }
+
+    /// A whole item whose last pointer is gone, or never was there.
+    pub(crate) fn kill_record(&mut self, offset: Offset) {
+        let item = self.item(offset);
+        let stride = item.stride(&self.store.memory) as u64;
+        let chained = item.chain();
+        self.inner.stats.bytes -= stride + chained.map_or(0, |(bytes, _)| u64::from(bytes));
+        if let Some((_, first)) = chained {
+            self.kill_chunks(first);
+        }
+        self.kill(offset);
+    }
+
+    pub fn remove(&mut self, found: &Found) {
+        self.unlink(found.key.hash(), found.place);
+    }
+
+    pub(crate) fn unlink(&mut self, hash: u64, place: Place) {
+        self.repoint(hash, place, 0);
+        self.kill_record(place.offset);
+        self.inner.stats.items -= 1;
+    }
+
+    /// Evicts the item at `offset`, whose key has `hash`.
+    pub(crate) fn evict(&mut self, hash: u64, offset: Offset) {
+        let place = self.place_at(hash, offset).expect("a live record has its place");
+        let unread = !Access(self.item(offset).access()).fetched();
+        self.inner.stats.evictions += 1;
+        self.inner.stats.evicted_unfetched += u64::from(unread);
+        self.unlink(hash, place);
+    }
+
+    /// Changes the deadline, not the cas. May fail where a field has to be added to a full cache.
+    pub fn touch(&mut self, found: &Found, deadline: Seconds) -> Result<(), Full> {
+        let item = self.item(found.place.offset);
+        if item.bits() & bits::DEADLINE != 0 {
+            self.change(found.key.hash(), || item.set_deadline(deadline));
+            self.outlive(self.page_of(found.place.offset), deadline);
+            return Ok(());
+        }
+        if deadline == 0 {
+            return Ok(());
+        }
+        let log = self.log_for(deadline);
+        let rewrite = Rewrite { deadline, log, ..self.as_it_is(item, found.place.offset) };
+        self.rewrite(found.key.hash(), found.place, rewrite).map(drop)
+    }
+
+    /// Sets both marks of meta's stale items, and a new cas if one is given.
+    pub fn mark(
+        &mut self,
+        found: &Found,
+        stale: bool,
+        win: bool,
+        cas: Option<u64>,
+    ) -> Result<(), Full> {
+        let item = self.item(found.place.offset);
+        let marks = bits::when(stale, bits::STALE) | bits::when(win, bits::WIN);
+        let Some(cas) = cas else {
+            self.change(found.key.hash(), || item.set_bits(item.bits() & !MARKS | marks));
+            return Ok(());
+        };
+        let own = cas >> COUNTER_BITS == u64::from(self.cachelet.generation.load(Relaxed));
+        let counter = cas & ((1 << COUNTER_BITS) - 1);
+        let cas = if own && counter <= self.inner.counter {
+            Cas::Own(counter)
+        } else {
+            Cas::Foreign(cas)
+        };
+        let as_it_is = self.as_it_is(item, found.place.offset);
+        let marks = marks | as_it_is.marks & !MARKS;
+        self.rewrite(found.key.hash(), found.place, Rewrite { cas, marks, ..as_it_is }).map(drop)
+    }
+
+    fn as_it_is(&self, item: Item, offset: Offset) -> Rewrite {
+        let page = self.page(self.page_of(offset));
+        let own = page.base.load(Relaxed) + u64::from(item.sequence());
+        Rewrite {
+            deadline: item.deadline(),
+            cas: item.foreign_cas().map_or(Cas::Own(own), Cas::Foreign),
+            marks: item.bits() & KEPT,
+            log: page.log.load(Relaxed) as usize,
+            access: Access(item.access()),
+        }
+    }
+
+    pub(crate) fn chunks(&self, item: Item) -> impl Iterator<Item = Offset> + use<'a> {
+        let memory = &self.store.memory;
+        let first = item.chain().map(|(_, first)| first);
+        std::iter::successors(first, |&at| Some(Item::at(memory, at).next_chunk()))
+            .take_while(|&at| at != 0)
+    }
+
+    /// Moves an item and all of its chunks to a log, with this access word.
+    pub(crate) fn relocate(
+        &mut self,
+        hash: u64,
+        place: Place,
+        log: usize,
+        access: Access,
+    ) -> Result<(), Full> {
+        let item = self.item(place.offset);
+        let as_it_is = self.as_it_is(item, place.offset);
+        let Some((bytes, old_first)) = item.chain() else {
+            return self.rewrite(hash, place, Rewrite { log, access, ..as_it_is }).map(drop);
+        };
+        let values = self.chunks(item).map(|at| self.item(at).chunk_value());
+        // SAFETY: chunks are never written again once they are published.
+        let parts =
+            values.map(|(at, len)| unsafe { std::slice::from_raw_parts(at.cast_const(), len) });
+        let parts: Vec<&[u8]> = parts.collect();
+        let first = self.write_chunks(hash, &parts, bytes as usize, item.deadline(), log)?;
+        match self.rewrite(hash, place, Rewrite { log, access, ..as_it_is }) {
+            Ok(offset) => {
+                self.change(hash, || self.item(offset).set_chain(bytes, first));
+                self.kill_chunks(old_first);
+                Ok(())
+            }
+            Err(full) => {
+                self.kill_chunks(first);
+                Err(full)
+            }
+        }
+    }
+
+    /// Replaces the item by a copy of itself with other fields.
+    fn rewrite(&mut self, hash: u64, place: Place, rewrite: Rewrite) -> Result<Offset, Full> {
+        let old = self.item(place.offset);
+        let was = old.layout();
+        // A cas too far behind the counter is written out, whichever page the copy ends up in.
+        let cas = match rewrite.cas {
+            Cas::Own(counter) if counter + (1 << 30) < self.inner.counter => {
+                Cas::Foreign(self.cas_of(counter))
+            }
+            cas => cas,
+        };
+        let dies = rewrite.deadline != 0 || was.bits & bits::DEADLINE != 0;
+        let fields = was.bits & (bits::FLAGS | bits::CHAINED)
+            | bits::when(dies, bits::DEADLINE)
+            | bits::when(matches!(cas, Cas::Foreign(_)), bits::FOREIGN_CAS);
+        let layout = Layout { bits: fields, ..was };
+        let bytes = self.store.memory.round_up(layout.bytes());
+        let offset = self.append(rewrite.log, bytes, rewrite.deadline)?;
+        let new = self.item(offset);
+        let base = self.page(self.page_of(offset)).base.load(Relaxed);
+        let (sequence, foreign) = match cas {
+            Cas::Own(counter) => ((counter - base) as u32, None),
+            Cas::Foreign(cas) => (0, Some(cas)),
+        };
+        new.write_header(rewrite.access.0, sequence, layout, rewrite.marks);
+        new.write_key(old.key());
+        if fields & bits::FLAGS != 0 {
+            new.set_flags(old.flags());
+        }
+        if fields & bits::DEADLINE != 0 {
+            new.set_deadline(rewrite.deadline);
+        }
+        if let Some(cas) = foreign {
+            new.set_foreign_cas(cas);
+        }
+        let (from, value_bytes) = old.value();
+        // SAFETY: both records have a value of this length; the new one is unseen, and only this
+        // lock's holder may change the old one.
+        unsafe { std::ptr::copy_nonoverlapping(from, new.value().0, value_bytes) }
+        if let Some((bytes, first)) = old.chain() {
+            new.set_chain(bytes, first);
+        }
+        self.inner.stats.bytes += bytes as u64;
+        self.inner.stats.bytes -= old.stride(&self.store.memory) as u64;
+        self.repoint(hash, place, offset);
+        self.kill(place.offset);
+        Ok(offset)
+    }
+
+    /// Counts as a read: last access, fetched, frequency.
+    #[inline]
+    pub fn accessed(&mut self, found: &Found) {
+        self.item(found.place.offset).touch_access(self.now);
+    }
+
+    /// `flush_all`: forgets every item.
+    pub(crate) fn flush(&mut self) {
+        self.drop_index();
+        self.drop_logs();
+        self.cachelet.flush_at.store(0, Relaxed);
+        self.inner.stats.items = 0;
+        self.inner.stats.bytes = 0;
+    }
+}
+
+fn marks(draft: &Draft) -> u8 {
+    bits::when(draft.stale, bits::STALE)
+        | bits::when(draft.win, bits::WIN)
+        | bits::when(draft.binary_key, bits::BINARY_KEY)
+}
+
+/// Flags, deadline and foreign cas, where the layout has them.
+fn fill_fields(item: Item, draft: &Draft) {
+    if draft.flags != 0 {
+        item.set_flags(draft.flags);
+    }
+    if draft.deadline != 0 {
+        item.set_deadline(draft.deadline);
+    }
+    if let Some(cas) = draft.cas {
+        item.set_foreign_cas(cas);
+    }
+}
+
+/// Copies `bytes` bytes of the joined parts, from `skip` on, to memory that nobody sees yet.
+///
+/// # Safety
+/// `target` has room for `bytes`, and the parts have `skip + bytes`.
+unsafe fn write_parts(parts: &[&[u8]], mut skip: usize, mut bytes: usize, mut target: *mut u8) {
+    for part in parts {
+        let here = part.get(skip..).unwrap_or(&[]);
+        skip = skip.saturating_sub(part.len());
+        let taken = here.len().min(bytes);
+        // SAFETY: `taken` bytes remain on both sides.
+        unsafe {
+            std::ptr::copy_nonoverlapping(here.as_ptr(), target, taken);
+            target = target.add(taken);
+        }
+        bytes -= taken;
+    }
+}

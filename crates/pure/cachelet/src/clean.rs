@@ -1,0 +1,111 @@
+//! Cleaning a page: its popular items move on, the others are evicted, and the page is free.
+
+use mbal_model::Key;
+
+use crate::cachelet::Locked;
+use crate::item::{Access, Item, bits};
+use crate::log::{MAIN, temper_of};
+use crate::memory::{Offset, prefetch};
+use crate::policy::{Temper, survives};
+use crate::pool::PageId;
+use crate::shim::Ordering::*;
+
+impl Locked<'_> {
+    /// Cleans the oldest page of this temper; false if no page came free.
+    pub(crate) fn clean_oldest(&mut self, temper: Temper) -> bool {
+        let pages = |locked: &Self| locked.cachelet.log_pages[temper as usize].load(Relaxed);
+        let before = pages(self);
+        match self.oldest_page(temper) {
+            Some(id) => self.clean(id),
+            // An open page whose records were all dead was given back on the way.
+            None => pages(self) < before,
+        }
+    }
+
+    /// Moves what lives in the sparsest page together; false if that is not worth it.
+    pub(crate) fn compact(&mut self) -> bool {
+        let Some(id) = self.sparsest_page() else { return false };
+        self.clean(id)
+    }
+
+    /// Empties a page that is no longer in its log's queue, and gives it back. O(records).
+    /// False if nothing may be evicted and there was no room for what lives in it.
+    pub(crate) fn clean(&mut self, id: PageId) -> bool {
+        let log = self.page(id).log.load(Relaxed) as usize;
+        let temper = temper_of(log);
+        self.cleaning = true;
+        let mut records = std::mem::take(&mut self.inner.records);
+        self.live_records(id, &mut records);
+        for &(hash, _) in &records {
+            if let Some(block) = self.block_of(hash) {
+                prefetch(&raw const block[crate::bucket::home_of(hash)] as *const u8);
+            }
+        }
+        for &(hash, offset) in &records {
+            // Its item may have gone, or moved it, with an earlier record of this page.
+            if !Item::at(&self.store.memory, offset).is_dead() {
+                self.clean_record(hash, offset, temper);
+            }
+        }
+        records.clear();
+        self.inner.records = records;
+        self.cleaning = false;
+        if self.page(id).live_records.load(Relaxed) > 0 {
+            self.seal_page(log, id);
+            return false;
+        }
+        self.give_back(id);
+        true
+    }
+
+    fn live_records(&self, id: PageId, records: &mut Vec<(u64, Offset)>) {
+        let memory = &self.store.memory;
+        let start = (id as usize) << self.store.page_shift;
+        let end = start + self.page(id).fill.load(Relaxed) as usize;
+        let mut at = start;
+        while at < end {
+            let offset = memory.offset(at);
+            let item = Item::at(memory, offset);
+            if !item.is_dead() {
+                let hash = match item.is_chunk() {
+                    true => item.chunk_hash(),
+                    false => Key::new(item.key()).expect("a stored key has a valid length").hash(),
+                };
+                records.push((hash, offset));
+            }
+            at += item.stride(memory);
+        }
+    }
+
+    fn clean_record(&mut self, hash: u64, offset: Offset, temper: Temper) {
+        let record = Item::at(&self.store.memory, offset);
+        let place = match record.is_chunk() {
+            true => self.place_where(hash, |item| self.has_chunk(item, offset)),
+            false => self.place_at(hash, offset),
+        };
+        let place = place.expect("a live record belongs to an item in the index");
+        let item = Item::at(&self.store.memory, place.offset);
+        if item.expired(self.now) {
+            self.count_expired(place.offset);
+            self.unlink(hash, place);
+            return;
+        }
+        let moved =
+            self.survivor(item, temper).map(|access| self.relocate(hash, place, MAIN, access));
+        if !matches!(moved, Some(Ok(()))) && self.store.options().evict {
+            self.evict(hash, place.offset);
+        }
+    }
+
+    fn has_chunk(&self, item: Item, offset: Offset) -> bool {
+        item.bits() & bits::CHAINED != 0 && self.chunks(item).any(|chunk| chunk == offset)
+    }
+
+    fn survivor(&self, item: Item, temper: Temper) -> Option<Access> {
+        let access = Access(item.access());
+        match self.store.options().evict {
+            true => survives(access, item.value_bytes(), temper, self.now),
+            false => Some(access),
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! An item in a page.
+//!
+//! ```text
+//!   0             4             8     9     10       12
+//!   | access      | sequence    | key | bits| value  | [flags] [deadline] [foreign cas] [chain] key value
+//!   | 24 s, 2 f, 1| low 32 bits | len |     | len    |   4        4           8           8
+//! ```
+//!
+//! - `access`: second of the last read or write (24 bits, wraps after 194 days), frequency (2 bits),
+//!   fetched. Readers store it without a lock; such a store may get lost.
+//! - `sequence`: the cachelet's counter at the write, less the page's base; with the generation it is the cas.
+//! - A value that does not fit a page is a chain of chunks; the item then has the value's
+//!   whole length and the first chunk's offset in `chain`, and no value of its own.
+//!
+//! A chunk has the same first 12 bytes with key length 0: its item's hash in place of access and sequence,
+//! then the next chunk's offset and its part of the value.
+
+use mbal_model::Seconds;
+
+use crate::memory::{Memory, Offset};
+use crate::shim::{AtomicU32, Ordering::*};
+
+pub const HEADER_BYTES: usize = 12;
+pub const CHUNK_HEADER_BYTES: usize = 16;
+
+pub mod bits {
+    pub const FLAGS: u8 = 1;
+    pub const DEADLINE: u8 = 2;
+    pub const FOREIGN_CAS: u8 = 4;
+    pub const CHAINED: u8 = 8;
+    pub const STALE: u8 = 16;
+    pub const WIN: u8 = 32;
+    /// The key was sent in base64.
+    pub const BINARY_KEY: u8 = 64;
+    /// No bucket points here any more.
+    pub const DEAD: u8 = 128;
+    /// What decides the item's size, beside the lengths.
+    pub const LAYOUT: u8 = FLAGS | DEADLINE | FOREIGN_CAS | CHAINED;
+
+    pub const fn when(condition: bool, bit: u8) -> u8 {
+        if condition { bit } else { 0 }
+    }
+}
+
+const ACCESS_SECONDS: u32 = (1 << 24) - 1;
+const FREQUENCY_SHIFT: u32 = 24;
+/// Frequency counts to this and stays.
+pub const FREQUENCY_MAX: u32 = 3;
+const FETCHED: u32 = 1 << 26;
+
+/// A record in a page that the caller's epoch or lock protects.
+#[derive(Clone, Copy)]
+pub struct Item(*mut u8);
+
+/// The parts of an item's header that decide its size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    pub bits: u8,
+    pub key_bytes: u8,
+    /// Bytes in the item itself; 0 when chained.
+    pub value_bytes: u16,
+}
+
+impl Layout {
+    #[inline]
+    pub fn new(bits: u8, key_bytes: usize, value_bytes: usize) -> Layout {
+        Layout {
+            bits: bits & bits::LAYOUT,
+            key_bytes: key_bytes as u8,
+            value_bytes: u16::try_from(value_bytes).expect("longer values are chained"),
+        }
+    }
+
+    #[inline(always)]
+    fn key_at(bits: u8) -> usize {
+        HEADER_BYTES
+            + 4 * usize::from(bits & bits::FLAGS != 0)
+            + 4 * usize::from(bits & bits::DEADLINE != 0)
+            + 8 * usize::from(bits & bits::FOREIGN_CAS != 0)
+            + 8 * usize::from(bits & bits::CHAINED != 0)
+    }
+
+    /// Unrounded.
+    #[inline(always)]
+    pub fn bytes(&self) -> usize {
+        Layout::key_at(self.bits) + usize::from(self.key_bytes) + usize::from(self.value_bytes)
+    }
+}
+
+impl Item {
+    #[inline(always)]
+    pub fn at(memory: &Memory, offset: Offset) -> Item {
+        Item(memory.at(offset))
+    }
+
+    /// Where in the memory the record lies, in bytes.
+    #[inline(always)]
+    pub fn position_in(&self, memory: &Memory) -> usize {
+        self.0 as usize - memory.byte(0) as usize
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> &AtomicU32 {
+        // SAFETY: records are 4-aligned and have at least the words that their bits announce; epochs
+        // keep the memory from being reused while anybody holds an Item.
+        unsafe { &*(self.0.add(4 * index) as *const AtomicU32) }
+    }
+
+    #[inline(always)]
+    fn layout_word(&self) -> u32 {
+        self.word(2).load(Relaxed)
+    }
+
+    #[inline(always)]
+    pub fn bits(&self) -> u8 {
+        (self.layout_word() >> 8) as u8
+    }
+
+    pub fn set_bits(&self, bits: u8) {
+        let rest = self.layout_word() & !0xff00;
+        self.word(2).store(rest | u32::from(bits) << 8, Relaxed);
+    }
+
+    #[inline(always)]
+    pub fn layout(&self) -> Layout {
+        let word = self.layout_word();
+        Layout {
+            bits: (word >> 8) as u8 & bits::LAYOUT,
+            key_bytes: word as u8,
+            value_bytes: (word >> 16) as u16,
+        }
+    }
+
+    #[inline(always)]
+    pub fn is_chunk(&self) -> bool {
+        self.layout_word() as u8 == 0
+    }
+
+    /// Rounded up to granules: where the next record of the page begins.
+    #[inline]
+    pub fn stride(&self, memory: &Memory) -> usize {
+        let layout = self.layout();
+        let bytes = match layout.key_bytes {
+            0 => CHUNK_HEADER_BYTES + usize::from(layout.value_bytes),
+            _ => layout.bytes(),
+        };
+        memory.round_up(bytes)
+    }
+
+    #[inline(always)]
+    pub fn key(&self) -> &[u8] {
+        let layout = self.layout();
+        // SAFETY: a published key is never written again, and epochs keep its memory from reuse.
+        unsafe {
+            let at = self.0.add(Layout::key_at(layout.bits));
+            std::slice::from_raw_parts(at, usize::from(layout.key_bytes))
+        }
+    }
+
+    /// The value inside the item: where it begins and its length.
+    #[inline(always)]
+    pub fn value(&self) -> (*mut u8, usize) {
+        let layout = self.layout();
+        let at = Layout::key_at(layout.bits) + usize::from(layout.key_bytes);
+        // SAFETY: inside the record.
+        (unsafe { self.0.add(at) }, usize::from(layout.value_bytes))
+    }
+
+    #[inline(always)]
+    fn field(&self, bits: u8, field: u8) -> Option<&AtomicU32> {
+        // Fields lie in the order of their bits, so a field follows those of the lower bits.
+        (bits & field != 0).then(|| self.word(Layout::key_at(bits & (field - 1)) / 4))
+    }
+
+    #[inline(always)]
+    pub fn flags(&self) -> u32 {
+        self.field(self.bits(), bits::FLAGS).map_or(0, |word| word.load(Relaxed))
+    }
+
+    pub fn set_flags(&self, flags: u32) {
+        self.field(self.bits(), bits::FLAGS).expect("laid out with flags").store(flags, Relaxed);
+    }
+
+    /// 0 is never.
+    #[inline(always)]
+    pub fn deadline(&self) -> Seconds {
+        self.field(self.bits(), bits::DEADLINE).map_or(0, |word| word.load(Relaxed))
+    }
+
+    pub fn set_deadline(&self, deadline: Seconds) {
+        let word = self.field(self.bits(), bits::DEADLINE).expect("laid out with a deadline");
+        word.store(deadline, Relaxed);
+    }
+
+    #[inline(always)]
+    pub fn expired(&self, now: Seconds) -> bool {
+        let deadline = self.deadline();
+        deadline != 0 && deadline <= now
+    }
+
+    fn pair(&self, field: u8) -> Option<(&AtomicU32, &AtomicU32)> {
+        let bits = self.bits();
+        let first = Layout::key_at(bits & (field - 1)) / 4;
+        (bits & field != 0).then(|| (self.word(first), self.word(first + 1)))
+    }
+
+    pub fn foreign_cas(&self) -> Option<u64> {
+        let (low, high) = self.pair(bits::FOREIGN_CAS)?;
+        Some(u64::from(low.load(Relaxed)) | u64::from(high.load(Relaxed)) << 32)
+    }
+
+    pub fn set_foreign_cas(&self, cas: u64) {
+        let (low, high) = self.pair(bits::FOREIGN_CAS).expect("laid out with a foreign cas");
+        low.store(cas as u32, Relaxed);
+        high.store((cas >> 32) as u32, Relaxed);
+    }
+
+    /// Whole length and first chunk of a chained value.
+    pub fn chain(&self) -> Option<(u32, Offset)> {
+        let (bytes, first) = self.pair(bits::CHAINED)?;
+        Some((bytes.load(Relaxed), first.load(Acquire)))
+    }
+
+    pub fn set_chain(&self, bytes: u32, first: Offset) {
+        let (total, head) = self.pair(bits::CHAINED).expect("laid out as chained");
+        total.store(bytes, Relaxed);
+        head.store(first, Release);
+    }
+
+    #[inline(always)]
+    pub fn value_bytes(&self) -> u32 {
+        self.chain().map_or(u32::from(self.layout().value_bytes), |(bytes, _)| bytes)
+    }
+
+    #[inline(always)]
+    pub fn sequence(&self) -> u32 {
+        self.word(1).load(Relaxed)
+    }
+
+    pub fn set_sequence(&self, sequence: u32) {
+        self.word(1).store(sequence, Relaxed);
+    }
+
+    #[inline(always)]
+    pub fn access(&self) -> u32 {
+        self.word(0).load(Relaxed)
+    }
+
+    pub fn set_access(&self, access: u32) {
+        self.word(0).store(access, Relaxed);
+    }
+
+    /// A read at `now`. Stores only what changes, so that a hot item's line stays shared.
+    #[inline(always)]
+    pub fn touch_access(&self, now: Seconds) {
+        let before = self.access();
+        let after = Access(before).read_at(now).0;
+        if after != before {
+            self.set_access(after);
+        }
+    }
+
+    /// Writes the header of a record that nobody can see yet.
+    pub fn write_header(&self, access: u32, sequence: u32, layout: Layout, marks: u8) {
+        self.set_access(access);
+        self.set_sequence(sequence);
+        let bits = layout.bits | marks;
+        let word = u32::from(layout.key_bytes)
+            | u32::from(bits) << 8
+            | u32::from(layout.value_bytes) << 16;
+        self.word(2).store(word, Relaxed);
+    }
+
+    /// Writes the key of a record that nobody can see yet.
+    pub fn write_key(&self, key: &[u8]) {
+        let at = Layout::key_at(self.bits());
+        // SAFETY: inside the record, which is unpublished.
+        unsafe { std::ptr::copy_nonoverlapping(key.as_ptr(), self.0.add(at), key.len()) }
+    }
+
+    /// Makes this unpublished record a chunk of the item with `hash`.
+    pub fn write_chunk(&self, hash: u64, next: Offset, bytes: usize) {
+        let layout = Layout { bits: 0, key_bytes: 0, value_bytes: bytes as u16 };
+        self.write_header(hash as u32, (hash >> 32) as u32, layout, 0);
+        self.set_next_chunk(next);
+    }
+
+    pub fn chunk_hash(&self) -> u64 {
+        u64::from(self.access()) | u64::from(self.sequence()) << 32
+    }
+
+    pub fn next_chunk(&self) -> Offset {
+        self.word(3).load(Acquire)
+    }
+
+    pub fn set_next_chunk(&self, next: Offset) {
+        self.word(3).store(next, Release);
+    }
+
+    /// A chunk's part of the value: where it begins and its length.
+    pub fn chunk_value(&self) -> (*mut u8, usize) {
+        let bytes = usize::from(self.layout().value_bytes);
+        // SAFETY: inside the record.
+        (unsafe { self.0.add(CHUNK_HEADER_BYTES) }, bytes)
+    }
+
+    pub fn kill(&self) {
+        self.set_bits(self.bits() | bits::DEAD);
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.bits() & bits::DEAD != 0
+    }
+}
+
+/// The access word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access(pub u32);
+
+impl Access {
+    pub fn new(now: Seconds, frequency: u32, fetched: bool) -> Access {
+        let fetched = if fetched { FETCHED } else { 0 };
+        Access(now & ACCESS_SECONDS | frequency.min(FREQUENCY_MAX) << FREQUENCY_SHIFT | fetched)
+    }
+
+    /// The latest second up to `now` that the 24 bits can mean.
+    pub fn last(&self, now: Seconds) -> Seconds {
+        now - (now.wrapping_sub(self.0) & ACCESS_SECONDS).min(now)
+    }
+
+    #[inline(always)]
+    pub fn frequency(&self) -> u32 {
+        self.0 >> FREQUENCY_SHIFT & FREQUENCY_MAX
+    }
+
+    #[inline(always)]
+    pub fn fetched(&self) -> bool {
+        self.0 & FETCHED != 0
+    }
+
+    #[inline(always)]
+    fn read_at(self, now: Seconds) -> Access {
+        Access::new(now, self.frequency() + 1, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_access_survives_the_wrap_of_its_24_bits() {
+        for (written, now) in
+            [(5, 5), (5, 400), ((1 << 24) - 1, (1 << 24) + 3), (70_000_000, 70_000_009)]
+        {
+            assert_eq!(Access::new(written, 0, false).last(now), written);
+        }
+    }
+
+    #[test]
+    fn frequency_stops_at_three() {
+        let mut access = Access::new(9, 0, false);
+        assert!(!access.fetched());
+        for expected in [1, 2, 3, 3] {
+            access = access.read_at(10);
+            assert_eq!((access.frequency(), access.fetched()), (expected, true));
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Pages as logs: records of mixed sizes are appended, whole pages are taken and given back.
+
+use std::collections::VecDeque;
+
+use mbal_model::Seconds;
+
+use crate::cachelet::Locked;
+use crate::item::Item;
+use crate::memory::Offset;
+use crate::policy::Temper;
+use crate::pool::{Page, PageId};
+use crate::shim::Ordering::*;
+use crate::types::Full;
+
+/// Upper ends of the classes of remaining time, in seconds, for items with a deadline: items that die
+/// together lie together, so that whole pages expire.
+const TTL_CLASSES: [Seconds; 8] = [16, 64, 256, 1024, 4096, 16_384, 65_536, Seconds::MAX];
+
+/// Main log, new log without deadline, new logs by class of remaining time.
+pub const LOGS: usize = 2 + TTL_CLASSES.len();
+pub const MAIN: usize = 0;
+const NEW: usize = 1;
+
+/// Without eviction a cachelet is compacted once one byte of so many in its logs is dead.
+const COMPACT_DEAD_PART: u64 = 8;
+
+/// Pages that only cleaning may take.
+const CLEANING_PAGES: u32 = 2;
+
+/// How far a page's base lies below the counter when it opens: older items that are moved into
+/// it stay expressible in 32 bits.
+const BASE_MARGIN: u64 = 1 << 31;
+
+#[derive(Default)]
+pub struct Log {
+    open: Option<PageId>,
+    /// In the order of sealing. An entry is stale if the page's `sealed` differs.
+    pub sealed: VecDeque<(u64, PageId)>,
+}
+
+pub fn temper_of(log: usize) -> Temper {
+    if log == MAIN { Temper::Main } else { Temper::New }
+}
+
+impl<'a> Locked<'a> {
+    pub(crate) fn page(&self, id: PageId) -> &'a Page {
+        &self.store.pages[id as usize]
+    }
+
+    #[inline]
+    pub(crate) fn page_of(&self, offset: Offset) -> PageId {
+        (self.store.memory.position(offset) >> self.store.page_shift) as PageId
+    }
+
+    /// The log for an item that a client writes.
+    pub(crate) fn log_for(&self, deadline: Seconds) -> usize {
+        if deadline == 0 || self.store.ttl_classes == 0 {
+            return NEW;
+        }
+        let remaining = deadline.saturating_sub(self.now);
+        let class =
+            TTL_CLASSES.iter().position(|&end| remaining <= end).expect("the last has no end");
+        NEW + 1 + class * self.store.ttl_classes / TTL_CLASSES.len()
+    }
+
+    /// Bytes that `log` can take without another page.
+    pub(crate) fn room(&self, log: usize) -> usize {
+        let open = self.inner.logs[log].open;
+        open.map_or(0, |id| self.store.page_bytes - self.page(id).fill.load(Relaxed) as usize)
+    }
+
+    /// Room for a record of `bytes`, already rounded up; the caller writes a whole header there before
+    /// anything else happens to this cachelet.
+    pub(crate) fn append(
+        &mut self,
+        log: usize,
+        bytes: usize,
+        deadline: Seconds,
+    ) -> Result<Offset, Full> {
+        debug_assert!(bytes <= self.store.page_bytes);
+        let counter = self.inner.counter;
+        let fits = self.inner.logs[log].open.filter(|&id| {
+            let page = self.page(id);
+            page.fill.load(Relaxed) as usize + bytes <= self.store.page_bytes
+                && counter - page.base.load(Relaxed) < u64::from(u32::MAX)
+        });
+        let id = match fits {
+            Some(id) => id,
+            None => self.open_page(log)?,
+        };
+        let page = self.page(id);
+        let fill = page.fill.load(Relaxed);
+        page.fill.store(fill + bytes as u32, Relaxed);
+        page.live_records.store(page.live_records.load(Relaxed) + 1, Relaxed);
+        page.live_bytes.store(page.live_bytes.load(Relaxed) + bytes as u32, Relaxed);
+        self.outlive(id, deadline);
+        let position = ((id as usize) << self.store.page_shift) + fill as usize;
+        Ok(self.store.memory.offset(position))
+    }
+
+    /// Notes that page `id` has an item that dies at `deadline`.
+    pub(crate) fn outlive(&self, id: PageId, deadline: Seconds) {
+        let deadline = if deadline == 0 { Seconds::MAX } else { deadline };
+        let page = self.page(id);
+        page.latest.store(page.latest.load(Relaxed).max(deadline), Relaxed);
+    }
+
+    fn open_page(&mut self, log: usize) -> Result<PageId, Full> {
+        // Taken before sealing: a full memory leaves the open page as it is.
+        let id = self.take_page().ok_or(Full::OutOfMemory)?;
+        self.seal(log);
+        let base = self.inner.counter.saturating_sub(BASE_MARGIN);
+        let page = self.page(id);
+        page.base.store(base, Relaxed);
+        page.fill.store(0, Relaxed);
+        page.live_records.store(0, Relaxed);
+        page.live_bytes.store(0, Relaxed);
+        page.latest.store(0, Relaxed);
+        page.log.store(log as u32, Relaxed);
+        self.inner.logs[log].open = Some(id);
+        self.count_pages(log, 1);
+        Ok(id)
+    }
+
+    pub(crate) fn take_page(&self) -> Option<PageId> {
+        let spare = if self.cleaning { 0 } else { CLEANING_PAGES };
+        if self.store.pool.available(self.pool) <= spare {
+            return None;
+        }
+        self.store.pool.take(self.pool, &self.store.epochs)
+    }
+
+    fn release_page(&self, id: PageId) {
+        self.page(id).sealed.store(0, Relaxed);
+        self.store.pool.release(self.pool, id, &self.store.epochs);
+    }
+
+    /// Closes the open page of `log`, if there is one.
+    pub(crate) fn seal(&mut self, log: usize) {
+        let Some(id) = self.inner.logs[log].open.take() else { return };
+        if self.page(id).live_records.load(Relaxed) == 0 {
+            self.give_back(id);
+            return;
+        }
+        self.seal_page(log, id);
+    }
+
+    pub(crate) fn seal_page(&mut self, log: usize, id: PageId) {
+        let order = self.store.seals.fetch_add(1, Relaxed) + 1;
+        self.page(id).sealed.store(order, Relaxed);
+        self.inner.logs[log].sealed.push_back((order, id));
+        self.publish_oldest();
+    }
+
+    /// Takes the page that was sealed first among the logs of this temper; it is no longer sealed.
+    /// Where none is sealed the fullest open page is.
+    pub(crate) fn oldest_page(&mut self, temper: Temper) -> Option<PageId> {
+        if self.oldest_log(temper).is_none() {
+            let of_temper = |&log: &usize| temper_of(log) == temper;
+            let fullest = (0..LOGS).filter(of_temper).max_by_key(|&log| self.open_fill(log))?;
+            self.seal(fullest);
+        }
+        let (_, log) = self.oldest_log(temper)?;
+        let (_, id) = self.inner.logs[log].sealed.pop_front().expect("its front was looked at");
+        self.page(id).sealed.store(0, Relaxed);
+        self.publish_oldest();
+        Some(id)
+    }
+
+    /// Takes a sealed page whose items are all past their deadline.
+    pub(crate) fn expired_page(&mut self) -> Option<PageId> {
+        for log in NEW + 1..LOGS {
+            self.drop_stale(log);
+            let Some(&(_, id)) = self.inner.logs[log].sealed.front() else { continue };
+            if self.page(id).latest.load(Relaxed) <= self.now {
+                self.inner.logs[log].sealed.pop_front();
+                self.page(id).sealed.store(0, Relaxed);
+                self.publish_oldest();
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Takes the sealed page with the fewest live bytes, where the logs are worth compacting. O(pages).
+    pub(crate) fn sparsest_page(&mut self) -> Option<PageId> {
+        let [main, new] = &self.cachelet.log_pages;
+        let log_bytes =
+            u64::from(main.load(Relaxed) + new.load(Relaxed)) * self.store.page_bytes as u64;
+        if self.inner.dead_bytes * COMPACT_DEAD_PART < log_bytes {
+            return None;
+        }
+        let sealed = self.inner.logs.iter().flat_map(|log| &log.sealed);
+        let live = sealed.filter(|&&(order, id)| self.page(id).sealed.load(Relaxed) == order);
+        let (_, id) = *live.min_by_key(|&&(_, id)| self.page(id).live_bytes.load(Relaxed))?;
+        self.page(id).sealed.store(0, Relaxed);
+        self.publish_oldest();
+        Some(id)
+    }
+
+    fn open_fill(&self, log: usize) -> u32 {
+        self.inner.logs[log].open.map_or(0, |id| self.page(id).fill.load(Relaxed))
+    }
+
+    fn drop_stale(&mut self, log: usize) {
+        while let Some(&(order, id)) = self.inner.logs[log].sealed.front() {
+            if self.page(id).sealed.load(Relaxed) == order {
+                break;
+            }
+            self.inner.logs[log].sealed.pop_front();
+        }
+    }
+
+    fn oldest_log(&mut self, temper: Temper) -> Option<(u64, usize)> {
+        let of_temper = (0..LOGS).filter(|&log| temper_of(log) == temper);
+        let mut oldest = None;
+        for log in of_temper {
+            self.drop_stale(log);
+            if let Some(&(order, _)) = self.inner.logs[log].sealed.front() {
+                oldest = oldest.into_iter().chain([(order, log)]).min();
+            }
+        }
+        oldest
+    }
+
+    /// Tells those who look for a victim how old this cachelet's oldest pages are.
+    pub(crate) fn publish_oldest(&mut self) {
+        for temper in [Temper::Main, Temper::New] {
+            let oldest = self.oldest_log(temper).map_or(u64::MAX, |(order, _)| order);
+            self.cachelet.oldest[temper as usize].store(oldest, Relaxed);
+        }
+    }
+
+    pub(crate) fn count_pages(&self, log: usize, change: i32) {
+        let count = &self.cachelet.log_pages[temper_of(log) as usize];
+        count.store(count.load(Relaxed).wrapping_add_signed(change), Relaxed);
+    }
+
+    /// A record that nothing points to any more. Its page is given back with its last one.
+    pub(crate) fn kill(&mut self, offset: Offset) {
+        let item = Item::at(&self.store.memory, offset);
+        item.kill();
+        let bytes = item.stride(&self.store.memory) as u32;
+        let id = self.page_of(offset);
+        let page = self.page(id);
+        let live = page.live_records.load(Relaxed) - 1;
+        page.live_records.store(live, Relaxed);
+        page.live_bytes.store(page.live_bytes.load(Relaxed) - bytes, Relaxed);
+        self.inner.dead_bytes += u64::from(bytes);
+        if live == 0 && page.sealed.load(Relaxed) != 0 {
+            self.give_back(id);
+        }
+    }
+
+    /// Gives back a page of a log without live records.
+    pub(crate) fn give_back(&mut self, id: PageId) {
+        self.inner.dead_bytes -= u64::from(self.page(id).fill.load(Relaxed));
+        let log = self.page(id).log.load(Relaxed) as usize;
+        self.count_pages(log, -1);
+        self.release_page(id);
+        self.publish_oldest();
+    }
+
+    /// Gives back all pages of all logs at once: what they hold is gone already.
+    pub(crate) fn drop_logs(&mut self) {
+        for log in 0..LOGS {
+            let Log { open, sealed } = std::mem::take(&mut self.inner.logs[log]);
+            let sealed = sealed
+                .into_iter()
+                .filter(|&(order, id)| self.page(id).sealed.load(Relaxed) == order);
+            let pages: Vec<PageId> = sealed.map(|(_, id)| id).chain(open).collect();
+            self.count_pages(log, -(pages.len() as i32));
+            pages.into_iter().for_each(|id| self.release_page(id));
+        }
+        self.inner.dead_bytes = 0;
+        self.publish_oldest();
+    }
+}

@@ -1,0 +1,118 @@
+//! The bytes that items and indexes live in: one range for the life of the server.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// A place in the memory, in granules; 0 is nowhere.
+pub type Offset = u32;
+
+/// Smallest granule: items begin at multiples of 4 bytes, which their header's words need.
+const GRANULE_SHIFT_MIN: u32 = 2;
+
+/// A range of memory, addressed by 32-bit offsets in granules of 4 bytes (up to 16 GiB), 8 (up to
+/// 32 GiB) and so on: the offset stays small, so that ten fit into a bucket beside their tags.
+pub struct Memory {
+    base: NonNull<u8>,
+    bytes: usize,
+    shift: u32,
+    owned: Option<Layout>,
+}
+
+// SAFETY: who may touch which bytes when is the business of `sync`; the range itself never moves.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// From the allocator, zeroed and so untouched until it is used.
+    pub fn heap(bytes: usize) -> Memory {
+        let layout =
+            Layout::from_size_align(bytes.max(4096), 4096).expect("a size that -m may have");
+        // SAFETY: the layout's size is not zero.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) });
+        let base = base.unwrap_or_else(|| handle_alloc_error(layout));
+        Memory { base, bytes, shift: granule_shift(bytes), owned: Some(layout) }
+    }
+
+    /// A range that the caller mapped.
+    ///
+    /// # Safety
+    /// `base..base + bytes` is readable and writable, aligned to 4096, used by nobody else, and stays
+    /// mapped for as long as the process lives.
+    pub unsafe fn mapped(base: NonNull<u8>, bytes: usize) -> Memory {
+        Memory { base, bytes, shift: granule_shift(bytes), owned: None }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// `bytes` rounded up to whole granules.
+    #[inline(always)]
+    pub fn round_up(&self, bytes: usize) -> usize {
+        let mask = (1usize << self.shift) - 1;
+        (bytes + mask) & !mask
+    }
+
+    #[inline(always)]
+    pub fn at(&self, offset: Offset) -> *mut u8 {
+        self.byte((offset as usize) << self.shift)
+    }
+
+    #[inline(always)]
+    pub fn byte(&self, position: usize) -> *mut u8 {
+        debug_assert!(position < self.bytes);
+        // SAFETY: positions come from pages, which lie inside the range.
+        unsafe { self.base.as_ptr().add(position) }
+    }
+
+    #[inline(always)]
+    pub fn position(&self, offset: Offset) -> usize {
+        (offset as usize) << self.shift
+    }
+
+    #[inline(always)]
+    pub fn offset(&self, position: usize) -> Offset {
+        (position >> self.shift) as Offset
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(layout) = self.owned {
+            // SAFETY: allocated with this very layout.
+            unsafe { dealloc(self.base.as_ptr(), layout) }
+        }
+    }
+}
+
+fn granule_shift(bytes: usize) -> u32 {
+    let mut shift = GRANULE_SHIFT_MIN;
+    while bytes >> shift > u32::MAX as usize {
+        shift += 1;
+    }
+    shift
+}
+
+/// Asks for a cache line; never faults.
+#[inline(always)]
+pub fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing that the program can see.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address as *const i8);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::granule_shift;
+
+    #[test]
+    fn granules_grow_with_the_memory() {
+        assert_eq!([1 << 20, (16 << 30) - 4, 17 << 30, 33 << 30].map(granule_shift), [2, 2, 3, 4]);
+    }
+}

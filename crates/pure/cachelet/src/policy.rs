@@ -1,0 +1,67 @@
+//! What to evict: the one file to change.
+//!
+//! Pages are evicted in the order in which they were filled, across all cachelets of a worker.
+//! Items written by clients go to *new* logs; when their page comes up, those that were read
+//! meanwhile move on to *main* logs, the rest is evicted. A main page's items get another round for
+//! each time they were read, up to three. So one scan over cold keys passes through the new
+//! pages and leaves the main ones alone (the idea of S3-FIFO, by pages).
+
+use crate::item::Access;
+
+/// The two kinds of logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Temper {
+    Main,
+    New,
+}
+
+/// Share of the pages that new logs may hold before their oldest page goes first.
+const NEW_SHARE_PERCENT: u64 = 10;
+
+/// Which kind of page to clean, by how many a worker has of each.
+pub fn next_victim(new_pages: u64, main_pages: u64) -> Temper {
+    if main_pages == 0 || new_pages * 100 > (new_pages + main_pages) * NEW_SHARE_PERCENT {
+        Temper::New
+    } else {
+        Temper::Main
+    }
+}
+
+/// Moving a longer value would hold its cachelet for too long; it gets one round.
+const MOVED_BYTES_MAX: u32 = 4 << 20;
+
+/// The access word with which an item of a page being cleaned goes on to a main log, if it does.
+pub fn survives(access: Access, value_bytes: u32, temper: Temper, now: u32) -> Option<Access> {
+    let frequency = access.frequency();
+    if frequency == 0 || value_bytes > MOVED_BYTES_MAX {
+        return None;
+    }
+    let kept = match temper {
+        Temper::New => 0,
+        Temper::Main => frequency - 1,
+    };
+    Some(Access::new(access.last(now), kept, access.fetched()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_pages_go_first_until_they_are_a_tenth() {
+        let victims =
+            [(1, 0), (11, 89), (10, 90), (0, 5)].map(|(new, main)| next_victim(new, main));
+        assert_eq!(victims, [Temper::New, Temper::New, Temper::Main, Temper::Main]);
+    }
+
+    #[test]
+    fn an_item_never_read_is_evicted_and_a_popular_one_gets_three_rounds() {
+        assert_eq!(survives(Access::new(7, 0, false), 9, Temper::New, 9), None);
+        let mut access = Access::new(7, 3, true);
+        let mut rounds = 0;
+        while let Some(next) = survives(access, 9, Temper::Main, 9) {
+            (access, rounds) = (next, rounds + 1);
+        }
+        assert_eq!(rounds, 3);
+    }
+}

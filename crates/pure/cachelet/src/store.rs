@@ -1,0 +1,412 @@
+//! All cachelets of one server, shared by its workers.
+
+use mbal_model::{Key, Seconds, WorkerId};
+
+use crate::bucket::{BLOCK_BYTES, home_of, tag_of};
+use crate::cachelet::{Cachelet, Locked};
+use crate::index::{MOVED, block, look_up};
+use crate::item::Item;
+use crate::log::LOGS;
+use crate::memory::{Memory, prefetch};
+use crate::policy::{Temper, next_victim};
+use crate::pool::{Page, Pool};
+use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::{Epochs, pause};
+use crate::types::{Options, StoreStats};
+use crate::view::View;
+
+/// Pages are this part of a cachelet's share of the memory, within bounds.
+const PAGES_PER_CACHELET: usize = 128;
+const PAGE_BYTES_MIN: usize = BLOCK_BYTES;
+const PAGE_BYTES_MAX: usize = 64 << 10;
+
+/// Longer items are chained, so that less than this part of a page is lost at its end.
+const INLINE_PER_PAGE: usize = 8;
+
+/// Memory that is kept free ahead of writes, for each worker.
+const RESERVE_BYTES: usize = 256 << 10;
+
+/// A cachelet can be split in two this often.
+const SPLITS_MAX: u32 = 4;
+const PREFIX_BITS_MAX: u32 = 16;
+
+/// Every so many evictions the oldest page of the whole server goes, whoever owns it: so memory
+/// flows to the workers whose items live shortest.
+const TRADE_EVERY: u32 = 8;
+
+/// Tries before a writer that finds no memory is told so; each waits for the other workers' batches.
+const RESERVE_TRIES: u32 = 10_000;
+
+pub struct Store {
+    options: Options,
+    pub(crate) memory: Memory,
+    pub(crate) page_bytes: usize,
+    pub(crate) page_shift: u32,
+    pub(crate) inline_bytes_max: usize,
+    /// Logs by remaining time that this memory has room for.
+    pub(crate) ttl_classes: usize,
+    pub(crate) pages: Box<[Page]>,
+    pub(crate) pool: Pool,
+    pub(crate) epochs: Epochs,
+    /// Pages sealed so far, by anybody.
+    pub(crate) seals: AtomicU64,
+    pub(crate) cachelets: Box<[Cachelet]>,
+    /// Cachelets that exist; the rest waits for splits.
+    pub(crate) in_use: AtomicU32,
+    /// From a prefix of the hash to the cachelet.
+    pub(crate) routes: Box<[AtomicU32]>,
+    route_shift: u32,
+    evictions: AtomicU32,
+    /// The second in which each worker last found no expired page.
+    looked_for_expired: Box<[AtomicU32]>,
+}
+
+impl Store {
+    /// A store in memory from the allocator.
+    pub fn new(options: Options) -> Store {
+        let memory = Memory::heap(options.memory_bytes);
+        Store::with_memory(options, memory)
+    }
+
+    /// # Panics
+    /// If the number of cachelets is not a power of two up to 65,536, or workers are none.
+    pub fn with_memory(options: Options, memory: Memory) -> Store {
+        assert!(options.cachelets.is_power_of_two() && options.cachelets <= 1 << PREFIX_BITS_MAX);
+        assert!(options.workers > 0, "a store belongs to workers");
+        let bits = options.cachelets.trailing_zeros();
+        let share = memory.bytes() / options.cachelets;
+        let page_bytes = (share / PAGES_PER_CACHELET).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
+        let page_bytes = 1usize << page_bytes.ilog2();
+        let pages = (memory.bytes() / page_bytes) as u32;
+        let chunk = (pages / (16 * options.workers as u32)).clamp(1, (1 << 20) / page_bytes as u32);
+        let route_bits = (bits + SPLITS_MAX).min(PREFIX_BITS_MAX);
+        let each = 1usize << (route_bits - bits);
+        let capacity = (2 * options.cachelets).min(1 << PREFIX_BITS_MAX);
+        let cachelet = |id: usize| {
+            let owner = id * options.workers / options.cachelets % options.workers;
+            Cachelet::new(bits, owner as u32, options.generation)
+        };
+        Store {
+            page_bytes,
+            page_shift: page_bytes.trailing_zeros(),
+            inline_bytes_max: page_bytes / INLINE_PER_PAGE,
+            ttl_classes: (share / page_bytes / 16).min(LOGS - 2),
+            pages: (0..pages).map(|_| Page::default()).collect(),
+            pool: Pool::new(pages, options.workers, chunk),
+            epochs: Epochs::new(options.workers),
+            seals: AtomicU64::new(0),
+            cachelets: (0..capacity).map(cachelet).collect(),
+            in_use: AtomicU32::new(options.cachelets as u32),
+            routes: (0..each << bits).map(|i| AtomicU32::new((i / each) as u32)).collect(),
+            route_shift: 64 - route_bits,
+            evictions: AtomicU32::new(0),
+            looked_for_expired: (0..options.workers).map(|_| AtomicU32::new(0)).collect(),
+            options,
+            memory,
+        }
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Cachelets in use; their ids are below this.
+    pub fn cachelets(&self) -> usize {
+        self.in_use.load(Acquire) as usize
+    }
+
+    /// Index of the cachelet that serves `hash`.
+    #[inline(always)]
+    pub fn cachelet_of(&self, hash: u64) -> usize {
+        self.routes[(hash >> self.route_shift) as usize].load(Relaxed) as usize
+    }
+
+    /// The worker that owns a cachelet.
+    #[inline]
+    pub fn owner(&self, cachelet: usize) -> WorkerId {
+        WorkerId(self.cachelets[cachelet].owner() as u16)
+    }
+
+    /// Gives a cachelet to another worker: one store. Its pages go along.
+    pub fn set_owner(&self, cachelet: usize, worker: WorkerId) {
+        let cachelet = &self.cachelets[cachelet];
+        let _writer = cachelet.inner.lock();
+        cachelet.set_owner(usize::from(worker.0));
+    }
+
+    #[inline(always)]
+    pub(crate) fn page_of(&self, item: &Item) -> usize {
+        item.position_in(&self.memory) >> self.page_shift
+    }
+
+    /// Asks for the cache line of the key's index bucket, ahead of `read` or `lock`.
+    #[inline]
+    pub fn prefetch_bucket(&self, hash: u64) {
+        let cachelet = &self.cachelets[self.cachelet_of(hash)];
+        if let Some(id) = self.block_id(cachelet, hash).filter(|&id| id != MOVED) {
+            prefetch(&raw const block(&self.memory, id)[home_of(hash)] as *const u8);
+        }
+    }
+
+    /// Asks for the item's cache lines; the bucket should have arrived.
+    #[inline]
+    pub fn prefetch_item(&self, hash: u64) {
+        let cachelet = &self.cachelets[self.cachelet_of(hash)];
+        if let Some(id) = self.block_id(cachelet, hash).filter(|&id| id != MOVED) {
+            let bucket = &block(&self.memory, id)[home_of(hash)];
+            if let Some((_, offset)) = bucket.find(tag_of(hash), |_| true) {
+                let at = self.memory.at(offset);
+                prefetch(at);
+                prefetch(at.wrapping_add(64));
+            }
+        }
+    }
+
+    /// Must be called by worker `worker` before a batch of operations, and `leave` after it:
+    /// between them memory that the worker may be looking at is not reused.
+    #[inline]
+    pub fn enter(&self, worker: WorkerId) {
+        self.epochs.enter(usize::from(worker.0));
+    }
+
+    /// See [`Store::enter`].
+    #[inline]
+    pub fn leave(&self, worker: WorkerId) {
+        self.epochs.leave(usize::from(worker.0));
+    }
+
+    #[inline(always)]
+    fn block_id(&self, cachelet: &Cachelet, hash: u64) -> Option<u32> {
+        // SAFETY: a directory is freed only after every worker left the epoch in which it was replaced.
+        let dir = unsafe { &*cachelet.dir.load(Acquire) };
+        let id = dir.entries[dir.index(hash, cachelet.prefix_bits)].load(Acquire);
+        (id != 0).then_some(id)
+    }
+
+    /// Shows the live item of `key` to `show`, and counts as an access if `access`. Between
+    /// [`Store::enter`] and [`Store::leave`].
+    ///
+    /// Optimistic: `show` may be called again when a writer came in between, with `out` cut back
+    /// to its length before, so it must have no other effect. `None` is a miss.
+    #[inline]
+    pub fn read<R>(
+        &self,
+        key: &Key,
+        now: Seconds,
+        access: bool,
+        out: &mut Vec<u8>,
+        mut show: impl FnMut(&View, &mut Vec<u8>) -> R,
+    ) -> Option<R> {
+        let length = out.len();
+        let mut spins = 0;
+        let mut cachelet = &self.cachelets[self.cachelet_of(key.hash())];
+        loop {
+            let flush_at = cachelet.flush_at.load(Relaxed);
+            if flush_at != 0 && flush_at <= now {
+                drop(self.lock(key.hash(), now));
+            }
+            let id = self.block_id(cachelet, key.hash())?;
+            if id == MOVED {
+                cachelet = self.child(cachelet);
+                continue;
+            }
+            let block = block(&self.memory, id);
+            let version = &block[home_of(key.hash())].version;
+            let Some(seen) = version.begin() else {
+                pause(&mut spins);
+                cachelet = &self.cachelets[self.cachelet_of(key.hash())];
+                continue;
+            };
+            let item = look_up(&self.memory, block, key)
+                .map(|place| Item::at(&self.memory, place.offset))
+                .filter(|item| !item.expired(now));
+            let shown = item.map(|item| (item, show(&View::new(self, cachelet, item, now), out)));
+            if version.unchanged(seen) {
+                let (item, shown) = shown?;
+                if access {
+                    item.touch_access(now);
+                }
+                return Some(shown);
+            }
+            out.truncate(length);
+            pause(&mut spins);
+        }
+    }
+
+    fn child(&self, cachelet: &Cachelet) -> &Cachelet {
+        let child = cachelet.child.load(Acquire);
+        &self.cachelets[child.checked_sub(1).expect("a moved slice has a child to go to") as usize]
+    }
+
+    /// Takes the writer lock of the cachelet that serves `hash`. Between [`Store::enter`] and
+    /// [`Store::leave`].
+    #[inline]
+    pub fn lock(&self, hash: u64, now: Seconds) -> Locked<'_> {
+        let mut cachelet = &self.cachelets[self.cachelet_of(hash)];
+        loop {
+            let locked = self.lock_cachelet(cachelet, now);
+            if self.block_id(cachelet, hash) != Some(MOVED) {
+                return locked;
+            }
+            cachelet = self.child(cachelet);
+        }
+    }
+
+    pub(crate) fn lock_cachelet<'a>(&'a self, cachelet: &'a Cachelet, now: Seconds) -> Locked<'a> {
+        let inner = cachelet.inner.lock();
+        let pool = cachelet.owner();
+        let mut locked = Locked { store: self, cachelet, inner, now, pool, cleaning: false };
+        let flush_at = cachelet.flush_at.load(Relaxed);
+        if flush_at != 0 && flush_at <= now {
+            locked.flush();
+        }
+        locked
+    }
+
+    /// `flush_all`: everything stored before second `at` dies then; at once if `at` ≤ `now`.
+    pub fn flush(&self, at: Seconds, now: Seconds) {
+        for cachelet in &self.cachelets[..self.cachelets()] {
+            let mut locked = self.lock_cachelet(cachelet, now);
+            if at <= now {
+                locked.flush();
+            } else {
+                locked.cachelet.flush_at.store(at, Relaxed);
+            }
+        }
+    }
+
+    fn reserve_pages(&self) -> u32 {
+        let share = self.pool.pages() / self.options.workers as u32;
+        ((RESERVE_BYTES / self.page_bytes) as u32 + 2).min(share / 16).max(2)
+    }
+
+    /// Sees to it that an item of about `bytes` can be stored under `hash`, by eviction if need be.
+    /// Called by worker `worker` before it takes the lock, holding nothing found before.
+    ///
+    /// Cheap while memory is kept free ahead; otherwise it cleans pages, and waits, out of its own
+    /// epoch, for the batches of other workers.
+    #[inline]
+    pub fn reserve(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) {
+        let owner = self.cachelets[self.cachelet_of(hash)].owner();
+        // Two for the open page and the index; a page's end may be lost with every piece.
+        let pages = (bytes + bytes / INLINE_PER_PAGE) / self.page_bytes + 2;
+        if self.pool.available(owner) as usize <= pages {
+            self.make_room(worker, owner, pages as u32, now);
+        }
+    }
+
+    #[cold]
+    fn make_room(&self, worker: WorkerId, owner: usize, pages: u32, now: Seconds) {
+        let mut spins = 0;
+        self.leave(worker);
+        self.pool.collect(owner, self.reserve_pages(), &self.epochs);
+        for _ in 0..RESERVE_TRIES {
+            let waiting = self.pool.reap(owner, &self.epochs);
+            if self.pool.available(owner) > pages {
+                break;
+            }
+            if waiting < pages + self.reserve_pages() {
+                if !self.clean_one(owner, now) && waiting == 0 {
+                    self.pool.collect(owner, 0, &self.epochs);
+                    break;
+                }
+            } else {
+                pause(&mut spins);
+            }
+        }
+        self.enter(worker);
+    }
+
+    /// Cleans one page of a cachelet of `worker`, or of another; false if there is none to clean.
+    fn clean_one(&self, worker: usize, now: Seconds) -> bool {
+        if !self.options.evict {
+            let mut cachelets = self.cachelets[..self.cachelets()].iter();
+            return cachelets.any(|cachelet| self.lock_cachelet(cachelet, now).compact());
+        }
+        let turn = self.evictions.fetch_add(1, Relaxed);
+        let of_all = turn % TRADE_EVERY == 0;
+        (!of_all && self.clean_among(worker, now, |cachelet| cachelet.owner() == worker))
+            || self.clean_among(worker, now, |_| true)
+    }
+
+    /// Cleans the oldest page among these cachelets, for `worker` to use.
+    fn clean_among(
+        &self,
+        worker: usize,
+        now: Seconds,
+        eligible: impl Fn(&Cachelet) -> bool,
+    ) -> bool {
+        let cachelets = || self.cachelets[..self.cachelets()].iter().filter(|c| eligible(c));
+        let pages = |temper: Temper| {
+            cachelets().map(|c| u64::from(c.log_pages[temper as usize].load(Relaxed))).sum::<u64>()
+        };
+        let first = next_victim(pages(Temper::New), pages(Temper::Main));
+        let second = if first == Temper::New { Temper::Main } else { Temper::New };
+        for temper in [first, second] {
+            let age = |c: &&Cachelet| c.oldest[temper as usize].load(Relaxed);
+            let fill = |c: &&Cachelet| c.log_pages[temper as usize].load(Relaxed);
+            // Where no page is sealed, the cachelet with most open ones gives one.
+            let victim = cachelets()
+                .filter(|c| fill(c) > 0)
+                .min_by_key(|c| (age(c), std::cmp::Reverse(fill(c))));
+            if let Some(victim) = victim {
+                let mut locked = self.lock_cachelet(victim, now);
+                locked.pool = worker;
+                if locked.clean_oldest(temper) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// At most `budget` steps of expiry and of eviction ahead for the cachelets of `worker`, each a
+    /// page; true if there is more to do. Not between [`Store::enter`] and [`Store::leave`].
+    pub fn background(&self, worker: WorkerId, now: Seconds, budget: usize) -> bool {
+        let worker = usize::from(worker.0);
+        for _ in 0..budget {
+            if self.pool.available(worker) >= self.reserve_pages() {
+                return self.expire_one(worker, now);
+            }
+            let waiting = self.pool.reap(worker, &self.epochs);
+            if self.pool.available(worker) + waiting >= self.reserve_pages() {
+                return true;
+            }
+            if !self.clean_one(worker, now) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Cleans one page whose items are all dead by their deadline. Looks once a second until it
+    /// finds nothing.
+    fn expire_one(&self, worker: usize, now: Seconds) -> bool {
+        let looked_at = &self.looked_for_expired[worker];
+        if self.ttl_classes == 0 || looked_at.load(Relaxed) == now {
+            return false;
+        }
+        let owned = self.cachelets[..self.cachelets()].iter().filter(|c| c.owner() == worker);
+        for cachelet in owned {
+            let mut locked = self.lock_cachelet(cachelet, now);
+            if let Some(page) = locked.expired_page() {
+                locked.clean(page);
+                return true;
+            }
+        }
+        looked_at.store(now, Relaxed);
+        false
+    }
+
+    pub fn stats(&self) -> StoreStats {
+        let mut sum = StoreStats::default();
+        for cachelet in &self.cachelets[..self.cachelets()] {
+            let inner = cachelet.inner.lock();
+            sum.add(&inner.stats);
+            sum.index_bytes += (inner.index_pages.len() * self.page_bytes) as u64;
+        }
+        let used = self.pool.pages() - 1 - self.pool.unused();
+        sum.used_bytes = u64::from(used) * self.page_bytes as u64;
+        sum
+    }
+}

@@ -1,0 +1,282 @@
+//! How threads meet in a cachelet: the one module with shared words in it, and its proof.
+//!
+//! Three agreements, each checked by a loom model at the end of this file:
+//!
+//! 1. **Writer lock** ([`SpinLock`]): whoever changes a cachelet holds its lock for one operation.
+//!    Clients that know the workers never contend for it.
+//! 2. **Version** ([`Version`]): a reader takes no lock. It looks at the version of the key's home
+//!    bucket (odd: a writer is at it), reads, and looks again. Every change that a reader of that
+//!    key could notice lies between two bumps of that version, so an unchanged version means that
+//!    what was read was there at one moment. Values are copied by relaxed atomics of one fixed
+//!    division into words ([`copy_shared`], [`overwrite_shared`]), so a torn copy is a wrong value that
+//!    the version betrays, not undefined behaviour.
+//! 3. **Epochs** ([`Epochs`]): memory that a reader may still look at is not reused. A worker enters
+//!    before a batch and leaves after it; a page is stamped when the last pointer to it is gone,
+//!    and is free when every worker has left or entered since. So any offset that a reader sees
+//!    in a bucket points to an item with a whole header and key, and the stores that a get does (last
+//!    access, frequency) cannot land in somebody else's bytes.
+//!
+//! From 2 and 3: a hit is a value that the key had between the call and the return; a miss means
+//! that the key was absent at one moment between them.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU8, AtomicU64 as WordU64};
+
+use crate::shim::{
+    AtomicU32, AtomicU64, Ordering, Ordering::*, UnsafeCell, fence, spin_loop, yield_now,
+};
+
+/// Spins this often before giving the core to a holder that may have lost its own.
+const SPINS_BEFORE_YIELD: u32 = 64;
+
+/// A lock held for one operation. Not fair, not reentrant; poisoning is a panic, which aborts.
+pub struct SpinLock<T> {
+    held: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through a Guard, of which there is one at a time.
+unsafe impl<T: Send> Send for SpinLock<T> {}
+// SAFETY: as above; `held` orders one holder's accesses before the next one's.
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    pub fn new(value: T) -> SpinLock<T> {
+        SpinLock { held: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.held.compare_exchange(0, 1, Acquire, Relaxed).ok()?;
+        Some(Guard { lock: self })
+    }
+
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T> {
+        let mut spins = 0;
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            pause(&mut spins);
+        }
+    }
+}
+
+/// Waits a moment, longer once it has been called often.
+#[inline]
+pub fn pause(spins: &mut u32) {
+    *spins += 1;
+    if *spins % SPINS_BEFORE_YIELD == 0 || cfg!(loom) {
+        yield_now();
+    } else {
+        spin_loop();
+    }
+}
+
+pub struct Guard<'a, T> {
+    lock: &'a SpinLock<T>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the only one, so nobody writes while `&self` lives.
+        self.lock.value.with_mut(|value| unsafe { &*value })
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard is the only one, and it is borrowed mutably.
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.held.store(0, Release);
+    }
+}
+
+/// The version of a bucket, with room for a small count in its low bits.
+///
+/// 26 bits count writes: a reader is fooled only if it sleeps through an exact multiple of 67 million
+/// writes of one bucket.
+#[repr(transparent)]
+pub struct Version(AtomicU32);
+
+const COUNT_BITS: u32 = 5;
+const ODD: u32 = 1 << COUNT_BITS;
+const COUNT_MASK: u32 = ODD - 1;
+
+impl Version {
+    #[cfg(loom)]
+    pub fn new() -> Version {
+        Version(AtomicU32::new(0))
+    }
+
+    /// The version to compare with afterwards; `None` while a writer is at it.
+    #[inline(always)]
+    pub fn begin(&self) -> Option<u32> {
+        let seen = self.0.load(Acquire);
+        (seen & ODD == 0).then_some(seen)
+    }
+
+    /// True if nothing has changed since [`Version::begin`] returned `seen`.
+    #[inline(always)]
+    pub fn unchanged(&self, seen: u32) -> bool {
+        if cfg!(planted = "no-version-check") {
+            return true;
+        }
+        // The relaxed loads of the copy stay above this fence; a writer's first store of the copied
+        // words comes after its odd version, so having read one of them means seeing that version.
+        fence(Acquire);
+        self.0.load(Relaxed) == seen
+    }
+
+    /// The small count, as the holder of the lock left it.
+    #[inline(always)]
+    pub fn count(&self) -> u32 {
+        self.0.load(Relaxed) & COUNT_MASK
+    }
+
+    /// Runs `change` between two bumps. Only under the cachelet's writer lock.
+    #[inline(always)]
+    pub fn write<R>(&self, change: impl FnOnce() -> R) -> R {
+        let before = self.0.load(Relaxed);
+        debug_assert!(before & ODD == 0, "writers hold the lock, and a dead bucket is not written");
+        self.0.store(before.wrapping_add(ODD), Relaxed);
+        fence(Release);
+        let result = change();
+        let count = self.0.load(Relaxed) & COUNT_MASK;
+        self.0.store((before & !COUNT_MASK).wrapping_add(2 * ODD) | count, Release);
+        result
+    }
+
+    /// Changes the small count; only inside [`Version::write`].
+    #[inline]
+    pub fn set_count(&self, count: u32) {
+        debug_assert!(count <= COUNT_MASK);
+        self.0.store(self.0.load(Relaxed) & !COUNT_MASK | count, Relaxed);
+    }
+
+    /// Leaves the version odd for good: whoever still reads here starts again from the directory.
+    pub fn retire(&self) {
+        self.0.store(self.0.load(Relaxed) | ODD, Relaxed);
+        fence(Release);
+    }
+}
+
+/// A worker's place in time; a cache line of its own.
+#[repr(align(64))]
+struct Place(AtomicU64);
+
+const AWAY: u64 = u64::MAX;
+
+/// Which workers may still be looking at memory that has been taken out of every index.
+pub struct Epochs {
+    now: AtomicU64,
+    places: Box<[Place]>,
+}
+
+impl Epochs {
+    pub fn new(workers: usize) -> Epochs {
+        Epochs {
+            now: AtomicU64::new(0),
+            places: (0..workers).map(|_| Place(AtomicU64::new(AWAY))).collect(),
+        }
+    }
+
+    /// Before a batch. Costs one full fence where there are several workers.
+    #[inline]
+    pub fn enter(&self, worker: usize) {
+        self.places[worker].0.store(self.now.load(Acquire), Relaxed);
+        // Either this worker's place is seen by `passed`, or the unlinking before `stamp` is seen
+        // by this worker: the two fences allow no third case.
+        fence(SeqCst);
+    }
+
+    #[inline]
+    pub fn leave(&self, worker: usize) {
+        self.places[worker].0.store(AWAY, Release);
+    }
+
+    /// The moment after which no new reader can find what has just been unlinked.
+    pub fn stamp(&self) -> u64 {
+        fence(SeqCst);
+        self.now.fetch_add(1, AcqRel)
+    }
+
+    /// True if nobody who was in before `stamp` is still in.
+    pub fn passed(&self, stamp: u64) -> bool {
+        fence(SeqCst);
+        let passed = self.places.iter().all(|place| place.0.load(Acquire) > stamp);
+        passed || cfg!(planted = "no-epochs")
+    }
+}
+
+/// Appends `len` bytes at `source` to `out`, by relaxed atomic words.
+///
+/// # Safety
+/// `source..source + len` is item memory that the caller's epoch keeps from being reused.
+#[inline]
+pub unsafe fn copy_shared(source: *const u8, len: usize, out: &mut Vec<u8>) {
+    out.reserve(len);
+    // SAFETY: reserved above; every byte below the new length is written by the copy.
+    unsafe {
+        let target = out.as_mut_ptr().add(out.len());
+        copy_words(source, target, len, true);
+        out.set_len(out.len() + len);
+    }
+}
+
+/// Overwrites `target` with `value`, by the same words that [`copy_shared`] reads.
+///
+/// # Safety
+/// `target` is a value of `value.len()` bytes; the caller holds the writer lock and has made the home
+/// bucket's version odd.
+#[inline]
+pub unsafe fn overwrite_shared(target: *mut u8, value: &[u8]) {
+    // SAFETY: the caller's promise.
+    unsafe { copy_words(value.as_ptr(), target, value.len(), false) }
+}
+
+/// Copies by bytes up to the shared side's next multiple of 8, by words of 8, and by bytes again.
+/// The division depends on the shared address alone, so readers and writers never access one
+/// byte in two sizes.
+///
+/// # Safety
+/// Both ranges are valid and apart; the shared side (the source if `from_shared`) is accessed by
+/// everybody through this function while it is published.
+#[inline(always)]
+unsafe fn copy_words(source: *const u8, target: *mut u8, len: usize, from_shared: bool) {
+    let shared = if from_shared { source as usize } else { target as usize };
+    let head = (shared.wrapping_neg() & 7).min(len);
+    let words = (len - head) / 8;
+    // SAFETY: all positions lie below `len`; the shared side is 8-aligned where a word is taken.
+    unsafe {
+        let byte = |i: usize| {
+            if from_shared {
+                *target.add(i) = (*(source.add(i) as *const AtomicU8)).load(Relaxed);
+            } else {
+                (*(target.add(i) as *const AtomicU8)).store(*source.add(i), Relaxed);
+            }
+        };
+        (0..head).for_each(byte);
+        for word in 0..words {
+            let at = head + 8 * word;
+            if from_shared {
+                let value = (*(source.add(at) as *const WordU64)).load(Ordering::Relaxed);
+                (target.add(at) as *mut u64).write_unaligned(value);
+            } else {
+                let value = (source.add(at) as *const u64).read_unaligned();
+                (*(target.add(at) as *const WordU64)).store(value, Ordering::Relaxed);
+            }
+        }
+        (head + 8 * words..len).for_each(byte);
+    }
+}

@@ -1,0 +1,120 @@
+//! Memory at its bounds.
+
+use crate::support::{Random, options};
+use mbal_cachelet::{Draft, Full, Store};
+use mbal_model::{Key, WorkerId};
+
+const WORKER: WorkerId = WorkerId(0);
+
+fn put(store: &Store, text: &str, value: &[u8], deadline: u32, now: u32) -> Result<u64, Full> {
+    let key = Key::new(text.as_bytes()).expect("a valid key");
+    store.enter(WORKER);
+    store.reserve(WORKER, key.hash(), value.len(), now);
+    let stored = store
+        .lock(key.hash(), now)
+        .put(&key, &Draft { parts: &[value], deadline, ..Draft::default() });
+    store.leave(WORKER);
+    store.background(WORKER, now, 2);
+    stored
+}
+
+fn get(store: &Store, text: &str, now: u32) -> Option<Vec<u8>> {
+    let key = Key::new(text.as_bytes()).expect("a valid key");
+    let mut out = Vec::new();
+    store.enter(WORKER);
+    let hit = store.read(&key, now, true, &mut out, |view, out| view.copy_value(out));
+    store.leave(WORKER);
+    hit.map(|()| out)
+}
+
+#[test]
+fn an_item_of_one_mebibyte_fits_64_mib_with_any_number_of_cachelets() {
+    for cachelets in [1, 16, 64, 256, 1024] {
+        let store = Store::new(options(64, 2, cachelets));
+        let value = vec![7; (1 << 20) - 100];
+        for n in 0..200 {
+            assert_eq!(
+                put(&store, &format!("big{n}"), &value, 0, 1).map(|_| ()),
+                Ok(()),
+                "{cachelets}"
+            );
+            assert_eq!(get(&store, &format!("big{n}"), 1).as_ref(), Some(&value), "{cachelets}");
+        }
+        assert_eq!(put(&store, "over", &vec![7; (1 << 20) - 3], 0, 1), Err(Full::TooLarge));
+        let kept = store.stats().items;
+        assert!((48..=63).contains(&kept), "{kept} of 63 possible with {cachelets} cachelets");
+    }
+}
+
+#[test]
+fn mixed_sizes_evict_and_use_the_memory() {
+    for (memory_mib, cachelets) in [(1, 32), (64, 32), (64, 256)] {
+        let store = Store::new(options(memory_mib, 2, cachelets));
+        let mut random = Random(9);
+        let mut written = 0;
+        for n in 0.. {
+            let bytes = [2, 11, 90, 400, 4_000, 20_000][random.below(6) as usize];
+            put(&store, &format!("key{n}"), &vec![1; bytes], 0, 1).expect("eviction makes room");
+            written += bytes;
+            if written > (memory_mib * 3) << 20 {
+                break;
+            }
+        }
+        let stats = store.stats();
+        let used = stats.bytes as f64 / (memory_mib << 20) as f64;
+        println!("-m {memory_mib}, {cachelets} cachelets: {stats:?}, live {used:.3}");
+        let least = if memory_mib == 1 { 0.3 } else { 0.85 };
+        assert!(used > least && used <= 1.0, "{used:.3} of -m {memory_mib} holds items");
+    }
+}
+
+#[test]
+fn popular_items_survive_a_scan() {
+    let store = Store::new(options(16, 1, 4));
+    for round in 0..40 {
+        for n in 0..2_000 {
+            let hot = format!("hot{n}");
+            if get(&store, &hot, 1).is_none() {
+                put(&store, &hot, &[0; 1000], 0, 1).expect("eviction makes room");
+            }
+        }
+        for n in 0..5_000 {
+            put(&store, &format!("cold{round}-{n}"), &[0; 1000], 0, 1)
+                .expect("eviction makes room");
+        }
+    }
+    let kept = (0..2_000).filter(|n| get(&store, &format!("hot{n}"), 1).is_some()).count();
+    assert!(kept > 1_900, "{kept} of 2,000 hot items survived");
+}
+
+#[test]
+fn expired_pages_are_given_back_before_anything_is_evicted() {
+    let store = Store::new(options(32, 1, 4));
+    for n in 0..20_000 {
+        put(&store, &format!("lasting{n}"), &[0; 500], 0, 10).expect("there is room");
+    }
+    for second in 0..200 {
+        let now = 100 + second;
+        for n in 0..1_000 {
+            put(&store, &format!("short{second}-{n}"), &[0; 500], now + 10, now)
+                .expect("there is room");
+        }
+        while store.background(WORKER, now, 16) {}
+    }
+    assert_eq!(store.stats().evictions, 0);
+    assert!((0..20_000).all(|n| get(&store, &format!("lasting{n}"), 400).is_some()));
+}
+
+#[test]
+fn flushing_gives_all_memory_back() {
+    let store = Store::new(options(16, 1, 4));
+    for round in 0..20 {
+        for n in 0..10_000 {
+            put(&store, &format!("key{n}"), &[0; 700], 0, 1).expect("there is room");
+        }
+        assert_eq!(store.stats().evictions, 0, "round {round}");
+        store.flush(0, 1);
+        assert_eq!((store.stats().items, store.stats().bytes), (0, 0));
+        assert_eq!(get(&store, "key5", 1), None);
+    }
+}

@@ -1,0 +1,9 @@
+//! The store as a whole: against a naive one, at the bounds of its memory, and under torture.
+
+#![allow(clippy::disallowed_methods, reason = "the torture test has threads and a clock")]
+
+mod bounds;
+mod naive;
+mod oracle;
+mod support;
+mod torture;

@@ -1,0 +1,145 @@
+//! All workers read and write the same few keys while slices split, pages are cleaned and reused,
+//! cachelets change owners and everything is flushed. No value may be torn, none stale.
+//!
+//! `MBAL_TORTURE_SECONDS` says for how long (default 2).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mbal_cachelet::{Draft, Store};
+use mbal_model::{Key, WorkerId};
+
+use crate::support::{Random, options};
+
+const KEYS: u64 = 200;
+const WORKERS: usize = 4;
+
+/// What is known of a key beside the store.
+#[derive(Default)]
+struct Known {
+    /// Versions are given, and take effect, in the order of this lock.
+    writing: Mutex<()>,
+    started: AtomicU64,
+    finished: AtomicU64,
+}
+
+/// A value of words that all say the same: key and version. The first says its length too.
+fn value(key: u64, version: u64, out: &mut Vec<u8>) {
+    out.clear();
+    // Few lengths, so that most writes overwrite in place, and some that need chunks.
+    let words = [2, 5, 40, 40, 40, 40, 300, 5_000][(version % 8) as usize];
+    out.extend(std::iter::repeat_n((key << 48 | version).to_le_bytes(), words).flatten());
+}
+
+fn check(key: u64, bytes: &[u8]) -> u64 {
+    let word = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().expect("chunks of 8"));
+    let first = word(&bytes[..8]);
+    let version = first & ((1 << 48) - 1);
+    assert_eq!(first >> 48, key, "another key's value");
+    let mut whole = Vec::new();
+    value(key, version, &mut whole);
+    assert!(bytes == whole, "a torn value of version {version}");
+    version
+}
+
+fn worker(id: usize, store: &Store, known: &[Known], stop: &AtomicBool, seed: u64) -> u64 {
+    let me = WorkerId(id as u16);
+    let mut random = Random(seed + id as u64);
+    let (mut out, mut bytes) = (Vec::new(), Vec::new());
+    let mut operations = 0;
+    while !stop.load(Relaxed) {
+        store.enter(me);
+        for _ in 0..1 + random.below(16) {
+            operations += 1;
+            let n = random.below(KEYS) * random.below(KEYS) / KEYS;
+            let text = format!("key:{n}");
+            let key = Key::new(text.as_bytes()).expect("a valid key");
+            let state = &known[n as usize];
+            match random.below(100) {
+                0..60 => {
+                    let before = state.finished.load(Acquire);
+                    out.clear();
+                    let hit = store.read(&key, 9, true, &mut out, |view, out| view.copy_value(out));
+                    if hit.is_some() {
+                        let version = check(n, &out);
+                        assert!(
+                            version >= before,
+                            "stale: {version} after {before} was acknowledged"
+                        );
+                        assert!(version <= state.started.load(Acquire), "from the future");
+                    }
+                }
+                60..90 => {
+                    let Ok(_writing) = state.writing.try_lock() else { continue };
+                    let version = state.started.fetch_add(1, AcqRel) + 1;
+                    value(n, version, &mut bytes);
+                    store.reserve(me, key.hash(), bytes.len(), 9);
+                    let mut locked = store.lock(key.hash(), 9);
+                    let draft = Draft { parts: &[&bytes], ..Draft::default() };
+                    if locked.put(&key, &draft).is_err() {
+                        // The old value must not outlive a write that failed.
+                        if let Some(found) = locked.find(&key) {
+                            locked.remove(&found);
+                        }
+                    }
+                    drop(locked);
+                    state.finished.store(version, Release);
+                }
+                90..95 => {
+                    let Ok(_writing) = state.writing.try_lock() else { continue };
+                    let version = state.started.fetch_add(1, AcqRel) + 1;
+                    let mut locked = store.lock(key.hash(), 9);
+                    if let Some(found) = locked.find(&key) {
+                        locked.remove(&found);
+                    }
+                    drop(locked);
+                    state.finished.store(version, Release);
+                }
+                95 => {
+                    // Filler, so that pages are cleaned and slices split.
+                    let text = format!("filler:{}", random.below(60_000));
+                    let key = Key::new(text.as_bytes()).expect("a valid key");
+                    let filler = [0xee; 700];
+                    let filler = &filler[..random.below(700) as usize];
+                    store.reserve(me, key.hash(), filler.len(), 9);
+                    let draft = Draft { parts: &[filler], ..Draft::default() };
+                    // Refused where memory is short: then it is just not there.
+                    store.lock(key.hash(), 9).put(&key, &draft).ok();
+                }
+                96 => store.set_owner(store.cachelet_of(key.hash()), me),
+                97 if random.below(2_000) == 0 => store.flush(0, 9),
+                _ => {}
+            }
+        }
+        store.leave(me);
+        store.background(me, 9, 2);
+    }
+    operations
+}
+
+#[test]
+fn no_value_is_torn_or_stale() {
+    let seconds = std::env::var("MBAL_TORTURE_SECONDS")
+        .map_or(2.0, |text| text.parse().expect("MBAL_TORTURE_SECONDS is a number of seconds"));
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    let seed = clock.as_nanos() as u64 | 1;
+    println!("seed {seed}, {seconds} s");
+    let store = Store::new(options(8, WORKERS, 4));
+    let known: Vec<Known> = (0..KEYS).map(|_| Known::default()).collect();
+    let stop = AtomicBool::new(false);
+    let operations: u64 = std::thread::scope(|scope| {
+        let (store, known, stop) = (&store, &known, &stop);
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|id| scope.spawn(move || worker(id, store, known, stop, seed)))
+            .collect();
+        let deadline = Instant::now() + Duration::from_secs_f64(seconds);
+        while Instant::now() < deadline && !workers.iter().any(|worker| worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stop.store(true, Relaxed);
+        workers.into_iter().map(|worker| worker.join().expect("a worker's checks hold")).sum()
+    });
+    println!("{operations} operations, {:?}", store.stats());
+    assert!(store.stats().evictions > 0, "the memory is too large for this to be torture");
+}
