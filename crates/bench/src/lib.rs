@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod address;
+#[cfg(test)]
+mod against_servers;
 mod args;
 mod compare;
 mod cpu;

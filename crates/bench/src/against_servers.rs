@@ -1,0 +1,218 @@
+//! The generator against servers that stall, lie, die or forget, and against a real memcached.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+
+use crate::address::Address;
+use crate::args::{Args, Plan, Task};
+use crate::compare::{Comparison, Series, compare};
+use crate::measure::{Round, measure};
+use crate::pace::Pace;
+use crate::report;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn args(flags: &str) -> Args {
+    Cli::parse_from(std::iter::once("bench").chain(flags.split_ascii_whitespace())).args
+}
+
+/// A meta server of a thread per connection, which may be told to misbehave.
+#[derive(Default)]
+struct Fake {
+    store: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
+    requests: AtomicU64,
+    /// All requests between these two moments wait for the second.
+    stall: Option<(Instant, Instant)>,
+    /// Every so manieth get is answered with another key's value.
+    lie_every: Option<u64>,
+    deaf: bool,
+}
+
+impl Fake {
+    fn listen(self) -> Address {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap());
+        let fake = Arc::new(self);
+        spawn(move || {
+            for stream in listener.incoming() {
+                let (fake, stream) = (fake.clone(), stream.unwrap());
+                stream.set_nodelay(true).unwrap();
+                spawn(move || fake.serve(stream));
+            }
+        });
+        address
+    }
+
+    fn serve(&self, stream: TcpStream) {
+        let mut input = BufReader::new(stream.try_clone().unwrap());
+        let (mut stream, mut line) = (stream, Vec::new());
+        while input.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+            let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+            if let Some((from, to)) = self.stall {
+                let now = Instant::now();
+                if (from..to).contains(&now) {
+                    sleep(to - now);
+                }
+            }
+            let words: Vec<&[u8]> = line.trim_ascii_end().split(|byte| *byte == b' ').collect();
+            let reply = match (words[0], self.deaf) {
+                (_, true) => vec![],
+                (b"ms", _) => {
+                    let bytes: usize = std::str::from_utf8(words[2]).unwrap().parse().unwrap();
+                    let mut value = vec![0; bytes + 2];
+                    input.read_exact(&mut value).unwrap();
+                    self.store.lock().unwrap().insert(words[1].to_vec(), value);
+                    b"HD\r\n".to_vec()
+                }
+                (b"mg", _) => {
+                    let store = self.store.lock().unwrap();
+                    let lie = self.lie_every.is_some_and(|every| number % every == 0);
+                    let other = store.iter().find(|(key, _)| &key[..] != words[1]);
+                    let found = if lie { other.map(|(_, v)| v) } else { store.get(words[1]) };
+                    match found {
+                        None => b"EN\r\n".to_vec(),
+                        Some(v) => [format!("VA {}\r\n", v.len() - 2).as_bytes(), v].concat(),
+                    }
+                }
+                (other, _) => panic!("{}", other.escape_ascii()),
+            };
+            line.clear();
+            if stream.write_all(&reply).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn run(flags: &str, address: &Address, task: Task) -> Result<Round, String> {
+    let plan = Plan::new(&args(flags))?;
+    measure(plan.loads(address, task, 1), None, &AtomicBool::new(false))
+}
+
+fn open(requests_per_second: f64) -> Task {
+    Task::Measure(Pace::Open { requests_per_second })
+}
+
+const CLOSED: Task = Task::Measure(Pace::Closed);
+
+fn p999_ms(round: &Round) -> u64 {
+    round.tally.latency.value_at_quantile(0.999) / 1_000_000
+}
+
+#[test]
+fn a_stall_of_200_ms_shows_in_open_loop_and_hides_in_closed() {
+    let flags = "--connections 2 --keys 100 --warmup 0.1 --duration 1.5";
+    let stalling = || {
+        let from = Instant::now() + Duration::from_millis(700);
+        Fake { stall: Some((from, from + Duration::from_millis(200))), ..Fake::default() }.listen()
+    };
+    let opened = run(flags, &stalling(), open(2_000.0)).unwrap();
+    assert!(p999_ms(&opened) >= 150, "open: p99.9 {} ms", p999_ms(&opened));
+    // A seventh to an eighth of all requests were due in the stall, and most of them waited long.
+    assert!(opened.tally.latency.value_at_quantile(0.93) > 20_000_000);
+    assert_eq!((opened.tally.wrong, opened.tally.unsent), (0, 0));
+    let closed = run(flags, &stalling(), CLOSED).unwrap();
+    assert!(closed.tally.latency.max() >= 190_000_000, "the stall did happen");
+    assert!(p999_ms(&closed) < 100, "closed: p99.9 {} ms", p999_ms(&closed));
+}
+
+#[test]
+fn every_request_that_was_due_has_a_latency_even_if_it_could_not_be_sent() {
+    let flags = "--connections 1 --keys 100 --warmup 0 --duration 0.5";
+    let address = Fake { deaf: true, ..Fake::default() }.listen();
+    let round = run(flags, &address, open(1_000.0)).unwrap();
+    let tally = &round.tally;
+    assert_eq!((tally.requests, tally.wrong), (0, 1), "{:?}", tally.wrong_shown);
+    // The one that was sent may have been due just before the window.
+    assert!((tally.unsent..=tally.unsent + 1).contains(&tally.latency.len()));
+    assert!((400..600).contains(&tally.unsent), "{}", tally.unsent);
+    assert!(tally.latency.min() >= 2_000_000_000, "all waited until the drain's end");
+}
+
+#[test]
+fn a_server_that_swaps_items_is_caught_and_fails_the_run() {
+    let flags = "--connections 4 --keys 50 --depth 4 --requests 5000 --warmup 0";
+    let address = Fake { lie_every: Some(100), ..Fake::default() }.listen();
+    run(flags, &address, Task::Fill).unwrap();
+    let round = run(flags, &address, CLOSED).unwrap();
+    assert_eq!((round.tally.wrong, round.tally.hits), (50, 4_950));
+    assert!(round.tally.wrong_shown[0].starts_with("value of key "));
+    let series = vec![Series { command: "fake".into(), rounds: vec![round] }];
+    let (wrong, shown) = report::wrongs(&Comparison { load: String::new(), series });
+    assert_eq!((wrong, shown.len()), (50, 10));
+}
+
+#[test]
+fn filling_sets_every_key_once_whatever_the_threads_and_the_depth() {
+    let flags = "--connections 3 --client-threads 2 --keys 1001 --multi-get 7";
+    let address = Fake::default().listen();
+    let fill = run(flags, &address, Task::Fill).unwrap();
+    let verify = run(flags, &address, Task::Verify).unwrap();
+    assert_eq!((fill.tally.sets, verify.tally.gets, verify.tally.hits), (1_001, 1_001, 1_001));
+    assert_eq!(verify.tally.requests, 144, "501 and 500 keys by sevens");
+}
+
+#[test]
+fn a_replay_sets_what_it_missed() {
+    let path = std::env::temp_dir().join(format!("mbal-replay-{}.txt", std::process::id()));
+    std::fs::write(&path, "1 5 30\n2 6 40\n3 5 31\n4 5 31\n5 7 20\n").unwrap();
+    let flags = format!("--connections 1 --value-bytes trace --trace {}", path.display());
+    let round = run(&flags, &Fake::default().listen(), CLOSED).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let tally = round.tally;
+    assert_eq!((tally.gets, tally.hits, tally.sets, tally.wrong), (5, 2, 3, 0));
+}
+
+#[test]
+fn a_server_that_closes_ends_the_run_with_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::Tcp(listener.local_addr().unwrap());
+    spawn(move || listener.accept().map(drop));
+    let error = run("--connections 1 --duration 1", &address, CLOSED).err().unwrap();
+    assert!(
+        ["the server closed a connection", "send: ", "receive: "]
+            .iter()
+            .any(|start| error.starts_with(start))
+    );
+}
+
+#[test]
+fn a_comparison_rotates_rounds_and_leaves_no_server_behind() {
+    if std::process::Command::new("memcached").arg("-V").output().is_err() {
+        eprintln!("SKIPPED: memcached is not installed");
+        return;
+    }
+    for flags in [
+        "--protocol text --multi-get 5",
+        "--set-share 0.5 --depth 8 --rate 50%",
+        "--protocol text --set-share 0.5 --depth 8 --client-threads 2",
+    ] {
+        let mut args = args(&format!("--keys 1000 --rounds 2 --duration 0.1 --warmup 0 {flags}"));
+        let command = "memcached -l 127.0.0.1 -t {threads} -p {port}".to_string();
+        let socket = "memcached -t {threads} -s {socket}".to_string();
+        args.compare = vec![command.clone(), socket.clone()];
+        let plan = Plan::new(&args).unwrap();
+        let stop = AtomicBool::new(false);
+        let comparison = compare(&args, &plan, &[command, socket], &stop).unwrap();
+        for series in &comparison.series {
+            assert_eq!(series.rounds.len(), 2, "{flags}");
+            for round in &series.rounds {
+                assert_eq!((round.tally.wrong, round.tally.hits), (0, round.tally.gets));
+                assert!(round.tally.keys() > 100 && round.server_cpu_ns > Some(0), "{flags}");
+            }
+        }
+        let table = report::table("a", &comparison);
+        assert!(table.contains("server CPU, µs per key") && table.contains(" × "), "{table}");
+    }
+}
