@@ -45,6 +45,11 @@ impl ClusterMap {
         CacheletId((hash >> 1 >> self.shift) as u16)
     }
 
+    /// True if no cachelet is another server's.
+    pub fn serves_all(&self, server: ServerId) -> bool {
+        self.owners.iter().all(|owner| owner.server == server)
+    }
+
     #[inline]
     pub fn owner(&self, cachelet: CacheletId) -> Owner {
         self.owners[cachelet.0 as usize]

@@ -11,6 +11,7 @@ mod base64;
 mod line;
 mod meta;
 mod number;
+mod peer;
 mod reply;
 mod request;
 mod text;
@@ -19,6 +20,7 @@ pub use base64::{base64_decode, base64_encode};
 pub use line::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX, may_grow, next_word, parse};
 pub use meta::{Meta, MetaFlags, opaque_too_long};
 pub use number::{parse_i32, parse_u32, parse_u64, push_i64, push_u64};
+pub use peer::{HOPS_MAX, PeerRequest, next_value};
 pub use reply::{push_line, push_value};
 pub use request::{
     Admin, Chunk, Direction, Get, Limits, Parsed, Request, Shutdown, Storage, Tokens, Verb,

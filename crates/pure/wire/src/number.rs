@@ -55,6 +55,12 @@ pub fn parse_i32(text: &[u8]) -> Option<i32> {
     i64::try_from(value).ok().map(|value| value as i32)
 }
 
+/// A decimal fraction; what follows white space is ignored.
+pub(crate) fn parse_f64(text: &[u8]) -> Option<f64> {
+    let end = text.iter().position(|byte| is_space(*byte)).unwrap_or(text.len());
+    std::str::from_utf8(&text[..end]).ok()?.parse().ok()
+}
+
 const PAIRS: &[u8; 200] = b"00010203040506070809101112131415161718192021222324252627282930313233\
 343536373839404142434445464748495051525354555657585960616263646566676869707172737475767778798081\
 828384858687888990919293949596979899";

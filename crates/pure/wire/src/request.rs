@@ -139,16 +139,8 @@ pub enum Admin<'a> {
     Verbosity {
         level: u32,
     },
-    /// `cache_memlimit`, at least 8.
-    MemoryLimit {
-        mebibytes: u32,
-    },
     /// `None` is a mode that there is not.
     Shutdown(Option<Shutdown>),
-    /// `lru_crawler metadump`.
-    Metadump,
-    /// `watch`, with known subjects only.
-    Watch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +217,19 @@ impl<'a> Request<'a> {
             | Request::Quit
             | Request::Answer(_)
             | Request::Silence => None,
+        }
+    }
+
+    /// True if the client wants no answer, whatever comes of it (meta's q wants errors).
+    pub fn noreply(&self) -> bool {
+        match self {
+            Request::Store(Storage { noreply, .. })
+            | Request::Arithmetic { noreply, .. }
+            | Request::Touch { noreply, .. }
+            | Request::Delete { noreply, .. }
+            | Request::TooLarge { noreply, .. }
+            | Request::Admin { noreply, .. } => *noreply,
+            _ => false,
         }
     }
 }

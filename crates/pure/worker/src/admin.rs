@@ -25,11 +25,6 @@ impl Turn<'_> {
             Admin::Shutdown(Some(mode)) => {
                 return Then::Close(Some(*mode == Shutdown::Graceful));
             }
-            Admin::MemoryLimit { .. } => {
-                self.reply(noreply, b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust")
-            }
-            Admin::Metadump => self.line(b"ERROR metadump not allowed"),
-            Admin::Watch => self.reply(noreply, b"CLIENT_ERROR watch commands not allowed"),
         }
         Then::Next
     }

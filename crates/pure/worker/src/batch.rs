@@ -4,18 +4,23 @@
 use std::ops::Range;
 
 use mbal_cachelet::Store;
-use mbal_model::{KEY_BYTES_MAX, Key};
-use mbal_wire::{Limits, Parsed, Request, base64_decode, parse};
+use mbal_model::{KEY_BYTES_MAX, Key, ServerId};
+use mbal_wire::{Parsed, Request, base64_decode, parse};
 
+use crate::links::Links;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
 use crate::turn::{Then, Turn};
+use crate::{Action, ConnId};
 
 /// Requests whose cache misses overlap.
 pub(crate) const GROUP: usize = 16;
 
 /// One connection's turn to be executed.
 pub(crate) struct Batch<'w> {
+    pub conn: ConnId,
     pub turn: Turn<'w>,
+    pub links: &'w mut Links,
+    pub actions: &'w mut Vec<Action>,
     /// Keys that came in base64, decoded; reused from group to group.
     pub decoded: &'w mut Vec<u8>,
     /// Requests executed so far.
@@ -29,8 +34,19 @@ pub(crate) enum Ended {
     Hungry,
     /// A bound was reached: go on when the output has left.
     Stalled,
+    /// Peers have to answer first.
+    Paused(Pause),
     /// The connection is to be closed, and perhaps the server (gracefully or not).
     Closed(Option<bool>),
+}
+
+/// What a paused connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// A credit of the link to this server.
+    Credit(ServerId),
+    /// Replies that wait for a peer's have come to [`OUTPUT_BYTES_MAX`].
+    Order,
 }
 
 pub(crate) struct Ran {
@@ -42,8 +58,10 @@ pub(crate) struct Ran {
 }
 
 #[derive(Clone, Copy)]
-struct Job<'a> {
-    request: Request<'a>,
+pub(crate) struct Job<'a> {
+    pub request: Request<'a>,
+    /// The request as it came, with its value.
+    pub bytes: &'a [u8],
     /// Where the request ends in the input.
     end: usize,
     skip: usize,
@@ -52,21 +70,35 @@ struct Job<'a> {
 impl Batch<'_> {
     /// Executes the requests in `input`, from its start.
     pub fn run(&mut self, session: &mut Session, input: &[u8]) -> Ran {
-        let limits = Limits { item_bytes_max: self.turn.server.settings.item_bytes_max };
-        let mut at = session.skip.min(input.len());
-        session.skip -= at;
+        let mut decoded = std::mem::take(self.decoded);
+        let ran = self.run_groups(session, input, &mut decoded);
+        *self.decoded = decoded;
+        if ran.ended != Ended::Hungry {
+            session.need = 0;
+        }
+        ran
+    }
+
+    fn run_groups(&mut self, session: &mut Session, input: &[u8], decoded: &mut Vec<u8>) -> Ran {
+        let limits = self.turn.limits();
+        let mut at = session.skipped(input.len());
         session.need = 0;
         let ran = |used, ended| Ran { used, rewritten: Vec::new(), ended };
+        if session.skip == 0 {
+            self.turn.out.append(&mut session.refusal);
+        }
         while session.skip == 0 && at < input.len() {
-            let mut jobs = [Job { request: Request::Silence, end: 0, skip: 0 }; GROUP];
+            let nothing = Job { request: Request::Silence, bytes: &[], end: 0, skip: 0 };
+            let mut jobs = [nothing; GROUP];
             let mut count = 0;
             let mut parsed = at;
             let mut stop = None;
             while count < GROUP && parsed < input.len() {
                 match parse(&input[parsed..], &limits) {
                     Parsed::Request { request, bytes, skip } => {
-                        jobs[count] = Job { request, end: parsed + bytes, skip };
-                        parsed += bytes + skip;
+                        let end = parsed + bytes;
+                        jobs[count] = Job { request, bytes: &input[parsed..end], end, skip };
+                        parsed = end + skip;
                         count += 1;
                     }
                     Parsed::NeedMore { bytes } => {
@@ -81,25 +113,37 @@ impl Batch<'_> {
                 }
             }
             let jobs = &jobs[..count];
-            let ranges = decode_keys(jobs, self.decoded);
-            let keys = prefetch(&self.turn.server.store, jobs, self.decoded, &ranges);
+            let ranges = decode_keys(jobs, decoded);
+            let keys = prefetch(&self.turn.server.store, jobs, decoded, &ranges);
             for (job, key) in jobs.iter().zip(keys) {
-                let then = self.turn.execute(&job.request, key);
-                at = (job.end + job.skip).min(input.len());
-                session.skip = job.end + job.skip - at;
+                let before = self.turn.out.len();
+                let then = match self.elsewhere(session, job, key.as_ref()) {
+                    None => self.turn.execute(&job.request, key),
+                    Some(then) => then,
+                };
+                if let Then::Wait(pause) = then {
+                    return ran(at, Ended::Paused(pause));
+                }
+                session.order(before, self.turn.out);
+                at = job.end;
+                if job.skip > 0 {
+                    session.skip = job.skip;
+                    at += session.skipped(input.len() - at);
+                }
+                if session.skip > 0 {
+                    // Told when the value has been swallowed, as a client that sends it expects.
+                    session.refusal = self.turn.out.split_off(before);
+                }
                 self.requests += 1;
-                match then {
-                    Then::Next => {}
+                let ended = match then {
                     Then::Resume(rewritten) => {
                         return Ran { used: at, rewritten, ended: Ended::Stalled };
                     }
-                    Then::Close(shutdown) => return ran(at, Ended::Closed(shutdown)),
-                }
-                let yields = self.requests >= self.turn.server.settings.requests_per_event;
-                if self.turn.replied_bytes() >= OUTPUT_BYTES_MAX || yields && at < input.len() {
-                    self.turn.counters.conn_yields.add(1);
-                    session.need = 0;
-                    return ran(at, Ended::Stalled);
+                    Then::Close(shutdown) => Some(Ended::Closed(shutdown)),
+                    _ => self.bound(session, at < input.len()),
+                };
+                if let Some(ended) = ended {
+                    return ran(at, ended);
                 }
             }
             if let Some(ended) = stop {
@@ -107,6 +151,21 @@ impl Batch<'_> {
             }
         }
         ran(at, Ended::Hungry)
+    }
+
+    /// The bound that has been reached, if any.
+    fn bound(&mut self, session: &Session, more: bool) -> Option<Ended> {
+        let yields = self.requests >= self.turn.server.settings.requests_per_event && more;
+        if yields {
+            self.turn.counters.conn_yields.add(1);
+        }
+        if session.slots.held_bytes() >= OUTPUT_BYTES_MAX {
+            Some(Ended::Paused(Pause::Order))
+        } else if yields || self.turn.replied_bytes() >= OUTPUT_BYTES_MAX {
+            Some(Ended::Stalled)
+        } else {
+            None
+        }
     }
 }
 

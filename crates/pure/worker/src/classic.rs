@@ -65,7 +65,7 @@ impl Turn<'_> {
     }
 
     #[inline]
-    fn get_one(&mut self, get: &Get<'_>, key: &Key<'_>) {
+    pub fn get_one(&mut self, get: &Get<'_>, key: &Key<'_>) {
         if let Some(exptime) = get.touch {
             return self.get_and_touch(get, key, exptime);
         }
@@ -151,6 +151,10 @@ impl Turn<'_> {
         if remove {
             self.remove_item(key);
         }
+        self.refuse_too_large(noreply);
+    }
+
+    pub fn refuse_too_large(&mut self, noreply: bool) {
         let line = self.count_full(Full::TooLarge);
         self.reply(noreply, line);
     }
@@ -221,7 +225,7 @@ impl Turn<'_> {
     }
 }
 
-fn any_too_long(mut keys: &[u8]) -> bool {
+pub(crate) fn any_too_long(mut keys: &[u8]) -> bool {
     while let Some((word, rest)) = next_word(keys) {
         if word.len() > KEY_BYTES_MAX {
             return true;
@@ -232,7 +236,7 @@ fn any_too_long(mut keys: &[u8]) -> bool {
 }
 
 /// The request for `keys` that goes on where `get` stopped.
-fn get_again(get: &Get<'_>, keys: &[u8]) -> Vec<u8> {
+pub(crate) fn get_again(get: &Get<'_>, keys: &[u8]) -> Vec<u8> {
     let command = match (get.touch, get.cas) {
         (None, false) => "get ".to_owned(),
         (None, true) => "gets ".to_owned(),

@@ -29,23 +29,31 @@
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
+use std::sync::Arc;
+
+use mbal_model::{ClusterMap, ServerId};
 
 mod admin;
 mod batch;
 mod classic;
 mod counters;
 mod items;
+mod links;
 mod meta;
+mod peers;
 mod server;
 mod session;
+mod slots;
 mod stats;
 mod time;
 mod turn;
 mod worker;
 
 pub use counters::Sums;
+pub use links::Ticket;
 pub use server::{Gauges, Server, Settings};
 pub use session::OUTPUT_BYTES_MAX;
+pub use slots::NO_ROUTE;
 pub use time::Now;
 pub use worker::Worker;
 
@@ -72,6 +80,32 @@ pub enum Event<'a> {
     Closed {
         conn: ConnId,
     },
+    /// Which server this is, and who owns what. Until then a server is alone.
+    Mapped {
+        here: ServerId,
+        map: Arc<ClusterMap>,
+    },
+    /// A link to a peer came up: so many requests may be on it unanswered.
+    LinkUp {
+        server: ServerId,
+        credits: u32,
+    },
+    /// It broke. What was on it is not repeated, and its tickets will not be answered.
+    LinkBroken {
+        server: ServerId,
+    },
+    /// The answer to an [`Action::Forward`].
+    Answered {
+        server: ServerId,
+        ticket: Ticket,
+        reply: &'a [u8],
+    },
+    /// A peer forwards a request; [`Action::Answer`] answers it.
+    Asked {
+        server: ServerId,
+        ticket: Ticket,
+        request: &'a [u8],
+    },
     /// At least once a second, and when the worker asked for background time.
     Tick,
 }
@@ -86,6 +120,25 @@ pub enum Action {
     /// Read no more from `conn`; tell `Drained` when all its output has left (at once, if it has).
     Stall {
         conn: ConnId,
+    },
+    /// Read no more from `conn` until [`Action::Resume`]: it waits for peers, not for its output.
+    Pause {
+        conn: ConnId,
+    },
+    Resume {
+        conn: ConnId,
+    },
+    /// Send a request ([`mbal_wire::PeerRequest`]) to a peer whose link is up.
+    Forward {
+        server: ServerId,
+        ticket: Ticket,
+        request: Vec<u8>,
+    },
+    /// Answer a peer's request.
+    Answer {
+        server: ServerId,
+        ticket: Ticket,
+        reply: Vec<u8>,
     },
     /// Close `conn` when its output has left. What still arrives from it is ignored.
     Close {

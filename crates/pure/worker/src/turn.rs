@@ -1,10 +1,11 @@
 //! One request, executed.
 
 use mbal_model::{ClusterMap, Key, Owner};
-use mbal_routing::{Route, route};
+use mbal_routing::Route;
 use mbal_wire::{Limits, Request, push_line};
 
 use crate::Now;
+use crate::batch::Pause;
 use crate::counters::Counters;
 use crate::server::Server;
 
@@ -14,6 +15,8 @@ pub(crate) struct Turn<'w> {
     pub counters: &'w Counters,
     pub map: &'w ClusterMap,
     pub here: Owner,
+    /// No cachelet of the map is another server's.
+    pub alone: bool,
     pub now: Now,
     /// Values on their way from an item to its successor.
     pub scratch: &'w mut Vec<u8>,
@@ -28,6 +31,8 @@ pub(crate) enum Then {
     Next,
     /// A `get` stopped halfway, with too much output; this `get` is the rest of it.
     Resume(Vec<u8>),
+    /// It was not executed: peers have to answer others first.
+    Wait(Pause),
     Close(Option<bool>),
 }
 
@@ -68,10 +73,11 @@ impl Turn<'_> {
     }
 
     pub fn count_route(&self, key: &Key<'_>) {
-        match route(self.map, self.here, key.hash()) {
+        match self.route(key) {
             Route::Own => self.counters.requests_own.add(1),
             Route::Neighbour(_) => self.counters.requests_neighbour.add(1),
-            Route::Peer(_) => self.counters.requests_peer.add(1),
+            // Counted where it is forwarded.
+            Route::Peer(_) => {}
         }
     }
 

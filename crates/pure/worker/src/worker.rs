@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use mbal_model::{ClusterMap, Owner, ServerId, WorkerId};
 
-use crate::batch::{Batch, Ended};
+use crate::batch::{Batch, Ended, Pause};
+use crate::links::{Asker, Credit, Links, Ticket};
+use crate::peers::Served;
 use crate::server::Server;
-use crate::session::Session;
+use crate::session::{OUTPUT_BYTES_MAX, Session};
+use crate::slots::NO_ROUTE;
 use crate::turn::Turn;
 use crate::{Action, Actions, ConnId, Event, Now};
 
@@ -18,7 +21,10 @@ pub struct Worker {
     here: Owner,
     server: Arc<Server>,
     map: Arc<ClusterMap>,
+    alone: bool,
+    links: Links,
     sessions: Vec<Option<Box<Session>>>,
+    last_serial: u64,
     /// Reused: see [`Turn::scratch`] and [`Batch::decoded`].
     scratch: Vec<u8>,
     decoded: Vec<u8>,
@@ -30,40 +36,75 @@ impl Worker {
         let here = Owner { server: ServerId(0), worker: id };
         let cachelets = server.store.options().cachelets;
         let map = Arc::new(ClusterMap::alone(here.server, server.settings.workers, cachelets));
-        let (scratch, decoded) = (Vec::new(), Vec::new());
-        Worker { here, server, map, sessions: Vec::new(), scratch, decoded }
+        Worker {
+            here,
+            server,
+            map,
+            alone: true,
+            links: Links::default(),
+            sessions: Vec::new(),
+            last_serial: 0,
+            scratch: Vec::new(),
+            decoded: Vec::new(),
+        }
     }
 
     /// Takes one event; appends to `actions` what is to be done about it.
     pub fn handle(&mut self, now: Now, event: Event<'_>, actions: &mut Actions) {
+        self.server.store.enter(self.here.worker);
         match event {
-            Event::Opened { conn } => {
-                let index = conn.0 as usize;
-                if self.sessions.len() <= index {
-                    self.sessions.resize_with(index + 1, || None);
-                }
-                self.sessions[index] = Some(Box::default());
+            Event::Opened { conn } => self.open(conn),
+            Event::Closed { conn } => {
+                self.sessions[conn.0 as usize] = None;
+                self.links.forget(conn);
             }
-            Event::Closed { conn } => self.sessions[conn.0 as usize] = None,
             Event::Received { conn, bytes } => {
-                self.server.counters(self.here.worker.0.into()).bytes_read.add(bytes.len() as u64);
-                self.with_session(now, conn, actions, |batch, session| {
-                    received(batch, session, bytes)
-                });
+                let counters = self.server.counters(self.here.worker.0.into());
+                counters.bytes_read.add(bytes.len() as u64);
+                self.turn(now, conn, actions, |batch, session| received(batch, session, bytes));
             }
-            Event::Drained { conn } => {
-                self.with_session(now, conn, actions, |batch, session| {
-                    session.stalled = false;
-                    run_pending(batch, session)
-                });
+            Event::Drained { conn } => self.turn(now, conn, actions, |batch, session| {
+                session.stalled = false;
+                run_pending(batch, session)
+            }),
+            Event::Mapped { here, map } => {
+                self.here.server = here;
+                self.alone = map.serves_all(here);
+                self.map = map;
+            }
+            Event::LinkUp { server, credits } => self.links.up(server, credits),
+            Event::LinkBroken { server } => self.link_broken(now, server, actions),
+            Event::Answered { server, ticket, reply } => {
+                if let Some(asker) = self.links.answered(server, ticket) {
+                    self.deliver(now, asker, Some(reply), actions);
+                }
+                // One that waited goes on, and the next while there is credit left.
+                while let Some(conn) = self.links.next_waiting(server) {
+                    self.go_on(now, conn, actions);
+                }
+            }
+            Event::Asked { server, ticket, request } => {
+                self.asked(now, server, ticket, request, actions);
             }
             Event::Tick => {
                 self.server.store.background(self.here.worker, now.second, BACKGROUND_STEPS);
             }
         }
+        self.server.store.leave(self.here.worker);
     }
 
-    fn with_session(
+    fn open(&mut self, conn: ConnId) {
+        let index = conn.0 as usize;
+        if self.sessions.len() <= index {
+            self.sessions.resize_with(index + 1, || None);
+        }
+        self.last_serial += 1;
+        let session = Session { serial: self.last_serial, ..Session::default() };
+        self.sessions[index] = Some(Box::new(session));
+    }
+
+    /// Lets `run` execute on a connection, unless that is closing, and sends what comes of it.
+    fn turn(
         &mut self,
         now: Now,
         conn: ConnId,
@@ -71,30 +112,30 @@ impl Worker {
         run: impl FnOnce(&mut Batch<'_>, &mut Session) -> Ended,
     ) {
         let mut session = self.sessions[conn.0 as usize].take().expect("opened before");
-        if session.closing {
-            self.sessions[conn.0 as usize] = Some(session);
-            return;
-        }
         let start = actions.bytes.len();
-        self.server.store.enter(self.here.worker);
-        let ended = {
-            let turn = Turn {
-                server: &self.server,
-                counters: self.server.counters(self.here.worker.0.into()),
-                map: &self.map,
-                here: self.here,
-                now,
-                scratch: &mut self.scratch,
-                out: &mut actions.bytes,
-                start,
-            };
-            let mut batch = Batch { turn, decoded: &mut self.decoded, requests: 0 };
-            run(&mut batch, &mut session)
+        let counters = self.server.counters(self.here.worker.0.into());
+        let turn = Turn {
+            server: &self.server,
+            counters,
+            map: &self.map,
+            here: self.here,
+            alone: self.alone,
+            now,
+            scratch: &mut self.scratch,
+            out: &mut actions.bytes,
+            start,
         };
-        self.server.store.leave(self.here.worker);
+        let mut batch = Batch {
+            conn,
+            turn,
+            links: &mut self.links,
+            actions: &mut actions.list,
+            decoded: &mut self.decoded,
+            requests: 0,
+        };
+        let ended = run(&mut batch, &mut session);
         let end = actions.bytes.len();
         if start < end {
-            let counters = self.server.counters(self.here.worker.0.into());
             counters.bytes_written.add((end - start) as u64);
             actions.list.push(Action::Send { conn, bytes: start..end });
         }
@@ -104,20 +145,120 @@ impl Worker {
                 session.stalled = true;
                 actions.list.push(Action::Stall { conn });
             }
-            Ended::Closed(shutdown) => {
-                *session = Session { closing: true, ..Session::default() };
-                actions.list.push(Action::Close { conn });
-                if let Some(graceful) = shutdown {
-                    actions.list.push(Action::Shutdown { graceful });
+            Ended::Paused(pause) => {
+                if session.paused.replace(pause).is_none() {
+                    actions.list.push(Action::Pause { conn });
                 }
             }
+            Ended::Closed(shutdown) => {
+                session.closing = Some(shutdown);
+                session.pending = Vec::new();
+            }
+        }
+        if session.slots.is_empty() {
+            close(conn, &mut session, actions);
         }
         self.sessions[conn.0 as usize] = Some(session);
+    }
+
+    /// A connection that waited for peers, perhaps no longer does.
+    fn go_on(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
+        let at = actions.list.len();
+        self.turn(now, conn, actions, |batch, session| {
+            session.paused = None;
+            run_pending(batch, session)
+        });
+        // To wait again is no news.
+        match actions.list[at..].iter().position(|action| *action == Action::Pause { conn }) {
+            Some(pause) => drop(actions.list.remove(at + pause)),
+            None => actions.list.push(Action::Resume { conn }),
+        }
+    }
+
+    fn deliver(&mut self, now: Now, asker: Asker, reply: Option<&[u8]>, actions: &mut Actions) {
+        let (conn, serial, place) = match asker {
+            Asker::Client { conn, session, place } => (conn, session, place),
+            Asker::Peer { server, ticket } => {
+                let lost = [NO_ROUTE, "\r\n"].concat();
+                let reply = reply.unwrap_or(lost.as_bytes()).to_vec();
+                return actions.list.push(Action::Answer { server, ticket, reply });
+            }
+        };
+        let session = self.sessions.get_mut(conn.0 as usize).and_then(Option::as_mut);
+        let Some(session) = session.filter(|session| session.serial == serial) else { return };
+        match reply {
+            Some(reply) => session.slots.fill(place, reply),
+            None => session.slots.fail(place),
+        }
+        self.turn(now, conn, actions, |batch, session| {
+            session.slots.release(batch.turn.out);
+            Ended::Hungry
+        });
+        let session = self.sessions[conn.0 as usize].as_ref().expect("its turn is over");
+        let held = session.slots.held_bytes();
+        if session.paused == Some(Pause::Order) && held < OUTPUT_BYTES_MAX {
+            self.go_on(now, conn, actions);
+        }
+    }
+
+    fn link_broken(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
+        let (askers, waiting) = self.links.broken(server);
+        for asker in askers {
+            self.deliver(now, asker, None, actions);
+        }
+        for conn in waiting {
+            self.go_on(now, conn, actions);
+        }
+    }
+
+    fn asked(
+        &mut self,
+        now: Now,
+        from: ServerId,
+        ticket: Ticket,
+        request: &[u8],
+        actions: &mut Actions,
+    ) {
+        let mut reply = Vec::new();
+        let mut turn = Turn {
+            server: &self.server,
+            counters: self.server.counters(self.here.worker.0.into()),
+            map: &self.map,
+            here: self.here,
+            alone: self.alone,
+            now,
+            scratch: &mut self.scratch,
+            out: &mut reply,
+            start: 0,
+        };
+        match turn.serve(request) {
+            Served::Reply => {}
+            // Without credit it is not kept: a peer that waits for us must not wait for others.
+            Served::PassOn(server, request) if self.links.credit(server) == Credit::Available => {
+                let ticket = self.links.ask(server, Asker::Peer { server: from, ticket });
+                return actions.list.push(Action::Forward { server, ticket, request });
+            }
+            Served::PassOn(..) => reply.extend_from_slice([NO_ROUTE, "\r\n"].concat().as_bytes()),
+        }
+        actions.list.push(Action::Answer { server: from, ticket, reply });
+    }
+}
+
+fn close(conn: ConnId, session: &mut Session, actions: &mut Actions) {
+    if let Some(shutdown) = session.closing.filter(|_| !session.closed) {
+        session.closed = true;
+        actions.list.push(Action::Close { conn });
+        if let Some(graceful) = shutdown {
+            actions.list.push(Action::Shutdown { graceful });
+        }
     }
 }
 
 fn received(batch: &mut Batch<'_>, session: &mut Session, mut bytes: &[u8]) -> Ended {
-    if session.stalled {
+    if session.closing.is_some() {
+        return Ended::Hungry;
+    }
+    if session.stalled || session.paused.is_some() {
         session.pending.extend_from_slice(bytes);
         return Ended::Hungry;
     }
@@ -127,22 +268,24 @@ fn received(batch: &mut Batch<'_>, session: &mut Session, mut bytes: &[u8]) -> E
         }
         match run_pending(batch, session) {
             Ended::Hungry => {}
-            Ended::Stalled => {
+            closed @ Ended::Closed(_) => return closed,
+            bound => {
                 session.pending.extend_from_slice(bytes);
-                return Ended::Stalled;
+                return bound;
             }
-            closed => return closed,
         }
     }
     let ran = batch.run(session, bytes);
-    if ran.ended != (Ended::Closed(None)) {
-        session.pending.extend_from_slice(&ran.rewritten);
-        session.pending.extend_from_slice(&bytes[ran.used..]);
-    }
+    session.pending.extend_from_slice(&ran.rewritten);
+    session.pending.extend_from_slice(&bytes[ran.used..]);
     ran.ended
 }
 
+/// Executes what is there, if nothing stands in the way.
 fn run_pending(batch: &mut Batch<'_>, session: &mut Session) -> Ended {
+    if session.closing.is_some() || session.stalled || session.paused.is_some() {
+        return Ended::Hungry;
+    }
     let pending = std::mem::take(&mut session.pending);
     let ran = batch.run(session, &pending);
     if ran.rewritten.is_empty() {

@@ -1,8 +1,6 @@
 //! The classic commands (protocol.txt, "Storage commands" and on).
 
-mod rig;
-
-use rig::Rig;
+use crate::rig::Rig;
 
 #[track_caller]
 fn check(table: &[(&str, &str)]) {

@@ -1,0 +1,108 @@
+//! Links to other servers, as far as a worker knows them: how much may be on its way, and whom
+//! each reply is for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use mbal_model::ServerId;
+
+use crate::ConnId;
+use crate::slots::Place;
+
+/// Names a request on a link until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// Whom a reply is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// `session` tells a connection from an earlier one of the same name.
+    Client { conn: ConnId, session: u64, place: Place },
+    /// A server that had sent the request here.
+    Peer { server: ServerId, ticket: Ticket },
+}
+
+struct Link {
+    credits: u32,
+    asked: BTreeMap<Ticket, Asker>,
+    /// Connections that wait for a credit, in the order in which they came.
+    waiting: VecDeque<ConnId>,
+}
+
+#[derive(Default)]
+pub(crate) struct Links {
+    links: BTreeMap<ServerId, Link>,
+    last_ticket: u64,
+}
+
+/// What a link has to offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Credit {
+    Available,
+    /// So many requests are unanswered that no further one may be sent.
+    Spent,
+    NoLink,
+}
+
+impl Links {
+    pub fn up(&mut self, server: ServerId, credits: u32) {
+        let link = Link { credits, asked: BTreeMap::new(), waiting: VecDeque::new() };
+        assert!(
+            self.links.insert(server, link).is_none(),
+            "a link breaks before it comes up again"
+        );
+    }
+
+    pub fn credit(&self, server: ServerId) -> Credit {
+        match self.links.get(&server) {
+            None => Credit::NoLink,
+            Some(link) if link.credits == 0 => Credit::Spent,
+            Some(_) => Credit::Available,
+        }
+    }
+
+    /// Spends a credit.
+    pub fn ask(&mut self, server: ServerId, asker: Asker) -> Ticket {
+        let link = self.links.get_mut(&server).expect("its credit was looked at");
+        link.credits -= 1;
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        link.asked.insert(ticket, asker);
+        ticket
+    }
+
+    /// `conn` goes on when `server`'s link has a credit, or is no more.
+    pub fn wait(&mut self, server: ServerId, conn: ConnId) {
+        let link = self.links.get_mut(&server).expect("its credit was looked at");
+        if !link.waiting.contains(&conn) {
+            link.waiting.push_back(conn);
+        }
+    }
+
+    /// Takes the credit back: who asked? `None` is a reply to nobody.
+    pub fn answered(&mut self, server: ServerId, ticket: Ticket) -> Option<Asker> {
+        let link = self.links.get_mut(&server)?;
+        let asker = link.asked.remove(&ticket)?;
+        link.credits += 1;
+        Some(asker)
+    }
+
+    /// Everybody who waits for an answer, and everybody who waits for a credit.
+    pub fn broken(&mut self, server: ServerId) -> (Vec<Asker>, Vec<ConnId>) {
+        match self.links.remove(&server) {
+            Some(link) => (link.asked.into_values().collect(), link.waiting.into()),
+            None => (Vec::new(), Vec::new()),
+        }
+    }
+
+    /// The connection that has waited longest, if there is a credit for it.
+    pub fn next_waiting(&mut self, server: ServerId) -> Option<ConnId> {
+        let link = self.links.get_mut(&server).filter(|link| link.credits > 0)?;
+        link.waiting.pop_front()
+    }
+
+    pub fn forget(&mut self, conn: ConnId) {
+        for link in self.links.values_mut() {
+            link.waiting.retain(|waiting| *waiting != conn);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Requests whose key another server owns: out to it, in from it, and on to a third.
+
+use mbal_model::{Key, ServerId};
+use mbal_routing::{Route, route};
+use mbal_wire::{Get, HOPS_MAX, Parsed, PeerRequest, Request, next_word, parse, push_line};
+
+use crate::Action;
+use crate::batch::{Batch, Job, Pause};
+use crate::classic::{any_too_long, get_again};
+use crate::links::{Asker, Credit};
+use crate::session::Session;
+use crate::slots::{Gather, NO_ROUTE, Place};
+use crate::turn::{Then, Turn};
+
+/// Keys of a `get` that are gathered from several servers at a time: with values at the item
+/// limit, what a connection can make a worker hold.
+const GATHER_KEYS_MAX: usize = 64;
+
+impl Batch<'_> {
+    /// Sends the request to the server that owns its key. `None`: it is served here.
+    pub fn elsewhere(
+        &mut self,
+        session: &mut Session,
+        job: &Job<'_>,
+        key: Option<&Key<'_>>,
+    ) -> Option<Then> {
+        if self.turn.alone && !session.get_continues {
+            return None;
+        }
+        if let Request::Get(get) = &job.request {
+            let several = next_word(get.keys).is_some_and(|(_, rest)| next_word(rest).is_some());
+            if several || session.get_continues {
+                return self.gather(session, get);
+            }
+        }
+        let Route::Peer(server) = self.turn.route(key?) else { return None };
+        self.turn.counters.requests_peer.add(1);
+        let noreply = job.request.noreply();
+        match self.links.credit(server) {
+            Credit::NoLink => {
+                self.turn.reply(noreply, NO_ROUTE.as_bytes());
+                return Some(Then::Next);
+            }
+            Credit::Spent => return Some(self.wait(server)),
+            Credit::Available => {}
+        }
+        let (request, instead) = match job.request {
+            // What the value was to replace is at its owner; the value itself goes nowhere.
+            Request::TooLarge { key, base64, remove, .. } => {
+                let start = self.turn.out.len();
+                self.turn.refuse_too_large(noreply);
+                if !remove {
+                    return Some(Then::Next);
+                }
+                let refusal = self.turn.out.split_off(start);
+                let command: [&[u8]; 3] =
+                    if base64 { [b"md ", key, b" b\r\n"] } else { [b"delete ", key, b"\r\n"] };
+                (command.concat(), Some(refusal))
+            }
+            _ => (job.bytes.to_vec(), None),
+        };
+        let place = session.slots.push_peer(noreply, instead);
+        self.forward(server, session.serial, place, &request);
+        Some(Then::Next)
+    }
+
+    fn wait(&mut self, server: ServerId) -> Then {
+        self.links.wait(server, self.conn);
+        Then::Wait(Pause::Credit(server))
+    }
+
+    fn forward(&mut self, server: ServerId, session: u64, place: Place, request: &[u8]) {
+        let asker = Asker::Client { conn: self.conn, session, place };
+        let ticket = self.links.ask(server, asker);
+        let map_version = self.turn.map.version();
+        let mut bytes = Vec::new();
+        PeerRequest { hops: 1, map_version, request }.encode(&mut bytes);
+        self.actions.push(Action::Forward { server, ticket, request: bytes });
+    }
+
+    /// A `get` of several keys: one request to every server that owns some of them. `None` if
+    /// that is this server alone.
+    fn gather(&mut self, session: &mut Session, get: &Get<'_>) -> Option<Then> {
+        if any_too_long(get.keys) {
+            return None;
+        }
+        let mut servers = Vec::new();
+        let mut routes = Vec::new();
+        let mut words: Vec<Vec<u8>> = vec![Vec::new()];
+        let mut rest = get.keys;
+        while let Some((word, tail)) = next_word(rest).filter(|_| routes.len() < GATHER_KEYS_MAX) {
+            let key = Key::new(word).expect("none is too long");
+            let source = match self.turn.route(&key) {
+                Route::Peer(server) => {
+                    let known = servers.iter().position(|known| *known == server);
+                    known.unwrap_or_else(|| {
+                        servers.push(server);
+                        words.push(Vec::new());
+                        servers.len() - 1
+                    }) + 1
+                }
+                _ => 0,
+            };
+            routes.push(source as u8);
+            words[source].extend_from_slice(word);
+            words[source].push(b' ');
+            rest = tail;
+        }
+        let ends = next_word(rest).is_none();
+        if servers.is_empty() && ends && !session.get_continues {
+            return None;
+        }
+        let spent = |server: &&ServerId| self.links.credit(**server) == Credit::Spent;
+        if let Some(server) = servers.iter().find(spent) {
+            return Some(self.wait(*server));
+        }
+        let keys = get.keys[..get.keys.len() - rest.len()].to_vec();
+        let mut sources = vec![Some(self.turn.get_here(get, &words[0]))];
+        for server in &servers {
+            let linked = self.links.credit(*server) == Credit::Available;
+            sources.push((!linked).then(|| [NO_ROUTE, "\r\n"].concat().into_bytes()));
+        }
+        let missing: Vec<bool> = sources.iter().map(Option::is_none).collect();
+        let continues = std::mem::replace(&mut session.get_continues, !ends);
+        let gather = Gather { keys, routes, sources, continues, ends };
+        let place = session.slots.push_gather(gather);
+        for (at, server) in servers.iter().enumerate() {
+            self.turn.counters.requests_peer.add(1);
+            if missing[at + 1] {
+                let request = get_again(get, &words[at + 1]);
+                self.forward(*server, session.serial, place(at + 1), &request);
+            }
+        }
+        session.slots.release(self.turn.out);
+        Some(if ends { Then::Next } else { Then::Resume(get_again(get, rest)) })
+    }
+}
+
+/// What a server does with a request that a peer sent.
+pub(crate) enum Served {
+    /// It was executed here.
+    Reply,
+    /// It goes on to the owner.
+    PassOn(ServerId, Vec<u8>),
+}
+
+impl Turn<'_> {
+    /// Executes a peer's request: its reply stands in `out`.
+    pub fn serve(&mut self, bytes: &[u8]) -> Served {
+        let before = self.out.len();
+        match self.try_serve(bytes) {
+            Some(served) => served,
+            None => {
+                self.out.truncate(before);
+                push_line(self.out, NO_ROUTE.as_bytes());
+                Served::Reply
+            }
+        }
+    }
+
+    /// `None` for what cannot be served: no request, or one that has come too far, or a `get`
+    /// some of whose keys are not here.
+    fn try_serve(&mut self, bytes: &[u8]) -> Option<Served> {
+        let peer = PeerRequest::decode(bytes)?;
+        let mut rest = peer.request.to_vec();
+        loop {
+            let limits = self.limits();
+            let Parsed::Request { request, skip: 0, .. } = parse(&rest, &limits) else {
+                return None;
+            };
+            let (word, base64) = request.key()?;
+            let mut decoded = [0; mbal_model::KEY_BYTES_MAX];
+            let word = if base64 {
+                let length = mbal_wire::base64_decode(word, &mut decoded)?;
+                &decoded[..length]
+            } else {
+                word
+            };
+            let key = Key::new(word)?;
+            if let Request::Get(get) = &request {
+                let mut keys = next_word(get.keys)?.1;
+                while let Some((word, tail)) = next_word(keys) {
+                    if matches!(self.route(&Key::new(word)?), Route::Peer(_)) {
+                        return None;
+                    }
+                    keys = tail;
+                }
+            }
+            if let Route::Peer(server) = self.route(&key) {
+                let hops = peer.hops.saturating_add(1);
+                let mut bytes = Vec::new();
+                PeerRequest { hops, ..peer }.encode(&mut bytes);
+                return (hops <= HOPS_MAX).then_some(Served::PassOn(server, bytes));
+            }
+            match self.execute(&request, Some(key)) {
+                Then::Resume(again) => rest = again,
+                _ => return Some(Served::Reply),
+            }
+        }
+    }
+
+    pub fn route(&self, key: &Key<'_>) -> Route {
+        route(self.map, self.here, key.hash())
+    }
+
+    /// The values of those of a `get`'s keys that are here.
+    fn get_here(&mut self, get: &Get<'_>, mut keys: &[u8]) -> Vec<u8> {
+        let before = self.out.len();
+        while let Some((word, rest)) = next_word(keys) {
+            let key = Key::new(word).expect("none is too long");
+            self.count_route(&key);
+            self.get_one(get, &key);
+            keys = rest;
+        }
+        self.out.split_off(before)
+    }
+}

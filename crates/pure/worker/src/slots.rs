@@ -1,0 +1,192 @@
+//! Replies leave a connection in the order of its requests, though those of peers arrive when
+//! they like and local ones are there at once.
+//!
+//! ```text
+//!   requests     set a    get b c d    mg e     mn
+//!   served by    peer 1   here, 2, 3   here     here
+//!                  |          |          |       |
+//!   slots        [ … ]    [ B … D ]   [   HD, MN   ]
+//! ```
+//! A slot leaves when all its parts are there and nothing stands before it. A connection whose
+//! requests are all served here has none.
+
+use std::collections::VecDeque;
+
+use mbal_wire::{next_value, next_word};
+
+/// What a client is told when the owner of a key cannot be reached, or was lost while a request
+/// was on its way: nobody knows whether that one was executed, and nobody repeats it.
+pub const NO_ROUTE: &str = "SERVER_ERROR no route to owner";
+
+#[derive(Default)]
+pub(crate) struct Slots {
+    queue: VecDeque<Slot>,
+    /// The number of the front slot; they count up.
+    first: u64,
+    /// Bytes in the queue.
+    held: usize,
+    /// A part of a `get` failed: its other parts, further back, are dropped.
+    get_failed: bool,
+}
+
+enum Slot {
+    /// Replies of requests that were served here.
+    Local(Vec<u8>),
+    /// A request of one peer. What the client is told `instead` of its reply, if anything;
+    /// nothing at all, even of a broken link, if the request was `quiet`.
+    Peer {
+        reply: Option<Vec<u8>>,
+        instead: Option<Vec<u8>>,
+        quiet: bool,
+    },
+    Gather(Gather),
+}
+
+/// A `get` of several servers' keys, or of some of them if there are many.
+pub(crate) struct Gather {
+    /// The keys, with blanks between.
+    pub keys: Vec<u8>,
+    /// By key: the source that serves it.
+    pub routes: Vec<u8>,
+    /// Source 0 is this server, whose reply is there from the start.
+    pub sources: Vec<Option<Vec<u8>>>,
+    /// Not the first part of its `get`.
+    pub continues: bool,
+    /// The last part, which ends with `END`.
+    pub ends: bool,
+}
+
+/// Where a peer's reply belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    slot: u64,
+    source: usize,
+}
+
+impl Slots {
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Bytes that wait for replies before them.
+    pub fn held_bytes(&self) -> usize {
+        self.held
+    }
+
+    /// Keeps a reply that is there behind those that are not.
+    pub fn push_local(&mut self, reply: &[u8]) {
+        self.held += reply.len();
+        match self.queue.back_mut() {
+            Some(Slot::Local(bytes)) => bytes.extend_from_slice(reply),
+            _ => self.queue.push_back(Slot::Local(reply.to_vec())),
+        }
+    }
+
+    /// A place for a peer's reply.
+    pub fn push_peer(&mut self, quiet: bool, instead: Option<Vec<u8>>) -> Place {
+        self.queue.push_back(Slot::Peer { reply: None, instead, quiet });
+        Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
+    }
+
+    /// Places for the replies of its sources.
+    pub fn push_gather(&mut self, gather: Gather) -> impl Fn(usize) -> Place + use<> {
+        self.held += gather.sources.iter().flatten().map(Vec::len).sum::<usize>();
+        self.queue.push_back(Slot::Gather(gather));
+        let slot = self.first + self.queue.len() as u64 - 1;
+        move |source| Place { slot, source }
+    }
+
+    pub fn fill(&mut self, place: Place, bytes: &[u8]) {
+        let index = usize::try_from(place.slot - self.first).expect("slots leave when filled");
+        self.held += bytes.len();
+        match &mut self.queue[index] {
+            Slot::Peer { reply, .. } => *reply = Some(bytes.to_vec()),
+            Slot::Gather(gather) => gather.sources[place.source] = Some(bytes.to_vec()),
+            Slot::Local(_) => unreachable!("nobody has a place there"),
+        }
+    }
+
+    /// The reply will not come.
+    pub fn fail(&mut self, place: Place) {
+        let index = usize::try_from(place.slot - self.first).expect("slots leave when filled");
+        let quiet = matches!(self.queue[index], Slot::Peer { quiet: true, .. });
+        let line = [NO_ROUTE, "\r\n"].concat();
+        self.fill(place, if quiet { b"" } else { line.as_bytes() });
+    }
+
+    /// Appends to `out` what may leave.
+    pub fn release(&mut self, out: &mut Vec<u8>) {
+        while self.queue.front().is_some_and(Slot::is_ready) {
+            let slot = self.queue.pop_front().expect("there is a front");
+            self.first += 1;
+            self.held -= slot.bytes();
+            match slot {
+                Slot::Local(bytes) => out.extend_from_slice(&bytes),
+                Slot::Peer { reply, instead, .. } => {
+                    out.extend_from_slice(&instead.or(reply).expect("it is ready"));
+                }
+                Slot::Gather(gather) => self.release_get(&gather, out),
+            }
+        }
+    }
+
+    fn release_get(&mut self, gather: &Gather, out: &mut Vec<u8>) {
+        if !gather.continues {
+            self.get_failed = false;
+        }
+        if self.get_failed {
+            return;
+        }
+        let start = out.len();
+        if let Err(error) = gather.merge(out) {
+            out.truncate(start);
+            out.extend_from_slice(error);
+            self.get_failed = true;
+        }
+    }
+}
+
+impl Slot {
+    fn is_ready(&self) -> bool {
+        match self {
+            Slot::Local(_) => true,
+            Slot::Peer { reply, .. } => reply.is_some(),
+            Slot::Gather(gather) => gather.sources.iter().all(Option::is_some),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Slot::Local(bytes) => bytes.len(),
+            Slot::Peer { reply, .. } => reply.as_ref().map_or(0, Vec::len),
+            Slot::Gather(gather) => gather.sources.iter().flatten().map(Vec::len).sum(),
+        }
+    }
+}
+
+impl Gather {
+    /// The values in the order of the keys; or the line of the source that failed.
+    fn merge(&self, out: &mut Vec<u8>) -> Result<(), &[u8]> {
+        let mut sources: Vec<&[u8]> =
+            self.sources.iter().map(|reply| reply.as_deref().expect("it is ready")).collect();
+        let mut keys = self.keys.as_slice();
+        for route in &self.routes {
+            let (key, rest) = next_word(keys).expect("a route by key");
+            keys = rest;
+            let source = &mut sources[usize::from(*route)];
+            if let Some((value, rest)) = next_value(source, key) {
+                out.extend_from_slice(value);
+                *source = rest;
+            }
+        }
+        for rest in &sources[1..] {
+            if *rest != b"END\r\n" {
+                return Err(rest);
+            }
+        }
+        if self.ends {
+            out.extend_from_slice(b"END\r\n");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! What happens at each bound.
+
+use mbal_wire::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
+use mbal_worker::{Action, Event, OUTPUT_BYTES_MAX, Settings};
+
+use crate::rig::{CONN, Rig};
+
+fn received(rig: &mut Rig, bytes: &[u8]) -> Vec<Action> {
+    rig.handle(Event::Received { conn: CONN, bytes }).list
+}
+
+#[test]
+fn a_line_that_does_not_end_closes_the_connection() {
+    let close = vec![Action::Close { conn: CONN }];
+    let mut rig = Rig::new();
+    assert_eq!(received(&mut rig, &[b'x'; LINE_BYTES_MAX]), []);
+    assert_eq!(received(&mut rig, b"x"), close);
+    assert_eq!(received(&mut rig, b"version\r\n"), []);
+
+    let mut rig = Rig::new();
+    let mut line = b"get ".to_vec();
+    line.resize(GET_LINE_BYTES_MAX, b'k');
+    assert_eq!(received(&mut rig, &line), []);
+    assert_eq!(received(&mut rig, b"k"), close);
+
+    let mut rig = Rig::new();
+    let line = [&[b' '; 101][..], b"get ", &[b'k'; LINE_BYTES_MAX]].concat();
+    assert_eq!(received(&mut rig, &line), close);
+}
+
+#[test]
+fn a_long_get_may_arrive_in_pieces() {
+    let mut rig = Rig::new();
+    rig.check("set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    rig.check(&format!("get {}", "k ".repeat(2000)), "");
+    rig.check("k\r\n", &("VALUE k 0 1\r\nv\r\n".repeat(2001) + "END\r\n"));
+}
+
+#[test]
+fn output_over_its_bound_must_leave_before_more_is_made() {
+    let mut rig = Rig::new();
+    let value = "v".repeat(400_000);
+    rig.check(&format!("set k 0 0 400000\r\n{value}\r\n"), "STORED\r\n");
+    let actions = rig.handle(Event::Received { conn: CONN, bytes: &b"mg k v\r\n".repeat(8) });
+    let reply = format!("VA 400000\r\n{value}\r\n");
+    assert_eq!(actions.bytes.len(), 3 * reply.len());
+    assert!(actions.bytes.len() >= OUTPUT_BYTES_MAX);
+    assert_eq!(actions.list.last(), Some(&Action::Stall { conn: CONN }));
+    // What a driver had already received is kept.
+    assert_eq!(received(&mut rig, b"mn\r\n"), []);
+    let mut bytes = actions.bytes;
+    for _ in 0..2 {
+        bytes.extend(rig.handle(Event::Drained { conn: CONN }).bytes);
+    }
+    assert!(bytes == [reply.repeat(8).as_bytes(), b"MN\r\n"].concat());
+}
+
+#[test]
+fn one_get_of_much_is_answered_in_parts() {
+    let mut rig = Rig::new();
+    let value = "v".repeat(400_000);
+    rig.check(&format!("set k 0 0 400000\r\n{value}\r\n"), "STORED\r\n");
+    let actions = rig.handle(Event::Received { conn: CONN, bytes: &get("gets", "k", 100) });
+    assert!(actions.bytes.len() < OUTPUT_BYTES_MAX + 17 * 400_100);
+    assert_eq!(actions.list.last(), Some(&Action::Stall { conn: CONN }));
+
+    let mut rig = Rig::new();
+    rig.check(&format!("set k 0 0 400000\r\n{value}\r\n"), "STORED\r\n");
+    let replies = format!("VALUE k 0 400000 1\r\n{value}\r\n").repeat(100) + "END\r\n";
+    assert!(rig.send(&get("gets", "k", 100)) == replies.as_bytes());
+}
+
+fn get(verb: &str, key: &str, count: usize) -> Vec<u8> {
+    let keys = vec![key; count].join(" ");
+    format!("{verb} {keys}\r\n").into_bytes()
+}
+
+#[test]
+fn a_key_that_spoils_a_large_get_is_found_before_anything_leaves() {
+    let mut rig = Rig::new();
+    let value = "v".repeat(400_000);
+    rig.check(&format!("set k 0 0 400000\r\n{value}\r\n"), "STORED\r\n");
+    let get = format!("get {} {}\r\n", vec!["k"; 100].join(" "), "k".repeat(251));
+    rig.check(&get, "CLIENT_ERROR bad command line format\r\n");
+}
+
+#[test]
+fn other_connections_get_their_turn_after_so_many_requests() {
+    let settings = Settings { requests_per_event: 3, ..Settings::default() };
+    let mut rig = Rig::with(settings);
+    let actions = rig.handle(Event::Received { conn: CONN, bytes: &b"mn\r\n".repeat(7) });
+    assert_eq!(actions.bytes, b"MN\r\n".repeat(3));
+    assert_eq!(actions.list.last(), Some(&Action::Stall { conn: CONN }));
+    assert_eq!(rig.handle(Event::Drained { conn: CONN }).bytes, b"MN\r\n".repeat(3));
+    let last = rig.handle(Event::Drained { conn: CONN });
+    assert_eq!((&last.bytes[..], last.list.len()), (&b"MN\r\n"[..], 1));
+}
+
+#[test]
+fn what_is_announced_is_not_reserved() {
+    let mut rig = Rig::with(Settings { item_bytes_max: 1 << 30, ..Settings::default() });
+    assert_eq!(received(&mut rig, b"set k 0 0 1000000000\r\nx"), []);
+    // 2^31 - 2 bytes are swallowed, not kept, and the answer waits for their end.
+    let mut rig = Rig::new();
+    assert_eq!(received(&mut rig, b"set k 0 0 2147483645\r\n"), []);
+    let block = vec![0; 1 << 20];
+    for _ in 0..2047 {
+        assert_eq!(received(&mut rig, &block), []);
+    }
+    assert_eq!(received(&mut rig, &block[..(1 << 20) - 2]), []);
+    rig.check("\nmn\r\n", "SERVER_ERROR object too large for cache\r\nMN\r\n");
+}

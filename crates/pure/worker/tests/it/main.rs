@@ -1,0 +1,9 @@
+//! The worker as its driver sees it: events in, actions out.
+
+mod rig;
+
+mod bounds;
+mod classic;
+mod meta;
+mod peers;
+mod splits;

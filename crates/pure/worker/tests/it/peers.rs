@@ -1,0 +1,337 @@
+//! Keys that other servers own: order, credits, lost links. Servers are workers without sockets;
+//! the test is the network between them.
+
+use std::sync::Arc;
+
+use crate::rig::{CONN, Rig};
+use mbal_model::{ClusterMap, Key, Owner, ServerId, WorkerId};
+use mbal_wire::PeerRequest;
+use mbal_worker::{Action, Actions, Event, NO_ROUTE, Ticket};
+
+const HERE: ServerId = ServerId(1);
+const PEERS: [ServerId; 2] = [ServerId(2), ServerId(3)];
+
+/// Four cachelets: the first two of server 1, then one each of 2 and 3.
+fn map() -> Arc<ClusterMap> {
+    let owner = |server| Owner { server: ServerId(server), worker: WorkerId(0) };
+    Arc::new(ClusterMap::new(9, vec![owner(1), owner(1), owner(2), owner(3)]))
+}
+
+/// The `nth` key that `server` owns.
+fn key(server: u16, nth: usize) -> String {
+    let map = map();
+    let owned = |word: &String| {
+        let key = Key::new(word.as_bytes()).expect("short");
+        map.owner(map.cachelet_of(key.hash())).server == ServerId(server)
+    };
+    (0..).map(|number| format!("k{number}")).filter(owned).nth(nth).expect("endless")
+}
+
+/// A server, the requests that it has on its links, and what its client has got.
+struct Client {
+    rig: Rig,
+    forwarded: Vec<(ServerId, Ticket, Vec<u8>)>,
+    replies: String,
+    closed: bool,
+    paused: bool,
+}
+
+impl Client {
+    fn new(credits: u32) -> Client {
+        let mut rig = Rig::new();
+        rig.handle(Event::Mapped { here: HERE, map: map() });
+        for server in PEERS {
+            rig.handle(Event::LinkUp { server, credits });
+        }
+        Client { rig, forwarded: vec![], replies: String::new(), closed: false, paused: false }
+    }
+
+    fn event(&mut self, event: Event<'_>) {
+        let Actions { bytes, list } = self.rig.handle(event);
+        let mut stalled = false;
+        for action in list {
+            match action {
+                Action::Send { bytes: range, .. } => {
+                    self.replies += std::str::from_utf8(&bytes[range]).expect("text");
+                }
+                Action::Forward { server, ticket, request } => {
+                    self.forwarded.push((server, ticket, request));
+                }
+                Action::Close { .. } => self.closed = true,
+                Action::Pause { .. } => assert!(!std::mem::replace(&mut self.paused, true)),
+                Action::Resume { .. } => assert!(std::mem::replace(&mut self.paused, false)),
+                Action::Stall { .. } => stalled = true,
+                Action::Answer { .. } | Action::Shutdown { .. } => panic!("nobody asked"),
+            }
+        }
+        if stalled {
+            self.event(Event::Drained { conn: CONN });
+        }
+    }
+
+    fn send(&mut self, input: &str) {
+        self.event(Event::Received { conn: CONN, bytes: input.as_bytes() });
+    }
+
+    /// Answers the request that was forwarded `nth` of those that are unanswered.
+    fn answer(&mut self, nth: usize, reply: &str) {
+        let (server, ticket, _) = self.forwarded.remove(nth);
+        self.event(Event::Answered { server, ticket, reply: reply.as_bytes() });
+    }
+
+    fn requests(&self) -> Vec<(u16, String)> {
+        let text = |bytes: &[u8]| {
+            let peer = PeerRequest::decode(bytes).expect("well formed");
+            assert_eq!((peer.hops, peer.map_version), (1, 9));
+            String::from_utf8(peer.request.to_vec()).expect("text")
+        };
+        self.forwarded.iter().map(|(server, _, bytes)| (server.0, text(bytes))).collect()
+    }
+
+    #[track_caller]
+    fn check(&mut self, replies: &str) {
+        assert_eq!(std::mem::take(&mut self.replies), replies);
+    }
+}
+
+#[test]
+fn a_peers_request_goes_out_as_it_came() {
+    let mut client = Client::new(8);
+    let key = key(2, 0);
+    client.send(&format!("set {key} 1 2 3\r\nabc\r\nmg {key} v t\r\n"));
+    assert_eq!(
+        client.requests(),
+        [(2, format!("set {key} 1 2 3\r\nabc\r\n")), (2, format!("mg {key} v t\r\n"))]
+    );
+    client.check("");
+    client.answer(0, "STORED\r\n");
+    client.check("STORED\r\n");
+    client.answer(0, "VA 3 t2\r\nabc\r\n");
+    client.check("VA 3 t2\r\nabc\r\n");
+}
+
+#[test]
+fn replies_leave_in_the_order_of_the_requests() {
+    let mut client = Client::new(8);
+    let (here, two, three) = (key(1, 0), key(2, 0), key(3, 0));
+    client.send(&format!(
+        "mg {two} s\r\nset {here} 0 0 1\r\nv\r\nmg {three} s\r\nget {here}\r\nmn\r\n"
+    ));
+    client.check("");
+    client.answer(1, "HD s3\r\n");
+    client.check("");
+    client.answer(0, "HD s2\r\n");
+    client.check(&format!("HD s2\r\nSTORED\r\nHD s3\r\nVALUE {here} 0 1\r\nv\r\nEND\r\nMN\r\n"));
+    client.send(&format!("get {here}\r\n"));
+    client.check(&format!("VALUE {here} 0 1\r\nv\r\nEND\r\n"));
+}
+
+#[test]
+fn a_get_gathers_its_keys_in_their_order() {
+    let mut client = Client::new(8);
+    let (a, b, c, d, e) = (key(2, 0), key(1, 0), key(3, 0), key(2, 1), key(1, 1));
+    client.send(&format!("set {b} 0 0 1\r\nB\r\n"));
+    client.check("STORED\r\n");
+    client.send(&format!("get {a} {b} {c} {d} {e} {a}\r\nversion\r\n"));
+    assert_eq!(
+        client.requests(),
+        [(2, format!("get {a} {d} {a} \r\n")), (3, format!("get {c} \r\n"))]
+    );
+    client.answer(1, &format!("VALUE {c} 0 1\r\nC\r\nEND\r\n"));
+    client.check("");
+    client.answer(0, &format!("VALUE {a} 0 1\r\nA\r\nVALUE {a} 0 1\r\nA\r\nEND\r\n"));
+    client.check(&format!(
+        "VALUE {a} 0 1\r\nA\r\nVALUE {b} 0 1\r\nB\r\nVALUE {c} 0 1\r\nC\r\nVALUE {a} 0 1\r\nA\r\n\
+         END\r\nVERSION 1.6.18\r\n"
+    ));
+}
+
+#[test]
+fn a_get_that_lost_a_source_is_an_error_as_a_whole() {
+    let mut client = Client::new(8);
+    let (two, three) = (key(2, 0), key(3, 0));
+    client.send(&format!("get {two} {three}\r\nmn\r\n"));
+    client.answer(0, &format!("VALUE {two} 0 1\r\nA\r\nEND\r\n"));
+    client.event(Event::LinkBroken { server: PEERS[1] });
+    client.check(&format!("{NO_ROUTE}\r\nMN\r\n"));
+    client.send(&format!("get {two} {three}\r\n"));
+    client.answer(1, "END\r\n");
+    client.check(&format!("{NO_ROUTE}\r\n"));
+}
+
+#[test]
+fn a_get_of_many_keys_is_gathered_in_parts_and_fails_once() {
+    let keys: Vec<String> = (0..100).map(|nth| key(2 + nth as u16 % 2, nth / 2)).collect();
+    let get = format!("get {}\r\nmn\r\n", keys.join(" "));
+    let mut client = Client::new(8);
+    client.send(&get);
+    assert_eq!(client.forwarded.len(), 4);
+    for _ in 0..4 {
+        client.answer(0, "END\r\n");
+    }
+    client.check("END\r\nMN\r\n");
+    client.send(&get);
+    client.answer(0, "END\r\n");
+    client.answer(0, "SERVER_ERROR out of memory\r\n");
+    client.check("SERVER_ERROR out of memory\r\n");
+    client.answer(0, &format!("VALUE {} 0 0\r\n\r\nEND\r\n", keys[64]));
+    client.answer(0, "END\r\n");
+    client.check("MN\r\n");
+}
+
+#[test]
+fn without_credit_a_connection_is_not_read() {
+    let mut client = Client::new(1);
+    let two = key(2, 0);
+    client.send(&format!("mg {two} Oa\r\nmg {two} Ob\r\nmn\r\n"));
+    assert!(client.paused);
+    assert_eq!(client.requests(), [(2, format!("mg {two} Oa\r\n"))]);
+    // What was on its way when reading stopped is kept.
+    client.send("version\r\n");
+    client.answer(0, "HD Oa\r\n");
+    client.check("HD Oa\r\n");
+    assert!(!client.paused);
+    assert_eq!(client.requests(), [(2, format!("mg {two} Ob\r\n"))]);
+    client.answer(0, "HD Ob\r\n");
+    client.check("HD Ob\r\nMN\r\nVERSION 1.6.18\r\n");
+}
+
+#[test]
+fn a_credit_goes_to_the_connection_that_waited_longest() {
+    let mut client = Client::new(1);
+    let two = key(2, 0);
+    let other = mbal_worker::ConnId(1);
+    client.rig.open(other);
+    client.send(&format!("mg {two} Oa\r\n"));
+    client.send(&format!("mg {two} Ob\r\n"));
+    let bytes = format!("mg {two} Oc\r\n");
+    let paused = client.rig.handle(Event::Received { conn: other, bytes: bytes.as_bytes() });
+    assert_eq!(paused.list, [Action::Pause { conn: other }]);
+    // The first to wait is gone; the second gets what it waited for.
+    client.event(Event::Closed { conn: CONN });
+    let (server, ticket, _) = client.forwarded.remove(0);
+    let actions = client.rig.handle(Event::Answered { server, ticket, reply: b"HD Oa\r\n" });
+    assert!(
+        matches!(actions.list[..], [Action::Forward { .. }, Action::Resume { conn }] if conn == other)
+    );
+}
+
+#[test]
+fn what_waits_behind_a_peer_is_bounded() {
+    let mut client = Client::new(2);
+    let (here, two) = (key(1, 0), key(2, 0));
+    let value = "v".repeat(600_000);
+    client.send(&format!("set {here} 0 0 600000\r\n{value}\r\n"));
+    client.check("STORED\r\n");
+    client.send(&format!("mg {two}\r\nmg {here} v\r\nmg {here} v\r\nmn\r\n"));
+    assert!(client.paused);
+    client.answer(0, "HD\r\n");
+    assert!(!client.paused);
+    client.check(&format!("HD\r\nVA 600000\r\n{value}\r\nVA 600000\r\n{value}\r\nMN\r\n"));
+}
+
+#[test]
+fn a_broken_link_is_told_and_nothing_is_repeated() {
+    let mut client = Client::new(8);
+    let (two, error) = (key(2, 0), format!("{NO_ROUTE}\r\n"));
+    client.send(&format!("incr {two} 1\r\nincr {two} 1 noreply\r\nmd {two} q\r\nmn\r\n"));
+    client.event(Event::LinkBroken { server: PEERS[0] });
+    client.check(&format!("{error}{error}MN\r\n"));
+    client.forwarded.clear();
+    client.send(&format!("incr {two} 1\r\nset {two} 0 0 1 noreply\r\nv\r\nmn\r\n"));
+    client.check(&format!("{error}MN\r\n"));
+    client.event(Event::LinkUp { server: PEERS[0], credits: 1 });
+    assert_eq!(client.requests(), []);
+}
+
+#[test]
+fn a_link_that_breaks_frees_those_who_waited_for_its_credit() {
+    let mut client = Client::new(1);
+    let (two, error) = (key(2, 0), format!("{NO_ROUTE}\r\n"));
+    client.send(&format!("mg {two}\r\nmg {two}\r\nmn\r\n"));
+    assert!(client.paused);
+    client.event(Event::LinkBroken { server: PEERS[0] });
+    assert!(!client.paused);
+    client.check(&format!("{error}{error}MN\r\n"));
+}
+
+#[test]
+fn a_quiet_request_takes_its_place_and_says_nothing() {
+    let mut client = Client::new(8);
+    let two = key(2, 0);
+    client.send(&format!("mg {two} v q\r\ndelete {two} noreply\r\nmn\r\n"));
+    client.check("");
+    client.answer(1, "");
+    client.answer(0, "");
+    client.check("MN\r\n");
+}
+
+#[test]
+fn a_value_that_is_too_large_only_removes_the_old_one_at_its_owner() {
+    let mut client = Client::new(8);
+    let two = key(2, 0);
+    let value = "v".repeat(1 << 20);
+    client.send(&format!("set {two} 0 0 1048576\r\n{value}\r\nmn\r\n"));
+    assert_eq!(client.requests(), [(2, format!("delete {two}\r\n"))]);
+    client.answer(0, "DELETED\r\n");
+    client.check("SERVER_ERROR object too large for cache\r\nMN\r\n");
+}
+
+#[test]
+fn quit_waits_for_what_was_asked_before() {
+    let mut client = Client::new(8);
+    client.send(&format!("mg {}\r\nquit\r\nmn\r\n", key(2, 0)));
+    assert!(!client.closed);
+    client.answer(0, "EN\r\n");
+    client.check("EN\r\n");
+    assert!(client.closed);
+}
+
+#[test]
+fn a_reply_to_a_connection_that_is_gone_reaches_nobody() {
+    let mut client = Client::new(8);
+    client.send(&format!("mg {}\r\n", key(2, 0)));
+    client.event(Event::Closed { conn: CONN });
+    client.event(Event::Opened { conn: CONN });
+    client.send("mn\r\n");
+    client.answer(0, "EN\r\n");
+    client.check("MN\r\n");
+}
+
+/// What `rig` answers a peer, or passes on.
+fn ask(rig: &mut Rig, hops: u8, request: &str) -> Vec<Action> {
+    let mut bytes = Vec::new();
+    PeerRequest { hops, map_version: 9, request: request.as_bytes() }.encode(&mut bytes);
+    rig.handle(Event::Asked { server: ServerId(7), ticket: Ticket(70), request: &bytes }).list
+}
+
+#[test]
+fn a_request_from_a_peer_is_served_or_passed_on_once() {
+    let mut rig = Rig::new();
+    rig.handle(Event::Mapped { here: HERE, map: map() });
+    rig.handle(Event::LinkUp { server: PEERS[0], credits: 1 });
+    let (here, two) = (key(1, 0), key(2, 0));
+    let answer = |reply: &str| {
+        let reply = reply.as_bytes().to_vec();
+        vec![Action::Answer { server: ServerId(7), ticket: Ticket(70), reply }]
+    };
+    let error = answer(&format!("{NO_ROUTE}\r\n"));
+    assert_eq!(ask(&mut rig, 1, &format!("set {here} 0 0 1\r\nv\r\n")), answer("STORED\r\n"));
+    assert_eq!(ask(&mut rig, 1, &format!("set {here} 0 0 1 noreply\r\nv\r\n")), answer(""));
+    let get = format!("get {here} \r\n");
+    assert_eq!(ask(&mut rig, 2, &get), answer(&format!("VALUE {here} 0 1\r\nv\r\nEND\r\n")));
+    assert_eq!(ask(&mut rig, 1, &format!("get {here} {two}\r\n")), error);
+    assert_eq!(ask(&mut rig, 1, "get\r\n"), error);
+    assert_eq!(ask(&mut rig, 1, "set k 0 0 9\r\n"), error);
+    assert_eq!(ask(&mut rig, 2, &format!("mg {two}\r\n")), error);
+    let [Action::Forward { server, ticket, request }] =
+        &ask(&mut rig, 1, &format!("mg {two}\r\n"))[..]
+    else {
+        panic!("it is passed on");
+    };
+    assert_eq!(*server, PEERS[0]);
+    assert_eq!(PeerRequest::decode(request).map(|request| request.hops), Some(2));
+    assert_eq!(ask(&mut rig, 1, &format!("mg {two}\r\n")), error);
+    let answered = Event::Answered { server: *server, ticket: *ticket, reply: b"EN\r\n" };
+    assert_eq!(rig.handle(answered).list, answer("EN\r\n"));
+}
