@@ -212,6 +212,10 @@ impl EventLoop {
                 Action::Stall { conn } => self.stall(conn),
                 Action::Close { conn } => self.close_when_sent(conn),
                 Action::Shutdown { graceful } => self.main.post(Request::Shutdown { graceful }),
+                Action::Pause { .. }
+                | Action::Resume { .. }
+                | Action::Forward { .. }
+                | Action::Answer { .. } => unreachable!("this loop brings no link up"),
             }
         }
         drop(list);
