@@ -15,7 +15,7 @@ use crate::sync::Version;
 
 pub const SLOTS: usize = 10;
 /// A bucket's items lie in it or in the next ones of its block, this many in all.
-pub const WINDOW: usize = 4;
+pub const WINDOW: usize = 8;
 /// Buckets of a block: the memory of one slice.
 pub const BLOCK_BUCKETS: usize = 64;
 pub const BLOCK_BYTES: usize = BLOCK_BUCKETS * 64;

@@ -21,7 +21,7 @@ pub const MOVED: BlockId = BlockId::MAX;
 const DEPTH_MAX: u32 = 20;
 
 /// Splitting a slice that is less full than this would not help: its keys collide.
-const SPLIT_FILL_MIN: usize = BLOCK_BUCKETS * SLOTS / 2;
+const SPLIT_FILL_MIN: usize = BLOCK_BUCKETS * SLOTS / 4;
 
 pub struct Dir {
     depth: u32,

@@ -104,12 +104,12 @@ impl<T> Drop for Guard<'_, T> {
 
 /// The version of a bucket, with room for a small count in its low bits.
 ///
-/// 26 bits count writes: a reader is fooled only if it sleeps through an exact multiple of 67 million
+/// 24 bits count writes: a reader is fooled only if it sleeps through an exact multiple of 16 million
 /// writes of one bucket.
 #[repr(transparent)]
 pub struct Version(AtomicU32);
 
-const COUNT_BITS: u32 = 5;
+const COUNT_BITS: u32 = 7;
 const ODD: u32 = 1 << COUNT_BITS;
 const COUNT_MASK: u32 = ODD - 1;
 

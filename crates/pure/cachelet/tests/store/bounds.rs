@@ -118,3 +118,15 @@ fn flushing_gives_all_memory_back() {
         assert_eq!(get(&store, "key5", 1), None);
     }
 }
+
+#[test]
+fn growth_loses_nothing_while_there_is_memory() {
+    let store = Store::new(options(256, 1, 16));
+    for n in 0..400_000 {
+        put(&store, &format!("key:{n}"), b"value", 0, 1).expect("there is room");
+    }
+    let stats = store.stats();
+    assert_eq!((stats.items, stats.evictions), (400_000, 0));
+    let index_bytes_per_item = stats.index_bytes as f64 / stats.items as f64;
+    assert!(index_bytes_per_item < 16.0, "{index_bytes_per_item}");
+}
