@@ -12,7 +12,7 @@ use clap::Parser;
 
 use crate::address::Address;
 use crate::args::{Args, Plan, Task};
-use crate::compare::{Comparison, Series, compare};
+use crate::compare::{Comparison, Series, commands, compare};
 use crate::measure::{Round, measure};
 use crate::pace::Pace;
 use crate::report;
@@ -128,6 +128,14 @@ fn a_stall_of_200_ms_shows_in_open_loop_and_hides_in_closed() {
 }
 
 #[test]
+fn a_sleeping_generator_is_late_by_far_less_than_a_millisecond() {
+    let flags = "--connections 4 --keys 100 --warmup 0.1 --duration 1 --waiting sleep";
+    let round = run(flags, &Fake::default().listen(), open(500.0)).unwrap();
+    let lag_us = round.tally.lag.value_at_quantile(0.5) / 1_000;
+    assert!(lag_us < 250, "half of the requests left {lag_us} µs late or later");
+}
+
+#[test]
 fn every_request_that_was_due_has_a_latency_even_if_it_could_not_be_sent() {
     let flags = "--connections 1 --keys 100 --warmup 0 --duration 0.5";
     let address = Fake { deaf: true, ..Fake::default() }.listen();
@@ -199,12 +207,11 @@ fn a_comparison_rotates_rounds_and_leaves_no_server_behind() {
         "--protocol text --set-share 0.5 --depth 8 --client-threads 2",
     ] {
         let mut args = args(&format!("--keys 1000 --rounds 2 --duration 0.1 --warmup 0 {flags}"));
-        let command = "memcached -l 127.0.0.1 -t {threads} -p {port}".to_string();
-        let socket = "memcached -t {threads} -s {socket}".to_string();
-        args.compare = vec![command.clone(), socket.clone()];
+        args.compare = vec!["memcached -l 127.0.0.1 -t {threads} -p {port}".into()];
+        args.serve = Some("memcached -t {threads} -s {socket}".into());
         let plan = Plan::new(&args).unwrap();
         let stop = AtomicBool::new(false);
-        let comparison = compare(&args, &plan, &[command, socket], &stop).unwrap();
+        let comparison = compare(&args, &plan, &commands(&args).unwrap(), &stop).unwrap();
         for series in &comparison.series {
             assert_eq!(series.rounds.len(), 2, "{flags}");
             for round in &series.rounds {
@@ -212,6 +219,7 @@ fn a_comparison_rotates_rounds_and_leaves_no_server_behind() {
                 assert!(round.tally.keys() > 100 && round.server_cpu_ns > Some(0), "{flags}");
             }
         }
+        assert_eq!(comparison.series[1].command, "memcached -t 1 -s {socket}");
         let table = report::table("a", &comparison);
         assert!(table.contains("server CPU, µs per key") && table.contains(" × "), "{table}");
     }

@@ -6,7 +6,7 @@ use crate::args::{Args, Plan, Rate, Task};
 use crate::cpu::Cores;
 use crate::measure::{Round, measure};
 use crate::pace::Pace;
-use crate::peer::{Peer, Setting};
+use crate::peer::Peer;
 use crate::summary::Spread;
 
 /// Closed-loop rounds of the first peer whose median rate is its peak.
@@ -24,7 +24,7 @@ pub struct Comparison {
     pub series: Vec<Series>,
 }
 
-/// The peers' commands, ours last.
+/// The peers' commands, ours last, with threads and memory filled in; ports differ from start to start.
 pub fn commands(args: &Args) -> Result<Vec<String>, String> {
     let mut commands = args.compare.clone();
     match &args.serve {
@@ -36,7 +36,9 @@ pub fn commands(args: &Args) -> Result<Vec<String>, String> {
             commands.push(format!("'{}' serve -t {{threads}}{memory} -p {{port}}", own.display()));
         }
     }
-    Ok(commands)
+    let (threads, memory) = (args.threads.to_string(), args.memory.to_string());
+    let fill = |c: &String| c.replace("{threads}", &threads).replace("{memory}", &memory);
+    Ok(commands.iter().map(fill).collect())
 }
 
 pub fn compare(
@@ -45,17 +47,16 @@ pub fn compare(
     commands: &[String],
     stop: &AtomicBool,
 ) -> Result<Comparison, String> {
-    let setting = Setting {
-        threads: args.threads,
-        memory: args.memory,
-        cores: args.server_cores.clone().or_else(|| Cores::current().ok()),
+    let server_cores = match &args.server_cores {
+        Some(cores) => cores.clone(),
+        None => Cores::current().map_err(|error| error.to_string())?,
     };
     if let Some(cores) = &args.client_cores {
         cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
     }
     let mut peers = Vec::new();
     for command in commands {
-        let peer = Peer::start(command, &setting)?;
+        let peer = Peer::start(command, &server_cores)?;
         if !plan.replays() {
             eprintln!("{command}: {}", fill(plan, &peer, stop)?);
         }
@@ -70,7 +71,7 @@ pub fn compare(
         for turn in 0..peers.len() {
             let which = (round + turn) % peers.len();
             if plan.replays() && round > 0 {
-                peers[which] = Peer::start(&commands[which], &setting)?;
+                peers[which] = Peer::start(&commands[which], &server_cores)?;
             }
             let result = run(plan, &peers[which], Task::Measure(pace), round as u64 + 1, stop)?;
             let (rate, cpu) = (result.tally.keys() as f64 / result.tally.seconds, &result);

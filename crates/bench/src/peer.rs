@@ -14,33 +14,21 @@ use crate::cpu::Cores;
 const START_MAX: Duration = Duration::from_secs(20);
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// What fills a command's placeholders, and where the server may run.
-#[derive(Clone)]
-pub struct Setting {
-    pub threads: usize,
-    pub memory: usize,
-    pub cores: Option<Cores>,
-}
-
 pub struct Peer {
     pub address: Address,
     child: Child,
 }
 
 impl Peer {
-    /// Starts `command` by the shell and returns when it accepts connections.
-    pub fn start(command: &str, setting: &Setting) -> Result<Self, String> {
+    /// Starts `command` by the shell, on these cores, and returns when it accepts connections.
+    pub fn start(command: &str, cores: &Cores) -> Result<Self, String> {
         let fail = |what: &str| format!("{command}: {what}");
         let (address, port, socket) = free_address(command).map_err(|e| fail(&e.to_string()))?;
         let filled = as_root(command, getuid().is_root())
             .replace("{port}", &port.to_string())
-            .replace("{socket}", &socket.to_string_lossy())
-            .replace("{threads}", &setting.threads.to_string())
-            .replace("{memory}", &setting.memory.to_string());
+            .replace("{socket}", &socket.to_string_lossy());
         let own_cores = Cores::current().map_err(|e| fail(&e.to_string()))?;
-        if let Some(cores) = &setting.cores {
-            cores.pin().map_err(|e| fail(&format!("cores {:?}: {e}", cores.0)))?;
-        }
+        cores.pin().map_err(|e| fail(&format!("cores {:?}: {e}", cores.0)))?;
         let child = Command::new("sh")
             .args(["-c", &format!("exec {filled}")])
             .stdin(Stdio::null())
@@ -119,8 +107,7 @@ mod tests {
 
     #[test]
     fn a_command_that_ends_is_an_error_at_once() {
-        let setting = Setting { threads: 1, memory: 64, cores: None };
-        let error = Peer::start("false", &setting).err().unwrap();
+        let error = Peer::start("false", &Cores::current().unwrap()).err().unwrap();
         assert!(error.contains("ended at once"), "{error}");
     }
 }
