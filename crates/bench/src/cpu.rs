@@ -3,13 +3,20 @@
 use std::fs;
 use std::io;
 
+use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// CPU time of all of a process's live threads in ns. A running thread's last tick (≤ 4 ms) is not in it yet.
 pub fn process_ns(pid: u32) -> io::Result<u64> {
     let mut sum = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let line = fs::read_to_string(task?.path().join("schedstat"))?;
+        let line = match fs::read_to_string(task?.path().join("schedstat")) {
+            Ok(line) => line,
+            // The thread ended since the folder was read.
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
         let ns = line.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
         sum += ns.ok_or_else(|| io::Error::other(format!("schedstat says {line:?}")))?;
     }
