@@ -1,0 +1,313 @@
+//! FuseCache: how many items to take from each of k lists, sorted by age, so that together they
+//! are the n youngest (papers/elmem §IV, algorithm 1; DESIGN §11).
+//!
+//! Departures from the listing, each with its test:
+//! - Medians are weighted by what is left of their lists. With lists of unequal length the plain
+//!   median of medians may discard almost nothing; the weighted one always discards a quarter.
+//! - What was picked is returned, not where the search ended.
+//! - Ties are counted apart, so that rounds end however many ages are equal.
+//! - Every other round probes each list where the answer should be, were the lists alike (the
+//!   share still wanted of what is left), instead of in its middle. Lists that are alike then
+//!   need a handful of rounds; the rounds between keep the bound for those that are not.
+
+/// Seconds since an item's last access. Ages, not times of day: the clocks of servers differ.
+pub type Age = u32;
+
+/// What to take of one list: its first `items`, the youngest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    pub items: usize,
+    /// The age of the last one taken.
+    pub oldest: Option<Age>,
+}
+
+/// The work that a search took, for experiments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    pub rounds: usize,
+    /// Ages looked at.
+    pub probes: usize,
+}
+
+/// Picks the `n` youngest of all items; all of them where there are fewer.
+///
+/// `lists` are sorted, youngest first. Among items of the same age the earlier lists go first:
+/// whoever puts its own list first moves no more than it must. O(k log² n) for k lists.
+pub fn fuse(lists: &[&[Age]], n: usize) -> Vec<Pick> {
+    fuse_counting(lists, n).0
+}
+
+/// As [`fuse`], and what it took.
+pub fn fuse_counting(lists: &[&[Age]], n: usize) -> (Vec<Pick>, Effort) {
+    let mut search = Search::new(lists, n);
+    while search.wanted > 0 && search.left > search.wanted {
+        search.round();
+    }
+    if search.wanted > 0 {
+        // As many are left as are wanted, or fewer.
+        for window in &search.windows {
+            search.taken[window.list] = window.end;
+        }
+    }
+    let picks = search
+        .taken
+        .iter()
+        .zip(lists)
+        .map(|(&items, list)| Pick { items, oldest: items.checked_sub(1).map(|last| list[last]) });
+    (picks.collect(), search.effort)
+}
+
+/// The part of a list of which it is not yet known whether it is taken.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    list: usize,
+    start: usize,
+    end: usize,
+    /// Where this round looked, and where it would cut.
+    probe: usize,
+    cut: usize,
+}
+
+struct Search<'a> {
+    lists: &'a [&'a [Age]],
+    taken: Vec<usize>,
+    /// Lists with nothing left to decide are not here.
+    windows: Vec<Window>,
+    wanted: usize,
+    left: usize,
+    probes: Vec<(Age, usize)>,
+    effort: Effort,
+}
+
+impl<'a> Search<'a> {
+    fn new(lists: &'a [&'a [Age]], n: usize) -> Search<'a> {
+        // No list gives more than n.
+        let windows =
+            lists.iter().enumerate().filter(|(_, list)| !list.is_empty()).map(|(list, ages)| {
+                Window { list, start: 0, end: ages.len().min(n), probe: 0, cut: 0 }
+            });
+        let windows: Vec<Window> = windows.collect();
+        Search {
+            lists,
+            taken: vec![0; lists.len()],
+            wanted: n,
+            left: windows.iter().map(|window| window.end).sum(),
+            probes: Vec::with_capacity(windows.len()),
+            windows,
+            effort: Effort::default(),
+        }
+    }
+
+    fn round(&mut self) {
+        self.effort.rounds += 1;
+        let pivot = self.pivot();
+        let younger = self.cut_at(|age| age < pivot);
+        if younger > self.wanted {
+            for window in &mut self.windows {
+                window.end = window.cut;
+            }
+            self.left = younger;
+        } else {
+            let younger_cuts: Vec<usize> = self.windows.iter().map(|window| window.cut).collect();
+            let not_older = self.cut_at(|age| age <= pivot);
+            if not_older <= self.wanted {
+                for window in &mut self.windows {
+                    window.start = window.cut;
+                    self.taken[window.list] = window.cut;
+                }
+                self.wanted -= not_older;
+                self.left -= not_older;
+            } else {
+                self.take_ties(&younger_cuts, self.wanted - younger);
+            }
+        }
+        self.windows.retain(|window| window.start < window.end);
+    }
+
+    // The cut lies among the items as old as the pivot: the earlier lists give theirs.
+    fn take_ties(&mut self, younger_cuts: &[usize], mut ties: usize) {
+        for (window, &younger) in self.windows.iter().zip(younger_cuts) {
+            let tied = ties.min(window.cut - younger);
+            self.taken[window.list] = younger + tied;
+            ties -= tied;
+        }
+        self.wanted = 0;
+    }
+
+    // The median of the lists' probes, each as heavy as what is left of its list.
+    fn pivot(&mut self) -> Age {
+        let share = match self.effort.rounds % 2 {
+            1 => self.wanted as f64 / self.left as f64,
+            _ => 0.5,
+        };
+        self.probes.clear();
+        for window in &mut self.windows {
+            let len = window.end - window.start;
+            window.probe = window.start + ((len as f64 * share) as usize).min(len - 1);
+            self.probes.push((self.lists[window.list][window.probe], len));
+        }
+        self.effort.probes += self.probes.len();
+        self.probes.sort_unstable();
+        let mut lighter = 0;
+        for &(age, weight) in &self.probes {
+            lighter += weight;
+            if 2 * lighter >= self.left {
+                return age;
+            }
+        }
+        unreachable!("all weights together are what is left")
+    }
+
+    // Cuts each window behind its items that are `within`; how many lie before the cuts.
+    fn cut_at(&mut self, within: impl Fn(Age) -> bool) -> usize {
+        let mut sum = 0;
+        for window in &mut self.windows {
+            let ages = &self.lists[window.list][window.start..window.end];
+            let near = window.probe - window.start;
+            let (cut, probes) = gallop(ages, near, &within);
+            window.cut = window.start + cut;
+            self.effort.probes += probes;
+            sum += cut;
+        }
+        sum
+    }
+}
+
+// How many of the sorted `ages` are `within`, searched outwards from `near` in doubling steps:
+// O(log of the distance). Also how many were looked at.
+fn gallop(ages: &[Age], near: usize, within: impl Fn(Age) -> bool) -> (usize, usize) {
+    let (mut low, mut high) = (0, ages.len());
+    let mut step = 1;
+    let mut probes = 1;
+    if within(ages[near]) {
+        low = near + 1;
+        while low + step <= ages.len() {
+            probes += 1;
+            if !within(ages[low + step - 1]) {
+                high = low + step - 1;
+                break;
+            }
+            low += step;
+            step *= 2;
+        }
+    } else {
+        high = near;
+        while step <= high {
+            probes += 1;
+            if within(ages[high - step]) {
+                low = high - step + 1;
+                break;
+            }
+            high -= step;
+            step *= 2;
+        }
+    }
+    while low < high {
+        let middle = usize::midpoint(low, high);
+        probes += 1;
+        if within(ages[middle]) { low = middle + 1 } else { high = middle }
+    }
+    (low, probes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mbal_sketch::RandomBits;
+
+    fn items(lists: &[&[Age]], n: usize) -> Vec<usize> {
+        fuse(lists, n).iter().map(|pick| pick.items).collect()
+    }
+
+    // All items sorted by age, then by list: the first n.
+    fn by_sorting(lists: &[Vec<Age>], n: usize) -> Vec<usize> {
+        let mut all: Vec<(Age, usize)> = Vec::new();
+        for (list, ages) in lists.iter().enumerate() {
+            all.extend(ages.iter().map(|&age| (age, list)));
+        }
+        all.sort_unstable();
+        let mut items = vec![0; lists.len()];
+        all.iter().take(n).for_each(|&(_, list)| items[list] += 1);
+        items
+    }
+
+    #[test]
+    fn picks_the_youngest_across_lists() {
+        assert_eq!(items(&[&[1, 4, 9], &[2, 3, 5], &[6, 7, 8]], 5), [2, 3, 0]);
+        let picks = fuse(&[&[1, 4, 9], &[6, 7]], 2);
+        assert_eq!(picks[0], Pick { items: 2, oldest: Some(4) });
+        assert_eq!(picks[1], Pick { items: 0, oldest: None });
+    }
+
+    #[test]
+    fn nothing_everything_and_more_than_there_is() {
+        let lists: [&[Age]; 3] = [&[3, 3], &[], &[1]];
+        assert_eq!(items(&lists, 0), [0, 0, 0]);
+        assert_eq!(items(&lists, 3), [2, 0, 1]);
+        assert_eq!(items(&lists, 4), [2, 0, 1]);
+        assert_eq!(items(&[], 5), [0; 0]);
+        assert_eq!(items(&[&[], &[]], 5), [0, 0]);
+    }
+
+    #[test]
+    fn among_equals_the_first_lists_go_first() {
+        assert_eq!(items(&[&[7; 5], &[7; 5], &[1, 7, 7]], 8), [5, 2, 1]);
+    }
+
+    #[test]
+    fn one_long_list_among_many_short_ones() {
+        let long: Vec<Age> = (0..100_000).collect();
+        let mut lists: Vec<&[Age]> = vec![&[50_000]; 500];
+        lists.push(&long);
+        let picks = items(&lists, 50_300);
+        assert_eq!((picks[..500].iter().sum::<usize>(), picks[500]), (300, 50_000));
+    }
+
+    #[test]
+    fn equals_a_full_sort_on_random_lists() {
+        let mut bits = RandomBits::new(1);
+        for case in 0..20_000 {
+            let mut below = |most: u64| bits.next_bits() % most;
+            // From all equal to all different ages; from no lists to many, from empty to long.
+            let ages = 1 << below(20);
+            let lists: Vec<Vec<Age>> = (0..below(12))
+                .map(|_| {
+                    let len_most = 1 << below(9);
+                    let (base, spread) = (below(ages), 1 + below(ages));
+                    let mut list: Vec<Age> =
+                        (0..below(len_most)).map(|_| (base + below(spread)) as Age).collect();
+                    list.sort_unstable();
+                    list
+                })
+                .collect();
+            let total: usize = lists.iter().map(Vec::len).sum();
+            let slices: Vec<&[Age]> = lists.iter().map(Vec::as_slice).collect();
+            for n in [0, 1, below(total as u64 + 2) as usize, total / 2, total, total + 3] {
+                assert_eq!(items(&slices, n), by_sorting(&lists, n), "case {case}, n {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_second_round_discards_a_quarter() {
+        let mut bits = RandomBits::new(2);
+        for shape in 0..200_u32 {
+            let lists: Vec<Vec<Age>> = (0..50)
+                .map(|list| {
+                    let base = (list as f64).powi(shape as i32 % 6) as Age;
+                    let mut ages: Vec<Age> = (0..1 + bits.next_bits() % 5_000)
+                        .map(|_| base + (bits.next_bits() % 1_000) as Age)
+                        .collect();
+                    ages.sort_unstable();
+                    ages
+                })
+                .collect();
+            let total: usize = lists.iter().map(Vec::len).sum();
+            let slices: Vec<&[Age]> = lists.iter().map(Vec::as_slice).collect();
+            let n = (bits.next_bits() % total as u64) as usize;
+            let (_, effort) = fuse_counting(&slices, n);
+            let rounds_most = 2.0 * (total as f64).ln() / (4.0_f64 / 3.0).ln() + 2.0;
+            assert!((effort.rounds as f64) < rounds_most, "{effort:?} of {rounds_most}");
+        }
+    }
+}
