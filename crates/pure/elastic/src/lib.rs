@@ -1,9 +1,18 @@
 //! How many servers a cluster needs, which ones go, and which items travel (papers/elmem).
 //!
-//! It never moves anything itself, and knows no clock: rates, ages and curves are arguments.
+//! The coordinator calls it, in this order: an [`Autoscaler`] says how many servers,
+//! [`choose_retiring`] which ones, and [`plan_transfer`] what each destination keeps and gets, by
+//! [`fuse`]. It never moves anything itself, and knows no clock: rates, ages and curves are
+//! arguments.
 
 #![forbid(unsafe_code)]
 
+mod autoscale;
 mod fusecache;
+mod plan;
+mod score;
 
+pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};
 pub use fusecache::{Age, Effort, Pick, fuse, fuse_counting};
+pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
+pub use score::{ClassAge, choose_retiring, probe_place};
