@@ -1,1 +1,30 @@
+//! Decides what moves, and how many copies a hot key gets: a snapshot in, a plan out.
+//!
+//! Called by the process around `control` (phase 3), by `worker` (phase 2) and by the simulator. Never
+//! measures, moves, or asks what time it is.
 
+#![forbid(unsafe_code)]
+
+pub mod model;
+mod state;
+
+mod greedy;
+mod search;
+
+mod global;
+mod local;
+
+mod balls;
+mod phases;
+mod rest;
+mod thresholds;
+
+pub use balls::{Demand, Prediction, Threshold, choose_threshold, copies, max_balls, predict};
+pub use global::{Global, relieve};
+pub use greedy::greedy;
+pub use local::{Local, deviation, rebalance_server};
+pub use model::{Ball, Bin, Model, Objective, Placement};
+pub use phases::{PhaseMachine, Phases, Vitals};
+pub use rest::{Loans, Rest};
+pub use search::{Effort, search};
+pub use thresholds::Thresholds;

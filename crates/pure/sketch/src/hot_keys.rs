@@ -1,5 +1,3 @@
-use crate::index::Index;
-
 /// A tracked key's place; stable until the key is evicted or handed over.
 ///
 /// Keys are known by their hashes here. Who needs a key's bytes keeps them beside its slot, writes
@@ -16,7 +14,7 @@ pub enum Access {
 /// score of 30 is a thousand reads per second.
 #[derive(Clone, Copy, Debug)]
 pub struct HotKeysConfig {
-    /// Keys tracked at most.
+    /// Keys tracked at most: 8 times a power of two.
     pub capacity: usize,
     /// What a write takes away, where a read adds one: 9 asks for 9 reads per write or more
     /// (papers/spore §3.5).
@@ -32,7 +30,7 @@ pub struct HotKeysConfig {
 impl Default for HotKeysConfig {
     fn default() -> HotKeysConfig {
         HotKeysConfig {
-            capacity: 1_024,
+            capacity: 512,
             write_weight: 9.0,
             hot_score: 30.0,
             cool_score: 15.0,
@@ -49,7 +47,7 @@ pub enum Seen {
     Admitted(Slot),
     /// This request made the key hot: its replication may begin.
     TurnedHot(Slot),
-    /// Not tracked: all places are taken by keys that are hot, or still draining.
+    /// Not tracked: all its places are taken by keys that are hot, or still draining.
     Full,
 }
 
@@ -91,21 +89,38 @@ enum Heat {
     Draining,
 }
 
+const WAYS: usize = 8;
+
+/// The places that a key may take, in one cache line.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    key: KeyHeat,
-    newer: Slot,
-    older: Slot,
+#[repr(align(64))]
+struct Set {
+    /// When each was last sampled, in samples, which may wrap around; its lowest bits are the way.
+    sampled_at: [u32; WAYS],
+    /// A part of each key's hash; all of it is compared in `keys`.
+    tags: [u16; WAYS],
+    /// A bit per way: no key is here.
+    free: u8,
+    /// A bit per way: the key is hot or draining.
+    pinned: u8,
 }
 
-const NONE: Slot = u32::MAX;
+const EMPTY: Set = Set { sampled_at: [0; WAYS], tags: [0; WAYS], free: u8::MAX, pinned: 0 };
+const NO_KEY: KeyHeat = KeyHeat {
+    hash: 0,
+    reads: Average { past: 0.0, count: 0 },
+    writes: Average { past: 0.0, count: 0 },
+    heat: Heat::Cold,
+};
 
 /// A home worker's tracker of hot keys: SPORE's SSM cache (papers/spore §3.3 and §3.5).
 ///
 /// Fed with sampled requests. Counters are weighted moving averages, + 1 for a read and
 /// − `write_weight` for a write, so that a key is hot when it is popular *and* read-mostly. Only
 /// cold keys are evicted, the least recently sampled first: a key with replicas or leases is
-/// never forgotten. [`observe`](HotKeys::observe) is O(1), [`tick`](HotKeys::tick) O(capacity).
+/// never forgotten. As in a CPU's cache, a key has 8 places to choose from, and the least recent
+/// is that of these (docs/decisions/0163). [`observe`](HotKeys::observe) is O(1),
+/// [`tick`](HotKeys::tick) O(capacity).
 ///
 /// ```text
 ///    not here ──sampled──▶ Cold ──score ≥ hot_score──▶ Hot ──score < cool_score──▶ Draining
@@ -115,44 +130,39 @@ const NONE: Slot = u32::MAX;
 #[derive(Clone, Debug)]
 pub struct HotKeys {
     config: HotKeysConfig,
-    entries: Vec<Entry>,
-    index: Index,
-    free: Vec<Slot>,
-    newest_cold: Slot,
-    oldest_cold: Slot,
+    sets: Vec<Set>,
+    /// By slot; [`NO_KEY`] where there is none.
+    keys: Vec<KeyHeat>,
+    samples: u32,
 }
 
 impl HotKeys {
     pub fn new(config: HotKeysConfig) -> HotKeys {
-        assert!(config.capacity > 0 && config.capacity < NONE as usize);
-        assert!(config.cool_score <= config.hot_score && 0.0 < config.smoothing);
-        HotKeys {
-            config,
-            entries: Vec::with_capacity(config.capacity),
-            index: Index::new(config.capacity),
-            free: Vec::new(),
-            newest_cold: NONE,
-            oldest_cold: NONE,
-        }
+        let sets = config.capacity / WAYS;
+        assert!(sets.is_power_of_two() && sets * WAYS == config.capacity, "{config:?}");
+        assert!(config.cool_score <= config.hot_score && 0.0 < config.smoothing, "{config:?}");
+        HotKeys { config, sets: vec![EMPTY; sets], keys: vec![NO_KEY; config.capacity], samples: 0 }
     }
 
     /// Counts one sampled request.
     #[inline]
     pub fn observe(&mut self, hash: u64, access: Access) -> Seen {
+        self.samples = self.samples.wrapping_add(1);
         let Some(slot) = self.find(hash) else {
             return self.admit(hash, access);
         };
-        let entry = &mut self.entries[slot as usize];
-        match access {
-            Access::Read => entry.key.reads.count += 1,
-            Access::Write => entry.key.writes.count += 1,
-        }
-        if entry.key.heat == Heat::Cold {
-            if access == Access::Read && self.score(slot) >= self.config.hot_score {
-                self.turn_hot(slot);
-                return Seen::TurnedHot(slot);
-            }
-            self.touch(slot);
+        let (smoothing, write_weight) = (self.config.smoothing, self.config.write_weight);
+        let set = &mut self.sets[slot as usize / WAYS];
+        set.sampled_at[slot as usize % WAYS] = stamp(self.samples, slot as usize % WAYS);
+        let key = &mut self.keys[slot as usize];
+        key.count(access, 1);
+        let turns_hot = key.heat == Heat::Cold
+            && access == Access::Read
+            && key.score(smoothing, write_weight) >= self.config.hot_score;
+        if turns_hot {
+            key.heat = Heat::Hot;
+            set.pinned |= 1 << (slot as usize % WAYS);
+            return Seen::TurnedHot(slot);
         }
         Seen::Tracked(slot)
     }
@@ -161,33 +171,49 @@ impl HotKeys {
     /// must not look cold at home. A report of a key that is no longer tracked is dropped.
     pub fn report(&mut self, hash: u64, reads: u32) {
         if let Some(slot) = self.find(hash) {
-            self.entries[slot as usize].key.reads.count += reads;
+            self.keys[slot as usize].count(Access::Read, reads);
         }
     }
 
     /// The slot of a tracked key; every write of a replicated key asks.
     #[inline]
     pub fn find(&self, hash: u64) -> Option<Slot> {
-        self.index.find(hash, |slot| self.entries[slot as usize].key.hash == hash)
+        let at = self.set_of(hash);
+        let set = &self.sets[at];
+        let tag = tag_of(hash);
+        let mut same = 0;
+        for (way, &other) in set.tags.iter().enumerate() {
+            same |= u8::from(other == tag) << way;
+        }
+        same &= !set.free;
+        while same != 0 {
+            let slot = at * WAYS + same.trailing_zeros() as usize;
+            if self.keys[slot].hash == hash {
+                return Some(slot as Slot);
+            }
+            same &= same - 1;
+        }
+        None
     }
 
     /// Ends an epoch; appends what turned hot or cool, in the order of slots.
     pub fn tick(&mut self, turns: &mut Vec<Turn>) {
-        for slot in 0..self.entries.len() as Slot {
-            let score = self.score(slot);
-            let key = &mut self.entries[slot as usize].key;
+        let HotKeysConfig { smoothing, write_weight, hot_score, cool_score, .. } = self.config;
+        for (slot, key) in self.keys.iter_mut().enumerate() {
+            let score = key.score(smoothing, write_weight);
             for average in [&mut key.reads, &mut key.writes] {
-                average.past = average.with_this_epoch(self.config.smoothing);
+                average.past = average.with_this_epoch(smoothing);
                 average.count = 0;
             }
             match key.heat {
-                Heat::Hot if score < self.config.cool_score => {
+                Heat::Hot if score < cool_score => {
                     key.heat = Heat::Draining;
-                    turns.push(Turn::Cool(slot));
+                    turns.push(Turn::Cool(slot as Slot));
                 }
-                Heat::Cold if score >= self.config.hot_score => {
-                    self.turn_hot(slot);
-                    turns.push(Turn::Hot(slot));
+                Heat::Cold if score >= hot_score => {
+                    key.heat = Heat::Hot;
+                    self.sets[slot / WAYS].pinned |= 1 << (slot % WAYS);
+                    turns.push(Turn::Hot(slot as Slot));
                 }
                 Heat::Cold | Heat::Hot | Heat::Draining => {}
             }
@@ -196,149 +222,132 @@ impl HotKeys {
 
     /// The last lease of a key that cooled has run out: from now on it may be evicted.
     pub fn release(&mut self, slot: Slot) {
-        let entry = &mut self.entries[slot as usize];
-        assert_eq!(entry.key.heat, Heat::Draining, "only a key that cooled is released");
-        entry.key.heat = Heat::Cold;
-        self.link_newest(slot);
+        let key = &mut self.keys[slot as usize];
+        assert_eq!(key.heat, Heat::Draining, "only a key that cooled is released");
+        key.heat = Heat::Cold;
+        self.sets[slot as usize / WAYS].pinned &= !(1 << (slot as usize % WAYS));
     }
 
     /// Takes a key out, because its cachelet goes to another worker.
     pub fn hand_over(&mut self, slot: Slot) -> KeyHeat {
-        let key = self.entries[slot as usize].key;
-        if key.heat == Heat::Cold {
-            self.unlink(slot);
-        }
-        self.index.remove(key.hash, slot);
-        // A free slot's counters must not turn anything at a tick.
-        self.entries[slot as usize].key = KeyHeat { hash: 0, ..KeyHeat::new(0) };
-        self.entries[slot as usize].key.heat = Heat::Draining;
-        self.free.push(slot);
-        key
+        let (set, way) = (&mut self.sets[slot as usize / WAYS], 1 << (slot as usize % WAYS));
+        assert_eq!(set.free & way, 0, "only a tracked key is handed over");
+        set.free |= way;
+        set.pinned &= !way;
+        std::mem::replace(&mut self.keys[slot as usize], NO_KEY)
     }
 
     /// Takes in a key that another worker handed over. `None`, and not tracked, when there is no
     /// room; its replicas then end with their leases, as if their home had failed.
     pub fn take_over(&mut self, key: KeyHeat) -> Option<Slot> {
         assert_eq!(self.find(key.hash), None, "a key has one home");
-        let slot = self.room()?;
+        let slot = self.room(self.set_of(key.hash))?;
         self.occupy(slot, key);
-        Some(slot)
+        Some(slot as Slot)
     }
 
     /// The weighted average, this epoch included: sampled requests per epoch.
     pub fn score(&self, slot: Slot) -> f32 {
-        let key = &self.entries[slot as usize].key;
-        key.reads.with_this_epoch(self.config.smoothing)
-            - self.config.write_weight * key.writes.with_this_epoch(self.config.smoothing)
+        self.keys[slot as usize].score(self.config.smoothing, self.config.write_weight)
     }
 
     /// Reads and writes alike: sampled requests per epoch.
     pub fn rate(&self, slot: Slot) -> f32 {
-        let key = &self.entries[slot as usize].key;
-        key.reads.with_this_epoch(self.config.smoothing)
-            + key.writes.with_this_epoch(self.config.smoothing)
+        self.keys[slot as usize].score(self.config.smoothing, -1.0)
     }
 
     pub fn hash(&self, slot: Slot) -> u64 {
-        self.entries[slot as usize].key.hash
+        self.keys[slot as usize].hash
     }
 
     pub fn hot(&self) -> impl Iterator<Item = Slot> {
-        self.slots(|_, key| key.heat == Heat::Hot)
+        self.slots(|key| key.heat == Heat::Hot)
     }
 
     /// Keys as popular as hot ones, but written too often to be replicated: only moving what is
     /// around them helps (DESIGN §8, phase 2).
     pub fn write_hot(&self) -> impl Iterator<Item = Slot> {
-        self.slots(|slot, key| {
+        let HotKeysConfig { smoothing, write_weight, hot_score, .. } = self.config;
+        self.slots(move |key| {
             key.heat == Heat::Cold
-                && self.rate(slot) >= self.config.hot_score
-                && self.score(slot) < self.config.hot_score
+                && key.score(smoothing, -1.0) >= hot_score
+                && key.score(smoothing, write_weight) < hot_score
         })
     }
 
-    fn slots(&self, wanted: impl Fn(Slot, &KeyHeat) -> bool) -> impl Iterator<Item = Slot> {
-        (0..self.entries.len() as Slot)
-            .filter(move |&slot| wanted(slot, &self.entries[slot as usize].key))
+    // What has no key has no heat, so it is not wanted.
+    fn slots(&self, wanted: impl Fn(&KeyHeat) -> bool) -> impl Iterator<Item = Slot> {
+        let slots = self.keys.iter().enumerate();
+        slots.filter(move |&(_, key)| wanted(key)).map(|(at, _)| at as Slot)
+    }
+
+    #[inline]
+    fn set_of(&self, hash: u64) -> usize {
+        // Low bits: the high ones are the cachelet's and hardly differ here.
+        hash as usize & (self.sets.len() - 1)
     }
 
     fn admit(&mut self, hash: u64, access: Access) -> Seen {
-        let Some(slot) = self.room() else {
+        let Some(slot) = self.room(self.set_of(hash)) else {
             return Seen::Full;
         };
-        let mut key = KeyHeat::new(hash);
-        match access {
-            Access::Read => key.reads.count = 1,
-            Access::Write => key.writes.count = 1,
-        }
+        let mut key = KeyHeat { hash, ..NO_KEY };
+        key.count(access, 1);
         self.occupy(slot, key);
-        Seen::Admitted(slot)
+        Seen::Admitted(slot as Slot)
     }
 
-    fn room(&mut self) -> Option<Slot> {
-        if let Some(slot) = self.free.pop() {
-            return Some(slot);
+    // A free place, or the one whose cold key was sampled longest ago.
+    fn room(&self, at: usize) -> Option<usize> {
+        let set = &self.sets[at];
+        if set.free != 0 {
+            return Some(at * WAYS + set.free.trailing_zeros() as usize);
         }
-        let slot = self.entries.len() as Slot;
-        if (slot as usize) < self.config.capacity {
-            self.entries.push(Entry { key: KeyHeat::new(0), newer: NONE, older: NONE });
-            return Some(slot);
-        }
-        let victim = self.oldest_cold;
-        if victim == NONE {
+        if set.pinned == u8::MAX {
             return None;
         }
-        self.unlink(victim);
-        self.index.remove(self.entries[victim as usize].key.hash, victim);
-        Some(victim)
+        // Every stamp lies before the next sample's, so the oldest is the least after wrapping.
+        let next = stamp(self.samples.wrapping_add(1), 0);
+        let mut oldest = u32::MAX;
+        for (way, &sampled_at) in set.sampled_at.iter().enumerate() {
+            let never = 0_u32.wrapping_sub(u32::from((set.pinned >> way) & 1));
+            oldest = oldest.min(sampled_at.wrapping_sub(next) | never);
+        }
+        Some(at * WAYS + oldest as usize % WAYS)
     }
 
-    fn occupy(&mut self, slot: Slot, key: KeyHeat) {
-        self.entries[slot as usize].key = key;
-        self.index.insert(key.hash, slot);
-        if key.heat == Heat::Cold {
-            self.link_newest(slot);
-        }
-    }
-
-    fn turn_hot(&mut self, slot: Slot) {
-        self.unlink(slot);
-        self.entries[slot as usize].key.heat = Heat::Hot;
-    }
-
-    fn touch(&mut self, slot: Slot) {
-        if self.newest_cold != slot {
-            self.unlink(slot);
-            self.link_newest(slot);
-        }
-    }
-
-    fn link_newest(&mut self, slot: Slot) {
-        let before = std::mem::replace(&mut self.newest_cold, slot);
-        let entry = &mut self.entries[slot as usize];
-        (entry.newer, entry.older) = (NONE, before);
-        match before {
-            NONE => self.oldest_cold = slot,
-            before => self.entries[before as usize].newer = slot,
-        }
-    }
-
-    fn unlink(&mut self, slot: Slot) {
-        let Entry { newer, older, .. } = self.entries[slot as usize];
-        match newer {
-            NONE => self.newest_cold = older,
-            newer => self.entries[newer as usize].older = older,
-        }
-        match older {
-            NONE => self.oldest_cold = newer,
-            older => self.entries[older as usize].newer = newer,
-        }
+    fn occupy(&mut self, slot: usize, key: KeyHeat) {
+        self.keys[slot] = key;
+        let (set, way) = (&mut self.sets[slot / WAYS], slot % WAYS);
+        set.tags[way] = tag_of(key.hash);
+        set.sampled_at[way] = stamp(self.samples, way);
+        set.free &= !(1 << way);
+        set.pinned |= u8::from(key.heat != Heat::Cold) << way;
     }
 }
 
+#[inline]
+fn stamp(samples: u32, way: usize) -> u32 {
+    (samples << 3) | way as u32
+}
+
+// Bits that choose neither the cachelet nor the set.
+#[inline]
+fn tag_of(hash: u64) -> u16 {
+    (hash >> 24) as u16
+}
+
 impl KeyHeat {
-    fn new(hash: u64) -> KeyHeat {
-        KeyHeat { hash, reads: Average::default(), writes: Average::default(), heat: Heat::Cold }
+    fn count(&mut self, access: Access, times: u32) {
+        match access {
+            Access::Read => self.reads.count += times,
+            Access::Write => self.writes.count += times,
+        }
+    }
+
+    fn score(&self, smoothing: f32, write_weight: f32) -> f32 {
+        self.reads.with_this_epoch(smoothing)
+            - write_weight * self.writes.with_this_epoch(smoothing)
     }
 }
 
@@ -347,9 +356,10 @@ mod tests {
     use super::Access::{Read, Write};
     use super::*;
 
-    fn tracker(capacity: usize) -> HotKeys {
+    // One set: its least recent key is the tracker's.
+    fn tracker() -> HotKeys {
         HotKeys::new(HotKeysConfig {
-            capacity,
+            capacity: 8,
             hot_score: 10.0,
             cool_score: 5.0,
             ..HotKeysConfig::default()
@@ -368,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_spike_turns_a_key_hot_within_its_epoch() {
-        let mut keys = tracker(4);
+        let mut keys = tracker();
         assert_eq!(read(&mut keys, 1, 19), Seen::Tracked(0));
         assert_eq!(keys.observe(1, Read), Seen::TurnedHot(0));
         assert_eq!(keys.hot().collect::<Vec<_>>(), [0]);
@@ -376,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_steady_key_turns_hot_over_epochs_and_cools_late() {
-        let mut keys = tracker(4);
+        let mut keys = tracker();
         let mut turns = Vec::new();
         for reads in [12, 12, 12, 12, 8, 6, 4, 2, 0] {
             let mut turn = '-';
@@ -395,7 +405,7 @@ mod tests {
 
     #[test]
     fn nine_reads_per_write_weigh_nothing() {
-        let mut keys = tracker(4);
+        let mut keys = tracker();
         for _ in 0..50 {
             keys.observe(1, Write);
             for _ in 0..9 {
@@ -409,32 +419,33 @@ mod tests {
 
     #[test]
     fn only_cold_keys_are_evicted_and_the_least_recent_first() {
-        let mut keys = tracker(3);
+        let mut keys = tracker();
         read(&mut keys, 1, 20);
+        (2..=8)
+            .for_each(|hash| assert_eq!(read(&mut keys, hash, 1), Seen::Admitted(hash as u32 - 1)));
         read(&mut keys, 2, 1);
-        read(&mut keys, 3, 1);
-        read(&mut keys, 2, 1);
-        assert_eq!(keys.observe(4, Read), Seen::Admitted(2), "3 was least recent");
+        assert_eq!(keys.observe(9, Read), Seen::Admitted(2), "3 was least recent");
         assert_eq!((keys.find(1), keys.find(2), keys.find(3)), (Some(0), Some(1), None));
     }
 
     #[test]
     fn when_all_are_hot_nothing_is_admitted() {
-        let mut keys = tracker(2);
-        read(&mut keys, 1, 20);
-        read(&mut keys, 2, 20);
-        assert_eq!(keys.observe(3, Read), Seen::Full);
+        let mut keys = tracker();
+        (1..=8).for_each(|hash| {
+            assert_eq!(read(&mut keys, hash, 20), Seen::TurnedHot(hash as u32 - 1))
+        });
+        assert_eq!(keys.observe(9, Read), Seen::Full);
         tick(&mut keys);
         let turns: Vec<Turn> = [tick(&mut keys), tick(&mut keys)].concat();
-        assert_eq!(turns, [Turn::Cool(0), Turn::Cool(1)]);
-        assert_eq!(keys.observe(3, Read), Seen::Full, "leases may still be out");
-        keys.release(0);
-        assert_eq!(keys.observe(3, Read), Seen::Admitted(0));
+        assert_eq!(turns, (0..8).map(Turn::Cool).collect::<Vec<_>>());
+        assert_eq!(keys.observe(9, Read), Seen::Full, "leases may still be out");
+        keys.release(3);
+        assert_eq!(keys.observe(9, Read), Seen::Admitted(3));
     }
 
     #[test]
     fn reads_that_shadows_report_keep_a_key_hot() {
-        let mut keys = tracker(2);
+        let mut keys = tracker();
         read(&mut keys, 1, 20);
         for _ in 0..20 {
             keys.report(1, 12);
@@ -446,10 +457,9 @@ mod tests {
 
     #[test]
     fn heat_moves_with_the_cachelet() {
-        let mut home = tracker(2);
+        let (mut home, mut next_home) = (tracker(), tracker());
         read(&mut home, 1, 20);
         read(&mut home, 2, 3);
-        let mut next_home = tracker(2);
         for hash in [1, 2] {
             let slot = home.find(hash).expect("tracked");
             let score = home.score(slot);
@@ -459,9 +469,32 @@ mod tests {
         }
         assert_eq!(next_home.hot().collect::<Vec<_>>(), [0]);
         assert_eq!((home.find(1), tick(&mut home)), (None, vec![]));
-        read(&mut home, 5, 1);
-        read(&mut home, 6, 1);
-        assert_eq!(read(&mut home, 7, 1), Seen::Admitted(home.find(7).expect("tracked")));
-        assert_eq!(home.find(5), None, "handed-over slots are used again, then the oldest");
+        assert_eq!(home.observe(5, Read), Seen::Admitted(0), "its place is free");
+        (10..16).for_each(|hash| {
+            read(&mut next_home, hash, 20);
+        });
+        assert_eq!(read(&mut next_home, 16, 1), Seen::Admitted(1), "only key 2 was cold");
+        assert!(next_home.find(1).is_some(), "a hot key is pinned where it went");
+    }
+
+    #[test]
+    fn keys_that_share_a_tag_are_told_apart() {
+        let mut keys = tracker();
+        let (one, other) = (5, 5 | 1 << 60);
+        read(&mut keys, one, 1);
+        read(&mut keys, other, 1);
+        assert_eq!((keys.find(one), keys.find(other)), (Some(0), Some(1)));
+        assert_eq!(keys.find(5 | 1 << 61), None);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_comes() {
+        let mut keys = HotKeys::new(HotKeysConfig { capacity: 64, ..HotKeysConfig::default() });
+        let mut bits = crate::RandomBits::new(3);
+        for _ in 0..100_000 {
+            keys.observe(bits.next_bits() >> (bits.next_bits() % 60), Read);
+        }
+        assert_eq!(keys.keys.len(), 64);
+        assert!(keys.keys.iter().all(|key| keys.find(key.hash).is_some()));
     }
 }

@@ -40,6 +40,26 @@ impl Index {
         self.cell_of(hash, same).map(|at| &mut self.cells[at].slot)
     }
 
+    /// The slot of `hash`; where there is none, it is `slot` from now on.
+    #[inline]
+    pub(crate) fn find_or_insert(
+        &mut self,
+        hash: u64,
+        same: impl Fn(u32) -> bool,
+        slot: u32,
+    ) -> Option<u32> {
+        if 2 * (self.used + 1) > self.cells.len() {
+            self.grow();
+        }
+        let at = self.probe(hash, same);
+        if self.cells[at].slot != EMPTY.slot {
+            return Some(self.cells[at].slot);
+        }
+        self.cells[at] = Cell { tag: tag_of(hash), slot };
+        self.used += 1;
+        None
+    }
+
     /// `hash` must not be there yet.
     pub(crate) fn insert(&mut self, hash: u64, slot: u32) {
         if 2 * (self.used + 1) > self.cells.len() {
@@ -72,16 +92,20 @@ impl Index {
 
     #[inline]
     fn cell_of(&self, hash: u64, same: impl Fn(u32) -> bool) -> Option<usize> {
+        let at = self.probe(hash, same);
+        (self.cells[at].slot != EMPTY.slot).then_some(at)
+    }
+
+    // The cell of `hash`, or the empty one where it belongs.
+    #[inline]
+    fn probe(&self, hash: u64, same: impl Fn(u32) -> bool) -> usize {
         let tag = tag_of(hash);
         let mask = self.cells.len() - 1;
         let mut at = self.home_of(tag);
         loop {
             let cell = self.cells[at];
-            if cell.slot == EMPTY.slot {
-                return None;
-            }
-            if cell.tag == tag && same(cell.slot) {
-                return Some(at);
+            if cell.slot == EMPTY.slot || (cell.tag == tag && same(cell.slot)) {
+                return at;
             }
             at = (at + 1) & mask;
         }

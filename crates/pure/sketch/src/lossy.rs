@@ -64,9 +64,10 @@ impl LossyCounter {
     pub fn observe(&mut self, hash: u64) {
         self.seen += 1;
         let keys = &self.keys;
-        match self.index.find(hash, |slot| keys[slot as usize].hash == hash) {
+        let slot = keys.len() as u32;
+        match self.index.find_or_insert(hash, |slot| keys[slot as usize].hash == hash, slot) {
             Some(slot) => self.keys[slot as usize].count += 1,
-            None => self.track(Tracked { hash, count: 1, missed_most: self.missed_most }),
+            None => self.keys.push(Tracked { hash, count: 1, missed_most: self.missed_most }),
         }
         self.window_left -= 1;
         if self.window_left == 0 {
@@ -176,23 +177,13 @@ impl LossyCounter {
         self.keys.push(key);
     }
 
+    // Most keys go, so the index is built anew for those that stay.
     fn drop_rare(&mut self) {
-        let mut at = 0;
-        while at < self.keys.len() {
-            let key = self.keys[at];
-            if key.count + key.missed_most > self.missed_most {
-                at += 1;
-                continue;
-            }
-            self.index.remove(key.hash, at as u32);
-            self.keys.swap_remove(at);
-            if let Some(moved) = self.keys.get(at) {
-                let last = self.keys.len() as u32;
-                *self
-                    .index
-                    .find_mut(moved.hash, |slot| slot == last)
-                    .expect("every tracked key is indexed") = at as u32;
-            }
+        let missed_most = self.missed_most;
+        self.keys.retain(|key| key.count + key.missed_most > missed_most);
+        self.index.clear();
+        for (slot, key) in self.keys.iter().enumerate() {
+            self.index.insert(key.hash, slot as u32);
         }
     }
 }

@@ -28,7 +28,7 @@ impl Sampler {
     pub fn set_rate(&mut self, rate: f64) {
         assert!(0.0 < rate && rate <= 1.0, "a sampling rate lies in (0, 1]: {rate}");
         self.rate = rate;
-        self.skip_scale = 1.0 / (1.0 - rate).ln();
+        self.skip_scale = -1.0 / (1.0 - rate).log2();
         self.skips_left = self.draw_skips();
     }
 
@@ -48,10 +48,42 @@ impl Sampler {
         true
     }
 
-    // P(skips = g) = (1 - rate)^g · rate; at rate 1 the scale is -0, hence no skips.
-    fn draw_skips(&mut self) -> u32 {
-        (self.bits.next_unit().ln() * self.skip_scale) as u32
+    /// Which of the next `requests` to look at, by their place among them: for a batch that a
+    /// worker has parsed. Costs nothing per request, only per chosen one.
+    pub fn choose_among(&mut self, requests: usize) -> impl Iterator<Item = usize> {
+        let mut next = self.skips_left as usize;
+        std::iter::from_fn(move || {
+            if next >= requests {
+                self.skips_left = (next - requests) as u32;
+                return None;
+            }
+            let chosen = next;
+            self.skips_left = self.draw_skips();
+            next += 1 + self.skips_left as usize;
+            Some(chosen)
+        })
     }
+
+    // P(skips = g) = (1 - rate)^g · rate; at rate 1 the scale is 0, hence no skips.
+    #[inline]
+    fn draw_skips(&mut self) -> u32 {
+        (exponential(self.bits.next_bits()) * self.skip_scale) as u32
+    }
+}
+
+/// -log2 of the number in (0, 1] that `bits` stand for, to within 0.0001: the logarithm of the
+/// standard library would cost more than all the rest of choosing a request.
+#[inline]
+fn exponential(bits: u64) -> f64 {
+    let leading = (bits | 1).leading_zeros();
+    let mantissa = ((bits << leading << 1) >> 12) as f64 * (1.0 / (1u64 << 52) as f64);
+    // log2(1 + m) / m, interpolated at five Chebyshev nodes.
+    let log = mantissa
+        * (1.442_604
+            + mantissa
+                * (-0.716_715
+                    + mantissa * (0.440_599 + mantissa * (-0.225_103 + mantissa * 0.058_665))));
+    f64::from(leading) + 1.0 - log
 }
 
 #[cfg(test)]
@@ -71,6 +103,16 @@ mod tests {
     }
 
     #[test]
+    fn the_logarithm_is_close_enough() {
+        let mut random = RandomBits::new(8);
+        for _ in 0..100_000 {
+            let bits = random.next_bits() >> (random.next_bits() % 50);
+            let exact = 64.0 - (bits as f64).log2();
+            assert!(bits == 0 || (exponential(bits) - exact).abs() < 1e-4, "{bits}");
+        }
+    }
+
+    #[test]
     fn gaps_do_not_depend_on_what_went_before() {
         let mut sampler = Sampler::new(0.25, 3);
         let chosen: Vec<bool> = (0..400_000).map(|_| sampler.choose()).collect();
@@ -85,6 +127,20 @@ mod tests {
             (0..1_000).map(|_| sampler.choose()).collect::<Vec<_>>()
         };
         assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn batches_of_any_size_choose_what_single_requests_do() {
+        let mut single = Sampler::new(0.2, 5);
+        let mut batched = single.clone();
+        let chosen: Vec<usize> = (0..10_000).filter(|_| single.choose()).collect();
+        let (mut start, mut chosen_in_batches) = (0, Vec::new());
+        while start < 10_000 {
+            let requests = (start % 37).min(10_000 - start).max(1);
+            chosen_in_batches.extend(batched.choose_among(requests).map(|at| start + at));
+            start += requests;
+        }
+        assert_eq!(chosen_in_batches, chosen);
     }
 
     #[test]

@@ -1,0 +1,35 @@
+/// When balancing starts and how hard it tries: DESIGN §8's starting values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Thresholds {
+    /// T_j: the load that a worker may have, as a fraction of its time.
+    pub permissible: f64,
+    /// `server_load_thresh`: overloaded workers / workers, above which a server does not help itself.
+    pub server_load: f64,
+    /// `imb_thresh`: of mean deviation in phase 2, of load in phase 3.
+    pub imbalance: f64,
+    /// `repl_high`: hot keys per worker.
+    pub hot_keys_high: u32,
+    /// Iterations of Algorithms 1 and 2.
+    pub max_iter: u32,
+    /// Epochs in a row.
+    pub patience: u32,
+    /// Deviation that a move must take away, in load.
+    pub move_price: f64,
+    /// Epochs for which a cachelet that moved stays where it is.
+    pub rest_epochs: u32,
+}
+
+impl Default for Thresholds {
+    fn default() -> Thresholds {
+        Thresholds {
+            permissible: 0.75,
+            server_load: 0.75,
+            imbalance: 0.15,
+            hot_keys_high: 32,
+            max_iter: 8,
+            patience: 4,
+            move_price: 0.01,
+            rest_epochs: 10,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a sketch costs per key, in nanoseconds, beside the cost of drawing the keys alone.
+//!
+//!     cargo run --release -p mbal-sketch --example speed
+//!
+//! Keys have the shape of the Wikipedia trace; drawn before the clock starts. Writes
+//! `docs/results/deciders/sketch-speed.csv`: the median of nine rounds, their spread.
+
+#![allow(clippy::disallowed_methods, reason = "an experiment measures time")]
+
+mod support;
+
+use mbal_sketch::*;
+use std::fmt::Write;
+use std::hint::black_box;
+use std::time::Instant;
+
+const ROUNDS: usize = 9;
+
+fn main() {
+    let ranks = support::wikipedia::shape().ranks();
+    let mut bits = RandomBits::new(1);
+    let stream: Vec<u64> = (0..4_000_000).map(|_| mix(ranks.draw(&mut bits) as u64)).collect();
+    // What a sampler lets through, gathered, so that each sketch is timed on sampled keys alone.
+    let mut sampler = Sampler::new(0.03, 5);
+    let sampled: Vec<u64> = stream.iter().copied().filter(|_| sampler.choose()).collect();
+
+    let mut rows = String::from("sketch,keys,ns_median,ns_least,ns_most\n");
+    let mut row = |name: &str, keys: &[u64], run: &mut dyn FnMut(&[u64])| {
+        run(keys);
+        let mut ns: Vec<f64> = (0..ROUNDS)
+            .map(|_| {
+                let start = Instant::now();
+                run(keys);
+                start.elapsed().as_nanos() as f64 / keys.len() as f64
+            })
+            .collect();
+        ns.sort_by(f64::total_cmp);
+        writeln!(
+            rows,
+            "{name},{},{:.2},{:.2},{:.2}",
+            keys.len(),
+            ns[ROUNDS / 2],
+            ns[0],
+            ns[ROUNDS - 1]
+        )
+        .expect("a string grows");
+    };
+
+    // A worker has every request's hash at hand; the sum stands for that in all three rows.
+    let touch = |keys: &[u64]| black_box(keys.iter().fold(0, |sum: u64, &key| sum ^ key));
+    row("sum of hashes alone, per request", &stream, &mut |keys| {
+        for batch in keys.chunks(64) {
+            touch(batch);
+        }
+    });
+    let mut sampler = Sampler::new(0.03, 1);
+    row("with a sampler at 3%, per request", &stream, &mut |keys| {
+        for batch in keys.chunks(64) {
+            touch(batch);
+            for at in sampler.choose_among(batch.len()) {
+                black_box(at);
+            }
+        }
+    });
+    let mut sampler = Sampler::new(0.03, 1);
+    let mut tracker = HotKeys::new(HotKeysConfig::default());
+    row("with sampler and hot-key tracker, per request", &stream, &mut |keys| {
+        for batch in keys.chunks(64) {
+            touch(batch);
+            for at in sampler.choose_among(batch.len()) {
+                black_box(tracker.observe(batch[at], Access::Read));
+            }
+        }
+    });
+    let mut tracker = HotKeys::new(HotKeysConfig::default());
+    row("hot-key tracker of 512, per sampled key", &sampled, &mut |keys| {
+        for &key in keys {
+            black_box(tracker.observe(key, Access::Read));
+        }
+    });
+    let mut counter = LossyCounter::new(0.0005, 0.00015);
+    row("lossy counter at error 1.5e-4, per sampled key", &sampled, &mut |keys| {
+        keys.iter().for_each(|&key| counter.observe(key));
+    });
+    let mut distinct = HyperLogLog::new(12);
+    row("HyperLogLog at precision 12, per sampled key", &sampled, &mut |keys| {
+        keys.iter().for_each(|&key| distinct.observe(key));
+    });
+    for samples_most in [4_096, 16_384] {
+        let mut distances = StackDistances::new(samples_most);
+        row(&format!("stack distances of {samples_most}, per key offered"), &stream, &mut |keys| {
+            keys.iter().for_each(|&key| distances.observe(key, 300));
+        });
+        // Only keys under the hash threshold that the run above settled at.
+        let chosen: Vec<u64> = stream
+            .iter()
+            .copied()
+            .filter(|&key| mix(key) as f64 / u64::MAX as f64 <= distances.rate())
+            .collect();
+        row(&format!("stack distances of {samples_most}, per sampled key"), &chosen, &mut |keys| {
+            keys.iter().for_each(|&key| distances.observe(key, 300));
+        });
+    }
+    print!("{rows}");
+    support::write_result("sketch-speed.csv", &rows);
+}
