@@ -6,7 +6,7 @@
 //! things: no worker that takes a cachelet may end above its limit, ever; and what stays
 //! above the limit at the sources is *excess*, which outweighs everything else in the objective.
 
-use mbal_model::{CacheletId, Move, Plan, Snapshot, WorkerAddr};
+use mbal_model::{CacheletId, Move, Plan, Snapshot, Owner};
 
 /// Load above a limit costs this many times its amount of deviation, or moves.
 pub const EXCESS_WEIGHT: f64 = 1_000.0;
@@ -27,7 +27,7 @@ pub enum Objective {
 /// A worker as its model sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bin {
-    pub at: WorkerAddr,
+    pub at: Owner,
     /// Load that stays.
     pub fixed: f64,
     /// T_j, the permissible load.

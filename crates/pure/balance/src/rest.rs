@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::{CacheletId, Move, Snapshot, WorkerAddr};
+use mbal_model::{CacheletId, Move, Snapshot, Owner};
 
 use crate::Thresholds;
 
@@ -38,7 +38,7 @@ impl Rest {
 /// Loans of phase 2: which cachelets are away from their home worker, and since when.
 #[derive(Default)]
 pub struct Loans {
-    lent: BTreeMap<CacheletId, (WorkerAddr, u64)>,
+    lent: BTreeMap<CacheletId, (Owner, u64)>,
 }
 
 impl Loans {

@@ -9,7 +9,7 @@ use mbal_balance::{
     Effort, Local, Model, Objective, Thresholds, greedy, rebalance_server, relieve, search,
 };
 use mbal_model::{
-    CacheletId, CacheletLoad, Plan, ServerId, Snapshot, WorkerAddr, WorkerId, WorkerLoad,
+    CacheletId, CacheletLoad, Plan, ServerId, Snapshot, Owner, WorkerId, WorkerLoad,
 };
 
 fn quick(model: &Model) -> Option<Vec<u32>> {
@@ -31,7 +31,7 @@ fn recipes(clusters: &mut Clusters) -> Recipe {
 /// Each cachelet moves at most once, from where it is; nobody within a limit ends above it; nobody
 /// above it gets more; nobody's memory overflows because of the plan.
 fn check(snapshot: &Snapshot, plan: &Plan, limit: f64) {
-    let mut after: BTreeMap<WorkerAddr, WorkerLoad> =
+    let mut after: BTreeMap<Owner, WorkerLoad> =
         snapshot.workers.iter().map(|worker| (worker.at, worker.clone())).collect();
     let mut moved = Vec::new();
     for step in &plan.moves {
@@ -128,7 +128,7 @@ fn server(workers: &[&[f64]]) -> Snapshot {
             .iter()
             .enumerate()
             .map(|(index, loads)| WorkerLoad {
-                at: WorkerAddr { server: ServerId(0), worker: WorkerId(index as u16) },
+                at: Owner { server: ServerId(0), worker: WorkerId(index as u16) },
                 fixed: 0.0,
                 bytes_max: 1_000,
                 cachelets: loads

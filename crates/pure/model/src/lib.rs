@@ -11,7 +11,7 @@ mod snapshot;
 
 pub use key::{KEY_BYTES_MAX, Key};
 pub use map::{ClusterMap, Owner};
-pub use snapshot::{CacheletLoad, Move, Plan, Snapshot, WorkerAddr, WorkerLoad};
+pub use snapshot::{CacheletLoad, Move, Plan, Snapshot, WorkerLoad};
 
 /// Seconds on the server's own monotonic clock; 0 is before the process started.
 ///

@@ -1,13 +1,6 @@
 //! What planners read, and what they return.
 
-use crate::{CacheletId, ServerId, WorkerId};
-
-/// A worker, named across the whole cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WorkerAddr {
-    pub server: ServerId,
-    pub worker: WorkerId,
-}
+use crate::{CacheletId, Owner};
 
 /// One cachelet in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,7 +16,7 @@ pub struct CacheletLoad {
 /// One worker in one epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerLoad {
-    pub at: WorkerAddr,
+    pub at: Owner,
     /// Fraction of time for what no plan can move: sockets, parsing, forwarding.
     pub fixed: f64,
     pub bytes_max: u64,
@@ -51,8 +44,8 @@ pub struct Snapshot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Move {
     pub cachelet: CacheletId,
-    pub from: WorkerAddr,
-    pub to: WorkerAddr,
+    pub from: Owner,
+    pub to: Owner,
 }
 
 /// Moves, and how good they are, so that a bad plan can be seen.

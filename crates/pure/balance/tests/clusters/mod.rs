@@ -1,6 +1,6 @@
 //! Random clusters from a seed, for tests and experiments.
 
-use mbal_model::{CacheletId, CacheletLoad, ServerId, Snapshot, WorkerAddr, WorkerId, WorkerLoad};
+use mbal_model::{CacheletId, CacheletLoad, ServerId, Snapshot, Owner, WorkerId, WorkerLoad};
 
 pub struct Clusters(pub u64);
 
@@ -55,7 +55,7 @@ impl Clusters {
         let mut snapshot = Snapshot {
             workers: (0..workers)
                 .map(|index| WorkerLoad {
-                    at: WorkerAddr {
+                    at: Owner {
                         server: ServerId((index / recipe.workers_per_server) as u16),
                         worker: WorkerId((index % recipe.workers_per_server) as u16),
                     },
