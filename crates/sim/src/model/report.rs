@@ -1,0 +1,32 @@
+//! Where figures go: a table to standard output, the same as CSV, and a plot beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::plot::Plot;
+
+pub struct Report {
+    folder: PathBuf,
+}
+
+impl Report {
+    pub fn new(folder: &Path) -> Result<Report, String> {
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(Report { folder: folder.to_owned() })
+    }
+
+    pub fn table(&self, name: &str, header: &str, rows: &[String]) -> Result<(), String> {
+        let text = format!("{header}\n{}\n", rows.join("\n"));
+        println!("# {name}\n{text}");
+        self.write(&format!("{name}.csv"), &text)
+    }
+
+    pub fn plot(&self, name: &str, plot: &Plot) -> Result<(), String> {
+        self.write(&format!("{name}.svg"), &plot.svg())
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), String> {
+        let path = self.folder.join(name);
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
