@@ -113,6 +113,9 @@ fn serve(matches: &ArgMatches, as_memcached: bool) -> ExitCode {
     // memcached starts without a word.
     if verbose || !as_memcached {
         eprintln!("mbal {MBAL}: {server}");
+        if let Some(example) = server.example() {
+            eprintln!("try it: {example}");
+        }
     }
     match server.run() {
         Ok(Ended::Gracefully) => eprintln!("Gracefully stopping"),

@@ -1,7 +1,7 @@
 //! The binary as an operator meets it: names, signals, exit codes, files.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
@@ -126,10 +126,21 @@ fn stores_and_ends_in_order() {
         fs::remove_file(folder.path("ports")).unwrap();
         let (status, stderr) = server.signal(signal);
         assert_eq!(status.code(), Some(0), "{signal}");
-        let (first, rest) = stderr.split_once('\n').unwrap();
-        assert!(first.contains(": 2 workers, 64 MiB, on 127.0.0.1:"), "{first}");
-        assert_eq!(rest, said, "{signal}");
+        let lines: Vec<&str> = stderr.split_inclusive('\n').collect();
+        assert!(lines[0].contains(": 2 workers, 64 MiB, on 127.0.0.1:"), "{stderr}");
+        assert!(lines[1].starts_with("try it: "), "{stderr}");
+        assert_eq!(lines[2..].concat(), said, "{signal}");
     }
+}
+
+#[test]
+fn the_line_to_try_works() {
+    let folder = Folder::new("example");
+    let mut server = Running::serve(&folder, &["-p", "-1", "-l", "*"]);
+    let mut said = BufReader::new(server.child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let line = said.find_map(|line| line.strip_prefix("try it: ").map(String::from)).unwrap();
+    let tried = Command::new("sh").args(["-c", &line]).output().unwrap();
+    assert_eq!(tried.stdout, b"STORED\r\nVALUE k 0 5\r\nhello\r\nEND\r\n", "{line}");
 }
 
 #[test]
@@ -294,7 +305,16 @@ fn shutdown_needs_permission() {
         server.connect().write_all(request.as_bytes()).unwrap();
         let (status, stderr) = server.wait();
         assert_eq!(status.code(), Some(0));
-        assert_eq!(stderr.split_once('\n').unwrap().1, said);
+        assert!(stderr.ends_with(said), "{stderr}");
+    }
+}
+
+/// A daemon is nobody's child: it is told to end even if its test fails.
+struct Daemon(String);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        assert!(Command::new("kill").arg(&self.0).status().unwrap().success());
     }
 }
 
@@ -309,8 +329,9 @@ fn a_daemon_writes_its_process_id_and_takes_it_away() {
         fs::read_to_string(&pid_file).is_ok_and(|pid| pid.ends_with('\n'))
     });
     let pid = fs::read_to_string(&pid_file).unwrap().trim().to_string();
+    let daemon = Daemon(pid);
     let mut stream = UnixStream::connect(&socket).unwrap();
     ask(&mut stream, "mn\r\n", "MN\r\n");
-    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    drop(daemon);
     eventually("both files are gone", || !pid_file.exists() && !socket.exists());
 }

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -70,6 +71,21 @@ impl Server {
             written.map_err(|error| StartError::File { path: path.clone(), error })?;
         }
         Ok(Server { config, listening, signals, pid_file })
+    }
+
+    /// A line for the shell that stores something and reads it back, with nothing but bash.
+    pub fn example(&self) -> Option<String> {
+        let address = self.listening.addresses.first()?;
+        let host = match address.ip() {
+            ip if !ip.is_unspecified() => ip,
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        let requests = r"set k 0 0 5\r\nhello\r\nget k\r\nquit\r\n";
+        let port = address.port();
+        Some(format!(
+            "bash -c 'exec 3<>/dev/tcp/{host}/{port}; printf \"{requests}\" >&3; cat <&3'"
+        ))
     }
 
     /// Serves until a signal or a client ends it.
