@@ -5,6 +5,7 @@ use mbal_model::{KEY_BYTES_MAX, Key};
 use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_u64, push_value};
 
 use crate::batch::GROUP;
+use crate::details::Deed;
 use crate::items::{Change, Outcome, Sum};
 use crate::session::OUTPUT_BYTES_MAX;
 use crate::turn::{Then, Turn};
@@ -77,6 +78,7 @@ impl Turn<'_> {
             out.extend_from_slice(b"\r\n");
         });
         self.counters.cmd_get.add(1);
+        self.server.details.count(key.bytes(), Deed::Get { hit: hit.is_some() });
         match hit {
             Some(()) => self.counters.get_hits.add(1),
             None => self.counters.get_misses.add(1),
@@ -86,7 +88,9 @@ impl Turn<'_> {
     fn get_and_touch(&mut self, get: &Get<'_>, key: &Key<'_>, exptime: i32) {
         self.counters.cmd_touch.add(1);
         let mut locked = self.server.store.lock(key.hash(), self.now.second);
-        let Some(found) = locked.find(key) else {
+        let found = locked.find(key);
+        self.server.details.count(key.bytes(), Deed::Get { hit: found.is_some() });
+        let Some(found) = found else {
             return self.counters.touch_misses.add(1);
         };
         self.counters.touch_hits.add(1);
@@ -104,6 +108,7 @@ impl Turn<'_> {
 
     pub fn store(&mut self, storage: &Storage<'_>, key: &Key<'_>) {
         self.counters.cmd_set.add(1);
+        self.server.details.count(key.bytes(), Deed::Set);
         let Chunk::Value(value) = storage.chunk else {
             return self.reply(storage.noreply, BAD_CHUNK);
         };
@@ -208,6 +213,7 @@ impl Turn<'_> {
     }
 
     pub fn delete(&mut self, key: &Key<'_>, noreply: bool) {
+        self.server.details.count(key.bytes(), Deed::Delete);
         let mut locked = self.server.store.lock(key.hash(), self.now.second);
         let line: &[u8] = match locked.find(key) {
             Some(found) => {

@@ -37,6 +37,7 @@ mod admin;
 mod batch;
 mod classic;
 mod counters;
+mod details;
 mod items;
 mod links;
 mod meta;
@@ -50,6 +51,7 @@ mod turn;
 mod worker;
 
 pub use counters::Sums;
+pub use details::PREFIXES_MAX;
 pub use links::Ticket;
 pub use server::{Gauges, Server, Settings};
 pub use session::OUTPUT_BYTES_MAX;

@@ -3,9 +3,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use mbal_cachelet::Store;
+use mbal_cachelet::{Store, StoreStats};
 
 use crate::counters::{Counters, Sums};
+use crate::details::Details;
 
 /// What the operator chose; `stats settings` tells it.
 #[derive(Clone, Debug)]
@@ -80,9 +81,20 @@ pub struct Server {
     pub store: Store,
     pub settings: Settings,
     pub gauges: Gauges,
+    pub(crate) details: Details,
     counters: Box<[Counters]>,
     /// What `stats reset` subtracts: counters are their workers' to write.
-    reset: Mutex<Sums>,
+    reset: Mutex<Totals>,
+}
+
+/// What is counted over the whole server.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub sums: Sums,
+    /// Gauges and counters both.
+    pub store: StoreStats,
+    pub total_connections: u64,
+    pub rejected_connections: u64,
 }
 
 impl Server {
@@ -90,25 +102,48 @@ impl Server {
         let counters = (0..settings.workers).map(|_| Counters::default()).collect();
         let gauges = Gauges::default();
         gauges.verbosity.store(u64::from(settings.verbosity), Relaxed);
-        Server { store, settings, gauges, counters, reset: Mutex::default() }
+        let (details, reset) = (Details::default(), Mutex::default());
+        Server { store, settings, gauges, details, counters, reset }
     }
 
     pub(crate) fn counters(&self, worker: usize) -> &Counters {
         &self.counters[worker]
     }
 
-    fn totals(&self) -> Sums {
-        let mut sums = Sums::default();
-        self.counters.iter().for_each(|counters| counters.add_to(&mut sums));
-        sums
-    }
-
     /// What all workers counted since the start or the last `stats reset`.
     pub fn sums(&self) -> Sums {
-        self.totals().since(&self.reset.lock().expect("nothing panics with it held"))
+        self.since_reset().sums
     }
 
-    pub(crate) fn reset_sums(&self) {
+    fn totals(&self) -> Totals {
+        let mut sums = Sums::default();
+        self.counters.iter().for_each(|counters| counters.add_to(&mut sums));
+        Totals {
+            sums,
+            store: self.store.stats(),
+            total_connections: self.gauges.total_connections.load(Relaxed),
+            rejected_connections: self.gauges.rejected_connections.load(Relaxed),
+        }
+    }
+
+    pub(crate) fn since_reset(&self) -> Totals {
+        let mut now = self.totals();
+        let then = self.reset.lock().expect("nothing panics with it held");
+        now.sums = now.sums.since(&then.sums);
+        now.total_connections -= then.total_connections;
+        now.rejected_connections -= then.rejected_connections;
+        let (store, old) = (&mut now.store, &then.store);
+        store.total_items -= old.total_items;
+        store.evictions -= old.evictions;
+        store.evicted_unfetched -= old.evicted_unfetched;
+        store.expired -= old.expired;
+        store.expired_unfetched -= old.expired_unfetched;
+        now
+    }
+
+    /// `stats reset`.
+    pub(crate) fn reset(&self) {
         *self.reset.lock().expect("nothing panics with it held") = self.totals();
+        self.details.clear();
     }
 }

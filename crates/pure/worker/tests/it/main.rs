@@ -7,3 +7,4 @@ mod classic;
 mod meta;
 mod peers;
 mod splits;
+mod stats;

@@ -1,0 +1,134 @@
+//! `stats`, and the operators' other commands.
+
+use mbal_worker::{Action, Event, PREFIXES_MAX, Settings};
+
+use crate::rig::{CONN, Rig};
+
+fn stat(rig: &mut Rig, command: &str, name: &str) -> String {
+    let replies = String::from_utf8(rig.send(format!("{command}\r\n").as_bytes())).expect("text");
+    assert!(replies.ends_with("END\r\n"));
+    let prefix = format!("STAT {name} ");
+    let line = replies.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.unwrap_or_else(|| panic!("no {name}")).to_owned()
+}
+
+#[test]
+fn what_is_done_is_counted_until_it_is_reset() {
+    let mut rig = Rig::new();
+    rig.send(
+        b"set k 0 0 1\r\n1\r\nget k x\r\nmg k\r\nincr k 1\r\ndecr x 1\r\ncas k 0 0 1 9\r\nv\r\n",
+    );
+    rig.send(b"touch k 0\r\ngat 0 x\r\ndelete k\r\ndelete k\r\nflush_all\r\nme k\r\n");
+    let counted = [
+        ("cmd_get", 3),
+        ("get_hits", 2),
+        ("get_misses", 1),
+        ("cmd_set", 2),
+        ("cas_badval", 1),
+        ("incr_hits", 1),
+        ("decr_misses", 1),
+        ("cmd_touch", 2),
+        ("touch_hits", 1),
+        ("touch_misses", 1),
+        ("delete_hits", 1),
+        ("delete_misses", 1),
+        ("cmd_flush", 1),
+        ("cmd_meta", 1),
+    ];
+    for (name, count) in counted {
+        assert_eq!(stat(&mut rig, "stats", name), count.to_string(), "{name}");
+    }
+    rig.check("stats reset\r\n", "RESET\r\n");
+    for (name, _) in counted {
+        assert_eq!(stat(&mut rig, "stats", name), "0", "{name}");
+    }
+    assert_eq!(stat(&mut rig, "stats", "total_items"), "0");
+}
+
+#[test]
+fn there_are_as_many_statistics_as_clients_of_memcached_expect() {
+    let replies = String::from_utf8(Rig::new().send(b"stats\r\n")).expect("text");
+    assert_eq!(replies.matches("STAT ").count(), 83);
+}
+
+#[test]
+fn settings_tell_what_was_chosen() {
+    let settings = Settings { item_bytes_max: 1024, evict: false, ..Settings::default() };
+    let mut rig = Rig::with(settings);
+    assert_eq!(stat(&mut rig, "stats settings", "item_size_max"), "1024");
+    assert_eq!(stat(&mut rig, "stats settings", "evictions"), "off");
+    rig.check("verbosity 9\r\n", "OK\r\n");
+    assert_eq!(stat(&mut rig, "stats settings", "verbosity"), "2");
+}
+
+#[test]
+fn details_are_kept_by_prefix_and_bounded() {
+    let mut rig = Rig::new();
+    rig.check("stats detail\r\n", "CLIENT_ERROR usage: stats detail on|off|dump\r\n");
+    rig.check("set foo:0 0 0 0\r\n\r\nstats detail on\r\n", "STORED\r\nOK\r\n");
+    rig.send(b"set foo:1 0 0 1\r\nv\r\nget foo:1 foo:2 bar\r\ndelete foo:3\r\ngat 0 foo:1\r\n");
+    rig.check("stats detail dump\r\n", "PREFIX foo get 3 hit 2 set 1 del 1\r\nEND\r\n");
+    rig.check(
+        "stats detail off\r\nget foo:1\r\nstats reset\r\nstats detail dump\r\n",
+        "OK\r\nVALUE foo:1 0 1\r\nv\r\nEND\r\nRESET\r\nEND\r\n",
+    );
+    rig.check("stats detail on\r\n", "OK\r\n");
+    for number in 0..=PREFIXES_MAX {
+        rig.send(format!("get {number}:\r\n").as_bytes());
+    }
+    let dump = String::from_utf8(rig.send(b"stats detail dump\r\n")).expect("text");
+    assert_eq!(dump.matches("PREFIX").count(), PREFIXES_MAX);
+}
+
+#[test]
+fn a_flush_takes_what_was_there() {
+    let mut rig = Rig::new();
+    let set = "set k 0 0 1\r\nv\r\n";
+    rig.check(
+        &format!("{set}flush_all\r\nget k\r\n{set}get k\r\n"),
+        "STORED\r\nOK\r\nEND\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n",
+    );
+    rig.check("flush_all 10\r\nget k\r\n", "OK\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
+    rig.now.second += 10;
+    rig.check("get k\r\n", "END\r\n");
+    rig.check("flush_all x\r\n", "CLIENT_ERROR invalid exptime argument\r\n");
+    rig.check("flush_all noreply\r\nflush_all 0 noreply\r\nflush_all 0 0 0\r\n", "ERROR\r\n");
+    let mut rig = Rig::with(Settings { flush_enabled: false, ..Settings::default() });
+    rig.check("flush_all x\r\n", "CLIENT_ERROR flush_all not allowed\r\n");
+}
+
+#[test]
+fn shutdown_must_be_enabled() {
+    Rig::new().check("shutdown x\r\n", "ERROR: shutdown not enabled\r\n");
+    let mut rig = Rig::with(Settings { shutdown_enabled: true, ..Settings::default() });
+    rig.check("shutdown x\r\n", "CLIENT_ERROR invalid shutdown mode\r\n");
+    let list =
+        rig.handle(Event::Received { conn: CONN, bytes: b"shutdown graceful\r\nmn\r\n" }).list;
+    assert_eq!(list, [Action::Close { conn: CONN }, Action::Shutdown { graceful: true }]);
+}
+
+#[test]
+fn what_makes_no_sense_here_is_answered_as_memcached_does_without_it() {
+    let mut rig = Rig::new();
+    for (input, reply) in [
+        ("watch", "CLIENT_ERROR watch commands not allowed"),
+        ("slabs reassign 1 2", "CLIENT_ERROR slab reassignment disabled"),
+        ("slabs automove 1", "OK"),
+        ("slabs automove 3", "ERROR"),
+        ("lru tune 10 20 0.5 2.0", "OK"),
+        ("lru tune 50 50 0.5 2.0", "ERROR hot and warm pcts must not exceed 80"),
+        ("lru tune 10 20 0 2.0", "ERROR hot/warm age factors must be greater than 0"),
+        ("lru mode flat", "ERROR"),
+        ("lru_crawler crawl all", "OK"),
+        ("lru_crawler crawl 1,64", "BADCLASS invalid class id"),
+        ("lru_crawler sleep 1000001", "CLIENT_ERROR sleep must be one second or less"),
+        ("lru_crawler metadump all", "ERROR metadump not allowed"),
+        ("cache_memlimit 7", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m"),
+        ("cache_memlimit 64", "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust"),
+        ("refresh_certs", "ERROR"),
+        ("stats cachedump 1 1", "CLIENT_ERROR stats cachedump not allowed"),
+        ("stats nosuch", "ERROR"),
+    ] {
+        rig.check(&format!("{input}\r\n"), &format!("{reply}\r\n"));
+    }
+}
