@@ -280,3 +280,131 @@ unsafe fn copy_words(source: *const u8, target: *mut u8, len: usize, from_shared
         (head + 8 * words..len).for_each(byte);
     }
 }
+
+/// The model of the three agreements: `RUSTFLAGS="--cfg loom" cargo test -p mbal-cachelet --lib sync`.
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::bucket::Bucket;
+
+    #[test]
+    fn one_holder_at_a_time() {
+        loom::model(|| {
+            let lock = Arc::new(SpinLock::new(0));
+            let other = {
+                let lock = lock.clone();
+                thread::spawn(move || *lock.lock() += 1)
+            };
+            *lock.lock() += 1;
+            other.join().unwrap();
+            assert_eq!(*lock.lock(), 2);
+        });
+    }
+
+    #[test]
+    fn what_a_version_confirms_was_there_at_one_moment() {
+        loom::model(|| {
+            let shared = Arc::new((Version::new(), AtomicU64::new(0), AtomicU64::new(0)));
+            let writer = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    for value in 1..3 {
+                        shared.0.write(|| {
+                            shared.1.store(value, Relaxed);
+                            shared.2.store(value, Relaxed);
+                        });
+                    }
+                })
+            };
+            let (version, first, second) = &*shared;
+            if let Some(seen) = version.begin() {
+                let words = (first.load(Relaxed), second.load(Relaxed));
+                if version.unchanged(seen) {
+                    assert_eq!(words.0, words.1, "torn");
+                }
+            }
+            writer.join().unwrap();
+        });
+    }
+
+    /// A reader follows a slot to an item; a writer takes the item out, and reuses its memory
+    /// when the epoch has passed. The cell tells loom of every access, so any overlap fails.
+    #[test]
+    fn memory_is_not_reused_under_a_reader() {
+        struct Shared {
+            epochs: Epochs,
+            bucket: Bucket,
+            item: UnsafeCell<u32>,
+        }
+        // SAFETY: that accesses to the cell never overlap is what the model checks.
+        unsafe impl Sync for Shared {}
+        // SAFETY: as above.
+        unsafe impl Send for Shared {}
+        loom::model(|| {
+            let shared = Arc::new(Shared {
+                epochs: Epochs::new(1),
+                bucket: Bucket::new(),
+                item: UnsafeCell::new(7),
+            });
+            shared.bucket.set(0, 5, 1);
+            let reader = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    shared.epochs.enter(0);
+                    if shared.bucket.find(5, |_| true).is_some() {
+                        // SAFETY: the model checks it.
+                        let item = shared.item.with(|item| unsafe { *item });
+                        assert_eq!(item, 7, "reused under the reader");
+                    }
+                    shared.epochs.leave(0);
+                })
+            };
+            shared.bucket.version.write(|| shared.bucket.set(0, 5, 0));
+            let stamp = shared.epochs.stamp();
+            if shared.epochs.passed(stamp) {
+                // SAFETY: the model checks it.
+                shared.item.with_mut(|item| unsafe { *item = 8 });
+            }
+            reader.join().unwrap();
+        });
+    }
+
+    /// A slice is split under a reader: it finds the key in the old block or in the new one.
+    #[test]
+    fn a_split_hides_no_key() {
+        loom::model(|| {
+            let blocks = Arc::new((Bucket::new(), Bucket::new(), AtomicU32::new(1)));
+            blocks.0.set(3, 5, 9);
+            let writer = {
+                let blocks = blocks.clone();
+                thread::spawn(move || {
+                    blocks.1.set(0, 5, 9);
+                    blocks.0.version.retire();
+                    blocks.2.store(2, Release);
+                    // Only to have the old block look reused at once.
+                    blocks.0.set(3, 0, 0);
+                })
+            };
+            let mut tries = 0;
+            loop {
+                let block = if blocks.2.load(Acquire) == 1 { &blocks.0 } else { &blocks.1 };
+                if let Some(seen) = block.version.begin() {
+                    let found = block.find(5, |_| true);
+                    if block.version.unchanged(seen) {
+                        assert!(found.is_some(), "hidden by the split");
+                        break;
+                    }
+                }
+                thread::yield_now();
+                tries += 1;
+                if tries > 3 {
+                    break;
+                }
+            }
+            writer.join().unwrap();
+        });
+    }
+}
