@@ -5,14 +5,14 @@
 //! Servers are LRU caches, filled by generated popularity or by a trace of the data folder; keys
 //! are placed by hash on shares that differ from server to server, as on a ring with few points.
 //! For every server the items are counted that would truly travel were it retired: FuseCache over
-//! all destinations and classes. Compared: the score at the probed place, ElMem's median, and
-//! chance. Writes `docs/results/deciders/node-choice.csv`, and `figure-7.csv` for one case.
+//! all destinations and classes. Compared: a shortlist by ElMem's medians of which the
+//! one that moves least is kept, the medians alone, and chance. Writes `docs/results/deciders/node-choice.csv`, and `figure-7.csv` for one case.
 
 #[path = "../../sketch/examples/support/mod.rs"]
 mod support;
 
 use mbal_elastic::{
-    Age, ClassAge, Inventory, SizeClass, choose_retiring, plan_transfer, probe_place,
+    Age, ClassAge, Inventory, SHORTLIST, SizeClass, choose_retiring, plan_transfer,
 };
 use mbal_model::ServerId;
 use mbal_sketch::{RandomBits, mix};
@@ -21,7 +21,8 @@ use std::fmt::Write;
 use support::wikipedia::Shape;
 
 const CLASSES: usize = 3;
-const SEEDS: u64 = 5;
+/// Seeds 0 to 4 had been seen when the shortlist's length was set; these had not.
+const SEEDS: std::ops::Range<u64> = 5..10;
 
 /// One server's items: per class, (age, key), youngest first.
 type Items = Vec<Vec<(Age, u64)>>;
@@ -33,7 +34,7 @@ fn main() {
     let traces: Vec<_> =
         support::traces::NAMES.into_iter().filter_map(support::traces::load).collect();
     for servers in [4, 10, 20] {
-        for seed in 0..SEEDS {
+        for seed in SEEDS {
             for exponent in [0.6, 0.8, 0.99, 1.2] {
                 let ranks = Shape { exponent, keys: 100_000 }.ranks();
                 let mut bits = RandomBits::new(seed);
@@ -48,7 +49,7 @@ fn main() {
                     judge(&cluster, &format!("Zipf {exponent}"), seed, tallies, figure)
                 };
                 let mut unused = String::new();
-                let wanted = servers == 10 && seed == 0 && exponent == 0.99;
+                let wanted = servers == 10 && seed == 5 && exponent == 0.99;
                 tally(&mut tallies, if wanted { &mut figure } else { &mut unused });
             }
         }
@@ -59,7 +60,7 @@ fn main() {
                 .iter()
                 .map(|&(key, _)| key)
                 .collect::<std::collections::BTreeSet<_>>();
-            for seed in 0..SEEDS {
+            for seed in SEEDS {
                 let cluster = fill(&trace.requests, servers, keys.len() / 2 / servers, seed);
                 judge(&cluster, trace.name, seed, &mut tallies, &mut String::new());
             }
@@ -76,7 +77,7 @@ fn main() {
         )
         .expect("a string grows");
     }
-    for choice in ["probed", "median", "chance"] {
+    for choice in ["counted", "median", "chance"] {
         let all: Vec<f64> = tallies
             .iter()
             .filter(|((_, _, other), _)| *other == choice)
@@ -150,24 +151,26 @@ fn judge(
     let servers = cluster.len();
     let moved: Vec<usize> = (0..servers).map(|retiring| items_moved(cluster, retiring)).collect();
     let best = *moved.iter().min().expect("there are servers") as f64;
-    let probed = scores(cluster, |items| probe_place(items, servers - 1, servers));
-    let median = scores(cluster, |items| probe_place(items, 1, 2));
-    let chosen = |scores: &[(ServerId, Vec<ClassAge>)]| choose_retiring(scores, 1)[0].0 as usize;
+    let medians = scores(cluster);
+    let shortlist = choose_retiring(&medians, 1 + SHORTLIST);
+    let counted = shortlist.iter().map(|server| server.0 as usize).min_by_key(|&at| moved[at]);
     let by_chance = mix(seed) as usize % servers;
-    for (choice, server) in
-        [("probed", chosen(&probed)), ("median", chosen(&median)), ("chance", by_chance)]
-    {
+    for (choice, server) in [
+        ("counted", counted.expect("a shortlist is never empty")),
+        ("median", shortlist[0].0 as usize),
+        ("chance", by_chance),
+    ] {
         let excess = moved[server] as f64 / best.max(1.0) - 1.0;
         tallies.entry((case.to_owned(), servers, choice)).or_default().push(excess);
     }
-    for (server, (_, classes)) in probed.iter().enumerate() {
+    for (server, (_, classes)) in medians.iter().enumerate() {
         let score: f64 =
-            classes.iter().map(|class| class.memory_share * f64::from(class.age)).sum();
+            classes.iter().map(|class| class.memory_share * f64::from(class.median_age)).sum();
         writeln!(figure, "{server},{score:.0},{}", moved[server]).expect("a string grows");
     }
 }
 
-fn scores(cluster: &[Items], place: impl Fn(usize) -> usize) -> Vec<(ServerId, Vec<ClassAge>)> {
+fn scores(cluster: &[Items]) -> Vec<(ServerId, Vec<ClassAge>)> {
     let class_ages = |items: &Items| {
         let all: usize = items.iter().map(Vec::len).sum();
         items
@@ -175,7 +178,7 @@ fn scores(cluster: &[Items], place: impl Fn(usize) -> usize) -> Vec<(ServerId, V
             .filter(|class| !class.is_empty())
             .map(|class| ClassAge {
                 memory_share: class.len() as f64 / all as f64,
-                age: class[place(class.len())].0,
+                median_age: class[class.len() / 2].0,
             })
             .collect()
     };

@@ -15,4 +15,4 @@ mod score;
 pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};
 pub use fusecache::{Age, Effort, Pick, fuse, fuse_counting};
 pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
-pub use score::{ClassAge, choose_retiring, probe_place};
+pub use score::{ClassAge, SHORTLIST, choose_retiring};
