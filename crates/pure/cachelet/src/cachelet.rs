@@ -17,8 +17,8 @@ use crate::view::View;
 
 pub struct Cachelet {
     pub(crate) dir: AtomicPtr<Dir>,
-    /// Bits of the hash that choose the cachelet.
-    pub(crate) prefix_bits: u32,
+    /// Bits of the hash before those that the directory goes by.
+    pub(crate) prefix_bits: AtomicU32,
     /// Second at which everything older dies; 0 is none.
     pub(crate) flush_at: AtomicU32,
     owner: AtomicU32,
@@ -41,6 +41,8 @@ pub struct Inner {
     pub index_pages: Vec<PageId>,
     pub free_blocks: Vec<BlockId>,
     pub block_limbo: VecDeque<(u64, BlockId)>,
+    /// When the routes last changed after a split.
+    pub split_done: Option<u64>,
     pub old_dirs: Vec<(u64, Box<Dir>)>,
     /// Bytes of dead records in the pages of the logs.
     pub dead_bytes: u64,
@@ -53,7 +55,7 @@ impl Cachelet {
     pub fn new(prefix_bits: u32, owner: u32, generation: u16) -> Cachelet {
         Cachelet {
             dir: AtomicPtr::new(Box::into_raw(Dir::empty())),
-            prefix_bits,
+            prefix_bits: AtomicU32::new(prefix_bits),
             flush_at: AtomicU32::new(0),
             owner: AtomicU32::new(owner),
             child: AtomicU32::new(0),
@@ -100,6 +102,15 @@ pub struct Found<'k> {
     place: Place,
 }
 
+/// An item to be stored, with what follows from its draft.
+struct New<'d> {
+    draft: &'d Draft<'d>,
+    cas: Cas,
+    /// The optional fields of its header.
+    fields: u8,
+    value_bytes: usize,
+}
+
 /// What a rewritten item keeps or gets.
 struct Rewrite {
     deadline: Seconds,
@@ -121,6 +132,8 @@ const MARKS: u8 = bits::STALE | bits::WIN;
 /// What a copy keeps, beside its layout.
 const KEPT: u8 = MARKS | bits::BINARY_KEY;
 const COUNTER_BITS: u32 = 48;
+/// A cas this far behind the counter is written out: a page's base may lie above it.
+const OWN_CAS_REACH: u64 = 1 << 30;
 
 impl<'a> Locked<'a> {
     fn item(&self, offset: Offset) -> Item {
@@ -156,6 +169,31 @@ impl<'a> Locked<'a> {
         self.cas_of(self.inner.counter)
     }
 
+    /// How an item can have this cas: short, if the cachelet gave it and not too long ago.
+    fn classify(&self, cas: u64) -> Cas {
+        let own = cas >> COUNTER_BITS == u64::from(self.cachelet.generation.load(Relaxed));
+        let counter = cas & ((1 << COUNTER_BITS) - 1);
+        let recent = counter <= self.inner.counter && counter + OWN_CAS_REACH >= self.inner.counter;
+        if own && recent { Cas::Own(counter) } else { Cas::Foreign(cas) }
+    }
+
+    fn cas_value(&self, cas: Cas) -> u64 {
+        match cas {
+            Cas::Own(counter) => self.cas_of(counter),
+            Cas::Foreign(cas) => cas,
+        }
+    }
+
+    /// What an item in this page has to say of its cas beside the page's base; `None` if it cannot.
+    fn sequence(&self, page: PageId, cas: Cas) -> Option<u32> {
+        match cas {
+            Cas::Own(counter) => {
+                u32::try_from(counter.checked_sub(self.page(page).base.load(Relaxed))?).ok()
+            }
+            Cas::Foreign(_) => Some(0),
+        }
+    }
+
     fn cas_of(&self, counter: u64) -> u64 {
         u64::from(self.cachelet.generation.load(Relaxed)) << COUNTER_BITS | counter
     }
@@ -166,29 +204,25 @@ impl<'a> Locked<'a> {
         if key.bytes().len() + value_bytes > self.store.options().item_bytes_max {
             return Err(Full::TooLarge);
         }
-        let cas = match draft.cas {
-            None => self.next_cas(),
-            Some(cas) => {
-                self.inner.counter += 1;
-                cas
-            }
-        };
+        self.inner.counter += 1;
+        let cas = draft.cas.map_or(Cas::Own(self.inner.counter), |cas| self.classify(cas));
         let fields = bits::when(draft.flags != 0, bits::FLAGS)
             | bits::when(draft.deadline != 0, bits::DEADLINE)
-            | bits::when(draft.cas.is_some(), bits::FOREIGN_CAS);
+            | bits::when(matches!(cas, Cas::Foreign(_)), bits::FOREIGN_CAS);
+        let new = New { draft, cas, fields, value_bytes };
         let old = self.place_of(key);
         self.inner.stats.total_items += 1;
         if let Some(place) = old {
-            if self.overwrite(key, place, draft, fields, value_bytes) {
-                return Ok(cas);
+            if self.overwrite(key, place, &new) {
+                return Ok(self.cas_value(cas));
             }
         }
         let frequency =
             old.map_or(0, |place| Access(self.item(place.offset).access()).frequency() + 1);
         let log = self.log_for(draft.deadline);
-        let offset = self.write_new(key, draft, fields, value_bytes, frequency, log)?;
+        let offset = self.write_new(key, &new, frequency, log)?;
         self.publish(key.hash(), old, offset)?;
-        Ok(cas)
+        Ok(self.cas_value(cas))
     }
 
     /// Makes a record that was written just now the key's item.
@@ -210,36 +244,25 @@ impl<'a> Locked<'a> {
     }
 
     /// Writes into the old item's bytes if the new one has the very same layout.
-    fn overwrite(
-        &mut self,
-        key: &Key,
-        place: Place,
-        draft: &Draft,
-        fields: u8,
-        bytes: usize,
-    ) -> bool {
+    fn overwrite(&mut self, key: &Key, place: Place, new: &New) -> bool {
+        let &New { draft, cas, fields, value_bytes } = new;
+        // Several parts would divide the value into other words than its readers do.
+        let &[value] = draft.parts else { return false };
         let item = self.item(place.offset);
         let old = item.layout();
-        if old.bits != fields || usize::from(old.value_bytes) != bytes {
+        if old.bits != fields || usize::from(old.value_bytes) != value_bytes {
             return false;
         }
         let page = self.page_of(place.offset);
-        let sequence = self.inner.counter - self.page(page).base.load(Relaxed);
-        let Ok(sequence) = u32::try_from(sequence) else { return false };
+        let Some(sequence) = self.sequence(page, cas) else { return false };
         let access = Access::new(self.now, Access(item.access()).frequency() + 1, false);
         self.change(key.hash(), || {
             item.set_access(access.0);
             item.set_sequence(sequence);
-            fill_fields(item, draft);
+            fill_fields(item, draft, cas);
             item.set_bits(item.bits() & !KEPT | marks(draft));
-            let (mut at, _) = item.value();
-            for part in draft.parts {
-                // SAFETY: the parts together have the value's length; we are between the two bumps.
-                unsafe {
-                    overwrite_shared(at, part);
-                    at = at.add(part.len());
-                }
-            }
+            // SAFETY: the value has this length; we are between the two bumps.
+            unsafe { overwrite_shared(item.value().0, value) }
         });
         self.outlive(page, draft.deadline);
         true
@@ -249,12 +272,11 @@ impl<'a> Locked<'a> {
     fn write_new(
         &mut self,
         key: &Key,
-        draft: &Draft,
-        fields: u8,
-        value_bytes: usize,
+        new: &New,
         frequency: u32,
         log: usize,
     ) -> Result<Offset, Full> {
+        let &New { draft, cas, fields, value_bytes } = new;
         let inline = Layout::new(fields, key.bytes().len(), value_bytes.min(usize::from(u16::MAX)));
         let chained =
             inline.bytes() > self.store.inline_bytes_max || value_bytes > usize::from(u16::MAX);
@@ -275,8 +297,8 @@ impl<'a> Locked<'a> {
             }
         };
         let item = self.item(offset);
-        let base = self.page(self.page_of(offset)).base.load(Relaxed);
-        let sequence = (self.inner.counter - base) as u32;
+        let sequence =
+            self.sequence(self.page_of(offset), cas).expect("append chose the page by it");
         item.write_header(
             Access::new(self.now, frequency, false).0,
             sequence,
@@ -284,7 +306,7 @@ impl<'a> Locked<'a> {
             marks(draft),
         );
         item.write_key(key.bytes());
-        fill_fields(item, draft);
+        fill_fields(item, draft, cas);
         if chained {
             item.set_chain(value_bytes as u32, first);
         } else {
@@ -403,13 +425,7 @@ impl<'a> Locked<'a> {
             self.change(found.key.hash(), || item.set_bits(item.bits() & !MARKS | marks));
             return Ok(());
         };
-        let own = cas >> COUNTER_BITS == u64::from(self.cachelet.generation.load(Relaxed));
-        let counter = cas & ((1 << COUNTER_BITS) - 1);
-        let cas = if own && counter <= self.inner.counter {
-            Cas::Own(counter)
-        } else {
-            Cas::Foreign(cas)
-        };
+        let cas = self.classify(cas);
         let as_it_is = self.as_it_is(item, found.place.offset);
         let marks = marks | as_it_is.marks & !MARKS;
         self.rewrite(found.key.hash(), found.place, Rewrite { cas, marks, ..as_it_is }).map(drop)
@@ -434,6 +450,15 @@ impl<'a> Locked<'a> {
             .take_while(|&at| at != 0)
     }
 
+    fn chain_parts(&self, item: Item) -> Vec<&'a [u8]> {
+        let values = self.chunks(item).map(|at| self.item(at).chunk_value());
+        // SAFETY: chunks are never written again once they are published, and this lock keeps them.
+        let slice = |(at, len): (*mut u8, usize)| unsafe {
+            std::slice::from_raw_parts(at.cast_const(), len)
+        };
+        values.map(slice).collect()
+    }
+
     /// Moves an item and all of its chunks to a log, with this access word.
     pub(crate) fn relocate(
         &mut self,
@@ -447,11 +472,7 @@ impl<'a> Locked<'a> {
         let Some((bytes, old_first)) = item.chain() else {
             return self.rewrite(hash, place, Rewrite { log, access, ..as_it_is }).map(drop);
         };
-        let values = self.chunks(item).map(|at| self.item(at).chunk_value());
-        // SAFETY: chunks are never written again once they are published.
-        let parts =
-            values.map(|(at, len)| unsafe { std::slice::from_raw_parts(at.cast_const(), len) });
-        let parts: Vec<&[u8]> = parts.collect();
+        let parts = self.chain_parts(item);
         let first = self.write_chunks(hash, &parts, bytes as usize, item.deadline(), log)?;
         match self.rewrite(hash, place, Rewrite { log, access, ..as_it_is }) {
             Ok(offset) => {
@@ -469,14 +490,19 @@ impl<'a> Locked<'a> {
     /// Replaces the item by a copy of itself with other fields.
     fn rewrite(&mut self, hash: u64, place: Place, rewrite: Rewrite) -> Result<Offset, Full> {
         let old = self.item(place.offset);
+        let offset = self.copy_item(old, rewrite)?;
+        let stride = |item: Item| item.stride(&self.store.memory) as u64;
+        let (new_bytes, old_bytes) = (stride(self.item(offset)), stride(old));
+        self.inner.stats.bytes = self.inner.stats.bytes + new_bytes - old_bytes;
+        self.repoint(hash, place, offset);
+        self.kill(place.offset);
+        Ok(offset)
+    }
+
+    /// Writes a copy of an item into a log, unseen by anybody; a chain is shared with it.
+    fn copy_item(&mut self, old: Item, rewrite: Rewrite) -> Result<Offset, Full> {
         let was = old.layout();
-        // A cas too far behind the counter is written out, whichever page the copy ends up in.
-        let cas = match rewrite.cas {
-            Cas::Own(counter) if counter + (1 << 30) < self.inner.counter => {
-                Cas::Foreign(self.cas_of(counter))
-            }
-            cas => cas,
-        };
+        let cas = self.classify(self.cas_value(rewrite.cas));
         let dies = rewrite.deadline != 0 || was.bits & bits::DEADLINE != 0;
         let fields = was.bits & (bits::FLAGS | bits::CHAINED)
             | bits::when(dies, bits::DEADLINE)
@@ -485,20 +511,17 @@ impl<'a> Locked<'a> {
         let bytes = self.store.memory.round_up(layout.bytes());
         let offset = self.append(rewrite.log, bytes, rewrite.deadline)?;
         let new = self.item(offset);
-        let base = self.page(self.page_of(offset)).base.load(Relaxed);
-        let (sequence, foreign) = match cas {
-            Cas::Own(counter) => ((counter - base) as u32, None),
-            Cas::Foreign(cas) => (0, Some(cas)),
-        };
+        let sequence =
+            self.sequence(self.page_of(offset), cas).expect("append chose the page by it");
         new.write_header(rewrite.access.0, sequence, layout, rewrite.marks);
         new.write_key(old.key());
         if fields & bits::FLAGS != 0 {
             new.set_flags(old.flags());
         }
-        if fields & bits::DEADLINE != 0 {
+        if dies {
             new.set_deadline(rewrite.deadline);
         }
-        if let Some(cas) = foreign {
+        if let Cas::Foreign(cas) = cas {
             new.set_foreign_cas(cas);
         }
         let (from, value_bytes) = old.value();
@@ -508,11 +531,27 @@ impl<'a> Locked<'a> {
         if let Some((bytes, first)) = old.chain() {
             new.set_chain(bytes, first);
         }
-        self.inner.stats.bytes += bytes as u64;
-        self.inner.stats.bytes -= old.stride(&self.store.memory) as u64;
-        self.repoint(hash, place, offset);
-        self.kill(place.offset);
         Ok(offset)
+    }
+
+    /// Takes in a copy of an item of another cachelet, whose lock the caller holds too.
+    pub(crate) fn adopt(&mut self, hash: u64, old: Offset, log: usize) -> Result<(), Full> {
+        let item = self.item(old);
+        let first = match item.chain() {
+            Some((bytes, _)) => {
+                let parts = self.chain_parts(item);
+                self.write_chunks(hash, &parts, bytes as usize, item.deadline(), log)?
+            }
+            None => 0,
+        };
+        let rewrite = Rewrite { log, ..self.as_it_is(item, old) };
+        let offset = self.copy_item(item, rewrite).inspect_err(|_| self.kill_chunks(first))?;
+        if let Some((bytes, _)) = item.chain() {
+            self.item(offset).set_chain(bytes, first);
+            self.inner.stats.bytes += u64::from(bytes);
+        }
+        self.inner.stats.bytes += self.item(offset).stride(&self.store.memory) as u64;
+        self.publish(hash, None, offset)
     }
 
     /// Counts as a read: last access, fetched, frequency.
@@ -538,14 +577,14 @@ fn marks(draft: &Draft) -> u8 {
 }
 
 /// Flags, deadline and foreign cas, where the layout has them.
-fn fill_fields(item: Item, draft: &Draft) {
+fn fill_fields(item: Item, draft: &Draft, cas: Cas) {
     if draft.flags != 0 {
         item.set_flags(draft.flags);
     }
     if draft.deadline != 0 {
         item.set_deadline(draft.deadline);
     }
-    if let Some(cas) = draft.cas {
+    if let Cas::Foreign(cas) = cas {
         item.set_foreign_cas(cas);
     }
 }

@@ -40,6 +40,10 @@ impl Dir {
         ((hash << prefix_bits) >> 1 >> (63 - self.depth)) as usize
     }
 
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
     fn doubled(&self) -> Box<Dir> {
         let twice = self.entries.iter().map(|entry| entry.load(Relaxed)).flat_map(|id| [id, id]);
         Box::new(Dir { depth: self.depth + 1, entries: twice.map(AtomicU32::new).collect() })
@@ -95,7 +99,7 @@ fn search(block: &Block, hash: u64, accept: impl Fn(Offset) -> bool) -> Option<P
     })
 }
 
-fn hash_of(memory: &Memory, offset: Offset) -> u64 {
+pub fn hash_of(memory: &Memory, offset: Offset) -> u64 {
     let item = Item::at(memory, offset);
     Key::new(item.key()).expect("a stored key has a valid length").hash()
 }
@@ -143,7 +147,8 @@ impl Locked<'_> {
     /// The block of the slice that `hash` falls into, if there is one.
     pub(crate) fn block_of(&self, hash: u64) -> Option<&Block> {
         let dir = self.dir();
-        let id = dir.entries[dir.index(hash, self.cachelet.prefix_bits)].load(Relaxed);
+        let id =
+            dir.entries[dir.index(hash, self.cachelet.prefix_bits.load(Relaxed))].load(Relaxed);
         debug_assert_ne!(id, MOVED, "lock() follows the slice to the child");
         (id != 0).then(|| block(&self.store.memory, id))
     }
@@ -184,7 +189,7 @@ impl Locked<'_> {
             if self.block_of(hash).is_none() {
                 let id = self.take_block().ok_or(Full::OutOfMemory)?;
                 let dir = self.dir();
-                let index = dir.index(hash, self.cachelet.prefix_bits);
+                let index = dir.index(hash, self.cachelet.prefix_bits.load(Relaxed));
                 dir.run(index).for_each(|entry| dir.entries[entry].store(id, Release));
             }
             let block = self.block_of(hash).expect("made above");
@@ -203,7 +208,7 @@ impl Locked<'_> {
     /// Splits the slice of `hash` in two; false if there is no memory for it or no depth left.
     pub(crate) fn split_slice(&mut self, hash: u64) -> bool {
         let dir = self.dir();
-        let index = dir.index(hash, self.cachelet.prefix_bits);
+        let index = dir.index(hash, self.cachelet.prefix_bits.load(Relaxed));
         let run = dir.run(index);
         if run.len() == 1 && dir.depth == DEPTH_MAX {
             return false;
@@ -218,7 +223,7 @@ impl Locked<'_> {
         }
         let memory = &self.store.memory;
         let dir = self.dir();
-        let run = dir.run(dir.index(hash, self.cachelet.prefix_bits));
+        let run = dir.run(dir.index(hash, self.cachelet.prefix_bits.load(Relaxed)));
         let middle = run.start + run.len() / 2;
         let old_id = dir.entries[run.start].load(Relaxed);
         let old = block(memory, old_id);
@@ -230,7 +235,7 @@ impl Locked<'_> {
         for (bucket, slot) in occupied(old) {
             let offset = old[bucket].offset(slot);
             let hash = hash_of(memory, offset);
-            let upper = dir.index(hash, self.cachelet.prefix_bits) >= middle;
+            let upper = dir.index(hash, self.cachelet.prefix_bits.load(Relaxed)) >= middle;
             if !place_unseen(block(memory, if upper { high } else { low }), hash, offset) {
                 homeless.push(offset);
             }
@@ -249,7 +254,7 @@ impl Locked<'_> {
         true
     }
 
-    fn double_dir(&mut self) {
+    pub(crate) fn double_dir(&mut self) {
         let doubled = Box::into_raw(self.dir().doubled());
         let old = self.cachelet.dir.swap(doubled, AcqRel);
         self.retire_dir(old);
@@ -300,6 +305,28 @@ impl Locked<'_> {
         let epochs = &self.store.epochs;
         self.inner.old_dirs.retain(|(stamp, _)| !epochs.passed(*stamp));
         self.inner.old_dirs.push((stamp, old));
+    }
+
+    /// Takes a slice (or an empty entry) out of the index; its items' places. Readers that are in it start again, and
+    /// find `left` in the directory.
+    pub(crate) fn take_slice(&mut self, entry: usize, left: BlockId) -> Vec<(u64, Offset)> {
+        let memory = &self.store.memory;
+        let dir = self.dir();
+        let id = dir.entries[entry].load(Relaxed);
+        let mut items = Vec::new();
+        if id != 0 {
+            let old = block(memory, id);
+            let offsets = occupied(old).map(|(bucket, slot)| old[bucket].offset(slot));
+            items.extend(offsets.map(|offset| (hash_of(memory, offset), offset)));
+            old.iter().for_each(|bucket| bucket.version.retire());
+        }
+        if id == 0 {
+            dir.entries[entry].store(left, Release);
+        } else {
+            dir.run(entry).for_each(|entry| dir.entries[entry].store(left, Release));
+            self.retire_block(id);
+        }
+        items
     }
 
     /// Forgets every item at once, whatever their number: O(pages).

@@ -26,11 +26,13 @@ mod log;
 mod policy;
 mod pool;
 mod store;
+mod transfer;
 mod types;
 mod view;
 
 pub use cachelet::{Found, Locked};
 pub use memory::Memory;
 pub use store::Store;
+pub use transfer::Broken;
 pub use types::{Draft, Full, Meta, Options, StoreStats};
 pub use view::View;

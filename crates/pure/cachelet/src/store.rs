@@ -55,7 +55,7 @@ pub struct Store {
     pub(crate) in_use: AtomicU32,
     /// From a prefix of the hash to the cachelet.
     pub(crate) routes: Box<[AtomicU32]>,
-    route_shift: u32,
+    pub(crate) route_shift: u32,
     evictions: AtomicU32,
     /// The second in which each worker last found no expired page.
     looked_for_expired: Box<[AtomicU32]>,
@@ -179,7 +179,7 @@ impl Store {
     fn block_id(&self, cachelet: &Cachelet, hash: u64) -> Option<u32> {
         // SAFETY: a directory is freed only after every worker left the epoch in which it was replaced.
         let dir = unsafe { &*cachelet.dir.load(Acquire) };
-        let id = dir.entries[dir.index(hash, cachelet.prefix_bits)].load(Acquire);
+        let id = dir.entries[dir.index(hash, cachelet.prefix_bits.load(Relaxed))].load(Acquire);
         (id != 0).then_some(id)
     }
 

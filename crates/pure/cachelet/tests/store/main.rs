@@ -7,3 +7,4 @@ mod naive;
 mod oracle;
 mod support;
 mod torture;
+mod transfer;

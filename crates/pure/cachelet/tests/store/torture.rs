@@ -1,5 +1,5 @@
-//! All workers read and write the same few keys while slices split, pages are cleaned and reused,
-//! cachelets change owners and everything is flushed. No value may be torn, none stale.
+//! All workers read and write the same few keys while slices and cachelets split, pages are cleaned
+//! and reused, cachelets change owners and everything is flushed. No value may be torn, none stale.
 //!
 //! `MBAL_TORTURE_SECONDS` says for how long (default 2).
 
@@ -14,6 +14,7 @@ use crate::support::{Random, options};
 
 const KEYS: u64 = 200;
 const WORKERS: usize = 4;
+const CACHELETS: usize = 4;
 
 /// What is known of a key beside the store.
 #[derive(Default)]
@@ -109,6 +110,8 @@ fn worker(id: usize, store: &Store, known: &[Known], stop: &AtomicBool, seed: u6
                 }
                 96 => store.set_owner(store.cachelet_of(key.hash()), me),
                 97 if random.below(2_000) == 0 => store.flush(0, 9),
+                98 if random.below(500) == 0 => drop(store.split(store.cachelet_of(key.hash()), 9)),
+                99 => drop(store.split_step(random.below(store.cachelets() as u64) as usize, 9)),
                 _ => {}
             }
         }
@@ -125,7 +128,7 @@ fn no_value_is_torn_or_stale() {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
     let seed = clock.as_nanos() as u64 | 1;
     println!("seed {seed}, {seconds} s");
-    let store = Store::new(options(8, WORKERS, 4));
+    let store = Store::new(options(8, WORKERS, CACHELETS));
     let known: Vec<Known> = (0..KEYS).map(|_| Known::default()).collect();
     let stop = AtomicBool::new(false);
     let operations: u64 = std::thread::scope(|scope| {
@@ -141,5 +144,6 @@ fn no_value_is_torn_or_stale() {
         workers.into_iter().map(|worker| worker.join().expect("a worker's checks hold")).sum()
     });
     println!("{operations} operations, {:?}", store.stats());
+    assert!(store.cachelets() > CACHELETS, "no cachelet was split");
     assert!(store.stats().evictions > 0, "the memory is too large for this to be torture");
 }

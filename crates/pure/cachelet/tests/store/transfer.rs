@@ -1,0 +1,155 @@
+//! Cachelets that are split and slices that travel lose nothing and invent nothing.
+
+use mbal_cachelet::{Broken, Draft, Meta, Store};
+use mbal_model::{Key, WorkerId};
+
+use crate::support::{Random, options};
+
+const WORKER: WorkerId = WorkerId(0);
+const NOW: u32 = 1_000;
+
+fn name(n: u64) -> String {
+    format!("item:{n}")
+}
+
+fn fill(store: &Store, items: u64) {
+    let mut random = Random(3);
+    store.enter(WORKER);
+    for n in 0..items {
+        let text = name(n);
+        let key = Key::new(text.as_bytes()).expect("a valid key");
+        let bytes = [0, 30, 500, 20_000][random.below(4) as usize];
+        let value = vec![n as u8; bytes / (1 + n as usize % 3)];
+        let draft = Draft {
+            flags: n as u32 % 5,
+            deadline: if n % 4 == 0 { NOW + 50 + n as u32 } else { 0 },
+            parts: &[&value],
+            cas: (n % 7 == 0).then_some(n << 20),
+            stale: n % 11 == 0,
+            win: n % 13 == 0,
+            binary_key: n % 17 == 0,
+        };
+        store.lock(key.hash(), NOW).put(&key, &draft).expect("there is room");
+        if n % 2 == 0 {
+            store.read(&key, NOW, true, &mut Vec::new(), |_, _| ());
+        }
+    }
+    store.leave(WORKER);
+}
+
+fn look(store: &Store, n: u64, now: u32) -> Option<(Meta, Vec<u8>)> {
+    let text = name(n);
+    let key = Key::new(text.as_bytes()).expect("a valid key");
+    let mut value = Vec::new();
+    store.enter(WORKER);
+    let meta = store.read(&key, now, false, &mut value, |view, out| {
+        view.copy_value(out);
+        view.meta()
+    });
+    store.leave(WORKER);
+    Some((meta?, value))
+}
+
+#[test]
+fn a_split_keeps_every_item_reachable_at_every_step() {
+    let store = Store::new(options(256, 1, 2));
+    fill(&store, 4_000);
+    let before: Vec<_> = (0..4_000).map(|n| look(&store, n, NOW)).collect();
+    let mut random = Random(8);
+    for round in 0..2 {
+        for id in 0..store.cachelets() {
+            let Some(child) = store.split(id, NOW) else { continue };
+            while store.split_step(id, NOW) {
+                for _ in 0..200 {
+                    let n = random.below(4_000);
+                    assert!(look(&store, n, NOW) == before[n as usize], "{}", name(n));
+                }
+            }
+            let inside = |n: u64| {
+                let text = name(n);
+                store.cachelet_of(Key::new(text.as_bytes()).expect("a valid key").hash()) == child
+            };
+            let moved = (0..4_000).filter(|&n| inside(n)).count();
+            assert!(moved > 500, "{moved} of 4,000 items went to cachelet {child}");
+        }
+        assert_eq!(
+            store.cachelets(),
+            4,
+            "round {round}: a server has room for twice its cachelets"
+        );
+    }
+    assert!((0..4_000).all(|n| look(&store, n, NOW) == before[n as usize]));
+    let stats = store.stats();
+    assert_eq!((stats.items, stats.evictions), (4_000, 0));
+}
+
+#[test]
+fn cas_goes_on_where_it_was_after_a_split() {
+    let store = Store::new(options(64, 1, 1));
+    fill(&store, 500);
+    let highest =
+        (0..500).filter_map(|n| look(&store, n, NOW)).map(|(meta, _)| meta.cas & 0xffff).max();
+    store.split(0, NOW).expect("one cachelet may be split");
+    while store.split_step(0, NOW) {}
+    for n in 500..1_000 {
+        let text = name(n);
+        let key = Key::new(text.as_bytes()).expect("a valid key");
+        store.enter(WORKER);
+        let cas = store.lock(key.hash(), NOW).put(&key, &Draft::default()).expect("there is room");
+        store.leave(WORKER);
+        assert!(Some(cas & 0xffff_ffff) > highest || n << 20 == cas, "{cas:x}");
+    }
+}
+
+#[test]
+fn slices_travel_to_another_server_whole() {
+    let source = Store::new(options(256, 1, 4));
+    fill(&source, 5_000);
+    let target = Store::new(options(128, 2, 8));
+    let (mut slices, mut items) = (0, 0);
+    for id in 0..source.cachelets() {
+        let mut from = Some(source.first_hash(id));
+        while let Some(first) = from {
+            let mut bytes = Vec::new();
+            from = source.export(id, first, NOW, &mut bytes);
+            target.enter(WORKER);
+            items += target.import(WORKER, &bytes, 77).expect("whole");
+            target.leave(WORKER);
+            source.forget(id, first, NOW);
+            slices += 1;
+        }
+    }
+    assert_eq!((items, source.stats().items, target.stats().items), (5_000, 0, 5_000));
+    assert!(slices > 8, "{slices} slices");
+    let again = Store::new(options(256, 1, 4));
+    fill(&again, 5_000);
+    for n in 0..5_000 {
+        let (was, value) = look(&again, n, NOW).expect("filled");
+        let (is, travelled) = look(&target, n, 77).expect("imported");
+        let moved = Meta {
+            // The same time remains, by another clock.
+            deadline: if was.deadline == 0 { 0 } else { was.deadline - NOW + 77 },
+            last_access: 77,
+            ..was
+        };
+        assert_eq!(is, moved, "{}", name(n));
+        assert!(value == travelled);
+    }
+}
+
+#[test]
+fn a_broken_slice_changes_nothing() {
+    let source = Store::new(options(16, 1, 1));
+    fill(&source, 50);
+    let mut bytes = Vec::new();
+    source.export(0, 0, NOW, &mut bytes);
+    let target = Store::new(options(16, 1, 1));
+    target.enter(WORKER);
+    for cut in 0..bytes.len() {
+        assert_eq!(target.import(WORKER, &bytes[..cut], NOW), Err(Broken), "cut at {cut}");
+    }
+    let longer = [bytes.as_slice(), b"x"].concat();
+    assert_eq!(target.import(WORKER, &longer, NOW), Err(Broken));
+    target.leave(WORKER);
+    assert_eq!(target.stats().items, 0);
+}
