@@ -110,7 +110,7 @@ fn worker(id: usize, store: &Store, known: &[Known], stop: &AtomicBool, seed: u6
                 }
                 96 => store.set_owner(store.cachelet_of(key.hash()), me),
                 97 if random.below(2_000) == 0 => store.flush(0, 9),
-                98 if random.below(500) == 0 => drop(store.split(store.cachelet_of(key.hash()), 9)),
+                98 if random.below(40) == 0 => drop(store.split(store.cachelet_of(key.hash()), 9)),
                 99 => drop(store.split_step(random.below(store.cachelets() as u64) as usize, 9)),
                 _ => {}
             }
