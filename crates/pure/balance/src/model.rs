@@ -6,7 +6,7 @@
 //! things: no worker that takes a cachelet may end above its limit, ever; and what stays
 //! above the limit at the sources is *excess*, which outweighs everything else in the objective.
 
-use mbal_model::{CacheletId, Move, Plan, Snapshot, Owner};
+use mbal_model::{CacheletId, Move, Owner, Plan, Snapshot};
 
 /// Load above a limit costs this many times its amount of deviation, or moves.
 pub const EXCESS_WEIGHT: f64 = 1_000.0;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::{CacheletId, Move, Snapshot, Owner};
+use mbal_model::{CacheletId, Move, Owner, Snapshot};
 
 use crate::Thresholds;
 

@@ -8,9 +8,7 @@ use clusters::{Clusters, Recipe};
 use mbal_balance::{
     Effort, Local, Model, Objective, Thresholds, greedy, rebalance_server, relieve, search,
 };
-use mbal_model::{
-    CacheletId, CacheletLoad, Plan, ServerId, Snapshot, Owner, WorkerId, WorkerLoad,
-};
+use mbal_model::{CacheletId, CacheletLoad, Owner, Plan, ServerId, Snapshot, WorkerId, WorkerLoad};
 
 fn quick(model: &Model) -> Option<Vec<u32>> {
     Some(search(model, Effort { shakes: 5, tolerance: 0.0 }))

@@ -75,8 +75,12 @@ impl Stream {
         let counts = self.counts();
         let least = f64::from(self.requests()) / bins as f64 / 200.0;
         let hot = |(key, count): (usize, &u32)| (key as u32, f64::from(*count));
-        let mut known: Vec<(u32, f64)> =
-            counts.iter().enumerate().map(hot).filter(|(_, count)| *count >= least.max(2.0)).collect();
+        let mut known: Vec<(u32, f64)> = counts
+            .iter()
+            .enumerate()
+            .map(hot)
+            .filter(|(_, count)| *count >= least.max(2.0))
+            .collect();
         known.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         known
     }
@@ -270,12 +274,20 @@ fn demand(hot: &[(u64, f64)], stream: &Stream, distinct: f64, bins: usize) -> De
     Demand { tracked, requests: f64::from(stream.requests()), keys: distinct, bins }
 }
 
-fn figure_5(wikipedia: &Stream, options: &Options, seed: u64, report: &Report) -> Result<(), String> {
+fn figure_5(
+    wikipedia: &Stream,
+    options: &Options,
+    seed: u64,
+    report: &Report,
+) -> Result<(), String> {
     let mut rows = Vec::new();
     let mut lines: Vec<Line> = Vec::new();
     let mut sweep = |name: &str, stream: &Stream, servers: usize, plotted: bool| {
-        let known: Vec<(u64, f64)> =
-            stream.known(servers).into_iter().map(|(key, count)| (hash(key, seed), count)).collect();
+        let known: Vec<(u64, f64)> = stream
+            .known(servers)
+            .into_iter()
+            .map(|(key, count)| (hash(key, seed), count))
+            .collect();
         let sampled = detect(stream, if plotted { 1_000 } else { 1 }, seed);
         let hottest = known.first().map_or(1.0, |key| key.1);
         let average = f64::from(stream.requests()) / servers as f64;
@@ -327,14 +339,17 @@ fn figure_5(wikipedia: &Stream, options: &Options, seed: u64, report: &Report) -
     let header = "trace,servers,threshold,replicated_keys,observed,predicted_equal,predicted_weighed,\
                   predicted_weighed_sampled,gap_equal,gap_weighed";
     report.table("netkv-figure-5", header, &rows)?;
-    report.plot("netkv-figure-5", &Plot {
-        title: "Figure 5: imbalance against threshold, 100 servers".to_owned(),
-        x: "threshold T, requests".to_owned(),
-        y: "max / average load".to_owned(),
-        log_x: true,
-        log_y: false,
-        lines,
-    })
+    report.plot(
+        "netkv-figure-5",
+        &Plot {
+            title: "Figure 5: imbalance against threshold, 100 servers".to_owned(),
+            x: "threshold T, requests".to_owned(),
+            y: "max / average load".to_owned(),
+            log_x: true,
+            log_y: false,
+            lines,
+        },
+    )
 }
 
 fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> {
@@ -353,14 +368,17 @@ fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), S
         lines.push(Line { name: format!("T {threshold:.0}"), points });
     }
     report.table("netkv-figure-12", "threshold,rank,replicas", &per_key)?;
-    report.plot("netkv-figure-12", &Plot {
-        title: "Figure 12: replicas per hot key, 100 servers".to_owned(),
-        x: "key, by popularity".to_owned(),
-        y: "replicas".to_owned(),
-        log_x: false,
-        log_y: false,
-        lines,
-    })?;
+    report.plot(
+        "netkv-figure-12",
+        &Plot {
+            title: "Figure 12: replicas per hot key, 100 servers".to_owned(),
+            x: "key, by popularity".to_owned(),
+            y: "replicas".to_owned(),
+            log_x: false,
+            log_y: false,
+            lines,
+        },
+    )?;
 
     let mut rows = Vec::new();
     let mut lines = Vec::new();
@@ -377,7 +395,10 @@ fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), S
             mean_deviation(&served),
         ));
         let point = |(rank, count): (usize, &u32)| (rank as f64 + 1.0, f64::from(*count));
-        lines.push(Line { name: name.to_owned(), points: served.iter().enumerate().map(point).collect() });
+        lines.push(Line {
+            name: name.to_owned(),
+            points: served.iter().enumerate().map(point).collect(),
+        });
         eprintln!("figures 13 and 14: {name}");
     };
     observe_one("none", &|_| 1);
@@ -387,18 +408,23 @@ fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), S
             let name = format!("{fixed} replicas T {thousands:.0}k");
             observe_one(&name, &|requests| if requests > threshold { fixed } else { 1 });
         }
-        observe_one(&format!("adaptive T {thousands:.0}k"), &|requests| copies(requests, threshold));
+        observe_one(&format!("adaptive T {thousands:.0}k"), &|requests| {
+            copies(requests, threshold)
+        });
     }
     let header = "policy,replicated_keys,replicas,max_over_average,max_over_min,mean_deviation";
     report.table("netkv-figures-13-14", header, &rows)?;
-    report.plot("netkv-figure-14", &Plot {
-        title: "Figure 14: requests by server, 100 servers".to_owned(),
-        x: "server, by load".to_owned(),
-        y: "requests".to_owned(),
-        log_x: false,
-        log_y: false,
-        lines,
-    })
+    report.plot(
+        "netkv-figure-14",
+        &Plot {
+            title: "Figure 14: requests by server, 100 servers".to_owned(),
+            x: "server, by load".to_owned(),
+            y: "requests".to_owned(),
+            log_x: false,
+            log_y: false,
+            lines,
+        },
+    )
 }
 
 fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
@@ -436,21 +462,31 @@ fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
             if skew == 2.5 && policy >= 2 {
                 served.sort_unstable();
                 by_server.extend(
-                    served.iter().enumerate().map(|(rank, count)| format!("{name},{},{count}", rank + 1)),
+                    served
+                        .iter()
+                        .enumerate()
+                        .map(|(rank, count)| format!("{name},{},{count}", rank + 1)),
                 );
             }
         }
         eprintln!("figure 15: Zipf {skew}");
     }
-    report.table("netkv-figure-15", "skew,policy,mean_deviation,max_over_average,replicas", &rows)?;
-    report.plot("netkv-figure-15", &Plot {
-        title: "Figure 15: mean deviation (Eq. 6) against skew, 100 servers".to_owned(),
-        x: "Zipf skew".to_owned(),
-        y: "sum |rate - average| / total".to_owned(),
-        log_x: false,
-        log_y: false,
-        lines,
-    })?;
+    report.table(
+        "netkv-figure-15",
+        "skew,policy,mean_deviation,max_over_average,replicas",
+        &rows,
+    )?;
+    report.plot(
+        "netkv-figure-15",
+        &Plot {
+            title: "Figure 15: mean deviation (Eq. 6) against skew, 100 servers".to_owned(),
+            x: "Zipf skew".to_owned(),
+            y: "sum |rate - average| / total".to_owned(),
+            log_x: false,
+            log_y: false,
+            lines,
+        },
+    )?;
     report.table("netkv-figure-16", "policy,server_by_load,requests", &by_server)
 }
 
@@ -472,7 +508,8 @@ fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> 
                     (chosen.requests_per_copy, chosen.predicted)
                 }
             };
-            let replicas = Replicas::new(&detected.hot, |requests| copies(requests, threshold), servers);
+            let replicas =
+                Replicas::new(&detected.hot, |requests| copies(requests, threshold), servers);
             let observed = imbalance(&observe(stream, &replicas, servers, seed));
             let over = if policy >= 2 { observed / TARGETS[policy - 2] - 1.0 } else { f64::NAN };
             rows.push(format!(
@@ -484,14 +521,18 @@ fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> 
         }
         eprintln!("figure 17: {servers} servers");
     }
-    let header = "servers,policy,threshold,replicated_keys,replicas,predicted,observed,observed_over_target";
+    let header =
+        "servers,policy,threshold,replicated_keys,replicas,predicted,observed,observed_over_target";
     report.table("netkv-figure-17", header, &rows)?;
-    report.plot("netkv-figure-17", &Plot {
-        title: "Figure 17: imbalance against servers".to_owned(),
-        x: "servers".to_owned(),
-        y: "max / average load".to_owned(),
-        log_x: true,
-        log_y: true,
-        lines,
-    })
+    report.plot(
+        "netkv-figure-17",
+        &Plot {
+            title: "Figure 17: imbalance against servers".to_owned(),
+            x: "servers".to_owned(),
+            y: "max / average load".to_owned(),
+            log_x: true,
+            log_y: true,
+            lines,
+        },
+    )
 }

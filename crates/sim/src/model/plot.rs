@@ -40,17 +40,40 @@ impl Plot {
         put(format!("<text x='{LEFT}' y='22' font-size='15'>{}</text>", escaped(&self.title)));
         for at in ys.ticks() {
             let y = ys.place(at);
-            put(format!("<line x1='{LEFT}' x2='{}' y1='{y:.1}' y2='{y:.1}' stroke='#ddd'/>", WIDTH - RIGHT));
-            put(format!("<text x='{}' y='{:.1}' text-anchor='end'>{}</text>", LEFT - 6.0, y + 4.0, label(at)));
+            put(format!(
+                "<line x1='{LEFT}' x2='{}' y1='{y:.1}' y2='{y:.1}' stroke='#ddd'/>",
+                WIDTH - RIGHT
+            ));
+            put(format!(
+                "<text x='{}' y='{:.1}' text-anchor='end'>{}</text>",
+                LEFT - 6.0,
+                y + 4.0,
+                label(at)
+            ));
         }
         for at in xs.ticks() {
             let x = xs.place(at);
-            put(format!("<line x1='{x:.1}' x2='{x:.1}' y1='{TOP}' y2='{}' stroke='#eee'/>", HEIGHT - BOTTOM));
-            put(format!("<text x='{x:.1}' y='{}' text-anchor='middle'>{}</text>", HEIGHT - BOTTOM + 16.0, label(at)));
+            put(format!(
+                "<line x1='{x:.1}' x2='{x:.1}' y1='{TOP}' y2='{}' stroke='#eee'/>",
+                HEIGHT - BOTTOM
+            ));
+            put(format!(
+                "<text x='{x:.1}' y='{}' text-anchor='middle'>{}</text>",
+                HEIGHT - BOTTOM + 16.0,
+                label(at)
+            ));
         }
         let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
-        put(format!("<text x='{}' y='{}' text-anchor='middle'>{}</text>", (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 15.0, escaped(&self.x)));
-        put(format!("<text transform='translate(18 {middle}) rotate(-90)' text-anchor='middle'>{}</text>", escaped(&self.y)));
+        put(format!(
+            "<text x='{}' y='{}' text-anchor='middle'>{}</text>",
+            (LEFT + WIDTH - RIGHT) / 2.0,
+            HEIGHT - 15.0,
+            escaped(&self.x)
+        ));
+        put(format!(
+            "<text transform='translate(18 {middle}) rotate(-90)' text-anchor='middle'>{}</text>",
+            escaped(&self.y)
+        ));
         for (index, line) in self.lines.iter().enumerate() {
             let color = COLORS[index % COLORS.len()];
             let path: Vec<String> = line
@@ -59,10 +82,16 @@ impl Plot {
                 .filter(|(x, y)| xs.shows(*x) && ys.shows(*y))
                 .map(|(x, y)| format!("{:.1},{:.1}", xs.place(*x), ys.place(*y)))
                 .collect();
-            put(format!("<polyline points='{}' fill='none' stroke='{color}' stroke-width='1.6'/>", path.join(" ")));
+            put(format!(
+                "<polyline points='{}' fill='none' stroke='{color}' stroke-width='1.6'/>",
+                path.join(" ")
+            ));
             let y = TOP + 14.0 + 18.0 * index as f64;
             let x = WIDTH - RIGHT + 12.0;
-            put(format!("<line x1='{x}' x2='{}' y1='{y}' y2='{y}' stroke='{color}' stroke-width='3'/>", x + 18.0));
+            put(format!(
+                "<line x1='{x}' x2='{}' y1='{y}' y2='{y}' stroke='{color}' stroke-width='3'/>",
+                x + 18.0
+            ));
             put(format!("<text x='{}' y='{}'>{}</text>", x + 24.0, y + 4.0, escaped(&line.name)));
         }
         put("</svg>".to_owned());
@@ -122,7 +151,8 @@ impl Axis {
         let rough = (self.high - self.low) / 6.0;
         let power = 10f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
-        let step = step.into_iter().find(|step| *step >= rough).expect("ten times the power is enough");
+        let step =
+            step.into_iter().find(|step| *step >= rough).expect("ten times the power is enough");
         let first = (self.low / step).ceil() as i64;
         (first..).map(|index| index as f64 * step).take_while(|at| *at <= self.high).collect()
     }

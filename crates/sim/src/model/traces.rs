@@ -13,7 +13,8 @@ pub struct Trace {
 
 /// All traces of a folder that a name's ending says how to read, in order of names.
 pub fn read_all(folder: &Path) -> Result<Vec<Trace>, String> {
-    let listing = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let listing =
+        std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut paths: Vec<_> = listing.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
     paths.iter().map(|path| read(path)).collect()
@@ -52,5 +53,9 @@ fn read(path: &Path) -> Result<Trace, String> {
             *numbers.entry(*key).or_insert(next)
         })
         .collect();
-    Ok(Trace { name: name.split('.').next().unwrap_or_default().to_owned(), keys, distinct: numbers.len() as u32 })
+    Ok(Trace {
+        name: name.split('.').next().unwrap_or_default().to_owned(),
+        keys,
+        distinct: numbers.len() as u32,
+    })
 }

@@ -1,6 +1,6 @@
 //! Random clusters from a seed, for tests and experiments.
 
-use mbal_model::{CacheletId, CacheletLoad, ServerId, Snapshot, Owner, WorkerId, WorkerLoad};
+use mbal_model::{CacheletId, CacheletLoad, Owner, ServerId, Snapshot, WorkerId, WorkerLoad};
 
 pub struct Clusters(pub u64);
 

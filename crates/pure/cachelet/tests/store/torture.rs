@@ -15,6 +15,7 @@ use crate::support::{Random, options};
 const KEYS: u64 = 200;
 const WORKERS: usize = 4;
 const CACHELETS: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is known of a key beside the store.
 #[derive(Default)]
@@ -128,7 +129,7 @@ fn no_value_is_torn_or_stale() {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
     let seed = clock.as_nanos() as u64 | 1;
     println!("seed {seed}, {seconds} s");
-    let store = Store::new(options(8, WORKERS, CACHELETS));
+    let store = Store::new(options(4, WORKERS, CACHELETS));
     let known: Vec<Known> = (0..KEYS).map(|_| Known::default()).collect();
     let stop = AtomicBool::new(false);
     let operations: u64 = std::thread::scope(|scope| {
@@ -136,8 +137,13 @@ fn no_value_is_torn_or_stale() {
         let workers: Vec<_> = (0..WORKERS)
             .map(|id| scope.spawn(move || worker(id, store, known, stop, seed)))
             .collect();
-        let deadline = Instant::now() + Duration::from_secs_f64(seconds);
-        while Instant::now() < deadline && !workers.iter().any(|worker| worker.is_finished()) {
+        let begin = Instant::now();
+        // On a slow machine it goes on until it was torture, if that ever happens.
+        let enough = || store.stats().evictions > 1_000 && store.cachelets() > CACHELETS;
+        while begin.elapsed().as_secs_f64() < seconds || !enough() && begin.elapsed() < PATIENCE {
+            if workers.iter().any(|worker| worker.is_finished()) {
+                break;
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
         stop.store(true, Relaxed);
@@ -145,5 +151,5 @@ fn no_value_is_torn_or_stale() {
     });
     println!("{operations} operations, {:?}", store.stats());
     assert!(store.cachelets() > CACHELETS, "no cachelet was split");
-    assert!(store.stats().evictions > 0, "the memory is too large for this to be torture");
+    assert!(store.stats().evictions > 1_000, "the memory is too large for this to be torture");
 }
