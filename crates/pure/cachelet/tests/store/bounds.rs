@@ -68,6 +68,42 @@ fn mixed_sizes_evict_and_use_the_memory() {
     }
 }
 
+/// Value sizes of Facebook's ETC pool: a generalized Pareto (Atikoglu et al., SIGMETRICS 2012),
+/// cut at what an item may hold.
+fn etc_bytes(random: &mut Random) -> usize {
+    const SCALE: f64 = 214.476;
+    const SHAPE: f64 = 0.348_238;
+    let uniform = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+    let bytes = SCALE / SHAPE * ((1.0 - uniform).powf(-SHAPE) - 1.0);
+    (bytes as usize).clamp(1, 1_000_000)
+}
+
+/// All that was written last is there, memory is full of items, and what is evicted was old.
+#[test]
+fn the_sizes_of_etc_evict_sanely_at_64_mib() {
+    let store = Store::new(options(64, 2, 32));
+    let mut random = Random(17);
+    let mut sizes = Vec::new();
+    for n in 0..600_000 {
+        let bytes = etc_bytes(&mut random);
+        put(&store, &format!("etc{n}"), &vec![n as u8; bytes], 0, 1).expect("eviction makes room");
+        sizes.push(bytes);
+    }
+    let stats = store.stats();
+    let live = stats.bytes as f64 / f64::from(64 << 20);
+    assert!(live > 0.9, "{live:.3} of the memory holds items: {stats:?}");
+    // Walk back from the newest: what fills 80% of the memory must be there, all of it.
+    let (mut bytes, mut newest) = (0, sizes.len());
+    while bytes < (64 << 20) * 8 / 10 {
+        newest -= 1;
+        bytes += sizes[newest] + 22;
+    }
+    let missing =
+        (newest..sizes.len()).filter(|n| get(&store, &format!("etc{n}"), 1).is_none()).count();
+    let newest = sizes.len() - newest;
+    assert!(missing * 100 < newest, "{missing} of the newest {newest} items are gone");
+}
+
 #[test]
 fn popular_items_survive_a_scan() {
     let store = Store::new(options(16, 1, 4));
