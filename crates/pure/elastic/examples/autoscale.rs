@@ -289,7 +289,7 @@ fn main() {
             let middle = usize::midpoint(too_few, peak);
             if holds(middle) { peak = middle } else { too_few = middle }
         }
-        for headroom in [1.0, 2.0] {
+        for headroom in [1.0, 1.25, 1.5, 2.0] {
             let config = ScalingConfig {
                 rate_db: RATE_DB,
                 server_bytes: ITEMS_PER_SERVER as u64 * ITEM_BYTES,
@@ -316,7 +316,7 @@ fn main() {
                 )
                 .expect("a string grows");
                 eprint!("{}", rows.lines().last().expect("a row was written").to_owned() + "\n");
-                if seed == SEEDS[0] && headroom == 2.0 {
+                if seed == SEEDS[0] && headroom == 1.25 {
                     for line in outcome.rows.lines() {
                         writeln!(minutes, "{name},{line}").expect("a string grows");
                     }
