@@ -94,10 +94,30 @@ pub fn next_word(line: &[u8]) -> Option<(&[u8], &[u8])> {
     if line.is_empty() {
         return None;
     }
-    match memchr(b' ', line) {
+    match find_blank(line) {
         Some(end) => Some((&line[..end], &line[end + 1..])),
         None => Some((line, &[])),
     }
+}
+
+/// Eight bytes at a time: words are short, and a call to `memchr` costs more than that.
+#[inline]
+fn find_blank(line: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::from_le_bytes([0x01; 8]);
+    const TOPS: u64 = u64::from_le_bytes([0x80; 8]);
+    let chunks = line.chunks_exact(8);
+    let tail = chunks.remainder();
+    for (at, chunk) in chunks.enumerate() {
+        let chunk = chunk.try_into().expect("eight bytes");
+        // A byte of `other` is zero where there is a blank.
+        let other = u64::from_le_bytes(chunk) ^ u64::from_le_bytes([b' '; 8]);
+        let blanks = other.wrapping_sub(ONES) & !other & TOPS;
+        if blanks != 0 {
+            return Some(at * 8 + blanks.trailing_zeros() as usize / 8);
+        }
+    }
+    let start = line.len() - tail.len();
+    tail.iter().position(|byte| *byte == b' ').map(|at| start + at)
 }
 
 #[inline]
@@ -117,4 +137,22 @@ pub fn may_grow(line: &[u8]) -> bool {
     let blanks = line.iter().take_while(|byte| **byte == b' ').count();
     let is_get = line[blanks..].starts_with(b"get ") || line[blanks..].starts_with(b"gets ");
     blanks <= LEADING_BLANKS_MAX && is_get && line.len() <= GET_LINE_BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blank_is_found_wherever_it_stands() {
+        let odd = [0x00, 0x1f, 0x21, 0x7f, 0x80, 0xa0, 0xff];
+        for length in 0..40 {
+            for at in 0..=length {
+                let mut line: Vec<u8> = (0..length).map(|at| odd[at % odd.len()]).collect();
+                assert_eq!(find_blank(&line), None);
+                line.splice(at..at, *b" x ");
+                assert_eq!(find_blank(&line), Some(at));
+            }
+        }
+    }
 }

@@ -1,11 +1,9 @@
 //! All that has arrived on one connection: parsed, hashed, prefetched, executed in groups, so
 //! that the cache misses of a group overlap instead of being paid in turn (DESIGN §3).
 
-use std::ops::Range;
-
 use mbal_cachelet::Store;
 use mbal_model::{KEY_BYTES_MAX, Key, ServerId};
-use mbal_wire::{Parsed, Request, base64_decode, parse};
+use mbal_wire::{Limits, Parsed, Request, base64_decode, parse};
 
 use crate::links::Links;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
@@ -57,6 +55,26 @@ pub(crate) struct Ran {
     pub ended: Ended,
 }
 
+fn ended(used: usize, ended: Ended) -> Ran {
+    Ran { used, rewritten: Vec::new(), ended }
+}
+
+/// Why no further request was parsed.
+enum Stop {
+    NeedMore(usize),
+    Close,
+}
+
+fn stopped(session: &mut Session, used: usize, stop: Stop) -> Ran {
+    match stop {
+        Stop::NeedMore(bytes) => {
+            session.need = bytes;
+            ended(used, Ended::Hungry)
+        }
+        Stop::Close => ended(used, Ended::Closed(None)),
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
     pub request: Request<'a>,
@@ -83,74 +101,102 @@ impl Batch<'_> {
         let limits = self.turn.limits();
         let mut at = session.skipped(input.len());
         session.need = 0;
-        let ran = |used, ended| Ran { used, rewritten: Vec::new(), ended };
         if session.skip == 0 {
             self.turn.out.append(&mut session.refusal);
         }
         while session.skip == 0 && at < input.len() {
-            let nothing = Job { request: Request::Silence, bytes: &[], end: 0, skip: 0 };
-            let mut jobs = [nothing; GROUP];
-            let mut count = 0;
-            let mut parsed = at;
+            let first = match self.next_job(&limits, input, at) {
+                Ok(job) => job,
+                Err(stop) => return stopped(session, at, stop),
+            };
+            // A client that waits for its answer sends one request at a time.
+            if first.end + first.skip >= input.len() {
+                let group = [Some(first)];
+                decode_keys(&group, decoded);
+                let [key] = prefetch(&self.turn.server.store, &group, decoded);
+                match self.execute(session, &first, key, input.len(), &mut at) {
+                    Some(ran) => return ran,
+                    None => continue,
+                }
+            }
+            let mut jobs = [const { None }; GROUP];
+            let mut parsed = first.end + first.skip;
+            jobs[0] = Some(first);
+            let mut count = 1;
             let mut stop = None;
             while count < GROUP && parsed < input.len() {
-                match parse(&input[parsed..], &limits) {
-                    Parsed::Request { request, bytes, skip } => {
-                        let end = parsed + bytes;
-                        jobs[count] = Job { request, bytes: &input[parsed..end], end, skip };
-                        parsed = end + skip;
+                match self.next_job(&limits, input, parsed) {
+                    Ok(job) => {
+                        parsed = job.end + job.skip;
+                        jobs[count] = Some(job);
                         count += 1;
                     }
-                    Parsed::NeedMore { bytes } => {
-                        session.need = bytes;
-                        stop = Some(Ended::Hungry);
-                        break;
-                    }
-                    Parsed::Close => {
-                        stop = Some(Ended::Closed(None));
+                    Err(why) => {
+                        stop = Some(why);
                         break;
                     }
                 }
             }
-            let jobs = &jobs[..count];
-            let ranges = decode_keys(jobs, decoded);
-            let keys = prefetch(&self.turn.server.store, jobs, decoded, &ranges);
-            for (job, key) in jobs.iter().zip(keys) {
-                let before = self.turn.out.len();
-                let then = match self.elsewhere(session, job, key.as_ref()) {
-                    None => self.turn.execute(&job.request, key),
-                    Some(then) => then,
-                };
-                if let Then::Wait(pause) = then {
-                    return ran(at, Ended::Paused(pause));
-                }
-                session.order(before, self.turn.out);
-                at = job.end;
-                if job.skip > 0 {
-                    session.skip = job.skip;
-                    at += session.skipped(input.len() - at);
-                }
-                if session.skip > 0 {
-                    // Told when the value has been swallowed, as a client that sends it expects.
-                    session.refusal = self.turn.out.split_off(before);
-                }
-                self.requests += 1;
-                let ended = match then {
-                    Then::Resume(rewritten) => {
-                        return Ran { used: at, rewritten, ended: Ended::Stalled };
-                    }
-                    Then::Close(shutdown) => Some(Ended::Closed(shutdown)),
-                    _ => self.bound(session, at < input.len()),
-                };
-                if let Some(ended) = ended {
-                    return ran(at, ended);
+            decode_keys(&jobs, decoded);
+            let keys = prefetch(&self.turn.server.store, &jobs, decoded);
+            for (job, key) in jobs.iter().flatten().zip(keys) {
+                if let Some(ran) = self.execute(session, job, key, input.len(), &mut at) {
+                    return ran;
                 }
             }
-            if let Some(ended) = stop {
-                return ran(at, ended);
+            if let Some(stop) = stop {
+                return stopped(session, at, stop);
             }
         }
-        ran(at, Ended::Hungry)
+        ended(at, Ended::Hungry)
+    }
+
+    #[inline]
+    fn next_job<'a>(&self, limits: &Limits, input: &'a [u8], at: usize) -> Result<Job<'a>, Stop> {
+        match parse(&input[at..], limits) {
+            Parsed::Request { request, bytes, skip } => {
+                let end = at + bytes;
+                Ok(Job { request, bytes: &input[at..end], end, skip })
+            }
+            Parsed::NeedMore { bytes } => Err(Stop::NeedMore(bytes)),
+            Parsed::Close => Err(Stop::Close),
+        }
+    }
+
+    /// One request; how the batch ends, if it does. `at` moves behind it once it is executed.
+    #[inline]
+    fn execute(
+        &mut self,
+        session: &mut Session,
+        job: &Job<'_>,
+        key: Option<Key<'_>>,
+        input_bytes: usize,
+        at: &mut usize,
+    ) -> Option<Ran> {
+        let before = self.turn.out.len();
+        let then = match self.elsewhere(session, job, key.as_ref()) {
+            None => self.turn.execute(&job.request, key),
+            Some(then) => then,
+        };
+        if let Then::Wait(pause) = then {
+            return Some(ended(*at, Ended::Paused(pause)));
+        }
+        session.order(before, self.turn.out);
+        *at = job.end;
+        if job.skip > 0 {
+            session.skip = job.skip;
+            *at += session.skipped(input_bytes - *at);
+        }
+        if session.skip > 0 {
+            // Told when the value has been swallowed, as a client that sends it expects.
+            session.refusal = self.turn.out.split_off(before);
+        }
+        self.requests += 1;
+        match then {
+            Then::Resume(rewritten) => Some(Ran { used: *at, rewritten, ended: Ended::Stalled }),
+            Then::Close(shutdown) => Some(ended(*at, Ended::Closed(shutdown))),
+            _ => self.bound(session, *at < input_bytes).map(|bound| ended(*at, bound)),
+        }
     }
 
     /// The bound that has been reached, if any.
@@ -169,35 +215,36 @@ impl Batch<'_> {
     }
 }
 
-/// Decodes into `decoded` what came in base64; where each job's key lies there.
-fn decode_keys(jobs: &[Job<'_>], decoded: &mut Vec<u8>) -> [Range<usize>; GROUP] {
+/// Decodes into `decoded` the keys that came in base64, one after the other.
+fn decode_keys(jobs: &[Option<Job<'_>>], decoded: &mut Vec<u8>) {
     decoded.clear();
-    let mut ranges = [const { 0..0 }; GROUP];
-    for (job, range) in jobs.iter().zip(&mut ranges) {
+    for job in jobs.iter().flatten() {
         let Some((key, true)) = job.request.key() else { continue };
         let mut bytes = [0; KEY_BYTES_MAX];
         let length = base64_decode(key, &mut bytes).expect("the parser tried it");
-        *range = decoded.len()..decoded.len() + length;
+        decoded.push(length as u8);
         decoded.extend_from_slice(&bytes[..length]);
     }
-    ranges
 }
 
-fn prefetch<'a>(
+fn prefetch<'a, const N: usize>(
     store: &Store,
-    jobs: &[Job<'a>],
-    decoded: &'a [u8],
-    ranges: &[Range<usize>; GROUP],
-) -> [Option<Key<'a>>; GROUP] {
-    let mut keys = [None; GROUP];
-    for ((job, range), slot) in jobs.iter().zip(ranges).zip(&mut keys) {
-        let Some((bytes, base64)) = job.request.key() else { continue };
-        *slot = Key::new(if base64 { &decoded[range.clone()] } else { bytes });
+    jobs: &[Option<Job<'a>>; N],
+    mut decoded: &'a [u8],
+) -> [Option<Key<'a>>; N] {
+    let mut keys = [const { None }; N];
+    for (job, slot) in jobs.iter().flatten().zip(&mut keys) {
+        let Some((mut bytes, base64)) = job.request.key() else { continue };
+        if base64 {
+            let (length, rest) = decoded.split_first().expect("decoded before");
+            (bytes, decoded) = rest.split_at(usize::from(*length));
+        }
+        *slot = Key::new(bytes);
         if let Some(key) = slot {
             store.prefetch_bucket(key.hash());
         }
     }
-    if jobs.len() > 1 {
+    if N > 1 {
         keys.iter().flatten().for_each(|key| store.prefetch_item(key.hash()));
     }
     keys

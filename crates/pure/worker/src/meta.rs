@@ -319,7 +319,7 @@ impl Turn<'_> {
             vivify,
             ..Shown::new(item, key, self.now.second)
         };
-        push_words(self.out, meta, &shown, |letter| b"ctOkTN".contains(&letter));
+        push_words(self.out, meta, &shown, false);
         self.out.extend_from_slice(b"\r\n");
         if meta.flags.has(b'v') {
             self.out.extend_from_slice(self.scratch);
@@ -421,7 +421,7 @@ fn push_hit(out: &mut Vec<u8>, meta: &Meta<'_>, shown: &Shown<'_>, won: bool) {
     } else {
         out.extend_from_slice(b"HD");
     }
-    push_words(out, meta, shown, |_| true);
+    push_words(out, meta, shown, true);
     if shown.item.win {
         out.extend_from_slice(b" Z");
     }
@@ -434,15 +434,15 @@ fn push_hit(out: &mut Vec<u8>, meta: &Meta<'_>, shown: &Shown<'_>, won: bool) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What those of the flags ask for that `tells` lets through, in their order.
+/// What the flags ask for, in their order; `all` of them, or those that `ma` answers.
 #[inline]
-fn push_words(out: &mut Vec<u8>, meta: &Meta<'_>, shown: &Shown<'_>, tells: fn(u8) -> bool) {
+fn push_words(out: &mut Vec<u8>, meta: &Meta<'_>, shown: &Shown<'_>, all: bool) {
     let item = &shown.item;
     let mut deadline = item.deadline;
     for word in meta.words() {
         match word[0] {
-            letter if !tells(letter) => {}
             b'v' => {}
+            letter if !all && !b"ctOkTN".contains(&letter) => {}
             b'T' => deadline = shown.exptime,
             b'N' if shown.created => deadline = shown.vivify,
             b's' => push_number(out, b's', u64::from(item.value_bytes)),
