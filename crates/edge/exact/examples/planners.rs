@@ -44,6 +44,7 @@ fn at(values: &mut [f64], share: f64) -> f64 {
 fn compare(name: &str, count: usize, recipe: Recipe) {
     let mut clusters = Clusters(1);
     let mut columns = vec![Vec::new(); 5];
+    let mut efforts = [5, 10, 20, 40, 80].map(|shakes| (shakes, Vec::new(), Vec::new()));
     let mut refused = 0;
     for _ in 0..count {
         let model = Model::evenest(&clusters.draw(&recipe), 0.75, 0.0);
@@ -59,6 +60,12 @@ fn compare(name: &str, count: usize, recipe: Recipe) {
                     exact_s * 1e3,
                 ];
                 columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
+                for (shakes, ratios, micros) in &mut efforts {
+                    let effort = Effort { shakes: *shakes, tolerance: 0.0 };
+                    let (placement, seconds) = timed(|| search(&model, effort));
+                    ratios.push(model.cost(&placement) / proven.cost);
+                    micros.push(seconds * 1e6);
+                }
             }
             (Err(_), _) => refused += 1,
         }
@@ -77,6 +84,13 @@ fn compare(name: &str, count: usize, recipe: Recipe) {
         at(&mut columns[4], 0.99),
         at(&mut columns[4], 1.0),
     );
+    for (shakes, ratios, mut micros) in efforts {
+        eprintln!(
+            "{name}: {shakes} shakes: {:.3} within 1%, {:.1} us",
+            within(&ratios),
+            at(&mut micros, 0.5)
+        );
+    }
 }
 
 /// The linear relaxation can level everything, so its max load is the average.

@@ -92,9 +92,12 @@ fn equal_balls(demand: &Demand, threshold: f64) -> f64 {
         + max_balls(cold_keys, n, ALPHA) * cold_requests / cold_keys
 }
 
+/// The chance that some bin exceeds the prediction, by Chernoff's reckoning; in truth it is smaller.
+const EXCEEDED: f64 = 0.1;
+
 /// For a bin with load L = Σ w B, B drawn 1 with chance 1/n: P(L ≥ b) ≤ E[e^θL] / e^θb for every θ. The b
-/// at which n of these sum to one is where the fullest bin is expected; the best θ is found by golden
-/// section, as the exponent is convex.
+/// at which n of these sum to [`EXCEEDED`] bounds the fullest bin; the best θ is found by golden
+/// section, as there is one valley.
 fn weighed_balls(demand: &Demand, threshold: f64) -> f64 {
     let n = demand.bins as f64;
     let average = demand.requests / n;
@@ -115,7 +118,7 @@ fn weighed_balls(demand: &Demand, threshold: f64) -> f64 {
             .iter()
             .map(|(weight, count)| count * ((theta * weight).exp_m1() / n).ln_1p())
             .sum();
-        (n.ln() + exponent) / theta
+        ((n / EXCEEDED).ln() + exponent) / theta
     };
     average * least(bound, 1e-3, 200.0_f64.min(200.0 / heaviest))
 }
@@ -136,11 +139,11 @@ fn least(function: impl Fn(f64) -> f64, low: f64, high: f64) -> f64 {
 }
 
 /// The sweep of §IV.E: the largest T whose prediction stays under `target`, in steps of 5%. If none
-/// does, because cold keys alone exceed it, the smallest that was tried: one that spreads the hottest
-/// key over four times as many copies as there are bins.
+/// does, because cold keys alone exceed it, the smallest that was tried. Copies are virtual (§IV.B): a
+/// key may get more of them than there are bins, so that hashing spreads it evenly.
 pub fn choose_threshold(demand: &Demand, target: f64, prediction: Prediction) -> Threshold {
     let hottest = demand.tracked.iter().copied().fold(1.0, f64::max);
-    let least = (hottest / (4.0 * demand.bins as f64)).max(1.0);
+    let least = (hottest / (64.0 * demand.bins as f64)).max(1.0);
     let mut at = hottest;
     loop {
         let predicted = predict(demand, at, prediction);

@@ -9,6 +9,7 @@ pub mod model;
 mod state;
 
 mod greedy;
+mod pairs;
 mod search;
 
 mod global;

@@ -51,7 +51,7 @@ fn check(snapshot: &Snapshot, plan: &Plan, limit: f64) {
 }
 
 #[test]
-fn no_planner_breaks_a_constraint_and_search_never_loses_to_greedy() {
+fn no_planner_breaks_a_constraint_and_a_descent_never_loses_to_greedy() {
     let mut clusters = Clusters(7);
     for _ in 0..2_000 {
         let recipe = recipes(&mut clusters);
@@ -80,7 +80,10 @@ fn no_planner_breaks_a_constraint_and_search_never_loses_to_greedy() {
             let quick = greedy(&model);
             let better = search(&model, Effort { shakes: 5, tolerance: 0.0 });
             assert!(model.permits(&quick) && model.permits(&better));
-            assert!(model.cost(&better) <= model.cost(&quick) + 1e-9);
+            assert!(model.cost(&better) <= model.cost(&model.homes()) + 1e-9);
+            let descended = search(&model, Effort { shakes: 0, tolerance: 0.0 });
+            assert!(model.permits(&descended));
+            assert!(model.cost(&descended) <= model.cost(&quick) + 1e-9);
             assert!(model.cost(&quick) <= model.cost(&model.homes()) + 1e-9);
             let plan = model.plan(&better);
             check(&snapshot, &plan, 0.75);

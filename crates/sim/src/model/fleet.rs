@@ -65,6 +65,11 @@ impl Fleet {
         self.delays.note(done - now);
     }
 
+    /// Work that is no request, such as sending a cachelet away.
+    pub fn occupy(&mut self, queue: usize, now: f64, services: f64) {
+        self.free_at[queue] = self.free_at[queue].max(now) + services;
+    }
+
     /// Work that waits in a queue: how long until it is idle.
     pub fn backlog(&self, queue: usize, now: f64) -> f64 {
         (self.free_at[queue] - now).max(0.0)

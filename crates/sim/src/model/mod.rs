@@ -1,11 +1,15 @@
 //! `mbal sim model`: the policies over queues with service times.
 
+mod cluster;
 mod fleet;
 mod netkv;
+mod phases;
 mod plot;
 mod popularity;
+mod replication;
 mod report;
 mod traces;
+mod workloads;
 
 use std::path::PathBuf;
 
@@ -30,6 +34,8 @@ pub struct Args {
 enum Experiment {
     /// Figures 5 and 12 to 17 of NetKV, and how fast 28 million requests are.
     Netkv(netkv::Options),
+    /// MBal's three phases, each alone and together, over workloads A, B and C.
+    Phases(phases::Options),
 }
 
 /// Runs one experiment; tables go to standard output, progress to standard error.
@@ -37,5 +43,6 @@ pub fn run(args: &Args) -> Result<(), String> {
     let report = Report::new(&args.out)?;
     match &args.experiment {
         Experiment::Netkv(options) => netkv::run(options, args.seed, &report),
+        Experiment::Phases(options) => phases::run(options, args.seed, &report),
     }
 }

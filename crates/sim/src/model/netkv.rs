@@ -203,7 +203,7 @@ impl Replicas {
                 return server(hash, servers);
             }
             if held == hash {
-                let pick = (mix(u64::from(position)) >> 32) * u64::from(copies) >> 32;
+                let pick = ((mix(u64::from(position)) >> 32) * u64::from(copies)) >> 32;
                 return self.places[first as usize + pick as usize];
             }
             slot = (slot + 1) & mask;
@@ -501,7 +501,7 @@ fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> 
             let demand = demand(&detected.hot, stream, detected.distinct, servers);
             let chosen = |target| choose_threshold(&demand, target, Prediction::WeighedBalls);
             let (threshold, predicted) = match policy {
-                0 => (f64::MAX, f64::NAN),
+                0 => (f64::INFINITY, f64::NAN),
                 1 => (25_000.0, predict(&demand, 25_000.0, Prediction::WeighedBalls)),
                 _ => {
                     let chosen = chosen(TARGETS[policy - 2]);

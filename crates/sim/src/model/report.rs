@@ -16,9 +16,13 @@ impl Report {
     }
 
     pub fn table(&self, name: &str, header: &str, rows: &[String]) -> Result<(), String> {
-        let text = format!("{header}\n{}\n", rows.join("\n"));
-        println!("# {name}\n{text}");
-        self.write(&format!("{name}.csv"), &text)
+        println!("# {name}\n{header}\n{}\n", rows.join("\n"));
+        self.quiet_table(name, header, rows)
+    }
+
+    /// Too long to be read in a terminal.
+    pub fn quiet_table(&self, name: &str, header: &str, rows: &[String]) -> Result<(), String> {
+        self.write(&format!("{name}.csv"), &format!("{header}\n{}\n", rows.join("\n")))
     }
 
     pub fn plot(&self, name: &str, plot: &Plot) -> Result<(), String> {
