@@ -15,8 +15,9 @@ pub enum Temper {
     New,
 }
 
-/// Share of the pages that new logs may hold before their oldest page goes first.
-const NEW_SHARE_PERCENT: u64 = 10;
+/// Share of the pages that new logs may hold before their oldest page goes first. On the traces 20 to
+/// 40 is best; 10 loses up to 0.8 points of hit ratio, 100 (no main logs to protect) up to 6.
+const NEW_SHARE_PERCENT: u64 = 30;
 
 /// Which kind of page to clean, by how many a worker has of each.
 pub fn next_victim(new_pages: u64, main_pages: u64) -> Temper {
@@ -48,9 +49,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_pages_go_first_until_they_are_a_tenth() {
+    fn new_pages_go_first_until_they_are_at_their_share() {
         let victims =
-            [(1, 0), (11, 89), (10, 90), (0, 5)].map(|(new, main)| next_victim(new, main));
+            [(1, 0), (31, 69), (30, 70), (0, 5)].map(|(new, main)| next_victim(new, main));
         assert_eq!(victims, [Temper::New, Temper::New, Temper::Main, Temper::Main]);
     }
 

@@ -71,9 +71,8 @@ impl Turn<'_> {
             return self.get_and_touch(get, key, exptime);
         }
         let hit = self.server.store.read(key, self.now.second, true, self.out, |view, out| {
-            let meta = view.meta();
-            let cas = get.cas.then_some(meta.cas);
-            push_value(out, key.bytes(), meta.flags, meta.value_bytes, cas);
+            let cas = get.cas.then(|| view.cas());
+            push_value(out, key.bytes(), view.flags(), view.value_bytes(), cas);
             view.copy_value(out);
             out.extend_from_slice(b"\r\n");
         });
