@@ -11,3 +11,4 @@ pub mod play;
 pub mod runner;
 pub mod script;
 pub mod server;
+pub mod differential;

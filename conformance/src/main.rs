@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use mbal_conformance::covers;
+use mbal_conformance::differential::{Campaign, Plan, Report};
 use mbal_conformance::play::Cut;
 use mbal_conformance::runner::{self, Against};
 use mbal_conformance::server::Launch;
@@ -11,13 +12,16 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage:
   conformance scripts --server COMMAND [--unix] [--cut bytes] [--newer] [--jobs N] FOLDER...
-  conformance covers [--source FOLDER] LIST FOLDER...";
+  conformance covers [--source FOLDER] LIST FOLDER...
+  conformance differential --left COMMAND --right COMMAND [--flags FLAGS] [--unix] [--seed N] [--epoch N]
+      [--commands N] [--cells LIST --least N] [--plant N]";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let result = match words.next().as_deref() {
         Some("scripts") => scripts(words.collect()),
         Some("covers") => covers(words.collect()),
+        Some("differential") => differential(words.collect()),
         _ => Err(USAGE.to_string()),
     };
     match result {
@@ -81,4 +85,83 @@ fn covers(words: Vec<String>) -> Result<bool, String> {
     }
     println!("covers: {} scripts, {} missing", scripts.len(), missing.len());
     Ok(missing.is_empty())
+}
+
+fn differential(words: Vec<String>) -> Result<bool, String> {
+    let (mut left, mut right, mut cells) = (None, None, None);
+    let mut plan = Plan {
+        left: Launch::new("memcached", false),
+        right: Launch::new("memcached", false),
+        flags: Vec::new(),
+        seed: 1,
+        commands: 100_000,
+        only: None,
+        plant_every: None,
+        faults_max: 5,
+    };
+    let (mut unix, mut least) = (false, 0);
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value\n{USAGE}"));
+        let mut number = || value()?.parse::<u64>().map_err(|error| format!("{word}: {error}"));
+        match word.as_str() {
+            "--seed" => plan.seed = number()?,
+            "--epoch" => plan.only = Some(number()?),
+            "--commands" => plan.commands = number()?,
+            "--plant" => plan.plant_every = Some(number()? as usize),
+            "--faults" => plan.faults_max = number()? as usize,
+            "--least" => least = number()?,
+            "--left" => left = Some(value()?),
+            "--right" => right = Some(value()?),
+            "--flags" => plan.flags = value()?.split_whitespace().map(str::to_string).collect(),
+            "--cells" => cells = Some(PathBuf::from(value()?)),
+            "--unix" => unix = true,
+            _ => return Err(format!("{word}?\n{USAGE}")),
+        }
+    }
+    plan.left = Launch::new(&left.ok_or(USAGE)?, unix);
+    plan.right = Launch::new(&right.ok_or(USAGE)?, unix);
+    let cells = match cells {
+        Some(path) => {
+            std::fs::read_to_string(&path).map_err(|error| format!("{path:?}: {error}"))?
+        }
+        None => String::new(),
+    };
+    println!("seed {}", plan.seed);
+    let is_planted = plan.plant_every.is_some();
+    let report = Campaign { plan }.run()?;
+    Ok(if is_planted { all_caught(&report) } else { all_agree(&report, &cells, least) })
+}
+
+fn all_caught(report: &Report) -> bool {
+    for (kind, count) in &report.planted_kinds {
+        println!("{count:>9}  planted: {kind}");
+    }
+    let (planted, caught) = (report.planted, report.caught);
+    println!("differential: {planted} faults planted, {caught} caught");
+    planted > 0 && planted == caught && report.failures.is_empty()
+}
+
+fn all_agree(report: &Report, cells: &str, least: u64) -> bool {
+    print!("{}", report.cells.table(cells));
+    println!("allowed differences, and how often each was met:");
+    for (allowed, name) in mbal_conformance::differential::Allowed::ALL {
+        println!("{:>9}  {name}", report.used.get(&allowed).copied().unwrap_or(0));
+    }
+    let short = report.cells.short_of(cells, least);
+    for line in &short {
+        println!("FAILED too seldom: {line}");
+    }
+    for (epoch, what) in &report.unrepeatable {
+        println!("FAILED once, not again: epoch {epoch}: {what}");
+    }
+    println!(
+        "differential: {} commands in {} epochs, {} attributed, {} differences, {} unrepeatable",
+        report.commands,
+        report.epochs,
+        report.cells.total(),
+        report.failures.len(),
+        report.unrepeatable.len(),
+    );
+    report.failures.is_empty() && report.unrepeatable.is_empty() && short.is_empty()
 }
