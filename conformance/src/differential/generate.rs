@@ -82,8 +82,8 @@ impl Generator {
     fn batch(&mut self, most: usize) -> Batch {
         let conn = self.random.below(4);
         let shape = match self.random.below(100) {
-            0 => Shape::LongLine,
-            1..3 => Shape::Ends,
+            0..3 => Shape::LongLine,
+            3..11 => Shape::Ends,
             _ => Shape::Ordinary,
         };
         if let Shape::LongLine = shape {
@@ -132,16 +132,16 @@ impl Generator {
 
     fn command(&mut self) -> Command {
         let command = match self.random.below(100) {
-            0..22 => self.storage(),
-            22..32 => self.fetch(),
-            32..40 => self.arithmetic(),
-            40..44 => self.delete(),
-            44..48 => self.touch(),
-            48..64 => self.meta_get(),
-            64..78 => self.meta_set(),
-            78..84 => self.meta_delete(),
-            84..90 => self.meta_arithmetic(),
-            90..97 => self.administration(),
+            0..20 => self.storage(),
+            20..27 => self.fetch(),
+            27..34 => self.arithmetic(),
+            34..37 => self.delete(),
+            37..40 => self.touch(),
+            40..57 => self.meta_get(),
+            57..70 => self.meta_set(),
+            70..76 => self.meta_delete(),
+            76..83 => self.meta_arithmetic(),
+            83..97 => self.administration(),
             _ => self.junk(),
         };
         if self.random.percent(6) { self.broken(command) } else { command }
@@ -207,7 +207,7 @@ impl Generator {
             format!("{row} {text} {flags} {exptime} {}", value.len()).into_bytes(),
         )];
         if row == "cas" {
-            let back = if self.random.percent(30) { 1 } else { 0 };
+            let back = usize::from(self.random.percent(20));
             pieces.extend([Piece::Bytes(b" ".to_vec()), Piece::Cas { key, back }]);
         }
         let noreply = self.random.percent(15);
@@ -270,6 +270,10 @@ impl Generator {
         const NAMES: [&str; 6] = ["get", "gets", "gat", "gats", "gets", "bget"];
         let row = *self.random.pick(&NAMES);
         let mut line = row.to_string();
+        if row.starts_with("gat") && self.random.percent(8) {
+            let pieces = vec![Piece::Bytes(format!("{row}\r\n").into_bytes())];
+            return Command { row, key: None, pieces, is_marked: false, is_filled: false, is_fenced: false };
+        }
         if row.starts_with("gat") {
             line.push_str(&format!(" {}", self.exptime()));
         }
@@ -360,7 +364,7 @@ impl Generator {
             if self.random.percent(25) {
                 let mut word = format!(" {name}");
                 if name == 'O' {
-                    let length = if self.random.percent(4) { 29 + self.random.below(6) } else { 3 };
+                    let length = if self.random.percent(12) { 29 + self.random.below(6) } else { 3 };
                     word.push_str(&"o".repeat(length));
                 }
                 flags.push(flag(&word));
@@ -460,12 +464,12 @@ impl Generator {
             self.number_flag(&mut flags, 'T', ttl);
         }
         if self.random.percent(45) {
-            let mode = self.random.pick(&["E", "A", "P", "R", "S", "e", "a", "", "SS", "x"]);
+            let mode = self.random.pick(&["E", "A", "P", "R", "S", "E", "A", "P", "R", "e", "", "SS"]);
             self.number_flag(&mut flags, 'M', (*mode).to_string());
         }
         let value = match self.random.below(1000) {
             _ if text.len() > 250 || flags.len() > 12 => vec![b'm'; 9],
-            0..12 => vec![b'z'; 1_048_577],
+            0..16 => vec![b'z'; 1_048_577],
             _ => self.value(),
         };
         self.meta_set_of(key, &text, flags, value)
@@ -495,14 +499,14 @@ impl Generator {
             let cas = self.cas(key);
             flags.push(vec![Piece::Bytes(b" C".to_vec()), cas]);
         }
-        if self.random.percent(50) {
+        if self.random.percent(65) {
             flags.push(flag(" I"));
             if self.random.percent(40) {
                 let ttl = self.exptime();
                 self.number_flag(&mut flags, 'T', ttl);
             }
         }
-        let head = if self.random.percent(1) { "md".to_string() } else { format!("md {text}") };
+        let head = if self.random.percent(2) { "md".to_string() } else { format!("md {text}") };
         self.meta("md", key, head, flags, 20)
     }
 
@@ -527,14 +531,14 @@ impl Generator {
             self.number_flag(&mut flags, 'T', ttl);
         }
         if self.random.percent(30) {
-            let mode = self.random.pick(&["I", "D", "+", "-", "x", "i", "II"]);
+            let mode = self.random.pick(&["I", "D", "+", "-", "I", "D", "x", "II"]);
             self.number_flag(&mut flags, 'M', (*mode).to_string());
         }
         if self.random.percent(30) {
             let cas = self.cas(key);
             flags.push(vec![Piece::Bytes(b" C".to_vec()), cas]);
         }
-        let head = if self.random.percent(1) { "ma".to_string() } else { format!("ma {text}") };
+        let head = if self.random.percent(2) { "ma".to_string() } else { format!("ma {text}") };
         let command = self.meta("ma", key, head, flags, 20);
         Command { is_fenced: true, ..command }
     }
@@ -573,7 +577,7 @@ impl Generator {
         if row == "flush_all" && self.random.percent(15) {
             return self.flush_later();
         }
-        if row == "flush_all" && self.random.percent(50) {
+        if row == "flush_all" && !line.contains(['x', '2']) && self.random.percent(70) {
             // Rare enough that items live between.
             return self.fetch();
         }
