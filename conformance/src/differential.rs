@@ -10,14 +10,14 @@
 //! half a command and let another connection go first. An epoch that fails is played again on fresh
 //! servers, with less and less in it, and what is left is printed as a script.
 
-mod random;
-mod command;
-mod generate;
-mod reply;
-mod cells;
-mod epoch;
-mod shrink;
 mod campaign;
+mod cells;
+mod command;
+mod epoch;
+mod generate;
+mod random;
+mod reply;
+mod shrink;
 
 pub use campaign::{Campaign, Plan, Report};
 pub use epoch::Fault;

@@ -6,9 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod covers;
+pub mod differential;
 pub mod peer;
 pub mod play;
 pub mod runner;
 pub mod script;
 pub mod server;
-pub mod differential;

@@ -5,7 +5,10 @@
 pub enum Piece {
     Bytes(Vec<u8>),
     /// The cas of key number `key` that was seen `back` times before the latest; 1 where none was.
-    Cas { key: usize, back: usize },
+    Cas {
+        key: usize,
+        back: usize,
+    },
 }
 
 /// One request, with what has to stand around it.

@@ -80,9 +80,9 @@ impl<'a> Pair<'a> {
         let mut at = 0;
         while at < batches.len() {
             let batch = &batches[at];
-            let other = batches.get(at + 1).filter(|next| {
-                batch.held > 0 && next.conn != batch.conn && next.held == 0
-            });
+            let other = batches
+                .get(at + 1)
+                .filter(|next| batch.held > 0 && next.conn != batch.conn && next.held == 0);
             self.play_batch(at, batch, other.map(|other| (at + 1, other)))?;
             at += 1 + usize::from(other.is_some());
         }
@@ -233,8 +233,7 @@ impl<'a> Pair<'a> {
 
     fn rendered(&self, batch: &Batch) -> [Vec<u8>; 2] {
         let mut both = [Vec::new(), Vec::new()];
-        let pieces =
-            batch.commands.iter().enumerate().flat_map(|(at, command)| command.pieces(at));
+        let pieces = batch.commands.iter().enumerate().flat_map(|(at, command)| command.pieces(at));
         for piece in pieces {
             match piece {
                 Piece::Bytes(bytes) => {

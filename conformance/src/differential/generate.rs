@@ -39,8 +39,18 @@ pub fn key_number(bytes: &[u8]) -> Option<usize> {
 const EXPTIMES: [&str; 10] =
     ["0", "0", "0", "88888", "99999", "2147483647", "-1", "1000000000", "2592000", "-99"];
 const BAD_NUMBERS: [&str; 12] = [
-    "x", "-1", "1x", "99999999999999999999", "0x10", "1.5", "", "+", "-", "18446744073709551616",
-    "1e3", "--1",
+    "x",
+    "-1",
+    "1x",
+    "99999999999999999999",
+    "0x10",
+    "1.5",
+    "",
+    "+",
+    "-",
+    "18446744073709551616",
+    "1e3",
+    "--1",
 ];
 const ODD_NUMBERS: [&str; 6] = ["+9", "009", "\t9", "4294967296", "4294967305", "9\t"];
 /// What a wrong size leaves over is read as a line, and a long line's meaning depends on how it arrives.
@@ -96,8 +106,7 @@ impl Generator {
             6..9 => 1 + self.random.below(20),
             _ => 1 + self.random.below(80),
         };
-        let mut commands: Vec<Command> =
-            (0..length.min(most)).map(|_| self.command()).collect();
+        let mut commands: Vec<Command> = (0..length.min(most)).map(|_| self.command()).collect();
         let mut end = End::Sync;
         if let Shape::Ends = shape {
             let (command, how) = self.ending();
@@ -193,7 +202,11 @@ impl Generator {
         const NAMES: [&str; 6] = ["set", "add", "replace", "append", "prepend", "cas"];
         let row = if self.random.percent(20) { "set" } else { *self.random.pick(&NAMES) };
         let key = self.key();
-        if self.random.percent(40) { self.doubtful_storage(row, key) } else { self.good_storage(row, key) }
+        if self.random.percent(40) {
+            self.doubtful_storage(row, key)
+        } else {
+            self.good_storage(row, key)
+        }
     }
 
     /// A line without fault; the value may have any size.
@@ -201,8 +214,7 @@ impl Generator {
         let text = KEYS[key].text.expect("key() leaves out those without");
         let flags = self.random.pick(&["0", "0", "7", "4294967295"]);
         let exptime = self.random.pick(&EXPTIMES);
-        let value =
-            if self.random.below(1000) < 75 { vec![b'z'; 1_048_577] } else { self.value() };
+        let value = if self.random.below(1000) < 75 { vec![b'z'; 1_048_577] } else { self.value() };
         let mut pieces = vec![Piece::Bytes(
             format!("{row} {text} {flags} {exptime} {}", value.len()).into_bytes(),
         )];
@@ -213,7 +225,14 @@ impl Generator {
         let noreply = self.random.percent(15);
         let end: &[u8] = if noreply { b" noreply\r\n" } else { b"\r\n" };
         pieces.push(Piece::Bytes([end, &value, b"\r\n"].concat()));
-        Command { row, key: Some(key), pieces, is_marked: noreply, is_filled: false, is_fenced: false }
+        Command {
+            row,
+            key: Some(key),
+            pieces,
+            is_marked: noreply,
+            is_filled: false,
+            is_fenced: false,
+        }
     }
 
     /// Key, numbers and size may be wrong. The value is short: where the line is refused it is read
@@ -272,7 +291,14 @@ impl Generator {
         let mut line = row.to_string();
         if row.starts_with("gat") && self.random.percent(8) {
             let pieces = vec![Piece::Bytes(format!("{row}\r\n").into_bytes())];
-            return Command { row, key: None, pieces, is_marked: false, is_filled: false, is_fenced: false };
+            return Command {
+                row,
+                key: None,
+                pieces,
+                is_marked: false,
+                is_filled: false,
+                is_fenced: false,
+            };
         }
         if row.starts_with("gat") {
             line.push_str(&format!(" {}", self.exptime()));
@@ -364,7 +390,8 @@ impl Generator {
             if self.random.percent(25) {
                 let mut word = format!(" {name}");
                 if name == 'O' {
-                    let length = if self.random.percent(12) { 29 + self.random.below(6) } else { 3 };
+                    let length =
+                        if self.random.percent(12) { 29 + self.random.below(6) } else { 3 };
                     word.push_str(&"o".repeat(length));
                 }
                 flags.push(flag(&word));
@@ -403,8 +430,9 @@ impl Generator {
         let mut pieces = vec![Piece::Bytes(head.into_bytes())];
         pieces.extend(flags.into_iter().flatten());
         pieces.push(Piece::Bytes(b"\r\n".to_vec()));
-        let has_quiet =
-            pieces.iter().any(|piece| matches!(piece, Piece::Bytes(b) if b.windows(2).any(|w| w == b" q")));
+        let has_quiet = pieces
+            .iter()
+            .any(|piece| matches!(piece, Piece::Bytes(b) if b.windows(2).any(|w| w == b" q")));
         Command {
             row,
             key: Some(key),
@@ -464,7 +492,8 @@ impl Generator {
             self.number_flag(&mut flags, 'T', ttl);
         }
         if self.random.percent(45) {
-            let mode = self.random.pick(&["E", "A", "P", "R", "S", "E", "A", "P", "R", "e", "", "SS"]);
+            let mode =
+                self.random.pick(&["E", "A", "P", "R", "S", "E", "A", "P", "R", "e", "", "SS"]);
             self.number_flag(&mut flags, 'M', (*mode).to_string());
         }
         let value = match self.random.below(1000) {
@@ -476,7 +505,8 @@ impl Generator {
     }
 
     fn meta_set_of(&mut self, key: usize, text: &str, flags: Flags, mut value: Vec<u8>) -> Command {
-        let is_long = flags.iter().flatten().any(|piece| matches!(piece, Piece::Bytes(b) if b.len() > 20));
+        let is_long =
+            flags.iter().flatten().any(|piece| matches!(piece, Piece::Bytes(b) if b.len() > 20));
         if is_long {
             value.truncate(TORN_BYTES_MAX);
         }
@@ -546,30 +576,81 @@ impl Generator {
     fn administration(&mut self) -> Command {
         let choices: &[(&'static str, &[&str])] = &[
             ("version", &["version", "version x"]),
-            ("verbosity", &["verbosity 0", "verbosity 1", "verbosity", "verbosity x", "verbosity 1 2 3"]),
-            ("flush_all", &["flush_all", "flush_all 0", "flush_all -1", "flush_all x", "flush_all 0 1 2"]),
-            ("stats", &[
-                "stats", "stats settings", "stats reset", "stats nonsense", "stats detail on",
-                "stats detail off", "stats detail", "stats detail x", "stats cachedump",
-                "stats cachedump 1", "stats cachedump x 1", "stats cachedump 99 1",
-            ]),
-            ("slabs", &[
-                "slabs", "slabs automove 0", "slabs automove 1", "slabs automove 9", "slabs automove x",
-                "slabs reassign x y", "slabs automove ratio 0.8", "slabs automove ratio x", "slabs x",
-            ]),
-            ("lru", &[
-                "lru", "lru tune 10 25 0.1 2.0", "lru tune 50 40 0.1 2.0", "lru tune 10 25 0 2.0",
-                "lru tune x 1 1 1", "lru x",
-            ]),
-            ("lru_crawler", &[
-                "lru_crawler", "lru_crawler x", "lru_crawler tocrawl 0", "lru_crawler tocrawl x",
-                "lru_crawler sleep 100", "lru_crawler sleep 1000001", "lru_crawler sleep x",
-                "lru_crawler crawl", "lru_crawler enable",
-            ]),
-            ("cache_memlimit", &[
-                "cache_memlimit", "cache_memlimit 1024", "cache_memlimit x", "cache_memlimit 7",
-                "cache_memlimit 1000000001", "cache_memlimit 1 2 3",
-            ]),
+            (
+                "verbosity",
+                &["verbosity 0", "verbosity 1", "verbosity", "verbosity x", "verbosity 1 2 3"],
+            ),
+            (
+                "flush_all",
+                &["flush_all", "flush_all 0", "flush_all -1", "flush_all x", "flush_all 0 1 2"],
+            ),
+            (
+                "stats",
+                &[
+                    "stats",
+                    "stats settings",
+                    "stats reset",
+                    "stats nonsense",
+                    "stats detail on",
+                    "stats detail off",
+                    "stats detail",
+                    "stats detail x",
+                    "stats cachedump",
+                    "stats cachedump 1",
+                    "stats cachedump x 1",
+                    "stats cachedump 99 1",
+                ],
+            ),
+            (
+                "slabs",
+                &[
+                    "slabs",
+                    "slabs automove 0",
+                    "slabs automove 1",
+                    "slabs automove 9",
+                    "slabs automove x",
+                    "slabs reassign x y",
+                    "slabs automove ratio 0.8",
+                    "slabs automove ratio x",
+                    "slabs x",
+                ],
+            ),
+            (
+                "lru",
+                &[
+                    "lru",
+                    "lru tune 10 25 0.1 2.0",
+                    "lru tune 50 40 0.1 2.0",
+                    "lru tune 10 25 0 2.0",
+                    "lru tune x 1 1 1",
+                    "lru x",
+                ],
+            ),
+            (
+                "lru_crawler",
+                &[
+                    "lru_crawler",
+                    "lru_crawler x",
+                    "lru_crawler tocrawl 0",
+                    "lru_crawler tocrawl x",
+                    "lru_crawler sleep 100",
+                    "lru_crawler sleep 1000001",
+                    "lru_crawler sleep x",
+                    "lru_crawler crawl",
+                    "lru_crawler enable",
+                ],
+            ),
+            (
+                "cache_memlimit",
+                &[
+                    "cache_memlimit",
+                    "cache_memlimit 1024",
+                    "cache_memlimit x",
+                    "cache_memlimit 7",
+                    "cache_memlimit 1000000001",
+                    "cache_memlimit 1 2 3",
+                ],
+            ),
             ("shutdown", &["shutdown", "shutdown graceful", "shutdown x"]),
         ];
         let (row, lines) = *self.random.pick(choices);
@@ -594,7 +675,9 @@ impl Generator {
     fn flush_later(&mut self) -> Command {
         let mut bytes: Vec<u8> = Vec::new();
         for key in KEYS {
-            bytes.extend_from_slice(format!("ms {0} 0 b q\r\n\r\nmd {0} b q\r\n", key.base64).as_bytes());
+            bytes.extend_from_slice(
+                format!("ms {0} 0 b q\r\n\r\nmd {0} b q\r\n", key.base64).as_bytes(),
+            );
         }
         bytes.extend_from_slice(b"flush_all 999999\r\n");
         line_of("flush_all", &String::from_utf8(bytes).expect("all of it is text"), true)
@@ -608,10 +691,25 @@ impl Generator {
             3 => "GET a".to_string(),
             4 => "x".to_string(),
             5 => "mz a".to_string(),
-            6 => (*self.random.pick(&["gett a", "sett a 0 0 1", "incrr a 1", "touchy", "lruu"])).to_string(),
+            6 => (*self.random.pick(&["gett a", "sett a 0 0 1", "incrr a 1", "touchy", "lruu"]))
+                .to_string(),
             7 => "debugtime 1".to_string(),
-            8 => (*self.random.pick(&["set", "add a", "cas a 0 0 1", "incr", "incr n1", "decr", "touch",
-                "touch a", "delete", "replace", "append a 0", "prepend", "delete a 0 1 2"])).to_string(),
+            8 => (*self.random.pick(&[
+                "set",
+                "add a",
+                "cas a 0 0 1",
+                "incr",
+                "incr n1",
+                "decr",
+                "touch",
+                "touch a",
+                "delete",
+                "replace",
+                "append a 0",
+                "prepend",
+                "delete a 0 1 2",
+            ]))
+            .to_string(),
             9 => "a b c d e f g h i j k l m n o p q r s t u v w x y z".to_string(),
             10 => "\u{1}\u{2}\u{7f}\u{e4}".to_string(),
             _ => "ms\r\nms a\r\nms a x".to_string(),
@@ -656,7 +754,9 @@ impl Generator {
                 bytes.splice(at..at, std::iter::repeat_n(b' ', blanks));
             }
             4 => bytes.splice(line..line, b" 7".iter().copied()).for_each(drop),
-            5 => bytes.splice(line..line, b" 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2".iter().copied()).for_each(drop),
+            5 => bytes
+                .splice(line..line, b" 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2".iter().copied())
+                .for_each(drop),
             _ => {
                 let last = bytes[..line].iter().rposition(|byte| *byte == b' ').unwrap_or(line);
                 bytes.drain(last..line);
@@ -677,8 +777,13 @@ impl Generator {
                 let line = format!("{unfinished}{}", "k".repeat(length));
                 (line_of("long line", &line, false), End::Closed)
             }
-            2 => (line_of("long line", &format!("set {} 0 0 1\r\n", "k".repeat(length)), true), End::Sync),
-            3 => (line_of("long line", &format!("mg {} v\r\n", "k".repeat(length)), true), End::Sync),
+            2 => (
+                line_of("long line", &format!("set {} 0 0 1\r\n", "k".repeat(length)), true),
+                End::Sync,
+            ),
+            3 => {
+                (line_of("long line", &format!("mg {} v\r\n", "k".repeat(length)), true), End::Sync)
+            }
             _ => (line_of("get", &format!("get{}\r\n", " k".repeat(length / 2)), true), End::Sync),
         }
     }
@@ -688,7 +793,11 @@ impl Generator {
         match self.random.below(5) {
             0 | 1 => (Command { is_fenced: true, ..line_of("quit", "quit\r\n", true) }, End::Sync),
             2 => {
-                let line = *self.random.pick::<&str>(&["GET / HTTP/1.1\r\n", "x HTTP/\r\n", "HTTP/1.0\r\n"]);
+                let line = *self.random.pick::<&str>(&[
+                    "GET / HTTP/1.1\r\n",
+                    "x HTTP/\r\n",
+                    "HTTP/1.0\r\n",
+                ]);
                 (Command { is_fenced: true, ..line_of("unknown", line, true) }, End::Sync)
             }
             _ => {

@@ -122,7 +122,9 @@ impl Comparer {
             for at in 0..left.len().max(right.len()) {
                 let (left, right) = (left.get(at), right.get(at));
                 let same = match (left, right) {
-                    (Some(Part::Line(left)), Some(Part::Line(right))) => self.same_line(left, right),
+                    (Some(Part::Line(left)), Some(Part::Line(right))) => {
+                        self.same_line(left, right)
+                    }
                     (left, right) => left == right,
                 };
                 if !same {
@@ -238,7 +240,8 @@ pub fn cas_values<'a>(unit: &Unit<'a>) -> Vec<(Option<&'a [u8]>, u64)> {
     for part in unit {
         let Part::Line(line) = part else { continue };
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let number = |word: &[u8]| std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
+        let number =
+            |word: &[u8]| std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
         match words[0] {
             b"VALUE" => {
                 if let Some(cas) = words.get(4).and_then(|word| number(word)) {
