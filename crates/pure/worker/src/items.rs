@@ -192,7 +192,8 @@ impl<'w> Turn<'w> {
                 locked.accessed(&found);
             }
         }
-        let meta = Meta { cas, deadline: draft.deadline, ..old };
+        // With the deadline before this command: flags are answered in order, `t` before `T` too.
+        let meta = Meta { cas, ..old };
         Sum::Done { value, meta }
     }
 }

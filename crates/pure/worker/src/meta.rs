@@ -88,21 +88,17 @@ impl Turn<'_> {
         }
         won |= old.stale && !old.win;
         let mut item = old;
-        let changed = if created {
+        if created {
             let draft = Draft { deadline, win: true, ..Draft::default() };
-            let put = locked.put(key, &draft);
-            item.cas = put.unwrap_or(0);
+            let Ok(cas) = locked.put(key, &draft) else {
+                drop(locked);
+                // memcached finds nothing where it could make nothing.
+                return self.meta_missed(meta, key);
+            };
+            item.cas = cas;
             found = locked.find(key);
-            put.map(|_| ())
-        } else {
-            let found = found.expect("not created");
-            change(&mut locked, &found, old, deadline, won)
-        };
-        if changed.is_err() {
-            drop(locked);
-            // memcached finds nothing where it could make nothing.
-            return if created { self.meta_missed(meta, key) } else { self.line(OUT_OF_MEMORY) };
         }
+        let before = self.out.len();
         let shown = Shown { created, exptime, vivify, ..Shown::new(item, key, self.now.second) };
         push_hit(self.out, meta, &shown, won);
         if flags.has(b'v') {
@@ -113,6 +109,13 @@ impl Turn<'_> {
         }
         if let Some(found) = found.filter(|_| !flags.has(b'u')) {
             locked.accessed(&found);
+        }
+        if let Some(found) = found.filter(|_| !created) {
+            if change(&mut locked, &found, old, deadline, won).is_err() {
+                self.out.truncate(before);
+                drop(locked);
+                return self.line(OUT_OF_MEMORY);
+            }
         }
         if flags.has(b'T') {
             self.counters.cmd_touch.add(1);
@@ -239,12 +242,14 @@ impl Turn<'_> {
         }
         let mut changed = Ok(());
         if meta.flags.has(b'I') {
-            if meta.flags.has(b'T') {
-                changed = locked.touch(&found, self.now.deadline(meta.exptime));
-            }
             // A new cas, so that only a client that knows the item as stale can store over it.
             let cas = locked.next_cas();
-            changed = changed.and_then(|()| locked.mark(&found, true, false, Some(cas)));
+            changed = locked.mark(&found, true, false, Some(cas));
+            // The mark may have moved the item.
+            if let Some(found) = locked.find(key).filter(|_| meta.flags.has(b'T')) {
+                let deadline = self.now.deadline(meta.exptime);
+                changed = changed.and_then(|()| locked.touch(&found, deadline));
+            }
         } else {
             locked.remove(&found);
             self.counters.delete_hits.add(1);
@@ -403,11 +408,12 @@ fn change(
     deadline: Seconds,
     won: bool,
 ) -> Result<(), mbal_cachelet::Full> {
-    if deadline != old.deadline {
-        locked.touch(found, deadline)?;
-    }
     if won {
         locked.mark(found, old.stale, true, None)?;
+    }
+    // Last: a first deadline needs room in the item, which then lies elsewhere than `found` says.
+    if deadline != old.deadline {
+        locked.touch(found, deadline)?;
     }
     Ok(())
 }
