@@ -9,6 +9,7 @@ pub mod covers;
 pub mod differential;
 pub mod peer;
 pub mod play;
+pub mod pure;
 pub mod runner;
 pub mod script;
 pub mod server;

@@ -31,8 +31,6 @@ pub trait Peer {
     fn close(&mut self, conn: Conn);
     /// Lets `seconds` pass on the peer's clock.
     fn wait(&mut self, seconds: u32);
-    /// True where a byte sent is handled before `send` returns, so nobody has to wait for silence.
-    fn is_synchronous(&self) -> bool;
 }
 
 /// Where a server listens.
@@ -203,10 +201,6 @@ impl Peer for SocketPeer {
 
     fn wait(&mut self, seconds: u32) {
         std::thread::sleep(Duration::from_secs(u64::from(seconds)));
-    }
-
-    fn is_synchronous(&self) -> bool {
-        false
     }
 }
 

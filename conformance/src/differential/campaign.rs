@@ -18,6 +18,8 @@ pub struct Plan {
     pub commands: u64,
     /// Plays this epoch only.
     pub only: Option<u64>,
+    /// Rows that are not generated.
+    pub without: Vec<String>,
     /// Spoils one batch in so many.
     pub plant_every: Option<usize>,
     /// Stops after so many epochs that failed.
@@ -171,6 +173,6 @@ impl Campaign {
     fn epoch(&self, number: u64) -> Vec<super::command::Batch> {
         // Two neighbours' random numbers have nothing in common after one step of the generator.
         let seed = self.plan.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ number;
-        Generator::new(seed).epoch(EPOCH_COMMANDS)
+        Generator::new(seed, &self.plan.without).epoch(EPOCH_COMMANDS)
     }
 }

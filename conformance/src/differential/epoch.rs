@@ -255,7 +255,7 @@ impl<'a> Pair<'a> {
         let mut replies = left.iter().zip(right).peekable();
         let line = |unit: &Unit, text: &str| matches!(unit[0], Part::Line(line) if line == text.as_bytes());
         for (at, command) in batch.commands.iter().enumerate() {
-            if command.is_fenced && !replies.next_if(|(unit, _)| line(unit, "MN")).is_some() {
+            if command.is_fenced && replies.next_if(|(unit, _)| line(unit, "MN")).is_none() {
                 break;
             }
             if !command.is_marked {

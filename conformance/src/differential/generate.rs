@@ -63,6 +63,8 @@ type Flags = Vec<Vec<Piece>>;
 
 pub struct Generator {
     random: Random,
+    /// Rows of administration that are left out.
+    without: Vec<String>,
 }
 
 /// A batch's line that must come whole and first, since how it arrives decides what it means.
@@ -73,8 +75,8 @@ enum Shape {
 }
 
 impl Generator {
-    pub fn new(seed: u64) -> Generator {
-        Generator { random: Random::new(seed) }
+    pub fn new(seed: u64, without: &[String]) -> Generator {
+        Generator { random: Random::new(seed), without: without.to_vec() }
     }
 
     /// About `commands` commands.
@@ -451,7 +453,7 @@ impl Generator {
                 let (key, text) = self.meta_key(&mut flags);
                 return self.meta("me", key, format!("me {text}"), flags, 0);
             }
-            5 => return line_of("mg", *self.random.pick::<&str>(&["mg\r\n", "mg \r\n"]), false),
+            5 => return line_of("mg", self.random.pick::<&str>(&["mg\r\n", "mg \r\n"]), false),
             _ => {}
         }
         let mut flags = Vec::new();
@@ -654,6 +656,9 @@ impl Generator {
             ("shutdown", &["shutdown", "shutdown graceful", "shutdown x"]),
         ];
         let (row, lines) = *self.random.pick(choices);
+        if self.without.iter().any(|without| without == row) {
+            return self.meta_get();
+        }
         let line = *self.random.pick(lines);
         if row == "flush_all" && self.random.percent(15) {
             return self.flush_later();

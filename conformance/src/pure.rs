@@ -1,0 +1,176 @@
+//! The pure workers as a peer: no process, no socket, and a clock that waits in no time.
+
+use crate::peer::{Arrival, Conn, Peer};
+use mbal_cachelet::{Options, Store};
+use mbal_model::WorkerId;
+use mbal_worker::{Action, Actions, ConnId, Event, Now, Server, Settings, Worker};
+use std::sync::Arc;
+use std::time::Duration;
+
+struct Client {
+    worker: usize,
+    arrived: Vec<u8>,
+    is_stalled: bool,
+    /// Sent while the worker read no more.
+    waiting: Vec<u8>,
+    is_closed: bool,
+}
+
+/// Workers of one server, driven by turns: each connection has one, as they come.
+pub struct PurePeer {
+    workers: Vec<Worker>,
+    now: Now,
+    actions: Actions,
+    clients: Vec<Client>,
+}
+
+impl PurePeer {
+    /// A server by memcached's `flags`, or the first flag that it does not know.
+    pub fn new(flags: &[String], workers: usize) -> Result<PurePeer, String> {
+        let mut settings = Settings { workers: workers as u16, ..Settings::default() };
+        let mut flags = flags.iter();
+        while let Some(flag) = flags.next() {
+            let mut value = || flags.next().map(String::as_str).unwrap_or("");
+            match flag.as_str() {
+                "-m" => settings.memory_bytes = bytes(value(), 1 << 20),
+                "-I" => settings.item_bytes_max = bytes(value(), 1) as usize,
+                "-M" => settings.evict = false,
+                "-F" => settings.flush_enabled = false,
+                "-A" => settings.shutdown_enabled = true,
+                // Without effect, as in `mbal serve`: there is no dump, no `watch`, no slab mover.
+                "-X" | "-W" => {}
+                "-o" if value() == "no_slab_reassign" => {}
+                _ => return Err(format!("the pure worker knows no {flag}")),
+            }
+        }
+        let store = Store::new(Options {
+            memory_bytes: settings.memory_bytes as usize,
+            workers,
+            cachelets: 16 * workers.next_power_of_two(),
+            item_bytes_max: settings.item_bytes_max,
+            evict: settings.evict,
+            generation: 1,
+        });
+        let server = Arc::new(Server::new(settings, store));
+        let worker = |number| Worker::new(WorkerId(number as u16), server.clone());
+        Ok(PurePeer {
+            workers: (0..workers).map(worker).collect(),
+            now: Now { second: 2, unix: 1_700_000_000 },
+            actions: Actions::default(),
+            clients: Vec::new(),
+        })
+    }
+
+    fn handle(&mut self, worker: usize, event: Event<'_>) {
+        self.actions.clear();
+        self.workers[worker].handle(self.now, event, &mut self.actions);
+        let actions = std::mem::take(&mut self.actions);
+        for action in &actions.list {
+            match action {
+                Action::Send { conn, bytes } => {
+                    let client = &mut self.clients[conn.0 as usize];
+                    client.arrived.extend_from_slice(&actions.bytes[bytes.clone()]);
+                }
+                Action::Stall { conn } => self.clients[conn.0 as usize].is_stalled = true,
+                Action::Close { conn } => {
+                    self.end(conn.0 as usize);
+                }
+                // The server ends, and every connection with it.
+                Action::Shutdown { .. } => (0..self.clients.len()).for_each(|conn| self.end(conn)),
+                Action::Pause { .. }
+                | Action::Resume { .. }
+                | Action::Forward { .. }
+                | Action::Answer { .. } => unreachable!("this server has no peers"),
+            }
+        }
+        self.actions = actions;
+    }
+
+    fn end(&mut self, conn: Conn) {
+        let client = &mut self.clients[conn];
+        if !std::mem::replace(&mut client.is_closed, true) {
+            let worker = client.worker;
+            let mut nothing = Actions::default();
+            let event = Event::Closed { conn: ConnId(conn as u32) };
+            self.workers[worker].handle(self.now, event, &mut nothing);
+        }
+    }
+
+    /// Everything sent has left: a client that stalled is read again.
+    fn drain(&mut self, conn: Conn) {
+        while self.clients[conn].is_stalled && !self.clients[conn].is_closed {
+            self.clients[conn].is_stalled = false;
+            let worker = self.clients[conn].worker;
+            self.handle(worker, Event::Drained { conn: ConnId(conn as u32) });
+        }
+        let waiting = std::mem::take(&mut self.clients[conn].waiting);
+        if !waiting.is_empty() {
+            self.send(conn, &waiting);
+        }
+    }
+}
+
+fn bytes(text: &str, unit: u64) -> u64 {
+    let digits = text.trim_end_matches(['k', 'm']);
+    let unit = match &text[digits.len()..] {
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        _ => unit,
+    };
+    digits.parse::<u64>().expect("a script's flags have sizes") * unit
+}
+
+impl Peer for PurePeer {
+    fn open(&mut self) -> Conn {
+        let conn = self.clients.len();
+        let worker = conn % self.workers.len();
+        self.clients.push(Client {
+            worker,
+            arrived: Vec::new(),
+            is_stalled: false,
+            waiting: Vec::new(),
+            is_closed: false,
+        });
+        self.handle(worker, Event::Opened { conn: ConnId(conn as u32) });
+        conn
+    }
+
+    fn send(&mut self, conn: Conn, bytes: &[u8]) {
+        let client = &mut self.clients[conn];
+        if client.is_closed {
+            return;
+        }
+        if client.is_stalled {
+            client.waiting.extend_from_slice(bytes);
+            return;
+        }
+        let worker = client.worker;
+        self.handle(worker, Event::Received { conn: ConnId(conn as u32), bytes });
+        self.drain(conn);
+    }
+
+    fn receive(&mut self, conn: Conn, into: &mut Vec<u8>, _: Duration) -> Arrival {
+        let client = &mut self.clients[conn];
+        if !client.arrived.is_empty() {
+            into.append(&mut client.arrived);
+            return Arrival::Bytes;
+        }
+        if client.is_closed { Arrival::Closed } else { Arrival::Nothing }
+    }
+
+    fn finish(&mut self, conn: Conn) {
+        self.end(conn);
+    }
+
+    fn close(&mut self, conn: Conn) {
+        self.end(conn);
+    }
+
+    fn wait(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            self.now.second += 1;
+            self.now.unix += 1;
+            (0..self.workers.len()).for_each(|worker| self.handle(worker, Event::Tick));
+        }
+    }
+}
