@@ -109,6 +109,17 @@ fn ask(stream: &mut (impl Read + Write), request: &str, reply: &str) {
     assert_eq!(String::from_utf8_lossy(&bytes), reply, "to {request:?}");
 }
 
+fn stats(stream: &mut TcpStream) -> String {
+    stream.write_all(b"stats\r\n").unwrap();
+    let mut said = Vec::new();
+    while !said.ends_with(b"END\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        said.extend(byte);
+    }
+    String::from_utf8(said).unwrap()
+}
+
 fn output_of(program: &Path, arguments: &[&str]) -> Output {
     Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
@@ -259,6 +270,10 @@ fn connections_are_bounded() {
     let mut answer = String::new();
     server.connect().read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "ERROR Too many open connections\r\n");
+    let stats = stats(&mut streams[0]);
+    for line in ["curr_connections 3", "total_connections 3", "rejected_connections 1"] {
+        assert!(stats.contains(&format!("STAT {line}\r\n")), "{line} of {stats}");
+    }
     drop(streams);
     eventually("their places are free", || {
         let mut stream = server.connect();

@@ -17,7 +17,8 @@
 //!
 //! **Bounds.** A connection that does not read its replies is not read either, so what is queued
 //! for it is at most what the worker sends for one receive of [`RECEIVE_BYTES`], or for one
-//! `Drained`: the worker stops itself by `Action::Stall`. Connections are bounded by
+//! `Drained`: the worker stops itself by `Action::Stall` after
+//! [`mbal_worker::OUTPUT_BYTES_MAX`]. Connections are bounded by
 //! [`Tally`]; a mailbox by the number of connections.
 
 mod clock;
