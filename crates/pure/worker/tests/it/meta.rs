@@ -88,6 +88,17 @@ fn a_miss_can_make_an_item_and_an_old_one_be_recached() {
 }
 
 #[test]
+fn a_change_that_moves_the_item_or_ends_it_is_the_last() {
+    check(&[
+        ("ma n N0 O1\r\nmd n I T30\r\n", "HD O1\r\nHD\r\n"),
+        ("gats 1000 n\r\n", "VALUE n 0 1 2\r\n0\r\nEND\r\n"),
+        ("mg n v T90 t\r\nmg n v t\r\n", "VA 1 t90 X W\r\n0\r\nVA 1 t90 Z X\r\n0\r\n"),
+        ("ms k 3\r\nabc\r\nmg k v T-1\r\nmg k\r\n", "HD\r\nVA 3\r\nabc\r\nEN\r\n"),
+        ("ms k 3\r\nabc\r\nmd k I T-1\r\nmg k\r\n", "HD\r\nHD\r\nEN\r\n"),
+    ]);
+}
+
+#[test]
 fn arithmetic_counts_and_can_start_from_nothing() {
     check(&[
         ("ma n\r\nma n q\r\n", "NF\r\nNF\r\n"),
