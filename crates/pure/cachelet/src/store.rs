@@ -34,8 +34,9 @@ const PREFIX_BITS_MAX: u32 = 16;
 /// flows to the workers whose items live shortest.
 const TRADE_EVERY: u32 = 8;
 
-/// Tries before a writer that finds no memory is told so; each waits for the other workers' batches.
-const RESERVE_TRIES: u32 = 10_000;
+/// Tries before a writer that finds no memory is told so. Each waits a moment for the other workers'
+/// batches, all of them for some 20 ms: longer than a worker is kept from its core.
+const RESERVE_TRIES: u32 = 200_000;
 
 pub struct Store {
     options: Options,

@@ -9,6 +9,10 @@ use crate::turn::Turn;
 /// Larger items memcached keeps in chunks, and does no arithmetic on them (bytes by its count).
 const UNCHUNKED_BYTES_MAX: usize = 512 << 10;
 
+/// Another worker may take the pages that were made free for an item before it is stored; then
+/// they are made free again, this often in all.
+const STORE_TRIES: u32 = 4;
+
 /// An item to be stored, if its verb's condition holds.
 pub(crate) struct Change<'a> {
     pub verb: Verb,
@@ -56,6 +60,16 @@ impl<'w> Turn<'w> {
     }
 
     pub fn store_item(&mut self, key: &Key<'_>, change: &Change<'_>) -> Outcome {
+        for _ in 1..STORE_TRIES {
+            match self.try_to_store_item(key, change) {
+                Outcome::Full(Full::OutOfMemory) if self.server.store.options().evict => {}
+                outcome => return outcome,
+            }
+        }
+        self.try_to_store_item(key, change)
+    }
+
+    fn try_to_store_item(&mut self, key: &Key<'_>, change: &Change<'_>) -> Outcome {
         let mut locked = self.lock_to_store(key, change.value.len());
         let parts;
         let mut draft = Draft {

@@ -166,3 +166,30 @@ fn growth_loses_nothing_while_there_is_memory() {
     let index_bytes_per_item = stats.index_bytes as f64 / stats.items as f64;
     assert!(index_bytes_per_item < 16.0, "{index_bytes_per_item}");
 }
+
+/// What a full memory needs to make room for, other workers' batches hold back only for moments.
+#[test]
+fn two_workers_storing_long_values_are_not_refused() {
+    let store = Store::new(options(64, 2, 32));
+    let value = vec![5; 500_000];
+    std::thread::scope(|scope| {
+        for id in 0..2 {
+            let (store, value, me) = (&store, &value, WorkerId(id));
+            scope.spawn(move || {
+                for n in 0..2_000 {
+                    let text = format!("long{id}:{n}");
+                    let key = Key::new(text.as_bytes()).expect("a valid key");
+                    store.enter(me);
+                    let stored = (0..4).any(|_| {
+                        store.reserve(me, key.hash(), value.len(), 1);
+                        let draft = Draft { parts: &[value], ..Draft::default() };
+                        store.lock(key.hash(), 1).put(&key, &draft).is_ok()
+                    });
+                    store.leave(me);
+                    assert!(stored, "{text} was refused");
+                }
+            });
+        }
+    });
+    assert!(store.stats().evictions > 3_000, "{:?}", store.stats());
+}
