@@ -350,3 +350,14 @@ fn a_daemon_writes_its_process_id_and_takes_it_away() {
     drop(daemon);
     eventually("both files are gone", || !pid_file.exists() && !socket.exists());
 }
+
+#[test]
+fn memory_is_taken_as_it_is_used() {
+    let folder = Folder::new("resident");
+    let server = Running::serve(&folder, &["-p", "-1", "-t", "2", "-m", "2048"]);
+    ask(&mut server.connect(), "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib < 50 << 10, "{kib} KiB resident before anything is stored");
+}

@@ -6,6 +6,9 @@ use std::ptr::NonNull;
 /// A place in the memory, in granules; 0 is nowhere.
 pub type Offset = u32;
 
+/// Blocks of the index and the kernel's pages begin at multiples of this.
+const ALIGNMENT: usize = 4096;
+
 /// Smallest granule: items begin at multiples of 4 bytes, which their header's words need.
 const GRANULE_SHIFT_MIN: u32 = 2;
 
@@ -15,7 +18,8 @@ pub struct Memory {
     base: NonNull<u8>,
     bytes: usize,
     shift: u32,
-    owned: Option<Layout>,
+    /// What came from the allocator, if it did.
+    owned: Option<(NonNull<u8>, Layout)>,
 }
 
 // SAFETY: who may touch which bytes when is the business of `sync`; the range itself never moves.
@@ -26,12 +30,17 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// From the allocator, zeroed and so untouched until it is used.
     pub fn heap(bytes: usize) -> Memory {
+        // Only at the allocator's own alignment does it know that fresh memory is zero already, and
+        // leaves it untouched; so the range is aligned here.
         let layout =
-            Layout::from_size_align(bytes.max(4096), 4096).expect("a size that -m may have");
+            Layout::from_size_align(bytes + ALIGNMENT, 16).expect("a size that -m may have");
         // SAFETY: the layout's size is not zero.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) });
-        let base = base.unwrap_or_else(|| handle_alloc_error(layout));
-        Memory { base, bytes, shift: granule_shift(bytes), owned: Some(layout) }
+        let whole = NonNull::new(unsafe { alloc_zeroed(layout) });
+        let whole = whole.unwrap_or_else(|| handle_alloc_error(layout));
+        let ahead = whole.as_ptr().align_offset(ALIGNMENT);
+        // SAFETY: the layout has ALIGNMENT bytes more than are needed behind it.
+        let base = unsafe { whole.add(ahead) };
+        Memory { base, bytes, shift: granule_shift(bytes), owned: Some((whole, layout)) }
     }
 
     /// A range that the caller mapped.
@@ -79,9 +88,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Some(layout) = self.owned {
+        if let Some((whole, layout)) = self.owned {
             // SAFETY: allocated with this very layout.
-            unsafe { dealloc(self.base.as_ptr(), layout) }
+            unsafe { dealloc(whole.as_ptr(), layout) }
         }
     }
 }
