@@ -60,17 +60,31 @@ impl<'w> Turn<'w> {
     }
 
     pub fn store_item(&mut self, key: &Key<'_>, change: &Change<'_>) -> Outcome {
-        for _ in 1..STORE_TRIES {
-            match self.try_to_store_item(key, change) {
-                Outcome::Full(Full::OutOfMemory) if self.server.store.options().evict => {}
-                outcome => return outcome,
+        let mut room = change.value.len();
+        for _ in 0..STORE_TRIES {
+            match self.try_to_store_item(key, change, room) {
+                Ok(outcome) => return outcome,
+                Err(value_bytes) => room = value_bytes,
+            }
+            if !self.server.store.options().evict {
+                break;
             }
         }
-        self.try_to_store_item(key, change)
+        match change.verb {
+            // A copy that finds no room is not stored; the old item stays.
+            Verb::Append | Verb::Prepend => Outcome::Refused,
+            _ => Outcome::Full(Full::OutOfMemory),
+        }
     }
 
-    fn try_to_store_item(&mut self, key: &Key<'_>, change: &Change<'_>) -> Outcome {
-        let mut locked = self.lock_to_store(key, change.value.len());
+    /// `Err` says how much room the value would have needed.
+    fn try_to_store_item(
+        &mut self,
+        key: &Key<'_>,
+        change: &Change<'_>,
+        room: usize,
+    ) -> Result<Outcome, usize> {
+        let mut locked = self.lock_to_store(key, room);
         let parts;
         let mut draft = Draft {
             flags: change.flags,
@@ -85,9 +99,9 @@ impl<'w> Turn<'w> {
             (None, Verb::Set | Verb::Add) | (Some(_), Verb::Set | Verb::Replace) => {}
             (None, Verb::Cas) => {
                 self.counters.cas_misses.add(1);
-                return Outcome::NotFound;
+                return Ok(Outcome::NotFound);
             }
-            (None, _) | (Some(_), Verb::Add) => return Outcome::Refused,
+            (None, _) | (Some(_), Verb::Add) => return Ok(Outcome::Refused),
             (Some(found), Verb::Cas) => {
                 let old = locked.view(&found, |view| view.meta());
                 if change.cas == old.cas {
@@ -99,7 +113,7 @@ impl<'w> Turn<'w> {
                     draft.win = old.win;
                 } else {
                     self.counters.cas_badval.add(1);
-                    return Outcome::Exists;
+                    return Ok(Outcome::Exists);
                 }
             }
             (Some(found), Verb::Append | Verb::Prepend) => {
@@ -109,7 +123,7 @@ impl<'w> Turn<'w> {
                     view.meta()
                 });
                 if change.cas != 0 && change.cas != old.cas {
-                    return Outcome::Exists;
+                    return Ok(Outcome::Exists);
                 }
                 parts = match change.verb {
                     Verb::Append => [self.scratch.as_slice(), change.value],
@@ -121,18 +135,14 @@ impl<'w> Turn<'w> {
                 draft.binary_key = false;
                 let value_bytes = parts[0].len() + parts[1].len();
                 if self.limits().too_large(key.bytes().len(), old.flags, value_bytes) {
-                    return Outcome::Refused;
+                    return Ok(Outcome::Refused);
                 }
-                // A copy that finds no room is not stored; the old item stays.
-                return match locked.put(key, &draft) {
-                    Ok(cas) => Outcome::Done { cas },
-                    Err(_) => Outcome::Refused,
-                };
             }
         }
         match locked.put(key, &draft) {
-            Ok(cas) => Outcome::Done { cas },
-            Err(full) => Outcome::Full(full),
+            Ok(cas) => Ok(Outcome::Done { cas }),
+            Err(Full::OutOfMemory) => Err(draft.parts.iter().map(|part| part.len()).sum()),
+            Err(full) => Ok(Outcome::Full(full)),
         }
     }
 

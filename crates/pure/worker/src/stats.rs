@@ -22,7 +22,7 @@ impl Turn<'_> {
             (_, b"items") => self.line(b"END"),
             (_, b"slabs") => {
                 self.stat("active_slabs", 0);
-                self.stat("total_malloced", self.server.store.stats().used_bytes);
+                self.stat("total_malloced", self.server.store.options().memory_bytes as u64);
                 self.line(b"END");
             }
             (_, b"sizes" | b"sizes_disable") => {
