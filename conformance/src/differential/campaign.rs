@@ -79,7 +79,7 @@ impl Servers {
         Pair::new(&mut self.left, &mut self.right)
     }
 
-    fn crashed(&mut self) -> Option<&'static str> {
+    pub fn crashed(&mut self) -> Option<&'static str> {
         let [left, right] = &mut self.processes;
         match (left.is_running(), right.is_running()) {
             (true, true) => None,

@@ -264,7 +264,12 @@ impl<'a> Pair<'a> {
                         self.cells.count(command.row, &kind(left));
                         self.learn_cas(command, left, right);
                     }
-                    None => break,
+                    None => {
+                        if ended == Ended::Closed {
+                            self.cells.count(command.row, "closed");
+                        }
+                        break;
+                    }
                 }
                 continue;
             }

@@ -27,7 +27,7 @@ pub const KEYS: [Key; 9] = [
     key("n2", "bjI="),
     key("noreply", "bm9yZXBseQ=="),
     key("\u{e4}\t\u{ff}", "w6QJw78="),
-    Key { text: None, bytes: b" \r\n\0\xff", base64: "IA0KAP8=" },
+    Key { text: None, bytes: b" \0\xff\x01", base64: "IAD/AQ==" },
 ];
 
 /// The number of the key that a reply names.
@@ -143,16 +143,16 @@ impl Generator {
 
     fn command(&mut self) -> Command {
         let command = match self.random.below(100) {
-            0..20 => self.storage(),
-            20..27 => self.fetch(),
-            27..34 => self.arithmetic(),
-            34..37 => self.delete(),
-            37..40 => self.touch(),
-            40..57 => self.meta_get(),
-            57..70 => self.meta_set(),
-            70..76 => self.meta_delete(),
-            76..83 => self.meta_arithmetic(),
-            83..97 => self.administration(),
+            0..19 => self.storage(),
+            19..30 => self.fetch(),
+            30..38 => self.arithmetic(),
+            38..42 => self.delete(),
+            42..47 => self.touch(),
+            47..64 => self.meta_get(),
+            64..72 => self.meta_set(),
+            72..79 => self.meta_delete(),
+            79..86 => self.meta_arithmetic(),
+            86..98 => self.administration(),
             _ => self.junk(),
         };
         if self.random.percent(6) { self.broken(command) } else { command }
@@ -165,8 +165,8 @@ impl Generator {
     /// A key for a text command: a known one or, seldom, one that is too long or just fits.
     fn key_text(&mut self, key: usize) -> String {
         match self.random.below(60) {
-            0 | 1 => "k".repeat(251 + self.random.below(50)),
-            2 => String::from_utf8_lossy(&LONGEST).into_owned(),
+            0..3 => "k".repeat(251 + self.random.below(50)),
+            3 => String::from_utf8_lossy(&LONGEST).into_owned(),
             _ => KEYS[key].text.expect("key() leaves out those without").to_string(),
         }
     }
@@ -202,7 +202,7 @@ impl Generator {
 
     fn storage(&mut self) -> Command {
         const NAMES: [&str; 6] = ["set", "add", "replace", "append", "prepend", "cas"];
-        let row = if self.random.percent(20) { "set" } else { *self.random.pick(&NAMES) };
+        let row = if self.random.percent(5) { "set" } else { *self.random.pick(&NAMES) };
         let key = self.key();
         if self.random.percent(40) {
             self.doubtful_storage(row, key)
@@ -216,12 +216,12 @@ impl Generator {
         let text = KEYS[key].text.expect("key() leaves out those without");
         let flags = self.random.pick(&["0", "0", "7", "4294967295"]);
         let exptime = self.random.pick(&EXPTIMES);
-        let value = if self.random.below(1000) < 75 { vec![b'z'; 1_048_577] } else { self.value() };
+        let value = if self.random.below(1000) < 90 { vec![b'z'; 1_048_577] } else { self.value() };
         let mut pieces = vec![Piece::Bytes(
             format!("{row} {text} {flags} {exptime} {}", value.len()).into_bytes(),
         )];
         if row == "cas" {
-            let back = usize::from(self.random.percent(20));
+            let back = usize::from(self.random.percent(10));
             pieces.extend([Piece::Bytes(b" ".to_vec()), Piece::Cas { key, back }]);
         }
         let noreply = self.random.percent(15);
@@ -249,6 +249,7 @@ impl Generator {
         };
         let flags = if self.random.percent(70) { "0".to_string() } else { self.number() };
         let head = format!("{row} {} {flags} {} {declared}", self.key_text(key), self.exptime());
+        let named = named(&head, key);
         let mut pieces = vec![Piece::Bytes(head.into_bytes())];
         if row == "cas" {
             pieces.extend([Piece::Bytes(b" ".to_vec()), self.cas(key)]);
@@ -261,7 +262,7 @@ impl Generator {
             value.extend_from_slice(b"\r\n");
         }
         pieces.push(Piece::Bytes(value));
-        Command { row, key: Some(key), pieces, is_marked: true, is_filled: true, is_fenced: false }
+        Command { row, key: named, pieces, is_marked: true, is_filled: true, is_fenced: false }
     }
 
     /// What a line may say of a block of `length` bytes that is not so.
@@ -291,7 +292,7 @@ impl Generator {
         const NAMES: [&str; 6] = ["get", "gets", "gat", "gats", "gets", "bget"];
         let row = *self.random.pick(&NAMES);
         let mut line = row.to_string();
-        if row.starts_with("gat") && self.random.percent(8) {
+        if row.starts_with("gat") && self.random.percent(12) {
             let pieces = vec![Piece::Bytes(format!("{row}\r\n").into_bytes())];
             return Command {
                 row,
@@ -306,17 +307,22 @@ impl Generator {
             line.push_str(&format!(" {}", self.exptime()));
         }
         let keys = match self.random.below(20) {
-            0 => 0,
-            1..12 => 1,
+            0 | 1 => 0,
+            2..12 => 1,
             12..17 => 1 + self.random.below(6),
             17..19 => 20 + self.random.below(10),
             _ => 60,
         };
         let mut fenced = false;
+        let first_key = line.len();
         for _ in 0..keys {
             let key = self.key();
             let text = self.key_text(key);
-            fenced |= text.len() > 250;
+            // A key that is too long comes first: memcached looks at those before it, MBal at none.
+            if text.len() >= 250 {
+                fenced = true;
+                line.truncate(first_key);
+            }
             line.push_str(&format!(" {text}"));
         }
         let key = None;
@@ -377,7 +383,7 @@ impl Generator {
             }
             4 => {
                 flags.push(flag(" b"));
-                (0, self.random.pick(&["!!!!", "Zm9", "a", "Zm9vYg", "=", "Zm=v"]).to_string())
+                (0, self.random.pick(&["!!!!", "Zm=v", "====", "Zm9v!!!!"]).to_string())
             }
             _ => {
                 let key = self.key();
@@ -393,7 +399,7 @@ impl Generator {
                 let mut word = format!(" {name}");
                 if name == 'O' {
                     let length =
-                        if self.random.percent(12) { 29 + self.random.below(6) } else { 3 };
+                        if self.random.percent(28) { 29 + self.random.below(6) } else { 3 };
                     word.push_str(&"o".repeat(length));
                 }
                 flags.push(flag(&word));
@@ -429,6 +435,7 @@ impl Generator {
         if quiet {
             flags.push(flag(" q"));
         }
+        let key = named(&head, key);
         let mut pieces = vec![Piece::Bytes(head.into_bytes())];
         pieces.extend(flags.into_iter().flatten());
         pieces.push(Piece::Bytes(b"\r\n".to_vec()));
@@ -437,7 +444,7 @@ impl Generator {
             .any(|piece| matches!(piece, Piece::Bytes(b) if b.windows(2).any(|w| w == b" q")));
         Command {
             row,
-            key: Some(key),
+            key,
             pieces,
             is_marked: quiet || has_quiet,
             is_filled: false,
@@ -458,12 +465,12 @@ impl Generator {
         }
         let mut flags = Vec::new();
         let (key, text) = self.meta_key(&mut flags);
-        self.common_flags(&mut flags, "cfhklOstuv");
-        if self.random.percent(15) {
+        self.common_flags(&mut flags, "cfhklOstuvv");
+        if self.random.percent(22) {
             let ttl = self.exptime();
             self.number_flag(&mut flags, 'N', ttl);
         }
-        if self.random.percent(15) {
+        if self.random.percent(22) {
             let ttl = (*self.random.pick(&["77777", "95000", "0", "x", "99"])).to_string();
             self.number_flag(&mut flags, 'R', ttl);
         }
@@ -477,11 +484,18 @@ impl Generator {
     fn meta_set(&mut self) -> Command {
         let mut flags = Vec::new();
         let (key, text) = self.meta_key(&mut flags);
+        let is_named = named(&format!("ms {text}"), key).is_some();
         self.common_flags(&mut flags, "ckO");
         if self.random.percent(35) {
-            let cas = self.cas(key);
+            let is_lower = self.random.percent(40);
+            // Which of two keys' cas values is lower is no question to ask.
+            let cas = match self.cas(key) {
+                Piece::Cas { back, .. } if is_lower && is_named => Piece::Cas { key, back },
+                Piece::Cas { .. } if is_lower => Piece::Bytes(b"1".to_vec()),
+                cas => cas,
+            };
             flags.push(vec![Piece::Bytes(b" C".to_vec()), cas]);
-            if self.random.percent(40) {
+            if is_lower {
                 flags.push(flag(" I"));
             }
         }
@@ -500,7 +514,7 @@ impl Generator {
         }
         let value = match self.random.below(1000) {
             _ if text.len() > 250 || flags.len() > 12 => vec![b'm'; 9],
-            0..16 => vec![b'z'; 1_048_577],
+            0..22 => vec![b'z'; 1_048_577],
             _ => self.value(),
         };
         self.meta_set_of(key, &text, flags, value)
@@ -531,14 +545,17 @@ impl Generator {
             let cas = self.cas(key);
             flags.push(vec![Piece::Bytes(b" C".to_vec()), cas]);
         }
-        if self.random.percent(65) {
+        if self.random.percent(85) {
             flags.push(flag(" I"));
             if self.random.percent(40) {
                 let ttl = self.exptime();
                 self.number_flag(&mut flags, 'T', ttl);
             }
         }
-        let head = if self.random.percent(2) { "md".to_string() } else { format!("md {text}") };
+        if self.random.percent(4) {
+            return line_of("md", "md\r\n", false);
+        }
+        let head = format!("md {text}");
         self.meta("md", key, head, flags, 20)
     }
 
@@ -570,8 +587,11 @@ impl Generator {
             let cas = self.cas(key);
             flags.push(vec![Piece::Bytes(b" C".to_vec()), cas]);
         }
-        let head = if self.random.percent(2) { "ma".to_string() } else { format!("ma {text}") };
-        let command = self.meta("ma", key, head, flags, 20);
+        if self.random.percent(3) {
+            return line_of("ma", "ma\r\n", false);
+        }
+        let head = format!("ma {text}");
+        let command = self.meta("ma", key, head, flags, 30);
         Command { is_fenced: true, ..command }
     }
 
@@ -639,14 +659,13 @@ impl Generator {
                     "lru_crawler sleep 1000001",
                     "lru_crawler sleep x",
                     "lru_crawler crawl",
-                    "lru_crawler enable",
                 ],
             ),
             (
                 "cache_memlimit",
                 &[
                     "cache_memlimit",
-                    "cache_memlimit 1024",
+                    "cache_memlimit 256",
                     "cache_memlimit x",
                     "cache_memlimit 7",
                     "cache_memlimit 1000000001",
@@ -660,10 +679,7 @@ impl Generator {
             return self.meta_get();
         }
         let line = *self.random.pick(lines);
-        if row == "flush_all" && self.random.percent(15) {
-            return self.flush_later();
-        }
-        if row == "flush_all" && !line.contains(['x', '2']) && self.random.percent(70) {
+        if row == "flush_all" && !line.contains(['x', '2']) && self.random.percent(50) {
             // Rare enough that items live between.
             return self.fetch();
         }
@@ -673,19 +689,6 @@ impl Generator {
             return self.simple(row, None, line.to_string());
         }
         line_of(row, &format!("{line}\r\n"), false)
-    }
-
-    /// A flush that lies ahead. memcached forgets the one before it, so what that one took has to be
-    /// gone for good first.
-    fn flush_later(&mut self) -> Command {
-        let mut bytes: Vec<u8> = Vec::new();
-        for key in KEYS {
-            bytes.extend_from_slice(
-                format!("ms {0} 0 b q\r\n\r\nmd {0} b q\r\n", key.base64).as_bytes(),
-            );
-        }
-        bytes.extend_from_slice(b"flush_all 999999\r\n");
-        line_of("flush_all", &String::from_utf8(bytes).expect("all of it is text"), true)
     }
 
     fn junk(&mut self) -> Command {
@@ -741,20 +744,30 @@ impl Generator {
         if command.row == "flush_all" || command.row == "cache_memlimit" || command.row == "slabs" {
             return command;
         }
-        let length = size(&command, 0);
+        // Damaged base64 makes memcached read on behind it.
+        if command.pieces.contains(&flag(" b")[0]) {
+            return command;
+        }
+        let (row, length) = (command.row, size(&command, 0));
         let Some(Piece::Bytes(bytes)) = command.pieces.first_mut() else { return command };
         let line = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap_or(bytes.len());
         if line < 2 || length > TORN_BYTES_MAX {
             return command;
         }
-        let at = self.random.below(line);
+        // A size that falls apart asks for more than the no-ops behind the command can fill.
+        let has_block =
+            matches!(row, "set" | "add" | "replace" | "append" | "prepend" | "cas" | "ms");
+        let damage: &[u8] = if has_block { b"\0\xffx\t" } else { b"\0\xffx -+\t" };
+        let blanks = (0..line).filter(|at| bytes[*at] == b' ');
+        let end = if has_block { blanks.take(2).last().unwrap_or(line) } else { line };
+        let at = self.random.below(end.max(1));
         match self.random.below(7) {
-            0 => bytes[at] = *self.random.pick(b"\0\xffx -+"),
+            0 => bytes[at] = *self.random.pick(damage),
             1 => {
                 bytes.remove(at);
             }
-            2 => bytes.insert(at, *self.random.pick(b" x\0\t\xe4")),
-            3 => {
+            2 => bytes.insert(at, *self.random.pick(damage)),
+            3 if !has_block => {
                 let blanks = self.random.below(5);
                 bytes.splice(at..at, std::iter::repeat_n(b' ', blanks));
             }
@@ -765,6 +778,13 @@ impl Generator {
             _ => {
                 let last = bytes[..line].iter().rposition(|byte| *byte == b' ').unwrap_or(line);
                 bytes.drain(last..line);
+            }
+        }
+        // It may name another key now, and a cas may have become one.
+        command.key = None;
+        for piece in &mut command.pieces {
+            if let Piece::Cas { .. } = piece {
+                *piece = Piece::Bytes(b"1".to_vec());
             }
         }
         command.is_marked = true;
@@ -796,14 +816,15 @@ impl Generator {
     /// What ends a connection.
     fn ending(&mut self) -> (Command, End) {
         match self.random.below(5) {
-            0 | 1 => (Command { is_fenced: true, ..line_of("quit", "quit\r\n", true) }, End::Sync),
+            // Nothing is sent after it: a close with bytes unread would take replies away with it.
+            0 | 1 => (closing("quit", "quit\r\n"), End::Closed),
             2 => {
-                let line = *self.random.pick::<&str>(&[
+                let line = self.random.pick::<&str>(&[
                     "GET / HTTP/1.1\r\n",
                     "x HTTP/\r\n",
                     "HTTP/1.0\r\n",
                 ]);
-                (Command { is_fenced: true, ..line_of("unknown", line, true) }, End::Sync)
+                (closing("unknown", line), End::Closed)
             }
             _ => {
                 let mut command = self.storage();
@@ -834,6 +855,16 @@ fn size(command: &Command, at: usize) -> usize {
             Piece::Cas { .. } => 4,
         })
         .sum()
+}
+
+/// `key`, if it is the one that the line names.
+fn named(line: &str, key: usize) -> Option<usize> {
+    let word = line.split(' ').nth(1);
+    (word == KEYS[key].text || word == Some(KEYS[key].base64)).then_some(key)
+}
+
+fn closing(row: &'static str, line: &str) -> Command {
+    Command { is_fenced: true, ..line_of(row, line, false) }
 }
 
 fn flag(word: &str) -> Vec<Piece> {

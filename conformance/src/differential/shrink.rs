@@ -3,6 +3,7 @@
 use super::campaign::{Plan, Servers};
 use super::command::Batch;
 use super::epoch::Fault;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// A failure that takes longer to make small is printed as it is then.
@@ -11,7 +12,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The smallest failing epoch found, as a script, and how it fails; `None` when it does not fail again.
 pub fn smallest(plan: &Plan, batches: Vec<Batch>) -> Result<Option<(String, String)>, String> {
     let deadline = Instant::now() + PATIENCE;
-    let fails = |batches: &[Batch]| play(plan, batches).map(|(fault, _)| fault.is_some());
+    // The same servers for all tries: an epoch begins with empty ones, and starting takes long.
+    let servers = RefCell::new(Servers::start(plan)?);
+    let play = |batches: &[Batch]| {
+        let mut servers = servers.borrow_mut();
+        let mut pair = servers.pair();
+        pair.transcript = Some(String::new());
+        let fault = pair.play(batches).err();
+        let script = pair.transcript.take().unwrap_or_default();
+        if servers.crashed().is_some() {
+            *servers = Servers::start(plan)?;
+        }
+        Ok::<(Option<Fault>, String), String>((fault, script))
+    };
+    let fails = |batches: &[Batch]| play(batches).map(|(fault, _)| fault.is_some());
     let mut batches = batches;
     if !fails(&batches)? && !fails(&batches)? {
         return Ok(None);
@@ -42,7 +56,7 @@ pub fn smallest(plan: &Plan, batches: Vec<Batch>) -> Result<Option<(String, Stri
             break;
         }
     }
-    let (fault, script) = play(plan, &batches)?;
+    let (fault, script) = play(&batches)?;
     let what = fault.map_or("it does not fail every time".to_string(), |fault| fault.what);
     Ok(Some((script, what)))
 }
@@ -72,12 +86,4 @@ fn without_chunks<T: Clone>(
         chunk /= 2;
     }
     Ok(parts)
-}
-
-fn play(plan: &Plan, batches: &[Batch]) -> Result<(Option<Fault>, String), String> {
-    let mut servers = Servers::start(plan)?;
-    let mut pair = servers.pair();
-    pair.transcript = Some(String::new());
-    let fault = pair.play(batches).err();
-    Ok((fault, pair.transcript.take().unwrap_or_default()))
 }

@@ -37,6 +37,8 @@ const TRADE_EVERY: u32 = 8;
 /// Tries before a writer that finds no memory is told so. Each waits a moment for the other workers'
 /// batches, all of them for some 20 ms: longer than a worker is kept from its core.
 const RESERVE_TRIES: u32 = 200_000;
+/// Of these, so many may find nothing to clean.
+const FRUITLESS_MAX: u32 = 2_000;
 
 pub struct Store {
     options: Options,
@@ -85,7 +87,8 @@ impl Store {
         let capacity = (2 * options.cachelets).min(1 << PREFIX_BITS_MAX);
         let cachelet = |id: usize| {
             let owner = id * options.workers / options.cachelets % options.workers;
-            Cachelet::new(bits, owner as u32, options.generation)
+            // One each: a cas of one cachelet is never that of another.
+            Cachelet::new(bits, owner as u32, options.generation.wrapping_add(id as u16))
         };
         Store {
             page_bytes,
@@ -298,7 +301,7 @@ impl Store {
 
     #[cold]
     fn make_room(&self, worker: WorkerId, owner: usize, pages: u32, now: Seconds) {
-        let mut spins = 0;
+        let (mut spins, mut fruitless) = (0, 0);
         self.leave(worker);
         self.pool.collect(owner, self.reserve_pages(), &self.epochs);
         for _ in 0..RESERVE_TRIES {
@@ -308,8 +311,13 @@ impl Store {
             }
             if waiting < pages + self.reserve_pages() {
                 if !self.clean_one(owner, now) && waiting == 0 {
+                    // All that could be cleaned is another worker's at this moment, or there is nothing.
                     self.pool.collect(owner, 0, &self.epochs);
-                    break;
+                    fruitless += 1;
+                    if fruitless > FRUITLESS_MAX || !self.options.evict {
+                        break;
+                    }
+                    pause(&mut spins);
                 }
             } else {
                 pause(&mut spins);

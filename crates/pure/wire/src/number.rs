@@ -55,8 +55,9 @@ pub fn parse_i32(text: &[u8]) -> Option<i32> {
     i64::try_from(value).ok().map(|value| value as i32)
 }
 
-/// A decimal fraction; what follows white space is ignored.
+/// A decimal fraction; white space before it and what follows white space are ignored.
 pub(crate) fn parse_f64(text: &[u8]) -> Option<f64> {
+    let text = &text[text.iter().position(|byte| !is_space(*byte))?..];
     let end = text.iter().position(|byte| is_space(*byte)).unwrap_or(text.len());
     std::str::from_utf8(&text[..end]).ok()?.parse().ok()
 }

@@ -33,34 +33,35 @@ impl Turn<'_> {
             return self.meta_get_refused(meta, key);
         }
         if flags.has(b'T') || flags.has(b'N') || flags.has(b'R') {
-            return self.meta_get_locked(meta, key);
+            return self.meta_get_locked(meta, key, None);
         }
         let now = self.now.second;
         let seen = self.server.store.read(key, now, !flags.has(b'u'), self.out, |view, out| {
             let item = view.meta();
             // The one who is told to recache it must be known to the item.
             if item.stale && !item.win {
-                return false;
+                return Some(item);
             }
             push_hit(out, meta, &Shown::new(item, key, now), false);
             if flags.has(b'v') {
                 view.copy_value(out);
                 out.extend_from_slice(b"\r\n");
             }
-            true
+            None
         });
         match seen {
-            Some(true) => {
+            Some(None) => {
                 self.counters.cmd_get.add(1);
                 self.counters.get_hits.add(1);
             }
-            Some(false) => self.meta_get_locked(meta, key),
+            Some(before) => self.meta_get_locked(meta, key, before),
             None => self.meta_missed(meta, key),
         }
     }
 
-    /// The way of those `mg` that change more of an item than its last access.
-    fn meta_get_locked(&mut self, meta: &Meta<'_>, key: &Key<'_>) {
+    /// The way of those `mg` that change more of an item than its last access. `before` is the item
+    /// before this request looked at it once already.
+    fn meta_get_locked(&mut self, meta: &Meta<'_>, key: &Key<'_>, before: Option<Item>) {
         let flags = meta.flags;
         let mut locked = self.server.store.lock(key.hash(), self.now.second);
         let exptime = self.now.deadline(meta.exptime);
@@ -72,10 +73,13 @@ impl Turn<'_> {
             drop(locked);
             return self.meta_missed(meta, key);
         }
-        let old = match found {
+        let mut old = match found {
             Some(found) => locked.view(&found, |view| view.meta()),
             None => absent(self.now.second),
         };
+        if let Some(before) = before {
+            (old.fetched, old.last_access) = (before.fetched, before.last_access);
+        }
         let mut deadline = old.deadline;
         let mut won = false;
         for word in meta.words() {
@@ -143,6 +147,11 @@ impl Turn<'_> {
         match found {
             // Whether a full cache kept the old deadline, the client cannot tell.
             Some(found) => {
+                // Flags that need the item's lock put the access off to the end, which is not reached.
+                let puts_off = meta.words().any(|word| b"hlNTR".contains(&word[0]));
+                if !puts_off && !meta.flags.has(b'u') {
+                    locked.accessed(&found);
+                }
                 let _kept = deadline.map(|deadline| locked.touch(&found, deadline));
             }
             None if meta.flags.has(b'N') => {

@@ -180,7 +180,7 @@ fn two_workers_storing_long_values_are_not_refused() {
                     let text = format!("long{id}:{n}");
                     let key = Key::new(text.as_bytes()).expect("a valid key");
                     store.enter(me);
-                    let stored = (0..4).any(|_| {
+                    let stored = (0..16).any(|_| {
                         store.reserve(me, key.hash(), value.len(), 1);
                         let draft = Draft { parts: &[value], ..Draft::default() };
                         store.lock(key.hash(), 1).put(&key, &draft).is_ok()

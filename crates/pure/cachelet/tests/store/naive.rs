@@ -56,6 +56,8 @@ pub struct Found<'k> {
 pub struct Locked<'a> {
     inner: MutexGuard<'a, Naive>,
     options: &'a Options,
+    /// The upper 16 bits of a cas, one number per cachelet.
+    generation: u16,
     now: Seconds,
 }
 
@@ -101,7 +103,8 @@ impl Store {
             inner.watermark = inner.counter + 1;
             inner.flush_at = 0;
         }
-        Locked { inner, options: &self.options, now }
+        let generation = self.options.generation.wrapping_add(self.cachelet_of(hash) as u16);
+        Locked { inner, options: &self.options, generation, now }
     }
 
     /// `flush_all`: everything stored before second `at` dies then; at once if `at` ≤ `now`.
@@ -145,7 +148,7 @@ impl Locked<'_> {
         }
         self.inner.counter += 1;
         let sequence = self.inner.counter;
-        let cas = draft.cas.unwrap_or(u64::from(self.options.generation) << 48 | sequence);
+        let cas = draft.cas.unwrap_or(u64::from(self.generation) << 48 | sequence);
         let meta = Meta {
             flags: draft.flags,
             deadline: draft.deadline,
@@ -192,7 +195,7 @@ impl Locked<'_> {
     /// The cas that the next stored item would get; consumes it.
     pub fn next_cas(&mut self) -> u64 {
         self.inner.counter += 1;
-        u64::from(self.options.generation) << 48 | self.inner.counter
+        u64::from(self.generation) << 48 | self.inner.counter
     }
 
     /// Counts as a read: last access, fetched, frequency.

@@ -23,7 +23,7 @@ impl Rig {
         let options = Options {
             memory_bytes: settings.memory_bytes as usize,
             workers: settings.workers.into(),
-            cachelets: 4,
+            cachelets: 1,
             item_bytes_max: settings.item_bytes_max,
             evict: settings.evict,
             generation: 0,
