@@ -275,6 +275,9 @@ fn received(batch: &mut Batch<'_>, session: &mut Session, mut bytes: &[u8]) -> E
             }
         }
     }
+    if bytes.is_empty() {
+        return Ended::Hungry;
+    }
     let ran = batch.run(session, bytes);
     session.pending.extend_from_slice(&ran.rewritten);
     session.pending.extend_from_slice(&bytes[ran.used..]);
