@@ -171,8 +171,7 @@ fn all_caught(report: &Report) -> bool {
     }
     let (planted, caught) = (report.planted, report.caught);
     println!("differential: {planted} faults planted, {caught} caught");
-    // A fault may fall on what is allowed to differ, such as the second of a remaining time.
-    planted >= 5 && (planted - caught) * 10 <= planted + 9 && report.failures.is_empty()
+    planted >= 5 && caught == planted && report.failures.is_empty()
 }
 
 fn all_agree(report: &Report, cells: &str, least: u64) -> bool {

@@ -214,9 +214,7 @@ impl<'a> Pair<'a> {
             }
         }
         self.note_reply(batch.conn, &left, ended[0]);
-        if let Some(plant) = &mut self.plant {
-            plant.spoil(&mut right, &mut ended[1]);
-        }
+        let spoilt = self.plant.as_mut().and_then(|plant| plant.spoil(&mut right, &mut ended[1]));
         let what = match self.comparer.difference(&left, &right) {
             None if ended[0] == ended[1] => None,
             None => Some(format!("{:?} against {:?}", ended[0], ended[1])),
@@ -224,6 +222,9 @@ impl<'a> Pair<'a> {
         };
         if let Some(what) = what {
             return Err(Fault { batch: at, what });
+        }
+        if let Some(kind) = spoilt {
+            println!("not caught in batch {at}: {kind}, {:?} for {:?}", quoted(&right), quoted(&left));
         }
         self.learn(batch, &units(&left), &units(&right), ended[0]);
         self.left.arrived = left;
@@ -395,9 +396,10 @@ impl Plant {
         Plant { every, random: Random::new(seed), planted: 0, kinds: Default::default() }
     }
 
-    fn spoil(&mut self, reply: &mut Vec<u8>, ended: &mut Ended) {
+    /// Spoils one reply now and then, and says how.
+    fn spoil(&mut self, reply: &mut Vec<u8>, ended: &mut Ended) -> Option<&'static str> {
         if self.random.below(self.every) > 0 {
-            return;
+            return None;
         }
         let found = units(reply);
         // What is allowed to differ shows nothing.
@@ -442,6 +444,7 @@ impl Plant {
         self.planted += 1;
         *self.kinds.entry(name).or_default() += 1;
         *reply = spoilt;
+        Some(name)
     }
 }
 

@@ -65,6 +65,8 @@ pub struct Generator {
     random: Random,
     /// Rows of administration that are left out.
     without: Vec<String>,
+    /// The key that was marked stale last: those who find one so are worth watching.
+    stale: Option<usize>,
 }
 
 /// A batch's line that must come whole and first, since how it arrives decides what it means.
@@ -76,7 +78,7 @@ enum Shape {
 
 impl Generator {
     pub fn new(seed: u64, without: &[String]) -> Generator {
-        Generator { random: Random::new(seed), without: without.to_vec() }
+        Generator { random: Random::new(seed), without: without.to_vec(), stale: None }
     }
 
     /// About `commands` commands.
@@ -338,7 +340,7 @@ impl Generator {
     }
 
     fn simple(&mut self, row: &'static str, key: Option<usize>, mut line: String) -> Command {
-        let noreply = self.random.percent(15);
+        let noreply = self.random.percent(20);
         if noreply {
             line.push_str(" noreply");
         }
@@ -455,16 +457,18 @@ impl Generator {
     fn meta_get(&mut self) -> Command {
         match self.random.below(40) {
             0 | 1 => return line_of("mn", "mn\r\n", false),
-            2..5 => {
+            2..6 => {
                 let mut flags = Vec::new();
                 let (key, text) = self.meta_key(&mut flags);
                 return self.meta("me", key, format!("me {text}"), flags, 0);
             }
-            5 => return line_of("mg", self.random.pick::<&str>(&["mg\r\n", "mg \r\n"]), false),
+            6 => return line_of("mg", self.random.pick::<&str>(&["mg\r\n", "mg \r\n"]), false),
             _ => {}
         }
         let mut flags = Vec::new();
-        let (key, text) = self.meta_key(&mut flags);
+        let stale = self.stale.filter(|_| self.random.percent(30));
+        let named = stale.and_then(|key| Some((key, KEYS[key].text?.to_string())));
+        let (key, text) = named.unwrap_or_else(|| self.meta_key(&mut flags));
         self.common_flags(&mut flags, "cfhklOstuvv");
         if self.random.percent(22) {
             let ttl = self.exptime();
@@ -547,6 +551,7 @@ impl Generator {
         }
         if self.random.percent(85) {
             flags.push(flag(" I"));
+            self.stale = Some(key);
             if self.random.percent(40) {
                 let ttl = self.exptime();
                 self.number_flag(&mut flags, 'T', ttl);

@@ -27,7 +27,7 @@ pub fn units(mut bytes: &[u8]) -> Vec<Unit<'_>> {
         bytes = &bytes[end + 2..];
         unit.push(Part::Line(line));
         if let Some(length) = data_length(line) {
-            if bytes.len() < length + 2 {
+            if !bytes.get(length..).is_some_and(|rest| rest.starts_with(b"\r\n")) {
                 unit.push(Part::Torn(bytes));
                 break;
             }
@@ -283,6 +283,7 @@ mod tests {
         assert!(differ("VALUE a 0 2\r\nc1\r\nEND\r\n", "VALUE a 1 2\r\nc1\r\nEND\r\n"));
         assert!(differ("END\r\n", "END\r\nEND\r\n"));
         assert!(differ("END\r\n", "END\n"));
+        assert!(differ("VA 0 W\r\n\r\n", "VA 0 W\r\n \n"));
     }
 
     #[test]
