@@ -224,7 +224,11 @@ impl<'a> Pair<'a> {
             return Err(Fault { batch: at, what });
         }
         if let Some(kind) = spoilt {
-            println!("not caught in batch {at}: {kind}, {:?} for {:?}", quoted(&right), quoted(&left));
+            println!(
+                "not caught in batch {at}: {kind}, {:?} for {:?}",
+                quoted(&right),
+                quoted(&left)
+            );
         }
         self.learn(batch, &units(&left), &units(&right), ended[0]);
         self.left.arrived = left;

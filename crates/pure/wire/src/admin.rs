@@ -4,8 +4,8 @@ use crate::number::{parse_f64, parse_i32, parse_u32};
 use crate::request::{Admin, Request, Shutdown, Tokens};
 use crate::text::BAD_FORMAT;
 
-/// Classes of size that there can be, and one more.
-const CLASSES_MAX: u32 = 64;
+/// memcached numbers its classes of size from 1 to one less.
+pub const CLASSES_MAX: u32 = 64;
 
 /// `None` is somebody who speaks HTTP: a browser, or worse.
 pub(crate) fn parse<'a>(tokens: Tokens<'a>) -> Option<Request<'a>> {
@@ -24,7 +24,14 @@ pub(crate) fn parse<'a>(tokens: Tokens<'a>) -> Option<Request<'a>> {
             }
             None => BAD_FORMAT,
         },
-        (b"cache_memlimit", 2 | 3) => memory_limit(&tokens),
+        (b"cache_memlimit", 2 | 3) => match parse_u32(tokens.get(1)) {
+            None => "ERROR",
+            Some(0..8) => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
+            Some(1_000_000_001..) => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
+            Some(mib) => {
+                return Some(Request::Admin { command: Admin::MemoryLimit { mib }, noreply });
+            }
+        },
         (b"lru", 2..) => lru(&tokens),
         (b"watch", _) => "CLIENT_ERROR watch commands not allowed",
         (b"slabs", _) => return Some(slabs(&tokens)),
@@ -44,16 +51,6 @@ fn shutdown(tokens: &Tokens<'_>) -> Option<Shutdown> {
         (1, _) => Some(Shutdown::Now),
         (2, b"graceful") => Some(Shutdown::Graceful),
         _ => None,
-    }
-}
-
-/// The memory of a running server does not change.
-fn memory_limit(tokens: &Tokens<'_>) -> &'static str {
-    match parse_u32(tokens.get(1)) {
-        None => "ERROR",
-        Some(0..8) => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
-        Some(1_000_000_001..) => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
-        Some(_) => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
     }
 }
 

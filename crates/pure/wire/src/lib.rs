@@ -16,6 +16,7 @@ mod reply;
 mod request;
 mod text;
 
+pub use admin::CLASSES_MAX;
 pub use base64::{base64_decode, base64_encode};
 pub use line::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX, may_grow, next_word, parse};
 pub use meta::{Meta, MetaFlags, opaque_too_long};

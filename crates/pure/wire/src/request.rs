@@ -139,6 +139,10 @@ pub enum Admin<'a> {
     Verbosity {
         level: u32,
     },
+    /// The memory for items is to be so large.
+    MemoryLimit {
+        mib: u32,
+    },
     /// `None` is a mode that there is not.
     Shutdown(Option<Shutdown>),
 }

@@ -18,6 +18,7 @@ impl Turn<'_> {
                 self.server.gauges.verbosity.store(level.into(), Relaxed);
                 self.reply(noreply, b"OK");
             }
+            Admin::MemoryLimit { mib } => self.reply(noreply, self.memory_limit(*mib)),
             Admin::Shutdown(_) if !self.server.settings.shutdown_enabled => {
                 self.line(b"ERROR: shutdown not enabled");
             }
@@ -27,6 +28,15 @@ impl Turn<'_> {
             }
         }
         Then::Next
+    }
+
+    /// The memory of a running server does not change.
+    fn memory_limit(&self, mib: u32) -> &'static [u8] {
+        if u64::from(mib) << 20 == self.server.settings.memory_bytes {
+            b"OK"
+        } else {
+            b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust"
+        }
     }
 
     fn flush_all(&mut self, exptime: Option<i32>, noreply: bool) {

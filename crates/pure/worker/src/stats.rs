@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use mbal_wire::{Tokens, push_u64};
+use mbal_wire::{CLASSES_MAX, Tokens, parse_u32, push_u64};
 
 use crate::details::DELIMITER;
 use crate::turn::Turn;
@@ -34,9 +34,20 @@ impl Turn<'_> {
                 self.stat_text("sizes_error", "no_memory");
                 self.line(b"END");
             }
-            (_, b"cachedump") => self.line(b"CLIENT_ERROR stats cachedump not allowed"),
+            (_, b"cachedump") => self.stats_cachedump(tokens),
             _ => self.line(b"ERROR"),
         }
+    }
+
+    /// What it would list is of classes of size, which there are not.
+    fn stats_cachedump(&mut self, tokens: &Tokens<'_>) {
+        let class = parse_u32(tokens.get(2));
+        self.line(match (tokens.count, class, parse_u32(tokens.get(3))) {
+            (..4, ..) => b"CLIENT_ERROR bad command line",
+            (_, Some(0..CLASSES_MAX), Some(_)) => b"CLIENT_ERROR stats cachedump not allowed",
+            (_, Some(_), Some(_)) => b"CLIENT_ERROR Illegal slab id",
+            _ => b"CLIENT_ERROR bad command line format",
+        });
     }
 
     fn stat_text(&mut self, name: &str, value: &str) {

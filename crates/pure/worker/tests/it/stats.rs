@@ -124,9 +124,13 @@ fn what_makes_no_sense_here_is_answered_as_memcached_does_without_it() {
         ("lru_crawler sleep 1000001", "CLIENT_ERROR sleep must be one second or less"),
         ("lru_crawler metadump all", "ERROR metadump not allowed"),
         ("cache_memlimit 7", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m"),
-        ("cache_memlimit 64", "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust"),
+        ("cache_memlimit 64", "OK"),
+        ("cache_memlimit 65", "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust"),
         ("refresh_certs", "ERROR"),
+        ("stats cachedump 1", "CLIENT_ERROR bad command line"),
+        ("stats cachedump x 1", "CLIENT_ERROR bad command line format"),
         ("stats cachedump 1 1", "CLIENT_ERROR stats cachedump not allowed"),
+        ("stats cachedump 64 1", "CLIENT_ERROR Illegal slab id"),
         ("stats nosuch", "ERROR"),
     ] {
         rig.check(&format!("{input}\r\n"), &format!("{reply}\r\n"));
