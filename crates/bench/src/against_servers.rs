@@ -97,7 +97,7 @@ impl Fake {
 
 fn run(flags: &str, address: &Address, task: Task) -> Result<Round, String> {
     let plan = Plan::new(&args(flags))?;
-    measure(plan.loads(address, task, 1), None, &AtomicBool::new(false))
+    measure(plan.loads(&address.clone().into(), task, 1), None, &AtomicBool::new(false))
 }
 
 fn open(requests_per_second: f64) -> Task {

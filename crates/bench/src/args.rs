@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use crate::address::Address;
+use mbal_model::Key;
+
+use crate::address::Target;
 use crate::cpu::Cores;
 use crate::generator::{Length, Load};
 use crate::pace::Pace;
@@ -52,7 +54,8 @@ pub struct Args {
     pub server_pid: Option<u32>,
 
     /// Command of a peer to start and compare with; repeatable. {port} or {socket}, {threads} and {memory}
-    /// are filled in; run by root, a memcached without -u gets `-u root`
+    /// are filled in; run by root, a memcached without -u gets `-u root`. With {worker_ports} each connection
+    /// goes to a worker's own port and asks for this worker's keys only. redis-server is spoken to by RESP
     #[arg(long, value_name = "COMMAND")]
     pub compare: Vec<String>,
     /// Command of our own server, compared last; '' for none [default: this binary's `serve`]
@@ -282,19 +285,34 @@ impl Plan {
     }
 
     /// One load per generator thread; connections, rate, keys and requests are shared out.
-    pub fn loads(&self, address: &Address, task: Task, round: u64) -> Vec<Load> {
+    pub fn loads(&self, target: &Target, task: Task, round: u64) -> Vec<Load> {
         let threads = self.args.client_threads;
         let cursor = Arc::new(AtomicUsize::new(0));
-        (0..threads).map(|thread| self.load(address, task, round, thread, &cursor)).collect()
+        let workers = self.workers(target);
+        (0..threads)
+            .map(|thread| self.load(target, task, round, thread, &cursor, &workers))
+            .collect()
+    }
+
+    /// By key, the worker that serves it, where connections go to workers' own ports.
+    fn workers(&self, target: &Target) -> Arc<[u16]> {
+        let Some(ports) = target.own_ports else { return Arc::default() };
+        let wording = Wording::new(self.args.protocol, self.args.key_bytes, 0);
+        let worker_of = |key| {
+            let name = wording.name(key);
+            ports.worker_of(Key::new(&name).expect("its length was checked").hash())
+        };
+        (0..self.args.keys).map(worker_of).collect()
     }
 
     fn load(
         &self,
-        address: &Address,
+        target: &Target,
         task: Task,
         round: u64,
         thread: usize,
         cursor: &Arc<AtomicUsize>,
+        workers: &Arc<[u16]>,
     ) -> Load {
         let args = &self.args;
         let threads = args.client_threads;
@@ -339,10 +357,15 @@ impl Plan {
         };
         let cold = !measured || self.replays();
         Load {
-            address: address.clone(),
+            target: target.clone(),
+            workers: workers.clone(),
             connections: share(args.connections as u64, threads, thread) as usize,
             depth: if measured { args.depth } else { FILL_DEPTH },
-            wording: Wording::new(args.protocol, args.key_bytes, value_bytes),
+            wording: Wording::new(
+                target.protocol.unwrap_or(args.protocol),
+                args.key_bytes,
+                value_bytes,
+            ),
             lengths: match sizes {
                 Sizes::Constant(_) => Lengths::Constant,
                 Sizes::FromTrace { .. } => Lengths::Labelled,

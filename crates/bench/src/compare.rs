@@ -56,7 +56,7 @@ pub fn compare(
     }
     let mut peers = Vec::new();
     for command in commands {
-        let peer = Peer::start(command, &server_cores)?;
+        let peer = Peer::start(command, args.threads, &server_cores)?;
         if !plan.replays() {
             eprintln!("{command}: {}", fill(plan, &peer, stop)?);
         }
@@ -71,7 +71,7 @@ pub fn compare(
         for turn in 0..peers.len() {
             let which = (round + turn) % peers.len();
             if plan.replays() && round > 0 {
-                peers[which] = Peer::start(&commands[which], &server_cores)?;
+                peers[which] = Peer::start(&commands[which], args.threads, &server_cores)?;
             }
             let result = run(plan, &peers[which], Task::Measure(pace), round as u64 + 1, stop)?;
             let (rate, cpu) = (result.tally.keys() as f64 / result.tally.seconds, &result);
@@ -96,7 +96,7 @@ fn run(
     round: u64,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
-    measure(plan.loads(&peer.address, task, round), Some(peer.pid()), stop)
+    measure(plan.loads(&peer.target, task, round), Some(peer.pid()), stop)
 }
 
 /// Sets every key, then counts those that can be read.

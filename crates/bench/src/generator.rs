@@ -13,12 +13,13 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use crate::address::{Address, Stream};
+use crate::address::{Stream, Target};
 use crate::pace::{Pace, Schedule};
 use crate::replies::{Awaited, Kind, Lengths, Outcome, scan};
 use crate::source::Source;
@@ -34,7 +35,9 @@ const READ_BYTES: usize = 256 << 10;
 /// What one thread sends.
 #[derive(Clone)]
 pub struct Load {
-    pub address: Address,
+    pub target: Target,
+    /// By key, the worker that serves it; empty where connections do not care.
+    pub workers: Arc<[u16]>,
     pub connections: usize,
     /// Unanswered requests per connection at most.
     pub depth: usize,
@@ -74,6 +77,8 @@ enum Phase {
 
 struct Connection {
     stream: Stream,
+    /// The worker at the other end, where only its own keys are asked for.
+    worker: Option<u16>,
     awaited: VecDeque<Awaited>,
     in_flight: usize,
     out: Vec<u8>,
@@ -118,12 +123,15 @@ impl Generator {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| e.to_string())?;
         let mut connections = Vec::with_capacity(load.connections);
         for index in 0..load.connections {
-            let stream =
-                load.address.connect().map_err(|e| format!("connect {:?}: {e}", load.address))?;
+            let (stream, worker) = load
+                .target
+                .connect(index)
+                .map_err(|e| format!("connect {:?}: {e}", load.target.address))?;
             let data = epoll::EventData::new_u64(index as u64);
             epoll::add(&epoll, &stream, data, epoll::EventFlags::IN).map_err(|e| e.to_string())?;
             connections.push(Connection {
                 stream,
+                worker,
                 awaited: VecDeque::new(),
                 in_flight: 0,
                 out: Vec::new(),
@@ -317,7 +325,10 @@ impl Generator {
     }
 
     fn ask(&mut self, index: usize, intended_ns: u64) {
-        let Some(ask) = self.load.source.next(self.load.keys_per_get, &mut self.keys) else {
+        let Load { source, workers, keys_per_get, .. } = &mut self.load;
+        let worker = self.connections[index].worker;
+        let wanted = |key| worker.is_none_or(|worker| workers[key as usize] == worker);
+        let Some(ask) = source.next(*keys_per_get, wanted, &mut self.keys) else {
             self.source_ended = true;
             return;
         };

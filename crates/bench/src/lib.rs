@@ -32,7 +32,7 @@ pub use args::Args;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
-use address::Address;
+use address::{Address, Target};
 use args::{Plan, Rate, Task};
 use compare::{Comparison, Series};
 use measure::measure;
@@ -67,11 +67,11 @@ fn stoppable(
 /// One run against a server that somebody else started.
 fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     let plan = Plan::new(args)?;
-    let address = Address::parse(&args.server)?;
+    let target = Target::from(Address::parse(&args.server)?);
     if let Some(cores) = &args.client_cores {
         cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
     }
-    let run = |task| measure(plan.loads(&address, task, 1), args.server_pid, stop);
+    let run = |task| measure(plan.loads(&target, task, 1), args.server_pid, stop);
     if args.prefill {
         eprintln!("{}", compare::filled(run(Task::Fill)?, run(Task::Verify)?)?);
     }

@@ -8,24 +8,26 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getuid, kill_process};
 
-use crate::address::Address;
+use crate::address::{Address, OwnPorts, Target};
 use crate::cpu::Cores;
+use crate::wording::Protocol;
 
 const START_MAX: Duration = Duration::from_secs(20);
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 pub struct Peer {
-    pub address: Address,
+    pub target: Target,
     child: Child,
 }
 
 impl Peer {
     /// Starts `command` by the shell, on these cores, and returns when it accepts connections.
-    pub fn start(command: &str, cores: &Cores) -> Result<Self, String> {
+    pub fn start(command: &str, workers: usize, cores: &Cores) -> Result<Self, String> {
         let fail = |what: &str| format!("{command}: {what}");
         let (address, port, socket) = free_address(command).map_err(|e| fail(&e.to_string()))?;
         let filled = as_root(command, getuid().is_root())
             .replace("{port}", &port.to_string())
+            .replace("{worker_ports}", &(port + 1).to_string())
             .replace("{socket}", &socket.to_string_lossy());
         let own_cores = Cores::current().map_err(|e| fail(&e.to_string()))?;
         cores.pin().map_err(|e| fail(&format!("cores {:?}: {e}", cores.0)))?;
@@ -35,9 +37,17 @@ impl Peer {
             .stdout(Stdio::null())
             .spawn();
         own_cores.pin().map_err(|e| fail(&e.to_string()))?;
-        let mut peer = Self { address, child: child.map_err(|e| fail(&e.to_string()))? };
+        let own_ports = command
+            .contains("{worker_ports}")
+            .then_some(OwnPorts { base: port + 1, workers: workers as u16 });
+        if own_ports.is_some() && !workers.is_power_of_two() {
+            return Err(fail("{worker_ports} needs a power of two of --threads"));
+        }
+        let protocol = speaks_resp(command).then_some(Protocol::Resp);
+        let target = Target { address, protocol, own_ports };
+        let mut peer = Self { target, child: child.map_err(|e| fail(&e.to_string()))? };
         let deadline = Instant::now() + START_MAX;
-        while peer.address.connect().is_err() {
+        while peer.target.address.connect().is_err() {
             if let Ok(Some(status)) = peer.child.try_wait() {
                 return Err(fail(&format!("ended at once, {status}")));
             }
@@ -80,6 +90,11 @@ fn free_address(command: &str) -> std::io::Result<(Address, u16, PathBuf)> {
     Ok((if unix { Address::Unix(socket.clone()) } else { Address::Tcp(address) }, port, socket))
 }
 
+fn speaks_resp(command: &str) -> bool {
+    let program = command.split_ascii_whitespace().next().unwrap_or("");
+    ["redis-server", "valkey-server"].iter().any(|name| program.ends_with(name))
+}
+
 /// memcached refuses to run as root unless told that root is meant.
 fn as_root(command: &str, root: bool) -> String {
     let mut words = command.split_ascii_whitespace();
@@ -107,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_command_that_ends_is_an_error_at_once() {
-        let error = Peer::start("false", &Cores::current().unwrap()).err().unwrap();
+        let error = Peer::start("false", 1, &Cores::current().unwrap()).err().unwrap();
         assert!(error.contains("ended at once"), "{error}");
     }
 }

@@ -59,6 +59,11 @@ pub fn scan(
         let Some(&front) = awaited.front() else {
             return Err(format!("a reply that nobody asked for: {}", shown(line)));
         };
+        // A reply of several values says first how many there are.
+        if wording.protocol == Protocol::Resp && front.kind == Kind::Get && line[0] == b'*' {
+            at = value_at;
+            continue;
+        }
         at = match (front.kind, value_line(wording.protocol, line)) {
             (Kind::Get | Kind::End, Some(value)) => {
                 let end = value_at + value.bytes + 2;
@@ -105,6 +110,8 @@ fn usual_line(protocol: Protocol, kind: Kind) -> &'static [u8] {
         (Protocol::Text, Kind::Get | Kind::End) => b"END\r\n",
         (Protocol::Meta, Kind::Set) => b"HD\r\n",
         (Protocol::Meta, Kind::Get | Kind::End) => b"EN\r\n",
+        (Protocol::Resp, Kind::Set) => b"+OK\r\n",
+        (Protocol::Resp, Kind::Get | Kind::End) => b"$-1\r\n",
     }
 }
 
@@ -116,7 +123,7 @@ fn drop_through(
 ) {
     while let Some(reply) = awaited.pop_front() {
         tell(reply);
-        if reply.last || protocol == Protocol::Meta {
+        if reply.last || protocol != Protocol::Text {
             return;
         }
     }
@@ -127,11 +134,12 @@ struct ValueLine<'a> {
     bytes: usize,
 }
 
-/// `VA <bytes> <flags>*` or `VALUE <key> <flags> <bytes>`.
+/// `VA <bytes> <flags>*`, `$<bytes>` or `VALUE <key> <flags> <bytes>`.
 fn value_line(protocol: Protocol, line: &[u8]) -> Option<ValueLine<'_>> {
     match protocol {
-        Protocol::Meta => {
-            let rest = line.strip_prefix(b"VA ")?;
+        Protocol::Meta | Protocol::Resp => {
+            let prefix: &[u8] = if protocol == Protocol::Meta { b"VA " } else { b"$" };
+            let rest = line.strip_prefix(prefix)?;
             let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
             Some(ValueLine { name: None, bytes: number(&rest[..digits])? })
         }
@@ -201,7 +209,7 @@ mod tests {
         let end = Awaited { kind: Kind::End, ..get(0, true) };
         match protocol {
             Protocol::Text => keys.iter().map(|&key| get(key, false)).chain([end]).collect(),
-            Protocol::Meta => {
+            Protocol::Meta | Protocol::Resp => {
                 keys.iter().enumerate().map(|(i, &key)| get(key, i + 1 == keys.len())).collect()
             }
         }
@@ -260,6 +268,12 @@ mod tests {
         check(Text, &[1, 7, 9], &[&text_value(7)[..], b"END\r\n"].concat(), "MHME ");
         check(Meta, &[7], &meta_value(7), "H ");
         check(Meta, &[7, 8], &[&meta_value(7)[..], b"EN\r\n"].concat(), "HM ");
+        let resp_value = [b"$14\r\n", &value(7)[..], b"\r\n"].concat();
+        check(Protocol::Resp, &[7], &resp_value, "H ");
+        check(Protocol::Resp, &[7], b"$-1\r\n", "M ");
+        check(Protocol::Resp, &[7], b"-ERR unknown command\r\n", "W ");
+        check(Protocol::Resp, &[8], &resp_value, "W ");
+        check(Protocol::Resp, &[7, 8], &[b"*2\r\n", &resp_value[..], b"$-1\r\n"].concat(), "HM ");
     }
 
     #[test]
@@ -298,6 +312,8 @@ mod tests {
         assert_eq!(told(Protocol::Text, b"STORED\r\n").as_deref(), Ok("S "));
         assert_eq!(told(Protocol::Meta, b"HD\r\n").as_deref(), Ok("S "));
         assert_eq!(told(Protocol::Meta, b"HD L12\r\n").as_deref(), Ok("S "));
+        assert_eq!(told(Protocol::Resp, b"+OK\r\n").as_deref(), Ok("S "));
+        assert_eq!(told(Protocol::Resp, b"*1\r\n").as_deref(), Ok("W "));
         for wrong in [&b"NOT_STORED\r\n"[..], b"SERVER_ERROR object too large for cache\r\n"] {
             assert_eq!(told(Protocol::Text, wrong).as_deref(), Ok("W "));
         }
@@ -316,10 +332,14 @@ mod tests {
 
     #[test]
     fn replies_cut_anywhere_are_told_the_same() {
-        for protocol in [Protocol::Text, Protocol::Meta] {
+        for protocol in [Protocol::Text, Protocol::Meta, Protocol::Resp] {
             let bytes = match protocol {
                 Protocol::Text => [&text_value(1)[..], &text_value(9), b"END\r\n"].concat(),
                 Protocol::Meta => [&meta_value(1)[..], b"EN\r\n", &meta_value(9)].concat(),
+                Protocol::Resp => {
+                    let resp = |key| [b"$14\r\n", &value(key)[..], b"\r\n"].concat();
+                    [b"*3\r\n", &resp(1)[..], b"$-1\r\n", &resp(9)].concat()
+                }
             };
             for cut in 0..bytes.len() {
                 let wording = Wording::new(protocol, 5, 14);

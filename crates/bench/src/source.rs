@@ -44,13 +44,21 @@ pub enum Sizes {
 
 impl Source {
     /// Fills `keys` for one request: `keys_per_get` of them for a get, one for a set. `None` at the end.
-    pub fn next(&mut self, keys_per_get: usize, keys: &mut Vec<u64>) -> Option<Ask> {
+    /// What is drawn at random is drawn until it is `wanted`.
+    pub fn next(
+        &mut self,
+        keys_per_get: usize,
+        wanted: impl Fn(u64) -> bool,
+        keys: &mut Vec<u64>,
+    ) -> Option<Ask> {
         keys.clear();
         match self {
             Self::Mix { popularity, random, set_share, value_bytes } => {
                 let set = *set_share > 0.0 && random.unit() <= *set_share;
                 let count = if set { 1 } else { keys_per_get };
-                keys.extend((0..count).map(|_| popularity.draw(random)));
+                while keys.len() < count {
+                    keys.extend(Some(popularity.draw(random)).filter(|&key| wanted(key)));
+                }
                 Some(Ask { set, value_bytes: *value_bytes })
             }
             Self::Each { next, step, keys: end, ask } => {
@@ -84,7 +92,7 @@ mod tests {
     fn asks(mut source: Source, keys_per_get: usize, count: usize) -> Vec<(bool, u32, Vec<u64>)> {
         let mut keys = Vec::new();
         std::iter::from_fn(|| {
-            let ask = source.next(keys_per_get, &mut keys)?;
+            let ask = source.next(keys_per_get, |_| true, &mut keys)?;
             Some((ask.set, ask.value_bytes, keys.clone()))
         })
         .take(count)

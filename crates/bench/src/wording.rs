@@ -10,6 +10,8 @@ pub enum Protocol {
     Text,
     /// `mg KEY v` and `ms KEY N`
     Meta,
+    /// Redis's: `GET`, `MGET` and `SET`; a compared redis-server or valkey-server is spoken to so in any case
+    Resp,
 }
 
 /// Bytes of a value that say whose it is, and how long.
@@ -44,14 +46,22 @@ impl Wording {
         let get = match protocol {
             Protocol::Text => Template::get(b" ", key_bytes, b""),
             Protocol::Meta => Template::get(b"mg ", key_bytes, b" v\r\n"),
+            Protocol::Resp => {
+                Template::get(format!("${key_bytes}\r\n").as_bytes(), key_bytes, b"\r\n")
+            }
         };
         Self { protocol, key_bytes, get, set: Template::set(protocol, key_bytes, value_bytes) }
     }
 
-    /// One get of all the keys: a line in text, as many pipelined lines in meta.
+    /// One get of all the keys: a line in text, as many pipelined lines in meta, an array in RESP.
     pub fn get(&self, out: &mut Vec<u8>, keys: &[u64]) {
-        if self.protocol == Protocol::Text {
-            out.extend_from_slice(b"get");
+        match (self.protocol, keys.len()) {
+            (Protocol::Text, _) => out.extend_from_slice(b"get"),
+            (Protocol::Meta, _) => {}
+            (Protocol::Resp, 1) => out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n"),
+            (Protocol::Resp, n) => {
+                out.extend_from_slice(format!("*{}\r\n$4\r\nMGET\r\n", n + 1).as_bytes());
+            }
         }
         for &key in keys {
             let start = out.len();
@@ -61,6 +71,12 @@ impl Wording {
         if self.protocol == Protocol::Text {
             out.extend_from_slice(b"\r\n");
         }
+    }
+
+    pub fn name(&self, key: u64) -> Vec<u8> {
+        let mut name = vec![b'0'; self.key_bytes];
+        stamp_key(&mut name, self.key_bytes, key);
+        name
     }
 
     pub fn set(&mut self, out: &mut Vec<u8>, key: u64, value_bytes: u32) {
@@ -101,10 +117,13 @@ impl Template {
 
     fn set(protocol: Protocol, key_bytes: usize, value_bytes: u32) -> Self {
         let (head, arguments) = match protocol {
-            Protocol::Text => (&b"set "[..], format!(" 0 0 {value_bytes}\r\n")),
-            Protocol::Meta => (&b"ms "[..], format!(" {value_bytes}\r\n")),
+            Protocol::Text => ("set ".to_owned(), format!(" 0 0 {value_bytes}\r\n")),
+            Protocol::Meta => ("ms ".to_owned(), format!(" {value_bytes}\r\n")),
+            Protocol::Resp => {
+                (format!("*3\r\n$3\r\nSET\r\n${key_bytes}\r\n"), format!("\r\n${value_bytes}\r\n"))
+            }
         };
-        let mut template = Self::get(head, key_bytes, arguments.as_bytes());
+        let mut template = Self::get(head.as_bytes(), key_bytes, arguments.as_bytes());
         template.value_at = template.bytes.len();
         template.value_bytes = value_bytes;
         template.bytes.resize(template.value_at + value_bytes as usize, b'.');
@@ -144,6 +163,18 @@ mod tests {
         assert_eq!(
             words(Protocol::Meta, |w, out| w.get(out, &[7, 12])),
             b"mg 00007 v\r\nmg 00012 v\r\n"
+        );
+        assert_eq!(
+            words(Protocol::Resp, |w, out| w.get(out, &[7])),
+            b"*2\r\n$3\r\nGET\r\n$5\r\n00007\r\n"
+        );
+        assert_eq!(
+            words(Protocol::Resp, |w, out| w.get(out, &[7, 12])),
+            b"*3\r\n$4\r\nMGET\r\n$5\r\n00007\r\n$5\r\n00012\r\n"
+        );
+        assert_eq!(
+            words(Protocol::Resp, |w, out| w.set(out, 258, 3)),
+            b"*3\r\n$3\r\nSET\r\n$5\r\n00258\r\n$3\r\n\x02\x01\x00\r\n"
         );
         assert_eq!(
             words(Protocol::Text, |w, out| w.set(out, 258, 3)),
