@@ -6,8 +6,9 @@ use mbal_model::{Key, Seconds};
 
 use crate::index::{BlockId, Dir, Place};
 use crate::item::{Access, CHUNK_HEADER_BYTES, Item, Layout, bits};
-use crate::log::{LOGS, Log};
+use crate::log::{LOGS, Log, temper_of};
 use crate::memory::Offset;
+use crate::policy::Temper;
 use crate::pool::PageId;
 use crate::shim::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::store::Store;
@@ -26,6 +27,8 @@ pub struct Cachelet {
     pub(crate) child: AtomicU32,
     /// Order of sealing of the oldest page, by temper; `u64::MAX` is none.
     pub(crate) oldest: [AtomicU64; 2],
+    /// The second at which the first of the oldest pages holds nothing alive; `u32::MAX` is never.
+    pub(crate) expires: AtomicU32,
     /// Pages in logs, by temper.
     pub(crate) log_pages: [AtomicU32; 2],
     pub(crate) generation: AtomicU32,
@@ -60,6 +63,7 @@ impl Cachelet {
             owner: AtomicU32::new(owner),
             child: AtomicU32::new(0),
             oldest: [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)],
+            expires: AtomicU32::new(Seconds::MAX),
             log_pages: [AtomicU32::new(0), AtomicU32::new(0)],
             generation: AtomicU32::new(u32::from(generation)),
             inner: SpinLock::new(Inner::default()),
@@ -219,7 +223,7 @@ impl<'a> Locked<'a> {
         }
         let frequency =
             old.map_or(0, |place| Access(self.item(place.offset).access()).frequency() + 1);
-        let log = self.log_for(draft.deadline);
+        let log = self.log_for(Temper::New, draft.deadline);
         let offset = self.write_new(key, &new, frequency, log)?;
         self.publish(key.hash(), old, offset)?;
         Ok(self.cas_value(cas))
@@ -406,7 +410,9 @@ impl<'a> Locked<'a> {
         if deadline == 0 {
             return Ok(());
         }
-        let log = self.log_for(deadline);
+        let temper =
+            temper_of(self.page(self.page_of(found.place.offset)).log.load(Relaxed) as usize);
+        let log = self.log_for(temper, deadline);
         let rewrite = Rewrite { deadline, log, ..self.as_it_is(item, found.place.offset) };
         self.rewrite(found.key.hash(), found.place, rewrite).map(drop)
     }

@@ -4,7 +4,7 @@ use mbal_model::Key;
 
 use crate::cachelet::Locked;
 use crate::item::{Access, Item, bits};
-use crate::log::{MAIN, temper_of};
+use crate::log::temper_of;
 use crate::memory::{Offset, prefetch};
 use crate::policy::{Temper, survives};
 use crate::pool::PageId;
@@ -90,8 +90,9 @@ impl Locked<'_> {
             self.unlink(hash, place);
             return;
         }
+        let main = self.log_for(Temper::Main, item.deadline());
         let moved =
-            self.survivor(item, temper).map(|access| self.relocate(hash, place, MAIN, access));
+            self.survivor(item, temper).map(|access| self.relocate(hash, place, main, access));
         if !matches!(moved, Some(Ok(()))) && self.store.options().evict {
             self.evict(hash, place.offset);
         }

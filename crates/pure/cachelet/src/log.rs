@@ -16,10 +16,10 @@ use crate::types::Full;
 /// together lie together, so that whole pages expire.
 const TTL_CLASSES: [Seconds; 8] = [16, 64, 256, 1024, 4096, 16_384, 65_536, Seconds::MAX];
 
-/// Main log, new log without deadline, new logs by class of remaining time.
-pub const LOGS: usize = 2 + TTL_CLASSES.len();
-pub const MAIN: usize = 0;
-const NEW: usize = 1;
+/// Of each temper a log without deadline, and logs by class of remaining time.
+const LOGS_PER_TEMPER: usize = 1 + TTL_CLASSES_MAX;
+pub const TTL_CLASSES_MAX: usize = TTL_CLASSES.len();
+pub const LOGS: usize = 2 * LOGS_PER_TEMPER;
 
 /// Without eviction a cachelet is compacted once one byte of so many in its logs is dead.
 const COMPACT_DEAD_PART: u64 = 8;
@@ -39,7 +39,7 @@ pub struct Log {
 }
 
 pub fn temper_of(log: usize) -> Temper {
-    if log == MAIN { Temper::Main } else { Temper::New }
+    if log < LOGS_PER_TEMPER { Temper::Main } else { Temper::New }
 }
 
 impl<'a> Locked<'a> {
@@ -52,15 +52,16 @@ impl<'a> Locked<'a> {
         (self.store.memory.position(offset) >> self.store.page_shift) as PageId
     }
 
-    /// The log for an item that a client writes.
-    pub(crate) fn log_for(&self, deadline: Seconds) -> usize {
+    /// The log for an item that dies at `deadline`.
+    pub(crate) fn log_for(&self, temper: Temper, deadline: Seconds) -> usize {
+        let first = temper as usize * LOGS_PER_TEMPER;
         if deadline == 0 || self.store.ttl_classes == 0 {
-            return NEW;
+            return first;
         }
         let remaining = deadline.saturating_sub(self.now);
         let class =
             TTL_CLASSES.iter().position(|&end| remaining <= end).expect("the last has no end");
-        NEW + 1 + class * self.store.ttl_classes / TTL_CLASSES.len()
+        first + 1 + class * self.store.ttl_classes / TTL_CLASSES_MAX
     }
 
     /// Bytes that `log` can take without another page.
@@ -167,19 +168,28 @@ impl<'a> Locked<'a> {
         Some(id)
     }
 
-    /// Takes a sealed page whose items are all past their deadline.
+    /// Takes a page whose items are all past their deadline: the oldest of a log, be it the open one.
     pub(crate) fn expired_page(&mut self) -> Option<PageId> {
-        for log in NEW + 1..LOGS {
-            self.drop_stale(log);
-            let Some(&(_, id)) = self.inner.logs[log].sealed.front() else { continue };
-            if self.page(id).latest.load(Relaxed) <= self.now {
-                self.inner.logs[log].sealed.pop_front();
+        let mut found = None;
+        for log in 0..LOGS {
+            let oldest = self.oldest_of(log).map(|(_, id)| id).or(self.inner.logs[log].open);
+            if let Some(id) = oldest.filter(|&id| self.is_expired(id)) {
+                if self.inner.logs[log].sealed.pop_front().is_none() {
+                    self.inner.logs[log].open = None;
+                }
                 self.page(id).sealed.store(0, Relaxed);
-                self.publish_oldest();
-                return Some(id);
+                found = Some(id);
+                break;
             }
         }
-        None
+        // Also where none is: a deadline that was moved has made a page outlive what was told of it.
+        self.publish_oldest();
+        found
+    }
+
+    fn is_expired(&self, id: PageId) -> bool {
+        let page = self.page(id);
+        page.live_records.load(Relaxed) > 0 && page.latest.load(Relaxed) <= self.now
     }
 
     /// Takes the sealed page with the fewest live bytes, where the logs are worth compacting. O(pages).
@@ -211,24 +221,35 @@ impl<'a> Locked<'a> {
         }
     }
 
-    fn oldest_log(&mut self, temper: Temper) -> Option<(u64, usize)> {
-        let of_temper = (0..LOGS).filter(|&log| temper_of(log) == temper);
-        let mut oldest = None;
-        for log in of_temper {
-            self.drop_stale(log);
-            if let Some(&(order, _)) = self.inner.logs[log].sealed.front() {
-                oldest = oldest.into_iter().chain([(order, log)]).min();
-            }
-        }
-        oldest
+    /// The page of `log` that was sealed first.
+    fn oldest_of(&mut self, log: usize) -> Option<(u64, PageId)> {
+        self.drop_stale(log);
+        self.inner.logs[log].sealed.front().copied()
     }
 
-    /// Tells those who look for a victim how old this cachelet's oldest pages are.
+    fn oldest_log(&mut self, temper: Temper) -> Option<(u64, usize)> {
+        let first = temper as usize * LOGS_PER_TEMPER;
+        let orders = (first..first + LOGS_PER_TEMPER)
+            .filter_map(|log| self.oldest_of(log).map(|(order, _)| (order, log)));
+        orders.min()
+    }
+
+    /// Tells those who look for a victim how old this cachelet's oldest pages are, and when the first
+    /// of them has died of itself.
     pub(crate) fn publish_oldest(&mut self) {
-        for temper in [Temper::Main, Temper::New] {
-            let oldest = self.oldest_log(temper).map_or(u64::MAX, |(order, _)| order);
-            self.cachelet.oldest[temper as usize].store(oldest, Relaxed);
+        let mut oldest = [u64::MAX; 2];
+        let mut expires = Seconds::MAX;
+        for log in 0..LOGS {
+            if let Some((order, id)) = self.oldest_of(log) {
+                let oldest = &mut oldest[temper_of(log) as usize];
+                *oldest = order.min(*oldest);
+                expires = expires.min(self.page(id).latest.load(Relaxed));
+            }
         }
+        for (told, oldest) in self.cachelet.oldest.iter().zip(oldest) {
+            told.store(oldest, Relaxed);
+        }
+        self.cachelet.expires.store(expires, Relaxed);
     }
 
     pub(crate) fn count_pages(&self, log: usize, change: i32) {

@@ -6,7 +6,7 @@ use crate::bucket::{BLOCK_BYTES, home_of, tag_of};
 use crate::cachelet::{Cachelet, Locked};
 use crate::index::{MOVED, block, look_up};
 use crate::item::Item;
-use crate::log::LOGS;
+use crate::log::TTL_CLASSES_MAX;
 use crate::memory::{Memory, prefetch};
 use crate::policy::{Temper, next_victim};
 use crate::pool::{Page, Pool};
@@ -94,7 +94,7 @@ impl Store {
             page_bytes,
             page_shift: page_bytes.trailing_zeros(),
             inline_bytes_max: page_bytes / INLINE_PER_PAGE,
-            ttl_classes: (share / page_bytes / 16).min(LOGS - 2),
+            ttl_classes: (share / page_bytes / 16).min(TTL_CLASSES_MAX),
             pages: (0..pages).map(|_| Page::default()).collect(),
             pool: Pool::new(pages, options.workers, chunk),
             epochs: Epochs::new(options.workers),
@@ -328,6 +328,12 @@ impl Store {
 
     /// Cleans one page of a cachelet of `worker`, or of another; false if there is none to clean.
     fn clean_one(&self, worker: usize, now: Seconds) -> bool {
+        let mut cachelets = self.cachelets[..self.cachelets()].iter();
+        if let Some(cachelet) = cachelets.find(|c| c.expires.load(Relaxed) <= now) {
+            if self.clean_expired(cachelet, worker, now) {
+                return true;
+            }
+        }
         if !self.options.evict {
             let mut cachelets = self.cachelets[..self.cachelets()].iter();
             return cachelets.any(|cachelet| self.lock_cachelet(cachelet, now).compact());
@@ -397,14 +403,19 @@ impl Store {
         }
         let owned = self.cachelets[..self.cachelets()].iter().filter(|c| c.owner() == worker);
         for cachelet in owned {
-            let mut locked = self.lock_cachelet(cachelet, now);
-            if let Some(page) = locked.expired_page() {
-                locked.clean(page);
+            if self.clean_expired(cachelet, worker, now) {
                 return true;
             }
         }
         looked_at.store(now, Relaxed);
         false
+    }
+
+    fn clean_expired(&self, cachelet: &Cachelet, worker: usize, now: Seconds) -> bool {
+        let mut locked = self.lock_cachelet(cachelet, now);
+        locked.pool = worker;
+        let Some(page) = locked.expired_page() else { return false };
+        locked.clean(page)
     }
 
     pub fn stats(&self) -> StoreStats {

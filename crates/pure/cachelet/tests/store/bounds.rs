@@ -193,3 +193,26 @@ fn two_workers_storing_long_values_are_not_refused() {
     });
     assert!(store.stats().evictions > 3_000, "{:?}", store.stats());
 }
+
+#[test]
+fn what_has_expired_goes_before_what_lives_wherever_it_lies() {
+    for cachelets in [1, 16] {
+        let store = Store::new(options(16, 1, cachelets));
+        let value = [3; 200];
+        let evictions = || store.stats().evictions;
+        // Popular items with a deadline fill the memory twice over: most pass into main logs.
+        for n in 0..160_000 {
+            put(&store, &format!("short{n}"), &value, 100 + n % 20, 1).expect("eviction makes room");
+            for _ in 0..2 {
+                get(&store, &format!("short{n}"), 1);
+            }
+        }
+        assert!(evictions() > 0, "the memory was full");
+        let before = evictions();
+        for n in 0..50_000 {
+            put(&store, &format!("long{n}"), &value, 0, 150).expect("the dead make room");
+        }
+        assert_eq!(evictions(), before, "{cachelets} cachelets");
+        assert!((0..50_000).all(|n| get(&store, &format!("long{n}"), 150).is_some()));
+    }
+}
