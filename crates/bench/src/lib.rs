@@ -29,6 +29,11 @@ mod wording;
 
 pub use args::Args;
 
+pub use popularity::Popularity;
+pub use random::{Random, mix};
+pub use summary::Spread;
+pub use trace::Trace;
+
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 

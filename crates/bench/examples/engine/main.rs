@@ -1,0 +1,42 @@
+//! Figures of the storage engine: `cargo run --release -p mbal-bench --example engine -- hits --help`.
+//!
+//! Each subcommand measures one thing against honest rivals of its own making, prints a table, and leaves
+//! CSV, SVG and the page with the table in one folder. An example, so that `mbal` itself carries none of it.
+
+mod engine;
+mod hits;
+mod output;
+mod plot;
+mod policies;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[derive(Parser)]
+struct Cli {
+    /// Folder for CSV, SVG and page
+    #[arg(long, global = true, default_value = "docs/results/engine")]
+    out: PathBuf,
+    #[command(subcommand)]
+    figure: Figure,
+}
+
+#[derive(clap::Subcommand)]
+enum Figure {
+    /// Hit ratios on recorded traces, against seven policies
+    Hits(hits::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let made = match &cli.figure {
+        Figure::Hits(args) => hits::run(args, &cli.out),
+    };
+    if let Err(error) = made {
+        eprintln!("engine: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

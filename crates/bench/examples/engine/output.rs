@@ -1,0 +1,126 @@
+//! What a figure leaves behind: `NAME.csv`, `NAME.svg`, and `NAME.md` with its tables and what was asked of them.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::plot::Plot;
+
+/// Rows of text under named columns.
+pub struct Sheet {
+    pub columns: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Sheet {
+    pub fn new<S: Into<String>>(columns: impl IntoIterator<Item = S>) -> Sheet {
+        Sheet { columns: columns.into_iter().map(Into::into).collect(), rows: Vec::new() }
+    }
+
+    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+        let row: Vec<String> = cells.into_iter().map(Into::into).collect();
+        assert_eq!(row.len(), self.columns.len(), "{row:?} under {:?}", self.columns);
+        self.rows.push(row);
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &Vec<String>> {
+        std::iter::once(&self.columns).chain(&self.rows)
+    }
+
+    fn csv(&self) -> String {
+        self.lines().map(|cells| cells.join(",") + "\n").collect()
+    }
+
+    pub fn markdown(&self) -> String {
+        let mut lines: Vec<String> =
+            self.lines().map(|cells| format!("| {} |\n", cells.join(" | "))).collect();
+        lines.insert(1, format!("|{}\n", "---|".repeat(self.columns.len())));
+        lines.concat()
+    }
+}
+
+/// The page of one figure.
+pub struct Page {
+    folder: PathBuf,
+    name: &'static str,
+    text: String,
+}
+
+impl Page {
+    /// `command` is what makes the figure again.
+    pub fn new(folder: &Path, name: &'static str, title: &str) -> Page {
+        let mut page = Page { folder: folder.to_owned(), name, text: String::new() };
+        page.say(&format!("# {title}\n\n{}", provenance()));
+        page
+    }
+
+    /// Shown, and kept for the page.
+    pub fn say(&mut self, text: &str) {
+        println!("{text}");
+        writeln!(self.text, "{}\n", text.trim_end()).expect("a string takes everything");
+    }
+
+    pub fn table(&mut self, sheet: &Sheet) {
+        self.say(&sheet.markdown());
+    }
+
+    /// One of the acceptance's sentences, and whether it holds.
+    pub fn verdict(&mut self, holds: bool, asked: &str, found: &str) {
+        let word = if holds { "holds" } else { "**FAILS**" };
+        self.say(&format!("- {word}: {asked}: {found}"));
+    }
+
+    pub fn save(&self, sheet: &Sheet, plot: &Plot) -> Result<(), String> {
+        fs::create_dir_all(&self.folder).map_err(|error| error.to_string())?;
+        let parts = [("csv", sheet.csv()), ("svg", plot.svg()), ("md", self.text.clone())];
+        for (ending, text) in parts {
+            let path = self.folder.join(self.name).with_extension(ending);
+            fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Machine, commit, command and load, as far as they can be found out.
+fn provenance() -> String {
+    let told = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output().ok();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        text.unwrap_or_else(|| "unknown".into())
+    };
+    let file = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let cpu = file("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let load = file("/proc/loadavg");
+    let load = load.split(' ').next().unwrap_or("unknown");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let changed = if told("git", &["status", "--porcelain", "-uno"]).is_empty() {
+        ""
+    } else {
+        " and changes"
+    };
+    format!(
+        "`cargo run --release -p mbal-bench --example engine -- {}`, {}, commit {}{changed}. {}, {cores} cores, \
+         Linux {}; load average at the start {load}.",
+        arguments.join(" "),
+        told("date", &["-u", "+%F"]),
+        told("git", &["rev-parse", "--short", "HEAD"]),
+        model.trim_start_matches([' ', '\t', ':']),
+        told("uname", &["-r"]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sheet_is_csv_and_markdown() {
+        let mut sheet = Sheet::new(["a", "b"]);
+        sheet.row(["1", "2"]);
+        assert_eq!(sheet.csv(), "a,b\n1,2\n");
+        assert_eq!(sheet.markdown(), "| a | b |\n|---|---|\n| 1 | 2 |\n");
+    }
+}
