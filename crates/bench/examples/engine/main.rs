@@ -8,6 +8,8 @@ mod hits;
 mod output;
 mod plot;
 mod policies;
+mod rival;
+mod tables;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,12 +29,15 @@ struct Cli {
 enum Figure {
     /// Hit ratios on recorded traces, against seven policies
     Hits(hits::Args),
+    /// Gets and sets in process, against locked tables and malloc
+    Tables(tables::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let made = match &cli.figure {
         Figure::Hits(args) => hits::run(args, &cli.out),
+        Figure::Tables(args) => tables::run(args, &cli.out),
     };
     if let Err(error) = made {
         eprintln!("engine: {error}");
