@@ -5,10 +5,12 @@
 
 mod engine;
 mod hits;
+mod memory;
 mod output;
 mod plot;
 mod policies;
 mod rival;
+mod server;
 mod tables;
 
 use std::path::PathBuf;
@@ -29,6 +31,8 @@ struct Cli {
 enum Figure {
     /// Hit ratios on recorded traces, against seven policies
     Hits(hits::Args),
+    /// Items per resident MiB, bytes per item, resident memory under churn; against memcached
+    Memory(memory::Args),
     /// Gets and sets in process, against locked tables and malloc
     Tables(tables::Args),
 }
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let made = match &cli.figure {
         Figure::Hits(args) => hits::run(args, &cli.out),
+        Figure::Memory(args) => memory::run(args, &cli.out),
         Figure::Tables(args) => tables::run(args, &cli.out),
     };
     if let Err(error) = made {
