@@ -3,6 +3,7 @@
 //! Each subcommand measures one thing against honest rivals of its own making, prints a table, and leaves
 //! CSV, SVG and the page with the table in one folder. An example, so that `mbal` itself carries none of it.
 
+mod churn;
 mod engine;
 mod hits;
 mod memory;
@@ -11,6 +12,7 @@ mod plot;
 mod policies;
 mod rival;
 mod server;
+mod stalls;
 mod tables;
 
 use std::path::PathBuf;
@@ -33,6 +35,10 @@ enum Figure {
     Hits(hits::Args),
     /// Items per resident MiB, bytes per item, resident memory under churn; against memcached
     Memory(memory::Args),
+    /// Sizes and lifetimes that change
+    Churn(churn::Args),
+    /// The longest that one job keeps a worker
+    Stalls(stalls::Args),
     /// Gets and sets in process, against locked tables and malloc
     Tables(tables::Args),
 }
@@ -42,6 +48,8 @@ fn main() -> ExitCode {
     let made = match &cli.figure {
         Figure::Hits(args) => hits::run(args, &cli.out),
         Figure::Memory(args) => memory::run(args, &cli.out),
+        Figure::Churn(args) => churn::run(args, &cli.out),
+        Figure::Stalls(args) => stalls::run(args, &cli.out),
         Figure::Tables(args) => tables::run(args, &cli.out),
     };
     if let Err(error) = made {

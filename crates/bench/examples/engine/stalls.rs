@@ -1,0 +1,220 @@
+//! The longest time that one request or job keeps a worker (*Engine*, line 7), by the thread's CPU time.
+//!
+//! Each job of a full store is timed by itself: what other programs take from the core does not count, what
+//! the kernel does for the job (first use of a page) does.
+
+use std::path::Path;
+
+use mbal_bench::{Popularity, Random};
+use mbal_cachelet::{Draft, Store};
+use mbal_model::{Key, Seconds};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::engine::{Engine, options};
+use crate::output::{Page, Sheet};
+use crate::plot::{Line, Panel, Plot};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[arg(long, default_value_t = 1024)]
+    memory_mib: usize,
+    #[arg(long, default_value_t = 16)]
+    cachelets: usize,
+}
+
+const STALL_NS_MAX: u64 = 1_000_000;
+
+/// How often a job took how long, in eighths of octaves of nanoseconds.
+struct Times {
+    job: &'static str,
+    counts: Vec<u64>,
+    max_ns: u64,
+}
+
+impl Times {
+    const PER_OCTAVE: f64 = 8.0;
+
+    fn new(job: &'static str) -> Times {
+        Times { job, counts: Vec::new(), max_ns: 0 }
+    }
+
+    fn time<R>(&mut self, job: impl FnOnce() -> R) -> R {
+        let begin = thread_ns();
+        let done = job();
+        let ns = thread_ns() - begin;
+        let bin = ((ns.max(1) as f64).log2() * Self::PER_OCTAVE) as usize;
+        if self.counts.len() <= bin {
+            self.counts.resize(bin + 1, 0);
+        }
+        self.counts[bin] += 1;
+        self.max_ns = self.max_ns.max(ns);
+        done
+    }
+
+    fn upper_us(bin: usize) -> f64 {
+        ((bin + 1) as f64 / Self::PER_OCTAVE).exp2() / 1000.0
+    }
+
+    fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Upper end of the bin in which this share of the times is reached.
+    fn share_us(&self, share: f64) -> f64 {
+        let wanted = (self.count() as f64 * share).ceil() as u64;
+        let mut sum = 0;
+        let reached = self.counts.iter().position(|count| {
+            sum += count;
+            sum >= wanted
+        });
+        Self::upper_us(reached.unwrap_or(0)).min(self.max_ns as f64 / 1000.0)
+    }
+}
+
+fn thread_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn set(engine: &mut Engine, text: &str, value: &[u8], deadline: Seconds, now: Seconds) {
+    let key = Key::new(text.as_bytes()).expect("a short key");
+    let draft = Draft { parts: &[value], deadline, ..Draft::default() };
+    let (store, worker) = (engine.store, engine.worker);
+    store.enter(worker);
+    store.reserve(worker, key.hash(), value.len(), now);
+    store.lock(key.hash(), now).put(&key, &draft).expect("eviction makes room");
+    store.leave(worker);
+}
+
+pub fn run(args: &Args, out: &Path) -> Result<(), String> {
+    let all = measure(args);
+    let mut page = Page::new(out, "stalls", "The longest that one job keeps a worker");
+    page.say(&format!(
+        "CPU time of the worker's thread, µs; {} MiB, one worker, {} cachelets, 10 B keys. A background step is one call \
+         of `Store::background`, as long as the server lets it run before it looks at the clock again.",
+        args.memory_mib, args.cachelets
+    ));
+    let mut table = Sheet::new(["job", "times", "p50", "p99", "p99.9", "p99.99", "longest"]);
+    let mut csv = Sheet::new(["job", "up_to_us", "times"]);
+    for times in &all {
+        let shares =
+            [0.5, 0.99, 0.999, 0.9999].map(|share| format!("{:.1}", times.share_us(share)));
+        let heads = [times.job.into(), times.count().to_string()].into_iter();
+        table.row(heads.chain(shares).chain([format!("{:.1}", times.max_ns as f64 / 1000.0)]));
+        for (bin, count) in times.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            csv.row([
+                times.job.replace(',', ""),
+                format!("{:.3}", Times::upper_us(bin)),
+                count.to_string(),
+            ]);
+        }
+    }
+    page.table(&table);
+    for times in &all {
+        let longest = format!("{:.3} ms", times.max_ns as f64 / 1e6);
+        page.verdict(
+            times.max_ns <= STALL_NS_MAX,
+            &format!("{}: at most 1 ms", times.job),
+            &longest,
+        );
+    }
+    let line = |times: &Times| {
+        let mut above = times.count();
+        let point = |(bin, count): (usize, &u64)| {
+            let share = above as f64 / times.count() as f64;
+            above -= count;
+            (Times::upper_us(bin), share)
+        };
+        Line {
+            name: times.job.into(),
+            points: times.counts.iter().enumerate().map(point).collect(),
+        }
+    };
+    let plot = Plot {
+        title: "Share of jobs that take longer than so many µs of CPU",
+        x: "µs",
+        y: "share of jobs",
+        log_x: true,
+        log_y: true,
+        panels: all
+            .iter()
+            .map(|times| Panel { title: times.job.into(), lines: vec![line(times)] })
+            .collect(),
+    };
+    page.save(&csv, &plot)
+}
+
+fn measure(args: &Args) -> Vec<Times> {
+    let options = options(args.memory_mib << 20, 1, args.cachelets);
+    let item_max = vec![7; options.item_bytes_max - 100];
+    let store = Store::new(options);
+    let mut engine = Engine::new(&store, 0);
+    let mut random = Random::new(1);
+    let small = [7; 20];
+    let text_of = |number: u64| format!("{number:010}");
+
+    let mut growth = Times::new("set of a new key while the index grows");
+    let mut rest = Times::new("background step while the memory fills");
+    let mut items = 0;
+    while store.stats().evictions == 0 {
+        for _ in 0..1024 {
+            growth.time(|| set(&mut engine, &text_of(items), &small, 0, 1));
+            items += 1;
+        }
+        rest.time(|| engine.rest(1));
+    }
+
+    let mut gets = Times::new("get");
+    let mut sets = Times::new("set into full memory");
+    let mut cleaning = Times::new("background step: eviction, items that move on");
+    let keys = Popularity::new(2 * items, 0.9);
+    for step in 0..items {
+        let text = text_of(keys.draw(&mut random));
+        let key = Key::new(text.as_bytes()).expect("ten bytes");
+        if !gets.time(|| engine.get(&key, 2)) {
+            sets.time(|| set(&mut engine, &text, &small, 0, 2));
+        }
+        if step % 256 == 0 {
+            cleaning.time(|| engine.rest(2));
+        }
+    }
+
+    let mut inline = Times::new("set into full memory, no background work");
+    for number in 0..items / 4 {
+        inline.time(|| set(&mut engine, &text_of(3 * items + number), &small, 0, 3));
+    }
+
+    let mut long_sets = Times::new("set of 1 MiB");
+    let mut long_gets = Times::new("get of 1 MiB");
+    for number in 0..2 * args.memory_mib as u64 {
+        let text = format!("long{number}");
+        long_sets.time(|| set(&mut engine, &text, &item_max, 0, 4));
+        long_gets.time(|| engine.get(&Key::new(text.as_bytes()).expect("a short key"), 4));
+        engine.rest(4);
+    }
+
+    let mut expiry = Times::new("background step: expiry");
+    for number in 0..items {
+        set(&mut engine, &text_of(number), &small, 100, 5);
+        if number % 256 == 0 {
+            engine.rest(5);
+        }
+    }
+    for second in 100..105 {
+        (0..args.memory_mib * 16).for_each(|_| expiry.time(|| engine.rest(second)));
+    }
+
+    let mut flush = Times::new("flush_all of full memory");
+    for _ in 0..3 {
+        for number in 0..items {
+            set(&mut engine, &text_of(number), &small, 0, 106);
+            if number % 256 == 0 {
+                engine.rest(106);
+            }
+        }
+        store.enter(engine.worker);
+        flush.time(|| store.flush(0, 106));
+        store.leave(engine.worker);
+    }
+    vec![growth, rest, gets, sets, cleaning, inline, long_sets, long_gets, expiry, flush]
+}
