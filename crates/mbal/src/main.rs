@@ -24,6 +24,7 @@ const AS_MEMCACHED: &str = concat!("1.6.18\nserved by MBal ", env!("CARGO_PKG_VE
 const HELP: &str = "{name} {version}\n{about}\n\n{usage-heading} {usage}\n\n{all-args}{after-help}";
 const SERVE: &str = "A cache server that any memcached client can use.";
 const BENCH: &str = "Loads memcached-compatible servers and says what a request costs them.";
+const SIM: &str = "Proves the deciders in virtual time: thousands of workers on one thread, from a seed.";
 const SERVE_AFTER: &str = "\
 Flags of the first list, but -v, can come from the environment instead: MBAL_MEMORY_LIMIT=1024.
 
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
     match matches.subcommand() {
         Some(("serve", matches)) => serve(matches, false),
         Some(("bench", matches)) => mbal_bench::run(read(matches)),
+        Some(("sim", matches)) => mbal_sim::run(&read(matches)),
         _ => unreachable!("clap asks for one of its subcommands"),
     }
 }
@@ -63,6 +65,7 @@ fn mbal_command() -> Command {
         .arg_required_else_help(true)
         .subcommand(serve_command("serve", MBAL).display_name("mbal"))
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
+        .subcommand(mbal_sim::Args::augment_args(Command::new("sim").about(SIM)))
 }
 
 fn as_memcached_command() -> Command {

@@ -1,6 +1,7 @@
 //! `mbal sim model`: the policies over queues with service times.
 
 mod cluster;
+mod drawn;
 mod fleet;
 mod netkv;
 mod phases;
@@ -17,8 +18,19 @@ pub use fleet::{Delays, Fleet};
 pub use popularity::Popularity;
 use report::Report;
 
+const EXAMPLES: &str = "\
+Tables go to standard output, progress to standard error. A file is written whole or not at all, each
+figure when it is done, so Ctrl-C at any moment leaves nothing half done.
+
+  mbal sim model netkv --speed                 28 million requests over 2,500 servers, timed
+  mbal sim model netkv                         NetKV's Figures 5 and 12 to 17, some minutes
+  mbal sim model phases                        the three phases on 20 servers, alone and together
+  mbal sim model phases --servers 1000 --epochs 60
+  mbal sim model plots                         draws what the other experiments have left as CSV";
+
 /// Proves the deciders on traces and generated demand, in virtual time.
 #[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
     experiment: Experiment,
@@ -36,6 +48,8 @@ enum Experiment {
     Netkv(netkv::Options),
     /// MBal's three phases, each alone and together, over workloads A, B and C.
     Phases(phases::Options),
+    /// Plots of what the examples of `sketch`, `elastic` and `exact` wrote as CSV into the folder of --out.
+    Plots,
 }
 
 /// Runs one experiment; tables go to standard output, progress to standard error.
@@ -44,5 +58,6 @@ pub fn run(args: &Args) -> Result<(), String> {
     match &args.experiment {
         Experiment::Netkv(options) => netkv::run(options, args.seed, &report),
         Experiment::Phases(options) => phases::run(options, args.seed, &report),
+        Experiment::Plots => drawn::run(&args.out, &report),
     }
 }

@@ -29,8 +29,12 @@ impl Report {
         self.write(&format!("{name}.svg"), &plot.svg())
     }
 
+    /// Under another name first, so that a reader, or Ctrl-C, never meets half a file.
     fn write(&self, name: &str, text: &str) -> Result<(), String> {
         let path = self.folder.join(name);
-        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+        let unfinished = self.folder.join(format!(".{name}"));
+        fs::write(&unfinished, text)
+            .and_then(|()| fs::rename(&unfinished, &path))
+            .map_err(|error| format!("{}: {error}", path.display()))
     }
 }
