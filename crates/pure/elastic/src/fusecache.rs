@@ -10,6 +10,8 @@
 //!   share still wanted of what is left), instead of in its middle. Lists that are alike then
 //!   need a handful of rounds; the rounds between keep the bound for those that are not.
 
+use crate::cuts::Cuts;
+
 /// Seconds since an item's last access. Ages, not times of day: the clocks of servers differ.
 pub type Age = u32;
 
@@ -76,6 +78,9 @@ struct Search<'a> {
     wanted: usize,
     left: usize,
     probes: Vec<(Age, usize)>,
+    cuts: Cuts,
+    /// Ages looked at for pivots.
+    probed: usize,
     effort: Effort,
 }
 
@@ -94,6 +99,8 @@ impl<'a> Search<'a> {
             left: windows.iter().map(|window| window.end).sum(),
             probes: Vec::with_capacity(windows.len()),
             windows,
+            cuts: Cuts::default(),
+            probed: 0,
             effort: Effort::default(),
         }
     }
@@ -101,7 +108,7 @@ impl<'a> Search<'a> {
     fn round(&mut self) {
         self.effort.rounds += 1;
         let pivot = self.pivot();
-        let younger = self.cut_at(|age| age < pivot);
+        let younger = self.cut_at(|window| window.probe, |age| age < pivot);
         if younger > self.wanted {
             for window in &mut self.windows {
                 window.end = window.cut;
@@ -109,7 +116,8 @@ impl<'a> Search<'a> {
             self.left = younger;
         } else {
             let younger_cuts: Vec<usize> = self.windows.iter().map(|window| window.cut).collect();
-            let not_older = self.cut_at(|age| age <= pivot);
+            // Few lists hold an age as old as the pivot, and then just behind what is younger.
+            let not_older = self.cut_at(|window| window.cut, |age| age <= pivot);
             if not_older <= self.wanted {
                 for window in &mut self.windows {
                     window.start = window.cut;
@@ -122,6 +130,7 @@ impl<'a> Search<'a> {
             }
         }
         self.windows.retain(|window| window.start < window.end);
+        self.effort.probes = self.probed + self.cuts.probes;
     }
 
     // The cut lies among the items as old as the pivot: the earlier lists give theirs.
@@ -146,68 +155,42 @@ impl<'a> Search<'a> {
             window.probe = window.start + ((len as f64 * share) as usize).min(len - 1);
             self.probes.push((self.lists[window.list][window.probe], len));
         }
-        self.effort.probes += self.probes.len();
-        self.probes.sort_unstable();
-        let mut lighter = 0;
-        for &(age, weight) in &self.probes {
-            lighter += weight;
-            if 2 * lighter >= self.left {
-                return age;
-            }
-        }
-        unreachable!("all weights together are what is left")
+        self.probed += self.probes.len();
+        weighted_median(&mut self.probes, self.left)
     }
 
-    // Cuts each window behind its items that are `within`; how many lie before the cuts.
-    fn cut_at(&mut self, within: impl Fn(Age) -> bool) -> usize {
+    // Cuts each window behind its items that are `before`; how many of them there are.
+    fn cut_at(&mut self, guess: impl Fn(&Window) -> usize, before: impl Fn(Age) -> bool) -> usize {
+        self.cuts.clear();
+        for window in &self.windows {
+            let guess = guess(window).min(window.end - 1);
+            self.cuts.add(window.list, window.start, window.end, guess);
+        }
         let mut sum = 0;
-        for window in &mut self.windows {
-            let ages = &self.lists[window.list][window.start..window.end];
-            let near = window.probe - window.start;
-            let (cut, probes) = gallop(ages, near, &within);
-            window.cut = window.start + cut;
-            self.effort.probes += probes;
-            sum += cut;
+        for (window, cut) in self.windows.iter_mut().zip(self.cuts.search(self.lists, before)) {
+            window.cut = cut;
+            sum += cut - window.start;
         }
         sum
     }
 }
 
-// How many of the sorted `ages` are `within`, searched outwards from `near` in doubling steps:
-// O(log of the distance). Also how many were looked at.
-fn gallop(ages: &[Age], near: usize, within: impl Fn(Age) -> bool) -> (usize, usize) {
-    let (mut low, mut high) = (0, ages.len());
-    let mut step = 1;
-    let mut probes = 1;
-    if within(ages[near]) {
-        low = near + 1;
-        while low + step <= ages.len() {
-            probes += 1;
-            if !within(ages[low + step - 1]) {
-                high = low + step - 1;
-                break;
-            }
-            low += step;
-            step *= 2;
-        }
-    } else {
-        high = near;
-        while step <= high {
-            probes += 1;
-            if within(ages[high - step]) {
-                low = high - step + 1;
-                break;
-            }
-            high -= step;
-            step *= 2;
+/// The age at which half of `all` the weight is reached. O(probes), expected.
+fn weighted_median(mut probes: &mut [(Age, usize)], all: usize) -> Age {
+    let mut lighter = 0;
+    loop {
+        let middle = probes.len() / 2;
+        let (younger, &mut (age, weight), older) = probes.select_nth_unstable(middle);
+        let below = lighter + younger.iter().map(|(_, weight)| weight).sum::<usize>();
+        if 2 * below >= all && !younger.is_empty() {
+            probes = younger;
+        } else if 2 * (below + weight) >= all || older.is_empty() {
+            return age;
+        } else {
+            lighter = below + weight;
+            probes = older;
         }
     }
-    while low < high {
-        let middle = usize::midpoint(low, high);
-        probes += 1;
-        if within(ages[middle]) { low = middle + 1 } else { high = middle }
-    }
-    (low, probes)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod autoscale;
+mod cuts;
 mod fusecache;
 mod plan;
 mod score;
