@@ -91,21 +91,55 @@ enum Heat {
 
 const WAYS: usize = 8;
 
-/// The places that a key may take, in one cache line.
+/// The places that a key may take, four sets to a cache line.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
+#[repr(align(16))]
 struct Set {
-    /// When each was last sampled, in samples, which may wrap around; its lowest bits are the way.
-    sampled_at: [u32; WAYS],
-    /// A part of each key's hash; all of it is compared in `keys`.
-    tags: [u16; WAYS],
+    /// A part of each key's hash, a byte per way; all of it is compared in `keys`.
+    tags: u64,
+    /// The ways in order of their last sample, four bits each, the newest lowest.
+    order: u32,
     /// A bit per way: no key is here.
     free: u8,
     /// A bit per way: the key is hot or draining.
     pinned: u8,
 }
 
-const EMPTY: Set = Set { sampled_at: [0; WAYS], tags: [0; WAYS], free: u8::MAX, pinned: 0 };
+const EMPTY: Set = Set { tags: 0, order: 0x7654_3210, free: u8::MAX, pinned: 0 };
+const EVERY_BYTE: u64 = 0x0101_0101_0101_0101;
+const EVERY_NIBBLE: u32 = 0x1111_1111;
+
+impl Set {
+    /// The ways whose tag may be this one, as the highest bits of their bytes. The lowest is certain,
+    /// others may be wrong.
+    #[inline]
+    fn tagged(&self, tag: u8) -> u64 {
+        let differing = self.tags ^ (EVERY_BYTE * u64::from(tag));
+        differing.wrapping_sub(EVERY_BYTE) & !differing & (EVERY_BYTE << 7)
+    }
+
+    /// Makes `way` the newest: the nibbles below its own move up by one.
+    #[inline]
+    fn sampled(&mut self, way: usize) {
+        let differing = self.order ^ (EVERY_NIBBLE * way as u32);
+        let zero = differing.wrapping_sub(EVERY_NIBBLE) & !differing & (EVERY_NIBBLE << 3);
+        // Bits below the way's nibble; each way is in the order once.
+        let newer = (1 << (zero.trailing_zeros() & !3)) - 1;
+        let rest = self.order & !(newer << 4 | 0xf);
+        self.order = rest | (self.order & newer) << 4 | way as u32;
+    }
+
+    /// A free way, or the one whose cold key was sampled longest ago.
+    #[inline]
+    fn room(&self) -> Option<usize> {
+        if self.free != 0 {
+            return Some(self.free.trailing_zeros() as usize);
+        }
+        let oldest_first = (0..WAYS).rev().map(|place| (self.order >> (4 * place)) as usize & 0xf);
+        oldest_first.into_iter().find(|way| self.pinned >> way & 1 == 0)
+    }
+}
+
 const NO_KEY: KeyHeat = KeyHeat {
     hash: 0,
     reads: Average { past: 0.0, count: 0 },
@@ -133,7 +167,6 @@ pub struct HotKeys {
     sets: Vec<Set>,
     /// By slot; [`NO_KEY`] where there is none.
     keys: Vec<KeyHeat>,
-    samples: u32,
 }
 
 impl HotKeys {
@@ -141,19 +174,18 @@ impl HotKeys {
         let sets = config.capacity / WAYS;
         assert!(sets.is_power_of_two() && sets * WAYS == config.capacity, "{config:?}");
         assert!(config.cool_score <= config.hot_score && 0.0 < config.smoothing, "{config:?}");
-        HotKeys { config, sets: vec![EMPTY; sets], keys: vec![NO_KEY; config.capacity], samples: 0 }
+        HotKeys { config, sets: vec![EMPTY; sets], keys: vec![NO_KEY; config.capacity] }
     }
 
     /// Counts one sampled request.
     #[inline]
     pub fn observe(&mut self, hash: u64, access: Access) -> Seen {
-        self.samples = self.samples.wrapping_add(1);
         let Some(slot) = self.find(hash) else {
             return self.admit(hash, access);
         };
         let (smoothing, write_weight) = (self.config.smoothing, self.config.write_weight);
         let set = &mut self.sets[slot as usize / WAYS];
-        set.sampled_at[slot as usize % WAYS] = stamp(self.samples, slot as usize % WAYS);
+        set.sampled(slot as usize % WAYS);
         let key = &mut self.keys[slot as usize];
         key.count(access, 1);
         let turns_hot = key.heat == Heat::Cold
@@ -180,15 +212,11 @@ impl HotKeys {
     pub fn find(&self, hash: u64) -> Option<Slot> {
         let at = self.set_of(hash);
         let set = &self.sets[at];
-        let tag = tag_of(hash);
-        let mut same = 0;
-        for (way, &other) in set.tags.iter().enumerate() {
-            same |= u8::from(other == tag) << way;
-        }
-        same &= !set.free;
+        let mut same = set.tagged(tag_of(hash));
         while same != 0 {
-            let slot = at * WAYS + same.trailing_zeros() as usize;
-            if self.keys[slot].hash == hash {
+            let way = same.trailing_zeros() as usize / 8;
+            let slot = at * WAYS + way;
+            if self.keys[slot].hash == hash && set.free >> way & 1 == 0 {
                 return Some(slot as Slot);
             }
             same &= same - 1;
@@ -241,7 +269,8 @@ impl HotKeys {
     /// room; its replicas then end with their leases, as if their home had failed.
     pub fn take_over(&mut self, key: KeyHeat) -> Option<Slot> {
         assert_eq!(self.find(key.hash), None, "a key has one home");
-        let slot = self.room(self.set_of(key.hash))?;
+        let at = self.set_of(key.hash);
+        let slot = at * WAYS + self.sets[at].room()?;
         self.occupy(slot, key);
         Some(slot as Slot)
     }
@@ -287,54 +316,35 @@ impl HotKeys {
         hash as usize & (self.sets.len() - 1)
     }
 
+    #[inline]
     fn admit(&mut self, hash: u64, access: Access) -> Seen {
-        let Some(slot) = self.room(self.set_of(hash)) else {
+        let at = self.set_of(hash);
+        let Some(way) = self.sets[at].room() else {
             return Seen::Full;
         };
+        let slot = at * WAYS + way;
         let mut key = KeyHeat { hash, ..NO_KEY };
         key.count(access, 1);
         self.occupy(slot, key);
         Seen::Admitted(slot as Slot)
     }
 
-    // A free place, or the one whose cold key was sampled longest ago.
-    fn room(&self, at: usize) -> Option<usize> {
-        let set = &self.sets[at];
-        if set.free != 0 {
-            return Some(at * WAYS + set.free.trailing_zeros() as usize);
-        }
-        if set.pinned == u8::MAX {
-            return None;
-        }
-        // Every stamp lies before the next sample's, so the oldest is the least after wrapping.
-        let next = stamp(self.samples.wrapping_add(1), 0);
-        let mut oldest = u32::MAX;
-        for (way, &sampled_at) in set.sampled_at.iter().enumerate() {
-            let never = 0_u32.wrapping_sub(u32::from((set.pinned >> way) & 1));
-            oldest = oldest.min(sampled_at.wrapping_sub(next) | never);
-        }
-        Some(at * WAYS + oldest as usize % WAYS)
-    }
-
+    #[inline]
     fn occupy(&mut self, slot: usize, key: KeyHeat) {
         self.keys[slot] = key;
         let (set, way) = (&mut self.sets[slot / WAYS], slot % WAYS);
-        set.tags[way] = tag_of(key.hash);
-        set.sampled_at[way] = stamp(self.samples, way);
+        let shift = 8 * way;
+        set.tags = set.tags & !(0xff << shift) | u64::from(tag_of(key.hash)) << shift;
+        set.sampled(way);
         set.free &= !(1 << way);
         set.pinned |= u8::from(key.heat != Heat::Cold) << way;
     }
 }
 
-#[inline]
-fn stamp(samples: u32, way: usize) -> u32 {
-    (samples << 3) | way as u32
-}
-
 // Bits that choose neither the cachelet nor the set.
 #[inline]
-fn tag_of(hash: u64) -> u16 {
-    (hash >> 24) as u16
+fn tag_of(hash: u64) -> u8 {
+    (hash >> 24) as u8
 }
 
 impl KeyHeat {
@@ -426,6 +436,22 @@ mod tests {
         read(&mut keys, 2, 1);
         assert_eq!(keys.observe(9, Read), Seen::Admitted(2), "3 was least recent");
         assert_eq!((keys.find(1), keys.find(2), keys.find(3)), (Some(0), Some(1), None));
+    }
+
+    #[test]
+    fn the_order_of_a_set_is_that_of_its_samples() {
+        let mut set = EMPTY;
+        let mut order: Vec<usize> = (0..WAYS).collect();
+        let mut bits = crate::RandomBits::new(4);
+        for _ in 0..10_000 {
+            let way = bits.next_bits() as usize % WAYS;
+            set.sampled(way);
+            order.retain(|other| *other != way);
+            order.insert(0, way);
+            let nibbles: Vec<usize> =
+                (0..WAYS).map(|place| (set.order >> (4 * place)) as usize & 0xf).collect();
+            assert_eq!(nibbles, order);
+        }
     }
 
     #[test]
