@@ -1,5 +1,5 @@
-//! How far quick plans are from proven ones, and what each costs, as CSV:
-//! `cargo run --release -p mbal-exact --example planners [CLUSTERS]`.
+//! How far quick plans are from proven ones, and what each costs, into
+//! `docs/results/deciders/planners*.csv`: `cargo run --release -p mbal-exact --example planners [CLUSTERS]`.
 
 #[path = "../../../pure/balance/tests/clusters/mod.rs"]
 mod clusters;
@@ -8,26 +8,54 @@ use std::time::Instant;
 
 use clusters::{Clusters, Recipe};
 use mbal_balance::{Effort, Model, greedy, search};
-use mbal_exact::{STEPS_MAX, solve};
+use mbal_exact::solve;
+
+/// Joins of subsets, about a third of a second: so many clusters must end in minutes. Whatever is not proven
+/// by then is judged by the linear relaxation's bound.
+const STEPS_MAX: u64 = 300_000_000;
+
+const SHAKES: [u32; 5] = [5, 10, 20, 40, 80];
 
 fn main() {
     let count = std::env::args().nth(1).map_or(1_000, |count| count.parse().expect("a count"));
-    println!(
+    let mut rows = vec![
         "recipe,clusters,greedy_within_1pct,search_within_1pct,search_over_optimum_p95,greedy_us_p50,\
-         search_us_p50,search_us_p99,exact_ms_p50,exact_ms_p99,exact_ms_max,refused"
-    );
+         search_us_p50,search_us_p99,exact_ms_p50,exact_ms_p99,exact_ms_max,unproven"
+            .to_owned(),
+    ];
+    let mut shakes = vec!["recipe,shakes,within_1pct,us_p50".to_owned()];
     let small = Recipe::SMALL;
-    compare("16x8 uniform", count, small);
-    compare("16x8 uniform fixed 30%", count, Recipe { fixed_max: 0.3, ..small });
-    compare("16x8 skew 1", count, Recipe { skew: 1.0, ..small });
-    compare("16x8 skew 1 fixed 30%", count, Recipe { fixed_max: 0.3, skew: 1.0, ..small });
-    println!(
-        "\nrecipe,clusters,max_over_average_p50,max_over_average_max,deviation_over_load_max,moves_p50,ms_p50,ms_max"
-    );
+    for (name, recipe) in [
+        ("16x8 uniform", small),
+        ("16x8 uniform fixed 30%", Recipe { fixed_max: 0.3, ..small }),
+        ("16x8 skew 1", Recipe { skew: 1.0, ..small }),
+        ("16x8 skew 1 fixed 30%", Recipe { fixed_max: 0.3, skew: 1.0, ..small }),
+    ] {
+        compare(name, count, recipe, &mut rows, &mut shakes);
+    }
+    write("planners.csv", &rows);
+    write("planners-shakes.csv", &shakes);
+    let mut rows = vec![
+        "recipe,clusters,max_over_average_max,max_over_bound_p50,max_over_bound_max,\
+         deviation_over_bound_max,moves_p50,ms_p50,ms_max"
+            .to_owned(),
+    ];
     let wide = Recipe { cachelets: 1_000, servers: 8, workers_per_server: 8, ..small };
-    level("1000x64 uniform", 50, wide);
-    level("1000x64 skew 0.5", 50, Recipe { skew: 0.5, ..wide });
-    level("1000x64 uniform fixed 30%", 50, Recipe { fixed_max: 0.3, ..wide });
+    for (name, recipe) in [
+        ("1000x64 uniform", wide),
+        ("1000x64 skew 0.5", Recipe { skew: 0.5, ..wide }),
+        ("1000x64 uniform fixed 30%", Recipe { fixed_max: 0.3, ..wide }),
+    ] {
+        rows.push(level(name, 50, recipe));
+    }
+    write("planners-wide.csv", &rows);
+}
+
+fn write(name: &str, rows: &[String]) {
+    let text = rows.join("\n") + "\n";
+    println!("# {name}\n{text}");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/results/deciders");
+    std::fs::write(format!("{folder}/{name}"), text).expect("the results' folder is there");
 }
 
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
@@ -41,39 +69,51 @@ fn at(values: &mut [f64], share: f64) -> f64 {
     values[((values.len() - 1) as f64 * share).round() as usize]
 }
 
-fn compare(name: &str, count: usize, recipe: Recipe) {
+fn compare(
+    name: &str,
+    count: usize,
+    recipe: Recipe,
+    rows: &mut Vec<String>,
+    by_shakes: &mut Vec<String>,
+) {
     let mut clusters = Clusters(1);
     let mut columns = vec![Vec::new(); 5];
-    let mut efforts = [5, 10, 20, 40, 80].map(|shakes| (shakes, Vec::new(), Vec::new()));
-    let mut refused = 0;
-    for _ in 0..count {
+    let mut efforts = SHAKES.map(|shakes| (shakes, Vec::new(), Vec::new()));
+    let mut unproven = 0;
+    for index in 1..=count {
         let model = Model::evenest(&clusters.draw(&recipe), 0.75, 0.0);
         let (quick, greedy_s) = timed(|| greedy(&model));
         let (searched, search_s) = timed(|| search(&model, Effort::THOROUGH));
-        match timed(|| solve(&model, STEPS_MAX)) {
-            (Ok(proven), exact_s) => {
-                let row = [
-                    model.cost(&quick) / proven.cost,
-                    model.cost(&searched) / proven.cost,
-                    greedy_s * 1e6,
-                    search_s * 1e6,
-                    exact_s * 1e3,
-                ];
-                columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
-                for (shakes, ratios, micros) in &mut efforts {
-                    let effort = Effort { shakes: *shakes, tolerance: 0.0 };
-                    let (placement, seconds) = timed(|| search(&model, effort));
-                    ratios.push(model.cost(&placement) / proven.cost);
-                    micros.push(seconds * 1e6);
-                }
-            }
-            (Err(_), _) => refused += 1,
+        let (proven, exact_s) = timed(|| solve(&model, STEPS_MAX));
+        let least = proven.map_or_else(
+            |_| {
+                unproven += 1;
+                model.lower_bound()
+            },
+            |proven| proven.cost,
+        );
+        let row = [
+            model.cost(&quick) / least,
+            model.cost(&searched) / least,
+            greedy_s * 1e6,
+            search_s * 1e6,
+            exact_s * 1e3,
+        ];
+        columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
+        for (shakes, ratios, micros) in &mut efforts {
+            let effort = Effort { shakes: *shakes, tolerance: 0.0 };
+            let (placement, seconds) = timed(|| search(&model, effort));
+            ratios.push(model.cost(&placement) / least);
+            micros.push(seconds * 1e6);
+        }
+        if index % 100 == 0 {
+            eprintln!("{name}: {index} of {count}");
         }
     }
     let within =
         |ratios: &[f64]| ratios.iter().filter(|r| **r <= 1.01).count() as f64 / count as f64;
-    println!(
-        "{name},{count},{:.3},{:.3},{:.4},{:.1},{:.1},{:.1},{:.2},{:.1},{:.1},{refused}",
+    rows.push(format!(
+        "{name},{count},{:.3},{:.3},{:.4},{:.1},{:.1},{:.1},{:.2},{:.1},{:.1},{unproven}",
         within(&columns[0]),
         within(&columns[1]),
         at(&mut columns[1], 0.95),
@@ -83,20 +123,30 @@ fn compare(name: &str, count: usize, recipe: Recipe) {
         at(&mut columns[4], 0.5),
         at(&mut columns[4], 0.99),
         at(&mut columns[4], 1.0),
-    );
+    ));
     for (shakes, ratios, mut micros) in efforts {
-        eprintln!(
-            "{name}: {shakes} shakes: {:.3} within 1%, {:.1} us",
+        by_shakes.push(format!(
+            "{name},{shakes},{:.3},{:.1}",
             within(&ratios),
             at(&mut micros, 0.5)
-        );
+        ));
     }
 }
 
-/// The linear relaxation can level everything, so its max load is the average.
-fn level(name: &str, count: usize, recipe: Recipe) {
+/// The least that the fullest worker can have, were all other cachelets cut to any size: the average, what
+/// cannot leave a worker, and the heaviest cachelet on the emptiest.
+fn fullest_at_least(model: &Model) -> f64 {
+    let loads = model.loads(&model.homes());
+    let average = loads.iter().sum::<f64>() / loads.len() as f64;
+    let fixed =
+        |pick: fn(f64, f64) -> f64, from| model.bins.iter().map(|bin| bin.fixed).fold(from, pick);
+    let heaviest = model.balls.iter().map(|ball| ball.load).fold(0.0, f64::max);
+    average.max(fixed(f64::max, 0.0)).max(heaviest + fixed(f64::min, f64::INFINITY))
+}
+
+fn level(name: &str, count: usize, recipe: Recipe) -> String {
     let mut clusters = Clusters(2);
-    let mut columns = vec![Vec::new(); 4];
+    let mut columns = vec![Vec::new(); 5];
     for _ in 0..count {
         let model = Model::evenest(&clusters.draw(&recipe), 0.75, 0.0);
         let (placement, seconds) = timed(|| search(&model, Effort::DESCENT));
@@ -105,19 +155,21 @@ fn level(name: &str, count: usize, recipe: Recipe) {
         let most = loads.iter().copied().fold(0.0, f64::max);
         let row = [
             most * loads.len() as f64 / total,
-            model.objective(&placement) / total,
+            most / fullest_at_least(&model),
+            (model.objective(&placement) - model.lower_bound()) / total,
             model.moved(&placement) as f64,
             seconds * 1e3,
         ];
         columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
     }
-    println!(
-        "{name},{count},{:.4},{:.4},{:.4},{:.0},{:.1},{:.1}",
-        at(&mut columns[0], 0.5),
+    format!(
+        "{name},{count},{:.4},{:.4},{:.4},{:.4},{:.0},{:.1},{:.1}",
         at(&mut columns[0], 1.0),
+        at(&mut columns[1], 0.5),
         at(&mut columns[1], 1.0),
-        at(&mut columns[2], 0.5),
+        at(&mut columns[2], 1.0),
         at(&mut columns[3], 0.5),
-        at(&mut columns[3], 1.0),
-    );
+        at(&mut columns[4], 0.5),
+        at(&mut columns[4], 1.0),
+    )
 }

@@ -1,8 +1,8 @@
 //! How many copies a hot key gets: NetKV's balls and bins, papers/netkv §IV.B, D and E.
 //!
 //! A key of frequency f gets ceil(f / T) copies; T is the largest threshold whose predicted imbalance
-//! (max load / average load) stays under the target. Two predictions: NetKV's own, which counts equal
-//! balls, and one that knows their weights.
+//! (max load / average load) stays under the target. Three predictions: NetKV's own, which counts equal
+//! balls, and two that know their weights, one as a bound and one in the middle (docs/decisions/0171).
 
 /// What the sketches say of one interval.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,8 +21,11 @@ pub struct Demand {
 pub enum Prediction {
     /// NetKV's equations (1) to (5).
     EqualBalls,
-    /// Chernoff's bound with every tracked copy's own weight.
+    /// Chernoff's bound with every tracked copy's own weight: exceeded once in ten times, or less.
     WeighedBalls,
+    /// The median with every tracked copy's own weight, by the saddle point of the same sum: exceeded as
+    /// often as not, so that a target is met and not undershot.
+    Typical,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,7 +64,8 @@ pub fn max_balls(m: f64, n: f64, alpha: f64) -> f64 {
     most.max(many).min(m)
 }
 
-/// Predicted max load / average load at threshold T. O(tracked), times 60 for weighed balls.
+/// Predicted max load / average load at threshold T (papers/netkv §IV.D). O(tracked), and some 60 · 300 steps
+/// more where balls are weighed.
 pub fn predict(demand: &Demand, threshold: f64, prediction: Prediction) -> f64 {
     let average = demand.requests / demand.bins as f64;
     if average <= 0.0 {
@@ -69,7 +73,8 @@ pub fn predict(demand: &Demand, threshold: f64, prediction: Prediction) -> f64 {
     }
     let most = match prediction {
         Prediction::EqualBalls => equal_balls(demand, threshold),
-        Prediction::WeighedBalls => weighed_balls(demand, threshold),
+        Prediction::WeighedBalls => average * Balls::new(demand, threshold).bound(),
+        Prediction::Typical => average * Balls::new(demand, threshold).median_of_most(),
     };
     (most / average).max(1.0)
 }
@@ -95,32 +100,92 @@ fn equal_balls(demand: &Demand, threshold: f64) -> f64 {
 /// The chance that some bin exceeds the prediction, by Chernoff's reckoning; in truth it is smaller.
 const EXCEEDED: f64 = 0.1;
 
-/// For a bin with load L = Σ w B, B drawn 1 with chance 1/n: P(L ≥ b) ≤ E[e^θL] / e^θb for every θ. The b
-/// at which n of these sum to [`EXCEEDED`] bounds the fullest bin; the best θ is found by golden
-/// section, as there is one valley.
-fn weighed_balls(demand: &Demand, threshold: f64) -> f64 {
-    let n = demand.bins as f64;
-    let average = demand.requests / n;
-    let mut tracked = 0.0;
-    // (weight of a copy in averages, how many copies)
-    let mut balls: Vec<(f64, f64)> = Vec::with_capacity(demand.tracked.len() + 1);
-    for &requests in &demand.tracked {
-        let copies = f64::from(copies(requests, threshold));
-        balls.push((requests / copies / average, copies));
-        tracked += requests;
+/// What is thrown into the bins: balls of nearly one weight together, as (weight in averages, how many).
+struct Balls {
+    groups: Vec<(f64, f64)>,
+    bins: f64,
+}
+
+/// Weights that agree in their exponent and this many bits more, 1.6%, are one group, of their mean weight.
+const WEIGHT_BITS: u32 = 6;
+
+impl Balls {
+    fn new(demand: &Demand, threshold: f64) -> Balls {
+        let bins = demand.bins as f64;
+        let average = demand.requests / bins;
+        let mut groups: Vec<(f64, f64)> = Vec::new();
+        let mut by_weight = [u16::MAX; 64 << WEIGHT_BITS];
+        let mut throw = |requests: f64, copies: f64| {
+            let weight = requests / copies / average;
+            // From 2^-48 to 2^16 averages.
+            let rounded = (weight.to_bits() >> (52 - WEIGHT_BITS)) as usize;
+            let group = rounded.saturating_sub((1023 - 48) << WEIGHT_BITS).min(by_weight.len() - 1);
+            if by_weight[group] == u16::MAX {
+                by_weight[group] = groups.len() as u16;
+                groups.push((0.0, 0.0));
+            }
+            let (sum, count) = &mut groups[by_weight[group] as usize];
+            *sum += weight * copies;
+            *count += copies;
+        };
+        let mut tracked = 0.0;
+        for &requests in demand.tracked.iter().filter(|requests| **requests > 0.0) {
+            throw(requests, f64::from(copies(requests, threshold)));
+            tracked += requests;
+        }
+        let rest = (demand.requests - tracked).max(0.0);
+        if rest > 0.0 {
+            throw(rest, (demand.keys - demand.tracked.len() as f64).max(1.0));
+        }
+        groups.iter_mut().for_each(|(sum, count)| *sum /= *count);
+        Balls { groups, bins }
     }
-    let rest = (demand.requests - tracked).max(0.0);
-    let rest_keys = (demand.keys - demand.tracked.len() as f64).max(1.0);
-    balls.push((rest / rest_keys / average, rest_keys));
-    let heaviest = balls.iter().map(|ball| ball.0).fold(f64::MIN_POSITIVE, f64::max);
-    let bound = |theta: f64| {
-        let exponent: f64 = balls
-            .iter()
-            .map(|(weight, count)| count * ((theta * weight).exp_m1() / n).ln_1p())
-            .sum();
-        ((n / EXCEEDED).ln() + exponent) / theta
-    };
-    average * least(bound, 1e-3, 200.0_f64.min(200.0 / heaviest))
+
+    fn heaviest(&self) -> f64 {
+        self.groups.iter().map(|group| group.0).fold(f64::MIN_POSITIVE, f64::max)
+    }
+
+    /// ln E[e^θL] for a bin's load L = Σ w B, B drawn 1 with chance 1/n; and its first two derivatives.
+    fn cumulants(&self, theta: f64) -> [f64; 3] {
+        let mut sums = [0.0; 3];
+        for (weight, count) in &self.groups {
+            let grown = (theta * weight).exp_m1() / self.bins;
+            // The chance of this ball once every outcome weighs e^θL.
+            let tilted = (grown + 1.0 / self.bins) / (1.0 + grown);
+            sums[0] += count * grown.ln_1p();
+            sums[1] += count * weight * tilted;
+            sums[2] += count * weight * weight * tilted * (1.0 - tilted);
+        }
+        sums
+    }
+
+    /// P(L ≥ b) ≤ E[e^θL] / e^θb for every θ. The b at which n of these sum to [`EXCEEDED`] bounds the
+    /// fullest bin; the best θ is found by golden section, as there is one valley.
+    fn bound(&self) -> f64 {
+        let bound = |theta: f64| ((self.bins / EXCEEDED).ln() + self.cumulants(theta)[0]) / theta;
+        least(bound, 1e-3, 200.0_f64.min(200.0 / self.heaviest()))
+    }
+
+    /// The b that n bins exceed ln 2 times on average, so that with half a chance none does. At the b whose
+    /// best θ is known, P(L ≥ b) ≈ e^(K − θb) / (θ √(2π K'')) (Bahadur and Rao); it falls as θ grows.
+    fn median_of_most(&self) -> f64 {
+        let (mut low, mut high) = (1e-3_f64.ln(), 200.0_f64.min(200.0 / self.heaviest()).ln());
+        let mut most = 1.0;
+        for _ in 0..40 {
+            let middle = (low + high) / 2.0;
+            let theta = middle.exp();
+            let [exponent, load, spread] = self.cumulants(theta);
+            let chance = (exponent - theta * load).exp()
+                / (theta * (std::f64::consts::TAU * spread).sqrt()).max(f64::MIN_POSITIVE);
+            if self.bins * chance > std::f64::consts::LN_2 {
+                low = middle
+            } else {
+                high = middle
+            }
+            most = load;
+        }
+        most
+    }
 }
 
 /// The least value of a function with one valley, over a logarithmic scale.
@@ -138,21 +203,30 @@ fn least(function: impl Fn(f64) -> f64, low: f64, high: f64) -> f64 {
     function(((low + high) / 2.0).exp())
 }
 
-/// The sweep of §IV.E: the largest T whose prediction stays under `target`, in steps of 5%. If none
-/// does, because cold keys alone exceed it, the smallest that was tried. Copies are virtual (§IV.B): a
-/// key may get more of them than there are bins, so that hashing spreads it evenly.
+/// The sweep of papers/netkv §IV.E: the largest T, in requests per copy, whose prediction stays under
+/// `target`; in steps of 25% first, then of 2% within the last of them. If none does, because cold keys alone
+/// exceed it, the smallest that was tried. Copies are virtual (§IV.B): a key may get more of them than
+/// there are bins, so that hashing spreads it evenly. O(50 · predict).
 pub fn choose_threshold(demand: &Demand, target: f64, prediction: Prediction) -> Threshold {
     let hottest = demand.tracked.iter().copied().fold(1.0, f64::max);
     let least = (hottest / (64.0 * demand.bins as f64)).max(1.0);
     let mut at = hottest;
+    let mut step = 1.25;
     loop {
         let predicted = predict(demand, at, prediction);
         if predicted <= target || at <= least {
-            return Threshold { requests_per_copy: at, predicted };
+            if step == FINE || at == hottest {
+                return Threshold { requests_per_copy: at, predicted };
+            }
+            at *= step;
+            step = FINE;
         }
-        at = (at / 1.05).max(least);
+        at = (at / step).max(least);
     }
 }
+
+/// The last steps of the sweep.
+const FINE: f64 = 1.02;
 
 #[cfg(test)]
 mod tests {
@@ -194,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_tighter_target_means_a_smaller_threshold() {
-        for prediction in [Prediction::EqualBalls, Prediction::WeighedBalls] {
+        for prediction in [Prediction::EqualBalls, Prediction::WeighedBalls, Prediction::Typical] {
             let loose = choose_threshold(&skewed(100), 3.2, prediction);
             let tight = choose_threshold(&skewed(100), 1.7, prediction);
             assert!(tight.requests_per_copy < loose.requests_per_copy);
@@ -207,6 +281,43 @@ mod tests {
         let even = Demand { tracked: vec![10.0; 100], requests: 1e7, keys: 1e6, bins: 20 };
         let chosen = choose_threshold(&even, 1.5, Prediction::WeighedBalls);
         assert_eq!(copies(10.0, chosen.requests_per_copy), 1);
+    }
+
+    /// The fullest of 50 bins after each of 400 throws, from a seed.
+    fn thrown(demand: &Demand, threshold: f64) -> Vec<f64> {
+        let mut state = 7u64;
+        let mut bin = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+            ((state >> 32) * demand.bins as u64 >> 32) as usize
+        };
+        let mut fullest: Vec<f64> = (0..400)
+            .map(|_| {
+                let mut loads = vec![0.0; demand.bins];
+                for &requests in &demand.tracked {
+                    let copies = copies(requests, threshold);
+                    (0..copies).for_each(|_| loads[bin()] += requests / f64::from(copies));
+                }
+                let total: f64 = loads.iter().sum();
+                loads.iter().copied().fold(0.0, f64::max) * demand.bins as f64 / total
+            })
+            .collect();
+        fullest.sort_by(f64::total_cmp);
+        fullest
+    }
+
+    #[test]
+    fn the_typical_prediction_lies_in_the_middle_and_the_bound_above_nine_tenths() {
+        for (skew, threshold) in [(0.6, 1e9), (0.9, 20_000.0), (0.9, 3_000.0), (1.1, 3_000.0)] {
+            let tracked: Vec<f64> =
+                (1..=2_000).map(|rank| 100_000.0 / f64::from(rank).powf(skew)).collect();
+            let demand =
+                Demand { requests: tracked.iter().sum(), keys: 2_000.0, tracked, bins: 50 };
+            let seen = thrown(&demand, threshold);
+            let typical = predict(&demand, threshold, Prediction::Typical);
+            let bound = predict(&demand, threshold, Prediction::WeighedBalls);
+            assert!((typical / seen[200] - 1.0).abs() < 0.05, "{skew}: {typical} {}", seen[200]);
+            assert!(seen[360] <= bound, "{skew}: {bound} {}", seen[360]);
+        }
     }
 
     #[test]

@@ -224,7 +224,8 @@ impl Model {
     ///
     /// (1): the heaviest cachelets of an overloaded worker that together cover what it must lose.
     /// (4): what no move can level, with cachelets cut to any size (the linear relaxation): load that
-    /// stays above the average, and average that workers which take nothing cannot reach.
+    /// stays above the average, and average that workers which take nothing cannot reach. Cachelets
+    /// heavier than the average are not cut: they lie above it wherever they lie.
     /// (8): zero. O(n log n).
     pub fn lower_bound(&self) -> f64 {
         match self.objective {
@@ -282,7 +283,12 @@ impl Model {
         let emptiest = self.bins.iter().map(|bin| bin.fixed).fold(f64::INFINITY, f64::min);
         let overshoot = (emptiest + heaviest - average).max(0.0);
         let surplus = homes.iter().sum::<f64>() - average * homes.len() as f64;
-        relaxed.max(overshoot + (surplus - overshoot).abs())
+        // Each ball above the average takes its worker above it by as much, on top of what is fixed there;
+        // and what lies above the average is missing below it.
+        let above = |load: f64| (load - average).max(0.0);
+        let heavy = self.balls.iter().map(|ball| above(ball.load)).sum::<f64>()
+            + self.bins.iter().map(|bin| above(bin.fixed)).sum::<f64>();
+        relaxed.max(overshoot + (surplus - overshoot).abs()).max(2.0 * heavy - surplus)
     }
 
     /// The placement as moves, in the order of cachelets, with what it is worth.
