@@ -24,7 +24,8 @@ const AS_MEMCACHED: &str = concat!("1.6.18\nserved by MBal ", env!("CARGO_PKG_VE
 const HELP: &str = "{name} {version}\n{about}\n\n{usage-heading} {usage}\n\n{all-args}{after-help}";
 const SERVE: &str = "A cache server that any memcached client can use.";
 const BENCH: &str = "Loads memcached-compatible servers and says what a request costs them.";
-const SIM: &str = "Proves the deciders in virtual time: thousands of workers on one thread, from a seed.";
+const SIM: &str =
+    "Proves the deciders in virtual time: thousands of workers on one thread, from a seed.";
 const SERVE_AFTER: &str = "\
 Flags of the first list, but -v, can come from the environment instead: MBAL_MEMORY_LIMIT=1024.
 

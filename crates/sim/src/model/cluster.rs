@@ -204,6 +204,20 @@ impl Cluster {
         }
     }
 
+    /// By worker: load that no cachelet brings.
+    pub fn fixed_loads(&self) -> &[f64] {
+        &self.fixed_loads
+    }
+
+    /// The busiest worker's load.
+    pub fn most_load(&self) -> f64 {
+        let mut loads = self.fixed_loads.clone();
+        for (&owner, load) in self.owner.iter().zip(&self.cachelet_loads) {
+            loads[owner as usize] += load;
+        }
+        loads.into_iter().fold(0.0, f64::max)
+    }
+
     pub fn index(&self, at: Owner) -> usize {
         at.server.0 as usize * self.size.workers + at.worker.0 as usize
     }

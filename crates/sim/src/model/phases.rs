@@ -5,6 +5,7 @@ use mbal_balance::{
     relieve, search,
 };
 use mbal_model::{Move, Snapshot};
+use mbal_sketch::mix;
 
 use super::cluster::{Cluster, Phase, SERVICES_PER_EPOCH, Size};
 use super::plot::{Line, Plot};
@@ -38,6 +39,9 @@ struct Allowed {
     three: bool,
 }
 
+/// What no moving can beat: see [`Level`].
+const BOUND: &str = "bound";
+
 const RUNS: [Allowed; 5] = [
     Allowed { name: "none", one: false, two: false, three: false },
     Allowed { name: "phase 1", one: true, two: false, three: false },
@@ -65,7 +69,7 @@ pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> 
             immovable,
         };
         let tag = format!("phases-{}-servers-{:.0}pct", options.servers, immovable * 100.0);
-        let histories: Vec<History> = RUNS
+        let mut histories: Vec<History> = RUNS
             .iter()
             .map(|allowed| {
                 let history = simulate(size, *allowed, &workloads, options.epochs, seed);
@@ -73,6 +77,9 @@ pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> 
                 history
             })
             .collect();
+        histories.push(level(size, &histories[0].immovable, &workloads, options.epochs, seed));
+        eprintln!("{tag}: {BOUND} done");
+        let names: Vec<&str> = RUNS.iter().map(|run| run.name).chain([BOUND]).collect();
         let at = |epoch: usize| {
             let workload = workloads[epoch / options.epochs as usize].name;
             let cells = histories.iter().map(|history| format!("{:.2}", history.p90[epoch]));
@@ -88,11 +95,11 @@ pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> 
             )
         };
         let rows: Vec<String> = (0..3 * options.epochs as usize).map(at).collect();
-        let header = "epoch,workload,none,phase_1,phase_2,phase_3,combined,servers_in_phase_1,\
+        let header = "epoch,workload,none,phase_1,phase_2,phase_3,combined,bound,servers_in_phase_1,\
                       servers_in_phase_2,servers_in_phase_3,local_moves,global_moves";
         report.quiet_table(&tag, header, &rows)?;
-        let line = |(allowed, history): (&Allowed, &History)| Line {
-            name: allowed.name.to_owned(),
+        let line = |(name, history): (&&str, &History)| Line {
+            name: (*name).to_owned(),
             points: history
                 .p90
                 .iter()
@@ -112,10 +119,10 @@ pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> 
                 y: "p90 delay, service times".to_owned(),
                 log_x: false,
                 log_y: true,
-                lines: RUNS.iter().zip(&histories).map(line).collect(),
+                lines: names.iter().zip(&histories).map(line).collect(),
             },
         )?;
-        for (allowed, history) in RUNS.iter().zip(&histories) {
+        for (name, history) in names.iter().zip(&histories) {
             let epochs = options.epochs as usize;
             let mean = |range: std::ops::Range<usize>| {
                 let count = range.len() as f64;
@@ -124,10 +131,9 @@ pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> 
             let settled =
                 |workload: usize| mean(workload * epochs + epochs / 2..(workload + 1) * epochs);
             summary.push(format!(
-                "{},{:.0},{},{:.2},{:.2},{:.2},{:.2},{:.2},{},{},{},{},{}",
+                "{},{:.0},{name},{:.2},{:.2},{:.2},{:.2},{:.2},{},{},{},{},{}",
                 options.servers,
                 immovable * 100.0,
-                allowed.name,
                 settled(0),
                 settled(1),
                 settled(2),
@@ -146,6 +152,58 @@ pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> 
     report.table(&format!("phases-{}-servers", options.servers), header, &summary)
 }
 
+/// Every movable request on whichever worker has room, to the last drop: what immovable load leaves each
+/// worker below one common level. No plan can be better than that, for it cuts neither cachelets nor keys.
+struct Level {
+    /// By worker: the share of movable requests on it and all before it.
+    shares: Vec<f64>,
+}
+
+impl Level {
+    fn new(immovable: &[f64], movable: f64) -> Level {
+        let filled = |level: f64| immovable.iter().map(|load| (level - load).max(0.0)).sum::<f64>();
+        let (mut low, mut high) = (0.0, movable + immovable.iter().copied().fold(0.0, f64::max));
+        for _ in 0..60 {
+            let middle = f64::midpoint(low, high);
+            if filled(middle) < movable { low = middle } else { high = middle }
+        }
+        let mut sum = 0.0;
+        let shares = immovable.iter().map(|load| {
+            sum += (high - load).max(0.0) / filled(high);
+            sum
+        });
+        Level { shares: shares.collect() }
+    }
+
+    fn pick(&self, bits: u64) -> u32 {
+        let unit = mix(bits) as f64 / u64::MAX as f64;
+        self.shares.partition_point(|share| *share < unit).min(self.shares.len() - 1) as u32
+    }
+}
+
+/// The bound's p90, from the immovable loads that the run without phases saw.
+fn level(
+    size: Size,
+    immovable: &[Vec<f64>],
+    workloads: &[Workload],
+    epochs: u64,
+    seed: u64,
+) -> History {
+    let mut cluster = Cluster::new(size, seed);
+    let mut history = History::default();
+    for (workload, loads) in workloads.iter().zip(immovable) {
+        let movable = size.load * size.all_workers() as f64 * (1.0 - size.immovable);
+        let level = Level::new(loads, movable);
+        for _ in 0..epochs {
+            cluster.epoch(workload, |_, bits| Some(level.pick(bits)), |_, _| {});
+            history.p90.push(cluster.fleet.delays.at(0.9));
+        }
+    }
+    history.refused = cluster.refused;
+    history.max_load = cluster.most_load();
+    history
+}
+
 #[derive(Default)]
 struct Fired {
     open: [u32; 3],
@@ -153,9 +211,12 @@ struct Fired {
     global_moves: u64,
 }
 
+#[derive(Default)]
 struct History {
     /// By epoch, in service times.
     p90: Vec<f64>,
+    /// By workload: what each worker served that cannot move, shadows' reads included.
+    immovable: Vec<Vec<f64>>,
     fired: Vec<Fired>,
     refused: u64,
     replicated: u64,
@@ -175,14 +236,7 @@ fn simulate(
     let mut replication = Replication::new(size);
     let mut machines = vec![PhaseMachine::default(); size.servers];
     let mut loans: Vec<Loans> = (0..size.servers).map(|_| Loans::default()).collect();
-    let mut history = History {
-        p90: Vec::new(),
-        fired: Vec::new(),
-        refused: 0,
-        replicated: 0,
-        restless: 0,
-        max_load: 0.0,
-    };
+    let mut history = History::default();
     let requests =
         size.load * SERVICES_PER_EPOCH * size.all_workers() as f64 * (1.0 - size.immovable);
     for workload in workloads {
@@ -211,18 +265,13 @@ fn simulate(
             );
             history.fired.push(fired);
         }
+        history.immovable.push(cluster.fixed_loads().to_vec());
         eprintln!("{} servers, {}: workload {} done", size.servers, allowed.name, workload.name);
     }
     history.refused = cluster.refused;
     history.replicated = replication.replicated;
     history.restless = cluster.restless;
-    let loads = cluster
-        .snapshot(Phase::Local, 0)
-        .workers
-        .iter()
-        .map(|worker| worker.load())
-        .collect::<Vec<_>>();
-    history.max_load = loads.iter().copied().fold(0.0, f64::max);
+    history.max_load = cluster.most_load();
     history
 }
 
