@@ -1,5 +1,6 @@
 //! How far quick plans are from proven ones, and what each costs, into
 //! `docs/results/deciders/planners*.csv`: `cargo run --release -p mbal-exact --example planners [CLUSTERS]`.
+//! CLUSTERS with uniform loads, 1,000 unless told, and a quarter as many of each harder recipe.
 
 #[path = "../../../pure/balance/tests/clusters/mod.rs"]
 mod clusters;
@@ -25,11 +26,11 @@ fn main() {
     ];
     let mut shakes = vec!["recipe,shakes,within_1pct,us_p50".to_owned()];
     let small = Recipe::SMALL;
-    for (name, recipe) in [
-        ("16x8 uniform", small),
-        ("16x8 uniform fixed 30%", Recipe { fixed_max: 0.3, ..small }),
-        ("16x8 skew 1", Recipe { skew: 1.0, ..small }),
-        ("16x8 skew 1 fixed 30%", Recipe { fixed_max: 0.3, skew: 1.0, ..small }),
+    for (name, count, recipe) in [
+        ("16x8 uniform", count, small),
+        ("16x8 uniform fixed 30%", count / 4, Recipe { fixed_max: 0.3, ..small }),
+        ("16x8 skew 1", count / 4, Recipe { skew: 1.0, ..small }),
+        ("16x8 skew 1 fixed 30%", count / 4, Recipe { fixed_max: 0.3, skew: 1.0, ..small }),
     ] {
         compare(name, count, recipe, &mut rows, &mut shakes);
     }

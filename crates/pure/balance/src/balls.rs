@@ -288,7 +288,7 @@ mod tests {
         let mut state = 7u64;
         let mut bin = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
-            ((state >> 32) * demand.bins as u64 >> 32) as usize
+            (((state >> 32) * demand.bins as u64) >> 32) as usize
         };
         let mut fullest: Vec<f64> = (0..400)
             .map(|_| {
