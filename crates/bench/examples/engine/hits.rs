@@ -100,6 +100,7 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     if args.granularity {
         return granularity(&traces, out);
     }
+    let mut page = Page::new(out, "hits", "Hit ratios on recorded traces");
     let mut cells = Vec::new();
     for trace in &traces {
         for percent in PERCENTS {
@@ -115,7 +116,6 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
             eprintln!("{} {percent}%: {}", trace.name, shown.join(", "));
         }
     }
-    let mut page = Page::new(out, "hits", "Hit ratios on recorded traces");
     page.say(
         "Percent of requests that hit. A cache holds so many percent of the trace's distinct keys, as equal items; \
          for MBal that is the memory that holds this many at its first eviction, with 1, 16 and 32 cachelets on one \

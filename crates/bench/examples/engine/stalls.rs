@@ -87,8 +87,8 @@ fn set(engine: &mut Engine, text: &str, value: &[u8], deadline: Seconds, now: Se
 }
 
 pub fn run(args: &Args, out: &Path) -> Result<(), String> {
-    let all = measure(args);
     let mut page = Page::new(out, "stalls", "The longest that one job keeps a worker");
+    let all = measure(args);
     page.say(&format!(
         "CPU time of the worker's thread, µs; {} MiB, one worker, {} cachelets, 10 B keys. A background step is one call \
          of `Store::background`, as long as the server lets it run before it looks at the clock again.",

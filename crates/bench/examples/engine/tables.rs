@@ -363,6 +363,7 @@ struct Measured {
 
 pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     const LOCKED: [System; 3] = [System::Mbal, System::TableLock, System::BucketLock];
+    let page = Page::new(out, "tables", "Gets and sets in process");
     let mut all = Vec::new();
     let mut series = |figure, system: System, bytes, keys, value_bytes, threads, works: &[Work]| {
         let table = Table::new(system, bytes, value_bytes, threads);
@@ -394,11 +395,10 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
             }
         }
     }
-    report(args, out, &all)
+    report(args, page, &all)
 }
 
-fn report(args: &Args, out: &Path, all: &[Measured]) -> Result<(), String> {
-    let mut page = Page::new(out, "tables", "Gets and sets in process");
+fn report(args: &Args, mut page: Page, all: &[Measured]) -> Result<(), String> {
     page.say(&format!(
         "Millions of operations per second, all threads together: median of {} rounds (least to greatest). 10 B keys, \
          uniform. Figure 5: {} million items of 20 B in {} GiB. Figures 6 and 8: {} MiB, fewer than the keys; three \
