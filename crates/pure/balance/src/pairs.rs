@@ -218,13 +218,27 @@ impl<'m> Pairs<'m> {
             sums.iter().zip(larger).for_each(|(sum, larger)| *larger = sum + load);
             filled *= 2;
         }
-        let (mut nearest, mut chosen) = (f64::INFINITY, 0);
-        for (split, &a_load) in sums[..filled].iter().enumerate() {
-            let distance = (low - a_load).max(a_load - high).max(0.0);
-            if distance < nearest {
-                (nearest, chosen) = (distance, split);
+        // Nothing is as far away as this, so that there are four at least.
+        sums[filled..]
+            .iter_mut()
+            .take(4usize.saturating_sub(filled))
+            .for_each(|sum| *sum = f64::MAX);
+        let distance = |a_load: f64| {
+            let (below, above) = (low - a_load, a_load - high);
+            let outside = if below > above { below } else { above };
+            if outside > 0.0 { outside } else { 0.0 }
+        };
+        // Four at a time, which do not wait for each other.
+        let mut nearest = [f64::INFINITY; 4];
+        for four in sums[..filled.max(4)].chunks_exact(4) {
+            for (nearest, &a_load) in nearest.iter_mut().zip(four) {
+                let distance = distance(a_load);
+                *nearest = if distance < *nearest { distance } else { *nearest };
             }
         }
+        let nearest = nearest.into_iter().fold(f64::INFINITY, f64::min);
+        let chosen = sums.iter().position(|a_load| distance(*a_load) == nearest);
+        let chosen = chosen.expect("the nearest is one of them");
         let a_load = sums[chosen];
         let cost = self.bin_cost(a, a_load) + self.bin_cost(b, both - a_load);
         if cost >= now - LOAD_EPSILON {

@@ -16,6 +16,10 @@ const BACKLOG_MAX: f64 = 200.0;
 /// A cachelet's move between servers costs both workers this many services.
 const MIGRATION_SERVICES: f64 = 20.0;
 
+/// Services of a move beside each request: the migrator's budget (DESIGN §9). Else a worker that gives
+/// away twenty cachelets at once would serve nobody for an epoch.
+const MIGRATION_PACE: f64 = 0.1;
+
 /// Share of the newest epoch in the loads that planners read: a count of 16 cachelets is noisy.
 const SMOOTHING: f64 = 0.3;
 
@@ -55,6 +59,8 @@ pub struct Cluster {
     pub fleet: Fleet,
     pub refused: u64,
     epoch: u64,
+    /// By worker: services of moves that are still to be done.
+    migrating: Vec<f64>,
     cachelet_arrivals: Vec<u32>,
     fixed_arrivals: Vec<u32>,
     cachelet_loads: Vec<f64>,
@@ -85,6 +91,7 @@ impl Cluster {
             size,
             first_owner: owner.clone(),
             last_moves: vec![(0, u32::MAX, 0.0); owner.len()],
+            migrating: vec![0.0; size.all_workers()],
             cachelet_arrivals: vec![0; owner.len()],
             cachelet_loads: vec![0.0; owner.len()],
             owner,
@@ -167,6 +174,11 @@ impl Cluster {
         }
         let service = (self.bits.next_bits() >> 32) as f64 / f64::from(u32::MAX) + 0.5;
         self.fleet.serve(worker, now, service);
+        let paced = self.migrating[worker].min(MIGRATION_PACE);
+        if paced > 0.0 {
+            self.migrating[worker] -= paced;
+            self.fleet.occupy(worker, now, paced);
+        }
     }
 
     /// The whole cluster, workers of a server side by side. O(cachelets).
@@ -245,9 +257,8 @@ impl Cluster {
         self.rest.note(step.cachelet, load, self.epoch);
         if step.from.server != step.to.server {
             self.rest_far.note(step.cachelet, load, self.epoch);
-            let now = self.epoch as f64 * SERVICES_PER_EPOCH;
-            self.fleet.occupy(from as usize, now, MIGRATION_SERVICES);
-            self.fleet.occupy(to as usize, now, MIGRATION_SERVICES);
+            self.migrating[from as usize] += MIGRATION_SERVICES;
+            self.migrating[to as usize] += MIGRATION_SERVICES;
         }
     }
 }

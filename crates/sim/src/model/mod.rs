@@ -25,7 +25,7 @@ figure when it is done, so Ctrl-C at any moment leaves nothing half done.
   mbal sim model netkv --speed                 28 million requests over 2,500 servers, timed
   mbal sim model netkv                         NetKV's Figures 5 and 12 to 17, some minutes
   mbal sim model phases                        the three phases on 20 servers, alone and together
-  mbal sim model phases --servers 1000 --epochs 60
+  mbal sim model phases --servers 1000 --epochs 24
   mbal sim model plots                         draws what the other experiments have left as CSV";
 
 /// Proves the deciders on traces and generated demand, in virtual time.
