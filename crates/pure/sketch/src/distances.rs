@@ -1,7 +1,7 @@
 use crate::curve::{Curve, Histogram};
 use crate::index::Index;
 use crate::mix;
-use crate::recency::{BYTES_MAX, Recency};
+use crate::recency::Recency;
 
 /// Sampled stack distances: the miss ratio of an LRU cache of every size, from one pass over the
 /// requests in bounded memory (papers/elmem §III.B; SHARDS, Waldspurger et al., FAST 2015).
@@ -12,14 +12,12 @@ use crate::recency::{BYTES_MAX, Recency};
 /// while they all fit, the curve is exact to its buckets (under 0.8% of a size).
 ///
 /// A request that is not sampled costs a hash and a compare. State: see
-/// [`state_bytes`](StackDistances::state_bytes), 0.95 MB for 16,384 samples.
+/// [`state_bytes`](StackDistances::state_bytes), 0.9 MB for 16,384 samples.
 #[derive(Clone, Debug)]
 pub struct StackDistances {
     samples_most: usize,
     /// Keys are sampled whose mixed hash is at most this.
     hash_most: u64,
-    /// How many keys a sampled one stands for: 1 / rate.
-    weight: f64,
     recency: Recency,
     index: Index,
     by_items: Histogram,
@@ -38,7 +36,6 @@ impl StackDistances {
         StackDistances {
             samples_most,
             hash_most: u64::MAX,
-            weight: 1.0,
             recency: Recency::new(samples_most),
             index: Index::new(samples_most),
             by_items: Histogram::default(),
@@ -52,17 +49,17 @@ impl StackDistances {
     pub fn with_rate(samples_most: usize, rate: f64) -> StackDistances {
         assert!(0.0 < rate && rate <= 1.0, "a sampling rate lies in (0, 1]: {rate}");
         let mut distances = StackDistances::new(samples_most);
-        distances.set_hash_most((rate * u64::MAX as f64) as u64);
+        distances.hash_most = (rate * u64::MAX as f64) as u64;
         distances
     }
 
-    /// Counts one request for an item of `bytes`, memory overhead included; 64 MiB at most count.
+    /// Counts one request for an item of `bytes`, memory overhead included.
     #[inline]
     pub fn observe(&mut self, hash: u64, bytes: u32) {
         self.requests += 1.0;
         let hash = mix(hash);
         if hash <= self.hash_most {
-            self.sample(hash, bytes.clamp(1, BYTES_MAX));
+            self.sample(hash, bytes.max(1));
         }
     }
 
@@ -109,15 +106,20 @@ impl StackDistances {
     }
 
     fn sample(&mut self, hash: u64, bytes: u32) {
+        if self.recency.is_full() {
+            self.compact();
+        }
+        let weight = 1.0 / self.rate();
         let recency = &self.recency;
-        match self.index.find(hash, |sample| recency.hash(sample) == hash) {
-            Some(sample) => {
-                let newer = self.recency.newer_than(sample);
-                let items = 1.0 + f64::from(newer.samples) * self.weight;
-                let bytes_newer = newer.bytes as f64 * self.weight + f64::from(bytes);
-                self.by_items.add(items as u64, self.weight);
-                self.by_bytes.add(bytes_newer as u64, self.weight);
-                self.recency.touch(sample, bytes);
+        match self.index.find_mut(hash, |at| recency.hash(at) == hash) {
+            Some(at) => {
+                let newer = self.recency.newer_than(*at);
+                let items = 1.0 + f64::from(newer.samples) * weight;
+                let bytes_newer = newer.bytes as f64 * weight + f64::from(bytes);
+                self.by_items.add(items as u64, weight);
+                self.by_bytes.add(bytes_newer as u64, weight);
+                self.recency.remove(*at);
+                *at = self.recency.append(hash, bytes);
             }
             None if self.recency.live() == self.samples_most => {
                 self.lower_rate();
@@ -126,39 +128,36 @@ impl StackDistances {
                 }
             }
             None => {
-                let sample = self.recency.add(hash, bytes);
-                self.index.insert(hash, sample);
-                self.by_items.add_miss(self.weight);
-                self.by_bytes.add_miss(self.weight);
+                let at = self.recency.append(hash, bytes);
+                self.index.insert(hash, at);
+                self.by_items.add_miss(weight);
+                self.by_bytes.add_miss(weight);
             }
         }
     }
 
     fn lower_rate(&mut self) {
         self.scratch.clear();
-        self.scratch.extend(self.recency.hashes());
+        self.scratch.extend(self.recency.live_hashes());
         let kept = self.scratch.len() - self.scratch.len() / DROPPED_SHARE;
         let (_, &mut most, _) = self.scratch.select_nth_unstable(kept - 1);
-        self.set_hash_most(most);
-        // From the last, so that whichever takes a forgotten one's number is one that stays.
-        for sample in (0..self.recency.live() as u32).rev() {
-            let hash = self.recency.hash(sample);
-            if hash <= most {
-                continue;
-            }
-            self.index.remove(hash, sample);
-            let last = self.recency.live() as u32 - 1;
-            let hash_of_last = self.recency.hash(last);
-            self.recency.forget(sample);
-            if sample != last {
-                let renamed = self.index.find_mut(hash_of_last, |other| other == last);
-                *renamed.expect("every sample is indexed") = sample;
-            }
-        }
+        self.hash_most = most;
+        self.compact();
     }
 
-    fn set_hash_most(&mut self, hash_most: u64) {
-        self.hash_most = hash_most;
-        self.weight = 1.0 / self.rate();
+    fn compact(&mut self) {
+        let index = &mut self.index;
+        let hash_most = self.hash_most;
+        self.recency.compact(
+            |hash| hash <= hash_most,
+            |hash, moved| match moved.to {
+                Some(to) => {
+                    *index
+                        .find_mut(hash, |at| at == moved.from)
+                        .expect("every sample is indexed") = to;
+                }
+                None => index.remove(hash, moved.from),
+            },
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! The three phases together: papers/mbal §4.2.2, Figures 12 and 13.
 
+use mbal_balance::model::LOAD_EPSILON;
 use mbal_balance::{
     Effort, Loans, Local, Model, PhaseMachine, Thresholds, Vitals, deviation, rebalance_server,
     relieve, search,
@@ -314,7 +315,12 @@ fn balance(
             true => rebalance_server(&part, thresholds, solve),
             false => Local::Even,
         };
-        let hot_alone = !allowed.two && most > thresholds.permissible;
+        // A plan that leaves a worker above its limit is the paper's NULL: (5) cannot be held here.
+        let no_local_plan = match &local {
+            Local::Beyond => true,
+            Local::Moves(plan) => plan.excess > LOAD_EPSILON,
+            Local::Even => !allowed.two && most > thresholds.permissible,
+        };
         let vitals = Vitals {
             hotspot: most > thresholds.permissible,
             hot_keys: range.clone().map(|worker| replication.hot_keys(worker)).max().unwrap_or(0),
@@ -324,7 +330,7 @@ fn balance(
             deviation: deviation(own),
             headroom: least < thresholds.permissible,
             overloaded_share: own.iter().filter(over).count() as f64 / own.len() as f64,
-            no_local_plan: local == Local::Beyond || hot_alone,
+            no_local_plan,
             loans: loans[server].len() as u32,
             above_cluster: most - average,
         };
