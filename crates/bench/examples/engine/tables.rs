@@ -3,6 +3,7 @@
 //! Every thread draws its own requests, as in the paper; for MBal from the keys that its worker owns. They
 //! are drawn before the clock starts, so that what is timed is hashing and the table. `batched` is groups
 //! of 16, buckets and items prefetched as the worker does it; `single` one request after the other.
+//! With `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` in the environment every table gets huge pages, as in the paper.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
