@@ -18,8 +18,8 @@ use crate::{Config, StartError};
 
 /// DESIGN §4: what a worker has alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
-/// Steps of background work between two looks at the clock: some microseconds.
-const BACKGROUND_STEPS: usize = 16;
+/// Steps of background work between two looks at the clock: a page each, some 100 µs at most.
+const BACKGROUND_STEPS: usize = 1;
 /// Descriptors beside the clients': standard streams, epolls, bells, listening sockets and some.
 const DESCRIPTORS_SPARE: u64 = 64;
 
@@ -215,13 +215,8 @@ fn work(
         }
         worker.handle(started.at(now_ns), event, actions);
     };
-    let background = |now_ns| {
-        let now = started.at(now_ns);
-        shared.store.enter(id);
-        let more = shared.store.background(id, now.second, BACKGROUND_STEPS);
-        shared.store.leave(id);
-        more
-    };
+    let background =
+        |now_ns| shared.store.background(id, started.at(now_ns).second, BACKGROUND_STEPS);
     event_loop.run(handle, background).expect("epoll fails only for want of kernel memory");
 }
 

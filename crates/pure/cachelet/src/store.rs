@@ -34,6 +34,9 @@ const PREFIX_BITS_MAX: u32 = 16;
 /// flows to the workers whose items live shortest.
 const TRADE_EVERY: u32 = 8;
 
+/// Pages that are cleaned in one go for a value that needs more.
+const PAGES_AT_ONCE: u32 = 4;
+
 /// Tries before a writer that finds no memory is told so. Each waits a moment for the other workers'
 /// batches, all of them for some 20 ms: longer than a worker is kept from its core.
 const RESERVE_TRIES: u32 = 200_000;
@@ -292,11 +295,35 @@ impl Store {
     #[inline]
     pub fn reserve(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) {
         let owner = self.cachelets[self.cachelet_of(hash)].owner();
-        // Two for the open page and the index; a page's end may be lost with every piece.
-        let pages = (bytes + bytes / INLINE_PER_PAGE) / self.page_bytes + 2;
-        if self.pool.available(owner) as usize <= pages {
-            self.make_room(worker, owner, pages as u32, now);
+        let pages = self.pages_for(bytes);
+        if self.pool.available(owner) <= pages {
+            self.make_room(worker, owner, pages, now);
         }
+    }
+
+    /// Does a part of what [`Store::reserve`] would have to do for a long value, no more than
+    /// [`PAGES_AT_ONCE`] of cleaning; false if there is more to be done. So a value of many pages does
+    /// not keep a worker from its other connections.
+    pub fn reserve_part(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) -> bool {
+        let owner = self.cachelets[self.cachelet_of(hash)].owner();
+        let pages = self.pages_for(bytes);
+        if self.pool.available(owner) > pages || pages <= PAGES_AT_ONCE || !self.options.evict {
+            return true;
+        }
+        self.leave(worker);
+        for _ in 0..PAGES_AT_ONCE {
+            if self.pool.available(owner) + self.pool.reap(owner, &self.epochs) > pages {
+                break;
+            }
+            self.clean_one(owner, now);
+        }
+        self.enter(worker);
+        self.pool.available(owner) > pages
+    }
+
+    /// Two for the open page and the index; a page's end may be lost with every piece.
+    fn pages_for(&self, bytes: usize) -> u32 {
+        ((bytes + bytes / INLINE_PER_PAGE) / self.page_bytes + 2) as u32
     }
 
     #[cold]

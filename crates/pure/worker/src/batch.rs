@@ -13,6 +13,12 @@ use crate::{Action, ConnId};
 /// Requests whose cache misses overlap.
 pub(crate) const GROUP: usize = 16;
 
+/// Storing more than this may take more cleaning than one turn should last.
+const LONG_VALUE_BYTES: usize = 32 << 10;
+
+/// Then room is made at once, however long that takes: others may have taken what was made free.
+const TURNS_FOR_ROOM_MAX: u32 = 100;
+
 /// One connection's turn to be executed.
 pub(crate) struct Batch<'w> {
     pub conn: ConnId,
@@ -175,6 +181,9 @@ impl Batch<'_> {
     ) -> Option<Ran> {
         let before = self.turn.out.len();
         let then = match self.elsewhere(session, job, key.as_ref()) {
+            None if self.waits_for_room(session, job, key.as_ref()) => {
+                return Some(ended(*at, Ended::Stalled));
+            }
             None => self.turn.execute(&job.request, key),
             Some(then) => then,
         };
@@ -197,6 +206,24 @@ impl Batch<'_> {
             Then::Close(shutdown) => Some(ended(*at, Ended::Closed(shutdown))),
             _ => self.bound(session, *at < input_bytes).map(|bound| ended(*at, bound)),
         }
+    }
+
+    /// A long value's room is made bit by bit, so that other connections have their turns between.
+    fn waits_for_room(
+        &mut self,
+        session: &mut Session,
+        job: &Job<'_>,
+        key: Option<&Key<'_>>,
+    ) -> bool {
+        let (Some(key), true) = (key, job.bytes.len() > LONG_VALUE_BYTES) else { return false };
+        let stores = matches!(job.request, Request::Store(_) | Request::MetaSet(..));
+        let store = &self.turn.server.store;
+        let (worker, second) = (self.turn.here.worker, self.turn.now.second);
+        let waits = stores
+            && session.turns_for_room < TURNS_FOR_ROOM_MAX
+            && !store.reserve_part(worker, key.hash(), job.bytes.len(), second);
+        session.turns_for_room = if waits { session.turns_for_room + 1 } else { 0 };
+        waits
     }
 
     /// The bound that has been reached, if any.

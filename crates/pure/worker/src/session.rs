@@ -33,6 +33,8 @@ pub(crate) struct Session {
     ///
     /// [`Gather`]: crate::slots::Gather
     pub get_continues: bool,
+    /// Turns that the next request has waited while room was made for its value.
+    pub turns_for_room: u32,
     /// Tells the session from others of the same connection name.
     pub serial: u64,
 }

@@ -13,8 +13,8 @@ use crate::slots::NO_ROUTE;
 use crate::turn::Turn;
 use crate::{Action, Actions, ConnId, Event, Now};
 
-/// Steps of background work in a [`Event::Tick`].
-const BACKGROUND_STEPS: usize = 64;
+/// Steps of background work in a [`Event::Tick`], a page each.
+const BACKGROUND_STEPS: usize = 4;
 
 /// One worker: its sessions, and its share of the server.
 pub struct Worker {
@@ -51,6 +51,7 @@ impl Worker {
 
     /// Takes one event; appends to `actions` what is to be done about it.
     pub fn handle(&mut self, now: Now, event: Event<'_>, actions: &mut Actions) {
+        let ticks = matches!(event, Event::Tick);
         self.server.store.enter(self.here.worker);
         match event {
             Event::Opened { conn } => self.open(conn),
@@ -86,11 +87,12 @@ impl Worker {
             Event::Asked { server, ticket, request } => {
                 self.asked(now, server, ticket, request, actions);
             }
-            Event::Tick => {
-                self.server.store.background(self.here.worker, now.second, BACKGROUND_STEPS);
-            }
+            Event::Tick => {}
         }
         self.server.store.leave(self.here.worker);
+        if ticks {
+            self.server.store.background(self.here.worker, now.second, BACKGROUND_STEPS);
+        }
     }
 
     fn open(&mut self, conn: ConnId) {
