@@ -34,7 +34,7 @@ pub struct OwnPorts {
 impl OwnPorts {
     /// The worker that serves a key as long as nothing has been moved: each has an equal run of hashes.
     pub fn worker_of(&self, hash: u64) -> u16 {
-        ((hash >> 48) * u64::from(self.workers) >> 16) as u16
+        (((hash >> 48) * u64::from(self.workers)) >> 16) as u16
     }
 }
 

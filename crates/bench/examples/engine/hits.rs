@@ -40,6 +40,9 @@ pub struct Args {
     /// Folder of the traces
     #[arg(long, default_value = "../shared/data/traces")]
     data: PathBuf,
+    /// Only traces whose file has this in its name: a quick look
+    #[arg(long)]
+    only: Option<String>,
     /// The engine alone, in memories of 1.5 to 96 MiB: what the size of its pages does
     #[arg(long)]
     granularity: bool,
@@ -95,8 +98,9 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
         eprintln!("SKIPPED: no traces in {}", args.data.display());
         return Ok(());
     }
-    let traces: Vec<Requests> =
-        FILES.iter().map(|file| Requests::read(&args.data.join(file))).collect::<Result<_, _>>()?;
+    let wanted = |file: &&&str| args.only.as_ref().is_none_or(|part| file.contains(part));
+    let read = |file: &&str| Requests::read(&args.data.join(file));
+    let traces: Vec<Requests> = FILES.iter().filter(wanted).map(read).collect::<Result<_, _>>()?;
     if args.granularity {
         return granularity(&traces, out);
     }

@@ -6,6 +6,10 @@
 //!   |  16 bit |  count  | 32 bit, in granules                           |
 //! ```
 //!
+//! An item that was evicted before anybody read it leaves its tag behind, and a stamp instead of an
+//! offset, until the slot is used again: a ghost, which tells that its key has come back. So the free
+//! part of the index remembers whom it was wrong to evict, for no memory of its own.
+//!
 //! The count beside the version says how many items of this home bucket had to be put into one of
 //! the next buckets of the block; while it is 0 a lookup ends here.
 
@@ -26,6 +30,19 @@ pub struct Bucket {
     tags: [AtomicU32; SLOTS / 2],
     pub version: Version,
     slots: [AtomicU32; SLOTS],
+}
+
+/// Says that a slot holds the stamp of a ghost in its other bits. Offsets stay below it.
+const GHOST: u32 = 1 << 31;
+
+/// Neither free nor a ghost.
+#[inline(always)]
+fn is_item(word: u32) -> bool {
+    word as i32 > 0
+}
+
+fn age(ghost: u32, stamp: u32) -> u32 {
+    stamp.wrapping_sub(ghost) & !GHOST
 }
 
 pub type Block = [Bucket; BLOCK_BUCKETS];
@@ -76,7 +93,7 @@ impl Bucket {
             while lanes != 0 {
                 let slot = 4 * i + lanes.trailing_zeros() as usize / 16;
                 let offset = self.slots[slot].load(Acquire);
-                if offset != 0 && wanted(offset) {
+                if is_item(offset) && wanted(offset) {
                     return Some((slot, offset));
                 }
                 lanes &= lanes - 1;
@@ -85,14 +102,51 @@ impl Bucket {
         None
     }
 
+    /// A free slot: one without a ghost, else the one whose ghost is the oldest at `stamp`.
     #[inline]
-    pub fn free_slot(&self) -> Option<usize> {
-        self.slots.iter().position(|slot| slot.load(Relaxed) == 0)
+    pub fn free_slot(&self, stamp: u32) -> Option<usize> {
+        let mut oldest = None;
+        for (slot, word) in self.slots.iter().enumerate() {
+            let word = word.load(Relaxed);
+            if word == 0 {
+                return Some(slot);
+            }
+            if word & GHOST != 0 {
+                oldest = oldest.max(Some((age(word, stamp), slot)));
+            }
+        }
+        oldest.map(|(_, slot)| slot)
     }
 
+    /// Ghosts made at stamps from that of this tag's youngest ghost to `stamp`, and its slot.
+    #[inline]
+    pub fn ghost(&self, tag: u16, stamp: u32) -> Option<(u32, usize)> {
+        let mut youngest = None;
+        for (i, mut lanes) in self.matches(tag).into_iter().enumerate() {
+            while lanes != 0 {
+                let slot = 4 * i + lanes.trailing_zeros() as usize / 16;
+                let word = self.slots[slot].load(Relaxed);
+                if word & GHOST != 0 {
+                    let this = (age(word, stamp), slot);
+                    youngest = Some(youngest.map_or(this, |other| this.min(other)));
+                }
+                lanes &= lanes - 1;
+            }
+        }
+        youngest
+    }
+
+    /// Leaves a ghost in a slot that has just been emptied.
+    #[inline]
+    pub fn haunt(&self, slot: usize, stamp: u32) {
+        self.slots[slot].store(GHOST | stamp & !GHOST, Relaxed);
+    }
+
+    /// 0 where no item is.
     #[inline(always)]
     pub fn offset(&self, slot: usize) -> Offset {
-        self.slots[slot].load(Relaxed)
+        let word = self.slots[slot].load(Relaxed);
+        if word & GHOST == 0 { word } else { 0 }
     }
 
     /// Under the writer lock, between two bumps of the version of the item's home bucket.
@@ -135,8 +189,25 @@ mod tests {
             assert_eq!(bucket.find(tag, |_| true), Some((slot, slot as u32 + 1)));
             assert_eq!(bucket.find(tag ^ 0x4000, |_| true), None);
         }
-        assert_eq!(bucket.free_slot(), None);
+        assert_eq!(bucket.free_slot(3), None);
         bucket.set(7, 0, 0);
-        assert_eq!((bucket.free_slot(), bucket.find(0, |_| true)), (Some(7), None));
+        assert_eq!((bucket.free_slot(3), bucket.find(0, |_| true)), (Some(7), None));
+    }
+
+    #[test]
+    fn a_ghost_is_found_until_its_slot_is_used_and_the_oldest_goes_first() {
+        // SAFETY: all words of a bucket may be zero.
+        let bucket: Bucket = unsafe { std::mem::zeroed() };
+        (0..SLOTS).for_each(|slot| bucket.set(slot, slot as u16, 40));
+        assert_eq!(bucket.ghost(4, 0), None);
+        for (slot, stamp) in [(4, 30), (7, 20), (8, 25)] {
+            bucket.set(slot, slot as u16, 0);
+            bucket.haunt(slot, stamp);
+        }
+        assert_eq!((bucket.ghost(4, 33), bucket.offset(4)), (Some((3, 4)), 0));
+        assert_eq!(bucket.find(4, |_| true), None);
+        assert_eq!(bucket.free_slot(33), Some(7));
+        bucket.set(7, 10, 50);
+        assert_eq!((bucket.ghost(7, 33), bucket.free_slot(33)), (None, Some(8)));
     }
 }

@@ -8,7 +8,7 @@ use crate::index::{BlockId, Dir, Place};
 use crate::item::{Access, CHUNK_HEADER_BYTES, Item, Layout, bits};
 use crate::log::{LOGS, Log, temper_of};
 use crate::memory::Offset;
-use crate::policy::Temper;
+use crate::policy::{Temper, temper_of_written};
 use crate::pool::PageId;
 use crate::shim::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::store::Store;
@@ -41,6 +41,8 @@ pub struct Inner {
     /// Writes so far: the low 48 bits of the next cas, less one.
     pub counter: u64,
     pub logs: [Log; LOGS],
+    /// Ghosts left in the index so far.
+    pub ghosts: u32,
     pub index_pages: Vec<PageId>,
     pub free_blocks: Vec<BlockId>,
     pub block_limbo: VecDeque<(u64, BlockId)>,
@@ -223,7 +225,8 @@ impl<'a> Locked<'a> {
         }
         let frequency =
             old.map_or(0, |place| Access(self.item(place.offset).access()).frequency() + 1);
-        let log = self.log_for(Temper::New, draft.deadline);
+        let returns = old.is_none() && self.is_ghost(key.hash());
+        let log = self.log_for(temper_of_written(returns), draft.deadline);
         let offset = self.write_new(key, &new, frequency, log)?;
         self.publish(key.hash(), old, offset)?;
         Ok(self.cas_value(cas))
@@ -390,13 +393,17 @@ impl<'a> Locked<'a> {
         self.inner.stats.items -= 1;
     }
 
-    /// Evicts the item at `offset`, whose key has `hash`.
+    /// Evicts the item at `offset`, whose key has `hash`; one from a new log is remembered.
     pub(crate) fn evict(&mut self, hash: u64, offset: Offset) {
         let place = self.place_at(hash, offset).expect("a live record has its place");
         let unread = !Access(self.item(offset).access()).fetched();
         self.inner.stats.evictions += 1;
         self.inner.stats.evicted_unfetched += u64::from(unread);
+        let temper = temper_of(self.page(self.page_of(offset)).log.load(Relaxed) as usize);
         self.unlink(hash, place);
+        if temper == Temper::New {
+            self.haunt(hash, place);
+        }
     }
 
     /// Changes the deadline, not the cas. May fail where a field has to be added to a full cache.

@@ -112,15 +112,15 @@ pub fn occupied(block: &Block) -> impl Iterator<Item = (usize, usize)> + '_ {
 
 /// Puts an item into a block that nobody can see; false if its window is full.
 fn place_unseen(block: &Block, hash: u64, offset: Offset) -> bool {
-    let Some((bucket, slot)) = free_place(block, home_of(hash)) else { return false };
+    let Some((bucket, slot)) = free_place(block, home_of(hash), 0) else { return false };
     set_slot(block, hash, bucket, slot, offset);
     true
 }
 
-fn free_place(block: &Block, home: usize) -> Option<(usize, usize)> {
+fn free_place(block: &Block, home: usize, stamp: u32) -> Option<(usize, usize)> {
     (0..WINDOW).find_map(|step| {
         let bucket = (home + step) % BLOCK_BUCKETS;
-        Some((bucket, block[bucket].free_slot()?))
+        Some((bucket, block[bucket].free_slot(stamp)?))
     })
 }
 
@@ -174,6 +174,23 @@ impl Locked<'_> {
         block[home_of(hash)].version.write(change)
     }
 
+    /// Has the key of `hash` been evicted lately, unread: within as many such evictions as there are
+    /// items?
+    pub(crate) fn is_ghost(&self, hash: u64) -> bool {
+        let Some(block) = self.block_of(hash) else { return false };
+        let ghost = block[home_of(hash)].ghost(tag_of(hash), self.inner.ghosts);
+        ghost.is_some_and(|(age, _)| u64::from(age) <= self.inner.stats.items)
+    }
+
+    /// Leaves a ghost in a place that has just been emptied; only a home bucket is asked for it.
+    pub(crate) fn haunt(&mut self, hash: u64, place: Place) {
+        if usize::from(place.bucket) == home_of(hash) {
+            self.inner.ghosts = self.inner.ghosts.wrapping_add(1);
+            let block = self.block_of(hash).expect("the place lies in it");
+            block[home_of(hash)].haunt(usize::from(place.slot), self.inner.ghosts);
+        }
+    }
+
     /// Points an existing place to another record of the same key, or to none (0).
     pub(crate) fn repoint(&mut self, hash: u64, place: Place, offset: Offset) {
         let block = self.block_of(hash).expect("the place lies in it");
@@ -193,8 +210,11 @@ impl Locked<'_> {
                 dir.run(index).for_each(|entry| dir.entries[entry].store(id, Release));
             }
             let block = self.block_of(hash).expect("made above");
-            if let Some((bucket, slot)) = free_place(block, home_of(hash)) {
-                let home = &block[home_of(hash)];
+            let home = &block[home_of(hash)];
+            let stamp = self.inner.ghosts;
+            let ghost = home.ghost(tag_of(hash), stamp).map(|(_, slot)| (home_of(hash), slot));
+            if let Some((bucket, slot)) = ghost.or_else(|| free_place(block, home_of(hash), stamp))
+            {
                 home.version.write(|| set_slot(block, hash, bucket, slot, offset));
                 return Ok(());
             }

@@ -12,8 +12,9 @@ const ALIGNMENT: usize = 4096;
 /// Smallest granule: items begin at multiples of 4 bytes, which their header's words need.
 const GRANULE_SHIFT_MIN: u32 = 2;
 
-/// A range of memory, addressed by 32-bit offsets in granules of 4 bytes (up to 16 GiB), 8 (up to
-/// 32 GiB) and so on: the offset stays small, so that ten fit into a bucket beside their tags.
+/// A range of memory, addressed by 32-bit offsets in granules of 4 bytes (up to 8 GiB), 8 (up to
+/// 16 GiB) and so on: the offset stays small, so that ten fit into a bucket beside their tags. The
+/// highest bit is never set: the index has a use for it.
 pub struct Memory {
     base: NonNull<u8>,
     bytes: usize,
@@ -97,7 +98,7 @@ impl Drop for Memory {
 
 fn granule_shift(bytes: usize) -> u32 {
     let mut shift = GRANULE_SHIFT_MIN;
-    while bytes >> shift > u32::MAX as usize {
+    while bytes >> shift > i32::MAX as usize {
         shift += 1;
     }
     shift
@@ -122,6 +123,6 @@ mod tests {
 
     #[test]
     fn granules_grow_with_the_memory() {
-        assert_eq!([1 << 20, (16 << 30) - 4, 17 << 30, 33 << 30].map(granule_shift), [2, 2, 3, 4]);
+        assert_eq!([1 << 20, (8 << 30) - 4, 9 << 30, 17 << 30].map(granule_shift), [2, 2, 3, 4]);
     }
 }

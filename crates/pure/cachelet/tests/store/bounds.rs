@@ -202,7 +202,8 @@ fn what_has_expired_goes_before_what_lives_wherever_it_lies() {
         let evictions = || store.stats().evictions;
         // Popular items with a deadline fill the memory twice over: most pass into main logs.
         for n in 0..160_000 {
-            put(&store, &format!("short{n}"), &value, 100 + n % 20, 1).expect("eviction makes room");
+            put(&store, &format!("short{n}"), &value, 100 + n % 20, 1)
+                .expect("eviction makes room");
             for _ in 0..2 {
                 get(&store, &format!("short{n}"), 1);
             }
