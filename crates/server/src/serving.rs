@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mbal_cachelet::{Options, Store};
+use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
 use mbal_reactor::process::{self, Signals};
 use mbal_reactor::{Clock, Ended, EventLoop, Listener, Mailbox, Tally};
@@ -92,10 +92,11 @@ impl Server {
     pub fn run(self) -> Result<Ended, StartError> {
         let started = Started::now();
         let workers = self.config.workers;
-        let shared = Arc::new(mbal_worker::Server::new(
-            self.settings(),
-            Store::new(self.store_options(&started)),
-        ));
+        let options = self.store_options(&started);
+        let memory = Memory::heap(options.memory_bytes);
+        process::prefer_huge_pages(memory.range());
+        let store = Store::with_memory(options, memory);
+        let shared = Arc::new(mbal_worker::Server::new(self.settings(), store));
         shared.gauges.pid.store(std::process::id().into(), Relaxed);
         shared.gauges.pointer_bits.store(usize::BITS.into(), Relaxed);
         let tally =

@@ -1,13 +1,14 @@
 //! The bytes that items and indexes live in: one range for the life of the server.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// A place in the memory, in granules; 0 is nowhere.
 pub type Offset = u32;
 
-/// Blocks of the index and the kernel's pages begin at multiples of this.
-const ALIGNMENT: usize = 4096;
+/// The kernel's huge pages begin at multiples of this, and so blocks of the index and our pages do.
+const ALIGNMENT: usize = 2 << 20;
 
 /// Smallest granule: items begin at multiples of 4 bytes, which their header's words need.
 const GRANULE_SHIFT_MIN: u32 = 2;
@@ -19,8 +20,9 @@ pub struct Memory {
     base: NonNull<u8>,
     bytes: usize,
     shift: u32,
-    /// What came from the allocator, if it did.
-    owned: Option<(NonNull<u8>, Layout)>,
+    /// What came from the allocator.
+    whole: NonNull<u8>,
+    layout: Layout,
 }
 
 // SAFETY: who may touch which bytes when is the business of `sync`; the range itself never moves.
@@ -41,16 +43,13 @@ impl Memory {
         let ahead = whole.as_ptr().align_offset(ALIGNMENT);
         // SAFETY: the layout has ALIGNMENT bytes more than are needed behind it.
         let base = unsafe { whole.add(ahead) };
-        Memory { base, bytes, shift: granule_shift(bytes), owned: Some((whole, layout)) }
+        Memory { base, bytes, shift: granule_shift(bytes), whole, layout }
     }
 
-    /// A range that the caller mapped.
-    ///
-    /// # Safety
-    /// `base..base + bytes` is readable and writable, aligned to 4096, used by nobody else, and stays
-    /// mapped for as long as the process lives.
-    pub unsafe fn mapped(base: NonNull<u8>, bytes: usize) -> Memory {
-        Memory { base, bytes, shift: granule_shift(bytes), owned: None }
+    /// Where it lies, for those who have advice for the kernel.
+    pub fn range(&self) -> Range<*const u8> {
+        let start = self.base.as_ptr().cast_const();
+        start..start.wrapping_add(self.bytes)
     }
 
     pub fn bytes(&self) -> usize {
@@ -89,10 +88,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Some((whole, layout)) = self.owned {
-            // SAFETY: allocated with this very layout.
-            unsafe { dealloc(whole.as_ptr(), layout) }
-        }
+        // SAFETY: allocated with this very layout.
+        unsafe { dealloc(self.whole.as_ptr(), self.layout) }
     }
 }
 
