@@ -1,7 +1,7 @@
 //! What happens at each bound.
 
 use mbal_wire::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
-use mbal_worker::{Action, Event, OUTPUT_BYTES_MAX, Settings};
+use mbal_worker::{Action, ConnId, Event, OUTPUT_BYTES_MAX, Settings};
 
 use crate::rig::{CONN, Rig};
 
@@ -94,6 +94,32 @@ fn other_connections_get_their_turn_after_so_many_requests() {
     assert_eq!(rig.handle(Event::Drained { conn: CONN }).bytes, b"MN\r\n".repeat(3));
     let last = rig.handle(Event::Drained { conn: CONN });
     assert_eq!((&last.bytes[..], last.list.len()), (&b"MN\r\n"[..], 1));
+}
+
+#[test]
+fn room_for_a_long_value_is_made_in_turns_between_which_others_are_served() {
+    let mut rig = Rig::with(Settings { memory_bytes: 16 << 20, ..Settings::default() });
+    for n in 0..800 {
+        let sets = (0..500)
+            .map(|at| format!("set small{n}.{at} 0 0 30 noreply\r\n{}\r\n", "s".repeat(30)));
+        assert_eq!(rig.send(sets.collect::<String>().as_bytes()), b"");
+    }
+    rig.check("set small0.0 0 0 1\r\nv\r\n", "STORED\r\n");
+    let other = ConnId(1);
+    rig.open(other);
+    let set = format!("set long 0 0 1000000\r\n{}\r\nmn\r\n", "v".repeat(1_000_000));
+    let mut actions = rig.handle(Event::Received { conn: CONN, bytes: set.as_bytes() });
+    let mut turns = 0;
+    while actions.bytes.is_empty() {
+        assert_eq!(actions.list, [Action::Stall { conn: CONN }]);
+        turns += 1;
+        let bytes = b"get small0.0\r\n";
+        let between = rig.handle(Event::Received { conn: other, bytes });
+        assert_eq!(between.bytes, b"VALUE small0.0 0 1\r\nv\r\nEND\r\n");
+        actions = rig.handle(Event::Drained { conn: CONN });
+    }
+    assert!((2..50).contains(&turns), "{turns} turns");
+    assert_eq!(actions.bytes, b"STORED\r\nMN\r\n");
 }
 
 #[test]
