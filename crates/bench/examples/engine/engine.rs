@@ -3,8 +3,8 @@
 use mbal_cachelet::{Draft, Full, Options, Store};
 use mbal_model::{Key, Seconds, WorkerId};
 
-/// Steps of background work after a batch, as the server asks for.
-const BACKGROUND_STEPS: usize = 16;
+/// Steps of background work between two looks at the clock, as the server asks for.
+const BACKGROUND_STEPS: usize = 1;
 
 /// One of the store's workers.
 pub struct Engine<'s> {
@@ -31,9 +31,7 @@ impl<'s> Engine<'s> {
 
     /// What a worker does between two batches.
     pub fn rest(&self, now: Seconds) {
-        self.store.enter(self.worker);
         self.store.background(self.worker, now, BACKGROUND_STEPS);
-        self.store.leave(self.worker);
     }
 
     /// Reads and copies the value; whether there is one.

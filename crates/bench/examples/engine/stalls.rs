@@ -184,10 +184,20 @@ fn measure(args: &Args) -> Vec<Times> {
         inline.time(|| set(&mut engine, &text_of(3 * items + number), &small, 0, 3));
     }
 
+    // Between its turns a worker serves others.
+    let mut turns = Times::new("turn of making room for 1 MiB");
     let mut long_sets = Times::new("set of 1 MiB");
     let mut long_gets = Times::new("get of 1 MiB");
     for number in 0..2 * args.memory_mib as u64 {
         let text = format!("long{number}");
+        let key = Key::new(text.as_bytes()).expect("a short key");
+        let mut ready = false;
+        while !ready {
+            store.enter(engine.worker);
+            let part = || store.reserve_part(engine.worker, key.hash(), item_max.len(), 4);
+            ready = turns.time(part);
+            store.leave(engine.worker);
+        }
         long_sets.time(|| set(&mut engine, &text, &item_max, 0, 4));
         long_gets.time(|| engine.get(&Key::new(text.as_bytes()).expect("a short key"), 4));
         engine.rest(4);
@@ -216,5 +226,5 @@ fn measure(args: &Args) -> Vec<Times> {
         flush.time(|| store.flush(0, 106));
         store.leave(engine.worker);
     }
-    vec![growth, rest, gets, sets, cleaning, inline, long_sets, long_gets, expiry, flush]
+    vec![growth, rest, gets, sets, cleaning, inline, turns, long_sets, long_gets, expiry, flush]
 }

@@ -357,8 +357,7 @@ impl Locked<'_> {
         self.retire_dir(old);
         self.inner.free_blocks.clear();
         self.inner.block_limbo.clear();
-        for page in std::mem::take(&mut self.inner.index_pages) {
-            self.store.pool.release(self.pool, page, &self.store.epochs);
-        }
+        let pages = std::mem::take(&mut self.inner.index_pages).into_iter();
+        self.store.pool.release_all(self.pool, pages, &self.store.epochs);
     }
 }

@@ -291,7 +291,8 @@ impl<'a> Locked<'a> {
                 .filter(|&(order, id)| self.page(id).sealed.load(Relaxed) == order);
             let pages: Vec<PageId> = sealed.map(|(_, id)| id).chain(open).collect();
             self.count_pages(log, -(pages.len() as i32));
-            pages.into_iter().for_each(|id| self.release_page(id));
+            let pages = pages.into_iter().inspect(|&id| self.page(id).sealed.store(0, Relaxed));
+            self.store.pool.release_all(self.pool, pages, &self.store.epochs);
         }
         self.inner.dead_bytes = 0;
         self.publish_oldest();

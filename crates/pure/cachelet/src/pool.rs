@@ -130,6 +130,13 @@ impl Pool {
         self.workers[worker].local.lock().limbo.push_back((stamp, page));
     }
 
+    /// [`Pool::release`] for many.
+    pub fn release_all(&self, worker: usize, pages: impl Iterator<Item = PageId>, epochs: &Epochs) {
+        let stamp = epochs.stamp();
+        let mut local = self.workers[worker].local.lock();
+        local.limbo.extend(pages.map(|page| (stamp, page)));
+    }
+
     /// Makes pages free whose stamp has been passed, and evens out between worker and global pool.
     /// The number of those that still wait.
     pub fn reap(&self, worker: usize, epochs: &Epochs) -> u32 {

@@ -34,8 +34,8 @@ const PREFIX_BITS_MAX: u32 = 16;
 /// flows to the workers whose items live shortest.
 const TRADE_EVERY: u32 = 8;
 
-/// Pages that are cleaned in one go for a value that needs more.
-const PAGES_AT_ONCE: u32 = 4;
+/// What is cleaned in one go for a value that needs more: thousands of small items.
+const CLEANED_BYTES_AT_ONCE: usize = 64 << 10;
 
 /// Tries before a writer that finds no memory is told so. Each waits a moment for the other workers'
 /// batches, all of them for some 20 ms: longer than a worker is kept from its core.
@@ -302,16 +302,17 @@ impl Store {
     }
 
     /// Does a part of what [`Store::reserve`] would have to do for a long value, no more than
-    /// [`PAGES_AT_ONCE`] of cleaning; false if there is more to be done. So a value of many pages does
-    /// not keep a worker from its other connections.
+    /// [`CLEANED_BYTES_AT_ONCE`] of cleaning; false if there is more to be done. So a value of many pages
+    /// does not keep a worker from its other connections.
     pub fn reserve_part(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) -> bool {
         let owner = self.cachelets[self.cachelet_of(hash)].owner();
         let pages = self.pages_for(bytes);
-        if self.pool.available(owner) > pages || pages <= PAGES_AT_ONCE || !self.options.evict {
+        let at_once = (CLEANED_BYTES_AT_ONCE / self.page_bytes) as u32;
+        if self.pool.available(owner) > pages || pages <= at_once || !self.options.evict {
             return true;
         }
         self.leave(worker);
-        for _ in 0..PAGES_AT_ONCE {
+        for _ in 0..at_once {
             if self.pool.available(owner) + self.pool.reap(owner, &self.epochs) > pages {
                 break;
             }
@@ -336,7 +337,7 @@ impl Store {
             if self.pool.available(owner) > pages {
                 break;
             }
-            if waiting < pages + self.reserve_pages() {
+            if waiting <= pages {
                 if !self.clean_one(owner, now) && waiting == 0 {
                     // All that could be cleaned is another worker's at this moment, or there is nothing.
                     self.pool.collect(owner, 0, &self.epochs);
