@@ -330,6 +330,8 @@ impl Store {
     #[cold]
     fn make_room(&self, worker: WorkerId, owner: usize, pages: u32, now: Seconds) {
         let (mut spins, mut fruitless) = (0, 0);
+        // Another worker may take of what is made free for a long value, before that is stored.
+        let ahead = if pages > self.pages_for(0) { self.reserve_pages() } else { 1 };
         self.leave(worker);
         self.pool.collect(owner, self.reserve_pages(), &self.epochs);
         for _ in 0..RESERVE_TRIES {
@@ -337,7 +339,7 @@ impl Store {
             if self.pool.available(owner) > pages {
                 break;
             }
-            if waiting <= pages {
+            if waiting < pages + ahead {
                 if !self.clean_one(owner, now) && waiting == 0 {
                     // All that could be cleaned is another worker's at this moment, or there is nothing.
                     self.pool.collect(owner, 0, &self.epochs);
