@@ -64,12 +64,13 @@ impl PurePeer {
     fn handle(&mut self, worker: usize, event: Event<'_>) {
         self.actions.clear();
         self.workers[worker].handle(self.now, event, &mut self.actions);
-        let actions = std::mem::take(&mut self.actions);
-        for action in &actions.list {
+        let mut actions = std::mem::take(&mut self.actions);
+        let mut leaving = Vec::new();
+        for action in actions.list.drain(..) {
             match action {
                 Action::Send { conn, bytes } => {
                     let client = &mut self.clients[conn.0 as usize];
-                    client.arrived.extend_from_slice(&actions.bytes[bytes.clone()]);
+                    client.arrived.extend_from_slice(&actions.bytes[bytes]);
                 }
                 Action::Stall { conn } => self.clients[conn.0 as usize].is_stalled = true,
                 Action::Close { conn } => {
@@ -77,6 +78,8 @@ impl PurePeer {
                 }
                 // The server ends, and every connection with it.
                 Action::Shutdown { .. } => (0..self.clients.len()).for_each(|conn| self.end(conn)),
+                Action::HandOver { conn, to, session } => leaving.push((conn, to, session)),
+                Action::Report(_) => {}
                 Action::Pause { .. }
                 | Action::Resume { .. }
                 | Action::Forward { .. }
@@ -84,6 +87,11 @@ impl PurePeer {
             }
         }
         self.actions = actions;
+        for (conn, to, session) in leaving {
+            let worker = usize::from(to.0);
+            self.clients[conn.0 as usize].worker = worker;
+            self.handle(worker, Event::Adopted { conn, session });
+        }
     }
 
     fn end(&mut self, conn: Conn) {
@@ -131,7 +139,7 @@ impl Peer for PurePeer {
             waiting: Vec::new(),
             is_closed: false,
         });
-        self.handle(worker, Event::Opened { conn: ConnId(conn as u32) });
+        self.handle(worker, Event::Opened { conn: ConnId(conn as u32), own_port: false });
         conn
     }
 

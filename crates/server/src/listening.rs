@@ -16,6 +16,8 @@ pub(crate) struct Listening {
     pub(crate) common: Vec<OwnedFd>,
     pub(crate) of_worker: Vec<Vec<OwnedFd>>,
     pub(crate) addresses: Vec<SocketAddr>,
+    /// The first address of each worker's own port.
+    pub(crate) worker_addresses: Vec<SocketAddr>,
     pub(crate) socket_file: Option<SocketFile>,
 }
 
@@ -30,15 +32,20 @@ impl Listening {
             }
         }
         let mut of_worker: Vec<Vec<OwnedFd>> = (0..config.workers).map(|_| Vec::new()).collect();
+        let mut worker_addresses = Vec::new();
         if let Some(base) = config.worker_ports {
             for (own, port) in of_worker.iter_mut().zip(base..) {
                 for Listen { interface, .. } in &config.listen {
                     let listen = Listen { interface: interface.clone(), port };
-                    own.extend(open(&listen, config.backlog)?.into_iter().map(OwnedFd::from));
+                    let opened = open(&listen, config.backlog)?;
+                    if own.is_empty() {
+                        worker_addresses.push(opened[0].local_addr().map_err(StartError::System)?);
+                    }
+                    own.extend(opened.into_iter().map(OwnedFd::from));
                 }
             }
         }
-        Ok(Listening { common, of_worker, addresses, socket_file: None })
+        Ok(Listening { common, of_worker, addresses, worker_addresses, socket_file: None })
     }
 
     pub(crate) fn open_unix(&mut self, config: &Config) -> Result<(), StartError> {

@@ -1,16 +1,18 @@
 use std::fmt;
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
 use mbal_reactor::process::{self, Signals};
-use mbal_reactor::{Clock, Ended, EventLoop, Listener, Mailbox, Tally};
+use mbal_reactor::{Clock, Ended, EventLoop, Letter, Listener, Mailbox, Post, Tally};
 use mbal_worker::{Event, Now, Settings, Worker};
 
 use crate::listening::{Listening, write_port_file};
@@ -102,14 +104,16 @@ impl Server {
         let tally =
             Arc::new(Tally::new(workers, self.config.connections_max, self.config.waits_at_limit));
         let main = Mailbox::new().map_err(StartError::System)?;
+        let mailboxes = (0..workers).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>();
+        let mailboxes: Vec<Mailbox<Letter>> = mailboxes.map_err(StartError::System)?;
+        let (balancer, _reports) = mpsc::channel();
+        let post = Post { main: main.clone(), workers: mailboxes.clone().into(), balancer };
 
-        let mut mailboxes = Vec::new();
         let mut threads = Vec::new();
         for (index, own_ports) in self.listening.of_worker.into_iter().enumerate() {
             let event_loop =
-                EventLoop::new(index, own_ports, main.clone(), Arc::clone(&tally), started.clock)
+                EventLoop::new(index, own_ports, post.clone(), Arc::clone(&tally), started.clock)
                     .map_err(StartError::System)?;
-            mailboxes.push(event_loop.mailbox());
             let (shared, tally) = (Arc::clone(&shared), Arc::clone(&tally));
             let pin = self.config.pin;
             let thread =
@@ -161,6 +165,7 @@ impl Server {
             backlog: config.backlog as u32,
             flush_enabled: config.flush_enabled,
             shutdown_enabled: config.shutdown_enabled,
+            worker_addresses: self.listening.worker_addresses.clone(),
             ..Settings::default()
         }
     }
@@ -210,7 +215,9 @@ fn work(
     let mut worker = Worker::new(id, Arc::clone(shared));
     let handle = |now_ns, event: Event, actions: &mut _| {
         match event {
-            Event::Opened { .. } | Event::Closed { .. } => observe(shared, tally),
+            Event::Opened { .. } | Event::Adopted { .. } | Event::Closed { .. } => {
+                observe(shared, tally)
+            }
             Event::Tick if index == 0 => observe_cpu(shared),
             _ => {}
         }

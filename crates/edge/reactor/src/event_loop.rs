@@ -1,8 +1,10 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
-use mbal_worker::{Action, Actions, ConnId, Event};
+use mbal_model::WorkerId;
+use mbal_worker::{Action, Actions, Carried, ConnId, Event, Report};
 
 use crate::listener::{Doors, RETRY_MS, Request};
 use crate::output::Output;
@@ -27,16 +29,35 @@ const DOORS: u64 = 1 << 32;
 pub enum Letter {
     /// Serve this connection; its place in the [`Tally`] is taken already.
     Adopt(OwnedFd),
+    /// Serve this connection, which another worker hands over.
+    Take(Handed),
+    /// This has happened to the worker.
+    Tell(Event<'static>),
     /// Leave [`EventLoop::run`]; replies to what was received have been sent.
     Stop,
+}
+
+/// A connection between two workers, with what each of their threads knew of it.
+pub struct Handed {
+    conn: Conn,
+    session: Carried,
+}
+
+/// Whom an event loop writes to.
+#[derive(Clone)]
+pub struct Post {
+    pub main: Mailbox<Request>,
+    /// By worker, itself included.
+    pub workers: Arc<[Mailbox<Letter>]>,
+    /// The balancer; a report that nobody waits for is dropped.
+    pub balancer: Sender<Report>,
 }
 
 /// The connections of one worker, and the loop that carries bytes between them and it.
 pub struct EventLoop {
     worker: usize,
     epoll: Epoll,
-    mailbox: Mailbox<Letter>,
-    main: Mailbox<Request>,
+    post: Post,
     tally: Arc<Tally>,
     clock: Clock,
     doors: Doors,
@@ -57,6 +78,8 @@ struct Conn {
     output: Output,
     stalled: bool,
     closing: bool,
+    /// It goes to this worker when its output has left; here it has no session any more.
+    leaving: Option<(WorkerId, Carried)>,
 }
 
 impl EventLoop {
@@ -64,20 +87,18 @@ impl EventLoop {
     pub fn new(
         worker: usize,
         own_ports: Vec<OwnedFd>,
-        main: Mailbox<Request>,
+        post: Post,
         tally: Arc<Tally>,
         clock: Clock,
     ) -> io::Result<EventLoop> {
         let epoll = Epoll::new()?;
-        let mailbox = Mailbox::new()?;
-        epoll.add(mailbox.bell(), READABLE, MAILBOX)?;
+        epoll.add(post.workers[worker].bell(), READABLE, MAILBOX)?;
         let doors = Doors::new(own_ports, DOORS);
         doors.watch(&epoll)?;
         Ok(EventLoop {
             worker,
             epoll,
-            mailbox,
-            main,
+            post,
             tally,
             clock,
             doors,
@@ -89,10 +110,6 @@ impl EventLoop {
             drained: Vec::new(),
             closed: Vec::new(),
         })
-    }
-
-    pub fn mailbox(&self) -> Mailbox<Letter> {
-        self.mailbox.clone()
     }
 
     /// Serves until [`Letter::Stop`].
@@ -127,16 +144,21 @@ impl EventLoop {
             self.resume_drained(now, &mut handle);
             // Last, so that a connection's number is not given away while events name its last owner.
             if letters {
-                for letter in self.mailbox.collect() {
+                for letter in self.post.workers[self.worker].collect() {
                     match letter {
-                        Letter::Adopt(fd) => self.adopt(fd, now, &mut handle),
+                        Letter::Adopt(fd) => self.adopt(fd, false, now, &mut handle),
+                        Letter::Take(handed) => self.take(handed, now, &mut handle),
+                        Letter::Tell(event) => {
+                            handle(now, event, &mut self.actions);
+                            self.settle(now, &mut handle);
+                        }
                         Letter::Stop => return Ok(()),
                     }
                 }
             }
             while let Some(fd) = self.arrived.pop() {
                 self.tally.assign(self.worker);
-                self.adopt(fd, now, &mut handle);
+                self.adopt(fd, true, now, &mut handle);
             }
             if next_tick <= now {
                 handle(now, Event::Tick, &mut self.actions);
@@ -211,7 +233,12 @@ impl EventLoop {
                 }
                 Action::Stall { conn } => self.stall(conn),
                 Action::Close { conn } => self.close_when_sent(conn),
-                Action::Shutdown { graceful } => self.main.post(Request::Shutdown { graceful }),
+                Action::HandOver { conn, to, session } => self.hand_over(conn, to, session),
+                // Without a balancer nobody waits for it.
+                Action::Report(report) => drop(self.post.balancer.send(report)),
+                Action::Shutdown { graceful } => {
+                    self.post.main.post(Request::Shutdown { graceful })
+                }
                 Action::Pause { .. }
                 | Action::Resume { .. }
                 | Action::Forward { .. }
@@ -258,7 +285,11 @@ impl EventLoop {
         if !conn.output.is_empty() {
             return;
         }
-        if conn.closing || self.epoll.modify(conn.fd.as_fd(), READABLE, u64::from(id.0)).is_err() {
+        if conn.leaving.is_some() {
+            self.leave(id);
+        } else if conn.closing
+            || self.epoll.modify(conn.fd.as_fd(), READABLE, u64::from(id.0)).is_err()
+        {
             self.close(id);
         } else if conn.stalled {
             self.drained.push(id);
@@ -302,20 +333,70 @@ impl EventLoop {
         }
     }
 
-    fn adopt(&mut self, fd: OwnedFd, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
+    fn hand_over(&mut self, id: ConnId, to: WorkerId, session: Carried) {
+        match &mut self.conns[id.0 as usize] {
+            // It broke while its last reply was sent: the session goes with it.
+            None => {}
+            Some(conn) => {
+                conn.leaving = Some((to, session));
+                if conn.output.is_empty() {
+                    self.leave(id);
+                }
+            }
+        }
+    }
+
+    fn leave(&mut self, id: ConnId) {
+        let Some(mut conn) = self.conns[id.0 as usize].take() else { return };
+        self.free.push(id);
+        let (to, session) = conn.leaving.take().expect("it was asked to leave");
+        if self.epoll.remove(conn.fd.as_fd()).is_err() {
+            return self.tally.leave(self.worker);
+        }
+        let to = usize::from(to.0);
+        self.tally.hand_over(self.worker, to);
+        self.post.workers[to].post(Letter::Take(Handed { conn, session }));
+    }
+
+    fn adopt(
+        &mut self,
+        fd: OwnedFd,
+        own_port: bool,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) {
+        let output = Output::default();
+        let conn = Conn { fd, output, stalled: false, closing: false, leaving: None };
+        let Some(conn) = self.admit(conn) else { return };
+        handle(now, Event::Opened { conn, own_port }, &mut self.actions);
+        self.settle(now, handle);
+    }
+
+    fn take(
+        &mut self,
+        handed: Handed,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) {
+        let Handed { conn, session } = handed;
+        let Some(conn) = self.admit(conn) else { return };
+        handle(now, Event::Adopted { conn, session }, &mut self.actions);
+        self.settle(now, handle);
+    }
+
+    /// Names a connection that the tally counts here, and listens to it.
+    fn admit(&mut self, conn: Conn) -> Option<ConnId> {
         let id = self.free.pop().unwrap_or_else(|| {
             self.conns.push(None);
             ConnId(self.conns.len() as u32 - 1)
         });
-        if self.epoll.add(fd.as_fd(), READABLE, u64::from(id.0)).is_err() {
+        if self.epoll.add(conn.fd.as_fd(), READABLE, u64::from(id.0)).is_err() {
             self.tally.leave(self.worker);
             self.free.push(id);
-            return;
+            return None;
         }
-        let output = Output::default();
-        self.conns[id.0 as usize] = Some(Conn { fd, output, stalled: false, closing: false });
-        handle(now, Event::Opened { conn: id }, &mut self.actions);
-        self.settle(now, handle);
+        self.conns[id.0 as usize] = Some(conn);
+        Some(id)
     }
 
     /// False when nothing is left to do in the background.

@@ -7,13 +7,16 @@
 //!            main thread                          one thread per worker
 //!   signals ─┐                                  ┌───────────────────────────────────┐
 //!   listen   ├─► Listener ──Letter::Adopt──────►│ EventLoop                         │
-//!   sockets ─┘      ▲     (fewest connections)  │  epoll_wait                       │
+//!   sockets ─┘      ▲     (fewest connections)  │  epoll_wait                       │◄─Letter::Take── other
 //!                   │                           │   └ per ready connection:         │
 //!                   └──── Request::Shutdown ────│     recv ─► worker ─► send        │
 //!                                               │       (unsent rest: queued, and   │
 //!   port BASE+i ───────────────────────────────►│        not read until it left)    │
 //!                                               └───────────────────────────────────┘
 //! ```
+//!
+//! A connection that a worker hands over leaves this epoll when its last reply has left, and joins the
+//! other worker's: bytes that arrive between wait in the socket.
 //!
 //! **Bounds.** A connection that does not read its replies is not read either, so what is queued
 //! for it is at most what the worker sends for one receive of [`RECEIVE_BYTES`], or for one
@@ -32,7 +35,7 @@ mod sys;
 mod tally;
 
 pub use clock::Clock;
-pub use event_loop::{EventLoop, Letter, RECEIVE_BYTES};
+pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES};
 pub use listener::{Ended, Listener, Request};
 pub use mailbox::Mailbox;
 pub use tally::Tally;

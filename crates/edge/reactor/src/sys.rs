@@ -44,7 +44,7 @@ impl Ready {
     }
 }
 
-/// A level-triggered epoll; descriptors leave it by being closed.
+/// A level-triggered epoll; descriptors leave it by being closed, or handed to another.
 pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
@@ -59,6 +59,10 @@ impl Epoll {
 
     pub(crate) fn modify(&self, fd: BorrowedFd, interest: u32, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, interest, token)
+    }
+
+    pub(crate) fn remove(&self, fd: BorrowedFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
     fn control(

@@ -101,6 +101,12 @@ impl Tally {
         self.total.fetch_add(1, Relaxed);
     }
 
+    /// A connection goes from one worker to another.
+    pub(crate) fn hand_over(&self, from: usize, to: usize) {
+        self.per_worker[from].fetch_sub(1, Relaxed);
+        self.per_worker[to].fetch_add(1, Relaxed);
+    }
+
     pub(crate) fn leave(&self, worker: usize) {
         self.per_worker[worker].fetch_sub(1, Relaxed);
         self.give_back();

@@ -167,7 +167,7 @@ fn a_number_is_given_away_only_after_its_last_owner_closed() {
     let served = setup.serve(|_| {
         let mut open = Vec::new();
         move |event: Event, actions: &mut Actions| match event {
-            Event::Opened { conn } => {
+            Event::Opened { conn, .. } => {
                 assert!(!open.contains(&conn), "{conn:?} is open already");
                 open.push(conn);
             }

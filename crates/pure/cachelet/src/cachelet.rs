@@ -23,6 +23,8 @@ pub struct Cachelet {
     /// Second at which everything older dies; 0 is none.
     pub(crate) flush_at: AtomicU32,
     owner: AtomicU32,
+    /// The store's version when it last changed its owner.
+    given_at: AtomicU64,
     /// Where slices marked as moved have gone, plus one; 0 is nowhere.
     pub(crate) child: AtomicU32,
     /// Order of sealing of the oldest page, by temper; `u64::MAX` is none.
@@ -63,6 +65,7 @@ impl Cachelet {
             prefix_bits: AtomicU32::new(prefix_bits),
             flush_at: AtomicU32::new(0),
             owner: AtomicU32::new(owner),
+            given_at: AtomicU64::new(0),
             child: AtomicU32::new(0),
             oldest: [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)],
             expires: AtomicU32::new(Seconds::MAX),
@@ -77,8 +80,16 @@ impl Cachelet {
         self.owner.load(Relaxed) as usize
     }
 
-    pub fn set_owner(&self, worker: usize) {
+    /// Counted by `version`. Under the writer lock, or before anybody can reach the cachelet.
+    pub fn set_owner(&self, worker: usize, version: &AtomicU64) {
         self.owner.store(worker as u32, Relaxed);
+        // Then the count: nobody reads a version whose owners are not there yet.
+        self.given_at.store(version.fetch_add(1, Release) + 1, Relaxed);
+    }
+
+    /// True if the owner is still the one of `version`.
+    pub fn owned_since(&self, version: u64) -> bool {
+        self.given_at.load(Relaxed) <= version
     }
 }
 

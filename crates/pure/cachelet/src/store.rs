@@ -59,6 +59,8 @@ pub struct Store {
     pub(crate) cachelets: Box<[Cachelet]>,
     /// Cachelets that exist; the rest waits for splits.
     pub(crate) in_use: AtomicU32,
+    /// Grows with every change of an owner.
+    pub(crate) version: AtomicU64,
     /// From a prefix of the hash to the cachelet.
     pub(crate) routes: Box<[AtomicU32]>,
     pub(crate) route_shift: u32,
@@ -104,6 +106,7 @@ impl Store {
             seals: AtomicU64::new(0),
             cachelets: (0..capacity).map(cachelet).collect(),
             in_use: AtomicU32::new(options.cachelets as u32),
+            version: AtomicU64::new(0),
             routes: (0..each << bits).map(|i| AtomicU32::new((i / each) as u32)).collect(),
             route_shift: 64 - route_bits,
             evictions: AtomicU32::new(0),
@@ -134,11 +137,36 @@ impl Store {
         WorkerId(self.cachelets[cachelet].owner() as u16)
     }
 
-    /// Gives a cachelet to another worker: one store. Its pages go along.
-    pub fn set_owner(&self, cachelet: usize, worker: WorkerId) {
+    /// How often a cachelet has changed its owner. Who reads this, then the owners, knows owners of
+    /// this version or later ones.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.load(Acquire)
+    }
+
+    /// The owner `from` gives a cachelet to another worker: one store, and its pages go along.
+    /// False, and nothing has changed, if it is not the owner, or not the one of version `seen`.
+    pub fn give(&self, cachelet: usize, from: WorkerId, to: WorkerId, seen: u64) -> bool {
         let cachelet = &self.cachelets[cachelet];
         let _writer = cachelet.inner.lock();
-        cachelet.set_owner(usize::from(worker.0));
+        if cachelet.owner() != usize::from(from.0) || !cachelet.owned_since(seen) {
+            return false;
+        }
+        cachelet.set_owner(usize::from(to.0), &self.version);
+        true
+    }
+
+    /// Each cachelet's prefix of the hash, as how many bits and which, in the prefixes' order.
+    pub fn prefixes(&self) -> Vec<(usize, u32, u64)> {
+        let bits = 64 - self.route_shift;
+        let routes: Vec<u32> = self.routes.iter().map(|route| route.load(Acquire)).collect();
+        let mut at = 0;
+        let runs = routes.chunk_by(|one, next| one == next).map(|run| {
+            let (start, free) = (at, run.len().trailing_zeros());
+            at += run.len();
+            (run[0] as usize, bits - free, (start >> free) as u64)
+        });
+        runs.collect()
     }
 
     #[inline(always)]

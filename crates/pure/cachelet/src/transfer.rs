@@ -43,7 +43,7 @@ impl Store {
         let more = |used: u32| (self.cachelets.len() as u32 > used).then_some(used + 1);
         let child_id = self.in_use.fetch_update(AcqRel, Relaxed, more).ok()? as usize;
         let child = &self.cachelets[child_id];
-        child.set_owner(parent.owner());
+        child.set_owner(parent.owner(), &self.version);
         child.prefix_bits.store(parent.prefix_bits.load(Relaxed), Relaxed);
         child.generation.store(parent.generation.load(Relaxed), Relaxed);
         child.flush_at.store(parent.flush_at.load(Relaxed), Relaxed);

@@ -8,10 +8,12 @@
 mod key;
 mod map;
 mod snapshot;
+mod version;
 
 pub use key::{KEY_BYTES_MAX, Key};
 pub use map::{ClusterMap, Owner};
 pub use snapshot::{CacheletLoad, Move, Plan, Snapshot, WorkerLoad};
+pub use version::MapVersion;
 
 /// Seconds on the server's own monotonic clock; 0 is before the process started.
 ///

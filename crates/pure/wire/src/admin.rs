@@ -1,5 +1,7 @@
 //! Commands for operators, and whatever is no command at all.
 
+use mbal_model::MapVersion;
+
 use crate::number::{parse_f64, parse_i32, parse_u32};
 use crate::request::{Admin, Request, Shutdown, Tokens};
 use crate::text::BAD_FORMAT;
@@ -32,6 +34,15 @@ pub(crate) fn parse<'a>(tokens: Tokens<'a>) -> Option<Request<'a>> {
                 return Some(Request::Admin { command: Admin::MemoryLimit { mib }, noreply });
             }
         },
+        (b"config", 3 | 4) if (tokens.get(1), tokens.get(2)) == (b"get", b"mbal") => {
+            match tokens.get(3) {
+                b"" => return loud(Admin::Map { known: None }),
+                known => match MapVersion::parse(known) {
+                    Some(known) => return loud(Admin::Map { known: Some(known) }),
+                    None => BAD_FORMAT,
+                },
+            }
+        }
         (b"lru", 2..) => lru(&tokens),
         (b"watch", _) => "CLIENT_ERROR watch commands not allowed",
         (b"slabs", _) => return Some(slabs(&tokens)),

@@ -1,5 +1,7 @@
 //! What a client can ask for.
 
+use mbal_model::MapVersion;
+
 use crate::line::next_word;
 use crate::meta::Meta;
 
@@ -145,6 +147,10 @@ pub enum Admin<'a> {
     },
     /// `None` is a mode that there is not.
     Shutdown(Option<Shutdown>),
+    /// `config get mbal`: who owns what, unless that is what the client knows.
+    Map {
+        known: Option<MapVersion>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +227,18 @@ impl<'a> Request<'a> {
             | Request::Quit
             | Request::Answer(_)
             | Request::Silence => None,
+        }
+    }
+
+    /// True if the client knows the workers: it sends its map version, and obeys what it is told.
+    #[inline]
+    pub fn follows(&self) -> bool {
+        match self {
+            Request::MetaGet(meta)
+            | Request::MetaSet(meta, _)
+            | Request::MetaDelete(meta)
+            | Request::MetaArithmetic(meta) => meta.flags.has(b'L'),
+            _ => false,
         }
     }
 

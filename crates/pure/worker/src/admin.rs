@@ -18,6 +18,7 @@ impl Turn<'_> {
                 self.server.gauges.verbosity.store(level.into(), Relaxed);
                 self.reply(noreply, b"OK");
             }
+            Admin::Map { known } => self.ownership(*known),
             Admin::MemoryLimit { mib } => self.reply(noreply, self.memory_limit(*mib)),
             Admin::Shutdown(_) if !self.server.settings.shutdown_enabled => {
                 self.line(b"ERROR: shutdown not enabled");

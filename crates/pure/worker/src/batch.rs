@@ -184,7 +184,13 @@ impl Batch<'_> {
             None if self.waits_for_room(session, job, key.as_ref()) => {
                 return Some(ended(*at, Ended::Stalled));
             }
-            None => self.turn.execute(&job.request, key),
+            None => {
+                let then = self.turn.execute(&job.request, key);
+                if job.request.follows() {
+                    self.turn.tell_owner(before, &key.expect("the parser measured it"));
+                }
+                then
+            }
             Some(then) => then,
         };
         if let Then::Wait(pause) = then {

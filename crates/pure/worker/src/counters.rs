@@ -41,7 +41,7 @@ counters! {
     cas_hits cas_misses cas_badval touch_hits touch_misses
     store_too_large store_no_memory
     bytes_read bytes_written conn_yields
-    requests_own requests_neighbour requests_peer
+    requests_own requests_neighbour requests_peer conns_handed_over
 }
 
 /// A number that one thread adds to and any thread may read.

@@ -20,7 +20,7 @@
 //! let server = Arc::new(Server::new(Settings::default(), Store::new(options)));
 //! let mut worker = Worker::new(WorkerId(0), server);
 //! let (now, mut actions) = (Now { second: 2, unix: 1_700_000_000 }, Actions::default());
-//! worker.handle(now, Event::Opened { conn: ConnId(0) }, &mut actions);
+//! worker.handle(now, Event::Opened { conn: ConnId(0), own_port: false }, &mut actions);
 //! let bytes = b"set k 0 0 1\r\nv\r\nget k\r\n";
 //! worker.handle(now, Event::Received { conn: ConnId(0), bytes }, &mut actions);
 //! assert_eq!(actions.bytes, b"STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
@@ -31,7 +31,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mbal_model::{ClusterMap, ServerId};
+use mbal_model::{CacheletId, ClusterMap, ServerId, WorkerId};
 
 mod admin;
 mod batch;
@@ -41,6 +41,8 @@ mod details;
 mod items;
 mod links;
 mod meta;
+mod orders;
+mod ownership;
 mod peers;
 mod server;
 mod session;
@@ -53,8 +55,9 @@ mod worker;
 pub use counters::Sums;
 pub use details::PREFIXES_MAX;
 pub use links::Ticket;
+pub use orders::{OrderId, Outcome, Report};
 pub use server::{Gauges, Server, Settings};
-pub use session::OUTPUT_BYTES_MAX;
+pub use session::{Carried, OUTPUT_BYTES_MAX};
 pub use slots::NO_ROUTE;
 pub use time::Now;
 pub use worker::Worker;
@@ -68,52 +71,38 @@ pub struct ConnId(pub u32);
 pub enum Event<'a> {
     Opened {
         conn: ConnId,
+        /// It came by this worker's own port: such a client chose the worker, and stays with it.
+        own_port: bool,
     },
+    /// Another worker handed this connection over, in the state that its session was in.
+    Adopted { conn: ConnId, session: Carried },
     /// Bytes arrived, as many as were there.
-    Received {
-        conn: ConnId,
-        bytes: &'a [u8],
-    },
+    Received { conn: ConnId, bytes: &'a [u8] },
     /// All that was sent to a connection that had [`Action::Stall`]ed has left.
-    Drained {
-        conn: ConnId,
-    },
+    Drained { conn: ConnId },
     /// The peer closed, or the connection broke; also the answer to [`Action::Close`].
-    Closed {
-        conn: ConnId,
-    },
+    Closed { conn: ConnId },
+    /// The balancer's order: lend a cachelet to another worker (or send it home), if it is still this
+    /// worker's, and has been since the store's version `seen`.
+    Lend { order: OrderId, cachelet: CacheletId, to: WorkerId, seen: u64 },
+    /// The balancer's order: hand a connection over, as soon as it is between two requests.
+    HandOver { order: OrderId, conn: ConnId, to: WorkerId },
     /// Which server this is, and who owns what. Until then a server is alone.
-    Mapped {
-        here: ServerId,
-        map: Arc<ClusterMap>,
-    },
+    Mapped { here: ServerId, map: Arc<ClusterMap> },
     /// A link to a peer came up: so many requests may be on it unanswered.
-    LinkUp {
-        server: ServerId,
-        credits: u32,
-    },
+    LinkUp { server: ServerId, credits: u32 },
     /// It broke. What was on it is not repeated, and its tickets will not be answered.
-    LinkBroken {
-        server: ServerId,
-    },
+    LinkBroken { server: ServerId },
     /// The answer to an [`Action::Forward`].
-    Answered {
-        server: ServerId,
-        ticket: Ticket,
-        reply: &'a [u8],
-    },
+    Answered { server: ServerId, ticket: Ticket, reply: &'a [u8] },
     /// A peer forwards a request; [`Action::Answer`] answers it.
-    Asked {
-        server: ServerId,
-        ticket: Ticket,
-        request: &'a [u8],
-    },
+    Asked { server: ServerId, ticket: Ticket, request: &'a [u8] },
     /// At least once a second, and when the worker asked for background time.
     Tick,
 }
 
 /// Everything that a worker can ask for. Bytes to send lie in [`Actions::bytes`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     Send {
         conn: ConnId,
@@ -130,6 +119,15 @@ pub enum Action {
     Resume {
         conn: ConnId,
     },
+    /// Take `conn`, whose last reply is sent, to another worker, and tell that `Adopted`. Here its
+    /// name is free from now on; bytes that have arrived meanwhile are the other worker's.
+    HandOver {
+        conn: ConnId,
+        to: WorkerId,
+        session: Carried,
+    },
+    /// What came of one of the balancer's orders.
+    Report(Report),
     /// Send a request ([`mbal_wire::PeerRequest`]) to a peer whose link is up.
     Forward {
         server: ServerId,

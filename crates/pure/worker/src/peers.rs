@@ -199,8 +199,19 @@ impl Turn<'_> {
         }
     }
 
+    /// The map says which server; which worker of this one, the store knows better, for a cachelet
+    /// may be lent.
     pub fn route(&self, key: &Key<'_>) -> Route {
-        route(self.map, self.here, key.hash())
+        if !self.alone {
+            if let peer @ Route::Peer(_) = route(self.map, self.here, key.hash()) {
+                return peer;
+            }
+        }
+        let store = &self.server.store;
+        match store.owner(store.cachelet_of(key.hash())) {
+            owner if owner == self.here.worker => Route::Own,
+            owner => Route::Neighbour(owner),
+        }
     }
 
     /// The values of those of a `get`'s keys that are here.

@@ -1,5 +1,6 @@
 //! What the workers of one server share.
 
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -38,6 +39,8 @@ pub struct Settings {
     pub flush_enabled: bool,
     /// `-A`.
     pub shutdown_enabled: bool,
+    /// `--worker-ports`: where each worker listens; none without.
+    pub worker_addresses: Vec<SocketAddr>,
 }
 
 impl Default for Settings {
@@ -57,6 +60,7 @@ impl Default for Settings {
             backlog: 1024,
             flush_enabled: true,
             shutdown_enabled: false,
+            worker_addresses: Vec::new(),
         }
     }
 }

@@ -7,6 +7,10 @@ pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Input kept for reuse after a request that did not arrive whole; more is given back.
 const PENDING_BYTES_KEPT: usize = 16 << 10;
 
+use std::fmt;
+
+use mbal_model::WorkerId;
+
 use crate::batch::Pause;
 use crate::slots::Slots;
 
@@ -37,9 +41,56 @@ pub(crate) struct Session {
     pub turns_for_room: u32,
     /// Tells the session from others of the same connection name.
     pub serial: u64,
+    /// The client chose this worker.
+    pub own_port: bool,
+    /// The worker that it is to be handed to.
+    pub due: Option<WorkerId>,
+}
+
+/// A session on its way from one worker to another.
+pub struct Carried(Box<Session>);
+
+impl Carried {
+    pub(crate) fn arrive(self) -> Box<Session> {
+        self.0
+    }
+}
+
+/// Two are the same if they are the same session; for comparing actions.
+impl PartialEq for Carried {
+    fn eq(&self, other: &Carried) -> bool {
+        self.0.serial == other.0.serial
+    }
+}
+
+impl Eq for Carried {}
+
+impl fmt::Debug for Carried {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "session {}", self.0.serial)
+    }
 }
 
 impl Session {
+    /// True if nothing of it is bound to its worker: no request has begun, no reply is owed.
+    pub fn is_between_requests(&self) -> bool {
+        self.pending.is_empty()
+            && self.skip == 0
+            && self.refusal.is_empty()
+            && !self.stalled
+            && self.paused.is_none()
+            && self.closing.is_none()
+            && self.slots.is_empty()
+            && !self.get_continues
+    }
+
+    /// Packs it for another worker. All that it knows of its client goes along.
+    pub fn carry(mut self: Box<Self>) -> Carried {
+        assert!(self.is_between_requests(), "a worker hands over between requests alone");
+        self.due = None;
+        Carried(self)
+    }
+
     /// Counts off what of the next `available` bytes nobody wants.
     pub fn skipped(&mut self, available: usize) -> usize {
         let bytes = self.skip.min(available);

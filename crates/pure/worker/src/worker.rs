@@ -5,25 +5,26 @@ use std::sync::Arc;
 use mbal_model::{ClusterMap, Owner, ServerId, WorkerId};
 
 use crate::batch::{Batch, Ended, Pause};
+use crate::counters::Counters;
 use crate::links::{Asker, Credit, Links, Ticket};
 use crate::peers::Served;
 use crate::server::Server;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
 use crate::slots::NO_ROUTE;
 use crate::turn::Turn;
-use crate::{Action, Actions, ConnId, Event, Now};
+use crate::{Action, Actions, ConnId, Event, Now, OrderId, Outcome, Report};
 
 /// Steps of background work in a [`Event::Tick`], a page each.
 const BACKGROUND_STEPS: usize = 4;
 
 /// One worker: its sessions, and its share of the server.
 pub struct Worker {
-    here: Owner,
-    server: Arc<Server>,
+    pub(crate) here: Owner,
+    pub(crate) server: Arc<Server>,
     map: Arc<ClusterMap>,
     alone: bool,
     links: Links,
-    sessions: Vec<Option<Box<Session>>>,
+    pub(crate) sessions: Vec<Option<Box<Session>>>,
     last_serial: u64,
     /// Reused: see [`Turn::scratch`] and [`Batch::decoded`].
     scratch: Vec<u8>,
@@ -54,7 +55,10 @@ impl Worker {
         let ticks = matches!(event, Event::Tick);
         self.server.store.enter(self.here.worker);
         match event {
-            Event::Opened { conn } => self.open(conn),
+            Event::Opened { conn, own_port } => {
+                self.open(conn, Box::new(Session { own_port, ..Session::default() }));
+            }
+            Event::Adopted { conn, session } => self.open(conn, session.arrive()),
             Event::Closed { conn } => {
                 self.sessions[conn.0 as usize] = None;
                 self.links.forget(conn);
@@ -62,12 +66,25 @@ impl Worker {
             Event::Received { conn, bytes } => {
                 let counters = self.server.counters(self.here.worker.0.into());
                 counters.bytes_read.add(bytes.len() as u64);
-                self.turn(now, conn, actions, |batch, session| received(batch, session, bytes));
+                if self.turn(now, conn, actions, |batch, session| received(batch, session, bytes)) {
+                    self.leave_if_due(conn, actions);
+                }
             }
-            Event::Drained { conn } => self.turn(now, conn, actions, |batch, session| {
-                session.stalled = false;
-                run_pending(batch, session)
-            }),
+            Event::Drained { conn } => {
+                self.turn(now, conn, actions, |batch, session| {
+                    session.stalled = false;
+                    run_pending(batch, session)
+                });
+                self.leave_if_due(conn, actions);
+            }
+            Event::Lend { order, cachelet, to, seen } => {
+                let outcome = self.lend(cachelet, to, seen);
+                self.report(order, outcome, actions);
+            }
+            Event::HandOver { order, conn, to } => {
+                let outcome = self.hand_over(conn, to, actions);
+                self.report(order, outcome, actions);
+            }
             Event::Mapped { here, map } => {
                 self.here.server = here;
                 self.alone = map.serves_all(here);
@@ -95,24 +112,36 @@ impl Worker {
         }
     }
 
-    fn open(&mut self, conn: ConnId) {
+    fn report(&self, order: OrderId, outcome: Outcome, actions: &mut Actions) {
+        if order != OrderId(0) {
+            let worker = self.here.worker;
+            actions.list.push(Action::Report(Report { order, worker, outcome }));
+        }
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        self.server.counters(self.here.worker.0.into())
+    }
+
+    fn open(&mut self, conn: ConnId, mut session: Box<Session>) {
         let index = conn.0 as usize;
         if self.sessions.len() <= index {
             self.sessions.resize_with(index + 1, || None);
         }
         self.last_serial += 1;
-        let session = Session { serial: self.last_serial, ..Session::default() };
-        self.sessions[index] = Some(Box::new(session));
+        session.serial = self.last_serial;
+        self.sessions[index] = Some(session);
     }
 
     /// Lets `run` execute on a connection, unless that is closing, and sends what comes of it.
+    /// True if the connection is due to leave for another worker.
     fn turn(
         &mut self,
         now: Now,
         conn: ConnId,
         actions: &mut Actions,
         run: impl FnOnce(&mut Batch<'_>, &mut Session) -> Ended,
-    ) {
+    ) -> bool {
         let mut session = self.sessions[conn.0 as usize].take().expect("opened before");
         let start = actions.bytes.len();
         let counters = self.server.counters(self.here.worker.0.into());
@@ -160,7 +189,9 @@ impl Worker {
         if session.slots.is_empty() {
             close(conn, &mut session, actions);
         }
+        let due = session.due.is_some();
         self.sessions[conn.0 as usize] = Some(session);
+        due
     }
 
     /// A connection that waited for peers, perhaps no longer does.
@@ -175,6 +206,7 @@ impl Worker {
             Some(pause) => drop(actions.list.remove(at + pause)),
             None => actions.list.push(Action::Resume { conn }),
         }
+        self.leave_if_due(conn, actions);
     }
 
     fn deliver(&mut self, now: Now, asker: Asker, reply: Option<&[u8]>, actions: &mut Actions) {
@@ -200,6 +232,8 @@ impl Worker {
         let held = session.slots.held_bytes();
         if session.paused == Some(Pause::Order) && held < OUTPUT_BYTES_MAX {
             self.go_on(now, conn, actions);
+        } else {
+            self.leave_if_due(conn, actions);
         }
     }
 

@@ -1,21 +1,28 @@
 //! Event loops and a listener around a worker that a test writes as a closure.
 
+#![allow(dead_code, reason = "each test file uses some of it")]
+
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mbal_reactor::process::Signals;
 use mbal_reactor::socket::listen_tcp;
-use mbal_reactor::{Clock, Ended, EventLoop, Listener, Mailbox, Request, Tally};
-use mbal_worker::{Action, Actions, ConnId, Event};
+use mbal_reactor::{Clock, Ended, EventLoop, Letter, Listener, Mailbox, Post, Request, Tally};
+use mbal_worker::{Action, Actions, ConnId, Event, Report};
 
 pub struct Served {
     pub tally: Arc<Tally>,
     pub background_calls: Arc<AtomicUsize>,
     main: Mailbox<Request>,
+    /// By worker.
+    pub workers: Vec<Mailbox<Letter>>,
+    /// Kept, so that reports find somebody.
+    _reports: mpsc::Receiver<Report>,
     threads: Vec<JoinHandle<()>>,
     listener: JoinHandle<Ended>,
 }
@@ -54,15 +61,17 @@ impl Setup {
         let tally = Arc::new(Tally::new(self.workers, self.limit, self.waits_at_limit));
         let main = Mailbox::new().unwrap();
         let background_calls = Arc::new(AtomicUsize::new(0));
-        let mut mailboxes = Vec::new();
+        let mailboxes: Vec<Mailbox<Letter>> =
+            (0..self.workers).map(|_| Mailbox::new().unwrap()).collect();
+        let (balancer, reports) = mpsc::channel();
+        let post = Post { main: main.clone(), workers: mailboxes.clone().into(), balancer };
         let mut threads = Vec::new();
         let mut own_ports = self.own_ports.into_iter();
         for index in 0..self.workers {
             let own = own_ports.next().into_iter().collect();
-            let main = main.clone();
             let event_loop =
-                EventLoop::new(index, own, main, Arc::clone(&tally), Clock::start()).unwrap();
-            mailboxes.push(event_loop.mailbox());
+                EventLoop::new(index, own, post.clone(), Arc::clone(&tally), Clock::start())
+                    .unwrap();
             let mut handle = worker(index);
             let calls = Arc::clone(&background_calls);
             threads.push(thread::spawn(move || {
@@ -79,13 +88,21 @@ impl Setup {
             self.listening,
             Signals::take().unwrap(),
             main.clone(),
-            mailboxes,
+            mailboxes.clone(),
             Arc::clone(&tally),
             Clock::start(),
         )
         .unwrap();
         let listener = thread::spawn(move || listener.run(|| ()).unwrap());
-        Served { tally, background_calls, main, threads, listener }
+        Served {
+            tally,
+            background_calls,
+            main,
+            workers: mailboxes,
+            _reports: reports,
+            threads,
+            listener,
+        }
     }
 }
 

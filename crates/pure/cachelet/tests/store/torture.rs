@@ -109,7 +109,10 @@ fn worker(id: usize, store: &Store, known: &[Known], stop: &AtomicBool, seed: u6
                     // Refused where memory is short: then it is just not there.
                     store.lock(key.hash(), 9).put(&key, &draft).ok();
                 }
-                96 => store.set_owner(store.cachelet_of(key.hash()), me),
+                96 => {
+                    let cachelet = store.cachelet_of(key.hash());
+                    store.give(cachelet, store.owner(cachelet), me, u64::MAX);
+                }
                 97 if random.below(2_000) == 0 => store.flush(0, 9),
                 98 if random.below(40) == 0 => drop(store.split(store.cachelet_of(key.hash()), 9)),
                 99 => drop(store.split_step(random.below(store.cachelets() as u64) as usize, 9)),

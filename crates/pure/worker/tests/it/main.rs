@@ -5,6 +5,7 @@ mod rig;
 mod bounds;
 mod classic;
 mod meta;
+mod orders;
 mod peers;
 mod splits;
 mod stats;

@@ -61,7 +61,10 @@ impl Client {
                 Action::Pause { .. } => assert!(!std::mem::replace(&mut self.paused, true)),
                 Action::Resume { .. } => assert!(std::mem::replace(&mut self.paused, false)),
                 Action::Stall { .. } => stalled = true,
-                Action::Answer { .. } | Action::Shutdown { .. } => panic!("nobody asked"),
+                Action::Answer { .. }
+                | Action::Shutdown { .. }
+                | Action::HandOver { .. }
+                | Action::Report(_) => panic!("nobody asked"),
             }
         }
         if stalled {
@@ -292,7 +295,7 @@ fn a_reply_to_a_connection_that_is_gone_reaches_nobody() {
     let mut client = Client::new(8);
     client.send(&format!("mg {}\r\n", key(2, 0)));
     client.event(Event::Closed { conn: CONN });
-    client.event(Event::Opened { conn: CONN });
+    client.event(Event::Opened { conn: CONN, own_port: false });
     client.send("mn\r\n");
     client.answer(0, "EN\r\n");
     client.check("MN\r\n");

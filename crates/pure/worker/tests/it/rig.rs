@@ -35,7 +35,7 @@ impl Rig {
     }
 
     pub fn open(&mut self, conn: ConnId) {
-        self.handle(Event::Opened { conn });
+        self.handle(Event::Opened { conn, own_port: false });
     }
 
     pub fn handle(&mut self, event: Event<'_>) -> Actions {

@@ -1,0 +1,49 @@
+//! Who owns what, for clients that know the workers. Others never see any of it.
+
+use mbal_model::{Key, MapVersion};
+use mbal_routing::Route;
+
+use crate::turn::Turn;
+
+impl Turn<'_> {
+    /// The version of what [`Turn::ownership`] tells.
+    fn version(&self) -> MapVersion {
+        MapVersion { map: self.map.version(), local: self.server.store.version() }
+    }
+
+    /// `config get mbal`, in the framing of ElastiCache's auto-discovery.
+    pub fn ownership(&mut self, known: Option<MapVersion>) {
+        // Read before the owners: they may be newer than it says, which the next question finds out.
+        let version = self.version();
+        if known != Some(version) {
+            let mut payload = format!("version {version}\n");
+            for (worker, address) in self.server.settings.worker_addresses.iter().enumerate() {
+                payload += &format!("worker {worker} {} {}\n", address.ip(), address.port());
+            }
+            let store = &self.server.store;
+            for (cachelet, bits, prefix) in store.prefixes() {
+                let owner = store.owner(cachelet).0;
+                payload += &format!("cachelet {bits} {prefix:x} {owner}\n");
+            }
+            let length = payload.len();
+            self.line(format!("CONFIG mbal 0 {length}").as_bytes());
+            self.line(payload.as_bytes());
+        }
+        self.line(b"END");
+    }
+
+    /// Adds to the reply that begins at `before` where the key's cachelet has gone, if it has.
+    #[cold]
+    pub fn tell_owner(&mut self, before: usize, key: &Key<'_>) {
+        const STATUSES: [&[u8]; 6] = [b"HD", b"VA", b"EN", b"NF", b"NS", b"EX"];
+        let Route::Neighbour(owner) = self.route(key) else { return };
+        let reply = &self.out[before..];
+        let Some(end) = memchr::memchr(b'\n', reply).filter(|end| *end > 2) else { return };
+        if !STATUSES.contains(&&reply[..2]) {
+            return;
+        }
+        let rest = self.out.split_off(before + end - 1);
+        self.out.extend_from_slice(format!(" L{}.{}", self.version(), owner.0).as_bytes());
+        self.out.extend_from_slice(&rest);
+    }
+}
