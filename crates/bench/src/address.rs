@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use crate::follow::Routes;
 use crate::wording::Protocol;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,19 +24,12 @@ pub struct Target {
     pub own_ports: Option<OwnPorts>,
 }
 
-/// Ports of single workers, from `base` on. A connection asks its worker for keys of that worker only.
+/// Ports of single workers, from `base` on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OwnPorts {
     pub base: u16,
     /// A power of two.
     pub workers: u16,
-}
-
-impl OwnPorts {
-    /// The worker that serves a key as long as nothing has been moved: each has an equal run of hashes.
-    pub fn worker_of(&self, hash: u64) -> u16 {
-        (((hash >> 48) * u64::from(self.workers)) >> 16) as u16
-    }
 }
 
 impl From<Address> for Target {
@@ -45,15 +39,16 @@ impl From<Address> for Target {
 }
 
 impl Target {
-    /// Connection number `index`, and the worker that serves it, if that is known.
-    pub fn connect(&self, index: usize) -> io::Result<(Stream, Option<u16>)> {
+    /// Who serves what, for clients that go to workers' own ports; asked of the server when they `follow`.
+    pub fn routes(&self, follow: bool) -> Result<Option<Routes>, String> {
         match (&self.address, self.own_ports) {
-            (Address::Tcp(address), Some(OwnPorts { base, workers })) => {
-                let worker = (index % usize::from(workers)) as u16;
-                let address = SocketAddr::new(address.ip(), base + worker);
-                Ok((Address::Tcp(address).connect()?, Some(worker)))
+            (Address::Tcp(address), _) if follow => {
+                Routes::ask(*address).map_err(|error| format!("{address}: {error}"))
             }
-            (address, _) => Ok((address.connect()?, None)),
+            (Address::Tcp(address), Some(OwnPorts { base, workers })) => {
+                Ok(Some(Routes::even(address.ip(), base, workers)))
+            }
+            _ => Ok(None),
         }
     }
 }

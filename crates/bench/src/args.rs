@@ -1,23 +1,10 @@
-//! The command line, checked once and turned into loads.
+//! The command line.
 
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
 
-use mbal_model::Key;
-
-use crate::address::Target;
 use crate::cpu::Cores;
-use crate::generator::{Length, Load};
-use crate::pace::Pace;
-use crate::popularity::Popularity;
-use crate::random::Random;
-use crate::replies::Lengths;
-use crate::source::{Ask, Sizes, Source};
-use crate::trace::Trace;
-use crate::wording::{Protocol, Wording};
+use crate::wording::Protocol;
 
 const EXAMPLES: &str = "\
 EXAMPLES
@@ -33,6 +20,8 @@ EXAMPLES
     mbal bench --compare 'memcached -t {threads} -p {port}' --rounds 15 --server-cores 0 --client-cores 1
   Give a peer twice to see what of a ratio is noise. At half of the first peer's peak:
     mbal bench --compare 'memcached -p {port}' --compare 'memcached -p {port}' --serve '' --rate 50%
+  95% of the requests on 5% of the keys, all of worker 0 of 4, from a smart client, second by second:
+    mbal bench --prefill --follow --hotspot 95:5 --hot-worker 0/4 --set-share 0.05 --over-time seconds.csv
   A recorded trace, where every miss is followed by a set, through both in 8 MB:
     mbal bench --compare 'memcached -m {memory} -p {port}' --memory 8 --trace sprite.txt.gz --value-bytes 1000
 
@@ -84,6 +73,13 @@ pub struct Args {
     pub protocol: Protocol,
     #[arg(long, default_value_t = 50, value_parser = positive)]
     pub connections: usize,
+    /// Be a smart client: ask the server which worker serves what, go to workers' own ports, and obey what
+    /// replies say about moves. A client has a connection to each worker. Ordinary where the server cannot
+    #[arg(long)]
+    pub follow: bool,
+    /// SHARE% of an open loop goes by every Nth connection, as in 95:4; the rest by the others
+    #[arg(long, value_name = "SHARE:N", requires = "rate", conflicts_with = "follow")]
+    pub busy: Option<BusyConnections>,
     /// Unanswered requests per connection (pipelining)
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub depth: usize,
@@ -104,6 +100,15 @@ pub struct Args {
     /// Zipf's constant: 0 is uniform, 0.99 is YCSB's, 1 and more are fine
     #[arg(long, default_value_t = 0.0)]
     pub zipf: f64,
+    /// OPS% of the requests on KEYS% of the keys, as in 95:5
+    #[arg(long, value_name = "OPS:KEYS", conflicts_with = "zipf")]
+    pub hotspot: Option<Hotspot>,
+    /// Let the hottest keys be those of worker N of W, as in 0/4, as cachelets lie in a new server
+    #[arg(long, value_name = "N/W")]
+    pub hot_worker: Option<HotWorker>,
+    /// Let other keys become the hot ones every so many seconds; with --hot-worker those of the next worker
+    #[arg(long, value_name = "SECONDS")]
+    pub shift: Option<f64>,
     /// Share of requests that are sets, 0 to 1
     #[arg(long, default_value_t = 0.0)]
     pub set_share: f64,
@@ -139,6 +144,12 @@ pub struct Args {
     /// Append a row per round and server
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+    /// Write a row per --interval of the measured time
+    #[arg(long, value_name = "FILE")]
+    pub over_time: Option<PathBuf>,
+    /// Seconds of a row over time, and of a progress line
+    #[arg(long, default_value_t = 1.0)]
+    pub interval: f64,
     /// Print JSON instead of tables
     #[arg(long)]
     pub json: bool,
@@ -195,194 +206,63 @@ impl FromStr for ValueBytes {
     }
 }
 
-/// What a run asks of any server: the arguments, checked, with the trace read.
-pub struct Plan {
-    args: Args,
-    trace: Option<Arc<Trace>>,
-    spin: bool,
-}
-
-/// What the generator is to do with the keys.
+/// `OPS:KEYS` in percent.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Task {
-    /// Set every key once.
-    Fill,
-    /// Get every key once.
-    Verify,
-    Measure(Pace),
+pub struct Hotspot {
+    pub share: f64,
+    pub keys_share: f64,
 }
 
-/// Depth of filling and verifying.
-const FILL_DEPTH: usize = 32;
+impl FromStr for Hotspot {
+    type Err = String;
 
-impl Plan {
-    pub fn new(args: &Args) -> Result<Self, String> {
-        let share = 0.0..=1.0;
-        if !share.contains(&args.set_share) || args.zipf < 0.0 || !args.zipf.is_finite() {
-            return Err("--set-share is 0 to 1, --zipf is 0 or more".into());
-        }
-        if !(args.duration > 0.0 && args.warmup >= 0.0 && args.duration + args.warmup < 1e6) {
-            return Err("--duration and --warmup are seconds".into());
-        }
-        if args.client_threads > args.connections {
-            return Err("every client thread needs a connection".into());
-        }
-        if args.compare.is_empty() && matches!(args.rate, Some(Rate::Share(_))) {
-            return Err("--rate N% is of the first --compare peer's peak".into());
-        }
-        let requests_max = args.requests.map_or(usize::MAX, |n| n as usize);
-        let trace = match &args.trace {
-            Some(path) => Some(Arc::new(Trace::read(path, requests_max)?)),
-            None => None,
-        };
-        let sized = trace.as_ref().is_some_and(|trace| trace.value_bytes.is_some());
-        if args.value_bytes == ValueBytes::Trace && !sized {
-            return Err("--value-bytes trace needs a trace with sizes".into());
-        }
-        let highest = match &trace {
-            Some(trace) => trace.keys.iter().max().copied().ok_or("the trace is empty")?,
-            None => args.keys - 1,
-        };
-        let digits = highest.to_string().len();
-        if args.key_bytes > 250 || args.key_bytes < digits {
-            return Err(format!("--key-bytes is {digits} (for key {highest}) to 250"));
-        }
-        let apart = |cores: &Cores| args.client_cores.as_ref().is_some_and(|c| c.disjoint(cores));
-        let spin = match args.waiting {
-            Waiting::Spin => true,
-            Waiting::Sleep => false,
-            Waiting::Auto => args.server_cores.as_ref().is_some_and(apart),
-        };
-        Ok(Self { args: args.clone(), trace, spin })
-    }
-
-    pub fn replays(&self) -> bool {
-        self.trace.is_some()
-    }
-
-    /// The load in a line, for headings and files.
-    pub fn describe(&self, pace: Pace) -> String {
-        let args = &self.args;
-        let what = match &args.trace {
-            Some(path) => {
-                let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-                format!("look-aside replay of {file}")
+    fn from_str(text: &str) -> Result<Self, String> {
+        let percent = |text: &str| text.parse::<f64>().ok().filter(|n| *n > 0.0 && *n <= 100.0);
+        let both = text.split_once(':').map(|(ops, keys)| (percent(ops), percent(keys)));
+        match both {
+            Some((Some(ops), Some(keys))) => {
+                Ok(Self { share: ops / 100.0, keys_share: keys / 100.0 })
             }
-            None => format!("{} keys, Zipf {}, {} sets", args.keys, args.zipf, args.set_share),
-        };
-        let value = match args.value_bytes {
-            ValueBytes::Constant(bytes) => bytes.to_string(),
-            ValueBytes::Trace => "trace's".into(),
-        };
-        let pace = match pace {
-            Pace::Closed => "closed loop".into(),
-            Pace::Open { requests_per_second } => format!("open loop {requests_per_second:.0}/s"),
-        };
-        format!(
-            "{pace}; {:?} {what}; {} B keys, {value} B values; {} connections × {} deep × {} keys",
-            args.protocol, args.key_bytes, args.connections, args.depth, args.multi_get
-        )
-    }
-
-    /// One load per generator thread; connections, rate, keys and requests are shared out.
-    pub fn loads(&self, target: &Target, task: Task, round: u64) -> Vec<Load> {
-        let threads = self.args.client_threads;
-        let cursor = Arc::new(AtomicUsize::new(0));
-        let workers = self.workers(target);
-        (0..threads)
-            .map(|thread| self.load(target, task, round, thread, &cursor, &workers))
-            .collect()
-    }
-
-    /// By key, the worker that serves it, where connections go to workers' own ports.
-    fn workers(&self, target: &Target) -> Arc<[u16]> {
-        let Some(ports) = target.own_ports else { return Arc::default() };
-        let wording = Wording::new(self.args.protocol, self.args.key_bytes, 0);
-        let worker_of = |key| {
-            let name = wording.name(key);
-            ports.worker_of(Key::new(&name).expect("its length was checked").hash())
-        };
-        (0..self.args.keys).map(worker_of).collect()
-    }
-
-    fn load(
-        &self,
-        target: &Target,
-        task: Task,
-        round: u64,
-        thread: usize,
-        cursor: &Arc<AtomicUsize>,
-        workers: &Arc<[u16]>,
-    ) -> Load {
-        let args = &self.args;
-        let threads = args.client_threads;
-        let (value_bytes, sizes) = match args.value_bytes {
-            ValueBytes::Constant(bytes) => (bytes, Sizes::Constant(bytes)),
-            ValueBytes::Trace => (0, Sizes::FromTrace { value_bytes_max: args.value_bytes_max }),
-        };
-        let seed = Random::new(args.seed ^ (round << 32) ^ thread as u64).word();
-        let measured = matches!(task, Task::Measure(_));
-        let source = match (task, &self.trace) {
-            (Task::Measure(_), Some(trace)) => {
-                Source::Replay { trace: trace.clone(), cursor: cursor.clone(), sizes }
-            }
-            (Task::Measure(_), None) => Source::Mix {
-                popularity: Popularity::new(args.keys, args.zipf),
-                random: Random::new(seed),
-                set_share: args.set_share,
-                value_bytes,
-            },
-            (Task::Fill | Task::Verify, _) => Source::Each {
-                next: thread as u64,
-                step: threads as u64,
-                keys: args.keys,
-                ask: Ask { set: task == Task::Fill, value_bytes },
-            },
-        };
-        let pace = match task {
-            Task::Measure(Pace::Open { requests_per_second }) => {
-                Pace::Open { requests_per_second: requests_per_second / threads as f64 }
-            }
-            Task::Measure(Pace::Closed) | Task::Fill | Task::Verify => Pace::Closed,
-        };
-        let requests = match (args.requests, measured) {
-            (Some(requests), true) => Some(share(requests, threads, thread)),
-            (None, true) => None,
-            (_, false) => Some(u64::MAX),
-        };
-        let length = match requests {
-            _ if measured && self.replays() => Length::Requests(u64::MAX),
-            Some(requests) => Length::Requests(requests),
-            None => Length::Time(Duration::from_secs_f64(args.duration)),
-        };
-        let cold = !measured || self.replays();
-        Load {
-            target: target.clone(),
-            workers: workers.clone(),
-            connections: share(args.connections as u64, threads, thread) as usize,
-            depth: if measured { args.depth } else { FILL_DEPTH },
-            wording: Wording::new(
-                target.protocol.unwrap_or(args.protocol),
-                args.key_bytes,
-                value_bytes,
-            ),
-            lengths: match sizes {
-                Sizes::Constant(_) => Lengths::Constant,
-                Sizes::FromTrace { .. } => Lengths::Labelled,
-            },
-            keys_per_get: args.multi_get,
-            look_aside: measured && self.replays(),
-            pace,
-            spin: self.spin,
-            source,
-            warmup: if cold { Duration::ZERO } else { Duration::from_secs_f64(args.warmup) },
-            length,
-            seed,
+            _ => Err(format!("{text:?} is not OPS:KEYS in percent, as in 95:5")),
         }
     }
 }
 
-/// The part of `whole` that falls to one of `threads`.
-fn share(whole: u64, threads: usize, thread: usize) -> u64 {
-    whole / threads as u64 + u64::from((thread as u64) < whole % threads as u64)
+/// Worker `worker` of `workers`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct HotWorker {
+    pub worker: u16,
+    pub workers: u16,
+}
+
+impl FromStr for HotWorker {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let both = text.split_once('/').and_then(|(n, w)| Some((n.parse().ok()?, w.parse().ok()?)));
+        match both {
+            Some((worker, workers)) if worker < workers => Ok(Self { worker, workers }),
+            _ => Err(format!("{text:?} is not N/W with N below W, as in 0/4")),
+        }
+    }
+}
+
+/// `SHARE:N`: so many percent of the requests by every Nth connection.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BusyConnections {
+    pub share: f64,
+    pub every: usize,
+}
+
+impl FromStr for BusyConnections {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is not SHARE:N, as in 95:4");
+        let (share, every) = text.split_once(':').ok_or_else(bad)?;
+        let share = share.parse::<f64>().ok().filter(|n| (0.0..=100.0).contains(n));
+        let every = every.parse::<usize>().ok().filter(|n| *n > 1);
+        let (share, every) = share.zip(every).ok_or_else(bad)?;
+        Ok(Self { share: share / 100.0, every })
+    }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::atomic::AtomicBool;
 
-use crate::args::{Args, Plan, Rate, Task};
+use crate::args::{Args, Rate};
 use crate::cpu::Cores;
 use crate::measure::{Round, measure};
 use crate::pace::Pace;
 use crate::peer::Peer;
+use crate::plan::{Plan, Task};
 use crate::summary::Spread;
 
 /// Closed-loop rounds of the first peer whose median rate is its peak.
@@ -96,7 +97,8 @@ fn run(
     round: u64,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
-    measure(plan.loads(&peer.target, task, round), Some(peer.pid()), stop)
+    let timeline = plan.timeline(task);
+    measure(plan.loads(&peer.target, task, round), timeline, Some(peer.pid()), stop)
 }
 
 /// Sets every key, then counts those that can be read.

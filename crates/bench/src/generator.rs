@@ -9,22 +9,23 @@
 //!
 //! Counts are of what completes inside the window, latencies of what was due inside it, however late it came.
 
-use std::collections::VecDeque;
-use std::io::ErrorKind;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use crate::address::{Stream, Target};
+use crate::address::{Address, Target};
+use crate::connection::Connection;
+use crate::follow::{Moved, Routes};
 use crate::pace::{Pace, Schedule};
-use crate::replies::{Awaited, Kind, Lengths, Outcome, scan};
+use crate::random::Random;
+use crate::replies::{Awaited, Lengths, Outcome, scan};
 use crate::source::Source;
 use crate::tally::Tally;
-use crate::wording::{Protocol, Wording};
+use crate::timeline::{Part, Timeline};
+use crate::wording::Wording;
 
 /// How long replies are waited for after the window.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -36,11 +37,13 @@ const READ_BYTES: usize = 256 << 10;
 #[derive(Clone)]
 pub struct Load {
     pub target: Target,
-    /// By key, the worker that serves it; empty where connections do not care.
-    pub workers: Arc<[u16]>,
+    /// Ask the server which worker serves what, and obey what replies say about it.
+    pub follow: bool,
     pub connections: usize,
-    /// Unanswered requests per connection at most.
+    /// Unanswered requests per connection at most; on average, where a client has one to each worker.
     pub depth: usize,
+    /// Only part of the connections carries most of an open loop.
+    pub busy: Option<Busy>,
     pub wording: Wording,
     pub lengths: Lengths,
     pub keys_per_get: usize,
@@ -50,9 +53,18 @@ pub struct Load {
     /// Ask the sockets without end, instead of sleeping: right on a core of one's own.
     pub spin: bool,
     pub source: Source,
+    /// The hot set changes this often.
+    pub shift: Option<Duration>,
     pub warmup: Duration,
     pub length: Length,
     pub seed: u64,
+}
+
+/// `share` of all requests goes by every `every`-th connection.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Busy {
+    pub share: f64,
+    pub every: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -75,28 +87,25 @@ enum Phase {
     Drain,
 }
 
-struct Connection {
-    stream: Stream,
-    /// The worker at the other end, where only its own keys are asked for.
-    worker: Option<u16>,
-    awaited: VecDeque<Awaited>,
-    in_flight: usize,
-    out: Vec<u8>,
-    /// The start of a reply whose rest has not arrived.
-    partial: Vec<u8>,
-    /// Missed keys to be set, with their sizes.
-    missed: Vec<(u64, u32)>,
-    waits_to_write: bool,
-}
-
-struct Generator {
+struct Generator<'a> {
     load: Load,
     epoll: OwnedFd,
     clock: Instant,
     schedule: Option<Schedule>,
+    /// Client by client: one connection each, or one to each worker.
     connections: Vec<Connection>,
+    routes: Option<Routes>,
+    /// Connections per client.
+    width: usize,
+    /// Unanswered requests by client.
+    in_flight: Vec<usize>,
+    in_flight_sum: usize,
     turn: usize,
-    in_flight: usize,
+    /// Which clients the next request of an open loop is for, and the random bits behind it.
+    next_is_busy: bool,
+    random: Random,
+    /// Connections with something to send.
+    touched: Vec<usize>,
     /// Requests that may still be issued in this window.
     budget: u64,
     source_ended: bool,
@@ -107,38 +116,43 @@ struct Generator {
     /// `u64::MAX` until it is known.
     end_ns: u64,
     tally: Tally,
+    timeline: Option<&'a Timeline>,
+    part: Part,
+    /// The interval that `part` is of.
+    interval: u64,
     keys: Vec<u64>,
     input: Vec<u8>,
 }
 
 /// Runs the load to its end; `edge` is called as the measured window starts and ends.
-pub fn drive(load: Load, stop: &AtomicBool, mut edge: impl FnMut(Edge)) -> Result<Tally, String> {
-    let mut generator = Generator::new(load)?;
+pub fn drive(
+    load: Load,
+    stop: &AtomicBool,
+    timeline: Option<&Timeline>,
+    mut edge: impl FnMut(Edge),
+) -> Result<Tally, String> {
+    let mut generator = Generator::new(load, timeline)?;
     generator.run(stop, &mut edge)?;
     Ok(generator.tally)
 }
 
-impl Generator {
-    fn new(load: Load) -> Result<Self, String> {
+impl<'a> Generator<'a> {
+    fn new(mut load: Load, timeline: Option<&'a Timeline>) -> Result<Self, String> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| e.to_string())?;
-        let mut connections = Vec::with_capacity(load.connections);
-        for index in 0..load.connections {
-            let (stream, worker) = load
-                .target
-                .connect(index)
-                .map_err(|e| format!("connect {:?}: {e}", load.target.address))?;
-            let data = epoll::EventData::new_u64(index as u64);
-            epoll::add(&epoll, &stream, data, epoll::EventFlags::IN).map_err(|e| e.to_string())?;
-            connections.push(Connection {
-                stream,
-                worker,
-                awaited: VecDeque::new(),
-                in_flight: 0,
-                out: Vec::new(),
-                partial: Vec::new(),
-                missed: Vec::new(),
-                waits_to_write: false,
-            });
+        let routes = load.target.routes(load.follow)?;
+        let addresses = match &routes {
+            Some(routes) => routes.workers().iter().copied().map(Address::Tcp).collect(),
+            None => vec![load.target.address.clone()],
+        };
+        if let Some(routes) = routes.as_ref().filter(|_| load.follow) {
+            load.wording.tell(routes.version());
+        }
+        let width = addresses.len();
+        let clients = (load.connections / width).max(1);
+        let mut connections = Vec::with_capacity(clients * width);
+        for index in 0..clients * width {
+            let address = &addresses[index % width];
+            connections.push(Connection::open(address, index / width, index, &epoll)?);
         }
         // Without this the kernel may add 50 µs to every sleep.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).map_err(|e| e.to_string())?;
@@ -148,13 +162,19 @@ impl Generator {
                 Some(Schedule::new(requests_per_second, load.seed ^ 0x5eed))
             }
         };
-        Ok(Self {
+        let mut generator = Self {
             epoll,
             clock: Instant::now(),
             schedule,
             connections,
+            routes,
+            width,
+            in_flight: vec![0; clients],
+            in_flight_sum: 0,
             turn: 0,
-            in_flight: 0,
+            next_is_busy: false,
+            random: Random::new(load.seed ^ 0xb5),
+            touched: Vec::new(),
             budget: u64::MAX,
             source_ended: false,
             starved: false,
@@ -162,10 +182,15 @@ impl Generator {
             phase: Phase::WarmUp,
             end_ns: u64::MAX,
             tally: Tally::default(),
+            timeline,
+            part: Part::new(width),
+            interval: 0,
             keys: Vec::new(),
             input: vec![0; READ_BYTES],
             load,
-        })
+        };
+        generator.choose_busy();
+        Ok(generator)
     }
 
     fn now_ns(&self) -> u64 {
@@ -181,12 +206,14 @@ impl Generator {
             self.start(edge);
         }
         if self.schedule.is_none() {
-            for index in 0..self.connections.len() {
-                self.refill(index, self.now_ns())?;
+            for client in 0..self.in_flight.len() {
+                self.refill(client, self.now_ns());
             }
+            self.flush()?;
         }
         loop {
             let now = self.now_ns();
+            self.tick(now);
             if self.phase == Phase::WarmUp && now >= self.start_ns {
                 self.start(edge);
             }
@@ -194,7 +221,7 @@ impl Generator {
                 self.end(edge);
             }
             if self.phase == Phase::Drain {
-                let answered = self.in_flight == 0 && !self.due(now);
+                let answered = self.in_flight_sum == 0 && !self.due(now);
                 if answered || now >= self.end_ns + DRAIN.as_nanos() as u64 {
                     self.settle(now);
                     return Ok(());
@@ -213,7 +240,7 @@ impl Generator {
             for event in &events[..count] {
                 let (index, flags) = (event.data.u64() as usize, event.flags);
                 if flags.contains(epoll::EventFlags::OUT) {
-                    self.flush(index)?;
+                    self.connections[index].flush(&self.epoll)?;
                 }
                 if flags != epoll::EventFlags::OUT {
                     self.read(index)?;
@@ -237,14 +264,37 @@ impl Generator {
 
     fn end(&mut self, edge: &mut impl FnMut(Edge)) {
         edge(Edge::End);
-        self.phase = Phase::Drain;
         let now = self.now_ns();
         self.end_ns = self.end_ns.min(now);
+        self.tick(self.end_ns);
+        self.phase = Phase::Drain;
         self.tally.seconds = (now - self.start_ns) as f64 / 1e9;
     }
 
+    /// What goes by the clock: intervals that have passed, hot sets that have had their time.
+    fn tick(&mut self, now: u64) {
+        if self.phase != Phase::Measured {
+            return;
+        }
+        let passed_ns = now - self.start_ns;
+        if let Some(timeline) = self.timeline {
+            while passed_ns >= (self.interval + 1) * timeline.interval_ns {
+                timeline.hand_in(self.interval, &mut self.part);
+                self.interval += 1;
+            }
+        }
+        if let Some(period) = self.load.shift {
+            self.load.source.shift(passed_ns / period.as_nanos() as u64);
+        }
+    }
+
     fn exhausted(&self) -> bool {
-        (self.source_ended || self.budget == 0) && self.in_flight == 0
+        (self.source_ended || self.budget == 0) && self.in_flight_sum == 0
+    }
+
+    /// Unanswered requests of all clients at most.
+    fn room(&self) -> usize {
+        self.connections.len() * self.load.depth
     }
 
     /// Is a request of the window waiting to be sent?
@@ -265,7 +315,7 @@ impl Generator {
                 Phase::Drain => {}
             }
             if let Some(schedule) = &self.schedule {
-                let full = self.in_flight >= self.connections.len() * self.load.depth;
+                let full = self.in_flight_sum >= self.room() || self.starved;
                 if !full && schedule.due_ns() < self.end_ns {
                     wait_ns = wait_ns.min(schedule.due_ns().saturating_sub(now));
                 }
@@ -274,16 +324,16 @@ impl Generator {
         Timespec { tv_sec: 0, tv_nsec: wait_ns as _ }
     }
 
-    /// Open loop: sends what is due, as far as connections have room.
+    /// Open loop: sends what is due, as far as clients have room.
     fn issue_due(&mut self) -> Result<(), String> {
         if self.schedule.is_none() {
             return Ok(());
         }
         let now = self.now_ns();
         while self.due(now) {
-            let Some(index) = self.next_with_room() else {
+            let Some(client) = self.next_with_room() else {
                 self.starved = true;
-                return Ok(());
+                return self.flush();
             };
             let schedule = self.schedule.as_mut().expect("checked above");
             let due = schedule.due_ns();
@@ -291,175 +341,159 @@ impl Generator {
             if self.phase == Phase::Measured && !self.starved {
                 self.tally.lag.saturating_record(now - due);
             }
-            self.ask(index, due);
-            self.flush(index)?;
+            self.ask(client, due);
+            self.choose_busy();
         }
         self.starved = false;
-        Ok(())
+        self.flush()
     }
 
-    /// Connections take turns, so that every worker of the server gets its share.
+    fn choose_busy(&mut self) {
+        if let Some(Busy { share, .. }) = self.load.busy {
+            self.next_is_busy = self.random.unit() <= share;
+        }
+    }
+
+    /// Clients take turns, so that every worker of the server gets its share.
     fn next_with_room(&mut self) -> Option<usize> {
-        if self.in_flight >= self.connections.len() * self.load.depth {
+        if self.in_flight_sum >= self.room() {
             return None;
         }
-        for _ in 0..self.connections.len() {
-            self.turn = (self.turn + 1) % self.connections.len();
-            if self.connections[self.turn].in_flight < self.load.depth {
+        for _ in 0..self.in_flight.len() {
+            self.turn = (self.turn + 1) % self.in_flight.len();
+            let of_its_kind = match self.load.busy {
+                Some(Busy { every, .. }) => (self.turn % every == 0) == self.next_is_busy,
+                None => true,
+            };
+            if of_its_kind && self.in_flight[self.turn] < self.load.depth * self.width {
                 return Some(self.turn);
             }
         }
         None
     }
 
-    /// Closed loop: tops the connection up.
-    fn refill(&mut self, index: usize, now: u64) -> Result<(), String> {
+    /// Closed loop: tops the client up.
+    fn refill(&mut self, client: usize, now: u64) {
         while self.phase != Phase::Drain
-            && self.connections[index].in_flight < self.load.depth
+            && self.in_flight[client] < self.load.depth * self.width
             && self.budget > 0
             && !self.source_ended
         {
-            self.ask(index, now);
+            self.ask(client, now);
         }
-        self.flush(index)
     }
 
-    fn ask(&mut self, index: usize, intended_ns: u64) {
-        let Load { source, workers, keys_per_get, .. } = &mut self.load;
-        let worker = self.connections[index].worker;
-        let wanted = |key| worker.is_none_or(|worker| workers[key as usize] == worker);
-        let Some(ask) = source.next(*keys_per_get, wanted, &mut self.keys) else {
+    fn ask(&mut self, client: usize, intended_ns: u64) {
+        let Load { source, wording, keys_per_get, .. } = &mut self.load;
+        let routes = self.routes.as_ref();
+        let worker = |key| routes.map_or(0, |routes| routes.worker(wording.hash(key)));
+        let fits = |first, key| routes.is_none() || worker(first) == worker(key);
+        let Some(ask) = source.next(*keys_per_get, fits, &mut self.keys) else {
             self.source_ended = true;
             return;
         };
         if self.phase == Phase::Measured {
             self.budget -= 1;
         }
-        if ask.set {
-            self.set(index, self.keys[0], ask.value_bytes, intended_ns);
-            return;
-        }
+        let index = client * self.width + worker(self.keys[0]);
         let connection = &mut self.connections[index];
-        self.load.wording.get(&mut connection.out, &self.keys);
-        let text = self.load.wording.protocol == Protocol::Text;
-        let end = self.keys.len() - 1;
-        for (place, &key) in self.keys.iter().enumerate() {
-            connection.awaited.push_back(Awaited {
-                kind: Kind::Get,
-                key,
-                value_bytes: ask.value_bytes,
-                last: !text && place == end,
-                intended_ns,
-            });
+        match ask.set {
+            true => connection.set(wording, self.keys[0], ask.value_bytes, intended_ns),
+            false => connection.get(wording, &self.keys, ask.value_bytes, intended_ns),
         }
-        if text {
-            connection.awaited.push_back(Awaited {
-                kind: Kind::End,
-                key: self.keys[0],
-                value_bytes: 0,
-                last: true,
-                intended_ns,
-            });
-        }
-        connection.in_flight += 1;
-        self.in_flight += 1;
+        self.asked(index);
     }
 
-    fn set(&mut self, index: usize, key: u64, value_bytes: u32, intended_ns: u64) {
-        let connection = &mut self.connections[index];
-        self.load.wording.set(&mut connection.out, key, value_bytes);
-        connection.awaited.push_back(Awaited {
-            kind: Kind::Set,
-            key,
-            value_bytes,
-            last: true,
-            intended_ns,
-        });
-        connection.in_flight += 1;
-        self.in_flight += 1;
+    fn asked(&mut self, index: usize) {
+        self.in_flight[self.connections[index].client] += 1;
+        self.in_flight_sum += 1;
+        self.touched.push(index);
     }
 
-    fn flush(&mut self, index: usize) -> Result<(), String> {
-        let connection = &mut self.connections[index];
-        let mut sent = 0;
-        while sent < connection.out.len() {
-            match connection.stream.write(&connection.out[sent..]) {
-                Ok(bytes) => sent += bytes,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(format!("send: {error}")),
+    /// Sends what was asked since the last time.
+    fn flush(&mut self) -> Result<(), String> {
+        for &index in &self.touched {
+            if !self.connections[index].out.is_empty() {
+                self.connections[index].flush(&self.epoll)?;
             }
         }
-        connection.out.drain(..sent);
-        let waits = !connection.out.is_empty();
-        if waits != connection.waits_to_write {
-            connection.waits_to_write = waits;
-            let mut flags = epoll::EventFlags::IN;
-            flags.set(epoll::EventFlags::OUT, waits);
-            let data = epoll::EventData::new_u64(index as u64);
-            epoll::modify(&self.epoll, &connection.stream, data, flags)
-                .map_err(|error| error.to_string())?;
-        }
+        self.touched.clear();
         Ok(())
     }
 
     fn read(&mut self, index: usize) -> Result<(), String> {
         let connection = &mut self.connections[index];
-        let held = connection.partial.len();
-        if self.input.len() < held + READ_BYTES {
-            self.input.resize(held + READ_BYTES, 0);
-        }
-        self.input[..held].copy_from_slice(&connection.partial);
-        connection.partial.clear();
-        let filled = match connection.stream.read(&mut self.input[held..]) {
-            Ok(0) => return Err("the server closed a connection".into()),
-            Ok(bytes) => held + bytes,
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => held,
-            Err(error) => return Err(format!("receive: {error}")),
-        };
+        let filled = connection.receive(&mut self.input, READ_BYTES)?;
         let now = self.clock.elapsed().as_nanos() as u64;
+        self.tick(now);
+        let connection = &mut self.connections[index];
         let (tally, counting) = (&mut self.tally, self.phase == Phase::Measured);
         let (mut answered, look_aside) = (0, self.load.look_aside);
         let window = self.start_ns..self.end_ns;
         let missed = &mut connection.missed;
-        let tell = |reply: Awaited, outcome: Outcome| {
+        let (part, worker) = (&mut self.part, index % self.width);
+        let mut hints = Vec::new();
+        let tell = |reply: Awaited, outcome: Outcome, moved: Option<Moved>| {
             match outcome {
                 Outcome::Hit if counting => {
                     tally.gets += 1;
                     tally.hits += 1;
+                    part.gets += 1;
+                    part.hits += 1;
                 }
                 Outcome::Miss => {
                     tally.gets += u64::from(counting);
+                    part.gets += u64::from(counting);
                     if look_aside {
                         missed.push((reply.key, reply.value_bytes));
                     }
                 }
-                Outcome::Stored => tally.sets += u64::from(counting),
+                Outcome::Stored => {
+                    tally.sets += u64::from(counting);
+                    part.sets += u64::from(counting);
+                }
                 Outcome::Wrong(wrong) => tally.blame(wrong),
                 Outcome::Hit | Outcome::Ended => {}
             }
             if reply.last {
                 answered += 1;
-                tally.requests += u64::from(counting);
+                if counting {
+                    tally.requests += 1;
+                    part.answered(worker, now - reply.intended_ns);
+                }
                 if window.contains(&reply.intended_ns) {
                     tally.latency.saturating_record(now - reply.intended_ns);
                 }
             }
+            hints.extend(moved.map(|moved| (reply.key, moved)));
         };
         let input = &self.input[..filled];
         let awaited = &mut connection.awaited;
         let taken = scan(&self.load.wording, self.load.lengths, input, awaited, tell)?;
         connection.partial.extend_from_slice(&input[taken..]);
-        connection.in_flight -= answered;
-        self.in_flight -= answered;
+        let client = connection.client;
+        self.in_flight[client] -= answered;
+        self.in_flight_sum -= answered;
+        for (key, moved) in hints {
+            self.heed(key, moved);
+        }
         for place in 0..self.connections[index].missed.len() {
-            let (key, value_bytes) = self.connections[index].missed[place];
-            self.set(index, key, value_bytes, now);
+            let connection = &mut self.connections[index];
+            let (key, value_bytes) = connection.missed[place];
+            connection.set(&self.load.wording, key, value_bytes, now);
+            self.asked(index);
         }
         self.connections[index].missed.clear();
-        match self.schedule {
-            None => self.refill(index, now),
-            Some(_) => self.flush(index),
+        if self.schedule.is_none() {
+            self.refill(client, now);
+        }
+        self.flush()
+    }
+
+    fn heed(&mut self, key: u64, moved: Moved) {
+        let Some(routes) = self.routes.as_mut().filter(|_| self.load.follow) else { return };
+        if routes.heed(self.load.wording.hash(key), moved) {
+            self.load.wording.tell(routes.version());
         }
     }
 

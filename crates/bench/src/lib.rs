@@ -11,11 +11,16 @@ mod address;
 mod against_servers;
 mod args;
 mod compare;
+mod connection;
 mod cpu;
+mod follow;
+#[cfg(test)]
+mod following;
 mod generator;
 mod measure;
 mod pace;
 mod peer;
+mod plan;
 mod popularity;
 mod random;
 mod replies;
@@ -24,6 +29,7 @@ mod session;
 mod source;
 mod summary;
 mod tally;
+mod timeline;
 mod trace;
 mod wording;
 
@@ -38,10 +44,11 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use address::{Address, Target};
-use args::{Plan, Rate, Task};
+use args::Rate;
 use compare::{Comparison, Series};
 use measure::measure;
 use pace::Pace;
+use plan::{Plan, Task};
 
 /// Runs the benchmark; the exit code is 1 where it could not be run or a reply was wrong.
 pub fn run(args: Args) -> ExitCode {
@@ -76,7 +83,11 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     if let Some(cores) = &args.client_cores {
         cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
     }
-    let run = |task| measure(plan.loads(&target, task, 1), args.server_pid, stop);
+    if args.follow && target.routes(true)?.is_none() {
+        return Err("the server does not answer `config get mbal`: no --follow".into());
+    }
+    let run =
+        |task| measure(plan.loads(&target, task, 1), plan.timeline(task), args.server_pid, stop);
     if args.prefill {
         eprintln!("{}", compare::filled(run(Task::Fill)?, run(Task::Verify)?)?);
     }
@@ -104,6 +115,12 @@ fn finish(args: &Args, comparison: Result<Comparison, String>) -> ExitCode {
     print!("{}", print(&args.name, &comparison));
     if let Some(path) = &args.csv {
         if let Err(error) = report::append_csv(path, &args.name, &comparison) {
+            eprintln!("mbal bench: {}: {error}", path.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    if let Some(path) = &args.over_time {
+        if let Err(error) = report::write_over_time(path, &args.name, &comparison) {
             eprintln!("mbal bench: {}: {error}", path.display());
             return ExitCode::FAILURE;
         }

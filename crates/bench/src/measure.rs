@@ -6,12 +6,15 @@ use std::sync::{Mutex, PoisonError};
 use crate::cpu;
 use crate::generator::{Edge, Load, drive};
 use crate::tally::Tally;
+use crate::timeline::{Row, Timeline};
 
 /// What a run came to, with the CPU time that it cost both sides.
 pub struct Round {
     pub tally: Tally,
     pub server_cpu_ns: Option<u64>,
     pub client_cpu_ns: u64,
+    /// The run over time, where it was asked for.
+    pub rows: Vec<Row>,
 }
 
 /// A figure of a round: its name in files, its name for people, its decimals, and how it is had.
@@ -94,14 +97,18 @@ impl Meter {
 /// Drives one thread per load, all against one server.
 pub fn measure(
     loads: Vec<Load>,
+    timeline: Option<Timeline>,
     server_pid: Option<u32>,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
     let meter = Mutex::new(Meter { server_pid, ..Meter::default() });
     let edge = |edge| meter.lock().unwrap_or_else(PoisonError::into_inner).read(edge);
+    let over_time = timeline.as_ref();
     let tallies: Vec<Result<Tally, String>> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            loads.into_iter().map(|load| scope.spawn(|| drive(load, stop, edge))).collect();
+        let threads: Vec<_> = loads
+            .into_iter()
+            .map(|load| scope.spawn(|| drive(load, stop, over_time, edge)))
+            .collect();
         threads.into_iter().map(|t| t.join().expect("a generator thread panicked")).collect()
     });
     let mut tally = Tally::default();
@@ -117,5 +124,6 @@ pub fn measure(
         tally,
         server_cpu_ns: server_pid.map(|_| meter.end_ns.0.saturating_sub(start.0)),
         client_cpu_ns: meter.end_ns.1.saturating_sub(start.1),
+        rows: timeline.map_or(Vec::new(), Timeline::rows),
     })
 }

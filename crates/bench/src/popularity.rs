@@ -1,27 +1,96 @@
-//! Which key comes next: uniform, or zipfian with any constant. Every draw is O(1) and exact.
+//! Which key comes next: uniform, zipfian with any constant, hotspot. Every draw is O(1) and exact.
+
+use std::sync::Arc;
 
 use crate::random::{Random, mix};
 
-/// How requests spread over `0..keys`.
+/// How requests spread over `0..keys`: a law over ranks, and which key has which rank at the moment.
 #[derive(Clone)]
-pub enum Popularity {
-    Uniform { keys: u64 },
-    Zipfian { ranks: Zipfian, scatter: Scatter },
+pub struct Popularity {
+    law: Law,
+    keys: u64,
+    order: Order,
+    /// The place of rank 0, one after the other as the hot set shifts.
+    starts: Arc<[u64]>,
+    start: u64,
 }
+
+#[derive(Clone)]
+pub enum Law {
+    Uniform,
+    Zipfian(Zipfian),
+    /// A share of all draws falls on the first `hot_keys` ranks, evenly, the rest on the rest (YCSB's hotspot).
+    Hotspot {
+        hot_keys: u64,
+        share: f64,
+    },
+}
+
+/// Which key stands at which place.
+#[derive(Clone)]
+pub enum Order {
+    Scattered(Scatter),
+    /// Keys of one worker side by side, so that what is hot together burdens one worker.
+    Listed(Arc<[u64]>),
+}
+
+/// Of all keys, how far a shift moves the hot ones.
+const SHIFTS: u64 = 20;
 
 impl Popularity {
     /// `theta` 0 is uniform; YCSB's constant is 0.99.
     pub fn new(keys: u64, theta: f64) -> Self {
-        if theta == 0.0 {
-            return Self::Uniform { keys };
-        }
-        Self::Zipfian { ranks: Zipfian::new(keys, theta), scatter: Scatter::new(keys) }
+        let uniform = theta == 0.0;
+        let law = if uniform { Law::Uniform } else { Law::Zipfian(Zipfian::new(keys, theta)) };
+        Self::scattered(keys, law)
+    }
+
+    pub fn scattered(keys: u64, law: Law) -> Self {
+        let stride = match law {
+            Law::Hotspot { hot_keys, .. } => hot_keys,
+            Law::Uniform | Law::Zipfian(_) => keys / SHIFTS,
+        };
+        let starts = (0..keys).step_by(stride.max(1) as usize).take(SHIFTS as usize).collect();
+        Self { law, keys, order: Order::Scattered(Scatter::new(keys)), starts, start: 0 }
+    }
+
+    /// The hottest keys are those of worker `hot`, after a shift those of the next worker.
+    pub fn of_worker(
+        keys: u64,
+        law: Law,
+        hot: u16,
+        workers: u16,
+        worker_of: impl Fn(u64) -> u16,
+    ) -> Self {
+        let mut runs: Vec<Vec<u64>> = vec![Vec::new(); usize::from(workers)];
+        (0..keys).for_each(|key| runs[usize::from(worker_of(key))].push(key));
+        runs.rotate_left(usize::from(hot));
+        let starts = runs.iter().scan(0, |next, run| {
+            let start = *next;
+            *next += run.len() as u64;
+            Some(start)
+        });
+        let starts = starts.collect();
+        let order = Order::Listed(runs.concat().into());
+        Self { law, keys, order, starts, start: 0 }
+    }
+
+    /// Makes the keys of the `shift`-th hot set the hottest; in the end it starts anew.
+    pub fn shift(&mut self, shift: u64) {
+        self.start = self.starts[(shift % self.starts.len() as u64) as usize];
     }
 
     pub fn draw(&self, random: &mut Random) -> u64 {
-        match self {
-            Self::Uniform { keys } => random.below(*keys),
-            Self::Zipfian { ranks, scatter } => scatter.place(ranks.draw(random)),
+        let rank = match &self.law {
+            Law::Uniform => return random.below(self.keys),
+            Law::Zipfian(ranks) => ranks.draw(random),
+            Law::Hotspot { hot_keys, share } if random.unit() <= *share => random.below(*hot_keys),
+            Law::Hotspot { hot_keys, .. } => hot_keys + random.below(self.keys - hot_keys),
+        };
+        let place = (rank + self.start) % self.keys;
+        match &self.order {
+            Order::Scattered(scatter) => scatter.place(place),
+            Order::Listed(order) => order[place as usize],
         }
     }
 }
@@ -175,6 +244,47 @@ mod tests {
         (0..draws).for_each(|_| observed[popularity.draw(&mut random) as usize] += 1);
         let wanted = vec![draws as f64 / keys as f64; keys as usize];
         assert!(chi_square_sigmas(&observed, &wanted).abs() < 4.0);
+    }
+
+    fn drawn(popularity: &Popularity, seed: u64, draws: u64) -> Vec<u64> {
+        let (mut random, mut observed) = (Random::new(seed), vec![0; popularity.keys as usize]);
+        (0..draws).for_each(|_| observed[popularity.draw(&mut random) as usize] += 1);
+        observed
+    }
+
+    #[test]
+    fn a_hotspot_fits_its_law_and_shifts_to_keys_that_were_cold() {
+        let (keys, draws) = (1_000, 2_000_000);
+        let mut popularity =
+            Popularity::scattered(keys, Law::Hotspot { hot_keys: 50, share: 0.95 });
+        let mut hot_before = Vec::new();
+        for shift in 0..3 {
+            popularity.shift(shift);
+            let observed = drawn(&popularity, 9 + shift, draws);
+            let hot: Vec<usize> = (0..1_000).filter(|&key| observed[key] > 20_000).collect();
+            assert_eq!(hot.len(), 50);
+            assert!(hot.iter().all(|key| !hot_before.contains(key)), "shift {shift}");
+            let wanted: Vec<f64> = (0..1_000)
+                .map(|key| if hot.contains(&key) { 0.95 / 50.0 } else { 0.05 / 950.0 })
+                .map(|share| share * draws as f64)
+                .collect();
+            let sigmas = chi_square_sigmas(&observed, &wanted);
+            assert!(sigmas.abs() < 4.0, "shift {shift}: {sigmas:.1} sigmas off");
+            hot_before = hot;
+        }
+    }
+
+    #[test]
+    fn the_hot_keys_of_a_worker_are_its_own_and_shift_to_the_next() {
+        let law = Law::Hotspot { hot_keys: 50, share: 1.0 };
+        let mut popularity = Popularity::of_worker(1_000, law, 2, 4, |key| (key % 4) as u16);
+        for (shift, worker) in [(0, 2), (1, 3), (2, 0), (3, 1), (4, 2)] {
+            popularity.shift(shift);
+            let observed = drawn(&popularity, 5, 10_000);
+            let hot: Vec<usize> = (0..1_000).filter(|&key| observed[key] > 0).collect();
+            assert_eq!(hot.len(), 50);
+            assert!(hot.iter().all(|key| key % 4 == worker), "shift {shift}: {hot:?}");
+        }
     }
 
     #[test]

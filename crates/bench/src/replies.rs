@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::follow::Moved;
 use crate::wording::{LABEL_BYTES, Protocol, Wording, label};
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -43,14 +44,15 @@ pub enum Lengths {
     Labelled,
 }
 
-/// Consumes whole replies and tells what became of every awaited one; returns the bytes consumed.
+/// Consumes whole replies and tells what became of every awaited one, and where its cachelet is now, if the
+/// reply has a word on that; returns the bytes consumed.
 /// An error means that replies and requests can no longer be matched.
 pub fn scan(
     wording: &Wording,
     lengths: Lengths,
     bytes: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    mut tell: impl FnMut(Awaited, Outcome),
+    mut tell: impl FnMut(Awaited, Outcome, Option<Moved>),
 ) -> Result<usize, String> {
     let mut at = 0;
     while let Some(line_bytes) = bytes[at..].iter().position(|&byte| byte == b'\n') {
@@ -64,6 +66,7 @@ pub fn scan(
             at = value_at;
             continue;
         }
+        let moved = (wording.protocol == Protocol::Meta).then(|| token(line)).flatten();
         at = match (front.kind, value_line(wording.protocol, line)) {
             (Kind::Get | Kind::End, Some(value)) => {
                 let end = value_at + value.bytes + 2;
@@ -75,26 +78,21 @@ pub fn scan(
                     Some(name) => find(wording, name, awaited, &mut tell),
                 };
                 let asked = asked.ok_or_else(|| format!("not asked for: {}", shown(line)))?;
-                tell(asked, judge(asked, lengths, &bytes[value_at..end]));
+                tell(asked, judge(asked, lengths, &bytes[value_at..end]), moved);
                 end
             }
-            (kind, None) if line == usual_line(wording.protocol, kind) => {
+            (kind, None) if usual(line, wording.protocol, kind) => {
                 drop_through(awaited, wording.protocol, |reply| match reply.kind {
-                    Kind::Get => tell(reply, Outcome::Miss),
-                    Kind::Set => tell(reply, Outcome::Stored),
-                    Kind::End => tell(reply, Outcome::Ended),
+                    Kind::Get => tell(reply, Outcome::Miss, moved),
+                    Kind::Set => tell(reply, Outcome::Stored, moved),
+                    Kind::End => tell(reply, Outcome::Ended, moved),
                 });
-                value_at
-            }
-            (Kind::Set, None) if wording.protocol == Protocol::Meta && line.starts_with(b"HD ") => {
-                awaited.pop_front();
-                tell(front, Outcome::Stored);
                 value_at
             }
             (_, _) => {
                 let wrong = format!("{:?} of key {}: {}", front.kind, front.key, shown(line));
                 drop_through(awaited, wording.protocol, |reply| {
-                    tell(reply, Outcome::Wrong(wrong.clone()));
+                    tell(reply, Outcome::Wrong(wrong.clone()), moved);
                 });
                 value_at
             }
@@ -103,16 +101,27 @@ pub fn scan(
     Ok(at)
 }
 
-/// The line without a value that answers a request in good order.
-fn usual_line(protocol: Protocol, kind: Kind) -> &'static [u8] {
-    match (protocol, kind) {
-        (Protocol::Text, Kind::Set) => b"STORED\r\n",
-        (Protocol::Text, Kind::Get | Kind::End) => b"END\r\n",
-        (Protocol::Meta, Kind::Set) => b"HD\r\n",
-        (Protocol::Meta, Kind::Get | Kind::End) => b"EN\r\n",
-        (Protocol::Resp, Kind::Set) => b"+OK\r\n",
-        (Protocol::Resp, Kind::Get | Kind::End) => b"$-1\r\n",
+/// Is this the line without a value that answers a request in good order? In meta flags may follow.
+fn usual(line: &[u8], protocol: Protocol, kind: Kind) -> bool {
+    let word: &[u8] = match (protocol, kind) {
+        (Protocol::Text, Kind::Set) => b"STORED",
+        (Protocol::Text, Kind::Get | Kind::End) => b"END",
+        (Protocol::Meta, Kind::Set) => b"HD",
+        (Protocol::Meta, Kind::Get | Kind::End) => b"EN",
+        (Protocol::Resp, Kind::Set) => b"+OK",
+        (Protocol::Resp, Kind::Get | Kind::End) => b"$-1",
+    };
+    match line.strip_prefix(word) {
+        Some(b"\r\n") => true,
+        Some([b' ', flag, ..]) => protocol == Protocol::Meta && flag.is_ascii_alphabetic(),
+        _ => false,
     }
+}
+
+/// The `L` token of a meta reply.
+fn token(line: &[u8]) -> Option<Moved> {
+    let flags = line.strip_suffix(b"\r\n")?.split(|byte| *byte == b' ').skip(1);
+    flags.filter_map(|flag| flag.strip_prefix(b"L")).find_map(Moved::parse)
 }
 
 /// One line answers one key, but all the rest of a classic get.
@@ -167,14 +176,14 @@ fn find(
     wording: &Wording,
     name: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    tell: &mut impl FnMut(Awaited, Outcome),
+    tell: &mut impl FnMut(Awaited, Outcome, Option<Moved>),
 ) -> Option<Awaited> {
     while let Some(reply) = awaited.front().copied().filter(|reply| reply.kind == Kind::Get) {
         awaited.pop_front();
         if wording.names(name, reply.key) {
             return Some(reply);
         }
-        tell(reply, Outcome::Miss);
+        tell(reply, Outcome::Miss, None);
     }
     None
 }
@@ -234,9 +243,9 @@ mod tests {
         mut awaited: VecDeque<Awaited>,
         bytes: &[u8],
     ) -> Result<String, String> {
-        let wording = Wording::new(protocol, 5, 14);
+        let wording = Wording::new(protocol, 5);
         let mut letters = String::new();
-        let taken = scan(&wording, lengths, bytes, &mut awaited, |reply, outcome| {
+        let taken = scan(&wording, lengths, bytes, &mut awaited, |reply, outcome, _| {
             let letter = match outcome {
                 Outcome::Hit => 'H',
                 Outcome::Miss => 'M',
@@ -331,6 +340,30 @@ mod tests {
     }
 
     #[test]
+    fn tokens_say_where_a_cachelet_is_now() {
+        let told = |bytes: &[u8]| {
+            let (wording, mut awaited) =
+                (Wording::new(Protocol::Meta, 5), asked(Protocol::Meta, &[7]));
+            let mut all = Vec::new();
+            let tell =
+                |_, outcome, moved: Option<Moved>| all.push((outcome, moved.map(|m| m.worker)));
+            scan(&wording, Lengths::Constant, bytes, &mut awaited, tell).unwrap();
+            all
+        };
+        let value = &meta_value(7)[b"VA 14".len()..];
+        for (head, worker) in
+            [("VA 14", None), ("VA 14 f0 L1.18.3", Some(3)), ("VA 14 L1.x.3", None)]
+        {
+            assert_eq!(
+                told(&[head.as_bytes(), value].concat()),
+                [(Outcome::Hit, worker)],
+                "{head}"
+            );
+        }
+        assert_eq!(told(b"EN L1.18.2\r\n"), [(Outcome::Miss, Some(2))]);
+    }
+
+    #[test]
     fn replies_cut_anywhere_are_told_the_same() {
         for protocol in [Protocol::Text, Protocol::Meta, Protocol::Resp] {
             let bytes = match protocol {
@@ -342,10 +375,10 @@ mod tests {
                 }
             };
             for cut in 0..bytes.len() {
-                let wording = Wording::new(protocol, 5, 14);
+                let wording = Wording::new(protocol, 5);
                 let mut awaited = asked(protocol, &[1, 5, 9]);
                 let mut told = Vec::new();
-                let mut tell = |reply: Awaited, outcome| told.push((reply.key, outcome));
+                let mut tell = |reply: Awaited, outcome, _| told.push((reply.key, outcome));
                 let taken =
                     scan(&wording, Lengths::Constant, &bytes[..cut], &mut awaited, &mut tell)
                         .unwrap();

@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::compare::{Comparison, Series};
 use crate::measure::{FIGURES, Figure};
 use crate::summary::Spread;
+use crate::timeline;
 
 /// A figure over all rounds of a server, and against the first server.
 struct Line {
@@ -124,6 +125,22 @@ pub fn append_csv(path: &Path, name: &str, comparison: &Comparison) -> io::Resul
         }
     }
     file.write_all(out.as_bytes())
+}
+
+/// A row per interval, round and server.
+pub fn write_over_time(path: &Path, name: &str, comparison: &Comparison) -> io::Result<()> {
+    let rounds = || comparison.series.iter().flat_map(|series| &series.rounds);
+    let workers = rounds().map(|round| timeline::workers(&round.rows)).max().unwrap_or(0);
+    let mut out = format!("name,server,round,{}\n", timeline::columns(workers));
+    for (which, series) in comparison.series.iter().enumerate() {
+        for (number, round) in series.rounds.iter().enumerate() {
+            for row in &round.rows {
+                let row = row.csv(workers);
+                let _ = writeln!(out, "{},{},{},{row}", field(name), which + 1, number + 1);
+            }
+        }
+    }
+    std::fs::write(path, out)
 }
 
 /// Wrong replies of all rounds: a few shown, all counted.

@@ -43,12 +43,19 @@ pub enum Sizes {
 }
 
 impl Source {
+    /// Moves on to the `shift`-th hot set.
+    pub fn shift(&mut self, shift: u64) {
+        if let Self::Mix { popularity, .. } = self {
+            popularity.shift(shift);
+        }
+    }
+
     /// Fills `keys` for one request: `keys_per_get` of them for a get, one for a set. `None` at the end.
-    /// What is drawn at random is drawn until it is `wanted`.
+    /// What is drawn at random is drawn until it `fits` the request's first key.
     pub fn next(
         &mut self,
         keys_per_get: usize,
-        wanted: impl Fn(u64) -> bool,
+        fits: impl Fn(u64, u64) -> bool,
         keys: &mut Vec<u64>,
     ) -> Option<Ask> {
         keys.clear();
@@ -56,8 +63,10 @@ impl Source {
             Self::Mix { popularity, random, set_share, value_bytes } => {
                 let set = *set_share > 0.0 && random.unit() <= *set_share;
                 let count = if set { 1 } else { keys_per_get };
+                let first = popularity.draw(random);
+                keys.push(first);
                 while keys.len() < count {
-                    keys.extend(Some(popularity.draw(random)).filter(|&key| wanted(key)));
+                    keys.extend(Some(popularity.draw(random)).filter(|&key| fits(first, key)));
                 }
                 Some(Ask { set, value_bytes: *value_bytes })
             }
@@ -92,7 +101,7 @@ mod tests {
     fn asks(mut source: Source, keys_per_get: usize, count: usize) -> Vec<(bool, u32, Vec<u64>)> {
         let mut keys = Vec::new();
         std::iter::from_fn(|| {
-            let ask = source.next(keys_per_get, |_| true, &mut keys)?;
+            let ask = source.next(keys_per_get, |_, _| true, &mut keys)?;
             Some((ask.set, ask.value_bytes, keys.clone()))
         })
         .take(count)

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 
 /// The longest latency that is told apart: a minute, in ns.
-const LATENCY_NS_MAX: u64 = 60_000_000_000;
+pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 const WRONG_SHOWN_MAX: usize = 10;
 
 #[derive(Clone)]

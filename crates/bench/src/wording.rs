@@ -1,8 +1,14 @@
-//! Requests as bytes: encoded once, then only the key's digits and the value's first bytes are stamped in.
+//! Requests as bytes.
 //!
 //! A key is its number in decimal, zero-padded. A value starts with its key's number (8 bytes) and its own
 //! length (4 bytes), both little-endian and cut off by a shorter value: so the reply alone says whether it is
 //! the right item, whoever stored it.
+
+use std::io::Write as _;
+
+use mbal_model::{KEY_BYTES_MAX, Key};
+
+use crate::follow::Version;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Protocol {
@@ -29,68 +35,95 @@ pub fn label(key: u64, value_bytes: u32) -> [u8; LABEL_BYTES] {
 pub struct Wording {
     pub protocol: Protocol,
     key_bytes: usize,
-    get: Template,
-    set: Template,
-}
-
-#[derive(Clone)]
-struct Template {
-    bytes: Vec<u8>,
-    key_at: usize,
-    value_at: usize,
-    value_bytes: u32,
+    /// The smart client's token with the version that it knows; meta only.
+    token: Vec<u8>,
 }
 
 impl Wording {
-    pub fn new(protocol: Protocol, key_bytes: usize, value_bytes: u32) -> Self {
-        let get = match protocol {
-            Protocol::Text => Template::get(b" ", key_bytes, b""),
-            Protocol::Meta => Template::get(b"mg ", key_bytes, b" v\r\n"),
-            Protocol::Resp => {
-                Template::get(format!("${key_bytes}\r\n").as_bytes(), key_bytes, b"\r\n")
-            }
-        };
-        Self { protocol, key_bytes, get, set: Template::set(protocol, key_bytes, value_bytes) }
+    pub fn new(protocol: Protocol, key_bytes: usize) -> Self {
+        Self { protocol, key_bytes, token: Vec::new() }
+    }
+
+    /// Every request tells this version of who owns what from now on.
+    pub fn tell(&mut self, version: Version) {
+        self.token = format!(" L{version}").into_bytes();
     }
 
     /// One get of all the keys: a line in text, as many pipelined lines in meta, an array in RESP.
     pub fn get(&self, out: &mut Vec<u8>, keys: &[u64]) {
-        match (self.protocol, keys.len()) {
-            (Protocol::Text, _) => out.extend_from_slice(b"get"),
-            (Protocol::Meta, _) => {}
-            (Protocol::Resp, 1) => out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n"),
-            (Protocol::Resp, n) => {
-                out.extend_from_slice(format!("*{}\r\n$4\r\nMGET\r\n", n + 1).as_bytes());
+        match self.protocol {
+            Protocol::Text => {
+                out.extend_from_slice(b"get");
+                for &key in keys {
+                    out.push(b' ');
+                    self.name(out, key);
+                }
+                out.extend_from_slice(b"\r\n");
+            }
+            Protocol::Meta => {
+                for &key in keys {
+                    out.extend_from_slice(b"mg ");
+                    self.name(out, key);
+                    out.extend_from_slice(b" v");
+                    out.extend_from_slice(&self.token);
+                    out.extend_from_slice(b"\r\n");
+                }
+            }
+            Protocol::Resp => {
+                let command = if keys.len() == 1 { "$3\r\nGET" } else { "$4\r\nMGET" };
+                put(out, format_args!("*{}\r\n{command}\r\n", keys.len() + 1));
+                keys.iter().for_each(|&key| self.bulk_name(out, key));
             }
         }
-        for &key in keys {
-            let start = out.len();
-            out.extend_from_slice(&self.get.bytes);
-            stamp_key(&mut out[start + self.get.key_at..], self.key_bytes, key);
-        }
-        if self.protocol == Protocol::Text {
-            out.extend_from_slice(b"\r\n");
-        }
     }
 
-    pub fn name(&self, key: u64) -> Vec<u8> {
-        let mut name = vec![b'0'; self.key_bytes];
-        stamp_key(&mut name, self.key_bytes, key);
-        name
-    }
-
-    pub fn set(&mut self, out: &mut Vec<u8>, key: u64, value_bytes: u32) {
-        if value_bytes != self.set.value_bytes {
-            self.set = Template::set(self.protocol, self.key_bytes, value_bytes);
+    pub fn set(&self, out: &mut Vec<u8>, key: u64, value_bytes: u32) {
+        match self.protocol {
+            Protocol::Text => {
+                out.extend_from_slice(b"set ");
+                self.name(out, key);
+                put(out, format_args!(" 0 0 {value_bytes}\r\n"));
+            }
+            Protocol::Meta => {
+                out.extend_from_slice(b"ms ");
+                self.name(out, key);
+                put(out, format_args!(" {value_bytes}"));
+                out.extend_from_slice(&self.token);
+                out.extend_from_slice(b"\r\n");
+            }
+            Protocol::Resp => {
+                out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
+                self.bulk_name(out, key);
+                put(out, format_args!("${value_bytes}\r\n"));
+            }
         }
-        let start = out.len();
-        out.extend_from_slice(&self.set.bytes);
-        stamp_key(&mut out[start + self.set.key_at..], self.key_bytes, key);
         let labelled = LABEL_BYTES.min(value_bytes as usize);
-        let value_at = start + self.set.value_at;
-        out[value_at..value_at + labelled].copy_from_slice(&label(key, value_bytes)[..labelled]);
+        let end = out.len() + value_bytes as usize;
+        out.extend_from_slice(&label(key, value_bytes)[..labelled]);
+        out.resize(end, b'.');
+        out.extend_from_slice(b"\r\n");
     }
 
+    fn name(&self, out: &mut Vec<u8>, key: u64) {
+        let start = out.len();
+        out.resize(start + self.key_bytes, b'0');
+        stamp_key(&mut out[start..], key);
+    }
+
+    /// A key as RESP has it: with its length before.
+    fn bulk_name(&self, out: &mut Vec<u8>, key: u64) {
+        put(out, format_args!("${}\r\n", self.key_bytes));
+        self.name(out, key);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// What places the key on a cachelet.
+    pub fn hash(&self, key: u64) -> u64 {
+        let mut name = [b'0'; KEY_BYTES_MAX];
+        let name = &mut name[..self.key_bytes];
+        stamp_key(name, key);
+        Key::new(name).expect("its length was checked").hash()
+    }
     /// Is this the key's name, as `VALUE` lines repeat it?
     pub fn names(&self, name: &[u8], key: u64) -> bool {
         if name.len() != self.key_bytes {
@@ -107,35 +140,14 @@ impl Wording {
     }
 }
 
-impl Template {
-    fn get(head: &[u8], key_bytes: usize, tail: &[u8]) -> Self {
-        let mut bytes = head.to_vec();
-        bytes.resize(head.len() + key_bytes, b'0');
-        bytes.extend_from_slice(tail);
-        Self { bytes, key_at: head.len(), value_at: 0, value_bytes: 0 }
-    }
-
-    fn set(protocol: Protocol, key_bytes: usize, value_bytes: u32) -> Self {
-        let (head, arguments) = match protocol {
-            Protocol::Text => ("set ".to_owned(), format!(" 0 0 {value_bytes}\r\n")),
-            Protocol::Meta => ("ms ".to_owned(), format!(" {value_bytes}\r\n")),
-            Protocol::Resp => {
-                (format!("*3\r\n$3\r\nSET\r\n${key_bytes}\r\n"), format!("\r\n${value_bytes}\r\n"))
-            }
-        };
-        let mut template = Self::get(head.as_bytes(), key_bytes, arguments.as_bytes());
-        template.value_at = template.bytes.len();
-        template.value_bytes = value_bytes;
-        template.bytes.resize(template.value_at + value_bytes as usize, b'.');
-        template.bytes.extend_from_slice(b"\r\n");
-        template
-    }
+fn put(out: &mut Vec<u8>, words: std::fmt::Arguments) {
+    out.write_fmt(words).expect("a vector takes everything");
 }
 
 /// Digits from the last to the first; what they leave is zeros already.
-fn stamp_key(at: &mut [u8], key_bytes: usize, key: u64) {
+fn stamp_key(at: &mut [u8], key: u64) {
     let mut rest = key;
-    for digit in at[..key_bytes].iter_mut().rev() {
+    for digit in at.iter_mut().rev() {
         if rest == 0 {
             return;
         }
@@ -149,9 +161,9 @@ fn stamp_key(at: &mut [u8], key_bytes: usize, key: u64) {
 mod tests {
     use super::*;
 
-    fn words(protocol: Protocol, act: impl Fn(&mut Wording, &mut Vec<u8>)) -> Vec<u8> {
+    fn words(protocol: Protocol, act: impl Fn(&Wording, &mut Vec<u8>)) -> Vec<u8> {
         let mut out = Vec::new();
-        act(&mut Wording::new(protocol, 5, 3), &mut out);
+        act(&Wording::new(protocol, 5), &mut out);
         out
     }
 
@@ -197,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_name_is_its_key_only_in_full() {
-        let wording = Wording::new(Protocol::Text, 5, 3);
+        let wording = Wording::new(Protocol::Text, 5);
         assert!(wording.names(b"00042", 42));
         for (name, key) in [(&b"00042"[..], 43), (b"0042", 42), (b"10042", 42), (b"00042", 100_042)]
         {

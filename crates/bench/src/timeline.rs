@@ -1,0 +1,194 @@
+//! A run over time: what was answered in each interval, for progress lines, CSV and plots.
+//!
+//! Counts and latencies are of the replies that came in the interval. Threads hand in their part when an
+//! interval has passed; the last one makes the row.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use hdrhistogram::Histogram;
+
+use crate::tally::LATENCY_NS_MAX;
+
+/// One thread's part of an interval.
+#[derive(Clone)]
+pub struct Part {
+    pub requests: u64,
+    pub gets: u64,
+    pub hits: u64,
+    pub sets: u64,
+    /// Requests answered by each worker's port, where clients know the workers.
+    pub workers: Vec<u64>,
+    latency: Histogram<u64>,
+}
+
+/// A finished interval of all threads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// When it ended, in seconds since the window began.
+    pub second: f64,
+    pub requests_per_second: f64,
+    pub keys_per_second: f64,
+    pub hit_ratio: Option<f64>,
+    /// 0.5, 0.99, 0.999 and 1, in µs; nothing where nothing was answered.
+    pub latency_us: Option<[f64; 4]>,
+    pub workers_per_second: Vec<f64>,
+}
+
+pub struct Timeline {
+    pub interval_ns: u64,
+    threads: usize,
+    progress: bool,
+    rows: Mutex<Rows>,
+}
+
+#[derive(Default)]
+struct Rows {
+    done: Vec<Row>,
+    /// By interval: how many threads have handed in, and their sum.
+    open: BTreeMap<u64, (usize, Part)>,
+}
+
+impl Part {
+    pub fn new(workers: usize) -> Self {
+        let latency =
+            Histogram::new_with_bounds(1_000, LATENCY_NS_MAX, 2).expect("constant, valid bounds");
+        Self { requests: 0, gets: 0, hits: 0, sets: 0, workers: vec![0; workers], latency }
+    }
+
+    pub fn answered(&mut self, worker: usize, latency_ns: u64) {
+        self.requests += 1;
+        self.workers[worker] += 1;
+        self.latency.saturating_record(latency_ns);
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.gets += other.gets;
+        self.hits += other.hits;
+        self.sets += other.sets;
+        self.workers.iter_mut().zip(&other.workers).for_each(|(sum, part)| *sum += part);
+        self.latency.add(&other.latency).expect("both have the same bounds");
+    }
+
+    fn row(&self, index: u64, interval_ns: u64) -> Row {
+        let seconds = interval_ns as f64 / 1e9;
+        let us = |quantile| self.latency.value_at_quantile(quantile) as f64 / 1e3;
+        Row {
+            second: (index + 1) as f64 * seconds,
+            requests_per_second: self.requests as f64 / seconds,
+            keys_per_second: (self.gets + self.sets) as f64 / seconds,
+            hit_ratio: (self.gets > 0).then(|| self.hits as f64 / self.gets as f64),
+            latency_us: (self.requests > 0).then(|| [0.5, 0.99, 0.999, 1.0].map(us)),
+            workers_per_second: self.workers.iter().map(|n| *n as f64 / seconds).collect(),
+        }
+    }
+}
+
+impl Timeline {
+    pub fn new(interval_seconds: f64, threads: usize, progress: bool) -> Self {
+        let interval_ns = (interval_seconds * 1e9) as u64;
+        Self { interval_ns, threads, progress, rows: Mutex::default() }
+    }
+
+    /// A thread's part of interval `index` is complete; it is emptied for the next one.
+    pub fn hand_in(&self, index: u64, part: &mut Part) {
+        let empty = Part::new(part.workers.len());
+        let part = std::mem::replace(part, empty);
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, sum) =
+            rows.open.entry(index).or_insert_with(|| (0, Part::new(part.workers.len())));
+        sum.join(&part);
+        *count += 1;
+        if *count == self.threads {
+            let row = sum.row(index, self.interval_ns);
+            rows.open.remove(&index);
+            if self.progress {
+                eprintln!("{}", row.line());
+            }
+            rows.done.push(row);
+        }
+    }
+
+    pub fn rows(self) -> Vec<Row> {
+        self.rows.into_inner().unwrap_or_else(PoisonError::into_inner).done
+    }
+}
+
+impl Row {
+    fn line(&self) -> String {
+        let hits =
+            self.hit_ratio.map_or(String::new(), |ratio| format!("  {:.2}% hits", ratio * 100.0));
+        let latency = match self.latency_us {
+            Some([p50, p99, p999, max]) => {
+                format!("  p50 {p50:.0}  p99 {p99:.0}  p99.9 {p999:.0}  longest {max:.0} µs")
+            }
+            None => "  no reply".into(),
+        };
+        format!(
+            "{:>6.1} s  {:>9.0} requests/s{hits}{latency}",
+            self.second, self.requests_per_second
+        )
+    }
+
+    /// With as many workers as the table has; fewer leave the last columns empty.
+    pub fn csv(&self, workers: usize) -> String {
+        let (requests, keys) = (self.requests_per_second, self.keys_per_second);
+        let mut out = format!("{:.3},{requests:.1},{keys:.1},", self.second);
+        out += &self.hit_ratio.map_or(String::new(), |ratio| format!("{ratio:.4}"));
+        match self.latency_us {
+            Some(latency) => latency.iter().for_each(|us| out += &format!(",{us:.1}")),
+            None => out += ",,,,",
+        }
+        for worker in 0..workers {
+            let rate = self.workers_per_second.get(worker);
+            out += &rate.map_or(",".into(), |rate| format!(",{rate:.1}"));
+        }
+        out
+    }
+}
+
+/// The columns of [`Row::csv`].
+pub fn columns(workers: usize) -> String {
+    let mut out = String::from(
+        "second,requests_per_second,keys_per_second,hit_ratio,p50_us,p99_us,p999_us,max_us",
+    );
+    (0..workers).for_each(|worker| out += &format!(",worker_{worker}"));
+    out
+}
+
+/// How many workers the rows tell apart: none where clients do not know them.
+pub fn workers(rows: &[Row]) -> usize {
+    let workers = rows.first().map_or(0, |row| row.workers_per_second.len());
+    if workers > 1 { workers } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_the_sum_of_all_threads_and_waits_for_the_last() {
+        let timeline = Timeline::new(0.5, 2, false);
+        let mut parts = [Part::new(2), Part::new(2)];
+        for (worker, part) in parts.iter_mut().enumerate() {
+            (1..=100).for_each(|us| part.answered(worker, us * 1_000 * (1 + worker as u64)));
+            (part.gets, part.hits, part.sets) = (80, 60, 20);
+        }
+        let [first, second] = &mut parts;
+        timeline.hand_in(0, first);
+        timeline.hand_in(1, first);
+        timeline.hand_in(0, second);
+        let rows = timeline.rows();
+        assert_eq!(rows.len(), 1, "the second interval lacks a thread");
+        let row = &rows[0];
+        assert_eq!((row.second, row.requests_per_second, row.hit_ratio), (0.5, 400.0, Some(0.75)));
+        assert_eq!(row.workers_per_second, [200.0, 200.0]);
+        let longest = row.latency_us.unwrap()[3];
+        assert!((longest / 200.0 - 1.0).abs() < 0.01, "{longest}");
+        assert!(columns(workers(&rows)).ends_with(",max_us,worker_0,worker_1"));
+        let line = row.csv(3);
+        assert!(line.starts_with("0.500,400.0,400.0,0.7500,"), "{line}");
+        assert!(line.ends_with(",200.0,200.0,"), "{line}");
+    }
+}
