@@ -78,8 +78,35 @@ pub struct Place {
 /// items lie there. At most [`WINDOW`] cache lines and one per matching tag.
 #[inline(always)]
 pub fn look_up(memory: &Memory, block: &Block, key: &Key) -> Option<Place> {
-    let accept = |offset| Item::at(memory, offset).key() == key.bytes();
+    let accept = |offset| same(Item::at(memory, offset).key(), key.bytes());
     search(block, key.hash(), accept)
+}
+
+/// Equality of keys, inline: they are too short for a call to be worth it.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let len = b.len();
+    if a.len() != len {
+        return false;
+    }
+    let word =
+        |text: &[u8], at: usize| u64::from_le_bytes(*text[at..].first_chunk().expect("8 bytes"));
+    let half =
+        |text: &[u8], at: usize| u32::from_le_bytes(*text[at..].first_chunk().expect("4 bytes"));
+    if len >= 8 {
+        let mut at = 0;
+        while at + 8 < len {
+            if word(a, at) != word(b, at) {
+                return false;
+            }
+            at += 8;
+        }
+        return word(a, len - 8) == word(b, len - 8);
+    }
+    match len {
+        4.. => half(a, 0) == half(b, 0) && half(a, len - 4) == half(b, len - 4),
+        _ => a == b,
+    }
 }
 
 #[inline(always)]
@@ -359,5 +386,25 @@ impl Locked<'_> {
         self.inner.block_limbo.clear();
         let pages = std::mem::take(&mut self.inner.index_pages).into_iter();
         self.store.pool.release_all(self.pool, pages, &self.store.epochs);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::same;
+
+    #[test]
+    fn keys_are_the_same_if_all_their_bytes_are() {
+        let text: Vec<u8> = (0..40).collect();
+        for len in 0..40 {
+            let copy = text[..len].to_vec();
+            assert!(same(&text[..len], &copy));
+            assert!(!same(&text[..len], &text[..len + 1]));
+            for at in 0..len {
+                let mut other = text[..len].to_vec();
+                other[at] ^= 1;
+                assert!(!same(&text[..len], &other), "byte {at} of {len}");
+            }
+        }
     }
 }

@@ -20,7 +20,7 @@
 //! that the key was absent at one moment between them.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU8, AtomicU64 as WordU64};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32 as WordU32, AtomicU64 as WordU64};
 
 use crate::shim::{
     AtomicU32, AtomicU64, Ordering, Ordering::*, UnsafeCell, fence, spin_loop, yield_now,
@@ -191,13 +191,16 @@ impl Epochs {
         }
     }
 
-    /// Before a batch. Costs one full fence where there are several workers.
+    /// Before a batch. Costs one full fence where there are several workers; one that is alone is in nobody's
+    /// way but its own, whose order is the program's.
     #[inline]
     pub fn enter(&self, worker: usize) {
         self.places[worker].0.store(self.now.load(Acquire), Relaxed);
-        // Either this worker's place is seen by `passed`, or the unlinking before `stamp` is seen
-        // by this worker: the two fences allow no third case.
-        fence(SeqCst);
+        if self.places.len() > 1 || cfg!(loom) {
+            // Either this worker's place is seen by `passed`, or the unlinking before `stamp` is seen
+            // by this worker: the two fences allow no third case.
+            fence(SeqCst);
+        }
     }
 
     #[inline]
@@ -245,39 +248,86 @@ pub unsafe fn overwrite_shared(target: *mut u8, value: &[u8]) {
     unsafe { copy_words(value.as_ptr(), target, value.len(), false) }
 }
 
-/// Copies by bytes up to the shared side's next multiple of 8, by words of 8, and by bytes again.
-/// The division depends on the shared address alone, so readers and writers never access one
-/// byte in two sizes.
+/// Copies up to the shared side's next multiple of 8 by a byte, two and four, on by words of 8, and the rest
+/// by four, two and one. The division depends on the shared address and the length alone, so readers and
+/// writers of one value never access a byte in two sizes.
 ///
 /// # Safety
 /// Both ranges are valid and apart; the shared side (the source if `from_shared`) is accessed by
 /// everybody through this function while it is published.
 #[inline(always)]
 unsafe fn copy_words(source: *const u8, target: *mut u8, len: usize, from_shared: bool) {
-    let shared = if from_shared { source as usize } else { target as usize };
-    let head = (shared.wrapping_neg() & 7).min(len);
-    let words = (len - head) / 8;
-    // SAFETY: all positions lie below `len`; the shared side is 8-aligned where a word is taken.
-    unsafe {
-        let byte = |i: usize| {
+    /// Copies one word: by an atomic access on the shared side, which is aligned, and as bytes on the other.
+    macro_rules! copy {
+        ($word:ty, $atomic:ty, $at:expr) => {{
+            let (source, target) = (source.add($at), target.add($at));
             if from_shared {
-                *target.add(i) = (*(source.add(i) as *const AtomicU8)).load(Relaxed);
+                let value = (*(source as *const $atomic)).load(Ordering::Relaxed);
+                (target as *mut $word).write_unaligned(value);
             } else {
-                (*(target.add(i) as *const AtomicU8)).store(*source.add(i), Relaxed);
+                let value = (source as *const $word).read_unaligned();
+                (*(target as *const $atomic)).store(value, Ordering::Relaxed);
             }
-        };
-        (0..head).for_each(byte);
-        for word in 0..words {
-            let at = head + 8 * word;
-            if from_shared {
-                let value = (*(source.add(at) as *const WordU64)).load(Ordering::Relaxed);
-                (target.add(at) as *mut u64).write_unaligned(value);
-            } else {
-                let value = (source.add(at) as *const u64).read_unaligned();
-                (*(target.add(at) as *const WordU64)).store(value, Ordering::Relaxed);
+        }};
+    }
+    let shared = if from_shared { source as usize } else { target as usize };
+    let mut at = 0;
+    // SAFETY: a word is taken only where `len` has room for it, and where the shared address is a multiple of its
+    // size: up to the words by the bits that are looked at; behind them because each is smaller than the one
+    // before; and where `len` ends before a multiple of 8 is reached, because less than the next size is left.
+    unsafe {
+        if shared & 1 != 0 && len >= 1 {
+            copy!(u8, AtomicU8, 0);
+            at = 1;
+        }
+        if (shared + at) & 2 != 0 && len >= at + 2 {
+            copy!(u16, AtomicU16, at);
+            at += 2;
+        }
+        if (shared + at) & 7 == 4 && len >= at + 4 {
+            copy!(u32, WordU32, at);
+            at += 4;
+        }
+        while at + 8 <= len {
+            copy!(u64, WordU64, at);
+            at += 8;
+        }
+        if at + 4 <= len {
+            copy!(u32, WordU32, at);
+            at += 4;
+        }
+        if at + 2 <= len {
+            copy!(u16, AtomicU16, at);
+            at += 2;
+        }
+        while at < len {
+            copy!(u8, AtomicU8, at);
+            at += 1;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_is_copied_whole_at_every_alignment_and_nothing_beside_it() {
+        let bytes: Vec<u8> = (1..=96).collect();
+        for start in 0..8 {
+            for len in 0..64 {
+                let mut out = vec![7];
+                let mut target = [0u8; 96];
+                // SAFETY: both ranges lie inside their vectors, and nobody else knows them.
+                unsafe {
+                    copy_shared(bytes.as_ptr().add(start), len, &mut out);
+                    overwrite_shared(target.as_mut_ptr().add(start), &bytes[..len]);
+                }
+                assert_eq!(out[1..], bytes[start..start + len]);
+                let expected = [&[0; 8][..start], &bytes[..len], &[0; 96][..96 - start - len]];
+                assert_eq!(target[..], expected.concat());
             }
         }
-        (head + 8 * words..len).for_each(byte);
     }
 }
 
