@@ -21,6 +21,7 @@ mod measure;
 mod pace;
 mod peer;
 mod plan;
+pub mod plot;
 mod popularity;
 mod random;
 mod replies;

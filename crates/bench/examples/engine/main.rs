@@ -8,7 +8,6 @@ mod engine;
 mod hits;
 mod memory;
 mod output;
-mod plot;
 mod policies;
 mod rival;
 mod server;

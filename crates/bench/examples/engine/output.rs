@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::plot::Plot;
+use mbal_bench::plot::Plot;
 
 /// Rows of text under named columns.
 pub struct Sheet {
