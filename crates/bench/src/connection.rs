@@ -15,6 +15,8 @@ pub struct Connection {
     /// The client that it belongs to: itself alone, or one connection to each worker.
     pub client: usize,
     pub awaited: VecDeque<Awaited>,
+    /// Unanswered requests.
+    pub in_flight: usize,
     pub out: Vec<u8>,
     /// The start of a reply whose rest has not arrived.
     pub partial: Vec<u8>,
@@ -39,6 +41,7 @@ impl Connection {
             stream,
             client,
             awaited: VecDeque::new(),
+            in_flight: 0,
             out: Vec::new(),
             partial: Vec::new(),
             missed: Vec::new(),

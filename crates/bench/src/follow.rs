@@ -8,60 +8,42 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use mbal_model::MapVersion;
+
 const ASK_MAX: Duration = Duration::from_secs(20);
 /// A longer prefix has no place in the table below; servers split cachelets down to virtual nodes, 16 bits.
 const BITS_MAX: u32 = 16;
 
-/// `<map>.<local>`: a server's version of who owns what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
-    pub map: u64,
-    pub local: u64,
-}
-
 /// What an `L` token of a reply says: as of this version, the key's cachelet is that worker's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moved {
-    pub version: Version,
+    pub version: MapVersion,
     pub worker: u16,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routes {
-    version: Version,
+    version: MapVersion,
     workers: Vec<SocketAddr>,
     /// By the first `bits` of a hash, the cachelet's index.
     cachelets: Vec<u32>,
     bits: u32,
     /// By cachelet, its worker, and the version that said so.
-    owners: Vec<(u16, Version)>,
-}
-
-impl Version {
-    fn parse(text: &str) -> Option<Self> {
-        let (map, local) = text.split_once('.')?;
-        Some(Self { map: map.parse().ok()?, local: local.parse().ok()? })
-    }
-}
-
-impl std::fmt::Display for Version {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(f, "{}.{}", self.map, self.local)
-    }
+    owners: Vec<(u16, MapVersion)>,
 }
 
 impl Moved {
     /// `<map>.<local>.<worker>`, without the `L`.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (version, worker) = std::str::from_utf8(text).ok()?.rsplit_once('.')?;
-        Some(Self { version: Version::parse(version)?, worker: worker.parse().ok()? })
+        Some(Self { version: MapVersion::parse(version.as_bytes())?, worker: worker.parse().ok()? })
     }
 }
 
 impl Routes {
     /// Each worker has an equal run of hashes, as long as nothing has been moved. `workers` is a power of two.
     pub fn even(ip: IpAddr, base: u16, workers: u16) -> Self {
-        let version = Version { map: 1, local: 0 };
+        let version = MapVersion { map: 1, local: 0 };
         Self {
             version,
             workers: (0..workers).map(|worker| SocketAddr::new(ip, base + worker)).collect(),
@@ -100,7 +82,9 @@ impl Routes {
             let bad = || format!("cannot read {line:?}");
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             match words[..] {
-                ["version", text] => version = Some(Version::parse(text).ok_or_else(bad)?),
+                ["version", text] => {
+                    version = Some(MapVersion::parse(text.as_bytes()).ok_or_else(bad)?)
+                }
                 ["worker", number, ip, port] => {
                     let number: usize = number.parse().map_err(|_| bad())?;
                     if number != workers.len() {
@@ -142,7 +126,7 @@ impl Routes {
         Ok(Self { version, workers, cachelets, bits, owners })
     }
 
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> MapVersion {
         self.version
     }
 

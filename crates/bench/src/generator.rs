@@ -22,12 +22,12 @@ use crate::follow::{Moved, Routes};
 use crate::pace::{Pace, Schedule};
 use crate::random::Random;
 use crate::replies::{Awaited, Lengths, Outcome, scan};
-use crate::source::Source;
+use crate::source::{Ask, Source};
 use crate::tally::Tally;
 use crate::timeline::{Part, Timeline};
 use crate::wording::Wording;
 
-/// How long replies are waited for after the window.
+/// After the window what is due may still be sent for so long, then replies are waited for as long again.
 const DRAIN: Duration = Duration::from_secs(2);
 /// A sleeping generator looks at the stop flag this often.
 const NAP_NS: u64 = 100_000_000;
@@ -40,7 +40,7 @@ pub struct Load {
     /// Ask the server which worker serves what, and obey what replies say about it.
     pub follow: bool,
     pub connections: usize,
-    /// Unanswered requests per connection at most; on average, where a client has one to each worker.
+    /// Unanswered requests per connection at most.
     pub depth: usize,
     /// Only part of the connections carries most of an open loop.
     pub busy: Option<Busy>,
@@ -97,11 +97,14 @@ struct Generator<'a> {
     routes: Option<Routes>,
     /// Connections per client.
     width: usize,
-    /// Unanswered requests by client.
-    in_flight: Vec<usize>,
-    in_flight_sum: usize,
+    clients: usize,
+    in_flight: usize,
     turn: usize,
-    /// Which clients the next request of an open loop is for, and the random bits behind it.
+    /// Open loop: what `keys` is drawn for, and has to wait until its worker has room.
+    drawn: Option<Ask>,
+    /// Closed loop: the same by client, with the keys.
+    held_up: Vec<Option<(Ask, Vec<u64>)>>,
+    /// Which connections the next request of an open loop is for, and the random bits behind it.
     next_is_busy: bool,
     random: Random,
     /// Connections with something to send.
@@ -162,16 +165,18 @@ impl<'a> Generator<'a> {
                 Some(Schedule::new(requests_per_second, load.seed ^ 0x5eed))
             }
         };
-        let mut generator = Self {
+        Ok(Self {
             epoll,
             clock: Instant::now(),
             schedule,
             connections,
             routes,
             width,
-            in_flight: vec![0; clients],
-            in_flight_sum: 0,
+            clients,
+            in_flight: 0,
             turn: 0,
+            drawn: None,
+            held_up: vec![None; clients],
             next_is_busy: false,
             random: Random::new(load.seed ^ 0xb5),
             touched: Vec::new(),
@@ -188,9 +193,7 @@ impl<'a> Generator<'a> {
             keys: Vec::new(),
             input: vec![0; READ_BYTES],
             load,
-        };
-        generator.choose_busy();
-        Ok(generator)
+        })
     }
 
     fn now_ns(&self) -> u64 {
@@ -206,7 +209,7 @@ impl<'a> Generator<'a> {
             self.start(edge);
         }
         if self.schedule.is_none() {
-            for client in 0..self.in_flight.len() {
+            for client in 0..self.clients {
                 self.refill(client, self.now_ns());
             }
             self.flush()?;
@@ -221,8 +224,8 @@ impl<'a> Generator<'a> {
                 self.end(edge);
             }
             if self.phase == Phase::Drain {
-                let answered = self.in_flight_sum == 0 && !self.due(now);
-                if answered || now >= self.end_ns + DRAIN.as_nanos() as u64 {
+                let answered = self.in_flight == 0 && !self.due(now);
+                if answered || now >= self.end_ns + 2 * DRAIN.as_nanos() as u64 {
                     self.settle(now);
                     return Ok(());
                 }
@@ -289,17 +292,15 @@ impl<'a> Generator<'a> {
     }
 
     fn exhausted(&self) -> bool {
-        (self.source_ended || self.budget == 0) && self.in_flight_sum == 0
-    }
-
-    /// Unanswered requests of all clients at most.
-    fn room(&self) -> usize {
-        self.connections.len() * self.load.depth
+        (self.source_ended || self.budget == 0) && self.in_flight == 0
     }
 
     /// Is a request of the window waiting to be sent?
     fn due(&self, now: u64) -> bool {
         let Some(schedule) = &self.schedule else { return false };
+        if self.phase == Phase::Drain && now >= self.end_ns + DRAIN.as_nanos() as u64 {
+            return false;
+        }
         let due = schedule.due_ns();
         due <= now && due < self.end_ns && !self.source_ended && self.budget > 0
     }
@@ -315,8 +316,7 @@ impl<'a> Generator<'a> {
                 Phase::Drain => {}
             }
             if let Some(schedule) = &self.schedule {
-                let full = self.in_flight_sum >= self.room() || self.starved;
-                if !full && schedule.due_ns() < self.end_ns {
+                if !self.starved && schedule.due_ns() < self.end_ns {
                     wait_ns = wait_ns.min(schedule.due_ns().saturating_sub(now));
                 }
             }
@@ -324,79 +324,105 @@ impl<'a> Generator<'a> {
         Timespec { tv_sec: 0, tv_nsec: wait_ns as _ }
     }
 
-    /// Open loop: sends what is due, as far as clients have room.
+    /// Open loop: sends what is due, as far as connections have room. A request whose worker has no room holds
+    /// up those behind it: a client that waits for a slow worker waits with all it has.
     fn issue_due(&mut self) -> Result<(), String> {
         if self.schedule.is_none() {
             return Ok(());
         }
         let now = self.now_ns();
         while self.due(now) {
-            let Some(client) = self.next_with_room() else {
-                self.starved = true;
+            let Some(ask) = self.drawn.or_else(|| self.draw()) else { break };
+            let worker = self.worker();
+            let Some(index) = self.next_with_room(worker) else {
+                (self.drawn, self.starved) = (Some(ask), true);
                 return self.flush();
             };
+            self.drawn = None;
             let schedule = self.schedule.as_mut().expect("checked above");
             let due = schedule.due_ns();
             schedule.advance();
             if self.phase == Phase::Measured && !self.starved {
                 self.tally.lag.saturating_record(now - due);
             }
-            self.ask(client, due);
-            self.choose_busy();
+            self.send(index, ask, due);
         }
         self.starved = false;
         self.flush()
     }
 
-    fn choose_busy(&mut self) {
+    /// The next request; its keys are in `keys`.
+    fn draw(&mut self) -> Option<Ask> {
+        let Load { source, wording, keys_per_get, .. } = &mut self.load;
+        let routes = self.routes.as_ref();
+        let worker = |key| routes.map(|routes| routes.worker(wording.hash(key)));
+        let fits = |first, key| worker(first) == worker(key);
+        let ask = source.next(*keys_per_get, fits, &mut self.keys);
+        self.source_ended = ask.is_none();
         if let Some(Busy { share, .. }) = self.load.busy {
             self.next_is_busy = self.random.unit() <= share;
         }
+        ask
+    }
+
+    /// Which of a client's connections the drawn request goes by.
+    fn worker(&self) -> usize {
+        let hash = |key| self.load.wording.hash(key);
+        self.routes.as_ref().map_or(0, |routes| routes.worker(hash(self.keys[0])))
     }
 
     /// Clients take turns, so that every worker of the server gets its share.
-    fn next_with_room(&mut self) -> Option<usize> {
-        if self.in_flight_sum >= self.room() {
+    fn next_with_room(&mut self, worker: usize) -> Option<usize> {
+        if self.in_flight >= self.connections.len() * self.load.depth {
             return None;
         }
-        for _ in 0..self.in_flight.len() {
-            self.turn = (self.turn + 1) % self.in_flight.len();
+        for _ in 0..self.clients {
+            self.turn = (self.turn + 1) % self.clients;
             let of_its_kind = match self.load.busy {
                 Some(Busy { every, .. }) => (self.turn % every == 0) == self.next_is_busy,
                 None => true,
             };
-            if of_its_kind && self.in_flight[self.turn] < self.load.depth * self.width {
-                return Some(self.turn);
+            let index = self.turn * self.width + worker;
+            if of_its_kind && self.connections[index].in_flight < self.load.depth {
+                return Some(index);
             }
         }
         None
     }
 
-    /// Closed loop: tops the client up.
+    /// Closed loop: tops the client up, as far as the workers of its next keys have room.
     fn refill(&mut self, client: usize, now: u64) {
-        while self.phase != Phase::Drain
-            && self.in_flight[client] < self.load.depth * self.width
-            && self.budget > 0
-            && !self.source_ended
-        {
-            self.ask(client, now);
+        let first = client * self.width;
+        while self.phase != Phase::Drain && self.budget > 0 {
+            let ask = match self.held_up[client].take() {
+                Some((ask, keys)) => {
+                    self.keys = keys;
+                    ask
+                }
+                None if self.source_ended => return,
+                None => {
+                    let own = &self.connections[first..first + self.width];
+                    if own.iter().all(|connection| connection.in_flight >= self.load.depth) {
+                        return;
+                    }
+                    let Some(ask) = self.draw() else { return };
+                    ask
+                }
+            };
+            let index = first + self.worker();
+            if self.connections[index].in_flight >= self.load.depth {
+                self.held_up[client] = Some((ask, self.keys.clone()));
+                return;
+            }
+            self.send(index, ask, now);
         }
     }
 
-    fn ask(&mut self, client: usize, intended_ns: u64) {
-        let Load { source, wording, keys_per_get, .. } = &mut self.load;
-        let routes = self.routes.as_ref();
-        let worker = |key| routes.map_or(0, |routes| routes.worker(wording.hash(key)));
-        let fits = |first, key| routes.is_none() || worker(first) == worker(key);
-        let Some(ask) = source.next(*keys_per_get, fits, &mut self.keys) else {
-            self.source_ended = true;
-            return;
-        };
+    fn send(&mut self, index: usize, ask: Ask, intended_ns: u64) {
         if self.phase == Phase::Measured {
             self.budget -= 1;
         }
-        let index = client * self.width + worker(self.keys[0]);
-        let connection = &mut self.connections[index];
+        let (connection, wording) = (&mut self.connections[index], &self.load.wording);
         match ask.set {
             true => connection.set(wording, self.keys[0], ask.value_bytes, intended_ns),
             false => connection.get(wording, &self.keys, ask.value_bytes, intended_ns),
@@ -405,8 +431,8 @@ impl<'a> Generator<'a> {
     }
 
     fn asked(&mut self, index: usize) {
-        self.in_flight[self.connections[index].client] += 1;
-        self.in_flight_sum += 1;
+        self.connections[index].in_flight += 1;
+        self.in_flight += 1;
         self.touched.push(index);
     }
 
@@ -472,8 +498,8 @@ impl<'a> Generator<'a> {
         let taken = scan(&self.load.wording, self.load.lengths, input, awaited, tell)?;
         connection.partial.extend_from_slice(&input[taken..]);
         let client = connection.client;
-        self.in_flight[client] -= answered;
-        self.in_flight_sum -= answered;
+        connection.in_flight -= answered;
+        self.in_flight -= answered;
         for (key, moved) in hints {
             self.heed(key, moved);
         }
@@ -504,12 +530,13 @@ impl<'a> Generator<'a> {
                 if (self.start_ns..self.end_ns).contains(&reply.intended_ns) {
                     self.tally.latency.saturating_record(now - reply.intended_ns);
                 }
-                let seconds = DRAIN.as_secs();
+                let seconds = 2 * DRAIN.as_secs();
                 self.tally.blame(format!("{:?} unanswered {seconds} s after the end", reply.kind));
             }
         }
-        while self.due(now) {
-            let schedule = self.schedule.as_mut().expect("only a schedule has requests due");
+        let Some(schedule) = &mut self.schedule else { return };
+        let end_ns = if self.source_ended || self.budget == 0 { 0 } else { self.end_ns };
+        while schedule.due_ns() < end_ns {
             self.tally.latency.saturating_record(now - schedule.due_ns());
             self.tally.unsent += 1;
             schedule.advance();

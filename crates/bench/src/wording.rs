@@ -6,9 +6,7 @@
 
 use std::io::Write as _;
 
-use mbal_model::{KEY_BYTES_MAX, Key};
-
-use crate::follow::Version;
+use mbal_model::{KEY_BYTES_MAX, Key, MapVersion};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Protocol {
@@ -45,7 +43,7 @@ impl Wording {
     }
 
     /// Every request tells this version of who owns what from now on.
-    pub fn tell(&mut self, version: Version) {
+    pub fn tell(&mut self, version: MapVersion) {
         self.token = format!(" L{version}").into_bytes();
     }
 
