@@ -66,6 +66,8 @@ pub struct KeyHeat {
     reads: Average,
     writes: Average,
     heat: Heat,
+    /// Reads in this epoch that make a cold key hot, unless it is written meanwhile.
+    hot_at: u32,
 }
 
 // An average per epoch, and the epoch's count so far. Reads' and writes' are SPORE's four counters.
@@ -91,52 +93,63 @@ enum Heat {
 
 const WAYS: usize = 8;
 
-/// The places that a key may take, four sets to a cache line.
+/// The places that a key may take, two sets to a cache line.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(16))]
+#[repr(align(32))]
 struct Set {
-    /// A part of each key's hash, a byte per way; all of it is compared in `keys`.
-    tags: u64,
-    /// The ways in order of their last sample, four bits each, the newest lowest.
-    order: u32,
+    /// A part of each key's hash, by way; all of it is compared in `keys`.
+    tags: [u8; WAYS],
+    /// By way, a byte of the others: those that were sampled before it. Free ways are the oldest.
+    older: u64,
     /// A bit per way: no key is here.
     free: u8,
     /// A bit per way: the key is hot or draining.
     pinned: u8,
 }
 
-const EMPTY: Set = Set { tags: 0, order: 0x7654_3210, free: u8::MAX, pinned: 0 };
+const EMPTY: Set = Set { tags: [0; WAYS], older: 0x7f3f_1f0f_0703_0100, free: u8::MAX, pinned: 0 };
 const EVERY_BYTE: u64 = 0x0101_0101_0101_0101;
-const EVERY_NIBBLE: u32 = 0x1111_1111;
+
+/// The bytes that are 0, as their highest bits. The lowest is certain, others may be wrong.
+#[inline]
+fn zero_bytes(bytes: u64) -> u64 {
+    bytes.wrapping_sub(EVERY_BYTE) & !bytes & (EVERY_BYTE << 7)
+}
 
 impl Set {
-    /// The ways whose tag may be this one, as the highest bits of their bytes. The lowest is certain,
-    /// others may be wrong.
+    /// The ways whose tag may be this one, as the highest bits of their bytes.
     #[inline]
     fn tagged(&self, tag: u8) -> u64 {
-        let differing = self.tags ^ (EVERY_BYTE * u64::from(tag));
-        differing.wrapping_sub(EVERY_BYTE) & !differing & (EVERY_BYTE << 7)
+        zero_bytes(u64::from_le_bytes(self.tags) ^ (EVERY_BYTE * u64::from(tag)))
     }
 
-    /// Makes `way` the newest: the nibbles below its own move up by one.
+    /// Makes `way` the newest: it comes after all others, and no other after it.
     #[inline]
     fn sampled(&mut self, way: usize) {
-        let differing = self.order ^ (EVERY_NIBBLE * way as u32);
-        let zero = differing.wrapping_sub(EVERY_NIBBLE) & !differing & (EVERY_NIBBLE << 3);
-        // Bits below the way's nibble; each way is in the order once.
-        let newer = (1 << (zero.trailing_zeros() & !3)) - 1;
-        let rest = self.order & !(newer << 4 | 0xf);
-        self.order = rest | (self.order & newer) << 4 | way as u32;
+        self.older = (self.older | 0xff << (8 * way)) & !(EVERY_BYTE << way);
+    }
+
+    /// Makes `way` the oldest, and free.
+    fn freed(&mut self, way: usize) {
+        self.older = (self.older | EVERY_BYTE << way) & !(0xff << (8 * way));
+        self.free |= 1 << way;
+        self.pinned &= !(1 << way);
+    }
+
+    #[inline]
+    fn oldest(&self) -> usize {
+        (zero_bytes(self.older).trailing_zeros() / 8) as usize % WAYS
+    }
+
+    fn ways_before(&self, way: usize) -> u32 {
+        (self.older >> (8 * way) & 0xff).count_ones()
     }
 
     /// A free way, or the one whose cold key was sampled longest ago.
-    #[inline]
+    #[inline(never)]
     fn room(&self) -> Option<usize> {
-        if self.free != 0 {
-            return Some(self.free.trailing_zeros() as usize);
-        }
-        let oldest_first = (0..WAYS).rev().map(|place| (self.order >> (4 * place)) as usize & 0xf);
-        oldest_first.into_iter().find(|way| self.pinned >> way & 1 == 0)
+        let cold = (0..WAYS).filter(|way| self.pinned >> way & 1 == 0);
+        cold.min_by_key(|way| self.ways_before(*way))
     }
 }
 
@@ -145,6 +158,7 @@ const NO_KEY: KeyHeat = KeyHeat {
     reads: Average { past: 0.0, count: 0 },
     writes: Average { past: 0.0, count: 0 },
     heat: Heat::Cold,
+    hot_at: u32::MAX,
 };
 
 /// A home worker's tracker of hot keys: SPORE's SSM cache (papers/spore §3.3 and §3.5).
@@ -167,6 +181,8 @@ pub struct HotKeys {
     sets: Vec<Set>,
     /// By slot; [`NO_KEY`] where there is none.
     keys: Vec<KeyHeat>,
+    /// A new key's [`KeyHeat::hot_at`].
+    new_hot_at: u32,
 }
 
 impl HotKeys {
@@ -174,36 +190,61 @@ impl HotKeys {
         let sets = config.capacity / WAYS;
         assert!(sets.is_power_of_two() && sets * WAYS == config.capacity, "{config:?}");
         assert!(config.cool_score <= config.hot_score && 0.0 < config.smoothing, "{config:?}");
-        HotKeys { config, sets: vec![EMPTY; sets], keys: vec![NO_KEY; config.capacity] }
+        let mut new = NO_KEY;
+        new.aim(&config);
+        let (sets, keys) = (vec![EMPTY; sets], vec![NO_KEY; config.capacity]);
+        HotKeys { config, sets, keys, new_hot_at: new.hot_at }
     }
 
     /// Counts one sampled request.
+    ///
+    /// Most sampled keys are new, the others come in no order: a branch between the two would be guessed
+    /// wrong a quarter of the time and cost more than all the rest. So a known key and one that
+    /// takes the oldest place go the same way (docs/decisions/0163).
     #[inline]
     pub fn observe(&mut self, hash: u64, access: Access) -> Seen {
-        let Some(slot) = self.find(hash) else {
-            return self.admit(hash, access);
-        };
-        let (smoothing, write_weight) = (self.config.smoothing, self.config.write_weight);
-        let set = &mut self.sets[slot as usize / WAYS];
-        set.sampled(slot as usize % WAYS);
-        let key = &mut self.keys[slot as usize];
-        key.count(access, 1);
-        let turns_hot = key.heat == Heat::Cold
-            && access == Access::Read
-            && key.score(smoothing, write_weight) >= self.config.hot_score;
-        if turns_hot {
-            key.heat = Heat::Hot;
-            set.pinned |= 1 << (slot as usize % WAYS);
-            return Seen::TurnedHot(slot);
+        let at = self.set_of(hash);
+        let (found, known) = self.way_of(at, hash);
+        // All ones for a known key; a compiler that knew as much would branch.
+        let kept = std::hint::black_box(u32::from(known).wrapping_neg());
+        let set = &mut self.sets[at];
+        let oldest = set.oldest() as u32;
+        let mut way = (oldest ^ (oldest ^ found as u32) & kept) as usize % WAYS;
+        if (u32::from(set.pinned) >> way & !kept & 1) == 1 {
+            let Some(room) = set.room() else { return Seen::Full };
+            way = room;
         }
-        Seen::Tracked(slot)
+        set.tags[way] = tag_of(hash);
+        set.sampled(way);
+        set.free &= !(1 << way);
+
+        let slot = at * WAYS + way;
+        let key = &mut self.keys[slot];
+        key.hash = hash;
+        for average in [&mut key.reads, &mut key.writes] {
+            average.past = f32::from_bits(average.past.to_bits() & kept);
+            average.count &= kept;
+        }
+        key.hot_at = key.hot_at & kept | self.new_hot_at & !kept;
+        if access == Access::Write {
+            key.writes.count += 1;
+            key.aim(&self.config);
+        } else {
+            key.reads.count += 1;
+            if known & (key.reads.count >= key.hot_at) {
+                key.turn(Heat::Hot, &self.config);
+                set.pinned |= 1 << way;
+                return Seen::TurnedHot(slot as Slot);
+            }
+        }
+        if known { Seen::Tracked(slot as Slot) } else { Seen::Admitted(slot as Slot) }
     }
 
     /// Adds reads that a shadow sampled, at this tracker's rate: a key that is served elsewhere
     /// must not look cold at home. A report of a key that is no longer tracked is dropped.
     pub fn report(&mut self, hash: u64, reads: u32) {
         if let Some(slot) = self.find(hash) {
-            self.keys[slot as usize].count(Access::Read, reads);
+            self.keys[slot as usize].reads.count += reads;
         }
     }
 
@@ -211,17 +252,25 @@ impl HotKeys {
     #[inline]
     pub fn find(&self, hash: u64) -> Option<Slot> {
         let at = self.set_of(hash);
+        let (way, known) = self.way_of(at, hash);
+        known.then_some((at * WAYS + way) as Slot)
+    }
+
+    /// A key's way, and whether it is there at all.
+    #[inline]
+    fn way_of(&self, at: usize, hash: u64) -> (usize, bool) {
         let set = &self.sets[at];
-        let mut same = set.tagged(tag_of(hash));
-        while same != 0 {
-            let way = same.trailing_zeros() as usize / 8;
-            let slot = at * WAYS + way;
-            if self.keys[slot].hash == hash && set.free >> way & 1 == 0 {
-                return Some(slot as Slot);
-            }
-            same &= same - 1;
+        let keys = &self.keys[at * WAYS..(at + 1) * WAYS];
+        let holds = |way: usize| (keys[way].hash == hash) & (set.free >> way & 1 == 0);
+        let tagged = set.tagged(tag_of(hash));
+        // Way 0 where there is none: its key is another.
+        let way = (tagged.trailing_zeros() / 8) as usize % WAYS;
+        let known = holds(way);
+        if !known & (tagged & tagged.wrapping_sub(1) != 0) {
+            let other = (way + 1..WAYS).find(|way| holds(*way));
+            return (other.unwrap_or(way), other.is_some());
         }
-        None
+        (way, known)
     }
 
     /// Ends an epoch; appends what turned hot or cool, in the order of slots.
@@ -245,6 +294,7 @@ impl HotKeys {
                 }
                 Heat::Cold | Heat::Hot | Heat::Draining => {}
             }
+            key.aim(&self.config);
         }
     }
 
@@ -252,16 +302,15 @@ impl HotKeys {
     pub fn release(&mut self, slot: Slot) {
         let key = &mut self.keys[slot as usize];
         assert_eq!(key.heat, Heat::Draining, "only a key that cooled is released");
-        key.heat = Heat::Cold;
+        key.turn(Heat::Cold, &self.config);
         self.sets[slot as usize / WAYS].pinned &= !(1 << (slot as usize % WAYS));
     }
 
     /// Takes a key out, because its cachelet goes to another worker.
     pub fn hand_over(&mut self, slot: Slot) -> KeyHeat {
-        let (set, way) = (&mut self.sets[slot as usize / WAYS], 1 << (slot as usize % WAYS));
-        assert_eq!(set.free & way, 0, "only a tracked key is handed over");
-        set.free |= way;
-        set.pinned &= !way;
+        let (set, way) = (&mut self.sets[slot as usize / WAYS], slot as usize % WAYS);
+        assert_eq!(set.free >> way & 1, 0, "only a tracked key is handed over");
+        set.freed(way);
         std::mem::replace(&mut self.keys[slot as usize], NO_KEY)
     }
 
@@ -316,25 +365,11 @@ impl HotKeys {
         hash as usize & (self.sets.len() - 1)
     }
 
-    #[inline]
-    fn admit(&mut self, hash: u64, access: Access) -> Seen {
-        let at = self.set_of(hash);
-        let Some(way) = self.sets[at].room() else {
-            return Seen::Full;
-        };
-        let slot = at * WAYS + way;
-        let mut key = KeyHeat { hash, ..NO_KEY };
-        key.count(access, 1);
-        self.occupy(slot, key);
-        Seen::Admitted(slot as Slot)
-    }
-
-    #[inline]
     fn occupy(&mut self, slot: usize, key: KeyHeat) {
         self.keys[slot] = key;
+        self.keys[slot].aim(&self.config);
         let (set, way) = (&mut self.sets[slot / WAYS], slot % WAYS);
-        let shift = 8 * way;
-        set.tags = set.tags & !(0xff << shift) | u64::from(tag_of(key.hash)) << shift;
+        set.tags[way] = tag_of(key.hash);
         set.sampled(way);
         set.free &= !(1 << way);
         set.pinned |= u8::from(key.heat != Heat::Cold) << way;
@@ -348,11 +383,19 @@ fn tag_of(hash: u64) -> u8 {
 }
 
 impl KeyHeat {
-    fn count(&mut self, access: Access, times: u32) {
-        match access {
-            Access::Read => self.reads.count += times,
-            Access::Write => self.writes.count += times,
-        }
+    fn turn(&mut self, heat: Heat, config: &HotKeysConfig) {
+        self.heat = heat;
+        self.aim(config);
+    }
+
+    /// Solves score = `hot_score` for the reads, so that a read need not ask for the score.
+    fn aim(&mut self, config: &HotKeysConfig) {
+        let written = config.write_weight * self.writes.with_this_epoch(config.smoothing);
+        let past = (1.0 - config.smoothing) * self.reads.past;
+        self.hot_at = match self.heat {
+            Heat::Cold => ((config.hot_score + written - past) / config.smoothing).ceil() as u32,
+            Heat::Hot | Heat::Draining => u32::MAX,
+        };
     }
 
     fn score(&self, smoothing: f32, write_weight: f32) -> f32 {
@@ -414,6 +457,31 @@ mod tests {
     }
 
     #[test]
+    fn a_read_turns_a_key_hot_exactly_when_its_score_is() {
+        let mut keys = tracker();
+        let mut bits = crate::RandomBits::new(6);
+        for _ in 0..200_000 {
+            let (hash, chance) = (bits.next_bits() % 6, bits.next_bits() % 100);
+            let access = if chance < 3 { Write } else { Read };
+            let was_hot = keys.find(hash).is_some_and(|slot| keys.hot().any(|hot| hot == slot));
+            match keys.observe(hash, access) {
+                Seen::TurnedHot(slot) => assert!(keys.score(slot) >= 9.999),
+                Seen::Tracked(slot) if access == Read && !was_hot => {
+                    assert!(keys.score(slot) < 10.001, "{}", keys.score(slot));
+                }
+                _ => {}
+            }
+            if chance == 99 {
+                for turn in tick(&mut keys) {
+                    if let Turn::Cool(slot) = turn {
+                        keys.release(slot);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn nine_reads_per_write_weigh_nothing() {
         let mut keys = tracker();
         for _ in 0..50 {
@@ -441,16 +509,21 @@ mod tests {
     #[test]
     fn the_order_of_a_set_is_that_of_its_samples() {
         let mut set = EMPTY;
-        let mut order: Vec<usize> = (0..WAYS).collect();
+        let mut order: Vec<usize> = (0..WAYS).rev().collect();
         let mut bits = crate::RandomBits::new(4);
         for _ in 0..10_000 {
             let way = bits.next_bits() as usize % WAYS;
-            set.sampled(way);
             order.retain(|other| *other != way);
-            order.insert(0, way);
-            let nibbles: Vec<usize> =
-                (0..WAYS).map(|place| (set.order >> (4 * place)) as usize & 0xf).collect();
-            assert_eq!(nibbles, order);
+            if bits.next_bits() % 4 == 0 {
+                set.freed(way);
+                order.push(way);
+            } else {
+                set.sampled(way);
+                order.insert(0, way);
+            }
+            let places: Vec<u32> = order.iter().map(|way| set.ways_before(*way)).collect();
+            assert_eq!(places, [7, 6, 5, 4, 3, 2, 1, 0]);
+            assert_eq!(set.oldest(), order[WAYS - 1]);
         }
     }
 
@@ -495,7 +568,7 @@ mod tests {
         }
         assert_eq!(next_home.hot().collect::<Vec<_>>(), [0]);
         assert_eq!((home.find(1), tick(&mut home)), (None, vec![]));
-        assert_eq!(home.observe(5, Read), Seen::Admitted(0), "its place is free");
+        assert_eq!(home.observe(5, Read), Seen::Admitted(1), "its place is free");
         (10..16).for_each(|hash| {
             read(&mut next_home, hash, 20);
         });
