@@ -3,7 +3,7 @@
 //!     cargo run --release -p mbal-sketch --example speed
 //!
 //! Keys have the shape of the Wikipedia trace; drawn before the clock starts. Writes
-//! `docs/results/deciders/sketch-speed.csv`: the median of nine rounds, their spread.
+//! `docs/results/deciders/sketch-speed.csv`: the median of 31 rounds, their spread.
 
 #![allow(clippy::disallowed_methods, reason = "an experiment measures time")]
 
@@ -14,7 +14,11 @@ use std::fmt::Write;
 use std::hint::black_box;
 use std::time::Instant;
 
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 31;
+const BYTES: u32 = 300;
+
+/// Requests to a worker in a second, after which the tracker's epoch ends.
+const EPOCH: usize = 1_000_000;
 
 fn main() {
     let ranks = support::wikipedia::shape().ranks();
@@ -65,17 +69,23 @@ fn main() {
     let mut sampler = Sampler::new(0.03, 1);
     let mut tracker = HotKeys::new(HotKeysConfig::default());
     row("with sampler and hot-key tracker, per request", &stream, &mut |keys| {
-        for batch in keys.chunks(64) {
-            touch(batch);
-            for at in sampler.choose_among(batch.len()) {
-                black_box(tracker.observe(batch[at], Access::Read));
+        for epoch in keys.chunks(EPOCH) {
+            for batch in epoch.chunks(64) {
+                touch(batch);
+                for at in sampler.choose_among(batch.len()) {
+                    black_box(tracker.observe(batch[at], Access::Read));
+                }
             }
+            end_epoch(&mut tracker);
         }
     });
     let mut tracker = HotKeys::new(HotKeysConfig::default());
     row("hot-key tracker of 512, per sampled key", &sampled, &mut |keys| {
-        for &key in keys {
-            black_box(tracker.observe(key, Access::Read));
+        for epoch in keys.chunks(EPOCH * 3 / 100) {
+            for &key in epoch {
+                black_box(tracker.observe(key, Access::Read));
+            }
+            end_epoch(&mut tracker);
         }
     });
     let mut counter = LossyCounter::new(0.0005, 0.00015);
@@ -89,7 +99,7 @@ fn main() {
     for samples_most in [4_096, 16_384] {
         let mut distances = StackDistances::new(samples_most);
         row(&format!("stack distances of {samples_most}, per key offered"), &stream, &mut |keys| {
-            keys.iter().for_each(|&key| distances.observe(key, 300));
+            keys.iter().for_each(|&key| distances.observe(key, BYTES));
         });
         // Only keys under the hash threshold that the run above settled at.
         let chosen: Vec<u64> = stream
@@ -98,9 +108,19 @@ fn main() {
             .filter(|&key| mix(key) as f64 / u64::MAX as f64 <= distances.rate())
             .collect();
         row(&format!("stack distances of {samples_most}, per sampled key"), &chosen, &mut |keys| {
-            keys.iter().for_each(|&key| distances.observe(key, 300));
+            keys.iter().for_each(|&key| distances.observe(key, BYTES));
         });
     }
     print!("{rows}");
     support::write_result("sketch-speed.csv", &rows);
+}
+
+fn end_epoch(tracker: &mut HotKeys) {
+    let mut turns = Vec::new();
+    tracker.tick(&mut turns);
+    for turn in turns {
+        if let Turn::Cool(slot) = turn {
+            tracker.release(slot);
+        }
+    }
 }

@@ -22,6 +22,16 @@ fn bucket_of(size: u64) -> usize {
     (bucket as usize).min(BUCKETS - 1)
 }
 
+/// As [`bucket_of`] its whole part: a float's exponent and first bits of mantissa are its logarithm.
+#[inline]
+fn bucket_of_float(size: f64) -> usize {
+    const FIRST_OCTAVE: u64 = (1_023 + PER_OCTAVE_LOG as u64 - 1) << PER_OCTAVE_LOG;
+    if size < PER_OCTAVE as f64 {
+        return size as i32 as usize;
+    }
+    ((size.to_bits() >> (52 - PER_OCTAVE_LOG)) - FIRST_OCTAVE).min(BUCKETS as u64 - 1) as usize
+}
+
 /// The largest size in a bucket.
 fn upper_edge(bucket: usize) -> u64 {
     let (octave, within) = (bucket as u64 >> PER_OCTAVE_LOG, bucket as u64 & (PER_OCTAVE - 1));
@@ -35,42 +45,41 @@ fn upper_edge(bucket: usize) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     weights: Vec<f64>,
-    total: f64,
+    misses: f64,
 }
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram { weights: vec![0.0; BUCKETS], total: 0.0 }
+        Histogram { weights: vec![0.0; BUCKETS], misses: 0.0 }
     }
 }
 
 impl Histogram {
     #[inline]
-    pub(crate) fn add(&mut self, distance: u64, weight: f64) {
-        self.weights[bucket_of(distance)] += weight;
-        self.total += weight;
+    pub(crate) fn add(&mut self, distance: f64, weight: f64) {
+        self.weights[bucket_of_float(distance)] += weight;
     }
 
     /// A first request misses at any size.
     #[inline]
     pub(crate) fn add_miss(&mut self, weight: f64) {
-        self.total += weight;
+        self.misses += weight;
     }
 
     pub(crate) fn fade(&mut self, share: f64) {
         self.weights.iter_mut().for_each(|weight| *weight *= share);
-        self.total *= share;
+        self.misses *= share;
     }
 
     pub(crate) fn state_bytes(&self) -> usize {
         self.weights.len() * size_of::<f64>()
     }
 
-    /// `requests` were truly seen, `total` is what the samples stood for. The difference is
+    /// `requests` were truly seen, the weights sum to what the samples stood for. The difference is
     /// mostly very hot keys that happened to be in the sample or not, so it is corrected at the
     /// smallest distances (SHARDS's adjustment).
     pub(crate) fn curve(&self, requests: f64) -> Curve {
-        let mut sum = requests - self.total;
+        let mut sum = requests - self.misses - self.weights.iter().sum::<f64>();
         let hits = self.weights.iter().map(|weight| {
             sum += weight;
             sum.clamp(0.0, requests)
@@ -149,6 +158,18 @@ mod tests {
     }
 
     #[test]
+    fn a_float_is_where_its_whole_part_is() {
+        let mut bits = crate::RandomBits::new(1);
+        for _ in 0..100_000 {
+            let size = bits.next_bits() >> (11 + bits.next_bits() % 53);
+            let float =
+                (size as f64 + 0.9 * bits.next_unit()).min((size + 1) as f64 * (1.0 - 1e-15));
+            assert_eq!(bucket_of_float(float), bucket_of(size), "{size} {float}");
+        }
+        assert_eq!(bucket_of_float(1e300), BUCKETS - 1);
+    }
+
+    #[test]
     fn buckets_are_under_one_percent_wide() {
         for bucket in PER_OCTAVE as usize..BUCKETS {
             let width = upper_edge(bucket) - upper_edge(bucket - 1);
@@ -159,7 +180,7 @@ mod tests {
     #[test]
     fn size_and_ratio_are_each_others_inverse() {
         let mut histogram = Histogram::default();
-        (1..=1_000).for_each(|distance| histogram.add(distance, 1.0));
+        (1..=1_000).for_each(|distance| histogram.add(f64::from(distance), 1.0));
         let curve = histogram.curve(1_000.0);
         for percent in 1..=100_u64 {
             let size = curve.size_for_hit_ratio(percent as f64 / 100.0).expect("reachable");

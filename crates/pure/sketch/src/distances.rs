@@ -1,7 +1,7 @@
+use crate::ages::Ages;
 use crate::curve::{Curve, Histogram};
-use crate::index::Index;
 use crate::mix;
-use crate::recency::Recency;
+use crate::table::Table;
 
 /// Sampled stack distances: the miss ratio of an LRU cache of every size, from one pass over the
 /// requests in bounded memory (papers/elmem §III.B; SHARDS, Waldspurger et al., FAST 2015).
@@ -9,39 +9,46 @@ use crate::recency::Recency;
 /// Keys are sampled by hash: all requests of a chosen key are seen, so that the number of
 /// *sampled* keys between two of its requests, divided by the rate, estimates the number of all
 /// keys between. The rate starts at 1 and falls so that at most `samples_most` keys are tracked;
-/// while they all fit, the curve is exact to its buckets (under 0.8% of a size).
+/// their order is known to under 1% of their number, and exactly while they are fewer than 128
+/// (docs/decisions/0162).
 ///
 /// A request that is not sampled costs a hash and a compare. State: see
-/// [`state_bytes`](StackDistances::state_bytes), 0.9 MB for 16,384 samples.
+/// [`state_bytes`](StackDistances::state_bytes), 0.6 MB for 16,384 samples.
 #[derive(Clone, Debug)]
 pub struct StackDistances {
     samples_most: usize,
     /// Keys are sampled whose mixed hash is at most this.
     hash_most: u64,
-    recency: Recency,
-    index: Index,
+    /// Requests that one of a sample stands for: 1 / rate.
+    weight: f64,
+    /// By hash: a sample's bytes, and in which bucket of age it is.
+    samples: Table,
+    ages: Ages,
     by_items: Histogram,
     by_bytes: Histogram,
-    requests: f64,
-    scratch: Vec<u64>,
+    /// Requests until the last [`fade`](StackDistances::fade), and since.
+    faded: f64,
+    seen: u64,
 }
 
 /// What is dropped when the samples are full; a part of them, so that dropping, which is linear,
 /// costs O(1) per sample.
-const DROPPED_SHARE: usize = 16;
+const DROPPED_SHARE: u64 = 16;
 
 impl StackDistances {
+    /// At most 65,535 samples.
     pub fn new(samples_most: usize) -> StackDistances {
-        assert!(samples_most >= DROPPED_SHARE, "{samples_most} samples are too few");
+        assert!((16..=Ages::SAMPLES_MOST).contains(&samples_most), "{samples_most} samples");
         StackDistances {
             samples_most,
             hash_most: u64::MAX,
-            recency: Recency::new(samples_most),
-            index: Index::new(samples_most),
+            weight: 1.0,
+            samples: Table::new(0),
+            ages: Ages::new(),
             by_items: Histogram::default(),
             by_bytes: Histogram::default(),
-            requests: 0.0,
-            scratch: Vec::new(),
+            faded: 0.0,
+            seen: 0,
         }
     }
 
@@ -50,13 +57,14 @@ impl StackDistances {
         assert!(0.0 < rate && rate <= 1.0, "a sampling rate lies in (0, 1]: {rate}");
         let mut distances = StackDistances::new(samples_most);
         distances.hash_most = (rate * u64::MAX as f64) as u64;
+        distances.weight = 1.0 / distances.rate();
         distances
     }
 
     /// Counts one request for an item of `bytes`, memory overhead included.
     #[inline]
     pub fn observe(&mut self, hash: u64, bytes: u32) {
-        self.requests += 1.0;
+        self.seen += 1;
         let hash = mix(hash);
         if hash <= self.hash_most {
             self.sample(hash, bytes.max(1));
@@ -70,7 +78,7 @@ impl StackDistances {
 
     /// Keys tracked now.
     pub fn samples(&self) -> usize {
-        self.recency.live()
+        self.samples.len()
     }
 
     /// The estimated number of distinct keys.
@@ -78,86 +86,84 @@ impl StackDistances {
         self.samples() as f64 / self.rate()
     }
 
-    /// Memory held, in bytes: fixed at the start.
+    /// Memory held, in bytes: at most 43 for each of `samples_most`, and 83,000.
     pub fn state_bytes(&self) -> usize {
-        self.recency.state_bytes()
-            + self.index.state_bytes()
+        size_of::<Ages>()
+            + self.samples.state_bytes()
             + self.by_items.state_bytes()
             + self.by_bytes.state_bytes()
-            + self.scratch.capacity() * size_of::<u64>()
     }
 
     /// Miss ratio by the number of items that a cache holds.
     pub fn by_items(&self) -> Curve {
-        self.by_items.curve(self.requests)
+        self.by_items.curve(self.requests())
     }
 
     /// Miss ratio by the bytes that a cache holds.
     pub fn by_bytes(&self) -> Curve {
-        self.by_bytes.curve(self.requests)
+        self.by_bytes.curve(self.requests())
     }
 
     /// Lets what was counted so far weigh only `share` of itself: called once a minute with 0.9,
     /// a curve tells of the last ten minutes. The order of the keys stays.
     pub fn fade(&mut self, share: f64) {
-        self.requests *= share;
+        self.faded = share * self.requests();
+        self.seen = 0;
         self.by_items.fade(share);
         self.by_bytes.fade(share);
     }
 
+    fn requests(&self) -> f64 {
+        self.faded + self.seen as f64
+    }
+
+    #[inline]
     fn sample(&mut self, hash: u64, bytes: u32) {
-        if self.recency.is_full() {
-            self.compact();
+        let cell = self.samples.cell(hash);
+        if cell.is_empty() {
+            return self.admit(hash, bytes);
         }
-        let weight = 1.0 / self.rate();
-        let recency = &self.recency;
-        match self.index.find_mut(hash, |at| recency.hash(at) == hash) {
-            Some(at) => {
-                let newer = self.recency.newer_than(*at);
-                let items = 1.0 + f64::from(newer.samples) * weight;
-                let bytes_newer = newer.bytes as f64 * weight + f64::from(bytes);
-                self.by_items.add(items as u64, weight);
-                self.by_bytes.add(bytes_newer as u64, weight);
-                self.recency.remove(*at);
-                *at = self.recency.append(hash, bytes);
-            }
-            None if self.recency.live() == self.samples_most => {
-                self.lower_rate();
-                if hash <= self.hash_most {
-                    self.sample(hash, bytes);
-                }
-            }
-            None => {
-                let at = self.recency.append(hash, bytes);
-                self.index.insert(hash, at);
-                self.by_items.add_miss(weight);
-                self.by_bytes.add_miss(weight);
-            }
+        let newer = self.ages.newer_than(cell.mark, cell.amount);
+        self.ages.take(cell.mark, cell.amount);
+        (cell.amount, cell.mark) = (bytes, self.ages.newest());
+        self.by_items.add(1.0 + newer.samples * self.weight, self.weight);
+        self.by_bytes.add(newer.bytes * self.weight + f64::from(bytes), self.weight);
+        if self.ages.put(bytes, self.samples.len()) {
+            self.join();
         }
+    }
+
+    #[inline(never)]
+    fn admit(&mut self, hash: u64, bytes: u32) {
+        while self.samples.len() == self.samples_most {
+            self.lower_rate();
+        }
+        if hash > self.hash_most {
+            return;
+        }
+        let cell = self.samples.cell(hash);
+        (cell.amount, cell.mark) = (bytes, self.ages.newest());
+        self.samples.added(1);
+        self.by_items.add_miss(self.weight);
+        self.by_bytes.add_miss(self.weight);
+        if self.ages.put(bytes, self.samples.len()) {
+            self.join();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn join(&mut self) {
+        let renamed = self.ages.join();
+        self.samples.marks_mut().for_each(|bucket| *bucket = renamed[*bucket as usize]);
     }
 
     fn lower_rate(&mut self) {
-        self.scratch.clear();
-        self.scratch.extend(self.recency.live_hashes());
-        let kept = self.scratch.len() - self.scratch.len() / DROPPED_SHARE;
-        let (_, &mut most, _) = self.scratch.select_nth_unstable(kept - 1);
-        self.hash_most = most;
-        self.compact();
-    }
-
-    fn compact(&mut self) {
-        let index = &mut self.index;
+        self.hash_most -= self.hash_most / DROPPED_SHARE;
+        self.weight = 1.0 / self.rate();
         let hash_most = self.hash_most;
-        self.recency.compact(
-            |hash| hash <= hash_most,
-            |hash, moved| match moved.to {
-                Some(to) => {
-                    *index
-                        .find_mut(hash, |at| at == moved.from)
-                        .expect("every sample is indexed") = to;
-                }
-                None => index.remove(hash, moved.from),
-            },
-        );
+        let dropped = self.samples.cells().filter(|cell| cell.hash > hash_most);
+        dropped.for_each(|cell| self.ages.take(cell.mark, cell.amount));
+        self.samples.retain(|cell| cell.hash <= hash_most);
     }
 }

@@ -19,16 +19,16 @@
 
 #![forbid(unsafe_code)]
 
+mod ages;
 mod bits;
 mod curve;
 mod distances;
 mod hot_keys;
 mod hyperloglog;
-mod index;
 mod lossy;
 pub mod mattson;
-mod recency;
 mod sampling;
+mod table;
 
 pub use bits::{RandomBits, mix};
 pub use curve::Curve;
