@@ -169,6 +169,17 @@ impl Store {
         runs.collect()
     }
 
+    /// Where in [`Store::prefixes`] the cachelet of `hash` stands.
+    pub fn place_of(&self, hash: u64) -> usize {
+        let start = self.options.cachelets;
+        let route = (hash >> self.route_shift) as usize;
+        if self.cachelets() == start {
+            return route / (self.routes.len() / start);
+        }
+        let routes = &self.routes[..=route];
+        routes.windows(2).filter(|pair| pair[0].load(Relaxed) != pair[1].load(Relaxed)).count()
+    }
+
     #[inline(always)]
     pub(crate) fn page_of(&self, item: &Item) -> usize {
         item.position_in(&self.memory) >> self.page_shift

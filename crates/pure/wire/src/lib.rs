@@ -1,4 +1,4 @@
-//! memcached's text and meta protocols: bytes to [`Request`], replies to bytes.
+//! memcached's text, meta and binary protocols: bytes to [`Request`], replies to bytes.
 //!
 //! Called by `worker`. Never allocates for a request, never looks at an item, never knows a
 //! connection: what is left of the input, and what to skip of it, is the session's business.
@@ -8,6 +8,7 @@
 
 mod admin;
 mod base64;
+mod binary;
 mod line;
 mod meta;
 mod number;
@@ -18,12 +19,15 @@ mod text;
 
 pub use admin::CLASSES_MAX;
 pub use base64::{base64_decode, base64_encode};
+pub use binary::{
+    BINARY_REQUEST, Binary, Command, Frame, Head, Status, binary_delete, parse_binary,
+};
 pub use line::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX, may_grow, next_word, parse};
 pub use meta::{Meta, MetaFlags, opaque_too_long};
 pub use number::{parse_i32, parse_u32, parse_u64, push_i64, push_u64};
 pub use peer::{HOPS_MAX, PeerRequest, next_value};
 pub use reply::{push_line, push_value};
 pub use request::{
-    Admin, Chunk, Direction, Get, Limits, Parsed, Request, Shutdown, Storage, Tokens, Verb,
+    Admin, Chunk, Direction, Get, Limits, Login, Parsed, Request, Shutdown, Storage, Tokens, Verb,
     item_bytes,
 };

@@ -2,7 +2,7 @@
 
 use memchr::{memchr, memchr2};
 
-use crate::request::{Get, Limits, Parsed, Request, Tokens};
+use crate::request::{Get, Limits, Login, Parsed, Request, Tokens};
 use crate::{admin, meta, text};
 
 /// A line that has not ended after so many bytes is not a client's, unless it is a `get`.
@@ -19,6 +19,9 @@ const LEADING_BLANKS_MAX: usize = 100;
 /// One pass to find the line's end, one over the words; no allocation.
 #[inline]
 pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
+    if limits.login == Login::Needed {
+        return text::login(input);
+    }
     let found = memchr2(b'\n', 0, input);
     let Some(end) = found.filter(|at| input[*at] == b'\n') else {
         return without_plain_end(input, found, limits);

@@ -2,6 +2,7 @@
 
 use mbal_model::MapVersion;
 
+use crate::binary::{Binary, Command};
 use crate::line::next_word;
 use crate::meta::Meta;
 
@@ -22,7 +23,20 @@ pub enum Parsed<'a> {
 pub struct Limits {
     /// `-I`, in bytes; what counts is the item as memcached would lay it out.
     pub item_bytes_max: usize,
+    pub login: Login,
 }
+
+/// Whether the client has to say who it is, and has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Login {
+    #[default]
+    NotAsked,
+    Needed,
+    Done,
+}
+
+/// memcached counts the bytes that it skips in an `int`.
+pub(crate) const SKIP_BYTES_MAX: usize = i32::MAX as usize;
 
 impl Limits {
     /// True if an item of this shape is too large to be stored (memcached 1.6 with cas: 48 bytes
@@ -67,6 +81,12 @@ pub enum Request<'a> {
         base64: bool,
     },
     MetaNoop,
+    Binary(Binary<'a>),
+    /// `-Y`: a `set` whose value is a name and a password.
+    Login {
+        user: &'a [u8],
+        password: &'a [u8],
+    },
     /// What concerns the server rather than an item.
     Admin {
         command: Admin<'a>,
@@ -104,8 +124,9 @@ pub struct Storage<'a> {
     pub verb: Verb,
     pub key: &'a [u8],
     pub flags: u32,
-    pub exptime: i32,
-    /// 0 but for [`Verb::Cas`].
+    /// Of 32 bits, with a sign in text and without one in binary.
+    pub exptime: i64,
+    /// 0 asks for none; what [`Verb::Cas`], and a binary append, compares.
     pub cas: u64,
     pub chunk: Chunk<'a>,
     pub noreply: bool,
@@ -178,7 +199,7 @@ pub struct Tokens<'a> {
 pub(crate) const TOKENS_MAX: usize = 23;
 
 impl<'a> Tokens<'a> {
-    pub(crate) fn new(line: &'a [u8]) -> Tokens<'a> {
+    pub fn new(line: &'a [u8]) -> Tokens<'a> {
         let mut tokens = Tokens { line, count: TOKENS_MAX };
         tokens.count = tokens.iter().count();
         tokens
@@ -221,7 +242,9 @@ impl<'a> Request<'a> {
             Request::MetaDebug { key, base64 } | Request::TooLarge { key, base64, .. } => {
                 Some((key, *base64))
             }
+            Request::Binary(binary) => Some((binary.command.key()?, false)),
             Request::MetaNoop
+            | Request::Login { .. }
             | Request::Admin { .. }
             | Request::Version
             | Request::Quit
@@ -242,7 +265,21 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// True if the client wants no answer, whatever comes of it (meta's q wants errors).
+    /// True if it brings a value.
+    pub fn stores(&self) -> bool {
+        let binary =
+            matches!(self, Request::Binary(binary) if matches!(binary.command, Command::Store(_)));
+        binary || matches!(self, Request::Store(_) | Request::MetaSet(..))
+    }
+
+    /// True if what follows can only be parsed once this has been executed.
+    pub fn is_login(&self) -> bool {
+        let binary = matches!(self, Request::Binary(binary) if matches!(binary.command, Command::Authenticate { .. }));
+        binary || matches!(self, Request::Login { .. })
+    }
+
+    /// True if the client wants no answer, whatever comes of it (meta's q and binary's quiet
+    /// commands want errors).
     pub fn noreply(&self) -> bool {
         match self {
             Request::Store(Storage { noreply, .. })

@@ -1,12 +1,15 @@
 //! The classic commands.
 
 use mbal_model::KEY_BYTES_MAX;
+use memchr::memchr;
 
-use crate::line::{answer, done, next_word};
+use crate::line::{LINE_BYTES_MAX, answer, done, next_word};
 use crate::number::{parse_i32, parse_u32, parse_u64};
 use crate::request::{Chunk, Direction, Get, Limits, Parsed, Request, Storage, Tokens, Verb};
 
 pub(crate) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+/// What memcached's buffer holds of a name and a password.
+const LOGIN_BYTES_MAX: usize = 16 << 10;
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 
 /// An answer, or silence for those who asked for it.
@@ -75,6 +78,7 @@ pub(crate) fn store<'a>(
     let Some((chunk, bytes)) = chunk(input, bytes, value_bytes) else {
         return Parsed::NeedMore { bytes: bytes + value_bytes + 2 };
     };
+    let exptime = exptime.into();
     let storage = Storage { verb, key, flags, exptime, cas, chunk, noreply };
     done(Request::Store(storage), bytes)
 }
@@ -107,6 +111,42 @@ pub(crate) fn arithmetic(tokens: Tokens<'_>) -> Request<'_> {
     let direction =
         if tokens.get(0) == b"incr" { Direction::Increment } else { Direction::Decrement };
     Request::Arithmetic { key, direction, delta, noreply }
+}
+
+/// `-Y`: until somebody has logged in, all that is understood is a `set` whose value is a name and a
+/// password; its key, flags and exptime say nothing.
+pub(crate) fn login(input: &[u8]) -> Parsed<'_> {
+    const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
+    let Some(end) = memchr(b'\n', input) else {
+        return match input.len() {
+            ..=LINE_BYTES_MAX => Parsed::NeedMore { bytes: 0 },
+            _ => Parsed::Close,
+        };
+    };
+    let bytes = end + 1;
+    let tokens = Tokens::new(c_string(&input[..end]));
+    let value_bytes = parse_u32(tokens.get(4)).filter(|_| tokens.get(0) == b"set");
+    let Some(value_bytes) = value_bytes else { return answer(UNAUTHENTICATED, bytes) };
+    let value_bytes = value_bytes as usize;
+    if value_bytes > LOGIN_BYTES_MAX {
+        return Parsed::Close;
+    }
+    let Some((chunk, bytes)) = chunk(input, bytes, value_bytes) else {
+        return Parsed::NeedMore { bytes: bytes + value_bytes + 2 };
+    };
+    let Chunk::Value(value) = chunk else {
+        return answer("CLIENT_ERROR bad command line termination", bytes);
+    };
+    let words = Tokens::new(c_string(value));
+    if words.count < 2 {
+        return answer("CLIENT_ERROR bad authentication token format", bytes);
+    }
+    done(Request::Login { user: words.get(0), password: words.get(1) }, bytes)
+}
+
+/// For memcached a zero byte ends what it stands in.
+fn c_string(bytes: &[u8]) -> &[u8] {
+    &bytes[..memchr(0, bytes).unwrap_or(bytes.len())]
 }
 
 pub(crate) fn delete(tokens: Tokens<'_>) -> Request<'_> {

@@ -48,10 +48,15 @@ impl Turn<'_> {
         let Some(exptime) = exptime else {
             return self.reply(noreply, b"CLIENT_ERROR invalid exptime argument");
         };
+        self.flush_items(exptime.into());
+        self.reply(noreply, b"OK");
+    }
+
+    /// What is there when `exptime` comes (0 is now), is gone then.
+    pub fn flush_items(&mut self, exptime: i64) {
         // memcached's delayed flush takes effect a second early.
         let now = self.now.second;
         let at = if exptime > 0 { self.now.deadline(exptime).saturating_sub(1) } else { now };
         self.server.store.flush(at, now);
-        self.reply(noreply, b"OK");
     }
 }

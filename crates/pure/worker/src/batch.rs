@@ -3,9 +3,10 @@
 
 use mbal_cachelet::Store;
 use mbal_model::{KEY_BYTES_MAX, Key, ServerId};
-use mbal_wire::{Limits, Parsed, Request, base64_decode, parse};
+use mbal_wire::{BINARY_REQUEST, Limits, Parsed, Request, base64_decode, parse, parse_binary};
 
 use crate::links::Links;
+use crate::server::Protocol;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
 use crate::turn::{Then, Turn};
 use crate::{Action, ConnId};
@@ -104,19 +105,28 @@ impl Batch<'_> {
     }
 
     fn run_groups(&mut self, session: &mut Session, input: &[u8], decoded: &mut Vec<u8>) -> Ran {
-        let limits = self.turn.limits();
         let mut at = session.skipped(input.len());
         session.need = 0;
         if session.skip == 0 {
             self.turn.out.append(&mut session.refusal);
         }
+        if session.protocol == Protocol::Auto && !input.is_empty() {
+            session.protocol = match input[0] {
+                BINARY_REQUEST => Protocol::Binary,
+                _ => Protocol::Text,
+            };
+        }
+        let binary = session.protocol == Protocol::Binary;
         while session.skip == 0 && at < input.len() {
-            let first = match self.next_job(&limits, input, at) {
+            let limits = self.turn.limits(session.login);
+            let next_job = |at| next_job(binary, &limits, input, at);
+            let first = match next_job(at) {
                 Ok(job) => job,
                 Err(stop) => return stopped(session, at, stop),
             };
-            // A client that waits for its answer sends one request at a time.
-            if first.end + first.skip >= input.len() {
+            // A client that waits for its answer sends one request at a time; and what comes behind a
+            // login is read with its outcome known.
+            if first.end + first.skip >= input.len() || first.request.is_login() {
                 let group = [Some(first)];
                 decode_keys(&group, decoded);
                 let [key] = prefetch(&self.turn.server.store, &group, decoded);
@@ -131,7 +141,8 @@ impl Batch<'_> {
             let mut count = 1;
             let mut stop = None;
             while count < GROUP && parsed < input.len() {
-                match self.next_job(&limits, input, parsed) {
+                match next_job(parsed) {
+                    Ok(job) if job.request.is_login() => break,
                     Ok(job) => {
                         parsed = job.end + job.skip;
                         jobs[count] = Some(job);
@@ -157,18 +168,6 @@ impl Batch<'_> {
         ended(at, Ended::Hungry)
     }
 
-    #[inline]
-    fn next_job<'a>(&self, limits: &Limits, input: &'a [u8], at: usize) -> Result<Job<'a>, Stop> {
-        match parse(&input[at..], limits) {
-            Parsed::Request { request, bytes, skip } => {
-                let end = at + bytes;
-                Ok(Job { request, bytes: &input[at..end], end, skip })
-            }
-            Parsed::NeedMore { bytes } => Err(Stop::NeedMore(bytes)),
-            Parsed::Close => Err(Stop::Close),
-        }
-    }
-
     /// One request; how the batch ends, if it does. `at` moves behind it once it is executed.
     #[inline]
     fn execute(
@@ -183,6 +182,10 @@ impl Batch<'_> {
         let then = match self.elsewhere(session, job, key.as_ref()) {
             None if self.waits_for_room(session, job, key.as_ref()) => {
                 return Some(ended(*at, Ended::Stalled));
+            }
+            None if job.request.is_login() => {
+                self.turn.log_in(&job.request, session);
+                Then::Next
             }
             None => {
                 let then = self.turn.execute(&job.request, key);
@@ -222,10 +225,9 @@ impl Batch<'_> {
         key: Option<&Key<'_>>,
     ) -> bool {
         let (Some(key), true) = (key, job.bytes.len() > LONG_VALUE_BYTES) else { return false };
-        let stores = matches!(job.request, Request::Store(_) | Request::MetaSet(..));
         let store = &self.turn.server.store;
         let (worker, second) = (self.turn.here.worker, self.turn.now.second);
-        let waits = stores
+        let waits = job.request.stores()
             && session.turns_for_room < TURNS_FOR_ROOM_MAX
             && !store.reserve_part(worker, key.hash(), job.bytes.len(), second);
         session.turns_for_room = if waits { session.turns_for_room + 1 } else { 0 };
@@ -245,6 +247,24 @@ impl Batch<'_> {
         } else {
             None
         }
+    }
+}
+
+#[inline]
+fn next_job<'a>(
+    binary: bool,
+    limits: &Limits,
+    input: &'a [u8],
+    at: usize,
+) -> Result<Job<'a>, Stop> {
+    let input_left = &input[at..];
+    match if binary { parse_binary(input_left, limits) } else { parse(input_left, limits) } {
+        Parsed::Request { request, bytes, skip } => {
+            let end = at + bytes;
+            Ok(Job { request, bytes: &input[at..end], end, skip })
+        }
+        Parsed::NeedMore { bytes } => Err(Stop::NeedMore(bytes)),
+        Parsed::Close => Err(Stop::Close),
     }
 }
 

@@ -1,12 +1,12 @@
 //! get, gat, the storage commands, incr and decr, touch, delete.
 
-use mbal_cachelet::Full;
+use mbal_cachelet::{Full, View};
 use mbal_model::{KEY_BYTES_MAX, Key};
 use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_u64, push_value};
 
 use crate::batch::GROUP;
 use crate::details::Deed;
-use crate::items::{Change, Outcome, Sum};
+use crate::items::{Change, Outcome, Removed, Sum};
 use crate::session::OUTPUT_BYTES_MAX;
 use crate::turn::{Then, Turn};
 
@@ -67,87 +67,93 @@ impl Turn<'_> {
 
     #[inline]
     pub fn get_one(&mut self, get: &Get<'_>, key: &Key<'_>) {
-        if let Some(exptime) = get.touch {
-            return self.get_and_touch(get, key, exptime);
-        }
-        let hit = self.server.store.read(key, self.now.second, true, self.out, |view, out| {
+        let show = |view: &View<'_>, out: &mut Vec<u8>| {
             let cas = get.cas.then(|| view.cas());
             push_value(out, key.bytes(), view.flags(), view.value_bytes(), cas);
             view.copy_value(out);
             out.extend_from_slice(b"\r\n");
-        });
-        self.counters.cmd_get.add(1);
-        self.server.details.count(key.bytes(), Deed::Get { hit: hit.is_some() });
-        match hit {
-            Some(()) => self.counters.get_hits.add(1),
-            None => self.counters.get_misses.add(1),
-        }
+        };
+        match get.touch {
+            None => self.get_item(key, show),
+            Some(exptime) => self.get_and_touch_item(key, exptime.into(), show),
+        };
     }
 
-    fn get_and_touch(&mut self, get: &Get<'_>, key: &Key<'_>, exptime: i32) {
+    /// Looks for an item, to `show` it; false is a miss.
+    #[inline]
+    pub fn get_item(&mut self, key: &Key<'_>, show: impl FnMut(&View<'_>, &mut Vec<u8>)) -> bool {
+        let hit = self.server.store.read(key, self.now.second, true, self.out, show).is_some();
+        self.counters.cmd_get.add(1);
+        self.server.details.count(key.bytes(), Deed::Get { hit });
+        match hit {
+            true => self.counters.get_hits.add(1),
+            false => self.counters.get_misses.add(1),
+        }
+        hit
+    }
+
+    pub fn get_and_touch_item(
+        &mut self,
+        key: &Key<'_>,
+        exptime: i64,
+        mut show: impl FnMut(&View<'_>, &mut Vec<u8>),
+    ) -> bool {
         self.counters.cmd_touch.add(1);
         let mut locked = self.server.store.lock(key.hash(), self.now.second);
         let found = locked.find(key);
         self.server.details.count(key.bytes(), Deed::Get { hit: found.is_some() });
         let Some(found) = found else {
-            return self.counters.touch_misses.add(1);
+            self.counters.touch_misses.add(1);
+            return false;
         };
         self.counters.touch_hits.add(1);
         locked.accessed(&found);
-        locked.view(&found, |view| {
-            let meta = view.meta();
-            let cas = get.cas.then_some(meta.cas);
-            push_value(self.out, key.bytes(), meta.flags, meta.value_bytes, cas);
-            view.copy_value(self.out);
-            self.out.extend_from_slice(b"\r\n");
-        });
+        locked.view(&found, |view| show(view, self.out));
         // A cache so full that no deadline can be added keeps the old one: the item was read.
         let _kept = locked.touch(&found, self.now.deadline(exptime));
+        true
     }
 
     pub fn store(&mut self, storage: &Storage<'_>, key: &Key<'_>) {
-        self.counters.cmd_set.add(1);
-        self.server.details.count(key.bytes(), Deed::Set);
-        let Chunk::Value(value) = storage.chunk else {
-            return self.reply(storage.noreply, BAD_CHUNK);
-        };
-        let stored = self.store_item(
-            key,
-            &Change {
-                verb: storage.verb,
-                flags: storage.flags,
-                deadline: self.now.deadline(storage.exptime),
-                cas: storage.cas,
-                value,
-                may_be_stale: false,
-                binary_key: false,
-            },
-        );
-        let line: &[u8] = match stored {
-            Outcome::Done { .. } => b"STORED",
-            Outcome::Exists => b"EXISTS",
-            Outcome::NotFound => b"NOT_FOUND",
-            Outcome::Refused => b"NOT_STORED",
-            Outcome::Full(full) => {
-                if storage.verb == Verb::Set {
-                    self.remove_item(key);
-                }
-                self.count_full(full)
-            }
+        let line: &[u8] = match self.store_counted(storage, key) {
+            None => BAD_CHUNK,
+            Some(Outcome::Done { .. }) => b"STORED",
+            Some(Outcome::Exists) => b"EXISTS",
+            Some(Outcome::NotFound) => b"NOT_FOUND",
+            Some(Outcome::Refused) => b"NOT_STORED",
+            Some(Outcome::Full(full)) => full_line(full),
         };
         self.reply(storage.noreply, line);
     }
 
-    pub fn count_full(&mut self, full: Full) -> &'static [u8] {
+    /// `None`: the data block did not end where it should have.
+    pub fn store_counted(&mut self, storage: &Storage<'_>, key: &Key<'_>) -> Option<Outcome> {
+        self.counters.cmd_set.add(1);
+        self.server.details.count(key.bytes(), Deed::Set);
+        let Chunk::Value(value) = storage.chunk else { return None };
+        let change = Change {
+            verb: storage.verb,
+            flags: storage.flags,
+            deadline: self.now.deadline(storage.exptime),
+            cas: storage.cas,
+            value,
+            may_be_stale: false,
+            binary_key: false,
+        };
+        let outcome = self.store_item(key, &change);
+        if let Outcome::Full(full) = outcome {
+            if storage.verb == Verb::Set {
+                self.remove_item(key);
+            }
+            self.count_full(full);
+        }
+        Some(outcome)
+    }
+
+    pub fn count_full(&mut self, full: Full) {
         match full {
-            Full::TooLarge => {
-                self.counters.store_too_large.add(1);
-                TOO_LARGE
-            }
-            Full::OutOfMemory => {
-                self.counters.store_no_memory.add(1);
-                NO_MEMORY
-            }
+            Full::TooLarge => self.counters.store_too_large.add(1),
+            Full::OutOfMemory => self.counters.store_no_memory.add(1),
         }
     }
 
@@ -159,8 +165,8 @@ impl Turn<'_> {
     }
 
     pub fn refuse_too_large(&mut self, noreply: bool) {
-        let line = self.count_full(Full::TooLarge);
-        self.reply(noreply, line);
+        self.count_full(Full::TooLarge);
+        self.reply(noreply, TOO_LARGE);
     }
 
     pub fn arithmetic(&mut self, key: &Key<'_>, direction: Direction, delta: u64, noreply: bool) {
@@ -179,6 +185,7 @@ impl Turn<'_> {
             }
             Sum::Full => OUT_OF_MEMORY,
             Sum::Exists => unreachable!("no cas was asked for"),
+            Sum::Created { .. } => unreachable!("nothing was to be created"),
         };
         self.reply(noreply, line);
     }
@@ -212,21 +219,19 @@ impl Turn<'_> {
     }
 
     pub fn delete(&mut self, key: &Key<'_>, noreply: bool) {
-        self.server.details.count(key.bytes(), Deed::Delete);
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
-        let line: &[u8] = match locked.find(key) {
-            Some(found) => {
-                locked.remove(&found);
-                self.counters.delete_hits.add(1);
-                b"DELETED"
-            }
-            None => {
-                self.counters.delete_misses.add(1);
-                b"NOT_FOUND"
-            }
+        let line: &[u8] = match self.delete_item(key, 0) {
+            Removed::Done => b"DELETED",
+            Removed::NotFound => b"NOT_FOUND",
+            Removed::Exists => unreachable!("no cas was asked for"),
         };
-        drop(locked);
         self.reply(noreply, line);
+    }
+}
+
+pub(crate) fn full_line(full: Full) -> &'static [u8] {
+    match full {
+        Full::TooLarge => TOO_LARGE,
+        Full::OutOfMemory => NO_MEMORY,
     }
 }
 

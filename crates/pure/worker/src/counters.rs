@@ -39,7 +39,7 @@ counters! {
     get_hits get_misses delete_hits delete_misses
     incr_hits incr_misses decr_hits decr_misses
     cas_hits cas_misses cas_badval touch_hits touch_misses
-    store_too_large store_no_memory
+    store_too_large store_no_memory auth_cmds auth_errors
     bytes_read bytes_written conn_yields
     requests_own requests_neighbour requests_peer conns_handed_over
 }

@@ -1,9 +1,10 @@
-//! What classic and meta commands have in common: conditions and changes of one item.
+//! What classic, meta and binary commands have in common: conditions and changes of one item.
 
 use mbal_cachelet::{Draft, Full, Locked, Meta};
 use mbal_model::{Key, Seconds};
-use mbal_wire::{Direction, Verb, parse_u64, push_u64};
+use mbal_wire::{Direction, Login, Verb, parse_u64, push_u64};
 
+use crate::details::Deed;
 use crate::turn::Turn;
 
 /// Larger items memcached keeps in chunks, and does no arithmetic on them (bytes by its count).
@@ -45,10 +46,23 @@ pub(crate) enum Sum {
         value: u64,
         meta: Meta,
     },
+    /// There was none: it has the initial value now.
+    Created {
+        value: u64,
+        cas: u64,
+    },
     NotNumeric,
     NotFound,
     Exists,
     Full,
+}
+
+/// What came of a removal.
+pub(crate) enum Removed {
+    Done,
+    NotFound,
+    /// Its cas is another.
+    Exists,
 }
 
 impl<'w> Turn<'w> {
@@ -134,7 +148,7 @@ impl<'w> Turn<'w> {
                 draft.deadline = old.deadline;
                 draft.binary_key = false;
                 let value_bytes = parts[0].len() + parts[1].len();
-                if self.limits().too_large(key.bytes().len(), old.flags, value_bytes) {
+                if self.limits(Login::Done).too_large(key.bytes().len(), old.flags, value_bytes) {
                     return Ok(Outcome::Refused);
                 }
             }
@@ -146,11 +160,61 @@ impl<'w> Turn<'w> {
         }
     }
 
+    /// Removes an item on a client's behalf. `cas` of 0 asks for none.
+    pub fn delete_item(&mut self, key: &Key<'_>, cas: u64) -> Removed {
+        self.server.details.count(key.bytes(), Deed::Delete);
+        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let Some(found) = locked.find(key) else {
+            self.counters.delete_misses.add(1);
+            return Removed::NotFound;
+        };
+        if cas != 0 && cas != locked.view(&found, |view| view.cas()) {
+            return Removed::Exists;
+        }
+        locked.remove(&found);
+        self.counters.delete_hits.add(1);
+        Removed::Done
+    }
+
     /// Removes the item that a value which could not be stored would have replaced.
     pub fn remove_item(&mut self, key: &Key<'_>) {
         let mut locked = self.server.store.lock(key.hash(), self.now.second);
         if let Some(found) = locked.find(key) {
             locked.remove(&found);
+        }
+    }
+
+    /// As [`Turn::count_item`]; a missing item is created with the value and deadline of `initial`.
+    pub fn count_or_create(
+        &mut self,
+        key: &Key<'_>,
+        direction: Direction,
+        delta: u64,
+        cas: u64,
+        deadline: Option<Seconds>,
+        initial: Option<(u64, Seconds)>,
+    ) -> Sum {
+        loop {
+            let sum = self.count_item(key, direction, delta, cas, deadline);
+            let (Sum::NotFound, Some((value, deadline))) = (&sum, initial) else { return sum };
+            let mut digits = Vec::new();
+            push_u64(&mut digits, value);
+            let change = Change {
+                verb: Verb::Add,
+                flags: 0,
+                deadline,
+                cas: 0,
+                value: &digits,
+                may_be_stale: false,
+                binary_key: false,
+            };
+            match self.store_item(key, &change) {
+                Outcome::Done { cas } => return Sum::Created { value, cas },
+                // Another worker was faster: then there is something to count.
+                Outcome::Refused => {}
+                Outcome::Full(_) => return Sum::Full,
+                Outcome::Exists | Outcome::NotFound => unreachable!("an add compares no cas"),
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use mbal_wire::{
     Chunk, Direction, Meta, Verb, base64_encode, item_bytes, opaque_too_long, push_i64, push_u64,
 };
 
-use crate::classic::{BAD_CHUNK, NOT_NUMERIC, OUT_OF_MEMORY};
+use crate::classic::{BAD_CHUNK, NOT_NUMERIC, OUT_OF_MEMORY, full_line};
 use crate::items::{Change, Outcome, Sum};
 use crate::stats::size_class;
 use crate::turn::Turn;
@@ -218,8 +218,8 @@ impl Turn<'_> {
             Outcome::Refused => (b"NS", 0),
             Outcome::Full(full) => {
                 self.remove_item(key);
-                let line = self.count_full(full);
-                return self.line(line);
+                self.count_full(full);
+                return self.line(full_line(full));
             }
         };
         self.out.extend_from_slice(status);
@@ -282,36 +282,34 @@ impl Turn<'_> {
         let vivify = self.now.deadline(meta.vivify);
         let mut told = meta.words().take_while(|word| !opaque_too_long(word));
         let touched = told.any(|word| word[0] == b'T').then_some(exptime);
-        let (value, item, created) =
-            match self.count_item(key, direction, meta.delta, meta.cas, touched) {
-                Sum::Done { value, meta } => (value, meta, false),
-                Sum::NotNumeric => return self.line(NOT_NUMERIC),
-                Sum::Full => return self.line(OUT_OF_MEMORY),
-                Sum::Exists if too_long => return self.line(OPAQUE_TOO_LONG),
-                Sum::Exists => return self.status(b"EX", meta, key),
-                Sum::NotFound if meta.flags.has(b'N') => {
-                    let mut deadline = 0;
-                    for word in meta.words().take_while(|word| !opaque_too_long(word)) {
-                        match word[0] {
-                            b'T' => deadline = exptime,
-                            b'N' => deadline = vivify,
-                            _ => {}
-                        }
-                    }
-                    let Some(cas) = self.vivify_number(key, meta.initial, deadline) else {
-                        return self.line(b"SERVER_ERROR Out of memory allocating new item");
-                    };
-                    (meta.initial, Item { cas, ..absent(self.now.second) }, true)
+        let initial = meta.flags.has(b'N').then(|| {
+            let mut deadline = 0;
+            for word in meta.words().take_while(|word| !opaque_too_long(word)) {
+                match word[0] {
+                    b'T' => deadline = exptime,
+                    b'N' => deadline = vivify,
+                    _ => {}
                 }
-                Sum::NotFound => {
-                    self.count_missed(direction);
-                    return if too_long {
-                        self.line(OPAQUE_TOO_LONG)
-                    } else {
-                        self.status(b"NF", meta, key)
-                    };
-                }
-            };
+            }
+            (meta.initial, deadline)
+        });
+        let sum = self.count_or_create(key, direction, meta.delta, meta.cas, touched, initial);
+        let (value, item, created) = match sum {
+            Sum::Done { value, meta } => (value, meta, false),
+            Sum::Created { value, cas } => (value, Item { cas, ..absent(self.now.second) }, true),
+            Sum::NotNumeric => return self.line(NOT_NUMERIC),
+            Sum::Full => return self.line(OUT_OF_MEMORY),
+            Sum::Exists if too_long => return self.line(OPAQUE_TOO_LONG),
+            Sum::Exists => return self.status(b"EX", meta, key),
+            Sum::NotFound => {
+                self.count_missed(direction);
+                return if too_long {
+                    self.line(OPAQUE_TOO_LONG)
+                } else {
+                    self.status(b"NF", meta, key)
+                };
+            }
+        };
         if too_long {
             return self.line(OPAQUE_TOO_LONG);
         }
@@ -339,15 +337,6 @@ impl Turn<'_> {
             self.out.extend_from_slice(self.scratch);
             self.out.extend_from_slice(b"\r\n");
         }
-    }
-
-    /// Stores the initial value of `ma N`; its cas.
-    fn vivify_number(&mut self, key: &Key<'_>, initial: u64, deadline: Seconds) -> Option<u64> {
-        self.scratch.clear();
-        push_u64(self.scratch, initial);
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
-        let parts: &[&[u8]] = &[self.scratch];
-        locked.put(key, &Draft { deadline, parts, ..Draft::default() }).ok()
     }
 
     pub fn meta_debug(&mut self, key: &Key<'_>) {

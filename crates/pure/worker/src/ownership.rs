@@ -7,7 +7,7 @@ use crate::turn::Turn;
 
 impl Turn<'_> {
     /// The version of what [`Turn::ownership`] tells.
-    fn version(&self) -> MapVersion {
+    pub fn version(&self) -> MapVersion {
         MapVersion { map: self.map.version(), local: self.server.store.version() }
     }
 

@@ -2,14 +2,17 @@
 
 use mbal_model::{Key, ServerId};
 use mbal_routing::{Route, route};
-use mbal_wire::{Get, HOPS_MAX, Parsed, PeerRequest, Request, next_word, parse, push_line};
+use mbal_wire::{
+    BINARY_REQUEST, Binary, Command, Get, HOPS_MAX, Login, Parsed, PeerRequest, Request, Status,
+    binary_delete, next_word, parse, parse_binary,
+};
 
 use crate::Action;
 use crate::batch::{Batch, Job, Pause};
 use crate::classic::{any_too_long, get_again};
 use crate::links::{Asker, Credit};
 use crate::session::Session;
-use crate::slots::{Gather, NO_ROUTE, Place};
+use crate::slots::{Gather, NO_ROUTE_LINE, Place};
 use crate::turn::{Then, Turn};
 
 /// Keys of a `get` that are gathered from several servers at a time: with values at the item
@@ -27,6 +30,10 @@ impl Batch<'_> {
         if self.turn.alone && !session.get_continues {
             return None;
         }
+        // A client that names a cachelet asks its owner: it is told who that is.
+        if matches!(job.request, Request::Binary(binary) if binary.frame.vbucket != 0) {
+            return None;
+        }
         if let Request::Get(get) = &job.request {
             let several = next_word(get.keys).is_some_and(|(_, rest)| next_word(rest).is_some());
             if several || session.get_continues {
@@ -35,10 +42,10 @@ impl Batch<'_> {
         }
         let Route::Peer(server) = self.turn.route(key?) else { return None };
         self.turn.counters.requests_peer.add(1);
-        let noreply = job.request.noreply();
+        let lost = lost(&job.request);
         match self.links.credit(server) {
             Credit::NoLink => {
-                self.turn.reply(noreply, NO_ROUTE.as_bytes());
+                self.turn.out.extend_from_slice(&lost);
                 return Some(Then::Next);
             }
             Credit::Spent => return Some(self.wait(server)),
@@ -46,7 +53,7 @@ impl Batch<'_> {
         }
         let (request, instead) = match job.request {
             // What the value was to replace is at its owner; the value itself goes nowhere.
-            Request::TooLarge { key, base64, remove, .. } => {
+            Request::TooLarge { key, base64, remove, noreply } => {
                 let start = self.turn.out.len();
                 self.turn.refuse_too_large(noreply);
                 if !remove {
@@ -57,9 +64,17 @@ impl Batch<'_> {
                     if base64 { [b"md ", key, b" b\r\n"] } else { [b"delete ", key, b"\r\n"] };
                 (command.concat(), Some(refusal))
             }
+            Request::Binary(Binary { frame, command: Command::TooLarge { key, remove } }) => {
+                let start = self.turn.out.len();
+                self.turn.binary_too_large(&frame);
+                if !remove {
+                    return Some(Then::Next);
+                }
+                (binary_delete(key), Some(self.turn.out.split_off(start)))
+            }
             _ => (job.bytes.to_vec(), None),
         };
-        let place = session.slots.push_peer(noreply, instead);
+        let place = session.slots.push_peer(lost, instead);
         self.forward(server, session.serial, place, &request);
         Some(Then::Next)
     }
@@ -118,7 +133,7 @@ impl Batch<'_> {
         let mut sources = vec![Some(self.turn.get_here(get, &words[0]))];
         for server in &servers {
             let linked = self.links.credit(*server) == Credit::Available;
-            sources.push((!linked).then(|| [NO_ROUTE, "\r\n"].concat().into_bytes()));
+            sources.push((!linked).then(|| NO_ROUTE_LINE.to_vec()));
         }
         let missing: Vec<bool> = sources.iter().map(Option::is_none).collect();
         let continues = std::mem::replace(&mut session.get_continues, !ends);
@@ -133,6 +148,19 @@ impl Batch<'_> {
         }
         session.slots.release(self.turn.out);
         Some(if ends { Then::Next } else { Then::Resume(get_again(get, rest)) })
+    }
+}
+
+/// What the client of this request is told when the owner of its key cannot be reached.
+fn lost(request: &Request<'_>) -> Vec<u8> {
+    match request {
+        Request::Binary(Binary { frame, .. }) => {
+            let mut reply = Vec::new();
+            frame.push_error(&mut reply, Status::TemporaryFailure);
+            reply
+        }
+        _ if request.noreply() => Vec::new(),
+        _ => NO_ROUTE_LINE.to_vec(),
     }
 }
 
@@ -152,7 +180,7 @@ impl Turn<'_> {
             Some(served) => served,
             None => {
                 self.out.truncate(before);
-                push_line(self.out, NO_ROUTE.as_bytes());
+                self.out.extend_from_slice(NO_ROUTE_LINE);
                 Served::Reply
             }
         }
@@ -164,8 +192,12 @@ impl Turn<'_> {
         let peer = PeerRequest::decode(bytes)?;
         let mut rest = peer.request.to_vec();
         loop {
-            let limits = self.limits();
-            let Parsed::Request { request, skip: 0, .. } = parse(&rest, &limits) else {
+            let limits = self.limits(Login::NotAsked);
+            let parsed = match rest[0] {
+                BINARY_REQUEST => parse_binary(&rest, &limits),
+                _ => parse(&rest, &limits),
+            };
+            let Parsed::Request { request, skip: 0, .. } = parsed else {
                 return None;
             };
             let (word, base64) = request.key()?;

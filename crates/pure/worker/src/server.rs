@@ -1,13 +1,15 @@
 //! What the workers of one server share.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use mbal_cachelet::{Store, StoreStats};
+use mbal_wire::Login;
 
 use crate::counters::{Counters, Sums};
 use crate::details::Details;
+use crate::login::Doorkeeper;
 
 /// What the operator chose; `stats settings` tells it.
 #[derive(Clone, Debug)]
@@ -41,6 +43,39 @@ pub struct Settings {
     pub shutdown_enabled: bool,
     /// `--worker-ports`: where each worker listens; none without.
     pub worker_addresses: Vec<SocketAddr>,
+    /// `-B`.
+    pub protocol: Protocol,
+    /// `-S`: a binary client logs in first.
+    pub sasl: bool,
+    /// `-Y`: a text client logs in first, with what is in this file.
+    pub auth_file: Option<String>,
+}
+
+/// What a connection speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// Its first byte decides.
+    #[default]
+    Auto,
+    Text,
+    Binary,
+}
+
+impl Protocol {
+    /// As `stats settings` names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Auto => "auto-negotiate",
+            Protocol::Text => "ascii",
+            Protocol::Binary => "binary",
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn login(&self) -> Login {
+        if self.sasl || self.auth_file.is_some() { Login::Needed } else { Login::NotAsked }
+    }
 }
 
 impl Default for Settings {
@@ -61,6 +96,9 @@ impl Default for Settings {
             flush_enabled: true,
             shutdown_enabled: false,
             worker_addresses: Vec::new(),
+            protocol: Protocol::Auto,
+            sasl: false,
+            auth_file: None,
         }
     }
 }
@@ -86,6 +124,7 @@ pub struct Server {
     pub settings: Settings,
     pub gauges: Gauges,
     pub(crate) details: Details,
+    pub(crate) doorkeeper: Option<Arc<Doorkeeper>>,
     counters: Box<[Counters]>,
     /// What `stats reset` subtracts: counters are their workers' to write.
     reset: Mutex<Totals>,
@@ -107,7 +146,13 @@ impl Server {
         let gauges = Gauges::default();
         gauges.verbosity.store(u64::from(settings.verbosity), Relaxed);
         let (details, reset) = (Details::default(), Mutex::default());
-        Server { store, settings, gauges, details, counters, reset }
+        Server { store, settings, gauges, details, doorkeeper: None, counters, reset }
+    }
+
+    /// Who lets clients in, if the settings ask them to log in; without one nobody comes in.
+    pub fn guarded_by(mut self, doorkeeper: Arc<Doorkeeper>) -> Server {
+        self.doorkeeper = Some(doorkeeper);
+        self
     }
 
     pub(crate) fn counters(&self, worker: usize) -> &Counters {

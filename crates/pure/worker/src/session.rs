@@ -10,8 +10,10 @@ const PENDING_BYTES_KEPT: usize = 16 << 10;
 use std::fmt;
 
 use mbal_model::WorkerId;
+use mbal_wire::Login;
 
 use crate::batch::Pause;
+use crate::server::Protocol;
 use crate::slots::Slots;
 
 #[derive(Default)]
@@ -39,6 +41,10 @@ pub(crate) struct Session {
     pub get_continues: bool,
     /// Turns that the next request has waited while room was made for its value.
     pub turns_for_room: u32,
+    pub protocol: Protocol,
+    pub login: Login,
+    /// SASL: credentials come with the next step.
+    pub login_begun: bool,
     /// Tells the session from others of the same connection name.
     pub serial: u64,
     /// The client chose this worker.

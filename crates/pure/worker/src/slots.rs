@@ -17,6 +17,7 @@ use mbal_wire::{next_value, next_word};
 /// What a client is told when the owner of a key cannot be reached, or was lost while a request
 /// was on its way: nobody knows whether that one was executed, and nobody repeats it.
 pub const NO_ROUTE: &str = "SERVER_ERROR no route to owner";
+pub(crate) const NO_ROUTE_LINE: &[u8] = b"SERVER_ERROR no route to owner\r\n";
 
 #[derive(Default)]
 pub(crate) struct Slots {
@@ -32,12 +33,12 @@ pub(crate) struct Slots {
 enum Slot {
     /// Replies of requests that were served here.
     Local(Vec<u8>),
-    /// A request of one peer. What the client is told `instead` of its reply, if anything;
-    /// nothing at all, even of a broken link, if the request was `quiet`.
+    /// A request of one peer. What the client is told `instead` of its reply, if anything, and
+    /// what if there is no reply.
     Peer {
         reply: Option<Vec<u8>>,
         instead: Option<Vec<u8>>,
-        quiet: bool,
+        lost: Vec<u8>,
     },
     Gather(Gather),
 }
@@ -83,8 +84,8 @@ impl Slots {
     }
 
     /// A place for a peer's reply.
-    pub fn push_peer(&mut self, quiet: bool, instead: Option<Vec<u8>>) -> Place {
-        self.queue.push_back(Slot::Peer { reply: None, instead, quiet });
+    pub fn push_peer(&mut self, lost: Vec<u8>, instead: Option<Vec<u8>>) -> Place {
+        self.queue.push_back(Slot::Peer { reply: None, instead, lost });
         Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
     }
 
@@ -97,21 +98,26 @@ impl Slots {
     }
 
     pub fn fill(&mut self, place: Place, bytes: &[u8]) {
-        let index = usize::try_from(place.slot - self.first).expect("slots leave when filled");
-        self.held += bytes.len();
-        match &mut self.queue[index] {
-            Slot::Peer { reply, .. } => *reply = Some(bytes.to_vec()),
-            Slot::Gather(gather) => gather.sources[place.source] = Some(bytes.to_vec()),
+        let slot = self.slot(place);
+        let kept = match slot {
+            // A peer that had no route either says so as if the client spoke text.
+            Slot::Peer { reply, lost, .. } => {
+                reply.insert(if bytes == NO_ROUTE_LINE { lost.clone() } else { bytes.to_vec() })
+            }
+            Slot::Gather(gather) => gather.sources[place.source].insert(bytes.to_vec()),
             Slot::Local(_) => unreachable!("nobody has a place there"),
-        }
+        };
+        self.held += kept.len();
+    }
+
+    fn slot(&mut self, place: Place) -> &mut Slot {
+        let index = usize::try_from(place.slot - self.first).expect("slots leave when filled");
+        &mut self.queue[index]
     }
 
     /// The reply will not come.
     pub fn fail(&mut self, place: Place) {
-        let index = usize::try_from(place.slot - self.first).expect("slots leave when filled");
-        let quiet = matches!(self.queue[index], Slot::Peer { quiet: true, .. });
-        let line = [NO_ROUTE, "\r\n"].concat();
-        self.fill(place, if quiet { b"" } else { line.as_bytes() });
+        self.fill(place, NO_ROUTE_LINE);
     }
 
     /// Appends to `out` what may leave.

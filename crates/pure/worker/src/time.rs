@@ -17,9 +17,9 @@ impl Now {
     /// The second at which something with `exptime` dies, as memcached reads it: 0 is never, and
     /// what is negative or lies before the server's start is already dead.
     #[inline]
-    pub fn deadline(self, exptime: i32) -> Seconds {
+    pub fn deadline(self, exptime: impl Into<i64>) -> Seconds {
         let started = self.unix as i64 - i64::from(self.second);
-        match i64::from(exptime) {
+        match exptime.into() {
             0 => 0,
             ..0 => 1,
             relative @ ..=RELATIVE_MAX => self.second.wrapping_add(relative as Seconds),

@@ -2,7 +2,7 @@
 
 use mbal_model::{ClusterMap, Key, Owner};
 use mbal_routing::Route;
-use mbal_wire::{Limits, Request, push_line};
+use mbal_wire::{Limits, Login, Request, push_line};
 
 use crate::Now;
 use crate::batch::Pause;
@@ -67,6 +67,8 @@ impl Turn<'_> {
                 self.line(self.server.settings.version.as_bytes());
             }
             Request::Quit => return Then::Close(None),
+            Request::Binary(binary) => return self.binary(binary, key),
+            Request::Login { .. } => unreachable!("the batch logs in"),
             Request::Admin { command, noreply } => return self.admin(command, *noreply),
         }
         Then::Next
@@ -81,8 +83,8 @@ impl Turn<'_> {
         }
     }
 
-    pub fn limits(&self) -> Limits {
-        Limits { item_bytes_max: self.server.settings.item_bytes_max }
+    pub fn limits(&self, login: Login) -> Limits {
+        Limits { item_bytes_max: self.server.settings.item_bytes_max, login }
     }
 
     /// Reply bytes of this connection so far.

@@ -10,7 +10,7 @@ use crate::links::{Asker, Credit, Links, Ticket};
 use crate::peers::Served;
 use crate::server::Server;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
-use crate::slots::NO_ROUTE;
+use crate::slots::NO_ROUTE_LINE;
 use crate::turn::Turn;
 use crate::{Action, Actions, ConnId, Event, Now, OrderId, Outcome, Report};
 
@@ -56,7 +56,10 @@ impl Worker {
         self.server.store.enter(self.here.worker);
         match event {
             Event::Opened { conn, own_port } => {
-                self.open(conn, Box::new(Session { own_port, ..Session::default() }));
+                let settings = &self.server.settings;
+                let (protocol, login) = (settings.protocol, settings.login());
+                let session = Session { own_port, protocol, login, ..Session::default() };
+                self.open(conn, Box::new(session));
             }
             Event::Adopted { conn, session } => self.open(conn, session.arrive()),
             Event::Closed { conn } => {
@@ -213,8 +216,7 @@ impl Worker {
         let (conn, serial, place) = match asker {
             Asker::Client { conn, session, place } => (conn, session, place),
             Asker::Peer { server, ticket } => {
-                let lost = [NO_ROUTE, "\r\n"].concat();
-                let reply = reply.unwrap_or(lost.as_bytes()).to_vec();
+                let reply = reply.unwrap_or(NO_ROUTE_LINE).to_vec();
                 return actions.list.push(Action::Answer { server, ticket, reply });
             }
         };
@@ -274,7 +276,7 @@ impl Worker {
                 let ticket = self.links.ask(server, Asker::Peer { server: from, ticket });
                 return actions.list.push(Action::Forward { server, ticket, request });
             }
-            Served::PassOn(..) => reply.extend_from_slice([NO_ROUTE, "\r\n"].concat().as_bytes()),
+            Served::PassOn(..) => reply.extend_from_slice(NO_ROUTE_LINE),
         }
         actions.list.push(Action::Answer { server: from, ticket, reply });
     }

@@ -2,6 +2,7 @@
 
 mod rig;
 
+mod binary;
 mod bounds;
 mod classic;
 mod meta;

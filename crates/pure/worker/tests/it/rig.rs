@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mbal_cachelet::{Options, Store};
 use mbal_model::WorkerId;
-use mbal_worker::{Action, Actions, ConnId, Event, Now, Server, Settings, Worker};
+use mbal_worker::{Action, Actions, ConnId, Doorkeeper, Event, Now, Server, Settings, Worker};
 
 pub const CONN: ConnId = ConnId(0);
 pub const START: Now = Now { second: 100, unix: 1_700_000_000 };
@@ -20,6 +20,10 @@ impl Rig {
     }
 
     pub fn with(settings: Settings) -> Rig {
+        Rig::guarded_by(settings, Arc::new(|_, _| false))
+    }
+
+    pub fn guarded_by(settings: Settings, doorkeeper: Arc<Doorkeeper>) -> Rig {
         let options = Options {
             memory_bytes: settings.memory_bytes as usize,
             workers: settings.workers.into(),
@@ -28,7 +32,8 @@ impl Rig {
             evict: settings.evict,
             generation: 0,
         };
-        let server = Arc::new(Server::new(settings, Store::new(options)));
+        let server = Server::new(settings, Store::new(options)).guarded_by(doorkeeper);
+        let server = Arc::new(server);
         let mut rig = Rig { worker: Worker::new(WorkerId(0), server), now: START };
         rig.open(CONN);
         rig

@@ -1,0 +1,212 @@
+//! The binary protocol's commands: what the classic ones do, told in another way.
+
+use mbal_cachelet::{Full, View};
+use mbal_model::Key;
+use mbal_routing::Route;
+use mbal_wire::{Binary, Command, Direction, Frame, Head, Status, Storage, Tokens, Verb};
+
+use crate::items::{Outcome, Removed, Sum};
+use crate::login::MECHANISMS;
+use crate::turn::{Then, Turn};
+
+impl Turn<'_> {
+    /// `key` is the command's, if it has one.
+    pub fn binary(&mut self, request: &Binary<'_>, key: Option<Key<'_>>) -> Then {
+        let Binary { frame, command } = request;
+        if let Some(key) = key.filter(|key| !self.is_where_the_client_thinks(frame, key)) {
+            self.refer(frame, &key);
+            return Then::Next;
+        }
+        let the_key = || key.expect("the parser measured it");
+        match command {
+            Command::Get { with_key, with_value, touch, .. } => {
+                let parts = Parts { with_key: *with_key, with_value: *with_value };
+                self.binary_get(frame, &the_key(), parts, *touch);
+            }
+            Command::Store(storage) => self.binary_store(frame, storage, &the_key()),
+            Command::TooLarge { remove, .. } => {
+                if *remove {
+                    self.remove_item(&the_key());
+                }
+                self.binary_too_large(frame);
+            }
+            Command::Arithmetic { direction, delta, initial, .. } => {
+                self.binary_arithmetic(frame, &the_key(), *direction, *delta, *initial);
+            }
+            Command::Delete { .. } => match self.delete_item(&the_key(), frame.cas) {
+                Removed::Done => self.succeed(frame, b"", 0),
+                Removed::Exists => frame.push_error(self.out, Status::Exists),
+                Removed::NotFound => frame.push_error(self.out, Status::NotFound),
+            },
+            Command::Flush { .. } if !self.server.settings.flush_enabled => {
+                frame.push_error(self.out, Status::AuthError);
+            }
+            Command::Flush { exptime } => {
+                self.counters.cmd_flush.add(1);
+                self.flush_items((*exptime).into());
+                self.succeed(frame, b"", 0);
+            }
+            Command::Stats { topic } => self.binary_stats(frame, topic),
+            Command::Noop => self.succeed(frame, b"", 0),
+            Command::Version => self.succeed(frame, self.server.settings.version.as_bytes(), 0),
+            Command::Quit => {
+                self.succeed(frame, b"", 0);
+                return Then::Close(None);
+            }
+            Command::Mechanisms => self.succeed(frame, MECHANISMS, 0),
+            Command::Authenticate { .. } => unreachable!("the batch logs in"),
+            Command::Refused { status, close } => {
+                frame.push_error(self.out, *status);
+                if *close {
+                    return Then::Close(None);
+                }
+            }
+        }
+        Then::Next
+    }
+
+    /// A client that names no cachelet is always right.
+    fn is_where_the_client_thinks(&self, frame: &Frame, key: &Key<'_>) -> bool {
+        let place = || self.server.store.place_of(key.hash());
+        frame.vbucket == 0
+            || (usize::from(frame.vbucket) == place() + 1 && self.route(key) == Route::Own)
+    }
+
+    /// Says which worker owns the key's cachelet.
+    fn refer(&mut self, frame: &Frame, key: &Key<'_>) {
+        let store = &self.server.store;
+        let version = self.version();
+        let owner = store.owner(store.cachelet_of(key.hash())).0;
+        frame.push(self.out, Status::NotMine, format!("{version}.{owner}").as_bytes(), 0);
+    }
+
+    pub fn binary_too_large(&mut self, frame: &Frame) {
+        self.count_full(Full::TooLarge);
+        frame.push_error(self.out, Status::TooLarge);
+    }
+
+    fn succeed(&mut self, frame: &Frame, value: &[u8], cas: u64) {
+        if !frame.quiet {
+            frame.push(self.out, Status::Success, value, cas);
+        }
+    }
+
+    fn binary_get(&mut self, frame: &Frame, key: &Key<'_>, parts: Parts, touch: Option<u32>) {
+        let shown_key = if parts.with_key { key.bytes() } else { b"" };
+        let show = |view: &View<'_>, out: &mut Vec<u8>| {
+            let head = Head {
+                extras: &view.flags().to_be_bytes(),
+                key: shown_key,
+                value_bytes: if parts.with_value { view.value_bytes() } else { 0 },
+                cas: view.cas(),
+            };
+            frame.push_head(out, Status::Success, &head);
+            if parts.with_value {
+                view.copy_value(out);
+            }
+        };
+        let hit = match touch {
+            Some(exptime) => self.get_and_touch_item(key, exptime.into(), show),
+            None => self.get_item(key, show),
+        };
+        if hit || frame.quiet {
+        } else if parts.with_key {
+            let head = Head { key: shown_key, ..Head::default() };
+            frame.push_head(self.out, Status::NotFound, &head);
+        } else {
+            frame.push_error(self.out, Status::NotFound);
+        }
+    }
+
+    fn binary_store(&mut self, frame: &Frame, storage: &Storage<'_>, key: &Key<'_>) {
+        let status = match self.store_counted(storage, key) {
+            Some(Outcome::Done { cas }) => return self.succeed(frame, b"", cas),
+            Some(Outcome::Exists) => Status::Exists,
+            Some(Outcome::NotFound) => Status::NotFound,
+            Some(Outcome::Full(Full::TooLarge)) => Status::TooLarge,
+            Some(Outcome::Full(Full::OutOfMemory)) => {
+                return self.out_of_memory(frame, "allocating item");
+            }
+            Some(Outcome::Refused) => match storage.verb {
+                Verb::Add => Status::Exists,
+                Verb::Replace => Status::NotFound,
+                _ => Status::NotStored,
+            },
+            None => unreachable!("a binary value is as long as it says"),
+        };
+        frame.push_error(self.out, status);
+    }
+
+    fn out_of_memory(&mut self, frame: &Frame, doing: &str) {
+        let text = format!("Out of memory {doing}");
+        frame.push(self.out, Status::OutOfMemory, text.as_bytes(), 0);
+    }
+
+    fn binary_arithmetic(
+        &mut self,
+        frame: &Frame,
+        key: &Key<'_>,
+        direction: Direction,
+        delta: u64,
+        initial: Option<(u64, u32)>,
+    ) {
+        let initial = initial.map(|(value, exptime)| (value, self.now.deadline(exptime)));
+        let status = match self.count_or_create(key, direction, delta, frame.cas, None, initial) {
+            Sum::Done { value, meta } => {
+                return self.succeed(frame, &value.to_be_bytes(), meta.cas);
+            }
+            Sum::Created { value, cas } => return self.succeed(frame, &value.to_be_bytes(), cas),
+            Sum::NotNumeric => Status::NotNumeric,
+            Sum::Exists => Status::Exists,
+            Sum::Full => return self.out_of_memory(frame, "incrementing value"),
+            Sum::NotFound => {
+                self.count_missed(direction);
+                Status::NotFound
+            }
+        };
+        frame.push_error(self.out, status);
+    }
+
+    /// What `stats` says, a packet for each line.
+    fn binary_stats(&mut self, frame: &Frame, topic: &[u8]) {
+        // memcached compares the beginning of some topics, and the whole of others.
+        let line: &[u8] = match topic {
+            _ if topic.starts_with(b"reset") => b"stats reset",
+            _ if topic.starts_with(b"settings") => b"stats settings",
+            _ if topic.starts_with(b"detail dump") => b"stats detail dump",
+            _ if topic.starts_with(b"detail on") => b"stats detail on",
+            _ if topic.starts_with(b"detail off") => b"stats detail off",
+            b"conns" | b"cachedump" => return frame.push_error(self.out, Status::NotFound),
+            _ if topic.iter().any(u8::is_ascii_whitespace) => {
+                return frame.push_error(self.out, Status::NotFound);
+            }
+            _ => &[b"stats ", topic].concat(),
+        };
+        let start = self.out.len();
+        self.stats(&Tokens::new(line));
+        let text = self.out.split_off(start);
+        if line == b"stats detail dump" {
+            frame.push_stat(self.out, b"detailed", &text);
+            return frame.push_stat(self.out, b"", b"");
+        }
+        for line in text.split(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if let Some(stat) = line.strip_prefix(b"STAT ") {
+                let end = stat.iter().position(|byte| *byte == b' ').unwrap_or(stat.len());
+                frame.push_stat(self.out, &stat[..end], stat.get(end + 1..).unwrap_or_default());
+            } else if matches!(line, b"END" | b"RESET" | b"OK") {
+                frame.push_stat(self.out, b"", b"");
+            } else if !line.is_empty() {
+                self.out.truncate(start);
+                return frame.push_error(self.out, Status::NotFound);
+            }
+        }
+    }
+}
+
+/// What a get's reply is made of.
+#[derive(Clone, Copy)]
+struct Parts {
+    with_key: bool,
+    with_value: bool,
+}
