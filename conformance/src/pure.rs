@@ -3,7 +3,9 @@
 use crate::peer::{Arrival, Conn, Peer};
 use mbal_cachelet::{Options, Store};
 use mbal_model::WorkerId;
-use mbal_worker::{Action, Actions, ConnId, Event, Now, Server, Settings, Worker};
+use mbal_worker::{
+    Action, Actions, ConnId, Event, Now, Passwords, Protocol, Server, Settings, Worker,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +39,10 @@ impl PurePeer {
                 "-M" => settings.evict = false,
                 "-F" => settings.flush_enabled = false,
                 "-A" => settings.shutdown_enabled = true,
+                "-Y" => {
+                    settings.protocol = Protocol::Text;
+                    settings.auth_file = Some(value().to_string());
+                }
                 // Without effect, as in `mbal serve`: there is no dump, no `watch`, no slab mover.
                 "-X" | "-W" => {}
                 "-o" if value() == "no_slab_reassign" => {}
@@ -51,7 +57,14 @@ impl PurePeer {
             evict: settings.evict,
             generation: 1,
         });
-        let server = Arc::new(Server::new(settings, store));
+        let mut passwords = Passwords::default();
+        if let Some(file) = &settings.auth_file {
+            let text = std::fs::read(file).map_err(|error| format!("{file}: {error}"))?;
+            passwords = Passwords::parse(&text, false)
+                .map_err(|line| format!("{file}: no colon in line {line}"))?;
+        }
+        let doorkeeper = Arc::new(move |user: &[u8], word: &[u8]| passwords.admits(user, word));
+        let server = Arc::new(Server::new(settings, store).guarded_by(doorkeeper));
         let worker = |number| Worker::new(WorkerId(number as u16), server.clone());
         Ok(PurePeer {
             workers: (0..workers).map(worker).collect(),

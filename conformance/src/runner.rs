@@ -94,18 +94,18 @@ pub fn run(
 }
 
 fn run_one(script: &Script, against: &Against, cut: Cut) -> Result<(), String> {
+    let folder = Path::new(&script.name).parent().unwrap_or(Path::new("."));
+    let here = |flag: &String| flag.replace("{here}", &folder.to_string_lossy());
+    let flags: Vec<String> = script.flags.iter().map(here).collect();
     match against {
         Against::Server(launch) => {
-            let folder = Path::new(&script.name).parent().unwrap_or(Path::new("."));
-            let here = |flag: &String| flag.replace("{here}", &folder.to_string_lossy());
-            let flags: Vec<String> = script.flags.iter().map(here).collect();
             let server =
                 launch.start(&flags).map_err(|error| format!("{}: {error}", script.name))?;
             let mut peer = SocketPeer::new(server.address.clone());
             play(script, &mut peer, cut)
         }
         Against::Pure(workers) => {
-            let mut peer = PurePeer::new(&script.flags, *workers)
+            let mut peer = PurePeer::new(&flags, *workers)
                 .map_err(|error| format!("{}: {error}", script.name))?;
             play(script, &mut peer, cut)
         }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::thread;
 
 use clap::{ArgAction, Args};
-use mbal_server::{Config, UnixSocket};
+use mbal_server::{Config, Login, Protocol, UnixSocket};
 
 use crate::extended::Extended;
 use crate::listen::{interfaces, worker_ports};
+use crate::passwords;
 
 /// Why the flags do not make a server: said on stderr, then the process exits.
 #[derive(Debug, PartialEq, Eq)]
@@ -143,9 +144,17 @@ pub struct Flags {
     #[arg(short = 'o', long, env = "MBAL_EXTENDED", value_name = "options", action = ArgAction::Append)]
     extended: Vec<String>,
 
-    /// Protocol: auto or ascii
-    #[arg(short = 'B', long, env = "MBAL_PROTOCOL", value_name = "name", default_value = "auto")]
-    protocol: String,
+    /// Protocol: auto, ascii or binary; auto looks at a connection's first byte
+    #[arg(short = 'B', long, env = "MBAL_PROTOCOL", value_name = "name")]
+    protocol: Option<String>,
+
+    /// Binary clients log in by SASL PLAIN, with what is in the file that MEMCACHED_SASL_PWDB names
+    #[arg(short = 'S', long, env = "MBAL_ENABLE_SASL")]
+    enable_sasl: bool,
+
+    /// Text clients log in by a first `set`, with what is in this file: user:password, one a line
+    #[arg(short = 'Y', long, env = "MBAL_AUTH_FILE", value_name = "file")]
+    auth_file: Option<PathBuf>,
 
     #[command(flatten)]
     without_effect: WithoutEffect,
@@ -194,12 +203,6 @@ struct WithoutEffect {
 /// Flags that a server must not pass over in silence: it does not start.
 #[derive(Args, Debug)]
 struct NotBuilt {
-    #[arg(short = 'S', long, hide = true)]
-    enable_sasl: bool,
-
-    #[arg(short = 'Y', long, hide = true)]
-    auth_file: Option<String>,
-
     #[arg(short = 'Z', long, hide = true)]
     enable_ssl: bool,
 
@@ -230,16 +233,7 @@ impl Flags {
         let mut notices = self.without_effect.notices()?;
         let extended = Extended::parse(&self.extended)?;
         notices.extend(extended.notices);
-        match self.protocol.as_str() {
-            "auto" | "ascii" => {}
-            "binary" => notices.push("-B binary: the binary protocol is not served".into()),
-            other => {
-                return Err(usage(format!(
-                    "Invalid value for binding protocol: {other}\n \
-                     -- should be one of auto, binary, or ascii"
-                )));
-            }
-        }
+        let (protocol, login) = self.protocol_and_login(&mut notices)?;
         let (memory_bytes, item_bytes_max) = self.sizes()?;
         let port = match (self.port, self.without_effect.udp_port) {
             (11211, Some(udp)) if udp != 0 => udp,
@@ -269,6 +263,8 @@ impl Flags {
             requests_per_turn: self.max_reqs_per_event,
             flush_enabled: !self.disable_flush_all,
             shutdown_enabled: self.enable_shutdown,
+            protocol,
+            login,
             verbosity: self.verbose.into(),
             user: self.user,
             daemon: self.daemon,
@@ -278,6 +274,52 @@ impl Flags {
             port_file,
         };
         Ok(Checked { config, notices })
+    }
+
+    /// Who logs in speaks one protocol; and what is logged in, a datagram could not tell.
+    fn protocol_and_login(&self, notices: &mut Vec<String>) -> Result<(Protocol, Login), Refused> {
+        let asked = match self.protocol.as_deref() {
+            None => None,
+            Some("auto" | "negotiating") => Some(Protocol::Auto),
+            Some("ascii") => Some(Protocol::Text),
+            Some("binary") => Some(Protocol::Binary),
+            Some(other) => {
+                return Err(usage(format!(
+                    "Invalid value for binding protocol: {other}\n \
+                     -- should be one of auto, binary, or ascii"
+                )));
+            }
+        };
+        let udp = self.without_effect.udp_port.is_some_and(|port| port != 0);
+        match (self.enable_sasl, &self.auth_file) {
+            (false, None) => Ok((asked.unwrap_or_default(), Login::NotAsked)),
+            (true, _) if asked.unwrap_or(Protocol::Binary) != Protocol::Binary => {
+                Err(usage("ERROR: You cannot allow the ASCII protocol while using SASL."))
+            }
+            (true, Some(_)) => Err(usage(
+                "ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
+            )),
+            (true, None) if udp => {
+                Err(usage("ERROR: Cannot enable UDP while using binary SASL authentication."))
+            }
+            (true, None) => {
+                let file = passwords::sasl_file();
+                if file.is_none() {
+                    notices.push(
+                        "-S: nobody can log in: MEMCACHED_SASL_PWDB names no file of user:password lines"
+                            .into(),
+                    );
+                }
+                Ok((Protocol::Binary, Login::Sasl(file)))
+            }
+            (false, Some(_)) if asked.unwrap_or(Protocol::Text) != Protocol::Text => Err(usage(
+                "ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
+            )),
+            (false, Some(_)) if udp => {
+                Err(usage("Cannot use UDP with ascii authentication enabled (-U 0 to disable)"))
+            }
+            (false, Some(file)) => Ok((Protocol::Text, Login::Text(file.clone()))),
+        }
     }
 
     fn workers(&self) -> Result<usize, Refused> {
@@ -357,9 +399,7 @@ impl WithoutEffect {
 impl NotBuilt {
     fn check(&self) -> Result<(), Refused> {
         let missing = [
-            (self.enable_sasl, "SASL"),
             (self.enable_ssl, "TLS"),
-            (self.auth_file.is_some(), "authentication file (-Y)"),
             (self.memory_file.is_some(), "memory file (-e)"),
             (self.napi_ids.is_some(), "NAPI id (-N)"),
         ];

@@ -1,7 +1,7 @@
 //! The flags as a table: a command line, and what it means or why it is refused.
 
 use clap::FromArgMatches;
-use mbal_server::{Config, Interface, Listen};
+use mbal_server::{Config, Interface, Listen, Login, Protocol};
 
 use crate::flags::{Checked, Flags};
 
@@ -100,9 +100,18 @@ fn refusals_with_memcacheds_exit_codes() {
         ("-l a:b", "1 Invalid port number: \"b\""),
         ("-l [::1", "1 Invalid IPV6 address: \"[::1\""),
         ("-s x -a 8", "64 -a 8: not an access mask in octal"),
-        ("-S", "64 This server is not built with SASL support."),
+        ("-S -B auto", "64 ERROR: You cannot allow the ASCII protocol while using SASL."),
+        (
+            "-S -B binary -B ascii",
+            "64 ERROR: You cannot allow the ASCII protocol while using SASL.",
+        ),
+        ("-S -U 5", "64 ERROR: Cannot enable UDP while using binary SASL authentication."),
+        (
+            "-Y file -B binary",
+            "64 ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
+        ),
+        ("-Y file -U 5", "64 Cannot use UDP with ascii authentication enabled (-U 0 to disable)"),
         ("-Z", "64 This server is not built with TLS support."),
-        ("-Y file", "64 This server is not built with authentication file (-Y) support."),
         ("-o ssl_key=x", "64 This server is not built with TLS support."),
         ("-o ext_path=/x:1g", "64 This server is not built with extstore support."),
         ("-t 2 --worker-ports 65535", "64 --worker-ports 65535: 2 workers need ports 1 to 65535"),
@@ -145,11 +154,22 @@ fn flags_without_effect_say_so() {
         ("-U 5", 1),
         ("-C -L -f 1.5 -n 100 -D :", 5),
         ("-o slab_reassign,lru_crawler,hashpower=20", 3),
-        ("-B binary", 1),
+        ("-B binary", 0),
         ("-B ascii", 0),
     ] {
         assert_eq!(checked(line).expect(line).notices.len(), notices, "{line}");
     }
+}
+
+#[test]
+fn who_logs_in_speaks_one_protocol() {
+    assert_eq!((config("-t 1").protocol, config("-B binary").protocol), {
+        (Protocol::Auto, Protocol::Binary)
+    });
+    let config = config("-Y /etc/users");
+    assert_eq!((config.protocol, config.login), {
+        (Protocol::Text, Login::Text("/etc/users".into()))
+    });
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod flags;
 #[cfg(test)]
 mod flags_table;
 mod listen;
+mod passwords;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use mbal_worker::Protocol;
+
 /// Everything that a server is told at its start; checked by whoever makes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -27,6 +29,9 @@ pub struct Config {
     pub requests_per_turn: u32,
     pub flush_enabled: bool,
     pub shutdown_enabled: bool,
+    /// `-B`.
+    pub protocol: Protocol,
+    pub login: Login,
     pub verbosity: u32,
     /// `-u`: whom to become if started as root.
     pub user: Option<String>,
@@ -51,6 +56,16 @@ impl Config {
             .collect();
         (!named.is_empty()).then(|| named.join(","))
     }
+}
+
+/// Who may use the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Login {
+    NotAsked,
+    /// `-S`: names and passwords of this file, read whenever somebody logs in; without it nobody can.
+    Sasl(Option<PathBuf>),
+    /// `-Y`: likewise, read at the start and at SIGHUP.
+    Text(PathBuf),
 }
 
 /// Where to listen; port 0 is any free one.

@@ -28,16 +28,23 @@ pub enum StartError {
         path: PathBuf,
         error: io::Error,
     },
+    /// `-Y`.
+    Passwords {
+        path: PathBuf,
+        error: io::Error,
+    },
     System(io::Error),
 }
 
 impl StartError {
     /// As memcached exits: the numbers are those of `sysexits.h`.
     pub fn exit_code(&self) -> u8 {
+        const EX_FAILURE: u8 = 1;
         const EX_NOUSER: u8 = 67;
         const EX_OSERR: u8 = 71;
         match self {
             StartError::User { error, .. } if error.kind() == io::ErrorKind::NotFound => EX_NOUSER,
+            StartError::Passwords { .. } => EX_FAILURE,
             _ => EX_OSERR,
         }
     }
@@ -71,6 +78,9 @@ impl fmt::Display for StartError {
             StartError::User { user, error } => write!(out, "failed to become {user}: {error}"),
             StartError::File { path, error } => {
                 write!(out, "failed to write {}: {error}", path.display())
+            }
+            StartError::Passwords { path, error } => {
+                write!(out, "authentication file {}: {error}", path.display())
             }
             StartError::System(error) => write!(out, "{error}"),
         }

@@ -14,9 +14,11 @@
 mod config;
 mod error;
 mod listening;
+mod passwords;
 mod serving;
 
-pub use config::{Config, Interface, Listen, UnixSocket};
+pub use config::{Config, Interface, Listen, Login, UnixSocket};
 pub use error::StartError;
 pub use mbal_reactor::Ended;
+pub use mbal_worker::Protocol;
 pub use serving::Server;

@@ -16,7 +16,8 @@ use mbal_reactor::{Clock, Ended, EventLoop, Letter, Listener, Mailbox, Post, Tal
 use mbal_worker::{Event, Now, Settings, Worker};
 
 use crate::listening::{Listening, write_port_file};
-use crate::{Config, StartError};
+use crate::passwords::Door;
+use crate::{Config, Login, StartError};
 
 /// DESIGN §4: what a worker has alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
@@ -31,6 +32,7 @@ pub struct Server {
     listening: Listening,
     signals: Signals,
     pid_file: Option<PathBuf>,
+    door: Option<Door>,
 }
 
 impl Server {
@@ -45,6 +47,8 @@ impl Server {
             config.connections_max as u64 + config.workers as u64 * per_worker + DESCRIPTORS_SPARE;
         process::raise_descriptor_limit(wanted)
             .map_err(|error| StartError::Descriptors { wanted, error })?;
+        // Before there is a user who may not read it.
+        let door = Door::open(&config.login)?;
         let mut listening = Listening::open_tcp(&config)?;
         if let Some(user) = config.user.as_ref().filter(|_| process::is_root()) {
             process::become_user(user)
@@ -72,7 +76,7 @@ impl Server {
             let written = fs::write(path, format!("{}\n", std::process::id()));
             written.map_err(|error| StartError::File { path: path.clone(), error })?;
         }
-        Ok(Server { config, listening, signals, pid_file })
+        Ok(Server { config, listening, signals, pid_file, door })
     }
 
     /// A line for the shell that stores something and reads it back, with nothing but bash.
@@ -98,7 +102,11 @@ impl Server {
         let memory = Memory::heap(options.memory_bytes);
         process::prefer_huge_pages(memory.range());
         let store = Store::with_memory(options, memory);
-        let shared = Arc::new(mbal_worker::Server::new(self.settings(), store));
+        let mut shared = mbal_worker::Server::new(self.settings(), store);
+        if let Some(door) = &self.door {
+            shared = shared.guarded_by(Arc::clone(&door.doorkeeper));
+        }
+        let shared = Arc::new(shared);
         shared.gauges.pid.store(std::process::id().into(), Relaxed);
         shared.gauges.pointer_bits.store(usize::BITS.into(), Relaxed);
         let tally =
@@ -135,7 +143,10 @@ impl Server {
             Arc::clone(&tally),
             started.clock,
         )
-        .and_then(|listener| listener.run(|| observe(&shared, &tally)))
+        .and_then(|listener| {
+            let reload = || self.door.iter().for_each(Door::reload);
+            listener.run(|| observe(&shared, &tally), reload)
+        })
         .map_err(StartError::System)?;
         for thread in threads {
             thread.join().expect("a worker's panic has ended the process");
@@ -165,6 +176,12 @@ impl Server {
             backlog: config.backlog as u32,
             flush_enabled: config.flush_enabled,
             shutdown_enabled: config.shutdown_enabled,
+            protocol: config.protocol,
+            sasl: matches!(config.login, Login::Sasl(_)),
+            auth_file: match &config.login {
+                Login::Text(file) => Some(file.display().to_string()),
+                _ => None,
+            },
             worker_addresses: self.listening.worker_addresses.clone(),
             ..Settings::default()
         }

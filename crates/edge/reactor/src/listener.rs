@@ -60,8 +60,8 @@ impl Listener {
     }
 
     /// Serves until a signal or a request ends the server; then every worker is told to stop.
-    /// `observe` is called after every change of the [`Tally`] that came from here.
-    pub fn run(mut self, observe: impl Fn()) -> io::Result<Ended> {
+    /// `observe` is called after every change of the [`Tally`] that came from here, `reload` at SIGHUP.
+    pub fn run(mut self, observe: impl Fn(), reload: impl Fn()) -> io::Result<Ended> {
         let mut ready = [Ready::NONE; 16];
         let mut arrived = Vec::new();
         let ended = loop {
@@ -71,7 +71,7 @@ impl Listener {
             let mut ended = None;
             for event in &ready[..count] {
                 match event.token() {
-                    SIGNALS => ended = ended.or(self.ended_by_signal()?),
+                    SIGNALS => ended = ended.or(self.ended_by_signal(&reload)?),
                     MAILBOX => {
                         for request in self.mailbox.collect() {
                             match request {
@@ -106,12 +106,15 @@ impl Listener {
         Ok(ended)
     }
 
-    fn ended_by_signal(&self) -> io::Result<Option<Ended>> {
+    fn ended_by_signal(&self, reload: impl Fn()) -> io::Result<Option<Ended>> {
         Ok(match self.signals.next()? {
             Some(Signal::Interrupt | Signal::Terminate) => Some(Ended::Normally),
             Some(Signal::User1) => Some(Ended::Gracefully),
-            // Nothing that a server reads at its start is read again.
-            Some(Signal::HangUp) | None => None,
+            Some(Signal::HangUp) => {
+                reload();
+                None
+            }
+            None => None,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The meta commands: one line of single-letter flags, some with an argument.
 
-use mbal_model::KEY_BYTES_MAX;
+use mbal_model::{KEY_BYTES_MAX, MapVersion};
 
 use crate::base64::base64_decode;
 use crate::line::{answer, done, next_word};
@@ -82,6 +82,12 @@ impl<'a> Meta<'a> {
             rest = tail;
             Some(word)
         })
+    }
+
+    /// True if its `L` is a smart client's; any other is ignored, as memcached does.
+    #[cold]
+    pub(crate) fn names_a_version(&self) -> bool {
+        self.words().any(|word| word[0] == b'L' && MapVersion::parse(&word[1..]).is_some())
     }
 }
 

@@ -260,7 +260,7 @@ impl<'a> Request<'a> {
             Request::MetaGet(meta)
             | Request::MetaSet(meta, _)
             | Request::MetaDelete(meta)
-            | Request::MetaArithmetic(meta) => meta.flags.has(b'L'),
+            | Request::MetaArithmetic(meta) => meta.flags.has(b'L') && meta.names_a_version(),
             _ => false,
         }
     }

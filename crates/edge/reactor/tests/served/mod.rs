@@ -93,7 +93,7 @@ impl Setup {
             Clock::start(),
         )
         .unwrap();
-        let listener = thread::spawn(move || listener.run(|| ()).unwrap());
+        let listener = thread::spawn(move || listener.run(|| (), || ()).unwrap());
         Served {
             tally,
             background_calls,

@@ -1,0 +1,70 @@
+//! Files of names and passwords, and who is let in by them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use mbal_worker::{Doorkeeper, Passwords};
+
+use crate::{Login, StartError};
+
+/// What `-S` or `-Y` names.
+pub(crate) struct Door {
+    /// The passwords of `-Y`; `None` where they are read at every login.
+    kept: Option<(PathBuf, Arc<Mutex<Passwords>>)>,
+    pub(crate) doorkeeper: Arc<Doorkeeper>,
+}
+
+impl Door {
+    /// `None`: everybody may come in.
+    pub(crate) fn open(login: &Login) -> Result<Option<Door>, StartError> {
+        match login {
+            Login::NotAsked => Ok(None),
+            Login::Sasl(file) => {
+                // A daemon changes its folder.
+                let file = file.as_deref().map(absolute).transpose()?;
+                let doorkeeper: Arc<Doorkeeper> = Arc::new(move |user, password| {
+                    let read = file.as_ref().and_then(|file| fs::read(file).ok());
+                    let passwords = read.and_then(|text| Passwords::parse(&text, true).ok());
+                    passwords.is_some_and(|passwords| passwords.admits(user, password))
+                });
+                Ok(Some(Door { kept: None, doorkeeper }))
+            }
+            Login::Text(file) => {
+                let file = absolute(file)?;
+                let passwords = load(&file)
+                    .map_err(|error| StartError::Passwords { path: file.clone(), error })?;
+                let passwords = Arc::new(Mutex::new(passwords));
+                let kept = Some((file, Arc::clone(&passwords)));
+                let doorkeeper: Arc<Doorkeeper> = Arc::new(move |user, password| {
+                    let passwords = passwords.lock().expect("nothing panics with it held");
+                    passwords.admits(user, password)
+                });
+                Ok(Some(Door { kept, doorkeeper }))
+            }
+        }
+    }
+
+    /// Reads the file of `-Y` again. One that cannot be used changes nothing.
+    pub(crate) fn reload(&self) {
+        let Some((file, kept)) = &self.kept else { return };
+        match load(file) {
+            Ok(passwords) => *kept.lock().expect("nothing panics with it held") = passwords,
+            Err(error) => {
+                eprintln!("mbal: the passwords stay as they are: {}: {error}", file.display())
+            }
+        }
+    }
+}
+
+fn absolute(file: &Path) -> Result<PathBuf, StartError> {
+    std::path::absolute(file).map_err(|error| StartError::Passwords { path: file.into(), error })
+}
+
+fn load(file: &Path) -> io::Result<Passwords> {
+    Passwords::parse(&fs::read(file)?, false).map_err(|line| {
+        let why = format!("line {line} is not user:password");
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    })
+}
