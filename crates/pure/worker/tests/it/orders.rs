@@ -77,19 +77,19 @@ impl Pair {
 }
 
 fn outcome(actions: &Actions) -> Outcome {
-    let outcomes = actions.list.iter().filter_map(|action| match action {
+    let mut outcomes = actions.list.iter().filter_map(|action| match action {
         Action::Report(report) => Some(report.outcome),
         _ => None,
     });
-    outcomes.last().expect("an order is reported")
+    outcomes.next_back().expect("an order is reported")
 }
 
 fn carried(actions: Actions) -> Carried {
-    let sessions = actions.list.into_iter().filter_map(|action| match action {
+    let mut sessions = actions.list.into_iter().filter_map(|action| match action {
         Action::HandOver { conn: CONN, to: WorkerId(1), session } => Some(session),
         _ => None,
     });
-    sessions.last().expect("the connection leaves")
+    sessions.next_back().expect("the connection leaves")
 }
 
 /// A key of the cachelet with this prefix of two bits.
