@@ -1,10 +1,11 @@
 //! `mbal sim`: a cluster in virtual time, many servers on one thread, deterministic from a seed.
 //!
-//! Called by the `mbal` binary. [`model`] runs the policies of the pure crates over queues with service times; it
-//! never opens a socket or reads a clock but to say how long it took.
+//! Called by the `mbal` binary. [`model`] runs the policies of the pure crates over queues with service times,
+//! [`chaos`] the workers of a server as they are. Neither opens a socket, or reads a clock but to say how long it took.
 
 #![forbid(unsafe_code)]
 
+pub mod chaos;
 pub mod model;
 
 use std::process::ExitCode;
@@ -20,12 +21,16 @@ pub struct Args {
 enum Kind {
     /// The deciders alone, over queues with service times: figures of the papers, as tables, CSV and plots.
     Model(model::Args),
+    Chaos(chaos::Args),
 }
 
 /// Runs to its end; the exit code is 1 where a file could not be read or written.
 pub fn run(args: &Args) -> ExitCode {
-    let Kind::Model(args) = &args.kind;
-    match model::run(args) {
+    let ran = match &args.kind {
+        Kind::Model(args) => model::run(args),
+        Kind::Chaos(args) => chaos::run(args),
+    };
+    match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mbal sim: {error}");

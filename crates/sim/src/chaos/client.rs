@@ -1,0 +1,317 @@
+//! Clients: they ask in bursts, read at their pace, leave and come back.
+
+use mbal_model::MapVersion;
+
+use super::compose::{Composed, Composer};
+use super::coverage::Sight;
+use super::dice::Dice;
+use super::history::{ALL_KEYS, Asks, History, Micros, NEVER, Op, Told, When};
+use super::link::{Asked, Link};
+use super::profile::Profile;
+use super::replies::{Form, Reply, parse};
+use super::seat::Letter;
+use super::stranger::noise;
+use super::world::{Happening, World};
+
+/// A client waits for answers before it asks more than this.
+const UNANSWERED_MAX: usize = 60;
+const DEFAULT_WINDOW: usize = 256 << 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Knows nothing of workers.
+    Ordinary,
+    /// Has a connection to each worker's own port, and asks it for what it owns.
+    Smart,
+    Stranger,
+}
+
+pub struct Client {
+    pub kind: Kind,
+    /// Its connections, by slot.
+    pub links: Vec<usize>,
+    /// By key: the slot that it is asked on.
+    routes: Vec<usize>,
+    /// The ownership that it knows.
+    version: MapVersion,
+    /// It reads as slowly as this, per piece.
+    pace: Micros,
+    window: usize,
+    /// By key: the cas that it saw last.
+    seen: Vec<u64>,
+}
+
+impl Client {
+    pub fn new(dice: &mut Dice, profile: &Profile, kind: Kind) -> Client {
+        let slow = dice.percent(20);
+        Client {
+            kind,
+            links: Vec::new(),
+            routes: vec![0; profile.keys.len()],
+            version: MapVersion::default(),
+            pace: if slow { 5_000 } else { 0 },
+            window: if slow {
+                dice.pick(&[300, 20_000]).max(profile.value_bytes_max as usize)
+            } else {
+                DEFAULT_WINDOW
+            },
+            seen: vec![0; profile.keys.len()],
+        }
+    }
+}
+
+impl World {
+    /// A new connection of `client`: a smart one's to its own worker, others' to any.
+    pub fn connect(&mut self, client: usize, slot: usize) {
+        let this = &mut self.clients[client];
+        self.links.push(Link::new(client, slot, this.window));
+        let link = self.links.len() - 1;
+        this.links.truncate(this.links.len().max(slot));
+        match this.links.get_mut(slot) {
+            Some(place) => *place = link,
+            None => this.links.push(link),
+        }
+        let own_port = this.kind == Kind::Smart;
+        let seat = if own_port { slot } else { self.dice.below(self.seats.len()) };
+        self.post(seat, Letter::Adopt { link, own_port });
+    }
+
+    fn delay(&mut self) -> Micros {
+        let longest = self.profile.delay;
+        self.dice.skewed(1..=longest)
+    }
+
+    pub fn client_wakes(&mut self, client: usize) {
+        if self.asked_all() {
+            return;
+        }
+        let routes = &self.clients[client].routes;
+        let slot = routes[self.dice.below(routes.len())];
+        let link = self.clients[client].links[slot];
+        if self.clients[client].kind == Kind::Stranger {
+            self.annoy(client, link);
+        } else if self.dice.below(300) == 0 {
+            if !self.links[link].asked.is_empty() {
+                self.coverage.meet(Sight::PeerLeft);
+            }
+            self.leave(link);
+            self.connect(client, slot);
+        } else if self.links[link].asked.len() < UNANSWERED_MAX {
+            self.burst(client, link);
+        }
+        let think = self.profile.think;
+        let think = self.dice.skewed(1..=think);
+        self.after(think, Happening::Client { client });
+    }
+
+    fn annoy(&mut self, client: usize, link: usize) {
+        if !self.links[link].open || self.dice.percent(3) {
+            self.leave(link);
+            return self.connect(client, 0);
+        }
+        if self.dice.percent(20) {
+            self.coverage.meet(Sight::Stranger);
+            let bytes = noise(&mut self.dice);
+            self.send_up(link, bytes);
+        }
+    }
+
+    fn leave(&mut self, link: usize) {
+        let at = self.links[link].last_up.max(self.now) + 1;
+        self.links[link].last_up = at;
+        if std::mem::take(&mut self.links[link].open) {
+            self.at(at, Happening::Finished { link });
+        }
+    }
+
+    fn burst(&mut self, client: usize, link: usize) {
+        let most = self.profile.burst_max;
+        let requests = self.dice.skewed(1..=most);
+        if requests > 1 {
+            self.coverage.meet(Sight::RequestsTogether);
+        }
+        let this = &self.clients[client];
+        let slot = self.links[link].slot;
+        let keys: Vec<usize> =
+            (0..this.routes.len()).filter(|key| this.routes[*key] == slot).collect();
+        let mut bytes = Vec::new();
+        for _ in 0..requests {
+            let mut composer = Composer {
+                dice: &mut self.dice,
+                history: &mut self.history,
+                profile: &self.profile,
+                seen: &this.seen,
+                keys: &keys,
+                version: (this.kind == Kind::Smart).then_some(this.version),
+                out: &mut bytes,
+            };
+            let composed = composer.compose();
+            record(
+                &mut self.history,
+                &mut self.links[link],
+                (self.now, self.evictions),
+                link,
+                composed,
+            );
+        }
+        // So that what wanted no answer is known to be done.
+        bytes.extend_from_slice(b"mn\r\n");
+        self.links[link].asked.push_back(Asked { form: Form::Fence, ops: (0, 0), at: self.now });
+        self.send_up(link, bytes);
+    }
+
+    /// What a smart client learns of workers. A key changes its connection when nothing that it was
+    /// asked on the old one is unanswered, so here: at once, and each request's order is its connection's.
+    fn learn(&mut self, link: usize, reply: &Reply) {
+        let asked = &self.links[link].asked;
+        let front = asked.iter().find(|asked| asked.form != Form::Silent).expect("it was parsed");
+        let key = self.history.ops.get(front.ops.0).map(|op| op.key);
+        let client = self.links[link].client;
+        if let (Some((version, worker)), Some(key)) = (reply.owner, key) {
+            let hash = self.profile.keys[key].hash();
+            self.coverage.meet(Sight::ToldOwner);
+            self.broken = self.broken.take().or(self.claims.told(version, hash, worker).err());
+            self.clients[client].routes[key] = usize::from(worker);
+            self.clients[client].version = version.max(self.clients[client].version);
+        }
+        if front.form != Form::Config {
+            return;
+        }
+        let Some(map) = &reply.map else { return self.coverage.meet(Sight::MapUnchanged) };
+        self.coverage.meet(Sight::ToldMap);
+        match self.claims.told_all(map) {
+            Ok(version) => self.clients[client].version = version,
+            Err(violation) => self.broken = Some(violation),
+        }
+    }
+
+    /// Sends in pieces of any size, none of which overtakes another.
+    fn send_up(&mut self, link: usize, bytes: Vec<u8>) {
+        let mut rest = bytes.as_slice();
+        let pieces = if self.dice.percent(30) { self.dice.between(2..=4) } else { 1 };
+        if pieces > 1 {
+            self.coverage.meet(Sight::RequestInPieces);
+        }
+        for piece in 1..=pieces {
+            let cut = if piece == pieces { rest.len() } else { self.dice.below(rest.len() + 1) };
+            let (part, tail) = rest.split_at(cut);
+            rest = tail;
+            if part.is_empty() {
+                continue;
+            }
+            let at = (self.now + self.delay()).max(self.links[link].last_up + 1);
+            self.links[link].last_up = at;
+            self.at(at, Happening::Arrival { link, bytes: part.to_vec() });
+        }
+    }
+
+    /// Bytes that the socket took are on their way to the client.
+    pub fn send_down(&mut self, link: usize, bytes: Vec<u8>) {
+        let pace = self.clients[self.links[link].client].pace;
+        let at = (self.now + self.delay()).max(self.links[link].last_down + 1 + pace);
+        self.links[link].last_down = at;
+        self.links[link].in_flight += bytes.len();
+        self.at(at, Happening::Delivery { link, bytes });
+    }
+
+    pub fn delivered(&mut self, link: usize, bytes: &[u8]) {
+        self.links[link].in_flight -= bytes.len();
+        if !self.links[link].output.is_empty() {
+            self.notify(link);
+        }
+        if !self.links[link].open {
+            return;
+        }
+        if self.is_stranger(self.links[link].client) {
+            let errors = bytes.windows(5).any(|part| part == b"ERROR");
+            if errors {
+                self.coverage.meet(Sight::StrangerAnswered);
+            }
+            return;
+        }
+        self.links[link].read.extend_from_slice(bytes);
+        let mut read = std::mem::take(&mut self.links[link].read);
+        let mut used = 0;
+        while used < read.len() && self.broken.is_none() {
+            let asked = &self.links[link].asked;
+            let Some(replied) = asked.iter().position(|asked| asked.form != Form::Silent) else {
+                self.fail(6, "a reply that nobody waits for");
+                break;
+            };
+            match parse(&asked[replied].form, &read[used..]) {
+                Ok(None) => break,
+                Ok(Some(reply)) => {
+                    used += reply.bytes;
+                    for _ in 0..replied {
+                        self.settle(link, vec![Told::Quiet]);
+                    }
+                    self.learn(link, &reply);
+                    self.settle(link, reply.told);
+                }
+                Err(what) => {
+                    let op = &self.history.ops[asked[replied].ops.0];
+                    self.fail(3, format!("connection {link}: {what}, to {op:?}"));
+                }
+            }
+        }
+        read.drain(..used);
+        self.links[link].read = read;
+    }
+
+    /// The oldest request of a connection is answered.
+    fn settle(&mut self, link: usize, told: Vec<Told>) {
+        let asked = self.links[link].asked.pop_front().expect("looked at before");
+        let client = self.links[link].client;
+        for (op, told) in (asked.ops.0..asked.ops.0 + asked.ops.1).zip(told) {
+            let op = &mut self.history.ops[op];
+            op.answered = self.now;
+            op.evictions.1 = self.evictions;
+            op.told = told;
+            if let Told::Hit { cas, .. } | Told::Done { cas } = op.told {
+                if cas != 0 && op.key != ALL_KEYS {
+                    self.clients[client].seen[op.key] = cas;
+                }
+            }
+            if matches!(op.asks, Asks::Flush { .. }) && !self.splitting.is_empty() {
+                self.coverage.meet(Sight::FlushInSplit);
+            }
+            match (op.asks, &op.told) {
+                (Asks::Flush { delay: 0 }, Told::Done { .. }) => {
+                    self.coverage.meet(Sight::FlushAtOnce)
+                }
+                (Asks::Flush { .. }, Told::Done { .. }) => self.coverage.meet(Sight::FlushLater),
+                (Asks::Store { when: When::Unchanged(_), .. }, Told::Refused) => {
+                    self.coverage.meet(Sight::CasFailed);
+                }
+                (Asks::Store { .. }, Told::Error) => self.coverage.meet(Sight::ValueTooLarge),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn record(
+    history: &mut History,
+    this: &mut Link,
+    (now, evictions): (Micros, u64),
+    link: usize,
+    Composed { form, asks }: Composed,
+) {
+    let ops = (history.ops.len(), asks.len());
+    let quiet = matches!(form, Form::Silent | Form::QuietMeta { .. });
+    for (key, asks) in asks {
+        history.ops.push(Op {
+            key,
+            link,
+            place: this.next_place,
+            asked: now,
+            answered: NEVER,
+            evictions: (evictions, u64::MAX),
+            asks,
+            told: Told::Nothing,
+            quiet,
+        });
+        this.next_place += 1;
+    }
+    this.asked.push_back(Asked { form, ops, at: now });
+}

@@ -1,0 +1,107 @@
+//! What happened in the runs, counted: a thing that never happens is not tested.
+
+macro_rules! sights {
+    ($($name:ident: $what:literal,)*) => {
+        /// Something that a run should meet.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Sight {
+            $($name,)*
+        }
+
+        impl Sight {
+            pub const ALL: &[Sight] = &[$(Sight::$name,)*];
+
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Sight::$name => $what,)*
+                }
+            }
+        }
+    };
+}
+
+sights! {
+    EventOpened: "event: a connection was opened",
+    EventReceived: "event: bytes arrived",
+    EventAdopted: "event: a connection came from another worker",
+    EventDrained: "event: a stalled connection's output left",
+    EventClosed: "event: a connection ended",
+    EventLend: "event: order to lend a cachelet",
+    EventHandOver: "event: order to hand a connection over",
+    EventTick: "event: tick",
+    ActionSend: "action: send",
+    ActionStall: "action: stall",
+    ActionHandOver: "action: hand over",
+    ActionReport: "action: report",
+    ActionClose: "action: close",
+    RequestInPieces: "network: a request arrived in pieces",
+    RequestsTogether: "network: several requests arrived at once",
+    PeerLeft: "network: a client left with requests unanswered",
+    SocketFull: "bound: a socket took no more",
+    TurnOfRequests: "bound: a connection had its share of requests in a turn",
+    OutputFull: "bound: output per connection",
+    RoomInTurns: "bound: a long value waited for room",
+    ValueTooLarge: "bound: a value over the item limit",
+    MemoryFull: "bound: items were evicted",
+    SlowWorker: "race: a worker lost its core in its turn",
+    OwnerChanged: "move: a cachelet changed its owner",
+    LendStale: "race: an order to lend came after the owner had changed",
+    LendRefused: "order: to lend to nobody, or to oneself",
+    HandOverNow: "move: a connection left at once",
+    HandOverMidRequest: "race: a connection was to leave in the middle of a request",
+    HandOverStale: "race: a connection was to leave that had gone",
+    HandOverRefused: "order: to hand over a connection that stays, or to nobody",
+    LeftWithOutput: "race: a connection was to leave with output that had not left",
+    ArrivedUnderWay: "race: bytes arrived while their connection was between two workers",
+    ClosedUnderWay: "race: a client closed while its connection was between two workers",
+    Overtaken: "race: a later letter arrived first",
+    ToldOwner: "smart client: told where a cachelet has gone",
+    ToldMap: "smart client: told who owns what",
+    MapUnchanged: "smart client: told that nothing has changed",
+    ChangedUnderWay: "race: an owner changed with requests of its keys on their way",
+    SplitBegan: "split: began",
+    SplitDone: "split: done",
+    SplitUnderWay: "race: a request met a cachelet that was being split",
+    MovedInSplit: "race: a cachelet changed its owner while it was being split",
+    FlushInSplit: "race: flush_all met a cachelet that was being split",
+    FlushAtOnce: "command: flush_all",
+    FlushLater: "command: flush_all with a delay",
+    Expired: "item: gone by its deadline",
+    CasFailed: "item: changed between gets and cas",
+    Stranger: "stranger: broken requests arrived",
+    StrangerClosed: "stranger: the server closed on one",
+    StrangerAnswered: "stranger: one got an error for an answer",
+}
+
+/// How often each [`Sight`] was met.
+#[derive(Clone, Debug)]
+pub struct Coverage([u64; Sight::ALL.len()]);
+
+impl Default for Coverage {
+    fn default() -> Coverage {
+        Coverage([0; Sight::ALL.len()])
+    }
+}
+
+impl Coverage {
+    pub fn meet(&mut self, sight: Sight) {
+        self.0[sight as usize] += 1;
+    }
+
+    pub fn of(&self, sight: Sight) -> u64 {
+        self.0[sight as usize]
+    }
+
+    pub fn add(&mut self, other: &Coverage) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
+    }
+
+    pub fn never(&self) -> impl Iterator<Item = Sight> {
+        Sight::ALL.iter().copied().filter(|sight| self.0[*sight as usize] == 0)
+    }
+
+    pub fn table(&self) -> String {
+        let line = |sight: &Sight| format!("{:>12}  {}\n", self.0[*sight as usize], sight.name());
+        Sight::ALL.iter().map(line).collect()
+    }
+}

@@ -1,0 +1,139 @@
+//! What clients asked and were told, with times: all that the checkers look at.
+
+/// Virtual time, in microseconds.
+pub type Micros = u64;
+
+pub const SECOND: Micros = 1_000_000;
+/// Of what was never answered.
+pub const NEVER: Micros = Micros::MAX;
+
+/// What a key's values are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Written as a whole.
+    Register,
+    /// Written, then appended to.
+    Log,
+    /// Written, then counted up by one.
+    Number,
+}
+
+/// An item's state: what it was written as, and what has been added since.
+///
+/// Bases and tokens are tags, each used once in a run; so a state says which requests made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    pub base: u32,
+    /// Of a number: how often it was counted up.
+    pub count: u32,
+    /// Of a log: the tags that were appended.
+    pub tokens: Vec<u32>,
+}
+
+impl State {
+    /// True if an item of state `later` may have had this state before.
+    pub fn leads_to(&self, later: &State) -> bool {
+        self.base == later.base
+            && self.count <= later.count
+            && later.tokens.starts_with(&self.tokens)
+    }
+}
+
+/// What one request asked of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    Read,
+    /// Stores under a condition or none; `tag` is the new base.
+    Store {
+        tag: u32,
+        exptime: i32,
+        when: When,
+    },
+    Append {
+        tag: u32,
+    },
+    Increment,
+    Delete,
+    /// `touch` or `gat`.
+    Touch {
+        exptime: i32,
+    },
+    /// Of every key; 0 is at once, otherwise so many seconds later.
+    Flush {
+        delay: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    Always,
+    Absent,
+    Present,
+    /// The item has this cas.
+    Unchanged(u64),
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// No answer yet, or never one.
+    Nothing,
+    /// It wanted no answer; an answer to a later request has come.
+    Quiet,
+    /// The item's state and its cas (0: not told).
+    Hit { state: State, cas: u64 },
+    /// Done; the cas of the new item (0: not told).
+    Done { cas: u64 },
+    /// There is no such item.
+    Absent,
+    /// There is an item, but not as the request wants it.
+    Refused,
+    /// An error; whatever was there may be gone.
+    Error,
+}
+
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// Index of the key; [`ALL_KEYS`] for a flush.
+    pub key: usize,
+    /// Connection and place on it: requests of one are executed in their order.
+    pub link: usize,
+    pub place: u32,
+    pub asked: Micros,
+    pub answered: Micros,
+    /// Evictions in the server when it was asked, and when it was answered.
+    pub evictions: (u64, u64),
+    pub asks: Asks,
+    pub told: Told,
+    /// It wanted no answer.
+    pub quiet: bool,
+}
+
+pub const ALL_KEYS: usize = usize::MAX;
+
+impl Op {
+    /// Which request of which connection.
+    pub fn place_of(&self) -> (usize, u32) {
+        (self.link, self.place)
+    }
+
+    /// True if `self` was executed before `later`, by all that a client can know.
+    pub fn precedes(&self, later: &Op) -> bool {
+        (self.link == later.link && self.place < later.place) || self.answered < later.asked
+    }
+}
+
+#[derive(Default)]
+pub struct History {
+    pub ops: Vec<Op>,
+    /// By tag: the request that wrote it.
+    pub by_tag: Vec<usize>,
+}
+
+impl History {
+    /// A tag for the request that is recorded next.
+    pub fn next_tag(&mut self) -> u32 {
+        self.by_tag.push(self.ops.len());
+        self.by_tag.len() as u32 - 1
+    }
+}

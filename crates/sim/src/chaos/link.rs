@@ -1,0 +1,86 @@
+//! A connection: bytes on their way in both directions, and what the client waits for.
+
+use std::collections::VecDeque;
+
+use mbal_model::WorkerId;
+use mbal_worker::{Carried, ConnId};
+
+use super::history::Micros;
+use super::replies::Form;
+
+/// Where the server's end is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Accepted, or handed over; on its way to a worker.
+    Underway,
+    At {
+        seat: usize,
+        conn: ConnId,
+    },
+    Closed,
+}
+
+pub struct Link {
+    pub client: usize,
+    /// Which of the client's connections it is; a smart client has one to each worker.
+    pub slot: usize,
+    pub end: End,
+    /// It has been with a worker, and is on its way to the next.
+    pub travels: bool,
+    /// Arrived at the server, not yet received.
+    pub arrived: Vec<u8>,
+    /// The client will send no more.
+    pub finished: bool,
+    /// Replies that the socket has not taken.
+    pub output: Vec<u8>,
+    /// Replies that the client has not read.
+    pub in_flight: usize,
+    /// The socket takes so many bytes.
+    pub window: usize,
+    pub stalled: bool,
+    /// To be handed over once the output has left.
+    pub leaving: Option<(WorkerId, Carried)>,
+    /// To be closed once the output has left.
+    pub closing: bool,
+    /// Nothing overtakes on a connection: when the last bytes arrive, in both directions.
+    pub last_up: Micros,
+    pub last_down: Micros,
+    /// The client's end.
+    pub open: bool,
+    pub read: Vec<u8>,
+    pub asked: VecDeque<Asked>,
+    pub next_place: u32,
+}
+
+/// A request that waits for its reply.
+pub struct Asked {
+    pub form: Form,
+    /// Indices in the history: the first, and how many.
+    pub ops: (usize, usize),
+    pub at: Micros,
+}
+
+impl Link {
+    pub fn new(client: usize, slot: usize, window: usize) -> Link {
+        Link {
+            client,
+            slot,
+            end: End::Underway,
+            travels: false,
+            arrived: Vec::new(),
+            finished: false,
+            output: Vec::new(),
+            in_flight: 0,
+            window,
+            stalled: false,
+            leaving: None,
+            closing: false,
+            last_up: 0,
+            last_down: 0,
+            open: true,
+            read: Vec::new(),
+            asked: VecDeque::new(),
+            next_place: 0,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What is done to the server while it serves: cachelets are lent, connections handed over, cachelets split.
+
+use std::collections::BTreeMap;
+
+use mbal_model::{CacheletId, WorkerId};
+use mbal_worker::{ConnId, OrderId, Outcome, Report};
+
+use super::coverage::Sight;
+use super::history::{Micros, SECOND};
+use super::link::End;
+use super::seat::Letter;
+use super::world::{Happening, World};
+
+/// Orders on their way, or not yet reported.
+#[derive(Default)]
+pub struct Orders {
+    /// When each was sent, and whether it was about a cachelet.
+    pub waiting: BTreeMap<OrderId, (Micros, bool)>,
+    last: u64,
+}
+
+impl World {
+    pub fn operate(&mut self) {
+        if self.asked_all() {
+            return;
+        }
+        match self.dice.below(12) {
+            0..=3 => self.lend(),
+            4..=7 => self.hand_over(),
+            8 => self.begin_split(),
+            _ => self.go_on_splitting(),
+        }
+        let longest = self.profile.meddle;
+        let pause = self.dice.skewed(1..=longest);
+        self.after(pause, Happening::Operator);
+    }
+
+    fn order(&mut self, lends: bool) -> OrderId {
+        if self.dice.percent(5) {
+            return OrderId(0);
+        }
+        self.orders.last += 1;
+        let order = OrderId(self.orders.last);
+        self.orders.waiting.insert(order, (self.now, lends));
+        order
+    }
+
+    /// Any worker; at times one that there is not.
+    fn any_worker(&mut self) -> WorkerId {
+        let some = usize::from(self.dice.percent(3));
+        WorkerId(self.dice.below(self.seats.len() + some) as u16)
+    }
+
+    /// Lends a cachelet by what is known of its owner now; the order arrives later.
+    fn lend(&mut self) {
+        let store = &self.server.store;
+        let seen = store.version();
+        let cachelet = self.dice.below(store.cachelets());
+        let owner = if self.dice.percent(5) {
+            WorkerId(self.dice.below(self.seats.len()) as u16)
+        } else {
+            store.owner(cachelet)
+        };
+        if self.splitting.contains(&cachelet) {
+            self.coverage.meet(Sight::MovedInSplit);
+        }
+        // At times the same twice, or two different ones.
+        for _ in 0..self.dice.pick(&[1, 1, 1, 2]) {
+            let to = self.any_worker();
+            let order = self.order(true);
+            let cachelet = CacheletId(cachelet as u16);
+            self.post(usize::from(owner.0), Letter::Lend { order, cachelet, to, seen });
+        }
+    }
+
+    fn hand_over(&mut self) {
+        let link = self.dice.below(self.links.len());
+        let (seat, conn) = match self.links[link].end {
+            End::At { seat, conn } => (seat, conn),
+            _ => (self.dice.below(self.seats.len()), ConnId(self.dice.below(9) as u32)),
+        };
+        let to = self.any_worker();
+        let order = self.order(false);
+        self.post(seat, Letter::HandOver { order, conn, to });
+    }
+
+    pub fn reported(&mut self, seat: usize, report: Report) {
+        let Some((_, lends)) = self.orders.waiting.remove(&report.order) else {
+            return self.fail(5, format!("a report of no order: {report:?}"));
+        };
+        if usize::from(report.worker.0) != seat {
+            return self.fail(5, format!("worker {seat} reports as another: {report:?}"));
+        }
+        match (report.outcome, lends) {
+            (Outcome::Done, true) => {}
+            (Outcome::Stale, true) => self.coverage.meet(Sight::LendStale),
+            (Outcome::Refused, true) => self.coverage.meet(Sight::LendRefused),
+            (Outcome::Due, true) => self.fail(5, format!("a cachelet is never due: {report:?}")),
+            (Outcome::Done, false) => self.coverage.meet(Sight::HandOverNow),
+            (Outcome::Due, false) => self.coverage.meet(Sight::HandOverMidRequest),
+            (Outcome::Stale, false) => self.coverage.meet(Sight::HandOverStale),
+            (Outcome::Refused, false) => self.coverage.meet(Sight::HandOverRefused),
+        }
+    }
+
+    fn second(&self) -> u32 {
+        (2 + self.now / SECOND) as u32
+    }
+
+    fn begin_split(&mut self) {
+        let cachelet = self.dice.below(self.server.store.cachelets());
+        if self.server.store.split(cachelet, self.second()).is_some() {
+            self.coverage.meet(Sight::SplitBegan);
+            self.splitting.push(cachelet);
+            self.look_at_owners();
+        }
+    }
+
+    fn go_on_splitting(&mut self) {
+        let Some(&cachelet) = self.splitting.last() else { return };
+        if !self.server.store.split_step(cachelet, self.second()) {
+            self.coverage.meet(Sight::SplitDone);
+            self.splitting.pop();
+        } else if self.links.iter().any(|link| !link.asked.is_empty()) {
+            self.coverage.meet(Sight::SplitUnderWay);
+        }
+        self.look_at_owners();
+    }
+}

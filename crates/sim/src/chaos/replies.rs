@@ -1,0 +1,200 @@
+//! Replies, read as a client reads them. What cannot be a reply to the request is a fault.
+
+use mbal_model::MapVersion;
+
+use super::history::{Kind, Told};
+use super::values;
+
+/// What a reply may look like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `VALUE`s and `END`: of these keys, each with its kind and name.
+    Values { keys: Vec<(Kind, String)>, cas: bool },
+    /// One line of the classic commands.
+    Line,
+    /// The line of `incr`.
+    Number,
+    /// One line of a meta command, with a value behind `VA`.
+    Meta { kind: Kind },
+    /// Only if something went wrong; the `mn` behind it is answered in any case.
+    QuietMeta { kind: Kind },
+    /// None.
+    Silent,
+    /// `MN`.
+    Fence,
+    /// Who owns what.
+    Config,
+}
+
+/// A whole reply.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// What it says of each op.
+    pub told: Vec<Told>,
+    pub bytes: usize,
+    /// The payload of `config get mbal`, if the client's map was old.
+    pub map: Option<String>,
+    /// An `L` token: at this version the key was this worker's.
+    pub owner: Option<(MapVersion, u16)>,
+}
+
+impl Reply {
+    fn of(told: Told, bytes: usize) -> Reply {
+        Reply { told: vec![told], bytes, ..Reply::default() }
+    }
+}
+
+/// `Ok(None)` is: more must come.
+pub fn parse(form: &Form, input: &[u8]) -> Result<Option<Reply>, String> {
+    let Some(line) = line(input) else { return Ok(None) };
+    let after = line.len() + 2;
+    let error = is_error(line);
+    let one = |told: Told| Ok(Some(Reply::of(told, after)));
+    match form {
+        Form::Values { keys, .. } if error => {
+            let told = vec![Told::Error; keys.len()];
+            Ok(Some(Reply { told, bytes: after, ..Reply::default() }))
+        }
+        Form::Values { keys, cas } => parse_values(keys, *cas, input),
+        Form::Fence if line == b"MN" => Ok(Some(Reply { bytes: after, ..Reply::default() })),
+        Form::Fence => Err(strange(line)),
+        Form::Config => parse_config(line, &input[after..], after),
+        _ if error => match form {
+            Form::QuietMeta { .. } => fenced(Reply::of(Told::Error, after), input),
+            _ => one(Told::Error),
+        },
+        Form::Line => match line {
+            b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => one(Told::Done { cas: 0 }),
+            b"NOT_STORED" => one(Told::Refused),
+            b"EXISTS" => one(Told::Refused),
+            b"NOT_FOUND" => one(Told::Absent),
+            _ => Err(strange(line)),
+        },
+        Form::Number if line == b"NOT_FOUND" => one(Told::Absent),
+        Form::Number => match values::read(Kind::Number, line) {
+            Some(state) => one(Told::Hit { state, cas: 0 }),
+            None => Err(strange(line)),
+        },
+        Form::QuietMeta { .. } if line == b"MN" => one(Told::Done { cas: 0 }),
+        Form::QuietMeta { kind } => match parse_meta(*kind, line, &input[after..])? {
+            Some(reply) => fenced(reply, input),
+            None => Ok(None),
+        },
+        Form::Meta { kind } => parse_meta(*kind, line, &input[after..]),
+        Form::Silent => unreachable!("nobody waits for it"),
+    }
+}
+
+/// A reply that should be followed by the fence's.
+fn fenced(reply: Reply, input: &[u8]) -> Result<Option<Reply>, String> {
+    match line(&input[reply.bytes..]) {
+        None => Ok(None),
+        Some(b"MN") => Ok(Some(Reply { bytes: reply.bytes + 4, ..reply })),
+        Some(line) => Err(strange(line)),
+    }
+}
+
+fn parse_config(line: &[u8], rest: &[u8], after: usize) -> Result<Option<Reply>, String> {
+    if line == b"END" {
+        return Ok(Some(Reply { bytes: after, ..Reply::default() }));
+    }
+    let bytes = line.strip_prefix(b"CONFIG mbal 0 ").and_then(|bytes| {
+        let bytes: usize = std::str::from_utf8(bytes).ok()?.parse().ok()?;
+        Some(bytes)
+    });
+    let bytes = bytes.ok_or_else(|| strange(line))?;
+    const END: &[u8] = b"\r\nEND\r\n";
+    let Some(payload) = rest.get(..bytes + END.len()) else { return Ok(None) };
+    let payload = payload.strip_suffix(END).ok_or_else(|| strange(line))?;
+    let map = String::from_utf8(payload.to_vec()).map_err(|_| strange(line))?;
+    Ok(Some(Reply { bytes: after + bytes + END.len(), map: Some(map), ..Reply::default() }))
+}
+
+fn line(input: &[u8]) -> Option<&[u8]> {
+    let end = input.windows(2).position(|pair| pair == b"\r\n")?;
+    Some(&input[..end])
+}
+
+fn strange(line: &[u8]) -> String {
+    format!("no reply to this: {:?}", String::from_utf8_lossy(line))
+}
+
+fn is_error(line: &[u8]) -> bool {
+    line == b"ERROR" || line.starts_with(b"CLIENT_ERROR") || line.starts_with(b"SERVER_ERROR")
+}
+
+fn parse_values(keys: &[(Kind, String)], cas: bool, input: &[u8]) -> Result<Option<Reply>, String> {
+    let mut told = vec![Told::Absent; keys.len()];
+    let (mut at, mut next) = (0, 0);
+    loop {
+        let Some(line) = line(&input[at..]) else { return Ok(None) };
+        at += line.len() + 2;
+        if line == b"END" {
+            return Ok(Some(Reply { told, bytes: at, ..Reply::default() }));
+        }
+        let text = std::str::from_utf8(line).map_err(|_| strange(line))?;
+        let mut words = text.split(' ');
+        let (Some("VALUE"), Some(key), Some(_flags), Some(bytes)) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            return Err(strange(line));
+        };
+        let cas = match (cas, words.next()) {
+            (true, Some(cas)) => cas.parse().map_err(|_| strange(line))?,
+            (false, None) => 0,
+            _ => return Err(strange(line)),
+        };
+        let skipped = keys[next..].iter().position(|(_, name)| name == key);
+        next += skipped.ok_or_else(|| strange(line))?;
+        let bytes: usize = bytes.parse().map_err(|_| strange(line))?;
+        let Some(value) = input.get(at..at + bytes + 2) else { return Ok(None) };
+        told[next] = seen(keys[next].0, value, cas)?;
+        next += 1;
+        at += bytes + 2;
+    }
+}
+
+fn seen(kind: Kind, value: &[u8], cas: u64) -> Result<Told, String> {
+    let value = value.strip_suffix(b"\r\n").ok_or("a value without its end")?;
+    match values::read(kind, value) {
+        Some(state) => Ok(Told::Hit { state, cas }),
+        None => {
+            let start = String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned();
+            Err(format!("nobody wrote such a value: {start:?}, {} bytes", value.len()))
+        }
+    }
+}
+
+fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, String> {
+    let after = line.len() + 2;
+    let text = std::str::from_utf8(line).map_err(|_| strange(line))?;
+    let mut words = text.split(' ');
+    let status = words.next().unwrap_or_default();
+    let bytes: usize = match status {
+        "VA" => words.next().and_then(|word| word.parse().ok()).ok_or_else(|| strange(line))?,
+        _ => 0,
+    };
+    let (mut cas, mut owner) = (0, None);
+    for word in words {
+        match word.split_at_checked(1).unwrap_or_default() {
+            ("c", number) => cas = number.parse().map_err(|_| strange(line))?,
+            ("L", text) => {
+                let (version, worker) = text.rsplit_once('.').ok_or_else(|| strange(line))?;
+                let version = MapVersion::parse(version.as_bytes()).ok_or_else(|| strange(line))?;
+                owner = Some((version, worker.parse().map_err(|_| strange(line))?));
+            }
+            _ => {}
+        }
+    }
+    let reply = match status {
+        "VA" => match rest.get(..bytes + 2) {
+            Some(value) => Reply::of(seen(kind, value, cas)?, after + bytes + 2),
+            None => return Ok(None),
+        },
+        "HD" => Reply::of(Told::Done { cas }, after),
+        "EN" | "NF" => Reply::of(Told::Absent, after),
+        "NS" | "EX" => Reply::of(Told::Refused, after),
+        _ => return Err(strange(line)),
+    };
+    Ok(Some(Reply { owner, ..reply }))
+}

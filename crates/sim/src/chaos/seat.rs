@@ -1,0 +1,399 @@
+//! A worker and what is around it: what the event loop is in a server.
+
+use std::sync::Arc;
+
+use mbal_model::{CacheletId, WorkerId};
+use mbal_worker::{
+    Action, Actions, Carried, ConnId, Event, Now, OUTPUT_BYTES_MAX, OrderId, Server, Worker,
+};
+
+use super::coverage::Sight;
+use super::history::{Micros, SECOND};
+use super::link::End;
+use super::world::{Happening, World};
+
+/// One receive takes at most this much.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// Wall clock at the start of a run.
+const UNIX: u64 = 1_700_000_000;
+const FIRST_SECOND: u64 = 2;
+
+/// What comes by mailbox.
+pub enum Letter {
+    Adopt {
+        link: usize,
+        own_port: bool,
+    },
+    /// Another worker hands a connection over.
+    Take {
+        link: usize,
+        session: Carried,
+    },
+    Lend {
+        order: OrderId,
+        cachelet: CacheletId,
+        to: WorkerId,
+        seen: u64,
+    },
+    HandOver {
+        order: OrderId,
+        conn: ConnId,
+        to: WorkerId,
+    },
+}
+
+/// What a worker does in a turn.
+enum Job {
+    Serve(ConnId),
+    Drained(ConnId),
+    Letter(Letter),
+    Tick,
+    Background,
+}
+
+pub struct Seat {
+    pub worker: Worker,
+    /// By connection.
+    conns: Vec<Option<usize>>,
+    free: Vec<ConnId>,
+    /// Something arrived, or may leave.
+    pub ready: Vec<ConnId>,
+    drained: Vec<ConnId>,
+    letters: Vec<Letter>,
+    /// When the newest of the letters that have come was sent.
+    newest: Micros,
+    /// What is left of this turn, and the clock that it goes by.
+    turn: Vec<Job>,
+    clock: Micros,
+    next_tick: Micros,
+    /// When it goes on, if that is in the queue.
+    awake: Option<Micros>,
+}
+
+impl Seat {
+    pub fn new(index: usize, server: &Arc<Server>) -> Seat {
+        Seat {
+            worker: Worker::new(WorkerId(index as u16), Arc::clone(server)),
+            conns: Vec::new(),
+            free: Vec::new(),
+            ready: Vec::new(),
+            drained: Vec::new(),
+            letters: Vec::new(),
+            newest: 0,
+            turn: Vec::new(),
+            clock: 0,
+            next_tick: SECOND,
+            awake: None,
+        }
+    }
+}
+
+impl World {
+    /// Sees to it that a worker that sleeps wakes now.
+    pub fn wake(&mut self, seat: usize) {
+        if self.seats[seat].turn.is_empty() {
+            self.step_at(seat, self.now);
+        }
+    }
+
+    fn step_at(&mut self, seat: usize, at: Micros) {
+        if self.seats[seat].awake.is_none_or(|awake| at < awake) {
+            self.seats[seat].awake = Some(at);
+            self.at(at, Happening::Step { seat });
+        }
+    }
+
+    /// Letters take their time, and overtake each other.
+    pub fn post(&mut self, seat: usize, letter: Letter) {
+        let longest = self.profile.delay;
+        let delay = self.dice.skewed(1..=longest);
+        self.after(delay, Happening::Letter { seat, letter, sent: self.now });
+    }
+
+    pub fn receive(&mut self, seat: usize, letter: Letter, sent: Micros) {
+        if sent < self.seats[seat].newest {
+            self.coverage.meet(Sight::Overtaken);
+        }
+        self.seats[seat].newest = sent.max(self.seats[seat].newest);
+        self.seats[seat].letters.push(letter);
+        self.wake(seat);
+    }
+
+    /// One job of a turn; the next one follows when it is done.
+    pub fn step(&mut self, seat: usize) {
+        if self.seats[seat].awake != Some(self.now) {
+            return;
+        }
+        self.seats[seat].awake = None;
+        if self.seats[seat].turn.is_empty() {
+            self.begin_turn(seat);
+        }
+        let Some(job) = self.seats[seat].turn.pop() else {
+            let next = self.seats[seat].next_tick;
+            return self.step_at(seat, next);
+        };
+        let requests = self.do_job(seat, job);
+        let slow = if self.dice.percent(self.profile.slow_percent) {
+            self.coverage.meet(Sight::SlowWorker);
+            let longest = self.profile.slow;
+            self.dice.skewed(1..=longest)
+        } else {
+            0
+        };
+        let cost = self.dice.between(1..=4) + requests / 100 + slow;
+        self.step_at(seat, self.now + cost);
+    }
+
+    fn begin_turn(&mut self, seat: usize) {
+        let this = &mut self.seats[seat];
+        let mut jobs: Vec<Job> = this.ready.drain(..).map(Job::Serve).collect();
+        self.dice.shuffle(&mut jobs);
+        jobs.extend(this.drained.drain(..).map(Job::Drained));
+        jobs.extend(this.letters.drain(..).map(Job::Letter));
+        if this.next_tick <= self.now {
+            this.next_tick = self.now + SECOND;
+            jobs.push(Job::Tick);
+        }
+        if !jobs.is_empty() {
+            jobs.push(Job::Background);
+        }
+        jobs.reverse();
+        this.turn = jobs;
+        this.clock = self.now;
+    }
+
+    /// About how many bytes it carried.
+    fn do_job(&mut self, seat: usize, job: Job) -> u64 {
+        let lag = self.now - self.seats[seat].clock;
+        self.lag = self.lag.max(lag);
+        match job {
+            Job::Serve(conn) => return self.serve(seat, conn),
+            Job::Drained(conn) => {
+                let Some(link) = self.seats[seat].conns[conn.0 as usize] else { return 0 };
+                if std::mem::take(&mut self.links[link].stalled) {
+                    self.coverage.meet(Sight::EventDrained);
+                    self.handle(seat, Event::Drained { conn });
+                    self.notify_if_arrived(link);
+                }
+            }
+            Job::Letter(letter) => self.open_letter(seat, letter),
+            Job::Tick => {
+                self.coverage.meet(Sight::EventTick);
+                self.handle(seat, Event::Tick);
+            }
+            Job::Background => {
+                let second = self.clock(seat).second;
+                self.server.store.background(WorkerId(seat as u16), second, 1);
+            }
+        }
+        0
+    }
+
+    fn open_letter(&mut self, seat: usize, letter: Letter) {
+        match letter {
+            Letter::Adopt { link, own_port } => {
+                let conn = self.admit(seat, link);
+                self.coverage.meet(Sight::EventOpened);
+                self.handle(seat, Event::Opened { conn, own_port });
+                self.notify(link);
+            }
+            Letter::Take { link, session } => {
+                let conn = self.admit(seat, link);
+                self.links[link].travels = false;
+                self.coverage.meet(Sight::EventAdopted);
+                self.handle(seat, Event::Adopted { conn, session });
+                self.notify(link);
+            }
+            Letter::Lend { order, cachelet, to, seen } => {
+                let store = &self.server.store;
+                let index = usize::from(cachelet.0);
+                let owner = (index < store.cachelets()).then(|| store.owner(index));
+                self.coverage.meet(Sight::EventLend);
+                self.handle(seat, Event::Lend { order, cachelet, to, seen });
+                let changed = owner.is_some_and(|owner| self.server.store.owner(index) != owner);
+                if changed && owner != Some(WorkerId(seat as u16)) {
+                    self.fail(1, format!("worker {seat} gave away what was {owner:?}'s"));
+                }
+                self.look_at_owners();
+            }
+            Letter::HandOver { order, conn, to } => {
+                self.coverage.meet(Sight::EventHandOver);
+                self.handle(seat, Event::HandOver { order, conn, to });
+            }
+        }
+    }
+
+    /// A name for a connection that a worker gets.
+    fn admit(&mut self, seat: usize, link: usize) -> ConnId {
+        let this = &mut self.seats[seat];
+        let conn = this.free.pop().unwrap_or_else(|| {
+            this.conns.push(None);
+            ConnId(this.conns.len() as u32 - 1)
+        });
+        this.conns[conn.0 as usize] = Some(link);
+        self.links[link].end = End::At { seat, conn };
+        conn
+    }
+
+    fn notify_if_arrived(&mut self, link: usize) {
+        if !self.links[link].arrived.is_empty() || self.links[link].finished {
+            self.notify(link);
+        }
+    }
+
+    fn clock(&self, seat: usize) -> Now {
+        let elapsed = self.seats[seat].clock / SECOND;
+        Now { second: (FIRST_SECOND + elapsed) as u32, unix: UNIX + elapsed }
+    }
+
+    fn serve(&mut self, seat: usize, conn: ConnId) -> u64 {
+        let Some(link) = self.seats[seat].conns[conn.0 as usize] else { return 0 };
+        if !self.links[link].output.is_empty() {
+            self.flush(link);
+            return 0;
+        }
+        if self.links[link].stalled || self.links[link].closing {
+            return 0;
+        }
+        if self.links[link].arrived.is_empty() {
+            if self.links[link].finished {
+                self.close(link);
+            }
+            return 0;
+        }
+        let take = self.links[link].arrived.len().min(RECEIVE_BYTES);
+        let bytes: Vec<u8> = self.links[link].arrived.drain(..take).collect();
+        self.coverage.meet(Sight::EventReceived);
+        self.handle(seat, Event::Received { conn, bytes: &bytes });
+        self.notify_if_arrived(link);
+        take as u64
+    }
+
+    /// Hands an event to the worker, and carries out what it asks for.
+    fn handle(&mut self, seat: usize, event: Event<'_>) {
+        let now = self.clock(seat);
+        let mut actions = Actions::default();
+        self.seats[seat].worker.handle(now, event, &mut actions);
+        for action in actions.list {
+            self.carry_out(seat, action, &actions.bytes);
+        }
+        if self.profile.tight {
+            self.evictions = self.server.store.stats().evictions;
+        }
+    }
+
+    fn carry_out(&mut self, seat: usize, action: Action, bytes: &[u8]) {
+        let link_of = |world: &World, conn: ConnId| world.seats[seat].conns[conn.0 as usize];
+        match action {
+            Action::Send { conn, bytes: range } => {
+                self.coverage.meet(Sight::ActionSend);
+                let Some(link) = link_of(self, conn) else { return };
+                self.links[link].output.extend_from_slice(&bytes[range]);
+                self.flush(link);
+            }
+            Action::Stall { conn } => {
+                self.coverage.meet(Sight::ActionStall);
+                self.count_bound(bytes.len());
+                let Some(link) = link_of(self, conn) else { return };
+                self.links[link].stalled = true;
+                if self.links[link].output.is_empty() {
+                    self.seats[seat].drained.push(conn);
+                }
+            }
+            Action::HandOver { conn, to, session } => {
+                self.coverage.meet(Sight::ActionHandOver);
+                let Some(link) = link_of(self, conn) else { return };
+                self.links[link].leaving = Some((to, session));
+                if self.links[link].output.is_empty() {
+                    self.go(link);
+                } else {
+                    self.coverage.meet(Sight::LeftWithOutput);
+                }
+            }
+            Action::Report(report) => {
+                self.coverage.meet(Sight::ActionReport);
+                self.reported(seat, report);
+            }
+            Action::Close { conn } => {
+                self.coverage.meet(Sight::ActionClose);
+                let Some(link) = link_of(self, conn) else { return };
+                if !self.is_stranger(self.links[link].client) {
+                    self.fail(
+                        5,
+                        format!("the server closed connection {link}, which did nothing wrong"),
+                    );
+                }
+                self.coverage.meet(Sight::StrangerClosed);
+                self.links[link].closing = true;
+                if self.links[link].output.is_empty() {
+                    self.close(link);
+                }
+            }
+            other => self.fail(5, format!("nobody asked for this: {other:?}")),
+        }
+    }
+
+    /// Which bound a connection has come to, that is not read until its output has left.
+    fn count_bound(&mut self, replied_bytes: usize) {
+        let yields = self.server.sums().conn_yields;
+        let sight = if yields > std::mem::replace(&mut self.yields, yields) {
+            Sight::TurnOfRequests
+        } else if replied_bytes >= OUTPUT_BYTES_MAX {
+            Sight::OutputFull
+        } else {
+            Sight::RoomInTurns
+        };
+        self.coverage.meet(sight);
+    }
+
+    /// Gives the socket what it takes.
+    fn flush(&mut self, link: usize) {
+        let this = &mut self.links[link];
+        let room = this.window.saturating_sub(this.in_flight).min(this.output.len());
+        if room < this.output.len() {
+            self.coverage.meet(Sight::SocketFull);
+        }
+        if room == 0 {
+            return;
+        }
+        let this = &mut self.links[link];
+        let bytes: Vec<u8> = this.output.drain(..room).collect();
+        let left = this.output.is_empty();
+        self.send_down(link, bytes);
+        if !left {
+            return;
+        }
+        let End::At { seat, conn } = self.links[link].end else { return };
+        if self.links[link].leaving.is_some() {
+            self.go(link);
+        } else if self.links[link].closing {
+            self.close(link);
+        } else if self.links[link].stalled {
+            self.seats[seat].drained.push(conn);
+        } else {
+            self.notify_if_arrived(link);
+        }
+    }
+
+    /// A connection leaves for another worker.
+    fn go(&mut self, link: usize) {
+        let End::At { seat, conn } = self.links[link].end else { return };
+        let (to, session) = self.links[link].leaving.take().expect("it was asked to leave");
+        self.links[link].end = End::Underway;
+        self.links[link].travels = true;
+        self.seats[seat].conns[conn.0 as usize] = None;
+        self.seats[seat].free.push(conn);
+        self.post(usize::from(to.0), Letter::Take { link, session });
+    }
+
+    fn close(&mut self, link: usize) {
+        let End::At { seat, conn } = self.links[link].end else { return };
+        self.links[link].end = End::Closed;
+        self.seats[seat].conns[conn.0 as usize] = None;
+        self.coverage.meet(Sight::EventClosed);
+        self.handle(seat, Event::Closed { conn });
+        self.seats[seat].free.push(conn);
+        // The client learns of it.
+        self.links[link].open &= !self.is_stranger(self.links[link].client);
+    }
+}
