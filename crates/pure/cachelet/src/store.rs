@@ -59,7 +59,7 @@ pub struct Store {
     pub(crate) cachelets: Box<[Cachelet]>,
     /// Cachelets that exist; the rest waits for splits.
     pub(crate) in_use: AtomicU32,
-    /// Grows with every change of an owner.
+    /// Grows with every change of an owner, and with every split.
     pub(crate) version: AtomicU64,
     /// From a prefix of the hash to the cachelet.
     pub(crate) routes: Box<[AtomicU32]>,
@@ -137,8 +137,8 @@ impl Store {
         WorkerId(self.cachelets[cachelet].owner() as u16)
     }
 
-    /// How often a cachelet has changed its owner. Who reads this, then the owners, knows owners of
-    /// this version or later ones.
+    /// How often a cachelet has changed its owner, or has been split. Who reads this, then the owners,
+    /// knows owners of this version or later ones.
     #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Acquire)

@@ -79,6 +79,8 @@ impl Store {
             for route in upper {
                 self.routes[route].store(child_id as u32, Release);
             }
+            // The child may have been lent meanwhile: then these keys change their owner now.
+            self.version.fetch_add(1, Release);
             locked.inner.split_done = Some(self.epochs.stamp());
             return false;
         };
