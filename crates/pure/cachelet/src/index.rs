@@ -49,6 +49,16 @@ impl Dir {
         Box::new(Dir { depth: self.depth + 1, entries: twice.map(AtomicU32::new).collect() })
     }
 
+    /// No slice is left; what has moved to another cachelet is still there.
+    fn emptied(&self) -> Box<Dir> {
+        let has_moved = |entry: &AtomicU32| entry.load(Relaxed) == MOVED;
+        if !self.entries.iter().any(has_moved) {
+            return Dir::empty();
+        }
+        let left = |entry| AtomicU32::new(if has_moved(entry) { MOVED } else { 0 });
+        Box::new(Dir { depth: self.depth, entries: self.entries.iter().map(left).collect() })
+    }
+
     /// The run of entries that share the slice of entry `index`.
     pub fn run(&self, index: usize) -> std::ops::Range<usize> {
         let block = self.entries[index].load(Relaxed);
@@ -380,7 +390,8 @@ impl Locked<'_> {
     ///
     /// A reader that is already in the old index may still find what was there when it began.
     pub(crate) fn drop_index(&mut self) {
-        let old = self.cachelet.dir.swap(Box::into_raw(Dir::empty()), AcqRel);
+        let emptied = Box::into_raw(self.dir().emptied());
+        let old = self.cachelet.dir.swap(emptied, AcqRel);
         self.retire_dir(old);
         self.inner.free_blocks.clear();
         self.inner.block_limbo.clear();

@@ -84,6 +84,33 @@ fn a_split_keeps_every_item_reachable_at_every_step() {
 }
 
 #[test]
+fn a_flush_in_the_middle_of_a_split_gives_no_cas_again() {
+    let store = Store::new(options(64, 1, 1));
+    let put = |n: u64| {
+        let text = name(n);
+        let key = Key::new(text.as_bytes()).expect("a valid key");
+        let draft = Draft { parts: &[b"v"], ..Draft::default() };
+        store.lock(key.hash(), NOW).put(&key, &draft).expect("there is room")
+    };
+    for n in 0..100 {
+        put(n);
+    }
+    let child = store.split(0, NOW).expect("there is room for one more");
+    let moved = (0..100).find(|n| {
+        let text = name(*n);
+        Key::new(text.as_bytes()).expect("a valid key").hash() >> 63 == 1
+    });
+    let moved = moved.expect("half of them move");
+    assert!(store.split_step(0, NOW), "one slice has moved, the routes have not");
+    let before = (0..50).map(|_| put(moved)).max().expect("put often");
+    store.flush(0, NOW);
+    assert!(put(moved) > before);
+    while store.split_step(0, NOW) {}
+    assert!(look(&store, moved, NOW).is_some());
+    assert_eq!(store.cachelets(), child + 1);
+}
+
+#[test]
 fn cas_goes_on_where_it_was_after_a_split() {
     let store = Store::new(options(64, 1, 1));
     fill(&store, 500);
