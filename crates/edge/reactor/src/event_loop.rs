@@ -8,6 +8,7 @@ use mbal_worker::{Action, Actions, Carried, ConnId, Event, Report};
 
 use crate::listener::{Doors, RETRY_MS, Request};
 use crate::output::Output;
+use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
 use crate::{Clock, Mailbox, Tally};
 
@@ -127,11 +128,16 @@ impl EventLoop {
         let mut next_background = 0;
         let mut more_background = false;
         let mut timeout_ms = 0;
+        let mut stopwatch = Stopwatch::new();
         loop {
             let count = self.epoll.wait(&mut ready, timeout_ms)?;
             // Once per wake-up: everything that had arrived by now is handled at this time.
             let now = self.clock.now_ns();
             let mut letters = false;
+            let timed = if count > 0 { stopwatch.choose() } else { None };
+            if timed.is_some() {
+                self.time(now, Event::Timing, &mut handle);
+            }
             for event in &ready[..count] {
                 match event.token() {
                     MAILBOX => letters = true,
@@ -142,6 +148,10 @@ impl EventLoop {
                 }
             }
             self.resume_drained(now, &mut handle);
+            if let Some(stands_for) = timed {
+                let elapsed_ns = self.clock.now_ns() - now;
+                self.time(now, Event::Timed { elapsed_ns, stands_for }, &mut handle);
+            }
             // Last, so that a connection's number is not given away while events name its last owner.
             if letters {
                 for letter in self.post.workers[self.worker].collect() {
@@ -163,6 +173,7 @@ impl EventLoop {
             if next_tick <= now {
                 handle(now, Event::Tick, &mut self.actions);
                 self.settle(now, &mut handle);
+                stopwatch.tick();
                 next_tick = now + TICK_NS;
             }
             if next_background <= now {
@@ -180,6 +191,11 @@ impl EventLoop {
                 (next_tick - now).div_ceil(1_000_000) as i32
             };
         }
+    }
+
+    #[cold]
+    fn time(&mut self, now: u64, event: Event, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
+        handle(now, event, &mut self.actions);
     }
 
     #[inline]

@@ -31,6 +31,7 @@ mod mailbox;
 mod output;
 pub mod process;
 pub mod socket;
+mod stopwatch;
 mod sys;
 mod tally;
 

@@ -86,7 +86,7 @@ fn a_client_that_does_not_read_is_not_read() {
             if let Event::Received { conn, bytes } = event {
                 for byte in bytes {
                     received.fetch_add(1, SeqCst);
-                    send(conn, &[*byte; REPLY_BYTES], actions);
+                    send(conn, &vec![*byte; REPLY_BYTES], actions);
                 }
             }
         }

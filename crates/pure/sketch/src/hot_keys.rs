@@ -105,9 +105,12 @@ struct Set {
     free: u8,
     /// A bit per way: the key is hot or draining.
     pinned: u8,
+    /// A bit per way: the key has a count or an average.
+    awake: u8,
 }
 
-const EMPTY: Set = Set { tags: [0; WAYS], older: 0x7f3f_1f0f_0703_0100, free: u8::MAX, pinned: 0 };
+const EMPTY: Set =
+    Set { tags: [0; WAYS], older: 0x7f3f_1f0f_0703_0100, free: u8::MAX, pinned: 0, awake: 0 };
 const EVERY_BYTE: u64 = 0x0101_0101_0101_0101;
 
 /// The bytes that are 0, as their highest bits. The lowest is certain, others may be wrong.
@@ -134,6 +137,7 @@ impl Set {
         self.older = (self.older | EVERY_BYTE << way) & !(0xff << (8 * way));
         self.free |= 1 << way;
         self.pinned &= !(1 << way);
+        self.awake &= !(1 << way);
     }
 
     #[inline]
@@ -217,6 +221,7 @@ impl HotKeys {
         set.tags[way] = tag_of(hash);
         set.sampled(way);
         set.free &= !(1 << way);
+        set.awake |= 1 << way;
 
         let slot = at * WAYS + way;
         let key = &mut self.keys[slot];
@@ -245,6 +250,7 @@ impl HotKeys {
     pub fn report(&mut self, hash: u64, reads: u32) {
         if let Some(slot) = self.find(hash) {
             self.keys[slot as usize].reads.count += reads;
+            self.sets[slot as usize / WAYS].awake |= 1 << (slot as usize % WAYS);
         }
     }
 
@@ -276,25 +282,36 @@ impl HotKeys {
     /// Ends an epoch; appends what turned hot or cool, in the order of slots.
     pub fn tick(&mut self, turns: &mut Vec<Turn>) {
         let HotKeysConfig { smoothing, write_weight, hot_score, cool_score, .. } = self.config;
-        for (slot, key) in self.keys.iter_mut().enumerate() {
-            let score = key.score(smoothing, write_weight);
-            for average in [&mut key.reads, &mut key.writes] {
-                average.past = average.with_this_epoch(smoothing);
-                average.count = 0;
-            }
-            match key.heat {
-                Heat::Hot if score < cool_score => {
-                    key.heat = Heat::Draining;
-                    turns.push(Turn::Cool(slot as Slot));
+        for (at, set) in self.sets.iter_mut().enumerate() {
+            // Of a large tracker most keys sleep most of the time.
+            let mut awake = set.awake;
+            while awake != 0 {
+                let way = awake.trailing_zeros() as usize;
+                awake &= awake - 1;
+                let slot = at * WAYS + way;
+                let key = &mut self.keys[slot];
+                let score = key.score(smoothing, write_weight);
+                for average in [&mut key.reads, &mut key.writes] {
+                    average.past = average.with_this_epoch(smoothing);
+                    average.count = 0;
                 }
-                Heat::Cold if score >= hot_score => {
-                    key.heat = Heat::Hot;
-                    self.sets[slot / WAYS].pinned |= 1 << (slot % WAYS);
-                    turns.push(Turn::Hot(slot as Slot));
+                match key.heat {
+                    Heat::Hot if score < cool_score => {
+                        key.heat = Heat::Draining;
+                        turns.push(Turn::Cool(slot as Slot));
+                    }
+                    Heat::Cold if score >= hot_score => {
+                        key.heat = Heat::Hot;
+                        set.pinned |= 1 << way;
+                        turns.push(Turn::Hot(slot as Slot));
+                    }
+                    Heat::Cold if [key.reads, key.writes] == [Average::default(); 2] => {
+                        set.awake &= !(1 << way);
+                    }
+                    Heat::Cold | Heat::Hot | Heat::Draining => {}
                 }
-                Heat::Cold | Heat::Hot | Heat::Draining => {}
+                key.aim(&self.config);
             }
-            key.aim(&self.config);
         }
     }
 
@@ -338,6 +355,23 @@ impl HotKeys {
         self.keys[slot as usize].hash
     }
 
+    /// Sampled requests of one kind: the average of past epochs, and this epoch's so far.
+    pub fn sampled(&self, slot: Slot, access: Access) -> (f32, u32) {
+        let key = &self.keys[slot as usize];
+        let Average { past, count } = match access {
+            Access::Read => key.reads,
+            Access::Write => key.writes,
+        };
+        (past, count)
+    }
+
+    /// All keys that have a slot.
+    pub fn tracked(&self) -> impl Iterator<Item = Slot> {
+        let all = 0..self.keys.len();
+        all.filter(|slot| self.sets[slot / WAYS].free >> (slot % WAYS) & 1 == 0)
+            .map(|at| at as Slot)
+    }
+
     pub fn hot(&self) -> impl Iterator<Item = Slot> {
         self.slots(|key| key.heat == Heat::Hot)
     }
@@ -372,6 +406,7 @@ impl HotKeys {
         set.tags[way] = tag_of(key.hash);
         set.sampled(way);
         set.free &= !(1 << way);
+        set.awake |= 1 << way;
         set.pinned |= u8::from(key.heat != Heat::Cold) << way;
     }
 }

@@ -32,6 +32,10 @@ impl Sampler {
         self.skips_left = self.draw_skips();
     }
 
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
     /// One sampled request stands for this many.
     pub fn requests_per_sample(&self) -> f64 {
         1.0 / self.rate
@@ -46,6 +50,18 @@ impl Sampler {
         }
         self.skips_left = self.draw_skips();
         true
+    }
+
+    /// The place among the next `requests` of the first to look at; all up to it are counted then.
+    #[inline]
+    pub fn next_among(&mut self, requests: u32) -> Option<u32> {
+        if requests <= self.skips_left {
+            self.skips_left -= requests;
+            return None;
+        }
+        let place = self.skips_left;
+        self.skips_left = self.draw_skips();
+        Some(place)
     }
 
     /// Which of the next `requests` to look at, by their place among them: for a batch that a
@@ -141,6 +157,22 @@ mod tests {
             start += requests;
         }
         assert_eq!(chosen_in_batches, chosen);
+    }
+
+    #[test]
+    fn the_next_among_several_is_the_one_that_single_requests_choose() {
+        let mut single = Sampler::new(0.2, 6);
+        let mut several = single.clone();
+        for requests in (0..10_000).map(|round| round % 7) {
+            let mut places = Vec::new();
+            let mut from = 0;
+            while let Some(place) = several.next_among(requests - from) {
+                places.push(from + place);
+                from += place + 1;
+            }
+            let chosen: Vec<u32> = (0..requests).filter(|_| single.choose()).collect();
+            assert_eq!(places, chosen);
+        }
     }
 
     #[test]

@@ -130,6 +130,7 @@ impl Batch<'_> {
                 let group = [Some(first)];
                 decode_keys(&group, decoded);
                 let [key] = prefetch(&self.turn.server.store, &group, decoded);
+                self.turn.look_at(&group, &[key]);
                 match self.execute(session, &first, key, input.len(), &mut at) {
                     Some(ran) => return ran,
                     None => continue,
@@ -156,6 +157,7 @@ impl Batch<'_> {
             }
             decode_keys(&jobs, decoded);
             let keys = prefetch(&self.turn.server.store, &jobs, decoded);
+            self.turn.look_at(&jobs[..count], &keys);
             for (job, key) in jobs.iter().flatten().zip(keys) {
                 if let Some(ran) = self.execute(session, job, key, input.len(), &mut at) {
                     return ran;

@@ -38,6 +38,7 @@ impl Turn<'_> {
                 return Then::Resume(get_again(get, rest));
             }
             let mut keys = [None; GROUP];
+            let mut count = 0;
             let mut too_long = full;
             for slot in &mut keys {
                 let Some((word, tail)) = next_word(rest) else { break };
@@ -48,13 +49,15 @@ impl Turn<'_> {
                 };
                 self.server.store.prefetch_bucket(key.hash());
                 rest = tail;
+                count += 1;
             }
             if too_long {
                 self.out.truncate(before);
                 self.line(BAD_FORMAT);
                 return Then::Next;
             }
-            let keys = keys.iter().flatten();
+            self.look_at_gets(&keys[..count]);
+            let keys = keys[..count].iter().flatten();
             keys.clone().for_each(|key| self.server.store.prefetch_item(key.hash()));
             for key in keys {
                 self.count_route(key);

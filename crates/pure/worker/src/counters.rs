@@ -25,6 +25,11 @@ macro_rules! counters {
         }
 
         impl Sums {
+            /// Every counter's name and value.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+
             /// What was counted since `earlier`.
             pub(crate) fn since(mut self, earlier: &Sums) -> Sums {
                 $(self.$name = self.$name.wrapping_sub(earlier.$name);)*
@@ -49,6 +54,10 @@ counters! {
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    pub(crate) const fn new() -> Counter {
+        Counter(AtomicU64::new(0))
+    }
+
     #[inline]
     pub(crate) fn add(&self, more: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(more), Relaxed);

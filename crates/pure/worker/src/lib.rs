@@ -39,7 +39,10 @@ mod binary;
 mod classic;
 mod counters;
 mod details;
+mod hot;
+mod insights;
 mod items;
+mod latency;
 mod links;
 mod login;
 mod meta;
@@ -56,6 +59,8 @@ mod worker;
 
 pub use counters::Sums;
 pub use details::PREFIXES_MAX;
+pub use hot::HotKey;
+pub use latency::{Class, Histogram, Histograms, quantile_ns};
 pub use links::Ticket;
 pub use login::{Doorkeeper, Passwords};
 pub use orders::{OrderId, Outcome, Report};
@@ -102,6 +107,11 @@ pub enum Event<'a> {
     Asked { server: ServerId, ticket: Ticket, request: &'a [u8] },
     /// At least once a second, and when the worker asked for background time.
     Tick,
+    /// This wake-up is timed: what is received from now on, until `Timed`.
+    Timing,
+    /// All that was received since `Timing` has been answered, and the answers handed to the kernel,
+    /// so long after it. The wake-up stands for so many, itself included.
+    Timed { elapsed_ns: u64, stands_for: u32 },
 }
 
 /// Everything that a worker can ask for. Bytes to send lie in [`Actions::bytes`].

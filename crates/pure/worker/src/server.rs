@@ -1,14 +1,18 @@
 //! What the workers of one server share.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mbal_cachelet::{Store, StoreStats};
+use mbal_model::Seconds;
 use mbal_wire::Login;
 
 use crate::counters::{Counters, Sums};
 use crate::details::Details;
+use crate::hot::{Hot, HotKey, WATCHED_SECONDS, hottest};
+use crate::latency::{Histograms, Latency};
 use crate::login::Doorkeeper;
 
 /// What the operator chose; `stats settings` tells it.
@@ -49,6 +53,8 @@ pub struct Settings {
     pub sasl: bool,
     /// `-Y`: a text client logs in first, with what is in this file.
     pub auth_file: Option<String>,
+    /// The share of requests that is looked at for `stats hot`, 0 to 1.
+    pub hot_sample: f64,
 }
 
 /// What a connection speaks.
@@ -99,6 +105,7 @@ impl Default for Settings {
             protocol: Protocol::Auto,
             sasl: false,
             auth_file: None,
+            hot_sample: 0.03,
         }
     }
 }
@@ -126,8 +133,12 @@ pub struct Server {
     pub(crate) details: Details,
     pub(crate) doorkeeper: Option<Arc<Doorkeeper>>,
     counters: Box<[Counters]>,
+    latency: Box<[Latency]>,
+    hot: Box<[Mutex<Hot>]>,
+    /// Until then somebody watches the hottest keys.
+    watched_until: AtomicU32,
     /// What `stats reset` subtracts: counters are their workers' to write.
-    reset: Mutex<Totals>,
+    reset: Mutex<(Totals, Histograms)>,
 }
 
 /// What is counted over the whole server.
@@ -142,11 +153,26 @@ pub(crate) struct Totals {
 
 impl Server {
     pub fn new(settings: Settings, store: Store) -> Server {
-        let counters = (0..settings.workers).map(|_| Counters::default()).collect();
+        let workers = 0..settings.workers;
+        let counters = workers.clone().map(|_| Counters::default()).collect();
+        let latency = workers.clone().map(|_| Latency::default()).collect();
+        let hot = workers.map(|_| Mutex::default()).collect();
+        let watched_until = AtomicU32::new(0);
         let gauges = Gauges::default();
         gauges.verbosity.store(u64::from(settings.verbosity), Relaxed);
         let (details, reset) = (Details::default(), Mutex::default());
-        Server { store, settings, gauges, details, doorkeeper: None, counters, reset }
+        Server {
+            store,
+            settings,
+            gauges,
+            details,
+            doorkeeper: None,
+            counters,
+            latency,
+            hot,
+            watched_until,
+            reset,
+        }
     }
 
     /// Who lets clients in, if the settings ask them to log in; without one nobody comes in.
@@ -164,6 +190,53 @@ impl Server {
         self.since_reset().sums
     }
 
+    pub(crate) fn latency(&self, worker: usize) -> &Latency {
+        &self.latency[worker]
+    }
+
+    /// Latencies since the start or the last `stats reset`, over all workers.
+    pub fn latencies(&self) -> Histograms {
+        let then = self.reset.lock().expect("nothing panics with it held");
+        self.latencies_ever().since(&then.1)
+    }
+
+    pub fn latencies_ever(&self) -> Histograms {
+        let mut histograms = Histograms::default();
+        self.latency.iter().for_each(|latency| latency.add_to(&mut histograms));
+        histograms
+    }
+
+    pub(crate) fn hot(&self, worker: usize) -> MutexGuard<'_, Hot> {
+        self.hot[worker].lock().expect("nothing panics with it held")
+    }
+
+    /// The keys with the most requests in the last second. Who asks is taken to watch for a while.
+    pub fn hottest(&self, count: usize, second: Seconds) -> Vec<HotKey> {
+        self.watched_until.store(second + WATCHED_SECONDS, Relaxed);
+        let mut all = BTreeMap::new();
+        for (worker, counters) in self.counters.iter().enumerate() {
+            self.hot(worker).add_to(&mut all, second, counters.keyed());
+        }
+        hottest(all, count)
+    }
+
+    /// The share of requests to look at now. The sampler knows no rate of 0, but one that no server
+    /// lives to see chosen.
+    pub(crate) fn hot_sample(&self, second: Seconds) -> f64 {
+        match self.settings.hot_sample {
+            0.0 => 1e-9,
+            _ if second <= self.watched_until.load(Relaxed) => 1.0,
+            share => share,
+        }
+    }
+
+    /// What one worker has counted since the start.
+    pub fn sums_of(&self, worker: usize) -> Sums {
+        let mut sums = Sums::default();
+        self.counters[worker].add_to(&mut sums);
+        sums
+    }
+
     fn totals(&self) -> Totals {
         let mut sums = Sums::default();
         self.counters.iter().for_each(|counters| counters.add_to(&mut sums));
@@ -178,6 +251,7 @@ impl Server {
     pub(crate) fn since_reset(&self) -> Totals {
         let mut now = self.totals();
         let then = self.reset.lock().expect("nothing panics with it held");
+        let then = &then.0;
         now.sums = now.sums.since(&then.sums);
         now.total_connections -= then.total_connections;
         now.rejected_connections -= then.rejected_connections;
@@ -192,7 +266,8 @@ impl Server {
 
     /// `stats reset`.
     pub(crate) fn reset(&self) {
-        *self.reset.lock().expect("nothing panics with it held") = self.totals();
+        *self.reset.lock().expect("nothing panics with it held") =
+            (self.totals(), self.latencies_ever());
         self.details.clear();
     }
 }

@@ -105,6 +105,7 @@ impl Session {
     }
 
     /// Puts the reply that begins at `before` in `out` behind those that wait for peers.
+    #[inline]
     pub fn order(&mut self, before: usize, out: &mut Vec<u8>) {
         if !self.slots.is_empty() && before < out.len() {
             self.slots.push_local(&out[before..]);

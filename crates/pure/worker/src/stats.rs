@@ -16,6 +16,8 @@ impl Turn<'_> {
                 self.server.reset();
                 self.line(b"RESET");
             }
+            (_, b"hot") => self.stats_hot(tokens.get(2)),
+            (_, b"latency") => self.stats_latency(tokens.get(2)),
             (_, b"detail") => self.stats_detail(tokens.get(2)),
             (_, b"settings") => self.stats_settings(),
             // Classes are not kept apart: the pages are logs.
@@ -50,13 +52,13 @@ impl Turn<'_> {
         });
     }
 
-    fn stat_text(&mut self, name: &str, value: &str) {
+    pub(crate) fn stat_text(&mut self, name: &str, value: &str) {
         for part in ["STAT ", name, " ", value, "\r\n"] {
             self.out.extend_from_slice(part.as_bytes());
         }
     }
 
-    fn stat(&mut self, name: &str, value: u64) {
+    pub(crate) fn stat(&mut self, name: &str, value: u64) {
         for part in ["STAT ", name, " "] {
             self.out.extend_from_slice(part.as_bytes());
         }

@@ -2,6 +2,7 @@
 
 use mbal_model::{ClusterMap, Key, Owner};
 use mbal_routing::Route;
+use mbal_sketch::Sampler;
 use mbal_wire::{Limits, Login, Request, push_line};
 
 use crate::Now;
@@ -18,6 +19,7 @@ pub(crate) struct Turn<'w> {
     /// No cachelet of the map is another server's.
     pub alone: bool,
     pub now: Now,
+    pub sampler: &'w mut Sampler,
     /// Values on their way from an item to its successor.
     pub scratch: &'w mut Vec<u8>,
     /// Replies are appended here.

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use mbal_model::{ClusterMap, Owner, ServerId, WorkerId};
+use mbal_model::{ClusterMap, Owner, Seconds, ServerId, WorkerId};
+use mbal_sketch::Sampler;
 
 use crate::batch::{Batch, Ended, Pause};
 use crate::counters::Counters;
+use crate::latency::ByClass;
 use crate::links::{Asker, Credit, Links, Ticket};
 use crate::peers::Served;
 use crate::server::Server;
@@ -26,6 +28,9 @@ pub struct Worker {
     links: Links,
     pub(crate) sessions: Vec<Option<Box<Session>>>,
     last_serial: u64,
+    sampler: Sampler,
+    /// What had been served when the timed wake-up began.
+    served: ByClass,
     /// Reused: see [`Turn::scratch`] and [`Batch::decoded`].
     scratch: Vec<u8>,
     decoded: Vec<u8>,
@@ -35,6 +40,7 @@ impl Worker {
     /// A worker of a server that has no peers.
     pub fn new(id: WorkerId, server: Arc<Server>) -> Worker {
         let here = Owner { server: ServerId(0), worker: id };
+        let sampler = Sampler::new(server.hot_sample(Seconds::MAX), id.0.into());
         let cachelets = server.store.options().cachelets;
         let map = Arc::new(ClusterMap::alone(here.server, server.settings.workers, cachelets));
         Worker {
@@ -45,6 +51,8 @@ impl Worker {
             links: Links::default(),
             sessions: Vec::new(),
             last_serial: 0,
+            sampler,
+            served: ByClass::default(),
             scratch: Vec::new(),
             decoded: Vec::new(),
         }
@@ -107,6 +115,8 @@ impl Worker {
             Event::Asked { server, ticket, request } => {
                 self.asked(now, server, ticket, request, actions);
             }
+            Event::Timing => self.time(None),
+            Event::Timed { elapsed_ns, stands_for } => self.time(Some((elapsed_ns, stands_for))),
             Event::Tick => {}
         }
         self.server.store.leave(self.here.worker);
@@ -124,6 +134,17 @@ impl Worker {
 
     pub(crate) fn counters(&self) -> &Counters {
         self.server.counters(self.here.worker.0.into())
+    }
+
+    /// Reads the counters, and at the end of a timed wake-up says how long that took.
+    #[cold]
+    fn time(&mut self, took: Option<(u64, u32)>) {
+        let served = self.counters().served();
+        if let Some((elapsed_ns, stands_for)) = took {
+            let latency = self.server.latency(self.here.worker.0.into());
+            latency.record(&self.served, &served, elapsed_ns, stands_for);
+        }
+        self.served = served;
     }
 
     fn open(&mut self, conn: ConnId, mut session: Box<Session>) {
@@ -155,6 +176,7 @@ impl Worker {
             here: self.here,
             alone: self.alone,
             now,
+            sampler: &mut self.sampler,
             scratch: &mut self.scratch,
             out: &mut actions.bytes,
             start,
@@ -265,6 +287,7 @@ impl Worker {
             here: self.here,
             alone: self.alone,
             now,
+            sampler: &mut self.sampler,
             scratch: &mut self.scratch,
             out: &mut reply,
             start: 0,

@@ -5,6 +5,7 @@ mod rig;
 mod binary;
 mod bounds;
 mod classic;
+mod insights;
 mod meta;
 mod orders;
 mod peers;

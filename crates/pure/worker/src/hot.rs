@@ -1,0 +1,221 @@
+//! The hottest keys, by samples of the requests: what `stats hot` tells.
+//!
+//! A request costs a countdown (its hash is there already), and every thirtieth or so a look-up in the
+//! worker's tracker. While somebody asks for the hottest keys, every request is looked at: a thirtieth
+//! cannot tell the tenth hottest key from the eleventh within a second or two.
+
+use std::collections::BTreeMap;
+
+use mbal_model::{KEY_BYTES_MAX, Key, Seconds};
+use mbal_sketch::{self as sketch, Access, HotKeys, HotKeysConfig, Seen, Slot};
+use mbal_wire::{Binary, Command, Request};
+
+use crate::batch::Job;
+use crate::turn::Turn;
+
+/// Keys that a worker tracks. With so many places the tenth key of a Zipf 0.99 keeps its own, however
+/// long the tail.
+const TRACKED: usize = 4096;
+
+const NAME_BYTES: usize = 1 + KEY_BYTES_MAX;
+
+/// After a question for the hottest keys, all requests are looked at for so long.
+pub(crate) const WATCHED_SECONDS: Seconds = 3;
+
+/// One worker's tracker. Epochs are seconds; what is told is the last second, of which a part lies in
+/// the epoch before this one.
+pub(crate) struct Hot {
+    keys: HotKeys,
+    /// By slot, the length of a key and the key: memory that is touched only where there is one.
+    names: Vec<u8>,
+    second: Seconds,
+    samples: Counted,
+    requests: Counted,
+    /// The worker's count of requests when this epoch began.
+    requests_before: u64,
+    turns: Vec<sketch::Turn>,
+}
+
+/// In the epoch before, and in this one.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    past: f64,
+    now: f64,
+}
+
+impl Counted {
+    /// The last second's, if `past_share` of it lies in the epoch before.
+    fn last_second(self, past_share: f64) -> f64 {
+        self.past * past_share + self.now
+    }
+
+    fn turn(&mut self) {
+        *self = Counted { past: self.now, now: 0.0 };
+    }
+}
+
+/// A key, with the requests for it in the last second: an estimate, unless every request was looked at.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HotKey {
+    pub key: Vec<u8>,
+    pub reads: f64,
+    pub writes: f64,
+}
+
+impl HotKey {
+    pub fn rate(&self) -> f64 {
+        self.reads + self.writes
+    }
+}
+
+impl Default for Hot {
+    fn default() -> Hot {
+        // Nothing is hot enough to be kept for its own sake, and only the last epoch counts.
+        let config = HotKeysConfig {
+            capacity: TRACKED,
+            hot_score: f32::INFINITY,
+            smoothing: 1.0,
+            ..HotKeysConfig::default()
+        };
+        Hot {
+            keys: HotKeys::new(config),
+            names: vec![0; TRACKED * NAME_BYTES],
+            second: 0,
+            samples: Counted::default(),
+            requests: Counted::default(),
+            requests_before: 0,
+            turns: Vec::new(),
+        }
+    }
+}
+
+impl Hot {
+    /// A request that was chosen, when its worker has counted so many others before it.
+    fn observe(&mut self, key: &Key<'_>, access: Access, second: Seconds, requests: u64) {
+        self.turn(second, requests);
+        self.samples.now += 1.0;
+        if let Seen::Admitted(slot) = self.keys.observe(key.hash(), access) {
+            let bytes = key.bytes();
+            let name = &mut self.names[slot as usize * NAME_BYTES..][..NAME_BYTES];
+            name[0] = bytes.len() as u8;
+            name[1..=bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    fn name(&self, slot: Slot) -> &[u8] {
+        let name = &self.names[slot as usize * NAME_BYTES..];
+        &name[1..=usize::from(name[0])]
+    }
+
+    /// Lets the seconds pass that have passed.
+    fn turn(&mut self, second: Seconds, requests: u64) {
+        // After two seconds nothing of the past is left.
+        for _ in 0..second.saturating_sub(self.second).min(2) {
+            self.keys.tick(&mut self.turns);
+            self.samples.turn();
+            self.requests.now = requests.saturating_sub(self.requests_before) as f64;
+            self.requests.turn();
+            self.requests_before = requests;
+        }
+        self.second = self.second.max(second);
+        self.requests.now = requests.saturating_sub(self.requests_before) as f64;
+    }
+
+    /// Adds what this worker knows to `all`.
+    pub fn add_to(&mut self, all: &mut BTreeMap<Vec<u8>, HotKey>, second: Seconds, requests: u64) {
+        self.turn(second, requests);
+        // How much of this second has passed, the requests themselves tell.
+        let past_share = 1.0 - (self.requests.now / self.requests.past.max(1.0)).min(1.0);
+        let requests = self.requests.last_second(past_share);
+        let samples = self.samples.last_second(past_share);
+        let rate = |(past, now): (f32, u32)| {
+            let counted = Counted { past: past.into(), now: now.into() };
+            counted.last_second(past_share) * requests / samples
+        };
+        for slot in self.keys.tracked() {
+            let (reads, writes) =
+                (self.keys.sampled(slot, Access::Read), self.keys.sampled(slot, Access::Write));
+            if [reads, writes] == [(0.0, 0); 2] {
+                continue;
+            }
+            let sum = all.entry(self.name(slot).to_vec()).or_default();
+            sum.reads += rate(reads);
+            sum.writes += rate(writes);
+        }
+    }
+}
+
+/// The `count` hottest, the hottest first.
+pub(crate) fn hottest(all: BTreeMap<Vec<u8>, HotKey>, count: usize) -> Vec<HotKey> {
+    let mut keys: Vec<HotKey> = all.into_iter().map(|(key, heat)| HotKey { key, ..heat }).collect();
+    keys.sort_by(|a, b| b.rate().total_cmp(&a.rate()).then_with(|| a.key.cmp(&b.key)));
+    keys.truncate(count);
+    keys
+}
+
+impl Turn<'_> {
+    /// Counts requests that are about to be executed, and looks at those that are chosen.
+    #[inline]
+    pub fn look_at(&mut self, jobs: &[Option<Job<'_>>], keys: &[Option<Key<'_>>]) {
+        if let Some(place) = self.sampler.next_among(jobs.len() as u32) {
+            let keys = &keys[..jobs.len()];
+            self.look_from(place, keys, |at| jobs[at].as_ref().map_or(Access::Read, access_of));
+        }
+    }
+
+    /// The same for the further keys of a `get`.
+    #[inline]
+    pub fn look_at_gets(&mut self, keys: &[Option<Key<'_>>]) {
+        if let Some(place) = self.sampler.next_among(keys.len() as u32) {
+            self.look_from(place, keys, |_| Access::Read);
+        }
+    }
+
+    #[cold]
+    fn look_from(
+        &mut self,
+        first: u32,
+        keys: &[Option<Key<'_>>],
+        access: impl Fn(usize) -> Access,
+    ) {
+        let (server, second, requests) = (self.server, self.now.second, self.counters.keyed());
+        let mut hot = server.hot(self.here.worker.0.into());
+        let mut at = first as usize;
+        loop {
+            if let Some(key) = &keys[at] {
+                hot.observe(key, access(at), second, requests);
+            }
+            at += 1;
+            match self.sampler.next_among((keys.len() - at) as u32) {
+                Some(skipped) => at += skipped as usize,
+                None => break,
+            }
+        }
+        let rate = server.hot_sample(second);
+        if self.sampler.rate() != rate {
+            self.sampler.set_rate(rate);
+        }
+    }
+}
+
+fn access_of(job: &Job<'_>) -> Access {
+    match &job.request {
+        Request::Binary(Binary {
+            command:
+                Command::Store(_)
+                | Command::TooLarge { .. }
+                | Command::Arithmetic { .. }
+                | Command::Delete { .. },
+            ..
+        })
+        | Request::Store(_)
+        | Request::MetaSet(..)
+        | Request::MetaDelete(_)
+        | Request::MetaArithmetic(_)
+        | Request::Arithmetic { .. }
+        | Request::Touch { .. }
+        | Request::Delete { .. }
+        | Request::TooLarge { .. } => Access::Write,
+        _ => Access::Read,
+    }
+}

@@ -1,0 +1,71 @@
+//! What memcached does not tell: `stats hot` and `stats latency`.
+
+use mbal_cachelet::View;
+use mbal_model::Key;
+use mbal_wire::{Escaped, parse_u32};
+
+use crate::latency::Class;
+use crate::turn::Turn;
+
+/// Without a number, `stats hot` tells so many keys.
+const HOT_KEYS: u32 = 10;
+const HOT_KEYS_MAX: u32 = 1000;
+
+impl Turn<'_> {
+    /// `stats hot [count]`: the keys with the most requests in the last second, how many, and the
+    /// bytes of their values now.
+    pub fn stats_hot(&mut self, count: &[u8]) {
+        let count = if count.is_empty() { Some(HOT_KEYS) } else { parse_u32(count) };
+        let Some(count) = count.filter(|count| (1..=HOT_KEYS_MAX).contains(count)) else {
+            return self.line(b"CLIENT_ERROR usage: stats hot [1 to 1000]");
+        };
+        let keys = self.server.hottest(count as usize, self.now.second);
+        for (place, hot) in (1..).zip(keys) {
+            self.stat_text(&format!("{place}:key"), &Escaped(&hot.key).to_string());
+            let value_bytes = |view: &View<'_>, _: &mut Vec<u8>| u64::from(view.value_bytes());
+            let key = Key::new(&hot.key).expect("it was a request's");
+            let store = &self.server.store;
+            let bytes = store.read(&key, self.now.second, false, self.out, value_bytes);
+            for (name, value) in [
+                ("rate", hot.rate().round() as u64),
+                ("reads", hot.reads.round() as u64),
+                ("writes", hot.writes.round() as u64),
+                ("bytes", bytes.unwrap_or(0)),
+            ] {
+                self.stat(&format!("{place}:{name}"), value);
+            }
+        }
+        self.line(b"END");
+    }
+
+    /// `stats latency`, and with `buckets` how many requests took less than so many ns, but not less
+    /// than the line before says.
+    pub fn stats_latency(&mut self, what: &[u8]) {
+        if !matches!(what, b"" | b"buckets") {
+            return self.line(b"CLIENT_ERROR usage: stats latency [buckets]");
+        }
+        let histograms = self.server.latencies();
+        for class in Class::ALL {
+            let (name, histogram) = (class.name(), histograms.of(class));
+            if what == b"buckets" {
+                for (end_ns, requests) in histogram.buckets() {
+                    self.stat(&format!("{name}:{end_ns}"), requests);
+                }
+                continue;
+            }
+            let count = histogram.count();
+            self.stat(&format!("{name}:count"), count);
+            let mean_ns = histogram.sum_ns().checked_div(count).unwrap_or(0);
+            for (what, ns) in [
+                ("mean", mean_ns),
+                ("p50", histogram.quantile_ns(0.5)),
+                ("p99", histogram.quantile_ns(0.99)),
+                ("p999", histogram.quantile_ns(0.999)),
+            ] {
+                let us = format!("{}.{:03}", ns / 1000, ns % 1000);
+                self.stat_text(&format!("{name}:{what}_us"), &us);
+            }
+        }
+        self.line(b"END");
+    }
+}
