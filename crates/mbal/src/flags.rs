@@ -3,9 +3,10 @@
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::thread;
+use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use mbal_server::{Config, Login, Protocol, UnixSocket};
+use mbal_server::{BalanceConfig, Config, Control, Login, Mode, Protocol, UnixSocket};
 
 use crate::extended::Extended;
 use crate::listen::{interfaces, worker_ports};
@@ -67,6 +68,31 @@ pub struct Flags {
     /// Worker i listens on this port + i as well: one hop for clients that know the workers
     #[arg(long, env = "MBAL_WORKER_PORTS", value_name = "base")]
     worker_ports: Option<u16>,
+
+    /// Even out the workers' loads by itself: on, off, or dry-run, which only says what it would do
+    #[arg(long, env = "MBAL_BALANCE", value_name = "how", default_value = "on")]
+    balance: String,
+
+    /// How often loads are looked at: seconds, or a number with ms or s
+    #[arg(long, env = "MBAL_EPOCH", value_name = "time", default_value = "1s")]
+    epoch: String,
+
+    /// The part of its time that a worker may be busy before another is to help it
+    #[arg(long, env = "MBAL_LOAD_MAX", value_name = "part", default_value_t = 0.75)]
+    load_max: f64,
+
+    /// Epochs in a row that something has to be so before it is acted on
+    #[arg(long, env = "MBAL_PATIENCE", value_name = "num", default_value_t = 4)]
+    patience: u32,
+
+    /// Unix socket for `mbal status`, `move` and `explain`, or off; by default
+    /// mbal-PORT.control in $XDG_RUNTIME_DIR or /tmp
+    #[arg(long, env = "MBAL_CONTROL", value_name = "file")]
+    control: Option<PathBuf>,
+
+    /// Owners changed and connections handed over at random, a second: for tests
+    #[arg(long, value_name = "num", default_value_t = 0, hide = true)]
+    chaos: u32,
 
     /// Memory for items and their index, in MiB
     #[arg(short, long, env = "MBAL_MEMORY_LIMIT", value_name = "num", default_value_t = 64)]
@@ -235,6 +261,7 @@ impl Flags {
         notices.extend(extended.notices);
         let (protocol, login) = self.protocol_and_login(&mut notices)?;
         let (memory_bytes, item_bytes_max) = self.sizes()?;
+        let balance = self.balance_config()?;
         let port = match (self.port, self.without_effect.udp_port) {
             (11211, Some(udp)) if udp != 0 => udp,
             (port, _) => port,
@@ -246,6 +273,11 @@ impl Flags {
         let listen = match unix_socket {
             Some(_) => Vec::new(),
             None => interfaces(&self.listen, port, all_interfaces)?,
+        };
+        let control = match self.control {
+            None => Control::Default,
+            Some(path) if path.as_os_str() == "off" => Control::Off,
+            Some(path) => Control::Path(path),
         };
         let worker_ports = worker_ports(self.worker_ports, workers, &listen)?;
         let config = Config {
@@ -271,6 +303,8 @@ impl Flags {
             pid_file: self.pidfile,
             core_dumps: self.enable_coredumps,
             lock_memory: self.lock_memory,
+            balance,
+            control,
             port_file,
         };
         Ok(Checked { config, notices })
@@ -333,6 +367,29 @@ impl Flags {
         }
     }
 
+    fn balance_config(&self) -> Result<BalanceConfig, Refused> {
+        let mode = match self.balance.as_str() {
+            "on" => Mode::On,
+            "off" => Mode::Off,
+            "dry-run" => Mode::DryRun,
+            other => return Err(usage(format!("--balance {other}: it is on, off or dry-run"))),
+        };
+        let epoch = epoch(&self.epoch).filter(|epoch| (10..=600_000).contains(&epoch.as_millis()));
+        let Some(epoch) = epoch else {
+            let text = &self.epoch;
+            return Err(usage(format!("--epoch {text}: seconds, or with ms, from 10ms to 600s")));
+        };
+        let load_max = self.load_max;
+        if !(0.05..=1.0).contains(&load_max) {
+            return Err(usage(format!("--load-max {load_max}: it is a part of 1, at least 0.05")));
+        }
+        let (patience, chaos) = (self.patience, self.chaos);
+        if !(1..=1000).contains(&patience) {
+            return Err(usage(format!("--patience {patience}: it is 1 to 1000 epochs")));
+        }
+        Ok(BalanceConfig { mode, epoch, load_max, patience, chaos })
+    }
+
     /// Bytes of `-m` and `-I`.
     fn sizes(&self) -> Result<(usize, usize), Refused> {
         if MEMORY_MIB_MAX < self.memory_limit {
@@ -363,6 +420,14 @@ fn item_bytes(text: &str) -> Result<u64, Refused> {
         .parse()
         .map_err(|_| usage(format!("-I {text}: not bytes, nor a number with k or m")))?;
     Ok(number.saturating_mul(unit))
+}
+
+fn epoch(text: &str) -> Option<Duration> {
+    let (digits, unit) = match text.strip_suffix("ms") {
+        Some(digits) => (digits, 1e-3),
+        None => (text.strip_suffix('s').unwrap_or(text), 1.0),
+    };
+    Duration::try_from_secs_f64(digits.parse::<f64>().ok()? * unit).ok()
 }
 
 fn octal(text: &str) -> Result<u32, Refused> {

@@ -7,6 +7,7 @@ mod flags;
 #[cfg(test)]
 mod flags_table;
 mod listen;
+mod operator;
 mod passwords;
 
 use std::ffi::OsString;
@@ -48,6 +49,9 @@ fn main() -> ExitCode {
     }
     match matches.subcommand() {
         Some(("serve", matches)) => serve(matches, false),
+        Some(("status", matches)) => operator::status(&read(matches)),
+        Some(("move", matches)) => operator::move_cachelet(&read(matches)),
+        Some(("explain", matches)) => operator::explain(&read(matches)),
         Some(("bench", matches)) => mbal_bench::run(read(matches)),
         Some(("sim", matches)) => mbal_sim::run(&read(matches)),
         _ => unreachable!("clap asks for one of its subcommands"),
@@ -66,6 +70,15 @@ fn mbal_command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(serve_command("serve", MBAL).display_name("mbal"))
+        .subcommand(operator::Status::augment_args(
+            Command::new("status").about("Loads, loans and the balancer's last decisions."),
+        ))
+        .subcommand(operator::Move::augment_args(
+            Command::new("move").about("Lends a cachelet to another worker."),
+        ))
+        .subcommand(operator::Explain::augment_args(
+            Command::new("explain").about("Why a key or a cachelet is where it is."),
+        ))
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
         .subcommand(mbal_sim::Args::augment_args(Command::new("sim").about(SIM)))
 }

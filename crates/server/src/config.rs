@@ -1,5 +1,7 @@
 use std::path::PathBuf;
+use std::time::Duration;
 
+use mbal_balance::Mode;
 use mbal_worker::Protocol;
 
 /// Everything that a server is told at its start; checked by whoever makes it.
@@ -39,6 +41,8 @@ pub struct Config {
     pub pid_file: Option<PathBuf>,
     pub core_dumps: bool,
     pub lock_memory: bool,
+    pub balance: BalanceConfig,
+    pub control: Control,
     /// Where to write the ports that were taken, for whoever asked for any free one.
     pub port_file: Option<PathBuf>,
 }
@@ -66,6 +70,28 @@ pub enum Login {
     Sasl(Option<PathBuf>),
     /// `-Y`: likewise, read at the start and at SIGHUP.
     Text(PathBuf),
+}
+
+/// How a server balances itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BalanceConfig {
+    pub mode: Mode,
+    pub epoch: Duration,
+    /// The load that a worker may have, as a fraction of its time.
+    pub load_max: f64,
+    /// Epochs in a row before anything is done.
+    pub patience: u32,
+    /// Owners changed and connections handed over at random, a second; for tests.
+    pub chaos: u32,
+}
+
+/// Where operators on this host reach the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    Off,
+    /// [`crate::control::default_path`]; if that cannot be had, the server does without.
+    Default,
+    Path(PathBuf),
 }
 
 /// Where to listen; port 0 is any free one.

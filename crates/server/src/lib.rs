@@ -11,14 +11,20 @@
 
 #![forbid(unsafe_code)]
 
+mod balancing;
+mod chaos;
 mod config;
+pub mod control;
 mod error;
 mod listening;
+mod panics;
 mod passwords;
 mod serving;
+mod telling;
 
-pub use config::{Config, Interface, Listen, Login, UnixSocket};
+pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixSocket};
 pub use error::StartError;
+pub use mbal_balance::Mode;
 pub use mbal_reactor::Ended;
 pub use mbal_worker::Protocol;
 pub use serving::Server;

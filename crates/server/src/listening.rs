@@ -5,11 +5,13 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use mbal_reactor::socket::{listen_tcp, listen_unix};
 
-use crate::{Config, Interface, Listen, StartError, UnixSocket};
+use crate::control::default_path;
+use crate::{Config, Control, Interface, Listen, StartError, UnixSocket};
 
 /// The open sockets: the common ones, and those of each worker's own port.
 pub(crate) struct Listening {
@@ -18,7 +20,9 @@ pub(crate) struct Listening {
     pub(crate) addresses: Vec<SocketAddr>,
     /// The first address of each worker's own port.
     pub(crate) worker_addresses: Vec<SocketAddr>,
-    pub(crate) socket_file: Option<SocketFile>,
+    pub(crate) control: Option<UnixListener>,
+    /// Files that go when the server does.
+    pub(crate) socket_files: Vec<SocketFile>,
 }
 
 impl Listening {
@@ -45,19 +49,49 @@ impl Listening {
                 }
             }
         }
-        Ok(Listening { common, of_worker, addresses, worker_addresses, socket_file: None })
+        let (control, socket_files) = (None, Vec::new());
+        Ok(Listening { common, of_worker, addresses, worker_addresses, control, socket_files })
     }
 
     pub(crate) fn open_unix(&mut self, config: &Config) -> Result<(), StartError> {
         let Some(UnixSocket { path, mode }) = &config.unix_socket else { return Ok(()) };
-        let failed = |error| StartError::Unix { path: path.clone(), error };
-        let listener = listen_unix(path, *mode, config.backlog).map_err(failed)?;
+        let listener = self.open_socket(path, *mode, config.backlog)?;
+        self.common.push(listener.into());
+        Ok(())
+    }
+
+    /// For its user alone, who could do all of it by signals, too.
+    pub(crate) fn open_control(&mut self, config: &Config) -> Result<(), StartError> {
+        const MODE: u32 = 0o600;
+        let port = self.addresses.first().map_or(0, SocketAddr::port);
+        self.control = match &config.control {
+            Control::Path(path) => Some(self.open_socket(path, MODE, config.backlog)?),
+            // Without a port there is nothing that it could be found by.
+            Control::Default if port != 0 => {
+                let opened = self.open_socket(&default_path(port), MODE, config.backlog);
+                if let (Err(error), true) = (&opened, config.verbosity > 0) {
+                    eprintln!("mbal: no control socket: {error}");
+                }
+                opened.ok()
+            }
+            Control::Default | Control::Off => None,
+        };
+        Ok(())
+    }
+
+    fn open_socket(
+        &mut self,
+        path: &Path,
+        mode: u32,
+        backlog: i32,
+    ) -> Result<UnixListener, StartError> {
+        let failed = |error| StartError::Unix { path: path.to_owned(), error };
+        let listener = listen_unix(path, mode, backlog).map_err(failed)?;
         // A daemon changes its folder: the path must hold until the end.
         let path = std::path::absolute(path).map_err(failed)?;
         let inode = inode_of(&path).map_err(failed)?;
-        self.common.push(listener.into());
-        self.socket_file = Some(SocketFile { path, inode });
-        Ok(())
+        self.socket_files.push(SocketFile { path, inode });
+        Ok(listener)
     }
 }
 

@@ -15,9 +15,10 @@ use mbal_reactor::process::{self, Signals};
 use mbal_reactor::{Clock, Ended, EventLoop, Letter, Listener, Mailbox, Post, Tally};
 use mbal_worker::{Event, Now, Settings, Worker};
 
+use crate::balancing::{Balancing, Note};
 use crate::listening::{Listening, write_port_file};
 use crate::passwords::Door;
-use crate::{Config, Login, StartError};
+use crate::{Config, Login, StartError, control, panics};
 
 /// DESIGN §4: what a worker has alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
@@ -56,6 +57,7 @@ impl Server {
         }
         // The socket's file belongs to the user that serves it.
         listening.open_unix(&config)?;
+        listening.open_control(&config)?;
         let pid_file = config.pid_file.as_deref().map(std::path::absolute);
         let pid_file = pid_file.transpose().map_err(StartError::System)?;
         if let Some(path) = &config.port_file {
@@ -95,7 +97,8 @@ impl Server {
     }
 
     /// Serves until a signal or a client ends it.
-    pub fn run(self) -> Result<Ended, StartError> {
+    pub fn run(mut self) -> Result<Ended, StartError> {
+        panics::end_the_process();
         let started = Started::now();
         let workers = self.config.workers;
         let options = self.store_options(&started);
@@ -114,8 +117,14 @@ impl Server {
         let main = Mailbox::new().map_err(StartError::System)?;
         let mailboxes = (0..workers).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>();
         let mailboxes: Vec<Mailbox<Letter>> = mailboxes.map_err(StartError::System)?;
-        let (balancer, _reports) = mpsc::channel();
-        let post = Post { main: main.clone(), workers: mailboxes.clone().into(), balancer };
+        let (notes, inbox) = mpsc::channel();
+        let reports = notes.clone();
+        let post = Post {
+            main: main.clone(),
+            workers: mailboxes.clone().into(),
+            // Without a balancer nobody waits for it.
+            balancer: Arc::new(move |report| drop(reports.send(Note::Reported(report)))),
+        };
 
         let mut threads = Vec::new();
         for (index, own_ports) in self.listening.of_worker.into_iter().enumerate() {
@@ -135,6 +144,17 @@ impl Server {
                 });
             threads.push(thread.map_err(StartError::System)?);
         }
+        if let Some(listener) = self.listening.control.take() {
+            control::start(listener, notes.clone()).map_err(StartError::System)?;
+        }
+        let balancing = Balancing {
+            config: self.config.balance,
+            server: Arc::clone(&shared),
+            tally: Arc::clone(&tally),
+            workers: post.workers,
+            clock: started.clock,
+        };
+        balancing.start(inbox, notes).map_err(StartError::System)?;
         let ended = Listener::new(
             self.listening.common,
             self.signals,
@@ -151,7 +171,7 @@ impl Server {
         for thread in threads {
             thread.join().expect("a worker's panic has ended the process");
         }
-        if let Some(file) = &self.listening.socket_file {
+        for file in &self.listening.socket_files {
             file.remove();
         }
         if let Some(path) = &self.pid_file {

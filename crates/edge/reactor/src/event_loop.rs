@@ -1,7 +1,6 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use mbal_model::WorkerId;
 use mbal_worker::{Action, Actions, Carried, ConnId, Event, Report};
@@ -50,8 +49,8 @@ pub struct Post {
     pub main: Mailbox<Request>,
     /// By worker, itself included.
     pub workers: Arc<[Mailbox<Letter>]>,
-    /// The balancer; a report that nobody waits for is dropped.
-    pub balancer: Sender<Report>,
+    /// The balancer, which must not keep a worker waiting.
+    pub balancer: Arc<dyn Fn(Report) + Send + Sync>,
 }
 
 /// The connections of one worker, and the loop that carries bytes between them and it.
@@ -190,6 +189,8 @@ impl EventLoop {
             } else {
                 (next_tick - now).div_ceil(1_000_000) as i32
             };
+            let rests = self.clock.now_ns();
+            handle(rests, Event::Rests { busy_ns: rests - now }, &mut self.actions);
         }
     }
 
@@ -250,8 +251,7 @@ impl EventLoop {
                 Action::Stall { conn } => self.stall(conn),
                 Action::Close { conn } => self.close_when_sent(conn),
                 Action::HandOver { conn, to, session } => self.hand_over(conn, to, session),
-                // Without a balancer nobody waits for it.
-                Action::Report(report) => drop(self.post.balancer.send(report)),
+                Action::Report(report) => (self.post.balancer)(report),
                 Action::Shutdown { graceful } => {
                     self.post.main.post(Request::Shutdown { graceful })
                 }

@@ -14,8 +14,10 @@ use served::{Setup, connect, eventually};
 
 const WORKERS: u16 = 3;
 
+type Handle = Box<dyn FnMut(Event, &mut Actions) + Send>;
+
 /// Real workers of one server.
-fn workers() -> impl Fn(usize) -> Box<dyn FnMut(Event, &mut Actions) + Send> {
+fn workers() -> impl Fn(usize) -> Handle {
     let settings = Settings { workers: WORKERS, ..Settings::default() };
     let store = Store::new(Options {
         memory_bytes: 16 << 20,

@@ -15,17 +15,23 @@ mod search;
 mod global;
 mod local;
 
+mod balancer;
 mod balls;
 mod phases;
+mod pour;
+mod proposal;
 mod rest;
 mod thresholds;
 
+pub use balancer::{Balancer, Cause, Decision, Duty, Mode, News, Order, Ordered, Outcome, Verdict};
 pub use balls::{Demand, Prediction, Threshold, choose_threshold, copies, max_balls, predict};
 pub use global::{Global, relieve};
 pub use greedy::greedy;
 pub use local::{Local, deviation, rebalance_server};
 pub use model::{Ball, Bin, Model, Objective, Placement};
 pub use phases::{PhaseMachine, Phases, Vitals};
+pub use pour::{Lighten, pour};
+pub use proposal::{Nonsense, Proposal, Question, Reading, propose};
 pub use rest::{Loans, Rest};
 pub use search::{Effort, search};
 pub use thresholds::Thresholds;

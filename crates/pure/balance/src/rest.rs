@@ -57,6 +57,11 @@ impl Loans {
         self.lent.remove(&cachelet);
     }
 
+    /// Cachelet, home and the epoch of its last move, by cachelet.
+    pub fn iter(&self) -> impl Iterator<Item = (CacheletId, Owner, u64)> + '_ {
+        self.lent.iter().map(|(cachelet, (home, since))| (*cachelet, *home, *since))
+    }
+
     pub fn len(&self) -> usize {
         self.lent.len()
     }

@@ -125,6 +125,11 @@ impl Store {
         self.in_use.load(Acquire) as usize
     }
 
+    /// Cachelets that there can be, splits included.
+    pub fn cachelets_max(&self) -> usize {
+        self.cachelets.len()
+    }
+
     /// Index of the cachelet that serves `hash`.
     #[inline(always)]
     pub fn cachelet_of(&self, hash: u64) -> usize {

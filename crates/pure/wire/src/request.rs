@@ -261,6 +261,7 @@ impl<'a> Request<'a> {
             | Request::MetaSet(meta, _)
             | Request::MetaDelete(meta)
             | Request::MetaArithmetic(meta) => meta.flags.has(b'L') && meta.names_a_version(),
+            Request::Binary(binary) => binary.frame.vbucket != 0,
             _ => false,
         }
     }

@@ -191,8 +191,8 @@ impl Batch<'_> {
             }
             None => {
                 let then = self.turn.execute(&job.request, key);
-                if job.request.follows() {
-                    self.turn.tell_owner(before, &key.expect("the parser measured it"));
+                if let (true, Some(key)) = (job.request.follows(), key) {
+                    self.turn.followed(before, job.bytes.len(), &key);
                 }
                 then
             }

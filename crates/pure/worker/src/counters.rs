@@ -47,6 +47,15 @@ counters! {
     store_too_large store_no_memory auth_cmds auth_errors
     bytes_read bytes_written conn_yields
     requests_own requests_neighbour requests_peer conns_handed_over
+    busy_ns work work_followed work_handable
+}
+
+impl Counters {
+    /// Keys that were served here.
+    #[inline]
+    pub(crate) fn keys(&self) -> u64 {
+        self.requests_own.get() + self.requests_neighbour.get()
+    }
 }
 
 /// A number that one thread adds to and any thread may read.

@@ -44,6 +44,7 @@ mod insights;
 mod items;
 mod latency;
 mod links;
+mod load;
 mod login;
 mod meta;
 mod orders;
@@ -62,8 +63,10 @@ pub use details::PREFIXES_MAX;
 pub use hot::HotKey;
 pub use latency::{Class, Histogram, Histograms, quantile_ns};
 pub use links::Ticket;
+pub use load::{Tallies, owner};
 pub use login::{Doorkeeper, Passwords};
-pub use orders::{OrderId, Outcome, Report};
+pub use mbal_balance::Outcome;
+pub use orders::{OrderId, Report, order_event};
 pub use server::{Gauges, Protocol, Server, Settings};
 pub use session::{Carried, OUTPUT_BYTES_MAX};
 pub use slots::NO_ROUTE;
@@ -95,6 +98,12 @@ pub enum Event<'a> {
     Lend { order: OrderId, cachelet: CacheletId, to: WorkerId, seen: u64 },
     /// The balancer's order: hand a connection over, as soon as it is between two requests.
     HandOver { order: OrderId, conn: ConnId, to: WorkerId },
+    /// The balancer's order: hand over connections that make up this part of the work of all that can
+    /// be handed over; a single one may be up to `share_max`.
+    Lighten { order: OrderId, to: WorkerId, share: f64, share_max: f64 },
+    /// Everything that had arrived is done: it has kept the worker's thread busy for so long, from
+    /// waking to now.
+    Rests { busy_ns: u64 },
     /// Which server this is, and who owns what. Until then a server is alone.
     Mapped { here: ServerId, map: Arc<ClusterMap> },
     /// A link to a peer came up: so many requests may be on it unanswered.

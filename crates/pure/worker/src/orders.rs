@@ -1,10 +1,17 @@
 //! The balancer's orders to a worker. They travel by mailbox, so by the time that one arrives the
 //! world may have changed: the worker, which alone may give away what is its own, looks again.
 
+use std::cmp::Reverse;
+use std::sync::atomic::Ordering::Relaxed;
+
+use mbal_balance::{Order, Outcome};
 use mbal_model::{CacheletId, WorkerId};
 
 use crate::worker::Worker;
-use crate::{Action, Actions, ConnId};
+use crate::{Action, Actions, ConnId, Event};
+
+/// A connection is picked if this part of its work is still wanted.
+const OVERSHOOT: f64 = 0.6;
 
 /// Names an order until it is reported; 0 is one that nobody waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,18 +25,17 @@ pub struct Report {
     pub outcome: Outcome,
 }
 
-/// What came of an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Done,
-    /// The connection is in the middle of something, and goes when that is over.
-    Due,
-    /// The cachelet is not this worker's, or has left and come back since; the connection is not
-    /// there. Nothing was done.
-    Stale,
-    /// The other worker does not exist, or is this one; or the connection chose this worker. Nothing
-    /// was done.
-    Refused,
+/// The balancer's order as what happens to a worker, and which.
+pub fn order_event(order: OrderId, what: Order) -> (WorkerId, Event<'static>) {
+    match what {
+        Order::Lend { step, seen } => {
+            let (cachelet, to) = (step.cachelet, step.to.worker);
+            (step.from.worker, Event::Lend { order, cachelet, to, seen })
+        }
+        Order::Lighten { from, to, share, share_max } => {
+            (from.worker, Event::Lighten { order, to: to.worker, share, share_max })
+        }
+    }
 }
 
 impl Worker {
@@ -62,6 +68,54 @@ impl Worker {
                 if self.leave_if_due(conn, actions) { Outcome::Done } else { Outcome::Due }
             }
         }
+    }
+
+    /// Picks by what each connection cost in the epoch that has ended. O(connections log connections).
+    pub(crate) fn lighten(
+        &mut self,
+        to: WorkerId,
+        share: f64,
+        share_max: f64,
+        actions: &mut Actions,
+    ) -> Outcome {
+        if !self.is_other(to) {
+            return Outcome::Refused;
+        }
+        let epoch = self.server.epoch.load(Relaxed);
+        let mut all = 0;
+        let mut free = Vec::new();
+        for (index, session) in self.sessions.iter().enumerate() {
+            let Some(session) = session.as_ref().filter(|session| !session.own_port) else {
+                continue;
+            };
+            let work = session.work.before(epoch);
+            all += work;
+            if work > 0 && session.due.is_none() && !session.work.rests(epoch) {
+                free.push((work, ConnId(index as u32)));
+            }
+        }
+        free.sort_by_key(|&(work, conn)| (Reverse(work), conn));
+        let mut wanted = share * all as f64;
+        let mut chosen: Vec<ConnId> = Vec::new();
+        for &(work, conn) in &free {
+            // Half of the last one may be too much: closer than too little.
+            if OVERSHOOT * work as f64 <= wanted && (work as f64) < share_max * all as f64 {
+                wanted -= work as f64;
+                chosen.push(conn);
+            }
+        }
+        // All are heavier than what was asked for; the lightest may still make things better.
+        if chosen.is_empty() {
+            let lightest = free.last().filter(|(work, _)| (*work as f64) < share_max * all as f64);
+            chosen.extend(lightest.map(|(_, conn)| *conn));
+        }
+        for &conn in &chosen {
+            let session = self.sessions[conn.0 as usize].as_mut().expect("it was chosen");
+            session.due = Some(to);
+            session.work.moves(epoch);
+            self.leave_if_due(conn, actions);
+        }
+        Outcome::Leaving(chosen.len() as u32)
     }
 
     /// A connection that is to go, goes between two requests.

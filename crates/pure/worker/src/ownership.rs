@@ -1,8 +1,9 @@
 //! Who owns what, for clients that know the workers. Others never see any of it.
 
-use mbal_model::{Key, MapVersion};
+use mbal_model::{Key, MapVersion, WorkerId};
 use mbal_routing::Route;
 
+use crate::load::key_work;
 use crate::turn::Turn;
 
 impl Turn<'_> {
@@ -32,11 +33,24 @@ impl Turn<'_> {
         self.line(b"END");
     }
 
-    /// Adds to the reply that begins at `before` where the key's cachelet has gone, if it has.
+    /// Of a client that knows the workers, a request is done whose reply begins at `before`.
+    pub fn followed(&mut self, before: usize, request_bytes: usize, key: &Key<'_>) {
+        self.follows = true;
+        match self.route(key) {
+            Route::Own => {
+                let cachelet = self.server.store.cachelet_of(key.hash());
+                let bytes = request_bytes + self.out.len() - before;
+                self.server.cachelet_work[cachelet].0.add(key_work(1, bytes as u64));
+            }
+            Route::Neighbour(owner) => self.tell_owner(before, owner),
+            Route::Peer(_) => {}
+        }
+    }
+
+    /// Adds to the reply that begins at `before` where the key's cachelet has gone.
     #[cold]
-    pub fn tell_owner(&mut self, before: usize, key: &Key<'_>) {
+    fn tell_owner(&mut self, before: usize, owner: WorkerId) {
         const STATUSES: [&[u8]; 6] = [b"HD", b"VA", b"EN", b"NF", b"NS", b"EX"];
-        let Route::Neighbour(owner) = self.route(key) else { return };
         let reply = &self.out[before..];
         let Some(end) = memchr::memchr(b'\n', reply).filter(|end| *end > 2) else { return };
         if !STATUSES.contains(&&reply[..2]) {

@@ -13,6 +13,7 @@ use crate::counters::{Counters, Sums};
 use crate::details::Details;
 use crate::hot::{Hot, HotKey, WATCHED_SECONDS, hottest};
 use crate::latency::{Histograms, Latency};
+use crate::load::CacheletWork;
 use crate::login::Doorkeeper;
 
 /// What the operator chose; `stats settings` tells it.
@@ -137,6 +138,9 @@ pub struct Server {
     hot: Box<[Mutex<Hot>]>,
     /// Until then somebody watches the hottest keys.
     watched_until: AtomicU32,
+    pub(crate) cachelet_work: Box<[CacheletWork]>,
+    /// The balancer's epochs so far.
+    pub(crate) epoch: AtomicU64,
     /// What `stats reset` subtracts: counters are their workers' to write.
     reset: Mutex<(Totals, Histograms)>,
 }
@@ -161,6 +165,8 @@ impl Server {
         let gauges = Gauges::default();
         gauges.verbosity.store(u64::from(settings.verbosity), Relaxed);
         let (details, reset) = (Details::default(), Mutex::default());
+        let cachelet_work = (0..store.cachelets_max()).map(|_| CacheletWork::default()).collect();
+        let epoch = AtomicU64::new(0);
         Server {
             store,
             settings,
@@ -171,6 +177,8 @@ impl Server {
             latency,
             hot,
             watched_until,
+            cachelet_work,
+            epoch,
             reset,
         }
     }

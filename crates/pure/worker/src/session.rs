@@ -49,8 +49,55 @@ pub(crate) struct Session {
     pub serial: u64,
     /// The client chose this worker.
     pub own_port: bool,
+    /// What it costs its worker.
+    pub work: Work,
     /// The worker that it is to be handed to.
     pub due: Option<WorkerId>,
+}
+
+/// Epochs for which a connection that was handed over is left where it is, as a cachelet is.
+const REST_EPOCHS: u64 = 10;
+
+/// A connection's work by epoch, and whether it has moved lately.
+#[derive(Default)]
+pub(crate) struct Work {
+    epoch: u64,
+    /// In `epoch`, and in the one before.
+    now: u64,
+    last: u64,
+    /// The epoch of its last move, and its work in the one before.
+    moved: Option<(u64, u64)>,
+}
+
+impl Work {
+    #[inline]
+    pub fn add(&mut self, work: u64, epoch: u64) {
+        if self.epoch != epoch {
+            self.last = self.before(epoch);
+            (self.epoch, self.now) = (epoch, 0);
+        }
+        self.now += work;
+    }
+
+    /// In the epoch before this one.
+    pub fn before(&self, epoch: u64) -> u64 {
+        match epoch.saturating_sub(self.epoch) {
+            0 => self.last,
+            1 => self.now,
+            _ => 0,
+        }
+    }
+
+    pub fn moves(&mut self, epoch: u64) {
+        self.moved = Some((epoch, self.before(epoch)));
+    }
+
+    /// It moved so recently that moving it again would be restlessness, unless it has changed by half.
+    pub fn rests(&self, epoch: u64) -> bool {
+        self.moved.is_some_and(|(at, work)| {
+            epoch < at + REST_EPOCHS && 2 * self.before(epoch).abs_diff(work) < work
+        })
+    }
 }
 
 /// A session on its way from one worker to another.

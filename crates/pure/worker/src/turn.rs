@@ -26,6 +26,8 @@ pub(crate) struct Turn<'w> {
     pub out: &'w mut Vec<u8>,
     /// Where this connection's replies begin in `out`.
     pub start: usize,
+    /// The client knows the workers: what its turn costs leaves with its cachelets.
+    pub follows: bool,
 }
 
 /// What follows a request.

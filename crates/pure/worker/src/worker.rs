@@ -1,6 +1,7 @@
 //! Events to sessions, sessions to batches.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_model::{ClusterMap, Owner, Seconds, ServerId, WorkerId};
 use mbal_sketch::Sampler;
@@ -9,6 +10,7 @@ use crate::batch::{Batch, Ended, Pause};
 use crate::counters::Counters;
 use crate::latency::ByClass;
 use crate::links::{Asker, Credit, Links, Ticket};
+use crate::load::turn_work;
 use crate::peers::Served;
 use crate::server::Server;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
@@ -60,6 +62,9 @@ impl Worker {
 
     /// Takes one event; appends to `actions` what is to be done about it.
     pub fn handle(&mut self, now: Now, event: Event<'_>, actions: &mut Actions) {
+        if let Event::Rests { busy_ns } = event {
+            return self.counters().busy_ns.add(busy_ns);
+        }
         let ticks = matches!(event, Event::Tick);
         self.server.store.enter(self.here.worker);
         match event {
@@ -77,12 +82,14 @@ impl Worker {
             Event::Received { conn, bytes } => {
                 let counters = self.server.counters(self.here.worker.0.into());
                 counters.bytes_read.add(bytes.len() as u64);
-                if self.turn(now, conn, actions, |batch, session| received(batch, session, bytes)) {
+                if self.turn(now, conn, bytes.len(), actions, |batch, session| {
+                    received(batch, session, bytes)
+                }) {
                     self.leave_if_due(conn, actions);
                 }
             }
             Event::Drained { conn } => {
-                self.turn(now, conn, actions, |batch, session| {
+                self.turn(now, conn, 0, actions, |batch, session| {
                     session.stalled = false;
                     run_pending(batch, session)
                 });
@@ -90,6 +97,10 @@ impl Worker {
             }
             Event::Lend { order, cachelet, to, seen } => {
                 let outcome = self.lend(cachelet, to, seen);
+                self.report(order, outcome, actions);
+            }
+            Event::Lighten { order, to, share, share_max } => {
+                let outcome = self.lighten(to, share, share_max, actions);
                 self.report(order, outcome, actions);
             }
             Event::HandOver { order, conn, to } => {
@@ -117,7 +128,7 @@ impl Worker {
             }
             Event::Timing => self.time(None),
             Event::Timed { elapsed_ns, stands_for } => self.time(Some((elapsed_ns, stands_for))),
-            Event::Tick => {}
+            Event::Tick | Event::Rests { .. } => {}
         }
         self.server.store.leave(self.here.worker);
         if ticks {
@@ -163,6 +174,7 @@ impl Worker {
         &mut self,
         now: Now,
         conn: ConnId,
+        arrived_bytes: usize,
         actions: &mut Actions,
         run: impl FnOnce(&mut Batch<'_>, &mut Session) -> Ended,
     ) -> bool {
@@ -180,7 +192,9 @@ impl Worker {
             scratch: &mut self.scratch,
             out: &mut actions.bytes,
             start,
+            follows: false,
         };
+        let keys_before = counters.keys();
         let mut batch = Batch {
             conn,
             turn,
@@ -190,7 +204,16 @@ impl Worker {
             requests: 0,
         };
         let ended = run(&mut batch, &mut session);
+        let follows = batch.turn.follows;
         let end = actions.bytes.len();
+        let work = turn_work(counters.keys() - keys_before, (arrived_bytes + end - start) as u64);
+        counters.work.add(work);
+        if follows {
+            counters.work_followed.add(work);
+        } else if !session.own_port {
+            counters.work_handable.add(work);
+        }
+        session.work.add(work, self.server.epoch.load(Relaxed));
         if start < end {
             counters.bytes_written.add((end - start) as u64);
             actions.list.push(Action::Send { conn, bytes: start..end });
@@ -222,7 +245,7 @@ impl Worker {
     /// A connection that waited for peers, perhaps no longer does.
     fn go_on(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
         let at = actions.list.len();
-        self.turn(now, conn, actions, |batch, session| {
+        self.turn(now, conn, 0, actions, |batch, session| {
             session.paused = None;
             run_pending(batch, session)
         });
@@ -248,7 +271,7 @@ impl Worker {
             Some(reply) => session.slots.fill(place, reply),
             None => session.slots.fail(place),
         }
-        self.turn(now, conn, actions, |batch, session| {
+        self.turn(now, conn, 0, actions, |batch, session| {
             session.slots.release(batch.turn.out);
             Ended::Hungry
         });
@@ -291,6 +314,7 @@ impl Worker {
             scratch: &mut self.scratch,
             out: &mut reply,
             start: 0,
+            follows: false,
         };
         match turn.serve(request) {
             Served::Reply => {}

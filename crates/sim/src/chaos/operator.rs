@@ -100,6 +100,7 @@ impl World {
             (Outcome::Due, false) => self.coverage.meet(Sight::HandOverMidRequest),
             (Outcome::Stale, false) => self.coverage.meet(Sight::HandOverStale),
             (Outcome::Refused, false) => self.coverage.meet(Sight::HandOverRefused),
+            (Outcome::Leaving(_), _) => self.fail(5, format!("nobody was to lighten: {report:?}")),
         }
     }
 

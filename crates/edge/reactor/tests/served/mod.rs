@@ -6,14 +6,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mbal_reactor::process::Signals;
 use mbal_reactor::socket::listen_tcp;
 use mbal_reactor::{Clock, Ended, EventLoop, Letter, Listener, Mailbox, Post, Request, Tally};
-use mbal_worker::{Action, Actions, ConnId, Event, Report};
+use mbal_worker::{Action, Actions, ConnId, Event};
 
 pub struct Served {
     pub tally: Arc<Tally>,
@@ -21,8 +20,6 @@ pub struct Served {
     main: Mailbox<Request>,
     /// By worker.
     pub workers: Vec<Mailbox<Letter>>,
-    /// Kept, so that reports find somebody.
-    _reports: mpsc::Receiver<Report>,
     threads: Vec<JoinHandle<()>>,
     listener: JoinHandle<Ended>,
 }
@@ -63,7 +60,7 @@ impl Setup {
         let background_calls = Arc::new(AtomicUsize::new(0));
         let mailboxes: Vec<Mailbox<Letter>> =
             (0..self.workers).map(|_| Mailbox::new().unwrap()).collect();
-        let (balancer, reports) = mpsc::channel();
+        let balancer = Arc::new(|_| ());
         let post = Post { main: main.clone(), workers: mailboxes.clone().into(), balancer };
         let mut threads = Vec::new();
         let mut own_ports = self.own_ports.into_iter();
@@ -94,15 +91,7 @@ impl Setup {
         )
         .unwrap();
         let listener = thread::spawn(move || listener.run(|| (), || ()).unwrap());
-        Served {
-            tally,
-            background_calls,
-            main,
-            workers: mailboxes,
-            _reports: reports,
-            threads,
-            listener,
-        }
+        Served { tally, background_calls, main, workers: mailboxes, threads, listener }
     }
 }
 

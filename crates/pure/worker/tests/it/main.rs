@@ -6,6 +6,7 @@ mod binary;
 mod bounds;
 mod classic;
 mod insights;
+mod load;
 mod meta;
 mod orders;
 mod peers;

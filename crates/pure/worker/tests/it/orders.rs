@@ -12,13 +12,13 @@ use crate::rig::{CONN, START};
 const ORDER: OrderId = OrderId(5);
 
 /// Two workers with two cachelets each, and a connection on worker 0.
-struct Pair {
-    server: Arc<Server>,
+pub struct Pair {
+    pub server: Arc<Server>,
     workers: [Worker; 2],
 }
 
 impl Pair {
-    fn new() -> Pair {
+    pub fn new() -> Pair {
         let settings = Settings {
             workers: 2,
             worker_addresses: ["127.0.0.1:7000", "127.0.0.1:7001"]
@@ -41,7 +41,7 @@ impl Pair {
         pair
     }
 
-    fn handle(&mut self, worker: usize, event: Event<'_>) -> Actions {
+    pub fn handle(&mut self, worker: usize, event: Event<'_>) -> Actions {
         let mut actions = Actions::default();
         self.workers[worker].handle(START, event, &mut actions);
         actions
@@ -93,7 +93,7 @@ fn carried(actions: Actions) -> Carried {
 }
 
 /// A key of the cachelet with this prefix of two bits.
-fn key(prefix: u64) -> String {
+pub fn key(prefix: u64) -> String {
     let keys = (0..).map(|number| format!("key-{number}"));
     let mut of_prefix = keys.filter(|key| Key::new(key.as_bytes()).unwrap().hash() >> 62 == prefix);
     of_prefix.next().unwrap()
@@ -222,4 +222,81 @@ fn a_connection_that_closes_first_goes_nowhere() {
         assert_eq!(outcome(&pair.hand_over(0, conn, to)), Outcome::Stale);
     }
     assert_eq!(outcome(&pair.hand_over(0, CONN, 2)), Outcome::Refused);
+}
+
+/// Connections 0 to 4 of worker 0 with so many requests each, in the epoch that then ends.
+fn busy(requests: [usize; 5]) -> Pair {
+    let mut pair = Pair::new();
+    pair.server.end_epoch(0);
+    for (conn, count) in requests.into_iter().enumerate() {
+        let conn = ConnId(conn as u32);
+        pair.handle(0, Event::Opened { conn, own_port: conn == ConnId(4) });
+        for _ in 0..count {
+            pair.handle(0, Event::Received { conn, bytes: b"mg k\r\n" });
+        }
+    }
+    pair.server.end_epoch(1);
+    pair
+}
+
+/// Which connections leave.
+fn leaving(pair: &mut Pair, share: f64, share_max: f64) -> Vec<u32> {
+    let to = WorkerId(1);
+    let actions = pair.handle(0, Event::Lighten { order: ORDER, to, share, share_max });
+    let left: Vec<u32> = actions
+        .list
+        .iter()
+        .filter_map(|action| match action {
+            Action::HandOver { conn, to: WorkerId(1), .. } => Some(conn.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(outcome(&actions), Outcome::Leaving(left.len() as u32));
+    left
+}
+
+#[test]
+fn connections_are_picked_by_what_they_cost() {
+    assert_eq!(
+        leaving(&mut busy([10, 40, 30, 20, 99]), 0.5, 1.0),
+        [1, 0],
+        "not the one that chose"
+    );
+    assert_eq!(
+        leaving(&mut busy([10, 40, 30, 20, 0]), 0.3, 1.0),
+        [1],
+        "a little too much is close"
+    );
+    assert_eq!(leaving(&mut busy([0, 0, 90, 0, 0]), 0.3, 1.0), [0; 0], "it is all there is");
+    assert_eq!(
+        leaving(&mut busy([50, 50, 0, 0, 0]), 0.2, 0.9),
+        [1],
+        "too much, and better than that"
+    );
+    assert_eq!(leaving(&mut busy([50, 50, 0, 0, 0]), 0.2, 0.4), [0; 0]);
+}
+
+#[test]
+fn a_connection_that_was_handed_over_rests_unless_it_changes() {
+    let mut pair = busy([10, 10, 10, 10, 0]);
+    let to = WorkerId(1);
+    let actions = pair.handle(0, Event::Lighten { order: ORDER, to, share: 0.25, share_max: 1.0 });
+    let conn = ConnId(7);
+    let session = actions.list.into_iter().find_map(|action| match action {
+        Action::HandOver { session, .. } => Some(session),
+        _ => None,
+    });
+    pair.handle(1, Event::Adopted { conn, session: session.expect("one leaves") });
+    let mut epoch = |requests: usize| {
+        for _ in 0..requests {
+            pair.handle(1, Event::Received { conn, bytes: b"mg k\r\n" });
+        }
+        pair.server.end_epoch(1);
+        let back = Event::Lighten { order: ORDER, to: WorkerId(0), share: 1.0, share_max: 2.0 };
+        outcome(&pair.handle(1, back))
+    };
+    for _ in 0..9 {
+        assert_eq!(epoch(10), Outcome::Leaving(0));
+    }
+    assert_eq!(epoch(10), Outcome::Leaving(1), "ten epochs are over");
 }

@@ -1,0 +1,179 @@
+//! The balancer's threads: one that counts epochs and gives orders, one that plans.
+//!
+//! ```text
+//!   mbal-balancer: epochs, reports, the operator ──► Balancer ──orders──► workers' mailboxes
+//!        ▲   │                                                                 │
+//!        │   └─question──► mbal-planner: propose                               │
+//!        └────answer, or that it broke ◄──┘       └──────────reports───────────┘
+//! ```
+//!
+//! Nobody waits for either: the workers serve, whatever becomes of them.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use mbal_balance::{Balancer, Duty, News, Outcome, Proposal, Question, Thresholds, propose};
+use mbal_model::{CacheletId, WorkerId};
+use mbal_reactor::{Clock, Letter, Mailbox, Tally};
+use mbal_worker::{OrderId, Report, Tallies, order_event, owner};
+
+use crate::telling::{Told, outcome_of, told};
+use crate::{BalanceConfig, chaos};
+
+pub(crate) const PLANNER: &str = "mbal-planner";
+
+/// What the balancer's thread is told.
+pub(crate) enum Note {
+    Reported(Report),
+    Planned {
+        number: u64,
+        proposal: Option<Proposal>,
+    },
+    /// Answered by text; one that begins with `error: ` says what is wrong.
+    Asked(Asked, Sender<String>),
+}
+
+/// What an operator wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Status {
+        json: bool,
+    },
+    Move {
+        cachelet: CacheletId,
+        to: WorkerId,
+    },
+    /// A cachelet's number, or a key.
+    Explain(Vec<u8>),
+}
+
+/// The last decisions that the log knows of, by number.
+#[derive(Default)]
+struct Logged {
+    taken: u64,
+    over: u64,
+}
+
+pub(crate) struct Balancing {
+    pub config: BalanceConfig,
+    pub server: Arc<mbal_worker::Server>,
+    pub tally: Arc<Tally>,
+    pub workers: Arc<[Mailbox<Letter>]>,
+    pub clock: Clock,
+}
+
+impl Balancing {
+    /// Starts both threads. They end with the process.
+    pub(crate) fn start(self, inbox: Receiver<Note>, outbox: Sender<Note>) -> std::io::Result<()> {
+        let (questions, asked) = channel::<Question>();
+        thread::Builder::new().name(PLANNER.into()).spawn(move || {
+            for question in asked {
+                // A planner that breaks has no plan; see `panics::end_the_process`.
+                let proposal = catch_unwind(AssertUnwindSafe(|| propose(&question))).ok();
+                let number = question.number;
+                if outbox.send(Note::Planned { number, proposal }).is_err() {
+                    return;
+                }
+            }
+        })?;
+        if self.config.chaos > 0 {
+            chaos::start(self.config.chaos, &self.server, &self.workers)?;
+        }
+        thread::Builder::new()
+            .name("mbal-balancer".into())
+            .spawn(move || self.balance(&inbox, &questions))?;
+        Ok(())
+    }
+
+    /// Tells a decision when it is taken, and once more when an epoch has shown what came of it.
+    fn log(&self, balancer: &Balancer, logged: &mut Logged) {
+        let loud = self.server.gauges.verbosity.load(Relaxed) > 0;
+        for decision in balancer.decisions() {
+            let is_new = decision.number > logged.taken;
+            let is_over = decision.number > logged.over && decision.came.is_some();
+            if loud && (is_new || is_over) {
+                eprintln!("mbal: {}", told(decision));
+            }
+            logged.taken = logged.taken.max(decision.number);
+            logged.over = if is_over { decision.number } else { logged.over };
+        }
+    }
+
+    fn tell(&self, balancer: &Balancer, asked: &Asked) -> String {
+        let told = Told { balancer, server: &self.server, tally: &self.tally };
+        match asked {
+            Asked::Status { json: false } => told.status(),
+            Asked::Status { json: true } => told.status_json(),
+            Asked::Explain(what) => told.explain(what),
+            Asked::Move { .. } => unreachable!("it is answered when it is done"),
+        }
+    }
+
+    fn balance(self, inbox: &Receiver<Note>, questions: &Sender<Question>) {
+        let BalanceConfig { mode, epoch, load_max, patience, .. } = self.config;
+        let thresholds = Thresholds { permissible: load_max, patience, ..Thresholds::default() };
+        let mut balancer = Balancer::new(mode, thresholds);
+        let mut duties = Vec::new();
+        let mut before = self.server.end_epoch(self.clock.now_ns());
+        balancer.handle(News::Epoch(before.since(&Tallies::default())), &mut duties);
+        let mut waiting: BTreeMap<u64, Sender<String>> = BTreeMap::new();
+        let mut logged = Logged::default();
+        let epoch_ns = epoch.as_nanos() as u64;
+        let mut ends_ns = self.clock.now_ns() + epoch_ns;
+        loop {
+            let left = Duration::from_nanos(ends_ns.saturating_sub(self.clock.now_ns()));
+            match inbox.recv_timeout(left) {
+                Ok(Note::Reported(Report { order, outcome, .. })) => {
+                    balancer.handle(News::Reported { order: order.0, outcome }, &mut duties);
+                    if let Some(asker) = waiting.remove(&order.0) {
+                        drop(asker.send(in_words(outcome)));
+                    }
+                }
+                Ok(Note::Planned { number, proposal }) => {
+                    balancer.handle(News::Planned { number, proposal }, &mut duties);
+                }
+                Ok(Note::Asked(Asked::Move { cachelet, to }, asker)) => {
+                    balancer.handle(News::Asked { cachelet, to: owner(to) }, &mut duties);
+                    match duties.last() {
+                        Some(Duty::Order { order, .. }) => drop(waiting.insert(*order, asker)),
+                        _ => drop(asker.send("error: there is no such cachelet\n".into())),
+                    }
+                }
+                Ok(Note::Asked(asked, asker)) => drop(asker.send(self.tell(&balancer, &asked))),
+                Err(RecvTimeoutError::Timeout) => {
+                    let now_ns = self.clock.now_ns();
+                    let tallies = self.server.end_epoch(now_ns);
+                    let reading = tallies.since(&before);
+                    before = tallies;
+                    ends_ns = (ends_ns + epoch_ns).max(now_ns);
+                    balancer.handle(News::Epoch(reading), &mut duties);
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            for duty in duties.drain(..) {
+                match duty {
+                    // A planner that has gone answers nothing, which the balancer can live with.
+                    Duty::Ask(question) => drop(questions.send(question)),
+                    Duty::Order { order, what } => {
+                        let (worker, event) = order_event(OrderId(order), what);
+                        self.workers[usize::from(worker.0)].post(Letter::Tell(event));
+                    }
+                }
+            }
+            self.log(&balancer, &mut logged);
+        }
+    }
+}
+
+fn in_words(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Stale => "error: it has just changed its owner; try again\n".into(),
+        Outcome::Refused => "error: no such worker, or it is there already\n".into(),
+        _ => format!("{}\n", outcome_of(outcome)),
+    }
+}

@@ -1,0 +1,50 @@
+//! For tests: owners and connections change at random, so often that every request meets a change.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mbal_model::{CacheletId, WorkerId};
+use mbal_reactor::{Letter, Mailbox};
+use mbal_worker::{ConnId, Event, OrderId, Server};
+
+/// Connections' names are small numbers; most tests have few.
+const CONNS: u64 = 8;
+
+/// Gives `per_second` orders, every other one to lend, until the process ends.
+pub(crate) fn start(
+    per_second: u32,
+    server: &Arc<Server>,
+    workers: &Arc<[Mailbox<Letter>]>,
+) -> std::io::Result<()> {
+    let (server, workers) = (Arc::clone(server), Arc::clone(workers));
+    thread::Builder::new().name("mbal-chaos".into()).spawn(move || {
+        let (begin, mut given, mut state) = (Instant::now(), 0u64, 0x9e37_79b9_7f4a_7c15u64);
+        let mut below = move |bound: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) % bound
+        };
+        loop {
+            let due = begin.elapsed().as_secs_f64() * f64::from(per_second);
+            while (given as f64) < due {
+                given += 1;
+                let to = WorkerId(below(workers.len() as u64) as u16);
+                let (at, event) = if given % 2 == 0 {
+                    let cachelet = below(server.store.cachelets() as u64);
+                    let at = server.store.owner(cachelet as usize);
+                    let cachelet = CacheletId(cachelet as u16);
+                    (at, Event::Lend { order: OrderId(0), cachelet, to, seen: u64::MAX })
+                } else {
+                    let at = WorkerId(below(workers.len() as u64) as u16);
+                    let conn = ConnId(below(CONNS) as u32);
+                    (at, Event::HandOver { order: OrderId(0), conn, to })
+                };
+                workers[usize::from(at.0)].post(Letter::Tell(event));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! The control socket: an operator on this host asks, one line a connection, and is answered.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use mbal_model::{CacheletId, WorkerId};
+
+use crate::balancing::{Asked, Note};
+
+/// An operator who is slower than this is not served; nor is one whose answer takes longer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A question with a key.
+const LINE_BYTES_MAX: u64 = 1024;
+
+/// Where the control socket is unless somebody says otherwise: among the user's own files if they
+/// have a place for such, by the server's port.
+pub fn default_path(port: u16) -> PathBuf {
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or("/tmp".into(), PathBuf::from);
+    folder.join(format!("mbal-{port}.control"))
+}
+
+/// Serves operators, one after the other, until the process ends.
+pub(crate) fn start(listener: UnixListener, balancer: Sender<Note>) -> std::io::Result<()> {
+    listener.set_nonblocking(false)?;
+    thread::Builder::new().name("mbal-control".into()).spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // One that went away is no loss.
+            drop(answer(&stream, &balancer));
+        }
+    })?;
+    Ok(())
+}
+
+fn answer(mut stream: &UnixStream, balancer: &Sender<Note>) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = Vec::new();
+    BufReader::new(stream.take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;
+    let Some(asked) = line.strip_suffix(b"\n").and_then(Asked::parse) else {
+        return stream
+            .write_all(b"error: status, status json, move CACHELET WORKER or explain WHAT\n");
+    };
+    let (asker, answer) = channel();
+    let told = balancer.send(Note::Asked(asked, asker)).ok();
+    let text = told.and_then(|()| answer.recv_timeout(PATIENCE).ok());
+    stream.write_all(text.as_deref().unwrap_or("error: no answer\n").as_bytes())
+}
+
+impl Asked {
+    fn parse(line: &[u8]) -> Option<Asked> {
+        let (word, rest) = match line.iter().position(|byte| *byte == b' ') {
+            Some(blank) => (&line[..blank], &line[blank + 1..]),
+            None => (line, &b""[..]),
+        };
+        match word {
+            b"status" if rest.is_empty() => Some(Asked::Status { json: false }),
+            b"status" if rest == b"json" => Some(Asked::Status { json: true }),
+            b"explain" if !rest.is_empty() => Some(Asked::Explain(rest.to_vec())),
+            b"move" => {
+                let (cachelet, worker) = std::str::from_utf8(rest).ok()?.split_once(' ')?;
+                let cachelet = CacheletId(cachelet.parse().ok()?);
+                Some(Asked::Move { cachelet, to: WorkerId(worker.parse().ok()?) })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Asks a server's control socket; the answer, or what the server found wrong.
+pub fn ask(path: &Path, line: &[u8]) -> Result<String, String> {
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            format!("no server at {}; name its port with -p, or its --control", path.display())
+        }
+        _ => format!("{}: {error}", path.display()),
+    };
+    let mut stream = UnixStream::connect(path).map_err(failed)?;
+    stream.set_read_timeout(Some(2 * PATIENCE)).map_err(failed)?;
+    stream.write_all(&[line, b"\n"].concat()).map_err(failed)?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).map_err(failed)?;
+    match text.strip_prefix("error: ") {
+        Some(error) => Err(error.trim_end().to_owned()),
+        None => Ok(text),
+    }
+}

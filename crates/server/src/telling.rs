@@ -1,0 +1,277 @@
+//! What the balancer tells operators: tables, decisions, and why a cachelet is where it is.
+
+use std::fmt::Write;
+
+use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Order, Ordered, Outcome, Verdict};
+use mbal_model::{CacheletId, Key, Owner};
+use mbal_reactor::Tally;
+use mbal_worker::Server;
+
+/// Decisions that `status` shows.
+const DECISIONS_SHOWN: usize = 12;
+
+/// All that `status` and `explain` look at.
+pub(crate) struct Told<'a> {
+    pub balancer: &'a Balancer,
+    pub server: &'a Server,
+    pub tally: &'a Tally,
+}
+
+impl Told<'_> {
+    pub(crate) fn status(&self) -> String {
+        let balancer = self.balancer;
+        let store = &self.server.store;
+        let mut out = format!(
+            "version 1.{}, epoch {}, balance {}, phase 2 {}, {} on loan\n",
+            store.version(),
+            balancer.epoch(),
+            mode(balancer.mode()),
+            if balancer.in_phase_two() { "open" } else { "closed" },
+            balancer.loans().len(),
+        );
+        out += "worker   load  fixed  cachelets  connections\n";
+        for (index, worker) in balancer.reading().snapshot.workers.iter().enumerate() {
+            writeln!(
+                out,
+                "{index:>6} {:>6.3} {:>6.3} {:>10} {:>12}",
+                worker.load(),
+                worker.fixed,
+                worker.cachelets.len(),
+                self.tally.of_worker(index),
+            )
+            .expect("a String takes all");
+        }
+        for (cachelet, home, since) in balancer.loans().iter() {
+            let owner = store.owner(cachelet.0.into()).0;
+            let home = home.worker.0;
+            writeln!(
+                out,
+                "cachelet {} of worker {home} is lent to {owner} since epoch {since}",
+                cachelet.0
+            )
+            .expect("a String takes all");
+        }
+        let decisions: Vec<&Decision> = balancer.decisions().rev().take(DECISIONS_SHOWN).collect();
+        for decision in decisions.into_iter().rev() {
+            out += &told(decision);
+            out.push('\n');
+        }
+        out
+    }
+
+    pub(crate) fn status_json(&self) -> String {
+        let balancer = self.balancer;
+        let store = &self.server.store;
+        let workers = balancer.reading().snapshot.workers.iter().enumerate().map(|(index, worker)| {
+            let cachelets = worker.cachelets.iter().map(|held| {
+                let (number, load, rests) = (held.cachelet.0, held.load, held.pinned);
+                format!(r#"{{"cachelet":{number},"load":{load:.6},"rests":{rests}}}"#)
+            });
+            format!(
+                r#"{{"worker":{index},"load":{:.6},"fixed":{:.6},"connections":{},"cachelets":[{}]}}"#,
+                worker.load(),
+                worker.fixed,
+                self.tally.of_worker(index),
+                joined(cachelets),
+            )
+        });
+        let loans = balancer.loans().iter().map(|(cachelet, home, since)| {
+            let (home, owner) = (home.worker.0, store.owner(cachelet.0.into()).0);
+            let cachelet = cachelet.0;
+            format!(r#"{{"cachelet":{cachelet},"home":{home},"owner":{owner},"since":{since}}}"#)
+        });
+        let decisions = balancer.decisions().map(json);
+        format!(
+            concat!(
+                r#"{{"version":"1.{}","epoch":{},"balance":"{}","phase_two":{},"workers":[{}],"#,
+                r#""loans":[{}],"decisions":[{}]}}"#,
+                "\n"
+            ),
+            store.version(),
+            balancer.epoch(),
+            mode(balancer.mode()),
+            balancer.in_phase_two(),
+            joined(workers),
+            joined(loans),
+            joined(decisions),
+        )
+    }
+
+    /// Why is it where it is? `what` is a cachelet's number, or else a key.
+    pub(crate) fn explain(&self, what: &[u8]) -> String {
+        let store = &self.server.store;
+        let number = std::str::from_utf8(what).ok().and_then(|text| text.parse::<u16>().ok());
+        let number = number.filter(|number| usize::from(*number) < store.cachelets());
+        let key = Key::new(what);
+        let cachelet = number.or_else(|| Some(store.cachelet_of(key?.hash()) as u16));
+        let Some(cachelet) = cachelet.map(CacheletId) else {
+            return "error: a cachelet is a number, a key has 1 to 250 bytes\n".into();
+        };
+        let owner = store.owner(cachelet.0.into()).0;
+        let mut out = match (number, key) {
+            (None, Some(key)) => format!(
+                "key {}: hash {:016x}, cachelet {}\n",
+                what.escape_ascii(),
+                key.hash(),
+                cachelet.0
+            ),
+            _ => String::new(),
+        };
+        let workers = &self.balancer.reading().snapshot.workers;
+        let held = workers.iter().flat_map(|worker| &worker.cachelets);
+        let (load, rests) = held
+            .filter(|held| held.cachelet == cachelet)
+            .map(|held| (held.load, held.pinned))
+            .next()
+            .unwrap_or((0.0, false));
+        let rests = if rests { ", rests after a move" } else { "" };
+        writeln!(out, "cachelet {}: worker {owner}, load {load:.3}{rests}", cachelet.0)
+            .expect("a String takes all");
+        match self.balancer.loans().iter().find(|(lent, ..)| *lent == cachelet) {
+            Some((_, home, since)) => {
+                writeln!(out, "on loan from worker {} since epoch {since}", home.worker.0)
+            }
+            None => writeln!(out, "at home"),
+        }
+        .expect("a String takes all");
+        let of_it = |ordered: &Ordered| match ordered.what {
+            Order::Lend { step, .. } => step.cachelet == cachelet,
+            Order::Lighten { .. } => false,
+        };
+        let decisions = self.balancer.decisions().filter(|one| one.orders.iter().any(of_it));
+        for decision in decisions {
+            out += &told(decision);
+            out.push('\n');
+        }
+        out
+    }
+}
+
+/// One decision as a line: why, from what, what was ordered, what came of it.
+pub(crate) fn told(decision: &Decision) -> String {
+    let Decision { number, epoch, cause, verdict, .. } = decision;
+    let mut out = format!(
+        "decision {number}, epoch {epoch}: {}, deviation {:.2}, loads {}: {}",
+        why(*cause),
+        decision.deviation,
+        loads(&decision.loads),
+        came_of(*verdict),
+    );
+    for (at, ordered) in decision.orders.iter().enumerate() {
+        out += if at == 0 { ": " } else { ", " };
+        let (from, to) = ends(ordered.what);
+        let load = ordered.load;
+        match ordered.what {
+            Order::Lend { step, .. } => {
+                let number = step.cachelet.0;
+                write!(out, "cachelet {number} ({load:.3}) {from}>{to}")
+            }
+            Order::Lighten { .. } => write!(out, "connections ({load:.3}) {from}>{to}"),
+        }
+        .expect("a String takes all");
+        match ordered.outcome {
+            Some(outcome) => write!(out, " {}", outcome_of(outcome)),
+            None => write!(out, " ordered"),
+        }
+        .expect("a String takes all");
+    }
+    if !decision.expected.is_empty() {
+        write!(out, "; expected {}", loads(&decision.expected)).expect("a String takes all");
+    }
+    if let Some(came) = &decision.came {
+        write!(out, "; came {}", loads(came)).expect("a String takes all");
+    }
+    out
+}
+
+fn json(decision: &Decision) -> String {
+    let orders = decision.orders.iter().map(|ordered| {
+        let (from, to) = ends(ordered.what);
+        let what = match ordered.what {
+            Order::Lend { step, .. } => format!(r#""cachelet":{}"#, step.cachelet.0),
+            Order::Lighten { share, .. } => format!(r#""connections_share":{share:.3}"#),
+        };
+        let outcome = ordered.outcome.map_or("null".into(), |one| format!("{:?}", outcome_of(one)));
+        format!(
+            r#"{{{what},"from":{from},"to":{to},"load":{:.6},"outcome":{outcome}}}"#,
+            ordered.load
+        )
+    });
+    let list = |loads: &[f64]| joined(loads.iter().map(|load| format!("{load:.6}")));
+    format!(
+        r#"{{"number":{},"epoch":{},"cause":"{}","verdict":"{}","deviation":{:.4},"loads":[{}],"expected":[{}],"came":[{}],"orders":[{}]}}"#,
+        decision.number,
+        decision.epoch,
+        why(decision.cause),
+        came_of(decision.verdict),
+        decision.deviation,
+        list(&decision.loads),
+        list(&decision.expected),
+        list(decision.came.as_deref().unwrap_or_default()),
+        joined(orders),
+    )
+}
+
+fn joined(parts: impl Iterator<Item = String>) -> String {
+    parts.collect::<Vec<_>>().join(",")
+}
+
+fn ends(what: Order) -> (u16, u16) {
+    let worker = |owner: Owner| owner.worker.0;
+    match what {
+        Order::Lend { step, .. } => (worker(step.from), worker(step.to)),
+        Order::Lighten { from, to, .. } => (worker(from), worker(to)),
+    }
+}
+
+fn loads(loads: &[f64]) -> String {
+    loads.iter().map(|load| format!("{load:.2}")).collect::<Vec<_>>().join(" ")
+}
+
+pub(crate) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::On => "on",
+        Mode::Off => "off",
+        Mode::DryRun => "dry-run",
+    }
+}
+
+fn why(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Uneven => "uneven",
+        Cause::LoanOver => "loan over",
+        Cause::Operator => "operator",
+    }
+}
+
+fn came_of(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Ordered => "ordered".into(),
+        Verdict::OnlySaid => "would order".into(),
+        Verdict::Rejected(nonsense) => format!("the plan is refused, {}", wrong(nonsense)),
+        Verdict::Failed => "the planner failed".into(),
+        Verdict::NoPlan => "no plan helps".into(),
+        Verdict::Slow(epochs) => format!("no answer of the planner for {epochs} epochs"),
+    }
+}
+
+fn wrong(nonsense: Nonsense) -> String {
+    match nonsense {
+        Nonsense::Cachelet(id) => format!("it moves cachelet {} from where it is not", id.0),
+        Nonsense::Restless(id) => format!("it moves cachelet {}, which rests", id.0),
+        Nonsense::Worker => "it names a wrong worker".into(),
+        Nonsense::Load => "its loads are impossible".into(),
+        Nonsense::NoGain => "it gains nothing".into(),
+    }
+}
+
+pub(crate) fn outcome_of(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Done => "done".into(),
+        Outcome::Due => "due between two requests".into(),
+        Outcome::Leaving(1) => "1 leaves".into(),
+        Outcome::Leaving(count) => format!("{count} leave"),
+        Outcome::Stale => "too late".into(),
+        Outcome::Refused => "refused".into(),
+    }
+}
