@@ -15,6 +15,7 @@ use crate::args::Args;
 use crate::compare::{Comparison, Series, commands, compare};
 use crate::measure::{Round, measure};
 use crate::pace::Pace;
+use crate::peer::Peer;
 use crate::plan::{Plan, Task};
 use crate::report;
 
@@ -229,4 +230,42 @@ fn a_comparison_rotates_rounds_and_leaves_no_server_behind() {
         let table = report::table("a", &comparison);
         assert!(table.contains("server CPU, µs per key") && table.contains(" × "), "{table}");
     }
+}
+
+#[test]
+fn every_operation_of_every_protocol_is_answered_as_memcached_answers() {
+    if std::process::Command::new("memcached").arg("-V").output().is_err() {
+        eprintln!("SKIPPED: memcached is not installed");
+        return;
+    }
+    let cores = crate::cpu::Cores::current().unwrap();
+    let stop = AtomicBool::new(false);
+    for protocol in ["text", "meta", "binary"] {
+        let flags = format!(
+            "--protocol {protocol} --keys 500 --key-bytes 6-40 --value-bytes 0-3000 --ttl 0:1,1000:1 --depth 3 \
+             --mix get:4,set,add,delete,incr,insert,scan,rmw --multi-get 3 --look-aside --store 1 --connections 4 \
+             --warmup 0 --requests 5000"
+        );
+        let peer = Peer::start("memcached -l 127.0.0.1 -p {port}", 1, &cores).unwrap();
+        let plan = Plan::new(&args(&flags)).unwrap();
+        let run = |task| measure(plan.loads(&peer.target, task, 1), None, None, &stop).unwrap();
+        let (fill, verify) = (run(Task::Fill).tally, run(Task::Verify).tally);
+        assert_eq!((fill.sets, verify.hits, verify.wrong), (500, 500, 0), "{protocol}");
+        let tally = run(CLOSED).tally;
+        assert_eq!((tally.wrong, &tally.wrong_shown[..]), (0, &[][..]), "{protocol}");
+        assert!(tally.requests >= 5_000 && tally.gets > tally.sets, "{protocol}: {tally:?}");
+        assert!(tally.others > 500 && tally.hits < tally.gets, "{protocol}: {tally:?}");
+    }
+}
+
+#[test]
+fn whoever_misses_waits_for_the_store() {
+    let flags = "--keys 1000 --connections 2 --warmup 0 --requests 400 --look-aside --store 30";
+    let round = run(flags, &Fake::default().listen(), CLOSED).unwrap();
+    let tally = &round.tally;
+    assert_eq!((tally.wrong, tally.gets), (0, tally.requests - tally.sets));
+    let misses = tally.gets - tally.hits;
+    assert!(misses > 100, "{misses}");
+    let slow = tally.latency.count_between(30_000_000, u64::MAX);
+    assert!(slow >= misses, "{slow} of {misses} misses took the store's time");
 }

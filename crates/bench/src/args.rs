@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::cpu::Cores;
+use crate::mix::{Mix, Ttls};
+use crate::sizes::Sizes;
 use crate::wording::Protocol;
 
 const EXAMPLES: &str = "\
@@ -86,20 +88,31 @@ pub struct Args {
     /// Keys per get
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub multi_get: usize,
-    /// Number of different keys
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub keys: u64,
-    #[arg(long, default_value_t = 16, value_parser = positive)]
-    pub key_bytes: usize,
-    /// Bytes of every value, or `trace`: as the trace says
-    #[arg(long, default_value = "32")]
-    pub value_bytes: ValueBytes,
-    /// Larger values of a trace are cut to this
+    /// YCSB's workload A to F, or a YCSB property file; other flags say what differs
+    #[arg(long, value_name = "A-F|FILE", conflicts_with = "like")]
+    pub ycsb: Option<String>,
+    /// Keys, sizes, TTLs, popularity and operations like those of a known cache: twitter:cluster1 to
+    /// twitter:cluster54, or etc (Facebook's). Other flags say what differs
+    #[arg(long, value_name = "CACHE")]
+    pub like: Option<String>,
+    /// Number of different keys [default: 100000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: Option<u64>,
+    /// Bytes of a key: N, N-M (uniform, by key) or etc [default: 16]
+    #[arg(long, value_name = "SIZES", value_parser = key_sizes)]
+    pub key_bytes: Option<Sizes>,
+    /// Bytes of a value: N, N-M, etc (generalized Pareto), or `trace`: as the trace says [default: 32]
+    #[arg(long, value_name = "SIZES")]
+    pub value_bytes: Option<ValueBytes>,
+    /// Larger values of a trace or of ETC's law are cut to this
     #[arg(long, default_value_t = 1_000_000)]
     pub value_bytes_max: u32,
-    /// Zipf's constant: 0 is uniform, 0.99 is YCSB's, 1 and more are fine
-    #[arg(long, default_value_t = 0.0)]
-    pub zipf: f64,
+    /// Zipf's constant: 0 is uniform, 0.99 is YCSB's, 1 and more are fine [default: 0]
+    #[arg(long)]
+    pub zipf: Option<f64>,
+    /// The newest keys are the hottest, by Zipf's law with this constant; inserts make new ones
+    #[arg(long, value_name = "ZIPF", conflicts_with_all = ["zipf", "hotspot", "hot_worker"])]
+    pub latest: Option<f64>,
     /// OPS% of the requests on KEYS% of the keys, as in 95:5
     #[arg(long, value_name = "OPS:KEYS", conflicts_with = "zipf")]
     pub hotspot: Option<Hotspot>,
@@ -109,18 +122,34 @@ pub struct Args {
     /// Let other keys become the hot ones every so many seconds; with --hot-worker those of the next worker
     #[arg(long, value_name = "SECONDS")]
     pub shift: Option<f64>,
-    /// Share of requests that are sets, 0 to 1
-    #[arg(long, default_value_t = 0.0)]
-    pub set_share: f64,
+    /// Share of requests that are sets, 0 to 1; the rest are gets
+    #[arg(long, conflicts_with = "mix")]
+    pub set_share: Option<f64>,
+    /// Operations with their shares: get, set, add, delete, incr, insert (a new key), scan, rmw (get, then set)
+    #[arg(long, value_name = "OP:SHARE,…")]
+    pub mix: Option<Mix>,
+    /// Seconds that what is set lives, as in 60 or 60:0.9,3600:0.1 [default: for ever]
+    #[arg(long, value_name = "SECONDS:SHARE,…")]
+    pub ttl: Option<Ttls>,
+    /// A get that misses is followed by a set (always so in a trace)
+    #[arg(long)]
+    pub look_aside: bool,
+    /// Milliseconds that the store behind the cache takes: the set after a miss comes so much later
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    pub store: f64,
     /// Replay this trace: .u32le, .i32be or .txt, plain, .xz or .gz. A miss is followed by a set. Compared
     /// servers are started anew for every round
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prefill", "set_share", "multi_get", "zipf"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prefill", "set_share", "mix", "multi_get", "zipf", "ycsb", "like"])]
     pub trace: Option<PathBuf>,
+    /// Send a trace's requests when they came, SPEED times as fast; for traces of `time key bytes`
+    #[arg(long, value_name = "SPEED", num_args = 0..=1, default_missing_value = "1", requires = "trace", conflicts_with = "rate")]
+    pub own_pace: Option<f64>,
 
     /// Set every key once before measuring, and count what is there (always done with --compare)
     #[arg(long)]
     pub prefill: bool,
-    /// Requests per second, or with --compare N%: of the first peer's peak in closed loop, taken first
+    /// Requests per second; N-M is a ramp from one rate to another; or with --compare N%: of the first peer's peak
+    /// in closed loop, taken first
     #[arg(long)]
     pub rate: Option<Rate>,
     /// Seconds measured
@@ -169,6 +198,8 @@ pub enum Waiting {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Rate {
     PerSecond(f64),
+    /// From the start of the measured time to its end.
+    Ramp(f64, f64),
     /// Of the first peer's peak; 1.0 is all of it.
     Share(f64),
 }
@@ -181,16 +212,18 @@ impl FromStr for Rate {
             let number = number.parse::<f64>().ok().filter(|n| *n > 0.0 && n.is_finite());
             number.ok_or_else(|| format!("{text:?} is neither a rate nor a percentage"))
         };
-        match text.strip_suffix('%') {
-            Some(percent) => Ok(Self::Share(positive(percent)? / 100.0)),
-            None => Ok(Self::PerSecond(positive(text)?)),
+        match (text.strip_suffix('%'), text.split_once('-')) {
+            (Some(percent), _) => Ok(Self::Share(positive(percent)? / 100.0)),
+            (None, Some((from, to))) => Ok(Self::Ramp(positive(from)?, positive(to)?)),
+            (None, None) => Ok(Self::PerSecond(positive(text)?)),
         }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ValueBytes {
-    Constant(u32),
+    Sizes(Sizes),
+    Etc,
     Trace,
 }
 
@@ -198,12 +231,16 @@ impl FromStr for ValueBytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.parse()) {
-            ("trace", _) => Ok(Self::Trace),
-            (_, Ok(bytes)) => Ok(Self::Constant(bytes)),
-            _ => Err(format!("{text:?} is neither a number of bytes nor `trace`")),
+        match text {
+            "trace" => Ok(Self::Trace),
+            "etc" => Ok(Self::Etc),
+            _ => text.parse().map(Self::Sizes),
         }
     }
+}
+
+fn key_sizes(text: &str) -> Result<Sizes, String> {
+    if text == "etc" { Ok(Sizes::EtcKeys) } else { text.parse() }
 }
 
 /// `OPS:KEYS` in percent.

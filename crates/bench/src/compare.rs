@@ -115,13 +115,7 @@ pub fn filled(fill: Round, verify: Round) -> Result<String, String> {
 }
 
 fn pace(args: &Args, plan: &Plan, first: &Peer, stop: &AtomicBool) -> Result<Pace, String> {
-    let share = match args.rate {
-        None => return Ok(Pace::Closed),
-        Some(Rate::PerSecond(requests_per_second)) => {
-            return Ok(Pace::Open { requests_per_second });
-        }
-        Some(Rate::Share(share)) => share,
-    };
+    let Some(Rate::Share(share)) = args.rate else { return plan.pace() };
     let mut rates = Vec::new();
     for round in 0..PEAK_ROUNDS {
         let round =

@@ -7,8 +7,10 @@ use std::os::fd::OwnedFd;
 use rustix::event::epoll;
 
 use crate::address::{Address, Stream};
+use crate::mix::Op;
 use crate::replies::{Awaited, Kind};
-use crate::wording::{Protocol, Wording};
+use crate::source::Ask;
+use crate::wording::{Item, Protocol, Wording, Write};
 
 pub struct Connection {
     pub stream: Stream,
@@ -20,8 +22,6 @@ pub struct Connection {
     pub out: Vec<u8>,
     /// The start of a reply whose rest has not arrived.
     pub partial: Vec<u8>,
-    /// Missed keys to be set, with their sizes.
-    pub missed: Vec<(u64, u32)>,
     waits_to_write: bool,
     index: u64,
 }
@@ -44,31 +44,92 @@ impl Connection {
             in_flight: 0,
             out: Vec::new(),
             partial: Vec::new(),
-            missed: Vec::new(),
             waits_to_write: false,
             index,
         })
     }
 
-    pub fn get(&mut self, wording: &Wording, keys: &[u64], value_bytes: u32, intended_ns: u64) {
-        wording.get(&mut self.out, keys);
-        let text = wording.protocol == Protocol::Text;
-        let end = keys.len() - 1;
-        let kind = Kind::Get;
-        self.awaited.extend(keys.iter().enumerate().map(|(place, &key)| {
-            let last = !text && place == end;
-            Awaited { kind, key, value_bytes, last, intended_ns }
-        }));
-        if text {
-            let (kind, key) = (Kind::End, keys[0]);
-            self.awaited.push_back(Awaited { kind, key, value_bytes: 0, last: true, intended_ns });
-        }
+    /// `vbucket` is what binary says about the keys' cachelet.
+    pub fn ask(
+        &mut self,
+        wording: &Wording,
+        ask: Ask,
+        keys: &[u64],
+        intended_ns: u64,
+        vbucket: u16,
+    ) {
+        let (key, ttl) = (keys[0], ask.ttl);
+        let value_bytes = |key| ask.value_bytes.unwrap_or_else(|| wording.value_bytes(key));
+        let write = match ask.op {
+            Op::Get | Op::Scan | Op::ReadModifyWrite => {
+                let then_set = ask.op == Op::ReadModifyWrite;
+                wording.get(&mut self.out, keys, vbucket);
+                let text = wording.protocol == Protocol::Text;
+                let end = keys.len() - 1;
+                let asked = |(place, &key): (usize, &u64)| Awaited {
+                    key,
+                    value_bytes: value_bytes(key),
+                    ttl,
+                    last: !text && place == end,
+                    then_set,
+                    intended_ns,
+                    ..Awaited::default()
+                };
+                self.awaited.extend(keys.iter().enumerate().map(asked));
+                if text {
+                    let end = Awaited {
+                        kind: Kind::End,
+                        key,
+                        last: true,
+                        intended_ns,
+                        ..Awaited::default()
+                    };
+                    self.awaited.push_back(end);
+                }
+                return;
+            }
+            Op::Set | Op::Insert => Write::Set,
+            Op::Add => Write::Add,
+            Op::Delete => Write::Delete,
+            Op::Incr => Write::Incr,
+        };
+        let item = Item { key, value_bytes: value_bytes(key), ttl };
+        self.write(wording, write, item, intended_ns, vbucket);
     }
 
-    pub fn set(&mut self, wording: &Wording, key: u64, value_bytes: u32, intended_ns: u64) {
-        wording.set(&mut self.out, key, value_bytes);
-        let kind = Kind::Set;
-        self.awaited.push_back(Awaited { kind, key, value_bytes, last: true, intended_ns });
+    pub fn write(
+        &mut self,
+        wording: &Wording,
+        write: Write,
+        item: Item,
+        intended_ns: u64,
+        vbucket: u16,
+    ) {
+        wording.write(&mut self.out, write, item, vbucket);
+        let Item { key, value_bytes, ttl } = item;
+        let (kind, last) = (Kind::Write(write), true);
+        let asked =
+            Awaited { kind, key, value_bytes, ttl, last, intended_ns, ..Awaited::default() };
+        self.awaited.push_back(asked);
+    }
+
+    /// What another worker turned away, word for word.
+    pub fn ask_again(&mut self, wording: &Wording, asked: Awaited, vbucket: u16) {
+        let Awaited { key, value_bytes, ttl, .. } = asked;
+        match asked.kind {
+            Kind::Write(write) => {
+                wording.write(&mut self.out, write, Item { key, value_bytes, ttl }, vbucket);
+            }
+            Kind::Get | Kind::End => wording.get(&mut self.out, &[key], vbucket),
+        }
+        self.awaited.push_back(Awaited { turned_away: asked.turned_away + 1, ..asked });
+    }
+
+    /// Makes the counter that text did not find.
+    pub fn add_counter(&mut self, wording: &Wording, key: u64, ttl: u32, intended_ns: u64) {
+        wording.add_counter(&mut self.out, key, ttl);
+        let (kind, last) = (Kind::Write(Write::Add), true);
+        self.awaited.push_back(Awaited { kind, key, ttl, last, intended_ns, ..Awaited::default() });
     }
 
     /// Sends what the socket takes, and waits for the rest to be taken.

@@ -9,6 +9,7 @@
 //!
 //! Counts are of what completes inside the window, latencies of what was due inside it, however late it came.
 
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,18 +20,21 @@ use rustix::event::{Timespec, epoll};
 use crate::address::{Address, Target};
 use crate::connection::Connection;
 use crate::follow::{Moved, Routes};
-use crate::pace::{Pace, Schedule};
+use crate::pace::{Moments, Pace, Schedule};
 use crate::random::Random;
-use crate::replies::{Awaited, Lengths, Outcome, scan};
+use crate::reader::{Reader, Then};
+use crate::replies::{Awaited, Lengths, scan};
 use crate::source::{Ask, Source};
 use crate::tally::Tally;
 use crate::timeline::{Part, Timeline};
-use crate::wording::Wording;
+use crate::wording::{Item, Wording, Write};
 
 /// After the window what is due may still be sent for so long, then replies are waited for as long again.
 const DRAIN: Duration = Duration::from_secs(2);
 /// A sleeping generator looks at the stop flag this often.
 const NAP_NS: u64 = 100_000_000;
+/// A request that every worker turns away is a fault of the server.
+const TURNED_AWAY_MAX: u8 = 20;
 const READ_BYTES: usize = 256 << 10;
 
 /// What one thread sends.
@@ -47,9 +51,12 @@ pub struct Load {
     pub wording: Wording,
     pub lengths: Lengths,
     pub keys_per_get: usize,
-    /// A missed key is set, on the same connection.
+    /// A missed key is set, on the same connection, when the store has been asked for so long.
     pub look_aside: bool,
+    pub store: Duration,
     pub pace: Pace,
+    /// When the requests of a trace came, for a recorded pace.
+    pub moments: Option<Moments>,
     /// Ask the sockets without end, instead of sleeping: right on a core of one's own.
     pub spin: bool,
     pub source: Source,
@@ -118,6 +125,10 @@ struct Generator<'a> {
     start_ns: u64,
     /// `u64::MAX` until it is known.
     end_ns: u64,
+    /// What replies ask for, until all that arrived with them is read.
+    after: Vec<(Awaited, Then)>,
+    /// Sets that wait for the store: due when, on which connection.
+    later: VecDeque<(u64, usize, Item)>,
     tally: Tally,
     timeline: Option<&'a Timeline>,
     part: Part,
@@ -161,8 +172,9 @@ impl<'a> Generator<'a> {
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).map_err(|e| e.to_string())?;
         let schedule = match load.pace {
             Pace::Closed => None,
-            Pace::Open { requests_per_second } => {
-                Some(Schedule::new(requests_per_second, load.seed ^ 0x5eed))
+            _ => {
+                let seed = load.seed ^ 0x5eed;
+                Some(Schedule::new(load.pace, load.moments.take(), load.warmup, seed))
             }
         };
         Ok(Self {
@@ -186,6 +198,8 @@ impl<'a> Generator<'a> {
             start_ns: load.warmup.as_nanos() as u64,
             phase: Phase::WarmUp,
             end_ns: u64::MAX,
+            after: Vec::new(),
+            later: VecDeque::new(),
             tally: Tally::default(),
             timeline,
             part: Part::new(width),
@@ -233,6 +247,8 @@ impl<'a> Generator<'a> {
             if stop.load(Ordering::Relaxed) {
                 return Err("stopped".into());
             }
+            self.set_later(now);
+            self.flush()?;
             self.issue_due()?;
             let timeout = self.timeout(self.now_ns());
             let count = match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
@@ -320,6 +336,9 @@ impl<'a> Generator<'a> {
                     wait_ns = wait_ns.min(schedule.due_ns().saturating_sub(now));
                 }
             }
+        }
+        if let Some((due, ..)) = self.later.front() {
+            wait_ns = wait_ns.min(due.saturating_sub(now));
         }
         Timespec { tv_sec: 0, tv_nsec: wait_ns as _ }
     }
@@ -422,18 +441,20 @@ impl<'a> Generator<'a> {
         if self.phase == Phase::Measured {
             self.budget -= 1;
         }
+        let vbucket = self.vbucket(self.keys[0]);
         let (connection, wording) = (&mut self.connections[index], &self.load.wording);
-        match ask.set {
-            true => connection.set(wording, self.keys[0], ask.value_bytes, intended_ns),
-            false => connection.get(wording, &self.keys, ask.value_bytes, intended_ns),
-        }
+        connection.ask(wording, ask, &self.keys, intended_ns, vbucket);
         self.asked(index);
     }
 
     fn asked(&mut self, index: usize) {
+        self.reserve(index);
+        self.touched.push(index);
+    }
+
+    fn reserve(&mut self, index: usize) {
         self.connections[index].in_flight += 1;
         self.in_flight += 1;
-        self.touched.push(index);
     }
 
     /// Sends what was asked since the last time.
@@ -452,68 +473,98 @@ impl<'a> Generator<'a> {
         let filled = connection.receive(&mut self.input, READ_BYTES)?;
         let now = self.clock.elapsed().as_nanos() as u64;
         self.tick(now);
-        let connection = &mut self.connections[index];
-        let (tally, counting) = (&mut self.tally, self.phase == Phase::Measured);
-        let (mut answered, look_aside) = (0, self.load.look_aside);
-        let window = self.start_ns..self.end_ns;
-        let missed = &mut connection.missed;
-        let (part, worker) = (&mut self.part, index % self.width);
-        let mut hints = Vec::new();
-        let tell = |reply: Awaited, outcome: Outcome, moved: Option<Moved>| {
-            match outcome {
-                Outcome::Hit if counting => {
-                    tally.gets += 1;
-                    tally.hits += 1;
-                    part.gets += 1;
-                    part.hits += 1;
-                }
-                Outcome::Miss => {
-                    tally.gets += u64::from(counting);
-                    part.gets += u64::from(counting);
-                    if look_aside {
-                        missed.push((reply.key, reply.value_bytes));
-                    }
-                }
-                Outcome::Stored => {
-                    tally.sets += u64::from(counting);
-                    part.sets += u64::from(counting);
-                }
-                Outcome::Wrong(wrong) => tally.blame(wrong),
-                Outcome::Hit | Outcome::Ended => {}
-            }
-            if reply.last {
-                answered += 1;
-                if counting {
-                    tally.requests += 1;
-                    part.answered(worker, now - reply.intended_ns);
-                }
-                if window.contains(&reply.intended_ns) {
-                    tally.latency.saturating_record(now - reply.intended_ns);
-                }
-            }
-            hints.extend(moved.map(|moved| (reply.key, moved)));
+        let mut reader = Reader {
+            now,
+            counting: self.phase == Phase::Measured,
+            window: self.start_ns..self.end_ns,
+            look_aside: self.load.look_aside,
+            store_ns: self.load.store.as_nanos() as u64,
+            worker: index % self.width,
+            tally: &mut self.tally,
+            part: &mut self.part,
+            after: &mut self.after,
+            answered: 0,
+            missed: false,
         };
+        let connection = &mut self.connections[index];
+        let tell = |reply, outcome, moved| reader.told(reply, outcome, moved);
         let input = &self.input[..filled];
-        let awaited = &mut connection.awaited;
-        let taken = scan(&self.load.wording, self.load.lengths, input, awaited, tell)?;
+        let (wording, lengths) = (&self.load.wording, self.load.lengths);
+        let taken = scan(wording, lengths, input, &mut connection.awaited, tell)?;
         connection.partial.extend_from_slice(&input[taken..]);
+        connection.in_flight -= reader.answered;
+        self.in_flight -= reader.answered;
         let client = connection.client;
-        connection.in_flight -= answered;
-        self.in_flight -= answered;
-        for (key, moved) in hints {
-            self.heed(key, moved);
-        }
-        for place in 0..self.connections[index].missed.len() {
-            let connection = &mut self.connections[index];
-            let (key, value_bytes) = connection.missed[place];
-            connection.set(&self.load.wording, key, value_bytes, now);
-            self.asked(index);
-        }
-        self.connections[index].missed.clear();
+        self.act_after(index, now);
         if self.schedule.is_none() {
             self.refill(client, now);
         }
         self.flush()
+    }
+
+    /// Does what replies of this connection asked for.
+    fn act_after(&mut self, index: usize, now: u64) {
+        let mut after = std::mem::take(&mut self.after);
+        for (reply, then) in after.drain(..) {
+            match then {
+                Then::Heed(moved) => self.heed(reply.key, moved),
+                Then::AskAgain => self.ask_again(reply),
+                Then::Counter => {
+                    let (wording, connection) = (&self.load.wording, &mut self.connections[index]);
+                    connection.add_counter(wording, reply.key, reply.ttl, now);
+                    self.asked(index);
+                }
+                Then::Set { after_ns } => {
+                    let Awaited { key, value_bytes, ttl, .. } = reply;
+                    self.reserve(index);
+                    self.later.push_back((now + after_ns, index, Item { key, value_bytes, ttl }));
+                }
+            }
+        }
+        self.after = after;
+        self.set_later(now);
+    }
+
+    /// Sets what the store has been asked for long enough.
+    fn set_later(&mut self, now: u64) {
+        while let Some(&(due, index, item)) = self.later.front().filter(|(due, ..)| *due <= now) {
+            self.later.pop_front();
+            let vbucket = self.vbucket(item.key);
+            let (wording, connection) = (&self.load.wording, &mut self.connections[index]);
+            connection.write(wording, Write::Set, item, due, vbucket);
+            self.touched.push(index);
+        }
+    }
+
+    /// Turned away by a worker that no longer has the key: on to the one that has.
+    fn ask_again(&mut self, reply: Awaited) {
+        if reply.turned_away == TURNED_AWAY_MAX {
+            self.tally.blame(format!("key {} was turned away {TURNED_AWAY_MAX} times", reply.key));
+            return;
+        }
+        let vbucket = self.vbucket(reply.key);
+        let Some(routes) = &self.routes else {
+            self.tally.blame(format!("key {}: status 7 for an ordinary client", reply.key));
+            return;
+        };
+        let worker = routes.worker(self.load.wording.hash(reply.key));
+        // Any client will do: the request has lost its place in the order anyway.
+        let index = worker;
+        self.connections[index].ask_again(&self.load.wording, reply, vbucket);
+        match reply.last {
+            true => self.asked(index),
+            false => self.touched.push(index),
+        }
+    }
+
+    /// What binary says about a key's cachelet: 0 is an ordinary client.
+    fn vbucket(&self, key: u64) -> u16 {
+        match &self.routes {
+            Some(routes) if self.load.follow => {
+                1 + routes.cachelet(self.load.wording.hash(key)) as u16
+            }
+            _ => 0,
+        }
     }
 
     fn heed(&mut self, key: u64, moved: Moved) {

@@ -10,6 +10,7 @@ mod address;
 #[cfg(test)]
 mod against_servers;
 mod args;
+mod binary;
 mod compare;
 mod connection;
 mod cpu;
@@ -18,21 +19,27 @@ mod follow;
 mod following;
 mod generator;
 mod measure;
+mod mix;
 mod pace;
 mod peer;
 mod plan;
 pub mod plot;
 mod popularity;
 mod random;
+mod reader;
 mod replies;
 mod report;
 mod session;
+mod sizes;
 mod source;
 mod summary;
 mod tally;
 mod timeline;
 mod trace;
+mod twitter;
 mod wording;
+mod workload;
+mod ycsb;
 
 pub use args::Args;
 
@@ -45,10 +52,8 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use address::{Address, Target};
-use args::Rate;
 use compare::{Comparison, Series};
 use measure::measure;
-use pace::Pace;
 use plan::{Plan, Task};
 
 /// Runs the benchmark; the exit code is 1 where it could not be run or a reply was wrong.
@@ -92,11 +97,7 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     if args.prefill {
         eprintln!("{}", compare::filled(run(Task::Fill)?, run(Task::Verify)?)?);
     }
-    let pace = match args.rate {
-        None => Pace::Closed,
-        Some(Rate::PerSecond(requests_per_second)) => Pace::Open { requests_per_second },
-        Some(Rate::Share(_)) => return Err("a share of the peak needs --compare".into()),
-    };
+    let pace = plan.pace()?;
     let rounds = vec![run(Task::Measure(pace))?];
     Ok(Comparison {
         load: plan.describe(pace),

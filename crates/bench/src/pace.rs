@@ -1,4 +1,7 @@
-//! When requests are to be sent in open loop: at random moments, as independent users would.
+//! When requests are to be sent in open loop: at random moments, as independent users would, or as recorded.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::random::Random;
 
@@ -8,20 +11,64 @@ pub enum Pace {
     Closed,
     /// Requests are due at moments that do not ask how the server fares.
     Open { requests_per_second: f64 },
+    /// The same, with a rate that changes evenly from the start of the measured window on.
+    Ramp { from: f64, to: f64, over: Duration },
+    /// As recorded, so many times as fast.
+    Recorded { speed: f64 },
 }
 
-/// Poisson arrivals: a request that is late keeps its moment, so its wait counts as latency.
+impl Pace {
+    /// What falls to one of so many threads; recorded moments are shared out one by one.
+    pub fn of_one(self, threads: usize) -> Self {
+        let n = threads as f64;
+        match self {
+            Self::Open { requests_per_second } => {
+                Self::Open { requests_per_second: requests_per_second / n }
+            }
+            Self::Ramp { from, to, over } => Self::Ramp { from: from / n, to: to / n, over },
+            Self::Closed | Self::Recorded { .. } => self,
+        }
+    }
+}
+
+impl std::fmt::Display for Pace {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Self::Closed => write!(f, "closed loop"),
+            Self::Open { requests_per_second } => write!(f, "open loop {requests_per_second:.0}/s"),
+            Self::Ramp { from, to, .. } => write!(f, "open loop {from:.0} to {to:.0}/s"),
+            Self::Recorded { speed } => write!(f, "recorded pace × {speed}"),
+        }
+    }
+}
+
+/// When a trace's requests came: every `step`-th of these, from `first` on.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Moments {
+    pub seconds: Arc<[f64]>,
+    pub first: usize,
+    pub step: usize,
+}
+
+/// A request that is late keeps its moment, so its wait counts as latency.
 pub struct Schedule {
+    pace: Pace,
+    moments: Option<Moments>,
     random: Random,
-    gap_ns: f64,
+    warmup_ns: f64,
     due_ns: f64,
+    /// How many moments have passed.
+    passed: usize,
 }
 
 impl Schedule {
-    pub fn new(requests_per_second: f64, seed: u64) -> Self {
-        let mut schedule =
-            Self { random: Random::new(seed), gap_ns: 1e9 / requests_per_second, due_ns: 0.0 };
-        schedule.advance();
+    pub fn new(pace: Pace, moments: Option<Moments>, warmup: Duration, seed: u64) -> Self {
+        let (random, warmup_ns) = (Random::new(seed), warmup.as_nanos() as f64);
+        let mut schedule = Self { pace, moments, random, warmup_ns, due_ns: 0.0, passed: 0 };
+        match pace {
+            Pace::Recorded { speed } => schedule.due_ns = schedule.recorded(speed),
+            _ => schedule.advance(),
+        }
         schedule
     }
 
@@ -30,7 +77,28 @@ impl Schedule {
     }
 
     pub fn advance(&mut self) {
-        self.due_ns -= self.random.unit().ln() * self.gap_ns;
+        self.passed += 1;
+        let rate = match self.pace {
+            Pace::Closed => unreachable!("a closed loop has no schedule"),
+            Pace::Recorded { speed } => {
+                self.due_ns = self.recorded(speed);
+                return;
+            }
+            Pace::Open { requests_per_second } => requests_per_second,
+            Pace::Ramp { from, to, over } => {
+                let done = (self.due_ns - self.warmup_ns).max(0.0) / over.as_nanos() as f64;
+                from + (to - from) * done.min(1.0)
+            }
+        };
+        // Arrivals of independent users (Poisson).
+        self.due_ns -= self.random.unit().ln() * 1e9 / rate;
+    }
+
+    /// After the last moment none is ever due.
+    fn recorded(&self, speed: f64) -> f64 {
+        let Some(Moments { seconds, first, step }) = &self.moments else { return f64::MAX };
+        let moment = seconds.get(first + self.passed * step);
+        moment.map_or(f64::MAX, |moment| (moment - seconds[0]).max(0.0) / speed * 1e9)
     }
 }
 
@@ -38,17 +106,54 @@ impl Schedule {
 mod tests {
     use super::*;
 
+    fn moments(pace: Pace, count: usize) -> Vec<u64> {
+        of(Schedule::new(pace, None, Duration::ZERO, 1), count)
+    }
+
+    fn of(mut schedule: Schedule, count: usize) -> Vec<u64> {
+        std::iter::repeat_with(|| {
+            let due = schedule.due_ns();
+            schedule.advance();
+            due
+        })
+        .take(count)
+        .collect()
+    }
+
     #[test]
     fn arrivals_have_the_rate_and_the_spread_of_independent_users() {
-        let (mut schedule, mut last, mut gaps) = (Schedule::new(1e6, 1), 0, Vec::new());
-        for _ in 0..200_000 {
-            gaps.push((schedule.due_ns() - last) as f64);
-            last = schedule.due_ns();
-            schedule.advance();
-        }
+        let due = moments(Pace::Open { requests_per_second: 1e6 }, 200_001);
+        let gaps: Vec<f64> = due.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let longer = gaps.iter().filter(|&&gap| gap > mean).count() as f64 / gaps.len() as f64;
         assert!((mean - 1_000.0).abs() < 10.0, "{mean}");
         assert!((longer - (-1f64).exp()).abs() < 0.005, "{longer}");
+    }
+
+    #[test]
+    fn a_ramp_ends_at_its_rate_after_having_sent_the_mean_of_both() {
+        let over = Duration::from_secs(10);
+        let due = moments(Pace::Ramp { from: 1_000.0, to: 9_000.0, over }, 200_000);
+        let within = |from: u64, to: u64| {
+            due.iter().filter(|due| (from..to).contains(&(**due / 1_000_000_000))).count()
+        };
+        for (seen, wanted) in
+            [(within(0, 1), 1_400), (within(0, 10), 50_000), (within(10, 15), 45_000)]
+        {
+            assert!(seen.abs_diff(wanted) < 4 * wanted.isqrt() + 20, "{seen}, not {wanted}");
+        }
+    }
+
+    #[test]
+    fn recorded_moments_are_kept_and_shared_out() {
+        let seconds: Arc<[f64]> = [5.0, 5.5, 6.0, 8.0].into();
+        let recorded = |first, step, count| {
+            let moments = Moments { seconds: seconds.clone(), first, step };
+            let pace = Pace::Recorded { speed: 2.0 };
+            of(Schedule::new(pace, Some(moments), Duration::ZERO, 1), count)
+        };
+        assert_eq!(recorded(0, 1, 4), [0, 250_000_000, 500_000_000, 1_500_000_000]);
+        assert_eq!(recorded(1, 2, 2), [250_000_000, 1_500_000_000]);
+        assert!(recorded(0, 1, 5)[4] > 1 << 60);
     }
 }

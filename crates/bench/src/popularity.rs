@@ -1,13 +1,14 @@
-//! Which key comes next: uniform, zipfian with any constant, hotspot. Every draw is O(1) and exact.
+//! Which key comes next: uniform, zipfian with any constant, hotspot, latest. Every draw is O(1) and exact.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::random::{Random, mix};
 
 /// How requests spread over `0..keys`: a law over ranks, and which key has which rank at the moment.
 #[derive(Clone)]
 pub struct Popularity {
-    law: Law,
+    ranks: Ranks,
     keys: u64,
     order: Order,
     /// The place of rank 0, one after the other as the hot set shifts.
@@ -16,7 +17,7 @@ pub struct Popularity {
 }
 
 #[derive(Clone)]
-pub enum Law {
+pub enum Ranks {
     Uniform,
     Zipfian(Zipfian),
     /// A share of all draws falls on the first `hot_keys` ranks, evenly, the rest on the rest (YCSB's hotspot).
@@ -32,6 +33,11 @@ pub enum Order {
     Scattered(Scatter),
     /// Keys of one worker side by side, so that what is hot together burdens one worker.
     Listed(Arc<[u64]>),
+    /// The newest key first. The last `unsure` may not have been stored yet, and are not asked for.
+    Newest {
+        keys: Arc<AtomicU64>,
+        unsure: u64,
+    },
 }
 
 /// Of all keys, how far a shift moves the hot ones.
@@ -41,23 +47,31 @@ impl Popularity {
     /// `theta` 0 is uniform; YCSB's constant is 0.99.
     pub fn new(keys: u64, theta: f64) -> Self {
         let uniform = theta == 0.0;
-        let law = if uniform { Law::Uniform } else { Law::Zipfian(Zipfian::new(keys, theta)) };
-        Self::scattered(keys, law)
+        let ranks =
+            if uniform { Ranks::Uniform } else { Ranks::Zipfian(Zipfian::new(keys, theta)) };
+        Self::scattered(keys, ranks)
     }
 
-    pub fn scattered(keys: u64, law: Law) -> Self {
-        let stride = match law {
-            Law::Hotspot { hot_keys, .. } => hot_keys,
-            Law::Uniform | Law::Zipfian(_) => keys / SHIFTS,
+    pub fn scattered(keys: u64, ranks: Ranks) -> Self {
+        let stride = match ranks {
+            Ranks::Hotspot { hot_keys, .. } => hot_keys,
+            Ranks::Uniform | Ranks::Zipfian(_) => keys / SHIFTS,
         };
         let starts = (0..keys).step_by(stride.max(1) as usize).take(SHIFTS as usize).collect();
-        Self { law, keys, order: Order::Scattered(Scatter::new(keys)), starts, start: 0 }
+        Self { ranks, keys, order: Order::Scattered(Scatter::new(keys)), starts, start: 0 }
+    }
+
+    /// The hottest key is the newest one (YCSB's latest); `newest` counts all keys there are.
+    pub fn latest(keys: u64, theta: f64, newest: Arc<AtomicU64>, unsure: u64) -> Self {
+        let ranks = Ranks::Zipfian(Zipfian::new(keys, theta));
+        let order = Order::Newest { keys: newest, unsure };
+        Self { ranks, keys, order, starts: [0].into(), start: 0 }
     }
 
     /// The hottest keys are those of worker `hot`, after a shift those of the next worker.
     pub fn of_worker(
         keys: u64,
-        law: Law,
+        ranks: Ranks,
         hot: u16,
         workers: u16,
         worker_of: impl Fn(u64) -> u16,
@@ -72,7 +86,7 @@ impl Popularity {
         });
         let starts = starts.collect();
         let order = Order::Listed(runs.concat().into());
-        Self { law, keys, order, starts, start: 0 }
+        Self { ranks, keys, order, starts, start: 0 }
     }
 
     /// Makes the keys of the `shift`-th hot set the hottest; in the end it starts anew.
@@ -81,16 +95,22 @@ impl Popularity {
     }
 
     pub fn draw(&self, random: &mut Random) -> u64 {
-        let rank = match &self.law {
-            Law::Uniform => return random.below(self.keys),
-            Law::Zipfian(ranks) => ranks.draw(random),
-            Law::Hotspot { hot_keys, share } if random.unit() <= *share => random.below(*hot_keys),
-            Law::Hotspot { hot_keys, .. } => hot_keys + random.below(self.keys - hot_keys),
+        let rank = match &self.ranks {
+            Ranks::Uniform => return random.below(self.keys),
+            Ranks::Zipfian(zipfian) => zipfian.draw(random),
+            Ranks::Hotspot { hot_keys, share } if random.unit() <= *share => {
+                random.below(*hot_keys)
+            }
+            Ranks::Hotspot { hot_keys, .. } => hot_keys + random.below(self.keys - hot_keys),
         };
         let place = (rank + self.start) % self.keys;
         match &self.order {
             Order::Scattered(scatter) => scatter.place(place),
             Order::Listed(order) => order[place as usize],
+            Order::Newest { keys, unsure } => {
+                let sure = keys.load(Ordering::Relaxed).saturating_sub(*unsure).max(self.keys);
+                sure - 1 - place
+            }
         }
     }
 }
@@ -256,7 +276,7 @@ mod tests {
     fn a_hotspot_fits_its_law_and_shifts_to_keys_that_were_cold() {
         let (keys, draws) = (1_000, 2_000_000);
         let mut popularity =
-            Popularity::scattered(keys, Law::Hotspot { hot_keys: 50, share: 0.95 });
+            Popularity::scattered(keys, Ranks::Hotspot { hot_keys: 50, share: 0.95 });
         let mut hot_before = Vec::new();
         for shift in 0..3 {
             popularity.shift(shift);
@@ -276,8 +296,8 @@ mod tests {
 
     #[test]
     fn the_hot_keys_of_a_worker_are_its_own_and_shift_to_the_next() {
-        let law = Law::Hotspot { hot_keys: 50, share: 1.0 };
-        let mut popularity = Popularity::of_worker(1_000, law, 2, 4, |key| (key % 4) as u16);
+        let ranks = Ranks::Hotspot { hot_keys: 50, share: 1.0 };
+        let mut popularity = Popularity::of_worker(1_000, ranks, 2, 4, |key| (key % 4) as u16);
         for (shift, worker) in [(0, 2), (1, 3), (2, 0), (3, 1), (4, 2)] {
             popularity.shift(shift);
             let observed = drawn(&popularity, 5, 10_000);
@@ -285,6 +305,21 @@ mod tests {
             assert_eq!(hot.len(), 50);
             assert!(hot.iter().all(|key| key % 4 == worker), "shift {shift}: {hot:?}");
         }
+    }
+
+    #[test]
+    fn the_latest_keys_are_the_hottest_as_keys_are_added() {
+        let newest = Arc::new(AtomicU64::new(1_000));
+        let popularity = Popularity::latest(1_000, 0.99, newest.clone(), 10);
+        assert_eq!(
+            (0..1_000).zip(drawn(&popularity, 3, 100_000)).max_by_key(|(_, n)| *n).unwrap().0,
+            999
+        );
+        newest.store(5_000, Ordering::Relaxed);
+        let mut random = Random::new(4);
+        let keys: Vec<u64> = (0..10_000).map(|_| popularity.draw(&mut random)).collect();
+        assert!(keys.iter().all(|key| (3_990..4_990).contains(key)));
+        assert!(keys.iter().filter(|key| **key == 4_989).count() > 1_000);
     }
 
     #[test]

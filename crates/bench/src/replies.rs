@@ -2,26 +2,33 @@
 
 use std::collections::VecDeque;
 
+use crate::binary;
 use crate::follow::Moved;
-use crate::wording::{LABEL_BYTES, Protocol, Wording, label};
+use crate::wording::{LABEL_BYTES, Protocol, Wording, Write, label};
 
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum Kind {
+    #[default]
     Get,
-    Set,
+    Write(Write),
     /// The line that ends a classic get, after the values of its hits.
     End,
 }
 
 /// A reply that must still come: one per key, and one more for the end of a classic get.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Awaited {
     pub kind: Kind,
     pub key: u64,
     /// What a set stores; what a get should find, or store after a miss.
     pub value_bytes: u32,
+    pub ttl: u32,
     /// With this reply the request is answered.
     pub last: bool,
+    /// Whatever is read, a set follows.
+    pub then_set: bool,
+    /// How often it was sent to a worker that no longer had the key.
+    pub turned_away: u8,
     /// When the request was to be sent, in ns of the generator's clock.
     pub intended_ns: u64,
 }
@@ -31,7 +38,13 @@ pub enum Outcome {
     Hit,
     Miss,
     Stored,
+    /// Deleted or not there to be deleted, counted up, not added to what was there.
+    Done,
+    /// No such counter: text makes none.
+    NoCounter,
     Ended,
+    /// Not executed: another worker has the key now.
+    Elsewhere,
     /// What came instead, for a person to read.
     Wrong(String),
 }
@@ -39,7 +52,8 @@ pub enum Outcome {
 /// What a get knows of its value's length.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Lengths {
-    Constant,
+    /// A key's value always has the same.
+    Known,
     /// A key's size changes over a trace, so only the value's own label is a witness.
     Labelled,
 }
@@ -54,6 +68,9 @@ pub fn scan(
     awaited: &mut VecDeque<Awaited>,
     mut tell: impl FnMut(Awaited, Outcome, Option<Moved>),
 ) -> Result<usize, String> {
+    if wording.protocol == Protocol::Binary {
+        return binary::scan(lengths, bytes, awaited, tell);
+    }
     let mut at = 0;
     while let Some(line_bytes) = bytes[at..].iter().position(|&byte| byte == b'\n') {
         let line = &bytes[at..at + line_bytes + 1];
@@ -78,21 +95,21 @@ pub fn scan(
                     Some(name) => find(wording, name, awaited, &mut tell),
                 };
                 let asked = asked.ok_or_else(|| format!("not asked for: {}", shown(line)))?;
-                tell(asked, judge(asked, lengths, &bytes[value_at..end]), moved);
+                let (value, close) = bytes[value_at..end].split_at(value.bytes);
+                let outcome = match close {
+                    b"\r\n" => judge(asked, lengths, value),
+                    _ => Outcome::Wrong(format!("value of key {}: no end", asked.key)),
+                };
+                tell(asked, outcome, moved);
                 end
             }
-            (kind, None) if usual(line, wording.protocol, kind) => {
-                drop_through(awaited, wording.protocol, |reply| match reply.kind {
-                    Kind::Get => tell(reply, Outcome::Miss, moved),
-                    Kind::Set => tell(reply, Outcome::Stored, moved),
-                    Kind::End => tell(reply, Outcome::Ended, moved),
+            (kind, _) => {
+                let outcome = plain(line, wording.protocol, kind).unwrap_or_else(|| {
+                    Outcome::Wrong(format!("{kind:?} of key {}: {}", front.key, shown(line)))
                 });
-                value_at
-            }
-            (_, _) => {
-                let wrong = format!("{:?} of key {}: {}", front.kind, front.key, shown(line));
                 drop_through(awaited, wording.protocol, |reply| {
-                    tell(reply, Outcome::Wrong(wrong.clone()), moved);
+                    let ended = outcome == Outcome::Miss && reply.kind == Kind::End;
+                    tell(reply, if ended { Outcome::Ended } else { outcome.clone() }, moved);
                 });
                 value_at
             }
@@ -101,20 +118,40 @@ pub fn scan(
     Ok(at)
 }
 
-/// Is this the line without a value that answers a request in good order? In meta flags may follow.
-fn usual(line: &[u8], protocol: Protocol, kind: Kind) -> bool {
-    let word: &[u8] = match (protocol, kind) {
-        (Protocol::Text, Kind::Set) => b"STORED",
-        (Protocol::Text, Kind::Get | Kind::End) => b"END",
-        (Protocol::Meta, Kind::Set) => b"HD",
-        (Protocol::Meta, Kind::Get | Kind::End) => b"EN",
-        (Protocol::Resp, Kind::Set) => b"+OK",
-        (Protocol::Resp, Kind::Get | Kind::End) => b"$-1",
+/// What a line without a value says in good order; in meta flags may follow its word.
+fn plain(line: &[u8], protocol: Protocol, kind: Kind) -> Option<Outcome> {
+    let line = line.strip_suffix(b"\r\n")?;
+    let word = match line.iter().position(|byte| *byte == b' ') {
+        None => line,
+        Some(end) if protocol == Protocol::Meta && line.get(end + 1)?.is_ascii_alphabetic() => {
+            &line[..end]
+        }
+        Some(_) => return None,
     };
-    match line.strip_prefix(word) {
-        Some(b"\r\n") => true,
-        Some([b' ', flag, ..]) => protocol == Protocol::Meta && flag.is_ascii_alphabetic(),
-        _ => false,
+    let counted = || number(word.strip_prefix(b":").unwrap_or(word)).map(|_| Outcome::Done);
+    match (protocol, kind, word) {
+        (Protocol::Text, Kind::Get | Kind::End, b"END") => Some(Outcome::Miss),
+        (Protocol::Text, Kind::Write(Write::Set | Write::Add), b"STORED") => Some(Outcome::Stored),
+        (Protocol::Text, Kind::Write(Write::Add), b"NOT_STORED") => Some(Outcome::Done),
+        (Protocol::Text, Kind::Write(Write::Delete), b"DELETED" | b"NOT_FOUND") => {
+            Some(Outcome::Done)
+        }
+        (Protocol::Text, Kind::Write(Write::Incr), b"NOT_FOUND") => Some(Outcome::NoCounter),
+        (Protocol::Text, Kind::Write(Write::Incr), _) => counted(),
+        (Protocol::Meta, Kind::Get, b"EN") => Some(Outcome::Miss),
+        (Protocol::Meta, Kind::Write(Write::Set | Write::Add), b"HD") => Some(Outcome::Stored),
+        (Protocol::Meta, Kind::Write(Write::Add), b"NS") => Some(Outcome::Done),
+        (Protocol::Meta, Kind::Write(Write::Delete), b"HD" | b"NF") => Some(Outcome::Done),
+        (Protocol::Meta, Kind::Write(Write::Incr), b"HD") => Some(Outcome::Done),
+        (Protocol::Resp, Kind::Get, b"$-1") => Some(Outcome::Miss),
+        (Protocol::Resp, Kind::Write(Write::Set | Write::Add), b"+OK") => Some(Outcome::Stored),
+        (Protocol::Resp, Kind::Write(Write::Add), b"$-1") => Some(Outcome::Done),
+        (Protocol::Resp, Kind::Write(Write::Delete | Write::Incr), _)
+            if word.first() == Some(&b':') =>
+        {
+            counted()
+        }
+        _ => None,
     }
 }
 
@@ -146,6 +183,7 @@ struct ValueLine<'a> {
 /// `VA <bytes> <flags>*`, `$<bytes>` or `VALUE <key> <flags> <bytes>`.
 fn value_line(protocol: Protocol, line: &[u8]) -> Option<ValueLine<'_>> {
     match protocol {
+        Protocol::Binary => None,
         Protocol::Meta | Protocol::Resp => {
             let prefix: &[u8] = if protocol == Protocol::Meta { b"VA " } else { b"$" };
             let rest = line.strip_prefix(prefix)?;
@@ -188,12 +226,10 @@ fn find(
     None
 }
 
-/// Checks a value with its two closing bytes.
-fn judge(asked: Awaited, lengths: Lengths, value: &[u8]) -> Outcome {
-    let (value, close) = value.split_at(value.len() - 2);
+/// Checks a value.
+pub fn judge(asked: Awaited, lengths: Lengths, value: &[u8]) -> Outcome {
     let labelled = LABEL_BYTES.min(value.len());
-    let right = close == b"\r\n"
-        && (lengths == Lengths::Labelled || value.len() == asked.value_bytes as usize)
+    let right = (lengths == Lengths::Labelled || value.len() == asked.value_bytes as usize)
         && value[..labelled] == label(asked.key, value.len() as u32)[..labelled];
     if right {
         return Outcome::Hit;
@@ -209,18 +245,21 @@ fn shown(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sizes::Sizes;
 
     fn get(key: u64, last: bool) -> Awaited {
-        Awaited { kind: Kind::Get, key, value_bytes: 14, last, intended_ns: 0 }
+        Awaited { key, value_bytes: 14, last, ..Awaited::default() }
+    }
+
+    fn wording(protocol: Protocol) -> Wording {
+        Wording::new(protocol, Sizes::Constant(5), Sizes::Constant(14))
     }
 
     fn asked(protocol: Protocol, keys: &[u64]) -> VecDeque<Awaited> {
         let end = Awaited { kind: Kind::End, ..get(0, true) };
         match protocol {
             Protocol::Text => keys.iter().map(|&key| get(key, false)).chain([end]).collect(),
-            Protocol::Meta | Protocol::Resp => {
-                keys.iter().enumerate().map(|(i, &key)| get(key, i + 1 == keys.len())).collect()
-            }
+            _ => keys.iter().enumerate().map(|(i, &key)| get(key, i + 1 == keys.len())).collect(),
         }
     }
 
@@ -243,14 +282,17 @@ mod tests {
         mut awaited: VecDeque<Awaited>,
         bytes: &[u8],
     ) -> Result<String, String> {
-        let wording = Wording::new(protocol, 5);
+        let wording = wording(protocol);
         let mut letters = String::new();
         let taken = scan(&wording, lengths, bytes, &mut awaited, |reply, outcome, _| {
             let letter = match outcome {
                 Outcome::Hit => 'H',
                 Outcome::Miss => 'M',
                 Outcome::Stored => 'S',
+                Outcome::Done => 'D',
+                Outcome::NoCounter => 'N',
                 Outcome::Ended => 'E',
+                Outcome::Elsewhere => 'L',
                 Outcome::Wrong(_) => 'W',
             };
             letters.push(letter);
@@ -265,7 +307,7 @@ mod tests {
     }
 
     fn check(protocol: Protocol, keys: &[u64], bytes: &[u8], letters: &str) {
-        let told = outcomes(protocol, Lengths::Constant, asked(protocol, keys), bytes);
+        let told = outcomes(protocol, Lengths::Known, asked(protocol, keys), bytes);
         assert_eq!(told.as_deref(), Ok(letters), "{}", bytes.escape_ascii());
     }
 
@@ -305,19 +347,19 @@ mod tests {
         check(Text, &[1, 7], b"SERVER_ERROR busy\r\n", "WWW ");
         check(Text, &[7], &swap(b"\x07\0", "\x08\0"), "WE ");
         for (from, to) in [(&b"00007"[..], "00008"), (b"END\r\n", "")] {
-            let told = outcomes(Text, Lengths::Constant, asked(Text, &[7]), &swap(from, to));
+            let told = outcomes(Text, Lengths::Known, asked(Text, &[7]), &swap(from, to));
             assert!(told.is_err() || told.as_deref() == Ok("H…"), "{told:?}");
         }
         let doubled = [&text_value(7)[..], &text_value(7), b"END\r\n"].concat();
-        assert!(outcomes(Text, Lengths::Constant, asked(Text, &[7]), &doubled).is_err());
+        assert!(outcomes(Text, Lengths::Known, asked(Text, &[7]), &doubled).is_err());
         let extra = [&meta_value(7)[..], b"EN\r\n"].concat();
-        assert!(outcomes(Meta, Lengths::Constant, asked(Meta, &[7]), &extra).is_err());
+        assert!(outcomes(Meta, Lengths::Known, asked(Meta, &[7]), &extra).is_err());
     }
 
     #[test]
     fn sets_are_stored_or_wrong() {
-        let set = || VecDeque::from([Awaited { kind: Kind::Set, ..get(7, true) }]);
-        let told = |protocol, bytes: &[u8]| outcomes(protocol, Lengths::Constant, set(), bytes);
+        let set = || VecDeque::from([Awaited { kind: Kind::Write(Write::Set), ..get(7, true) }]);
+        let told = |protocol, bytes: &[u8]| outcomes(protocol, Lengths::Known, set(), bytes);
         assert_eq!(told(Protocol::Text, b"STORED\r\n").as_deref(), Ok("S "));
         assert_eq!(told(Protocol::Meta, b"HD\r\n").as_deref(), Ok("S "));
         assert_eq!(told(Protocol::Meta, b"HD L12\r\n").as_deref(), Ok("S "));
@@ -327,6 +369,34 @@ mod tests {
             assert_eq!(told(Protocol::Text, wrong).as_deref(), Ok("W "));
         }
         assert_eq!(told(Protocol::Meta, b"NS\r\n").as_deref(), Ok("W "));
+    }
+
+    #[test]
+    fn other_operations_are_done_or_wrong() {
+        use Protocol::{Meta, Resp, Text};
+        for (protocol, kind, line, letter) in [
+            (Text, Kind::Write(Write::Add), "STORED", "S "),
+            (Text, Kind::Write(Write::Add), "NOT_STORED", "D "),
+            (Text, Kind::Write(Write::Delete), "DELETED", "D "),
+            (Text, Kind::Write(Write::Delete), "NOT_FOUND", "D "),
+            (Text, Kind::Write(Write::Incr), "12", "D "),
+            (Text, Kind::Write(Write::Incr), "NOT_FOUND", "N "),
+            (Text, Kind::Write(Write::Incr), "OK", "W "),
+            (Meta, Kind::Write(Write::Add), "NS", "D "),
+            (Meta, Kind::Write(Write::Set), "NS", "W "),
+            (Meta, Kind::Write(Write::Delete), "NF", "D "),
+            (Meta, Kind::Write(Write::Incr), "HD", "D "),
+            (Meta, Kind::Write(Write::Incr), "NF", "W "),
+            (Resp, Kind::Write(Write::Add), "$-1", "D "),
+            (Resp, Kind::Write(Write::Delete), ":1", "D "),
+            (Resp, Kind::Write(Write::Incr), ":5", "D "),
+            (Resp, Kind::Write(Write::Incr), "+OK", "W "),
+        ] {
+            let awaited = VecDeque::from([Awaited { kind, ..get(7, true) }]);
+            let told =
+                outcomes(protocol, Lengths::Known, awaited, format!("{line}\r\n").as_bytes());
+            assert_eq!(told.as_deref(), Ok(letter), "{protocol:?} {kind:?} {line}");
+        }
     }
 
     #[test]
@@ -342,12 +412,11 @@ mod tests {
     #[test]
     fn tokens_say_where_a_cachelet_is_now() {
         let told = |bytes: &[u8]| {
-            let (wording, mut awaited) =
-                (Wording::new(Protocol::Meta, 5), asked(Protocol::Meta, &[7]));
+            let (wording, mut awaited) = (wording(Protocol::Meta), asked(Protocol::Meta, &[7]));
             let mut all = Vec::new();
             let tell =
                 |_, outcome, moved: Option<Moved>| all.push((outcome, moved.map(|m| m.worker)));
-            scan(&wording, Lengths::Constant, bytes, &mut awaited, tell).unwrap();
+            scan(&wording, Lengths::Known, bytes, &mut awaited, tell).unwrap();
             all
         };
         let value = &meta_value(7)[b"VA 14".len()..];
@@ -369,21 +438,19 @@ mod tests {
             let bytes = match protocol {
                 Protocol::Text => [&text_value(1)[..], &text_value(9), b"END\r\n"].concat(),
                 Protocol::Meta => [&meta_value(1)[..], b"EN\r\n", &meta_value(9)].concat(),
-                Protocol::Resp => {
+                _ => {
                     let resp = |key| [b"$14\r\n", &value(key)[..], b"\r\n"].concat();
                     [b"*3\r\n", &resp(1)[..], b"$-1\r\n", &resp(9)].concat()
                 }
             };
             for cut in 0..bytes.len() {
-                let wording = Wording::new(protocol, 5);
+                let wording = wording(protocol);
                 let mut awaited = asked(protocol, &[1, 5, 9]);
                 let mut told = Vec::new();
                 let mut tell = |reply: Awaited, outcome, _| told.push((reply.key, outcome));
                 let taken =
-                    scan(&wording, Lengths::Constant, &bytes[..cut], &mut awaited, &mut tell)
-                        .unwrap();
-                scan(&wording, Lengths::Constant, &bytes[taken..], &mut awaited, &mut tell)
-                    .unwrap();
+                    scan(&wording, Lengths::Known, &bytes[..cut], &mut awaited, &mut tell).unwrap();
+                scan(&wording, Lengths::Known, &bytes[taken..], &mut awaited, &mut tell).unwrap();
                 let wanted = [(1, Outcome::Hit), (5, Outcome::Miss), (9, Outcome::Hit)];
                 assert_eq!(&told[..3], &wanted, "cut at {cut}");
                 assert!(awaited.is_empty(), "cut at {cut}");

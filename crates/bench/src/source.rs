@@ -1,56 +1,67 @@
 //! What is asked next: a random mix, every key once, or a trace in its order.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::mix::{Mix, Op, Ttls};
 use crate::popularity::Popularity;
 use crate::random::Random;
 use crate::trace::Trace;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Ask {
-    pub set: bool,
-    pub value_bytes: u32,
+    pub op: Op,
+    /// `None`: the key's own size. A trace may know better.
+    pub value_bytes: Option<u32>,
+    /// Of what this stores, or would store after a miss; 0 is for ever.
+    pub ttl: u32,
 }
 
 #[derive(Clone)]
 pub enum Source {
-    Mix {
-        popularity: Popularity,
-        random: Random,
-        set_share: f64,
-        value_bytes: u32,
-    },
+    Mix(Drawn),
     /// Keys `next`, `next + step`, … below `keys`: the threads of a generator share them out.
     Each {
         next: u64,
         step: u64,
         keys: u64,
-        ask: Ask,
+        op: Op,
+        ttls: Ttls,
+        random: Random,
     },
-    /// One cursor for all threads: they read one trace together.
+    /// One cursor for all threads, step 1: they read one trace together. Or one for each, when requests have
+    /// times of their own.
     Replay {
         trace: Arc<Trace>,
         cursor: Arc<AtomicUsize>,
-        sizes: Sizes,
+        step: usize,
+        /// Sizes are the trace's, up to this; otherwise each key has its own.
+        value_bytes_max: Option<u32>,
+        ttl: u32,
     },
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Sizes {
-    Constant(u32),
-    FromTrace { value_bytes_max: u32 },
+#[derive(Clone)]
+pub struct Drawn {
+    pub popularity: Popularity,
+    pub random: Random,
+    pub mix: Mix,
+    pub ttls: Ttls,
+    pub keys: u64,
+    pub scan_max: u32,
+    /// How many keys there are, with those that were inserted.
+    pub newest: Arc<AtomicU64>,
 }
 
 impl Source {
     /// Moves on to the `shift`-th hot set.
     pub fn shift(&mut self, shift: u64) {
-        if let Self::Mix { popularity, .. } = self {
+        if let Self::Mix(Drawn { popularity, .. }) = self {
             popularity.shift(shift);
         }
     }
 
-    /// Fills `keys` for one request: `keys_per_get` of them for a get, one for a set. `None` at the end.
+    /// Fills `keys` for one request: `keys_per_get` of them for a get, one for most others. `None` at the end.
     /// What is drawn at random is drawn until it `fits` the request's first key.
     pub fn next(
         &mut self,
@@ -60,37 +71,54 @@ impl Source {
     ) -> Option<Ask> {
         keys.clear();
         match self {
-            Self::Mix { popularity, random, set_share, value_bytes } => {
-                let set = *set_share > 0.0 && random.unit() <= *set_share;
-                let count = if set { 1 } else { keys_per_get };
-                let first = popularity.draw(random);
-                keys.push(first);
-                while keys.len() < count {
-                    keys.extend(Some(popularity.draw(random)).filter(|&key| fits(first, key)));
-                }
-                Some(Ask { set, value_bytes: *value_bytes })
-            }
-            Self::Each { next, step, keys: end, ask } => {
-                let count = if ask.set { 1 } else { keys_per_get };
+            Self::Mix(drawn) => Some(drawn.next(keys_per_get, fits, keys)),
+            Self::Each { next, step, keys: end, op, ttls, random } => {
+                let count = if *op == Op::Get { keys_per_get } else { 1 };
                 while keys.len() < count && *next < *end {
                     keys.push(*next);
                     *next += *step;
                 }
-                (!keys.is_empty()).then_some(*ask)
+                let ask = Ask { op: *op, value_bytes: None, ttl: ttls.draw(random) };
+                (!keys.is_empty()).then_some(ask)
             }
-            Self::Replay { trace, cursor, sizes } => {
-                let at = cursor.fetch_add(1, Ordering::Relaxed);
+            Self::Replay { trace, cursor, step, value_bytes_max, ttl } => {
+                let at = cursor.fetch_add(*step, Ordering::Relaxed);
                 keys.push(*trace.keys.get(at)?);
-                let value_bytes = match (*sizes, &trace.value_bytes) {
-                    (Sizes::FromTrace { value_bytes_max }, Some(sizes)) => {
-                        sizes[at].min(value_bytes_max)
-                    }
-                    (Sizes::FromTrace { value_bytes_max }, None) => value_bytes_max,
-                    (Sizes::Constant(value_bytes), _) => value_bytes,
-                };
-                Some(Ask { set: false, value_bytes })
+                let value_bytes = value_bytes_max.map(|max| match &trace.value_bytes {
+                    Some(sizes) => sizes[at].min(max),
+                    None => max,
+                });
+                Some(Ask { op: Op::Get, value_bytes, ttl: *ttl })
             }
         }
+    }
+}
+
+impl Drawn {
+    fn next(
+        &mut self,
+        keys_per_get: usize,
+        fits: impl Fn(u64, u64) -> bool,
+        keys: &mut Vec<u64>,
+    ) -> Ask {
+        let op = self.mix.draw(&mut self.random);
+        let ttl = self.ttls.draw(&mut self.random);
+        if op == Op::Insert {
+            keys.push(self.newest.fetch_add(1, Ordering::Relaxed));
+            return Ask { op: Op::Set, value_bytes: None, ttl };
+        }
+        let first = self.popularity.draw(&mut self.random);
+        keys.push(first);
+        if op == Op::Scan {
+            let count = self.random.below(self.scan_max.into());
+            keys.extend((1..=count).map(|next| (first + next) % self.keys));
+            return Ask { op: Op::Get, value_bytes: None, ttl };
+        }
+        while op == Op::Get && keys.len() < keys_per_get {
+            let key = self.popularity.draw(&mut self.random);
+            keys.extend(Some(key).filter(|&key| fits(first, key)));
+        }
+        Ask { op, value_bytes: None, ttl }
     }
 }
 
@@ -98,50 +126,87 @@ impl Source {
 mod tests {
     use super::*;
 
-    fn asks(mut source: Source, keys_per_get: usize, count: usize) -> Vec<(bool, u32, Vec<u64>)> {
+    fn asks(mut source: Source, keys_per_get: usize, count: usize) -> Vec<(Ask, Vec<u64>)> {
         let mut keys = Vec::new();
         std::iter::from_fn(|| {
             let ask = source.next(keys_per_get, |_, _| true, &mut keys)?;
-            Some((ask.set, ask.value_bytes, keys.clone()))
+            Some((ask, keys.clone()))
         })
         .take(count)
         .collect()
     }
 
+    fn drawn(mix: &str) -> Source {
+        Source::Mix(Drawn {
+            popularity: Popularity::new(10, 0.0),
+            random: Random::new(3),
+            mix: mix.parse().unwrap(),
+            ttls: "60".parse().unwrap(),
+            keys: 10,
+            scan_max: 5,
+            newest: Arc::new(AtomicU64::new(10)),
+        })
+    }
+
     #[test]
     fn every_key_is_asked_for_once_by_some_thread() {
-        let ask = Ask { set: false, value_bytes: 5 };
-        let mut seen: Vec<u64> = (0..3)
-            .flat_map(|next| asks(Source::Each { next, step: 3, keys: 100, ask }, 7, 100))
-            .flat_map(|(_, _, keys)| keys)
-            .collect();
+        let each = |next| Source::Each {
+            next,
+            step: 3,
+            keys: 100,
+            op: Op::Get,
+            ttls: Ttls::all(0),
+            random: Random::new(1),
+        };
+        let mut seen: Vec<u64> =
+            (0..3).flat_map(|next| asks(each(next), 7, 100)).flat_map(|(_, keys)| keys).collect();
         seen.sort_unstable();
         assert_eq!(seen, (0..100).collect::<Vec<u64>>());
     }
 
     #[test]
-    fn a_mix_has_the_share_of_sets_that_was_asked() {
-        for (set_share, low, high) in [(0.0, 0, 0), (0.5, 4_850, 5_150), (1.0, 10_000, 10_000)] {
-            let source = Source::Mix {
-                popularity: Popularity::new(10, 0.0),
-                random: Random::new(3),
-                set_share,
-                value_bytes: 1,
-            };
-            let sets = asks(source, 4, 10_000).iter().filter(|(set, _, _)| *set).count();
-            assert!((low..=high).contains(&sets), "{set_share}: {sets}");
+    fn requests_have_as_many_keys_as_their_operation_takes() {
+        for (ask, keys) in asks(drawn("get,set,delete,rmw,scan"), 4, 10_000) {
+            match ask.op {
+                Op::Get => assert!((1..=5).contains(&keys.len())),
+                _ => assert_eq!(keys.len(), 1),
+            }
+            assert_eq!(ask.ttl, 60);
         }
     }
 
     #[test]
+    fn inserts_make_new_keys_one_after_the_other() {
+        let inserted: Vec<u64> = asks(drawn("insert,get"), 1, 1_000)
+            .into_iter()
+            .filter(|(ask, _)| ask.op == Op::Set)
+            .map(|(_, keys)| keys[0])
+            .collect();
+        assert!(inserted.len() > 400);
+        assert!(inserted.iter().copied().eq((10..).take(inserted.len())));
+    }
+
+    #[test]
     fn a_replay_keeps_order_and_caps_sizes() {
-        let trace = Trace { keys: vec![4, 2, 4], value_bytes: Some(vec![10, 500, 20]) };
-        let source = Source::Replay {
-            trace: Arc::new(trace),
-            cursor: Arc::new(AtomicUsize::new(0)),
-            sizes: Sizes::FromTrace { value_bytes_max: 100 },
+        let trace = Arc::new(Trace {
+            keys: vec![4, 2, 4],
+            value_bytes: Some(vec![10, 500, 20]),
+            seconds: None,
+        });
+        let replay = |start, step| Source::Replay {
+            trace: trace.clone(),
+            cursor: Arc::new(AtomicUsize::new(start)),
+            step,
+            value_bytes_max: Some(100),
+            ttl: 0,
         };
-        let wanted = [(false, 10, vec![4]), (false, 100, vec![2]), (false, 20, vec![4])];
-        assert_eq!(asks(source, 1, 9), wanted);
+        let told = |source| -> Vec<(u32, u64)> {
+            asks(source, 1, 9)
+                .iter()
+                .map(|(ask, keys)| (ask.value_bytes.unwrap(), keys[0]))
+                .collect()
+        };
+        assert_eq!(told(replay(0, 1)), [(10, 4), (100, 2), (20, 4)]);
+        assert_eq!(told(replay(0, 2)), [(10, 4), (20, 4)]);
     }
 }

@@ -6,12 +6,14 @@ use hdrhistogram::Histogram;
 pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 const WRONG_SHOWN_MAX: usize = 10;
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Tally {
     pub requests: u64,
     pub gets: u64,
     pub hits: u64,
     pub sets: u64,
+    /// Deletes, counters, and adds of what was there.
+    pub others: u64,
     pub seconds: f64,
     /// From the intended moment in open loop, from sending in closed loop; in ns.
     pub latency: Histogram<u64>,
@@ -32,6 +34,7 @@ impl Default for Tally {
             gets: 0,
             hits: 0,
             sets: 0,
+            others: 0,
             seconds: 0.0,
             latency: histogram(),
             lag: histogram(),
@@ -43,9 +46,9 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Gets and sets of single keys.
+    /// Operations on single keys.
     pub fn keys(&self) -> u64 {
-        self.gets + self.sets
+        self.gets + self.sets + self.others
     }
 
     pub fn blame(&mut self, wrong: String) {
@@ -61,6 +64,7 @@ impl Tally {
         self.gets += other.gets;
         self.hits += other.hits;
         self.sets += other.sets;
+        self.others += other.others;
         self.seconds = self.seconds.max(other.seconds);
         self.latency.add(&other.latency).expect("both have the same bounds");
         self.lag.add(&other.lag).expect("both have the same bounds");

@@ -17,6 +17,7 @@ pub struct Part {
     pub gets: u64,
     pub hits: u64,
     pub sets: u64,
+    pub others: u64,
     /// Requests answered by each worker's port, where clients know the workers.
     pub workers: Vec<u64>,
     latency: Histogram<u64>,
@@ -53,7 +54,15 @@ impl Part {
     pub fn new(workers: usize) -> Self {
         let latency =
             Histogram::new_with_bounds(1_000, LATENCY_NS_MAX, 2).expect("constant, valid bounds");
-        Self { requests: 0, gets: 0, hits: 0, sets: 0, workers: vec![0; workers], latency }
+        Self {
+            requests: 0,
+            gets: 0,
+            hits: 0,
+            sets: 0,
+            others: 0,
+            workers: vec![0; workers],
+            latency,
+        }
     }
 
     pub fn answered(&mut self, worker: usize, latency_ns: u64) {
@@ -67,6 +76,7 @@ impl Part {
         self.gets += other.gets;
         self.hits += other.hits;
         self.sets += other.sets;
+        self.others += other.others;
         self.workers.iter_mut().zip(&other.workers).for_each(|(sum, part)| *sum += part);
         self.latency.add(&other.latency).expect("both have the same bounds");
     }
@@ -77,7 +87,7 @@ impl Part {
         Row {
             second: (index + 1) as f64 * seconds,
             requests_per_second: self.requests as f64 / seconds,
-            keys_per_second: (self.gets + self.sets) as f64 / seconds,
+            keys_per_second: (self.gets + self.sets + self.others) as f64 / seconds,
             hit_ratio: (self.gets > 0).then(|| self.hits as f64 / self.gets as f64),
             latency_us: (self.requests > 0).then(|| [0.5, 0.99, 0.999, 1.0].map(us)),
             workers_per_second: self.workers.iter().map(|n| *n as f64 / seconds).collect(),

@@ -13,6 +13,8 @@ pub struct Trace {
     pub keys: Vec<u64>,
     /// One per request, in bytes, where the trace knows.
     pub value_bytes: Option<Vec<u32>>,
+    /// When each request came, likewise.
+    pub seconds: Option<Vec<f64>>,
 }
 
 #[derive(Clone, Copy)]
@@ -87,11 +89,11 @@ fn words(
         return Err(format!("{} bytes after the last whole word", words.remainder().len()));
     }
     let keys = words.map(|w| u64::from(word([w[0], w[1], w[2], w[3]]))).collect();
-    Ok(Trace { keys, value_bytes: None })
+    Ok(Trace { keys, value_bytes: None, seconds: None })
 }
 
 fn lines(input: impl BufRead, requests_max: usize) -> Result<Trace, String> {
-    let (mut keys, mut sizes) = (Vec::new(), Vec::new());
+    let (mut keys, mut sizes, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
     for (index, line) in input.lines().enumerate() {
         if keys.len() == requests_max {
             break;
@@ -104,7 +106,10 @@ fn lines(input: impl BufRead, requests_max: usize) -> Result<Trace, String> {
         let bad = || format!("line {}: neither a key nor `time key bytes`: {line:?}", index + 1);
         let (key, size) = match fields[..] {
             [key] => (key, None),
-            [_, key, size] => (key, Some(size.parse::<u32>().map_err(|_| bad())?)),
+            [second, key, size] => {
+                seconds.push(second.parse::<f64>().map_err(|_| bad())?);
+                (key, Some(size.parse::<u32>().map_err(|_| bad())?))
+            }
             _ => return Err(bad()),
         };
         keys.push(key.parse::<u64>().map_err(|_| bad())?);
@@ -113,7 +118,8 @@ fn lines(input: impl BufRead, requests_max: usize) -> Result<Trace, String> {
             return Err(bad());
         }
     }
-    Ok(Trace { value_bytes: (!sizes.is_empty()).then_some(sizes), keys })
+    let some = !sizes.is_empty();
+    Ok(Trace { value_bytes: some.then_some(sizes), seconds: some.then_some(seconds), keys })
 }
 
 #[cfg(test)]

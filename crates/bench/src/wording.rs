@@ -1,12 +1,15 @@
 //! Requests as bytes.
 //!
-//! A key is its number in decimal, zero-padded. A value starts with its key's number (8 bytes) and its own
-//! length (4 bytes), both little-endian and cut off by a shorter value: so the reply alone says whether it is
-//! the right item, whoever stored it.
+//! A key is its number in decimal, zero-padded to its length; a counter's name begins with `n` instead. A value
+//! starts with its key's number (8 bytes) and its own length (4 bytes), both little-endian and cut off by a shorter
+//! value: so the reply alone says whether it is the right item, whoever stored it.
 
 use std::io::Write as _;
 
 use mbal_model::{KEY_BYTES_MAX, Key, MapVersion};
+
+use crate::binary;
+use crate::sizes::Sizes;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Protocol {
@@ -14,8 +17,28 @@ pub enum Protocol {
     Text,
     /// `mg KEY v` and `ms KEY N`
     Meta,
+    /// memcached's binary protocol, a get per key
+    Binary,
     /// Redis's: `GET`, `MGET` and `SET`; a compared redis-server or valkey-server is spoken to so in any case
     Resp,
+}
+
+/// What is done to a single key, but reading it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Write {
+    Set,
+    Add,
+    Delete,
+    /// One more; where there is no counter yet, meta and binary make one.
+    Incr,
+}
+
+/// What is written: of which key, how long, for how many seconds (0 is for ever).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Item {
+    pub key: u64,
+    pub value_bytes: u32,
+    pub ttl: u32,
 }
 
 /// Bytes of a value that say whose it is, and how long.
@@ -32,14 +55,21 @@ pub fn label(key: u64, value_bytes: u32) -> [u8; LABEL_BYTES] {
 #[derive(Clone)]
 pub struct Wording {
     pub protocol: Protocol,
-    key_bytes: usize,
+    key_bytes: Sizes,
+    value_bytes: Sizes,
+    digits_min: usize,
     /// The smart client's token with the version that it knows; meta only.
     token: Vec<u8>,
 }
 
 impl Wording {
-    pub fn new(protocol: Protocol, key_bytes: usize) -> Self {
-        Self { protocol, key_bytes, token: Vec::new() }
+    pub fn new(protocol: Protocol, key_bytes: Sizes, value_bytes: Sizes) -> Self {
+        Self { protocol, key_bytes, value_bytes, digits_min: 0, token: Vec::new() }
+    }
+
+    /// Names shorter than this are lengthened: the largest key's digits must fit.
+    pub fn with_digits(self, digits_min: usize) -> Self {
+        Self { digits_min, ..self }
     }
 
     /// Every request tells this version of who owns what from now on.
@@ -47,8 +77,14 @@ impl Wording {
         self.token = format!(" L{version}").into_bytes();
     }
 
-    /// One get of all the keys: a line in text, as many pipelined lines in meta, an array in RESP.
-    pub fn get(&self, out: &mut Vec<u8>, keys: &[u64]) {
+    /// What a key's value has by its own law.
+    pub fn value_bytes(&self, key: u64) -> u32 {
+        self.value_bytes.value_bytes(key)
+    }
+
+    /// One get of all the keys: a line in text, as many pipelined ones in meta and binary, an array in RESP.
+    /// `vbucket` is binary's word for the keys' cachelet.
+    pub fn get(&self, out: &mut Vec<u8>, keys: &[u64], vbucket: u16) {
         match self.protocol {
             Protocol::Text => {
                 out.extend_from_slice(b"get");
@@ -67,6 +103,10 @@ impl Wording {
                     out.extend_from_slice(b"\r\n");
                 }
             }
+            Protocol::Binary => keys.iter().for_each(|&key| {
+                binary::head(out, binary::GET, self.name_bytes(key), &[], 0, vbucket);
+                self.name(out, key);
+            }),
             Protocol::Resp => {
                 let command = if keys.len() == 1 { "$3\r\nGET" } else { "$4\r\nMGET" };
                 put(out, format_args!("*{}\r\n{command}\r\n", keys.len() + 1));
@@ -75,42 +115,153 @@ impl Wording {
         }
     }
 
-    pub fn set(&self, out: &mut Vec<u8>, key: u64, value_bytes: u32) {
+    pub fn write(&self, out: &mut Vec<u8>, write: Write, item: Item, vbucket: u16) {
         match self.protocol {
-            Protocol::Text => {
-                out.extend_from_slice(b"set ");
+            Protocol::Text => self.write_text(out, write, item),
+            Protocol::Meta => self.write_meta(out, write, item),
+            Protocol::Binary => self.write_binary(out, write, item, vbucket),
+            Protocol::Resp => self.write_resp(out, write, item),
+        }
+    }
+
+    fn write_text(&self, out: &mut Vec<u8>, write: Write, item: Item) {
+        let Item { key, value_bytes, ttl } = item;
+        let command: &[u8] = match write {
+            Write::Set => b"set ",
+            Write::Add => b"add ",
+            Write::Delete => b"delete ",
+            Write::Incr => b"incr ",
+        };
+        out.extend_from_slice(command);
+        match write {
+            Write::Set | Write::Add => {
                 self.name(out, key);
-                put(out, format_args!(" 0 0 {value_bytes}\r\n"));
+                put(out, format_args!(" 0 {ttl} {value_bytes}\r\n"));
+                value(out, key, value_bytes);
+                out.extend_from_slice(b"\r\n");
             }
-            Protocol::Meta => {
+            Write::Delete => {
+                self.name(out, key);
+                out.extend_from_slice(b"\r\n");
+            }
+            Write::Incr => {
+                self.counter(out, key);
+                out.extend_from_slice(b" 1\r\n");
+            }
+        }
+    }
+
+    fn write_meta(&self, out: &mut Vec<u8>, write: Write, item: Item) {
+        let Item { key, value_bytes, ttl } = item;
+        match write {
+            Write::Set | Write::Add => {
                 out.extend_from_slice(b"ms ");
                 self.name(out, key);
                 put(out, format_args!(" {value_bytes}"));
-                out.extend_from_slice(&self.token);
-                out.extend_from_slice(b"\r\n");
+                if write == Write::Add {
+                    out.extend_from_slice(b" ME");
+                }
+                if ttl > 0 {
+                    put(out, format_args!(" T{ttl}"));
+                }
             }
-            Protocol::Resp => {
-                out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
-                self.bulk_name(out, key);
-                put(out, format_args!("${value_bytes}\r\n"));
+            Write::Delete => {
+                out.extend_from_slice(b"md ");
+                self.name(out, key);
+            }
+            Write::Incr => {
+                out.extend_from_slice(b"ma ");
+                self.counter(out, key);
+                put(out, format_args!(" N{ttl} J0"));
             }
         }
-        let labelled = LABEL_BYTES.min(value_bytes as usize);
-        let end = out.len() + value_bytes as usize;
-        out.extend_from_slice(&label(key, value_bytes)[..labelled]);
-        out.resize(end, b'.');
+        out.extend_from_slice(&self.token);
         out.extend_from_slice(b"\r\n");
+        if matches!(write, Write::Set | Write::Add) {
+            value(out, key, value_bytes);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn write_binary(&self, out: &mut Vec<u8>, write: Write, item: Item, vbucket: u16) {
+        let Item { key, value_bytes, ttl } = item;
+        let name_bytes = self.name_bytes(key);
+        match write {
+            Write::Set | Write::Add => {
+                let opcode = if write == Write::Set { binary::SET } else { binary::ADD };
+                let extras = [0u32.to_be_bytes(), ttl.to_be_bytes()].concat();
+                binary::head(out, opcode, name_bytes, &extras, value_bytes, vbucket);
+                self.name(out, key);
+                value(out, key, value_bytes);
+            }
+            Write::Delete => {
+                binary::head(out, binary::DELETE, name_bytes, &[], 0, vbucket);
+                self.name(out, key);
+            }
+            Write::Incr => {
+                let extras = [&1u64.to_be_bytes()[..], &[0; 8], &ttl.to_be_bytes()].concat();
+                binary::head(out, binary::INCREMENT, name_bytes, &extras, 0, vbucket);
+                self.counter(out, key);
+            }
+        }
+    }
+
+    fn write_resp(&self, out: &mut Vec<u8>, write: Write, item: Item) {
+        let Item { key, value_bytes, ttl } = item;
+        match write {
+            Write::Set | Write::Add => {
+                let words = 3 + 2 * u32::from(ttl > 0) + u32::from(write == Write::Add);
+                put(out, format_args!("*{words}\r\n$3\r\nSET\r\n"));
+                self.bulk_name(out, key);
+                put(out, format_args!("${value_bytes}\r\n"));
+                value(out, key, value_bytes);
+                out.extend_from_slice(b"\r\n");
+                if ttl > 0 {
+                    let digits = ttl.to_string();
+                    put(out, format_args!("$2\r\nEX\r\n${}\r\n{digits}\r\n", digits.len()));
+                }
+                if write == Write::Add {
+                    out.extend_from_slice(b"$2\r\nNX\r\n");
+                }
+            }
+            Write::Delete => {
+                out.extend_from_slice(b"*2\r\n$3\r\nDEL\r\n");
+                self.bulk_name(out, key);
+            }
+            Write::Incr => {
+                put(out, format_args!("*2\r\n$4\r\nINCR\r\n${}\r\n", self.name_bytes(key)));
+                self.counter(out, key);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    /// A counter at 1, where there is none: text's `incr` does not make one.
+    pub fn add_counter(&self, out: &mut Vec<u8>, key: u64, ttl: u32) {
+        out.extend_from_slice(b"add ");
+        self.counter(out, key);
+        put(out, format_args!(" 0 {ttl} 1\r\n1\r\n"));
+    }
+
+    fn name_bytes(&self, key: u64) -> usize {
+        self.key_bytes.key_bytes(key).max(self.digits_min)
     }
 
     fn name(&self, out: &mut Vec<u8>, key: u64) {
         let start = out.len();
-        out.resize(start + self.key_bytes, b'0');
+        out.resize(start + self.name_bytes(key), b'0');
         stamp_key(&mut out[start..], key);
+    }
+
+    fn counter(&self, out: &mut Vec<u8>, key: u64) {
+        let start = out.len();
+        self.name(out, key);
+        out[start] = b'n';
     }
 
     /// A key as RESP has it: with its length before.
     fn bulk_name(&self, out: &mut Vec<u8>, key: u64) {
-        put(out, format_args!("${}\r\n", self.key_bytes));
+        put(out, format_args!("${}\r\n", self.name_bytes(key)));
         self.name(out, key);
         out.extend_from_slice(b"\r\n");
     }
@@ -118,13 +269,14 @@ impl Wording {
     /// What places the key on a cachelet.
     pub fn hash(&self, key: u64) -> u64 {
         let mut name = [b'0'; KEY_BYTES_MAX];
-        let name = &mut name[..self.key_bytes];
+        let name = &mut name[..self.name_bytes(key)];
         stamp_key(name, key);
         Key::new(name).expect("its length was checked").hash()
     }
+
     /// Is this the key's name, as `VALUE` lines repeat it?
     pub fn names(&self, name: &[u8], key: u64) -> bool {
-        if name.len() != self.key_bytes {
+        if name.len() != self.name_bytes(key) {
             return false;
         }
         let mut rest = key;
@@ -136,6 +288,13 @@ impl Wording {
         }
         rest == 0
     }
+}
+
+fn value(out: &mut Vec<u8>, key: u64, value_bytes: u32) {
+    let labelled = LABEL_BYTES.min(value_bytes as usize);
+    let end = out.len() + value_bytes as usize;
+    out.extend_from_slice(&label(key, value_bytes)[..labelled]);
+    out.resize(end, b'.');
 }
 
 fn put(out: &mut Vec<u8>, words: std::fmt::Arguments) {
@@ -159,59 +318,109 @@ fn stamp_key(at: &mut [u8], key: u64) {
 mod tests {
     use super::*;
 
-    fn words(protocol: Protocol, act: impl Fn(&Wording, &mut Vec<u8>)) -> Vec<u8> {
+    fn wording(protocol: Protocol) -> Wording {
+        Wording::new(protocol, Sizes::Constant(5), Sizes::Constant(3))
+    }
+
+    fn got(protocol: Protocol, keys: &[u64]) -> String {
         let mut out = Vec::new();
-        act(&Wording::new(protocol, 5), &mut out);
+        wording(protocol).get(&mut out, keys, 0);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn written(protocol: Protocol, write: Write, value_bytes: u32, ttl: u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        wording(protocol).write(&mut out, write, Item { key: 258, value_bytes, ttl }, 0);
         out
     }
 
     #[test]
-    fn requests_have_the_bytes_that_their_protocol_asks_for() {
-        assert_eq!(words(Protocol::Text, |w, out| w.get(out, &[7])), b"get 00007\r\n");
-        assert_eq!(words(Protocol::Text, |w, out| w.get(out, &[7, 12])), b"get 00007 00012\r\n");
-        assert_eq!(words(Protocol::Meta, |w, out| w.get(out, &[7])), b"mg 00007 v\r\n");
+    fn gets_have_the_bytes_that_their_protocol_asks_for() {
+        use Protocol::{Meta, Resp, Text};
+        for (protocol, keys, bytes) in [
+            (Text, &[7][..], "get 00007\r\n"),
+            (Text, &[7, 12], "get 00007 00012\r\n"),
+            (Meta, &[7], "mg 00007 v\r\n"),
+            (Meta, &[7, 12], "mg 00007 v\r\nmg 00012 v\r\n"),
+            (Resp, &[7], "*2\r\n$3\r\nGET\r\n$5\r\n00007\r\n"),
+            (Resp, &[7, 12], "*3\r\n$4\r\nMGET\r\n$5\r\n00007\r\n$5\r\n00012\r\n"),
+        ] {
+            assert_eq!(got(protocol, keys), bytes);
+        }
+    }
+
+    #[test]
+    fn writes_have_the_bytes_that_their_protocol_asks_for() {
+        use Protocol::{Meta, Resp, Text};
+        for (protocol, write, ttl, bytes) in [
+            (Text, Write::Set, 0, &b"set 00258 0 0 3\r\n\x02\x01\0\r\n"[..]),
+            (Text, Write::Add, 60, b"add 00258 0 60 3\r\n\x02\x01\0\r\n"),
+            (Text, Write::Delete, 0, b"delete 00258\r\n"),
+            (Text, Write::Incr, 0, b"incr n0258 1\r\n"),
+            (Meta, Write::Set, 0, b"ms 00258 3\r\n\x02\x01\0\r\n"),
+            (Meta, Write::Add, 60, b"ms 00258 3 ME T60\r\n\x02\x01\0\r\n"),
+            (Meta, Write::Delete, 0, b"md 00258\r\n"),
+            (Meta, Write::Incr, 60, b"ma n0258 N60 J0\r\n"),
+            (Resp, Write::Set, 0, b"*3\r\n$3\r\nSET\r\n$5\r\n00258\r\n$3\r\n\x02\x01\0\r\n"),
+            (
+                Resp,
+                Write::Add,
+                60,
+                b"*6\r\n$3\r\nSET\r\n$5\r\n00258\r\n$3\r\n\x02\x01\0\r\n$2\r\nEX\r\n$2\r\n60\r\n$2\r\nNX\r\n",
+            ),
+            (Resp, Write::Delete, 0, b"*2\r\n$3\r\nDEL\r\n$5\r\n00258\r\n"),
+            (Resp, Write::Incr, 0, b"*2\r\n$4\r\nINCR\r\n$5\r\nn0258\r\n"),
+        ] {
+            let told = written(protocol, write, 3, ttl);
+            assert_eq!(told, bytes, "{protocol:?} {write:?}: {}", told.escape_ascii());
+        }
         assert_eq!(
-            words(Protocol::Meta, |w, out| w.get(out, &[7, 12])),
-            b"mg 00007 v\r\nmg 00012 v\r\n"
-        );
-        assert_eq!(
-            words(Protocol::Resp, |w, out| w.get(out, &[7])),
-            b"*2\r\n$3\r\nGET\r\n$5\r\n00007\r\n"
-        );
-        assert_eq!(
-            words(Protocol::Resp, |w, out| w.get(out, &[7, 12])),
-            b"*3\r\n$4\r\nMGET\r\n$5\r\n00007\r\n$5\r\n00012\r\n"
-        );
-        assert_eq!(
-            words(Protocol::Resp, |w, out| w.set(out, 258, 3)),
-            b"*3\r\n$3\r\nSET\r\n$5\r\n00258\r\n$3\r\n\x02\x01\x00\r\n"
-        );
-        assert_eq!(
-            words(Protocol::Text, |w, out| w.set(out, 258, 3)),
-            b"set 00258 0 0 3\r\n\x02\x01\x00\r\n"
-        );
-        assert_eq!(
-            words(Protocol::Meta, |w, out| w.set(out, 258, 14)),
+            written(Meta, Write::Set, 14, 0),
             b"ms 00258 14\r\n\x02\x01\0\0\0\0\0\0\x0e\0\0\0..\r\n"
         );
     }
 
     #[test]
-    fn a_size_does_not_stick_to_the_next_set() {
-        let out = words(Protocol::Meta, |w, out| {
-            w.set(out, 1, 2);
-            w.set(out, 1, 3);
-        });
-        assert_eq!(out, b"ms 00001 2\r\n\x01\0\r\nms 00001 3\r\n\x01\0\0\r\n");
+    fn binary_requests_have_memcacheds_header() {
+        let mut out = Vec::new();
+        wording(Protocol::Binary).get(&mut out, &[7], 3);
+        let head = b"\x80\x00\x00\x05\x00\x00\x00\x03\0\0\0\x05\0\0\0\0\0\0\0\0\0\0\0\0";
+        assert_eq!(out, [&head[..], b"00007"].concat());
+        let set = written(Protocol::Binary, Write::Set, 3, 60);
+        assert_eq!(set[..12], *b"\x80\x01\x00\x05\x08\x00\x00\x00\0\0\0\x10");
+        assert_eq!(set[24..], *b"\0\0\0\0\0\0\0\x3c00258\x02\x01\0");
+        let incr = written(Protocol::Binary, Write::Incr, 0, 0);
+        assert_eq!((incr[1], incr[4], &incr[44..]), (binary::INCREMENT, 20, &b"n0258"[..]));
+    }
+
+    #[test]
+    fn a_smart_client_says_what_version_it_knows() {
+        let mut wording = wording(Protocol::Meta);
+        wording.tell(MapVersion { map: 1, local: 17 });
+        let mut out = Vec::new();
+        wording.get(&mut out, &[7], 0);
+        wording.write(&mut out, Write::Set, Item { key: 7, value_bytes: 1, ttl: 0 }, 0);
+        assert_eq!(out, b"mg 00007 v L1.17\r\nms 00007 1 L1.17\r\n\x07\r\n");
     }
 
     #[test]
     fn a_name_is_its_key_only_in_full() {
-        let wording = Wording::new(Protocol::Text, 5);
+        let wording = wording(Protocol::Text);
         assert!(wording.names(b"00042", 42));
         for (name, key) in [(&b"00042"[..], 43), (b"0042", 42), (b"10042", 42), (b"00042", 100_042)]
         {
             assert!(!wording.names(name, key), "{name:?} {key}");
+        }
+    }
+
+    #[test]
+    fn names_of_many_lengths_hold_their_digits() {
+        let wording =
+            Wording::new(Protocol::Text, Sizes::Range(1, 9), Sizes::Constant(1)).with_digits(4);
+        for key in [0, 7, 1_234, 9_999] {
+            let mut name = Vec::new();
+            wording.name(&mut name, key);
+            assert!((4..=9).contains(&name.len()) && wording.names(&name, key));
         }
     }
 }

@@ -1,0 +1,190 @@
+//! memcached's binary protocol, as far as the generator speaks it.
+
+use std::collections::VecDeque;
+
+use crate::follow::Moved;
+use crate::replies::{Awaited, Kind, Lengths, Outcome, judge};
+use crate::wording::Write;
+
+pub const GET: u8 = 0x00;
+pub const SET: u8 = 0x01;
+pub const ADD: u8 = 0x02;
+pub const DELETE: u8 = 0x04;
+pub const INCREMENT: u8 = 0x05;
+
+const REQUEST: u8 = 0x80;
+const REPLY: u8 = 0x81;
+const HEAD_BYTES: usize = 24;
+/// A reply that announces more has lost its frame.
+const BODY_BYTES_MAX: usize = 1 << 30;
+
+/// Flags before a value.
+const FLAGS_BYTES: usize = 4;
+
+/// A request up to its name, which the caller appends with its value.
+pub fn head(
+    out: &mut Vec<u8>,
+    opcode: u8,
+    name_bytes: usize,
+    extras: &[u8],
+    value_bytes: u32,
+    vbucket: u16,
+) {
+    let body_bytes = (extras.len() + name_bytes) as u32 + value_bytes;
+    out.extend_from_slice(&[REQUEST, opcode]);
+    out.extend_from_slice(&(name_bytes as u16).to_be_bytes());
+    out.extend_from_slice(&[extras.len() as u8, 0]);
+    out.extend_from_slice(&vbucket.to_be_bytes());
+    out.extend_from_slice(&body_bytes.to_be_bytes());
+    out.extend_from_slice(&[0; 12]);
+    out.extend_from_slice(extras);
+}
+
+/// Like [`crate::replies::scan`], which calls it.
+pub fn scan(
+    lengths: Lengths,
+    bytes: &[u8],
+    awaited: &mut VecDeque<Awaited>,
+    mut tell: impl FnMut(Awaited, Outcome, Option<Moved>),
+) -> Result<usize, String> {
+    let mut at = 0;
+    while let Some(head) = bytes[at..].first_chunk::<HEAD_BYTES>() {
+        if head[0] != REPLY {
+            return Err(format!("not the start of a binary reply: {}", head.escape_ascii()));
+        }
+        let status = u16::from_be_bytes([head[6], head[7]]);
+        let body_bytes = u32::from_be_bytes([head[8], head[9], head[10], head[11]]) as usize;
+        let before_value =
+            usize::from(u16::from_be_bytes([head[2], head[3]])) + usize::from(head[4]);
+        if body_bytes > BODY_BYTES_MAX || before_value > body_bytes {
+            return Err(format!("a binary reply of {body_bytes} bytes"));
+        }
+        let Some(body) = bytes[at + HEAD_BYTES..].get(..body_bytes) else { return Ok(at) };
+        let asked = awaited
+            .pop_front()
+            .ok_or_else(|| format!("a reply that nobody asked for: {}", head.escape_ascii()))?;
+        let (mut moved, value) = (None, &body[before_value..]);
+        let outcome = match (asked.kind, status) {
+            _ if head[1] != opcode(asked.kind) => wrong(asked, head, body),
+            (Kind::Get, 0) if before_value == FLAGS_BYTES => judge(asked, lengths, value),
+            (Kind::Get, 1) => Outcome::Miss,
+            (Kind::Write(Write::Set | Write::Add), 0) => Outcome::Stored,
+            (Kind::Write(Write::Add), 2) | (Kind::Write(Write::Delete), 0 | 1) => Outcome::Done,
+            (Kind::Write(Write::Incr), 0) if body.len() == 8 => Outcome::Done,
+            (_, 7) => {
+                moved = Moved::parse(body);
+                moved.map_or_else(|| wrong(asked, head, body), |_| Outcome::Elsewhere)
+            }
+            _ => wrong(asked, head, body),
+        };
+        tell(asked, outcome, moved);
+        at += HEAD_BYTES + body_bytes;
+    }
+    Ok(at)
+}
+
+fn opcode(kind: Kind) -> u8 {
+    match kind {
+        Kind::Get | Kind::End => GET,
+        Kind::Write(Write::Set) => SET,
+        Kind::Write(Write::Add) => ADD,
+        Kind::Write(Write::Delete) => DELETE,
+        Kind::Write(Write::Incr) => INCREMENT,
+    }
+}
+
+fn wrong(asked: Awaited, head: &[u8], body: &[u8]) -> Outcome {
+    let body = body[..body.len().min(80)].escape_ascii();
+    Outcome::Wrong(format!(
+        "{:?} of key {}: {} \"{body}\"",
+        asked.kind,
+        asked.key,
+        head.escape_ascii()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wording::label;
+
+    fn reply(opcode: u8, status: u16, extras: usize, body: &[u8]) -> Vec<u8> {
+        let mut out = vec![REPLY, opcode, 0, 0, extras as u8, 0];
+        out.extend(status.to_be_bytes());
+        out.extend((body.len() as u32).to_be_bytes());
+        out.extend([0; 12]);
+        out.extend(body);
+        out
+    }
+
+    fn awaited(kinds: &[Kind]) -> VecDeque<Awaited> {
+        let asked =
+            |&kind| Awaited { kind, key: 7, value_bytes: 14, last: true, ..Awaited::default() };
+        kinds.iter().map(asked).collect()
+    }
+
+    fn told(kinds: &[Kind], bytes: &[u8]) -> Result<Vec<(Outcome, Option<Moved>)>, String> {
+        let mut all = Vec::new();
+        let mut awaited = awaited(kinds);
+        let taken = scan(Lengths::Known, bytes, &mut awaited, |_, outcome, moved| {
+            all.push((outcome, moved))
+        })?;
+        assert_eq!(taken, bytes.len());
+        Ok(all)
+    }
+
+    fn value() -> Vec<u8> {
+        [&[0; 4][..], &label(7, 14), b".."].concat()
+    }
+
+    #[test]
+    fn right_replies_are_told_by_their_status() {
+        for (kind, reply, outcome) in [
+            (Kind::Get, reply(GET, 0, 4, &value()), Outcome::Hit),
+            (Kind::Get, reply(GET, 1, 0, b"Not found"), Outcome::Miss),
+            (Kind::Write(Write::Set), reply(SET, 0, 0, b""), Outcome::Stored),
+            (Kind::Write(Write::Add), reply(ADD, 2, 0, b"Data exists for key."), Outcome::Done),
+            (Kind::Write(Write::Delete), reply(DELETE, 1, 0, b"Not found"), Outcome::Done),
+            (Kind::Write(Write::Incr), reply(INCREMENT, 0, 0, &[0; 8]), Outcome::Done),
+        ] {
+            assert_eq!(told(&[kind], &reply), Ok(vec![(outcome, None)]), "{kind:?}");
+        }
+        let moved = told(&[Kind::Get], &reply(GET, 7, 0, b"1.18.3")).unwrap();
+        assert_eq!(
+            (moved[0].0.clone(), moved[0].1.map(|m| m.worker)),
+            (Outcome::Elsewhere, Some(3))
+        );
+    }
+
+    #[test]
+    fn wrong_replies_are_caught() {
+        let mut other = value();
+        other[4] = 8;
+        for (kind, reply) in [
+            (Kind::Get, reply(GET, 0, 4, &other)),
+            (Kind::Get, reply(GET, 0, 4, &value()[..10])),
+            (Kind::Get, reply(SET, 0, 0, b"")),
+            (Kind::Write(Write::Set), reply(SET, 3, 0, b"Too large.")),
+            (Kind::Get, reply(GET, 7, 0, b"I don't belong to you")),
+        ] {
+            let told = told(&[kind], &reply).unwrap();
+            assert!(matches!(told[0].0, Outcome::Wrong(_)), "{told:?}");
+        }
+        assert!(told(&[], &reply(GET, 1, 0, b"")).is_err());
+        assert!(told(&[Kind::Get], b"HTTP/1.1 400 Bad Request").is_err());
+    }
+
+    #[test]
+    fn replies_cut_anywhere_are_told_the_same() {
+        let bytes =
+            [reply(GET, 0, 4, &value()), reply(GET, 1, 0, b"no"), reply(SET, 0, 0, b"")].concat();
+        for cut in 0..bytes.len() {
+            let (mut awaited, mut all) =
+                (awaited(&[Kind::Get, Kind::Get, Kind::Write(Write::Set)]), Vec::new());
+            let mut tell = |_, outcome, _| all.push(outcome);
+            let taken = scan(Lengths::Known, &bytes[..cut], &mut awaited, &mut tell).unwrap();
+            scan(Lengths::Known, &bytes[taken..], &mut awaited, &mut tell).unwrap();
+            assert_eq!(all, [Outcome::Hit, Outcome::Miss, Outcome::Stored], "cut at {cut}");
+        }
+    }
+}
