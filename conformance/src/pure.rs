@@ -93,6 +93,7 @@ impl PurePeer {
                 Action::Shutdown { .. } => (0..self.clients.len()).for_each(|conn| self.end(conn)),
                 Action::HandOver { conn, to, session } => leaving.push((conn, to, session)),
                 Action::Report(_) => {}
+                Action::Datagram { .. } => unreachable!("no datagram has come"),
                 Action::Pause { .. }
                 | Action::Resume { .. }
                 | Action::Forward { .. }

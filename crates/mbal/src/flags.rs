@@ -52,6 +52,17 @@ pub struct Flags {
     #[arg(default_value_t = 11211, hide_default_value = false)]
     port: i32,
 
+    /// UDP port; 0 is none, -1 is any free one. Without -p it is the TCP port too
+    #[arg(
+        short = 'U',
+        long,
+        env = "MBAL_UDP_PORT",
+        value_name = "num",
+        allow_hyphen_values = true
+    )]
+    #[arg(default_value_t = 0, hide_default_value = false)]
+    udp_port: i32,
+
     /// Unix socket to listen on, instead of TCP
     #[arg(short = 's', long, env = "MBAL_UNIX_SOCKET", value_name = "file")]
     unix_socket: Option<PathBuf>,
@@ -193,10 +204,6 @@ pub struct Flags {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Accepted for memcached's sake, without effect")]
 struct WithoutEffect {
-    /// UDP port; UDP is not served
-    #[arg(short = 'U', long, value_name = "num", allow_hyphen_values = true)]
-    udp_port: Option<i32>,
-
     /// Slab growth factor; there are no slab classes
     #[arg(short = 'f', long, value_name = "num")]
     slab_growth_factor: Option<f64>,
@@ -262,8 +269,8 @@ impl Flags {
         let (protocol, login) = self.protocol_and_login(&mut notices)?;
         let (memory_bytes, item_bytes_max) = self.sizes()?;
         let balance = self.balance_config()?;
-        let port = match (self.port, self.without_effect.udp_port) {
-            (11211, Some(udp)) if udp != 0 => udp,
+        let port = match (self.port, self.udp_port) {
+            (11211, udp) if udp != 0 => udp,
             (port, _) => port,
         };
         let unix_socket = match self.unix_socket {
@@ -274,6 +281,10 @@ impl Flags {
             Some(_) => Vec::new(),
             None => interfaces(&self.listen, port, all_interfaces)?,
         };
+        let udp = match unix_socket {
+            None if self.udp_port != 0 => interfaces(&self.listen, self.udp_port, all_interfaces)?,
+            _ => Vec::new(),
+        };
         let control = match self.control {
             None => Control::Default,
             Some(path) if path.as_os_str() == "off" => Control::Off,
@@ -282,6 +293,7 @@ impl Flags {
         let worker_ports = worker_ports(self.worker_ports, workers, &listen)?;
         let config = Config {
             listen,
+            udp,
             unix_socket,
             worker_ports,
             backlog: self.listen_backlog,
@@ -324,7 +336,7 @@ impl Flags {
                 )));
             }
         };
-        let udp = self.without_effect.udp_port.is_some_and(|port| port != 0);
+        let udp = self.udp_port != 0;
         match (self.enable_sasl, &self.auth_file) {
             (false, None) => Ok((asked.unwrap_or_default(), Login::NotAsked)),
             (true, _) if asked.unwrap_or(Protocol::Binary) != Protocol::Binary => {
@@ -449,7 +461,6 @@ impl WithoutEffect {
             return Err(failure("No delimiter specified"));
         }
         let said = [
-            (self.udp_port.is_some_and(|port| port != 0), "-U: UDP is not served"),
             (self.slab_growth_factor.is_some(), "-f: there are no slab classes"),
             (self.slab_min_size.is_some(), "-n: there are no slab classes"),
             (self.enable_largepages, "-L: large pages are not asked for"),

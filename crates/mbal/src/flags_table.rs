@@ -80,6 +80,17 @@ fn listening_places() {
 }
 
 #[test]
+fn places_for_datagrams() {
+    for (line, port) in [("-t 1", None), ("-U 0", None), ("-U 5", Some(5)), ("-p 7 -U 5", Some(5))]
+    {
+        let ports: Vec<u16> = config(line).udp.iter().map(|listen| listen.port).collect();
+        assert_eq!(ports, Vec::from_iter(port), "{line}");
+    }
+    assert_eq!(config("-s /tmp/x -U 5").udp, []);
+    assert_eq!(config("-l a:7,b -p 3 -U 5").udp, config("-l a:7,b:5").listen);
+}
+
+#[test]
 fn refusals_with_memcacheds_exit_codes() {
     for (line, refused) in [
         ("-c 0", "1 Maximum connections must be greater than 0"),
@@ -151,7 +162,7 @@ fn flags_without_effect_say_so() {
         ("-X -W -r -k", 0),
         ("-o relaxed_privileges,modern -u root", 0),
         ("-o maxconns_fast -o no_maxconns_fast", 0),
-        ("-U 5", 1),
+        ("-U 5", 0),
         ("-C -L -f 1.5 -n 100 -D :", 5),
         ("-o slab_reassign,lru_crawler,hashpower=20", 3),
         ("-B binary", 0),

@@ -9,6 +9,8 @@ use mbal_worker::Protocol;
 pub struct Config {
     /// TCP addresses; none with a unix socket.
     pub listen: Vec<Listen>,
+    /// `-U`: where datagrams are taken, if anywhere.
+    pub udp: Vec<Listen>,
     pub unix_socket: Option<UnixSocket>,
     /// Worker i listens on this port + i too, on the interfaces of `listen`.
     pub worker_ports: Option<u16>,

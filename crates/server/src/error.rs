@@ -8,6 +8,8 @@ use crate::{Interface, Listen};
 #[derive(Debug)]
 pub enum StartError {
     Listen {
+        /// TCP or UDP.
+        transport: &'static str,
         listen: Listen,
         error: io::Error,
     },
@@ -53,17 +55,18 @@ impl StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            StartError::Listen { listen, error } => {
+            StartError::Listen { transport, listen, error } => {
                 let port = listen.port;
                 match &listen.interface {
                     Interface::Named(name) => write!(out, "failed to listen on {name} port {port}"),
                     Interface::All | Interface::Loopback => {
-                        write!(out, "failed to listen on TCP port {port}")
+                        write!(out, "failed to listen on {transport} port {port}")
                     }
                 }?;
                 write!(out, ": {error}")?;
                 if error.kind() == io::ErrorKind::AddrInUse {
-                    write!(out, "\nanother server has this port; choose one with -p")?;
+                    let flag = if *transport == "TCP" { "-p" } else { "-U" };
+                    write!(out, "\nanother server has this port; choose one with {}", flag)?;
                 }
                 Ok(())
             }

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use mbal_reactor::socket::{listen_tcp, listen_unix};
+use mbal_reactor::socket::{bind_udp, listen_tcp, listen_unix};
 
 use crate::control::default_path;
 use crate::{Config, Control, Interface, Listen, StartError, UnixSocket};
@@ -17,7 +17,10 @@ use crate::{Config, Control, Interface, Listen, StartError, UnixSocket};
 pub(crate) struct Listening {
     pub(crate) common: Vec<OwnedFd>,
     pub(crate) of_worker: Vec<Vec<OwnedFd>>,
+    /// Each worker's sockets for datagrams.
+    pub(crate) datagrams: Vec<Vec<UdpSocket>>,
     pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) udp_addresses: Vec<SocketAddr>,
     /// The first address of each worker's own port.
     pub(crate) worker_addresses: Vec<SocketAddr>,
     pub(crate) control: Option<UnixListener>,
@@ -30,7 +33,7 @@ impl Listening {
         let mut common = Vec::new();
         let mut addresses = Vec::new();
         for listen in &config.listen {
-            for listener in open(listen, config.backlog)? {
+            for listener in open("TCP", listen, |address| listen_tcp(address, config.backlog))? {
                 addresses.push(listener.local_addr().map_err(StartError::System)?);
                 common.push(listener.into());
             }
@@ -41,7 +44,8 @@ impl Listening {
             for (own, port) in of_worker.iter_mut().zip(base..) {
                 for Listen { interface, .. } in &config.listen {
                     let listen = Listen { interface: interface.clone(), port };
-                    let opened = open(&listen, config.backlog)?;
+                    let opened =
+                        open("TCP", &listen, |address| listen_tcp(address, config.backlog))?;
                     if own.is_empty() {
                         worker_addresses.push(opened[0].local_addr().map_err(StartError::System)?);
                     }
@@ -49,8 +53,24 @@ impl Listening {
                 }
             }
         }
-        let (control, socket_files) = (None, Vec::new());
-        Ok(Listening { common, of_worker, addresses, worker_addresses, control, socket_files })
+        let mut datagrams: Vec<Vec<UdpSocket>> = (0..config.workers).map(|_| Vec::new()).collect();
+        let mut udp_addresses = Vec::new();
+        for listen in &config.udp {
+            for sockets in open("UDP", listen, |address| bind_udp(address, config.workers))? {
+                udp_addresses.push(sockets[0].local_addr().map_err(StartError::System)?);
+                datagrams.iter_mut().zip(sockets).for_each(|(own, socket)| own.push(socket));
+            }
+        }
+        Ok(Listening {
+            common,
+            of_worker,
+            datagrams,
+            addresses,
+            udp_addresses,
+            worker_addresses,
+            control: None,
+            socket_files: Vec::new(),
+        })
     }
 
     pub(crate) fn open_unix(&mut self, config: &Config) -> Result<(), StartError> {
@@ -97,12 +117,16 @@ impl Listening {
 
 /// All addresses of an interface. One that the host does not have (no IPv6, say) is left out as
 /// long as another one listens; a port that somebody else has is always an error.
-fn open(listen: &Listen, backlog: i32) -> Result<Vec<TcpListener>, StartError> {
-    let failed = |error| StartError::Listen { listen: listen.clone(), error };
+fn open<S>(
+    transport: &'static str,
+    listen: &Listen,
+    bind: impl Fn(SocketAddr) -> io::Result<S>,
+) -> Result<Vec<S>, StartError> {
+    let failed = |error| StartError::Listen { transport, listen: listen.clone(), error };
     let mut listeners = Vec::new();
     let mut missing = None;
     for address in addresses_of(listen).map_err(failed)? {
-        match listen_tcp(address, backlog) {
+        match bind(address) {
             Ok(listener) => listeners.push(listener),
             Err(error) if is_missing(&error) => missing = Some(error),
             Err(error) => return Err(failed(error)),
@@ -155,14 +179,15 @@ fn inode_of(path: &Path) -> io::Result<u64> {
 
 /// Tells the ports that were taken, one line each, as memcached does for its own tests: the file
 /// appears complete or not at all.
-pub(crate) fn write_port_file(path: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
-    let lines: String = addresses
-        .iter()
-        .map(|address| {
+pub(crate) fn write_port_file(path: &Path, listening: &Listening) -> io::Result<()> {
+    let lines = |transport: &'static str, addresses: &[SocketAddr]| -> String {
+        let line = |address: &SocketAddr| {
             let family = if address.is_ipv4() { "INET" } else { "INET6" };
-            format!("TCP {family}: {}\n", address.port())
-        })
-        .collect();
+            format!("{transport} {family}: {}\n", address.port())
+        };
+        addresses.iter().map(line).collect()
+    };
+    let lines = lines("TCP", &listening.addresses) + &lines("UDP", &listening.udp_addresses);
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".lck");
     fs::write(&unfinished, lines)?;

@@ -43,7 +43,7 @@ impl Server {
         if config.core_dumps {
             process::raise_core_limit().map_err(StartError::System)?;
         }
-        let per_worker = 2 + 2 * config.listen.len() as u64;
+        let per_worker = 2 + 2 * (config.listen.len() + config.udp.len()) as u64;
         let wanted =
             config.connections_max as u64 + config.workers as u64 * per_worker + DESCRIPTORS_SPARE;
         process::raise_descriptor_limit(wanted)
@@ -61,7 +61,7 @@ impl Server {
         let pid_file = config.pid_file.as_deref().map(std::path::absolute);
         let pid_file = pid_file.transpose().map_err(StartError::System)?;
         if let Some(path) = &config.port_file {
-            let written = write_port_file(path, &listening.addresses);
+            let written = write_port_file(path, &listening);
             written.map_err(|error| StartError::File { path: path.clone(), error })?;
         }
         if config.daemon {
@@ -127,10 +127,14 @@ impl Server {
         };
 
         let mut threads = Vec::new();
-        for (index, own_ports) in self.listening.of_worker.into_iter().enumerate() {
-            let event_loop =
+        let sockets = self.listening.of_worker.into_iter().zip(self.listening.datagrams);
+        for (index, (own_ports, datagrams)) in sockets.enumerate() {
+            let mut event_loop =
                 EventLoop::new(index, own_ports, post.clone(), Arc::clone(&tally), started.clock)
                     .map_err(StartError::System)?;
+            for socket in datagrams {
+                event_loop.add_datagrams(socket).map_err(StartError::System)?;
+            }
             let (shared, tally) = (Arc::clone(&shared), Arc::clone(&tally));
             let pin = self.config.pin;
             let thread =
@@ -186,6 +190,7 @@ impl Server {
             memory_bytes: config.memory_bytes as u64,
             connections_max: config.connections_max as u32,
             tcp_port: self.listening.addresses.first().map_or(0, |address| address.port()),
+            udp_port: self.listening.udp_addresses.first().map_or(0, |address| address.port()),
             interface: config.interfaces(),
             socket_path: config.unix_socket.as_ref().map(|unix| unix.path.display().to_string()),
             verbosity: config.verbosity,
@@ -229,6 +234,9 @@ impl fmt::Display for Server {
         write!(out, "{} worker{plural}, {mib} MiB, on", config.workers)?;
         for address in &self.listening.addresses {
             write!(out, " {address}")?;
+        }
+        for address in &self.listening.udp_addresses {
+            write!(out, " {address}/udp")?;
         }
         if let Some(unix) = &config.unix_socket {
             write!(out, " {}", unix.path.display())?;

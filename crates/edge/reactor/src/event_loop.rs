@@ -1,4 +1,5 @@
 use std::io;
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -24,6 +25,11 @@ const REPLY_BYTES_KEPT: usize = 1 << 20;
 const MAILBOX: u64 = u64::MAX;
 /// Tokens from here up are listening sockets, below are connections.
 const DOORS: u64 = 1 << 32;
+
+/// Tokens from here up are sockets for datagrams.
+const DATAGRAMS: u64 = 1 << 33;
+/// Of one socket, before the others have their turn.
+const DATAGRAMS_PER_WAKEUP: usize = 32;
 
 /// What other threads tell an event loop.
 pub enum Letter {
@@ -63,6 +69,7 @@ pub struct EventLoop {
     doors: Doors,
     /// Came through an own door; adopted at the end of the turn.
     arrived: Vec<OwnedFd>,
+    datagrams: Vec<UdpSocket>,
     conns: Vec<Option<Conn>>,
     free: Vec<ConnId>,
     buffer: Box<[u8]>,
@@ -103,6 +110,7 @@ impl EventLoop {
             clock,
             doors,
             arrived: Vec::new(),
+            datagrams: Vec::new(),
             conns: Vec::new(),
             free: Vec::new(),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
@@ -110,6 +118,14 @@ impl EventLoop {
             drained: Vec::new(),
             closed: Vec::new(),
         })
+    }
+
+    /// Serves what comes to this socket, too.
+    pub fn add_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
+        let token = DATAGRAMS + self.datagrams.len() as u64;
+        self.epoll.add(socket.as_fd(), READABLE, token)?;
+        self.datagrams.push(socket);
+        Ok(())
     }
 
     /// Serves until [`Letter::Stop`].
@@ -140,6 +156,9 @@ impl EventLoop {
             for event in &ready[..count] {
                 match event.token() {
                     MAILBOX => letters = true,
+                    socket if socket >= DATAGRAMS => {
+                        self.answer_datagrams((socket - DATAGRAMS) as usize, now, &mut handle);
+                    }
                     door if door >= DOORS => {
                         self.doors.open(door, now, &self.epoll, &self.tally, &mut self.arrived)?;
                     }
@@ -222,6 +241,29 @@ impl EventLoop {
         self.settle(now, handle);
     }
 
+    fn answer_datagrams(
+        &mut self,
+        socket: usize,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) {
+        let socket = &self.datagrams[socket];
+        for _ in 0..DATAGRAMS_PER_WAKEUP {
+            // A sender that cannot be reached, or nothing more: the next wake-up knows.
+            let Ok((count, sender)) = socket.recv_from(&mut self.buffer) else { return };
+            let bytes = &self.buffer[..count];
+            handle(now, Event::Datagram { bytes }, &mut self.actions);
+            for action in self.actions.list.drain(..) {
+                // Whatever else a stranger may bring about, it is not this connection's: there is none.
+                let Action::Datagram { bytes } = action else { continue };
+                // One that the kernel has no room for is lost, as any may be on its way.
+                drop(socket.send_to(&self.actions.bytes[bytes], sender));
+            }
+            self.actions.bytes.clear();
+            self.actions.bytes.shrink_to(REPLY_BYTES_KEPT);
+        }
+    }
+
     /// Carries out what the worker asked for, and tells it of connections that went on the way.
     #[inline]
     fn settle(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
@@ -255,6 +297,7 @@ impl EventLoop {
                 Action::Shutdown { graceful } => {
                     self.post.main.post(Request::Shutdown { graceful })
                 }
+                Action::Datagram { .. } => unreachable!("no datagram has come"),
                 Action::Pause { .. }
                 | Action::Resume { .. }
                 | Action::Forward { .. }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -13,13 +13,38 @@ use crate::sys;
 
 /// A non-blocking listening socket; what it accepts inherits keep-alive and TCP_NODELAY.
 pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
-    let fd = match address {
-        SocketAddr::V4(_) => sys::stream_socket(libc::AF_INET)?,
-        SocketAddr::V6(_) => sys::stream_socket(libc::AF_INET6)?,
-    };
+    let fd = sys::socket(family(address), libc::SOCK_STREAM)?;
     sys::switch_on(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
     sys::switch_on(fd.as_fd(), libc::SOL_SOCKET, libc::SO_KEEPALIVE)?;
     sys::switch_on(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+    bind(&fd, address)?;
+    sys::listen(fd.as_fd(), backlog)?;
+    Ok(TcpListener::from(fd))
+}
+
+/// `count` non-blocking sockets at one address, over which the kernel spreads the senders.
+pub fn bind_udp(address: SocketAddr, count: usize) -> io::Result<Vec<UdpSocket>> {
+    // Sockets that share a port do not notice a stranger who shares it too: one that does not share
+    // asks first, and finds a port if any will do.
+    let alone = sys::socket(family(address), libc::SOCK_DGRAM)?;
+    bind(&alone, address)?;
+    let alone = UdpSocket::from(alone);
+    let address = alone.local_addr()?;
+    drop(alone);
+    let one = |_| {
+        let fd = sys::socket(family(address), libc::SOCK_DGRAM)?;
+        sys::switch_on(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+        bind(&fd, address)?;
+        Ok(UdpSocket::from(fd))
+    };
+    (0..count).map(one).collect()
+}
+
+fn family(address: SocketAddr) -> libc::c_int {
+    if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
+}
+
+fn bind(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
     match address {
         SocketAddr::V4(v4) => {
             let name = libc::sockaddr_in {
@@ -29,7 +54,7 @@ pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> 
                 sin_zero: [0; 8],
             };
             // SAFETY: `name` is a sockaddr_in, set in full.
-            unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) }?;
+            unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) }
         }
         SocketAddr::V6(v6) => {
             // IPv4 has a socket of its own.
@@ -42,11 +67,9 @@ pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> 
                 sin6_scope_id: v6.scope_id(),
             };
             // SAFETY: `name` is a sockaddr_in6, set in full.
-            unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) }?;
+            unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) }
         }
     }
-    sys::listen(fd.as_fd(), backlog)?;
-    Ok(TcpListener::from(fd))
 }
 
 /// A listening unix socket at `path` with the permissions `mode`.
@@ -69,7 +92,7 @@ pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListe
     if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         fs::remove_file(path)?;
     }
-    let fd: OwnedFd = sys::stream_socket(libc::AF_UNIX)?;
+    let fd: OwnedFd = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM)?;
     let before = sys::umask(!mode & 0o777);
     // SAFETY: `name` is a sockaddr_un, set in full.
     let bound = unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) };

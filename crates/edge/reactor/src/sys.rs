@@ -129,9 +129,9 @@ pub(crate) fn accept(listening: BorrowedFd) -> io::Result<OwnedFd> {
     })
 }
 
-/// A new non-blocking stream socket.
-pub(crate) fn stream_socket(family: libc::c_int) -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+/// A new non-blocking socket of a `kind` such as `SOCK_STREAM`.
+pub(crate) fn socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: takes no pointer.
     own(unsafe { libc::socket(family, kind, 0) })
 }

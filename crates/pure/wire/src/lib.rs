@@ -1,4 +1,4 @@
-//! memcached's text, meta and binary protocols: bytes to [`Request`], replies to bytes.
+//! memcached's text, meta and binary protocols, and its datagrams: bytes to [`Request`], replies to bytes.
 //!
 //! Called by `worker`. Never allocates for a request, never looks at an item, never knows a
 //! connection: what is left of the input, and what to skip of it, is the session's business.
@@ -17,6 +17,7 @@ mod peer;
 mod reply;
 mod request;
 mod text;
+mod udp;
 
 pub use admin::CLASSES_MAX;
 pub use base64::{base64_decode, base64_encode};
@@ -33,3 +34,4 @@ pub use request::{
     Admin, Chunk, Direction, Get, Limits, Login, Parsed, Request, Shutdown, Storage, Tokens, Verb,
     item_bytes,
 };
+pub use udp::{DATAGRAM_BYTES_MAX, datagrams, parse_datagram};

@@ -38,6 +38,7 @@ mod batch;
 mod binary;
 mod classic;
 mod counters;
+mod datagram;
 mod details;
 mod hot;
 mod insights;
@@ -89,6 +90,8 @@ pub enum Event<'a> {
     Adopted { conn: ConnId, session: Carried },
     /// Bytes arrived, as many as were there.
     Received { conn: ConnId, bytes: &'a [u8] },
+    /// A datagram arrived, from a sender whom the driver remembers.
+    Datagram { bytes: &'a [u8] },
     /// All that was sent to a connection that had [`Action::Stall`]ed has left.
     Drained { conn: ConnId },
     /// The peer closed, or the connection broke; also the answer to [`Action::Close`].
@@ -128,6 +131,10 @@ pub enum Event<'a> {
 pub enum Action {
     Send {
         conn: ConnId,
+        bytes: Range<usize>,
+    },
+    /// Send a datagram to the sender of the one that this is an answer to; it may get lost.
+    Datagram {
         bytes: Range<usize>,
     },
     /// Read no more from `conn`; tell `Drained` when all its output has left (at once, if it has).

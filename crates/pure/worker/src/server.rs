@@ -26,6 +26,8 @@ pub struct Settings {
     /// `-c`.
     pub connections_max: u32,
     pub tcp_port: u16,
+    /// `-U`; 0 is none.
+    pub udp_port: u16,
     /// `-l`; `None` is all interfaces.
     pub interface: Option<String>,
     /// `-s`.
@@ -92,6 +94,7 @@ impl Default for Settings {
             memory_bytes: 64 << 20,
             connections_max: 1024,
             tcp_port: 11211,
+            udp_port: 0,
             interface: None,
             socket_path: None,
             verbosity: 0,

@@ -88,6 +88,7 @@ impl Worker {
                     self.leave_if_due(conn, actions);
                 }
             }
+            Event::Datagram { bytes } => self.datagram(now, bytes, actions),
             Event::Drained { conn } => {
                 self.turn(now, conn, 0, actions, |batch, session| {
                     session.stalled = false;
@@ -294,6 +295,23 @@ impl Worker {
         }
     }
 
+    /// What requests are executed with that come from no connection.
+    pub(crate) fn turn_for<'w>(&'w mut self, now: Now, out: &'w mut Vec<u8>) -> Turn<'w> {
+        Turn {
+            server: &self.server,
+            counters: self.server.counters(self.here.worker.0.into()),
+            map: &self.map,
+            here: self.here,
+            alone: self.alone,
+            now,
+            sampler: &mut self.sampler,
+            scratch: &mut self.scratch,
+            out,
+            start: 0,
+            follows: false,
+        }
+    }
+
     fn asked(
         &mut self,
         now: Now,
@@ -303,19 +321,7 @@ impl Worker {
         actions: &mut Actions,
     ) {
         let mut reply = Vec::new();
-        let mut turn = Turn {
-            server: &self.server,
-            counters: self.server.counters(self.here.worker.0.into()),
-            map: &self.map,
-            here: self.here,
-            alone: self.alone,
-            now,
-            sampler: &mut self.sampler,
-            scratch: &mut self.scratch,
-            out: &mut reply,
-            start: 0,
-            follows: false,
-        };
+        let mut turn = self.turn_for(now, &mut reply);
         match turn.serve(request) {
             Served::Reply => {}
             // Without credit it is not kept: a peer that waits for us must not wait for others.

@@ -5,6 +5,7 @@ mod rig;
 mod binary;
 mod bounds;
 mod classic;
+mod datagrams;
 mod insights;
 mod load;
 mod meta;

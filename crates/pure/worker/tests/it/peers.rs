@@ -58,6 +58,7 @@ impl Client {
                     self.forwarded.push((server, ticket, request));
                 }
                 Action::Close { .. } => self.closed = true,
+                Action::Datagram { .. } => unreachable!("no datagram has come"),
                 Action::Pause { .. } => assert!(!std::mem::replace(&mut self.paused, true)),
                 Action::Resume { .. } => assert!(std::mem::replace(&mut self.paused, false)),
                 Action::Stall { .. } => stalled = true,
