@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use mbal_model::{Key, Seconds};
 
+use crate::classes::ByClass;
 use crate::index::{BlockId, Dir, Place};
 use crate::item::{Access, CHUNK_HEADER_BYTES, Item, Layout, bits};
 use crate::log::{LOGS, Log, temper_of};
@@ -54,6 +55,7 @@ pub struct Inner {
     /// Bytes of dead records in the pages of the logs.
     pub dead_bytes: u64,
     pub stats: StoreStats,
+    pub classes: ByClass,
     /// Scratch of `clean`: hash and place of a page's live records.
     pub records: Vec<(u64, Offset)>,
 }
@@ -168,12 +170,6 @@ impl<'a> Locked<'a> {
             return None;
         }
         Some(found)
-    }
-
-    pub(crate) fn count_expired(&mut self, offset: Offset) {
-        let unread = !Access(self.item(offset).access()).fetched();
-        self.inner.stats.expired += 1;
-        self.inner.stats.expired_unfetched += u64::from(unread);
     }
 
     pub fn view<R>(&self, found: &Found, show: impl FnOnce(&View) -> R) -> R {
@@ -332,6 +328,7 @@ impl<'a> Locked<'a> {
             unsafe { write_parts(draft.parts, 0, value_bytes, item.value().0) }
         }
         self.inner.stats.bytes += bytes as u64 + value_bytes as u64 * u64::from(chained);
+        self.count_born(item);
         Ok(offset)
     }
 
@@ -387,6 +384,7 @@ impl<'a> Locked<'a> {
         let item = self.item(offset);
         let stride = item.stride(&self.store.memory) as u64;
         let chained = item.chain();
+        self.count_dead(item);
         self.inner.stats.bytes -= stride + chained.map_or(0, |(bytes, _)| u64::from(bytes));
         if let Some((_, first)) = chained {
             self.kill_chunks(first);
@@ -407,9 +405,7 @@ impl<'a> Locked<'a> {
     /// Evicts the item at `offset`, whose key has `hash`; one from a new log is remembered.
     pub(crate) fn evict(&mut self, hash: u64, offset: Offset) {
         let place = self.place_at(hash, offset).expect("a live record has its place");
-        let unread = !Access(self.item(offset).access()).fetched();
-        self.inner.stats.evictions += 1;
-        self.inner.stats.evicted_unfetched += u64::from(unread);
+        self.count_evicted(offset);
         let temper = temper_of(self.page(self.page_of(offset)).log.load(Relaxed) as usize);
         self.unlink(hash, place);
         if temper == Temper::New {
@@ -575,6 +571,7 @@ impl<'a> Locked<'a> {
             self.inner.stats.bytes += u64::from(bytes);
         }
         self.inner.stats.bytes += self.item(offset).stride(&self.store.memory) as u64;
+        self.count_born(self.item(offset));
         self.publish(hash, None, offset)
     }
 
@@ -591,6 +588,9 @@ impl<'a> Locked<'a> {
         self.cachelet.flush_at.store(0, Relaxed);
         self.inner.stats.items = 0;
         self.inner.stats.bytes = 0;
+        for class in self.inner.classes.iter_mut() {
+            (class.items, class.bytes) = (0, 0);
+        }
     }
 }
 

@@ -20,6 +20,7 @@ mod item;
 mod memory;
 
 mod cachelet;
+mod classes;
 mod clean;
 mod index;
 mod log;
@@ -29,10 +30,13 @@ mod store;
 mod transfer;
 mod types;
 mod view;
+mod walk;
 
 pub use cachelet::{Found, Locked};
+pub use classes::{ClassStats, Classes, Evicted};
 pub use memory::Memory;
-pub use store::Store;
+pub use store::{Miss, Store};
 pub use transfer::Broken;
 pub use types::{Draft, Full, Meta, Options, StoreStats};
 pub use view::View;
+pub use walk::Dead;

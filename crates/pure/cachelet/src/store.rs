@@ -4,6 +4,7 @@ use mbal_model::{Key, Seconds, WorkerId};
 
 use crate::bucket::{BLOCK_BYTES, home_of, tag_of};
 use crate::cachelet::{Cachelet, Locked};
+use crate::classes::Witness;
 use crate::index::{MOVED, block, look_up};
 use crate::item::Item;
 use crate::log::TTL_CLASSES_MAX;
@@ -43,6 +44,14 @@ const RESERVE_TRIES: u32 = 200_000;
 /// Of these, so many may find nothing to clean.
 const FRUITLESS_MAX: u32 = 2_000;
 
+/// Why there is nothing to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    NotFound,
+    /// It is there, but dead by its deadline.
+    Expired,
+}
+
 pub struct Store {
     options: Options,
     pub(crate) memory: Memory,
@@ -65,6 +74,7 @@ pub struct Store {
     pub(crate) routes: Box<[AtomicU32]>,
     pub(crate) route_shift: u32,
     evictions: AtomicU32,
+    pub(crate) witness: Witness,
     /// The second in which each worker last found no expired page.
     looked_for_expired: Box<[AtomicU32]>,
 }
@@ -110,6 +120,7 @@ impl Store {
             routes: (0..each << bits).map(|i| AtomicU32::new((i / each) as u32)).collect(),
             route_shift: 64 - route_bits,
             evictions: AtomicU32::new(0),
+            witness: Witness::new(),
             looked_for_expired: (0..options.workers).map(|_| AtomicU32::new(0)).collect(),
             options,
             memory,
@@ -246,8 +257,21 @@ impl Store {
         now: Seconds,
         access: bool,
         out: &mut Vec<u8>,
-        mut show: impl FnMut(&View, &mut Vec<u8>) -> R,
+        show: impl FnMut(&View, &mut Vec<u8>) -> R,
     ) -> Option<R> {
+        self.look(key, now, access, out, show).ok()
+    }
+
+    /// [`Store::read`] that says why there is nothing to read.
+    #[inline]
+    pub fn look<R>(
+        &self,
+        key: &Key,
+        now: Seconds,
+        access: bool,
+        out: &mut Vec<u8>,
+        mut show: impl FnMut(&View, &mut Vec<u8>) -> R,
+    ) -> Result<R, Miss> {
         let length = out.len();
         let mut spins = 0;
         let mut cachelet = &self.cachelets[self.cachelet_of(key.hash())];
@@ -256,7 +280,7 @@ impl Store {
             if flush_at != 0 && flush_at <= now {
                 drop(self.lock(key.hash(), now));
             }
-            let id = self.block_id(cachelet, key.hash())?;
+            let id = self.block_id(cachelet, key.hash()).ok_or(Miss::NotFound)?;
             if id == MOVED {
                 cachelet = self.child(cachelet);
                 continue;
@@ -268,23 +292,29 @@ impl Store {
                 cachelet = &self.cachelets[self.cachelet_of(key.hash())];
                 continue;
             };
-            let item = look_up(&self.memory, block, key)
-                .map(|place| Item::at(&self.memory, place.offset))
-                .filter(|item| !item.expired(now));
-            let shown = item.map(|item| (item, show(&View::new(self, cachelet, item, now), out)));
+            let shown = match look_up(&self.memory, block, key) {
+                None => Err(Miss::NotFound),
+                Some(place) => {
+                    let item = Item::at(&self.memory, place.offset);
+                    match item.expired(now) {
+                        true => Err(Miss::Expired),
+                        false => Ok((item, show(&View::new(self, cachelet, item, now), out))),
+                    }
+                }
+            };
             if version.unchanged(seen) {
                 let (item, shown) = shown?;
                 if access {
                     item.touch_access(now);
                 }
-                return Some(shown);
+                return Ok(shown);
             }
             out.truncate(length);
             pause(&mut spins);
         }
     }
 
-    fn child(&self, cachelet: &Cachelet) -> &Cachelet {
+    pub(crate) fn child(&self, cachelet: &Cachelet) -> &Cachelet {
         let child = cachelet.child.load(Acquire);
         &self.cachelets[child.checked_sub(1).expect("a moved slice has a child to go to") as usize]
     }
@@ -499,6 +529,7 @@ impl Store {
             sum.add(&inner.stats);
             sum.index_bytes += (inner.index_pages.len() * self.page_bytes) as u64;
         }
+        sum.free_pages = self.pool.unused().into();
         let used = self.pool.pages() - 1 - self.pool.unused();
         sum.used_bytes = u64::from(used) * self.page_bytes as u64;
         sum

@@ -200,7 +200,7 @@ fn remaining(deadline: Seconds, now: Seconds) -> Seconds {
 }
 
 impl Locked<'_> {
-    fn entry(&self, hash: u64) -> usize {
+    pub(crate) fn entry(&self, hash: u64) -> usize {
         self.dir().index(hash, self.cachelet.prefix_bits.load(Relaxed))
     }
 

@@ -5,11 +5,13 @@
 
 #![forbid(unsafe_code)]
 
+mod class;
 mod key;
 mod map;
 mod snapshot;
 mod version;
 
+pub use class::{CLASS_PAGE_BYTES, CLASSES, LAST_CLASS, class_bytes, item_bytes, size_class};
 pub use key::{KEY_BYTES_MAX, Key};
 pub use map::{ClusterMap, Owner};
 pub use snapshot::{CacheletLoad, Move, Plan, Snapshot, WorkerLoad};

@@ -8,3 +8,4 @@ mod oracle;
 mod support;
 mod torture;
 mod transfer;
+mod walk;

@@ -1,0 +1,96 @@
+//! Looking at every item, a slice at a time.
+
+use mbal_model::Seconds;
+
+use crate::cachelet::Locked;
+use crate::classes::class_of;
+use crate::index::{MOVED, block, hash_of, occupied};
+use crate::item::Item;
+use crate::memory::Offset;
+use crate::shim::Ordering::*;
+use crate::store::Store;
+use crate::view::View;
+
+/// What a walk does with dead items that it meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dead {
+    PassOver,
+    Remove,
+}
+
+impl Store {
+    /// Shows the live items of the slice that the hash `from` falls into, under its cachelet's lock; the
+    /// first hash of the next slice, whichever cachelet that belongs to. `None` is the end. O(items of a
+    /// slice). An item that is there all the time is shown once, whatever splits or moves meanwhile.
+    ///
+    /// With it, the class of every item that was dead, belongs to `classes` (by bit), and was removed.
+    ///
+    /// Between [`Store::enter`] and [`Store::leave`].
+    pub fn walk(
+        &self,
+        from: u64,
+        now: Seconds,
+        dead: Dead,
+        classes: u64,
+        mut show: impl FnMut(&View),
+    ) -> (Option<u64>, Vec<usize>) {
+        let (mut locked, next) = self.lock_slice(from, now);
+        let id = locked.dir().entries[locked.entry(from)].load(Relaxed);
+        let mut expired = Vec::new();
+        if id != 0 && id != MOVED {
+            let block = block(&self.memory, id);
+            for offset in occupied(block).map(|(bucket, slot)| block[bucket].offset(slot)) {
+                let item = Item::at(&self.memory, offset);
+                if item.expired(now) {
+                    expired.push(offset);
+                } else {
+                    show(&View::new(self, locked.cachelet, item, now));
+                }
+            }
+        }
+        let mut removed = Vec::new();
+        for offset in expired.into_iter().filter(|_| dead == Dead::Remove) {
+            let class = class_of(Item::at(&self.memory, offset)).0;
+            if classes >> class & 1 == 1 {
+                locked.remove_expired(offset);
+                removed.push(class);
+            }
+        }
+        (u64::try_from(next).ok(), removed)
+    }
+
+    /// The cachelet that has the slice of `from` now, locked, and where the slice ends.
+    fn lock_slice(&self, from: u64, now: Seconds) -> (Locked<'_>, u128) {
+        loop {
+            let id = self.cachelet_of(from);
+            let parent = self.lock_cachelet(&self.cachelets[id], now);
+            let end = parent.end_of_slice(from);
+            if parent.dir().entries[parent.entry(from)].load(Relaxed) != MOVED {
+                return (parent, end);
+            }
+            if self.cachelet_of(from) == id {
+                // What the child does not have yet is empty there: its slice may seem longer than it is.
+                let child = self.lock_cachelet(self.child(parent.cachelet), now);
+                let end = end.min(child.end_of_slice(from));
+                return (child, end);
+            }
+        }
+    }
+}
+
+impl Locked<'_> {
+    fn end_of_slice(&self, hash: u64) -> u128 {
+        let prefix_bits = self.cachelet.prefix_bits.load(Relaxed);
+        let prefix = hash.checked_shr(64 - prefix_bits).unwrap_or(0);
+        let dir = self.dir();
+        let end = dir.run(self.entry(hash)).end as u128;
+        ((u128::from(prefix) << dir.depth()) + end) << (64 - prefix_bits - dir.depth())
+    }
+
+    fn remove_expired(&mut self, offset: Offset) {
+        let hash = hash_of(&self.store.memory, offset);
+        let place = self.place_at(hash, offset).expect("nobody moved it under this lock");
+        self.count_expired(offset);
+        self.unlink(hash, place);
+    }
+}
