@@ -8,6 +8,7 @@ use mbal_worker::{Action, Actions, Carried, ConnId, Event, Report};
 
 use crate::listener::{Doors, RETRY_MS, Request};
 use crate::output::Output;
+use crate::socket;
 use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
 use crate::{Clock, Mailbox, Tally};
@@ -294,6 +295,9 @@ impl EventLoop {
                 Action::Close { conn } => self.close_when_sent(conn),
                 Action::HandOver { conn, to, session } => self.hand_over(conn, to, session),
                 Action::Report(report) => (self.post.balancer)(report),
+                Action::Nudge { worker } => {
+                    self.post.workers[usize::from(worker.0)].post(Letter::Tell(Event::Nudged));
+                }
                 Action::Shutdown { graceful } => {
                     self.post.main.post(Request::Shutdown { graceful })
                 }
@@ -424,10 +428,14 @@ impl EventLoop {
         now: u64,
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) {
+        let card = socket::card(fd.as_fd()).map(Arc::new);
         let output = Output::default();
         let conn = Conn { fd, output, stalled: false, closing: false, leaving: None };
         let Some(conn) = self.admit(conn) else { return };
         handle(now, Event::Opened { conn, own_port }, &mut self.actions);
+        if let Some(card) = card {
+            handle(now, Event::Introduced { conn, card }, &mut self.actions);
+        }
         self.settle(now, handle);
     }
 

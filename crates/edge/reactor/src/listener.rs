@@ -169,7 +169,7 @@ impl Doors {
             }
         }
         if self.paused_until_ns.is_none() {
-            tally.pause();
+            tally.pause(now_ns);
         }
         self.paused_until_ns = Some(now_ns + RETRY_NS);
         self.set_interest(epoll, 0)
@@ -180,7 +180,7 @@ impl Doors {
         match self.paused_until_ns {
             Some(until) if until <= now_ns => {
                 self.paused_until_ns = None;
-                tally.resume();
+                tally.resume(now_ns);
                 self.set_interest(epoll, READABLE)
             }
             _ => Ok(()),

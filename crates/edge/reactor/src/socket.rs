@@ -3,11 +3,13 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+
+use mbal_worker::{Card, Endpoint};
 
 use crate::sys;
 
@@ -100,4 +102,23 @@ pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListe
     bound?;
     sys::listen(fd.as_fd(), backlog)?;
     Ok(UnixListener::from(fd))
+}
+
+/// Who is at the other end of a connection; `None` if that has gone already.
+pub(crate) fn card(fd: BorrowedFd) -> Option<Card> {
+    let peer = sys::peer_of(fd).ok()?;
+    let here = sys::name_of(fd).ok()?;
+    Some(Card::new(fd.as_raw_fd() as u32, endpoint(&peer), endpoint(&here)))
+}
+
+/// A listening socket, as `stats conns` tells it.
+pub fn listening_card(fd: BorrowedFd) -> io::Result<Card> {
+    Ok(Card::listening(fd.as_raw_fd() as u32, endpoint(&sys::name_of(fd)?)))
+}
+
+fn endpoint(name: &sys::SocketName) -> Endpoint {
+    match name {
+        sys::SocketName::Ip(address) => Endpoint::Tcp(*address),
+        sys::SocketName::Unix(path) => Endpoint::Unix(String::from_utf8_lossy(path).into_owned()),
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// What a system call returned, or why it failed.
@@ -196,4 +197,52 @@ pub(crate) fn eventfd_silence(bell: BorrowedFd) {
 pub(crate) fn umask(mask: u32) -> u32 {
     // SAFETY: takes no pointer and cannot fail.
     unsafe { libc::umask(mask as libc::mode_t) as u32 }
+}
+
+/// The name of one end of a socket.
+pub(crate) enum SocketName {
+    Ip(SocketAddr),
+    /// A path, or nothing.
+    Unix(Vec<u8>),
+}
+
+pub(crate) fn name_of(fd: BorrowedFd) -> io::Result<SocketName> {
+    // SAFETY: the kernel fills in at most the length that it is told.
+    ask_name(|to, length| unsafe { libc::getsockname(fd.as_raw_fd(), to, length) })
+}
+
+pub(crate) fn peer_of(fd: BorrowedFd) -> io::Result<SocketName> {
+    // SAFETY: as above.
+    ask_name(|to, length| unsafe { libc::getpeername(fd.as_raw_fd(), to, length) })
+}
+
+fn ask_name(
+    ask: impl FnOnce(*mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int,
+) -> io::Result<SocketName> {
+    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    check(ask(storage.as_mut_ptr().cast(), &mut length))?;
+    // SAFETY: zeroed, a storage is a valid one of no family; the kernel has set its front.
+    let storage = unsafe { storage.assume_init() };
+    let at = &raw const storage;
+    match libc::c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is this struct, which fits into the storage and has its alignment.
+            let name = unsafe { &*at.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
+            Ok(SocketName::Ip((ip, u16::from_be(name.sin_port)).into()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let name = unsafe { &*at.cast::<libc::sockaddr_in6>() };
+            let (ip, port) = (Ipv6Addr::from(name.sin6_addr.s6_addr), u16::from_be(name.sin6_port));
+            Ok(SocketName::Ip(SocketAddrV6::new(ip, port, 0, 0).into()))
+        }
+        _ => {
+            // SAFETY: as above; a path ends with a zero, or with the struct.
+            let name = unsafe { &*at.cast::<libc::sockaddr_un>() };
+            let path = name.sun_path.iter().map(|byte| *byte as u8);
+            Ok(SocketName::Unix(path.take_while(|byte| *byte != 0).collect()))
+        }
+    }
 }

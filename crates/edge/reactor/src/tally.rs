@@ -15,6 +15,9 @@ pub struct Tally {
     rejected: AtomicU64,
     paused: AtomicBool,
     pauses: AtomicU64,
+    /// When the pause began, and how long earlier ones lasted.
+    paused_at_ns: AtomicU64,
+    paused_ns: AtomicU64,
 }
 
 impl Tally {
@@ -32,6 +35,8 @@ impl Tally {
             rejected: AtomicU64::new(0),
             paused: AtomicBool::new(false),
             pauses: AtomicU64::new(0),
+            paused_at_ns: AtomicU64::new(0),
+            paused_ns: AtomicU64::new(0),
         }
     }
 
@@ -116,12 +121,20 @@ impl Tally {
         self.rejected.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn pause(&self) {
+    /// How long new connections were left waiting, in microseconds, as far as that is over.
+    pub fn paused_us(&self) -> u64 {
+        self.paused_ns.load(Relaxed) / 1000
+    }
+
+    pub(crate) fn pause(&self, now_ns: u64) {
         self.pauses.fetch_add(1, Relaxed);
+        self.paused_at_ns.store(now_ns, Relaxed);
         self.paused.store(true, Relaxed);
     }
 
-    pub(crate) fn resume(&self) {
+    pub(crate) fn resume(&self, now_ns: u64) {
+        let paused_ns = now_ns.saturating_sub(self.paused_at_ns.load(Relaxed));
+        self.paused_ns.fetch_add(paused_ns, Relaxed);
         self.paused.store(false, Relaxed);
     }
 }

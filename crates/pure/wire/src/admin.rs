@@ -3,7 +3,7 @@
 use mbal_model::MapVersion;
 
 use crate::number::{parse_f64, parse_i32, parse_u32};
-use crate::request::{Admin, Request, Shutdown, Tokens};
+use crate::request::{Admin, ClassSet, Request, Shutdown, Tokens, Tune, Walk};
 use crate::text::BAD_FORMAT;
 
 /// memcached numbers its classes of size from 1 to one less.
@@ -43,8 +43,13 @@ pub(crate) fn parse<'a>(tokens: Tokens<'a>) -> Option<Request<'a>> {
                 },
             }
         }
-        (b"lru", 2..) => lru(&tokens),
-        (b"watch", _) => "CLIENT_ERROR watch commands not allowed",
+        (b"lru", 2..) => return Some(lru(&tokens)),
+        (b"watch", _) => {
+            return Some(Request::Admin { command: Admin::Watch(watch(&tokens)), noreply });
+        }
+        (b"refresh_certs", _) => {
+            return Some(Request::Admin { command: Admin::RefreshCerts, noreply });
+        }
         (b"slabs", _) => return Some(slabs(&tokens)),
         (b"lru_crawler", _) => return Some(crawler(&tokens)),
         _ if is_http(&tokens) => return None,
@@ -67,68 +72,118 @@ fn shutdown(tokens: &Tokens<'_>) -> Option<Shutdown> {
 
 /// There are no LRU lists: what tunes them is accepted where memcached without its maintainer
 /// thread accepts it.
-fn lru(tokens: &Tokens<'_>) -> &'static str {
+fn lru<'a>(tokens: &Tokens<'a>) -> Request<'a> {
     if tokens.get(1) != b"tune" || tokens.count < 6 {
-        return "ERROR";
+        return Request::Answer("ERROR");
     }
     let [hot, warm, hot_age, warm_age] = [2, 3, 4, 5].map(|index| tokens.get(index));
-    match (parse_u32(hot), parse_u32(warm), parse_f64(hot_age), parse_f64(warm_age)) {
-        (Some(hot), Some(warm), Some(hot_age), Some(warm_age)) => {
-            if hot.wrapping_add(warm) > 80 {
-                "ERROR hot and warm pcts must not exceed 80"
-            } else if hot_age <= 0.0 || warm_age <= 0.0 {
-                "ERROR hot/warm age factors must be greater than 0"
-            } else {
-                "OK"
-            }
-        }
-        _ => "ERROR",
+    let numbers = (parse_u32(hot), parse_u32(warm), parse_f64(hot_age), parse_f64(warm_age));
+    let (Some(hot_pct), Some(warm_pct), Some(hot_age), Some(warm_age)) = numbers else {
+        return Request::Answer("ERROR");
+    };
+    if hot_pct.wrapping_add(warm_pct) > 80 {
+        return Request::Answer("ERROR hot and warm pcts must not exceed 80");
     }
+    if hot_age <= 0.0 || warm_age <= 0.0 {
+        return Request::Answer("ERROR hot/warm age factors must be greater than 0");
+    }
+    let (hot_factor, warm_factor) = (hundredths(hot_age), hundredths(warm_age));
+    tune(Tune::Lru { hot_pct, warm_pct, hot_factor, warm_factor }, false)
+}
+
+fn hundredths(number: f64) -> u32 {
+    (number * 100.0).round() as u32
+}
+
+fn tune<'a>(tune: Tune, noreply: bool) -> Request<'a> {
+    Request::Admin { command: Admin::Tune(tune), noreply }
 }
 
 /// There are no slab pages to reassign, as in memcached with `no_slab_reassign`.
 fn slabs<'a>(tokens: &Tokens<'a>) -> Request<'a> {
+    let noreply = tokens.noreply();
     match (tokens.get(1), tokens.count) {
         (b"reassign", 4) => Request::Answer("CLIENT_ERROR slab reassignment disabled"),
         (b"automove", 3..) => {
             let line = match tokens.get(2) {
-                b"ratio" if tokens.count > 3 && parse_f64(tokens.get(3)).is_some() => "OK",
-                b"ratio" => "ERROR",
+                b"ratio" => match parse_f64(tokens.get(3)).filter(|_| tokens.count > 3) {
+                    Some(ratio) => return tune(Tune::AutomoveRatio(hundredths(ratio)), noreply),
+                    None => "ERROR",
+                },
                 level => match parse_u32(level) {
-                    Some(0..=2) => "OK",
+                    Some(level @ 0..=2) => return tune(Tune::Automove(level), noreply),
                     Some(_) => "ERROR",
                     None => BAD_FORMAT,
                 },
             };
-            if tokens.noreply() { Request::Silence } else { Request::Answer(line) }
+            if noreply { Request::Silence } else { Request::Answer(line) }
         }
         _ => Request::Answer("ERROR"),
     }
 }
 
-/// What the crawler does in memcached, a worker's background time does here, always.
 fn crawler<'a>(tokens: &Tokens<'a>) -> Request<'a> {
+    let admin = |command| Request::Admin { command, noreply: false };
     let number = || parse_u32(tokens.get(2));
     Request::Answer(match (tokens.get(1), tokens.count) {
-        (b"crawl", 3) if is_classes(tokens.get(2)) => "OK",
-        (b"crawl", 3) => "BADCLASS invalid class id",
-        (b"metadump", 3) => "ERROR metadump not allowed",
-        (b"tocrawl", 3) if number().is_some() => "OK",
-        (b"sleep", 3) if number().is_some_and(|us| us <= 1_000_000) => "OK",
-        (b"sleep", 3) if number().is_some() => "CLIENT_ERROR sleep must be one second or less",
-        (b"tocrawl" | b"sleep", 3) => BAD_FORMAT,
-        (b"enable", 2) => "OK",
-        (b"disable", 2) => "ERROR failed to stop lru crawler thread",
+        (b"crawl", 3) => return admin(Admin::Walk(Walk::Crawl, classes(tokens.get(2)))),
+        (b"metadump", 3) => return admin(Admin::Walk(Walk::Metadump, classes(tokens.get(2)))),
+        (b"mgdump", 3) => return admin(Admin::Walk(Walk::Mgdump, classes(tokens.get(2)))),
+        (b"tocrawl", 3) => match number() {
+            Some(items) => return tune(Tune::CrawlerItems(items), false),
+            None => BAD_FORMAT,
+        },
+        (b"sleep", 3) => match number() {
+            Some(us @ 0..=1_000_000) => return tune(Tune::CrawlerSleep(us), false),
+            Some(_) => "CLIENT_ERROR sleep must be one second or less",
+            None => BAD_FORMAT,
+        },
+        (b"enable", 2) => return admin(Admin::Crawler { on: true }),
+        (b"disable", 2) => return admin(Admin::Crawler { on: false }),
         _ => "ERROR",
     })
 }
 
-fn is_classes(word: &[u8]) -> bool {
-    let mut classes = word.split(|byte| *byte == b',').filter(|class| !class.is_empty());
-    word == b"all"
-        || word == b"hash"
-        || classes
-            .all(|class| parse_u32(class).is_some_and(|class| (1..CLASSES_MAX).contains(&class)))
+fn classes(word: &[u8]) -> Option<ClassSet> {
+    if word == b"all" || word == b"hash" {
+        return Some(ClassSet::ALL);
+    }
+    let mut set = ClassSet(0);
+    for class in word.split(|byte| *byte == b',').filter(|class| !class.is_empty()) {
+        let class = parse_u32(class).filter(|class| (1..CLASSES_MAX).contains(class))?;
+        set.0 |= 1 << class;
+    }
+    Some(set)
+}
+
+/// What a watcher may ask for, by bit, as memcached numbers them.
+pub mod streams {
+    pub const SYSTEM: u32 = 1 << 1;
+    pub const FETCHERS: u32 = 1 << 2;
+    pub const MUTATIONS: u32 = 1 << 3;
+    pub const CONNECTIONS: u32 = 1 << 5;
+    pub const EVICTIONS: u32 = 1 << 6;
+    /// Accepted, and silent, as in memcached 1.6.18.
+    pub const SILENT: u32 = 1 << 9;
+}
+
+fn watch(tokens: &Tokens<'_>) -> Option<u32> {
+    if tokens.count == 1 {
+        return Some(streams::FETCHERS);
+    }
+    tokens.iter().skip(1).try_fold(0, |all, name| {
+        Some(
+            all | match name {
+                b"fetchers" => streams::FETCHERS,
+                b"mutations" => streams::MUTATIONS,
+                b"evictions" => streams::EVICTIONS,
+                b"connevents" => streams::CONNECTIONS,
+                b"sysevents" => streams::SYSTEM,
+                b"rawcmds" | b"proxyreqs" | b"proxyevents" | b"proxyuser" => streams::SILENT,
+                _ => return None,
+            },
+        )
+    })
 }
 
 /// Only where no command of memcached begins with the same letter does it look for HTTP.

@@ -19,7 +19,7 @@ mod request;
 mod text;
 mod udp;
 
-pub use admin::CLASSES_MAX;
+pub use admin::{CLASSES_MAX, streams};
 pub use base64::{base64_decode, base64_encode};
 pub use binary::{
     BINARY_REQUEST, Binary, Command, Frame, Head, Status, binary_delete, parse_binary,
@@ -31,7 +31,7 @@ pub use number::{parse_i32, parse_u32, parse_u64, push_i64, push_u64};
 pub use peer::{HOPS_MAX, PeerRequest, next_value};
 pub use reply::{push_line, push_value};
 pub use request::{
-    Admin, Chunk, Direction, Get, Limits, Login, Parsed, Request, Shutdown, Storage, Tokens, Verb,
-    item_bytes,
+    Admin, Chunk, ClassSet, Direction, Get, Limits, Login, Parsed, Request, Shutdown, Storage,
+    Tokens, Tune, Verb, Walk,
 };
 pub use udp::{DATAGRAM_BYTES_MAX, datagrams, parse_datagram};

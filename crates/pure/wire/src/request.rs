@@ -1,6 +1,6 @@
 //! What a client can ask for.
 
-use mbal_model::MapVersion;
+use mbal_model::{MapVersion, item_bytes};
 
 use crate::binary::{Binary, Command};
 use crate::line::next_word;
@@ -44,11 +44,6 @@ impl Limits {
     pub fn too_large(&self, key_bytes: usize, flags: u32, value_bytes: usize) -> bool {
         item_bytes(key_bytes, flags, value_bytes) > self.item_bytes_max
     }
-}
-
-/// Bytes that memcached would count for an item: what `size=` of `me` and `-I` mean.
-pub fn item_bytes(key_bytes: usize, flags: u32, value_bytes: usize) -> usize {
-    48 + 8 + key_bytes + 1 + if flags == 0 { 0 } else { 4 } + value_bytes + 2
 }
 
 /// One request. Keys are 1 to 250 bytes long, except in [`Request::Get`] and base64 ones.
@@ -172,6 +167,53 @@ pub enum Admin<'a> {
     Map {
         known: Option<MapVersion>,
     },
+    /// What tunes machinery that is another here: the setting changes, and nothing else.
+    Tune(Tune),
+    /// `lru_crawler enable` or `disable`.
+    Crawler {
+        on: bool,
+    },
+    /// A walk over all items; `None` if its classes are none.
+    Walk(Walk, Option<ClassSet>),
+    /// Log lines from now on instead of replies: of the streams of [`streams`], or `None` if one of them
+    /// does not exist.
+    ///
+    /// [`streams`]: crate::streams
+    Watch(Option<u32>),
+    /// Reads the certificates again.
+    RefreshCerts,
+}
+
+/// Settings of memcached's that a running server may change. Fractions are in hundredths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tune {
+    Automove(u32),
+    AutomoveRatio(u32),
+    Lru { hot_pct: u32, warm_pct: u32, hot_factor: u32, warm_factor: u32 },
+    CrawlerSleep(u32),
+    CrawlerItems(u32),
+}
+
+/// What a walk over all items is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// Removing what has expired.
+    Crawl,
+    Metadump,
+    /// The keys alone, as `mg` commands.
+    Mgdump,
+}
+
+/// Classes of size, by bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassSet(pub u64);
+
+impl ClassSet {
+    pub const ALL: ClassSet = ClassSet(u64::MAX);
+
+    pub fn has(&self, class: usize) -> bool {
+        self.0 >> class & 1 == 1
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use mbal_wire::{Admin, Shutdown};
+use mbal_wire::{Admin, ClassSet, Shutdown, Tune, Walk as Purpose};
 
 use crate::turn::{Then, Turn};
+use crate::walks::Walk;
 
 const VERBOSITY_MAX: u32 = 2;
 
@@ -12,7 +13,7 @@ impl Turn<'_> {
     pub fn admin(&mut self, command: &Admin<'_>, noreply: bool) -> Then {
         match command {
             Admin::FlushAll { exptime } => self.flush_all(*exptime, noreply),
-            Admin::Stats(tokens) => self.stats(tokens),
+            Admin::Stats(tokens) => return self.stats(tokens),
             Admin::Verbosity { level } => {
                 let level = (*level).min(VERBOSITY_MAX);
                 self.server.gauges.verbosity.store(level.into(), Relaxed);
@@ -20,6 +21,22 @@ impl Turn<'_> {
             }
             Admin::Map { known } => self.ownership(*known),
             Admin::MemoryLimit { mib } => self.reply(noreply, self.memory_limit(*mib)),
+            Admin::Tune(tune) => {
+                self.tune(*tune);
+                self.reply(noreply, b"OK");
+            }
+            Admin::Crawler { on } => {
+                let was = self.server.crawler_enabled.swap(*on, Relaxed);
+                let refused = *on && was;
+                self.line(if refused {
+                    b"ERROR failed to start lru crawler thread"
+                } else {
+                    b"OK"
+                });
+            }
+            Admin::Walk(purpose, classes) => return self.walk(*purpose, *classes),
+            Admin::Watch(streams) => return self.watch(*streams, noreply),
+            Admin::RefreshCerts => self.reply(noreply, b"Error TLS not enabled"),
             Admin::Shutdown(_) if !self.server.settings.shutdown_enabled => {
                 self.line(b"ERROR: shutdown not enabled");
             }
@@ -31,9 +48,62 @@ impl Turn<'_> {
         Then::Next
     }
 
+    fn tune(&self, tune: Tune) {
+        let mut echoed = self.server.echoed.lock().expect("nothing panics with it held");
+        match tune {
+            Tune::Automove(level) => echoed.slab_automove = level,
+            Tune::AutomoveRatio(ratio) => echoed.slab_automove_ratio = ratio,
+            Tune::CrawlerSleep(us) => echoed.lru_crawler_sleep = us,
+            Tune::CrawlerItems(items) => echoed.lru_crawler_tocrawl = items,
+            Tune::Lru { hot_pct, warm_pct, hot_factor, warm_factor } => {
+                (echoed.hot_lru_pct, echoed.warm_lru_pct) = (hot_pct, warm_pct);
+                (echoed.hot_max_factor, echoed.warm_max_factor) = (hot_factor, warm_factor);
+            }
+        }
+    }
+
+    fn walk(&mut self, purpose: Purpose, classes: Option<ClassSet>) -> Then {
+        let server = self.server;
+        let dumps = purpose != Purpose::Crawl;
+        let refusal: &[u8] = if !server.crawler_enabled.load(Relaxed) {
+            b"CLIENT_ERROR lru crawler disabled"
+        } else if dumps && !server.settings.dump_enabled {
+            b"ERROR metadump not allowed"
+        } else if dumps && self.replies_wait() {
+            b"ERROR cannot pipeline other commands before metadump"
+        } else if let Some(classes) = classes {
+            let echoed = server.echoed.lock().expect("nothing panics with it held");
+            return Then::Walk(Box::new(Walk::of(purpose, classes, echoed.lru_crawler_tocrawl)));
+        } else {
+            b"BADCLASS invalid class id"
+        };
+        self.line(refusal);
+        Then::Next
+    }
+
+    fn watch(&mut self, streams: Option<u32>, noreply: bool) -> Then {
+        let refusal: &[u8] = if !self.server.settings.watch_enabled {
+            b"CLIENT_ERROR watch commands not allowed"
+        } else if self.replies_wait() {
+            b"ERROR cannot pipeline other commands before watch"
+        } else if let Some(streams) = streams {
+            match self.server.log.watch(streams, self.here.worker) {
+                Some(watcher) => {
+                    self.reply(noreply, b"OK");
+                    return Then::Watch(watcher);
+                }
+                None => b"WATCHER_TOO_MANY log watcher limit reached",
+            }
+        } else {
+            b"ERROR"
+        };
+        self.reply(noreply, refusal);
+        Then::Next
+    }
+
     /// The memory of a running server does not change.
     fn memory_limit(&self, mib: u32) -> &'static [u8] {
-        if u64::from(mib) << 20 == self.server.settings.memory_bytes {
+        if u64::from(mib) << 20 == self.server.memory_bytes.load(Relaxed) {
             b"OK"
         } else {
             b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust"

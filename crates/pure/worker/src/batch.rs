@@ -9,6 +9,7 @@ use crate::links::Links;
 use crate::server::Protocol;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
 use crate::turn::{Then, Turn};
+use crate::watching::ERROR;
 use crate::{Action, ConnId};
 
 /// Requests whose cache misses overlap.
@@ -78,7 +79,10 @@ fn stopped(session: &mut Session, used: usize, stop: Stop) -> Ran {
             session.need = bytes;
             ended(used, Ended::Hungry)
         }
-        Stop::Close => ended(used, Ended::Closed(None)),
+        Stop::Close => {
+            session.closes = Some(ERROR);
+            ended(used, Ended::Closed(None))
+        }
     }
 }
 
@@ -96,6 +100,7 @@ impl Batch<'_> {
     /// Executes the requests in `input`, from its start.
     pub fn run(&mut self, session: &mut Session, input: &[u8]) -> Ran {
         let mut decoded = std::mem::take(self.decoded);
+        self.turn.has_waiting = !session.slots.is_empty();
         let ran = self.run_groups(session, input, &mut decoded);
         *self.decoded = decoded;
         if ran.ended != Ended::Hungry {
@@ -213,6 +218,15 @@ impl Batch<'_> {
         }
         self.requests += 1;
         match then {
+            Then::Walk(walk) => {
+                self.turn.begin_walk(&walk);
+                session.walk = Some(walk);
+                Some(ended(*at, Ended::Stalled))
+            }
+            Then::Watch(watcher) => {
+                session.watching = Some(watcher);
+                Some(ended(input_bytes, Ended::Hungry))
+            }
             Then::Resume(rewritten) => Some(Ran { used: *at, rewritten, ended: Ended::Stalled }),
             Then::Close(shutdown) => Some(ended(*at, Ended::Closed(shutdown))),
             _ => self.bound(session, *at < input_bytes).map(|bound| ended(*at, bound)),

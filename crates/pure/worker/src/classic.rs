@@ -1,13 +1,14 @@
 //! get, gat, the storage commands, incr and decr, touch, delete.
 
-use mbal_cachelet::{Full, View};
-use mbal_model::{KEY_BYTES_MAX, Key};
+use mbal_cachelet::{Full, Miss, View};
+use mbal_model::{KEY_BYTES_MAX, Key, item_bytes, size_class};
 use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_u64, push_value};
 
 use crate::batch::GROUP;
 use crate::details::Deed;
 use crate::items::{Change, Outcome, Removed, Sum};
 use crate::session::OUTPUT_BYTES_MAX;
+use crate::tell::Seen;
 use crate::turn::{Then, Turn};
 
 pub(crate) const NOT_NUMERIC: &[u8] =
@@ -84,14 +85,18 @@ impl Turn<'_> {
 
     /// Looks for an item, to `show` it; false is a miss.
     #[inline]
-    pub fn get_item(&mut self, key: &Key<'_>, show: impl FnMut(&View<'_>, &mut Vec<u8>)) -> bool {
-        let hit = self.server.store.read(key, self.now.second, true, self.out, show).is_some();
-        self.counters.cmd_get.add(1);
+    pub fn get_item(
+        &mut self,
+        key: &Key<'_>,
+        mut show: impl FnMut(&View<'_>, &mut Vec<u8>),
+    ) -> bool {
+        let seen = self.server.store.look(key, self.now.second, true, self.out, |view, out| {
+            show(view, out);
+            Seen::Hit { flags: view.flags(), value_bytes: view.value_bytes() }
+        });
+        let hit = seen.is_ok();
         self.server.details.count(key.bytes(), Deed::Get { hit });
-        match hit {
-            true => self.counters.get_hits.add(1),
-            false => self.counters.get_misses.add(1),
-        }
+        self.count_get(key, seen.unwrap_or_else(Seen::Miss));
         hit
     }
 
@@ -105,11 +110,14 @@ impl Turn<'_> {
         let mut locked = self.server.store.lock(key.hash(), self.now.second);
         let found = locked.find(key);
         self.server.details.count(key.bytes(), Deed::Get { hit: found.is_some() });
-        let Some(found) = found else {
+        let old = found.map(|found| locked.view(&found, |view| view.meta()));
+        self.tell_get(key, old.as_ref().into());
+        let (Some(found), Some(old)) = (found, old) else {
             self.counters.touch_misses.add(1);
             return false;
         };
         self.counters.touch_hits.add(1);
+        self.class(key, &old).touch_hits.add(1);
         locked.accessed(&found);
         locked.view(&found, |view| show(view, self.out));
         // A cache so full that no deadline can be added keeps the old one: the item was read.
@@ -134,6 +142,9 @@ impl Turn<'_> {
         self.counters.cmd_set.add(1);
         self.server.details.count(key.bytes(), Deed::Set);
         let Chunk::Value(value) = storage.chunk else { return None };
+        let bytes = item_bytes(key.bytes().len(), storage.flags, value.len());
+        let class = &self.classes[size_class(bytes)];
+        class.cmd_set.add(1);
         let change = Change {
             verb: storage.verb,
             flags: storage.flags,
@@ -148,6 +159,7 @@ impl Turn<'_> {
             if storage.verb == Verb::Set {
                 self.remove_item(key);
             }
+            class.outofmemory.add((full == Full::OutOfMemory).into());
             self.count_full(full);
         }
         Some(outcome)
@@ -206,6 +218,9 @@ impl Turn<'_> {
         let line: &[u8] = match locked.find(key) {
             Some(found) => {
                 self.counters.touch_hits.add(1);
+                let old = locked.view(&found, |view| view.meta());
+                self.class(key, &old).touch_hits.add(1);
+                self.tell_get(key, Some(&old).into());
                 locked.accessed(&found);
                 match locked.touch(&found, self.now.deadline(exptime)) {
                     Ok(()) => b"TOUCHED",
@@ -214,6 +229,7 @@ impl Turn<'_> {
             }
             None => {
                 self.counters.touch_misses.add(1);
+                self.tell_get(key, Seen::Miss(Miss::NotFound));
                 b"NOT_FOUND"
             }
         };

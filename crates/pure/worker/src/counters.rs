@@ -4,34 +4,34 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
-    ($($name:ident)*) => {
-        /// One worker's counters, named as `stats` names them.
+    ($(#[$about:meta])* $counters:ident $sums:ident: $($name:ident)*) => {
+        $(#[$about])*
         #[derive(Default)]
         #[repr(align(128))]
-        pub struct Counters {
+        pub struct $counters {
             $(pub(crate) $name: Counter,)*
         }
 
         /// Sums over workers at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Sums {
+        pub struct $sums {
             $(pub $name: u64,)*
         }
 
-        impl Counters {
-            pub(crate) fn add_to(&self, sums: &mut Sums) {
+        impl $counters {
+            pub(crate) fn add_to(&self, sums: &mut $sums) {
                 $(sums.$name += self.$name.get();)*
             }
         }
 
-        impl Sums {
+        impl $sums {
             /// Every counter's name and value.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
 
             /// What was counted since `earlier`.
-            pub(crate) fn since(mut self, earlier: &Sums) -> Sums {
+            pub(crate) fn since(mut self, earlier: &$sums) -> $sums {
                 $(self.$name = self.$name.wrapping_sub(earlier.$name);)*
                 self
             }
@@ -40,6 +40,8 @@ macro_rules! counters {
 }
 
 counters! {
+    /// One worker's counters, named as `stats` names them.
+    Counters Sums:
     cmd_get cmd_set cmd_flush cmd_touch cmd_meta
     get_hits get_misses delete_hits delete_misses
     incr_hits incr_misses decr_hits decr_misses
@@ -47,7 +49,15 @@ counters! {
     store_too_large store_no_memory auth_cmds auth_errors
     bytes_read bytes_written conn_yields
     requests_own requests_neighbour requests_peer conns_handed_over
+    get_expired idle_kicks crawler_items_checked crawler_reclaimed crawler_starts
     busy_ns work work_followed work_handable
+}
+
+counters! {
+    /// One worker's counters of what is done to the items of one class.
+    ClassCounters ClassSums:
+    get_hits cmd_set delete_hits incr_hits decr_hits cas_hits cas_badval touch_hits
+    outofmemory crawler_items_checked crawler_reclaimed
 }
 
 impl Counters {

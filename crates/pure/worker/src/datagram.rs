@@ -64,13 +64,24 @@ impl Turn<'_> {
             input = rest;
             let before = self.out.len();
             let then = self.execute_datagram(&request);
-            if let Then::Resume(_) = then {
-                self.out.truncate(before);
-                self.line(TOO_MUCH);
+            let closes = matches!(then, Then::Close(_));
+            match then {
+                Then::Resume(_) => {
+                    self.out.truncate(before);
+                    self.line(TOO_MUCH);
+                }
+                // What goes on for longer than a request needs a connection.
+                Then::Walk(_) => self.line(b"ERROR"),
+                Then::Watch(watcher) => {
+                    self.server.log.unwatch(&watcher);
+                    self.out.truncate(before);
+                    self.line(b"ERROR");
+                }
+                _ => {}
             }
             ends.push(self.out.len());
             // Nobody is closed, and no server ended, by a sender that anybody can pretend to be.
-            if let Then::Close(_) = then {
+            if closes {
                 return;
             }
         }

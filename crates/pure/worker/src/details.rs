@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use mbal_wire::push_u64;
 
-/// What ends a prefix.
-pub(crate) const DELIMITER: u8 = b':';
+/// What ends a prefix, unless `-D` says otherwise.
+const DELIMITER: u8 = b':';
 
 /// Prefixes that are told apart; what is done to further ones is not counted.
 pub const PREFIXES_MAX: usize = 4096;
 
-#[derive(Default)]
 pub(crate) struct Details {
+    pub delimiter: u8,
     on: AtomicBool,
     prefixes: Mutex<BTreeMap<Vec<u8>, Prefix>>,
 }
@@ -34,6 +34,14 @@ pub(crate) enum Deed {
 }
 
 impl Details {
+    pub fn new(delimiter: Option<u8>) -> Details {
+        Details {
+            delimiter: delimiter.unwrap_or(DELIMITER),
+            on: AtomicBool::new(delimiter.is_some()),
+            prefixes: Mutex::default(),
+        }
+    }
+
     pub fn is_on(&self) -> bool {
         self.on.load(Relaxed)
     }
@@ -52,7 +60,7 @@ impl Details {
 
     #[cold]
     fn count_on(&self, key: &[u8], deed: Deed) {
-        let Some(end) = key.iter().position(|byte| *byte == DELIMITER) else { return };
+        let Some(end) = key.iter().position(|byte| *byte == self.delimiter) else { return };
         let mut prefixes = self.prefixes.lock().expect("nothing panics with it held");
         let full = prefixes.len() >= PREFIXES_MAX;
         let prefix = match prefixes.get_mut(&key[..end]) {

@@ -1,10 +1,11 @@
 //! What classic, meta and binary commands have in common: conditions and changes of one item.
 
-use mbal_cachelet::{Draft, Full, Locked, Meta};
+use mbal_cachelet::{Draft, Full, Locked, Meta, Miss};
 use mbal_model::{Key, Seconds};
 use mbal_wire::{Direction, Login, Verb, parse_u64, push_u64};
 
 use crate::details::Deed;
+use crate::tell::Seen;
 use crate::turn::Turn;
 
 /// Larger items memcached keeps in chunks, and does no arithmetic on them (bytes by its count).
@@ -74,6 +75,12 @@ impl<'w> Turn<'w> {
     }
 
     pub fn store_item(&mut self, key: &Key<'_>, change: &Change<'_>) -> Outcome {
+        let outcome = self.store_unwatched(key, change);
+        self.tell_store(key, change, &outcome);
+        outcome
+    }
+
+    fn store_unwatched(&mut self, key: &Key<'_>, change: &Change<'_>) -> Outcome {
         let mut room = change.value.len();
         for _ in 0..STORE_TRIES {
             match self.try_to_store_item(key, change, room) {
@@ -109,7 +116,12 @@ impl<'w> Turn<'w> {
             win: false,
             binary_key: change.binary_key,
         };
-        match (locked.find(key), change.verb) {
+        let found = locked.find(key);
+        if self.watched != 0 {
+            let old = found.map(|found| locked.view(&found, |view| view.meta()));
+            self.tell_get(key, old.as_ref().into());
+        }
+        match (found, change.verb) {
             (None, Verb::Set | Verb::Add) | (Some(_), Verb::Set | Verb::Replace) => {}
             (None, Verb::Cas) => {
                 self.counters.cas_misses.add(1);
@@ -118,15 +130,19 @@ impl<'w> Turn<'w> {
             (None, _) | (Some(_), Verb::Add) => return Ok(Outcome::Refused),
             (Some(found), Verb::Cas) => {
                 let old = locked.view(&found, |view| view.meta());
+                let class = self.class(key, &old);
                 if change.cas == old.cas {
                     self.counters.cas_hits.add(1);
+                    class.cas_hits.add(1);
                 } else if change.may_be_stale && change.cas != 0 && change.cas < old.cas {
                     self.counters.cas_hits.add(1);
+                    class.cas_hits.add(1);
                     draft.deadline = old.deadline;
                     draft.stale = true;
                     draft.win = old.win;
                 } else {
                     self.counters.cas_badval.add(1);
+                    class.cas_badval.add(1);
                     return Ok(Outcome::Exists);
                 }
             }
@@ -166,13 +182,17 @@ impl<'w> Turn<'w> {
         let mut locked = self.server.store.lock(key.hash(), self.now.second);
         let Some(found) = locked.find(key) else {
             self.counters.delete_misses.add(1);
+            self.tell_get(key, Seen::Miss(Miss::NotFound));
             return Removed::NotFound;
         };
-        if cas != 0 && cas != locked.view(&found, |view| view.cas()) {
+        let old = locked.view(&found, |view| view.meta());
+        self.tell_get(key, Some(&old).into());
+        if cas != 0 && cas != old.cas {
             return Removed::Exists;
         }
         locked.remove(&found);
         self.counters.delete_hits.add(1);
+        self.class(key, &old).delete_hits.add(1);
         Removed::Done
     }
 
@@ -231,11 +251,13 @@ impl<'w> Turn<'w> {
     ) -> Sum {
         let mut locked = self.lock_to_store(key, 0);
         let Some(found) = locked.find(key) else {
+            self.tell_get(key, Seen::Miss(Miss::NotFound));
             return Sum::NotFound;
         };
         let old = locked.view(&found, |view| view.meta());
+        self.tell_get(key, Some(&old).into());
         let old_bytes = old.value_bytes as usize;
-        let item_bytes = mbal_wire::item_bytes(key.bytes().len(), old.flags, old_bytes);
+        let item_bytes = mbal_model::item_bytes(key.bytes().len(), old.flags, old_bytes);
         if old_bytes == 0 || item_bytes > UNCHUNKED_BYTES_MAX {
             return Sum::NotNumeric;
         }
@@ -250,10 +272,12 @@ impl<'w> Turn<'w> {
         let value = match direction {
             Direction::Increment => {
                 self.counters.incr_hits.add(1);
+                self.class(key, &old).incr_hits.add(1);
                 value.wrapping_add(delta)
             }
             Direction::Decrement => {
                 self.counters.decr_hits.add(1);
+                self.class(key, &old).decr_hits.add(1);
                 value.saturating_sub(delta)
             }
         };

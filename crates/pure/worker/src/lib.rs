@@ -37,6 +37,7 @@ mod admin;
 mod batch;
 mod binary;
 mod classic;
+mod conns;
 mod counters;
 mod datagram;
 mod details;
@@ -46,6 +47,7 @@ mod items;
 mod latency;
 mod links;
 mod load;
+mod log;
 mod login;
 mod meta;
 mod orders;
@@ -55,11 +57,17 @@ mod server;
 mod session;
 mod slots;
 mod stats;
+mod stats_classes;
+mod stats_settings;
+mod tell;
 mod time;
 mod turn;
+mod walks;
+mod watching;
 mod worker;
 
-pub use counters::Sums;
+pub use conns::{Card, Conns, Endpoint};
+pub use counters::{ClassSums, Sums};
 pub use details::PREFIXES_MAX;
 pub use hot::HotKey;
 pub use latency::{Class, Histogram, Histograms, quantile_ns};
@@ -68,7 +76,7 @@ pub use load::{Tallies, owner};
 pub use login::{Doorkeeper, Passwords};
 pub use mbal_balance::Outcome;
 pub use orders::{OrderId, Report, order_event};
-pub use server::{Gauges, Protocol, Server, Settings};
+pub use server::{Echoed, Gauges, Protocol, Server, Settings};
 pub use session::{Carried, OUTPUT_BYTES_MAX};
 pub use slots::NO_ROUTE;
 pub use time::Now;
@@ -88,6 +96,10 @@ pub enum Event<'a> {
     },
     /// Another worker handed this connection over, in the state that its session was in.
     Adopted { conn: ConnId, session: Carried },
+    /// Who it is, and where it came in. Without this, nobody but its worker knows of it.
+    Introduced { conn: ConnId, card: Arc<Card> },
+    /// One of this worker's connections watches, and has something to send ([`Action::Nudge`]).
+    Nudged,
     /// Bytes arrived, as many as were there.
     Received { conn: ConnId, bytes: &'a [u8] },
     /// A datagram arrived, from a sender whom the driver remembers.
@@ -172,6 +184,10 @@ pub enum Action {
     /// Close `conn` when its output has left. What still arrives from it is ignored.
     Close {
         conn: ConnId,
+    },
+    /// Tell that worker of this server that it is [`Event::Nudged`].
+    Nudge {
+        worker: WorkerId,
     },
     /// End the process (the `shutdown` command): when connections have ended, if `graceful`.
     Shutdown {

@@ -1,14 +1,12 @@
 //! mg, ms, md, ma, me.
 
-use mbal_cachelet::{Draft, Locked, Meta as Item};
-use mbal_model::{Key, Seconds};
-use mbal_wire::{
-    Chunk, Direction, Meta, Verb, base64_encode, item_bytes, opaque_too_long, push_i64, push_u64,
-};
+use mbal_cachelet::{Draft, Full, Locked, Meta as Item, Miss};
+use mbal_model::{Key, Seconds, item_bytes, size_class};
+use mbal_wire::{Chunk, Direction, Meta, Verb, base64_encode, opaque_too_long, push_i64, push_u64};
 
 use crate::classic::{BAD_CHUNK, NOT_NUMERIC, OUT_OF_MEMORY, full_line};
 use crate::items::{Change, Outcome, Sum};
-use crate::stats::size_class;
+use crate::tell::Seen;
 use crate::turn::Turn;
 
 const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long";
@@ -36,26 +34,23 @@ impl Turn<'_> {
             return self.meta_get_locked(meta, key, None);
         }
         let now = self.now.second;
-        let seen = self.server.store.read(key, now, !flags.has(b'u'), self.out, |view, out| {
+        let seen = self.server.store.look(key, now, !flags.has(b'u'), self.out, |view, out| {
             let item = view.meta();
             // The one who is told to recache it must be known to the item.
             if item.stale && !item.win {
-                return Some(item);
+                return Err(item);
             }
             push_hit(out, meta, &Shown::new(item, key, now), false);
             if flags.has(b'v') {
                 view.copy_value(out);
                 out.extend_from_slice(b"\r\n");
             }
-            None
+            Ok(Seen::from(Some(&item)))
         });
         match seen {
-            Some(None) => {
-                self.counters.cmd_get.add(1);
-                self.counters.get_hits.add(1);
-            }
-            Some(before) => self.meta_get_locked(meta, key, before),
-            None => self.meta_missed(meta, key),
+            Ok(Ok(hit)) => self.count_get(key, hit),
+            Ok(Err(before)) => self.meta_get_locked(meta, key, Some(before)),
+            Err(miss) => self.meta_missed(meta, key, miss),
         }
     }
 
@@ -71,7 +66,7 @@ impl Turn<'_> {
         let created = found.is_none();
         if created && !flags.has(b'N') {
             drop(locked);
-            return self.meta_missed(meta, key);
+            return self.meta_missed(meta, key, Miss::NotFound);
         }
         let mut old = match found {
             Some(found) => locked.view(&found, |view| view.meta()),
@@ -97,7 +92,7 @@ impl Turn<'_> {
             let Ok(cas) = locked.put(key, &draft) else {
                 drop(locked);
                 // memcached finds nothing where it could make nothing.
-                return self.meta_missed(meta, key);
+                return self.meta_missed(meta, key, Miss::NotFound);
             };
             item.cas = cas;
             found = locked.find(key);
@@ -124,9 +119,10 @@ impl Turn<'_> {
         if flags.has(b'T') {
             self.counters.cmd_touch.add(1);
             self.counters.touch_hits.add(1);
+            self.class(key, &old).touch_hits.add(1);
+            self.tell_get(key, Some(&old).into());
         } else {
-            self.counters.cmd_get.add(1);
-            self.counters.get_hits.add(1);
+            self.count_get(key, Some(&old).into());
         }
     }
 
@@ -158,18 +154,14 @@ impl Turn<'_> {
                 let deadline = deadline.unwrap_or(0);
                 let _put = locked.put(key, &Draft { deadline, ..Draft::default() });
             }
-            None => {
-                self.counters.cmd_get.add(1);
-                self.counters.get_misses.add(1);
-            }
+            None => self.count_get(key, Seen::Miss(Miss::NotFound)),
         }
         drop(locked);
         self.line(OPAQUE_TOO_LONG);
     }
 
-    fn meta_missed(&mut self, meta: &Meta<'_>, key: &Key<'_>) {
-        self.counters.cmd_get.add(1);
-        self.counters.get_misses.add(1);
+    fn meta_missed(&mut self, meta: &Meta<'_>, key: &Key<'_>, miss: Miss) {
+        self.count_get(key, Seen::Miss(miss));
         if !meta.flags.has(b'q') {
             self.status(b"EN", meta, key);
         }
@@ -189,6 +181,9 @@ impl Turn<'_> {
         let Chunk::Value(value) = chunk else {
             return self.line(BAD_CHUNK);
         };
+        let bytes = item_bytes(key.bytes().len(), meta.client_flags, value.len());
+        let class = &self.classes[size_class(bytes)];
+        class.cmd_set.add(1);
         let asked = meta.flags.has(b'C');
         let verb = match meta.mode {
             b'E' => Verb::Add,
@@ -218,6 +213,7 @@ impl Turn<'_> {
             Outcome::Refused => (b"NS", 0),
             Outcome::Full(full) => {
                 self.remove_item(key);
+                class.outofmemory.add((full == Full::OutOfMemory).into());
                 self.count_full(full);
                 return self.line(full_line(full));
             }
@@ -241,9 +237,11 @@ impl Turn<'_> {
         let Some(found) = locked.find(key) else {
             drop(locked);
             self.counters.delete_misses.add(1);
+            self.tell_get(key, Seen::Miss(Miss::NotFound));
             return self.status(b"NF", meta, key);
         };
         let old = locked.view(&found, |view| view.meta());
+        self.tell_get(key, Some(&old).into());
         if meta.flags.has(b'C') && old.cas != meta.cas {
             drop(locked);
             self.counters.delete_misses.add(1);
@@ -262,6 +260,7 @@ impl Turn<'_> {
         } else {
             locked.remove(&found);
             self.counters.delete_hits.add(1);
+            self.class(key, &old).delete_hits.add(1);
         }
         drop(locked);
         match changed {

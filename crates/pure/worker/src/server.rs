@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use mbal_cachelet::{Store, StoreStats};
-use mbal_model::Seconds;
+use mbal_cachelet::{ClassStats, Classes, Store, StoreStats};
+use mbal_model::{CLASSES, Seconds};
 use mbal_wire::Login;
 
-use crate::counters::{Counters, Sums};
+use crate::conns::Conns;
+use crate::counters::{ClassCounters, ClassSums, Counters, Sums};
 use crate::details::Details;
 use crate::hot::{Hot, HotKey, WATCHED_SECONDS, hottest};
 use crate::latency::{Histograms, Latency};
 use crate::load::CacheletWork;
+use crate::log::Log;
 use crate::login::Doorkeeper;
 
 /// What the operator chose; `stats settings` tells it.
@@ -58,6 +60,25 @@ pub struct Settings {
     pub auth_file: Option<String>,
     /// The share of requests that is looked at for `stats hot`, 0 to 1.
     pub hot_sample: f64,
+    /// `-a`: permissions of the unix socket.
+    pub socket_mode: u32,
+    /// False for `-o no_maxconns_fast`.
+    pub maxconns_fast: bool,
+    /// False for `-X`: no command lists keys.
+    pub dump_enabled: bool,
+    /// False for `-W`.
+    pub watch_enabled: bool,
+    /// `-o idle_timeout`, seconds; 0 is none.
+    pub idle_timeout: Seconds,
+    /// False for `-o no_lru_crawler`, as it is at the start.
+    pub crawler_enabled: bool,
+    /// `-o track_sizes`, as it is at the start.
+    pub sizes_enabled: bool,
+    /// `-D`: what ends a prefix; prefixes are counted from the start if it is given.
+    pub delimiter: Option<u8>,
+    /// `-o watcher_logbuf_size`, KiB.
+    pub watcher_kib: u32,
+    pub echoed: Echoed,
 }
 
 /// What a connection speaks.
@@ -87,6 +108,64 @@ impl Settings {
     }
 }
 
+/// Settings that are told as they were given, and change nothing here. Fractions are in hundredths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Echoed {
+    /// `-f`.
+    pub growth_factor: u32,
+    /// `-n`.
+    pub chunk_size: u32,
+    /// False for `-C`.
+    pub cas_enabled: bool,
+    pub hashpower: u32,
+    pub slab_reassign: bool,
+    pub slab_automove: u32,
+    pub slab_automove_ratio: u32,
+    pub slab_automove_window: u32,
+    /// KiB.
+    pub slab_chunk_max: u32,
+    pub lru_crawler_sleep: u32,
+    pub lru_crawler_tocrawl: u32,
+    pub tail_repair_time: u32,
+    pub lru_maintainer: bool,
+    pub hot_lru_pct: u32,
+    pub warm_lru_pct: u32,
+    pub hot_max_factor: u32,
+    pub warm_max_factor: u32,
+    pub temporary_ttl: Option<u32>,
+    /// KiB.
+    pub worker_kib: u32,
+    /// MiB.
+    pub read_buf_mem_limit: u32,
+}
+
+impl Default for Echoed {
+    fn default() -> Echoed {
+        Echoed {
+            growth_factor: 125,
+            chunk_size: 48,
+            cas_enabled: true,
+            hashpower: 0,
+            slab_reassign: true,
+            slab_automove: 1,
+            slab_automove_ratio: 80,
+            slab_automove_window: 30,
+            slab_chunk_max: 512,
+            lru_crawler_sleep: 100,
+            lru_crawler_tocrawl: 0,
+            tail_repair_time: 0,
+            lru_maintainer: true,
+            hot_lru_pct: 20,
+            warm_lru_pct: 40,
+            hot_max_factor: 20,
+            warm_max_factor: 200,
+            temporary_ttl: None,
+            worker_kib: 64,
+            read_buf_mem_limit: 0,
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
@@ -110,6 +189,16 @@ impl Default for Settings {
             sasl: false,
             auth_file: None,
             hot_sample: 0.03,
+            socket_mode: 0o700,
+            maxconns_fast: true,
+            dump_enabled: true,
+            watch_enabled: true,
+            idle_timeout: 0,
+            crawler_enabled: true,
+            sizes_enabled: false,
+            delimiter: None,
+            watcher_kib: 256,
+            echoed: Echoed::default(),
         }
     }
 }
@@ -127,6 +216,12 @@ pub struct Gauges {
     pub rejected_connections: AtomicU64,
     pub listen_disabled: AtomicU64,
     pub verbosity: AtomicU64,
+    /// Descriptors that are not clients'.
+    pub reserved_fds: AtomicU64,
+    /// 0 while new connections are left waiting.
+    pub accepting: AtomicU64,
+    /// How long they were, in microseconds.
+    pub listen_disabled_us: AtomicU64,
 }
 
 /// One server: its items, its settings and what its workers have counted.
@@ -134,8 +229,18 @@ pub struct Server {
     pub store: Store,
     pub settings: Settings,
     pub gauges: Gauges,
+    pub conns: Conns,
+    pub(crate) log: Log,
     pub(crate) details: Details,
     pub(crate) doorkeeper: Option<Arc<Doorkeeper>>,
+    /// What commands may change of [`Settings::echoed`].
+    pub(crate) echoed: Mutex<Echoed>,
+    pub(crate) crawler_enabled: AtomicBool,
+    pub(crate) sizes_enabled: AtomicBool,
+    /// `-m`, or what `cache_memlimit` made of it.
+    pub(crate) memory_bytes: AtomicU64,
+    /// Walks of the crawler under way.
+    pub(crate) crawls: AtomicU64,
     counters: Box<[Counters]>,
     latency: Box<[Latency]>,
     hot: Box<[Mutex<Hot>]>,
@@ -144,45 +249,66 @@ pub struct Server {
     pub(crate) cachelet_work: Box<[CacheletWork]>,
     /// The balancer's epochs so far.
     pub(crate) epoch: AtomicU64,
+    class_counters: Box<[Box<[ClassCounters]>]>,
     /// What `stats reset` subtracts: counters are their workers' to write.
     reset: Mutex<(Totals, Histograms)>,
 }
 
 /// What is counted over the whole server.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone)]
 pub(crate) struct Totals {
     pub sums: Sums,
+    pub classes: Box<[ClassSums; CLASSES]>,
+    pub class_stats: Box<Classes>,
     /// Gauges and counters both.
     pub store: StoreStats,
     pub total_connections: u64,
     pub rejected_connections: u64,
+    pub log: [u64; 3],
+}
+
+impl Default for Totals {
+    fn default() -> Totals {
+        Totals {
+            sums: Sums::default(),
+            classes: Box::new([ClassSums::default(); CLASSES]),
+            class_stats: Box::new([ClassStats::default(); CLASSES]),
+            store: StoreStats::default(),
+            total_connections: 0,
+            rejected_connections: 0,
+            log: [0; 3],
+        }
+    }
 }
 
 impl Server {
     pub fn new(settings: Settings, store: Store) -> Server {
-        let workers = 0..settings.workers;
-        let counters = workers.clone().map(|_| Counters::default()).collect();
-        let latency = workers.clone().map(|_| Latency::default()).collect();
-        let hot = workers.map(|_| Mutex::default()).collect();
-        let watched_until = AtomicU32::new(0);
-        let gauges = Gauges::default();
+        let gauges = Gauges { accepting: AtomicU64::new(1), ..Gauges::default() };
         gauges.verbosity.store(u64::from(settings.verbosity), Relaxed);
-        let (details, reset) = (Details::default(), Mutex::default());
         let cachelet_work = (0..store.cachelets_max()).map(|_| CacheletWork::default()).collect();
         let epoch = AtomicU64::new(0);
+        let classes = || (0..CLASSES).map(|_| ClassCounters::default()).collect();
         Server {
             store,
-            settings,
             gauges,
-            details,
+            conns: Conns::default(),
+            log: Log::new(settings.workers, (settings.watcher_kib as usize) << 10),
             doorkeeper: None,
-            counters,
-            latency,
-            hot,
-            watched_until,
+            details: Details::new(settings.delimiter),
+            echoed: Mutex::new(settings.echoed.clone()),
+            crawler_enabled: AtomicBool::new(settings.crawler_enabled),
+            sizes_enabled: AtomicBool::new(settings.sizes_enabled),
+            memory_bytes: AtomicU64::new(settings.memory_bytes),
+            crawls: AtomicU64::new(0),
+            counters: (0..settings.workers).map(|_| Counters::default()).collect(),
+            class_counters: (0..settings.workers).map(|_| classes()).collect(),
+            latency: (0..settings.workers).map(|_| Latency::default()).collect(),
+            hot: (0..settings.workers).map(|_| Mutex::default()).collect(),
+            watched_until: AtomicU32::new(0),
             cachelet_work,
             epoch,
-            reset,
+            reset: Mutex::default(),
+            settings,
         }
     }
 
@@ -194,6 +320,10 @@ impl Server {
 
     pub(crate) fn counters(&self, worker: usize) -> &Counters {
         &self.counters[worker]
+    }
+
+    pub(crate) fn class_counters(&self, worker: usize) -> &[ClassCounters] {
+        &self.class_counters[worker]
     }
 
     /// What all workers counted since the start or the last `stats reset`.
@@ -251,11 +381,20 @@ impl Server {
     fn totals(&self) -> Totals {
         let mut sums = Sums::default();
         self.counters.iter().for_each(|counters| counters.add_to(&mut sums));
+        let mut totals = Totals { sums, ..Totals::default() };
+        for classes in &self.class_counters {
+            for (counters, sums) in classes.iter().zip(totals.classes.iter_mut()) {
+                counters.add_to(sums);
+            }
+        }
         Totals {
-            sums,
+            class_stats: self.store.class_stats(),
             store: self.store.stats(),
             total_connections: self.gauges.total_connections.load(Relaxed),
             rejected_connections: self.gauges.rejected_connections.load(Relaxed),
+            log: [&self.log.written, &self.log.skipped, &self.log.sent]
+                .map(|one| one.load(Relaxed)),
+            ..totals
         }
     }
 
@@ -272,6 +411,19 @@ impl Server {
         store.evicted_unfetched -= old.evicted_unfetched;
         store.expired -= old.expired;
         store.expired_unfetched -= old.expired_unfetched;
+        for (class, old) in now.classes.iter_mut().zip(then.classes.iter()) {
+            *class = class.since(old);
+        }
+        for (class, old) in now.class_stats.iter_mut().zip(then.class_stats.iter()) {
+            class.evicted -= old.evicted;
+            class.evicted_nonzero -= old.evicted_nonzero;
+            class.evicted_unfetched -= old.evicted_unfetched;
+            class.expired -= old.expired;
+            class.expired_unfetched -= old.expired_unfetched;
+        }
+        for (line, old) in now.log.iter_mut().zip(then.log) {
+            *line -= old;
+        }
         now
     }
 

@@ -8,13 +8,17 @@ pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 const PENDING_BYTES_KEPT: usize = 16 << 10;
 
 use std::fmt;
+use std::sync::Arc;
 
 use mbal_model::WorkerId;
 use mbal_wire::Login;
 
 use crate::batch::Pause;
+use crate::conns::{Card, State};
+use crate::log::Watcher;
 use crate::server::Protocol;
 use crate::slots::Slots;
+use crate::walks::Walk;
 
 #[derive(Default)]
 pub(crate) struct Session {
@@ -45,6 +49,14 @@ pub(crate) struct Session {
     pub login: Login,
     /// SASL: credentials come with the next step.
     pub login_begun: bool,
+    /// A command that goes on when the output has left.
+    pub walk: Option<Box<Walk>>,
+    /// It asks for nothing any more, and is told what happens.
+    pub watching: Option<Arc<Watcher>>,
+    /// Why it closes, if not because its client wanted it.
+    pub closes: Option<&'static str>,
+    /// Missing during its turn alone.
+    pub card: Option<Arc<Card>>,
     /// Tells the session from others of the same connection name.
     pub serial: u64,
     /// The client chose this worker.
@@ -135,6 +147,8 @@ impl Session {
             && self.closing.is_none()
             && self.slots.is_empty()
             && !self.get_continues
+            && self.walk.is_none()
+            && self.watching.is_none()
     }
 
     /// Packs it for another worker. All that it knows of its client goes along.
@@ -142,6 +156,31 @@ impl Session {
         assert!(self.is_between_requests(), "a worker hands over between requests alone");
         self.due = None;
         Carried(self)
+    }
+
+    /// Nothing has begun that has not ended.
+    pub fn is_at_rest(&self) -> bool {
+        let waits = self.stalled || self.paused.is_some() || self.walk.is_some();
+        let stores = self.need > 0 || self.skip > 0;
+        !waits && !stores && self.watching.is_none() && self.closing.is_none()
+    }
+
+    pub fn state(&self) -> State {
+        if self.closing.is_some() {
+            State::Closing
+        } else if self.watching.is_some() {
+            State::Watching
+        } else if self.stalled {
+            State::Writing
+        } else if self.paused.is_some() {
+            State::Waiting
+        } else if self.skip > 0 {
+            State::Swallowing
+        } else if self.need > 0 {
+            State::Storing
+        } else {
+            State::Reading
+        }
     }
 
     /// Counts off what of the next `available` bytes nobody wants.

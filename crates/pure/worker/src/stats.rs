@@ -1,15 +1,15 @@
 //! `stats`, in memcached's words. What there is not here (slab pages, LRU lists, extstore) is told
-//! as memcached tells it when it has none: as 0 or `no`.
+//! as memcached tells it when it has none: as 0 or `no`. tests/it/fields.rs lists all of that.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use mbal_wire::{CLASSES_MAX, Tokens, parse_u32, push_u64};
 
-use crate::details::DELIMITER;
-use crate::turn::Turn;
+use crate::turn::{Then, Turn};
+use crate::walks::Walk;
 
 impl Turn<'_> {
-    pub fn stats(&mut self, tokens: &Tokens<'_>) {
+    pub fn stats(&mut self, tokens: &Tokens<'_>) -> Then {
         match (tokens.count, tokens.get(1)) {
             (1, _) => self.stats_general(),
             (_, b"reset") => {
@@ -20,36 +20,46 @@ impl Turn<'_> {
             (_, b"latency") => self.stats_latency(tokens.get(2)),
             (_, b"detail") => self.stats_detail(tokens.get(2)),
             (_, b"settings") => self.stats_settings(),
-            // Classes are not kept apart: the pages are logs.
-            (_, b"items") => self.line(b"END"),
-            (_, b"slabs") => {
-                self.stat("active_slabs", 0);
-                self.stat("total_malloced", self.server.store.options().memory_bytes as u64);
+            (_, b"items") => self.stats_items(),
+            (_, b"slabs") => self.stats_slabs(),
+            (_, b"conns") => {
+                self.server.conns.tell(self.card, self.now.second, self.out);
                 self.line(b"END");
             }
-            (_, b"sizes" | b"sizes_disable") => {
+            (_, b"sizes") if self.server.sizes_enabled.load(Relaxed) => {
+                return Then::Walk(Box::new(Walk::sizes()));
+            }
+            (_, b"sizes") => {
                 self.stat_text("sizes_status", "disabled");
                 self.line(b"END");
             }
-            (_, b"sizes_enable") => {
-                self.stat_text("sizes_status", "error");
-                self.stat_text("sizes_error", "no_memory");
-                self.line(b"END");
+            // memcached does not end these two.
+            (_, what @ (b"sizes_enable" | b"sizes_disable")) => {
+                let on = what == b"sizes_enable";
+                self.server.sizes_enabled.store(on, Relaxed);
+                self.stat_text("sizes_status", if on { "enabled" } else { "disabled" });
             }
-            (_, b"cachedump") => self.stats_cachedump(tokens),
+            (_, b"cachedump") => return self.stats_cachedump(tokens),
             _ => self.line(b"ERROR"),
         }
+        Then::Next
     }
 
-    /// What it would list is of classes of size, which there are not.
-    fn stats_cachedump(&mut self, tokens: &Tokens<'_>) {
+    fn stats_cachedump(&mut self, tokens: &Tokens<'_>) -> Then {
+        if !self.server.settings.dump_enabled {
+            self.line(b"CLIENT_ERROR stats cachedump not allowed");
+            return Then::Next;
+        }
         let class = parse_u32(tokens.get(2));
         self.line(match (tokens.count, class, parse_u32(tokens.get(3))) {
             (..4, ..) => b"CLIENT_ERROR bad command line",
-            (_, Some(0..CLASSES_MAX), Some(_)) => b"CLIENT_ERROR stats cachedump not allowed",
+            (_, Some(class @ 0..CLASSES_MAX), Some(limit)) => {
+                return Then::Walk(Box::new(Walk::cachedump(class, limit)));
+            }
             (_, Some(_), Some(_)) => b"CLIENT_ERROR Illegal slab id",
             _ => b"CLIENT_ERROR bad command line format",
         });
+        Then::Next
     }
 
     pub(crate) fn stat_text(&mut self, name: &str, value: &str) {
@@ -95,153 +105,99 @@ impl Turn<'_> {
         self.stat_text("rusage_user", &seconds(gauge(&gauges.user_us)));
         self.stat_text("rusage_system", &seconds(gauge(&gauges.system_us)));
         let connections = gauge(&gauges.curr_connections);
-        for (name, value) in [
-            ("max_connections", settings.connections_max.into()),
-            ("curr_connections", connections),
-            ("total_connections", since.total_connections),
-            ("rejected_connections", since.rejected_connections),
-            ("connection_structures", connections),
-            ("response_obj_oom", 0),
-            ("response_obj_count", 0),
-            ("response_obj_bytes", 0),
-            ("read_buf_count", 0),
-            ("read_buf_bytes", 0),
-            ("read_buf_bytes_free", 0),
-            ("read_buf_oom", 0),
-            ("reserved_fds", 0),
-            ("cmd_get", sums.cmd_get),
-            ("cmd_set", sums.cmd_set),
-            ("cmd_flush", sums.cmd_flush),
-            ("cmd_touch", sums.cmd_touch),
-            ("cmd_meta", sums.cmd_meta),
-            ("get_hits", sums.get_hits),
-            ("get_misses", sums.get_misses),
-            ("get_expired", store.expired),
-            ("get_flushed", 0),
-            ("delete_misses", sums.delete_misses),
-            ("delete_hits", sums.delete_hits),
-            ("incr_misses", sums.incr_misses),
-            ("incr_hits", sums.incr_hits),
-            ("decr_misses", sums.decr_misses),
-            ("decr_hits", sums.decr_hits),
-            ("cas_misses", sums.cas_misses),
-            ("cas_hits", sums.cas_hits),
-            ("cas_badval", sums.cas_badval),
-            ("touch_hits", sums.touch_hits),
-            ("touch_misses", sums.touch_misses),
-            ("store_too_large", sums.store_too_large),
-            ("store_no_memory", sums.store_no_memory),
-            ("auth_cmds", sums.auth_cmds),
-            ("auth_errors", sums.auth_errors),
-            ("bytes_read", sums.bytes_read),
-            ("bytes_written", sums.bytes_written),
-            ("limit_maxbytes", settings.memory_bytes),
-            ("accepting_conns", 1),
-            ("listen_disabled_num", gauge(&gauges.listen_disabled)),
-            ("time_in_listen_disabled_us", 0),
-            ("threads", settings.workers.into()),
-            ("conn_yields", sums.conn_yields),
-            ("hash_power_level", 0),
-            ("hash_bytes", store.index_bytes),
-            ("hash_is_expanding", 0),
-            ("slab_reassign_rescues", 0),
-            ("slab_reassign_chunk_rescues", 0),
-            ("slab_reassign_evictions_nomem", 0),
-            ("slab_reassign_inline_reclaim", 0),
-            ("slab_reassign_busy_items", 0),
-            ("slab_reassign_busy_deletes", 0),
-            ("slab_reassign_running", 0),
-            ("slabs_moved", 0),
-            ("malloc_fails", 0),
-            ("log_worker_dropped", 0),
-            ("log_worker_written", 0),
-            ("log_watcher_skipped", 0),
-            ("log_watcher_sent", 0),
-            ("log_watchers", 0),
-            ("unexpected_napi_ids", 0),
-            ("round_robin_fallback", 0),
-            ("bytes", store.bytes),
-            ("curr_items", store.items),
-            ("total_items", store.total_items),
-            ("slab_global_page_pool", 0),
-            ("expired_unfetched", store.expired_unfetched),
-            ("evicted_unfetched", store.evicted_unfetched),
-            ("evictions", store.evictions),
-            ("reclaimed", 0),
-            ("crawler_reclaimed", 0),
-            ("crawler_items_checked", 0),
-            ("lrutail_reflocked", 0),
+        let echoed = server.echoed.lock().expect("nothing panics with it held").clone();
+        let crawler = server.crawler_enabled.load(Relaxed);
+        for (there, name, value) in [
+            (true, "max_connections", settings.connections_max.into()),
+            (true, "curr_connections", connections),
+            (true, "total_connections", since.total_connections),
+            (settings.maxconns_fast, "rejected_connections", since.rejected_connections),
+            (true, "connection_structures", connections),
+            (true, "response_obj_oom", 0),
+            (true, "response_obj_count", 0),
+            (true, "response_obj_bytes", 0),
+            (true, "read_buf_count", 0),
+            (true, "read_buf_bytes", 0),
+            (true, "read_buf_bytes_free", 0),
+            (true, "read_buf_oom", 0),
+            (true, "reserved_fds", gauge(&gauges.reserved_fds)),
+            (true, "cmd_get", sums.cmd_get),
+            (true, "cmd_set", sums.cmd_set),
+            (true, "cmd_flush", sums.cmd_flush),
+            (true, "cmd_touch", sums.cmd_touch),
+            (true, "cmd_meta", sums.cmd_meta),
+            (true, "get_hits", sums.get_hits),
+            (true, "get_misses", sums.get_misses),
+            (true, "get_expired", sums.get_expired),
+            (true, "get_flushed", 0),
+            (true, "delete_misses", sums.delete_misses),
+            (true, "delete_hits", sums.delete_hits),
+            (true, "incr_misses", sums.incr_misses),
+            (true, "incr_hits", sums.incr_hits),
+            (true, "decr_misses", sums.decr_misses),
+            (true, "decr_hits", sums.decr_hits),
+            (true, "cas_misses", sums.cas_misses),
+            (true, "cas_hits", sums.cas_hits),
+            (true, "cas_badval", sums.cas_badval),
+            (true, "touch_hits", sums.touch_hits),
+            (true, "touch_misses", sums.touch_misses),
+            (true, "store_too_large", sums.store_too_large),
+            (true, "store_no_memory", sums.store_no_memory),
+            (true, "auth_cmds", sums.auth_cmds),
+            (true, "auth_errors", sums.auth_errors),
+            (settings.idle_timeout > 0, "idle_kicks", sums.idle_kicks),
+            (true, "bytes_read", sums.bytes_read),
+            (true, "bytes_written", sums.bytes_written),
+            (true, "limit_maxbytes", server.memory_bytes.load(Relaxed)),
+            (true, "accepting_conns", gauge(&gauges.accepting)),
+            (true, "listen_disabled_num", gauge(&gauges.listen_disabled)),
+            (true, "time_in_listen_disabled_us", gauge(&gauges.listen_disabled_us)),
+            (true, "threads", settings.workers.into()),
+            (true, "conn_yields", sums.conn_yields),
+            (true, "hash_power_level", store.index_bytes.checked_ilog2().unwrap_or(0).into()),
+            (true, "hash_bytes", store.index_bytes),
+            (true, "hash_is_expanding", 0),
+            (echoed.slab_reassign, "slab_reassign_rescues", 0),
+            (echoed.slab_reassign, "slab_reassign_chunk_rescues", 0),
+            (echoed.slab_reassign, "slab_reassign_evictions_nomem", 0),
+            (echoed.slab_reassign, "slab_reassign_inline_reclaim", 0),
+            (echoed.slab_reassign, "slab_reassign_busy_items", 0),
+            (echoed.slab_reassign, "slab_reassign_busy_deletes", 0),
+            (echoed.slab_reassign, "slab_reassign_running", 0),
+            (echoed.slab_reassign, "slabs_moved", 0),
+            (crawler, "lru_crawler_running", u64::from(server.crawls.load(Relaxed) > 0)),
+            (crawler, "lru_crawler_starts", sums.crawler_starts),
+            (echoed.lru_maintainer, "lru_maintainer_juggles", 0),
+            (true, "malloc_fails", 0),
+            (true, "log_worker_dropped", 0),
+            (true, "log_worker_written", since.log[0]),
+            (true, "log_watcher_skipped", since.log[1]),
+            (true, "log_watcher_sent", since.log[2]),
+            (true, "log_watchers", server.log.watchers() as u64),
+            (true, "unexpected_napi_ids", 0),
+            (true, "round_robin_fallback", 0),
+            (true, "bytes", store.bytes),
+            (true, "curr_items", store.items),
+            (true, "total_items", store.total_items),
+            (true, "slab_global_page_pool", store.free_pages),
+            (true, "expired_unfetched", store.expired_unfetched),
+            (true, "evicted_unfetched", store.evicted_unfetched),
+            (echoed.lru_maintainer, "evicted_active", 0),
+            (true, "evictions", store.evictions),
+            (true, "reclaimed", store.expired),
+            (true, "crawler_reclaimed", sums.crawler_reclaimed),
+            (true, "crawler_items_checked", sums.crawler_items_checked),
+            (true, "lrutail_reflocked", 0),
+            (echoed.lru_maintainer, "moves_to_cold", 0),
+            (echoed.lru_maintainer, "moves_to_warm", 0),
+            (echoed.lru_maintainer, "moves_within_lru", 0),
+            (echoed.lru_maintainer, "direct_reclaims", 0),
+            (echoed.lru_maintainer, "lru_bumps_dropped", 0),
         ] {
-            self.stat(name, value);
+            if there {
+                self.stat(name, value);
+            }
         }
         self.line(b"END");
     }
-
-    fn stats_settings(&mut self) {
-        let settings = &self.server.settings;
-        let yes = |set: bool| if set { "yes" } else { "no" }.to_owned();
-        let null = |text: &Option<String>| text.clone().unwrap_or("NULL".to_owned());
-        let number = |number: u64| number.to_string();
-        let verbosity = self.server.gauges.verbosity.load(Relaxed);
-        for (name, value) in [
-            ("maxbytes", number(settings.memory_bytes)),
-            ("maxconns", number(settings.connections_max.into())),
-            ("tcpport", number(settings.tcp_port.into())),
-            ("udpport", number(settings.udp_port.into())),
-            ("inter", null(&settings.interface)),
-            ("verbosity", number(verbosity)),
-            ("oldest", number(0)),
-            ("evictions", if settings.evict { "on" } else { "off" }.to_owned()),
-            ("domain_socket", null(&settings.socket_path)),
-            ("umask", "700".to_owned()),
-            ("shutdown_command", yes(settings.shutdown_enabled)),
-            ("growth_factor", "1.25".to_owned()),
-            ("chunk_size", number(48)),
-            ("num_threads", number(settings.workers.into())),
-            ("num_threads_per_udp", number(settings.workers.into())),
-            ("stat_key_prefix", char::from(DELIMITER).to_string()),
-            ("detail_enabled", yes(self.server.details.is_on())),
-            ("reqs_per_event", number(settings.requests_per_event.into())),
-            ("cas_enabled", yes(true)),
-            ("tcp_backlog", number(settings.backlog.into())),
-            ("binding_protocol", settings.protocol.name().to_owned()),
-            ("auth_enabled_sasl", yes(settings.sasl)),
-            ("auth_enabled_ascii", settings.auth_file.clone().unwrap_or(yes(false))),
-            ("item_size_max", number(settings.item_bytes_max as u64)),
-            ("maxconns_fast", yes(true)),
-            ("hashpower_init", number(0)),
-            ("slab_reassign", yes(false)),
-            ("slab_automove", number(0)),
-            ("lru_crawler", yes(true)),
-            ("flush_enabled", yes(settings.flush_enabled)),
-            ("dump_enabled", yes(false)),
-            ("hash_algorithm", "xxh3".to_owned()),
-            ("lru_maintainer_thread", yes(false)),
-            ("lru_segmented", yes(false)),
-            ("temp_lru", yes(false)),
-            ("idle_timeout", number(0)),
-            ("track_sizes", yes(false)),
-            ("inline_ascii_response", yes(false)),
-            ("ssl_enabled", yes(false)),
-        ] {
-            self.stat_text(name, &value);
-        }
-        self.line(b"END");
-    }
-}
-
-/// The slab class that memcached (growth factor 1.25, 512 KiB the largest) would put an item of
-/// `bytes` into: the size class of statistics.
-pub(crate) fn size_class(bytes: usize) -> usize {
-    const LARGEST: usize = 512 << 10;
-    let mut size = 96;
-    let mut class = 1;
-    while size * 5 / 4 < LARGEST && class < 63 {
-        if bytes <= size {
-            return class;
-        }
-        size = (size * 5 / 4).next_multiple_of(8);
-        class += 1;
-    }
-    class
 }

@@ -1,5 +1,7 @@
 //! One request, executed.
 
+use std::sync::Arc;
+
 use mbal_model::{ClusterMap, Key, Owner};
 use mbal_routing::Route;
 use mbal_sketch::Sampler;
@@ -7,13 +9,23 @@ use mbal_wire::{Limits, Login, Request, push_line};
 
 use crate::Now;
 use crate::batch::Pause;
-use crate::counters::Counters;
+use crate::conns::Card;
+use crate::counters::{ClassCounters, Counters};
+use crate::log::Watcher;
 use crate::server::Server;
+use crate::walks::Walk;
 
 /// What the requests of one connection are executed with.
 pub(crate) struct Turn<'w> {
     pub server: &'w Server,
     pub counters: &'w Counters,
+    /// By class of size.
+    pub classes: &'w [ClassCounters],
+    /// Streams of log lines that somebody watches.
+    pub watched: u32,
+    /// The connection that asks, and its descriptor.
+    pub card: &'w Card,
+    pub fd: u32,
     pub map: &'w ClusterMap,
     pub here: Owner,
     /// No cachelet of the map is another server's.
@@ -24,6 +36,8 @@ pub(crate) struct Turn<'w> {
     pub scratch: &'w mut Vec<u8>,
     /// Replies are appended here.
     pub out: &'w mut Vec<u8>,
+    /// Replies of peers stand before what is appended.
+    pub has_waiting: bool,
     /// Where this connection's replies begin in `out`.
     pub start: usize,
     /// The client knows the workers: what its turn costs leaves with its cachelets.
@@ -38,6 +52,10 @@ pub(crate) enum Then {
     /// It was not executed: peers have to answer others first.
     Wait(Pause),
     Close(Option<bool>),
+    /// The answer takes many steps.
+    Walk(Box<Walk>),
+    /// From now on the connection watches.
+    Watch(Arc<Watcher>),
 }
 
 impl Turn<'_> {
@@ -94,6 +112,11 @@ impl Turn<'_> {
     /// Reply bytes of this connection so far.
     pub fn replied_bytes(&self) -> usize {
         self.out.len() - self.start
+    }
+
+    /// Something is to be sent before the next reply.
+    pub fn replies_wait(&self) -> bool {
+        self.has_waiting || self.replied_bytes() > 0
     }
 
     pub fn line(&mut self, line: &[u8]) {

@@ -7,6 +7,7 @@ use mbal_model::{ClusterMap, Owner, Seconds, ServerId, WorkerId};
 use mbal_sketch::Sampler;
 
 use crate::batch::{Batch, Ended, Pause};
+use crate::conns::{Card, Endpoint};
 use crate::counters::Counters;
 use crate::latency::ByClass;
 use crate::links::{Asker, Credit, Links, Ticket};
@@ -16,6 +17,7 @@ use crate::server::Server;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
 use crate::slots::NO_ROUTE_LINE;
 use crate::turn::Turn;
+use crate::watching::send_lines_to;
 use crate::{Action, Actions, ConnId, Event, Now, OrderId, Outcome, Report};
 
 /// Steps of background work in a [`Event::Tick`], a page each.
@@ -29,6 +31,10 @@ pub struct Worker {
     alone: bool,
     links: Links,
     pub(crate) sessions: Vec<Option<Box<Session>>>,
+    /// Those that watch.
+    pub(crate) watching: Vec<ConnId>,
+    /// Stands for a peer.
+    nobody: Arc<Card>,
     last_serial: u64,
     sampler: Sampler,
     /// What had been served when the timed wake-up began.
@@ -52,6 +58,8 @@ impl Worker {
             alone: true,
             links: Links::default(),
             sessions: Vec::new(),
+            watching: Vec::new(),
+            nobody: Arc::new(unknown(u32::MAX)),
             last_serial: 0,
             sampler,
             served: ByClass::default(),
@@ -66,17 +74,21 @@ impl Worker {
             return self.counters().busy_ns.add(busy_ns);
         }
         let ticks = matches!(event, Event::Tick);
+        let watched = self.server.log.watched();
         self.server.store.enter(self.here.worker);
         match event {
             Event::Opened { conn, own_port } => {
+                let card = Some(Arc::new(unknown(conn.0)));
                 let settings = &self.server.settings;
                 let (protocol, login) = (settings.protocol, settings.login());
-                let session = Session { own_port, protocol, login, ..Session::default() };
+                let session = Session { own_port, protocol, login, card, ..Session::default() };
                 self.open(conn, Box::new(session));
             }
             Event::Adopted { conn, session } => self.open(conn, session.arrive()),
+            Event::Introduced { conn, card } => self.introduce(now, conn, card),
+            Event::Nudged => self.send_lines(actions),
             Event::Closed { conn } => {
-                self.sessions[conn.0 as usize] = None;
+                self.part_from(now, conn);
                 self.links.forget(conn);
             }
             Event::Received { conn, bytes } => {
@@ -92,7 +104,7 @@ impl Worker {
             Event::Drained { conn } => {
                 self.turn(now, conn, 0, actions, |batch, session| {
                     session.stalled = false;
-                    run_pending(batch, session)
+                    go_on_walking(batch, session).unwrap_or_else(|| run_pending(batch, session))
                 });
                 self.leave_if_due(conn, actions);
             }
@@ -129,7 +141,11 @@ impl Worker {
             }
             Event::Timing => self.time(None),
             Event::Timed { elapsed_ns, stands_for } => self.time(Some((elapsed_ns, stands_for))),
-            Event::Tick | Event::Rests { .. } => {}
+            Event::Tick => self.close_idle(now, actions),
+            Event::Rests { .. } => {}
+        }
+        if watched != 0 {
+            self.pass_lines_on(now, actions);
         }
         self.server.store.leave(self.here.worker);
         if ticks {
@@ -181,10 +197,17 @@ impl Worker {
     ) -> bool {
         let mut session = self.sessions[conn.0 as usize].take().expect("opened before");
         let start = actions.bytes.len();
-        let counters = self.server.counters(self.here.worker.0.into());
+        let worker = usize::from(self.here.worker.0);
+        let counters = self.server.counters(worker);
+        let card = session.card.take().expect("no turn within a turn");
         let turn = Turn {
             server: &self.server,
             counters,
+            classes: self.server.class_counters(worker),
+            watched: self.server.log.watched(),
+            card: &card,
+            fd: card.fd,
+            has_waiting: false,
             map: &self.map,
             here: self.here,
             alone: self.alone,
@@ -206,6 +229,9 @@ impl Worker {
         };
         let ended = run(&mut batch, &mut session);
         let follows = batch.turn.follows;
+        if batch.requests > 0 {
+            card.commanded(now.second);
+        }
         let end = actions.bytes.len();
         let work = turn_work(counters.keys() - keys_before, (arrived_bytes + end - start) as u64);
         counters.work.add(work);
@@ -239,6 +265,14 @@ impl Worker {
             close(conn, &mut session, actions);
         }
         let due = session.due.is_some();
+        if session.watching.is_some() {
+            if !self.watching.contains(&conn) {
+                self.watching.push(conn);
+            }
+            send_lines_to(conn, &mut session, actions);
+        }
+        card.set_state(session.state());
+        session.card = Some(card);
         self.sessions[conn.0 as usize] = Some(session);
         due
     }
@@ -297,9 +331,15 @@ impl Worker {
 
     /// What requests are executed with that come from no connection.
     pub(crate) fn turn_for<'w>(&'w mut self, now: Now, out: &'w mut Vec<u8>) -> Turn<'w> {
+        let worker = usize::from(self.here.worker.0);
         Turn {
             server: &self.server,
-            counters: self.server.counters(self.here.worker.0.into()),
+            counters: self.server.counters(worker),
+            classes: self.server.class_counters(worker),
+            watched: self.server.log.watched(),
+            card: &self.nobody,
+            fd: self.nobody.fd,
+            has_waiting: false,
             map: &self.map,
             here: self.here,
             alone: self.alone,
@@ -346,7 +386,7 @@ fn close(conn: ConnId, session: &mut Session, actions: &mut Actions) {
 }
 
 fn received(batch: &mut Batch<'_>, session: &mut Session, mut bytes: &[u8]) -> Ended {
-    if session.closing.is_some() {
+    if session.closing.is_some() || session.watching.is_some() {
         return Ended::Hungry;
     }
     if session.stalled || session.paused.is_some() {
@@ -373,6 +413,25 @@ fn received(batch: &mut Batch<'_>, session: &mut Session, mut bytes: &[u8]) -> E
     session.pending.extend_from_slice(&ran.rewritten);
     session.pending.extend_from_slice(&bytes[ran.used..]);
     ran.ended
+}
+
+/// One step of the command that has not ended; `None` if there is none.
+fn go_on_walking(batch: &mut Batch<'_>, session: &mut Session) -> Option<Ended> {
+    let mut walk = session.walk.take()?;
+    let before = batch.turn.out.len();
+    let more = batch.turn.step(&mut walk);
+    session.order(before, batch.turn.out);
+    if more {
+        session.walk = Some(walk);
+        return Some(Ended::Stalled);
+    }
+    (session.slots.is_empty() && session.pending.is_empty()).then_some(Ended::Hungry)
+}
+
+/// A connection that its driver has not introduced.
+fn unknown(fd: u32) -> Card {
+    let nowhere = || Endpoint::Unix(String::new());
+    Card::new(fd, nowhere(), nowhere())
 }
 
 /// Executes what is there, if nothing stands in the way.

@@ -65,6 +65,7 @@ impl Client {
                 Action::Answer { .. }
                 | Action::Shutdown { .. }
                 | Action::HandOver { .. }
+                | Action::Nudge { .. }
                 | Action::Report(_) => panic!("nobody asked"),
             }
         }

@@ -11,6 +11,7 @@ pub const START: Now = Now { second: 100, unix: 1_700_000_000 };
 
 pub struct Rig {
     pub worker: Worker,
+    pub server: Arc<Server>,
     pub now: Now,
 }
 
@@ -34,9 +35,16 @@ impl Rig {
         };
         let server = Server::new(settings, Store::new(options)).guarded_by(doorkeeper);
         let server = Arc::new(server);
-        let mut rig = Rig { worker: Worker::new(WorkerId(0), server), now: START };
+        let mut rig =
+            Rig { worker: Worker::new(WorkerId(0), Arc::clone(&server)), server, now: START };
         rig.open(CONN);
         rig
+    }
+
+    /// Worker 1 of the same server.
+    pub fn another_worker(&self) -> Rig {
+        let server = Arc::clone(&self.server);
+        Rig { worker: Worker::new(WorkerId(1), Arc::clone(&server)), server, now: self.now }
     }
 
     pub fn open(&mut self, conn: ConnId) {

@@ -1,0 +1,148 @@
+//! What all workers may know of a connection: `stats conns` tells it, and watchers.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use mbal_model::Seconds;
+use mbal_wire::push_u64;
+
+/// One end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    Tcp(SocketAddr),
+    Udp(SocketAddr),
+    /// The path, if the end has one.
+    Unix(String),
+}
+
+/// memcached's word for what a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    Listening,
+    Reading,
+    Parsing,
+    /// A value has not arrived whole.
+    Storing,
+    Swallowing,
+    /// Replies have to leave first.
+    Writing,
+    /// Peers have to answer first.
+    Waiting,
+    Watching,
+    Closing,
+}
+
+const STATES: [&str; 9] = [
+    "conn_listening",
+    "conn_read",
+    "conn_parse_cmd",
+    "conn_nread",
+    "conn_swallow",
+    "conn_mwrite",
+    "conn_io_queue",
+    "conn_watch",
+    "conn_closing",
+];
+
+/// A connection as others see it; its worker alone writes.
+#[derive(Debug)]
+pub struct Card {
+    /// The descriptor: a name for people, unique while the connection is there.
+    pub fd: u32,
+    pub peer: Endpoint,
+    /// Where it came in; `None` of one that listens.
+    pub here: Option<Endpoint>,
+    state: AtomicU8,
+    last_command: AtomicU32,
+}
+
+impl Card {
+    pub fn new(fd: u32, peer: Endpoint, here: Endpoint) -> Card {
+        Card { fd, peer, here: Some(here), state: State::Reading.into(), last_command: 0.into() }
+    }
+
+    /// A socket that listens.
+    pub fn listening(fd: u32, at: Endpoint) -> Card {
+        let state = State::Listening.into();
+        Card { fd, peer: at, here: None, state, last_command: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn set_state(&self, state: State) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    pub(crate) fn last_command(&self) -> Seconds {
+        self.last_command.load(Relaxed)
+    }
+
+    pub(crate) fn commanded(&self, now: Seconds) {
+        self.last_command.store(now, Relaxed);
+    }
+}
+
+impl From<State> for AtomicU8 {
+    fn from(state: State) -> AtomicU8 {
+        AtomicU8::new(state as u8)
+    }
+}
+
+/// All connections of a server, by descriptor.
+#[derive(Default)]
+pub struct Conns(Mutex<BTreeMap<u32, Arc<Card>>>);
+
+impl Conns {
+    pub fn enter(&self, card: &Arc<Card>) {
+        self.0.lock().expect("nothing panics with it held").insert(card.fd, Arc::clone(card));
+    }
+
+    /// The descriptor may be another connection's by now.
+    pub fn leave(&self, card: &Arc<Card>) {
+        let mut cards = self.0.lock().expect("nothing panics with it held");
+        if cards.get(&card.fd).is_some_and(|entered| Arc::ptr_eq(entered, card)) {
+            cards.remove(&card.fd);
+        }
+    }
+
+    /// The lines of `stats conns`, asked by `asker`.
+    pub(crate) fn tell(&self, asker: &Card, now: Seconds, out: &mut Vec<u8>) {
+        for card in self.0.lock().expect("nothing panics with it held").values() {
+            let mut line = |name: &str, value: &str| {
+                out.extend_from_slice(b"STAT ");
+                push_u64(out, card.fd.into());
+                for part in [":", name, " ", value, "\r\n"] {
+                    out.extend_from_slice(part.as_bytes());
+                }
+            };
+            if let Endpoint::Udp(_) = card.peer {
+                line("UDP", "UDP");
+            }
+            line("addr", &text(&card.peer));
+            if let Some(here) = &card.here {
+                line("listen_addr", &text(here));
+            }
+            let state = match card.fd == asker.fd {
+                true => State::Parsing as u8,
+                false => card.state.load(Relaxed),
+            };
+            line("state", STATES[usize::from(state)]);
+            let idle = now.saturating_sub(card.last_command());
+            line("secs_since_last_cmd", &idle.to_string());
+        }
+    }
+}
+
+/// `tcp:127.0.0.1:11211`, `tcp6:[::1]:11211`, `unix:/path`
+fn text(endpoint: &Endpoint) -> String {
+    let of = |name: &str, address: &SocketAddr| {
+        let six = if address.is_ipv6() { "6" } else { "" };
+        format!("{name}{six}:{address}")
+    };
+    match endpoint {
+        Endpoint::Tcp(address) => of("tcp", address),
+        Endpoint::Udp(address) => of("udp", address),
+        Endpoint::Unix(path) => format!("unix:{path}"),
+    }
+}

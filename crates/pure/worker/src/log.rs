@@ -1,0 +1,236 @@
+//! `watch`: lines about what happens, for those who watch. While nobody does, a batch of requests costs
+//! one relaxed load.
+//!
+//! ```text
+//!   any worker: event ─► line ─► queue of each watcher of its stream ─► its worker is nudged, sends
+//! ```
+//! A queue is bounded (`-o watcher_logbuf_size`): a watcher that does not read is told how many lines it
+//! missed, and nobody waits for it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use mbal_model::WorkerId;
+use mbal_wire::{push_i64, push_u64, streams};
+
+use crate::conns::{Card, Endpoint};
+use crate::time::Now;
+
+/// Watchers at a time.
+const WATCHERS_MAX: usize = 20;
+
+pub(crate) struct Log {
+    /// What anybody watches.
+    streams: AtomicU32,
+    last_line: AtomicU64,
+    watchers: Mutex<Vec<Arc<Watcher>>>,
+    /// By worker: one of its watchers has something to send.
+    nudges: Box<[AtomicBool]>,
+    queue_bytes_max: usize,
+    /// Lines, by what became of them.
+    pub written: AtomicU64,
+    pub sent: AtomicU64,
+    pub skipped: AtomicU64,
+}
+
+pub(crate) struct Watcher {
+    streams: u32,
+    worker: WorkerId,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    /// Lines that found no room since the last one that did.
+    skipped: u64,
+}
+
+impl Log {
+    pub fn new(workers: u16, queue_bytes_max: usize) -> Log {
+        Log {
+            streams: AtomicU32::new(0),
+            last_line: AtomicU64::new(0),
+            watchers: Mutex::default(),
+            nudges: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            queue_bytes_max,
+            written: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+        }
+    }
+
+    /// The streams that somebody watches.
+    #[inline]
+    pub fn watched(&self) -> u32 {
+        self.streams.load(Relaxed)
+    }
+
+    pub fn watchers(&self) -> usize {
+        self.watchers.lock().expect("nothing panics with it held").len()
+    }
+
+    /// `None`: there are too many.
+    pub fn watch(&self, streams: u32, worker: WorkerId) -> Option<Arc<Watcher>> {
+        let mut watchers = self.watchers.lock().expect("nothing panics with it held");
+        if watchers.len() >= WATCHERS_MAX {
+            return None;
+        }
+        let watcher = Arc::new(Watcher { streams, worker, queue: Mutex::default() });
+        watchers.push(Arc::clone(&watcher));
+        self.streams.store(watchers.iter().fold(0, |all, one| all | one.streams), Relaxed);
+        Some(watcher)
+    }
+
+    pub fn unwatch(&self, gone: &Arc<Watcher>) {
+        let mut watchers = self.watchers.lock().expect("nothing panics with it held");
+        watchers.retain(|watcher| !Arc::ptr_eq(watcher, gone));
+        self.streams.store(watchers.iter().fold(0, |all, one| all | one.streams), Relaxed);
+    }
+
+    /// Puts a line into the queues of those who watch `stream`.
+    #[cold]
+    pub fn write(&self, now: Now, stream: u32, fields: impl FnOnce(&mut Vec<u8>)) {
+        let mut line = Vec::with_capacity(128);
+        line.extend_from_slice(b"ts=");
+        push_u64(&mut line, now.unix);
+        line.extend_from_slice(b".0 gid=");
+        push_u64(&mut line, self.last_line.fetch_add(1, Relaxed) + 1);
+        fields(&mut line);
+        line.push(b'\n');
+        self.written.fetch_add(1, Relaxed);
+        for watcher in &*self.watchers.lock().expect("nothing panics with it held") {
+            if watcher.streams & stream == 0 {
+                continue;
+            }
+            let mut queue = watcher.queue.lock().expect("nothing panics with it held");
+            if queue.bytes.len() + line.len() > self.queue_bytes_max {
+                queue.skipped += 1;
+                self.skipped.fetch_add(1, Relaxed);
+                continue;
+            }
+            if queue.skipped > 0 {
+                let told = format!("skipped={}\n", std::mem::take(&mut queue.skipped));
+                queue.bytes.extend_from_slice(told.as_bytes());
+            }
+            queue.bytes.extend_from_slice(&line);
+            self.sent.fetch_add(1, Relaxed);
+            self.nudges[usize::from(watcher.worker.0)].store(true, Relaxed);
+        }
+    }
+
+    /// Workers whose watchers have something to send, once each.
+    pub fn nudged(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        let nudged = |nudge: &AtomicBool| nudge.load(Relaxed) && nudge.swap(false, Relaxed);
+        let workers = (0..).zip(&*self.nudges);
+        workers.filter(move |(_, nudge)| nudged(nudge)).map(|(worker, _)| WorkerId(worker))
+    }
+}
+
+impl Watcher {
+    /// What waits to be sent; nothing afterwards.
+    pub fn take(&self, out: &mut Vec<u8>) {
+        let mut queue = self.queue.lock().expect("nothing panics with it held");
+        out.append(&mut queue.bytes);
+    }
+}
+
+/// An item as lines tell it.
+pub(crate) struct Told<'a> {
+    pub key: &'a [u8],
+    pub class: usize,
+    pub value_bytes: usize,
+    pub fd: u32,
+}
+
+impl Told<'_> {
+    fn key(&self, line: &mut Vec<u8>) {
+        line.extend_from_slice(b" key=");
+        push_uri(line, self.key);
+    }
+
+    fn end(&self, line: &mut Vec<u8>, with_connection: bool) {
+        text(line, " clsid=", self.class as u64);
+        if with_connection {
+            text(line, " cfd=", self.fd.into());
+        }
+        text(line, " size=", self.value_bytes as u64);
+    }
+}
+
+fn text(line: &mut Vec<u8>, name: &str, number: u64) {
+    line.extend_from_slice(name.as_bytes());
+    push_u64(line, number);
+}
+
+pub(crate) fn item_get(log: &Log, now: Now, status: &str, item: &Told<'_>) {
+    log.write(now, streams::FETCHERS, |line| {
+        line.extend_from_slice(b" type=item_get");
+        item.key(line);
+        line.extend_from_slice(b" status=");
+        line.extend_from_slice(status.as_bytes());
+        item.end(line, true);
+    });
+}
+
+pub(crate) fn item_store(
+    log: &Log,
+    now: Now,
+    status: &str,
+    command: &str,
+    ttl: u32,
+    item: &Told<'_>,
+) {
+    log.write(now, streams::MUTATIONS, |line| {
+        line.extend_from_slice(b" type=item_store");
+        item.key(line);
+        for part in [" status=", status, " cmd=", command] {
+            line.extend_from_slice(part.as_bytes());
+        }
+        text(line, " ttl=", ttl.into());
+        item.end(line, true);
+    });
+}
+
+pub(crate) fn eviction(log: &Log, now: Now, fetched: bool, ttl: i64, idle: u32, item: &Told<'_>) {
+    log.write(now, streams::EVICTIONS, |line| {
+        line.extend_from_slice(b" type=eviction");
+        item.key(line);
+        line.extend_from_slice(if fetched { b" fetch=yes ttl=" } else { b" fetch=no ttl=" });
+        push_i64(line, ttl);
+        text(line, " la=", idle.into());
+        item.end(line, false);
+    });
+}
+
+/// `reason`: why it closes; `None` is a new one.
+pub(crate) fn connection(log: &Log, now: Now, card: &Card, reason: Option<&str>) {
+    log.write(now, streams::CONNECTIONS, |line| {
+        let kind = if reason.is_some() { "conn_close" } else { "conn_new" };
+        let (ip, port, transport) = match &card.peer {
+            Endpoint::Tcp(address) => (address.ip().to_string(), address.port(), "tcp"),
+            Endpoint::Udp(address) => (address.ip().to_string(), address.port(), "udp"),
+            Endpoint::Unix(_) => ("unix".to_owned(), 0, "local"),
+        };
+        line.extend_from_slice(
+            format!(" type={kind} rip={ip} rport={port} transport={transport}").as_bytes(),
+        );
+        if let Some(reason) = reason {
+            line.extend_from_slice(format!(" reason={reason}").as_bytes());
+        }
+        text(line, " cfd=", card.fd.into());
+    });
+}
+
+/// A key as memcached's dumps and logs write it: all but letters, digits and `-._~` as %XX.
+pub(crate) fn push_uri(out: &mut Vec<u8>, key: &[u8]) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.push(b'%');
+            out.extend([HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What is counted by class of size, and told to those who watch.
+
+use mbal_cachelet::{Meta, Miss};
+use mbal_model::{Key, item_bytes, size_class};
+use mbal_wire::{Verb, streams};
+
+use crate::counters::ClassCounters;
+use crate::items::{Change, Outcome};
+use crate::log::{self, Told};
+use crate::turn::Turn;
+
+/// What came of looking for a key.
+#[derive(Clone, Copy)]
+pub(crate) enum Seen {
+    Hit { flags: u32, value_bytes: u32 },
+    Miss(Miss),
+}
+
+impl From<Option<&Meta>> for Seen {
+    fn from(found: Option<&Meta>) -> Seen {
+        match found {
+            Some(meta) => Seen::Hit { flags: meta.flags, value_bytes: meta.value_bytes },
+            None => Seen::Miss(Miss::NotFound),
+        }
+    }
+}
+
+fn class_of(key: &Key<'_>, flags: u32, value_bytes: u32) -> usize {
+    size_class(item_bytes(key.bytes().len(), flags, value_bytes as usize))
+}
+
+impl<'w> Turn<'w> {
+    /// The counters of an item's class.
+    #[inline]
+    pub fn class(&self, key: &Key<'_>, meta: &Meta) -> &'w ClassCounters {
+        &self.classes[class_of(key, meta.flags, meta.value_bytes)]
+    }
+
+    /// A `get` of any kind.
+    #[inline]
+    pub fn count_get(&mut self, key: &Key<'_>, seen: Seen) {
+        self.counters.cmd_get.add(1);
+        match seen {
+            Seen::Hit { flags, value_bytes } => {
+                self.counters.get_hits.add(1);
+                self.classes[class_of(key, flags, value_bytes)].get_hits.add(1);
+            }
+            Seen::Miss(miss) => {
+                self.counters.get_misses.add(1);
+                self.counters.get_expired.add((miss == Miss::Expired).into());
+            }
+        }
+        self.tell_get(key, seen);
+    }
+
+    /// Tells those who watch fetchers that a key was looked for.
+    #[inline]
+    pub fn tell_get(&self, key: &Key<'_>, seen: Seen) {
+        if self.watched & streams::FETCHERS != 0 {
+            self.tell_get_watched(key, seen);
+        }
+    }
+
+    #[cold]
+    fn tell_get_watched(&self, key: &Key<'_>, seen: Seen) {
+        let (status, class, value_bytes) = match seen {
+            Seen::Hit { flags, value_bytes } => {
+                ("found", class_of(key, flags, value_bytes), value_bytes as usize)
+            }
+            Seen::Miss(Miss::NotFound) => ("not_found", 0, 0),
+            Seen::Miss(Miss::Expired) => ("expired", 0, 0),
+        };
+        let told = Told { key: key.bytes(), class, value_bytes, fd: self.fd };
+        log::item_get(&self.server.log, self.now, status, &told);
+    }
+
+    /// Tells those who watch mutations what came of storing.
+    #[inline]
+    pub fn tell_store(&self, key: &Key<'_>, change: &Change<'_>, outcome: &Outcome) {
+        if self.watched & streams::MUTATIONS != 0 {
+            self.tell_store_watched(key, change, outcome);
+        }
+    }
+
+    #[cold]
+    fn tell_store_watched(&self, key: &Key<'_>, change: &Change<'_>, outcome: &Outcome) {
+        let status = match outcome {
+            Outcome::Done { .. } => "stored",
+            Outcome::Exists => "exists",
+            Outcome::NotFound => "not_found",
+            Outcome::Refused => "not_stored",
+            Outcome::Full(mbal_cachelet::Full::TooLarge) => "too_large",
+            Outcome::Full(mbal_cachelet::Full::OutOfMemory) => "no_memory",
+        };
+        let command = match change.verb {
+            Verb::Set => "set",
+            Verb::Add => "add",
+            Verb::Replace => "replace",
+            Verb::Append => "append",
+            Verb::Prepend => "prepend",
+            Verb::Cas => "cas",
+        };
+        let ttl = match change.deadline {
+            0 => 0,
+            deadline => deadline.saturating_sub(self.now.second),
+        };
+        let value_bytes = change.value.len();
+        let class = class_of(key, change.flags, value_bytes as u32);
+        let told = Told { key: key.bytes(), class, value_bytes, fd: self.fd };
+        log::item_store(&self.server.log, self.now, status, command, ttl, &told);
+    }
+}

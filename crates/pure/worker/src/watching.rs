@@ -1,0 +1,129 @@
+//! The worker's part in what is told of connections: who came and went, who watches, who is idle.
+
+use std::sync::Arc;
+
+use mbal_wire::streams;
+
+use crate::conns::Card;
+use crate::log::{self, Told};
+use crate::session::Session;
+use crate::worker::Worker;
+use crate::{Action, Actions, ConnId, Now};
+
+/// Why a connection closes, as `watch connevents` tells it.
+const NORMAL: &str = "normal";
+pub(crate) const ERROR: &str = "error";
+const IDLE: &str = "idle_timeout";
+
+impl Worker {
+    pub(crate) fn introduce(&mut self, now: Now, conn: ConnId, card: Arc<Card>) {
+        card.commanded(now.second);
+        self.server.conns.enter(&card);
+        if self.server.log.watched() & streams::CONNECTIONS != 0 {
+            log::connection(&self.server.log, now, &card, None);
+        }
+        let session = self.sessions[conn.0 as usize].as_mut().expect("opened before");
+        session.card = Some(card);
+    }
+
+    pub(crate) fn part_from(&mut self, now: Now, conn: ConnId) {
+        let Some(mut session) = self.sessions[conn.0 as usize].take() else { return };
+        self.abandon_walk(&mut session);
+        if let Some(watcher) = &session.watching {
+            self.server.log.unwatch(watcher);
+            self.watching.retain(|watching| *watching != conn);
+            if self.server.log.watched() & streams::EVICTIONS == 0 {
+                self.server.store.watch_evictions(false);
+            }
+        }
+        let card = session.card.expect("every session has one");
+        self.server.conns.leave(&card);
+        if self.server.log.watched() & streams::CONNECTIONS != 0 {
+            log::connection(&self.server.log, now, &card, Some(session.closes.unwrap_or(NORMAL)));
+        }
+    }
+
+    fn abandon_walk(&self, session: &mut Session) {
+        if let Some(walk) = session.walk.take().filter(|walk| walk.is_of_the_crawler()) {
+            drop(walk);
+            self.server.crawls.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// `-o idle_timeout`: closes connections that have sent nothing for longer. A value on its way, and
+    /// replies that have not left, keep one open.
+    pub(crate) fn close_idle(&mut self, now: Now, actions: &mut Actions) {
+        let timeout = self.server.settings.idle_timeout;
+        if timeout == 0 {
+            return;
+        }
+        let counters = self.server.counters(self.here.worker.0.into());
+        for (index, session) in self.sessions.iter_mut().enumerate() {
+            let Some(session) = session else { continue };
+            let card = session.card.as_ref().expect("every session has one");
+            let idle = now.second.saturating_sub(card.last_command());
+            if idle > timeout && session.is_at_rest() {
+                counters.idle_kicks.add(1);
+                session.closes = Some(IDLE);
+                session.closing = Some(None);
+                session.closed = true;
+                actions.list.push(Action::Close { conn: ConnId(index as u32) });
+            }
+        }
+    }
+
+    /// After an event, while somebody watches: lines leave for their watchers.
+    #[cold]
+    pub(crate) fn pass_lines_on(&mut self, now: Now, actions: &mut Actions) {
+        if self.server.log.watched() & streams::EVICTIONS != 0 {
+            self.server.store.watch_evictions(true);
+            let (evicted, _lost) = self.server.store.take_evicted();
+            for item in evicted {
+                let meta = &item.meta;
+                let bytes =
+                    mbal_model::item_bytes(item.key.len(), meta.flags, meta.value_bytes as usize);
+                let told = Told {
+                    key: &item.key,
+                    class: mbal_model::size_class(bytes),
+                    value_bytes: meta.value_bytes as usize,
+                    fd: 0,
+                };
+                let ttl = match meta.deadline {
+                    0 => -1,
+                    deadline => i64::from(deadline) - i64::from(now.second),
+                };
+                let idle = now.second.saturating_sub(meta.last_access);
+                log::eviction(&self.server.log, now, meta.fetched, ttl, idle, &told);
+            }
+        }
+        let here = self.here.worker;
+        let server = Arc::clone(&self.server);
+        for worker in server.log.nudged() {
+            if worker == here {
+                self.send_lines(actions);
+            } else {
+                actions.list.push(Action::Nudge { worker });
+            }
+        }
+    }
+
+    /// What waits for this worker's watchers, unless they have not read what came before.
+    pub(crate) fn send_lines(&mut self, actions: &mut Actions) {
+        for conn in &self.watching {
+            let session = self.sessions[conn.0 as usize].as_mut().expect("it watches");
+            send_lines_to(*conn, session, actions);
+        }
+    }
+}
+
+pub(crate) fn send_lines_to(conn: ConnId, session: &mut Session, actions: &mut Actions) {
+    let Some(watcher) = session.watching.as_ref().filter(|_| !session.stalled) else { return };
+    let start = actions.bytes.len();
+    watcher.take(&mut actions.bytes);
+    let end = actions.bytes.len();
+    if start < end {
+        session.stalled = true;
+        actions.list.push(Action::Send { conn, bytes: start..end });
+        actions.list.push(Action::Stall { conn });
+    }
+}
