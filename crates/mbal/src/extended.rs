@@ -1,49 +1,77 @@
 //! `-o`: memcached's list of extended options.
 
+use mbal_server::Echoed;
+
 use crate::flags::{Refused, failure, usage};
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Extended {
     pub waits_at_limit: bool,
+    pub crawler_enabled: bool,
+    pub sizes_enabled: bool,
+    /// Seconds; 0 is none.
+    pub idle_timeout: u32,
+    pub watcher_kib: u32,
+    pub echoed: Echoed,
     pub notices: Vec<String>,
 }
 
-/// Options about machinery that does not exist here: nothing changes, as nothing needs to.
-const WITHOUT_EFFECT: &[&str] = &[
-    "hashpower",
-    "no_hashexpand",
-    "slab_reassign",
-    "no_slab_reassign",
-    "slab_automove",
-    "no_slab_automove",
-    "slab_automove_ratio",
-    "slab_automove_window",
-    "slab_automove_freeratio",
-    "slab_chunk_max",
-    "slab_sizes",
-    "tail_repair_time",
-    "hash_algorithm",
-    "lru_crawler",
-    "no_lru_crawler",
-    "lru_crawler_sleep",
-    "lru_crawler_tocrawl",
-    "lru_maintainer",
-    "no_lru_maintainer",
-    "hot_lru_pct",
-    "warm_lru_pct",
-    "hot_max_factor",
-    "warm_max_factor",
-    "temporary_ttl",
-    "idle_timeout",
-    "watcher_logbuf_size",
-    "worker_logbuf_size",
-    "track_sizes",
-    "no_inline_ascii_resp",
-    "inline_ascii_resp",
-    "no_chunked_items",
-    "resp_obj_mem_limit",
-    "read_buf_mem_limit",
+/// Options about machinery that does not exist here: `stats settings` tells them, nothing else changes.
+const WITHOUT_EFFECT: &[(&str, Echo)] = &[
+    ("hashpower", |echoed, text| set(&mut echoed.hashpower, text)),
+    ("slab_automove", |echoed, text| match text {
+        None => set(&mut echoed.slab_automove, Some("1")),
+        text => set(&mut echoed.slab_automove, text),
+    }),
+    ("slab_automove_ratio", |echoed, text| set_fraction(&mut echoed.slab_automove_ratio, text)),
+    ("slab_automove_window", |echoed, text| set(&mut echoed.slab_automove_window, text)),
+    ("slab_chunk_max", |echoed, text| set(&mut echoed.slab_chunk_max, text)),
+    ("lru_crawler_sleep", |echoed, text| set(&mut echoed.lru_crawler_sleep, text)),
+    ("tail_repair_time", |echoed, text| set(&mut echoed.tail_repair_time, text)),
+    ("hot_lru_pct", |echoed, text| set(&mut echoed.hot_lru_pct, text)),
+    ("warm_lru_pct", |echoed, text| set(&mut echoed.warm_lru_pct, text)),
+    ("hot_max_factor", |echoed, text| set_fraction(&mut echoed.hot_max_factor, text)),
+    ("warm_max_factor", |echoed, text| set_fraction(&mut echoed.warm_max_factor, text)),
+    ("temporary_ttl", |echoed, text| set(echoed.temporary_ttl.get_or_insert_default(), text)),
+    ("worker_logbuf_size", |echoed, text| set(&mut echoed.worker_kib, text)),
+    ("read_buf_mem_limit", |echoed, text| set(&mut echoed.read_buf_mem_limit, text)),
+    ("slab_reassign", |echoed, _| switch(&mut echoed.slab_reassign, true)),
+    ("no_slab_reassign", |echoed, _| switch(&mut echoed.slab_reassign, false)),
+    ("no_slab_automove", |echoed, _| set(&mut echoed.slab_automove, Some("0"))),
+    ("lru_maintainer", |echoed, _| switch(&mut echoed.lru_maintainer, true)),
+    ("no_lru_maintainer", |echoed, _| switch(&mut echoed.lru_maintainer, false)),
+    ("no_hashexpand", nothing),
+    ("slab_automove_freeratio", nothing),
+    ("slab_sizes", nothing),
+    ("hash_algorithm", nothing),
+    ("no_inline_ascii_resp", nothing),
+    ("inline_ascii_resp", nothing),
+    ("no_chunked_items", nothing),
+    ("resp_obj_mem_limit", nothing),
 ];
+
+/// Takes over what stands behind the `=`, if it is well-formed.
+type Echo = fn(&mut Echoed, Option<&str>) -> Option<()>;
+
+fn nothing(_: &mut Echoed, _: Option<&str>) -> Option<()> {
+    Some(())
+}
+
+fn set(number: &mut u32, text: Option<&str>) -> Option<()> {
+    *number = text?.parse().ok()?;
+    Some(())
+}
+
+fn switch(on: &mut bool, to: bool) -> Option<()> {
+    *on = to;
+    Some(())
+}
+
+fn set_fraction(hundredths: &mut u32, text: Option<&str>) -> Option<()> {
+    let fraction: f64 = text?.parse().ok()?;
+    *hundredths = (fraction * 100.0).round() as u32;
+    Some(())
+}
 
 /// Options that are true of this server whether they are given or not.
 const TRUE_ANYWAY: &[&str] =
@@ -55,23 +83,58 @@ const NOT_BUILT: &[(&str, &str)] =
 
 impl Extended {
     pub fn parse(lists: &[String]) -> Result<Extended, Refused> {
-        let mut extended = Extended::default();
+        let mut extended = Extended {
+            waits_at_limit: false,
+            crawler_enabled: true,
+            sizes_enabled: false,
+            idle_timeout: 0,
+            watcher_kib: 256,
+            echoed: Echoed::default(),
+            notices: Vec::new(),
+        };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|one| !one.is_empty()) {
-            let name = option.split('=').next().expect("a split has a first part");
-            if name == "maxconns_fast" {
-                extended.waits_at_limit = false;
-            } else if name == "no_maxconns_fast" {
-                extended.waits_at_limit = true;
-            } else if WITHOUT_EFFECT.contains(&name) {
-                extended.notices.push(format!("-o {name}: has no effect here"));
-            } else if let Some((_, what)) =
-                NOT_BUILT.iter().find(|(prefix, _)| name.starts_with(prefix))
-            {
-                return Err(usage(format!("This server is not built with {what} support.")));
-            } else if !TRUE_ANYWAY.contains(&name) {
-                return Err(failure(format!("Illegal suboption \"{option}\"")));
-            }
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            extended.take(name, value, option)?;
         }
         Ok(extended)
+    }
+
+    fn take(&mut self, name: &str, value: Option<&str>, option: &str) -> Result<(), Refused> {
+        let number = |number: &mut u32| {
+            set(number, value).ok_or_else(|| failure(format!("could not parse argument to {name}")))
+        };
+        match name {
+            "maxconns_fast" => self.waits_at_limit = false,
+            "no_maxconns_fast" => self.waits_at_limit = true,
+            "lru_crawler" => self.crawler_enabled = true,
+            "no_lru_crawler" => self.crawler_enabled = false,
+            "track_sizes" => self.sizes_enabled = true,
+            "idle_timeout" => number(&mut self.idle_timeout)?,
+            "watcher_logbuf_size" => number(&mut self.watcher_kib)?,
+            "lru_crawler_tocrawl" => number(&mut self.echoed.lru_crawler_tocrawl)?,
+            _ if TRUE_ANYWAY.contains(&name) => {}
+            _ => return self.take_without_effect(name, value, option),
+        }
+        Ok(())
+    }
+
+    fn take_without_effect(
+        &mut self,
+        name: &str,
+        value: Option<&str>,
+        option: &str,
+    ) -> Result<(), Refused> {
+        if let Some((_, echo)) = WITHOUT_EFFECT.iter().find(|(known, _)| *known == name) {
+            self.notices.push(format!("-o {name}: has no effect here"));
+            return echo(&mut self.echoed, value)
+                .ok_or_else(|| failure(format!("could not parse argument to {name}")));
+        }
+        Err(match NOT_BUILT.iter().find(|(prefix, _)| name.starts_with(prefix)) {
+            Some((_, what)) => usage(format!("This server is not built with {what} support.")),
+            None => failure(format!("Illegal suboption \"{option}\"")),
+        })
     }
 }

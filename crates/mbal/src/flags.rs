@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use mbal_server::{BalanceConfig, Config, Control, Login, Mode, Protocol, UnixSocket};
+use mbal_server::{BalanceConfig, Config, Control, Echoed, Login, Mode, Protocol, UnixSocket};
 
 use crate::extended::Extended;
 use crate::listen::{interfaces, worker_ports};
@@ -153,6 +153,18 @@ pub struct Flags {
     #[arg(short = 'F', long, env = "MBAL_DISABLE_FLUSH_ALL")]
     disable_flush_all: bool,
 
+    /// Refuse to list keys: `stats cachedump`, `lru_crawler metadump`
+    #[arg(short = 'X', long, env = "MBAL_DISABLE_DUMPING")]
+    disable_dumping: bool,
+
+    /// Refuse the `watch` command
+    #[arg(short = 'W', long, env = "MBAL_DISABLE_WATCH")]
+    disable_watch: bool,
+
+    /// Count gets, hits, sets and deletes by key prefix (`stats detail dump`), which this character ends
+    #[arg(short = 'D', env = "MBAL_DELIMITER", value_name = "char")]
+    delimiter: Option<String>,
+
     /// Become this user, if started as root
     #[arg(short, long, env = "MBAL_USER", value_name = "user")]
     user: Option<String>,
@@ -177,7 +189,8 @@ pub struct Flags {
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
 
-    /// memcached's extended options, by comma; here: maxconns_fast, no_maxconns_fast
+    /// memcached's extended options, by comma; here: maxconns_fast, idle_timeout=, track_sizes,
+    /// no_lru_crawler, watcher_logbuf_size=
     #[arg(short = 'o', long, env = "MBAL_EXTENDED", value_name = "options", action = ArgAction::Append)]
     extended: Vec<String>,
 
@@ -216,18 +229,6 @@ struct WithoutEffect {
     #[arg(short = 'L', long)]
     enable_largepages: bool,
 
-    /// Refuse dumps; there are none
-    #[arg(short = 'X', long)]
-    disable_dumping: bool,
-
-    /// Refuse `watch`; there is none
-    #[arg(short = 'W', long)]
-    disable_watch: bool,
-
-    /// Prefix delimiter of detailed statistics; there are none
-    #[arg(short = 'D', value_name = "char")]
-    delimiter: Option<String>,
-
     /// Do without cas; items have one all the same
     #[arg(short = 'C', long)]
     disable_cas: bool,
@@ -264,9 +265,13 @@ impl Flags {
         }
         let workers = self.workers()?;
         let mut notices = self.without_effect.notices()?;
+        if self.delimiter.as_ref().is_some_and(String::is_empty) {
+            return Err(failure("No delimiter specified"));
+        }
         let extended = Extended::parse(&self.extended)?;
         notices.extend(extended.notices);
         let (protocol, login) = self.protocol_and_login(&mut notices)?;
+        let echoed = self.without_effect.echoed(extended.echoed);
         let (memory_bytes, item_bytes_max) = self.sizes()?;
         let balance = self.balance_config()?;
         let port = match (self.port, self.udp_port) {
@@ -309,6 +314,14 @@ impl Flags {
             shutdown_enabled: self.enable_shutdown,
             protocol,
             login,
+            dump_enabled: !self.disable_dumping,
+            watch_enabled: !self.disable_watch,
+            idle_timeout: extended.idle_timeout,
+            crawler_enabled: extended.crawler_enabled,
+            sizes_enabled: extended.sizes_enabled,
+            delimiter: self.delimiter.as_ref().map(|text| text.as_bytes()[0]),
+            watcher_kib: extended.watcher_kib,
+            echoed,
             verbosity: self.verbose.into(),
             user: self.user,
             daemon: self.daemon,
@@ -450,6 +463,17 @@ fn octal(text: &str) -> Result<u32, Refused> {
 }
 
 impl WithoutEffect {
+    /// What `stats settings` tells of them.
+    fn echoed(&self, others: Echoed) -> Echoed {
+        let hundredths = |factor: f64| (factor * 100.0).round() as u32;
+        Echoed {
+            growth_factor: self.slab_growth_factor.map_or(others.growth_factor, hundredths),
+            chunk_size: self.slab_min_size.map_or(others.chunk_size, |bytes| bytes as u32),
+            cas_enabled: !self.disable_cas,
+            ..others
+        }
+    }
+
     fn notices(&self) -> Result<Vec<String>, Refused> {
         if self.slab_growth_factor.is_some_and(|factor| factor <= 1.0) {
             return Err(failure("Factor must be greater than 1"));
@@ -457,17 +481,12 @@ impl WithoutEffect {
         if self.slab_min_size == Some(0) {
             return Err(failure("Chunk size must be greater than 0"));
         }
-        if self.delimiter.as_ref().is_some_and(String::is_empty) {
-            return Err(failure("No delimiter specified"));
-        }
         let said = [
             (self.slab_growth_factor.is_some(), "-f: there are no slab classes"),
             (self.slab_min_size.is_some(), "-n: there are no slab classes"),
             (self.enable_largepages, "-L: large pages are not asked for"),
-            (self.delimiter.is_some(), "-D: there are no statistics by prefix"),
             (self.disable_cas, "-C: items keep their cas"),
         ];
-        // -X and -W refuse what does not exist: their effect is there without them.
         Ok(said.iter().filter(|(given, _)| *given).map(|(_, why)| why.to_string()).collect())
     }
 }

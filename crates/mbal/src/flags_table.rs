@@ -163,8 +163,8 @@ fn flags_without_effect_say_so() {
         ("-o relaxed_privileges,modern -u root", 0),
         ("-o maxconns_fast -o no_maxconns_fast", 0),
         ("-U 5", 0),
-        ("-C -L -f 1.5 -n 100 -D :", 5),
-        ("-o slab_reassign,lru_crawler,hashpower=20", 3),
+        ("-C -L -f 1.5 -n 100 -D :", 4),
+        ("-o slab_reassign,lru_crawler,hashpower=20", 2),
         ("-B binary", 0),
         ("-B ascii", 0),
     ] {

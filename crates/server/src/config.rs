@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mbal_balance::Mode;
-use mbal_worker::Protocol;
+use mbal_worker::{Echoed, Protocol};
 
 /// Everything that a server is told at its start; checked by whoever makes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +36,22 @@ pub struct Config {
     /// `-B`.
     pub protocol: Protocol,
     pub login: Login,
+    /// False for `-X`: no command lists keys.
+    pub dump_enabled: bool,
+    /// False for `-W`.
+    pub watch_enabled: bool,
+    /// `-o idle_timeout`, seconds; 0 is none.
+    pub idle_timeout: u32,
+    /// False for `-o no_lru_crawler`.
+    pub crawler_enabled: bool,
+    /// `-o track_sizes`.
+    pub sizes_enabled: bool,
+    /// `-D`: what ends a prefix; statistics by prefix are on if it is given.
+    pub delimiter: Option<u8>,
+    /// `-o watcher_logbuf_size`, KiB.
+    pub watcher_kib: u32,
+    /// What `stats settings` tells and nothing else depends on.
+    pub echoed: Echoed,
     pub verbosity: u32,
     /// `-u`: whom to become if started as root.
     pub user: Option<String>,

@@ -26,5 +26,5 @@ pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixS
 pub use error::StartError;
 pub use mbal_balance::Mode;
 pub use mbal_reactor::Ended;
-pub use mbal_worker::Protocol;
+pub use mbal_worker::{Echoed, Protocol};
 pub use serving::Server;

@@ -2,6 +2,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
 use mbal_reactor::process::{self, Signals};
+use mbal_reactor::socket::listening_card;
 use mbal_reactor::{Clock, Ended, EventLoop, Letter, Listener, Mailbox, Post, Tally};
 use mbal_worker::{Event, Now, Settings, Worker};
 
@@ -112,6 +114,10 @@ impl Server {
         let shared = Arc::new(shared);
         shared.gauges.pid.store(std::process::id().into(), Relaxed);
         shared.gauges.pointer_bits.store(usize::BITS.into(), Relaxed);
+        for fd in self.listening.common.iter().chain(self.listening.of_worker.iter().flatten()) {
+            let card = listening_card(fd.as_fd()).map_err(StartError::System)?;
+            shared.conns.enter(&Arc::new(card));
+        }
         let tally =
             Arc::new(Tally::new(workers, self.config.connections_max, self.config.waits_at_limit));
         let main = Mailbox::new().map_err(StartError::System)?;
@@ -207,6 +213,16 @@ impl Server {
                 Login::Text(file) => Some(file.display().to_string()),
                 _ => None,
             },
+            socket_mode: config.unix_socket.as_ref().map_or(0o700, |unix| unix.mode),
+            maxconns_fast: !config.waits_at_limit,
+            dump_enabled: config.dump_enabled,
+            watch_enabled: config.watch_enabled,
+            idle_timeout: config.idle_timeout,
+            crawler_enabled: config.crawler_enabled,
+            sizes_enabled: config.sizes_enabled,
+            delimiter: config.delimiter,
+            watcher_kib: config.watcher_kib,
+            echoed: config.echoed.clone(),
             worker_addresses: self.listening.worker_addresses.clone(),
             ..Settings::default()
         }
@@ -279,6 +295,9 @@ fn observe(shared: &mbal_worker::Server, tally: &Tally) {
     gauges.total_connections.store(tally.total(), Relaxed);
     gauges.rejected_connections.store(tally.rejected(), Relaxed);
     gauges.listen_disabled.store(tally.pauses(), Relaxed);
+    gauges.accepting.store(tally.accepting().into(), Relaxed);
+    gauges.listen_disabled_us.store(tally.paused_us(), Relaxed);
+    gauges.reserved_fds.store(DESCRIPTORS_SPARE, Relaxed);
 }
 
 fn observe_cpu(shared: &mbal_worker::Server) {

@@ -189,17 +189,22 @@ impl Turn<'_> {
             frame.push_stat(self.out, b"detailed", &text);
             return frame.push_stat(self.out, b"", b"");
         }
+        let mut ended = false;
         for line in text.split(|byte| *byte == b'\n') {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             if let Some(stat) = line.strip_prefix(b"STAT ") {
                 let end = stat.iter().position(|byte| *byte == b' ').unwrap_or(stat.len());
                 frame.push_stat(self.out, &stat[..end], stat.get(end + 1..).unwrap_or_default());
             } else if matches!(line, b"END" | b"RESET" | b"OK") {
+                ended = true;
                 frame.push_stat(self.out, b"", b"");
             } else if !line.is_empty() {
                 self.out.truncate(start);
                 return frame.push_error(self.out, Status::NotFound);
             }
+        }
+        if !ended {
+            frame.push_stat(self.out, b"", b"");
         }
     }
 }
