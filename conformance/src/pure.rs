@@ -43,9 +43,14 @@ impl PurePeer {
                     settings.protocol = Protocol::Text;
                     settings.auth_file = Some(value().to_string());
                 }
-                // Without effect, as in `mbal serve`: there is no dump, no `watch`, no slab mover.
-                "-X" | "-W" => {}
-                "-o" if value() == "no_slab_reassign" => {}
+                "-X" => settings.dump_enabled = false,
+                "-W" => settings.watch_enabled = false,
+                "-o" => match value() {
+                    "no_lru_crawler" => settings.crawler_enabled = false,
+                    // Without effect, as in `mbal serve`.
+                    "no_slab_reassign" | "no_lru_maintainer" => {}
+                    option => return Err(format!("the pure worker knows no -o {option}")),
+                },
                 _ => return Err(format!("the pure worker knows no {flag}")),
             }
         }
@@ -78,7 +83,7 @@ impl PurePeer {
         self.actions.clear();
         self.workers[worker].handle(self.now, event, &mut self.actions);
         let mut actions = std::mem::take(&mut self.actions);
-        let mut leaving = Vec::new();
+        let (mut leaving, mut nudged) = (Vec::new(), Vec::new());
         for action in actions.list.drain(..) {
             match action {
                 Action::Send { conn, bytes } => {
@@ -92,6 +97,7 @@ impl PurePeer {
                 // The server ends, and every connection with it.
                 Action::Shutdown { .. } => (0..self.clients.len()).for_each(|conn| self.end(conn)),
                 Action::HandOver { conn, to, session } => leaving.push((conn, to, session)),
+                Action::Nudge { worker } => nudged.push(usize::from(worker.0)),
                 Action::Report(_) => {}
                 Action::Datagram { .. } => unreachable!("no datagram has come"),
                 Action::Pause { .. }
@@ -105,6 +111,9 @@ impl PurePeer {
             let worker = usize::from(to.0);
             self.clients[conn.0 as usize].worker = worker;
             self.handle(worker, Event::Adopted { conn, session });
+        }
+        for worker in nudged {
+            self.handle(worker, Event::Nudged);
         }
     }
 
