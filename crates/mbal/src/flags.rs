@@ -5,12 +5,27 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
-use mbal_server::{BalanceConfig, Config, Control, Echoed, Login, Mode, Protocol, UnixSocket};
+use clap::{ArgAction, Args, ValueEnum};
+use mbal_server::{BalanceConfig, Config, Control, Echoed, Login, Mode, Protocol, UnixSocket, log};
 
 use crate::extended::Extended;
-use crate::listen::{interfaces, worker_ports};
+use crate::listen::{interfaces, metrics_address, worker_ports};
 use crate::passwords;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+impl From<LogFormat> for log::Format {
+    fn from(format: LogFormat) -> log::Format {
+        match format {
+            LogFormat::Text => log::Format::Text,
+            LogFormat::Json => log::Format::Json,
+        }
+    }
+}
 
 /// Why the flags do not make a server: said on stderr, then the process exits.
 #[derive(Debug, PartialEq, Eq)]
@@ -185,6 +200,18 @@ pub struct Flags {
     #[arg(short = 'k', long, env = "MBAL_LOCK_MEMORY")]
     lock_memory: bool,
 
+    /// Tell metrics to Prometheus on this address, over HTTP: `port`, `host:port` or `[v6]:port`
+    #[arg(long, env = "MBAL_METRICS", value_name = "addr")]
+    metrics: Option<String>,
+
+    /// The share of requests that is looked at for `stats hot` while nobody asks, 0 to 1
+    #[arg(long, env = "MBAL_HOT_SAMPLE", value_name = "share", default_value_t = 0.03)]
+    hot_sample: f64,
+
+    /// What is said on standard error: lines for people, or a JSON object a line
+    #[arg(long, env = "MBAL_LOG_FORMAT", value_name = "format", default_value = "text")]
+    pub log_format: LogFormat,
+
     /// Say more; twice or three times, even more
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
@@ -296,6 +323,10 @@ impl Flags {
             Some(path) => Control::Path(path),
         };
         let worker_ports = worker_ports(self.worker_ports, workers, &listen)?;
+        let metrics = self.metrics.as_deref().map(metrics_address).transpose()?;
+        if !(0.0..=1.0).contains(&self.hot_sample) {
+            return Err(usage(format!("--hot-sample {}: not a share, 0 to 1", self.hot_sample)));
+        }
         let config = Config {
             listen,
             udp,
@@ -330,6 +361,8 @@ impl Flags {
             lock_memory: self.lock_memory,
             balance,
             control,
+            metrics,
+            hot_sample: self.hot_sample,
             port_file,
         };
         Ok(Checked { config, notices })

@@ -38,6 +38,22 @@ pub fn interfaces(
     Ok(listen)
 }
 
+/// Where `--metrics` listens: on loopback if only a port is said; port 0 is any free one.
+pub fn metrics_address(spec: &str) -> Result<Listen, Refused> {
+    let refused = || usage(format!("--metrics {spec}: not a port, host:port or [v6]:port"));
+    let port = |port: i32| u16::try_from(port).map_err(|_| refused());
+    if let Ok(number) = spec.trim_start_matches(':').parse() {
+        return Ok(Listen { interface: Interface::Loopback, port: port(number)? });
+    }
+    match split(spec)? {
+        (_, None) => Err(refused()),
+        ("*", Some(number)) => Ok(Listen { interface: Interface::All, port: port(number)? }),
+        (host, Some(number)) => {
+            Ok(Listen { interface: Interface::Named(host.to_string()), port: port(number)? })
+        }
+    }
+}
+
 /// Host and port of `host`, `host:port`, `v6`, `[v6]` or `[v6]:port`.
 fn split(spec: &str) -> Result<(&str, Option<i32>), Refused> {
     let (host, rest) = match spec.strip_prefix('[') {

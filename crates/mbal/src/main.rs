@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use flags::{Checked, Flags};
+use mbal_server::log::{self, Level};
 use mbal_server::{Ended, Server};
 
 const MBAL: &str = env!("CARGO_PKG_VERSION");
@@ -110,37 +111,40 @@ fn told(error: &clap::Error) -> ExitCode {
 
 fn serve(matches: &ArgMatches, as_memcached: bool) -> ExitCode {
     let port_file = std::env::var_os("MEMCACHED_PORT_FILENAME").map(Into::into);
-    let Checked { config, notices } = match read::<Flags>(matches).check(as_memcached, port_file) {
+    let flags = read::<Flags>(matches);
+    log::set(flags.log_format.into());
+    let Checked { config, notices } = match flags.check(as_memcached, port_file) {
         Ok(checked) => checked,
         Err(refused) => {
-            eprintln!("{}", refused.reason);
+            log::error("flags_refused", &refused.reason);
             return ExitCode::from(refused.exit_code);
         }
     };
     for notice in notices {
-        eprintln!("mbal: {notice}");
+        log::warn("flag_without_effect", &format!("mbal: {notice}"));
     }
     let verbose = config.verbosity > 0;
     let server = match Server::open(config) {
         Ok(server) => server,
         Err(error) => {
-            eprintln!("{error}");
+            log::error("not_started", &error.to_string());
             return ExitCode::from(error.exit_code());
         }
     };
     // memcached starts without a word.
     if verbose || !as_memcached {
-        eprintln!("mbal {MBAL}: {server}");
+        let fields = [("version", MBAL.to_owned()), ("pid", std::process::id().to_string())];
+        log::say(Level::Info, "started", &format!("mbal {MBAL}: {server}"), &fields);
         if let Some(example) = server.example() {
-            eprintln!("try it: {example}");
+            log::info("example", &format!("try it: {example}"));
         }
     }
     match server.run() {
-        Ok(Ended::Gracefully) => eprintln!("Gracefully stopping"),
-        Ok(Ended::Normally) if verbose => eprintln!("Exiting normally"),
+        Ok(Ended::Gracefully) => log::info("stopping_gracefully", "Gracefully stopping"),
+        Ok(Ended::Normally) if verbose => log::info("stopped", "Exiting normally"),
         Ok(Ended::Normally) => {}
         Err(error) => {
-            eprintln!("{error}");
+            log::error("failed", &error.to_string());
             return ExitCode::from(error.exit_code());
         }
     }

@@ -23,7 +23,7 @@ use mbal_reactor::{Clock, Letter, Mailbox, Tally};
 use mbal_worker::{OrderId, Report, Tallies, order_event, owner};
 
 use crate::telling::{Told, outcome_of, told};
-use crate::{BalanceConfig, chaos};
+use crate::{BalanceConfig, chaos, log};
 
 pub(crate) const PLANNER: &str = "mbal-planner";
 
@@ -97,7 +97,7 @@ impl Balancing {
             let is_new = decision.number > logged.taken;
             let is_over = decision.number > logged.over && decision.came.is_some();
             if loud && (is_new || is_over) {
-                eprintln!("mbal: {}", told(decision));
+                log::info("balanced", &format!("mbal: {}", told(decision)));
             }
             logged.taken = logged.taken.max(decision.number);
             logged.over = if is_over { decision.number } else { logged.over };

@@ -61,6 +61,10 @@ pub struct Config {
     pub lock_memory: bool,
     pub balance: BalanceConfig,
     pub control: Control,
+    /// `--metrics`: where scrapers ask, over HTTP.
+    pub metrics: Option<Listen>,
+    /// `--hot-sample`: the share of requests that is looked at for `stats hot`.
+    pub hot_sample: f64,
     /// Where to write the ports that were taken, for whoever asked for any free one.
     pub port_file: Option<PathBuf>,
 }

@@ -17,8 +17,11 @@ mod config;
 pub mod control;
 mod error;
 mod listening;
+pub mod log;
+mod metrics;
 mod panics;
 mod passwords;
+mod scrapes;
 mod serving;
 mod telling;
 

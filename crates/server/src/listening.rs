@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use mbal_reactor::socket::{bind_udp, listen_tcp, listen_unix};
 
 use crate::control::default_path;
-use crate::{Config, Control, Interface, Listen, StartError, UnixSocket};
+use crate::{Config, Control, Interface, Listen, StartError, UnixSocket, log};
 
 /// The open sockets: the common ones, and those of each worker's own port.
 pub(crate) struct Listening {
@@ -24,6 +24,7 @@ pub(crate) struct Listening {
     /// The first address of each worker's own port.
     pub(crate) worker_addresses: Vec<SocketAddr>,
     pub(crate) control: Option<UnixListener>,
+    pub(crate) metrics: Vec<TcpListener>,
     /// Files that go when the server does.
     pub(crate) socket_files: Vec<SocketFile>,
 }
@@ -61,6 +62,10 @@ impl Listening {
                 datagrams.iter_mut().zip(sockets).for_each(|(own, socket)| own.push(socket));
             }
         }
+        let metrics = match &config.metrics {
+            Some(listen) => open("TCP", listen, |address| listen_tcp(address, config.backlog))?,
+            None => Vec::new(),
+        };
         Ok(Listening {
             common,
             of_worker,
@@ -69,8 +74,13 @@ impl Listening {
             udp_addresses,
             worker_addresses,
             control: None,
+            metrics,
             socket_files: Vec::new(),
         })
+    }
+
+    pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.first()?.local_addr().ok()
     }
 
     pub(crate) fn open_unix(&mut self, config: &Config) -> Result<(), StartError> {
@@ -90,7 +100,7 @@ impl Listening {
             Control::Default if port != 0 => {
                 let opened = self.open_socket(&default_path(port), MODE, config.backlog);
                 if let (Err(error), true) = (&opened, config.verbosity > 0) {
-                    eprintln!("mbal: no control socket: {error}");
+                    log::warn("no_control_socket", &format!("mbal: no control socket: {error}"));
                 }
                 opened.ok()
             }
@@ -178,7 +188,7 @@ fn inode_of(path: &Path) -> io::Result<u64> {
 }
 
 /// Tells the ports that were taken, one line each, as memcached does for its own tests: the file
-/// appears complete or not at all.
+/// appears complete or not at all. Where metrics are told comes last.
 pub(crate) fn write_port_file(path: &Path, listening: &Listening) -> io::Result<()> {
     let lines = |transport: &'static str, addresses: &[SocketAddr]| -> String {
         let line = |address: &SocketAddr| {
@@ -187,7 +197,10 @@ pub(crate) fn write_port_file(path: &Path, listening: &Listening) -> io::Result<
         };
         addresses.iter().map(line).collect()
     };
-    let lines = lines("TCP", &listening.addresses) + &lines("UDP", &listening.udp_addresses);
+    let mut lines = lines("TCP", &listening.addresses) + &lines("UDP", &listening.udp_addresses);
+    if let Some(address) = listening.metrics_address() {
+        lines.push_str(&format!("HTTP: {}\n", address.port()));
+    }
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".lck");
     fs::write(&unfinished, lines)?;

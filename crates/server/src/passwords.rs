@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use mbal_worker::{Doorkeeper, Passwords};
 
-use crate::{Login, StartError};
+use crate::{Login, StartError, log};
 
 /// What `-S` or `-Y` names.
 pub(crate) struct Door {
@@ -51,9 +51,10 @@ impl Door {
         let Some((file, kept)) = &self.kept else { return };
         match load(file) {
             Ok(passwords) => *kept.lock().expect("nothing panics with it held") = passwords,
-            Err(error) => {
-                eprintln!("mbal: the passwords stay as they are: {}: {error}", file.display())
-            }
+            Err(error) => log::warn(
+                "passwords_not_read",
+                &format!("mbal: the passwords stay as they are: {}: {error}", file.display()),
+            ),
         }
     }
 }

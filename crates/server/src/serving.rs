@@ -20,7 +20,7 @@ use mbal_worker::{Event, Now, Settings, Worker};
 use crate::balancing::{Balancing, Note};
 use crate::listening::{Listening, write_port_file};
 use crate::passwords::Door;
-use crate::{Config, Login, StartError, control, panics};
+use crate::{Config, Login, StartError, control, log, metrics, panics, scrapes};
 
 /// DESIGN §4: what a worker has alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
@@ -72,7 +72,8 @@ impl Server {
         }
         if config.lock_memory {
             if let Err(error) = process::lock_memory() {
-                eprintln!("warning: -k invalid, mlockall() failed: {error}");
+                let text = format!("warning: -k invalid, mlockall() failed: {error}");
+                log::warn("memory_not_locked", &text);
             }
         }
         let signals = Signals::take().map_err(StartError::System)?;
@@ -132,6 +133,10 @@ impl Server {
             balancer: Arc::new(move |report| drop(reports.send(Note::Reported(report)))),
         };
 
+        let scraped = (Arc::clone(&shared), started.unix);
+        let page = move || metrics::page(&scraped.0, scraped.1);
+        scrapes::serve(self.listening.metrics, page).map_err(StartError::System)?;
+
         let mut threads = Vec::new();
         let sockets = self.listening.of_worker.into_iter().zip(self.listening.datagrams);
         for (index, (own_ports, datagrams)) in sockets.enumerate() {
@@ -147,7 +152,9 @@ impl Server {
                 thread::Builder::new().name(format!("mbal-worker-{index}")).spawn(move || {
                     if pin {
                         if let Err(error) = process::pin_to_core(index) {
-                            eprintln!("mbal: worker {index} is not bound to a core: {error}");
+                            let text =
+                                format!("mbal: worker {index} is not bound to a core: {error}");
+                            log::warn("worker_not_bound", &text);
                         }
                     }
                     work(index, event_loop, &shared, &tally, started);
@@ -224,6 +231,7 @@ impl Server {
             watcher_kib: config.watcher_kib,
             echoed: config.echoed.clone(),
             worker_addresses: self.listening.worker_addresses.clone(),
+            hot_sample: config.hot_sample,
             ..Settings::default()
         }
     }
@@ -259,6 +267,9 @@ impl fmt::Display for Server {
         }
         if let Some(base) = config.worker_ports {
             write!(out, ", worker ports from {base}")?;
+        }
+        if let Some(address) = self.listening.metrics_address() {
+            write!(out, ", metrics on http://{address}/metrics")?;
         }
         Ok(())
     }
@@ -309,7 +320,7 @@ fn observe_cpu(shared: &mbal_worker::Server) {
 fn remove_pid_file(path: &Path) {
     // It may be in a folder that only root, who is gone, may write.
     if let Err(error) = fs::remove_file(path) {
-        eprintln!("mbal: {} stays: {error}", path.display());
+        log::warn("pid_file_stays", &format!("mbal: {} stays: {error}", path.display()));
     }
 }
 

@@ -1,0 +1,230 @@
+//! What a server tells of itself, in all ways, after the same requests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
+
+/// A server that tells metrics; it ends with its test.
+struct Running {
+    child: Child,
+    folder: PathBuf,
+    port: u16,
+    metrics: u16,
+}
+
+impl Running {
+    fn serve(test: &str, arguments: &[&str]) -> Running {
+        let folder = std::env::temp_dir().join(format!("mbal-{test}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let ports = folder.join("ports");
+        let mut child = Command::new(MBAL)
+            .args(["serve", "-p", "-1", "--metrics", "127.0.0.1:0"])
+            .args(arguments)
+            .env("MEMCACHED_PORT_FILENAME", &ports)
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(folder.join("stderr")).unwrap())
+            .spawn()
+            .unwrap();
+        eventually("the server has its ports", || {
+            assert_eq!(child.try_wait().unwrap(), None, "the server ended");
+            ports.exists()
+        });
+        let lines = fs::read_to_string(&ports).unwrap();
+        let port = |prefix: &str| {
+            let port = lines.lines().find_map(|line| line.strip_prefix(prefix));
+            port.expect(prefix).parse().unwrap()
+        };
+        let (port, metrics) = (port("TCP INET: "), port("HTTP: "));
+        Running { child, folder, port, metrics }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    /// All that is answered to a request that ends with `quit`.
+    fn ask(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn http(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.metrics)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn page(&self) -> String {
+        let answer = self.http("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(head.contains(&format!("Content-Length: {}", page.len())), "{head}");
+        page.to_owned()
+    }
+
+    fn stats(&self, command: &str) -> BTreeMap<String, String> {
+        let told = self.ask(&format!("{command}\r\nquit\r\n"));
+        let words = told.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
+        words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        if !thread::panicking() {
+            fs::remove_dir_all(&self.folder).unwrap();
+        }
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within thirty seconds: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The sum over all lines of a family that have these labels.
+fn sum(page: &str, family: &str, labels: &[&str]) -> u64 {
+    let lines = page.lines().filter(|line| {
+        line.strip_prefix(family).is_some_and(|rest| rest.starts_with(['{', ' ']))
+            && labels.iter().all(|label| line.contains(label))
+    });
+    let values: Vec<u64> =
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+    assert!(!values.is_empty(), "no {family} {labels:?} in {page}");
+    values.iter().sum()
+}
+
+/// On three workers: sets, hits and misses, one of everything that is counted.
+fn known_sequence(server: &Running) {
+    for conn in 0..4 {
+        let mut request = String::new();
+        for key in 0..5 {
+            request += &format!("set k{conn}{key} 0 0 5\r\nvalue\r\nget k{conn}{key} none\r\n");
+        }
+        request += "set n 0 0 1\r\n1\r\nincr n 1\r\ndecr none 1\r\ntouch n 0\r\ntouch none 0\r\n";
+        request += "delete none\r\ncas n 0 0 1 1\r\nx\r\nms m 1\r\nv\r\nmg m v\r\nmn\r\n";
+        server.ask(&(request + "quit\r\n"));
+    }
+}
+
+#[test]
+fn metrics_and_stats_agree() {
+    let server = Running::serve("agree", &["-t", "3"]);
+    known_sequence(&server);
+    let counts = [("get", 44), ("set", 32), ("touch", 8), ("delete", 4), ("arithmetic", 8)];
+    // So few wake-ups are timed all, each a moment after its last reply was sent.
+    eventually("all wake-ups are timed", || {
+        let latency = server.stats("stats latency");
+        counts.iter().all(|(class, count)| latency[&format!("{class}:count")] == count.to_string())
+    });
+    let page = server.page();
+    let stats = server.stats("stats");
+    for (name, family, labels) in [
+        ("cmd_get", "mbal_commands_total", "command=\"get\""),
+        ("cmd_set", "mbal_commands_total", "command=\"set\""),
+        ("cmd_touch", "mbal_commands_total", "command=\"touch\""),
+        ("cmd_meta", "mbal_commands_total", "command=\"meta\""),
+        ("get_hits", "mbal_lookups_total", "command=\"get\",result=\"hit\""),
+        ("get_misses", "mbal_lookups_total", "command=\"get\",result=\"miss\""),
+        ("incr_hits", "mbal_lookups_total", "command=\"incr\",result=\"hit\""),
+        ("decr_misses", "mbal_lookups_total", "command=\"decr\",result=\"miss\""),
+        ("touch_hits", "mbal_lookups_total", "command=\"touch\",result=\"hit\""),
+        ("touch_misses", "mbal_lookups_total", "command=\"touch\",result=\"miss\""),
+        ("delete_misses", "mbal_lookups_total", "command=\"delete\",result=\"miss\""),
+        ("cas_badval", "mbal_lookups_total", "command=\"cas\",result=\"changed\""),
+        ("curr_items", "mbal_items", ""),
+        ("bytes", "mbal_items_bytes", ""),
+        ("total_items", "mbal_items_stored_total", ""),
+        ("limit_maxbytes", "mbal_memory_limit_bytes", ""),
+        ("limit_maxbytes", "mbal_memory_bytes", ""),
+        ("evictions", "mbal_items_gone_total", "cause=\"evicted\""),
+    ] {
+        assert_eq!(stats[name], sum(&page, family, &[labels]).to_string(), "{name}");
+    }
+    let counted = ["cmd_get", "get_hits", "cmd_set", "cmd_touch", "delete_misses"];
+    assert_eq!(counted.map(|name| stats[name].as_str()), ["44", "24", "32", "8", "4"]);
+    for (class, count) in counts {
+        let label = format!("class=\"{class}\"");
+        let told = sum(&page, "mbal_request_duration_seconds_count", &[&label]);
+        let most = sum(&page, "mbal_request_duration_seconds_bucket", &[&label, "le=\"+Inf\""]);
+        assert_eq!((told, most), (count, count), "{class}");
+    }
+}
+
+#[test]
+fn promtool_finds_nothing_to_complain_of() {
+    let Ok(mut promtool) = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+    else {
+        eprintln!("SKIPPED, NOT TESTED: no promtool");
+        return;
+    };
+    let server = Running::serve("promtool", &["-t", "2"]);
+    known_sequence(&server);
+    promtool.stdin.take().unwrap().write_all(server.page().as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert_eq!((output.status.code(), &*String::from_utf8_lossy(&said)), (Some(0), ""));
+}
+
+#[test]
+fn scrapers_are_told_what_there_is() {
+    let server = Running::serve("scrapers", &["-t", "1"]);
+    for (request, answer) in [
+        ("GET /other HTTP/1.1\r\n\r\n", "HTTP/1.1 404 "),
+        ("POST /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 405 "),
+        ("HEAD /metrics HTTP/1.0\r\n\r\n", "HTTP/1.1 200 "),
+        ("GET / HTTP/1.0\r\n\r\n", "HTTP/1.1 200 "),
+        ("\r\n\r\n", "HTTP/1.1 405 "),
+    ] {
+        assert!(server.http(request).starts_with(answer), "{request:?}");
+    }
+    // One that says nothing, and one that says too much, do not keep the next one waiting for ever.
+    let silent = TcpStream::connect(("127.0.0.1", server.metrics)).unwrap();
+    let mut endless = TcpStream::connect(("127.0.0.1", server.metrics)).unwrap();
+    drop(endless.write_all(&[b'x'; 100_000]));
+    assert!(server.page().contains("mbal_info"));
+    drop((silent, endless));
+}
+
+#[test]
+fn what_is_said_can_be_an_object_a_line() {
+    let mut server = Running::serve("json", &["-t", "1", "-v", "--log-format", "json", "-n", "48"]);
+    // It serves, so it has its signals.
+    server.ask("quit\r\n");
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
+    server.child.wait().unwrap();
+    let said = fs::read_to_string(server.folder.join("stderr")).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    for (line, event) in lines.iter().zip(["flag_without_effect", "started", "example", "stopped"])
+    {
+        assert!(line.starts_with(r#"{"time":"#) && line.ends_with('}'), "{line}");
+        assert!(line.contains(&format!(r#""event":"{event}","text":"#)), "{line}");
+    }
+    assert_eq!(lines.len(), 4, "{said}");
+}

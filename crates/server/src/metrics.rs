@@ -1,0 +1,229 @@
+//! What the server counts, as Prometheus reads it.
+//!
+//! Counters count from the server's start: `stats reset` does not touch them.
+
+use std::fmt::{Display, Write};
+use std::sync::atomic::Ordering::Relaxed;
+
+use mbal_cachelet::StoreStats;
+use mbal_worker::{Class, Server, Sums};
+
+/// The whole page, in the text format 0.0.4.
+pub(crate) fn page(server: &Server, started_unix: u64) -> String {
+    let mut page = Page::default();
+    let store = server.store.stats();
+    page.process(server, started_unix);
+    page.requests(server);
+    page.latency(server);
+    page.memory(server, &store);
+    page.connections(server);
+    page.text
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+/// Name and value of each label.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP {name} {help}"));
+        self.line(format_args!("# TYPE {name} {kind}"));
+    }
+
+    fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+        let pairs: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+        if pairs.is_empty() {
+            self.line(format_args!("{name} {value}"));
+        } else {
+            self.line(format_args!("{name}{{{}}} {value}", pairs.join(",")));
+        }
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.text, "{line}").expect("a string takes all");
+    }
+
+    fn counter(&mut self, name: &str, help: &str, samples: &[(Labels<'_>, u64)]) {
+        self.family(name, "counter", help);
+        samples.iter().for_each(|(labels, value)| self.sample(name, labels, value));
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, samples: &[(Labels<'_>, u64)]) {
+        self.family(name, "gauge", help);
+        samples.iter().for_each(|(labels, value)| self.sample(name, labels, value));
+    }
+
+    /// One counter of each worker's, by other labels too.
+    fn by_worker<const N: usize>(
+        &mut self,
+        server: &Server,
+        name: &str,
+        help: &str,
+        of: impl Fn(&Sums) -> [(Labels<'static>, u64); N],
+    ) {
+        self.family(name, "counter", help);
+        for worker in 0..server.settings.workers {
+            let id = worker.to_string();
+            for (labels, value) in of(&server.sums_of(worker.into())) {
+                let labels: Vec<_> =
+                    [("worker", id.as_str())].iter().chain(labels).copied().collect();
+                self.sample(name, &labels, value);
+            }
+        }
+    }
+
+    fn process(&mut self, server: &Server, started_unix: u64) {
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        self.gauge("mbal_info", "The server's version.", &[(&version, 1)]);
+        let help = "Unix time of the server's start in seconds.";
+        self.gauge("process_start_time_seconds", help, &[(&[], started_unix)]);
+        let name = "mbal_cpu_seconds_total";
+        self.family(name, "counter", "CPU time of the process in seconds.");
+        let gauges = &server.gauges;
+        for (mode, us) in [("user", &gauges.user_us), ("system", &gauges.system_us)] {
+            self.sample(name, &[("mode", mode)], us.load(Relaxed) as f64 / 1e6);
+        }
+    }
+
+    fn requests(&mut self, server: &Server) {
+        let help =
+            "Commands executed, as `stats` counts them: cmd_get and so on; gets count each key.";
+        self.by_worker(server, "mbal_commands_total", help, |sums| {
+            [
+                (&[("command", "get")], sums.cmd_get),
+                (&[("command", "set")], sums.cmd_set),
+                (&[("command", "touch")], sums.cmd_touch),
+                (&[("command", "flush")], sums.cmd_flush),
+                (&[("command", "meta")], sums.cmd_meta),
+            ]
+        });
+        let help = "Keys that were looked for, by what came of it.";
+        self.by_worker(server, "mbal_lookups_total", help, |sums| {
+            [
+                (&[("command", "get"), ("result", "hit")], sums.get_hits),
+                (&[("command", "get"), ("result", "miss")], sums.get_misses),
+                (&[("command", "delete"), ("result", "hit")], sums.delete_hits),
+                (&[("command", "delete"), ("result", "miss")], sums.delete_misses),
+                (&[("command", "incr"), ("result", "hit")], sums.incr_hits),
+                (&[("command", "incr"), ("result", "miss")], sums.incr_misses),
+                (&[("command", "decr"), ("result", "hit")], sums.decr_hits),
+                (&[("command", "decr"), ("result", "miss")], sums.decr_misses),
+                (&[("command", "touch"), ("result", "hit")], sums.touch_hits),
+                (&[("command", "touch"), ("result", "miss")], sums.touch_misses),
+                (&[("command", "cas"), ("result", "hit")], sums.cas_hits),
+                (&[("command", "cas"), ("result", "miss")], sums.cas_misses),
+                (&[("command", "cas"), ("result", "changed")], sums.cas_badval),
+            ]
+        });
+        let help = "Keys of requests by where they live: own of the worker that executed the request, of its \
+                    neighbour, or of a peer that was asked.";
+        self.by_worker(server, "mbal_requests_total", help, |sums| {
+            [
+                (&[("route", "own")], sums.requests_own),
+                (&[("route", "neighbour")], sums.requests_neighbour),
+                (&[("route", "peer")], sums.requests_peer),
+            ]
+        });
+        let help = "Time in which the worker was busy in seconds.";
+        let name = "mbal_worker_busy_seconds_total";
+        self.family(name, "counter", help);
+        for worker in 0..server.settings.workers {
+            let seconds = server.sums_of(worker.into()).busy_ns as f64 / 1e9;
+            self.sample(name, &[("worker", &worker.to_string())], seconds);
+        }
+        let help = "Items that were refused.";
+        self.by_worker(server, "mbal_stores_refused_total", help, |sums| {
+            [
+                (&[("cause", "too_large")], sums.store_too_large),
+                (&[("cause", "no_memory")], sums.store_no_memory),
+            ]
+        });
+        let help = "Bytes received from clients.";
+        self.by_worker(server, "mbal_received_bytes_total", help, |sums| [(&[], sums.bytes_read)]);
+        let help = "Bytes sent to clients.";
+        self.by_worker(server, "mbal_sent_bytes_total", help, |sums| [(&[], sums.bytes_written)]);
+        let help =
+            "Turns that a connection ended with requests left, so that others had theirs (-R).";
+        self.by_worker(server, "mbal_yields_total", help, |sums| [(&[], sums.conn_yields)]);
+    }
+
+    fn latency(&mut self, server: &Server) {
+        let name = "mbal_request_duration_seconds";
+        let help = "Time from the wake-up that received a request until its reply was the kernel's; of a busy \
+                    server's wake-ups one in up to 32 is timed and stands for all.";
+        self.family(name, "histogram", help);
+        let histograms = server.latencies_ever();
+        let (bucket, sum, count) =
+            (format!("{name}_bucket"), format!("{name}_sum"), format!("{name}_count"));
+        for class in Class::ALL {
+            let histogram = histograms.of(class);
+            let total = histogram.count();
+            for (end_ns, below) in histogram.by_powers() {
+                let end = (end_ns as f64 / 1e9).to_string();
+                self.sample(&bucket, &[("class", class.name()), ("le", &end)], below);
+            }
+            self.sample(&bucket, &[("class", class.name()), ("le", "+Inf")], total);
+            let seconds = histogram.sum_ns() as f64 / 1e9;
+            self.sample(&sum, &[("class", class.name())], seconds);
+            self.sample(&count, &[("class", class.name())], total);
+        }
+    }
+
+    fn memory(&mut self, server: &Server, store: &StoreStats) {
+        let limit = server.settings.memory_bytes;
+        let help = "Memory for items and their index (-m) in bytes.";
+        self.gauge("mbal_memory_limit_bytes", help, &[(&[], limit)]);
+        let used = store.used_bytes.min(limit);
+        let help =
+            "Memory by use in bytes: pages of items, of the index, free pages; together the limit.";
+        self.gauge(
+            "mbal_memory_bytes",
+            help,
+            &[
+                (&[("use", "items")], used.saturating_sub(store.index_bytes)),
+                (&[("use", "index")], store.index_bytes),
+                (&[("use", "free")], limit - used),
+            ],
+        );
+        self.gauge("mbal_items", "Items stored now.", &[(&[], store.items)]);
+        let help = "Keys, values and headers of the items stored now in bytes.";
+        self.gauge("mbal_items_bytes", help, &[(&[], store.bytes)]);
+        let help = "Items ever stored, overwrites included.";
+        self.counter("mbal_items_stored_total", help, &[(&[], store.total_items)]);
+        let help = "Items that went by themselves: evicted for want of memory, or found expired; and whether \
+                    they had been read since they were stored.";
+        let (evicted, expired) = (store.evicted_unfetched, store.expired_unfetched);
+        self.counter(
+            "mbal_items_gone_total",
+            help,
+            &[
+                (&[("cause", "evicted"), ("read", "yes")], store.evictions - evicted),
+                (&[("cause", "evicted"), ("read", "no")], evicted),
+                (&[("cause", "expired"), ("read", "yes")], store.expired - expired),
+                (&[("cause", "expired"), ("read", "no")], expired),
+            ],
+        );
+    }
+
+    fn connections(&mut self, server: &Server) {
+        let gauges = &server.gauges;
+        let limit = server.settings.connections_max.into();
+        self.gauge("mbal_connections_limit", "Client connections at a time (-c).", &[(&[], limit)]);
+        let open = gauges.curr_connections.load(Relaxed);
+        self.gauge("mbal_connections", "Client connections open now.", &[(&[], open)]);
+        let help = "Client connections ever made.";
+        let total = gauges.total_connections.load(Relaxed);
+        self.counter("mbal_connections_opened_total", help, &[(&[], total)]);
+        let help = "Client connections turned away at the limit.";
+        let rejected = gauges.rejected_connections.load(Relaxed);
+        self.counter("mbal_connections_rejected_total", help, &[(&[], rejected)]);
+        let help = "Times that accepting paused for want of descriptors or at the limit.";
+        let pauses = gauges.listen_disabled.load(Relaxed);
+        self.counter("mbal_accept_pauses_total", help, &[(&[], pauses)]);
+    }
+}
