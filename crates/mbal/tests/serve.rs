@@ -361,3 +361,43 @@ fn memory_is_taken_as_it_is_used() {
     let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(kib < 50 << 10, "{kib} KiB resident before anything is stored");
 }
+
+#[test]
+fn an_operator_sees_moves_and_explains() {
+    let folder = Folder::new("operator");
+    let control = folder.path("control");
+    let path = control.to_str().unwrap();
+    let server = Running::serve(&folder, &["-p", "-1", "-t", "2", "--control", path]);
+    let ask = |arguments: &[&str]| {
+        let output = output_of(MBAL.as_ref(), &[arguments, &["--control", path]].concat());
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let mode = fs::symlink_metadata(&control).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (code, said) = ask(&["status"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.starts_with("version 1.0, epoch "), "{said}");
+    assert_eq!(ask(&["move", "3", "1"]), (Some(0), "done\n".into()));
+    let (_, said) = ask(&["explain", "3"]);
+    assert!(said.starts_with("cachelet 3: worker 1, "), "{said}");
+    assert!(said.contains("on loan from worker 0 since epoch"), "{said}");
+    let (_, said) = ask(&["status", "--json"]);
+    assert!(said.contains(r#""loans":[{"cachelet":3,"home":0,"owner":1,"#), "{said}");
+    for (arguments, wrong) in [
+        (["move", "3", "9"], "mbal: no such worker, or it is there already\n"),
+        (["move", "99", "1"], "mbal: there is no such cachelet\n"),
+    ] {
+        assert_eq!(ask(&arguments), (Some(1), wrong.into()));
+    }
+    let mut client = server.connect();
+    client.write_all(b"config get mbal 1.1\r\n").unwrap();
+    let mut known = [0; 5];
+    client.read_exact(&mut known).unwrap();
+    assert_eq!(&known, b"END\r\n");
+    server.signal("TERM");
+    assert!(!control.exists(), "it goes with its server");
+    let (code, said) = ask(&["status"]);
+    assert_eq!(code, Some(1));
+    assert!(said.starts_with("mbal: no server at "), "{said}");
+}

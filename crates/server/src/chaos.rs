@@ -9,7 +9,7 @@ use mbal_reactor::{Letter, Mailbox};
 use mbal_worker::{ConnId, Event, OrderId, Server};
 
 /// Connections' names are small numbers; most tests have few.
-const CONNS: u64 = 8;
+const CONNS: u64 = 4;
 
 /// Gives `per_second` orders, every other one to lend, until the process ends.
 pub(crate) fn start(

@@ -22,12 +22,13 @@ impl Told<'_> {
         let balancer = self.balancer;
         let store = &self.server.store;
         let mut out = format!(
-            "version 1.{}, epoch {}, balance {}, phase 2 {}, {} on loan\n",
+            "version 1.{}, epoch {}, balance {}, phase 2 {}, {} on loan, {} connections handed over\n",
             store.version(),
             balancer.epoch(),
             mode(balancer.mode()),
             if balancer.in_phase_two() { "open" } else { "closed" },
             balancer.loans().len(),
+            self.server.sums().conns_handed_over,
         );
         out += "worker   load  fixed  cachelets  connections\n";
         for (index, worker) in balancer.reading().snapshot.workers.iter().enumerate() {

@@ -24,6 +24,9 @@ const GAP_MIN: f64 = 0.1;
 /// A plan aims at this much of the unevenness that calls for one, so that it need not be called again.
 const AIM: f64 = 0.2;
 
+/// Below this a cachelet's load, as a part of a worker's time, is noise: it has not changed.
+const LOAD_FELT: f64 = 0.02;
+
 /// A server that settles after a plan is even below this much of [`GAP_MIN`].
 const SETTLED: f64 = 0.5;
 
@@ -152,6 +155,8 @@ pub struct Balancer {
     epoch: u64,
     machine: PhaseMachine,
     rest: Rest,
+    /// In this epoch.
+    just_moved: Vec<CacheletId>,
     loans: Loans,
     reading: Reading,
     /// Epochs in a row in which the server was uneven.
@@ -175,6 +180,7 @@ impl Balancer {
             epoch: 0,
             machine: PhaseMachine::default(),
             rest: Rest::default(),
+            just_moved: Vec::new(),
             loans: Loans::default(),
             reading: Reading::default(),
             uneven_epochs: 0,
@@ -234,8 +240,14 @@ impl Balancer {
         self.epoch += 1;
         let rest_epochs = self.thresholds.rest_epochs;
         self.rest.forget_before(self.epoch, rest_epochs);
+        let just_moved = std::mem::take(&mut self.just_moved);
         for held in reading.snapshot.workers.iter_mut().flat_map(|worker| &mut worker.cachelets) {
-            held.pinned = self.rest.pinned(held.cachelet, held.load, self.epoch, rest_epochs);
+            let load = held.load.max(LOAD_FELT);
+            // What it is like where it is now: where it came from may have been saturated.
+            if just_moved.contains(&held.cachelet) {
+                self.rest.note(held.cachelet, load, self.epoch - 1);
+            }
+            held.pinned = self.rest.pinned(held.cachelet, load, self.epoch, rest_epochs);
         }
         let loads = reading.loads();
         let before = self.epoch - 1;
@@ -414,7 +426,8 @@ impl Balancer {
         ordered.outcome = Some(outcome);
         if let (Order::Lend { step, .. }, Outcome::Done) = (ordered.what, outcome) {
             self.loans.note(&step, self.epoch);
-            self.rest.note(step.cachelet, ordered.load, self.epoch);
+            self.rest.note(step.cachelet, ordered.load.max(LOAD_FELT), self.epoch);
+            self.just_moved.push(step.cachelet);
         }
     }
 }

@@ -494,6 +494,7 @@ impl<'a> Locked<'a> {
         };
         let parts = self.chain_parts(item);
         let first = self.write_chunks(hash, &parts, bytes as usize, item.deadline(), log)?;
+        self.inner.stats.copied_bytes += u64::from(bytes);
         match self.rewrite(hash, place, Rewrite { log, access, ..as_it_is }) {
             Ok(offset) => {
                 self.change(hash, || self.item(offset).set_chain(bytes, first));
@@ -551,6 +552,7 @@ impl<'a> Locked<'a> {
         if let Some((bytes, first)) = old.chain() {
             new.set_chain(bytes, first);
         }
+        self.inner.stats.copied_bytes += layout.bytes() as u64;
         Ok(offset)
     }
 

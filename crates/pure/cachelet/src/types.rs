@@ -68,6 +68,7 @@ impl StoreStats {
         self.evicted_unfetched += other.evicted_unfetched;
         self.expired += other.expired;
         self.expired_unfetched += other.expired_unfetched;
+        self.copied_bytes += other.copied_bytes;
     }
 }
 
@@ -87,6 +88,9 @@ pub struct StoreStats {
     pub expired: u64,
     /// Counter: expired without ever having been read.
     pub expired_unfetched: u64,
+    /// Counter: bytes of items that were copied from one place to another, by cleaning, or for want of
+    /// room in the item. A change of owner adds none.
+    pub copied_bytes: u64,
     /// Bytes of the index, counted in `-m`.
     pub index_bytes: u64,
     /// Bytes of pages in use, of `Options::memory_bytes`.

@@ -217,3 +217,27 @@ fn what_has_expired_goes_before_what_lives_wherever_it_lies() {
         assert!((0..50_000).all(|n| get(&store, &format!("long{n}"), 150).is_some()));
     }
 }
+
+#[test]
+fn a_change_of_owner_copies_nothing_and_cleaning_does() {
+    let store = Store::new(options(8, 2, 2));
+    let value = [1; 100];
+    let text = |n: u32| format!("key{n}");
+    for n in 0..10_000 {
+        put(&store, &text(n), &value, 0, 1).expect("it fits");
+    }
+    let before = store.stats();
+    for _ in 0..100 {
+        for cachelet in 0..2 {
+            let owner = store.owner(cachelet);
+            assert!(store.give(cachelet, owner, WorkerId(1 - owner.0), u64::MAX));
+        }
+    }
+    assert_eq!(store.stats(), before, "not a byte of 10,000 items");
+    assert!((0..10_000).all(|n| get(&store, &text(n), 1).is_some()));
+    // The counter is on the way of whatever is copied: items that were read survive a cleaning.
+    for n in 10_000..200_000 {
+        put(&store, &text(n), &value, 0, 1).expect("eviction makes room");
+    }
+    assert!(store.stats().copied_bytes > before.copied_bytes + 100_000);
+}
