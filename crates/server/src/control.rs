@@ -11,8 +11,10 @@ use mbal_model::{CacheletId, WorkerId};
 
 use crate::balancing::{Asked, Note};
 
-/// An operator who is slower than this is not served; nor is one whose answer takes longer.
+/// An operator who is slower than this is not served.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The balancer answers at once, unless it gets no time at all.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// A question with a key.
 const LINE_BYTES_MAX: u64 = 1024;
 
@@ -46,7 +48,7 @@ fn answer(mut stream: &UnixStream, balancer: &Sender<Note>) -> std::io::Result<(
     };
     let (asker, answer) = channel();
     let told = balancer.send(Note::Asked(asked, asker)).ok();
-    let text = told.and_then(|()| answer.recv_timeout(PATIENCE).ok());
+    let text = told.and_then(|()| answer.recv_timeout(ANSWERS_WITHIN).ok());
     stream.write_all(text.as_deref().unwrap_or("error: no answer\n").as_bytes())
 }
 
@@ -79,7 +81,7 @@ pub fn ask(path: &Path, line: &[u8]) -> Result<String, String> {
         _ => format!("{}: {error}", path.display()),
     };
     let mut stream = UnixStream::connect(path).map_err(failed)?;
-    stream.set_read_timeout(Some(2 * PATIENCE)).map_err(failed)?;
+    stream.set_read_timeout(Some(2 * ANSWERS_WITHIN)).map_err(failed)?;
     stream.write_all(&[line, b"\n"].concat()).map_err(failed)?;
     let mut text = String::new();
     stream.read_to_string(&mut text).map_err(failed)?;
