@@ -1,7 +1,7 @@
 //! Where a server listens, and a connection to it that does not block.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use crate::wording::Protocol;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Address {
     Tcp(SocketAddr),
+    Udp(SocketAddr),
     Unix(PathBuf),
 }
 
@@ -63,8 +64,23 @@ impl Address {
         found.next().map(Self::Tcp).ok_or_else(|| format!("{text}: no such host"))
     }
 
+    /// The same place, by UDP.
+    pub fn datagrams(self) -> Result<Self, String> {
+        match self {
+            Self::Tcp(address) | Self::Udp(address) => Ok(Self::Udp(address)),
+            Self::Unix(path) => Err(format!("{}: no UDP by a unix socket", path.display())),
+        }
+    }
+
     pub fn connect(&self) -> io::Result<Stream> {
         match self {
+            Self::Udp(address) => {
+                let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                let socket = UdpSocket::bind(any)?;
+                socket.connect(address)?;
+                socket.set_nonblocking(true)?;
+                Ok(Stream::Udp(socket))
+            }
             Self::Tcp(address) => {
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
@@ -82,6 +98,7 @@ impl Address {
 
 pub enum Stream {
     Tcp(TcpStream),
+    Udp(UdpSocket),
     Unix(UnixStream),
 }
 
@@ -89,6 +106,7 @@ impl Stream {
     pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(bytes),
+            Self::Udp(socket) => socket.recv(bytes),
             Self::Unix(stream) => stream.read(bytes),
         }
     }
@@ -96,6 +114,7 @@ impl Stream {
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
+            Self::Udp(socket) => socket.send(bytes),
             Self::Unix(stream) => stream.write(bytes),
         }
     }
@@ -105,6 +124,7 @@ impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
+            Self::Udp(socket) => socket.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
         }
     }

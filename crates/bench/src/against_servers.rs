@@ -269,3 +269,32 @@ fn whoever_misses_waits_for_the_store() {
     let slow = tally.latency.count_between(30_000_000, u64::MAX);
     assert!(slow >= misses, "{slow} of {misses} misses took the store's time");
 }
+
+#[test]
+fn datagrams_are_answered_as_memcached_answers_and_long_values_are_put_together() {
+    if std::process::Command::new("memcached").arg("-V").output().is_err() {
+        eprintln!("SKIPPED: memcached is not installed");
+        return;
+    }
+    let cores = crate::cpu::Cores::current().unwrap();
+    let peer = Peer::start("memcached -l 127.0.0.1 -p {port} -U {port}", 1, &cores).unwrap();
+    let target = peer.target.address.clone().datagrams().unwrap().into();
+    for protocol in ["text", "meta", "binary"] {
+        let flags = format!(
+            "--udp --protocol {protocol} --keys 300 --value-bytes 0-5000 --set-share 0.3 --connections 3 \
+             --warmup 0 --requests 2000"
+        );
+        let plan = Plan::new(&args(&flags)).unwrap();
+        let run = |task| measure(plan.loads(&target, task, 1), None, None, &AtomicBool::new(false));
+        let fill = run(Task::Fill).unwrap().tally;
+        let tally = run(CLOSED).unwrap().tally;
+        assert_eq!((tally.wrong, &tally.wrong_shown[..]), (0, &[][..]), "{protocol}");
+        assert_eq!(
+            (fill.sets + fill.lost, tally.requests + tally.lost),
+            (300, 2_000),
+            "{protocol}"
+        );
+        // The kernel may drop datagrams of a busy machine, but not most of them.
+        assert!(fill.sets > 200 && tally.hits > 700, "{protocol}: {tally:?}");
+    }
+}

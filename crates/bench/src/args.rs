@@ -73,6 +73,9 @@ pub struct Args {
 
     #[arg(long, value_enum, default_value_t = Protocol::Meta)]
     pub protocol: Protocol,
+    /// By datagrams in memcached's frames; what gets lost is counted, and given up after half a second
+    #[arg(long, conflicts_with = "follow")]
+    pub udp: bool,
     #[arg(long, default_value_t = 50, value_parser = positive)]
     pub connections: usize,
     /// Be a smart client: ask the server which worker serves what, go to workers' own ports, and obey what

@@ -1,8 +1,9 @@
 //! One connection of the generator: what it still has to send, and what it waits for.
 
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use rustix::event::epoll;
 
@@ -10,6 +11,7 @@ use crate::address::{Address, Stream};
 use crate::mix::Op;
 use crate::replies::{Awaited, Kind};
 use crate::source::Ask;
+use crate::udp::{Datagrams, Got};
 use crate::wording::{Item, Protocol, Wording, Write};
 
 pub struct Connection {
@@ -22,8 +24,16 @@ pub struct Connection {
     pub out: Vec<u8>,
     /// The start of a reply whose rest has not arrived.
     pub partial: Vec<u8>,
+    /// Over UDP: which request has which frame.
+    datagrams: Option<Datagrams>,
     waits_to_write: bool,
     index: u64,
+}
+
+/// Bytes at the start of the input, after so many replies that are lost.
+pub struct Received {
+    pub filled: usize,
+    pub lost: usize,
 }
 
 impl Connection {
@@ -37,6 +47,7 @@ impl Connection {
         let index = index as u64;
         let data = epoll::EventData::new_u64(index);
         epoll::add(epoll, &stream, data, epoll::EventFlags::IN).map_err(|e| e.to_string())?;
+        let datagrams = matches!(stream, Stream::Udp(_)).then(Datagrams::default);
         Ok(Self {
             stream,
             client,
@@ -44,12 +55,26 @@ impl Connection {
             in_flight: 0,
             out: Vec::new(),
             partial: Vec::new(),
+            datagrams,
             waits_to_write: false,
             index,
         })
     }
 
-    /// `vbucket` is what binary says about the keys' cachelet.
+    pub fn is_datagrams(&self) -> bool {
+        self.datagrams.is_some()
+    }
+
+    /// Over UDP, replies that will not come any more.
+    pub fn late(&mut self, now: Instant) -> usize {
+        let lost = self.datagrams.as_mut().map_or(0, |datagrams| datagrams.late(now));
+        if lost > 0 {
+            self.partial.clear();
+        }
+        lost
+    }
+
+    /// One request; `vbucket` is what binary says about the keys' cachelet.
     pub fn ask(
         &mut self,
         wording: &Wording,
@@ -61,40 +86,43 @@ impl Connection {
         let (key, ttl) = (keys[0], ask.ttl);
         let value_bytes = |key| ask.value_bytes.unwrap_or_else(|| wording.value_bytes(key));
         let write = match ask.op {
-            Op::Get | Op::Scan | Op::ReadModifyWrite => {
-                let then_set = ask.op == Op::ReadModifyWrite;
-                wording.get(&mut self.out, keys, vbucket);
-                let text = wording.protocol == Protocol::Text;
-                let end = keys.len() - 1;
-                let asked = |(place, &key): (usize, &u64)| Awaited {
-                    key,
-                    value_bytes: value_bytes(key),
-                    ttl,
-                    last: !text && place == end,
-                    then_set,
-                    intended_ns,
-                    ..Awaited::default()
-                };
-                self.awaited.extend(keys.iter().enumerate().map(asked));
-                if text {
-                    let end = Awaited {
-                        kind: Kind::End,
-                        key,
-                        last: true,
-                        intended_ns,
-                        ..Awaited::default()
-                    };
-                    self.awaited.push_back(end);
-                }
-                return;
-            }
             Op::Set | Op::Insert => Write::Set,
             Op::Add => Write::Add,
             Op::Delete => Write::Delete,
             Op::Incr => Write::Incr,
+            Op::Get | Op::Scan | Op::ReadModifyWrite => {
+                let then_set = ask.op == Op::ReadModifyWrite;
+                let asked = |key| Awaited {
+                    key,
+                    value_bytes: value_bytes(key),
+                    ttl,
+                    then_set,
+                    intended_ns,
+                    ..Awaited::default()
+                };
+                return self.get(wording, keys, asked, vbucket);
+            }
         };
         let item = Item { key, value_bytes: value_bytes(key), ttl };
         self.write(wording, write, item, intended_ns, vbucket);
+    }
+
+    fn get(
+        &mut self,
+        wording: &Wording,
+        keys: &[u64],
+        asked: impl Fn(u64) -> Awaited,
+        vbucket: u16,
+    ) {
+        let before = self.before();
+        wording.get(&mut self.out, keys, vbucket);
+        self.awaited.extend(keys.iter().map(|&key| asked(key)));
+        if wording.protocol == Protocol::Text {
+            let first = asked(keys[0]);
+            self.awaited.push_back(Awaited { kind: Kind::End, then_set: false, ..first });
+        }
+        self.awaited.back_mut().expect("a get has a key").last = true;
+        self.frame(before);
     }
 
     pub fn write(
@@ -105,15 +133,17 @@ impl Connection {
         intended_ns: u64,
         vbucket: u16,
     ) {
+        let before = self.before();
         wording.write(&mut self.out, write, item, vbucket);
         let Item { key, value_bytes, ttl } = item;
         let (kind, last) = (Kind::Write(write), true);
         let asked =
             Awaited { kind, key, value_bytes, ttl, last, intended_ns, ..Awaited::default() };
         self.awaited.push_back(asked);
+        self.frame(before);
     }
 
-    /// What another worker turned away, word for word.
+    /// What another worker turned away, word for word. Only binary is turned away, never over UDP.
     pub fn ask_again(&mut self, wording: &Wording, asked: Awaited, vbucket: u16) {
         let Awaited { key, value_bytes, ttl, .. } = asked;
         match asked.kind {
@@ -127,22 +157,28 @@ impl Connection {
 
     /// Makes the counter that text did not find.
     pub fn add_counter(&mut self, wording: &Wording, key: u64, ttl: u32, intended_ns: u64) {
+        let before = self.before();
         wording.add_counter(&mut self.out, key, ttl);
         let (kind, last) = (Kind::Write(Write::Add), true);
         self.awaited.push_back(Awaited { kind, key, ttl, last, intended_ns, ..Awaited::default() });
+        self.frame(before);
+    }
+
+    fn before(&self) -> (usize, usize) {
+        (self.out.len(), self.awaited.len())
+    }
+
+    /// What has been added since is one request.
+    fn frame(&mut self, (bytes, replies): (usize, usize)) {
+        let (bytes, replies) = (self.out.len() - bytes, self.awaited.len() - replies);
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.asked(bytes, replies);
+        }
     }
 
     /// Sends what the socket takes, and waits for the rest to be taken.
     pub fn flush(&mut self, epoll: &OwnedFd) -> Result<(), String> {
-        let mut sent = 0;
-        while sent < self.out.len() {
-            match self.stream.write(&self.out[sent..]) {
-                Ok(bytes) => sent += bytes,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(format!("send: {error}")),
-            }
-        }
+        let sent = self.send().map_err(|error| format!("send: {error}"))?;
         self.out.drain(..sent);
         let waits = !self.out.is_empty();
         if waits != self.waits_to_write {
@@ -155,21 +191,72 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives behind the start that is still there; returns how much of `input` is filled.
-    pub fn receive(&mut self, input: &mut Vec<u8>, read_bytes: usize) -> Result<usize, String> {
+    /// Returns how many bytes of the output have left.
+    fn send(&mut self) -> io::Result<usize> {
+        let mut sent = 0;
+        while sent < self.out.len() {
+            let framed = self.datagrams.as_ref().and_then(Datagrams::next);
+            let result = match framed {
+                None => self.stream.write(&self.out[sent..]),
+                Some((head, bytes)) => {
+                    let frame = [&head[..], &self.out[sent..sent + bytes]].concat();
+                    self.stream.write(&frame).map(|_| bytes)
+                }
+            };
+            match result {
+                Ok(bytes) => sent += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+            if let Some(datagrams) = &mut self.datagrams {
+                datagrams.sent(Instant::now());
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Receives behind the start that is still there; nothing when nothing has arrived.
+    pub fn receive(
+        &mut self,
+        input: &mut Vec<u8>,
+        read_bytes: usize,
+    ) -> Result<Option<Received>, String> {
         let held = self.partial.len();
         if input.len() < held + read_bytes {
             input.resize(held + read_bytes, 0);
         }
-        input[..held].copy_from_slice(&self.partial);
-        self.partial.clear();
-        match self.stream.read(&mut input[held..]) {
-            Ok(0) => Err("the server closed a connection".into()),
-            Ok(bytes) => Ok(held + bytes),
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                Ok(held)
+        let bytes = match self.stream.read(&mut input[held..]) {
+            Ok(0) if self.datagrams.is_none() => {
+                return Err("the server closed a connection".into());
             }
-            Err(error) => Err(format!("receive: {error}")),
+            Ok(bytes) => bytes,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(format!("receive: {error}")),
+        };
+        let Some(datagrams) = &mut self.datagrams else {
+            input[..held].copy_from_slice(&self.partial);
+            self.partial.clear();
+            return Ok(Some(Received { filled: held + bytes, lost: 0 }));
+        };
+        let nothing = Ok(Some(Received { filled: 0, lost: 0 }));
+        let Some((head, body)) = input[held..held + bytes].split_first_chunk() else {
+            return nothing;
+        };
+        let Got::Part { lost, last } = datagrams.received(*head) else { return nothing };
+        if lost > 0 {
+            // The start that was there was of a reply that is given up.
+            self.partial.clear();
         }
+        self.partial.extend_from_slice(body);
+        if !last {
+            return Ok(Some(Received { filled: 0, lost }));
+        }
+        let filled = self.partial.len();
+        input[..filled].copy_from_slice(&self.partial);
+        self.partial.clear();
+        Ok(Some(Received { filled, lost }))
     }
 }

@@ -9,6 +9,7 @@
 mod address;
 #[cfg(test)]
 mod against_servers;
+mod answering;
 mod args;
 mod binary;
 mod compare;
@@ -18,6 +19,8 @@ mod follow;
 #[cfg(test)]
 mod following;
 mod generator;
+mod issuing;
+mod load;
 mod measure;
 mod mix;
 mod pace;
@@ -37,6 +40,7 @@ mod tally;
 mod timeline;
 mod trace;
 mod twitter;
+mod udp;
 mod wording;
 mod workload;
 mod ycsb;
@@ -85,7 +89,8 @@ fn stoppable(
 /// One run against a server that somebody else started.
 fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     let plan = Plan::new(args)?;
-    let target = Target::from(Address::parse(&args.server)?);
+    let address = Address::parse(&args.server)?;
+    let target = Target::from(if args.udp { address.datagrams()? } else { address });
     if let Some(cores) = &args.client_cores {
         cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
     }

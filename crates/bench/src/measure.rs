@@ -4,7 +4,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
 use crate::cpu;
-use crate::generator::{Edge, Load, drive};
+use crate::generator::drive;
+use crate::load::{Edge, Load};
 use crate::tally::Tally;
 use crate::timeline::{Row, Timeline};
 
@@ -26,7 +27,7 @@ pub struct Figure {
 }
 
 /// All that is reported, in this order, everywhere.
-pub const FIGURES: [Figure; 13] = [
+pub const FIGURES: [Figure; 14] = [
     figure("server_cpu_us_per_key", "server CPU, µs per key", 3, |round| {
         Some(round.server_cpu_ns? as f64 / 1e3 / round.tally.keys() as f64)
     }),
@@ -52,6 +53,7 @@ pub const FIGURES: [Figure; 13] = [
         (!lag.is_empty()).then(|| lag.value_at_quantile(0.99) as f64 / 1e3)
     }),
     figure("unsent", "due but never sent", 0, |round| Some(round.tally.unsent as f64)),
+    figure("lost", "lost on UDP", 0, |round| Some(round.tally.lost as f64)),
     figure("wrong", "wrong replies", 0, |round| Some(round.tally.wrong as f64)),
     figure("seconds", "seconds", 2, |round| Some(round.tally.seconds)),
 ];

@@ -44,7 +44,7 @@ impl Peer {
             return Err(fail("{worker_ports} needs a power of two of --threads"));
         }
         let protocol = speaks_resp(command).then_some(Protocol::Resp);
-        let target = Target { address, protocol, own_ports };
+        let target = Target { address: address.clone(), protocol, own_ports };
         let mut peer = Self { target, child: child.map_err(|e| fail(&e.to_string()))? };
         let deadline = Instant::now() + START_MAX;
         while peer.target.address.connect().is_err() {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
-use crate::address::Target;
+use crate::address::{Address, Target};
 use crate::args::{Args, HotWorker, Rate, ValueBytes, Waiting};
 use crate::cpu::Cores;
-use crate::generator::{Busy, Length, Load};
+use crate::load::{Busy, Length, Load};
 use crate::mix::Op;
 use crate::pace::{Moments, Pace};
 use crate::random::Random;
@@ -15,6 +15,7 @@ use crate::replies::Lengths;
 use crate::source::{Drawn, Source};
 use crate::timeline::Timeline;
 use crate::trace::Trace;
+use crate::udp;
 use crate::wording::{Protocol, Wording};
 use crate::workload::Workload;
 
@@ -67,6 +68,16 @@ impl Plan {
             return Err("--follow speaks meta or binary".into());
         }
         let workload = Workload::new(args)?;
+        if args.udp {
+            if args.protocol != Protocol::Text && args.multi_get > 1 {
+                return Err("--udp takes several keys in one datagram in text alone".into());
+            }
+            if workload.value_bytes.max() as usize + 512 > udp::BYTES_MAX
+                || args.protocol == Protocol::Resp
+            {
+                return Err("--udp: no RESP, and values that fit a datagram".into());
+            }
+        }
         let requests_max = args.requests.map_or(usize::MAX, |n| n as usize);
         let trace = match &args.trace {
             Some(path) => Some(Arc::new(Trace::read(path, requests_max)?)),
@@ -208,7 +219,12 @@ impl Plan {
             target: target.clone(),
             follow: args.follow,
             connections: share(args.connections as u64, threads, thread) as usize,
-            depth: if measured { args.depth } else { FILL_DEPTH },
+            depth: match (measured, &target.address) {
+                (true, _) => args.depth,
+                // A burst of datagrams overflows the server's socket.
+                (false, Address::Udp(_)) => 1,
+                (false, _) => FILL_DEPTH,
+            },
             busy: args.busy.map(|busy| Busy { share: busy.share, every: busy.every }),
             wording: self.wording(target.protocol.unwrap_or(args.protocol)),
             lengths: if labelled { Lengths::Labelled } else { Lengths::Known },

@@ -46,6 +46,11 @@ impl Reader<'_> {
             self.answered += usize::from(reply.last);
             return;
         }
+        if outcome == Outcome::Lost {
+            self.tally.lost += u64::from(reply.last && self.counting);
+            self.answered += usize::from(reply.last);
+            return;
+        }
         self.count(&outcome);
         let missed = outcome == Outcome::Miss && self.look_aside;
         self.missed |= missed;
@@ -76,7 +81,7 @@ impl Reader<'_> {
             }
             Outcome::Stored => (tally.sets, part.sets) = (tally.sets + 1, part.sets + 1),
             Outcome::Done => (tally.others, part.others) = (tally.others + 1, part.others + 1),
-            Outcome::NoCounter | Outcome::Ended | Outcome::Elsewhere | Outcome::Wrong(_) => {}
+            _ => {}
         }
     }
 

@@ -45,6 +45,8 @@ pub enum Outcome {
     Ended,
     /// Not executed: another worker has the key now.
     Elsewhere,
+    /// A datagram went missing on either way.
+    Lost,
     /// What came instead, for a person to read.
     Wrong(String),
 }
@@ -292,7 +294,7 @@ mod tests {
                 Outcome::Done => 'D',
                 Outcome::NoCounter => 'N',
                 Outcome::Ended => 'E',
-                Outcome::Elsewhere => 'L',
+                Outcome::Elsewhere | Outcome::Lost => 'L',
                 Outcome::Wrong(_) => 'W',
             };
             letters.push(letter);

@@ -21,6 +21,8 @@ pub struct Tally {
     pub lag: Histogram<u64>,
     /// Requests that were due and could not be sent before the run was given up; their latency so far counts.
     pub unsent: u64,
+    /// Requests over UDP whose reply never came.
+    pub lost: u64,
     pub wrong: u64,
     pub wrong_shown: Vec<String>,
 }
@@ -39,6 +41,7 @@ impl Default for Tally {
             latency: histogram(),
             lag: histogram(),
             unsent: 0,
+            lost: 0,
             wrong: 0,
             wrong_shown: Vec::new(),
         }
@@ -69,6 +72,7 @@ impl Tally {
         self.latency.add(&other.latency).expect("both have the same bounds");
         self.lag.add(&other.lag).expect("both have the same bounds");
         self.unsent += other.unsent;
+        self.lost += other.lost;
         self.wrong += other.wrong;
         self.wrong_shown.extend(other.wrong_shown);
         self.wrong_shown.truncate(WRONG_SHOWN_MAX);
