@@ -283,13 +283,15 @@ fn settings_move_or_are_known_not_to() {
             worker_kib: 9,
             read_buf_mem_limit: 9,
         },
-        protocol: Protocol::Binary,
+        protocol: Protocol::Text,
         sasl: true,
         auth_file: Some("/f".into()),
         ..Settings::default()
     };
-    let [before, after] = [Settings::default(), other]
-        .map(|settings| fields(&mut Rig::with(settings), "stats settings"));
+    let mut guarded = Rig::guarded_by(other, Arc::new(|_, _| true));
+    guarded.send(b"set login 0 0 3\r\na b\r\n");
+    let before = fields(&mut Rig::new(), "stats settings");
+    let after = fields(&mut guarded, "stats settings");
     check_constants(&[before, after], SETTINGS);
 }
 
