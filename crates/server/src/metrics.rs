@@ -6,14 +6,16 @@ use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::StoreStats;
+use mbal_model::Seconds;
 use mbal_worker::{Class, Server, Sums};
 
 /// The whole page, in the text format 0.0.4.
-pub(crate) fn page(server: &Server, started_unix: u64) -> String {
+pub(crate) fn page(server: &Server, started_unix: u64, second: Seconds) -> String {
     let mut page = Page::default();
     let store = server.store.stats();
     page.process(server, started_unix);
     page.requests(server);
+    page.cachelets(server, second);
     page.latency(server);
     page.memory(server, &store);
     page.connections(server);
@@ -150,6 +152,26 @@ impl Page {
         let help =
             "Turns that a connection ended with requests left, so that others had theirs (-R).";
         self.by_worker(server, "mbal_yields_total", help, |sums| [(&[], sums.conn_yields)]);
+    }
+
+    fn cachelets(&mut self, server: &Server, second: Seconds) {
+        let name = "mbal_cachelet_owner";
+        self.family(name, "gauge", "The worker that owns the cachelet.");
+        let labels: Vec<String> = (0..server.store.cachelets()).map(|at| at.to_string()).collect();
+        for (at, label) in labels.iter().enumerate() {
+            self.sample(name, &[("cachelet", label)], server.store.owner(at).0);
+        }
+        let name = "mbal_cachelet_requests_total";
+        let help = "Keys of requests by cachelet, estimated from those that were looked at (--hot-sample).";
+        self.family(name, "counter", help);
+        for (label, (ever, _)) in labels.iter().zip(server.cachelet_requests(second)) {
+            self.sample(name, &[("cachelet", label)], ever.round());
+        }
+        let name = "mbal_cachelet_items";
+        self.family(name, "gauge", "Items stored now by cachelet.");
+        for (at, label) in labels.iter().enumerate() {
+            self.sample(name, &[("cachelet", label)], server.store.stats_of(at).items);
+        }
     }
 
     fn latency(&mut self, server: &Server) {

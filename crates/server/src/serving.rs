@@ -134,7 +134,10 @@ impl Server {
         };
 
         let scraped = (Arc::clone(&shared), started.unix);
-        let page = move || metrics::page(&scraped.0, scraped.1);
+        let page = move || {
+            let now = started.at(started.clock.now_ns());
+            metrics::page(&scraped.0, scraped.1, now.second)
+        };
         scrapes::serve(self.listening.metrics, page).map_err(StartError::System)?;
 
         let mut threads = Vec::new();

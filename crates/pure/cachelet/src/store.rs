@@ -522,12 +522,17 @@ impl Store {
         locked.clean(page)
     }
 
+    /// One cachelet's, without what only a whole store has.
+    pub fn stats_of(&self, cachelet: usize) -> StoreStats {
+        let inner = self.cachelets[cachelet].inner.lock();
+        let index_bytes = (inner.index_pages.len() * self.page_bytes) as u64;
+        StoreStats { index_bytes, ..inner.stats }
+    }
+
     pub fn stats(&self) -> StoreStats {
         let mut sum = StoreStats::default();
-        for cachelet in &self.cachelets[..self.cachelets()] {
-            let inner = cachelet.inner.lock();
-            sum.add(&inner.stats);
-            sum.index_bytes += (inner.index_pages.len() * self.page_bytes) as u64;
+        for cachelet in 0..self.cachelets() {
+            sum.add(&self.stats_of(cachelet));
         }
         sum.free_pages = self.pool.unused().into();
         let used = self.pool.pages() - 1 - self.pool.unused();

@@ -62,6 +62,7 @@ pub enum Full {
 impl StoreStats {
     pub(crate) fn add(&mut self, other: &StoreStats) {
         self.items += other.items;
+        self.index_bytes += other.index_bytes;
         self.bytes += other.bytes;
         self.total_items += other.total_items;
         self.evictions += other.evictions;

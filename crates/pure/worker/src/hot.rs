@@ -31,9 +31,17 @@ pub(crate) struct Hot {
     second: Seconds,
     samples: Counted,
     requests: Counted,
+    /// By cachelet: how many requests the samples stand for, ever and of late.
+    cachelets: Vec<CacheletHeat>,
     /// The worker's count of requests when this epoch began.
     requests_before: u64,
     turns: Vec<sketch::Turn>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct CacheletHeat {
+    ever: f64,
+    late: Counted,
 }
 
 /// In the epoch before, and in this one.
@@ -83,6 +91,7 @@ impl Default for Hot {
             second: 0,
             samples: Counted::default(),
             requests: Counted::default(),
+            cachelets: Vec::new(),
             requests_before: 0,
             turns: Vec::new(),
         }
@@ -90,10 +99,14 @@ impl Default for Hot {
 }
 
 impl Hot {
-    /// A request that was chosen, when its worker has counted so many others before it.
-    fn observe(&mut self, key: &Key<'_>, access: Access, second: Seconds, requests: u64) {
-        self.turn(second, requests);
+    /// A request that was chosen, for a key of this cachelet; it stands for so many.
+    fn observe(&mut self, key: &Key<'_>, access: Access, cachelet: usize, stands_for: f64) {
         self.samples.now += 1.0;
+        if self.cachelets.len() <= cachelet {
+            self.cachelets.resize(cachelet + 1, CacheletHeat::default());
+        }
+        self.cachelets[cachelet].ever += stands_for;
+        self.cachelets[cachelet].late.now += stands_for;
         if let Seen::Admitted(slot) = self.keys.observe(key.hash(), access) {
             let bytes = key.bytes();
             let name = &mut self.names[slot as usize * NAME_BYTES..][..NAME_BYTES];
@@ -113,6 +126,7 @@ impl Hot {
         for _ in 0..second.saturating_sub(self.second).min(2) {
             self.keys.tick(&mut self.turns);
             self.samples.turn();
+            self.cachelets.iter_mut().for_each(|cachelet| cachelet.late.turn());
             self.requests.now = requests.saturating_sub(self.requests_before) as f64;
             self.requests.turn();
             self.requests_before = requests;
@@ -121,11 +135,26 @@ impl Hot {
         self.requests.now = requests.saturating_sub(self.requests_before) as f64;
     }
 
+    /// Adds to `all`, by cachelet, this worker's requests ever, and in the last second.
+    pub fn add_cachelets_to(&mut self, all: &mut [(f64, f64)], second: Seconds, requests: u64) {
+        self.turn(second, requests);
+        let past_share = self.past_share();
+        for (cachelet, sum) in self.cachelets.iter().zip(all) {
+            sum.0 += cachelet.ever;
+            sum.1 += cachelet.late.last_second(past_share);
+        }
+    }
+
+    /// How much of the last second lies in the epoch before: how much of this one has passed, the
+    /// requests themselves tell.
+    fn past_share(&self) -> f64 {
+        1.0 - (self.requests.now / self.requests.past.max(1.0)).min(1.0)
+    }
+
     /// Adds what this worker knows to `all`.
     pub fn add_to(&mut self, all: &mut BTreeMap<Vec<u8>, HotKey>, second: Seconds, requests: u64) {
         self.turn(second, requests);
-        // How much of this second has passed, the requests themselves tell.
-        let past_share = 1.0 - (self.requests.now / self.requests.past.max(1.0)).min(1.0);
+        let past_share = self.past_share();
         let requests = self.requests.last_second(past_share);
         let samples = self.samples.last_second(past_share);
         let rate = |(past, now): (f32, u32)| {
@@ -179,11 +208,13 @@ impl Turn<'_> {
         access: impl Fn(usize) -> Access,
     ) {
         let (server, second, requests) = (self.server, self.now.second, self.counters.keyed());
+        let stands_for = self.sampler.requests_per_sample();
         let mut hot = server.hot(self.here.worker.0.into());
+        hot.turn(second, requests);
         let mut at = first as usize;
         loop {
             if let Some(key) = &keys[at] {
-                hot.observe(key, access(at), second, requests);
+                hot.observe(key, access(at), server.store.cachelet_of(key.hash()), stands_for);
             }
             at += 1;
             match self.sampler.next_among((keys.len() - at) as u32) {

@@ -1,4 +1,4 @@
-//! What memcached does not tell: `stats hot` and `stats latency`.
+//! What memcached does not tell: `stats hot`, `stats cachelets`, `stats workers` and `stats latency`.
 
 use mbal_cachelet::View;
 use mbal_model::Key;
@@ -33,6 +33,47 @@ impl Turn<'_> {
                 ("bytes", bytes.unwrap_or(0)),
             ] {
                 self.stat(&format!("{place}:{name}"), value);
+            }
+        }
+        self.line(b"END");
+    }
+
+    /// `stats cachelets`: who owns each, what is in it, its requests so far and in the last second, and
+    /// these in percent of the server's. Requests are estimates, as in `stats hot`.
+    pub fn stats_cachelets(&mut self) {
+        let store = &self.server.store;
+        let requests = self.server.cachelet_requests(self.now.second);
+        let rate: f64 = requests.iter().map(|(_, rate)| rate).sum();
+        for (cachelet, (ever, late)) in requests.iter().enumerate() {
+            let stats = store.stats_of(cachelet);
+            for (name, value) in [
+                ("owner", store.owner(cachelet).0.into()),
+                ("items", stats.items),
+                ("bytes", stats.bytes),
+                ("requests", ever.round() as u64),
+                ("rate", late.round() as u64),
+            ] {
+                self.stat(&format!("{cachelet}:{name}"), value);
+            }
+            let share = if rate > 0.0 { 100.0 * late / rate } else { 0.0 };
+            self.stat_text(&format!("{cachelet}:share"), &format!("{share:.1}"));
+        }
+        self.line(b"END");
+    }
+
+    /// `stats workers`: what each has counted since the start.
+    pub fn stats_workers(&mut self) {
+        for worker in 0..self.server.settings.workers {
+            let sums = self.server.sums_of(worker.into());
+            for (name, value) in [
+                ("own", sums.requests_own),
+                ("neighbour", sums.requests_neighbour),
+                ("peer", sums.requests_peer),
+                ("received", sums.bytes_read),
+                ("sent", sums.bytes_written),
+                ("busy_us", sums.busy_ns / 1000),
+            ] {
+                self.stat(&format!("{worker}:{name}"), value);
             }
         }
         self.line(b"END");

@@ -361,6 +361,15 @@ impl Server {
         hottest(all, count)
     }
 
+    /// By cachelet, estimates of its requests ever, and in the last second.
+    pub fn cachelet_requests(&self, second: Seconds) -> Vec<(f64, f64)> {
+        let mut all = vec![(0.0, 0.0); self.store.cachelets()];
+        for (worker, counters) in self.counters.iter().enumerate() {
+            self.hot(worker).add_cachelets_to(&mut all, second, counters.keyed());
+        }
+        all
+    }
+
     /// The share of requests to look at now. The sampler knows no rate of 0, but one that no server
     /// lives to see chosen.
     pub(crate) fn hot_sample(&self, second: Seconds) -> f64 {

@@ -17,6 +17,8 @@ impl Turn<'_> {
                 self.line(b"RESET");
             }
             (_, b"hot") => self.stats_hot(tokens.get(2)),
+            (_, b"cachelets") => self.stats_cachelets(),
+            (_, b"workers") => self.stats_workers(),
             (_, b"latency") => self.stats_latency(tokens.get(2)),
             (_, b"detail") => self.stats_detail(tokens.get(2)),
             (_, b"settings") => self.stats_settings(),

@@ -67,6 +67,24 @@ fn a_sample_stands_for_all_until_somebody_watches() {
 }
 
 #[test]
+fn cachelets_and_workers_tell_what_they_did() {
+    let mut rig = rig();
+    rig.send(b"set a 0 0 1\r\n1\r\nget a b\r\nmg a\r\n");
+    rig.check(
+        "stats cachelets\r\n",
+        "STAT 0:owner 0\r\nSTAT 0:items 1\r\nSTAT 0:bytes 16\r\nSTAT 0:requests 4\r\n\
+         STAT 0:rate 4\r\nSTAT 0:share 100.0\r\nEND\r\n",
+    );
+    rig.now.second += 1;
+    rig.send(b"get a\r\n");
+    rig.now.second += 2;
+    let told = String::from_utf8(rig.send(b"stats cachelets\r\n")).expect("text");
+    assert!(told.contains("0:requests 5\r\nSTAT 0:rate 0\r\nSTAT 0:share 0.0"), "{told}");
+    let told = String::from_utf8(rig.send(b"stats workers\r\n")).expect("text");
+    assert!(told.starts_with("STAT 0:own 5\r\nSTAT 0:neighbour 0\r\nSTAT 0:peer 0\r\n"), "{told}");
+}
+
+#[test]
 fn without_a_sample_nothing_is_hot() {
     let mut rig = Rig::with(Settings { hot_sample: 0.0, ..Settings::default() });
     rig.check("stats hot\r\n", "END\r\n");
