@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Seconds};
 
 use crate::classes::ByClass;
@@ -85,6 +86,9 @@ impl Cachelet {
     /// Counted by `version`. Under the writer lock, or before anybody can reach the cachelet.
     pub fn set_owner(&self, worker: usize, version: &AtomicU64) {
         self.owner.store(worker as u32, Relaxed);
+        if is_planted(Fault::OwnerWithoutVersion) {
+            return;
+        }
         // Then the count: nobody reads a version whose owners are not there yet.
         self.given_at.store(version.fetch_add(1, Release) + 1, Relaxed);
     }

@@ -2,6 +2,7 @@
 //!
 //! Both go slice by slice, so that nobody waits for more than some hundred items.
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Seconds, WorkerId};
 
 use crate::cachelet::{Cachelet, Locked};
@@ -49,6 +50,9 @@ impl Store {
         child.flush_at.store(parent.flush_at.load(Relaxed), Relaxed);
         locked.inner.split_done = None;
         parent.child.store(child_id as u32 + 1, Release);
+        if is_planted(Fault::RoutesBeforeItems) {
+            self.routes[self.route_run(id).end - 1].store(child_id as u32, Release);
+        }
         Some(child_id)
     }
 
@@ -91,7 +95,7 @@ impl Store {
     }
 
     /// Entries of the route table that lead to cachelet `id`.
-    fn route_run(&self, id: usize) -> std::ops::Range<usize> {
+    pub(crate) fn route_run(&self, id: usize) -> std::ops::Range<usize> {
         let leads = |route: &usize| self.routes[*route].load(Relaxed) as usize == id;
         let Some(start) = (0..self.routes.len()).find(leads) else { return 0..0 };
         start..start + (start..self.routes.len()).take_while(leads).count()

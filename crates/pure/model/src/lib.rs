@@ -8,6 +8,7 @@
 mod class;
 mod key;
 mod map;
+pub mod planted;
 mod snapshot;
 mod version;
 

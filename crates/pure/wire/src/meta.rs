@@ -1,5 +1,6 @@
 //! The meta commands: one line of single-letter flags, some with an argument.
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, MapVersion};
 
 use crate::base64::base64_decode;
@@ -145,7 +146,9 @@ fn flags<'a>(key: &'a [u8], words: &'a [u8]) -> Result<Meta<'a>, Refusal> {
         meta.flags.0 |= MetaFlags::bit(letter);
         let argument = &word[1..];
         match letter {
-            b'b' if base64_decode(key, &mut [0; KEY_BYTES_MAX]).is_none() => {
+            b'b' if base64_decode(key, &mut [0; KEY_BYTES_MAX]).is_none()
+                && !is_planted(Fault::Base64Unchecked) =>
+            {
                 refuse(Some("CLIENT_ERROR error decoding key"));
             }
             b'N' | b'T' | b'R' => {

@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mbal_model::WorkerId;
+use mbal_model::planted::{Fault, is_planted};
 use mbal_wire::Login;
 
 use crate::batch::Pause;
@@ -139,6 +140,9 @@ impl fmt::Debug for Carried {
 impl Session {
     /// True if nothing of it is bound to its worker: no request has begun, no reply is owed.
     pub fn is_between_requests(&self) -> bool {
+        if self.stalled && is_planted(Fault::StalledIsIdle) {
+            return true;
+        }
         self.pending.is_empty()
             && self.skip == 0
             && self.refusal.is_empty()

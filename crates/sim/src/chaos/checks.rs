@@ -167,11 +167,11 @@ impl Key<'_> {
 
     /// Between a moment on the way to the state that `read` saw and `read` lies no moment that is off that way.
     fn never_goes_back(&self, read: &Op, state: &State) -> Result<(), Violation> {
-        let on_the_way = || self.ops.iter().filter(|op| leads_to(op, state));
-        let first_answered = on_the_way().map(|op| op.answered).min().unwrap_or(NEVER);
-        for op in self.ops.iter().filter(|op| is_elsewhere(op, state) && op.precedes(read)) {
+        let on_the_way: Vec<&Op> = self.ops.iter().filter(|op| leads_to(op, state)).collect();
+        let first_answered = on_the_way.iter().map(|op| op.answered).min().unwrap_or(NEVER);
+        for op in self.ops.iter().filter(|op| op.precedes(read) && is_elsewhere(op, state)) {
             let follows =
-                first_answered < op.asked || on_the_way().any(|before| before.precedes(op));
+                first_answered < op.asked || on_the_way.iter().any(|before| before.precedes(op));
             if follows {
                 // An append that is missing is lost; anything else was overtaken by the past.
                 let invariant = if matches!(op.asks, Asks::Append { .. } | Asks::Increment) {

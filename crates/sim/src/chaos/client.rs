@@ -262,6 +262,7 @@ impl World {
     fn settle(&mut self, link: usize, told: Vec<Told>) {
         let asked = self.links[link].asked.pop_front().expect("looked at before");
         let client = self.links[link].client;
+        self.answered = self.now;
         for (op, told) in (asked.ops.0..asked.ops.0 + asked.ops.1).zip(told) {
             let op = &mut self.history.ops[op];
             op.answered = self.now;

@@ -21,7 +21,7 @@ use super::claims::Claims;
 use super::client::{self, Client};
 use super::coverage::{Coverage, Sight};
 use super::dice::Dice;
-use super::history::{History, Micros, NEVER, SECOND};
+use super::history::{History, Micros, SECOND};
 use super::link::{End, Link};
 use super::operator::Orders;
 use super::profile::Profile;
@@ -75,6 +75,8 @@ pub struct World {
     pub lag: Micros,
     /// How often a connection had its share of requests in a turn.
     pub yields: u64,
+    /// When a client got its last answer.
+    pub answered: Micros,
     pub broken: Option<Violation>,
     queue: BinaryHeap<Reverse<(Micros, u32, u32)>>,
     /// What the queue's numbers stand for, and numbers that are free.
@@ -104,6 +106,7 @@ impl World {
             evictions: 0,
             lag: 0,
             yields: 0,
+            answered: 0,
             broken: None,
             queue: BinaryHeap::new(),
             happenings: Vec::new(),
@@ -133,20 +136,14 @@ impl World {
 
     /// Runs to the end: so many operations, and then until all are answered.
     pub fn run(mut self) -> Ran {
-        let mut give_up = NEVER;
         while let Some(Reverse((at, _, number))) = self.queue.pop() {
             self.now = at;
             let happening = self.happenings[number as usize].take().expect("queued once");
             self.free.push(number);
             self.happen(happening);
-            if self.broken.is_some() || give_up < self.now {
+            let stuck = self.answered + PATIENCE < self.now;
+            if self.broken.is_some() || stuck || (self.asked_all() && self.all_answered()) {
                 break;
-            }
-            if self.asked_all() {
-                if self.all_answered() {
-                    break;
-                }
-                give_up = give_up.min(self.now + PATIENCE);
             }
         }
         let verdict = self.judge();
