@@ -9,7 +9,7 @@ use mbal_model::planted::{Fault, plant};
 use mbal_sim::chaos::chaos;
 
 /// No fault needs more runs than this.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 2_000;
 
 /// The first seed that finds the fault, and the invariant that it says is broken.
 fn found(fault: Fault) -> Option<(u64, u8)> {

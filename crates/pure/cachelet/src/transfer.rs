@@ -51,7 +51,11 @@ impl Store {
         locked.inner.split_done = None;
         parent.child.store(child_id as u32 + 1, Release);
         if is_planted(Fault::RoutesBeforeItems) {
-            self.routes[self.route_run(id).end - 1].store(child_id as u32, Release);
+            let routes = self.route_run(id);
+            for route in &self.routes[routes.start + routes.len() / 2..routes.end] {
+                route.store(child_id as u32, Release);
+            }
+            self.version.fetch_add(1, Release);
         }
         Some(child_id)
     }

@@ -32,7 +32,7 @@ const KEYS_AT_ONCE: u64 = 12;
 impl Composer<'_> {
     /// Appends one request (or two, where a quiet one needs a fence).
     pub fn compose(&mut self) -> Composed {
-        if self.dice.below(700) == 0 {
+        if self.dice.below(300) == 0 {
             return self.flush();
         }
         if self.profile.tight && self.dice.percent(30) {
@@ -108,7 +108,8 @@ impl Composer<'_> {
     fn get_several(&mut self) -> Composed {
         let mut keys = self.keys.to_vec();
         self.dice.shuffle(&mut keys);
-        keys.truncate(self.dice.between(2..=KEYS_AT_ONCE) as usize);
+        let most = if self.profile.long { 2 * KEYS_AT_ONCE } else { KEYS_AT_ONCE };
+        keys.truncate(self.dice.between(2..=most) as usize);
         self.values(keys, "get", false, Asks::Read)
     }
 

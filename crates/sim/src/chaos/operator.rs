@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use mbal_model::{CacheletId, WorkerId};
-use mbal_worker::{ConnId, OrderId, Outcome, Report};
+use mbal_worker::{ConnId, Event, OrderId, Outcome, Report};
 
+use super::balancing::OPERATOR;
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
 use super::link::End;
@@ -26,7 +27,9 @@ impl World {
         }
         match self.dice.below(12) {
             0..=3 => self.lend(),
-            4..=7 => self.hand_over(),
+            4..=6 => self.hand_over(),
+            7 => self.lighten(),
+            9 => self.ask_balancer(),
             8 => self.begin_split(),
             _ => self.go_on_splitting(),
         }
@@ -40,7 +43,7 @@ impl World {
             return OrderId(0);
         }
         self.orders.last += 1;
-        let order = OrderId(self.orders.last);
+        let order = OrderId(OPERATOR + self.orders.last);
         self.orders.waiting.insert(order, (self.now, lends));
         order
     }
@@ -69,7 +72,10 @@ impl World {
             let to = self.any_worker();
             let order = self.order(true);
             let cachelet = CacheletId(cachelet as u16);
-            self.post(usize::from(owner.0), Letter::Lend { order, cachelet, to, seen });
+            self.post(
+                usize::from(owner.0),
+                Letter::Tell(Event::Lend { order, cachelet, to, seen }),
+            );
         }
     }
 
@@ -81,7 +87,15 @@ impl World {
         };
         let to = self.any_worker();
         let order = self.order(false);
-        self.post(seat, Letter::HandOver { order, conn, to });
+        self.post(seat, Letter::Tell(Event::HandOver { order, conn, to }));
+    }
+
+    fn lighten(&mut self) {
+        let seat = self.dice.below(self.seats.len());
+        let (to, order) = (self.any_worker(), self.order(false));
+        let share = self.dice.below(100) as f64 / 100.0;
+        let share_max = self.dice.pick(&[0.1, 0.5, 1.0]);
+        self.post(seat, Letter::Tell(Event::Lighten { order, to, share, share_max }));
     }
 
     pub fn reported(&mut self, seat: usize, report: Report) {
@@ -91,16 +105,22 @@ impl World {
         if usize::from(report.worker.0) != seat {
             return self.fail(5, format!("worker {seat} reports as another: {report:?}"));
         }
+        if report.order.0 < OPERATOR {
+            self.report_to_balancer(report.order.0, report.outcome);
+        }
         match (report.outcome, lends) {
+            (Outcome::Leaving(0), false) => {}
+            (Outcome::Leaving(_), false) => self.coverage.meet(Sight::Lightened),
             (Outcome::Done, true) => {}
             (Outcome::Stale, true) => self.coverage.meet(Sight::LendStale),
             (Outcome::Refused, true) => self.coverage.meet(Sight::LendRefused),
-            (Outcome::Due, true) => self.fail(5, format!("a cachelet is never due: {report:?}")),
+            (Outcome::Due | Outcome::Leaving(_), true) => {
+                self.fail(5, format!("a cachelet is never due: {report:?}"));
+            }
             (Outcome::Done, false) => self.coverage.meet(Sight::HandOverNow),
             (Outcome::Due, false) => self.coverage.meet(Sight::HandOverMidRequest),
             (Outcome::Stale, false) => self.coverage.meet(Sight::HandOverStale),
             (Outcome::Refused, false) => self.coverage.meet(Sight::HandOverRefused),
-            (Outcome::Leaving(_), _) => self.fail(5, format!("nobody was to lighten: {report:?}")),
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Profile {
     pub memory_bytes: usize,
     /// Memory is short: items are evicted.
     pub tight: bool,
+    /// Values need many pages, and output reaches its bound.
+    pub long: bool,
     pub item_bytes_max: usize,
     pub requests_per_event: u32,
     /// Values are at most this long, and mostly much shorter.
@@ -41,6 +43,12 @@ pub struct Profile {
     /// Percent of a worker's turns in which it loses its core, and for how long.
     pub slow_percent: usize,
     pub slow: Micros,
+    /// The balancer's.
+    pub epoch: Micros,
+    pub patience: u32,
+    pub rest_epochs: u32,
+    /// A virtual worker is slow in the balancer's eyes: each of its moments counts for so many.
+    pub heavy: u64,
     /// Between two changes by the operator, at most.
     pub meddle: Micros,
 }
@@ -50,9 +58,8 @@ const MEMORY_TIGHT: usize = 1 << 20;
 
 impl Profile {
     pub fn roll(dice: &mut Dice) -> Profile {
-        let tight = dice.percent(25);
-        // Values that need many pages, and output that reaches its bound.
         let long = dice.percent(8);
+        let tight = dice.percent(if long { 60 } else { 25 });
         let workers = dice.between(2..=4) as usize;
         let clients = dice.between(3..=8) as usize;
         Profile {
@@ -60,6 +67,7 @@ impl Profile {
             cachelets: dice.pick(&[4, 8, 16]),
             memory_bytes: if tight { MEMORY_TIGHT << usize::from(long) } else { MEMORY_ROOMY },
             tight,
+            long,
             item_bytes_max: if long { 256 << 10 } else { dice.pick(&[1 << 20, 16 << 10]) },
             requests_per_event: dice.pick(&[512, 512, 20, 3]),
             value_bytes_max: if long { 240_000 } else { dice.pick(&[200, 2_000, 8_000]) },
@@ -72,6 +80,10 @@ impl Profile {
             delay: dice.pick(&[20, 500, 20_000]),
             slow_percent: dice.pick(&[0, 1, 5]),
             slow: dice.pick(&[2_000, 50_000, 400_000]),
+            epoch: dice.pick(&[20_000, 200_000, 1_000_000]),
+            patience: dice.pick(&[1, 2, 4]),
+            rest_epochs: dice.pick(&[2, 10]),
+            heavy: dice.pick(&[1, 100, 2_000]),
             meddle: dice.pick(&[5_000, 50_000, 200_000]),
         }
     }

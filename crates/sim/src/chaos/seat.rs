@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use mbal_model::{CacheletId, WorkerId};
-use mbal_worker::{
-    Action, Actions, Carried, ConnId, Event, Now, OUTPUT_BYTES_MAX, OrderId, Server, Worker,
-};
+use mbal_model::WorkerId;
+use mbal_worker::{Action, Actions, Carried, ConnId, Event, Now, OUTPUT_BYTES_MAX, Server, Worker};
 
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
@@ -29,17 +27,8 @@ pub enum Letter {
         link: usize,
         session: Carried,
     },
-    Lend {
-        order: OrderId,
-        cachelet: CacheletId,
-        to: WorkerId,
-        seen: u64,
-    },
-    HandOver {
-        order: OrderId,
-        conn: ConnId,
-        to: WorkerId,
-    },
+    /// An order.
+    Tell(Event<'static>),
 }
 
 /// What a worker does in a turn.
@@ -49,6 +38,8 @@ enum Job {
     Letter(Letter),
     Tick,
     Background,
+    Timing,
+    Timed,
 }
 
 pub struct Seat {
@@ -65,6 +56,8 @@ pub struct Seat {
     /// What is left of this turn, and the clock that it goes by.
     turn: Vec<Job>,
     clock: Micros,
+    /// How long it has been at work in this turn.
+    busy: Micros,
     next_tick: Micros,
     /// When it goes on, if that is in the queue.
     awake: Option<Micros>,
@@ -82,6 +75,7 @@ impl Seat {
             newest: 0,
             turn: Vec::new(),
             clock: 0,
+            busy: 0,
             next_tick: SECOND,
             awake: None,
         }
@@ -141,6 +135,12 @@ impl World {
             0
         };
         let cost = self.dice.between(1..=4) + requests / 100 + slow;
+        self.seats[seat].busy += cost;
+        if self.seats[seat].turn.is_empty() {
+            let busy_ns = std::mem::take(&mut self.seats[seat].busy) * 1_000 * self.profile.heavy;
+            self.coverage.meet(Sight::EventRests);
+            self.handle(seat, Event::Rests { busy_ns });
+        }
         self.step_at(seat, self.now + cost);
     }
 
@@ -156,6 +156,10 @@ impl World {
         }
         if !jobs.is_empty() {
             jobs.push(Job::Background);
+        }
+        if !jobs.is_empty() && self.dice.percent(10) {
+            jobs.insert(0, Job::Timing);
+            jobs.push(Job::Timed);
         }
         jobs.reverse();
         this.turn = jobs;
@@ -181,6 +185,15 @@ impl World {
                 self.coverage.meet(Sight::EventTick);
                 self.handle(seat, Event::Tick);
             }
+            Job::Timing => {
+                self.coverage.meet(Sight::EventTiming);
+                self.handle(seat, Event::Timing);
+            }
+            Job::Timed => {
+                self.coverage.meet(Sight::EventTimed);
+                let elapsed_ns = lag * 1_000;
+                self.handle(seat, Event::Timed { elapsed_ns, stands_for: 10 });
+            }
             Job::Background => {
                 let second = self.clock(seat).second;
                 self.server.store.background(WorkerId(seat as u16), second, 1);
@@ -204,7 +217,7 @@ impl World {
                 self.handle(seat, Event::Adopted { conn, session });
                 self.notify(link);
             }
-            Letter::Lend { order, cachelet, to, seen } => {
+            Letter::Tell(Event::Lend { order, cachelet, to, seen }) => {
                 let store = &self.server.store;
                 let index = usize::from(cachelet.0);
                 let owner = (index < store.cachelets()).then(|| store.owner(index));
@@ -216,9 +229,12 @@ impl World {
                 }
                 self.look_at_owners();
             }
-            Letter::HandOver { order, conn, to } => {
-                self.coverage.meet(Sight::EventHandOver);
-                self.handle(seat, Event::HandOver { order, conn, to });
+            Letter::Tell(event) => {
+                self.coverage.meet(match event {
+                    Event::Lighten { .. } => Sight::EventLighten,
+                    _ => Sight::EventHandOver,
+                });
+                self.handle(seat, event);
             }
         }
     }

@@ -1,0 +1,149 @@
+//! The real balancer among the workers, with planners of every kind: prompt, slow, silent, broken, lying.
+
+use mbal_balance::{
+    Balancer, Cause, Duty, Lighten, Mode, News, Order, Proposal, Question, Thresholds, Verdict,
+    propose,
+};
+use mbal_model::{CacheletId, Move, WorkerId};
+use mbal_worker::{OrderId, Outcome, Server, Tallies, order_event, owner};
+
+use super::coverage::Sight;
+use super::dice::Dice;
+use super::history::Micros;
+use super::profile::Profile;
+use super::seat::Letter;
+use super::world::{Happening, World};
+
+/// Orders of the operator are numbered from here, the balancer's below.
+pub const OPERATOR: u64 = 1 << 32;
+
+/// The balancer, and what it knows of the epoch before.
+pub struct Balancing {
+    pub balancer: Balancer,
+    before: Tallies,
+    /// Decisions that have been counted.
+    counted: u64,
+}
+
+impl Balancing {
+    pub fn new(server: &Server, profile: &Profile) -> Balancing {
+        let thresholds = Thresholds {
+            patience: profile.patience,
+            rest_epochs: profile.rest_epochs,
+            ..Thresholds::default()
+        };
+        let balancer = Balancer::new(Mode::On, thresholds);
+        Balancing { balancer, before: server.end_epoch(0), counted: 0 }
+    }
+}
+
+impl World {
+    pub fn end_epoch(&mut self) {
+        let now = self.server.end_epoch(self.now * 1_000);
+        let reading = now.since(&self.balancing.before);
+        self.balancing.before = now;
+        self.coverage.meet(Sight::NewsEpoch);
+        self.tell_balancer(News::Epoch(reading));
+        let epoch = self.profile.epoch;
+        self.after(epoch, Happening::Epoch);
+    }
+
+    pub fn tell_balancer(&mut self, news: News) {
+        let mut duties = Vec::new();
+        self.balancing.balancer.handle(news, &mut duties);
+        for duty in duties {
+            match duty {
+                Duty::Ask(question) => self.ask_planner(question),
+                Duty::Order { order, what } => self.send_order(OrderId(order), what),
+            }
+        }
+        self.count_decisions();
+    }
+
+    fn send_order(&mut self, order: OrderId, what: Order) {
+        let (sight, lends) = match what {
+            Order::Lend { .. } => (Sight::DutyLend, true),
+            Order::Lighten { .. } => (Sight::DutyLighten, false),
+        };
+        self.coverage.meet(sight);
+        self.orders.waiting.insert(order, (self.now, lends));
+        let (WorkerId(worker), event) = order_event(order, what);
+        self.post(usize::from(worker), Letter::Tell(event));
+    }
+
+    fn ask_planner(&mut self, question: Question) {
+        self.coverage.meet(Sight::DutyAsk);
+        let number = question.number;
+        let epochs = |count: Micros, world: &World| count * world.profile.epoch;
+        let (sight, delay, proposal) = match self.dice.below(10) {
+            0 => return self.coverage.meet(Sight::PlannerSilent),
+            1 => (Sight::PlannerBroken, 1, None),
+            2 | 3 => {
+                let late = epochs(self.dice.between(1..=8), self);
+                (Sight::PlannerSlow, late, Some(propose(&question)))
+            }
+            4 | 5 => {
+                let lie = lie(&mut self.dice, &question);
+                (Sight::PlannerLies, self.dice.between(1..=500), Some(lie))
+            }
+            _ => (Sight::PlannerPrompt, self.dice.between(1..=500), Some(propose(&question))),
+        };
+        self.coverage.meet(sight);
+        self.after(delay, Happening::Planned { number, proposal });
+    }
+
+    /// A worker has reported to the balancer; at times that gets lost.
+    pub fn report_to_balancer(&mut self, order: u64, outcome: Outcome) {
+        if self.dice.percent(3) {
+            return self.coverage.meet(Sight::ReportLost);
+        }
+        let longest = self.profile.delay;
+        let delay = self.dice.skewed(1..=longest);
+        self.after(delay, Happening::Reported { order, outcome });
+    }
+
+    /// The operator asks the balancer, not the worker.
+    pub fn ask_balancer(&mut self) {
+        let cachelet = CacheletId(self.dice.below(self.server.store.cachelets() + 1) as u16);
+        let to = owner(WorkerId(self.dice.below(self.seats.len()) as u16));
+        self.coverage.meet(Sight::NewsAsked);
+        self.tell_balancer(News::Asked { cachelet, to });
+    }
+
+    fn count_decisions(&mut self) {
+        let Balancing { balancer, counted, .. } = &mut self.balancing;
+        for decision in balancer.decisions().rev().take_while(|past| past.number > *counted) {
+            let sight = match (decision.cause, decision.verdict) {
+                (Cause::Uneven, Verdict::Ordered) => Sight::Evened,
+                (Cause::LoanOver, Verdict::Ordered) => Sight::LoanOver,
+                (_, Verdict::Rejected(_)) => Sight::NonsenseRejected,
+                (_, Verdict::Slow(_)) => Sight::AnswerTooLate,
+                _ => continue,
+            };
+            self.coverage.meet(sight);
+        }
+        *counted = balancer.decisions().next_back().map_or(*counted, |last| last.number);
+    }
+}
+
+/// A proposal that nobody should carry out.
+fn lie(dice: &mut Dice, question: &Question) -> Proposal {
+    let workers = question.reading.snapshot.workers.len();
+    let worker = |dice: &mut Dice| owner(WorkerId(dice.below(workers + 1) as u16));
+    let step = |dice: &mut Dice| Move {
+        cachelet: CacheletId(dice.below(40) as u16),
+        from: worker(dice),
+        to: worker(dice),
+    };
+    let lighten = |dice: &mut Dice| Lighten {
+        from: dice.below(workers + 1),
+        to: dice.below(workers + 1),
+        load: [f64::NAN, f64::INFINITY, -1.0, 0.0, 0.3, 1e300][dice.below(6)],
+        load_max: [f64::NAN, f64::INFINITY, 0.5][dice.below(3)],
+    };
+    Proposal {
+        moves: (0..dice.below(6)).map(|_| step(dice)).collect(),
+        lighten: (0..dice.below(3)).map(|_| lighten(dice)).collect(),
+        beyond: dice.percent(50),
+    }
+}
