@@ -57,6 +57,8 @@ pub struct Inner {
     pub dead_bytes: u64,
     pub stats: StoreStats,
     pub classes: ByClass,
+    /// Pages that a flush has dropped, each with the order in which it was sealed; none is empty.
+    pub dropped: Vec<VecDeque<(u64, PageId)>>,
     /// Scratch of `clean`: hash and place of a page's live records.
     pub records: Vec<(u64, Offset)>,
 }

@@ -386,7 +386,7 @@ impl Locked<'_> {
         items
     }
 
-    /// Forgets every item at once, whatever their number: O(pages).
+    /// Forgets every item at once, whatever their number: O(pages of the index).
     ///
     /// A reader that is already in the old index may still find what was there when it began.
     pub(crate) fn drop_index(&mut self) {
@@ -396,7 +396,7 @@ impl Locked<'_> {
         self.inner.free_blocks.clear();
         self.inner.block_limbo.clear();
         let pages = std::mem::take(&mut self.inner.index_pages).into_iter();
-        self.store.pool.release_all(self.pool, pages, &self.store.epochs);
+        self.drop_pages(pages.map(|id| (0, id)).collect());
     }
 }
 

@@ -282,19 +282,49 @@ impl<'a> Locked<'a> {
         self.publish_oldest();
     }
 
-    /// Gives back all pages of all logs at once: what they hold is gone already.
+    /// Forgets all logs, whose items are gone already: O(logs). Their pages are given back by and by.
     pub(crate) fn drop_logs(&mut self) {
         for log in 0..LOGS {
-            let Log { open, sealed } = std::mem::take(&mut self.inner.logs[log]);
-            let sealed = sealed
-                .into_iter()
-                .filter(|&(order, id)| self.page(id).sealed.load(Relaxed) == order);
-            let pages: Vec<PageId> = sealed.map(|(_, id)| id).chain(open).collect();
-            self.count_pages(log, -(pages.len() as i32));
-            let pages = pages.into_iter().inspect(|&id| self.page(id).sealed.store(0, Relaxed));
-            self.store.pool.release_all(self.pool, pages, &self.store.epochs);
+            let Log { open, mut sealed } = std::mem::take(&mut self.inner.logs[log]);
+            sealed.extend(open.map(|id| (0, id)));
+            self.drop_pages(sealed);
         }
+        self.cachelet.log_pages.iter().for_each(|pages| pages.store(0, Relaxed));
         self.inner.dead_bytes = 0;
         self.publish_oldest();
+    }
+
+    /// Leaves pages, each with the order in which it was sealed, for [`Locked::give_back_dropped`].
+    pub(crate) fn drop_pages(&mut self, pages: VecDeque<(u64, PageId)>) {
+        if !pages.is_empty() {
+            if self.inner.dropped.is_empty() {
+                self.store.with_dropped.fetch_add(1, Relaxed);
+            }
+            self.inner.dropped.push(pages);
+        }
+    }
+
+    /// Gives back up to `count` of the pages that a flush has dropped; false if there were none.
+    pub(crate) fn give_back_dropped(&mut self, count: usize) -> bool {
+        let mut pages = Vec::with_capacity(count);
+        for _ in 0..count {
+            let Some(dropped) = self.inner.dropped.last_mut() else { break };
+            let (order, id) = dropped.pop_front().expect("empty ones are not kept");
+            if dropped.is_empty() {
+                self.inner.dropped.pop();
+                if self.inner.dropped.is_empty() {
+                    self.store.with_dropped.fetch_sub(1, Relaxed);
+                }
+            }
+            // One whose order is another has been given back before, and may be somebody else's.
+            let sealed = &self.store.pages[id as usize].sealed;
+            if sealed.load(Relaxed) == order {
+                sealed.store(0, Relaxed);
+                pages.push(id);
+            }
+        }
+        let any = !pages.is_empty();
+        self.store.pool.release_all(self.pool, pages.into_iter(), &self.store.epochs);
+        any
     }
 }

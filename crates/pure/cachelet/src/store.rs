@@ -39,6 +39,9 @@ const TRADE_EVERY: u32 = 8;
 /// What is cleaned in one go for a value that needs more: thousands of small items.
 const CLEANED_BYTES_AT_ONCE: usize = 64 << 10;
 
+/// Dropped pages that are given back in one go, at a cache miss each: some ten microseconds.
+const GIVEN_BACK_AT_ONCE: usize = 64;
+
 /// Tries before a writer that finds no memory is told so. Each waits a moment for the other workers'
 /// batches, all of them for some 20 ms: longer than a worker is kept from its core.
 const RESERVE_TRIES: u32 = 200_000;
@@ -75,6 +78,8 @@ pub struct Store {
     pub(crate) routes: Box<[AtomicU32]>,
     pub(crate) route_shift: u32,
     evictions: AtomicU32,
+    /// Cachelets with pages that a flush has dropped, and that are still to be given back.
+    pub(crate) with_dropped: AtomicU32,
     pub(crate) witness: Witness,
     /// The second in which each worker last found no expired page.
     looked_for_expired: Box<[AtomicU32]>,
@@ -121,6 +126,7 @@ impl Store {
             routes: (0..each << bits).map(|i| AtomicU32::new((i / each) as u32)).collect(),
             route_shift: 64 - route_bits,
             evictions: AtomicU32::new(0),
+            with_dropped: AtomicU32::new(0),
             witness: Witness::new(),
             looked_for_expired: (0..options.workers).map(|_| AtomicU32::new(0)).collect(),
             options,
@@ -434,8 +440,23 @@ impl Store {
         self.enter(worker);
     }
 
+    /// Gives some of the pages that a flush has dropped to `worker`; false if there are none.
+    fn give_back_dropped(&self, worker: usize, now: Seconds) -> bool {
+        if self.with_dropped.load(Relaxed) == 0 {
+            return false;
+        }
+        self.cachelets[..self.cachelets()].iter().any(|cachelet| {
+            let mut locked = self.lock_cachelet(cachelet, now);
+            locked.pool = worker;
+            locked.give_back_dropped(GIVEN_BACK_AT_ONCE)
+        })
+    }
+
     /// Cleans one page of a cachelet of `worker`, or of another; false if there is none to clean.
     fn clean_one(&self, worker: usize, now: Seconds) -> bool {
+        if self.give_back_dropped(worker, now) {
+            return true;
+        }
         let mut cachelets = self.cachelets[..self.cachelets()].iter();
         if let Some(cachelet) = cachelets.find(|c| c.expires.load(Relaxed) <= now) {
             if self.clean_expired(cachelet, worker, now) {
@@ -488,6 +509,9 @@ impl Store {
     pub fn background(&self, worker: WorkerId, now: Seconds, budget: usize) -> bool {
         let worker = usize::from(worker.0);
         for _ in 0..budget {
+            if self.give_back_dropped(worker, now) {
+                continue;
+            }
             if self.pool.available(worker) >= self.reserve_pages() {
                 return self.expire_one(worker, now);
             }
