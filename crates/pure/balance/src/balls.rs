@@ -228,6 +228,61 @@ pub fn choose_threshold(demand: &Demand, target: f64, prediction: Prediction) ->
 /// The last steps of the sweep.
 const FINE: f64 = 1.02;
 
+/// The sweep by what is rather than by what is likely: `bin_of` says for a tracked key which bin holds one of so
+/// many copies, so every T has one imbalance, and that of the real placement. Where a few keys outweigh
+/// all others it jumps from T to T, up as well as down; chosen is the largest T whose imbalance is
+/// within 3% of `target`, or else the nearest that is seen until T is a quarter of the first that keeps
+/// it. Untracked keys count as even. A cluster that keeps the target has no copies.
+/// O(300 · (tracked + their copies)).
+pub fn choose_threshold_placed(
+    demand: &Demand,
+    target: f64,
+    bin_of: impl Fn(usize, u32, u32) -> usize,
+) -> Threshold {
+    let hottest = demand.tracked.iter().copied().fold(1.0, f64::max);
+    let least = (hottest / (64.0 * demand.bins as f64)).max(1.0);
+    let mut loads = vec![0.0; demand.bins];
+    let mut placed = |threshold: f64| placed_imbalance(demand, threshold, &bin_of, &mut loads);
+    let miss = |threshold: Threshold| (threshold.predicted / target).ln().abs();
+    let at = |threshold: f64, predicted: f64| Threshold { requests_per_copy: threshold, predicted };
+    let mut best = at(hottest, placed(hottest));
+    if best.predicted <= target {
+        return best;
+    }
+    let (mut threshold, mut last) = (hottest, least);
+    while threshold > last && miss(best) > CLOSE {
+        threshold /= FINE;
+        let here = at(threshold, placed(threshold));
+        if here.predicted <= target {
+            last = last.max(threshold / 4.0);
+        }
+        if miss(here) < miss(best) {
+            best = here;
+        }
+    }
+    best
+}
+
+/// As near to its target as the sweep wants an imbalance.
+const CLOSE: f64 = 0.03;
+
+fn placed_imbalance(
+    demand: &Demand,
+    threshold: f64,
+    bin_of: impl Fn(usize, u32, u32) -> usize,
+    loads: &mut [f64],
+) -> f64 {
+    let tracked: f64 = demand.tracked.iter().sum();
+    loads.fill((demand.requests - tracked).max(0.0) / demand.bins as f64);
+    for (key, &requests) in demand.tracked.iter().enumerate() {
+        let copies = copies(requests, threshold);
+        let each = requests / f64::from(copies);
+        (0..copies).for_each(|copy| loads[bin_of(key, copy, copies)] += each);
+    }
+    let most = loads.iter().copied().fold(0.0, f64::max);
+    most * demand.bins as f64 / demand.requests.max(tracked).max(f64::MIN_POSITIVE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,6 +373,41 @@ mod tests {
             assert!((typical / seen[200] - 1.0).abs() < 0.05, "{skew}: {typical} {}", seen[200]);
             assert!(seen[360] <= bound, "{skew}: {bound} {}", seen[360]);
         }
+    }
+
+    /// A bin for each copy, from a seed.
+    fn placing(seed: u64, bins: usize) -> impl Fn(usize, u32, u32) -> usize {
+        move |key, copy, _| {
+            let mut bits = seed ^ (key as u64) << 32 ^ u64::from(copy);
+            for _ in 0..3 {
+                bits = (bits ^ bits >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            }
+            (((bits >> 32) * bins as u64) >> 32) as usize
+        }
+    }
+
+    #[test]
+    fn by_the_real_placement_each_target_is_held_each_time() {
+        for seed in 1..30 {
+            for target in [1.7, 3.2] {
+                let bin_of = placing(seed, 100);
+                let demand = skewed(100);
+                let chosen = choose_threshold_placed(&demand, target, &bin_of);
+                assert!((chosen.predicted / target - 1.0).abs() < 0.16, "{seed}: {chosen:?}");
+                let mut loads = vec![0.0; 100];
+                let again =
+                    placed_imbalance(&demand, chosen.requests_per_copy, &bin_of, &mut loads);
+                assert_eq!(again, chosen.predicted);
+                assert!((loads.iter().sum::<f64>() / demand.requests - 1.0).abs() < 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    fn what_keeps_its_target_gets_no_copies() {
+        let even = Demand { tracked: vec![10.0; 100], requests: 1e7, keys: 1e6, bins: 20 };
+        let chosen = choose_threshold_placed(&even, 1.5, placing(1, 20));
+        assert_eq!(copies(10.0, chosen.requests_per_copy), 1);
     }
 
     #[test]

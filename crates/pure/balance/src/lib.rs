@@ -24,7 +24,10 @@ mod rest;
 mod thresholds;
 
 pub use balancer::{Balancer, Cause, Decision, Duty, Mode, News, Order, Ordered, Outcome, Verdict};
-pub use balls::{Demand, Prediction, Threshold, choose_threshold, copies, max_balls, predict};
+pub use balls::{
+    Demand, Prediction, Threshold, choose_threshold, choose_threshold_placed, copies, max_balls,
+    predict,
+};
 pub use global::{Global, relieve};
 pub use greedy::greedy;
 pub use local::{Local, deviation, rebalance_server};

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use mbal_balance::{Demand, Prediction, choose_threshold, copies, predict};
+use mbal_balance::{Demand, Prediction, choose_threshold_placed, copies, predict};
 use mbal_sketch::{HyperLogLog, LossyCounter, RandomBits, Sampler, mix};
 
 use super::plot::{Line, Plot};
@@ -107,6 +107,12 @@ fn server(hash: u64, servers: usize) -> u32 {
     ((u128::from(hash) * servers as u128) >> 64) as u32
 }
 
+/// Copies of a key are found by renaming it; a key without copies keeps its name.
+fn place(hash: u64, copy: u32, copies: u32, servers: usize) -> u32 {
+    let renamed = if copies == 1 { hash } else { mix(hash ^ u64::from(copy) << 1) };
+    server(renamed, servers)
+}
+
 /// What the key detector says after one interval (§IV.A).
 struct Detected {
     /// (key's hash, estimated requests), most first.
@@ -189,8 +195,7 @@ impl Replicas {
                 slot = (slot + 1) & mask;
             }
             table.slots[slot] = (hash, copies, table.places.len() as u32);
-            let renamed = |copy: u32| server(mix(hash ^ u64::from(copy) << 1), servers);
-            table.places.extend((0..copies).map(renamed));
+            table.places.extend((0..copies).map(|copy| place(hash, copy, copies, servers)));
         }
         table
     }
@@ -435,6 +440,14 @@ fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), S
     )
 }
 
+/// The sweep of §IV.E, by where the copies of this T's keys really are.
+fn threshold_for(target: f64, detected: &Detected, stream: &Stream, servers: usize) -> f64 {
+    let demand = demand(&detected.hot, stream, detected.distinct, servers);
+    let bin_of =
+        |key: usize, copy, copies| place(detected.hot[key].0, copy, copies, servers) as usize;
+    choose_threshold_placed(&demand, target, bin_of).requests_per_copy
+}
+
 fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
     const SERVERS: usize = 100;
     let policies = ["none", "3 replicas", "10 replicas", "adaptive 1.7"];
@@ -446,17 +459,13 @@ fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
         let skew = 0.25 * f64::from(step);
         let stream = Stream::Made(Popularity::zipf(skew, 1_000_000, 10_000_000, seed));
         let detected = detect(&stream, 100, seed);
-        let target = choose_threshold(
-            &demand(&detected.hot, &stream, detected.distinct, SERVERS),
-            TARGETS[0],
-            Prediction::Typical,
-        );
+        let target = threshold_for(TARGETS[0], &detected, &stream, SERVERS);
         for (policy, name) in policies.iter().enumerate() {
             let copies_of = |requests: f64| match policy {
                 0 => 1,
                 1 => 3,
                 2 => 10,
-                _ => copies(requests, target.requests_per_copy),
+                _ => copies(requests, target),
             };
             let replicas = Replicas::new(&detected.hot, copies_of, SERVERS);
             let mut served = observe(&stream, &replicas, SERVERS, seed);
@@ -519,10 +528,7 @@ fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> 
                 threshold = match policy {
                     0 => f64::INFINITY,
                     1 => 25_000.0,
-                    _ => {
-                        let target = TARGETS[policy - 2];
-                        choose_threshold(&demand, target, Prediction::Typical).requests_per_copy
-                    }
+                    _ => threshold_for(TARGETS[policy - 2], detected, stream, servers),
                 };
                 if policy > 0 {
                     bound = predict(&demand, threshold, Prediction::WeighedBalls);
@@ -534,21 +540,26 @@ fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> 
             }
             observed.sort_by(f64::total_cmp);
             let mean = observed.iter().sum::<f64>() / observed.len() as f64;
-            let over = if policy >= 2 { mean / TARGETS[policy - 2] - 1.0 } else { f64::NAN };
+            let over = |observed: f64| match policy {
+                0 | 1 => f64::NAN,
+                _ => observed / TARGETS[policy - 2] - 1.0,
+            };
             rows.push(format!(
-                "{servers},{name},{},{threshold:.0},{},{},{bound:.3},{mean:.3},{:.3},{:.3},{over:.3}",
+                "{servers},{name},{},{threshold:.0},{},{},{bound:.3},{mean:.3},{:.3},{:.3},{:.3},{:.3}",
                 placements.len(),
                 table.0,
                 table.1,
                 observed[0],
                 observed[observed.len() - 1],
+                over(observed[0]),
+                over(observed[observed.len() - 1]),
             ));
             lines[policy].points.push((servers as f64, mean));
         }
         eprintln!("figure 17: {servers} servers");
     }
     let header = "servers,policy,placements,threshold,replicated_keys,replicas,bound,observed_mean,\
-                  observed_least,observed_most,mean_over_target";
+                  observed_least,observed_most,least_over_target,most_over_target";
     report.table("netkv-figure-17", header, &rows)?;
     report.plot(
         "netkv-figure-17",
