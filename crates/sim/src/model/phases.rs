@@ -361,7 +361,8 @@ fn balance(
         fired.global_moves = coordinate(cluster, loans, &asking, thresholds);
     }
     if allowed.one {
-        replication.plan(&in_phase_1, requests);
+        let hot: Vec<bool> = loads.iter().map(|load| *load > thresholds.permissible).collect();
+        replication.plan(&in_phase_1, requests, &hot);
     }
     fired
 }

@@ -84,8 +84,9 @@ impl Replication {
         self.filter[(hash >> 6 & 0x3ff) as usize] >> (hash & 63) & 1 == 1
     }
 
-    /// Ends an epoch: keys of servers in phase 1 get copies by the cluster's T, cool keys lose theirs.
-    pub fn plan(&mut self, in_phase: &[bool], requests: f64) {
+    /// Ends an epoch: keys of servers in phase 1 get copies by the cluster's T, cool keys lose theirs. Workers
+    /// that are `hot` take no new ones.
+    pub fn plan(&mut self, in_phase: &[bool], requests: f64, hot: &[bool]) {
         for tracker in &mut self.trackers {
             self.turns.clear();
             tracker.tick(&mut self.turns);
@@ -96,7 +97,7 @@ impl Replication {
                 }
             }
         }
-        let hot: Vec<(usize, u64, f64)> = self
+        let keys: Vec<(usize, u64, f64)> = self
             .trackers
             .iter()
             .enumerate()
@@ -107,18 +108,19 @@ impl Replication {
             })
             .collect();
         let demand = Demand {
-            tracked: hot.iter().map(|key| key.2).collect(),
+            tracked: keys.iter().map(|key| key.2).collect(),
             requests,
             keys: requests,
             bins: self.size.all_workers(),
         };
-        if hot.is_empty() {
+        if keys.is_empty() {
             self.replicas.clear();
         } else {
             let threshold = choose_threshold(&demand, TARGET, Prediction::WeighedBalls);
-            for (worker, hash, rate) in hot {
+            for (worker, hash, rate) in keys {
                 if in_phase[worker / self.size.workers] || self.replicas.contains_key(&hash) {
-                    self.replicate(worker, hash, copies(rate, threshold.requests_per_copy));
+                    let copies = copies(rate, threshold.requests_per_copy);
+                    self.replicate(worker, hash, copies, hot);
                 }
             }
         }
@@ -129,7 +131,7 @@ impl Replication {
     }
 
     /// A changed number of copies changes the last suffixes only; small changes are not worth a message.
-    fn replicate(&mut self, home: usize, hash: u64, copies: u32) {
+    fn replicate(&mut self, home: usize, hash: u64, copies: u32, hot: &[bool]) {
         let wanted = (copies - 1).min(self.size.servers as u32 - 1) as usize;
         let held = self.replicas.entry(hash).or_default();
         if wanted > 0 && held.len().abs_diff(wanted) * 4 <= held.len() {
@@ -144,13 +146,11 @@ impl Replication {
         let mut servers: Vec<usize> =
             (0..self.size.servers).filter(|server| *server != home_server).collect();
         servers.sort_by_key(|server| score(*server));
-        *held = servers[..wanted]
-            .iter()
-            .map(|server| {
-                let worker =
-                    RandomBits::new(score(*server)).next_bits() as usize % self.size.workers;
-                (server * self.size.workers + worker) as u32
-            })
-            .collect();
+        let worker_of = |server: usize| {
+            let worker = RandomBits::new(score(server)).next_bits() as usize % self.size.workers;
+            server * self.size.workers + worker
+        };
+        let willing = servers.into_iter().map(worker_of).filter(|worker| !hot[*worker]);
+        *held = willing.take(wanted).map(|worker| worker as u32).collect();
     }
 }
