@@ -78,14 +78,22 @@ fn compare(
     by_shakes: &mut Vec<String>,
 ) {
     let mut clusters = Clusters(1);
+    let models: Vec<Model> =
+        (0..count).map(|_| Model::evenest(&clusters.draw(&recipe), 0.75, 0.0)).collect();
     let mut columns = vec![Vec::new(); 5];
     let mut efforts = SHAKES.map(|shakes| (shakes, Vec::new(), Vec::new()));
     let mut unproven = 0;
-    for index in 1..=count {
-        let model = Model::evenest(&clusters.draw(&recipe), 0.75, 0.0);
-        let (quick, greedy_s) = timed(|| greedy(&model));
-        let (searched, search_s) = timed(|| search(&model, Effort::THOROUGH));
-        let (proven, exact_s) = timed(|| solve(&model, STEPS_MAX));
+    // Quick plans first and together: the machine need be quiet for a blink only.
+    let quick: Vec<_> = models.iter().map(|model| timed(|| greedy(model))).collect();
+    let searched: Vec<_> =
+        models.iter().map(|model| timed(|| search(model, Effort::THOROUGH))).collect();
+    let by_effort = SHAKES.map(|shakes| -> Vec<_> {
+        let effort = Effort { shakes, tolerance: 0.0 };
+        models.iter().map(|model| timed(|| search(model, effort))).collect()
+    });
+    for (at, model) in models.iter().enumerate() {
+        let index = at + 1;
+        let (proven, exact_s) = timed(|| solve(model, STEPS_MAX));
         let least = proven.map_or_else(
             |_| {
                 unproven += 1;
@@ -94,18 +102,16 @@ fn compare(
             |proven| proven.cost,
         );
         let row = [
-            model.cost(&quick) / least,
-            model.cost(&searched) / least,
-            greedy_s * 1e6,
-            search_s * 1e6,
+            model.cost(&quick[at].0) / least,
+            model.cost(&searched[at].0) / least,
+            quick[at].1 * 1e6,
+            searched[at].1 * 1e6,
             exact_s * 1e3,
         ];
         columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
-        for (shakes, ratios, micros) in &mut efforts {
-            let effort = Effort { shakes: *shakes, tolerance: 0.0 };
-            let (placement, seconds) = timed(|| search(&model, effort));
-            ratios.push(model.cost(&placement) / least);
-            micros.push(seconds * 1e6);
+        for ((_, ratios, micros), plans) in efforts.iter_mut().zip(&by_effort) {
+            ratios.push(model.cost(&plans[at].0) / least);
+            micros.push(plans[at].1 * 1e6);
         }
         if index % 100 == 0 {
             eprintln!("{name}: {index} of {count}");

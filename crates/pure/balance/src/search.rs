@@ -18,7 +18,7 @@ impl Effort {
     /// The first optimum in sight: what a cluster's plan needs.
     pub const DESCENT: Effort = Effort { shakes: 0, tolerance: 0.002 };
     /// For one server's few cachelets, where the first optimum is often a poor one.
-    pub const THOROUGH: Effort = Effort { shakes: 8, tolerance: 0.0 };
+    pub const THOROUGH: Effort = Effort { shakes: 12, tolerance: 0.0 };
 }
 
 /// Deterministic, and never worse than moving nothing. Without shakes: greedy, then moves and swaps, so never
