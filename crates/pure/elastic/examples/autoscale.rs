@@ -29,10 +29,45 @@ const SERVERS_MOST: usize = 24;
 const MIGRATION_MINUTES: usize = 2;
 /// Key, header and the mean of the values' sizes.
 const ITEM_BYTES: u64 = 330;
-/// The headroom was tuned on the first seed; the others, which no policy had seen, judge it.
+/// Headroom and patience were tuned on the first seed; the others, which no policy had seen, judge them.
 const SEEDS: [u64; 4] = [1, 2, 3, 4];
-const HEADROOMS_TUNED: [f64; 4] = [1.0, 1.25, 1.5, 2.0];
-const HEADROOM: f64 = 1.25;
+const REACTIVE: Tuning = Tuning { policy: "reactive", headroom: 1.25, patience_minutes: 30 };
+/// Who foresees the next minutes need not wait as long for a rate to come back.
+const PREDICTIVE: Tuning = Tuning { policy: "predictive", headroom: 1.25, patience_minutes: 10 };
+const HEADROOMS_TRIED: [f64; 4] = [1.0, 1.25, 1.5, 2.0];
+const PATIENCES_TRIED: [usize; 3] = [5, 10, 30];
+const LEAD_MINUTES: usize = 15;
+
+#[derive(Clone, Copy, PartialEq)]
+struct Tuning {
+    policy: &'static str,
+    headroom: f64,
+    patience_minutes: usize,
+}
+
+impl Tuning {
+    fn tried() -> Vec<Tuning> {
+        let reactive = HEADROOMS_TRIED.map(|headroom| Tuning { headroom, ..REACTIVE });
+        let predictive =
+            PATIENCES_TRIED.map(|patience_minutes| Tuning { patience_minutes, ..PREDICTIVE });
+        reactive.into_iter().chain(predictive).collect()
+    }
+
+    fn scaler(&self) -> Box<dyn Autoscaler> {
+        let config = ScalingConfig {
+            rate_db: RATE_DB,
+            server_bytes: ITEMS_PER_SERVER as u64 * ITEM_BYTES,
+            servers_least: 1,
+            servers_most: SERVERS_MOST,
+            headroom: self.headroom,
+            patience_minutes: self.patience_minutes,
+        };
+        match self.policy {
+            "reactive" => Box::new(Reactive::new(config)),
+            _ => Box::new(Predictive::new(config, LEAD_MINUTES)),
+        }
+    }
+}
 
 /// One size class, so a server's memory is a number of items; a list by last access.
 #[derive(Clone, Default)]
@@ -235,7 +270,9 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
         for _ in 0..requests {
             let key = key_of_rank[ranks.draw(&mut bits) - 1] as usize;
             hits += usize::from(cluster.get(key));
-            distances.observe(mix(key as u64), ITEM_BYTES as u32);
+            if scaler.is_some() {
+                distances.observe(mix(key as u64), ITEM_BYTES as u32);
+            }
         }
         for _ in 0..demand::SWAPS_PER_MINUTE {
             let (one, other) = (bits.next_bits() as usize % KEYS, bits.next_bits() as usize % KEYS);
@@ -251,6 +288,10 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
             outcome.held += usize::from(hit_ratio >= needed);
             outcome.server_minutes += servers;
             outcome.expectation_error += (expected - hit_ratio).abs();
+            // Too few servers: the rest would not change that.
+            if scaler.is_none() && outcome.minutes - outcome.held > MINUTES_PER_DAY / 100 {
+                break;
+            }
         }
         if let Some(scaler) = scaler.as_mut() {
             let wish = scaler.decide(&Demand { minute, rate, curve: &curve, servers });
@@ -285,45 +326,31 @@ fn main() {
     for seed in SEEDS {
         let holds = |servers: usize| {
             let outcome = run(seed, servers, None, &ranks);
-            outcome.held as f64 >= 0.99 * outcome.minutes as f64
+            outcome.held as f64 >= 0.99 * MINUTES_PER_DAY as f64
         };
         let (mut too_few, mut peak) = (0, SERVERS_MOST);
         while peak - too_few > 1 {
             let middle = usize::midpoint(too_few, peak);
             if holds(middle) { peak = middle } else { too_few = middle }
         }
-        let headrooms = if seed == SEEDS[0] { &HEADROOMS_TUNED[..] } else { &[HEADROOM] };
-        for &headroom in headrooms {
-            let config = ScalingConfig {
-                rate_db: RATE_DB,
-                server_bytes: ITEMS_PER_SERVER as u64 * ITEM_BYTES,
-                servers_least: 1,
-                servers_most: SERVERS_MOST,
-                headroom,
-                patience_minutes: 30,
-            };
-            let mut reactive = Reactive::new(config);
-            let mut predictive = Predictive::new(config, 15);
-            let policies: [(&str, &mut dyn Autoscaler); 2] =
-                [("reactive", &mut reactive), ("predictive", &mut predictive)];
-            for (name, policy) in policies {
-                let outcome = run(seed, peak, Some(policy), &ranks);
-                let mean = outcome.server_minutes as f64 / outcome.minutes as f64;
-                writeln!(
-                    rows,
-                    "{seed},{name},{headroom},{},{:.4},{mean:.2},{peak},{:.3},{},{:.4}",
-                    config.patience_minutes,
-                    outcome.held as f64 / outcome.minutes as f64,
-                    1.0 - mean / peak as f64,
-                    outcome.scalings,
-                    outcome.expectation_error / outcome.minutes as f64,
-                )
-                .expect("a string grows");
-                eprint!("{}", rows.lines().last().expect("a row was written").to_owned() + "\n");
-                if seed == SEEDS[0] && headroom == HEADROOM {
-                    for line in outcome.rows.lines() {
-                        writeln!(minutes, "{name},{line}").expect("a string grows");
-                    }
+        let tunings = if seed == SEEDS[0] { Tuning::tried() } else { vec![REACTIVE, PREDICTIVE] };
+        for tuning in tunings {
+            let outcome = run(seed, peak, Some(&mut *tuning.scaler()), &ranks);
+            let mean = outcome.server_minutes as f64 / outcome.minutes as f64;
+            let Tuning { policy, headroom, patience_minutes } = tuning;
+            writeln!(
+                rows,
+                "{seed},{policy},{headroom},{patience_minutes},{:.4},{mean:.2},{peak},{:.3},{},{:.4}",
+                outcome.held as f64 / outcome.minutes as f64,
+                1.0 - mean / peak as f64,
+                outcome.scalings,
+                outcome.expectation_error / outcome.minutes as f64,
+            )
+            .expect("a string grows");
+            eprint!("{}", rows.lines().last().expect("a row was written").to_owned() + "\n");
+            if seed == SEEDS[0] && [REACTIVE, PREDICTIVE].contains(&tuning) {
+                for line in outcome.rows.lines() {
+                    writeln!(minutes, "{policy},{line}").expect("a string grows");
                 }
             }
         }
