@@ -36,6 +36,7 @@ impl Turn<'_> {
             }
             Admin::Walk(purpose, classes) => return self.walk(*purpose, *classes),
             Admin::Watch(streams) => return self.watch(*streams, noreply),
+            Admin::RefreshCerts if self.server.settings.tls.enabled => return Then::RefreshCerts,
             Admin::RefreshCerts => self.reply(noreply, b"Error TLS not enabled"),
             Admin::Shutdown(_) if !self.server.settings.shutdown_enabled => {
                 self.line(b"ERROR: shutdown not enabled");

@@ -42,6 +42,8 @@ pub(crate) enum Ended {
     Stalled,
     /// Peers have to answer first.
     Paused(Pause),
+    /// Certificates are read again first.
+    Refreshing,
     /// The connection is to be closed, and perhaps the server (gracefully or not).
     Closed(Option<bool>),
 }
@@ -222,6 +224,11 @@ impl Batch<'_> {
                 self.turn.begin_walk(&walk);
                 session.walk = Some(walk);
                 Some(ended(*at, Ended::Stalled))
+            }
+            Then::RefreshCerts => {
+                self.actions.push(Action::RefreshCerts { conn: self.conn });
+                session.refreshing = true;
+                Some(ended(*at, Ended::Refreshing))
             }
             Then::Watch(watcher) => {
                 session.watching = Some(watcher);

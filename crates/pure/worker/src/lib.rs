@@ -76,7 +76,7 @@ pub use load::{Tallies, owner};
 pub use login::{Doorkeeper, Passwords};
 pub use mbal_balance::Outcome;
 pub use orders::{OrderId, Report, order_event};
-pub use server::{Echoed, Gauges, Protocol, Server, Settings};
+pub use server::{Echoed, Gauges, Protocol, Server, Settings, TlsSettings};
 pub use session::{Carried, OUTPUT_BYTES_MAX};
 pub use slots::NO_ROUTE;
 pub use time::Now;
@@ -100,6 +100,8 @@ pub enum Event<'a> {
     Introduced { conn: ConnId, card: Arc<Card> },
     /// One of this worker's connections watches, and has something to send ([`Action::Nudge`]).
     Nudged,
+    /// The answer to [`Action::RefreshCerts`], or what is wrong with them: then nothing changed.
+    CertsRefreshed { conn: ConnId, refreshed: Result<(), String> },
     /// Bytes arrived, as many as were there.
     Received { conn: ConnId, bytes: &'a [u8] },
     /// A datagram arrived, from a sender whom the driver remembers.
@@ -188,6 +190,10 @@ pub enum Action {
     /// Tell that worker of this server that it is [`Event::Nudged`].
     Nudge {
         worker: WorkerId,
+    },
+    /// Read the certificates again, for connections to come; [`Event::CertsRefreshed`] says what came of it.
+    RefreshCerts {
+        conn: ConnId,
     },
     /// End the process (the `shutdown` command): when connections have ended, if `graceful`.
     Shutdown {

@@ -79,6 +79,43 @@ pub struct Settings {
     /// `-o watcher_logbuf_size`, KiB.
     pub watcher_kib: u32,
     pub echoed: Echoed,
+    pub tls: TlsSettings,
+}
+
+/// `-Z` and `-o ssl_*`, for `stats settings`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSettings {
+    pub enabled: bool,
+    pub chain_cert: Option<String>,
+    pub key: Option<String>,
+    pub ca_cert: Option<String>,
+    pub ciphers: Option<String>,
+    /// 0 none, 1 request, 2 require, 3 once.
+    pub verify_mode: u32,
+    /// 1 is PEM, 2 DER.
+    pub key_format: u32,
+    /// KiB.
+    pub wbuf_kib: u32,
+    pub session_cache: bool,
+    /// The name of the oldest version that is spoken.
+    pub min_version: &'static str,
+}
+
+impl Default for TlsSettings {
+    fn default() -> TlsSettings {
+        TlsSettings {
+            enabled: false,
+            chain_cert: None,
+            key: None,
+            ca_cert: None,
+            ciphers: None,
+            verify_mode: 0,
+            key_format: 1,
+            wbuf_kib: 16,
+            session_cache: false,
+            min_version: "tlsv1.2",
+        }
+    }
 }
 
 /// What a connection speaks.
@@ -199,6 +236,7 @@ impl Default for Settings {
             delimiter: None,
             watcher_kib: 256,
             echoed: Echoed::default(),
+            tls: TlsSettings::default(),
         }
     }
 }
@@ -216,6 +254,11 @@ pub struct Gauges {
     pub rejected_connections: AtomicU64,
     pub listen_disabled: AtomicU64,
     pub verbosity: AtomicU64,
+    /// The second in which certificates were read.
+    pub certs_read: AtomicU64,
+    /// TLS handshakes that failed, and those that took up no earlier session.
+    pub handshake_errors: AtomicU64,
+    pub new_sessions: AtomicU64,
     /// Descriptors that are not clients'.
     pub reserved_fds: AtomicU64,
     /// 0 while new connections are left waiting.

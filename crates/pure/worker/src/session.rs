@@ -50,6 +50,8 @@ pub(crate) struct Session {
     pub login: Login,
     /// SASL: credentials come with the next step.
     pub login_begun: bool,
+    /// It waits for certificates.
+    pub refreshing: bool,
     /// A command that goes on when the output has left.
     pub walk: Option<Box<Walk>>,
     /// It asks for nothing any more, and is told what happens.
@@ -152,6 +154,7 @@ impl Session {
             && self.slots.is_empty()
             && !self.get_continues
             && self.walk.is_none()
+            && !self.refreshing
             && self.watching.is_none()
     }
 

@@ -176,6 +176,13 @@ impl Turn<'_> {
             (true, "log_watcher_skipped", since.log[1]),
             (true, "log_watcher_sent", since.log[2]),
             (true, "log_watchers", server.log.watchers() as u64),
+            (settings.tls.session_cache, "ssl_new_sessions", gauge(&gauges.new_sessions)),
+            (settings.tls.enabled, "ssl_handshake_errors", gauge(&gauges.handshake_errors)),
+            (
+                settings.tls.enabled,
+                "time_since_server_cert_refresh",
+                u64::from(self.now.second).saturating_sub(gauge(&gauges.certs_read)),
+            ),
             (true, "unexpected_napi_ids", 0),
             (true, "round_robin_fallback", 0),
             (true, "bytes", store.bytes),

@@ -8,6 +8,7 @@ impl Turn<'_> {
     pub(crate) fn stats_settings(&mut self) {
         let server = self.server;
         let settings = &server.settings;
+        let tls = &settings.tls;
         let echoed = server.echoed.lock().expect("nothing panics with it held").clone();
         let yes = |set: bool| if set { "yes" } else { "no" }.to_owned();
         let null = |text: &Option<String>| text.clone().unwrap_or("NULL".to_owned());
@@ -67,7 +68,17 @@ impl Turn<'_> {
             ("read_buf_mem_limit", small(echoed.read_buf_mem_limit)),
             ("track_sizes", yes(server.sizes_enabled.load(Relaxed))),
             ("inline_ascii_response", yes(false)),
-            ("ssl_enabled", yes(false)),
+            ("ssl_enabled", yes(tls.enabled)),
+            ("ssl_chain_cert", tls.chain_cert.clone().unwrap_or("(null)".into())),
+            ("ssl_key", tls.key.clone().unwrap_or("(null)".into())),
+            ("ssl_verify_mode", small(tls.verify_mode)),
+            ("ssl_keyformat", small(tls.key_format)),
+            ("ssl_ciphers", null(&tls.ciphers)),
+            ("ssl_ca_cert", null(&tls.ca_cert)),
+            ("ssl_wbuf_size", number(u64::from(tls.wbuf_kib) << 10)),
+            ("ssl_session_cache", yes(tls.session_cache)),
+            ("ssl_kernel_tls", yes(false)),
+            ("ssl_min_version", tls.min_version.to_owned()),
             ("num_napi_ids", "(null)".to_owned()),
             ("memory_file", "(null)".to_owned()),
         ] {

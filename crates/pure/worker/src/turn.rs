@@ -56,6 +56,8 @@ pub(crate) enum Then {
     Walk(Box<Walk>),
     /// From now on the connection watches.
     Watch(Arc<Watcher>),
+    /// The driver has to read certificates first.
+    RefreshCerts,
 }
 
 impl Turn<'_> {

@@ -87,6 +87,9 @@ impl Worker {
             Event::Adopted { conn, session } => self.open(conn, session.arrive()),
             Event::Introduced { conn, card } => self.introduce(now, conn, card),
             Event::Nudged => self.send_lines(actions),
+            Event::CertsRefreshed { conn, refreshed } => {
+                self.certs_refreshed(now, conn, refreshed, actions);
+            }
             Event::Closed { conn } => {
                 self.part_from(now, conn);
                 self.links.forget(conn);
@@ -246,7 +249,7 @@ impl Worker {
             actions.list.push(Action::Send { conn, bytes: start..end });
         }
         match ended {
-            Ended::Hungry => {}
+            Ended::Hungry | Ended::Refreshing => {}
             Ended::Stalled => {
                 session.stalled = true;
                 actions.list.push(Action::Stall { conn });
@@ -275,6 +278,30 @@ impl Worker {
         session.card = Some(card);
         self.sessions[conn.0 as usize] = Some(session);
         due
+    }
+
+    fn certs_refreshed(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        refreshed: Result<(), String>,
+        actions: &mut Actions,
+    ) {
+        let waits = self.sessions.get(conn.0 as usize).and_then(Option::as_ref);
+        if !waits.is_some_and(|session| session.refreshing) {
+            return;
+        }
+        if refreshed.is_ok() {
+            self.server.gauges.certs_read.store(now.second.into(), Relaxed);
+        }
+        self.turn(now, conn, 0, actions, |batch, session| {
+            session.refreshing = false;
+            let before = batch.turn.out.len();
+            batch.turn.line(refreshed.err().unwrap_or("OK".into()).as_bytes());
+            session.order(before, batch.turn.out);
+            run_pending(batch, session)
+        });
+        self.leave_if_due(conn, actions);
     }
 
     /// A connection that waited for peers, perhaps no longer does.
@@ -389,7 +416,7 @@ fn received(batch: &mut Batch<'_>, session: &mut Session, mut bytes: &[u8]) -> E
     if session.closing.is_some() || session.watching.is_some() {
         return Ended::Hungry;
     }
-    if session.stalled || session.paused.is_some() {
+    if session.stalled || session.paused.is_some() || session.refreshing {
         session.pending.extend_from_slice(bytes);
         return Ended::Hungry;
     }
@@ -436,7 +463,11 @@ fn unknown(fd: u32) -> Card {
 
 /// Executes what is there, if nothing stands in the way.
 fn run_pending(batch: &mut Batch<'_>, session: &mut Session) -> Ended {
-    if session.closing.is_some() || session.stalled || session.paused.is_some() {
+    if session.closing.is_some()
+        || session.stalled
+        || session.paused.is_some()
+        || session.refreshing
+    {
         return Ended::Hungry;
     }
     let pending = std::mem::take(&mut session.pending);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mbal_worker::{Card, ConnId, Echoed, Endpoint, Event, Protocol, Settings};
+use mbal_worker::{Card, ConnId, Echoed, Endpoint, Event, Protocol, Settings, TlsSettings};
 
 use crate::rig::{CONN, Rig};
 
@@ -83,7 +83,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("oldest", "a flush is done at once"),
     ("hash_algorithm", "clients in other languages must find the same cachelet"),
     ("inline_ascii_response", "memcached's is always no"),
-    ("ssl_enabled", "told by what serves TLS"),
+    ("ssl_kernel_tls", "it is refused"),
     ("num_napi_ids", "-N is refused"),
     ("memory_file", "-e is refused"),
 ];
@@ -145,6 +145,7 @@ fn general_fields_move_or_are_known_not_to() {
         requests_per_event: 20,
         idle_timeout: 100,
         watcher_kib: 1,
+        tls: TlsSettings { enabled: true, session_cache: true, ..TlsSettings::default() },
         ..Settings::default()
     });
     let before = fields(&mut rig, "stats");
@@ -161,6 +162,8 @@ fn general_fields_move_or_are_known_not_to() {
         (&gauges.listen_disabled_us, 30),
         (&gauges.accepting, 0),
         (&gauges.reserved_fds, 64),
+        (&gauges.handshake_errors, 1),
+        (&gauges.new_sessions, 2),
     ] {
         gauge.store(value, Relaxed);
     }
@@ -282,6 +285,18 @@ fn settings_move_or_are_known_not_to() {
             temporary_ttl: Some(9),
             worker_kib: 9,
             read_buf_mem_limit: 9,
+        },
+        tls: TlsSettings {
+            enabled: true,
+            chain_cert: Some("/c".into()),
+            key: Some("/k".into()),
+            ca_cert: Some("/a".into()),
+            ciphers: Some("HIGH".into()),
+            verify_mode: 1,
+            key_format: 2,
+            wbuf_kib: 9,
+            session_cache: true,
+            min_version: "tlsv1.3",
         },
         protocol: Protocol::Text,
         sasl: true,

@@ -63,6 +63,7 @@ impl Client {
                 Action::Resume { .. } => assert!(std::mem::replace(&mut self.paused, false)),
                 Action::Stall { .. } => stalled = true,
                 Action::Answer { .. }
+                | Action::RefreshCerts { .. }
                 | Action::Shutdown { .. }
                 | Action::HandOver { .. }
                 | Action::Nudge { .. }

@@ -1,6 +1,6 @@
 //! `stats`, and the operators' other commands.
 
-use mbal_worker::{Action, Echoed, Event, PREFIXES_MAX, Settings};
+use mbal_worker::{Action, Echoed, Event, PREFIXES_MAX, Settings, TlsSettings};
 
 use crate::rig::{CONN, Rig};
 
@@ -135,4 +135,26 @@ fn what_makes_no_sense_here_is_answered_as_memcached_does_without_it() {
     ] {
         rig.check(&format!("{input}\r\n"), &format!("{reply}\r\n"));
     }
+}
+
+#[test]
+fn certificates_are_read_by_the_driver_and_answered_in_order() {
+    let tls = TlsSettings { enabled: true, ..TlsSettings::default() };
+    let mut rig = Rig::with(Settings { tls, ..Settings::default() });
+    let asked = rig.handle(Event::Received { conn: CONN, bytes: b"mn\r\nrefresh_certs\r\nmn\r\n" });
+    assert_eq!(asked.bytes, b"MN\r\n");
+    assert!(asked.list.contains(&Action::RefreshCerts { conn: CONN }));
+    assert_eq!(rig.handle(Event::Received { conn: CONN, bytes: b"mn\r\n" }).list, []);
+    rig.now.second += 50;
+    assert_eq!(
+        rig.handle(Event::CertsRefreshed { conn: CONN, refreshed: Ok(()) }).bytes,
+        b"OK\r\nMN\r\nMN\r\n"
+    );
+    assert_eq!(stat(&mut rig, "stats", "time_since_server_cert_refresh"), "0");
+    rig.handle(Event::Received { conn: CONN, bytes: b"refresh_certs\r\n" });
+    let refreshed = Err("no such file".to_owned());
+    assert_eq!(
+        rig.handle(Event::CertsRefreshed { conn: CONN, refreshed }).bytes,
+        b"no such file\r\n"
+    );
 }
