@@ -1,6 +1,6 @@
 //! `-o`: memcached's list of extended options.
 
-use mbal_server::Echoed;
+use mbal_server::{Echoed, TlsSettings};
 
 use crate::flags::{Refused, failure, usage};
 
@@ -13,6 +13,7 @@ pub struct Extended {
     pub idle_timeout: u32,
     pub watcher_kib: u32,
     pub echoed: Echoed,
+    pub tls: TlsSettings,
     pub notices: Vec<String>,
 }
 
@@ -78,8 +79,12 @@ const TRUE_ANYWAY: &[&str] =
     &["modern", "no_modern", "relaxed_privileges", "drop_privileges", "no_drop_privileges"];
 
 /// Options of features that a server must not pretend to have.
-const NOT_BUILT: &[(&str, &str)] =
-    &[("ssl_", "TLS"), ("ext_", "extstore"), ("proxy_", "proxy"), ("sock_cookie_id", "cookie")];
+const NOT_BUILT: &[(&str, &str)] = &[
+    ("ssl_kernel_tls", "kernel TLS"),
+    ("ext_", "extstore"),
+    ("proxy_", "proxy"),
+    ("sock_cookie_id", "cookie"),
+];
 
 impl Extended {
     pub fn parse(lists: &[String]) -> Result<Extended, Refused> {
@@ -90,6 +95,7 @@ impl Extended {
             idle_timeout: 0,
             watcher_kib: 256,
             echoed: Echoed::default(),
+            tls: TlsSettings::default(),
             notices: Vec::new(),
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|one| !one.is_empty()) {
@@ -116,7 +122,44 @@ impl Extended {
             "watcher_logbuf_size" => number(&mut self.watcher_kib)?,
             "lru_crawler_tocrawl" => number(&mut self.echoed.lru_crawler_tocrawl)?,
             _ if TRUE_ANYWAY.contains(&name) => {}
+            _ if name.starts_with("ssl_") && name != "ssl_kernel_tls" => {
+                return self.take_tls(name, value, option);
+            }
             _ => return self.take_without_effect(name, value, option),
+        }
+        Ok(())
+    }
+
+    fn take_tls(&mut self, name: &str, value: Option<&str>, option: &str) -> Result<(), Refused> {
+        let missing = || failure(format!("Missing {name} argument"));
+        let text = || value.filter(|text| !text.is_empty()).map(str::to_owned).ok_or_else(missing);
+        let number =
+            || text()?.parse::<u32>().map_err(|_| failure(format!("could not parse {name}")));
+        let tls = &mut self.tls;
+        match name {
+            "ssl_chain_cert" => tls.chain_cert = Some(text()?),
+            "ssl_key" => tls.key = Some(text()?),
+            "ssl_ca_cert" => tls.ca_cert = Some(text()?),
+            "ssl_ciphers" => tls.ciphers = Some(text()?),
+            "ssl_session_cache" => tls.session_cache = true,
+            "no_ssl_session_cache" => tls.session_cache = false,
+            "ssl_wbuf_size" => tls.wbuf_kib = number()?,
+            "ssl_verify_mode" => match number()? {
+                mode @ 0..=3 => tls.verify_mode = mode,
+                mode => return Err(failure(format!("Illegal ssl_verify_mode: {mode}"))),
+            },
+            "ssl_keyformat" => match text()?.as_str() {
+                "1" | "PEM" => tls.key_format = 1,
+                "2" | "DER" => tls.key_format = 2,
+                other => return Err(failure(format!("Unsupported ssl_keyformat: {other}"))),
+            },
+            // What is older than 1.2 is not spoken, whoever asks for it.
+            "ssl_min_version" => match number()? {
+                0..=2 => tls.min_version = "tlsv1.2",
+                3 => tls.min_version = "tlsv1.3",
+                other => return Err(failure(format!("Unsupported ssl_min_version: {other}"))),
+            },
+            _ => return Err(failure(format!("Illegal suboption \"{option}\""))),
         }
         Ok(())
     }

@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
-use mbal_server::{BalanceConfig, Config, Control, Echoed, Login, Mode, Protocol, UnixSocket, log};
+use mbal_server::{
+    BalanceConfig, Config, Control, Echoed, Login, Mode, Protocol, TlsSettings, UnixSocket, log,
+};
 
 use crate::extended::Extended;
 use crate::listen::{interfaces, metrics_address, worker_ports};
@@ -180,6 +182,10 @@ pub struct Flags {
     #[arg(short = 'D', env = "MBAL_DELIMITER", value_name = "char")]
     delimiter: Option<String>,
 
+    /// TLS on all TCP ports, but those of `-l notls:...`; with -o ssl_chain_cert= and ssl_key=
+    #[arg(short = 'Z', long, env = "MBAL_ENABLE_SSL")]
+    enable_ssl: bool,
+
     /// Become this user, if started as root
     #[arg(short, long, env = "MBAL_USER", value_name = "user")]
     user: Option<String>,
@@ -217,7 +223,8 @@ pub struct Flags {
     verbose: u8,
 
     /// memcached's extended options, by comma; here: maxconns_fast, idle_timeout=, track_sizes,
-    /// no_lru_crawler, watcher_logbuf_size=
+    /// no_lru_crawler, watcher_logbuf_size=, ssl_chain_cert=, ssl_key=, ssl_ca_cert=,
+    /// ssl_verify_mode=, ssl_ciphers=, ssl_min_version=, ssl_session_cache
     #[arg(short = 'o', long, env = "MBAL_EXTENDED", value_name = "options", action = ArgAction::Append)]
     extended: Vec<String>,
 
@@ -264,9 +271,6 @@ struct WithoutEffect {
 /// Flags that a server must not pass over in silence: it does not start.
 #[derive(Args, Debug)]
 struct NotBuilt {
-    #[arg(short = 'Z', long, hide = true)]
-    enable_ssl: bool,
-
     #[arg(short = 'e', long, hide = true)]
     memory_file: Option<String>,
 
@@ -353,6 +357,7 @@ impl Flags {
             delimiter: self.delimiter.as_ref().map(|text| text.as_bytes()[0]),
             watcher_kib: extended.watcher_kib,
             echoed,
+            tls: TlsSettings { enabled: self.enable_ssl, ..extended.tls },
             verbosity: self.verbose.into(),
             user: self.user,
             daemon: self.daemon,
@@ -527,7 +532,6 @@ impl WithoutEffect {
 impl NotBuilt {
     fn check(&self) -> Result<(), Refused> {
         let missing = [
-            (self.enable_ssl, "TLS"),
             (self.memory_file.is_some(), "memory file (-e)"),
             (self.napi_ids.is_some(), "NAPI id (-N)"),
         ];

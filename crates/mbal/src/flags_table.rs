@@ -26,7 +26,7 @@ fn listen(line: &str) -> Vec<(String, u16)> {
     config(line)
         .listen
         .into_iter()
-        .map(|Listen { interface, port }| (name(interface), port))
+        .map(|Listen { interface, port, .. }| (name(interface), port))
         .collect()
 }
 
@@ -73,6 +73,7 @@ fn listening_places() {
         ("-l [fe80::1] -p 7", vec![("fe80::1", 7)]),
         ("-l a,a -l a", vec![("a", 11211)]),
         ("-l a:5 -p 0", vec![("a", 5)]),
+        ("-Z -l notls:a:5,b", vec![("a", 5), ("b", 11211)]),
     ] {
         let places: Vec<_> = places.into_iter().map(|(name, port)| (name.into(), port)).collect();
         assert_eq!(listen(line), places, "{line}");
@@ -126,8 +127,8 @@ fn refusals_with_memcacheds_exit_codes() {
             "64 ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
         ),
         ("-Y file -U 5", "64 Cannot use UDP with ascii authentication enabled (-U 0 to disable)"),
-        ("-Z", "64 This server is not built with TLS support."),
-        ("-o ssl_key=x", "64 This server is not built with TLS support."),
+        ("-o ssl_kernel_tls", "64 This server is not built with kernel TLS support."),
+        ("-Z -o ssl_min_version=9", "1 Unsupported ssl_min_version: 9"),
         ("-o ext_path=/x:1g", "64 This server is not built with extstore support."),
         ("-t 2 --worker-ports 65535", "64 --worker-ports 65535: 2 workers need ports 1 to 65535"),
         (

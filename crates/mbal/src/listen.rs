@@ -13,24 +13,28 @@ pub fn interfaces(
 ) -> Result<Vec<Listen>, Refused> {
     let mut places = Vec::new();
     for spec in specs.iter().flat_map(|list| list.split([',', ';'])).filter(|one| !one.is_empty()) {
+        let (spec, plain) = match spec.strip_prefix("notls:") {
+            Some(rest) => (rest, true),
+            None => (spec, false),
+        };
         let (host, own_port) = split(spec)?;
         let interface =
             if host == "*" { Interface::All } else { Interface::Named(host.to_string()) };
-        places.push((interface, own_port.unwrap_or(port)));
+        places.push((interface, own_port.unwrap_or(port), plain));
     }
     if places.is_empty() {
         let interface = if all_interfaces { Interface::All } else { Interface::Loopback };
-        places.push((interface, port));
+        places.push((interface, port, false));
     }
     let mut listen = Vec::new();
-    for (interface, port) in places {
+    for (interface, port, plain) in places {
         let port = match port {
             0 => continue,
             -1 => 0,
             port => u16::try_from(port)
                 .map_err(|_| usage(format!("ERROR: Invalid port number {port}.")))?,
         };
-        let place = Listen { interface, port };
+        let place = Listen { interface, port, plain };
         if !listen.contains(&place) {
             listen.push(place);
         }
@@ -43,14 +47,18 @@ pub fn metrics_address(spec: &str) -> Result<Listen, Refused> {
     let refused = || usage(format!("--metrics {spec}: not a port, host:port or [v6]:port"));
     let port = |port: i32| u16::try_from(port).map_err(|_| refused());
     if let Ok(number) = spec.trim_start_matches(':').parse() {
-        return Ok(Listen { interface: Interface::Loopback, port: port(number)? });
+        return Ok(Listen { interface: Interface::Loopback, port: port(number)?, plain: true });
     }
     match split(spec)? {
         (_, None) => Err(refused()),
-        ("*", Some(number)) => Ok(Listen { interface: Interface::All, port: port(number)? }),
-        (host, Some(number)) => {
-            Ok(Listen { interface: Interface::Named(host.to_string()), port: port(number)? })
+        ("*", Some(number)) => {
+            Ok(Listen { interface: Interface::All, port: port(number)?, plain: true })
         }
+        (host, Some(number)) => Ok(Listen {
+            interface: Interface::Named(host.to_string()),
+            port: port(number)?,
+            plain: true,
+        }),
     }
 }
 

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mbal_balance::Mode;
-use mbal_worker::{Echoed, Protocol};
+use mbal_worker::{Echoed, Protocol, TlsSettings};
 
 /// Everything that a server is told at its start; checked by whoever makes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +52,8 @@ pub struct Config {
     pub watcher_kib: u32,
     /// What `stats settings` tells and nothing else depends on.
     pub echoed: Echoed,
+    /// `-Z` and `-o ssl_*`.
+    pub tls: TlsSettings,
     pub verbosity: u32,
     /// `-u`: whom to become if started as root.
     pub user: Option<String>,
@@ -121,6 +123,8 @@ pub enum Control {
 pub struct Listen {
     pub interface: Interface,
     pub port: u16,
+    /// `notls:`: without TLS, whatever the others have.
+    pub plain: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -35,6 +35,8 @@ pub enum StartError {
         path: PathBuf,
         error: io::Error,
     },
+    /// `-Z`: what is wrong with certificates, keys or options.
+    Tls(String),
     System(io::Error),
 }
 
@@ -42,11 +44,13 @@ impl StartError {
     /// As memcached exits: the numbers are those of `sysexits.h`.
     pub fn exit_code(&self) -> u8 {
         const EX_FAILURE: u8 = 1;
+        const EX_USAGE: u8 = 64;
         const EX_NOUSER: u8 = 67;
         const EX_OSERR: u8 = 71;
         match self {
             StartError::User { error, .. } if error.kind() == io::ErrorKind::NotFound => EX_NOUSER,
             StartError::Passwords { .. } => EX_FAILURE,
+            StartError::Tls(_) => EX_USAGE,
             _ => EX_OSERR,
         }
     }
@@ -85,6 +89,7 @@ impl fmt::Display for StartError {
             StartError::Passwords { path, error } => {
                 write!(out, "authentication file {}: {error}", path.display())
             }
+            StartError::Tls(why) => write!(out, "{why}"),
             StartError::System(error) => write!(out, "{error}"),
         }
     }

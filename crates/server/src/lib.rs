@@ -24,10 +24,11 @@ mod passwords;
 mod scrapes;
 mod serving;
 mod telling;
+mod tls;
 
 pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixSocket};
 pub use error::StartError;
 pub use mbal_balance::Mode;
 pub use mbal_reactor::Ended;
-pub use mbal_worker::{Echoed, Protocol};
+pub use mbal_worker::{Echoed, Protocol, TlsSettings};
 pub use serving::Server;

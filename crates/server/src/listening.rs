@@ -17,6 +17,9 @@ use crate::{Config, Control, Interface, Listen, StartError, UnixSocket, log};
 pub(crate) struct Listening {
     pub(crate) common: Vec<OwnedFd>,
     pub(crate) of_worker: Vec<Vec<OwnedFd>>,
+    /// Of `common`, and of each of `of_worker`: those that may have TLS.
+    pub(crate) may_have_tls: Vec<bool>,
+    pub(crate) own_may_have_tls: Vec<bool>,
     /// Each worker's sockets for datagrams.
     pub(crate) datagrams: Vec<Vec<UdpSocket>>,
     pub(crate) addresses: Vec<SocketAddr>,
@@ -32,10 +35,13 @@ pub(crate) struct Listening {
 impl Listening {
     pub(crate) fn open_tcp(config: &Config) -> Result<Listening, StartError> {
         let mut common = Vec::new();
+        let mut may_have_tls = Vec::new();
+        let mut own_may_have_tls = Vec::new();
         let mut addresses = Vec::new();
         for listen in &config.listen {
             for listener in open("TCP", listen, |address| listen_tcp(address, config.backlog))? {
                 addresses.push(listener.local_addr().map_err(StartError::System)?);
+                may_have_tls.push(!listen.plain);
                 common.push(listener.into());
             }
         }
@@ -43,13 +49,15 @@ impl Listening {
         let mut worker_addresses = Vec::new();
         if let Some(base) = config.worker_ports {
             for (own, port) in of_worker.iter_mut().zip(base..) {
-                for Listen { interface, .. } in &config.listen {
-                    let listen = Listen { interface: interface.clone(), port };
+                own_may_have_tls.clear();
+                for listen in &config.listen {
+                    let listen = Listen { port, ..listen.clone() };
                     let opened =
                         open("TCP", &listen, |address| listen_tcp(address, config.backlog))?;
                     if own.is_empty() {
                         worker_addresses.push(opened[0].local_addr().map_err(StartError::System)?);
                     }
+                    own_may_have_tls.extend(opened.iter().map(|_| !listen.plain));
                     own.extend(opened.into_iter().map(OwnedFd::from));
                 }
             }
@@ -69,6 +77,8 @@ impl Listening {
         Ok(Listening {
             common,
             of_worker,
+            may_have_tls,
+            own_may_have_tls,
             datagrams,
             addresses,
             udp_addresses,

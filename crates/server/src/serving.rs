@@ -14,13 +14,13 @@ use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
 use mbal_reactor::process::{self, Signals};
 use mbal_reactor::socket::listening_card;
-use mbal_reactor::{Clock, Ended, EventLoop, Letter, Listener, Mailbox, Post, Tally};
+use mbal_reactor::{Clock, Ended, EventLoop, Letter, Listener, Mailbox, Post, Tally, TlsDoor};
 use mbal_worker::{Event, Now, Settings, Worker};
 
 use crate::balancing::{Balancing, Note};
 use crate::listening::{Listening, write_port_file};
 use crate::passwords::Door;
-use crate::{Config, Login, StartError, control, log, metrics, panics, scrapes};
+use crate::{Config, Login, StartError, control, log, metrics, panics, scrapes, tls};
 
 /// DESIGN §4: what a worker has alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
@@ -36,6 +36,7 @@ pub struct Server {
     signals: Signals,
     pid_file: Option<PathBuf>,
     door: Option<Door>,
+    tls: Option<Arc<TlsDoor>>,
 }
 
 impl Server {
@@ -52,6 +53,10 @@ impl Server {
             .map_err(|error| StartError::Descriptors { wanted, error })?;
         // Before there is a user who may not read it.
         let door = Door::open(&config.login)?;
+        let tls = match config.tls.enabled {
+            true => Some(Arc::new(tls::door(config.tls.clone()).map_err(StartError::Tls)?)),
+            false => None,
+        };
         let mut listening = Listening::open_tcp(&config)?;
         if let Some(user) = config.user.as_ref().filter(|_| process::is_root()) {
             process::become_user(user)
@@ -81,7 +86,7 @@ impl Server {
             let written = fs::write(path, format!("{}\n", std::process::id()));
             written.map_err(|error| StartError::File { path: path.clone(), error })?;
         }
-        Ok(Server { config, listening, signals, pid_file, door })
+        Ok(Server { config, listening, signals, pid_file, door, tls })
     }
 
     /// A line for the shell that stores something and reads it back, with nothing but bash.
@@ -115,6 +120,7 @@ impl Server {
         let shared = Arc::new(shared);
         shared.gauges.pid.store(std::process::id().into(), Relaxed);
         shared.gauges.pointer_bits.store(usize::BITS.into(), Relaxed);
+        shared.gauges.certs_read.store(Started::FIRST_SECOND, Relaxed);
         for fd in self.listening.common.iter().chain(self.listening.of_worker.iter().flatten()) {
             let card = listening_card(fd.as_fd()).map_err(StartError::System)?;
             shared.conns.enter(&Arc::new(card));
@@ -146,10 +152,14 @@ impl Server {
             let mut event_loop =
                 EventLoop::new(index, own_ports, post.clone(), Arc::clone(&tally), started.clock)
                     .map_err(StartError::System)?;
+            if let Some(tls) = &self.tls {
+                let secured = self.listening.own_may_have_tls.clone();
+                event_loop = event_loop.with_tls(Arc::clone(tls), secured);
+            }
             for socket in datagrams {
                 event_loop.add_datagrams(socket).map_err(StartError::System)?;
             }
-            let (shared, tally) = (Arc::clone(&shared), Arc::clone(&tally));
+            let (shared, tally, tls) = (Arc::clone(&shared), Arc::clone(&tally), self.tls.clone());
             let pin = self.config.pin;
             let thread =
                 thread::Builder::new().name(format!("mbal-worker-{index}")).spawn(move || {
@@ -160,7 +170,7 @@ impl Server {
                             log::warn("worker_not_bound", &text);
                         }
                     }
-                    work(index, event_loop, &shared, &tally, started);
+                    work(index, event_loop, &shared, &tally, tls, started);
                 });
             threads.push(thread.map_err(StartError::System)?);
         }
@@ -184,6 +194,11 @@ impl Server {
             started.clock,
         )
         .and_then(|listener| {
+            let secured = match &self.tls {
+                Some(_) => self.listening.may_have_tls,
+                None => Vec::new(),
+            };
+            let listener = listener.secured(secured);
             let reload = || self.door.iter().for_each(Door::reload);
             listener.run(|| observe(&shared, &tally), reload)
         })
@@ -233,6 +248,7 @@ impl Server {
             delimiter: config.delimiter,
             watcher_kib: config.watcher_kib,
             echoed: config.echoed.clone(),
+            tls: config.tls.clone(),
             worker_addresses: self.listening.worker_addresses.clone(),
             hot_sample: config.hot_sample,
             ..Settings::default()
@@ -284,11 +300,16 @@ fn work(
     event_loop: EventLoop,
     shared: &Arc<mbal_worker::Server>,
     tally: &Tally,
+    tls: Option<Arc<TlsDoor>>,
     started: Started,
 ) {
     let id = WorkerId(index as u16);
     let mut worker = Worker::new(id, Arc::clone(shared));
     let handle = |now_ns, event: Event, actions: &mut _| {
+        if let Some(tls) = &tls {
+            shared.gauges.handshake_errors.store(tls.errors(), Relaxed);
+            shared.gauges.new_sessions.store(tls.new_sessions(), Relaxed);
+        }
         match event {
             Event::Opened { .. } | Event::Adopted { .. } | Event::Closed { .. } => {
                 observe(shared, tally)
@@ -338,6 +359,9 @@ struct Started {
 }
 
 impl Started {
+    /// See [`Now::second`].
+    const FIRST_SECOND: u64 = 2;
+
     fn now() -> Started {
         let since_1970 =
             SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
@@ -353,8 +377,7 @@ impl Started {
     /// The wall clock is not read again: a step of it moves no deadline.
     #[inline]
     fn at(&self, now_ns: u64) -> Now {
-        const FIRST_SECOND: u64 = 2;
         let elapsed = (now_ns + self.fraction_ns) / 1_000_000_000;
-        Now { second: (FIRST_SECOND + elapsed) as u32, unix: self.unix + elapsed }
+        Now { second: (Self::FIRST_SECOND + elapsed) as u32, unix: self.unix + elapsed }
     }
 }

@@ -11,6 +11,7 @@ use crate::output::Output;
 use crate::socket;
 use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
+use crate::tls::{HANDSHAKES_PER_WAKEUP, Tls, TlsDoor};
 use crate::{Clock, Mailbox, Tally};
 
 /// One receive takes at most this much; what is left in the kernel is reported again.
@@ -34,8 +35,8 @@ const DATAGRAMS_PER_WAKEUP: usize = 32;
 
 /// What other threads tell an event loop.
 pub enum Letter {
-    /// Serve this connection; its place in the [`Tally`] is taken already.
-    Adopt(OwnedFd),
+    /// Serve this connection, with or without TLS; its place in the [`Tally`] is taken already.
+    Adopt { fd: OwnedFd, tls: bool },
     /// Serve this connection, which another worker hands over.
     Take(Handed),
     /// This has happened to the worker.
@@ -69,20 +70,30 @@ pub struct EventLoop {
     clock: Clock,
     doors: Doors,
     /// Came through an own door; adopted at the end of the turn.
-    arrived: Vec<OwnedFd>,
+    arrived: Vec<(OwnedFd, bool)>,
     datagrams: Vec<UdpSocket>,
+    tls: Option<Arc<TlsDoor>>,
+    /// Handshakes that may still go on in this wake-up.
+    handshakes: u32,
+    /// Decrypted, and encrypted; reused.
+    plain: Vec<u8>,
+    cipher: Vec<u8>,
     conns: Vec<Option<Conn>>,
     free: Vec<ConnId>,
     buffer: Box<[u8]>,
     actions: Actions,
     /// Stalled connections whose output has left: the worker is told after the ready ones' turn.
     drained: Vec<ConnId>,
+    /// Asked for certificates to be read again.
+    refreshed: Vec<ConnId>,
     /// Closed here, and the worker has not been told yet.
     closed: Vec<ConnId>,
 }
 
 struct Conn {
     fd: OwnedFd,
+    /// `None` is plain text.
+    tls: Option<Box<Tls>>,
     output: Output,
     stalled: bool,
     closing: bool,
@@ -112,11 +123,16 @@ impl EventLoop {
             doors,
             arrived: Vec::new(),
             datagrams: Vec::new(),
+            tls: None,
+            handshakes: 0,
+            plain: Vec::new(),
+            cipher: Vec::new(),
             conns: Vec::new(),
             free: Vec::new(),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             actions: Actions::default(),
             drained: Vec::new(),
+            refreshed: Vec::new(),
             closed: Vec::new(),
         })
     }
@@ -127,6 +143,14 @@ impl EventLoop {
         self.epoll.add(socket.as_fd(), READABLE, token)?;
         self.datagrams.push(socket);
         Ok(())
+    }
+
+    /// Connections may speak TLS: those whose letter says so, and those that come in by the own ports
+    /// that are marked.
+    pub fn with_tls(mut self, door: Arc<TlsDoor>, secured: Vec<bool>) -> EventLoop {
+        self.tls = Some(door);
+        self.doors.secure(secured);
+        self
     }
 
     /// Serves until [`Letter::Stop`].
@@ -149,6 +173,7 @@ impl EventLoop {
             let count = self.epoll.wait(&mut ready, timeout_ms)?;
             // Once per wake-up: everything that had arrived by now is handled at this time.
             let now = self.clock.now_ns();
+            self.handshakes = HANDSHAKES_PER_WAKEUP;
             let mut letters = false;
             let timed = if count > 0 { stopwatch.choose() } else { None };
             if timed.is_some() {
@@ -175,7 +200,9 @@ impl EventLoop {
             if letters {
                 for letter in self.post.workers[self.worker].collect() {
                     match letter {
-                        Letter::Adopt(fd) => self.adopt(fd, false, now, &mut handle),
+                        Letter::Adopt { fd, tls } => {
+                            self.adopt(fd, tls, false, now, &mut handle);
+                        }
                         Letter::Take(handed) => self.take(handed, now, &mut handle),
                         Letter::Tell(event) => {
                             handle(now, event, &mut self.actions);
@@ -185,9 +212,9 @@ impl EventLoop {
                     }
                 }
             }
-            while let Some(fd) = self.arrived.pop() {
+            while let Some((fd, tls)) = self.arrived.pop() {
                 self.tally.assign(self.worker);
-                self.adopt(fd, true, now, &mut handle);
+                self.adopt(fd, tls, true, now, &mut handle);
             }
             if next_tick <= now {
                 handle(now, Event::Tick, &mut self.actions);
@@ -230,6 +257,9 @@ impl EventLoop {
         if conn.stalled {
             return;
         }
+        if conn.tls.is_some() {
+            return self.serve_tls(id, now, handle);
+        }
         match sys::recv(conn.fd.as_fd(), &mut self.buffer) {
             Ok(0) => self.close(id),
             Ok(count) => {
@@ -265,12 +295,64 @@ impl EventLoop {
         }
     }
 
+    #[cold]
+    fn serve_tls(
+        &mut self,
+        id: ConnId,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) {
+        let conn = self.conns[id.0 as usize].as_mut().expect("it is there: serve looked");
+        let tls = conn.tls.as_mut().expect("it has TLS: serve looked");
+        if tls.is_handshaking() {
+            // What it sent stays in the kernel, which tells again.
+            let Some(left) = self.handshakes.checked_sub(1) else { return };
+            self.handshakes = left;
+        }
+        let count = match sys::recv(conn.fd.as_fd(), &mut self.buffer) {
+            Ok(0) => {
+                tls.gone();
+                self.close(id);
+                return self.settle(now, handle);
+            }
+            Ok(count) => count,
+            Err(error) if is_transient(&error) => return,
+            Err(_) => {
+                self.close(id);
+                return self.settle(now, handle);
+            }
+        };
+        let (mut plain, mut cipher) =
+            (std::mem::take(&mut self.plain), std::mem::take(&mut self.cipher));
+        let received = tls.receive(&self.buffer[..count], &mut plain, &mut cipher);
+        if !cipher.is_empty() {
+            self.send_raw(id, &cipher);
+        }
+        match received {
+            Ok(()) if plain.is_empty() => {}
+            Ok(()) => {
+                let bytes = plain.as_slice();
+                handle(now, Event::Received { conn: id, bytes }, &mut self.actions);
+            }
+            Err(_) => self.close_when_sent(id),
+        }
+        plain.clear();
+        cipher.clear();
+        (self.plain, self.cipher) = (plain, cipher);
+        self.settle(now, handle);
+    }
+
     /// Carries out what the worker asked for, and tells it of connections that went on the way.
     #[inline]
     fn settle(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
         loop {
             if !self.actions.list.is_empty() {
                 self.carry_out();
+            }
+            if let Some(conn) = self.refreshed.pop() {
+                let refreshed = self.tls.as_ref().map_or(Ok(()), |door| door.refresh());
+                handle(now, Event::CertsRefreshed { conn, refreshed }, &mut self.actions);
+                continue;
             }
             let Some(conn) = self.closed.pop() else { return };
             handle(now, Event::Closed { conn }, &mut self.actions);
@@ -298,6 +380,7 @@ impl EventLoop {
                 Action::Nudge { worker } => {
                     self.post.workers[usize::from(worker.0)].post(Letter::Tell(Event::Nudged));
                 }
+                Action::RefreshCerts { conn } => self.refreshed.push(conn),
                 Action::Shutdown { graceful } => {
                     self.post.main.post(Request::Shutdown { graceful })
                 }
@@ -316,6 +399,15 @@ impl EventLoop {
 
     #[inline]
     fn send(&mut self, id: ConnId, bytes: &[u8]) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        let Some(tls) = &mut conn.tls else { return self.send_raw(id, bytes) };
+        let mut cipher = Vec::new();
+        tls.send(bytes, &mut cipher);
+        self.send_raw(id, &cipher);
+    }
+
+    #[inline]
+    fn send_raw(&mut self, id: ConnId, bytes: &[u8]) {
         let Some(conn) = &mut self.conns[id.0 as usize] else { return };
         if !conn.output.is_empty() {
             conn.output.push(bytes);
@@ -384,6 +476,12 @@ impl EventLoop {
     fn close_when_sent(&mut self, id: ConnId) {
         let Some(conn) = &mut self.conns[id.0 as usize] else { return };
         conn.closing = true;
+        if let Some(tls) = &mut conn.tls {
+            let mut goodbye = Vec::new();
+            tls.close(&mut goodbye);
+            self.send_raw(id, &goodbye);
+        }
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
         if conn.output.is_empty() {
             self.close(id);
         }
@@ -424,13 +522,21 @@ impl EventLoop {
     fn adopt(
         &mut self,
         fd: OwnedFd,
+        tls: bool,
         own_port: bool,
         now: u64,
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) {
         let card = socket::card(fd.as_fd()).map(Arc::new);
         let output = Output::default();
-        let conn = Conn { fd, output, stalled: false, closing: false, leaving: None };
+        let tls = match &self.tls {
+            Some(door) if tls => match door.open() {
+                Some(tls) => Some(tls),
+                None => return self.tally.leave(self.worker),
+            },
+            _ => None,
+        };
+        let conn = Conn { fd, tls, output, stalled: false, closing: false, leaving: None };
         let Some(conn) = self.admit(conn) else { return };
         handle(now, Event::Opened { conn, own_port }, &mut self.actions);
         if let Some(card) = card {

@@ -34,9 +34,11 @@ pub mod socket;
 mod stopwatch;
 mod sys;
 mod tally;
+mod tls;
 
 pub use clock::Clock;
 pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES};
 pub use listener::{Ended, Listener, Request};
 pub use mailbox::Mailbox;
 pub use tally::Tally;
+pub use tls::{Load, TlsDoor};

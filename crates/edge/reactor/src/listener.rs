@@ -59,6 +59,12 @@ impl Listener {
         Ok(Listener { epoll, doors, signals, mailbox, workers, tally, clock })
     }
 
+    /// Whoever comes in by the sockets that are marked, in the order of `listening`, speaks TLS.
+    pub fn secured(mut self, secured: Vec<bool>) -> Listener {
+        self.doors.secure(secured);
+        self
+    }
+
     /// Serves until a signal or a request ends the server; then every worker is told to stop.
     /// `observe` is called after every change of the [`Tally`] that came from here, `reload` at SIGHUP.
     pub fn run(mut self, observe: impl Fn(), reload: impl Fn()) -> io::Result<Ended> {
@@ -89,10 +95,10 @@ impl Listener {
                     }
                 }
             }
-            for fd in arrived.drain(..) {
+            for (fd, tls) in arrived.drain(..) {
                 let worker = self.tally.fewest();
                 self.tally.assign(worker);
-                self.workers[worker].post(Letter::Adopt(fd));
+                self.workers[worker].post(Letter::Adopt { fd, tls });
             }
             self.doors.retry(now, &self.epoll, &self.tally)?;
             observe();
@@ -122,6 +128,8 @@ impl Listener {
 /// Listening sockets in an epoll, under tokens that count up from `first_token`.
 pub(crate) struct Doors {
     sockets: Vec<OwnedFd>,
+    /// By socket: whoever comes in there speaks TLS. Those behind the end do not.
+    secured: Vec<bool>,
     first_token: u64,
     paused_until_ns: Option<u64>,
 }
@@ -134,7 +142,11 @@ enum Knock {
 
 impl Doors {
     pub(crate) fn new(sockets: Vec<OwnedFd>, first_token: u64) -> Doors {
-        Doors { sockets, first_token, paused_until_ns: None }
+        Doors { sockets, secured: Vec::new(), first_token, paused_until_ns: None }
+    }
+
+    pub(crate) fn secure(&mut self, secured: Vec<bool>) {
+        self.secured = secured;
     }
 
     pub(crate) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
@@ -158,12 +170,14 @@ impl Doors {
         now_ns: u64,
         epoll: &Epoll,
         tally: &Tally,
-        arrived: &mut Vec<OwnedFd>,
+        arrived: &mut Vec<(OwnedFd, bool)>,
     ) -> io::Result<()> {
-        let socket = self.sockets[(token - self.first_token) as usize].as_fd();
+        let place = (token - self.first_token) as usize;
+        let socket = self.sockets[place].as_fd();
+        let tls = self.secured.get(place).copied().unwrap_or(false);
         loop {
             match knock(socket, tally) {
-                Knock::Came(fd) => arrived.push(fd),
+                Knock::Came(fd) => arrived.push((fd, tls)),
                 Knock::Nobody => return Ok(()),
                 Knock::NoRoom => break,
             }

@@ -1,0 +1,141 @@
+//! TLS on a connection: bytes in, bytes out, no socket.
+//!
+//! A handshake is a state of its connection like any other: it goes on when bytes have arrived, and what is
+//! dear of it (a signature) is done for a few connections in a wake-up, so that it stalls nobody.
+
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
+
+use rustls::{HandshakeKind, ServerConfig, ServerConnection};
+
+/// Connections whose handshake goes on in one wake-up.
+pub(crate) const HANDSHAKES_PER_WAKEUP: u32 = 2;
+
+/// Makes the configuration from certificates and keys as they are now, or says what is wrong.
+pub type Load = Box<dyn Fn() -> Result<Arc<ServerConfig>, String> + Send + Sync>;
+
+/// What is counted of handshakes.
+#[derive(Default)]
+pub struct TlsTally {
+    errors: AtomicU64,
+    new_sessions: AtomicU64,
+}
+
+/// Where connections get their certificates from; they may be read again.
+pub struct TlsDoor {
+    load: Load,
+    config: RwLock<Arc<ServerConfig>>,
+    tally: TlsTally,
+}
+
+impl TlsDoor {
+    pub fn new(load: Load) -> Result<TlsDoor, String> {
+        let config = RwLock::new(load()?);
+        Ok(TlsDoor { load, config, tally: TlsTally::default() })
+    }
+
+    /// For connections to come; those that are there keep what they have.
+    pub fn refresh(&self) -> Result<(), String> {
+        let config = (self.load)()?;
+        *self.config.write().expect("nothing panics with it held") = config;
+        Ok(())
+    }
+
+    /// Handshakes that failed.
+    pub fn errors(&self) -> u64 {
+        self.tally.errors.load(Relaxed)
+    }
+
+    /// Handshakes that took up no earlier session.
+    pub fn new_sessions(&self) -> u64 {
+        self.tally.new_sessions.load(Relaxed)
+    }
+
+    pub(crate) fn open(self: &Arc<TlsDoor>) -> Option<Box<Tls>> {
+        let config = Arc::clone(&self.config.read().expect("nothing panics with it held"));
+        let mut session = ServerConnection::new(config).ok()?;
+        // What is written is sent, or queued where its bound is known.
+        session.set_buffer_limit(None);
+        Some(Box::new(Tls { session, door: Arc::clone(self), counted: false }))
+    }
+}
+
+/// One connection's TLS.
+pub(crate) struct Tls {
+    session: ServerConnection,
+    door: Arc<TlsDoor>,
+    /// Its handshake has been counted.
+    counted: bool,
+}
+
+/// The other side does not speak TLS, or not ours.
+pub(crate) struct Broken;
+
+impl Tls {
+    pub fn is_handshaking(&self) -> bool {
+        self.session.is_handshaking()
+    }
+
+    /// Takes what has arrived; appends what the client sent to `plain`, and what is to be sent to `cipher`.
+    pub fn receive(
+        &mut self,
+        mut arrived: &[u8],
+        plain: &mut Vec<u8>,
+        cipher: &mut Vec<u8>,
+    ) -> Result<(), Broken> {
+        while !arrived.is_empty() {
+            let taken = self.session.read_tls(&mut arrived).map_err(|_| Broken);
+            let state = taken.and_then(|_| {
+                self.session.process_new_packets().map_err(|_| {
+                    // An alert says why.
+                    self.flush(cipher);
+                    Broken
+                })
+            });
+            let state = match state {
+                Ok(state) => state,
+                Err(broken) => {
+                    if !std::mem::replace(&mut self.counted, true) {
+                        self.door.tally.errors.fetch_add(1, Relaxed);
+                    }
+                    return Err(broken);
+                }
+            };
+            let start = plain.len();
+            plain.resize(start + state.plaintext_bytes_to_read(), 0);
+            self.session.reader().read_exact(&mut plain[start..]).map_err(|_| Broken)?;
+        }
+        self.flush(cipher);
+        if !self.session.is_handshaking() && !std::mem::replace(&mut self.counted, true) {
+            let resumed = self.session.handshake_kind() == Some(HandshakeKind::Resumed);
+            self.door.tally.new_sessions.fetch_add((!resumed).into(), Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Appends to `cipher` what sends `plain`.
+    pub fn send(&mut self, plain: &[u8], cipher: &mut Vec<u8>) {
+        self.session.writer().write_all(plain).expect("its buffer has no limit");
+        self.flush(cipher);
+    }
+
+    /// Appends the goodbye.
+    pub fn close(&mut self, cipher: &mut Vec<u8>) {
+        self.session.send_close_notify();
+        self.flush(cipher);
+    }
+
+    /// The connection went before its handshake was over.
+    pub fn gone(&mut self) {
+        if !std::mem::replace(&mut self.counted, true) {
+            self.door.tally.errors.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn flush(&mut self, cipher: &mut Vec<u8>) {
+        while self.session.wants_write() {
+            self.session.write_tls(cipher).expect("a Vec takes everything");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `-Z` and `-o ssl_*`: what OpenSSL is told for memcached, said to rustls.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use mbal_reactor::{Load, TlsDoor};
+use mbal_worker::TlsSettings;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{
+    ClientHello, NoClientAuth, NoServerSessionStorage, ServerSessionMemoryCache,
+    WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{CipherSuite, RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+/// Sessions that clients may take up again, if `ssl_session_cache` is on.
+const SESSIONS_KEPT: usize = 20 * 1024;
+
+/// Names of OpenSSL's, with those of the suites that there are.
+const SUITES: &[(&str, CipherSuite)] = &[
+    ("ECDHE-ECDSA-AES128-GCM-SHA256", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ("ECDHE-ECDSA-AES256-GCM-SHA384", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    ("ECDHE-ECDSA-CHACHA20-POLY1305", CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-RSA-AES128-GCM-SHA256", CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    ("ECDHE-RSA-AES256-GCM-SHA384", CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    ("ECDHE-RSA-CHACHA20-POLY1305", CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+];
+/// OpenSSL's names for many suites at once: all that there are here are good enough for them.
+const GROUPS: &[&str] = &["DEFAULT", "ALL", "HIGH", "MEDIUM", "EECDH", "kEECDH", "ECDHE", "AESGCM"];
+
+/// Certificates as they are in their files now, and again whenever they are to be refreshed.
+pub(crate) fn door(settings: TlsSettings) -> Result<TlsDoor, String> {
+    let load: Load = Box::new(move || load(&settings).map(Arc::new));
+    TlsDoor::new(load)
+}
+
+fn load(settings: &TlsSettings) -> Result<ServerConfig, String> {
+    let chain_file = settings.chain_cert.as_ref().ok_or("-Z needs -o ssl_chain_cert")?;
+    let chain = certificates(chain_file)
+        .map_err(|why| format!("Error loading the certificate chain: {chain_file} : {why}"))?;
+    let key_file = settings.key.as_ref().unwrap_or(chain_file);
+    let key = private_key(key_file, settings.key_format)
+        .map_err(|why| format!("Error loading the key: {key_file} : {why}"))?;
+    let provider = Arc::new(provider(settings.ciphers.as_deref())?);
+    let versions: &[&SupportedProtocolVersion] = match settings.min_version {
+        "tlsv1.3" => &[&TLS13],
+        _ => &[&TLS12, &TLS13],
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions)
+        .map_err(|why| format!("Error choosing the version: {why}"))?;
+    let builder = match settings.verify_mode {
+        0 => builder.with_client_cert_verifier(Arc::new(NoClientAuth)),
+        mode => {
+            let mut roots = RootCertStore::empty();
+            let file = settings.ca_cert.as_ref().ok_or("ssl_verify_mode needs -o ssl_ca_cert")?;
+            let failed = |why: String| format!("Error loading the CA certificate: {file} : {why}");
+            for certificate in certificates(file).map_err(failed)? {
+                roots.add(certificate).map_err(|why| failed(why.to_string()))?;
+            }
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
+            const REQUIRE: u32 = 2;
+            let verifier =
+                if mode == REQUIRE { verifier } else { verifier.allow_unauthenticated() };
+            builder.with_client_cert_verifier(verifier.build().map_err(|why| why.to_string())?)
+        }
+    };
+    let key = provider
+        .key_provider
+        .load_private_key(key)
+        .map_err(|why| format!("Error loading the key: {key_file} : {why}"))?;
+    let certified = CertifiedKey::new(chain, key);
+    // Rustls cannot always tell whether they belong together (an X.509 v1 certificate); when it can, it must.
+    if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
+        certified.keys_match()
+    {
+        return Err("Error validating the certificate: it is another key's".into());
+    }
+    let mut config = builder.with_cert_resolver(Arc::new(Only(Arc::new(certified))));
+    if settings.session_cache {
+        config.session_storage = ServerSessionMemoryCache::new(SESSIONS_KEPT);
+    } else {
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    Ok(config)
+}
+
+/// The one certificate, whatever name the client asks for.
+#[derive(Debug)]
+struct Only(Arc<CertifiedKey>);
+
+impl rustls::server::ResolvesServerCert for Only {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+}
+
+fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|why| why.to_string())?;
+    if certificates.is_empty() { Err("no certificate in it".into()) } else { Ok(certificates) }
+}
+
+fn private_key(file: &str, format: u32) -> Result<PrivateKeyDer<'static>, String> {
+    const DER: u32 = 2;
+    if format == DER {
+        let bytes = fs::read(Path::new(file)).map_err(|why| why.to_string())?;
+        return PrivateKeyDer::try_from(bytes).map_err(|why| why.to_string());
+    }
+    PrivateKeyDer::from_pem_file(file).map_err(|why| why.to_string())
+}
+
+fn provider(ciphers: Option<&str>) -> Result<CryptoProvider, String> {
+    let mut provider = ring::default_provider();
+    let Some(ciphers) = ciphers else { return Ok(provider) };
+    let mut wanted = Vec::new();
+    for name in ciphers.split([':', ',', ' ']).filter(|name| !name.is_empty()) {
+        match SUITES.iter().find(|(known, _)| *known == name) {
+            Some((_, suite)) => wanted.push(*suite),
+            None if GROUPS.contains(&name) => {
+                wanted.extend(SUITES.iter().map(|(_, suite)| *suite));
+            }
+            // What is taken away is not there.
+            None if name.starts_with(['!', '-', '@']) => {}
+            None => return Err(format!("Error setting the provided cipher(s): {ciphers}")),
+        }
+    }
+    let is_tls13 = |suite: CipherSuite| !SUITES.iter().any(|(_, known)| *known == suite);
+    provider
+        .cipher_suites
+        .retain(|suite| is_tls13(suite.suite()) || wanted.contains(&suite.suite()));
+    Ok(provider)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ciphers_by_openssls_names() {
+        let suites = |ciphers| provider(Some(ciphers)).map(|provider| provider.cipher_suites.len());
+        assert_eq!(suites("ECDHE-RSA-AES128-GCM-SHA256"), Ok(1 + 3));
+        assert_eq!(suites("HIGH:!aNULL"), Ok(6 + 3));
+        assert!(suites("NO-SUCH-CIPHER").is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_as_memcached_does() {
+        let settings =
+            |chain: &str| TlsSettings { chain_cert: Some(chain.into()), ..TlsSettings::default() };
+        let wrong = |settings| door(settings).err().expect("there is no such file");
+        assert_eq!(wrong(TlsSettings::default()), "-Z needs -o ssl_chain_cert");
+        let said = wrong(settings("/nowhere"));
+        assert!(said.starts_with("Error loading the certificate chain: /nowhere : "), "{said}");
+    }
+}
