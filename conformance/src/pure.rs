@@ -104,6 +104,7 @@ impl PurePeer {
                 | Action::Resume { .. }
                 | Action::Forward { .. }
                 | Action::Answer { .. } => unreachable!("this server has no peers"),
+                Action::RefreshCerts { .. } => unreachable!("this server has no certificates"),
             }
         }
         self.actions = actions;
