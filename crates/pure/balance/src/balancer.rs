@@ -19,7 +19,7 @@ use crate::proposal::{Nonsense, Proposal, Question, Reading};
 use crate::{Loans, PhaseMachine, Rest, Thresholds, Vitals, deviation};
 
 /// A difference between workers, in time, that no user can feel: below it a server is even.
-const GAP_MIN: f64 = 0.1;
+const GAP_MIN: f64 = 0.05;
 
 /// A plan aims at this much of the unevenness that calls for one, so that it need not be called again.
 const AIM: f64 = 0.2;
@@ -27,12 +27,12 @@ const AIM: f64 = 0.2;
 /// Below this a cachelet's load, as a part of a worker's time, is noise: it has not changed.
 const LOAD_FELT: f64 = 0.02;
 
-/// A server that settles after a plan is even below this much of [`GAP_MIN`].
-const SETTLED: f64 = 0.5;
-
 /// Epochs after a plan in which what it has left over, or what it could not see, is evened out too:
 /// a saturated worker does not show how much is asked of it.
 const SETTLING_EPOCHS: u64 = 4;
+
+/// What nothing can be done about is looked at every 4 << 3 epochs.
+const IN_VAIN_MAX: u32 = 3;
 
 /// Decisions that are remembered.
 const DECISIONS_MAX: usize = 256;
@@ -140,6 +140,18 @@ pub struct Decision {
     pub came: Option<Vec<f64>>,
 }
 
+impl Decision {
+    /// There was something to be done, and nothing has changed by it.
+    fn was_in_vain(&self) -> bool {
+        let done = |ordered: &Ordered| match ordered.outcome {
+            Some(Outcome::Done | Outcome::Due) | None => true,
+            Some(Outcome::Leaving(count)) => count > 0,
+            Some(Outcome::Stale | Outcome::Refused) => false,
+        };
+        matches!(self.verdict, Verdict::Ordered | Verdict::NoPlan) && !self.orders.iter().any(done)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ordered {
     pub order: u64,
@@ -161,6 +173,10 @@ pub struct Balancer {
     reading: Reading,
     /// Epochs in a row in which the server was uneven.
     uneven_epochs: u32,
+    /// Decisions in a row that changed nothing: each doubles the patience.
+    in_vain: u32,
+    /// How uneven it was then: another unevenness is another matter.
+    in_vain_gap: f64,
     settles_until: u64,
     /// The question that the planner has, and the epoch in which it got it.
     asked: Option<(Question, u64)>,
@@ -184,6 +200,8 @@ impl Balancer {
             loans: Loans::default(),
             reading: Reading::default(),
             uneven_epochs: 0,
+            in_vain: 0,
+            in_vain_gap: 0.0,
             settles_until: 0,
             asked: None,
             last_question: 0,
@@ -253,11 +271,21 @@ impl Balancer {
         let before = self.epoch - 1;
         for decision in self.decisions.iter_mut().rev().take_while(|past| past.epoch == before) {
             decision.came = Some(loads.clone());
+            if decision.cause == Cause::Uneven && decision.was_in_vain() {
+                self.in_vain = (self.in_vain + 1).min(IN_VAIN_MAX);
+                self.in_vain_gap = gap(&decision.loads);
+                self.settles_until = 0;
+            }
         }
         self.reading = reading;
         let vitals = self.vitals(&loads);
         let uneven = vitals.deviation > self.thresholds.imbalance && vitals.headroom;
         self.uneven_epochs = if uneven { self.uneven_epochs + 1 } else { 0 };
+        let other_gap = (gap(&loads) - self.in_vain_gap).abs() > 0.5 * self.in_vain_gap;
+        if !uneven || other_gap {
+            self.in_vain = 0;
+        }
+        let patience = self.thresholds.patience.max(1) << self.in_vain;
         self.in_phase_two = self.machine.observe(&vitals, &self.thresholds).two;
         if self.mode == Mode::Off || !self.in_phase_two {
             return;
@@ -269,8 +297,8 @@ impl Balancer {
             }
             return;
         }
-        let settles = self.epoch <= self.settles_until && gap(&loads) >= GAP_MIN * SETTLED;
-        if settles || self.uneven_epochs >= self.thresholds.patience.max(1) {
+        let settles = self.epoch <= self.settles_until && gap(&loads) >= GAP_MIN;
+        if settles || self.uneven_epochs >= patience {
             self.ask(duties);
         } else if !uneven {
             self.send_home(duties);

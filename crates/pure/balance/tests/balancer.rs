@@ -27,6 +27,8 @@ struct Server {
     cachelets: Vec<f64>,
     connections: Vec<f64>,
     owners: Vec<usize>,
+    /// All load is one connection's, which cannot be divided.
+    one_connection: bool,
     moves: Vec<(u64, Move, f64)>,
     /// Loads vary by up to this part from epoch to epoch.
     noise: f64,
@@ -45,6 +47,7 @@ impl Server {
             cachelets: vec![0.2 * WORKERS as f64 / CACHELETS as f64; CACHELETS],
             connections: vec![0.0; WORKERS],
             owners: (0..CACHELETS).map(|cachelet| cachelet * WORKERS / CACHELETS).collect(),
+            one_connection: false,
             moves: Vec::new(),
             noise: 0.0,
             dice: 7,
@@ -147,6 +150,9 @@ impl Server {
             Order::Lighten { from, to, share, .. } => {
                 let (from, to) = (usize::from(from.worker.0), usize::from(to.worker.0));
                 let load = share * self.connections[from];
+                if self.one_connection {
+                    return Outcome::Leaving(0);
+                }
                 self.connections[from] -= load;
                 self.connections[to] += load;
                 Outcome::Leaving(1)
@@ -334,4 +340,19 @@ fn a_dry_run_says_what_it_would_do_and_off_says_nothing() {
     assert_eq!((server.moves.len(), server.verdicts().len()), (0, 0));
     server.tell(News::Asked { cachelet: CacheletId(5), to: at(1) });
     assert_eq!(server.owners[5], 1);
+}
+
+#[test]
+fn what_cannot_be_helped_is_not_tried_all_the_time() {
+    let mut server = Server::new(Mode::On);
+    server.connections = vec![0.5, 0.0, 0.0, 0.0];
+    server.one_connection = true;
+    server.epochs(320);
+    let decisions = server.verdicts().len();
+    assert!((5..=20).contains(&decisions), "{decisions}");
+    // Another heat meets the old patience.
+    server.connections = vec![0.0; WORKERS];
+    server.heat();
+    server.epochs(7);
+    assert!(imbalance(&server.asked()) <= 1.15, "{:?}", server.asked());
 }
