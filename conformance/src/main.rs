@@ -1,9 +1,9 @@
-//! `conformance scripts|covers|differential`: see `conformance/run`, which calls all of them.
+//! `conformance scripts|covers|differential|rounds`: see `conformance/run`, which calls all of them.
 
 #![forbid(unsafe_code)]
 
 use mbal_conformance::covers;
-use mbal_conformance::differential::{Campaign, Plan, Report};
+use mbal_conformance::differential::{Campaign, Plan, Report, Rounds, RoundsReport};
 use mbal_conformance::play::Cut;
 use mbal_conformance::runner::{self, Against};
 use mbal_conformance::server::Launch;
@@ -15,7 +15,9 @@ const USAGE: &str = "usage:
       [--except LIST] [--jobs N] FOLDER...
   conformance covers [--source FOLDER] LIST FOLDER...
   conformance differential --left COMMAND --right COMMAND [--flags FLAGS] [--unix] [--seed N] [--epoch N]
-      [--commands N] [--cells LIST --least N] [--plant N] [--without ROW,...] [--faults N]";
+      [--commands N] [--cells LIST --least N] [--plant N] [--without ROW,...] [--faults N]
+  conformance rounds --left COMMAND --right COMMAND [--seed N] [--requests N] [--datagrams N] [--cells LIST --least N]
+      [--plant N]                                       binary protocol and UDP";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
         Some("scripts") => scripts(words.collect()),
         Some("covers") => covers(words.collect()),
         Some("differential") => differential(words.collect()),
+        Some("rounds") => rounds(words.collect()),
         _ => Err(USAGE.to_string()),
     };
     match result {
@@ -163,6 +166,57 @@ fn differential(words: Vec<String>) -> Result<bool, String> {
     let is_planted = plan.plant_every.is_some();
     let report = Campaign { plan }.run()?;
     Ok(if is_planted { all_caught(&report) } else { all_agree(&report, &cells, least) })
+}
+
+fn rounds(words: Vec<String>) -> Result<bool, String> {
+    let mut rounds = Rounds {
+        left: Launch::new("memcached", false),
+        right: Launch::new("memcached", false),
+        seed: 1,
+        requests: 50_000,
+        datagrams: 5_000,
+        plant_every: None,
+    };
+    let (mut cells, mut least) = (String::new(), 0);
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value\n{USAGE}"));
+        let mut number = || value()?.parse::<u64>().map_err(|error| format!("{word}: {error}"));
+        match word.as_str() {
+            "--left" => rounds.left = Launch::new(&value()?, false),
+            "--right" => rounds.right = Launch::new(&value()?, false),
+            "--seed" => rounds.seed = number()?,
+            "--requests" => rounds.requests = number()?,
+            "--datagrams" => rounds.datagrams = number()?,
+            "--plant" => rounds.plant_every = Some(number()? as usize),
+            "--least" => least = number()?,
+            "--cells" => {
+                let list = value()?;
+                cells = std::fs::read_to_string(&list).map_err(|e| format!("{list}: {e}"))?;
+            }
+            _ => return Err(format!("{word}?\n{USAGE}")),
+        }
+    }
+    println!("seed {}", rounds.seed);
+    let report = rounds.run()?;
+    if rounds.plant_every.is_none() {
+        print!("{}", report.cells.table(&cells));
+    }
+    let short = report.cells.short_of(&cells, least);
+    for line in &short {
+        println!("FAILED too seldom: {line}");
+    }
+    for failure in &report.failures {
+        println!("FAILED {failure}");
+    }
+    let RoundsReport { requests, datagrams, planted, caught, .. } = report;
+    let differences = report.failures.len();
+    println!(
+        "rounds: {requests} binary requests, {datagrams} datagrams, {differences} differences, \
+         {planted} faults planted, {caught} caught"
+    );
+    let is_sharp = caught == planted && (rounds.plant_every.is_none() || planted >= 5);
+    Ok(differences == 0 && short.is_empty() && is_sharp)
 }
 
 fn all_caught(report: &Report) -> bool {

@@ -1,7 +1,7 @@
 //! Server processes of our own, each on an address of its own, ended when they are dropped.
 
 use crate::peer::{Address, await_listener};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -33,6 +33,19 @@ impl Launch {
         for _ in 0..5 {
             match self.try_start(flags) {
                 Ok(server) => return Ok(server),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Likewise, with datagrams served at the port that comes along.
+    pub fn start_with_udp(&self) -> Result<(Server, u16), String> {
+        let mut last = String::new();
+        for _ in 0..5 {
+            let port = free_udp_port();
+            match self.try_start(&["-U".to_string(), port.to_string()]) {
+                Ok(server) => return Ok((server, port)),
                 Err(error) => last = error,
             }
         }
@@ -85,4 +98,9 @@ impl Drop for Server {
 fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
     listener.local_addr().expect("a bound socket has an address").port()
+}
+
+fn free_udp_port() -> u16 {
+    let socket = UdpSocket::bind(("127.0.0.1", 0)).expect("loopback has a free port");
+    socket.local_addr().expect("a bound socket has an address").port()
 }

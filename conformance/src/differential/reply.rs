@@ -200,7 +200,7 @@ impl Comparer {
     }
 
     /// One to one, for the whole run; 0 says that there is none, on both sides.
-    fn same_cas(&mut self, left: u64, right: u64) -> bool {
+    pub(super) fn same_cas(&mut self, left: u64, right: u64) -> bool {
         if left == 0 || right == 0 {
             return left == right;
         }

@@ -39,7 +39,7 @@ fn every_request_has_a_message_of_its_own() {
 
 #[test]
 fn binary_requests_come_in_datagrams_too() {
-    let mut noop = vec![0; 24];
+    let mut noop = [0; 24];
     noop[..2].copy_from_slice(b"\x80\x0a");
     let replies = ask(&mut Rig::new(), &noop.repeat(2));
     assert_eq!(replies.len(), 2);
