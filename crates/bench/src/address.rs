@@ -7,12 +7,14 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use crate::follow::Routes;
+use crate::tls::Tls;
 use crate::wording::Protocol;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Address {
     Tcp(SocketAddr),
     Udp(SocketAddr),
+    Tls(SocketAddr),
     Unix(PathBuf),
 }
 
@@ -64,16 +66,17 @@ impl Address {
         found.next().map(Self::Tcp).ok_or_else(|| format!("{text}: no such host"))
     }
 
-    /// The same place, by UDP.
-    pub fn datagrams(self) -> Result<Self, String> {
+    /// The same place, spoken to in another way.
+    pub fn by(self, way: impl Fn(SocketAddr) -> Self) -> Result<Self, String> {
         match self {
-            Self::Tcp(address) | Self::Udp(address) => Ok(Self::Udp(address)),
-            Self::Unix(path) => Err(format!("{}: no UDP by a unix socket", path.display())),
+            Self::Tcp(address) | Self::Udp(address) | Self::Tls(address) => Ok(way(address)),
+            Self::Unix(path) => Err(format!("{}: neither UDP nor TLS by this", path.display())),
         }
     }
 
     pub fn connect(&self) -> io::Result<Stream> {
         match self {
+            Self::Tls(address) => Ok(Stream::Tls(Box::new(Tls::connect(address)?))),
             Self::Udp(address) => {
                 let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
                 let socket = UdpSocket::bind(any)?;
@@ -99,6 +102,7 @@ impl Address {
 pub enum Stream {
     Tcp(TcpStream),
     Udp(UdpSocket),
+    Tls(Box<Tls>),
     Unix(UnixStream),
 }
 
@@ -107,6 +111,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.read(bytes),
             Self::Udp(socket) => socket.recv(bytes),
+            Self::Tls(tls) => tls.read(bytes),
             Self::Unix(stream) => stream.read(bytes),
         }
     }
@@ -115,8 +120,18 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Udp(socket) => socket.send(bytes),
+            Self::Tls(tls) => tls.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
         }
+    }
+}
+
+impl Stream {
+    /// Sends what was written and still lies on our side; true if some of it has to wait.
+    pub fn holds_back(&mut self) -> io::Result<bool> {
+        let Self::Tls(tls) = self else { return Ok(false) };
+        tls.push()?;
+        Ok(tls.holds_back())
     }
 }
 
@@ -125,6 +140,7 @@ impl AsFd for Stream {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Udp(socket) => socket.as_fd(),
+            Self::Tls(tls) => tls.socket.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
         }
     }

@@ -278,7 +278,7 @@ fn datagrams_are_answered_as_memcached_answers_and_long_values_are_put_together(
     }
     let cores = crate::cpu::Cores::current().unwrap();
     let peer = Peer::start("memcached -l 127.0.0.1 -p {port} -U {port}", 1, &cores).unwrap();
-    let target = peer.target.address.clone().datagrams().unwrap().into();
+    let target = peer.target.address.clone().by(Address::Udp).unwrap().into();
     for protocol in ["text", "meta", "binary"] {
         let flags = format!(
             "--udp --protocol {protocol} --keys 300 --value-bytes 0-5000 --set-share 0.3 --connections 3 \
@@ -297,4 +297,36 @@ fn datagrams_are_answered_as_memcached_answers_and_long_values_are_put_together(
         // The kernel may drop datagrams of a busy machine, but not most of them.
         assert!(fill.sets > 200 && tally.hits > 700, "{protocol}: {tally:?}");
     }
+}
+
+#[test]
+fn tls_carries_every_request_and_value() {
+    let folder = std::env::temp_dir().join(format!("mbal-bench-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (key, chain) = (folder.join("key.pem"), folder.join("chain.pem"));
+    let made = std::process::Command::new("openssl")
+        .args(
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=test -keyout"
+                .split(' '),
+        )
+        .args([&key, std::path::Path::new("-out"), &chain])
+        .stderr(std::process::Stdio::null())
+        .status();
+    let knows_tls = std::process::Command::new("memcached").arg("-h").output();
+    let knows_tls = knows_tls.is_ok_and(|help| help.stdout.windows(10).any(|w| w == b"enable-ssl"));
+    if !made.is_ok_and(|status| status.success()) || !knows_tls {
+        eprintln!("SKIPPED: this needs openssl and a memcached with TLS");
+        return;
+    }
+    let options = format!("ssl_chain_cert={},ssl_key={}", chain.display(), key.display());
+    let command = format!("memcached -l 127.0.0.1 -p {{port}} -Z -o {options}");
+    let peer = Peer::start(&command, 1, &crate::cpu::Cores::current().unwrap()).unwrap();
+    let target = peer.target.address.clone().by(Address::Tls).unwrap().into();
+    let flags = "--tls --keys 200 --value-bytes 0-40000 --set-share 0.3 --connections 3 --warmup 0 --requests 2000";
+    let plan = Plan::new(&args(flags)).unwrap();
+    let run = |task| measure(plan.loads(&target, task, 1), None, None, &AtomicBool::new(false));
+    assert_eq!(run(Task::Fill).unwrap().tally.sets, 200);
+    let tally = run(CLOSED).unwrap().tally;
+    assert_eq!((tally.wrong, tally.requests, tally.hits), (0, 2_000, tally.gets));
+    std::fs::remove_dir_all(folder).unwrap();
 }

@@ -16,6 +16,7 @@ const TURNED_AWAY_MAX: u8 = 20;
 impl Generator<'_> {
     pub fn read(&mut self, index: usize) -> Result<(), String> {
         let now = self.now_ns();
+        self.heard_ns = now;
         self.tick(now);
         loop {
             let connection = &mut self.connections[index];

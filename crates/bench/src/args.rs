@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::address::Address;
 use crate::cpu::Cores;
 use crate::mix::{Mix, Ttls};
 use crate::sizes::Sizes;
@@ -76,6 +77,9 @@ pub struct Args {
     /// By datagrams in memcached's frames; what gets lost is counted, and given up after half a second
     #[arg(long, conflicts_with = "follow")]
     pub udp: bool,
+    /// By TLS; the server's certificate is not looked at
+    #[arg(long, conflicts_with_all = ["udp", "follow"])]
+    pub tls: bool,
     #[arg(long, default_value_t = 50, value_parser = positive)]
     pub connections: usize,
     /// Be a smart client: ask the server which worker serves what, go to workers' own ports, and obey what
@@ -182,9 +186,26 @@ pub struct Args {
     /// Seconds of a row over time, and of a progress line
     #[arg(long, default_value_t = 1.0)]
     pub interval: f64,
+    /// Draw rate, latency and workers over time; needs several --interval in --duration
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print HDR's table of percentiles too
+    #[arg(long)]
+    pub percentiles: bool,
     /// Print JSON instead of tables
     #[arg(long)]
     pub json: bool,
+}
+
+impl Args {
+    /// How a server at this address is spoken to.
+    pub fn way(&self, address: Address) -> Result<Address, String> {
+        match (self.udp, self.tls) {
+            (true, _) => address.by(Address::Udp),
+            (_, true) => address.by(Address::Tls),
+            _ => Ok(address),
+        }
+    }
 }
 
 fn positive(text: &str) -> Result<usize, String> {

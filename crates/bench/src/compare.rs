@@ -57,7 +57,7 @@ pub fn compare(
     }
     let mut peers = Vec::new();
     for command in commands {
-        let peer = Peer::start(command, args.threads, &server_cores)?;
+        let peer = start(args, command, &server_cores)?;
         if !plan.replays() {
             eprintln!("{command}: {}", fill(plan, &peer, stop)?);
         }
@@ -72,7 +72,7 @@ pub fn compare(
         for turn in 0..peers.len() {
             let which = (round + turn) % peers.len();
             if plan.replays() && round > 0 {
-                peers[which] = Peer::start(&commands[which], args.threads, &server_cores)?;
+                peers[which] = start(args, &commands[which], &server_cores)?;
             }
             let result = run(plan, &peers[which], Task::Measure(pace), round as u64 + 1, stop)?;
             let (rate, cpu) = (result.tally.keys() as f64 / result.tally.seconds, &result);
@@ -88,6 +88,12 @@ pub fn compare(
         }
     }
     Ok(Comparison { load: plan.describe(pace), series })
+}
+
+fn start(args: &Args, command: &str, cores: &Cores) -> Result<Peer, String> {
+    let mut peer = Peer::start(command, args.threads, cores)?;
+    peer.target.address = args.way(peer.target.address.clone())?;
+    Ok(peer)
 }
 
 fn run(

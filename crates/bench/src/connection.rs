@@ -180,7 +180,8 @@ impl Connection {
     pub fn flush(&mut self, epoll: &OwnedFd) -> Result<(), String> {
         let sent = self.send().map_err(|error| format!("send: {error}"))?;
         self.out.drain(..sent);
-        let waits = !self.out.is_empty();
+        let held_back = self.stream.holds_back().map_err(|error| format!("send: {error}"))?;
+        let waits = held_back || !self.out.is_empty();
         if waits != self.waits_to_write {
             self.waits_to_write = waits;
             let mut flags = epoll::EventFlags::IN;

@@ -32,6 +32,8 @@ use crate::wording::Item;
 
 /// After the window what is due may still be sent for so long, then replies are waited for as long again.
 pub const DRAIN: Duration = Duration::from_secs(2);
+/// A server that answers nothing for so long is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A sleeping generator looks at the stop flag this often.
 const NAP_NS: u64 = 100_000_000;
 pub const READ_BYTES: usize = 256 << 10;
@@ -74,6 +76,8 @@ pub struct Generator<'a> {
     pub start_ns: u64,
     /// `u64::MAX` until it is known.
     pub end_ns: u64,
+    /// When the last bytes came, or none were waited for.
+    pub heard_ns: u64,
     /// When datagrams are looked through next for those that got lost.
     pub look_for_late_ns: u64,
     /// What replies ask for, until all that arrived with them is read.
@@ -150,6 +154,7 @@ impl<'a> Generator<'a> {
             phase: Phase::WarmUp,
             end_ns: u64::MAX,
             look_for_late_ns: 0,
+            heard_ns: 0,
             after: Vec::new(),
             later: VecDeque::new(),
             tally: Tally::default(),
@@ -195,6 +200,11 @@ impl<'a> Generator<'a> {
                     self.settle(now);
                     return Ok(());
                 }
+            }
+            if self.in_flight == 0 {
+                self.heard_ns = now;
+            } else if now >= self.heard_ns + SILENCE_MAX.as_nanos() as u64 {
+                return Err(format!("no reply for {} s", SILENCE_MAX.as_secs()));
             }
             if stop.load(Ordering::Relaxed) {
                 return Err("stopped".into());

@@ -15,6 +15,7 @@ mod binary;
 mod compare;
 mod connection;
 mod cpu;
+mod drawing;
 mod follow;
 #[cfg(test)]
 mod following;
@@ -38,6 +39,7 @@ mod source;
 mod summary;
 mod tally;
 mod timeline;
+mod tls;
 mod trace;
 mod twitter;
 mod udp;
@@ -52,6 +54,8 @@ pub use random::{Random, mix};
 pub use summary::Spread;
 pub use trace::Trace;
 
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
@@ -89,8 +93,7 @@ fn stoppable(
 /// One run against a server that somebody else started.
 fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     let plan = Plan::new(args)?;
-    let address = Address::parse(&args.server)?;
-    let target = Target::from(if args.udp { address.datagrams()? } else { address });
+    let target = Target::from(args.way(Address::parse(&args.server)?)?);
     if let Some(cores) = &args.client_cores {
         cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
     }
@@ -120,17 +123,12 @@ fn finish(args: &Args, comparison: Result<Comparison, String>) -> ExitCode {
     };
     let print = if args.json { report::json } else { report::table };
     print!("{}", print(&args.name, &comparison));
-    if let Some(path) = &args.csv {
-        if let Err(error) = report::append_csv(path, &args.name, &comparison) {
-            eprintln!("mbal bench: {}: {error}", path.display());
-            return ExitCode::FAILURE;
-        }
+    if args.percentiles {
+        print!("{}", report::percentiles(&comparison));
     }
-    if let Some(path) = &args.over_time {
-        if let Err(error) = report::write_over_time(path, &args.name, &comparison) {
-            eprintln!("mbal bench: {}: {error}", path.display());
-            return ExitCode::FAILURE;
-        }
+    if let Err(error) = files(args, &comparison) {
+        eprintln!("mbal bench: {error}");
+        return ExitCode::FAILURE;
     }
     let (wrong, shown) = report::wrongs(&comparison);
     shown.iter().for_each(|line| eprintln!("wrong: {line}"));
@@ -139,4 +137,21 @@ fn finish(args: &Args, comparison: Result<Comparison, String>) -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// What was asked to be left behind.
+fn files(args: &Args, comparison: &Comparison) -> Result<(), String> {
+    let written = |path: &Path, result: io::Result<()>| {
+        result.map_err(|error| format!("{}: {error}", path.display()))
+    };
+    if let Some(path) = &args.csv {
+        written(path, report::append_csv(path, &args.name, comparison))?;
+    }
+    if let Some(path) = &args.over_time {
+        written(path, report::write_over_time(path, &args.name, comparison))?;
+    }
+    if let Some(path) = &args.svg {
+        written(path, std::fs::write(path, drawing::over_time(&args.name, comparison)))?;
+    }
+    Ok(())
 }

@@ -176,8 +176,8 @@ impl Plan {
     pub fn timeline(&self, task: Task) -> Option<Timeline> {
         let alone = self.args.compare.is_empty();
         let progress = alone && std::io::IsTerminal::is_terminal(&std::io::stderr());
-        let wanted =
-            matches!(task, Task::Measure(_)) && (progress || self.args.over_time.is_some());
+        let wanted = matches!(task, Task::Measure(_))
+            && (progress || self.args.over_time.is_some() || self.args.svg.is_some());
         wanted.then(|| Timeline::new(self.args.interval, self.args.client_threads, progress))
     }
 
@@ -221,8 +221,9 @@ impl Plan {
             connections: share(args.connections as u64, threads, thread) as usize,
             depth: match (measured, &target.address) {
                 (true, _) => args.depth,
-                // A burst of datagrams overflows the server's socket.
-                (false, Address::Udp(_)) => 1,
+                // A burst of datagrams overflows the server's socket, and memcached forgets what waits behind a
+                // request in one TLS record.
+                (false, Address::Udp(_) | Address::Tls(_)) => 1,
                 (false, _) => FILL_DEPTH,
             },
             busy: args.busy.map(|busy| Busy { share: busy.share, every: busy.every }),

@@ -13,7 +13,7 @@ pub struct Panel {
 }
 
 pub struct Plot {
-    pub title: &'static str,
+    pub title: String,
     pub x: &'static str,
     pub y: &'static str,
     pub log_x: bool,
@@ -35,21 +35,53 @@ const COLORS: [&str; 10] = [
     "#7f7f7f", "#111111",
 ];
 
+/// Plots one below the other, in one picture.
+pub fn stacked(plots: &[Plot]) -> String {
+    let sizes: Vec<Size> = plots.iter().map(Plot::size).collect();
+    let width = sizes.iter().map(|size| size.width).fold(0.0, f64::max);
+    let height: f64 = sizes.iter().map(|size| size.height).sum();
+    let mut svg = format!(
+        "<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}'>\n\
+         <rect width='100%' height='100%' fill='white'/>\n"
+    );
+    let mut top = 0.0;
+    for (plot, size) in plots.iter().zip(sizes) {
+        put(&mut svg, format!("<g transform='translate(0 {top})'>{}</g>", plot.svg()));
+        top += size.height;
+    }
+    svg + "</svg>\n"
+}
+
+struct Size {
+    width: f64,
+    height: f64,
+    /// Of the panels.
+    body: f64,
+    /// Names in a row of the legend.
+    in_row: usize,
+}
+
 impl Plot {
-    pub fn svg(&self) -> String {
-        let names = self.names();
+    fn size(&self) -> Size {
         let columns = COLUMNS.min(self.panels.len());
         let rows = self.panels.len().div_ceil(columns);
         let width = (columns as f64 * (WIDTH + LEFT) + 20.0).max(2.0 * LEGEND_WIDTH + LEFT);
         let in_row = ((width - LEFT) / LEGEND_WIDTH) as usize;
         let body = rows as f64 * (HEIGHT + BOTTOM + 24.0);
-        let height = TOP + body + names.len().div_ceil(in_row) as f64 * LEGEND_HEIGHT + 8.0;
+        let legend = self.names().len().div_ceil(in_row) as f64 * LEGEND_HEIGHT;
+        Size { width, height: TOP + body + legend + 8.0, body, in_row }
+    }
+
+    pub fn svg(&self) -> String {
+        let names = self.names();
+        let columns = COLUMNS.min(self.panels.len());
+        let Size { width, height, body, in_row } = self.size();
         let mut svg = format!(
             "<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' \
              font-family='sans-serif' font-size='11'>\n\
              <rect width='100%' height='100%' fill='white'/>\n\
              <text x='{LEFT}' y='22' font-size='15'>{}</text>\n",
-            escaped(self.title)
+            escaped(&self.title)
         );
         for (index, panel) in self.panels.iter().enumerate() {
             let left = LEFT + (index % columns) as f64 * (WIDTH + LEFT);
@@ -215,7 +247,7 @@ mod tests {
         let second =
             panel("two", vec![line("other", vec![(0.0, 1.0)]), line("a<b", vec![(0.0, 1.0)])]);
         let plot = Plot {
-            title: "t",
+            title: "t".into(),
             x: "x",
             y: "y",
             log_x: false,

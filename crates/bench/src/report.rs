@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::compare::{Comparison, Series};
 use crate::measure::{FIGURES, Figure};
 use crate::summary::Spread;
+use crate::tally::Tally;
 use crate::timeline;
 
 /// A figure over all rounds of a server, and against the first server.
@@ -74,11 +75,59 @@ pub fn json(name: &str, comparison: &Comparison) -> String {
             Some(format!("\"{name}\":{{\"all\":{all},\"rounds\":[{rounds}]{ratio}}}"))
         });
         let figures = figures.collect::<Vec<_>>().join(",");
-        format!("{{\"command\":{},\"figures\":{{{figures}}}}}", quoted(&series.command))
+        let points = quantiles(&all_rounds(series)).into_iter();
+        let points = points.map(|Point { quantile, us, .. }| format!("[{quantile},{us}]"));
+        let points = points.collect::<Vec<_>>().join(",");
+        let command = quoted(&series.command);
+        format!("{{\"command\":{command},\"figures\":{{{figures}}},\"latency_us\":[{points}]}}")
     });
     let servers = servers.collect::<Vec<_>>().join(",");
     let (name, load) = (quoted(name), quoted(&comparison.load));
     format!("{{\"name\":{name},\"load\":{load},\"servers\":[{servers}]}}\n")
+}
+
+/// A point of a latency distribution: so many were at most so long.
+struct Point {
+    quantile: f64,
+    us: f64,
+    count: u64,
+}
+
+fn all_rounds(series: &Series) -> Tally {
+    series.rounds.iter().fold(Tally::default(), |mut all, round| {
+        all.join(round.tally.clone());
+        all
+    })
+}
+
+/// Two points for each halving of what is longer, as HDR histograms are printed.
+fn quantiles(tally: &Tally) -> Vec<Point> {
+    let mut points: Vec<Point> = Vec::new();
+    for value in tally.latency.iter_quantiles(2) {
+        let us = value.value_iterated_to() as f64 / 1e3;
+        let count = value.count_since_last_iteration() + points.last().map_or(0, |p| p.count);
+        points.push(Point { quantile: value.quantile_iterated_to(), us, count });
+    }
+    points
+}
+
+/// Each server's latencies as HDR's tools print them.
+pub fn percentiles(comparison: &Comparison) -> String {
+    let mut out = String::new();
+    for series in &comparison.series {
+        let _ = writeln!(out, "\n{}", series.command);
+        let _ =
+            writeln!(out, "{:>12} {:>14} {:>10} {:>14}", "µs", "percentile", "count", "1/(1-part)");
+        for Point { quantile, us, count } in quantiles(&all_rounds(series)) {
+            let rest = if quantile < 1.0 {
+                format!("{:.2}", 1.0 / (1.0 - quantile))
+            } else {
+                "inf".into()
+            };
+            let _ = writeln!(out, "{us:>12.1} {:>14.6} {count:>10} {rest:>14}", quantile * 100.0);
+        }
+    }
+    out
 }
 
 /// A JSON string.
@@ -156,4 +205,24 @@ pub fn wrongs(comparison: &Comparison) -> (u64, Vec<String>) {
     }
     shown.truncate(20);
     (count, shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_percentiles_go_up_to_the_longest_and_count_everything() {
+        let mut tally = Tally::default();
+        (1..=1_000).for_each(|us| tally.latency.record(us * 1_000).unwrap());
+        let points = quantiles(&tally);
+        assert!(
+            points.windows(2).all(|two| two[0].us <= two[1].us && two[0].count <= two[1].count)
+        );
+        let half = points.iter().find(|point| point.quantile >= 0.5).unwrap();
+        assert!((half.us - 500.0).abs() < 2.0, "{}", half.us);
+        let last = points.last().unwrap();
+        assert_eq!((last.quantile, last.count), (1.0, 1_000));
+        assert!((last.us - 1_000.0).abs() < 2.0, "{}", last.us);
+    }
 }

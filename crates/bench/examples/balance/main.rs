@@ -84,7 +84,7 @@ fn workers(parts: &[Part]) -> Plot {
     };
     let panels = parts.iter().flat_map(|part| MODES.iter().filter_map(|mode| panel(part, mode)));
     Plot {
-        title: "Operations by worker",
+        title: "Operations by worker".into(),
         x: "seconds",
         y: "operations/s",
         log_x: false,
@@ -109,7 +109,7 @@ fn over_time(
         Panel { title: part.name.clone(), lines: MODES.iter().filter_map(line).collect() }
     };
     let panels = parts.iter().map(panel).collect();
-    Plot { title, x: "seconds", y, log_x: false, log_y, panels }
+    Plot { title: title.into(), x: "seconds", y, log_x: false, log_y, panels }
 }
 
 fn throughput(parts: &[Part]) -> Plot {

@@ -25,7 +25,7 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     let mut panels = sizes(args, &mut page, &mut csv);
     panels.push(lifetimes(args, &mut page, &mut csv));
     let plot = Plot {
-        title: "Hit ratio after sizes changed; expired memory while 90% of writes die young",
+        title: "Hit ratio after sizes changed; expired memory while 90% of writes die young".into(),
         x: "sets since the change, in working sets; seconds",
         y: "%",
         log_x: false,

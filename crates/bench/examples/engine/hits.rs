@@ -395,7 +395,7 @@ fn plot(traces: &[Requests], cells: &[Cell]) -> Plot {
         lines: policy_names().into_iter().map(|name| line(trace, name)).collect(),
     };
     Plot {
-        title: "Hit ratio by cache size",
+        title: "Hit ratio by cache size".into(),
         x: "items, % of distinct keys",
         y: "hit ratio, %",
         log_x: false,
@@ -436,7 +436,7 @@ fn granularity(traces: &[Requests], out: &Path) -> Result<(), String> {
     }
     page.table(&table);
     let plot = Plot {
-        title: "Mean hit ratio by memory, for the same number of items",
+        title: "Mean hit ratio by memory, for the same number of items".into(),
         x: "MiB",
         y: "hit ratio, %",
         log_x: true,

@@ -148,7 +148,7 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     let points = bytes.iter().enumerate();
     let points = points.map(|(step, bytes)| ((64 + 4 * step) as f64, *bytes)).collect();
     let plot = Plot {
-        title: "Items per resident MiB at the first eviction; bytes beside key and value; RSS under churn",
+        title: "Items per resident MiB at the first eviction; bytes beside key and value; RSS under churn".into(),
         x: "value bytes; -m in MiB; MiB written",
         y: "items; bytes; MiB",
         log_x: true,

@@ -131,7 +131,7 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
         }
     };
     let plot = Plot {
-        title: "Share of jobs that take longer than so many µs of CPU",
+        title: "Share of jobs that take longer than so many µs of CPU".into(),
         x: "µs",
         y: "share of jobs",
         log_x: true,

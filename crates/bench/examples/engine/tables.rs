@@ -511,7 +511,7 @@ fn plot(all: &[Measured]) -> Plot {
         }
     };
     Plot {
-        title: "In process: operations per second",
+        title: "In process: operations per second".into(),
         x: "threads, or bytes of a value",
         y: "M/s",
         log_x: false,
