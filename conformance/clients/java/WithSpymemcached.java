@@ -13,6 +13,7 @@ import net.spy.memcached.ConnectionFactoryBuilder;
 import net.spy.memcached.DefaultConnectionFactory;
 import net.spy.memcached.MemcachedClient;
 import net.spy.memcached.auth.AuthDescriptor;
+import net.spy.memcached.auth.PlainCallbackHandler;
 
 /** What an application does with spymemcached: binary, text, and logged in by SASL. */
 public class WithSpymemcached {
@@ -71,7 +72,8 @@ public class WithSpymemcached {
         use(patient(new DefaultConnectionFactory()).build(), "PLAIN");
         ConnectionFactory login = patient(new BinaryConnectionFactory())
                 .setProtocol(ConnectionFactoryBuilder.Protocol.BINARY)
-                .setAuthDescriptor(AuthDescriptor.typical("user", "secret"))
+                .setAuthDescriptor(new AuthDescriptor(
+                        new String[] {"PLAIN"}, new PlainCallbackHandler("user", "secret")))
                 .build();
         use(login, "SASL");
         System.out.println("binary, text, SASL");

@@ -186,6 +186,10 @@ pub struct Flags {
     #[arg(short = 'Z', long, env = "MBAL_ENABLE_SSL")]
     enable_ssl: bool,
 
+    /// Print the license and exit
+    #[arg(short = 'i', long)]
+    pub license: bool,
+
     /// Become this user, if started as root
     #[arg(short, long, env = "MBAL_USER", value_name = "user")]
     user: Option<String>,

@@ -112,6 +112,10 @@ fn told(error: &clap::Error) -> ExitCode {
 fn serve(matches: &ArgMatches, as_memcached: bool) -> ExitCode {
     let port_file = std::env::var_os("MEMCACHED_PORT_FILENAME").map(Into::into);
     let flags = read::<Flags>(matches);
+    if flags.license {
+        print!("{}", include_str!("../../../LICENSE"));
+        return ExitCode::SUCCESS;
+    }
     log::set(flags.log_format.into());
     let Checked { config, notices } = match flags.check(as_memcached, port_file) {
         Ok(checked) => checked,

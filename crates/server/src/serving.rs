@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
 use mbal_reactor::process::{self, Signals};
-use mbal_reactor::socket::listening_card;
+use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{Clock, Ended, EventLoop, Letter, Listener, Mailbox, Post, Tally, TlsDoor};
 use mbal_worker::{Event, Now, Settings, Worker};
 
@@ -123,6 +123,11 @@ impl Server {
         shared.gauges.certs_read.store(Started::FIRST_SECOND, Relaxed);
         for fd in self.listening.common.iter().chain(self.listening.of_worker.iter().flatten()) {
             let card = listening_card(fd.as_fd()).map_err(StartError::System)?;
+            shared.conns.enter(&Arc::new(card));
+        }
+        // The other workers' sockets have the same addresses.
+        for socket in self.listening.datagrams.iter().take(1).flatten() {
+            let card = datagrams_card(socket).map_err(StartError::System)?;
             shared.conns.enter(&Arc::new(card));
         }
         let tally =

@@ -116,6 +116,12 @@ pub fn listening_card(fd: BorrowedFd) -> io::Result<Card> {
     Ok(Card::listening(fd.as_raw_fd() as u32, endpoint(&sys::name_of(fd)?)))
 }
 
+/// A socket for datagrams, likewise.
+pub fn datagrams_card(socket: &UdpSocket) -> io::Result<Card> {
+    let at = Endpoint::Udp(socket.local_addr()?);
+    Ok(Card::datagrams(socket.as_raw_fd() as u32, at))
+}
+
 fn endpoint(name: &sys::SocketName) -> Endpoint {
     match name {
         sys::SocketName::Ip(address) => Endpoint::Tcp(*address),

@@ -70,6 +70,12 @@ impl Card {
         Card { fd, peer: at, here: None, state, last_command: AtomicU32::new(0) }
     }
 
+    /// A socket for datagrams: they have no connections of their own.
+    pub fn datagrams(fd: u32, at: Endpoint) -> Card {
+        let state = State::Reading.into();
+        Card { fd, peer: at, here: None, state, last_command: AtomicU32::new(0) }
+    }
+
     pub(crate) fn set_state(&self, state: State) {
         self.state.store(state as u8, Relaxed);
     }
