@@ -12,6 +12,9 @@ use super::link::End;
 use super::seat::Letter;
 use super::world::{Happening, World};
 
+/// Orders that are on their way, or not yet reported, before the operator waits.
+const ORDERS_MAX: usize = 16;
+
 /// Orders on their way, or not yet reported.
 #[derive(Default)]
 pub struct Orders {
@@ -26,6 +29,8 @@ impl World {
             return;
         }
         match self.dice.below(12) {
+            // Workers that are slow get no more to do than they can.
+            _ if self.orders.waiting.len() >= ORDERS_MAX => {}
             0..=3 => self.lend(),
             4..=6 => self.hand_over(),
             7 => self.lighten(),
