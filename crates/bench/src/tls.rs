@@ -3,11 +3,15 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
+
+/// A server that does not shake hands for so long is given up.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(30);
 
 pub struct Tls {
     pub socket: TcpStream,
@@ -28,6 +32,7 @@ impl Tls {
         let session = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
         let mut tls = Self { socket: TcpStream::connect(address)?, session };
         tls.socket.set_nodelay(true)?;
+        tls.socket.set_read_timeout(Some(HANDSHAKE_MAX))?;
         while tls.session.is_handshaking() {
             tls.session.complete_io(&mut tls.socket)?;
         }
