@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -401,4 +401,81 @@ fn an_operator_sees_moves_and_explains() {
     let (code, said) = ask(&["status"]);
     assert_eq!(code, Some(1));
     assert!(said.starts_with("mbal: no server at "), "{said}");
+}
+
+#[test]
+fn text_clients_log_in_and_the_passwords_are_read_again() {
+    let folder = Folder::new("text-login");
+    let users = folder.path("users");
+    fs::write(&users, "ann:first\nbob:other\n").unwrap();
+    let server = Running::serve(&folder, &["-p", "-1", "-Y", users.to_str().unwrap()]);
+    let login = |word: &str| format!("set k 0 0 {}\r\nann {word}\r\n", 4 + word.len());
+    let failed = "CLIENT_ERROR authentication failure\r\n";
+    let mut client = server.connect();
+    ask(&mut client, "get k\r\n", "CLIENT_ERROR unauthenticated\r\n");
+    ask(&mut client, &login("other"), failed);
+    ask(&mut client, &login("first"), "STORED\r\n");
+    ask(&mut client, "set k 0 0 1\r\nv\r\nget k\r\n", "STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
+
+    fs::write(&users, "ann:second\n").unwrap();
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+    eventually("the new password is taken", || {
+        let mut client = server.connect();
+        client.write_all(login("second").as_bytes()).unwrap();
+        let mut reply = [0; 8];
+        client.read_exact(&mut reply).unwrap();
+        reply == *b"STORED\r\n"
+    });
+    ask(&mut server.connect(), &login("first"), failed);
+    ask(&mut client, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
+
+    fs::write(&users, "no colon\n").unwrap();
+    let refused = output_of(MBAL.as_ref(), &["serve", "-p", "-1", "-Y", users.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+}
+
+#[test]
+fn binary_clients_log_in_by_sasl() {
+    let folder = Folder::new("sasl");
+    let users = folder.path("users");
+    let variable = format!("MEMCACHED_SASL_PWDB={}", users.display());
+    let server =
+        Running::start(&folder, "env".as_ref(), &[&variable, MBAL, "serve", "-p", "-1", "-S"]);
+    let mut client = server.connect();
+    let mut status = |opcode: u8, key: &[u8], value: &[u8]| {
+        let mut request = vec![0; 24];
+        request[..4].copy_from_slice(&[0x80, opcode, 0, key.len() as u8]);
+        request[11] = (key.len() + value.len()) as u8;
+        client.write_all(&[&request, key, value].concat()).unwrap();
+        let mut reply = [0; 24];
+        client.read_exact(&mut reply).unwrap();
+        let mut body = vec![0; reply[11].into()];
+        client.read_exact(&mut body).unwrap();
+        u16::from_be_bytes([reply[6], reply[7]])
+    };
+    assert_eq!(status(0x21, b"PLAIN", b"\0ann\0secret"), 0x20, "there is no file yet");
+    fs::write(&users, "ann:secret:some token\n").unwrap();
+    assert_eq!(status(0x21, b"PLAIN", b"\0ann\0secre"), 0x20);
+    assert_eq!(status(0x21, b"PLAIN", b"\0ann\0secret"), 0);
+    assert_eq!(status(0x0c, b"k", b""), 1);
+}
+
+#[test]
+fn datagrams_are_answered_to_their_sender() {
+    let folder = Folder::new("datagrams");
+    let server = Running::serve(&folder, &["-p", "-1", "-U", "-1", "-t", "2"]);
+    let lines = fs::read_to_string(folder.path("ports")).unwrap();
+    let port = lines.lines().find_map(|line| line.strip_prefix("UDP INET: ")).unwrap();
+    ask(&mut server.connect(), "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    for id in 0..4 {
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(("127.0.0.1", port.parse::<u16>().unwrap())).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client.send(&[&[0, id, 0, 0, 0, 1, 0, 0], &b"get k\r\n"[..]].concat()).unwrap();
+        let mut reply = [0; 100];
+        let length = client.recv(&mut reply).unwrap();
+        let expected = [&[0, id, 0, 0, 0, 1, 0, 0], &b"VALUE k 0 1\r\nv\r\nEND\r\n"[..]].concat();
+        assert_eq!(reply[..length], expected);
+    }
 }
