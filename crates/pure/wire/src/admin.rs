@@ -43,7 +43,10 @@ pub(crate) fn parse<'a>(tokens: Tokens<'a>) -> Option<Request<'a>> {
                 },
             }
         }
-        (b"lru", 2..) => return Some(lru(&tokens)),
+        (b"lru", 2..) => match lru(&tokens) {
+            Request::Answer(line) => line,
+            tune => return Some(tune),
+        },
         (b"watch", _) => {
             return Some(Request::Admin { command: Admin::Watch(watch(&tokens)), noreply });
         }
@@ -88,7 +91,7 @@ fn lru<'a>(tokens: &Tokens<'a>) -> Request<'a> {
         return Request::Answer("ERROR hot/warm age factors must be greater than 0");
     }
     let (hot_factor, warm_factor) = (hundredths(hot_age), hundredths(warm_age));
-    tune(Tune::Lru { hot_pct, warm_pct, hot_factor, warm_factor }, false)
+    tune(Tune::Lru { hot_pct, warm_pct, hot_factor, warm_factor }, tokens.noreply())
 }
 
 fn hundredths(number: f64) -> u32 {

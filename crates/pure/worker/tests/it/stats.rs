@@ -158,3 +158,10 @@ fn certificates_are_read_by_the_driver_and_answered_in_order() {
         b"no such file\r\n"
     );
 }
+
+#[test]
+fn tuning_that_wants_no_answer_gets_none() {
+    let mut rig = Rig::new();
+    rig.check("lru x noreply\r\nlru tune 10 20 0.5 2.0 noreply\r\nmn\r\n", "MN\r\n");
+    rig.check("lru tune 10 25 0 2.0 noreply\r\nlru noreply\r\nmn\r\n", "MN\r\n");
+}
