@@ -27,6 +27,8 @@ const AS_MEMCACHED: &str = concat!("1.6.18\nserved by MBal ", env!("CARGO_PKG_VE
 const HELP: &str = "{name} {version}\n{about}\n\n{usage-heading} {usage}\n\n{all-args}{after-help}";
 const SERVE: &str = "A cache server that any memcached client can use.";
 const BENCH: &str = "Loads memcached-compatible servers and says what a request costs them.";
+const TOP: &str =
+    "Shows what a server does now: rate, hits, latency, workers, the hottest cachelets and keys.";
 const SIM: &str =
     "Proves the deciders in virtual time: thousands of workers on one thread, from a seed.";
 const SERVE_AFTER: &str = "\
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Some(("move", matches)) => operator::move_cachelet(&read(matches)),
         Some(("explain", matches)) => operator::explain(&read(matches)),
         Some(("bench", matches)) => mbal_bench::run(read(matches)),
+        Some(("top", matches)) => mbal_top::run(read(matches)),
         Some(("sim", matches)) => mbal_sim::run(&read(matches)),
         _ => unreachable!("clap asks for one of its subcommands"),
     }
@@ -81,6 +84,7 @@ fn mbal_command() -> Command {
             Command::new("explain").about("Why a key or a cachelet is where it is."),
         ))
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
+        .subcommand(mbal_top::Args::augment_args(Command::new("top").about(TOP)))
         .subcommand(mbal_sim::Args::augment_args(Command::new("sim").about(SIM)))
 }
 

@@ -163,12 +163,77 @@ fn metrics_and_stats_agree() {
     }
     let counted = ["cmd_get", "get_hits", "cmd_set", "cmd_touch", "delete_misses"];
     assert_eq!(counted.map(|name| stats[name].as_str()), ["44", "24", "32", "8", "4"]);
+    let top = Command::new(MBAL)
+        .args(["top", &format!("127.0.0.1:{}", server.port), "--once", "--json"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8(top.stdout).unwrap();
+    for name in ["cmd_get", "cmd_set", "get_hits", "get_misses", "delete_misses", "evictions"] {
+        let field = format!("\"{name}\":{}", stats[name]);
+        assert!(told.contains(&field), "{field} in {told}");
+    }
+    let timed: u64 = counts.iter().map(|(_, count)| count).sum();
+    assert!(told.ends_with(&format!("\"timed\":{timed}}}\n")), "{timed} in {told}");
     for (class, count) in counts {
         let label = format!("class=\"{class}\"");
         let told = sum(&page, "mbal_request_duration_seconds_count", &[&label]);
         let most = sum(&page, "mbal_request_duration_seconds_bucket", &[&label, "le=\"+Inf\""]);
         assert_eq!((told, most), (count, count), "{class}");
     }
+}
+
+/// The part of a JSON object's text behind a name.
+fn part<'a>(json: &'a str, name: &str) -> &'a str {
+    json.split_once(&format!("\"{name}\":")).expect(name).1
+}
+
+#[test]
+fn top_shows_the_hottest_key_and_its_cachelet() {
+    // Every request is looked at, so nothing is left to chance.
+    let server = Running::serve("hottest", &["-t", "2", "--hot-sample", "1"]);
+    let mut stream = server.connect();
+    let address = format!("127.0.0.1:{}", server.port);
+    let request =
+        "get cold1\r\nget cold2\r\nset hot:1 0 0 1\r\nx\r\nget cold3\r\nset hot:1 0 0 1\r\nx\r\n";
+    let mut reply = vec![0; "END\r\nEND\r\nSTORED\r\nEND\r\nSTORED\r\n".len()];
+    // If this thread was kept waiting for longer than a second there is nothing to be seen: again, then.
+    eventually("the hottest key is shown", || {
+        let mut top = Command::new(MBAL)
+            .args(["top", &address, "--once", "--json", "--interval", "0.3"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        while top.try_wait().unwrap().is_none() {
+            stream.write_all(request.as_bytes()).unwrap();
+            stream.read_exact(&mut reply).unwrap();
+        }
+        let told = String::from_utf8(top.wait_with_output().unwrap().stdout).unwrap();
+        let hottest = part(&told, "cachelet").split(',').next().unwrap();
+        let items = server.stats("stats cachelets")[&format!("{hottest}:items")].clone();
+        part(&told, "hottest_keys").starts_with("[{\"key\":\"hot%3A1\",") && items == "1"
+    });
+}
+
+#[test]
+fn top_ends_when_its_server_does() {
+    let mut server = Running::serve("lost", &["-t", "1"]);
+    let address = format!("127.0.0.1:{}", server.port);
+    let mut top = Command::new(MBAL)
+        .args(["top", &address, "--json", "--interval", "0.1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut byte = [0];
+    top.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let mut rest = String::new();
+    top.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
+    let output = top.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with(&format!("mbal top: {address}: ")), "{said}");
 }
 
 #[test]

@@ -1,0 +1,93 @@
+//! A view as one JSON object on one line.
+
+use std::fmt::Write;
+
+use crate::view::View;
+
+pub fn of(view: &View) -> String {
+    let list = |items: Vec<String>| format!("[{}]", items.join(","));
+    let number = |number: Option<f64>| number.map_or("null".into(), |number| number.to_string());
+    let workers = view.workers.iter().enumerate().map(|(id, worker)| {
+        let (busy, requests, neighbour) = (worker.busy, worker.requests, worker.neighbour);
+        format!(
+            r#"{{"worker":{id},"busy":{busy:.4},"requests_per_second":{requests:.1},"neighbour":{neighbour:.4}}}"#
+        )
+    });
+    let cachelets = view.cachelets.iter().map(|one| {
+        format!(
+            r#"{{"cachelet":{},"owner":{},"items":{},"bytes":{},"requests":{},"rate":{},"share":{}}}"#,
+            one.cachelet, one.owner, one.items, one.bytes, one.requests, one.rate, one.share
+        )
+    });
+    let keys = view.keys.iter().map(|one| {
+        format!(
+            r#"{{"key":{},"rate":{},"reads":{},"writes":{},"value_bytes":{}}}"#,
+            quoted(&one.key),
+            one.reads + one.writes,
+            one.reads,
+            one.writes,
+            one.value_bytes
+        )
+    });
+    let totals = view.totals.iter().map(|(name, value)| format!("{}:{value}", quoted(name)));
+    let fields = [
+        ("server", quoted(&view.server)),
+        ("version", quoted(&view.version)),
+        ("mbal", view.is_mbal.to_string()),
+        ("uptime", view.uptime.to_string()),
+        ("requests_per_second", format!("{:.1}", view.requests)),
+        ("gets_per_second", format!("{:.1}", view.gets)),
+        ("sets_per_second", format!("{:.1}", view.sets)),
+        ("evictions_per_second", format!("{:.1}", view.evictions)),
+        ("hit_ratio", number(view.hit_ratio)),
+        ("p50_us", number(view.p50_us)),
+        ("p99_us", number(view.p99_us)),
+        ("connections", view.connections.to_string()),
+        ("items", view.items.to_string()),
+        ("bytes", view.bytes.to_string()),
+        ("limit_bytes", view.limit_bytes.to_string()),
+        ("workers", list(workers.collect())),
+        ("hottest_cachelets", list(cachelets.collect())),
+        ("hottest_keys", list(keys.collect())),
+        ("totals", format!("{{{}}}", totals.collect::<Vec<_>>().join(","))),
+        ("timed", view.timed.to_string()),
+    ];
+    let fields = fields.iter().map(|(name, value)| format!("{}:{value}", quoted(name)));
+    format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            control if control < ' ' => {
+                write!(out, "\\u{:04x}", u32::from(control)).expect("a string takes all");
+            }
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reading::Key;
+
+    #[test]
+    fn what_others_named_is_quoted() {
+        let key = Key { key: "a\"b\\\t".into(), reads: 2, writes: 1, value_bytes: 3 };
+        let view = View { keys: vec![key], totals: vec![("cmd_get", 7)], ..View::default() };
+        let json = of(&view);
+        for part in [
+            r#""hottest_keys":[{"key":"a\"b\\\u0009","rate":3,"reads":2,"writes":1,"value_bytes":3}]"#,
+            r#""totals":{"cmd_get":7}"#,
+            r#""hit_ratio":null"#,
+            r#""workers":[]"#,
+        ] {
+            assert!(json.contains(part), "{part} in {json}");
+        }
+    }
+}

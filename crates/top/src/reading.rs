@@ -1,0 +1,198 @@
+//! What a server tells at one moment.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use crate::link::Link;
+use crate::watched::{self, Seen};
+
+/// Keys asked for.
+const KEYS: usize = 10;
+/// How long stock memcached is watched, every time.
+const WATCH: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    pub stats: BTreeMap<String, String>,
+    /// By the bucket's end in ns, requests in it since the start, of all classes.
+    pub latency: BTreeMap<u64, u64>,
+    pub workers: Vec<Worker>,
+    pub cachelets: Vec<Cachelet>,
+    pub keys: Keys,
+}
+
+#[derive(Clone, Debug)]
+pub enum Keys {
+    /// The server's own estimate, the hottest first.
+    Told(Vec<Key>),
+    /// What was fetched and stored in a moment of watching.
+    Watched(BTreeMap<String, Seen>),
+}
+
+impl Default for Keys {
+    fn default() -> Keys {
+        Keys::Told(Vec::new())
+    }
+}
+
+/// Since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Worker {
+    pub own: u64,
+    pub neighbour: u64,
+    pub peer: u64,
+    pub busy_us: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cachelet {
+    pub cachelet: usize,
+    pub owner: u64,
+    pub items: u64,
+    pub bytes: u64,
+    pub requests: u64,
+    /// Requests in the last second.
+    pub rate: u64,
+    /// These, in percent of the server's.
+    pub share: f64,
+}
+
+/// Requests are those of the last second.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Key {
+    /// Escaped as in URLs.
+    pub key: String,
+    pub reads: u64,
+    pub writes: u64,
+    pub value_bytes: u64,
+}
+
+impl Reading {
+    pub fn take(link: &mut Link) -> io::Result<Reading> {
+        let workers = Table::of(&link.ask("stats workers")?);
+        let is_mbal = !workers.0.is_empty();
+        let latency = if is_mbal { link.ask("stats latency buckets")? } else { Vec::new() };
+        let cachelets = if is_mbal { link.ask("stats cachelets")? } else { Vec::new() };
+        let keys = if is_mbal {
+            Keys::Told(Table::of(&link.ask(&format!("stats hot {KEYS}"))?).keys())
+        } else {
+            Keys::Watched(watched::read(&link.watch(WATCH)?))
+        };
+        // Last, so that what is counted includes what the rest tells of.
+        let stats = link.ask("stats")?;
+        if stats.is_empty() {
+            return Err(io::Error::other("it does not tell `stats`"));
+        }
+        Ok(Reading {
+            stats: pairs(&stats).map(|(name, value)| (name.into(), value.into())).collect(),
+            latency: buckets(&latency),
+            workers: workers.workers(),
+            cachelets: Table::of(&cachelets).cachelets(),
+            keys,
+        })
+    }
+
+    pub fn stat(&self, name: &str) -> u64 {
+        self.stats.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+
+    pub fn is_mbal(&self) -> bool {
+        !self.workers.is_empty()
+    }
+}
+
+fn pairs(lines: &[String]) -> impl Iterator<Item = (&str, &str)> {
+    lines.iter().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '))
+}
+
+fn buckets(lines: &[String]) -> BTreeMap<u64, u64> {
+    let mut all = BTreeMap::new();
+    for (name, requests) in pairs(lines) {
+        let end_ns = name.split_once(':').and_then(|(_, end)| end.parse().ok());
+        if let (Some(end_ns), Ok(requests)) = (end_ns, requests.parse::<u64>()) {
+            *all.entry(end_ns).or_insert(0) += requests;
+        }
+    }
+    all
+}
+
+/// `STAT 3:owner 1`: rows by number, columns by name.
+struct Table(BTreeMap<usize, BTreeMap<String, String>>);
+
+impl Table {
+    fn of(lines: &[String]) -> Table {
+        let mut rows: BTreeMap<usize, BTreeMap<String, String>> = BTreeMap::new();
+        for (name, value) in pairs(lines) {
+            if let Some((Ok(row), column)) =
+                name.split_once(':').map(|(row, column)| (row.parse(), column))
+            {
+                rows.entry(row).or_default().insert(column.into(), value.into());
+            }
+        }
+        Table(rows)
+    }
+
+    fn workers(&self) -> Vec<Worker> {
+        let worker = |row| Worker {
+            own: number(row, "own"),
+            neighbour: number(row, "neighbour"),
+            peer: number(row, "peer"),
+            busy_us: number(row, "busy_us"),
+        };
+        self.0.values().map(worker).collect()
+    }
+
+    fn cachelets(&self) -> Vec<Cachelet> {
+        let cachelet = |(cachelet, row): (&usize, _)| Cachelet {
+            cachelet: *cachelet,
+            owner: number(row, "owner"),
+            items: number(row, "items"),
+            bytes: number(row, "bytes"),
+            requests: number(row, "requests"),
+            rate: number(row, "rate"),
+            share: number(row, "share"),
+        };
+        self.0.iter().map(cachelet).collect()
+    }
+
+    fn keys(&self) -> Vec<Key> {
+        let key = |row: &BTreeMap<String, String>| Key {
+            key: row.get("key").cloned().unwrap_or_default(),
+            reads: number(row, "reads"),
+            writes: number(row, "writes"),
+            value_bytes: number(row, "bytes"),
+        };
+        self.0.values().map(key).collect()
+    }
+}
+
+fn number<N: std::str::FromStr + Default>(row: &BTreeMap<String, String>, name: &str) -> N {
+    row.get(name).and_then(|value| value.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn tables_are_read_by_row_and_column() {
+        let told =
+            lines("STAT 0:owner 1\nSTAT 0:share 12.5\nSTAT 10:owner 2\nSTAT 10:rate 7\nSTAT x 1");
+        let cachelets = Table::of(&told).cachelets();
+        assert_eq!(cachelets.iter().map(|one| one.cachelet).collect::<Vec<_>>(), [0, 10]);
+        assert_eq!((cachelets[0].owner, cachelets[0].share, cachelets[1].rate), (1, 12.5, 7));
+        let keys = Table::of(&lines("STAT 1:key a%3A1\nSTAT 1:reads 5\nSTAT 1:bytes 9")).keys();
+        assert_eq!(keys, [Key { key: "a%3A1".into(), reads: 5, writes: 0, value_bytes: 9 }]);
+    }
+
+    #[test]
+    fn classes_share_their_buckets() {
+        let told = lines("STAT get:1000 3\nSTAT get:2000 1\nSTAT set:2000 4");
+        assert_eq!(buckets(&told), BTreeMap::from([(1000, 3), (2000, 5)]));
+    }
+}

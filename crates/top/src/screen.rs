@@ -1,0 +1,349 @@
+//! The screen: 80 columns by 24 lines show everything; more lines show more workers and keys.
+//!
+//! ```text
+//!   server, version, uptime
+//!   rate, hits, latency
+//!   memory, items, connections
+//!   a bar per worker
+//!   hottest cachelets │ hottest keys
+//! ```
+
+use ratatui::Frame;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use crate::view::{View, WorkerView};
+
+/// What is printed as text is as large as this.
+const COLUMNS: u16 = 80;
+const LINES: u16 = 24;
+
+const HEAD_LINES: u16 = 4;
+/// A title and ten rows under a heading.
+const LISTS_LINES_MIN: u16 = 12;
+const CACHELETS_COLUMNS: u16 = 30;
+const BAR_COLUMNS: usize = 30;
+/// From this load on the balancer looks for somewhere else (its default).
+const BUSY_HIGH: f64 = 0.75;
+const BUSY_MIDDLE: f64 = 0.5;
+
+/// Whether there may be colours; what they say, the text says too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Palette {
+    Colours,
+    Plain,
+}
+
+impl Palette {
+    fn of(self, colour: Color) -> Style {
+        match self {
+            Palette::Colours => Style::new().fg(colour),
+            Palette::Plain => Style::new(),
+        }
+    }
+}
+
+pub fn draw(frame: &mut Frame<'_>, view: Option<&View>, palette: Palette) {
+    let Some(view) = view else {
+        return frame.render_widget("looking...", frame.area());
+    };
+    let room = frame.area().height.saturating_sub(HEAD_LINES + LISTS_LINES_MIN);
+    let workers = (view.workers.len().max(1) as u16 + 1).min(room.max(2));
+    let [head, workers, lists] = Layout::vertical([
+        Constraint::Length(HEAD_LINES),
+        Constraint::Length(workers),
+        Constraint::Min(0),
+    ])
+    .areas(frame.area());
+    frame.render_widget(Paragraph::new(head_lines(view)), head);
+    frame.render_widget(Paragraph::new(worker_lines(view, workers, palette)), workers);
+    if view.is_mbal {
+        let [cachelets, keys] =
+            Layout::horizontal([Constraint::Length(CACHELETS_COLUMNS), Constraint::Min(0)])
+                .areas(lists);
+        frame.render_widget(Paragraph::new(cachelet_lines(view)), cachelets);
+        frame.render_widget(Paragraph::new(key_lines(view, keys)), keys);
+    } else {
+        frame.render_widget(Paragraph::new(key_lines(view, lists)), lists);
+    }
+}
+
+/// The same as text, without colours.
+pub fn text(view: &View) -> String {
+    let backend = TestBackend::new(COLUMNS, LINES);
+    let mut terminal = Terminal::new(backend).expect("a buffer does not fail");
+    terminal.draw(|frame| draw(frame, Some(view), Palette::Plain)).expect("a buffer does not fail");
+    let buffer = terminal.backend().buffer();
+    let line = |row: u16| (0..COLUMNS).map(|column| buffer[(column, row)].symbol()).collect();
+    let lines: Vec<String> = (0..LINES).map(line).collect();
+    let lines: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
+    lines.join("\n").trim_end().to_owned() + "\n"
+}
+
+fn title(text: String) -> Line<'static> {
+    Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
+}
+
+fn head_lines(view: &View) -> Vec<Line<'static>> {
+    let kind = if view.is_mbal { "MBal as memcached" } else { "memcached" };
+    let first = format!("{}  {kind} {}  up {}", view.server, view.version, age(view.uptime));
+    let hits = view.hit_ratio.map_or("-".into(), |ratio| format!("{:.2}%", ratio * 100.0));
+    let us = |us: Option<f64>| us.map_or("-".into(), time);
+    let second = format!(
+        "{} requests/s ({} gets, {} sets)   hits {hits}   p50 {}   p99 {}",
+        count(view.requests),
+        count(view.gets),
+        count(view.sets),
+        us(view.p50_us),
+        us(view.p99_us)
+    );
+    let full = 100.0 * view.bytes as f64 / view.limit_bytes.max(1) as f64;
+    let third = format!(
+        "{} items, {} of {} ({full:.0}%)   {} evicted/s   {} connections",
+        count(view.items as f64),
+        bytes(view.bytes),
+        bytes(view.limit_bytes),
+        count(view.evictions),
+        view.connections
+    );
+    vec![
+        title(format!("{first:<COLUMNS$.COLUMNS$}", COLUMNS = 72) + "  q ends"),
+        second.into(),
+        third.into(),
+    ]
+}
+
+fn worker_lines(view: &View, area: Rect, palette: Palette) -> Vec<Line<'static>> {
+    if view.workers.is_empty() {
+        return vec![title("WORKERS".into()), "  this server does not tell of its workers".into()];
+    }
+    let shown = area.height.saturating_sub(1) as usize;
+    let hidden = view.workers.len().saturating_sub(shown);
+    let more = if hidden > 0 { format!(" (the busiest; {hidden} more)") } else { String::new() };
+    let mut order: Vec<(usize, &WorkerView)> = view.workers.iter().enumerate().collect();
+    if hidden > 0 {
+        order.sort_by(|(_, a), (_, b)| b.busy.total_cmp(&a.busy));
+    }
+    let bar = |(id, worker): (usize, &WorkerView)| {
+        let full = (worker.busy * BAR_COLUMNS as f64).round() as usize;
+        let colour = match worker.busy {
+            high if high >= BUSY_HIGH => Color::Red,
+            middle if middle >= BUSY_MIDDLE => Color::Yellow,
+            _ => Color::Green,
+        };
+        Line::from(vec![
+            Span::raw(format!("{id:>4} [")),
+            Span::styled("|".repeat(full), palette.of(colour)),
+            Span::raw(format!(
+                "{}] {:>3.0}% busy {:>9}/s {:>3.0}% neighbours'",
+                " ".repeat(BAR_COLUMNS - full),
+                worker.busy * 100.0,
+                count(worker.requests),
+                worker.neighbour * 100.0
+            )),
+        ])
+    };
+    let bars = order.into_iter().take(shown).map(bar);
+    std::iter::once(title(format!("WORKERS{more}"))).chain(bars).collect()
+}
+
+fn cachelet_lines(view: &View) -> Vec<Line<'static>> {
+    let row = |one: &crate::reading::Cachelet| {
+        let (id, owner, rate) = (one.cachelet, one.owner, count(one.rate as f64));
+        Line::raw(format!("{id:>5} {owner:>6} {rate:>8} {:>5.1}%", one.share))
+    };
+    let head = title("CACHELET WORKER  KEYS/S  SHARE".into());
+    std::iter::once(head).chain(view.cachelets.iter().take(10).map(row)).collect()
+}
+
+fn key_lines(view: &View, area: Rect) -> Vec<Line<'static>> {
+    // What the numbers behind a key take.
+    const NUMBERS: usize = 31;
+    let width = (area.width as usize).saturating_sub(NUMBERS + 1).max(8);
+    let row = |one: &crate::reading::Key| {
+        let all = one.reads + one.writes;
+        let reads = 100.0 * one.reads as f64 / all.max(1) as f64;
+        let (rate, bytes) = (count(all as f64), bytes(one.value_bytes));
+        let mix = format!("{:.0}:{:.0}", reads.round(), 100.0 - reads.round());
+        Line::raw(format!(" {:<width$} {rate:>9} {mix:>10} {bytes:>9}", shortened(&one.key, width)))
+    };
+    let head = format!(" {:<width$} {:>9} {:>10} {:>9}", "KEY", "REQUESTS", "READ:WRITE", "VALUE");
+    std::iter::once(title(head)).chain(view.keys.iter().map(row)).collect()
+}
+
+/// The beginning and the end of what is too long.
+fn shortened(key: &str, width: usize) -> String {
+    let characters: Vec<char> = key.chars().collect();
+    if characters.len() <= width {
+        return key.to_owned();
+    }
+    let end = (width - 2) / 2;
+    let start = width - 2 - end;
+    let part = |range: std::ops::Range<usize>| characters[range].iter().collect::<String>();
+    part(0..start) + ".." + &part(characters.len() - end..characters.len())
+}
+
+/// Up to five digits, or four characters and a unit.
+fn count(number: f64) -> String {
+    scaled(number, 1000.0, &["", "k", "M", "G", "T"], 99_999.0)
+}
+
+fn bytes(number: u64) -> String {
+    scaled(number as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"], 1023.0)
+}
+
+fn scaled(number: f64, step: f64, units: &[&str], plain_max: f64) -> String {
+    if number.round() <= plain_max {
+        return format!("{number:.0}{}", units[0]);
+    }
+    let mut scaled = number;
+    let mut unit = 0;
+    while scaled >= step && unit + 1 < units.len() {
+        scaled /= step;
+        unit += 1;
+    }
+    let digits = if scaled < 9.95 { 2 } else { usize::from(scaled < 99.5) };
+    format!("{scaled:.digits$}{}", units[unit])
+}
+
+fn time(us: f64) -> String {
+    match us {
+        us if us < 1e3 => format!("{us:.0} us"),
+        us if us < 1e6 => format!("{:.1} ms", us / 1e3),
+        us => format!("{:.1} s", us / 1e6),
+    }
+}
+
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reading::{Cachelet, Key};
+
+    fn key(key: &str, reads: u64, writes: u64, value_bytes: u64) -> Key {
+        Key { key: key.into(), reads, writes, value_bytes }
+    }
+
+    fn busy() -> View {
+        let cachelet = |cachelet, owner, rate, share| Cachelet {
+            cachelet,
+            owner,
+            rate,
+            share,
+            ..Cachelet::default()
+        };
+        View {
+            server: "127.0.0.1:11211".into(),
+            version: "1.6.18".into(),
+            is_mbal: true,
+            uptime: 3725,
+            requests: 123_456.0,
+            gets: 112_000.0,
+            sets: 11_456.0,
+            evictions: 12.0,
+            hit_ratio: Some(0.98765),
+            p50_us: Some(12.5),
+            p99_us: Some(1234.0),
+            connections: 50,
+            items: 1_234_567,
+            bytes: 700 << 20,
+            limit_bytes: 1 << 30,
+            workers: vec![
+                WorkerView { busy: 0.8, requests: 100_000.0, neighbour: 0.25 },
+                WorkerView { busy: 0.1, requests: 23_456.0, neighbour: 0.0 },
+            ],
+            cachelets: vec![cachelet(17, 0, 60_000, 48.6), cachelet(3, 1, 999, 0.8)],
+            keys: vec![key("user%3A1", 50_000, 500, 300), key(&"k".repeat(80), 3, 1, 70_000)],
+            ..View::default()
+        }
+    }
+
+    #[test]
+    fn all_is_on_eighty_columns_and_twenty_four_lines() {
+        let expected = "\
+127.0.0.1:11211  MBal as memcached 1.6.18  up 1h02m                       q ends
+123k requests/s (112k gets, 11456 sets)   hits 98.77%   p50 12 us   p99 1.2 ms
+1.23M items, 700MiB of 1.00GiB (68%)   12 evicted/s   50 connections
+
+WORKERS
+   0 [||||||||||||||||||||||||      ]  80% busy      100k/s  25% neighbours'
+   1 [|||                           ]  10% busy     23456/s   0% neighbours'
+CACHELET WORKER  KEYS/S  SHARE KEY                 REQUESTS READ:WRITE     VALUE
+   17      0    60000  48.6%   user%3A1               50500       99:1      300B
+    3      1      999   0.8%   kkkkkkkk..kkkkkkkk         4      75:25   68.4KiB
+";
+        assert_eq!(text(&busy()), expected);
+    }
+
+    #[test]
+    fn memcached_tells_less() {
+        let view = View {
+            is_mbal: false,
+            workers: Vec::new(),
+            cachelets: Vec::new(),
+            p50_us: None,
+            p99_us: None,
+            hit_ratio: None,
+            ..busy()
+        };
+        let text = text(&view);
+        assert!(text.contains("hits -   p50 -   p99 -"), "{text}");
+        assert!(text.contains("memcached 1.6.18") && !text.contains("CACHELET"), "{text}");
+        assert!(text.contains(&"k".repeat(20)), "{text}");
+    }
+
+    #[test]
+    fn with_more_workers_than_lines_the_busiest_are_shown() {
+        let mut view = busy();
+        view.workers = (0..64)
+            .map(|id| WorkerView { busy: f64::from(id) / 64.0, requests: 1.0, neighbour: 0.0 })
+            .collect();
+        let text = text(&view);
+        assert!(text.contains("WORKERS (the busiest; 57 more)\n  63 ["), "{text}");
+        assert!(text.contains("user%3A1"), "{text}");
+        assert_eq!(text.lines().count(), 4 + 8 + 3);
+    }
+
+    fn colours(palette: Palette) -> bool {
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a buffer");
+        terminal.draw(|frame| draw(frame, Some(&busy()), palette)).expect("a buffer");
+        let cells = terminal.backend().buffer().content();
+        cells.iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
+    }
+
+    #[test]
+    fn colours_are_left_out_where_they_are_not_wanted() {
+        assert!(colours(Palette::Colours));
+        assert!(!colours(Palette::Plain));
+    }
+
+    #[test]
+    fn small_terminals_show_what_fits() {
+        for (columns, lines) in [(1, 1), (20, 5), (80, 6), (300, 100)] {
+            let mut terminal = Terminal::new(TestBackend::new(columns, lines)).expect("a buffer");
+            terminal.draw(|frame| draw(frame, Some(&busy()), Palette::Colours)).expect("a buffer");
+            terminal.draw(|frame| draw(frame, None, Palette::Colours)).expect("a buffer");
+        }
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let counts = [0.0, 99_999.0, 100_000.0, 1_234_567.0, 9.96e6, 99.6e6, 1e15];
+        let short = ["0", "99999", "100k", "1.23M", "10.0M", "100M", "1000T"];
+        assert_eq!(counts.map(count), short);
+        assert_eq!([0, 1023, 1024, 1 << 30].map(bytes), ["0B", "1023B", "1.00KiB", "1.00GiB"]);
+        assert_eq!([59, 61, 3661, 90_000].map(age), ["59s", "1m01s", "1h01m", "1d01h"]);
+    }
+}
