@@ -21,6 +21,10 @@ const LONG_VALUE_BYTES: usize = 32 << 10;
 /// Then room is made at once, however long that takes: others may have taken what was made free.
 const TURNS_FOR_ROOM_MAX: u32 = 100;
 
+/// A command for operators looks at the whole server: in a turn it counts for so many requests, so that who
+/// sends many of them does not keep others waiting.
+const ADMIN_WEIGHT: u32 = 64;
+
 /// One connection's turn to be executed.
 pub(crate) struct Batch<'w> {
     pub conn: ConnId,
@@ -218,7 +222,10 @@ impl Batch<'_> {
             // Told when the value has been swallowed, as a client that sends it expects.
             session.refusal = self.turn.out.split_off(before);
         }
-        self.requests += 1;
+        self.requests += match job.request {
+            Request::Admin { .. } => ADMIN_WEIGHT,
+            _ => 1,
+        };
         match then {
             Then::Walk(walk) => {
                 self.turn.begin_walk(&walk);

@@ -440,7 +440,6 @@ impl Server {
             }
         }
         Totals {
-            class_stats: self.store.class_stats(),
             store: self.store.stats(),
             total_connections: self.gauges.total_connections.load(Relaxed),
             rejected_connections: self.gauges.rejected_connections.load(Relaxed),
@@ -466,23 +465,32 @@ impl Server {
         for (class, old) in now.classes.iter_mut().zip(then.classes.iter()) {
             *class = class.since(old);
         }
-        for (class, old) in now.class_stats.iter_mut().zip(then.class_stats.iter()) {
-            class.evicted -= old.evicted;
-            class.evicted_nonzero -= old.evicted_nonzero;
-            class.evicted_unfetched -= old.evicted_unfetched;
-            class.expired -= old.expired;
-            class.expired_unfetched -= old.expired_unfetched;
-        }
         for (line, old) in now.log.iter_mut().zip(then.log) {
             *line -= old;
         }
         now
     }
 
+    /// The store's statistics by class, counters since the start or the last `stats reset`.
+    pub(crate) fn class_stats(&self) -> Box<Classes> {
+        let mut now = self.store.class_stats();
+        let then = self.reset.lock().expect("nothing panics with it held");
+        for (class, old) in now.iter_mut().zip(then.0.class_stats.iter()) {
+            class.evicted -= old.evicted;
+            class.evicted_nonzero -= old.evicted_nonzero;
+            class.evicted_unfetched -= old.evicted_unfetched;
+            class.expired -= old.expired;
+            class.expired_unfetched -= old.expired_unfetched;
+        }
+        now
+    }
+
     /// `stats reset`.
     pub(crate) fn reset(&self) {
-        *self.reset.lock().expect("nothing panics with it held") =
-            (self.totals(), self.latencies_ever());
+        *self.reset.lock().expect("nothing panics with it held") = (
+            Totals { class_stats: self.store.class_stats(), ..self.totals() },
+            self.latencies_ever(),
+        );
         self.details.clear();
     }
 }

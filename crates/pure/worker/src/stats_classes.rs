@@ -20,11 +20,12 @@ impl Turn<'_> {
 
     pub(crate) fn stats_items(&mut self) {
         let since = self.server.since_reset();
+        let class_stats = self.server.class_stats();
         let ages = self.sampled_ages();
         let segmented =
             self.server.echoed.lock().expect("nothing panics with it held").lru_maintainer;
-        for class in (1..CLASSES).filter(|class| since.class_stats[*class].items > 0) {
-            let (store, done) = (&since.class_stats[class], &since.classes[class]);
+        for class in (1..CLASSES).filter(|class| class_stats[*class].items > 0) {
+            let (store, done) = (&class_stats[class], &since.classes[class]);
             for (of_segments, name, value) in [
                 (false, "number", store.items),
                 (true, "number_hot", 0),
@@ -82,9 +83,10 @@ impl Turn<'_> {
     /// A class's items lie among those of others: its chunks are its items, and none of them is free.
     pub(crate) fn stats_slabs(&mut self) {
         let since = self.server.since_reset();
+        let class_stats = self.server.class_stats();
         let mut active = 0;
-        for class in (1..CLASSES).filter(|class| since.class_stats[*class].items > 0) {
-            let (store, done) = (&since.class_stats[class], &since.classes[class]);
+        for class in (1..CLASSES).filter(|class| class_stats[*class].items > 0) {
+            let (store, done) = (&class_stats[class], &since.classes[class]);
             active += 1;
             for (name, value) in [
                 ("chunk_size", class_bytes(class) as u64),
