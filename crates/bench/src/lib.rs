@@ -123,7 +123,7 @@ fn finish(args: &Args, comparison: Result<Comparison, String>) -> ExitCode {
     };
     let print = if args.json { report::json } else { report::table };
     print!("{}", print(&args.name, &comparison));
-    if args.percentiles {
+    if args.percentiles && !args.json {
         print!("{}", report::percentiles(&comparison));
     }
     if let Err(error) = files(args, &comparison) {
