@@ -9,6 +9,7 @@ pub struct Extended {
     pub waits_at_limit: bool,
     pub crawler_enabled: bool,
     pub sizes_enabled: bool,
+    pub debug_time: bool,
     /// Seconds; 0 is none.
     pub idle_timeout: u32,
     pub watcher_kib: u32,
@@ -92,6 +93,7 @@ impl Extended {
             waits_at_limit: false,
             crawler_enabled: true,
             sizes_enabled: false,
+            debug_time: false,
             idle_timeout: 0,
             watcher_kib: 256,
             echoed: Echoed::default(),
@@ -118,6 +120,7 @@ impl Extended {
             "lru_crawler" => self.crawler_enabled = true,
             "no_lru_crawler" => self.crawler_enabled = false,
             "track_sizes" => self.sizes_enabled = true,
+            "debugtime" => self.debug_time = true,
             "idle_timeout" => number(&mut self.idle_timeout)?,
             "watcher_logbuf_size" => number(&mut self.watcher_kib)?,
             "lru_crawler_tocrawl" => number(&mut self.echoed.lru_crawler_tocrawl)?,

@@ -351,6 +351,7 @@ impl Flags {
             requests_per_turn: self.max_reqs_per_event,
             flush_enabled: !self.disable_flush_all,
             shutdown_enabled: self.enable_shutdown,
+            debug_time: extended.debug_time,
             protocol,
             login,
             dump_enabled: !self.disable_dumping,

@@ -33,6 +33,8 @@ pub struct Config {
     pub requests_per_turn: u32,
     pub flush_enabled: bool,
     pub shutdown_enabled: bool,
+    /// For tests: the command `debugtime` moves the clock.
+    pub debug_time: bool,
     /// `-B`.
     pub protocol: Protocol,
     pub login: Login,

@@ -237,6 +237,7 @@ impl Server {
             backlog: config.backlog as u32,
             flush_enabled: config.flush_enabled,
             shutdown_enabled: config.shutdown_enabled,
+            debug_time: config.debug_time,
             protocol: config.protocol,
             sasl: matches!(config.login, Login::Sasl(_)),
             auth_file: match &config.login {
@@ -310,6 +311,7 @@ fn work(
 ) {
     let id = WorkerId(index as u16);
     let mut worker = Worker::new(id, Arc::clone(shared));
+    let at = |now_ns| started.at(now_ns).moved(shared.gauges.time_shift.load(Relaxed));
     let handle = |now_ns, event: Event, actions: &mut _| {
         if let Some(tls) = &tls {
             shared.gauges.handshake_errors.store(tls.errors(), Relaxed);
@@ -322,10 +324,9 @@ fn work(
             Event::Tick if index == 0 => observe_cpu(shared),
             _ => {}
         }
-        worker.handle(started.at(now_ns), event, actions);
+        worker.handle(at(now_ns), event, actions);
     };
-    let background =
-        |now_ns| shared.store.background(id, started.at(now_ns).second, BACKGROUND_STEPS);
+    let background = |now_ns| shared.store.background(id, at(now_ns).second, BACKGROUND_STEPS);
     event_loop.run(handle, background).expect("epoll fails only for want of kernel memory");
 }
 

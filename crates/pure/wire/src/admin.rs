@@ -53,6 +53,7 @@ pub(crate) fn parse<'a>(tokens: Tokens<'a>) -> Option<Request<'a>> {
         (b"refresh_certs", _) => {
             return Some(Request::Admin { command: Admin::RefreshCerts, noreply });
         }
+        (b"debugtime", _) => return loud(Admin::DebugTime { seconds: parse_i32(tokens.get(1)) }),
         (b"slabs", _) => return Some(slabs(&tokens)),
         (b"lru_crawler", _) => return Some(crawler(&tokens)),
         _ if is_http(&tokens) => return None,

@@ -182,6 +182,10 @@ pub enum Admin<'a> {
     Watch(Option<u32>),
     /// Reads the certificates again.
     RefreshCerts,
+    /// For tests: the clock goes on (or back) by so many seconds; `None` if that is no number.
+    DebugTime {
+        seconds: Option<i32>,
+    },
 }
 
 /// Settings of memcached's that a running server may change. Fractions are in hundredths.

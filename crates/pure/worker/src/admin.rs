@@ -38,6 +38,11 @@ impl Turn<'_> {
             Admin::Watch(streams) => return self.watch(*streams, noreply),
             Admin::RefreshCerts if self.server.settings.tls.enabled => return Then::RefreshCerts,
             Admin::RefreshCerts => self.reply(noreply, b"Error TLS not enabled"),
+            Admin::DebugTime { seconds: Some(seconds) } if self.server.settings.debug_time => {
+                self.server.gauges.time_shift.fetch_add(*seconds, Relaxed);
+                self.line(b"OK");
+            }
+            Admin::DebugTime { .. } => self.line(b"ERROR"),
             Admin::Shutdown(_) if !self.server.settings.shutdown_enabled => {
                 self.line(b"ERROR: shutdown not enabled");
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mbal_cachelet::{ClassStats, Classes, Store, StoreStats};
@@ -50,6 +50,8 @@ pub struct Settings {
     pub flush_enabled: bool,
     /// `-A`.
     pub shutdown_enabled: bool,
+    /// `-o debugtime`, for tests: clients may move the clock.
+    pub debug_time: bool,
     /// `--worker-ports`: where each worker listens; none without.
     pub worker_addresses: Vec<SocketAddr>,
     /// `-B`.
@@ -221,6 +223,7 @@ impl Default for Settings {
             backlog: 1024,
             flush_enabled: true,
             shutdown_enabled: false,
+            debug_time: false,
             worker_addresses: Vec::new(),
             protocol: Protocol::Auto,
             sasl: false,
@@ -258,6 +261,8 @@ pub struct Gauges {
     pub certs_read: AtomicU64,
     /// TLS handshakes that failed, and those that took up no earlier session.
     pub handshake_errors: AtomicU64,
+    /// Seconds by which `debugtime` has moved the clock; the driver adds them to the time of every event.
+    pub time_shift: AtomicI32,
     pub new_sessions: AtomicU64,
     /// Descriptors that are not clients'.
     pub reserved_fds: AtomicU64,

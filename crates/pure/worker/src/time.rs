@@ -14,6 +14,15 @@ pub struct Now {
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
 impl Now {
+    /// The time by a clock that was moved by so many seconds.
+    #[inline]
+    pub fn moved(self, seconds: i32) -> Now {
+        Now {
+            second: self.second.saturating_add_signed(seconds),
+            unix: self.unix.saturating_add_signed(seconds.into()),
+        }
+    }
+
     /// The second at which something with `exptime` dies, as memcached reads it: 0 is never, and
     /// what is negative or lies before the server's start is already dead.
     #[inline]
