@@ -124,7 +124,7 @@ fn a_stall_of_200_ms_shows_in_open_loop_and_hides_in_closed() {
     assert!(p999_ms(&opened) >= 150, "open: p99.9 {} ms", p999_ms(&opened));
     // A seventh to an eighth of all requests were due in the stall, and most of them waited long.
     assert!(opened.tally.latency.value_at_quantile(0.93) > 20_000_000);
-    assert_eq!((opened.tally.wrong, opened.tally.unsent), (0, 0));
+    assert_eq!(opened.tally.wrong, 0);
     let closed = run(flags, &stalling(), CLOSED).unwrap();
     assert!(closed.tally.latency.max() >= 190_000_000, "the stall did happen");
     // Two requests of thousands; on a busy machine perhaps of hundreds.
@@ -215,7 +215,7 @@ fn a_comparison_rotates_rounds_and_leaves_no_server_behind() {
         "--set-share 0.5 --depth 8 --rate 50%",
         "--protocol text --set-share 0.5 --depth 8 --client-threads 2",
     ] {
-        let mut args = args(&format!("--keys 1000 --rounds 2 --duration 0.1 --warmup 0 {flags}"));
+        let mut args = args(&format!("--keys 1000 --rounds 2 --requests 5000 --warmup 0 {flags}"));
         args.compare = vec!["memcached -l 127.0.0.1 -t {threads} -p {port}".into()];
         args.serve = Some("memcached -t {threads} -s {socket}".into());
         let plan = Plan::new(&args).unwrap();
