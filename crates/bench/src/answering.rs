@@ -90,7 +90,7 @@ impl Generator<'_> {
         let mut after = std::mem::take(&mut self.after);
         for (reply, then) in after.drain(..) {
             match then {
-                Then::Heed(moved) => self.heed(reply.key, moved),
+                Then::Heed(moved) => self.heed(reply, moved),
                 Then::AskAgain => self.ask_again(reply),
                 Then::Counter => {
                     let (wording, connection) = (&self.load.wording, &mut self.connections[index]);
@@ -112,7 +112,7 @@ impl Generator<'_> {
     pub fn set_later(&mut self, now: u64) {
         while let Some(&(due, index, item)) = self.later.front().filter(|(due, ..)| *due <= now) {
             self.later.pop_front();
-            let vbucket = self.vbucket(item.key);
+            let vbucket = self.vbucket(item.key, false);
             let (wording, connection) = (&self.load.wording, &mut self.connections[index]);
             connection.write(wording, Write::Set, item, due, vbucket);
             self.touched.push(index);
@@ -125,12 +125,12 @@ impl Generator<'_> {
             self.tally.blame(format!("key {} was turned away {TURNED_AWAY_MAX} times", reply.key));
             return;
         }
-        let vbucket = self.vbucket(reply.key);
+        let vbucket = self.vbucket(reply.key, reply.is_counter());
         let Some(routes) = &self.routes else {
             self.tally.blame(format!("key {}: status 7 for an ordinary client", reply.key));
             return;
         };
-        let worker = routes.worker(self.load.wording.hash(reply.key));
+        let worker = routes.worker(self.load.wording.hash_of(reply.key, reply.is_counter()));
         // Any client will do: the request has lost its place in the order anyway.
         let index = worker;
         self.connections[index].ask_again(&self.load.wording, reply, vbucket);
@@ -141,18 +141,18 @@ impl Generator<'_> {
     }
 
     /// What binary says about a key's cachelet: 0 is an ordinary client.
-    pub fn vbucket(&self, key: u64) -> u16 {
+    pub fn vbucket(&self, key: u64, counter: bool) -> u16 {
         match &self.routes {
             Some(routes) if self.load.follow => {
-                1 + routes.cachelet(self.load.wording.hash(key)) as u16
+                1 + routes.cachelet(self.load.wording.hash_of(key, counter)) as u16
             }
             _ => 0,
         }
     }
 
-    fn heed(&mut self, key: u64, moved: Moved) {
+    fn heed(&mut self, reply: Awaited, moved: Moved) {
         let Some(routes) = self.routes.as_mut().filter(|_| self.load.follow) else { return };
-        if routes.heed(self.load.wording.hash(key), moved) {
+        if routes.heed(self.load.wording.hash_of(reply.key, reply.is_counter()), moved) {
             self.load.wording.tell(routes.version());
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::generator::{Generator, Phase};
 use crate::load::{Busy, Load};
+use crate::mix::Op;
 use crate::source::Ask;
 
 impl Generator<'_> {
@@ -14,7 +15,7 @@ impl Generator<'_> {
         let now = self.now_ns();
         while self.due(now) {
             let Some(ask) = self.drawn.or_else(|| self.draw()) else { break };
-            let worker = self.worker();
+            let worker = self.worker(ask);
             let Some(index) = self.next_with_room(worker) else {
                 (self.drawn, self.starved) = (Some(ask), true);
                 return self.flush();
@@ -47,8 +48,8 @@ impl Generator<'_> {
     }
 
     /// Which of a client's connections the drawn request goes by.
-    fn worker(&self) -> usize {
-        let hash = |key| self.load.wording.hash(key);
+    fn worker(&self, ask: Ask) -> usize {
+        let hash = |key| self.load.wording.hash_of(key, ask.op == Op::Incr);
         self.routes.as_ref().map_or(0, |routes| routes.worker(hash(self.keys[0])))
     }
 
@@ -90,7 +91,7 @@ impl Generator<'_> {
                     ask
                 }
             };
-            let index = first + self.worker();
+            let index = first + self.worker(ask);
             if self.connections[index].in_flight >= self.load.depth {
                 self.held_up[client] = Some((ask, self.keys.clone()));
                 return;
@@ -103,7 +104,7 @@ impl Generator<'_> {
         if self.phase == Phase::Measured {
             self.budget -= 1;
         }
-        let vbucket = self.vbucket(self.keys[0]);
+        let vbucket = self.vbucket(self.keys[0], ask.op == Op::Incr);
         let (connection, wording) = (&mut self.connections[index], &self.load.wording);
         connection.ask(wording, ask, &self.keys, intended_ns, vbucket);
         self.asked(index);

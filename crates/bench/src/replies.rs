@@ -33,6 +33,13 @@ pub struct Awaited {
     pub intended_ns: u64,
 }
 
+impl Awaited {
+    /// It is about the counter beside the key.
+    pub fn is_counter(&self) -> bool {
+        self.kind == Kind::Write(Write::Incr)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     Hit,

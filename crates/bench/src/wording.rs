@@ -268,9 +268,17 @@ impl Wording {
 
     /// What places the key on a cachelet.
     pub fn hash(&self, key: u64) -> u64 {
+        self.hash_of(key, false)
+    }
+
+    /// Of the key, or of the counter beside it.
+    pub fn hash_of(&self, key: u64, counter: bool) -> u64 {
         let mut name = [b'0'; KEY_BYTES_MAX];
         let name = &mut name[..self.name_bytes(key)];
         stamp_key(name, key);
+        if counter {
+            name[0] = b'n';
+        }
         Key::new(name).expect("its length was checked").hash()
     }
 
@@ -410,6 +418,14 @@ mod tests {
         for (name, key) in [(&b"00042"[..], 43), (b"0042", 42), (b"10042", 42), (b"00042", 100_042)]
         {
             assert!(!wording.names(name, key), "{name:?} {key}");
+        }
+    }
+
+    #[test]
+    fn a_counter_is_placed_by_its_own_name() {
+        let wording = wording(Protocol::Text);
+        for (name, counter) in [(&b"00042"[..], false), (b"n0042", true)] {
+            assert_eq!(Key::new(name).unwrap().hash(), wording.hash_of(42, counter));
         }
     }
 
