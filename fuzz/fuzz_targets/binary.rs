@@ -6,6 +6,8 @@ use mbal_fuzz::{ITEM_BYTES_MAX, Rig, check_parser};
 use mbal_wire::{BINARY_REQUEST, Limits, Login, Parsed, Request, parse_binary};
 use mbal_worker::{Protocol, Settings};
 
+const HEADER_BYTES: usize = 24;
+
 fuzz_target!(|bytes: &[u8]| {
     let Some((choice, input)) = bytes.split_first() else { return };
     let sasl = choice & 1 == 1;
@@ -33,7 +35,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Of all requests, however a login changes what becomes of them.
+/// Of all requests, however a login changes what becomes of them: who has to log in is refused by the header
+/// alone, so one whose body has not come counts too.
 fn opaques(mut input: &[u8]) -> impl Iterator<Item = [u8; 4]> {
     let limits = Limits { item_bytes_max: ITEM_BYTES_MAX, login: Login::Done };
     let mut opaques = Vec::new();
@@ -44,6 +47,9 @@ fn opaques(mut input: &[u8]) -> impl Iterator<Item = [u8; 4]> {
         opaques.push(binary.frame.opaque);
         input = &input[bytes..];
         input = &input[skip.min(input.len())..];
+    }
+    if input.len() >= HEADER_BYTES && input[0] == BINARY_REQUEST {
+        opaques.push(input[12..16].try_into().expect("four bytes"));
     }
     opaques.into_iter()
 }
