@@ -1,0 +1,188 @@
+use super::Access::{Read, Write};
+use super::*;
+
+// One set: its least recent key is the tracker's.
+fn tracker() -> HotKeys {
+    HotKeys::new(HotKeysConfig {
+        capacity: 8,
+        hot_score: 10.0,
+        cool_score: 5.0,
+        ..HotKeysConfig::default()
+    })
+}
+
+fn read(keys: &mut HotKeys, hash: u64, times: usize) -> Seen {
+    (0..times).map(|_| keys.observe(hash, Read)).last().expect("read at least once")
+}
+
+fn tick(keys: &mut HotKeys) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    keys.tick(&mut turns);
+    turns
+}
+
+#[test]
+fn a_spike_turns_a_key_hot_within_its_epoch() {
+    let mut keys = tracker();
+    assert_eq!(read(&mut keys, 1, 19), Seen::Tracked(0));
+    assert_eq!(keys.observe(1, Read), Seen::TurnedHot(0));
+    assert_eq!(keys.hot().collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn a_steady_key_turns_hot_over_epochs_and_cools_late() {
+    let mut keys = tracker();
+    let mut turns = Vec::new();
+    for reads in [12, 12, 12, 12, 8, 6, 4, 2, 0] {
+        let mut turn = '-';
+        for _ in 0..reads {
+            if let Seen::TurnedHot(_) = keys.observe(1, Read) {
+                turn = 'H';
+            }
+        }
+        if tick(&mut keys) == [Turn::Cool(0)] {
+            turn = 'C';
+        }
+        turns.push(turn);
+    }
+    assert_eq!(String::from_iter(turns), "--H----C-");
+}
+
+#[test]
+fn a_read_turns_a_key_hot_exactly_when_its_score_is() {
+    let mut keys = tracker();
+    let mut bits = crate::RandomBits::new(6);
+    for _ in 0..200_000 {
+        let (hash, chance) = (bits.next_bits() % 6, bits.next_bits() % 100);
+        let access = if chance < 3 { Write } else { Read };
+        let was_hot = keys.find(hash).is_some_and(|slot| keys.hot().any(|hot| hot == slot));
+        match keys.observe(hash, access) {
+            Seen::TurnedHot(slot) => assert!(keys.score(slot) >= 9.999),
+            Seen::Tracked(slot) if access == Read && !was_hot => {
+                assert!(keys.score(slot) < 10.001, "{}", keys.score(slot));
+            }
+            _ => {}
+        }
+        if chance == 99 {
+            for turn in tick(&mut keys) {
+                if let Turn::Cool(slot) = turn {
+                    keys.release(slot);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nine_reads_per_write_weigh_nothing() {
+    let mut keys = tracker();
+    for _ in 0..50 {
+        keys.observe(1, Write);
+        for _ in 0..9 {
+            assert_eq!(keys.observe(1, Read), Seen::Tracked(0));
+        }
+    }
+    assert_eq!(keys.score(0), 0.0);
+    assert_eq!(keys.write_hot().collect::<Vec<_>>(), [0]);
+    assert_eq!(tick(&mut keys), []);
+}
+
+#[test]
+fn only_cold_keys_are_evicted_and_the_least_recent_first() {
+    let mut keys = tracker();
+    read(&mut keys, 1, 20);
+    (2..=8).for_each(|hash| assert_eq!(read(&mut keys, hash, 1), Seen::Admitted(hash as u32 - 1)));
+    read(&mut keys, 2, 1);
+    assert_eq!(keys.observe(9, Read), Seen::Admitted(2), "3 was least recent");
+    assert_eq!((keys.find(1), keys.find(2), keys.find(3)), (Some(0), Some(1), None));
+}
+
+#[test]
+fn the_order_of_a_set_is_that_of_its_samples() {
+    let mut set = EMPTY;
+    let mut order: Vec<usize> = (0..WAYS).rev().collect();
+    let mut bits = crate::RandomBits::new(4);
+    for _ in 0..10_000 {
+        let way = bits.next_bits() as usize % WAYS;
+        order.retain(|other| *other != way);
+        if bits.next_bits() % 4 == 0 {
+            set.freed(way);
+            order.push(way);
+        } else {
+            set.sampled(way);
+            order.insert(0, way);
+        }
+        let places: Vec<u32> = order.iter().map(|way| set.ways_before(*way)).collect();
+        assert_eq!(places, [7, 6, 5, 4, 3, 2, 1, 0]);
+        assert_eq!(set.oldest(), order[WAYS - 1]);
+    }
+}
+
+#[test]
+fn when_all_are_hot_nothing_is_admitted() {
+    let mut keys = tracker();
+    (1..=8)
+        .for_each(|hash| assert_eq!(read(&mut keys, hash, 20), Seen::TurnedHot(hash as u32 - 1)));
+    assert_eq!(keys.observe(9, Read), Seen::Full);
+    tick(&mut keys);
+    let turns: Vec<Turn> = [tick(&mut keys), tick(&mut keys)].concat();
+    assert_eq!(turns, (0..8).map(Turn::Cool).collect::<Vec<_>>());
+    assert_eq!(keys.observe(9, Read), Seen::Full, "leases may still be out");
+    keys.release(3);
+    assert_eq!(keys.observe(9, Read), Seen::Admitted(3));
+}
+
+#[test]
+fn reads_that_shadows_report_keep_a_key_hot() {
+    let mut keys = tracker();
+    read(&mut keys, 1, 20);
+    for _ in 0..20 {
+        keys.report(1, 12);
+        assert_eq!(tick(&mut keys), []);
+    }
+    keys.report(77, 5);
+    assert_eq!(keys.find(77), None);
+}
+
+#[test]
+fn heat_moves_with_the_cachelet() {
+    let (mut home, mut next_home) = (tracker(), tracker());
+    read(&mut home, 1, 20);
+    read(&mut home, 2, 3);
+    for hash in [1, 2] {
+        let slot = home.find(hash).expect("tracked");
+        let score = home.score(slot);
+        let heat = home.hand_over(slot);
+        let slot = next_home.take_over(heat).expect("room");
+        assert_eq!(next_home.score(slot), score);
+    }
+    assert_eq!(next_home.hot().collect::<Vec<_>>(), [0]);
+    assert_eq!((home.find(1), tick(&mut home)), (None, vec![]));
+    assert_eq!(home.observe(5, Read), Seen::Admitted(1), "its place is free");
+    (10..16).for_each(|hash| {
+        read(&mut next_home, hash, 20);
+    });
+    assert_eq!(read(&mut next_home, 16, 1), Seen::Admitted(1), "only key 2 was cold");
+    assert!(next_home.find(1).is_some(), "a hot key is pinned where it went");
+}
+
+#[test]
+fn keys_that_share_a_tag_are_told_apart() {
+    let mut keys = tracker();
+    let (one, other) = (5, 5 | 1 << 60);
+    read(&mut keys, one, 1);
+    read(&mut keys, other, 1);
+    assert_eq!((keys.find(one), keys.find(other)), (Some(0), Some(1)));
+    assert_eq!(keys.find(5 | 1 << 61), None);
+}
+
+#[test]
+fn memory_is_bounded_whatever_comes() {
+    let mut keys = HotKeys::new(HotKeysConfig { capacity: 64, ..HotKeysConfig::default() });
+    let mut bits = crate::RandomBits::new(3);
+    for _ in 0..100_000 {
+        keys.observe(bits.next_bits() >> (bits.next_bits() % 60), Read);
+    }
+    assert_eq!(keys.keys.len(), 64);
+    assert!(keys.keys.iter().all(|key| keys.find(key.hash).is_some()));
+}
