@@ -1,13 +1,16 @@
 //! The pure workers as a peer: no process, no socket, and a clock that waits in no time.
 
 use crate::peer::{Arrival, Conn, Peer};
-use mbal_cachelet::{Options, Store};
+use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
 use mbal_worker::{
     Action, Actions, ConnId, Event, Now, Passwords, Protocol, Server, Settings, Worker,
 };
 use std::sync::Arc;
 use std::time::Duration;
+
+/// `cache_memlimit` may make the memory this many times larger.
+const ROOM_TO_GROW: usize = 4;
 
 struct Client {
     worker: usize,
@@ -54,14 +57,16 @@ impl PurePeer {
                 _ => return Err(format!("the pure worker knows no {flag}")),
             }
         }
-        let store = Store::new(Options {
+        let options = Options {
             memory_bytes: settings.memory_bytes as usize,
             workers,
             cachelets: 16 * workers.next_power_of_two(),
             item_bytes_max: settings.item_bytes_max,
             evict: settings.evict,
             generation: 1,
-        });
+        };
+        let room = Memory::heap(ROOM_TO_GROW * options.memory_bytes);
+        let store = Store::with_memory(options, room);
         let mut passwords = Passwords::default();
         if let Some(file) = &settings.auth_file {
             let text = std::fs::read(file).map_err(|error| format!("{file}: {error}"))?;

@@ -671,6 +671,7 @@ impl Generator {
                 &[
                     "cache_memlimit",
                     "cache_memlimit 256",
+                    "cache_memlimit 300",
                     "cache_memlimit x",
                     "cache_memlimit 7",
                     "cache_memlimit 1000000001",

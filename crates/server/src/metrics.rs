@@ -197,19 +197,19 @@ impl Page {
     }
 
     fn memory(&mut self, server: &Server, store: &StoreStats) {
-        let limit = server.settings.memory_bytes;
+        let limit = server.memory_limit();
         let help = "Memory for items and their index (-m) in bytes.";
         self.gauge("mbal_memory_limit_bytes", help, &[(&[], limit)]);
-        let used = store.used_bytes.min(limit);
-        let help =
-            "Memory by use in bytes: pages of items, of the index, free pages; together the limit.";
+        let used = store.used_bytes;
+        let help = "Memory by use in bytes: pages of items, of the index, free pages; together the limit, \
+                    or more while a lower one is being reached.";
         self.gauge(
             "mbal_memory_bytes",
             help,
             &[
                 (&[("use", "items")], used.saturating_sub(store.index_bytes)),
                 (&[("use", "index")], store.index_bytes),
-                (&[("use", "free")], limit - used),
+                (&[("use", "free")], limit.saturating_sub(used)),
             ],
         );
         self.gauge("mbal_items", "Items stored now.", &[(&[], store.items)]);

@@ -14,7 +14,9 @@ use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
 use mbal_reactor::process::{self, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
-use mbal_reactor::{Clock, Ended, EventLoop, Letter, Listener, Mailbox, Post, Tally, TlsDoor};
+use mbal_reactor::{
+    Clock, Ended, EventLoop, Letter, Listener, Mailbox, Mapping, Post, Tally, TlsDoor,
+};
 use mbal_worker::{Event, Now, Settings, Worker};
 
 use crate::balancing::{Balancing, Note};
@@ -110,9 +112,13 @@ impl Server {
         let started = Started::now();
         let workers = self.config.workers;
         let options = self.store_options(&started);
-        let memory = Memory::heap(options.memory_bytes);
-        process::prefer_huge_pages(memory.range());
-        let store = Store::with_memory(options, memory);
+        let room = match self.config.lock_memory {
+            // What the kernel keeps in memory grows by being read and zeroed as a whole.
+            true => options.memory_bytes,
+            false => Memory::reach(options.memory_bytes),
+        };
+        let mapping = Mapping::reserve(options.memory_bytes, room).map_err(StartError::System)?;
+        let store = Store::with_memory(options, Memory::of(Box::new(mapping)));
         let mut shared = mbal_worker::Server::new(self.settings(), store);
         if let Some(door) = &self.door {
             shared = shared.guarded_by(Arc::clone(&door.doorkeeper));

@@ -3,18 +3,9 @@
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::sys::check;
-
-/// Asks for huge pages behind this memory, wherever the kernel gives them to those who ask: random
-/// access to gigabytes costs a page walk for nearly every item otherwise. Without them all works the same.
-pub fn prefer_huge_pages(memory: Range<*const u8>) {
-    let bytes = memory.end as usize - memory.start as usize;
-    // SAFETY: the advice changes neither contents nor protection of any memory, ours or not.
-    unsafe { libc::madvise(memory.start.cast_mut().cast(), bytes, libc::MADV_HUGEPAGE) };
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {

@@ -23,6 +23,7 @@ mod cachelet;
 mod classes;
 mod clean;
 mod index;
+mod limit;
 mod log;
 mod policy;
 mod pool;
@@ -34,7 +35,7 @@ mod walk;
 
 pub use cachelet::{Found, Locked};
 pub use classes::{ClassStats, Classes, Evicted};
-pub use memory::Memory;
+pub use memory::{Memory, Region};
 pub use store::{Miss, Store};
 pub use transfer::Broken;
 pub use types::{Draft, Full, Meta, Options, StoreStats};

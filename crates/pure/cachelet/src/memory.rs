@@ -3,6 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A place in the memory, in granules; 0 is nowhere.
 pub type Offset = u32;
@@ -20,6 +21,30 @@ pub struct Memory {
     base: NonNull<u8>,
     bytes: usize,
     shift: u32,
+    region: Box<dyn Region>,
+    /// So many bytes from the start may be used.
+    committed: AtomicUsize,
+}
+
+/// Where a memory comes from.
+///
+/// # Safety
+/// The range stays the same, aligned to 2 MiB, and nobody else's, until the region is dropped; what has been
+/// committed can be read and written, what is decommitted afterwards too.
+pub unsafe trait Region: Send + Sync {
+    fn range(&self) -> NonNull<[u8]>;
+
+    /// Makes so many bytes from the start usable; false if they cannot be had.
+    fn commit(&self, bytes: usize) -> bool;
+
+    /// Takes back the memory behind this part, until it is touched again. Its content does not matter.
+    fn decommit(&self, part: Range<usize>);
+}
+
+/// A region from the allocator, zeroed and so untouched until it is used.
+struct Heap {
+    base: NonNull<u8>,
+    bytes: usize,
     /// What came from the allocator.
     whole: NonNull<u8>,
     layout: Layout,
@@ -30,9 +55,13 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-impl Memory {
-    /// From the allocator, zeroed and so untouched until it is used.
-    pub fn heap(bytes: usize) -> Memory {
+// SAFETY: it is nothing but the right to free what it names.
+unsafe impl Send for Heap {}
+// SAFETY: as above.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    fn new(bytes: usize) -> Heap {
         // Only at the allocator's own alignment does it know that fresh memory is zero already, and
         // leaves it untouched; so the range is aligned here.
         let layout =
@@ -43,13 +72,63 @@ impl Memory {
         let ahead = whole.as_ptr().align_offset(ALIGNMENT);
         // SAFETY: the layout has ALIGNMENT bytes more than are needed behind it.
         let base = unsafe { whole.add(ahead) };
-        Memory { base, bytes, shift: granule_shift(bytes), whole, layout }
+        Heap { base, bytes, whole, layout }
+    }
+}
+
+// SAFETY: what the allocator gave is ours and usable until it is freed; `base` is aligned.
+unsafe impl Region for Heap {
+    fn range(&self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.base, self.bytes)
     }
 
-    /// Where it lies, for those who have advice for the kernel.
-    pub fn range(&self) -> Range<*const u8> {
-        let start = self.base.as_ptr().cast_const();
-        start..start.wrapping_add(self.bytes)
+    fn commit(&self, bytes: usize) -> bool {
+        bytes <= self.bytes
+    }
+
+    fn decommit(&self, _: Range<usize>) {}
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this very layout.
+        unsafe { dealloc(self.whole.as_ptr(), self.layout) }
+    }
+}
+
+impl Memory {
+    /// From the allocator.
+    pub fn heap(bytes: usize) -> Memory {
+        Memory::of(Box::new(Heap::new(bytes)))
+    }
+
+    /// In a region of which nothing is in use.
+    pub fn of(region: Box<dyn Region>) -> Memory {
+        let range = region.range();
+        let (base, bytes) = (range.cast(), range.len());
+        Memory { base, bytes, shift: granule_shift(bytes), region, committed: AtomicUsize::new(0) }
+    }
+
+    /// The largest memory whose granule is that of one of `bytes`: room to grow that costs items nothing.
+    pub fn reach(bytes: usize) -> usize {
+        ((i32::MAX as usize) << granule_shift(bytes)) & !(ALIGNMENT - 1)
+    }
+
+    /// Makes so many bytes from the start usable; false if they cannot be had.
+    pub fn commit(&self, bytes: usize) -> bool {
+        let usable = bytes <= self.committed() || self.region.commit(bytes);
+        if usable {
+            self.committed.fetch_max(bytes, Relaxed);
+        }
+        usable
+    }
+
+    pub fn committed(&self) -> usize {
+        self.committed.load(Relaxed)
+    }
+
+    pub(crate) fn decommit(&self, part: Range<usize>) {
+        self.region.decommit(part);
     }
 
     pub fn bytes(&self) -> usize {
@@ -86,13 +165,6 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this very layout.
-        unsafe { dealloc(self.whole.as_ptr(), self.layout) }
-    }
-}
-
 fn granule_shift(bytes: usize) -> u32 {
     let mut shift = GRANULE_SHIFT_MIN;
     while bytes >> shift > i32::MAX as usize {
@@ -116,10 +188,14 @@ pub fn prefetch(address: *const u8) {
 
 #[cfg(test)]
 mod tests {
-    use super::granule_shift;
+    use super::*;
 
     #[test]
     fn granules_grow_with_the_memory() {
+        assert_eq!(
+            [64 << 20, 8 << 30].map(Memory::reach),
+            [(8 << 30) - ALIGNMENT, (16 << 30) - ALIGNMENT]
+        );
         assert_eq!([1 << 20, (8 << 30) - 4, 9 << 30, 17 << 30].map(granule_shift), [2, 2, 3, 4]);
     }
 }

@@ -1,9 +1,14 @@
 //! Where pages come from: global pool → worker's pool → a cachelet's logs and index (papers/mbal §2.4).
 //!
+//! The memory may have room for more pages than there may be: the limit moves while others take and release.
+//! What is above it is a surplus, which workers give back to the system in their background time.
+//!
 //! A page that nothing points to any more waits in its worker's limbo until every worker has passed
 //! its stamp (see [`crate::sync::Epochs`]).
 
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::collections::VecDeque;
+use std::ptr::slice_from_raw_parts_mut;
 
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::sync::{Epochs, SpinLock};
@@ -29,11 +34,37 @@ pub struct Page {
     pub log: AtomicU32,
 }
 
+impl Page {
+    /// A page's worth of nothing for each that there may ever be, untouched until it is.
+    pub fn untouched(pages: PageId) -> Box<[Page]> {
+        if cfg!(loom) {
+            return (0..pages).map(|_| Page::default()).collect();
+        }
+        let layout = Layout::array::<Page>(pages as usize).expect("32 bits of pages");
+        // SAFETY: the layout's size is not zero, since no memory is without pages.
+        let first = unsafe { alloc_zeroed(layout) }.cast::<Page>();
+        if first.is_null() {
+            handle_alloc_error(layout);
+        }
+        // SAFETY: allocated with the very layout of this slice; zeroed integers are a page by default.
+        unsafe { Box::from_raw(slice_from_raw_parts_mut(first, pages as usize)) }
+    }
+}
+
 #[derive(Default)]
 struct Global {
     /// Pages from here on were never used.
     next: PageId,
     free: Vec<PageId>,
+    /// Pages whose memory the system has back.
+    returned: Vec<PageId>,
+}
+
+impl Global {
+    /// Pages with memory behind them, whoever has them; page 0 is one.
+    fn existing(&self) -> u32 {
+        self.next - self.returned.len() as u32
+    }
 }
 
 #[derive(Default)]
@@ -50,41 +81,83 @@ struct WorkerPool {
 }
 
 pub struct Pool {
-    pages: PageId,
+    /// So many pages may exist, page 0 among them; changed with `global` locked.
+    limit: AtomicU32,
+    /// Pages that exist all the same.
+    surplus: AtomicU32,
     global: SpinLock<Global>,
+    /// Pages that `global` could give.
     global_free: AtomicU32,
     workers: Box<[WorkerPool]>,
     /// Pages that a worker takes from the global pool at a time.
     chunk: u32,
-    /// `glob_mem_low_thresh`: below this, workers give back.
-    global_low: u32,
-    /// `thr_mem_high_thresh`: what a worker may keep free while the global pool is low.
-    worker_high: u32,
 }
 
+/// Pages that a surplus leaves to those who write.
+const SPARE: u32 = 2;
+
 impl Pool {
-    pub fn new(pages: PageId, workers: usize, chunk: u32) -> Pool {
+    pub fn new(limit: PageId, workers: usize, chunk: u32) -> Pool {
         let worker =
             || WorkerPool { free: AtomicU32::new(0), local: SpinLock::new(Local::default()) };
         Pool {
-            pages,
-            global: SpinLock::new(Global { next: 1, free: Vec::new() }),
-            global_free: AtomicU32::new(pages - 1),
+            limit: AtomicU32::new(limit),
+            surplus: AtomicU32::new(0),
+            global: SpinLock::new(Global { next: 1, ..Global::default() }),
+            global_free: AtomicU32::new(limit - 1),
             workers: (0..workers).map(|_| worker()).collect(),
             chunk,
-            global_low: pages / 10,
-            worker_high: pages / workers as u32 / 10,
         }
     }
 
-    pub fn pages(&self) -> PageId {
-        self.pages
+    /// Pages that may exist.
+    pub fn limit(&self) -> PageId {
+        self.limit.load(Relaxed)
+    }
+
+    /// Pages that exist have to go before the limit holds: see [`Pool::take_surplus`].
+    pub fn set_limit(&self, limit: PageId) {
+        let global = self.global.lock();
+        self.limit.store(limit, Relaxed);
+        self.tell(&global);
+    }
+
+    /// Publishes what `global` could give, and what there is too much of.
+    fn tell(&self, global: &Global) {
+        let (existing, limit) = (global.existing(), self.limit());
+        let left = global.free.len() as u32 + limit.saturating_sub(existing);
+        self.global_free.store(left, Relaxed);
+        self.surplus.store(existing.saturating_sub(limit), Relaxed);
+    }
+
+    /// Pages that exist beyond the limit.
+    #[inline]
+    pub fn surplus(&self) -> u32 {
+        self.surplus.load(Relaxed)
+    }
+
+    /// A free page of the surplus, for [`Pool::returned`] once the system has its memory back.
+    pub fn take_surplus(&self, worker: usize, epochs: &Epochs) -> Option<PageId> {
+        let wanted = self.surplus() > 0 && self.available(worker) > SPARE;
+        if wanted { self.take(worker, epochs) } else { None }
+    }
+
+    /// The memory of this page is the system's.
+    pub fn returned(&self, page: PageId) {
+        let mut global = self.global.lock();
+        global.returned.push(page);
+        self.tell(&global);
     }
 
     /// Pages that [`Pool::take`] could give to `worker` without waiting.
     #[inline]
     pub fn available(&self, worker: usize) -> u32 {
         self.workers[worker].free.load(Relaxed) + self.global_free.load(Relaxed)
+    }
+
+    /// Pages that somebody has, or that wait in limbo; a surplus is used.
+    pub fn used(&self) -> u32 {
+        (self.limit() + self.surplus() - 1).saturating_sub(self.unused())
     }
 
     /// Pages that nobody has, limbo not counted.
@@ -110,18 +183,18 @@ impl Pool {
     fn refill(&self, local: &mut Local) {
         let mut global = self.global.lock();
         for _ in 0..self.chunk {
-            let page = match global.free.pop() {
-                Some(page) => page,
-                None if global.next < self.pages => {
+            let may_grow = global.existing() < self.limit();
+            let mut page = global.free.pop();
+            if may_grow {
+                page = page.or_else(|| global.returned.pop()).or_else(|| {
                     global.next += 1;
-                    global.next - 1
-                }
-                None => break,
-            };
+                    Some(global.next - 1)
+                });
+            }
+            let Some(page) = page else { break };
             local.free.push(page);
         }
-        let left = global.free.len() as u32 + (self.pages - global.next);
-        self.global_free.store(left, Relaxed);
+        self.tell(&global);
     }
 
     /// Takes a page back whose last pointer has just been removed.
@@ -143,8 +216,8 @@ impl Pool {
         let pool = &self.workers[worker];
         let mut local = pool.local.lock();
         Self::reap_into(&mut local, epochs);
-        if self.global_free.load(Relaxed) < self.global_low {
-            let keep = self.worker_high.max(self.chunk) as usize;
+        if self.global_free.load(Relaxed) < self.global_low() {
+            let keep = self.worker_high().max(self.chunk) as usize;
             if local.free.len() > 2 * keep {
                 self.give(local.free.drain(keep..));
             }
@@ -167,8 +240,17 @@ impl Pool {
     fn give(&self, pages: impl Iterator<Item = PageId>) {
         let mut global = self.global.lock();
         global.free.extend(pages);
-        let left = global.free.len() as u32 + (self.pages - global.next);
-        self.global_free.store(left, Relaxed);
+        self.tell(&global);
+    }
+
+    /// `glob_mem_low_thresh`: below this, workers give back.
+    fn global_low(&self) -> u32 {
+        self.limit() / 10
+    }
+
+    /// `thr_mem_high_thresh`: what a worker may keep free while the global pool is low.
+    fn worker_high(&self) -> u32 {
+        self.limit() / self.workers.len() as u32 / 10
     }
 
     fn reap_into(local: &mut Local, epochs: &Epochs) {

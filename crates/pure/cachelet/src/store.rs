@@ -1,5 +1,7 @@
 //! All cachelets of one server, shared by its workers.
 
+use std::ops::ControlFlow;
+
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Seconds, WorkerId};
 
@@ -97,11 +99,12 @@ impl Store {
     pub fn with_memory(options: Options, memory: Memory) -> Store {
         assert!(options.cachelets.is_power_of_two() && options.cachelets <= 1 << PREFIX_BITS_MAX);
         assert!(options.workers > 0, "a store belongs to workers");
+        assert!(memory.commit(options.memory_bytes), "the memory has room for -m");
         let bits = options.cachelets.trailing_zeros();
-        let share = memory.bytes() / options.cachelets;
+        let share = options.memory_bytes / options.cachelets;
         let page_bytes = (share / PAGES_PER_CACHELET).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
         let page_bytes = 1usize << page_bytes.ilog2();
-        let pages = (memory.bytes() / page_bytes) as u32;
+        let pages = (options.memory_bytes / page_bytes) as u32;
         let chunk = (pages / (16 * options.workers as u32)).clamp(1, (1 << 20) / page_bytes as u32);
         let route_bits = (bits + SPLITS_MAX).min(PREFIX_BITS_MAX);
         let each = 1usize << (route_bits - bits);
@@ -116,7 +119,7 @@ impl Store {
             page_shift: page_bytes.trailing_zeros(),
             inline_bytes_max: page_bytes / INLINE_PER_PAGE,
             ttl_classes: (share / page_bytes / 16).min(TTL_CLASSES_MAX),
-            pages: (0..pages).map(|_| Page::default()).collect(),
+            pages: Page::untouched((memory.bytes() / page_bytes) as u32),
             pool: Pool::new(pages, options.workers, chunk),
             epochs: Epochs::new(options.workers),
             seals: AtomicU64::new(0),
@@ -367,7 +370,7 @@ impl Store {
     }
 
     fn reserve_pages(&self) -> u32 {
-        let share = self.pool.pages() / self.options.workers as u32;
+        let share = self.pool.limit() / self.options.workers as u32;
         ((RESERVE_BYTES / self.page_bytes) as u32 + 2).min(share / 16).max(2)
     }
 
@@ -453,7 +456,7 @@ impl Store {
     }
 
     /// Cleans one page of a cachelet of `worker`, or of another; false if there is none to clean.
-    fn clean_one(&self, worker: usize, now: Seconds) -> bool {
+    pub(crate) fn clean_one(&self, worker: usize, now: Seconds) -> bool {
         if self.give_back_dropped(worker, now) {
             return true;
         }
@@ -512,6 +515,12 @@ impl Store {
             if self.give_back_dropped(worker, now) {
                 continue;
             }
+            if self.pool.surplus() > 0 {
+                match self.shrink(worker, now) {
+                    ControlFlow::Continue(()) => continue,
+                    ControlFlow::Break(more) => return more,
+                }
+            }
             if self.pool.available(worker) >= self.reserve_pages() {
                 return self.expire_one(worker, now);
             }
@@ -563,8 +572,7 @@ impl Store {
             sum.add(&self.stats_of(cachelet));
         }
         sum.free_pages = self.pool.unused().into();
-        let used = self.pool.pages() - 1 - self.pool.unused();
-        sum.used_bytes = u64::from(used) * self.page_bytes as u64;
+        sum.used_bytes = u64::from(self.pool.used()) * self.page_bytes as u64;
         sum
     }
 }

@@ -107,13 +107,13 @@ impl Turn<'_> {
         Then::Next
     }
 
-    /// The memory of a running server does not change.
     fn memory_limit(&self, mib: u32) -> &'static [u8] {
-        if u64::from(mib) << 20 == self.server.memory_bytes.load(Relaxed) {
-            b"OK"
-        } else {
-            b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust"
+        let bytes = u64::from(mib) << 20;
+        if !self.server.store.set_memory_limit(bytes as usize) {
+            return b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
         }
+        self.server.memory_bytes.store(bytes, Relaxed);
+        b"OK"
     }
 
     fn flush_all(&mut self, exptime: Option<i32>, noreply: bool) {

@@ -360,6 +360,11 @@ impl Server {
         }
     }
 
+    /// `-m`, or what `cache_memlimit` made of it, in bytes.
+    pub fn memory_limit(&self) -> u64 {
+        self.memory_bytes.load(Relaxed)
+    }
+
     /// Who lets clients in, if the settings ask them to log in; without one nobody comes in.
     pub fn guarded_by(mut self, doorkeeper: Arc<Doorkeeper>) -> Server {
         self.doorkeeper = Some(doorkeeper);

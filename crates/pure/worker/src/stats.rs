@@ -150,7 +150,7 @@ impl Turn<'_> {
             (settings.idle_timeout > 0, "idle_kicks", sums.idle_kicks),
             (true, "bytes_read", sums.bytes_read),
             (true, "bytes_written", sums.bytes_written),
-            (true, "limit_maxbytes", server.memory_bytes.load(Relaxed)),
+            (true, "limit_maxbytes", server.memory_limit()),
             (true, "accepting_conns", gauge(&gauges.accepting)),
             (true, "listen_disabled_num", gauge(&gauges.listen_disabled)),
             (true, "time_in_listen_disabled_us", gauge(&gauges.listen_disabled_us)),

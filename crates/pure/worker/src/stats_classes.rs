@@ -3,8 +3,6 @@
 //! What there is one of, is told of the list that memcached would evict from (cold); what only several
 //! lists could count stays 0.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use mbal_cachelet::Dead;
 use mbal_model::{CLASS_PAGE_BYTES, CLASSES, class_bytes, item_bytes, size_class};
 
@@ -110,7 +108,7 @@ impl Turn<'_> {
         }
         self.stat("active_slabs", active);
         // All of it is the server's from the start, page by page as it is used.
-        self.stat("total_malloced", self.server.memory_bytes.load(Relaxed));
+        self.stat("total_malloced", self.server.memory_limit());
         self.line(b"END");
     }
 }

@@ -16,7 +16,7 @@ impl Turn<'_> {
         let small = |number: u32| number.to_string();
         let hundredths = |number: u32| format!("{}.{:02}", number / 100, number % 100);
         for (name, value) in [
-            ("maxbytes", number(server.memory_bytes.load(Relaxed))),
+            ("maxbytes", number(server.memory_limit())),
             ("maxconns", small(settings.connections_max)),
             ("tcpport", small(settings.tcp_port.into())),
             ("udpport", small(settings.udp_port.into())),

@@ -4,9 +4,9 @@ use crate::support::{Random, options};
 use mbal_cachelet::{Draft, Full, Store};
 use mbal_model::{Key, WorkerId};
 
-const WORKER: WorkerId = WorkerId(0);
+pub const WORKER: WorkerId = WorkerId(0);
 
-fn put(store: &Store, text: &str, value: &[u8], deadline: u32, now: u32) -> Result<u64, Full> {
+pub fn put(store: &Store, text: &str, value: &[u8], deadline: u32, now: u32) -> Result<u64, Full> {
     let key = Key::new(text.as_bytes()).expect("a valid key");
     store.enter(WORKER);
     store.reserve(WORKER, key.hash(), value.len(), now);
@@ -18,7 +18,7 @@ fn put(store: &Store, text: &str, value: &[u8], deadline: u32, now: u32) -> Resu
     stored
 }
 
-fn get(store: &Store, text: &str, now: u32) -> Option<Vec<u8>> {
+pub fn get(store: &Store, text: &str, now: u32) -> Option<Vec<u8>> {
     let key = Key::new(text.as_bytes()).expect("a valid key");
     let mut out = Vec::new();
     store.enter(WORKER);

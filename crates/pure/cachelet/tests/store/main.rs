@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "the torture test has threads and a clock")]
 
 mod bounds;
+mod limit;
 mod naive;
 mod oracle;
 mod support;

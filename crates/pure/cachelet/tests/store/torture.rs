@@ -1,5 +1,6 @@
 //! All workers read and write the same few keys while slices and cachelets split, pages are cleaned
-//! and reused, cachelets change owners and everything is flushed. No value may be torn, none stale.
+//! and reused, cachelets change owners, the memory limit moves and everything is flushed. No value may be torn,
+//! none stale.
 //!
 //! `MBAL_TORTURE_SECONDS` says for how long (default 2).
 
@@ -7,9 +8,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use mbal_cachelet::{Draft, Store};
+use mbal_cachelet::{Draft, Memory, Store};
 use mbal_model::{Key, WorkerId};
 
+use crate::limit::Fragile;
 use crate::support::{Random, options};
 
 const KEYS: u64 = 200;
@@ -114,6 +116,9 @@ fn worker(id: usize, store: &Store, known: &[Known], stop: &AtomicBool, seed: u6
                     store.give(cachelet, store.owner(cachelet), me, u64::MAX);
                 }
                 97 if random.below(2_000) == 0 => store.flush(0, 9),
+                97 if random.below(200) == 0 => {
+                    assert!(store.set_memory_limit((3 + random.below(5) as usize) << 20));
+                }
                 98 if random.below(40) == 0 => drop(store.split(store.cachelet_of(key.hash()), 9)),
                 99 => drop(store.split_step(random.below(store.cachelets() as u64) as usize, 9)),
                 _ => {}
@@ -132,7 +137,8 @@ fn no_value_is_torn_or_stale() {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
     let seed = clock.as_nanos() as u64 | 1;
     println!("seed {seed}, {seconds} s");
-    let store = Store::new(options(4, WORKERS, CACHELETS));
+    let memory = Memory::of(Box::new(Fragile::new(8 << 20)));
+    let store = Store::with_memory(options(4, WORKERS, CACHELETS), memory);
     let known: Vec<Known> = (0..KEYS).map(|_| Known::default()).collect();
     let stop = AtomicBool::new(false);
     let operations: u64 = std::thread::scope(|scope| {

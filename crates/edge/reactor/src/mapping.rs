@@ -1,0 +1,120 @@
+//! Memory from the kernel for the storage engine: addresses at the start, pages when they are used.
+
+use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use mbal_cachelet::Region;
+
+/// The kernel's huge pages begin at multiples of this.
+const ALIGNMENT: usize = 2 << 20;
+
+/// A range of addresses of which the first part can be used.
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+    /// With what was cut off to align it.
+    whole: Range<usize>,
+    /// Something has been decommitted.
+    has_holes: AtomicBool,
+}
+
+// SAFETY: it is nothing but the right to advise on, and to unmap, what it names.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Room to grow up to `bytes_max`, or as much of it as the kernel grants; `bytes` at least.
+    pub fn reserve(bytes: usize, bytes_max: usize) -> io::Result<Mapping> {
+        let mut wanted = bytes_max.max(bytes);
+        loop {
+            match Mapping::of(wanted) {
+                Ok(mapping) => return Ok(mapping),
+                Err(error) if wanted == bytes => return Err(error),
+                Err(_) => wanted = (wanted / 2).max(bytes),
+            }
+        }
+    }
+
+    fn of(bytes: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let length = bytes + ALIGNMENT;
+        // SAFETY: a new mapping, wherever the kernel likes, replaces none.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = start.cast::<u8>();
+        // SAFETY: the mapping has ALIGNMENT bytes more than are needed behind it.
+        let base = unsafe { start.add(start.align_offset(ALIGNMENT)) };
+        let base = NonNull::new(base).expect("the kernel maps nothing at 0");
+        let whole = start as usize..start as usize + length;
+        let mapping = Mapping { base, bytes, whole, has_holes: AtomicBool::new(false) };
+        // Random access to gigabytes costs a page walk for nearly every item otherwise. Without it all works
+        // the same.
+        mapping.advise(0..bytes, libc::MADV_HUGEPAGE);
+        Ok(mapping)
+    }
+
+    fn advise(&self, part: Range<usize>, advice: i32) -> bool {
+        assert!(part.end <= self.bytes, "a part of the mapping");
+        // SAFETY: inside the mapping, which is ours; the advice given here changes at most what is in parts
+        // that nobody uses.
+        unsafe { libc::madvise(self.base.as_ptr().add(part.start).cast(), part.len(), advice) == 0 }
+    }
+}
+
+// SAFETY: the mapping stays until it is dropped, and begins at a multiple of ALIGNMENT; `commit` lets what it is
+// asked for be read and written, and nothing takes that back.
+unsafe impl Region for Mapping {
+    fn range(&self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.base, self.bytes)
+    }
+
+    fn commit(&self, bytes: usize) -> bool {
+        if bytes > self.bytes {
+            return false;
+        }
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: inside the mapping, where nothing relies on what cannot be touched.
+        unsafe { libc::mprotect(self.base.as_ptr().cast(), bytes, access) == 0 }
+    }
+
+    /// Memory that has holes is not made huge again: that would fill them.
+    fn decommit(&self, part: Range<usize>) {
+        if !self.has_holes.swap(true, Relaxed) {
+            self.advise(0..self.bytes, libc::MADV_NOHUGEPAGE);
+        }
+        self.advise(part, libc::MADV_DONTNEED);
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped as this very range, and nobody has the region any more.
+        unsafe { libc::munmap(self.whole.start as *mut libc::c_void, self.whole.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_committed_can_be_used_and_given_back() {
+        let mapping = Mapping::reserve(4 << 20, 1 << 30).expect("addresses");
+        assert!(mapping.commit(4 << 20) && mapping.commit(8 << 20));
+        assert!(!mapping.commit(usize::MAX / 2), "more than was reserved");
+        let at = mapping.range().cast::<u8>().as_ptr();
+        // SAFETY: 8 MiB have been committed, and nobody else has them.
+        unsafe {
+            at.add(5 << 20).write(7);
+            mapping.decommit(4 << 20..8 << 20);
+            assert_eq!(at.add(5 << 20).read(), 0, "the kernel has it back");
+            at.add(5 << 20).write(7);
+        }
+    }
+}
