@@ -1,13 +1,13 @@
 //! The flags of `mbal serve`: memcached's letters, long names, units and limits, and a few of ours.
 
-use std::num::NonZero;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use mbal_server::{
-    BalanceConfig, Config, Control, Echoed, Login, Mode, Protocol, TlsSettings, UnixSocket, log,
+    BalanceConfig, Config, Control, Echoed, Login, Mode, Protocol, Settings, TlsSettings,
+    UnixSocket, log,
 };
 
 use crate::extended::Extended;
@@ -291,7 +291,7 @@ impl Flags {
         port_file: Option<PathBuf>,
     ) -> Result<Checked, Refused> {
         self.not_built.check()?;
-        let connections_max = match usize::try_from(self.conn_limit) {
+        let connections_max = match u32::try_from(self.conn_limit) {
             Ok(limit @ 1..) => limit,
             _ => return Err(failure("Maximum connections must be greater than 0")),
         };
@@ -335,25 +335,21 @@ impl Flags {
         if !(0.0..=1.0).contains(&self.hot_sample) {
             return Err(usage(format!("--hot-sample {}: not a share, 0 to 1", self.hot_sample)));
         }
-        let config = Config {
-            listen,
-            udp,
-            unix_socket,
-            worker_ports,
-            backlog: self.listen_backlog,
-            workers,
-            pin: self.pin,
-            connections_max,
-            waits_at_limit: extended.waits_at_limit,
+        let settings = Settings {
             memory_bytes,
+            connections_max,
+            verbosity: self.verbose.into(),
+            workers,
             item_bytes_max,
             evict: !self.disable_evictions,
-            requests_per_turn: self.max_reqs_per_event,
+            requests_per_event: self.max_reqs_per_event,
+            backlog: self.listen_backlog,
             flush_enabled: !self.disable_flush_all,
             shutdown_enabled: self.enable_shutdown,
             debug_time: extended.debug_time,
             protocol,
-            login,
+            hot_sample: self.hot_sample,
+            maxconns_fast: !extended.waits_at_limit,
             dump_enabled: !self.disable_dumping,
             watch_enabled: !self.disable_watch,
             idle_timeout: extended.idle_timeout,
@@ -363,7 +359,16 @@ impl Flags {
             watcher_kib: extended.watcher_kib,
             echoed,
             tls: TlsSettings { enabled: self.enable_ssl, ..extended.tls },
-            verbosity: self.verbose.into(),
+            ..Settings::default()
+        };
+        let config = Config {
+            settings,
+            listen,
+            udp,
+            unix_socket,
+            worker_ports,
+            pin: self.pin,
+            login,
             user: self.user,
             daemon: self.daemon,
             pid_file: self.pidfile,
@@ -372,7 +377,6 @@ impl Flags {
             balance,
             control,
             metrics,
-            hot_sample: self.hot_sample,
             port_file,
         };
         Ok(Checked { config, notices })
@@ -424,12 +428,12 @@ impl Flags {
         }
     }
 
-    fn workers(&self) -> Result<usize, Refused> {
+    fn workers(&self) -> Result<u16, Refused> {
         const WORKERS_MAX: usize = 1024;
         match self.threads.map(usize::try_from) {
             // Counts the affinity mask and the CPU quota of control groups, and is at least 1.
-            None => Ok(thread::available_parallelism().map_or(1, NonZero::get)),
-            Some(Ok(workers @ 1..=WORKERS_MAX)) => Ok(workers),
+            None => Ok(thread::available_parallelism().map_or(1, |cores| cores.get() as u16)),
+            Some(Ok(workers @ 1..=WORKERS_MAX)) => Ok(workers as u16),
             Some(Ok(0) | Err(_)) => Err(failure("Number of threads must be greater than 0")),
             Some(Ok(_)) => Err(failure(format!("Number of threads must be at most {WORKERS_MAX}"))),
         }
@@ -459,7 +463,7 @@ impl Flags {
     }
 
     /// Bytes of `-m` and `-I`.
-    fn sizes(&self) -> Result<(usize, usize), Refused> {
+    fn sizes(&self) -> Result<(u64, usize), Refused> {
         if MEMORY_MIB_MAX < self.memory_limit {
             return Err(usage(format!("-m is in MiB: {} is too much", self.memory_limit)));
         }
@@ -474,7 +478,7 @@ impl Flags {
         if ITEM_BYTES_MAX < item {
             return Err(usage("Cannot set item size limit higher than a gigabyte."));
         }
-        Ok((memory as usize, item as usize))
+        Ok((memory, item as usize))
     }
 }
 

@@ -46,10 +46,11 @@ fn the_same_thing_can_be_said_in_many_ways() {
 
 #[test]
 fn short_flags_combine() {
-    assert_eq!(config("-vv").verbosity, 2);
+    assert_eq!(config("-vv").settings.verbosity, 2);
     let combined = config("-MAFvp0");
+    let told = &combined.settings;
     assert_eq!(
-        (combined.evict, combined.shutdown_enabled, combined.flush_enabled, combined.verbosity),
+        (told.evict, told.shutdown_enabled, told.flush_enabled, told.verbosity),
         (false, true, false, 1)
     );
     assert_eq!(combined.listen, []);
@@ -155,8 +156,8 @@ fn sizes_have_memcacheds_units() {
         ("-m 2048 -I 1024m", 2 << 30, 1 << 30),
         ("-I 1024", 64 << 20, 1024),
     ] {
-        let config = config(line);
-        assert_eq!((config.memory_bytes, config.item_bytes_max), (memory, item), "{line}");
+        let settings = config(line).settings;
+        assert_eq!((settings.memory_bytes, settings.item_bytes_max), (memory, item), "{line}");
     }
 }
 
@@ -179,18 +180,18 @@ fn flags_without_effect_say_so() {
 
 #[test]
 fn who_logs_in_speaks_one_protocol() {
-    assert_eq!((config("-t 1").protocol, config("-B binary").protocol), {
+    assert_eq!((config("-t 1").settings.protocol, config("-B binary").settings.protocol), {
         (Protocol::Auto, Protocol::Binary)
     });
     let config = config("-Y /etc/users");
-    assert_eq!((config.protocol, config.login), {
+    assert_eq!((config.settings.protocol, config.login), {
         (Protocol::Text, Login::Text("/etc/users".into()))
     });
 }
 
 #[test]
 fn a_connection_too_many_may_wait() {
-    assert!(!config("-c 5").waits_at_limit);
-    assert!(config("-o no_maxconns_fast").waits_at_limit);
-    assert!(!config("-o no_maxconns_fast,maxconns_fast").waits_at_limit);
+    assert!(config("-c 5").settings.maxconns_fast);
+    assert!(!config("-o no_maxconns_fast").settings.maxconns_fast);
+    assert!(config("-o no_maxconns_fast,maxconns_fast").settings.maxconns_fast);
 }

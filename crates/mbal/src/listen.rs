@@ -88,11 +88,11 @@ fn split(spec: &str) -> Result<(&str, Option<i32>), Refused> {
 /// The base, if all workers' ports exist and none of them is a common port.
 pub fn worker_ports(
     base: Option<u16>,
-    workers: usize,
+    workers: u16,
     listen: &[Listen],
 ) -> Result<Option<u16>, Refused> {
     let Some(base) = base else { return Ok(None) };
-    let ports = usize::from(base)..usize::from(base) + workers;
+    let ports = usize::from(base)..usize::from(base) + usize::from(workers);
     if base == 0 || usize::from(u16::MAX) + 1 < ports.end {
         return Err(usage(format!(
             "--worker-ports {base}: {workers} workers need ports 1 to 65535"

@@ -131,7 +131,7 @@ fn serve(matches: &ArgMatches, as_memcached: bool) -> ExitCode {
     for notice in notices {
         log::warn("flag_without_effect", &format!("mbal: {notice}"));
     }
-    let verbose = config.verbosity > 0;
+    let verbose = config.settings.verbosity > 0;
     let server = match Server::open(config) {
         Ok(server) => server,
         Err(error) => {

@@ -2,11 +2,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mbal_balance::Mode;
-use mbal_worker::{Echoed, Protocol, TlsSettings};
+use mbal_worker::Settings;
 
 /// Everything that a server is told at its start; checked by whoever makes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// What the workers see of it; the server fills in where it listens in the end.
+    pub settings: Settings,
     /// TCP addresses; none with a unix socket.
     pub listen: Vec<Listen>,
     /// `-U`: where datagrams are taken, if anywhere.
@@ -14,49 +16,9 @@ pub struct Config {
     pub unix_socket: Option<UnixSocket>,
     /// Worker i listens on this port + i too, on the interfaces of `listen`.
     pub worker_ports: Option<u16>,
-    /// `-b`: how many connections may wait in the kernel to be accepted.
-    pub backlog: i32,
-    pub workers: usize,
     /// Bind each worker to a core of its own.
     pub pin: bool,
-    /// `-c`: client connections at a time.
-    pub connections_max: usize,
-    /// One connection too many waits instead of being told so and closed.
-    pub waits_at_limit: bool,
-    /// `-m`, in bytes.
-    pub memory_bytes: usize,
-    /// `-I`: key, value and header of the largest item, in bytes.
-    pub item_bytes_max: usize,
-    /// False for `-M`: a full cache refuses instead of evicting.
-    pub evict: bool,
-    /// `-R`: requests of one connection before the next has its turn.
-    pub requests_per_turn: u32,
-    pub flush_enabled: bool,
-    pub shutdown_enabled: bool,
-    /// For tests: the command `debugtime` moves the clock.
-    pub debug_time: bool,
-    /// `-B`.
-    pub protocol: Protocol,
     pub login: Login,
-    /// False for `-X`: no command lists keys.
-    pub dump_enabled: bool,
-    /// False for `-W`.
-    pub watch_enabled: bool,
-    /// `-o idle_timeout`, seconds; 0 is none.
-    pub idle_timeout: u32,
-    /// False for `-o no_lru_crawler`.
-    pub crawler_enabled: bool,
-    /// `-o track_sizes`.
-    pub sizes_enabled: bool,
-    /// `-D`: what ends a prefix; statistics by prefix are on if it is given.
-    pub delimiter: Option<u8>,
-    /// `-o watcher_logbuf_size`, KiB.
-    pub watcher_kib: u32,
-    /// What `stats settings` tells and nothing else depends on.
-    pub echoed: Echoed,
-    /// `-Z` and `-o ssl_*`.
-    pub tls: TlsSettings,
-    pub verbosity: u32,
     /// `-u`: whom to become if started as root.
     pub user: Option<String>,
     pub daemon: bool,
@@ -67,8 +29,6 @@ pub struct Config {
     pub control: Control,
     /// `--metrics`: where scrapers ask, over HTTP.
     pub metrics: Option<Listen>,
-    /// `--hot-sample`: the share of requests that is looked at for `stats hot`.
-    pub hot_sample: f64,
     /// Where to write the ports that were taken, for whoever asked for any free one.
     pub port_file: Option<PathBuf>,
 }

@@ -30,5 +30,5 @@ pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixS
 pub use error::StartError;
 pub use mbal_balance::Mode;
 pub use mbal_reactor::Ended;
-pub use mbal_worker::{Echoed, Protocol, TlsSettings};
+pub use mbal_worker::{Echoed, Protocol, Settings, TlsSettings};
 pub use serving::Server;

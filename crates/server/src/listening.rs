@@ -34,26 +34,27 @@ pub(crate) struct Listening {
 
 impl Listening {
     pub(crate) fn open_tcp(config: &Config) -> Result<Listening, StartError> {
+        let backlog = config.settings.backlog;
+        let workers = usize::from(config.settings.workers);
         let mut common = Vec::new();
         let mut may_have_tls = Vec::new();
         let mut own_may_have_tls = Vec::new();
         let mut addresses = Vec::new();
         for listen in &config.listen {
-            for listener in open("TCP", listen, |address| listen_tcp(address, config.backlog))? {
+            for listener in open("TCP", listen, |address| listen_tcp(address, backlog))? {
                 addresses.push(listener.local_addr().map_err(StartError::System)?);
                 may_have_tls.push(!listen.plain);
                 common.push(listener.into());
             }
         }
-        let mut of_worker: Vec<Vec<OwnedFd>> = (0..config.workers).map(|_| Vec::new()).collect();
+        let mut of_worker: Vec<Vec<OwnedFd>> = (0..workers).map(|_| Vec::new()).collect();
         let mut worker_addresses = Vec::new();
         if let Some(base) = config.worker_ports {
             for (own, port) in of_worker.iter_mut().zip(base..) {
                 own_may_have_tls.clear();
                 for listen in &config.listen {
                     let listen = Listen { port, ..listen.clone() };
-                    let opened =
-                        open("TCP", &listen, |address| listen_tcp(address, config.backlog))?;
+                    let opened = open("TCP", &listen, |address| listen_tcp(address, backlog))?;
                     if own.is_empty() {
                         worker_addresses.push(opened[0].local_addr().map_err(StartError::System)?);
                     }
@@ -62,16 +63,16 @@ impl Listening {
                 }
             }
         }
-        let mut datagrams: Vec<Vec<UdpSocket>> = (0..config.workers).map(|_| Vec::new()).collect();
+        let mut datagrams: Vec<Vec<UdpSocket>> = (0..workers).map(|_| Vec::new()).collect();
         let mut udp_addresses = Vec::new();
         for listen in &config.udp {
-            for sockets in open("UDP", listen, |address| bind_udp(address, config.workers))? {
+            for sockets in open("UDP", listen, |address| bind_udp(address, workers))? {
                 udp_addresses.push(sockets[0].local_addr().map_err(StartError::System)?);
                 datagrams.iter_mut().zip(sockets).for_each(|(own, socket)| own.push(socket));
             }
         }
         let metrics = match &config.metrics {
-            Some(listen) => open("TCP", listen, |address| listen_tcp(address, config.backlog))?,
+            Some(listen) => open("TCP", listen, |address| listen_tcp(address, backlog))?,
             None => Vec::new(),
         };
         Ok(Listening {
@@ -95,7 +96,7 @@ impl Listening {
 
     pub(crate) fn open_unix(&mut self, config: &Config) -> Result<(), StartError> {
         let Some(UnixSocket { path, mode }) = &config.unix_socket else { return Ok(()) };
-        let listener = self.open_socket(path, *mode, config.backlog)?;
+        let listener = self.open_socket(path, *mode, config.settings.backlog)?;
         self.common.push(listener.into());
         Ok(())
     }
@@ -103,13 +104,14 @@ impl Listening {
     /// For its user alone, who could do all of it by signals, too.
     pub(crate) fn open_control(&mut self, config: &Config) -> Result<(), StartError> {
         const MODE: u32 = 0o600;
+        let backlog = config.settings.backlog;
         let port = self.addresses.first().map_or(0, SocketAddr::port);
         self.control = match &config.control {
-            Control::Path(path) => Some(self.open_socket(path, MODE, config.backlog)?),
+            Control::Path(path) => Some(self.open_socket(path, MODE, backlog)?),
             // Without a port there is nothing that it could be found by.
             Control::Default if port != 0 => {
-                let opened = self.open_socket(&default_path(port), MODE, config.backlog);
-                if let (Err(error), true) = (&opened, config.verbosity > 0) {
+                let opened = self.open_socket(&default_path(port), MODE, backlog);
+                if let (Err(error), true) = (&opened, config.settings.verbosity > 0) {
                     log::warn("no_control_socket", &format!("mbal: no control socket: {error}"));
                 }
                 opened.ok()

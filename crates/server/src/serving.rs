@@ -45,18 +45,20 @@ impl Server {
     /// Opens sockets and files, and becomes what the configuration says: user, background.
     /// There must be no other threads yet.
     pub fn open(config: Config) -> Result<Server, StartError> {
+        let settings = &config.settings;
         if config.core_dumps {
             process::raise_core_limit().map_err(StartError::System)?;
         }
         let per_worker = 2 + 2 * (config.listen.len() + config.udp.len()) as u64;
-        let wanted =
-            config.connections_max as u64 + config.workers as u64 * per_worker + DESCRIPTORS_SPARE;
+        let wanted = settings.connections_max as u64
+            + settings.workers as u64 * per_worker
+            + DESCRIPTORS_SPARE;
         process::raise_descriptor_limit(wanted)
             .map_err(|error| StartError::Descriptors { wanted, error })?;
         // Before there is a user who may not read it.
         let door = Door::open(&config.login)?;
-        let tls = match config.tls.enabled {
-            true => Some(Arc::new(tls::door(config.tls.clone()).map_err(StartError::Tls)?)),
+        let tls = match settings.tls.enabled {
+            true => Some(Arc::new(tls::door(settings.tls.clone()).map_err(StartError::Tls)?)),
             false => None,
         };
         let mut listening = Listening::open_tcp(&config)?;
@@ -74,7 +76,7 @@ impl Server {
             written.map_err(|error| StartError::File { path: path.clone(), error })?;
         }
         if config.daemon {
-            process::daemonize(config.core_dumps, 0 < config.verbosity)
+            process::daemonize(config.core_dumps, 0 < settings.verbosity)
                 .map_err(StartError::System)?;
         }
         if config.lock_memory {
@@ -110,7 +112,8 @@ impl Server {
     pub fn run(mut self) -> Result<Ended, StartError> {
         panics::end_the_process();
         let started = Started::now();
-        let workers = self.config.workers;
+        let Settings { workers, connections_max, maxconns_fast, .. } = self.config.settings;
+        let workers = usize::from(workers);
         let options = self.store_options(&started);
         let room = match self.config.lock_memory {
             // What the kernel keeps in memory grows by being read and zeroed as a whole.
@@ -136,8 +139,7 @@ impl Server {
             let card = datagrams_card(socket).map_err(StartError::System)?;
             shared.conns.enter(&Arc::new(card));
         }
-        let tally =
-            Arc::new(Tally::new(workers, self.config.connections_max, self.config.waits_at_limit));
+        let tally = Arc::new(Tally::new(workers, connections_max as usize, !maxconns_fast));
         let main = Mailbox::new().map_err(StartError::System)?;
         let mailboxes = (0..workers).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>();
         let mailboxes: Vec<Mailbox<Letter>> = mailboxes.map_err(StartError::System)?;
@@ -229,52 +231,30 @@ impl Server {
     fn settings(&self) -> Settings {
         let config = &self.config;
         Settings {
-            memory_bytes: config.memory_bytes as u64,
-            connections_max: config.connections_max as u32,
             tcp_port: self.listening.addresses.first().map_or(0, |address| address.port()),
             udp_port: self.listening.udp_addresses.first().map_or(0, |address| address.port()),
             interface: config.interfaces(),
             socket_path: config.unix_socket.as_ref().map(|unix| unix.path.display().to_string()),
-            verbosity: config.verbosity,
-            workers: config.workers as u16,
-            item_bytes_max: config.item_bytes_max,
-            evict: config.evict,
-            requests_per_event: config.requests_per_turn,
-            backlog: config.backlog as u32,
-            flush_enabled: config.flush_enabled,
-            shutdown_enabled: config.shutdown_enabled,
-            debug_time: config.debug_time,
-            protocol: config.protocol,
+            socket_mode: config.unix_socket.as_ref().map_or(0o700, |unix| unix.mode),
             sasl: matches!(config.login, Login::Sasl(_)),
             auth_file: match &config.login {
                 Login::Text(file) => Some(file.display().to_string()),
                 _ => None,
             },
-            socket_mode: config.unix_socket.as_ref().map_or(0o700, |unix| unix.mode),
-            maxconns_fast: !config.waits_at_limit,
-            dump_enabled: config.dump_enabled,
-            watch_enabled: config.watch_enabled,
-            idle_timeout: config.idle_timeout,
-            crawler_enabled: config.crawler_enabled,
-            sizes_enabled: config.sizes_enabled,
-            delimiter: config.delimiter,
-            watcher_kib: config.watcher_kib,
-            echoed: config.echoed.clone(),
-            tls: config.tls.clone(),
             worker_addresses: self.listening.worker_addresses.clone(),
-            hot_sample: config.hot_sample,
-            ..Settings::default()
+            ..config.settings.clone()
         }
     }
 
     fn store_options(&self, started: &Started) -> Options {
-        let workers = self.config.workers;
+        let settings = &self.config.settings;
+        let workers = usize::from(settings.workers);
         Options {
-            memory_bytes: self.config.memory_bytes,
+            memory_bytes: settings.memory_bytes as usize,
             workers,
             cachelets: (workers * CACHELETS_PER_WORKER).next_power_of_two(),
-            item_bytes_max: self.config.item_bytes_max,
-            evict: self.config.evict,
+            item_bytes_max: settings.item_bytes_max,
+            evict: settings.evict,
             generation: started.generation,
         }
     }
@@ -284,9 +264,10 @@ impl Server {
 impl fmt::Display for Server {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         let config = &self.config;
-        let plural = if config.workers == 1 { "" } else { "s" };
-        let mib = config.memory_bytes >> 20;
-        write!(out, "{} worker{plural}, {mib} MiB, on", config.workers)?;
+        let workers = config.settings.workers;
+        let plural = if workers == 1 { "" } else { "s" };
+        let mib = config.settings.memory_bytes >> 20;
+        write!(out, "{workers} worker{plural}, {mib} MiB, on")?;
         for address in &self.listening.addresses {
             write!(out, " {address}")?;
         }

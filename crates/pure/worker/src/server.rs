@@ -19,7 +19,7 @@ use crate::log::Log;
 use crate::login::Doorkeeper;
 
 /// What the operator chose; `stats settings` tells it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// What `version` answers: the memcached whose protocol this is.
     pub version: &'static str,
@@ -45,7 +45,7 @@ pub struct Settings {
     /// `-R`: so many requests of one connection are executed before others get their turn.
     pub requests_per_event: u32,
     /// `-b`.
-    pub backlog: u32,
+    pub backlog: i32,
     /// False for `-F`.
     pub flush_enabled: bool,
     /// `-A`.

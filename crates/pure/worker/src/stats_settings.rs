@@ -35,7 +35,7 @@ impl Turn<'_> {
             ("detail_enabled", yes(server.details.is_on())),
             ("reqs_per_event", small(settings.requests_per_event)),
             ("cas_enabled", yes(echoed.cas_enabled)),
-            ("tcp_backlog", small(settings.backlog)),
+            ("tcp_backlog", settings.backlog.to_string()),
             ("binding_protocol", settings.protocol.name().to_owned()),
             ("auth_enabled_sasl", yes(settings.sasl)),
             ("auth_enabled_ascii", settings.auth_file.clone().unwrap_or(yes(false))),
