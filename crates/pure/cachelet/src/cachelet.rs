@@ -305,7 +305,9 @@ impl<'a> Locked<'a> {
             false => inline,
         };
         let first = match chained {
-            true => self.write_chunks(key.hash(), draft.parts, value_bytes, draft.deadline, log)?,
+            true => {
+                self.write_chunks(key.hash(), draft.parts, value_bytes, draft.deadline, log, 0)?
+            }
             false => 0,
         };
         let bytes = self.store.memory.round_up(layout.bytes());
@@ -338,7 +340,8 @@ impl<'a> Locked<'a> {
         Ok(offset)
     }
 
-    /// Writes a value as a chain of chunks that fill up the log's pages; the first one.
+    /// Writes a value, or a part of one, as a chain of chunks that fill up the log's pages and lead to `next`;
+    /// the first one.
     fn write_chunks(
         &mut self,
         hash: u64,
@@ -346,6 +349,7 @@ impl<'a> Locked<'a> {
         bytes: usize,
         deadline: Seconds,
         log: usize,
+        next: Offset,
     ) -> Result<Offset, Full> {
         /// A shorter piece at a page's end is not worth a header.
         const PIECE_BYTES_MIN: usize = 64;
@@ -372,6 +376,9 @@ impl<'a> Locked<'a> {
                 Some(last) => last.set_next_chunk(offset),
             }
             (last, done) = (Some(chunk), done + piece);
+        }
+        if let Some(last) = last {
+            last.set_next_chunk(next);
         }
         Ok(first)
     }
@@ -476,8 +483,8 @@ impl<'a> Locked<'a> {
             .take_while(|&at| at != 0)
     }
 
-    fn chain_parts(&self, item: Item) -> Vec<&'a [u8]> {
-        let values = self.chunks(item).map(|at| self.item(at).chunk_value());
+    fn parts(&self, chunks: impl Iterator<Item = Offset>) -> Vec<&'a [u8]> {
+        let values = chunks.map(|at| self.item(at).chunk_value());
         // SAFETY: chunks are never written again once they are published, and this lock keeps them.
         let slice = |(at, len): (*mut u8, usize)| unsafe {
             std::slice::from_raw_parts(at.cast_const(), len)
@@ -485,7 +492,7 @@ impl<'a> Locked<'a> {
         values.map(slice).collect()
     }
 
-    /// Moves an item and all of its chunks to a log, with this access word.
+    /// Moves an item to a log, with this access word; its chunks stay where they are.
     pub(crate) fn relocate(
         &mut self,
         hash: u64,
@@ -493,25 +500,36 @@ impl<'a> Locked<'a> {
         log: usize,
         access: Access,
     ) -> Result<(), Full> {
+        let as_it_is = self.as_it_is(self.item(place.offset), place.offset);
+        self.rewrite(hash, place, Rewrite { log, access, ..as_it_is }).map(drop)
+    }
+
+    /// Moves the chunk at `offset` of the item at `place`, and those that follow it in the same page, to a log.
+    pub(crate) fn relocate_chunks(
+        &mut self,
+        hash: u64,
+        place: Place,
+        offset: Offset,
+        log: usize,
+    ) -> Result<(), Full> {
         let item = self.item(place.offset);
-        let as_it_is = self.as_it_is(item, place.offset);
-        let Some((bytes, old_first)) = item.chain() else {
-            return self.rewrite(hash, place, Rewrite { log, access, ..as_it_is }).map(drop);
-        };
-        let parts = self.chain_parts(item);
-        let first = self.write_chunks(hash, &parts, bytes as usize, item.deadline(), log)?;
-        self.inner.stats.copied_bytes += u64::from(bytes);
-        match self.rewrite(hash, place, Rewrite { log, access, ..as_it_is }) {
-            Ok(offset) => {
-                self.change(hash, || self.item(offset).set_chain(bytes, first));
-                self.kill_chunks(old_first);
-                Ok(())
-            }
-            Err(full) => {
-                self.kill_chunks(first);
-                Err(full)
-            }
-        }
+        let (value_bytes, _) = item.chain().expect("the item has chunks");
+        let before = self.chunks(item).take_while(|&chunk| chunk != offset).last();
+        let page = self.page_of(offset);
+        let from = self.chunks(item).skip_while(|&chunk| chunk != offset);
+        let run: Vec<Offset> = from.take_while(|&chunk| self.page_of(chunk) == page).collect();
+        let last = self.item(*run.last().expect("the chunk itself"));
+        let parts = self.parts(run.iter().copied());
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        let first =
+            self.write_chunks(hash, &parts, bytes, item.deadline(), log, last.next_chunk())?;
+        self.inner.stats.copied_bytes += bytes as u64;
+        self.change(hash, || match before {
+            None => item.set_chain(value_bytes, first),
+            Some(before) => self.item(before).set_next_chunk(first),
+        });
+        run.into_iter().for_each(|chunk| self.kill(chunk));
+        Ok(())
     }
 
     /// Replaces the item by a copy of itself with other fields.
@@ -567,8 +585,8 @@ impl<'a> Locked<'a> {
         let item = self.item(old);
         let first = match item.chain() {
             Some((bytes, _)) => {
-                let parts = self.chain_parts(item);
-                self.write_chunks(hash, &parts, bytes as usize, item.deadline(), log)?
+                let parts = self.parts(self.chunks(item));
+                self.write_chunks(hash, &parts, bytes as usize, item.deadline(), log, 0)?
             }
             None => 0,
         };

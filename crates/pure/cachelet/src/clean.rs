@@ -77,6 +77,8 @@ impl Locked<'_> {
         }
     }
 
+    /// An item is kept or evicted as a whole, when its first record comes up, but moved record by record: so
+    /// that cleaning a page never needs room for more than a page.
     fn clean_record(&mut self, hash: u64, offset: Offset, temper: Temper) {
         let record = Item::at(&self.store.memory, offset);
         let place = match record.is_chunk() {
@@ -90,9 +92,19 @@ impl Locked<'_> {
             self.unlink(hash, place);
             return;
         }
+        let comes_up = item.chain().is_none_or(|(_, first)| first == offset);
+        let access = match comes_up {
+            true => self.survivor(item, temper),
+            false => Some(Access(item.access())),
+        };
         let main = self.log_for(Temper::Main, item.deadline());
-        let moved =
-            self.survivor(item, temper).map(|access| self.relocate(hash, place, main, access));
+        let moved = access.map(|access| match record.is_chunk() {
+            true => {
+                item.set_access(access.0);
+                self.relocate_chunks(hash, place, offset, main)
+            }
+            false => self.relocate(hash, place, main, access),
+        });
         if !matches!(moved, Some(Ok(()))) && self.store.options().evict {
             self.evict(hash, place.offset);
         }
@@ -105,7 +117,7 @@ impl Locked<'_> {
     fn survivor(&self, item: Item, temper: Temper) -> Option<Access> {
         let access = Access(item.access());
         match self.store.options().evict {
-            true => survives(access, item.value_bytes(), temper, self.now),
+            true => survives(access, temper, self.now),
             false => Some(access),
         }
     }

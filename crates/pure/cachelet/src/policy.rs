@@ -35,13 +35,10 @@ pub fn next_victim(new_pages: u64, main_pages: u64) -> Temper {
     }
 }
 
-/// Moving a longer value would hold its cachelet for too long; it gets one round.
-const MOVED_BYTES_MAX: u32 = 4 << 20;
-
 /// The access word with which an item of a page being cleaned goes on to a main log, if it does.
-pub fn survives(access: Access, value_bytes: u32, temper: Temper, now: u32) -> Option<Access> {
+pub fn survives(access: Access, temper: Temper, now: u32) -> Option<Access> {
     let frequency = access.frequency();
-    if frequency == 0 || value_bytes > MOVED_BYTES_MAX {
+    if frequency == 0 {
         return None;
     }
     let kept = match temper {
@@ -64,10 +61,10 @@ mod tests {
 
     #[test]
     fn an_item_never_read_is_evicted_and_a_popular_one_gets_three_rounds() {
-        assert_eq!(survives(Access::new(7, 0, false), 9, Temper::New, 9), None);
+        assert_eq!(survives(Access::new(7, 0, false), Temper::New, 9), None);
         let mut access = Access::new(7, 3, true);
         let mut rounds = 0;
-        while let Some(next) = survives(access, 9, Temper::Main, 9) {
+        while let Some(next) = survives(access, Temper::Main, 9) {
             (access, rounds) = (next, rounds + 1);
         }
         assert_eq!(rounds, 3);

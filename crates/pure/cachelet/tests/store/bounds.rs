@@ -123,6 +123,29 @@ fn popular_items_survive_a_scan() {
     assert!(kept > 1_900, "{kept} of 2,000 hot items survived");
 }
 
+/// They are moved chunk by chunk: no room for the whole of one is ever free at once.
+#[test]
+fn popular_values_of_hundreds_of_pages_survive_a_scan_and_keep_their_bytes() {
+    let store = Store::new(options(16, 1, 16));
+    let bytes = |n: usize| -> Vec<u8> { (0..900_000).map(|i| (i / 7 + n) as u8).collect() };
+    for round in 0..30 {
+        for n in 0..4 {
+            let hot = format!("hot{n}");
+            match get(&store, &hot, 1) {
+                Some(value) => assert!(value == bytes(n), "hot{n} in round {round}"),
+                None => {
+                    assert_eq!(round, 0, "hot{n} is gone");
+                    put(&store, &hot, &bytes(n), 0, 1).expect("eviction makes room");
+                }
+            }
+        }
+        for n in 0..9 {
+            put(&store, &format!("cold{round}-{n}"), &[0; 700_000], 0, 1)
+                .expect("eviction makes room");
+        }
+    }
+}
+
 #[test]
 fn expired_pages_are_given_back_before_anything_is_evicted() {
     let store = Store::new(options(32, 1, 4));
