@@ -78,7 +78,7 @@ impl PurePeer {
         let worker = |number| Worker::new(WorkerId(number as u16), server.clone());
         Ok(PurePeer {
             workers: (0..workers).map(worker).collect(),
-            now: Now { second: 2, unix: 1_700_000_000 },
+            now: Now { second: 2, unix: 1_700_000_000, micros: 0 },
             actions: Actions::default(),
             clients: Vec::new(),
         })

@@ -35,7 +35,7 @@ impl Rig {
         let passwords = Passwords::parse(b"u:p", false).expect("it has a colon");
         let admits = move |user: &[u8], word: &[u8]| passwords.admits(user, word);
         let server = Server::new(settings, store).guarded_by(Arc::new(admits));
-        let now = Now { second: 100, unix: 1_700_000_000 };
+        let now = Now { second: 100, unix: 1_700_000_000, micros: 0 };
         let worker = Worker::new(WorkerId(0), Arc::new(server));
         let mut rig = Rig { worker, now, closed: false };
         rig.handle(Event::Opened { conn: CONN, own_port: false });

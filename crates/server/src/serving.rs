@@ -370,7 +370,12 @@ impl Started {
     /// The wall clock is not read again: a step of it moves no deadline.
     #[inline]
     fn at(&self, now_ns: u64) -> Now {
-        let elapsed = (now_ns + self.fraction_ns) / 1_000_000_000;
-        Now { second: (Self::FIRST_SECOND + elapsed) as u32, unix: self.unix + elapsed }
+        let since = now_ns + self.fraction_ns;
+        let elapsed = since / 1_000_000_000;
+        Now {
+            second: (Self::FIRST_SECOND + elapsed) as u32,
+            unix: self.unix + elapsed,
+            micros: (since % 1_000_000_000 / 1_000) as u32,
+        }
     }
 }

@@ -30,7 +30,7 @@ fn workers() -> impl Fn(usize) -> Handle {
     let server = Arc::new(Server::new(settings, store));
     move |index| {
         let mut worker = Worker::new(WorkerId(index as u16), Arc::clone(&server));
-        let now = Now { second: 2, unix: 1_700_000_000 };
+        let now = Now { second: 2, unix: 1_700_000_000, micros: 0 };
         Box::new(move |event, actions| worker.handle(now, event, actions))
     }
 }

@@ -46,7 +46,7 @@ impl Turn<'_> {
                 self.flush_items((*exptime).into());
                 self.succeed(frame, b"", 0);
             }
-            Command::Stats { topic } => self.binary_stats(frame, topic),
+            Command::Stats { topic } => return self.binary_stats(frame, topic),
             Command::Noop => self.succeed(frame, b"", 0),
             Command::Version => self.succeed(frame, self.server.settings.version.as_bytes(), 0),
             Command::Quit => {
@@ -168,7 +168,7 @@ impl Turn<'_> {
     }
 
     /// What `stats` says, a packet for each line.
-    fn binary_stats(&mut self, frame: &Frame, topic: &[u8]) {
+    fn binary_stats(&mut self, frame: &Frame, topic: &[u8]) -> Then {
         // memcached compares the beginning of some topics, and the whole of others.
         let line: &[u8] = match topic {
             _ if topic.starts_with(b"reset") => b"stats reset",
@@ -176,18 +176,25 @@ impl Turn<'_> {
             _ if topic.starts_with(b"detail dump") => b"stats detail dump",
             _ if topic.starts_with(b"detail on") => b"stats detail on",
             _ if topic.starts_with(b"detail off") => b"stats detail off",
-            b"conns" | b"cachedump" => return frame.push_error(self.out, Status::NotFound),
+            b"conns" | b"cachedump" => {
+                frame.push_error(self.out, Status::NotFound);
+                return Then::Next;
+            }
             _ if topic.iter().any(u8::is_ascii_whitespace) => {
-                return frame.push_error(self.out, Status::NotFound);
+                frame.push_error(self.out, Status::NotFound);
+                return Then::Next;
             }
             _ => &[b"stats ", topic].concat(),
         };
         let start = self.out.len();
-        self.stats(&Tokens::new(line));
+        if let Then::Walk(walk) = self.stats(&Tokens::new(line)) {
+            return Then::Walk(Box::new(walk.answering(*frame)));
+        }
         let text = self.out.split_off(start);
         if line == b"stats detail dump" {
             frame.push_stat(self.out, b"detailed", &text);
-            return frame.push_stat(self.out, b"", b"");
+            frame.push_stat(self.out, b"", b"");
+            return Then::Next;
         }
         let mut ended = false;
         for line in text.split(|byte| *byte == b'\n') {
@@ -200,12 +207,14 @@ impl Turn<'_> {
                 frame.push_stat(self.out, b"", b"");
             } else if !line.is_empty() {
                 self.out.truncate(start);
-                return frame.push_error(self.out, Status::NotFound);
+                frame.push_error(self.out, Status::NotFound);
+                return Then::Next;
             }
         }
         if !ended {
             frame.push_stat(self.out, b"", b"");
         }
+        Then::Next
     }
 }
 

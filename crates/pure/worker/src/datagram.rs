@@ -70,12 +70,12 @@ impl Turn<'_> {
                     self.out.truncate(before);
                     self.line(TOO_MUCH);
                 }
-                // What goes on for longer than a request needs a connection.
-                Then::Walk(_) => self.line(b"ERROR"),
+                // What needs a connection to go on, memcached does not answer here.
+                Then::Walk(walk) if walk.is_a_dump() => {}
+                Then::Walk(walk) => self.walk_at_once(*walk),
                 Then::Watch(watcher) => {
                     self.server.log.unwatch(&watcher);
                     self.out.truncate(before);
-                    self.line(b"ERROR");
                 }
                 _ => {}
             }

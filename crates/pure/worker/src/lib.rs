@@ -19,7 +19,7 @@
 //! };
 //! let server = Arc::new(Server::new(Settings::default(), Store::new(options)));
 //! let mut worker = Worker::new(WorkerId(0), server);
-//! let (now, mut actions) = (Now { second: 2, unix: 1_700_000_000 }, Actions::default());
+//! let (now, mut actions) = (Now { second: 2, unix: 1_700_000_000, micros: 0 }, Actions::default());
 //! worker.handle(now, Event::Opened { conn: ConnId(0), own_port: false }, &mut actions);
 //! let bytes = b"set k 0 0 1\r\nv\r\nget k\r\n";
 //! worker.handle(now, Event::Received { conn: ConnId(0), bytes }, &mut actions);

@@ -94,7 +94,9 @@ impl Log {
         let mut line = Vec::with_capacity(128);
         line.extend_from_slice(b"ts=");
         push_u64(&mut line, now.unix);
-        line.extend_from_slice(b".0 gid=");
+        // memcached's fraction has no leading zeros either.
+        text(&mut line, ".", now.micros.into());
+        line.extend_from_slice(b" gid=");
         push_u64(&mut line, self.last_line.fetch_add(1, Relaxed) + 1);
         fields(&mut line);
         line.push(b'\n');

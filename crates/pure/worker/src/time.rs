@@ -8,6 +8,8 @@ pub struct Now {
     pub second: Seconds,
     /// Seconds since 1970 on the wall clock: what a client's absolute exptime is measured by.
     pub unix: u64,
+    /// What has passed of that second, in microseconds: watchers are told.
+    pub micros: u32,
 }
 
 /// The longest exptime that counts from now, in seconds (30 days); larger ones are points in time.
@@ -20,6 +22,7 @@ impl Now {
         Now {
             second: self.second.saturating_add_signed(seconds),
             unix: self.unix.saturating_add_signed(seconds.into()),
+            micros: self.micros,
         }
     }
 
@@ -44,7 +47,7 @@ mod tests {
 
     #[test]
     fn exptimes_are_relative_up_to_thirty_days() {
-        let now = Now { second: 100, unix: 1_700_000_100 };
+        let now = Now { second: 100, unix: 1_700_000_100, micros: 0 };
         let deadlines = [0, 1, 2_592_000, -1, 2_592_001, 1_700_000_000, 1_700_000_105]
             .map(|exptime| now.deadline(exptime));
         assert_eq!(deadlines, [0, 101, 2_592_100, 1, 1, 1, 105]);

@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::{Dead, View};
 use mbal_model::{CLASSES, item_bytes, size_class};
-use mbal_wire::{ClassSet, Walk as Purpose, base64_encode, push_i64, push_u64, streams};
+use mbal_wire::{
+    ClassSet, Frame, Status, Walk as Purpose, base64_encode, push_i64, push_u64, streams,
+};
 
 use crate::log::push_uri;
 use crate::time::Now;
@@ -24,6 +26,10 @@ const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 /// `stats sizes` tells sizes in steps of this.
 const SIZE_BUCKET_BYTES: usize = 32;
 
+/// Steps of a walk that has no connection to wait for the next one: some twenty thousand items.
+const STEPS_AT_ONCE: usize = 4;
+const TOO_MANY_ITEMS: &[u8] = b"SERVER_ERROR too many items for UDP";
+
 /// A walk that goes on.
 pub(crate) struct Walk {
     what: What,
@@ -32,6 +38,8 @@ pub(crate) struct Walk {
     /// Looked at so far, by class.
     checked: Box<[u32; CLASSES]>,
     reclaimed: u64,
+    /// The binary request that it answers.
+    frame: Option<Frame>,
 }
 
 enum What {
@@ -50,7 +58,8 @@ enum What {
 
 impl Walk {
     fn new(what: What, classes: ClassSet) -> Walk {
-        Walk { what, classes, from: 0, checked: Box::new([0; CLASSES]), reclaimed: 0 }
+        let checked = Box::new([0; CLASSES]);
+        Walk { what, classes, from: 0, checked, reclaimed: 0, frame: None }
     }
 
     pub fn of(purpose: Purpose, classes: ClassSet, items_max: u32) -> Walk {
@@ -73,6 +82,11 @@ impl Walk {
 
     pub fn sizes() -> Walk {
         Walk::new(What::Sizes(BTreeMap::new()), ClassSet::ALL)
+    }
+
+    pub fn answering(mut self, frame: Frame) -> Walk {
+        self.frame = Some(frame);
+        self
     }
 
     fn show(&mut self, view: &View, now: Now, out: &mut Vec<u8>) {
@@ -146,6 +160,11 @@ impl Walk {
         }
     }
 
+    /// Its output is a dump without end, which memcached sends to connections only.
+    pub fn is_a_dump(&self) -> bool {
+        matches!(self.what, What::Metadump | What::Mgdump)
+    }
+
     pub fn is_of_the_crawler(&self) -> bool {
         matches!(self.what, What::Crawl { .. } | What::Metadump | What::Mgdump)
     }
@@ -156,6 +175,23 @@ impl Turn<'_> {
         if walk.is_of_the_crawler() {
             self.counters.crawler_starts.add(1);
             self.server.crawls.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The whole of a walk, or nothing but the excuse that it would take too long.
+    pub(crate) fn walk_at_once(&mut self, mut walk: Walk) {
+        let before = self.out.len();
+        self.begin_walk(&walk);
+        if !(0..STEPS_AT_ONCE).all(|_| self.step(&mut walk)) {
+            return;
+        }
+        if walk.is_of_the_crawler() {
+            self.server.crawls.fetch_sub(1, Relaxed);
+        }
+        self.out.truncate(before);
+        match &walk.frame {
+            Some(frame) => frame.push_error(self.out, Status::TemporaryFailure),
+            None => self.line(TOO_MANY_ITEMS),
         }
     }
 
@@ -191,17 +227,26 @@ impl Turn<'_> {
         true
     }
 
+    fn tell_sizes(&mut self, counts: &BTreeMap<usize, u64>, frame: Option<&Frame>) {
+        let Some(frame) = frame else {
+            for (size, count) in counts {
+                self.stat(&size.to_string(), *count);
+            }
+            return self.line(b"END");
+        };
+        for (size, count) in counts {
+            let (size, count) = (size.to_string(), count.to_string());
+            frame.push_stat(self.out, size.as_bytes(), count.as_bytes());
+        }
+        frame.push_stat(self.out, b"", b"");
+    }
+
     fn end_walk(&mut self, walk: &Walk) {
         match &walk.what {
             What::Crawl { .. } => self.line(b"OK"),
             What::Metadump | What::Cachedump { .. } => self.line(b"END"),
             What::Mgdump => self.line(b"EN"),
-            What::Sizes(counts) => {
-                for (size, count) in counts {
-                    self.stat(&size.to_string(), *count);
-                }
-                self.line(b"END");
-            }
+            What::Sizes(counts) => self.tell_sizes(counts, walk.frame.as_ref()),
         }
         if !walk.is_of_the_crawler() {
             return;

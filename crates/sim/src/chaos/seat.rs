@@ -259,7 +259,7 @@ impl World {
 
     fn clock(&self, seat: usize) -> Now {
         let elapsed = self.seats[seat].clock / SECOND;
-        Now { second: (FIRST_SECOND + elapsed) as u32, unix: UNIX + elapsed }
+        Now { second: (FIRST_SECOND + elapsed) as u32, unix: UNIX + elapsed, micros: 0 }
     }
 
     fn serve(&mut self, seat: usize, conn: ConnId) -> u64 {

@@ -373,3 +373,10 @@ fn a_first_set_logs_in() {
         "CLIENT_ERROR bad authentication token format\r\nSTORED\r\nEND\r\n"
     });
 }
+
+#[test]
+fn sizes_are_a_packet_each() {
+    let mut rig = Rig::with(Settings { sizes_enabled: true, ..Settings::default() });
+    rig.send(&[set(0x11, 0, "a", "v"), set(0x11, 0, "b", "v")].concat());
+    check(&mut rig, &[key(0x10, "sizes"), key(0x0a, "")], &["10 0 0 96|2", "10 0 0 ", "0a 0 0 "]);
+}

@@ -90,3 +90,19 @@ fn a_datagram_asks_for_so_much_and_no_more() {
     let get = format!("get{}\r\nmn\r\n", " k".repeat(100));
     check(&mut rig, &get, &["SERVER_ERROR reply too large for UDP\r\n", "MN\r\n"]);
 }
+
+#[test]
+fn what_takes_steps_is_done_at_once_or_not_at_all() {
+    let mut rig = Rig::with(Settings { sizes_enabled: true, ..Settings::default() });
+    rig.check("set a 0 0 1\r\nv\r\n", "STORED\r\n");
+    check(&mut rig, "stats sizes\r\n", &["STAT 64 1\r\nEND\r\n"]);
+    check(&mut rig, "lru_crawler crawl all\r\n", &["OK\r\n"]);
+    check(&mut rig, "stats cachedump 1 0\r\n", &["ITEM a [1 b; 0 s]\r\nEND\r\n"]);
+    check(&mut rig, "lru_crawler metadump all\r\nlru_crawler mgdump all\r\nwatch\r\n", &[]);
+    for number in 0..60_000 {
+        rig.send(format!("set {number} 0 0 1 noreply\r\nv\r\n").as_bytes());
+    }
+    let excuse = "SERVER_ERROR too many items for UDP\r\n";
+    check(&mut rig, "stats sizes\r\nlru_crawler crawl all\r\nmn\r\n", &[excuse, excuse, "MN\r\n"]);
+    rig.check("lru_crawler crawl all\r\n", "OK\r\n");
+}

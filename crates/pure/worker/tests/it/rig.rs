@@ -7,7 +7,7 @@ use mbal_model::WorkerId;
 use mbal_worker::{Action, Actions, ConnId, Doorkeeper, Event, Now, Server, Settings, Worker};
 
 pub const CONN: ConnId = ConnId(0);
-pub const START: Now = Now { second: 100, unix: 1_700_000_000 };
+pub const START: Now = Now { second: 100, unix: 1_700_000_000, micros: 0 };
 
 pub struct Rig {
     pub worker: Worker,

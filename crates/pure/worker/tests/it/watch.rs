@@ -57,6 +57,9 @@ fn fetchers_and_mutations() {
              {ts} gid=5 type=item_get key=a status=found clsid=1 cfd=33 size=2\n"
         )
     );
+    rig.now.micros = 42;
+    let told = told_of(&mut rig, b"get a\r\n");
+    assert!(told.starts_with("ts=1700000000.42 gid=6 "), "{told}");
     let told = told_of(&mut rig, b"cas a 0 0 1 99\r\nv\r\nadd a 0 0 1\r\nv\r\n");
     assert!(told.contains("status=exists cmd=cas") && told.contains("status=not_stored cmd=add"));
 }
