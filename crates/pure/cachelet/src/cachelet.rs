@@ -118,6 +118,8 @@ pub struct Locked<'a> {
     pub(crate) pool: usize,
     /// Cleaning may use the last pages, which it needs to make others free.
     pub(crate) cleaning: bool,
+    /// Of main pages that are cleaned, items survive that were read within so many eras.
+    pub(crate) window: u32,
 }
 
 /// An item found under the writer lock; good until the next change of the cachelet.
@@ -275,7 +277,8 @@ impl<'a> Locked<'a> {
         }
         let page = self.page_of(place.offset);
         let Some(sequence) = self.sequence(page, cas) else { return false };
-        let access = Access::new(self.now, Access(item.access()).frequency() + 1, false);
+        let access =
+            Access::new(self.now, Access(item.access()).frequency() + 1, false, self.store.era());
         self.change(key.hash(), || {
             item.set_access(access.0);
             item.set_sequence(sequence);
@@ -322,7 +325,7 @@ impl<'a> Locked<'a> {
         let sequence =
             self.sequence(self.page_of(offset), cas).expect("append chose the page by it");
         item.write_header(
-            Access::new(self.now, frequency, false).0,
+            Access::new(self.now, frequency, false, self.store.era()).0,
             sequence,
             layout,
             marks(draft),
@@ -604,7 +607,7 @@ impl<'a> Locked<'a> {
     /// Counts as a read: last access, fetched, frequency.
     #[inline]
     pub fn accessed(&mut self, found: &Found) {
-        self.item(found.place.offset).touch_access(self.now);
+        self.item(found.place.offset).touch_access(self.now, self.store.era());
     }
 
     /// `flush_all`: forgets every item.

@@ -10,7 +10,7 @@ use crate::policy::{Temper, survives};
 use crate::pool::PageId;
 use crate::shim::Ordering::*;
 
-impl Locked<'_> {
+impl<'a> Locked<'a> {
     /// Cleans the oldest page of this temper; false if no page came free.
     pub(crate) fn clean_oldest(&mut self, temper: Temper) -> bool {
         let pages = |locked: &Self| locked.cachelet.log_pages[temper as usize].load(Relaxed);
@@ -58,14 +58,21 @@ impl Locked<'_> {
         true
     }
 
-    fn live_records(&self, id: PageId, records: &mut Vec<(u64, Offset)>) {
+    /// Where a page's records begin, dead ones too.
+    pub(crate) fn records(&self, id: PageId) -> impl Iterator<Item = Offset> + use<'a> {
         let memory = &self.store.memory;
-        let start = (id as usize) << self.store.page_shift;
-        let end = start + self.page(id).fill.load(Relaxed) as usize;
-        let mut at = start;
-        while at < end {
-            let offset = memory.offset(at);
-            let item = Item::at(memory, offset);
+        let mut at = (id as usize) << self.store.page_shift;
+        let end = at + self.page(id).fill.load(Relaxed) as usize;
+        std::iter::from_fn(move || {
+            let offset = (at < end).then(|| memory.offset(at))?;
+            at += Item::at(memory, offset).stride(memory);
+            Some(offset)
+        })
+    }
+
+    fn live_records(&self, id: PageId, records: &mut Vec<(u64, Offset)>) {
+        for offset in self.records(id) {
+            let item = Item::at(&self.store.memory, offset);
             if !item.is_dead() {
                 let hash = match item.is_chunk() {
                     true => item.chunk_hash(),
@@ -73,7 +80,6 @@ impl Locked<'_> {
                 };
                 records.push((hash, offset));
             }
-            at += item.stride(memory);
         }
     }
 
@@ -117,7 +123,7 @@ impl Locked<'_> {
     fn survivor(&self, item: Item, temper: Temper) -> Option<Access> {
         let access = Access(item.access());
         match self.store.options().evict {
-            true => survives(access, temper, self.now),
+            true => survives(access, temper, self.store.era(), self.window),
             false => Some(access),
         }
     }

@@ -3,11 +3,11 @@
 //! ```text
 //!   0             4             8     9     10       12
 //!   | access      | sequence    | key | bits| value  | [flags] [deadline] [foreign cas] [chain] key value
-//!   | 24 s, 2 f, 1| low 32 bits | len |     | len    |   4        4           8           8
+//!   | s, f, r, era| low 32 bits | len |     | len    |   4        4           8           8
 //! ```
 //!
 //! - `access`: second of the last read or write (24 bits, wraps after 194 days), frequency (2 bits),
-//!   fetched. Readers store it without a lock; such a store may get lost.
+//!   read at all (1), era of the last read or write (5, see `looks`). Readers store it without a lock; such a store may get lost.
 //! - `sequence`: the cachelet's counter at the write, less the page's base; with the generation it is the cas.
 //! - A value that does not fit a page is a chain of chunks; the item then has the value's
 //!   whole length and the first chunk's offset in `chain`, and no value of its own.
@@ -47,6 +47,9 @@ const FREQUENCY_SHIFT: u32 = 24;
 /// Frequency counts to this and stays.
 pub const FREQUENCY_MAX: u32 = 3;
 const FETCHED: u32 = 1 << 26;
+const ERA_SHIFT: u32 = 27;
+/// Eras wrap after so many.
+pub const ERAS: u32 = 32;
 
 /// A record in a page that the caller's epoch or lock protects.
 #[derive(Clone, Copy)]
@@ -252,9 +255,9 @@ impl Item {
 
     /// A read at `now`. Stores only what changes, so that a hot item's line stays shared.
     #[inline(always)]
-    pub fn touch_access(&self, now: Seconds) {
+    pub fn touch_access(&self, now: Seconds, era: u32) {
         let before = self.access();
-        let after = Access(before).read_at(now).0;
+        let after = Access(before).read_at(now, era).0;
         if after != before {
             self.set_access(after);
         }
@@ -318,9 +321,10 @@ impl Item {
 pub struct Access(pub u32);
 
 impl Access {
-    pub fn new(now: Seconds, frequency: u32, fetched: bool) -> Access {
+    pub fn new(now: Seconds, frequency: u32, fetched: bool, era: u32) -> Access {
         let fetched = if fetched { FETCHED } else { 0 };
-        Access(now & ACCESS_SECONDS | frequency.min(FREQUENCY_MAX) << FREQUENCY_SHIFT | fetched)
+        let frequency = frequency.min(FREQUENCY_MAX) << FREQUENCY_SHIFT;
+        Access(now & ACCESS_SECONDS | frequency | fetched | era << ERA_SHIFT)
     }
 
     /// The latest second up to `now` that the 24 bits can mean.
@@ -339,8 +343,19 @@ impl Access {
     }
 
     #[inline(always)]
-    fn read_at(self, now: Seconds) -> Access {
-        Access::new(now, self.frequency() + 1, true)
+    fn read_at(self, now: Seconds, era: u32) -> Access {
+        Access::new(now, self.frequency() + 1, true, era)
+    }
+
+    /// Eras since the last read or write.
+    #[inline(always)]
+    pub fn eras_ago(&self, era: u32) -> u32 {
+        era.wrapping_sub(self.0 >> ERA_SHIFT) % ERAS
+    }
+
+    /// The same but for its frequency.
+    pub fn with_frequency(&self, frequency: u32) -> Access {
+        Access(self.0 & !(FREQUENCY_MAX << FREQUENCY_SHIFT) | frequency << FREQUENCY_SHIFT)
     }
 }
 
@@ -353,16 +368,16 @@ mod tests {
         for (written, now) in
             [(5, 5), (5, 400), ((1 << 24) - 1, (1 << 24) + 3), (70_000_000, 70_000_009)]
         {
-            assert_eq!(Access::new(written, 0, false).last(now), written);
+            assert_eq!(Access::new(written, 0, false, 31).last(now), written);
         }
     }
 
     #[test]
     fn frequency_stops_at_three() {
-        let mut access = Access::new(9, 0, false);
+        let mut access = Access::new(9, 0, false, 0);
         assert!(!access.fetched());
         for expected in [1, 2, 3, 3] {
-            access = access.read_at(10);
+            access = access.read_at(10, 1);
             assert_eq!((access.frequency(), access.fetched()), (expected, true));
         }
     }

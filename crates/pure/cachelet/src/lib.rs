@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Read in this order: [`sync`](sync) has the agreements between threads and their proof, `bucket` and
-//! `item` the bytes, `index`, `log` and `clean` what a writer does under its lock, `policy` whom to
+//! `item` the bytes, `index`, `log` and `clean` what a writer does under its lock, `looks` and `policy` whom to
 //! evict, `store` how it all meets.
 
 mod shim;
@@ -25,6 +25,7 @@ mod clean;
 mod index;
 mod limit;
 mod log;
+mod looks;
 mod policy;
 mod pool;
 mod store;

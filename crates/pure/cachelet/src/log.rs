@@ -147,7 +147,7 @@ impl<'a> Locked<'a> {
     }
 
     pub(crate) fn seal_page(&mut self, log: usize, id: PageId) {
-        let order = self.store.seals.fetch_add(1, Relaxed) + 1;
+        let order = self.store.next_seal();
         self.page(id).sealed.store(order, Relaxed);
         self.inner.logs[log].sealed.push_back((order, id));
         self.publish_oldest();
@@ -166,6 +166,12 @@ impl<'a> Locked<'a> {
         self.page(id).sealed.store(0, Relaxed);
         self.publish_oldest();
         Some(id)
+    }
+
+    /// The page that [`Locked::oldest_page`] would take, if it is sealed.
+    pub(crate) fn peek_oldest(&mut self, temper: Temper) -> Option<PageId> {
+        let (_, log) = self.oldest_log(temper)?;
+        self.oldest_of(log).map(|(_, id)| id)
     }
 
     /// Takes a page whose items are all past their deadline: the oldest of a log, be it the open one.

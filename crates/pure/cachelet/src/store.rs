@@ -12,10 +12,10 @@ use crate::index::{MOVED, block, look_up};
 use crate::item::Item;
 use crate::log::TTL_CLASSES_MAX;
 use crate::memory::{Memory, prefetch};
-use crate::policy::{Temper, next_victim};
+use crate::policy::{Gauge, Temper, Victim};
 use crate::pool::{Page, Pool};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
-use crate::sync::{Epochs, pause};
+use crate::sync::{Epochs, SpinLock, pause};
 use crate::types::{Options, StoreStats};
 use crate::view::View;
 
@@ -71,6 +71,10 @@ pub struct Store {
     pub(crate) epochs: Epochs,
     /// Pages sealed so far, by anybody.
     pub(crate) seals: AtomicU64,
+    /// The time that items' accesses carry, see `looks`.
+    pub(crate) era: AtomicU32,
+    /// By worker.
+    pub(crate) gauges: Box<[SpinLock<Gauge>]>,
     pub(crate) cachelets: Box<[Cachelet]>,
     /// Cachelets that exist; the rest waits for splits.
     pub(crate) in_use: AtomicU32,
@@ -123,6 +127,8 @@ impl Store {
             pool: Pool::new(pages, options.workers, chunk),
             epochs: Epochs::new(options.workers),
             seals: AtomicU64::new(0),
+            era: AtomicU32::new(0),
+            gauges: (0..options.workers).map(|_| SpinLock::new(Gauge::default())).collect(),
             cachelets: (0..capacity).map(cachelet).collect(),
             in_use: AtomicU32::new(options.cachelets as u32),
             version: AtomicU64::new(0),
@@ -135,14 +141,6 @@ impl Store {
             options,
             memory,
         }
-    }
-
-    /// The memory of a store that nobody needs any more, as zero as from [`Memory::heap`]; where stores come and
-    /// go, that is cheaper: only what was used is touched.
-    pub fn into_memory(self) -> Memory {
-        let Store { mut memory, pool, page_bytes, .. } = self;
-        memory.zero(pool.untouched() as usize * page_bytes);
-        memory
     }
 
     pub fn options(&self) -> &Options {
@@ -323,7 +321,7 @@ impl Store {
             if version.unchanged(seen) {
                 let (item, shown) = shown?;
                 if access {
-                    item.touch_access(now);
+                    item.touch_access(now, self.era());
                 }
                 return Ok(shown);
             }
@@ -354,7 +352,8 @@ impl Store {
     pub(crate) fn lock_cachelet<'a>(&'a self, cachelet: &'a Cachelet, now: Seconds) -> Locked<'a> {
         let inner = cachelet.inner.lock();
         let pool = cachelet.owner();
-        let mut locked = Locked { store: self, cachelet, inner, now, pool, cleaning: false };
+        let mut locked =
+            Locked { store: self, cachelet, inner, now, pool, cleaning: false, window: u32::MAX };
         let flush_at = cachelet.flush_at.load(Relaxed);
         if flush_at != 0 && flush_at <= now {
             locked.flush();
@@ -492,10 +491,7 @@ impl Store {
         eligible: impl Fn(&Cachelet) -> bool,
     ) -> bool {
         let cachelets = || self.cachelets[..self.cachelets()].iter().filter(|c| eligible(c));
-        let pages = |temper: Temper| {
-            cachelets().map(|c| u64::from(c.log_pages[temper as usize].load(Relaxed))).sum::<u64>()
-        };
-        let first = next_victim(pages(Temper::New), pages(Temper::Main));
+        let Victim { temper: first, window } = self.next_victim(worker, now, cachelets);
         let second = if first == Temper::New { Temper::Main } else { Temper::New };
         for temper in [first, second] {
             let age = |c: &&Cachelet| c.oldest[temper as usize].load(Relaxed);
@@ -507,6 +503,7 @@ impl Store {
             if let Some(victim) = victim {
                 let mut locked = self.lock_cachelet(victim, now);
                 locked.pool = worker;
+                locked.window = window;
                 if locked.clean_oldest(temper) {
                     return true;
                 }

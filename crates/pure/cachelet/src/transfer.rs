@@ -350,7 +350,8 @@ impl<'a> Record<'a> {
         };
         locked.put(&self.key, &draft)?;
         let last = locked.now.saturating_sub(self.idle);
-        let access = Access::new(last, u32::from(self.frequency), has(travel_bits::FETCHED));
+        let (frequency, era) = (u32::from(self.frequency), locked.store.era());
+        let access = Access::new(last, frequency, has(travel_bits::FETCHED), era);
         let place = locked.place_of(&self.key).expect("stored just now");
         Item::at(&locked.store.memory, place.offset).set_access(access.0);
         Ok(())
