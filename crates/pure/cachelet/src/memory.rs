@@ -131,6 +131,13 @@ impl Memory {
         self.region.decommit(part);
     }
 
+    /// Zeroes the first `bytes`.
+    pub(crate) fn zero(&mut self, bytes: usize) {
+        assert!(bytes <= self.committed());
+        // SAFETY: so many bytes are usable, and nobody else has the memory now.
+        unsafe { self.base.as_ptr().write_bytes(0, bytes) }
+    }
+
     pub fn bytes(&self) -> usize {
         self.bytes
     }

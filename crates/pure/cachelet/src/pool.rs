@@ -110,6 +110,11 @@ impl Pool {
         }
     }
 
+    /// Pages from here on were never used.
+    pub fn untouched(&self) -> PageId {
+        self.global.lock().next
+    }
+
     /// Pages that may exist.
     pub fn limit(&self) -> PageId {
         self.limit.load(Relaxed)

@@ -143,6 +143,14 @@ impl Store {
         }
     }
 
+    /// The memory of a store that nobody needs any more, as zero as from [`Memory::heap`]; where stores come and
+    /// go, that is cheaper: only what was used is touched.
+    pub fn into_memory(self) -> Memory {
+        let Store { mut memory, pool, page_bytes, .. } = self;
+        memory.zero(pool.untouched() as usize * page_bytes);
+        memory
+    }
+
     pub fn options(&self) -> &Options {
         &self.options
     }

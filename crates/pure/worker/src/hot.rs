@@ -18,6 +18,8 @@ use crate::turn::Turn;
 const TRACKED: usize = 4096;
 
 const NAME_BYTES: usize = 1 + KEY_BYTES_MAX;
+/// Of a slot that never had a key.
+const NOWHERE: u16 = u16::MAX;
 
 /// After a question for the hottest keys, all requests are looked at for so long.
 pub(crate) const WATCHED_SECONDS: Seconds = 3;
@@ -26,8 +28,10 @@ pub(crate) const WATCHED_SECONDS: Seconds = 3;
 /// the epoch before this one.
 pub(crate) struct Hot {
     keys: HotKeys,
-    /// By slot, the length of a key and the key: memory that is touched only where there is one.
-    names: Vec<u8>,
+    /// Lengths of keys, and the keys.
+    names: Vec<[u8; NAME_BYTES]>,
+    /// By slot, the place of its key's name; it stays when the slot gets another key.
+    places: Vec<u16>,
     second: Seconds,
     samples: Counted,
     requests: Counted,
@@ -87,7 +91,8 @@ impl Default for Hot {
         };
         Hot {
             keys: HotKeys::new(config),
-            names: vec![0; TRACKED * NAME_BYTES],
+            names: Vec::with_capacity(TRACKED),
+            places: vec![NOWHERE; TRACKED],
             second: 0,
             samples: Counted::default(),
             requests: Counted::default(),
@@ -109,14 +114,19 @@ impl Hot {
         self.cachelets[cachelet].late.now += stands_for;
         if let Seen::Admitted(slot) = self.keys.observe(key.hash(), access) {
             let bytes = key.bytes();
-            let name = &mut self.names[slot as usize * NAME_BYTES..][..NAME_BYTES];
+            let place = &mut self.places[slot as usize];
+            if *place == NOWHERE {
+                *place = self.names.len() as u16;
+                self.names.push([0; NAME_BYTES]);
+            }
+            let name = &mut self.names[usize::from(*place)];
             name[0] = bytes.len() as u8;
             name[1..=bytes.len()].copy_from_slice(bytes);
         }
     }
 
     fn name(&self, slot: Slot) -> &[u8] {
-        let name = &self.names[slot as usize * NAME_BYTES..];
+        let name = &self.names[usize::from(self.places[slot as usize])];
         &name[1..=usize::from(name[0])]
     }
 

@@ -4,6 +4,9 @@
 //! connection, or was answered before the other was asked. A reply is wrong only if no order that respects this can
 //! explain it, so that whatever is reported is a fault; and values are unique, so that little can hide.
 
+use std::collections::BTreeMap;
+
+use super::cases;
 use super::history::{ALL_KEYS, Asks, History, Kind, Micros, NEVER, Op, SECOND, State, Told, When};
 
 /// An invariant of DESIGN §13 that did not hold.
@@ -19,8 +22,8 @@ impl Violation {
     }
 }
 
-const LOST: u8 = 2;
-const WENT_BACK: u8 = 3;
+pub const LOST: u8 = 2;
+pub const WENT_BACK: u8 = 3;
 
 /// What the checks must know of the run.
 pub struct Facts<'a> {
@@ -31,15 +34,16 @@ pub struct Facts<'a> {
     pub calm: bool,
 }
 
-pub fn check(history: &History, facts: &Facts<'_>) -> Result<(), Violation> {
-    let mut by_key: Vec<Vec<Op>> = vec![Vec::new(); facts.kinds.len()];
-    for op in history.ops.iter().filter(|op| op.key != ALL_KEYS) {
-        by_key[op.key].push(settled(op, facts));
-    }
+pub fn check(history: &mut History, facts: &Facts<'_>) -> Result<(), Violation> {
+    history.ops.iter_mut().for_each(|op| settle(op, facts));
     let flushes = flushes(history, facts);
-    for (index, mut ops) in by_key.into_iter().enumerate() {
-        ops.extend_from_slice(&flushes);
-        let key = Key { ops: &ops, history, facts };
+    let mut by_key: Vec<Vec<&Op>> = vec![Vec::new(); facts.kinds.len()];
+    for op in history.ops.iter().filter(|op| op.key != ALL_KEYS) {
+        by_key[op.key].push(op);
+    }
+    for (index, mut ops) in by_key.into_iter().enumerate().filter(|(_, ops)| !ops.is_empty()) {
+        ops.extend(&flushes);
+        let key = Key::new(index, ops, history, facts);
         key.check().map_err(|Violation { invariant, what }| {
             Violation::new(invariant, format!("key {index}, {what}\n{}", key.story()))
         })?;
@@ -48,22 +52,20 @@ pub fn check(history: &History, facts: &Facts<'_>) -> Result<(), Violation> {
 }
 
 /// What an answer means where it can mean two things.
-fn settled(op: &Op, facts: &Facts<'_>) -> Op {
-    let mut op = op.clone();
+fn settle(op: &mut Op, facts: &Facts<'_>) {
     let needs_an_item =
         matches!(op.asks, Asks::Append { .. } | Asks::Store { when: When::Present, .. });
-    op.told = match op.told {
+    match op.told {
         // A request that wanted no answer is as good as done if nothing could keep it from it.
-        Told::Quiet if op.asks == Asks::Delete => Told::Done { cas: 0 },
+        Told::Quiet if op.asks == Asks::Delete => op.told = Told::Done { cas: 0 },
         Told::Quiet if facts.calm && matches!(op.asks, Asks::Store { when: When::Always, .. }) => {
-            Told::Done { cas: 0 }
+            op.told = Told::Done { cas: 0 };
         }
         // NOT_STORED is no item, or no room for it.
-        Told::Refused if needs_an_item && facts.calm => Told::Absent,
-        Told::Refused if needs_an_item => Told::Nothing,
-        told => told,
-    };
-    op
+        Told::Refused if needs_an_item && facts.calm => op.told = Told::Absent,
+        Told::Refused if needs_an_item => op.told = Told::Nothing,
+        _ => {}
+    }
 }
 
 /// `flush_all`, when it takes effect. A later one takes a delayed one's place; then nobody knows whether it did.
@@ -98,15 +100,63 @@ fn start_of_second(at: Micros) -> Micros {
     at / SECOND * SECOND
 }
 
+/// The requests of one key, and those of them that a check looks for.
 struct Key<'a> {
-    ops: &'a [Op],
+    index: usize,
+    /// In the order in which they were asked.
+    ops: Vec<&'a Op>,
+    /// By base: those that wrote it or saw it.
+    by_base: BTreeMap<u32, Vec<&'a Op>>,
+    stores: Vec<&'a Op>,
+    sightings: Vec<&'a Op>,
+    removers: Vec<&'a Op>,
+    expiring: Vec<&'a Op>,
+    ends: Vec<&'a Op>,
     history: &'a History,
     facts: &'a Facts<'a>,
 }
 
-impl Key<'_> {
+impl<'a> Key<'a> {
+    fn new(
+        index: usize,
+        mut ops: Vec<&'a Op>,
+        history: &'a History,
+        facts: &'a Facts<'a>,
+    ) -> Key<'a> {
+        ops.sort_by_key(|op| (op.asked, op.place));
+        let mut by_base: BTreeMap<u32, Vec<&Op>> = BTreeMap::new();
+        for op in &ops {
+            let wrote = match op.asks {
+                Asks::Store { tag, .. } => Some(tag),
+                _ => None,
+            };
+            let saw = match &op.told {
+                Told::Hit { state, .. } => Some(state.base),
+                _ => None,
+            };
+            for base in wrote.into_iter().chain(saw.filter(|_| saw != wrote)) {
+                by_base.entry(base).or_default().push(op);
+            }
+        }
+        let those = |are: &dyn Fn(&Op) -> bool| -> Vec<&Op> {
+            ops.iter().copied().filter(|op| are(op)).collect()
+        };
+        Key {
+            index,
+            by_base,
+            stores: those(&may_store),
+            sightings: those(&leaves_something),
+            removers: those(&may_remove),
+            expiring: those(&may_expire),
+            ends: those(&ends),
+            ops,
+            history,
+            facts,
+        }
+    }
+
     fn check(&self) -> Result<(), Violation> {
-        for op in self.ops {
+        for op in &self.ops {
             if let Told::Hit { state, .. } = &op.told {
                 self.was_written(op, state)?;
                 self.never_goes_back(op, state)?;
@@ -118,14 +168,13 @@ impl Key<'_> {
             if finds_something(op) {
                 self.may_be_there(op)?;
             }
-            self.cas_grows(op)?;
         }
-        Ok(())
+        cases::check(&self.ops)
     }
 
-    fn writer(&self, tag: u32) -> Option<&Op> {
+    fn writer(&self, tag: u32) -> Option<&'a Op> {
         let writer = self.history.ops.get(*self.history.by_tag.get(tag as usize)?)?;
-        (writer.key == self.ops[0].key).then_some(writer)
+        (writer.key == self.index).then_some(writer)
     }
 
     /// Somebody wrote every part of it, once, and not after it was read.
@@ -156,7 +205,7 @@ impl Key<'_> {
                 && other.asks == Asks::Increment
                 && other.told == read.told
         };
-        if read.asks == Asks::Increment && self.ops.iter().any(|other| twin(&other)) {
+        if read.asks == Asks::Increment && self.by_base[&state.base].iter().any(twin) {
             return Err(Violation::new(
                 LOST,
                 format!("two increments made one number: {}", say(read)),
@@ -167,9 +216,19 @@ impl Key<'_> {
 
     /// Between a moment on the way to the state that `read` saw and `read` lies no moment that is off that way.
     fn never_goes_back(&self, read: &Op, state: &State) -> Result<(), Violation> {
-        let on_the_way: Vec<&Op> = self.ops.iter().filter(|op| leads_to(op, state)).collect();
+        let appends = state.tokens.iter().filter_map(|tag| self.writer(*tag));
+        let on_the_way: Vec<&Op> = self.by_base[&state.base]
+            .iter()
+            .copied()
+            .chain(appends)
+            .filter(|op| leads_to(op, state))
+            .collect();
         let first_answered = on_the_way.iter().map(|op| op.answered).min().unwrap_or(NEVER);
-        for op in self.ops.iter().filter(|op| op.precedes(read) && is_elsewhere(op, state)) {
+        // What is preceded by something was not asked before it, and what precedes something not after.
+        let first_asked = on_the_way.iter().map(|op| op.asked).min().unwrap_or(NEVER);
+        let begin = self.ops.partition_point(|op| op.asked < first_asked);
+        let between = self.ops[begin..].iter().take_while(|op| op.asked <= read.asked);
+        for op in between.filter(|op| op.precedes(read) && is_elsewhere(op, state)) {
             let follows =
                 first_answered < op.asked || on_the_way.iter().any(|before| before.precedes(op));
             if follows {
@@ -197,7 +256,7 @@ impl Key<'_> {
         let touches = |op: &&Op| {
             matches!(op.asks, Asks::Touch { .. }) && !op.precedes(write) && !read.precedes(op)
         };
-        if keeps(write) || self.ops.iter().filter(touches).any(keeps) {
+        if keeps(write) || self.ops.iter().copied().filter(touches).any(keeps) {
             return Ok(());
         }
         Err(Violation::new(WENT_BACK, format!("expired: {}", say(read))))
@@ -205,14 +264,19 @@ impl Key<'_> {
 
     /// Whoever finds nothing: since every sighting before, something may have removed the item.
     fn may_be_gone(&self, miss: &Op) -> Result<(), Violation> {
-        let removers: Vec<&Op> =
-            self.ops.iter().filter(|op| may_remove(op) && !miss.precedes(op)).collect();
-        let expiring: Vec<&Op> =
-            self.ops.iter().filter(|op| self.expires_before(op, miss)).collect();
-        for sighting in self.ops.iter().filter(|op| leaves_something(op) && op.precedes(miss)) {
+        // The last ones are the likely ones.
+        let removers = || not_after(&self.removers, miss.answered).iter().rev();
+        let expiring: Vec<&Op> = not_after(&self.expiring, miss.answered)
+            .iter()
+            .copied()
+            .filter(|op| self.expires_before(op, miss))
+            .collect();
+        let sightings = not_after(&self.sightings, miss.asked);
+        for sighting in sightings.iter().filter(|op| op.precedes(miss)) {
             let evicted = sighting.evictions.0 != miss.evictions.1;
-            let removed = || removers.iter().any(|remover| !remover.precedes(sighting));
-            let expired = || expiring.iter().any(|op| self.may_hold_for(op, sighting));
+            let removed =
+                || removers().any(|remover| !remover.precedes(sighting) && !miss.precedes(remover));
+            let expired = || expiring.iter().rev().any(|op| self.may_hold_for(op, sighting));
             if !evicted && !removed() && !expired() {
                 let what = format!("{} though {} came before", say(miss), say(sighting));
                 return Err(Violation::new(LOST, what));
@@ -223,10 +287,7 @@ impl Key<'_> {
 
     /// True if `op` set a deadline that may have passed when `miss` was answered.
     fn expires_before(&self, op: &Op, miss: &Op) -> bool {
-        let fails = matches!(op.told, Told::Absent | Told::Refused | Told::Error);
-        let Some(exptime) = exptime(op).filter(|exptime| *exptime != 0 && !fails) else {
-            return false;
-        };
+        let exptime = exptime(op).expect("it may expire");
         let earliest =
             second(op.asked.saturating_sub(self.facts.lag)) as i64 + i64::from(exptime.max(0));
         let in_time = miss.answered == NEVER || earliest <= second(miss.answered) as i64;
@@ -252,45 +313,22 @@ impl Key<'_> {
 
     /// Whoever finds something: some write may have left it there.
     fn may_be_there(&self, op: &Op) -> Result<(), Violation> {
-        let stores = |write: &&Op| {
-            let failed = matches!(write.told, Told::Absent | Told::Refused);
-            matches!(write.asks, Asks::Store { .. }) && !failed && !op.precedes(write)
-        };
-        let gone = |write: &Op| {
-            let between = |end: &&Op| ends(end) && write.precedes(end) && end.precedes(op);
-            self.ops.iter().any(|end| between(&end))
-        };
-        if self.ops.iter().filter(stores).any(|write| !gone(write)) {
+        let gone = |write: &Op| self.ends.iter().any(|end| write.precedes(end) && end.precedes(op));
+        let stores = not_after(&self.stores, op.answered);
+        if stores.iter().rev().any(|write| !op.precedes(write) && !gone(write)) {
             return Ok(());
         }
         Err(Violation::new(WENT_BACK, format!("nothing can be there: {}", say(op))))
     }
 
-    /// A key's cas grows with every write of it, and a change under a cas is a change of that very item.
-    fn cas_grows(&self, op: &Op) -> Result<(), Violation> {
-        let Some(now) = cas(op) else { return Ok(()) };
-        for other in self.ops {
-            let Some(before) = cas(other) else { continue };
-            let unlike = before == now && !alike(op, other);
-            if unlike || (before > now && other.precedes(op)) {
-                let what = format!("cas of {} after {}", say(op), say(other));
-                return Err(Violation::new(WENT_BACK, what));
-            }
-            if let Asks::Store { when: When::Unchanged(expected), .. } = op.asks {
-                if (expected + 1..now).contains(&before) {
-                    let what = format!("{} overwrote {}", say(op), say(other));
-                    return Err(Violation::new(LOST, what));
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn story(&self) -> String {
-        let mut ops: Vec<&Op> = self.ops.iter().collect();
-        ops.sort_by_key(|op| op.asked);
-        ops.iter().map(|op| format!("    {}\n", say(op))).collect()
+        self.ops.iter().map(|op| format!("    {}\n", say(op))).collect()
     }
+}
+
+/// Those that were not asked after this.
+fn not_after<'a, 'b>(ops: &'b [&'a Op], at: Micros) -> &'b [&'a Op] {
+    &ops[..ops.partition_point(|op| op.asked <= at)]
 }
 
 /// True if `op` shows or makes a state from which `state` may have come.
@@ -311,6 +349,17 @@ fn is_elsewhere(op: &Op, state: &State) -> bool {
         (Asks::Append { tag }, Told::Done { .. }) => !state.tokens.contains(tag),
         _ => ends(op),
     }
+}
+
+/// True if `op` may have left its own item.
+fn may_store(op: &Op) -> bool {
+    matches!(op.asks, Asks::Store { .. }) && !matches!(op.told, Told::Absent | Told::Refused)
+}
+
+/// True if `op` may have set a deadline.
+fn may_expire(op: &Op) -> bool {
+    let fails = matches!(op.told, Told::Absent | Told::Refused | Told::Error);
+    !fails && exptime(op).is_some_and(|exptime| exptime != 0)
 }
 
 /// True if `op` itself may have removed the item.
@@ -372,32 +421,11 @@ fn exptime(op: &Op) -> Option<i32> {
     }
 }
 
-/// The cas that the item had at the end of `op`, as far as it was told.
-fn cas(op: &Op) -> Option<u64> {
-    match op.told {
-        Told::Hit { cas, .. } | Told::Done { cas } => Some(cas).filter(|cas| *cas != 0),
-        _ => None,
-    }
-}
-
-/// One cas, one item.
-fn alike(one: &Op, other: &Op) -> bool {
-    let state = |op: &Op| match (&op.told, op.asks) {
-        (Told::Hit { state, .. }, _) => Some(state.clone()),
-        (_, Asks::Store { tag, .. }) => Some(State { base: tag, count: 0, tokens: Vec::new() }),
-        _ => None,
-    };
-    match (state(one), state(other)) {
-        (Some(one), Some(other)) => one == other,
-        _ => true,
-    }
-}
-
 fn second(at: Micros) -> u64 {
     at / SECOND
 }
 
-fn say(op: &Op) -> String {
+pub fn say(op: &Op) -> String {
     let answered = match op.answered {
         NEVER => "never".to_owned(),
         at => at.to_string(),
@@ -409,107 +437,4 @@ fn say(op: &Op) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The requests of a run: connection, times, what was asked, what was told.
-    fn verdict(ops: &[(usize, Micros, Micros, Asks, Told)]) -> Option<u8> {
-        let mut history = History { by_tag: vec![0; 10], ..History::default() };
-        for (at, (link, asked, answered, asks, told)) in ops.iter().enumerate() {
-            if let Asks::Store { tag, .. } | Asks::Append { tag } = asks {
-                history.by_tag[*tag as usize] = at;
-            }
-            history.ops.push(Op {
-                key: if matches!(asks, Asks::Flush { .. }) { ALL_KEYS } else { 0 },
-                link: *link,
-                place: at as u32,
-                asked: *asked,
-                answered: *answered,
-                evictions: (0, 0),
-                asks: *asks,
-                told: told.clone(),
-                quiet: false,
-            });
-        }
-        let facts = Facts { kinds: &[Kind::Register], lag: 0, calm: true };
-        check(&history, &facts).err().map(|violation| violation.invariant)
-    }
-
-    const DONE: Told = Told::Done { cas: 0 };
-
-    fn set(tag: u32) -> Asks {
-        Asks::Store { tag, exptime: 0, when: When::Always }
-    }
-
-    fn hit(base: u32) -> Told {
-        Told::Hit { state: State { base, count: 0, tokens: Vec::new() }, cas: 0 }
-    }
-
-    fn log(base: u32, tokens: &[u32]) -> Told {
-        Told::Hit { state: State { base, count: 0, tokens: tokens.to_vec() }, cas: 0 }
-    }
-
-    #[test]
-    fn while_a_write_is_under_way_either_value_may_be_read() {
-        let ops =
-            |read| [(0, 0, 1, set(1), DONE), (0, 2, 9, set(2), DONE), (1, 3, 4, Asks::Read, read)];
-        assert_eq!([hit(1), hit(2)].map(|read| verdict(&ops(read))), [None, None]);
-        assert_eq!(verdict(&ops(Told::Absent)), Some(LOST));
-    }
-
-    #[test]
-    fn nobody_reads_an_older_value_after_a_newer_one() {
-        let write = [(0, 0, 1, set(1), DONE), (0, 2, 9, set(2), DONE)];
-        let reads = [(1, 3, 4, Asks::Read, hit(2)), (2, 5, 6, Asks::Read, hit(1))];
-        assert_eq!(verdict(&[write.clone(), reads].concat()), Some(WENT_BACK));
-        let after = [(1, 10, 11, Asks::Read, hit(1))];
-        assert_eq!(verdict(&[&write[..], &after[..]].concat()), Some(WENT_BACK));
-    }
-
-    #[test]
-    fn what_was_removed_stays_away_and_what_was_not_stays() {
-        let read = |told| (1, 8, 9, Asks::Read, told);
-        for remove in [Asks::Delete, Asks::Flush { delay: 0 }] {
-            let ops = |told| [(0, 0, 1, set(1), DONE), (2, 4, 5, remove, DONE), read(told)];
-            assert_eq!(verdict(&ops(hit(1))), Some(WENT_BACK), "{remove:?}");
-            assert_eq!(verdict(&ops(Told::Absent)), None, "{remove:?}");
-        }
-        assert_eq!(verdict(&[(0, 0, 1, set(1), DONE), read(Told::Absent)]), Some(LOST));
-    }
-
-    #[test]
-    fn an_append_is_done_once() {
-        let append = Asks::Append { tag: 2 };
-        let ops = |tokens: &[u32]| {
-            [
-                (0, 0, 1, set(1), DONE),
-                (1, 2, 3, append, DONE),
-                (2, 4, 5, Asks::Read, log(1, tokens)),
-            ]
-        };
-        let verdicts = [&[2][..], &[], &[2, 2]].map(|tokens| verdict(&ops(tokens)));
-        assert_eq!(verdicts, [None, Some(LOST), Some(LOST)]);
-    }
-
-    #[test]
-    fn a_deadline_is_kept() {
-        let expiring = Asks::Store { tag: 1, exptime: 2, when: When::Always };
-        let ops = |at: Micros, told| {
-            [(0, 0, 1, expiring, DONE), (1, at * SECOND, at * SECOND + 1, Asks::Read, told)]
-        };
-        assert_eq!(verdict(&ops(1, Told::Absent)), Some(LOST));
-        assert_eq!(verdict(&ops(2, Told::Absent)), None);
-        assert_eq!(verdict(&ops(3, hit(1))), Some(WENT_BACK));
-    }
-
-    #[test]
-    fn a_change_under_a_cas_changes_that_item() {
-        let cas = |tag, expected| Asks::Store { tag, exptime: 0, when: When::Unchanged(expected) };
-        let done = |cas| Told::Done { cas };
-        let ops =
-            [(0, 0, 9, set(1), done(5)), (1, 0, 9, set(2), done(6)), (2, 0, 9, cas(3, 5), done(7))];
-        assert_eq!(verdict(&ops), Some(LOST));
-        let back = [(0, 0, 1, set(1), done(5)), (1, 2, 3, set(2), done(4))];
-        assert_eq!(verdict(&back), Some(WENT_BACK));
-    }
-}
+mod tests;

@@ -112,7 +112,7 @@ impl World {
         if self.dice.percent(20) {
             self.coverage.meet(Sight::Stranger);
             let bytes = noise(&mut self.dice);
-            self.send_up(link, bytes);
+            self.send_up(link, &bytes);
         }
     }
 
@@ -134,7 +134,7 @@ impl World {
         let slot = self.links[link].slot;
         let keys: Vec<usize> =
             (0..this.routes.len()).filter(|key| this.routes[*key] == slot).collect();
-        let mut bytes = Vec::new();
+        let mut bytes = std::mem::take(&mut self.scratch);
         for _ in 0..requests {
             let mut composer = Composer {
                 dice: &mut self.dice,
@@ -157,7 +157,9 @@ impl World {
         // So that what wanted no answer is known to be done.
         bytes.extend_from_slice(b"mn\r\n");
         self.links[link].asked.push_back(Asked { form: Form::Fence, ops: (0, 0), at: self.now });
-        self.send_up(link, bytes);
+        self.send_up(link, &bytes);
+        bytes.clear();
+        self.scratch = bytes;
     }
 
     /// What a smart client learns of workers. A key changes its connection when nothing that it was
@@ -186,8 +188,8 @@ impl World {
     }
 
     /// Sends in pieces of any size, none of which overtakes another.
-    fn send_up(&mut self, link: usize, bytes: Vec<u8>) {
-        let mut rest = bytes.as_slice();
+    fn send_up(&mut self, link: usize, bytes: &[u8]) {
+        let mut rest = bytes;
         let pieces = if self.dice.percent(30) { self.dice.between(2..=4) } else { 1 };
         if pieces > 1 {
             self.coverage.meet(Sight::RequestInPieces);

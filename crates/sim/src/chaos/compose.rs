@@ -194,8 +194,8 @@ impl Composer<'_> {
         let tag = self.history.next_tag();
         let exptime = if self.dice.percent(30) { self.exptime() } else { 0 };
         let kind = self.profile.keys[key].kind;
-        let value = values::written(kind, tag, bytes);
-        let (name, bytes) = (self.name(key).to_owned(), value.len());
+        let bytes = values::length(kind, tag, bytes);
+        let name = self.name(key).to_owned();
         // A value that is too long is refused in any case, with an answer.
         let quiet = when == When::Always && bytes < self.profile.item_bytes_max / 2;
         let (line, form) = match (self.dice.below(5), when) {
@@ -226,7 +226,7 @@ impl Composer<'_> {
             }
         };
         self.line(&line);
-        self.out.extend_from_slice(&value);
+        values::write(kind, tag, bytes, self.out);
         self.out.extend_from_slice(b"\r\n");
         if matches!(form, Form::QuietMeta { .. }) {
             self.line("mn");

@@ -28,11 +28,11 @@ pub struct Link {
     /// It has been with a worker, and is on its way to the next.
     pub travels: bool,
     /// Arrived at the server, not yet received.
-    pub arrived: Vec<u8>,
+    pub arrived: Waiting,
     /// The client will send no more.
     pub finished: bool,
     /// Replies that the socket has not taken.
-    pub output: Vec<u8>,
+    pub output: Waiting,
     /// Replies that the client has not read.
     pub in_flight: usize,
     /// The socket takes so many bytes.
@@ -67,9 +67,9 @@ impl Link {
             slot,
             end: End::Underway,
             travels: false,
-            arrived: Vec::new(),
+            arrived: Waiting::default(),
             finished: false,
-            output: Vec::new(),
+            output: Waiting::default(),
             in_flight: 0,
             window,
             stalled: false,
@@ -81,6 +81,50 @@ impl Link {
             read: Vec::new(),
             asked: VecDeque::new(),
             next_place: 0,
+        }
+    }
+}
+
+/// Bytes that wait, in the order in which they came; long values are not shifted while they are taken out.
+#[derive(Default)]
+pub struct Waiting {
+    parts: VecDeque<Vec<u8>>,
+    /// Those of the first part before this have gone.
+    begin: usize,
+    bytes: usize,
+}
+
+impl Waiting {
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    pub fn push(&mut self, part: Vec<u8>) {
+        if !part.is_empty() {
+            self.bytes += part.len();
+            self.parts.push_back(part);
+        }
+    }
+
+    /// Takes the first so many out, and appends them to `out`.
+    pub fn take(&mut self, count: usize, out: &mut Vec<u8>) {
+        assert!(count <= self.bytes);
+        self.bytes -= count;
+        let mut left = count;
+        while left > 0 {
+            let rest = &self.parts[0][self.begin..];
+            let taken = left.min(rest.len());
+            out.extend_from_slice(&rest[..taken]);
+            left -= taken;
+            self.begin += taken;
+            if taken == rest.len() {
+                self.parts.pop_front();
+                self.begin = 0;
+            }
         }
     }
 }

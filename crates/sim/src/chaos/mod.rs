@@ -5,6 +5,7 @@
 //! same seed makes the same run, so a failure is one line to replay.
 
 mod balancing;
+mod cases;
 mod checks;
 mod claims;
 mod client;
@@ -13,6 +14,7 @@ mod coverage;
 mod dice;
 mod history;
 mod link;
+mod memory;
 mod operator;
 mod profile;
 mod replies;
@@ -129,6 +131,7 @@ fn many(args: &Args) -> Result<(), String> {
         args.seconds.is_none_or(|most| begin.elapsed().as_secs() < most)
             || next.load(Relaxed) < wanted
     };
+    memory::keep_what_is_freed();
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mbal_model::WorkerId;
-use mbal_worker::{Action, Actions, Carried, ConnId, Event, Now, OUTPUT_BYTES_MAX, Server, Worker};
+use mbal_worker::{Action, Carried, ConnId, Event, Now, OUTPUT_BYTES_MAX, Server, Worker};
 
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
@@ -278,9 +278,12 @@ impl World {
             return 0;
         }
         let take = self.links[link].arrived.len().min(RECEIVE_BYTES);
-        let bytes: Vec<u8> = self.links[link].arrived.drain(..take).collect();
+        let mut received = std::mem::take(&mut self.received);
+        self.links[link].arrived.take(take, &mut received);
         self.coverage.meet(Sight::EventReceived);
-        self.handle(seat, Event::Received { conn, bytes: &bytes });
+        self.handle(seat, Event::Received { conn, bytes: &received });
+        received.clear();
+        self.received = received;
         self.notify_if_arrived(link);
         take as u64
     }
@@ -288,11 +291,14 @@ impl World {
     /// Hands an event to the worker, and carries out what it asks for.
     fn handle(&mut self, seat: usize, event: Event<'_>) {
         let now = self.clock(seat);
-        let mut actions = Actions::default();
+        // Nobody's, while an event of an event is handled.
+        let mut actions = std::mem::take(&mut self.actions);
         self.seats[seat].worker.handle(now, event, &mut actions);
-        for action in actions.list {
+        for action in actions.list.drain(..) {
             self.carry_out(seat, action, &actions.bytes);
         }
+        actions.clear();
+        self.actions = actions;
         if self.profile.tight {
             self.evictions = self.server.store.stats().evictions;
         }
@@ -304,7 +310,7 @@ impl World {
             Action::Send { conn, bytes: range } => {
                 self.coverage.meet(Sight::ActionSend);
                 let Some(link) = link_of(self, conn) else { return };
-                self.links[link].output.extend_from_slice(&bytes[range]);
+                self.links[link].output.push(bytes[range].to_vec());
                 self.flush(link);
             }
             Action::Stall { conn } => {
@@ -373,7 +379,8 @@ impl World {
             return;
         }
         let this = &mut self.links[link];
-        let bytes: Vec<u8> = this.output.drain(..room).collect();
+        let mut bytes = Vec::with_capacity(room);
+        this.output.take(room, &mut bytes);
         let left = this.output.is_empty();
         self.send_down(link, bytes);
         if !left {

@@ -1,5 +1,7 @@
 //! Values that say who wrote them, and betray every changed byte.
 
+use std::io::Write;
+
 use super::history::{Kind, State};
 
 /// `0000002a.000064.` and filling up to the length that it says.
@@ -8,18 +10,28 @@ const TOKEN_BYTES: usize = 9;
 /// A number is its tag times this, and what was counted.
 const COUNTS_MAX: u64 = 1_000_000;
 
-/// A new value of `bytes` or so.
-pub fn written(kind: Kind, tag: u32, bytes: usize) -> Vec<u8> {
+/// How long a new value is that should be `bytes` long.
+pub fn length(kind: Kind, tag: u32, bytes: usize) -> usize {
     match kind {
-        Kind::Number => (u64::from(tag) * COUNTS_MAX).to_string().into_bytes(),
-        Kind::Log => written(Kind::Register, tag, HEAD_BYTES),
-        Kind::Register => {
-            let bytes = bytes.max(HEAD_BYTES);
-            let mut value = format!("{tag:08x}.{bytes:06}.").into_bytes();
-            value.resize(bytes, filling(tag));
-            value
-        }
+        Kind::Number => number(tag).to_string().len(),
+        Kind::Log => HEAD_BYTES,
+        Kind::Register => bytes.max(HEAD_BYTES),
     }
+}
+
+/// Appends a new value, as long as [`length`] says.
+pub fn write(kind: Kind, tag: u32, bytes: usize, out: &mut Vec<u8>) {
+    let end = out.len() + bytes;
+    match kind {
+        Kind::Number => write!(out, "{}", number(tag)),
+        _ => write!(out, "{tag:08x}.{bytes:06}."),
+    }
+    .expect("memory takes everything");
+    out.resize(end, filling(tag));
+}
+
+fn number(tag: u32) -> u64 {
+    u64::from(tag) * COUNTS_MAX
 }
 
 pub fn appended(tag: u32) -> Vec<u8> {
@@ -51,10 +63,16 @@ pub fn read(kind: Kind, value: &[u8]) -> Option<State> {
             let (head, rest) = value.split_at_checked(HEAD_BYTES)?;
             let base = hex(&head[..8])?;
             let bytes: usize = std::str::from_utf8(&head[9..15]).ok()?.parse().ok()?;
-            let whole = bytes == value.len() && rest.iter().all(|byte| *byte == filling(base));
+            let whole = bytes == value.len() && is_all(rest, filling(base));
             whole.then_some(State { base, count: 0, tokens: Vec::new() })
         }
     }
+}
+
+/// True if all bytes are this one: the first is, and each is what the one before it is.
+fn is_all(bytes: &[u8], byte: u8) -> bool {
+    let Some((first, others)) = bytes.split_first() else { return true };
+    *first == byte && others == &bytes[..others.len()]
 }
 
 fn hex(digits: &[u8]) -> Option<u32> {
@@ -64,6 +82,12 @@ fn hex(digits: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn written(kind: Kind, tag: u32, bytes: usize) -> Vec<u8> {
+        let mut value = Vec::new();
+        write(kind, tag, length(kind, tag, bytes), &mut value);
+        value
+    }
 
     fn state(base: u32, count: u32, tokens: &[u32]) -> Option<State> {
         Some(State { base, count, tokens: tokens.to_vec() })

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use mbal_balance::{News, Proposal};
 use mbal_cachelet::Store;
-use mbal_worker::{Outcome, Server};
+use mbal_worker::{Actions, Outcome, Server};
 
 use super::balancing::Balancing;
 use super::checks::{Facts, Violation, check};
@@ -25,6 +25,7 @@ use super::coverage::{Coverage, Sight};
 use super::dice::Dice;
 use super::history::{History, Micros, SECOND};
 use super::link::{End, Link};
+use super::memory;
 use super::operator::Orders;
 use super::profile::Profile;
 use super::seat::{Letter, Seat};
@@ -87,6 +88,10 @@ pub struct World {
     /// When a client got its last answer.
     pub answered: Micros,
     pub broken: Option<Violation>,
+    /// For the next burst, what is received next, and what comes of it: so that not everything is allocated anew.
+    pub scratch: Vec<u8>,
+    pub received: Vec<u8>,
+    pub actions: Actions,
     queue: BinaryHeap<Reverse<(Micros, u32, u32)>>,
     /// What the queue's numbers stand for, and numbers that are free.
     happenings: Vec<Option<Happening>>,
@@ -97,7 +102,9 @@ impl World {
     pub fn new(seed: u64, operations: usize) -> World {
         let mut dice = Dice::new(seed);
         let profile = Profile::roll(&mut dice);
-        let server = Arc::new(Server::new(profile.settings(), Store::new(profile.options())));
+        let memory = memory::of(profile.memory_bytes);
+        let store = Store::with_memory(profile.options(), memory);
+        let server = Arc::new(Server::new(profile.settings(), store));
         let seats = (0..profile.workers).map(|index| Seat::new(index, &server)).collect();
         let mut world = World {
             now: 0,
@@ -118,6 +125,9 @@ impl World {
             yields: 0,
             answered: 0,
             broken: None,
+            scratch: Vec::new(),
+            received: Vec::new(),
+            actions: Actions::default(),
             queue: BinaryHeap::new(),
             happenings: Vec::new(),
             free: Vec::new(),
@@ -158,7 +168,11 @@ impl World {
             }
         }
         let verdict = self.judge();
-        Ran { operations: self.history.ops.len(), coverage: self.coverage, verdict }
+        let World { server, seats, history, coverage, .. } = self;
+        drop(seats);
+        let server = Arc::into_inner(server).expect("nobody else has it");
+        memory::keep(server.store.into_memory());
+        Ran { operations: history.ops.len(), coverage, verdict }
     }
 
     fn judge(&mut self) -> Result<(), Violation> {
@@ -193,7 +207,7 @@ impl World {
             self.coverage.meet(Sight::MemoryFull);
         }
         let kinds: Vec<_> = self.profile.keys.iter().map(|key| key.kind).collect();
-        check(&self.history, &Facts { kinds: &kinds, lag: self.lag, calm: evictions == 0 })
+        check(&mut self.history, &Facts { kinds: &kinds, lag: self.lag, calm: evictions == 0 })
     }
 
     /// So many requests, and a move at least.
@@ -232,7 +246,7 @@ impl World {
                 if self.links[link].travels {
                     self.coverage.meet(Sight::ArrivedUnderWay);
                 }
-                self.links[link].arrived.extend_from_slice(&bytes);
+                self.links[link].arrived.push(bytes);
                 self.notify(link);
             }
             Happening::Finished { link } => {

@@ -294,3 +294,18 @@ fn a_change_of_owner_copies_nothing_and_cleaning_does() {
     }
     assert!(store.stats().copied_bytes > before.copied_bytes + 100_000);
 }
+
+#[test]
+fn memory_that_a_store_has_left_is_as_zero_as_new() {
+    for puts in [0, 10, 1_000] {
+        let store = Store::new(options(4, 3, 8));
+        for n in 0..puts {
+            put(&store, &format!("key{n}"), &[7; 9_000], 0, 1).expect("eviction makes room");
+        }
+        assert_eq!(store.stats().evictions > 0, puts == 1_000);
+        let memory = store.into_memory();
+        // SAFETY: the memory lives, nobody writes to it, and every position is in it.
+        let not_zero = |at: &usize| unsafe { memory.byte(*at).read() != 0 };
+        assert_eq!((0..4 << 20).find(not_zero), None, "after {puts}");
+    }
+}

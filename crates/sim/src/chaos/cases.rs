@@ -1,0 +1,89 @@
+//! A key's cas grows with every write of it, and a change under a cas is a change of that very item.
+
+use std::collections::BTreeMap;
+
+use super::checks::{LOST, Violation, WENT_BACK, say};
+use super::history::{Asks, Micros, Op, State, Told, When};
+
+/// The requests of one key, in the order in which they were asked.
+pub fn check(ops: &[&Op]) -> Result<(), Violation> {
+    let told: Vec<(u64, &Op)> = ops.iter().filter_map(|op| Some((cas(op)?, *op))).collect();
+    let mut by_cas = told.clone();
+    by_cas.sort_by_key(|(cas, _)| *cas);
+    grows(&told)?;
+    one_item_each(&by_cas)?;
+    changes_that_item(&by_cas)
+}
+
+/// Nobody is told a cas below what was told before.
+fn grows(told: &[(u64, &Op)]) -> Result<(), Violation> {
+    // When something was answered, and the greatest cas that was told until then.
+    let mut answers: Vec<(Micros, u64)> =
+        told.iter().map(|(cas, op)| (op.answered, *cas)).collect();
+    answers.sort_unstable();
+    let mut greatest = 0;
+    for (_, cas) in &mut answers {
+        greatest = greatest.max(*cas);
+        *cas = greatest;
+    }
+    let mut by_link: BTreeMap<usize, u64> = BTreeMap::new();
+    for (now, op) in told {
+        let answered = answers.partition_point(|(at, _)| *at < op.asked);
+        let before = answered.checked_sub(1).map_or(0, |last| answers[last].1);
+        let on_link = by_link.entry(op.link).or_default();
+        if *now < before.max(*on_link) {
+            let mut greater = told.iter().filter(|(cas, other)| now < cas && other.precedes(op));
+            let (_, other) = greater.next().expect("one has been seen");
+            return Err(strange_cas(op, other));
+        }
+        *on_link = *now;
+    }
+    Ok(())
+}
+
+/// What has the same cas is the same.
+fn one_item_each(by_cas: &[(u64, &Op)]) -> Result<(), Violation> {
+    for alike in by_cas.chunk_by(|(one, _), (other, _)| one == other) {
+        let mut seen = alike.iter().filter_map(|(_, op)| Some((item(op)?, *op)));
+        let Some((first, one)) = seen.next() else { continue };
+        if let Some((_, other)) = seen.find(|(state, _)| *state != first) {
+            return Err(strange_cas(one, other));
+        }
+    }
+    Ok(())
+}
+
+/// Between the cas that a change names and its own lies no other.
+fn changes_that_item(by_cas: &[(u64, &Op)]) -> Result<(), Violation> {
+    for (now, op) in by_cas {
+        let Asks::Store { when: When::Unchanged(expected), .. } = op.asks else { continue };
+        let next = by_cas.partition_point(|(cas, _)| *cas <= expected);
+        if let Some((_, other)) = by_cas.get(next).filter(|(cas, _)| cas < now) {
+            return Err(Violation::new(LOST, format!("{} overwrote {}", say(op), say(other))));
+        }
+    }
+    Ok(())
+}
+
+fn strange_cas(op: &Op, other: &Op) -> Violation {
+    Violation::new(WENT_BACK, format!("cas of {} after {}", say(op), say(other)))
+}
+
+/// The cas that the item had at the end of `op`, as far as it was told.
+fn cas(op: &Op) -> Option<u64> {
+    match op.told {
+        Told::Hit { cas, .. } | Told::Done { cas } => Some(cas).filter(|cas| *cas != 0),
+        _ => None,
+    }
+}
+
+/// The item that `op` saw or made: what it began as, how often it was counted up, what was appended.
+fn item(op: &Op) -> Option<(u32, u32, &[u32])> {
+    match (&op.told, op.asks) {
+        (Told::Hit { state: State { base, count, tokens }, .. }, _) => {
+            Some((*base, *count, tokens.as_slice()))
+        }
+        (_, Asks::Store { tag, .. }) => Some((tag, 0, &[])),
+        _ => None,
+    }
+}

@@ -1,0 +1,98 @@
+use super::*;
+
+/// The requests of a run: connection, times, what was asked, what was told.
+fn verdict(ops: &[(usize, Micros, Micros, Asks, Told)]) -> Option<u8> {
+    let mut history = History { by_tag: vec![0; 10], ..History::default() };
+    for (at, (link, asked, answered, asks, told)) in ops.iter().enumerate() {
+        if let Asks::Store { tag, .. } | Asks::Append { tag } = asks {
+            history.by_tag[*tag as usize] = at;
+        }
+        history.ops.push(Op {
+            key: if matches!(asks, Asks::Flush { .. }) { ALL_KEYS } else { 0 },
+            link: *link,
+            place: at as u32,
+            asked: *asked,
+            answered: *answered,
+            evictions: (0, 0),
+            asks: *asks,
+            told: told.clone(),
+            quiet: false,
+        });
+    }
+    let facts = Facts { kinds: &[Kind::Register], lag: 0, calm: true };
+    check(&mut history, &facts).err().map(|violation| violation.invariant)
+}
+
+const DONE: Told = Told::Done { cas: 0 };
+
+fn set(tag: u32) -> Asks {
+    Asks::Store { tag, exptime: 0, when: When::Always }
+}
+
+fn hit(base: u32) -> Told {
+    Told::Hit { state: State { base, count: 0, tokens: Vec::new() }, cas: 0 }
+}
+
+fn log(base: u32, tokens: &[u32]) -> Told {
+    Told::Hit { state: State { base, count: 0, tokens: tokens.to_vec() }, cas: 0 }
+}
+
+#[test]
+fn while_a_write_is_under_way_either_value_may_be_read() {
+    let ops =
+        |read| [(0, 0, 1, set(1), DONE), (0, 2, 9, set(2), DONE), (1, 3, 4, Asks::Read, read)];
+    assert_eq!([hit(1), hit(2)].map(|read| verdict(&ops(read))), [None, None]);
+    assert_eq!(verdict(&ops(Told::Absent)), Some(LOST));
+}
+
+#[test]
+fn nobody_reads_an_older_value_after_a_newer_one() {
+    let write = [(0, 0, 1, set(1), DONE), (0, 2, 9, set(2), DONE)];
+    let reads = [(1, 3, 4, Asks::Read, hit(2)), (2, 5, 6, Asks::Read, hit(1))];
+    assert_eq!(verdict(&[write.clone(), reads].concat()), Some(WENT_BACK));
+    let after = [(1, 10, 11, Asks::Read, hit(1))];
+    assert_eq!(verdict(&[&write[..], &after[..]].concat()), Some(WENT_BACK));
+}
+
+#[test]
+fn what_was_removed_stays_away_and_what_was_not_stays() {
+    let read = |told| (1, 8, 9, Asks::Read, told);
+    for remove in [Asks::Delete, Asks::Flush { delay: 0 }] {
+        let ops = |told| [(0, 0, 1, set(1), DONE), (2, 4, 5, remove, DONE), read(told)];
+        assert_eq!(verdict(&ops(hit(1))), Some(WENT_BACK), "{remove:?}");
+        assert_eq!(verdict(&ops(Told::Absent)), None, "{remove:?}");
+    }
+    assert_eq!(verdict(&[(0, 0, 1, set(1), DONE), read(Told::Absent)]), Some(LOST));
+}
+
+#[test]
+fn an_append_is_done_once() {
+    let append = Asks::Append { tag: 2 };
+    let ops = |tokens: &[u32]| {
+        [(0, 0, 1, set(1), DONE), (1, 2, 3, append, DONE), (2, 4, 5, Asks::Read, log(1, tokens))]
+    };
+    let verdicts = [&[2][..], &[], &[2, 2]].map(|tokens| verdict(&ops(tokens)));
+    assert_eq!(verdicts, [None, Some(LOST), Some(LOST)]);
+}
+
+#[test]
+fn a_deadline_is_kept() {
+    let expiring = Asks::Store { tag: 1, exptime: 2, when: When::Always };
+    let ops = |at: Micros, told| {
+        [(0, 0, 1, expiring, DONE), (1, at * SECOND, at * SECOND + 1, Asks::Read, told)]
+    };
+    assert_eq!(verdict(&ops(1, Told::Absent)), Some(LOST));
+    assert_eq!(verdict(&ops(2, Told::Absent)), None);
+    assert_eq!(verdict(&ops(3, hit(1))), Some(WENT_BACK));
+}
+
+#[test]
+fn a_change_under_a_cas_changes_that_item() {
+    let cas = |tag, expected| Asks::Store { tag, exptime: 0, when: When::Unchanged(expected) };
+    let done = |cas| Told::Done { cas };
+    let ops =
+        [(0, 0, 9, set(1), done(5)), (1, 0, 9, set(2), done(6)), (2, 0, 9, cas(3, 5), done(7))];
+    assert_eq!(verdict(&ops), Some(LOST));
+    let back = [(0, 0, 1, set(1), done(5)), (1, 2, 3, set(2), done(4))];
+    assert_eq!(verdict(&back), Some(WENT_BACK));
+}
