@@ -14,7 +14,7 @@
 //! the next buckets of the block; while it is 0 a lookup ends here.
 
 use crate::memory::Offset;
-use crate::shim::{AtomicU32, Ordering::*};
+use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::sync::Version;
 
 pub const SLOTS: usize = 10;
@@ -26,8 +26,9 @@ pub const BLOCK_BYTES: usize = BLOCK_BUCKETS * 64;
 
 #[repr(C, align(64))]
 pub struct Bucket {
-    /// Two tags a word.
-    tags: [AtomicU32; SLOTS / 2],
+    /// Four tags a word.
+    tags: [AtomicU64; SLOTS / 4],
+    last_tags: AtomicU32,
     pub version: Version,
     slots: [AtomicU32; SLOTS],
 }
@@ -62,22 +63,18 @@ impl Bucket {
     #[cfg(loom)]
     pub fn new() -> Bucket {
         Bucket {
-            tags: std::array::from_fn(|_| AtomicU32::new(0)),
+            tags: std::array::from_fn(|_| AtomicU64::new(0)),
+            last_tags: AtomicU32::new(0),
             version: Version::new(),
             slots: std::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 
-    /// Slots whose tag is `tag`, free ones included: bit `16 × slot % 4 + 15` of word `slot / 4`.
+    /// Slots whose tag is `tag`, free ones included.
     #[inline(always)]
-    fn matches(&self, tag: u16) -> [u64; 3] {
-        let word = |i: usize| u64::from(self.tags[i].load(Relaxed));
-        let wanted = u64::from(tag) * 0x0001_0001_0001_0001;
-        [
-            zero_lanes((word(0) | word(1) << 32) ^ wanted),
-            zero_lanes((word(2) | word(3) << 32) ^ wanted),
-            zero_lanes(word(4) ^ wanted) & 0x8000_8000,
-        ]
+    fn matches(&self, tag: u16) -> Matches {
+        let [first, second] = [0, 1].map(|i| self.tags[i].load(Relaxed));
+        Matches(equal_lanes([first, second], self.last_tags.load(Relaxed), tag))
     }
 
     /// The slot and offset of the first item with this tag that `wanted` accepts.
@@ -89,14 +86,10 @@ impl Bucket {
         tag: u16,
         mut wanted: impl FnMut(Offset) -> bool,
     ) -> Option<(usize, Offset)> {
-        for (i, mut lanes) in self.matches(tag).into_iter().enumerate() {
-            while lanes != 0 {
-                let slot = 4 * i + lanes.trailing_zeros() as usize / 16;
-                let offset = self.slots[slot].load(Acquire);
-                if is_item(offset) && wanted(offset) {
-                    return Some((slot, offset));
-                }
-                lanes &= lanes - 1;
+        for slot in self.matches(tag) {
+            let offset = self.slots[slot].load(Acquire);
+            if is_item(offset) && wanted(offset) {
+                return Some((slot, offset));
             }
         }
         None
@@ -122,15 +115,11 @@ impl Bucket {
     #[inline]
     pub fn ghost(&self, tag: u16, stamp: u32) -> Option<(u32, usize)> {
         let mut youngest = None;
-        for (i, mut lanes) in self.matches(tag).into_iter().enumerate() {
-            while lanes != 0 {
-                let slot = 4 * i + lanes.trailing_zeros() as usize / 16;
-                let word = self.slots[slot].load(Relaxed);
-                if word & GHOST != 0 {
-                    let this = (age(word, stamp), slot);
-                    youngest = Some(youngest.map_or(this, |other| this.min(other)));
-                }
-                lanes &= lanes - 1;
+        for slot in self.matches(tag) {
+            let word = self.slots[slot].load(Relaxed);
+            if word & GHOST != 0 {
+                let this = (age(word, stamp), slot);
+                youngest = Some(youngest.map_or(this, |other| this.min(other)));
             }
         }
         youngest
@@ -152,19 +141,69 @@ impl Bucket {
     /// Under the writer lock, between two bumps of the version of the item's home bucket.
     #[inline]
     pub fn set(&self, slot: usize, tag: u16, offset: Offset) {
-        let shift = 16 * (slot % 2);
-        let word = &self.tags[slot / 2];
-        let others = word.load(Relaxed) & !(0xffff << shift);
-        word.store(others | u32::from(tag) << shift, Relaxed);
+        let shift = 16 * (slot % 4);
+        match self.tags.get(slot / 4) {
+            Some(word) => {
+                let others = word.load(Relaxed) & !(0xffff << shift);
+                word.store(others | u64::from(tag) << shift, Relaxed);
+            }
+            None => {
+                let others = self.last_tags.load(Relaxed) & !(0xffff << shift);
+                self.last_tags.store(others | u32::from(tag) << shift, Relaxed);
+            }
+        }
         self.slots[slot].store(offset, Release);
     }
 }
 
-/// The highest bit of every 16-bit lane that is zero.
+/// Slots of a bucket, a bit for each: one word, so that a lookup need not guess where the tag will be found.
+#[derive(Clone, Copy)]
+struct Matches(u32);
+
+impl Iterator for Matches {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let slot = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(slot)
+    }
+}
+
+const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
+
+/// Which of ten lanes of 16 bits are `wanted`, a bit for each.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn zero_lanes(lanes: u64) -> u64 {
-    const LOW: u64 = 0x7fff_7fff_7fff_7fff;
-    !(((lanes & LOW) + LOW) | lanes | LOW)
+#[allow(unused_unsafe)]
+fn equal_lanes(lanes: [u64; 2], last: u32, wanted: u16) -> u32 {
+    use std::arch::x86_64::*;
+    // SAFETY: these instructions are SSE2's, which every x86-64 has, and touch no memory.
+    unsafe {
+        let wanted = _mm_set1_epi16(wanted as i16);
+        let first = _mm_cmpeq_epi16(_mm_set_epi64x(lanes[1] as i64, lanes[0] as i64), wanted);
+        let last = _mm_cmpeq_epi16(_mm_cvtsi32_si128(last as i32), wanted);
+        _mm_movemask_epi8(_mm_packs_epi16(first, last)) as u32 & ALL_SLOTS
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn equal_lanes(lanes: [u64; 2], last: u32, wanted: u16) -> u32 {
+    equal_lanes_by_words(lanes, last, wanted)
+}
+
+/// The same without vectors, and what the other is tested against.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn equal_lanes_by_words(lanes: [u64; 2], last: u32, wanted: u16) -> u32 {
+    let lane = |slot: usize| match lanes.get(slot / 4) {
+        Some(word) => (word >> (16 * (slot % 4))) as u16,
+        None => (last >> (16 * (slot % 4))) as u16,
+    };
+    (0..SLOTS).fold(0, |found, slot| found | u32::from(lane(slot) == wanted) << slot)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -192,6 +231,24 @@ mod tests {
         assert_eq!(bucket.free_slot(3), None);
         bucket.set(7, 0, 0);
         assert_eq!((bucket.free_slot(3), bucket.find(0, |_| true)), (Some(7), None));
+    }
+
+    #[test]
+    fn vectors_and_words_see_the_same_lanes() {
+        let mut state = 1u64;
+        for _ in 0..2000 {
+            // Few values, so that several lanes are the same.
+            let words = [(); 3].map(|()| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                (state >> 20) & 0x8003_0001_7f01_8001
+            });
+            for wanted in [0, 1, 2, 0x8000, 0x8001, 0x8003, 0x7f01, u16::MAX] {
+                let lanes = [words[0], words[1]];
+                let last = words[2] as u32;
+                let by_words = equal_lanes_by_words(lanes, last, wanted);
+                assert_eq!(equal_lanes(lanes, last, wanted), by_words, "{words:x?} {wanted:x}");
+            }
+        }
     }
 
     #[test]

@@ -122,16 +122,23 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 #[inline(always)]
 fn search(block: &Block, hash: u64, accept: impl Fn(Offset) -> bool) -> Option<Place> {
     let home = home_of(hash);
-    let tag = tag_of(hash);
-    if let Some((slot, offset)) = block[home].find(tag, &accept) {
+    if let Some((slot, offset)) = block[home].find(tag_of(hash), &accept) {
         return Some(Place { bucket: home as u8, slot: slot as u8, offset });
     }
     if block[home].version.count() == 0 {
         return None;
     }
+    search_beyond(block, hash, accept)
+}
+
+/// The search of an item that may lie in one of the buckets behind its home. Few do: apart, so that it is not in the
+/// way of the others.
+#[cold]
+#[inline(never)]
+fn search_beyond(block: &Block, hash: u64, accept: impl Fn(Offset) -> bool) -> Option<Place> {
     (1..WINDOW).find_map(|step| {
-        let bucket = (home + step) % BLOCK_BUCKETS;
-        let (slot, offset) = block[bucket].find(tag, &accept)?;
+        let bucket = (home_of(hash) + step) % BLOCK_BUCKETS;
+        let (slot, offset) = block[bucket].find(tag_of(hash), &accept)?;
         Some(Place { bucket: bucket as u8, slot: slot as u8, offset })
     })
 }

@@ -64,6 +64,21 @@ pub struct Layout {
     pub value_bytes: u16,
 }
 
+/// Where the key begins, by the bits of the layout.
+const KEY_AT: [u8; 1 + bits::LAYOUT as usize] = {
+    let mut table = [HEADER_BYTES as u8; 1 + bits::LAYOUT as usize];
+    let mut at = 0;
+    while at < table.len() {
+        let bits = at as u8;
+        table[at] += bits::when(bits & bits::FLAGS != 0, 4)
+            + bits::when(bits & bits::DEADLINE != 0, 4)
+            + bits::when(bits & bits::FOREIGN_CAS != 0, 8)
+            + bits::when(bits & bits::CHAINED != 0, 8);
+        at += 1;
+    }
+    table
+};
+
 impl Layout {
     #[inline]
     pub fn new(bits: u8, key_bytes: usize, value_bytes: usize) -> Layout {
@@ -76,11 +91,7 @@ impl Layout {
 
     #[inline(always)]
     fn key_at(bits: u8) -> usize {
-        HEADER_BYTES
-            + 4 * usize::from(bits & bits::FLAGS != 0)
-            + 4 * usize::from(bits & bits::DEADLINE != 0)
-            + 8 * usize::from(bits & bits::FOREIGN_CAS != 0)
-            + 8 * usize::from(bits & bits::CHAINED != 0)
+        usize::from(KEY_AT[usize::from(bits & bits::LAYOUT)])
     }
 
     /// Unrounded.
@@ -152,7 +163,12 @@ impl Item {
 
     #[inline(always)]
     pub fn key(&self) -> &[u8] {
-        let layout = self.layout();
+        self.key_by(self.layout())
+    }
+
+    /// The key, by the record's layout.
+    #[inline(always)]
+    pub fn key_by(&self, layout: Layout) -> &[u8] {
         // SAFETY: a published key is never written again, and epochs keep its memory from reuse.
         unsafe {
             let at = self.0.add(Layout::key_at(layout.bits));
@@ -163,7 +179,12 @@ impl Item {
     /// The value inside the item: where it begins and its length.
     #[inline(always)]
     pub fn value(&self) -> (*mut u8, usize) {
-        let layout = self.layout();
+        self.value_by(self.layout())
+    }
+
+    /// The value inside the item, by the record's layout.
+    #[inline(always)]
+    pub fn value_by(&self, layout: Layout) -> (*mut u8, usize) {
         let at = Layout::key_at(layout.bits) + usize::from(layout.key_bytes);
         // SAFETY: inside the record.
         (unsafe { self.0.add(at) }, usize::from(layout.value_bytes))
@@ -177,7 +198,12 @@ impl Item {
 
     #[inline(always)]
     pub fn flags(&self) -> u32 {
-        self.field(self.bits(), bits::FLAGS).map_or(0, |word| word.load(Relaxed))
+        self.flags_by(self.layout())
+    }
+
+    #[inline(always)]
+    pub fn flags_by(&self, layout: Layout) -> u32 {
+        self.field(layout.bits, bits::FLAGS).map_or(0, |word| word.load(Relaxed))
     }
 
     pub fn set_flags(&self, flags: u32) {
@@ -187,7 +213,12 @@ impl Item {
     /// 0 is never.
     #[inline(always)]
     pub fn deadline(&self) -> Seconds {
-        self.field(self.bits(), bits::DEADLINE).map_or(0, |word| word.load(Relaxed))
+        self.deadline_by(self.layout())
+    }
+
+    #[inline(always)]
+    fn deadline_by(&self, layout: Layout) -> Seconds {
+        self.field(layout.bits, bits::DEADLINE).map_or(0, |word| word.load(Relaxed))
     }
 
     pub fn set_deadline(&self, deadline: Seconds) {
@@ -197,42 +228,58 @@ impl Item {
 
     #[inline(always)]
     pub fn expired(&self, now: Seconds) -> bool {
-        let deadline = self.deadline();
+        self.expired_by(self.layout(), now)
+    }
+
+    #[inline(always)]
+    pub fn expired_by(&self, layout: Layout, now: Seconds) -> bool {
+        let deadline = self.deadline_by(layout);
         deadline != 0 && deadline <= now
     }
 
-    fn pair(&self, field: u8) -> Option<(&AtomicU32, &AtomicU32)> {
-        let bits = self.bits();
+    #[inline(always)]
+    fn pair(&self, bits: u8, field: u8) -> Option<(&AtomicU32, &AtomicU32)> {
         let first = Layout::key_at(bits & (field - 1)) / 4;
         (bits & field != 0).then(|| (self.word(first), self.word(first + 1)))
     }
 
     pub fn foreign_cas(&self) -> Option<u64> {
-        let (low, high) = self.pair(bits::FOREIGN_CAS)?;
+        let (low, high) = self.pair(self.bits(), bits::FOREIGN_CAS)?;
         Some(u64::from(low.load(Relaxed)) | u64::from(high.load(Relaxed)) << 32)
     }
 
     pub fn set_foreign_cas(&self, cas: u64) {
-        let (low, high) = self.pair(bits::FOREIGN_CAS).expect("laid out with a foreign cas");
+        let (low, high) =
+            self.pair(self.bits(), bits::FOREIGN_CAS).expect("laid out with a foreign cas");
         low.store(cas as u32, Relaxed);
         high.store((cas >> 32) as u32, Relaxed);
     }
 
     /// Whole length and first chunk of a chained value.
     pub fn chain(&self) -> Option<(u32, Offset)> {
-        let (bytes, first) = self.pair(bits::CHAINED)?;
+        self.chain_by(self.layout())
+    }
+
+    #[inline(always)]
+    pub fn chain_by(&self, layout: Layout) -> Option<(u32, Offset)> {
+        let (bytes, first) = self.pair(layout.bits, bits::CHAINED)?;
         Some((bytes.load(Relaxed), first.load(Acquire)))
     }
 
     pub fn set_chain(&self, bytes: u32, first: Offset) {
-        let (total, head) = self.pair(bits::CHAINED).expect("laid out as chained");
+        let (total, head) = self.pair(self.bits(), bits::CHAINED).expect("laid out as chained");
         total.store(bytes, Relaxed);
         head.store(first, Release);
     }
 
     #[inline(always)]
     pub fn value_bytes(&self) -> u32 {
-        self.chain().map_or(u32::from(self.layout().value_bytes), |(bytes, _)| bytes)
+        self.value_bytes_by(self.layout())
+    }
+
+    #[inline(always)]
+    pub fn value_bytes_by(&self, layout: Layout) -> u32 {
+        self.chain_by(layout).map_or(u32::from(layout.value_bytes), |(bytes, _)| bytes)
     }
 
     #[inline(always)]

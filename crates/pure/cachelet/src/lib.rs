@@ -37,7 +37,7 @@ mod walk;
 pub use cachelet::{Found, Locked};
 pub use classes::{ClassStats, Classes, Evicted};
 pub use memory::{Memory, Region};
-pub use store::{Miss, Store};
+pub use store::{Ahead, Miss, Store};
 pub use transfer::Broken;
 pub use types::{Draft, Full, Meta, Options, StoreStats};
 pub use view::View;

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Seconds, WorkerId};
 
-use crate::bucket::{BLOCK_BYTES, home_of, tag_of};
+use crate::bucket::{BLOCK_BYTES, Bucket, home_of, tag_of};
 use crate::cachelet::{Cachelet, Locked};
 use crate::classes::Witness;
 use crate::index::{MOVED, block, look_up};
@@ -56,6 +56,15 @@ pub enum Miss {
     NotFound,
     /// It is there, but dead by its deadline.
     Expired,
+}
+
+/// Where a key's item is looked for next: what [`Store::prefetch_bucket`] found out for [`Store::prefetch_item`].
+#[derive(Clone, Copy)]
+pub struct Ahead<'s>(Option<&'s Bucket>);
+
+impl Ahead<'_> {
+    /// Of no key.
+    pub const NONE: Ahead<'static> = Ahead(None);
 }
 
 pub struct Store {
@@ -225,26 +234,28 @@ impl Store {
         item.position_in(&self.memory) >> self.page_shift
     }
 
-    /// Asks for the cache line of the key's index bucket, ahead of `read` or `lock`.
+    /// Asks for the cache line of the key's index bucket, ahead of `read` or `lock`. Between [`Store::enter`] and
+    /// [`Store::leave`].
     #[inline]
-    pub fn prefetch_bucket(&self, hash: u64) {
+    pub fn prefetch_bucket(&self, hash: u64) -> Ahead<'_> {
         let cachelet = &self.cachelets[self.cachelet_of(hash)];
-        if let Some(id) = self.block_id(cachelet, hash).filter(|&id| id != MOVED) {
-            prefetch(&raw const block(&self.memory, id)[home_of(hash)] as *const u8);
+        let id = self.block_id(cachelet, hash).filter(|&id| id != MOVED);
+        let bucket = id.map(|id| &block(&self.memory, id)[home_of(hash)]);
+        if let Some(bucket) = bucket {
+            prefetch(&raw const *bucket as *const u8);
         }
+        Ahead(bucket)
     }
 
-    /// Asks for the item's cache lines; the bucket should have arrived.
+    /// Asks for the item's cache lines; the bucket should have arrived. In the same epoch: before the worker
+    /// reserves room.
     #[inline]
-    pub fn prefetch_item(&self, hash: u64) {
-        let cachelet = &self.cachelets[self.cachelet_of(hash)];
-        if let Some(id) = self.block_id(cachelet, hash).filter(|&id| id != MOVED) {
-            let bucket = &block(&self.memory, id)[home_of(hash)];
-            if let Some((_, offset)) = bucket.find(tag_of(hash), |_| true) {
-                let at = self.memory.at(offset);
-                prefetch(at);
-                prefetch(at.wrapping_add(64));
-            }
+    pub fn prefetch_item(&self, hash: u64, ahead: Ahead<'_>) {
+        let found = ahead.0.and_then(|bucket| bucket.find(tag_of(hash), |_| true));
+        if let Some((_, offset)) = found {
+            let at = self.memory.at(offset);
+            prefetch(at);
+            prefetch(at.wrapping_add(64));
         }
     }
 
@@ -319,10 +330,10 @@ impl Store {
             let shown = match look_up(&self.memory, block, key) {
                 None => Err(Miss::NotFound),
                 Some(place) => {
-                    let item = Item::at(&self.memory, place.offset);
-                    match item.expired(now) {
+                    let view = View::new(self, cachelet, Item::at(&self.memory, place.offset), now);
+                    match view.expired() {
                         true => Err(Miss::Expired),
-                        false => Ok((item, show(&View::new(self, cachelet, item, now), out))),
+                        false => Ok((view.item(), show(&view, out))),
                     }
                 }
             };

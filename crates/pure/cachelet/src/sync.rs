@@ -248,9 +248,14 @@ pub unsafe fn overwrite_shared(target: *mut u8, value: &[u8]) {
     unsafe { copy_words(value.as_ptr(), target, value.len(), false) }
 }
 
-/// Copies up to the shared side's next multiple of 8 by a byte, two and four, on by words of 8, and the rest
-/// by four, two and one. The division depends on the shared address and the length alone, so readers and
-/// writers of one value never access a byte in two sizes.
+/// Values from this length on are copied by words of 8.
+const LONG_BYTES: usize = 64;
+
+/// Copies up to the shared side's next multiple of 4 by a byte and two, on by words of 4 (from
+/// [`LONG_BYTES`] on: up to the next multiple of 8, then by 8), and the rest by two and one. The division depends
+/// on the shared address and the length alone, so readers and writers of one value never access a byte in two
+/// sizes. For short values it depends on the address's last two bits alone, which are the same for all
+/// keys of one length: no guess at a branch goes wrong.
 ///
 /// # Safety
 /// Both ranges are valid and apart; the shared side (the source if `from_shared`) is accessed by
@@ -284,15 +289,17 @@ unsafe fn copy_words(source: *const u8, target: *mut u8, len: usize, from_shared
             copy!(u16, AtomicU16, at);
             at += 2;
         }
-        if (shared + at) & 7 == 4 && len >= at + 4 {
-            copy!(u32, WordU32, at);
-            at += 4;
+        if len >= LONG_BYTES {
+            if (shared + at) & 7 == 4 {
+                copy!(u32, WordU32, at);
+                at += 4;
+            }
+            while at + 8 <= len {
+                copy!(u64, WordU64, at);
+                at += 8;
+            }
         }
-        while at + 8 <= len {
-            copy!(u64, WordU64, at);
-            at += 8;
-        }
-        if at + 4 <= len {
+        while at + 4 <= len {
             copy!(u32, WordU32, at);
             at += 4;
         }

@@ -1,7 +1,8 @@
 use mbal_model::Seconds;
 
 use crate::cachelet::Cachelet;
-use crate::item::{Access, Item, bits};
+use crate::item::{Access, Item, Layout, bits};
+use crate::memory::Offset;
 use crate::shim::Ordering::*;
 use crate::store::Store;
 use crate::sync::copy_shared;
@@ -12,6 +13,8 @@ pub struct View<'a> {
     store: &'a Store,
     cachelet: &'a Cachelet,
     item: Item,
+    /// Loaded once: it never changes.
+    layout: Layout,
     now: Seconds,
 }
 
@@ -23,7 +26,17 @@ impl<'a> View<'a> {
         item: Item,
         now: Seconds,
     ) -> View<'a> {
-        View { store, cachelet, item, now }
+        View { store, cachelet, item, layout: item.layout(), now }
+    }
+
+    #[inline(always)]
+    pub(crate) fn item(&self) -> Item {
+        self.item
+    }
+
+    #[inline(always)]
+    pub(crate) fn expired(&self) -> bool {
+        self.item.expired_by(self.layout, self.now)
     }
 
     pub fn meta(&self) -> Meta {
@@ -44,16 +57,16 @@ impl<'a> View<'a> {
 
     #[inline(always)]
     pub fn flags(&self) -> u32 {
-        self.item.flags()
+        self.item.flags_by(self.layout)
     }
 
     #[inline(always)]
     pub fn value_bytes(&self) -> u32 {
-        self.item.value_bytes()
+        self.item.value_bytes_by(self.layout)
     }
 
     pub fn key(&self) -> &[u8] {
-        self.item.key()
+        self.item.key_by(self.layout)
     }
 
     /// Reads the page's base, another cache line.
@@ -68,14 +81,18 @@ impl<'a> View<'a> {
     /// Appends the value to `out`.
     #[inline(always)]
     pub fn copy_value(&self, out: &mut Vec<u8>) {
-        let Some((bytes, first)) = self.item.chain() else {
-            let (at, len) = self.item.value();
-            // SAFETY: the item is protected by the caller's epoch or lock.
-            unsafe { copy_shared(at, len, out) }
-            return;
-        };
-        out.reserve(bytes as usize);
-        let end = out.len() + bytes as usize;
+        if let Some((bytes, first)) = self.item.chain_by(self.layout) {
+            return self.copy_chain(bytes as usize, first, out);
+        }
+        let (at, len) = self.item.value_by(self.layout);
+        // SAFETY: the item is protected by the caller's epoch or lock.
+        unsafe { copy_shared(at, len, out) }
+    }
+
+    #[cold]
+    fn copy_chain(&self, bytes: usize, first: Offset, out: &mut Vec<u8>) {
+        out.reserve(bytes);
+        let end = out.len() + bytes;
         let mut next = first;
         // A chain whose item was overwritten meanwhile is never longer than it said.
         while next != 0 && out.len() < end {
