@@ -1,7 +1,7 @@
 //! All that has arrived on one connection: parsed, hashed, prefetched, executed in groups, so
 //! that the cache misses of a group overlap instead of being paid in turn (DESIGN §3).
 
-use mbal_cachelet::Store;
+use mbal_cachelet::{Ahead, Store};
 use mbal_model::{KEY_BYTES_MAX, Key, ServerId};
 use mbal_wire::{BINARY_REQUEST, Limits, Parsed, Request, base64_decode, parse, parse_binary};
 
@@ -316,7 +316,8 @@ fn prefetch<'a, const N: usize>(
     mut decoded: &'a [u8],
 ) -> [Option<Key<'a>>; N] {
     let mut keys = [const { None }; N];
-    for (job, slot) in jobs.iter().flatten().zip(&mut keys) {
+    let mut ahead = [Ahead::NONE; N];
+    for ((job, slot), ahead) in jobs.iter().flatten().zip(&mut keys).zip(&mut ahead) {
         let Some((mut bytes, base64)) = job.request.key() else { continue };
         if base64 {
             let (length, rest) = decoded.split_first().expect("decoded before");
@@ -324,11 +325,13 @@ fn prefetch<'a, const N: usize>(
         }
         *slot = Key::new(bytes);
         if let Some(key) = slot {
-            store.prefetch_bucket(key.hash());
+            *ahead = store.prefetch_bucket(key.hash());
         }
     }
     if N > 1 {
-        keys.iter().flatten().for_each(|key| store.prefetch_item(key.hash()));
+        for (key, ahead) in keys.iter().zip(ahead) {
+            key.iter().for_each(|key| store.prefetch_item(key.hash(), ahead));
+        }
     }
     keys
 }

@@ -1,6 +1,6 @@
 //! get, gat, the storage commands, incr and decr, touch, delete.
 
-use mbal_cachelet::{Full, Miss, View};
+use mbal_cachelet::{Ahead, Full, Miss, View};
 use mbal_model::{KEY_BYTES_MAX, Key, item_bytes, size_class};
 use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_u64, push_value};
 
@@ -24,7 +24,7 @@ impl Turn<'_> {
     /// into an error, whatever came before it.
     pub fn get(&mut self, get: &Get<'_>, first: Option<Key<'_>>) -> Then {
         let before = self.out.len();
-        let Some((_, mut rest)) = next_word(get.keys) else {
+        let Some((_, rest)) = next_word(get.keys) else {
             self.line(b"END");
             return Then::Next;
         };
@@ -33,39 +33,55 @@ impl Turn<'_> {
             return Then::Next;
         };
         self.get_one(get, &first);
-        while next_word(rest).is_some() {
-            let full = self.replied_bytes() >= OUTPUT_BYTES_MAX;
-            if full && !any_too_long(rest) {
-                return Then::Resume(get_again(get, rest));
-            }
+        if let Some(then) = self.get_further(get, rest, before) {
+            return then;
+        }
+        self.line(b"END");
+        Then::Next
+    }
+
+    /// Answers the keys behind the first; what follows, if it is not `END`. The reply began at `before`.
+    fn get_further(&mut self, get: &Get<'_>, mut rest: &[u8], before: usize) -> Option<Then> {
+        // While a group is answered the next one's buckets are on their way, and while that is being parsed
+        // this one's items.
+        let mut waiting = [None; GROUP];
+        while !rest.is_empty() || waiting[0].is_some() {
+            let start = rest;
             let mut keys = [None; GROUP];
+            let mut ahead = [Ahead::NONE; GROUP];
             let mut count = 0;
-            let mut too_long = full;
-            for slot in &mut keys {
+            while count < GROUP {
                 let Some((word, tail)) = next_word(rest) else { break };
-                *slot = Key::new(word);
-                let Some(key) = slot else {
-                    too_long = true;
-                    break;
-                };
-                self.server.store.prefetch_bucket(key.hash());
-                rest = tail;
-                count += 1;
+                let Some(key) = Key::new(word) else { return Some(self.bad_get(before)) };
+                ahead[count] = self.server.store.prefetch_bucket(key.hash());
+                keys[count] = Some(key);
+                (rest, count) = (tail, count + 1);
             }
-            if too_long {
-                self.out.truncate(before);
-                self.line(BAD_FORMAT);
-                return Then::Next;
-            }
-            self.look_at_gets(&keys[..count]);
-            let keys = keys[..count].iter().flatten();
-            keys.clone().for_each(|key| self.server.store.prefetch_item(key.hash()));
-            for key in keys {
+            for key in waiting.iter().flatten() {
                 self.count_route(key);
                 self.get_one(get, key);
             }
+            if count == 0 {
+                break;
+            }
+            if self.replied_bytes() >= OUTPUT_BYTES_MAX {
+                return Some(match any_too_long(start) {
+                    true => self.bad_get(before),
+                    false => Then::Resume(get_again(get, start)),
+                });
+            }
+            self.look_at_gets(&keys[..count]);
+            for (key, ahead) in keys.iter().flatten().zip(ahead) {
+                self.server.store.prefetch_item(key.hash(), ahead);
+            }
+            waiting = keys;
         }
-        self.line(b"END");
+        None
+    }
+
+    fn bad_get(&mut self, before: usize) -> Then {
+        self.out.truncate(before);
+        self.line(BAD_FORMAT);
         Then::Next
     }
 
