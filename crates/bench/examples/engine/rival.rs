@@ -75,7 +75,7 @@ impl Rival {
     pub fn new(locking: Locking, memory_bytes: usize, item_bytes: usize) -> Rival {
         let slot_bytes = 8 * HEADER_WORDS + item_bytes;
         // Two to four of seven slots full on average: few chains.
-        let homes = (memory_bytes / (slot_bytes + 16) / 4).next_power_of_two();
+        let homes = memory_bytes / (slot_bytes + 16) / 4;
         let buckets = homes + homes / 8;
         let words = (memory_bytes - buckets * size_of::<Bucket>()) / 8;
         let step = |&words: &usize| (words < PAGE_WORDS / 2).then_some((words * 5).div_ceil(4));
@@ -101,7 +101,7 @@ impl Rival {
     }
 
     fn home(&self, hash: u64) -> usize {
-        hash as usize & (self.homes - 1)
+        ((hash & u64::from(u32::MAX)) as usize * self.homes) >> 32
     }
 
     /// Loads what a lookup will need, so that the misses of a group overlap.
