@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use mbal_balance::{Balancer, Duty, News, Outcome, Proposal, Question, Thresholds, propose};
+use mbal_balance::{Balancer, Duty, News, Outcome, Proposal, Question, Thresholds};
 use mbal_model::{CacheletId, WorkerId};
 use mbal_reactor::{Clock, Letter, Mailbox, Tally};
 use mbal_worker::{OrderId, Report, Tallies, order_event, owner};
@@ -59,8 +59,12 @@ struct Logged {
     over: u64,
 }
 
+/// What plans: [`mbal_balance::propose`], or a test's.
+pub type Planner = fn(&Question) -> Proposal;
+
 pub(crate) struct Balancing {
     pub config: BalanceConfig,
+    pub planner: Planner,
     pub server: Arc<mbal_worker::Server>,
     pub tally: Arc<Tally>,
     pub workers: Arc<[Mailbox<Letter>]>,
@@ -71,10 +75,11 @@ impl Balancing {
     /// Starts both threads. They end with the process.
     pub(crate) fn start(self, inbox: Receiver<Note>, outbox: Sender<Note>) -> std::io::Result<()> {
         let (questions, asked) = channel::<Question>();
+        let planner = self.planner;
         thread::Builder::new().name(PLANNER.into()).spawn(move || {
             for question in asked {
                 // A planner that breaks has no plan; see `panics::end_the_process`.
-                let proposal = catch_unwind(AssertUnwindSafe(|| propose(&question))).ok();
+                let proposal = catch_unwind(AssertUnwindSafe(|| planner(&question))).ok();
                 let number = question.number;
                 if outbox.send(Note::Planned { number, proposal }).is_err() {
                     return;

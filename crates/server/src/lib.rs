@@ -26,9 +26,10 @@ mod serving;
 mod telling;
 mod tls;
 
+pub use balancing::Planner;
 pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixSocket};
 pub use error::StartError;
-pub use mbal_balance::Mode;
+pub use mbal_balance::{Mode, Proposal, Question};
 pub use mbal_reactor::Ended;
 pub use mbal_worker::{Echoed, Protocol, Settings, TlsSettings};
 pub use serving::Server;

@@ -19,7 +19,7 @@ use mbal_reactor::{
 };
 use mbal_worker::{Event, Now, Settings, Worker};
 
-use crate::balancing::{Balancing, Note};
+use crate::balancing::{Balancing, Note, Planner};
 use crate::listening::{Listening, write_port_file};
 use crate::passwords::Door;
 use crate::{Config, Login, StartError, control, log, metrics, panics, scrapes, tls};
@@ -39,6 +39,7 @@ pub struct Server {
     pid_file: Option<PathBuf>,
     door: Option<Door>,
     tls: Option<Arc<TlsDoor>>,
+    planner: Planner,
 }
 
 impl Server {
@@ -90,7 +91,20 @@ impl Server {
             let written = fs::write(path, format!("{}\n", std::process::id()));
             written.map_err(|error| StartError::File { path: path.clone(), error })?;
         }
-        Ok(Server { config, listening, signals, pid_file, door, tls })
+        Ok(Server {
+            config,
+            listening,
+            signals,
+            pid_file,
+            door,
+            tls,
+            planner: mbal_balance::propose,
+        })
+    }
+
+    /// With another planner: tests have worse ones.
+    pub fn planned_by(self, planner: Planner) -> Server {
+        Server { planner, ..self }
     }
 
     /// A line for the shell that stores something and reads it back, with nothing but bash.
@@ -192,6 +206,7 @@ impl Server {
         }
         let balancing = Balancing {
             config: self.config.balance,
+            planner: self.planner,
             server: Arc::clone(&shared),
             tally: Arc::clone(&tally),
             workers: post.workers,

@@ -184,6 +184,7 @@ fn a_hot_worker_is_relieved_within_its_patience_and_three_epochs() {
     assert!(imbalance <= 1.15, "{imbalance}: {:?}", server.asked());
     let begin = &server.balancer.decisions().next().expect("it was decided").clone();
     assert_eq!((begin.cause, begin.verdict), (Cause::Uneven, Verdict::Ordered));
+    assert!(!begin.orders.is_empty() && !server.moves.is_empty(), "evened out by nothing");
     assert!(begin.orders.iter().all(|ordered| ordered.outcome == Some(Outcome::Done)));
     assert!(begin.came.is_some());
 }
