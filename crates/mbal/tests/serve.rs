@@ -405,6 +405,22 @@ fn an_operator_sees_moves_and_explains() {
 }
 
 #[test]
+fn a_control_socket_that_a_killed_server_left_is_replaced() {
+    let folder = Folder::new("control-left");
+    let control = folder.path("control");
+    let path = control.to_str().unwrap();
+    let serve = || {
+        drop(fs::remove_file(folder.path("ports")));
+        Running::serve(&folder, &["-p", "-1", "--control", path])
+    };
+    serve().signal("KILL");
+    assert!(control.exists(), "nobody was left to remove it");
+    let _server = serve();
+    let output = output_of(MBAL.as_ref(), &["status", "--control", path]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
 fn text_clients_log_in_and_the_passwords_are_read_again() {
     let folder = Folder::new("text-login");
     let users = folder.path("users");
