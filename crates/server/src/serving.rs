@@ -15,7 +15,8 @@ use mbal_model::WorkerId;
 use mbal_reactor::process::{self, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
-    Clock, Ended, EventLoop, Letter, Listener, Mailbox, Mapping, Post, Tally, TlsDoor,
+    Clock, Ended, EventLoop, Greeter, Guest, Letter, Listener, Mailbox, Mapping, Post, Tally,
+    TlsDoor,
 };
 use mbal_worker::{Event, Now, Settings, Worker};
 
@@ -173,15 +174,19 @@ impl Server {
         };
         scrapes::serve(self.listening.metrics, page).map_err(StartError::System)?;
 
+        let greeter = match &self.tls {
+            Some(_) => Some(greet(&post, &tally, started.clock).map_err(StartError::System)?),
+            None => None,
+        };
         let mut threads = Vec::new();
         let sockets = self.listening.of_worker.into_iter().zip(self.listening.datagrams);
         for (index, (own_ports, datagrams)) in sockets.enumerate() {
             let mut event_loop =
                 EventLoop::new(index, own_ports, post.clone(), Arc::clone(&tally), started.clock)
                     .map_err(StartError::System)?;
-            if let Some(tls) = &self.tls {
+            if let (Some(tls), Some(greeter)) = (&self.tls, &greeter) {
                 let secured = self.listening.own_may_have_tls.clone();
-                event_loop = event_loop.with_tls(Arc::clone(tls), secured);
+                event_loop = event_loop.with_tls(Arc::clone(tls), secured, greeter.clone());
             }
             for socket in datagrams {
                 event_loop.add_datagrams(socket).map_err(StartError::System)?;
@@ -300,6 +305,17 @@ impl fmt::Display for Server {
         }
         Ok(())
     }
+}
+
+/// Starts the thread that shakes hands with those who come by TLS; where they are left for it.
+fn greet(post: &Post, tally: &Arc<Tally>, clock: Clock) -> io::Result<Mailbox<Guest>> {
+    let greeter = Greeter::new(Arc::clone(&post.workers), Arc::clone(tally), clock)?;
+    let inbox = greeter.inbox();
+    thread::Builder::new().name("mbal-greeter".into()).spawn(move || {
+        process::give_way();
+        greeter.run().expect("epoll fails only for want of kernel memory");
+    })?;
+    Ok(inbox)
 }
 
 /// One worker's thread, from its first event to its last.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use mbal_model::WorkerId;
 use mbal_worker::{Action, Actions, Carried, ConnId, Event, Report};
 
+use crate::greeter::Guest;
 use crate::listener::{Doors, RETRY_MS, Request};
 use crate::output::Output;
 use crate::socket;
 use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
-use crate::tls::{HANDSHAKES_PER_WAKEUP, Tls, TlsDoor};
+use crate::tls::{Tls, TlsDoor};
 use crate::{Clock, Mailbox, Tally};
 
 /// One receive takes at most this much; what is left in the kernel is reported again.
@@ -37,6 +38,8 @@ const DATAGRAMS_PER_WAKEUP: usize = 32;
 pub enum Letter {
     /// Serve this connection, with or without TLS; its place in the [`Tally`] is taken already.
     Adopt { fd: OwnedFd, tls: bool },
+    /// Serve this connection, whose handshake is over.
+    Welcome(Guest),
     /// Serve this connection, which another worker hands over.
     Take(Handed),
     /// This has happened to the worker.
@@ -73,8 +76,8 @@ pub struct EventLoop {
     arrived: Vec<(OwnedFd, bool)>,
     datagrams: Vec<UdpSocket>,
     tls: Option<Arc<TlsDoor>>,
-    /// Handshakes that may still go on in this wake-up.
-    handshakes: u32,
+    /// Who shakes hands with those who come by TLS.
+    greeter: Option<Mailbox<Guest>>,
     /// Decrypted, and encrypted; reused.
     plain: Vec<u8>,
     cipher: Vec<u8>,
@@ -124,7 +127,7 @@ impl EventLoop {
             arrived: Vec::new(),
             datagrams: Vec::new(),
             tls: None,
-            handshakes: 0,
+            greeter: None,
             plain: Vec::new(),
             cipher: Vec::new(),
             conns: Vec::new(),
@@ -146,9 +149,15 @@ impl EventLoop {
     }
 
     /// Connections may speak TLS: those whose letter says so, and those that come in by the own ports
-    /// that are marked.
-    pub fn with_tls(mut self, door: Arc<TlsDoor>, secured: Vec<bool>) -> EventLoop {
+    /// that are marked. `greeter` shakes hands with them first.
+    pub fn with_tls(
+        mut self,
+        door: Arc<TlsDoor>,
+        secured: Vec<bool>,
+        greeter: Mailbox<Guest>,
+    ) -> EventLoop {
         self.tls = Some(door);
+        self.greeter = Some(greeter);
         self.doors.secure(secured);
         self
     }
@@ -173,7 +182,6 @@ impl EventLoop {
             let count = self.epoll.wait(&mut ready, timeout_ms)?;
             // Once per wake-up: everything that had arrived by now is handled at this time.
             let now = self.clock.now_ns();
-            self.handshakes = HANDSHAKES_PER_WAKEUP;
             let mut letters = false;
             let timed = if count > 0 { stopwatch.choose() } else { None };
             if timed.is_some() {
@@ -201,8 +209,9 @@ impl EventLoop {
                 for letter in self.post.workers[self.worker].collect() {
                     match letter {
                         Letter::Adopt { fd, tls } => {
-                            self.adopt(fd, tls, false, now, &mut handle);
+                            self.receive(fd, tls, false, now, &mut handle);
                         }
+                        Letter::Welcome(guest) => self.welcome(guest, now, &mut handle),
                         Letter::Take(handed) => self.take(handed, now, &mut handle),
                         Letter::Tell(event) => {
                             handle(now, event, &mut self.actions);
@@ -214,7 +223,7 @@ impl EventLoop {
             }
             while let Some((fd, tls)) = self.arrived.pop() {
                 self.tally.assign(self.worker);
-                self.adopt(fd, tls, true, now, &mut handle);
+                self.receive(fd, tls, true, now, &mut handle);
             }
             if next_tick <= now {
                 handle(now, Event::Tick, &mut self.actions);
@@ -266,7 +275,7 @@ impl EventLoop {
                 let bytes = &self.buffer[..count];
                 handle(now, Event::Received { conn: id, bytes }, &mut self.actions);
             }
-            Err(error) if is_transient(&error) => {}
+            Err(error) if sys::is_transient(&error) => {}
             Err(_) => self.close(id),
         }
         self.settle(now, handle);
@@ -304,20 +313,10 @@ impl EventLoop {
     ) {
         let conn = self.conns[id.0 as usize].as_mut().expect("it is there: serve looked");
         let tls = conn.tls.as_mut().expect("it has TLS: serve looked");
-        if tls.is_handshaking() {
-            // What it sent stays in the kernel, which tells again.
-            let Some(left) = self.handshakes.checked_sub(1) else { return };
-            self.handshakes = left;
-        }
         let count = match sys::recv(conn.fd.as_fd(), &mut self.buffer) {
-            Ok(0) => {
-                tls.gone();
-                self.close(id);
-                return self.settle(now, handle);
-            }
-            Ok(count) => count,
-            Err(error) if is_transient(&error) => return,
-            Err(_) => {
+            Ok(count @ 1..) => count,
+            Err(error) if sys::is_transient(&error) => return,
+            Ok(_) | Err(_) => {
                 self.close(id);
                 return self.settle(now, handle);
             }
@@ -416,7 +415,7 @@ impl EventLoop {
         match sys::send(conn.fd.as_fd(), bytes) {
             Ok(sent) if sent == bytes.len() => {}
             Ok(sent) => self.queue(id, &bytes[sent..]),
-            Err(error) if is_transient(&error) => self.queue(id, bytes),
+            Err(error) if sys::is_transient(&error) => self.queue(id, bytes),
             Err(_) => self.close(id),
         }
     }
@@ -434,7 +433,7 @@ impl EventLoop {
         let Some(conn) = &mut self.conns[id.0 as usize] else { return };
         match sys::send(conn.fd.as_fd(), conn.output.unsent()) {
             Ok(sent) => conn.output.sent(sent),
-            Err(error) if is_transient(&error) => return,
+            Err(error) if sys::is_transient(&error) => return,
             Err(_) => return self.close(id),
         }
         if !conn.output.is_empty() {
@@ -519,7 +518,8 @@ impl EventLoop {
         self.post.workers[to].post(Letter::Take(Handed { conn, session }));
     }
 
-    fn adopt(
+    /// A connection has come: who speaks TLS shakes hands first.
+    fn receive(
         &mut self,
         fd: OwnedFd,
         tls: bool,
@@ -527,22 +527,47 @@ impl EventLoop {
         now: u64,
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) {
+        match (&self.tls, &self.greeter) {
+            (Some(door), Some(greeter)) if tls => match door.open() {
+                Some(tls) => greeter.post(Guest::new(fd, tls, self.worker, own_port)),
+                None => self.tally.leave(self.worker),
+            },
+            _ => drop(self.adopt(fd, None, own_port, now, handle)),
+        }
+    }
+
+    fn welcome(
+        &mut self,
+        guest: Guest,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) {
+        let Guest { fd, tls, own_port, plain, .. } = guest;
+        let Some(conn) = self.adopt(fd, Some(tls), own_port, now, handle) else { return };
+        if !plain.is_empty() && self.conns[conn.0 as usize].is_some() {
+            handle(now, Event::Received { conn, bytes: &plain }, &mut self.actions);
+            self.settle(now, handle);
+        }
+    }
+
+    fn adopt(
+        &mut self,
+        fd: OwnedFd,
+        tls: Option<Box<Tls>>,
+        own_port: bool,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) -> Option<ConnId> {
         let card = socket::card(fd.as_fd()).map(Arc::new);
         let output = Output::default();
-        let tls = match &self.tls {
-            Some(door) if tls => match door.open() {
-                Some(tls) => Some(tls),
-                None => return self.tally.leave(self.worker),
-            },
-            _ => None,
-        };
         let conn = Conn { fd, tls, output, stalled: false, closing: false, leaving: None };
-        let Some(conn) = self.admit(conn) else { return };
+        let conn = self.admit(conn)?;
         handle(now, Event::Opened { conn, own_port }, &mut self.actions);
         if let Some(card) = card {
             handle(now, Event::Introduced { conn, card }, &mut self.actions);
         }
         self.settle(now, handle);
+        Some(conn)
     }
 
     fn take(
@@ -588,8 +613,4 @@ impl EventLoop {
 
 fn continues(action: &Action, conn: ConnId, end: usize) -> bool {
     matches!(action, Action::Send { conn: to, bytes } if *to == conn && bytes.start == end)
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

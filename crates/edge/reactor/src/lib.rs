@@ -15,6 +15,8 @@
 //!                                               └───────────────────────────────────┘
 //! ```
 //!
+//! A connection by TLS goes to the [`Greeter`]'s thread first, and comes back when hands are shaken.
+//!
 //! A connection that a worker hands over leaves this epoll when its last reply has left, and joins the
 //! other worker's: bytes that arrive between wait in the socket.
 //!
@@ -26,6 +28,7 @@
 
 mod clock;
 mod event_loop;
+mod greeter;
 mod listener;
 mod mailbox;
 mod mapping;
@@ -39,6 +42,7 @@ mod tls;
 
 pub use clock::Clock;
 pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES};
+pub use greeter::{Greeter, Guest};
 pub use listener::{Ended, Listener, Request};
 pub use mailbox::Mailbox;
 pub use mapping::Mapping;

@@ -130,6 +130,16 @@ pub fn pin_to_core(index: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes the calling thread one that gives way to the others of the process, as far as the kernel lets it.
+pub fn give_way() {
+    const NICER: i32 = 10;
+    // SAFETY: take no pointers; on Linux 0 is the calling thread. Without the lower priority all works the same.
+    unsafe {
+        let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
+        libc::setpriority(libc::PRIO_PROCESS, 0, nice + NICER);
+    }
+}
+
 pub fn is_root() -> bool {
     // SAFETY: cannot fail.
     unsafe { libc::getuid() == 0 || libc::geteuid() == 0 }

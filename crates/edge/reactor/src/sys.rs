@@ -10,6 +10,11 @@ pub(crate) fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }
 
+/// Not now, but the next wake-up may know more.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
 fn own(returned: libc::c_int) -> io::Result<OwnedFd> {
     let fd: RawFd = check(returned)?;
     // SAFETY: the system call that returned `fd` has just opened it, so nobody else owns it.

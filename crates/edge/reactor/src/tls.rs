@@ -1,16 +1,12 @@
 //! TLS on a connection: bytes in, bytes out, no socket.
 //!
-//! A handshake is a state of its connection like any other: it goes on when bytes have arrived, and what is
-//! dear of it (a signature) is done for a few connections in a wake-up, so that it stalls nobody.
+//! A handshake goes on when bytes have arrived, on the thread of the [`crate::Greeter`].
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
-
-/// Connections whose handshake goes on in one wake-up.
-pub(crate) const HANDSHAKES_PER_WAKEUP: u32 = 2;
 
 /// Makes the configuration from certificates and keys as they are now, or says what is wrong.
 pub type Load = Box<dyn Fn() -> Result<Arc<ServerConfig>, String> + Send + Sync>;

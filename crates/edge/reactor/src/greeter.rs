@@ -1,0 +1,178 @@
+//! TLS handshakes, on a thread of their own that gives way to the workers: what is dear of one (a signature) keeps
+//! nobody waiting who is connected already.
+//!
+//! ```text
+//!   worker's event loop ──Guest──► Greeter ──Letter::Welcome──► the same event loop
+//!    (a place is taken)             epoll: recv, shake, send      (the session opens)
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::event_loop::Letter;
+use crate::output::Output;
+use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
+use crate::tls::Tls;
+use crate::{Clock, Mailbox, Tally};
+
+/// A handshake that takes longer is given up.
+const HANDSHAKE_NS_MAX: u64 = 30_000_000_000;
+
+/// Bytes of a handshake that are read at a time.
+const RECEIVE_BYTES: usize = 16 << 10;
+const READY_PER_WAIT: usize = 64;
+/// A token that is no guest's place.
+const MAILBOX: u64 = 1 << 32;
+const LOOK_MS: i32 = 1000;
+
+/// A connection whose handshake goes on.
+pub struct Guest {
+    pub(crate) fd: OwnedFd,
+    pub(crate) tls: Box<Tls>,
+    /// It came in by the worker's own port.
+    pub(crate) own_port: bool,
+    /// What came right behind its last word, decrypted.
+    pub(crate) plain: Vec<u8>,
+    worker: usize,
+    output: Output,
+    deadline: u64,
+}
+
+impl Guest {
+    pub(crate) fn new(fd: OwnedFd, tls: Box<Tls>, worker: usize, own_port: bool) -> Guest {
+        let output = Output::default();
+        Guest { fd, tls, own_port, plain: Vec::new(), worker, output, deadline: 0 }
+    }
+}
+
+/// How it goes on with a guest.
+enum Step {
+    Waits,
+    Done,
+    Gone,
+}
+
+pub struct Greeter {
+    epoll: Epoll,
+    inbox: Mailbox<Guest>,
+    workers: Arc<[Mailbox<Letter>]>,
+    tally: Arc<Tally>,
+    clock: Clock,
+    guests: Vec<Option<Guest>>,
+    buffer: Box<[u8]>,
+}
+
+impl Greeter {
+    pub fn new(
+        workers: Arc<[Mailbox<Letter>]>,
+        tally: Arc<Tally>,
+        clock: Clock,
+    ) -> io::Result<Greeter> {
+        let (epoll, inbox) = (Epoll::new()?, Mailbox::new()?);
+        epoll.add(inbox.bell(), READABLE, MAILBOX)?;
+        let buffer = vec![0; RECEIVE_BYTES].into_boxed_slice();
+        Ok(Greeter { epoll, inbox, workers, tally, clock, guests: Vec::new(), buffer })
+    }
+
+    /// Where event loops leave their guests.
+    pub fn inbox(&self) -> Mailbox<Guest> {
+        self.inbox.clone()
+    }
+
+    /// Greets for the life of the process.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut ready = [Ready::NONE; READY_PER_WAIT];
+        let mut next_look = 0;
+        loop {
+            let count = self.epoll.wait(&mut ready, LOOK_MS)?;
+            let now = self.clock.now_ns();
+            for event in ready[..count].iter().filter(|event| event.token() != MAILBOX) {
+                self.serve(event.token() as usize);
+            }
+            // After those, so that no place changes its guest while events name the last one.
+            if ready[..count].iter().any(|event| event.token() == MAILBOX) {
+                for guest in self.inbox.collect() {
+                    self.admit(guest, now);
+                }
+            }
+            if next_look <= now {
+                next_look = now + LOOK_MS as u64 * 1_000_000;
+                for place in 0..self.guests.len() {
+                    if self.guests[place].as_ref().is_some_and(|guest| guest.deadline <= now) {
+                        self.turn_away(place);
+                    }
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, mut guest: Guest, now: u64) {
+        guest.deadline = now + HANDSHAKE_NS_MAX;
+        let free = self.guests.iter().position(Option::is_none);
+        let place = free.unwrap_or_else(|| {
+            self.guests.push(None);
+            self.guests.len() - 1
+        });
+        let watched = self.epoll.add(guest.fd.as_fd(), READABLE, place as u64);
+        self.guests[place] = Some(guest);
+        if watched.is_err() {
+            self.turn_away(place);
+        }
+    }
+
+    fn serve(&mut self, place: usize) {
+        let Some(guest) = &mut self.guests[place] else { return };
+        match guest.go_on(&mut self.buffer) {
+            Step::Waits => {
+                let interest = if guest.output.is_empty() { READABLE } else { WRITABLE };
+                if self.epoll.modify(guest.fd.as_fd(), interest, place as u64).is_err() {
+                    self.turn_away(place);
+                }
+            }
+            Step::Done => {
+                let guest = self.guests[place].take().expect("it has just gone on");
+                if self.epoll.remove(guest.fd.as_fd()).is_err() {
+                    return self.tally.leave(guest.worker);
+                }
+                self.workers[guest.worker].post(Letter::Welcome(guest));
+            }
+            Step::Gone => self.turn_away(place),
+        }
+    }
+
+    fn turn_away(&mut self, place: usize) {
+        let Some(mut guest) = self.guests[place].take() else { return };
+        guest.tls.gone();
+        self.tally.leave(guest.worker);
+    }
+}
+
+impl Guest {
+    fn go_on(&mut self, buffer: &mut [u8]) -> Step {
+        if self.output.is_empty() {
+            let count = match sys::recv(self.fd.as_fd(), buffer) {
+                Ok(0) => return Step::Gone,
+                Ok(count) => count,
+                Err(error) if sys::is_transient(&error) => return Step::Waits,
+                Err(_) => return Step::Gone,
+            };
+            let mut cipher = Vec::new();
+            let received = self.tls.receive(&buffer[..count], &mut self.plain, &mut cipher);
+            self.output.push(&cipher);
+            if received.is_err() {
+                // An alert says why, if it still gets there.
+                drop(sys::send(self.fd.as_fd(), self.output.unsent()));
+                return Step::Gone;
+            }
+        }
+        if !self.output.is_empty() {
+            match sys::send(self.fd.as_fd(), self.output.unsent()) {
+                Ok(sent) => self.output.sent(sent),
+                Err(error) if sys::is_transient(&error) => {}
+                Err(_) => return Step::Gone,
+            }
+        }
+        if self.output.is_empty() && !self.tls.is_handshaking() { Step::Done } else { Step::Waits }
+    }
+}
