@@ -50,6 +50,21 @@ const WITHOUT_EFFECT: &[(&str, Echo)] = &[
     ("inline_ascii_resp", nothing),
     ("no_chunked_items", nothing),
     ("resp_obj_mem_limit", nothing),
+    ("sock_cookie_id", nothing),
+    ("ssl_kernel_tls", nothing),
+    // What tunes external storage, while nobody asks for it by ext_path.
+    ("ext_page_size", nothing),
+    ("ext_wbuf_size", nothing),
+    ("ext_threads", nothing),
+    ("ext_item_size", nothing),
+    ("ext_item_age", nothing),
+    ("ext_low_ttl", nothing),
+    ("ext_drop_unread", nothing),
+    ("ext_recache_rate", nothing),
+    ("ext_compact_under", nothing),
+    ("ext_drop_under", nothing),
+    ("ext_max_frag", nothing),
+    ("ext_max_sleep", nothing),
 ];
 
 /// Takes over what stands behind the `=`, if it is well-formed.
@@ -80,12 +95,7 @@ const TRUE_ANYWAY: &[&str] =
     &["modern", "no_modern", "relaxed_privileges", "drop_privileges", "no_drop_privileges"];
 
 /// Options of features that a server must not pretend to have.
-const NOT_BUILT: &[(&str, &str)] = &[
-    ("ssl_kernel_tls", "kernel TLS"),
-    ("ext_", "extstore"),
-    ("proxy_", "proxy"),
-    ("sock_cookie_id", "cookie"),
-];
+const NOT_BUILT: &[(&str, &str)] = &[("ext_path", "extstore"), ("proxy_", "proxy")];
 
 impl Extended {
     pub fn parse(lists: &[String]) -> Result<Extended, Refused> {

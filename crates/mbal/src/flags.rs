@@ -270,6 +270,10 @@ struct WithoutEffect {
     /// Do without cas; items have one all the same
     #[arg(short = 'C', long)]
     disable_cas: bool,
+
+    /// NAPI ids; connections go to the worker with the fewest
+    #[arg(short = 'N', long = "napi_ids", value_name = "num")]
+    napi_ids: Option<u32>,
 }
 
 /// Flags that a server must not pass over in silence: it does not start.
@@ -277,9 +281,6 @@ struct WithoutEffect {
 struct NotBuilt {
     #[arg(short = 'e', long, hide = true)]
     memory_file: Option<String>,
-
-    #[arg(short = 'N', long, hide = true)]
-    napi_ids: Option<String>,
 }
 
 impl Flags {
@@ -531,8 +532,9 @@ impl WithoutEffect {
         let said = [
             (self.slab_growth_factor.is_some(), "-f: there are no slab classes"),
             (self.slab_min_size.is_some(), "-n: there are no slab classes"),
-            (self.enable_largepages, "-L: large pages are not asked for"),
+            (self.enable_largepages, "-L: huge pages are asked for anyway"),
             (self.disable_cas, "-C: items keep their cas"),
+            (self.napi_ids.is_some(), "-N: connections go to the worker with the fewest"),
         ];
         Ok(said.iter().filter(|(given, _)| *given).map(|(_, why)| why.to_string()).collect())
     }
@@ -540,12 +542,10 @@ impl WithoutEffect {
 
 impl NotBuilt {
     fn check(&self) -> Result<(), Refused> {
-        let missing = [
-            (self.memory_file.is_some(), "memory file (-e)"),
-            (self.napi_ids.is_some(), "NAPI id (-N)"),
-        ];
-        match missing.iter().find(|(given, _)| *given) {
-            Some((_, what)) => Err(usage(format!("This server is not built with {what} support."))),
+        match self.memory_file {
+            Some(_) => Err(usage(
+                "-e: items are kept in no file here, a restart is cold. Start without it.",
+            )),
             None => Ok(()),
         }
     }

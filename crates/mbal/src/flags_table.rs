@@ -128,8 +128,11 @@ fn refusals_with_memcacheds_exit_codes() {
             "64 ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
         ),
         ("-Y file -U 5", "64 Cannot use UDP with ascii authentication enabled (-U 0 to disable)"),
-        ("-o ssl_kernel_tls", "64 This server is not built with kernel TLS support."),
         ("-Z -o ssl_min_version=9", "1 Unsupported ssl_min_version: 9"),
+        (
+            "-e /dev/shm/x",
+            "64 -e: items are kept in no file here, a restart is cold. Start without it.",
+        ),
         ("-o ext_path=/x:1g", "64 This server is not built with extstore support."),
         ("-t 2 --worker-ports 65535", "64 --worker-ports 65535: 2 workers need ports 1 to 65535"),
         (
@@ -169,13 +172,69 @@ fn flags_without_effect_say_so() {
         ("-o relaxed_privileges,modern -u root", 0),
         ("-o maxconns_fast -o no_maxconns_fast", 0),
         ("-U 5", 0),
-        ("-C -L -f 1.5 -n 100 -D :", 4),
+        ("-C -L -f 1.5 -n 100 -D : -N 2", 5),
+        ("-o ssl_kernel_tls,sock_cookie_id=5,ext_threads=2", 3),
         ("-o slab_reassign,lru_crawler,hashpower=20", 2),
         ("-B binary", 0),
         ("-B ascii", 0),
     ] {
         assert_eq!(checked(line).expect(line).notices.len(), notices, "{line}");
     }
+}
+
+/// Words behind the flags and options of memcached's help that want one.
+fn word(name: &str) -> &'static str {
+    match name {
+        "s" | "P" | "Y" | "ssl_chain_cert" | "ssl_key" | "ssl_ca_cert" => "/x",
+        "l" => "::1",
+        "u" => "nobody",
+        "a" => "700",
+        "f" => "1.5",
+        "B" => "auto",
+        "D" => "/",
+        "I" => "2m",
+        "o" => "modern",
+        "hash_algorithm" => "murmur3",
+        "ssl_keyformat" => "PEM",
+        "ssl_ciphers" => "HIGH",
+        "p" | "U" | "m" | "c" | "n" | "t" | "R" | "b" | "N" => "64",
+        _ => "1",
+    }
+}
+
+/// The one of this machine, if it has one.
+#[test]
+fn whatever_memcacheds_help_names_is_accepted() {
+    let Ok(help) = std::process::Command::new("memcached").arg("-h").output() else {
+        return eprintln!("SKIPPED: this needs memcached's help");
+    };
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let is_name = |letter: char| letter.is_ascii_lowercase() || matches!(letter, '_' | '-');
+    let mut accepted = 0;
+    for line in help.lines() {
+        let name = |from: &str| from.chars().take_while(|one| is_name(*one)).collect::<String>();
+        let option =
+            line.strip_prefix("   - ").filter(|l| l.starts_with(is_name) && l.contains(':'));
+        let lines = if let Some(option) = option {
+            let option = name(option);
+            vec![format!("-o {option}={}", word(&option)), format!("-o {option}")]
+        } else if let Some(flag) = line.strip_prefix('-').filter(|l| !l.starts_with('-')) {
+            let short = &flag[..1];
+            let long = flag.split_once("--").map(|(_, long)| format!("--{}", name(long)));
+            let forms = std::iter::once(format!("-{short}")).chain(long);
+            forms.flat_map(|form| [format!("{form} {}", word(short)), form]).collect()
+        } else {
+            continue;
+        };
+        // A switch takes no word, and what takes one may not go without.
+        if lines.iter().any(|line| ["-h", "-V", "-i", "-e", "-o ext_path"].contains(&&**line)) {
+            continue;
+        }
+        let refusals: Vec<_> = lines.iter().filter_map(|line| checked(line).err()).collect();
+        assert!(refusals.len() < lines.len(), "{line}: {refusals:?}");
+        accepted += 1;
+    }
+    assert!(accepted > 60, "{accepted} of memcached's help: {help}");
 }
 
 #[test]
