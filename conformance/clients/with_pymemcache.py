@@ -1,9 +1,31 @@
-"""What an application does with pymemcache (text protocol), plain and by TLS."""
+"""What an application does with pymemcache (text protocol): plain, logged in, and by TLS."""
 import os
 import ssl
 import time
 
 from pymemcache.client.base import Client
+from pymemcache.exceptions import MemcacheClientError
+
+
+class LoggingIn(Client):
+    """pymemcache knows no login, but it is nothing but the first `set` of a connection (-Y)."""
+
+    words = "user secret"
+
+    def _connect(self):
+        super()._connect()
+        assert self.set("login", self.words, noreply=False)
+
+
+class Guessing(LoggingIn):
+    words = "user guess"
+
+
+def is_refused(client):
+    try:
+        client.get("k")
+    except MemcacheClientError as error:
+        return error.args[0]
 
 
 def eventually_gone(get):
@@ -43,9 +65,13 @@ def use(client):
 
 
 use(Client(("127.0.0.1", int(os.environ["PLAIN"])), timeout=60))
+guarded = ("127.0.0.1", int(os.environ["PASSWORD"]))
+use(LoggingIn(guarded, timeout=60))
+assert is_refused(Client(guarded, timeout=60)) == b"unauthenticated"
+assert is_refused(Guessing(guarded, timeout=60)) == b"authentication failure"
 if os.environ["TLS"] != "0":
     context = ssl.create_default_context(cafile=os.environ["CERT"])
     use(Client(("localhost", int(os.environ["TLS"])), timeout=60, tls_context=context))
-    print("plain and TLS")
+    print("plain, logged in and TLS")
 else:
-    print("plain alone")
+    print("plain and logged in")

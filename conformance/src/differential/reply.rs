@@ -88,16 +88,18 @@ pub enum Allowed {
     LastAccess,
     Version,
     DebugSizes,
+    DebugSign,
     Statistics,
 }
 
 impl Allowed {
-    pub const ALL: [(Allowed, &str); 6] = [
+    pub const ALL: [(Allowed, &str); 7] = [
         (Allowed::CasRenamed, "cas-renamed"),
         (Allowed::SecondTurned, "second-turned"),
         (Allowed::LastAccess, "last-access"),
         (Allowed::Version, "version"),
         (Allowed::DebugSizes, "debug-sizes"),
+        (Allowed::DebugSign, "debug-sign"),
         (Allowed::Statistics, "statistics"),
     ];
 }
@@ -184,6 +186,10 @@ impl Comparer {
             ("", ..) | (_, None, _) | (_, _, None) => return left == right,
             ("c" | "cas=", Some(left), Some(right)) => {
                 return self.same_cas(left as u64, right as u64);
+            }
+            // Newer memcacheds tell what remains as more than nothing.
+            ("exp=", Some(left), Some(right)) if right < -1 && is_close(left, -right) => {
+                Allowed::DebugSign
             }
             ("t" | "exp=", Some(left), Some(right)) => {
                 if left != right && !is_close(left, right) {
@@ -291,6 +297,9 @@ mod tests {
         assert!(!differ("HD t100\r\n", "HD t99\r\n"));
         assert!(differ("HD t100\r\n", "HD t97\r\n"));
         assert!(differ("HD t-1\r\n", "HD t100\r\n"));
+        assert!(!differ("ME a exp=100\r\n", "ME a exp=-99\r\n"));
+        assert!(differ("ME a exp=100\r\n", "ME a exp=-1\r\n"));
+        assert!(differ("ME a exp=-100\r\n", "ME a exp=100\r\n"));
     }
 
     #[test]
