@@ -52,6 +52,7 @@ pub use args::Args;
 pub use popularity::Popularity;
 pub use random::{Random, mix};
 pub use summary::Spread;
+pub use tls::Tls;
 pub use trace::Trace;
 
 use std::io;
