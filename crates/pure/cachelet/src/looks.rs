@@ -80,6 +80,7 @@ impl Locked<'_> {
         for item in items.filter(|item| !item.is_dead() && !item.is_chunk()).take(SAMPLE) {
             let access = Access(item.access());
             let in_time = temper == Temper::New || access.eras_ago(era) <= window;
+            looks.items += 1.0;
             looks.items_read += f64::from(u8::from(access.frequency() > 0 && in_time));
             looks.bytes += item.stride(memory) as f64;
             looks.bytes += item.chain().map_or(0.0, |(bytes, _)| f64::from(bytes));

@@ -31,8 +31,10 @@ pub const ERAS_PER_TURN: u32 = 8;
 /// With 2 and 4 the traces lose up to 2.4 and 0.5 points, and what changes is forgotten no faster (decision 0007).
 const POORER: f64 = 8.0;
 
-/// What is left of the weight of earlier looks with every look: some ten pages are looked at together.
-const KEPT_OF_LOOKS: f64 = 0.9;
+/// Items whose looks are weighed together: with every item seen the weight of earlier ones falls by one of so many.
+const ITEMS_WEIGHED: f64 = 320.0;
+/// Fewer say nothing.
+const ITEMS_WEIGHED_MIN: f64 = 64.0;
 
 /// Where an item goes that a client writes: one that `returns`, soon after it was evicted from a new
 /// log, is worth protecting at once.
@@ -43,6 +45,7 @@ pub fn temper_of_written(returns: bool) -> Temper {
 /// What was seen of some items of a page that is the oldest of its kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looks {
+    pub items: f64,
     /// Those that were read since the oldest new page was written, each once.
     pub items_read: f64,
     /// Of all of them.
@@ -51,8 +54,10 @@ pub struct Looks {
 
 impl Looks {
     fn add(&mut self, seen: Looks) {
-        self.items_read = self.items_read * KEPT_OF_LOOKS + seen.items_read;
-        self.bytes = self.bytes * KEPT_OF_LOOKS + seen.bytes;
+        let kept = (1.0 - seen.items / ITEMS_WEIGHED).max(0.0);
+        self.items = self.items * kept + seen.items;
+        self.items_read = self.items_read * kept + seen.items_read;
+        self.bytes = self.bytes * kept + seen.bytes;
     }
 }
 
@@ -70,7 +75,9 @@ impl Gauge {
     }
 
     pub fn main_is_poor(&self) -> bool {
-        self.main.items_read * self.new.bytes * POORER < self.new.items_read * self.main.bytes
+        self.main.items.min(self.new.items) >= ITEMS_WEIGHED_MIN
+            && self.main.items_read * self.new.bytes * POORER
+                < self.new.items_read * self.main.bytes
     }
 }
 
@@ -133,17 +140,19 @@ mod tests {
 
     #[test]
     fn main_is_poor_if_it_earns_an_eighth_a_byte_of_what_new_does_and_not_at_once() {
-        let looks = |items_read, bytes| Looks { items_read, bytes };
+        let looks = |items_read, bytes| Looks { items: 32.0, items_read, bytes };
         let mut gauge = Gauge::default();
         assert!(!gauge.main_is_poor(), "nothing was seen yet");
+        gauge.add(looks(8.0, 1000.0), looks(0.0, 4000.0));
+        assert!(!gauge.main_is_poor(), "a few items say nothing");
+        (0..20).for_each(|_| gauge.add(looks(8.0, 1000.0), looks(20.0, 4000.0)));
         // The items of main are longer: what counts is reads by the byte.
-        gauge.add(looks(8.0, 1000.0), looks(20.0, 4000.0));
         assert!(!gauge.main_is_poor());
         let until = (0..).find(|_| {
             gauge.add(looks(8.0, 1000.0), looks(0.0, 4000.0));
             gauge.main_is_poor()
         });
-        assert_eq!(until, Some(3));
+        assert_eq!(until, Some(14));
         gauge.add(looks(8.0, 1000.0), looks(32.0, 4000.0));
         assert!(!gauge.main_is_poor());
         (0..400).for_each(|_| gauge.add(looks(0.0, 1000.0), looks(0.0, 4000.0)));
