@@ -52,7 +52,15 @@ fn sizes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Vec<Panel> {
     let bytes = args.memory_mib << 20;
     let store = || Store::new(options(bytes, 1, CACHELETS));
     let changed = store();
-    let mut table = Sheet::new(["phase", "after 1 working set", "fresh", "after 4", "fresh"]);
+    let mut table = Sheet::new([
+        "phase",
+        "after 1 working set",
+        "fresh",
+        "after 4",
+        "fresh",
+        "index, MiB",
+        "fresh",
+    ]);
     let mut panels = Vec::new();
     for (phase, (name, value_bytes)) in PHASES.into_iter().enumerate() {
         let fresh = store();
@@ -89,10 +97,9 @@ fn sizes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Vec<Panel> {
         }
         // The window that begins when one working set has been written.
         let [one, last] = [of(WINDOWS), of(LENGTH * WINDOWS - 1)];
-        table.row(
-            std::iter::once(name.to_owned())
-                .chain(one.iter().chain(&last).map(|percent| format!("{percent:.2}"))),
-        );
+        let index = [&changed, &fresh].map(|s| s.stats().index_bytes as f64 / f64::from(1 << 20));
+        let figures = one.iter().chain(&last).chain(&index).map(|figure| format!("{figure:.2}"));
+        table.row(std::iter::once(name.to_owned()).chain(figures));
         page.verdict(
             one[0] >= one[1] - 1.0,
             &format!("{name}: within a point of fresh memory after one working set of writes"),
