@@ -1,8 +1,8 @@
 //! A run over time as a picture: rate and latency, server beside server, and a line per worker where clients know them.
 
 use crate::compare::{Comparison, Series};
-use crate::plot::{Line, Panel, Plot, stacked};
 use crate::timeline::{self, Row};
+use mbal_output::plot::{Line, Panel, Plot, stacked};
 
 /// The last round of each server: one line is one run.
 pub fn over_time(name: &str, comparison: &Comparison) -> String {

@@ -27,7 +27,6 @@ mod mix;
 mod pace;
 mod peer;
 mod plan;
-pub mod plot;
 mod popularity;
 mod random;
 mod reader;

@@ -5,6 +5,8 @@ use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use mbal_output::json::quoted;
+
 use crate::compare::{Comparison, Series};
 use crate::measure::{FIGURES, Figure};
 use crate::summary::Spread;
@@ -127,22 +129,6 @@ pub fn percentiles(comparison: &Comparison) -> String {
             let _ = writeln!(out, "{us:>12.1} {:>14.6} {count:>10} {rest:>14}", quantile * 100.0);
         }
     }
-    out
-}
-
-/// A JSON string.
-fn quoted(text: &str) -> String {
-    let mut out = String::from('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if c < ' ' => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
     out
 }
 

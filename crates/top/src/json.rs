@@ -1,6 +1,6 @@
 //! A view as one JSON object on one line.
 
-use std::fmt::Write;
+use mbal_output::json::quoted;
 
 use crate::view::View;
 
@@ -54,21 +54,6 @@ pub fn of(view: &View) -> String {
     ];
     let fields = fields.iter().map(|(name, value)| format!("{}:{value}", quoted(name)));
     format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
-}
-
-fn quoted(text: &str) -> String {
-    let mut out = String::from('"');
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => out.extend(['\\', character]),
-            control if control < ' ' => {
-                write!(out, "\\u{:04x}", u32::from(control)).expect("a string takes all");
-            }
-            other => out.push(other),
-        }
-    }
-    out.push('"');
-    out
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use mbal_model::{Key, Seconds};
 
 use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
-use mbal_bench::plot::{Line, Panel, Plot};
+use mbal_output::plot::{Line, Panel, Plot};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -16,7 +16,7 @@ use mbal_model::Key;
 use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
 use crate::policies;
-use mbal_bench::plot::{Line, Panel, Plot};
+use mbal_output::plot::{Line, Panel, Plot};
 
 const FILES: [&str; 6] = [
     "cloudphysics-w106.u32le.xz",

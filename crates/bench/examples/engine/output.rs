@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mbal_bench::plot::Plot;
+use mbal_output::plot::Plot;
 
 /// Rows of text under named columns.
 pub struct Sheet {

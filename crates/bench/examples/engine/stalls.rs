@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
-use mbal_bench::plot::{Line, Panel, Plot};
+use mbal_output::plot::{Line, Panel, Plot};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -19,7 +19,7 @@ use mbal_model::{Key, WorkerId};
 use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
 use crate::rival::{Locking, Rival};
-use mbal_bench::plot::{Line, Panel, Plot};
+use mbal_output::plot::{Line, Panel, Plot};
 
 #[derive(clap::Args)]
 pub struct Args {

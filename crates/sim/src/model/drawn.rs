@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::plot::{Line, Plot};
+use mbal_output::plot::{Line, Plot};
+
 use super::report::Report;
 
 /// One plot: where its numbers are, and what of them is drawn.
@@ -153,14 +154,7 @@ impl Drawing {
         for line in &mut lines {
             line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
         }
-        Ok(Plot {
-            title: self.title.to_owned(),
-            x: self.x.1.to_owned(),
-            y: self.y.1.to_owned(),
-            log_x: self.x.2,
-            log_y: self.y.2,
-            lines,
-        })
+        Ok(Plot::alone(self.title.to_owned(), self.x.1, self.y.1, (self.x.2, self.y.2), lines))
     }
 }
 
@@ -173,8 +167,11 @@ mod tests {
         let csv = "policy,minute,servers\nb,1,4\na,0,3\nb,0,5\na,1,oops\n";
         let servers = DRAWINGS.iter().find(|drawing| drawing.name == "autoscale-servers");
         let plot = servers.expect("it is drawn").plot(csv).expect("it has its columns");
-        let lines: Vec<_> =
-            plot.lines.iter().map(|line| (line.name.as_str(), line.points.as_slice())).collect();
+        let lines: Vec<_> = plot.panels[0]
+            .lines
+            .iter()
+            .map(|line| (line.name.as_str(), line.points.as_slice()))
+            .collect();
         assert_eq!(
             lines,
             [("policy b", &[(0.0, 5.0), (1.0, 4.0)][..]), ("policy a", &[(0.0, 3.0)])]

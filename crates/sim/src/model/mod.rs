@@ -5,7 +5,6 @@ mod drawn;
 mod fleet;
 mod netkv;
 mod phases;
-mod plot;
 mod popularity;
 mod replication;
 mod report;

@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use mbal_balance::{Demand, Prediction, choose_threshold_placed, copies, predict};
+use mbal_output::plot::{Line, Plot};
 use mbal_sketch::RandomBits;
 
 use self::path::{
     Detected, Detector, Replicas, Stream, detect, hash, imbalance, mean_deviation, observe, place,
 };
 
-use super::plot::{Line, Plot};
 use super::report::Report;
 use super::{Fleet, Popularity, traces};
 
@@ -160,14 +160,13 @@ fn figure_5(
     report.table("netkv-figure-5", header, &rows)?;
     report.plot(
         "netkv-figure-5",
-        &Plot {
-            title: "Figure 5: imbalance against threshold, 100 servers".to_owned(),
-            x: "threshold T, requests".to_owned(),
-            y: "max / average load".to_owned(),
-            log_x: true,
-            log_y: false,
+        &Plot::alone(
+            "Figure 5: imbalance against threshold, 100 servers".to_owned(),
+            "threshold T, requests",
+            "max / average load",
+            (true, false),
             lines,
-        },
+        ),
     )
 }
 
@@ -189,14 +188,13 @@ fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), S
     report.table("netkv-figure-12", "threshold,rank,replicas", &per_key)?;
     report.plot(
         "netkv-figure-12",
-        &Plot {
-            title: "Figure 12: replicas per hot key, 100 servers".to_owned(),
-            x: "key, by popularity".to_owned(),
-            y: "replicas".to_owned(),
-            log_x: false,
-            log_y: false,
+        &Plot::alone(
+            "Figure 12: replicas per hot key, 100 servers".to_owned(),
+            "key, by popularity",
+            "replicas",
+            (false, false),
             lines,
-        },
+        ),
     )?;
 
     let mut rows = Vec::new();
@@ -235,14 +233,13 @@ fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), S
     report.table("netkv-figures-13-14", header, &rows)?;
     report.plot(
         "netkv-figure-14",
-        &Plot {
-            title: "Figure 14: requests by server, 100 servers".to_owned(),
-            x: "server, by load".to_owned(),
-            y: "requests".to_owned(),
-            log_x: false,
-            log_y: false,
+        &Plot::alone(
+            "Figure 14: requests by server, 100 servers".to_owned(),
+            "server, by load",
+            "requests",
+            (false, false),
             lines,
-        },
+        ),
     )
 }
 
@@ -301,14 +298,13 @@ fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
     )?;
     report.plot(
         "netkv-figure-15",
-        &Plot {
-            title: "Figure 15: mean deviation (Eq. 6) against skew, 100 servers".to_owned(),
-            x: "Zipf skew".to_owned(),
-            y: "sum |rate - average| / total".to_owned(),
-            log_x: false,
-            log_y: false,
+        &Plot::alone(
+            "Figure 15: mean deviation (Eq. 6) against skew, 100 servers".to_owned(),
+            "Zipf skew",
+            "sum |rate - average| / total",
+            (false, false),
             lines,
-        },
+        ),
     )?;
     report.table("netkv-figure-16", "policy,server_by_load,requests", &by_server)
 }
@@ -369,13 +365,12 @@ fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> 
     report.table("netkv-figure-17", header, &rows)?;
     report.plot(
         "netkv-figure-17",
-        &Plot {
-            title: "Figure 17: imbalance against servers".to_owned(),
-            x: "servers".to_owned(),
-            y: "max / average load".to_owned(),
-            log_x: true,
-            log_y: true,
+        &Plot::alone(
+            "Figure 17: imbalance against servers".to_owned(),
+            "servers",
+            "max / average load",
+            (true, true),
             lines,
-        },
+        ),
     )
 }

@@ -6,10 +6,10 @@ use mbal_balance::{
     relieve, search,
 };
 use mbal_model::{Move, Snapshot};
+use mbal_output::plot::{Line, Plot};
 use mbal_sketch::mix;
 
 use super::cluster::{Cluster, Phase, SERVICES_PER_EPOCH, Size};
-use super::plot::{Line, Plot};
 use super::replication::Replication;
 use super::report::Report;
 use super::workloads::{Workload, workloads};
@@ -110,18 +110,17 @@ pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> 
         };
         report.plot(
             &tag,
-            &Plot {
-                title: format!(
+            &Plot::alone(
+                format!(
                     "p90 delay, {} servers, {:.0}% immovable",
                     options.servers,
                     immovable * 100.0
                 ),
-                x: "epoch (A, B, C in turn)".to_owned(),
-                y: "p90 delay, service times".to_owned(),
-                log_x: false,
-                log_y: true,
-                lines: names.iter().zip(&histories).map(line).collect(),
-            },
+                "epoch (A, B, C in turn)",
+                "p90 delay, service times",
+                (false, true),
+                names.iter().zip(&histories).map(line).collect(),
+            ),
         )?;
         for (name, history) in names.iter().zip(&histories) {
             let epochs = options.epochs as usize;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::plot::Plot;
+use mbal_output::plot::Plot;
 
 pub struct Report {
     folder: PathBuf,

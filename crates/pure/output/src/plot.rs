@@ -1,4 +1,4 @@
-//! Small line plots side by side, as SVG with one legend: results to be read beside their CSV.
+//! Line plots as SVG, alone or small and side by side, with one legend: results to be read beside their CSV.
 
 use std::fmt::Write;
 
@@ -23,8 +23,9 @@ pub struct Plot {
 }
 
 const COLUMNS: usize = 3;
-const WIDTH: f64 = 300.0;
-const HEIGHT: f64 = 230.0;
+/// Width and height of a panel that is alone, and of one among others.
+const ALONE: (f64, f64) = (560.0, 330.0);
+const AMONG_OTHERS: (f64, f64) = (300.0, 230.0);
 const LEFT: f64 = 52.0;
 const TOP: f64 = 58.0;
 const BOTTOM: f64 = 46.0;
@@ -62,12 +63,29 @@ struct Size {
 }
 
 impl Plot {
+    /// A plot of one panel, which needs no title of its own.
+    pub fn alone(
+        title: String,
+        x: &'static str,
+        y: &'static str,
+        (log_x, log_y): (bool, bool),
+        lines: Vec<Line>,
+    ) -> Plot {
+        Plot { title, x, y, log_x, log_y, panels: vec![Panel { title: String::new(), lines }] }
+    }
+
+    /// Width and height of a panel.
+    fn panel_size(&self) -> (f64, f64) {
+        if self.panels.len() == 1 { ALONE } else { AMONG_OTHERS }
+    }
+
     fn size(&self) -> Size {
         let columns = COLUMNS.min(self.panels.len());
         let rows = self.panels.len().div_ceil(columns);
-        let width = (columns as f64 * (WIDTH + LEFT) + 20.0).max(2.0 * LEGEND_WIDTH + LEFT);
+        let (panel_width, panel_height) = self.panel_size();
+        let width = (columns as f64 * (panel_width + LEFT) + 20.0).max(2.0 * LEGEND_WIDTH + LEFT);
         let in_row = ((width - LEFT) / LEGEND_WIDTH) as usize;
-        let body = rows as f64 * (HEIGHT + BOTTOM + 24.0);
+        let body = rows as f64 * (panel_height + BOTTOM + 24.0);
         let legend = self.names().len().div_ceil(in_row) as f64 * LEGEND_HEIGHT;
         Size { width, height: TOP + body + legend + 8.0, body, in_row }
     }
@@ -83,9 +101,10 @@ impl Plot {
              <text x='{LEFT}' y='22' font-size='15'>{}</text>\n",
             escaped(&self.title)
         );
+        let (panel_width, panel_height) = self.panel_size();
         for (index, panel) in self.panels.iter().enumerate() {
-            let left = LEFT + (index % columns) as f64 * (WIDTH + LEFT);
-            let top = TOP + (index / columns) as f64 * (HEIGHT + BOTTOM + 24.0);
+            let left = LEFT + (index % columns) as f64 * (panel_width + LEFT);
+            let top = TOP + (index / columns) as f64 * (panel_height + BOTTOM + 24.0);
             self.panel(&mut svg, panel, &names, left, top);
         }
         for (index, name) in names.iter().enumerate() {
@@ -108,7 +127,8 @@ impl Plot {
     }
 
     fn panel(&self, svg: &mut String, panel: &Panel, names: &[&str], left: f64, top: f64) {
-        let (right, bottom) = (left + WIDTH, top + HEIGHT);
+        let (width, height) = self.panel_size();
+        let (right, bottom) = (left + width, top + height);
         let points = || panel.lines.iter().flat_map(|line| line.points.iter().copied());
         let xs = Axis::over(points().map(|point| point.0), self.log_x, left, right - 16.0);
         let ys = Axis::over(points().map(|point| point.1), self.log_y, bottom, top + 8.0);
@@ -261,5 +281,12 @@ mod tests {
         );
         assert_eq!(svg.matches("fill='none' stroke='#d62728'").count(), 2);
         assert_eq!(svg.matches("a&lt;b").count(), 1);
+    }
+
+    #[test]
+    fn a_panel_that_is_alone_has_the_room_of_several() {
+        let line = Line { name: "a".into(), points: vec![(1.0, 1.0), (100.0, 10.0)] };
+        let svg = Plot::alone("t".into(), "x", "y", (true, true), vec![line]).svg();
+        assert!(svg.contains("points='52.0,388.0 596.0,66.0'"), "{svg}");
     }
 }
