@@ -215,7 +215,7 @@ pub struct Flags {
     metrics: Option<String>,
 
     /// The share of requests that is looked at for `stats hot` while nobody asks, 0 to 1
-    #[arg(long, env = "MBAL_HOT_SAMPLE", value_name = "share", default_value_t = 0.03)]
+    #[arg(long, env = "MBAL_HOT_SAMPLE", value_name = "share", default_value_t = 0.01)]
     hot_sample: f64,
 
     /// What is said on standard error: lines for people, or a JSON object a line

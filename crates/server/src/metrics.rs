@@ -177,7 +177,7 @@ impl Page {
     fn latency(&mut self, server: &Server) {
         let name = "mbal_request_duration_seconds";
         let help = "Time from the wake-up that received a request until its reply was the kernel's; of a busy \
-                    server's wake-ups one in up to 32 is timed and stands for all.";
+                    server's wake-ups one in up to 64 is timed and stands for all.";
         self.family(name, "histogram", help);
         let histograms = server.latencies_ever();
         let (bucket, sum, count) =

@@ -329,7 +329,9 @@ fn work(
 ) {
     let id = WorkerId(index as u16);
     let mut worker = Worker::new(id, Arc::clone(shared));
-    let at = |now_ns| started.at(now_ns).moved(shared.gauges.time_shift.load(Relaxed));
+    let shifted = |now: Now| now.moved(shared.gauges.time_shift.load(Relaxed));
+    // All events of a wake-up have its time: it is worked out once.
+    let mut last = (0, started.at(0));
     let handle = |now_ns, event: Event, actions: &mut _| {
         if let Some(tls) = &tls {
             shared.gauges.handshake_errors.store(tls.errors(), Relaxed);
@@ -342,9 +344,13 @@ fn work(
             Event::Tick if index == 0 => observe_cpu(shared),
             _ => {}
         }
-        worker.handle(at(now_ns), event, actions);
+        if last.0 != now_ns {
+            last = (now_ns, started.at(now_ns));
+        }
+        worker.handle(shifted(last.1), event, actions);
     };
-    let background = |now_ns| shared.store.background(id, at(now_ns).second, BACKGROUND_STEPS);
+    let background =
+        |now_ns| shared.store.background(id, shifted(started.at(now_ns)).second, BACKGROUND_STEPS);
     event_loop.run(handle, background).expect("epoll fails only for want of kernel memory");
 }
 

@@ -245,8 +245,8 @@ impl EventLoop {
             } else {
                 (next_tick - now).div_ceil(1_000_000) as i32
             };
-            let rests = self.clock.now_ns();
-            handle(rests, Event::Rests { busy_ns: rests - now }, &mut self.actions);
+            let busy_ns = self.clock.now_ns() - now;
+            handle(now, Event::Rests { busy_ns }, &mut self.actions);
         }
     }
 

@@ -18,6 +18,9 @@ pub use map::{ClusterMap, Owner};
 pub use snapshot::{CacheletLoad, Move, Plan, Snapshot, WorkerLoad};
 pub use version::MapVersion;
 
+/// False where a server is built without latencies and hot keys, which is done only to see what they cost.
+pub const METRICS: bool = !cfg!(feature = "without-metrics");
+
 /// Seconds on the server's own monotonic clock; 0 is before the process started.
 ///
 /// Like memcached, the server tells time in whole seconds. A deadline of 0 means "never".

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::{KEY_BYTES_MAX, Key, Seconds};
+use mbal_model::{KEY_BYTES_MAX, Key, METRICS, Seconds};
 use mbal_sketch::{self as sketch, Access, HotKeys, HotKeysConfig, Seen, Slot};
 use mbal_wire::{Binary, Command, Request};
 
@@ -196,6 +196,9 @@ impl Turn<'_> {
     /// Counts requests that are about to be executed, and looks at those that are chosen.
     #[inline]
     pub fn look_at(&mut self, jobs: &[Option<Job<'_>>], keys: &[Option<Key<'_>>]) {
+        if !METRICS {
+            return;
+        }
         if let Some(place) = self.sampler.next_among(jobs.len() as u32) {
             let keys = &keys[..jobs.len()];
             self.look_from(place, keys, |at| jobs[at].as_ref().map_or(Access::Read, access_of));
@@ -205,6 +208,9 @@ impl Turn<'_> {
     /// The same for the further keys of a `get`.
     #[inline]
     pub fn look_at_gets(&mut self, keys: &[Option<Key<'_>>]) {
+        if !METRICS {
+            return;
+        }
         if let Some(place) = self.sampler.next_among(keys.len() as u32) {
             self.look_from(place, keys, |_| Access::Read);
         }

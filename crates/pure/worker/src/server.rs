@@ -228,7 +228,7 @@ impl Default for Settings {
             protocol: Protocol::Auto,
             sasl: false,
             auth_file: None,
-            hot_sample: 0.03,
+            hot_sample: 0.01,
             socket_mode: 0o700,
             maxconns_fast: true,
             dump_enabled: true,

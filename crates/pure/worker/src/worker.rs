@@ -70,8 +70,14 @@ impl Worker {
 
     /// Takes one event; appends to `actions` what is to be done about it.
     pub fn handle(&mut self, now: Now, event: Event<'_>, actions: &mut Actions) {
-        if let Event::Rests { busy_ns } = event {
-            return self.counters().busy_ns.add(busy_ns);
+        // What is about time alone touches no item.
+        match event {
+            Event::Rests { busy_ns } => return self.counters().busy_ns.add(busy_ns),
+            Event::Timing => return self.time(None),
+            Event::Timed { elapsed_ns, stands_for } => {
+                return self.time(Some((elapsed_ns, stands_for)));
+            }
+            _ => {}
         }
         let ticks = matches!(event, Event::Tick);
         let watched = self.server.log.watched();
@@ -142,10 +148,8 @@ impl Worker {
             Event::Asked { server, ticket, request } => {
                 self.asked(now, server, ticket, request, actions);
             }
-            Event::Timing => self.time(None),
-            Event::Timed { elapsed_ns, stands_for } => self.time(Some((elapsed_ns, stands_for))),
             Event::Tick => self.close_idle(now, actions),
-            Event::Rests { .. } => {}
+            Event::Rests { .. } | Event::Timing | Event::Timed { .. } => {}
         }
         if watched != 0 {
             self.pass_lines_on(now, actions);
