@@ -180,6 +180,10 @@ impl Turn<'_> {
                 frame.push_error(self.out, Status::NotFound);
                 return Then::Next;
             }
+            // Ours may say how many, or of what kind.
+            _ if topic.starts_with(b"hot ") || topic == b"latency buckets" => {
+                &[b"stats ", topic].concat()
+            }
             _ if topic.iter().any(u8::is_ascii_whitespace) => {
                 frame.push_error(self.out, Status::NotFound);
                 return Then::Next;

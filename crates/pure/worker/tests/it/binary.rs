@@ -236,6 +236,21 @@ fn unknown_commands_take_their_body_along() {
 }
 
 #[test]
+fn the_hottest_keys_are_told_in_packets() {
+    let mut rig = Rig::with(Settings { hot_sample: 1.0, ..Settings::default() });
+    let requests = [set(0x01, 0, "hot", "abc"), key(0x00, "hot"), key(0x00, "none")];
+    rig.send(&requests.concat());
+    let told = |topic: &str, rig: &mut Rig| replies(&rig.send(&key(0x10, topic)));
+    let hottest = ["1:key|hot", "1:rate|2", "1:reads|1", "1:writes|1", "1:bytes|3"];
+    let packet = |text: &str| format!("10 0 0 {text}");
+    let one: Vec<String> = hottest.iter().chain(&[""]).map(|text| packet(text)).collect();
+    assert_eq!(told("hot 1", &mut rig), one);
+    let all = told("hot", &mut rig);
+    assert_eq!((&all[..5], all[5].as_str(), all.len()), (&one[..5], "10 0 0 2:key|none", 11));
+    assert_eq!(told("latency buckets", &mut rig), [packet("")]);
+}
+
+#[test]
 fn statistics_are_packets() {
     let mut rig = Rig::new();
     let told = replies(&rig.send(&key(0x10, "settings")));
