@@ -18,6 +18,7 @@ use crate::pace::Pace;
 use crate::peer::Peer;
 use crate::plan::{Plan, Task};
 use crate::report;
+use crate::tally::Tally;
 
 #[derive(Parser)]
 struct Cli {
@@ -42,13 +43,16 @@ struct Fake {
 }
 
 impl Fake {
-    fn listen(self) -> Address {
+    fn address(self) -> Address {
+        Arc::new(self).listen()
+    }
+
+    fn listen(self: Arc<Self>) -> Address {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap());
-        let fake = Arc::new(self);
         spawn(move || {
             for stream in listener.incoming() {
-                let (fake, stream) = (fake.clone(), stream.unwrap());
+                let (fake, stream) = (self.clone(), stream.unwrap());
                 stream.set_nodelay(true).unwrap();
                 spawn(move || fake.serve(stream));
             }
@@ -118,7 +122,7 @@ fn a_stall_of_200_ms_shows_in_open_loop_and_hides_in_closed() {
     let flags = "--connections 2 --keys 100 --warmup 0.1 --duration 1.5";
     let stalling = || {
         let from = Instant::now() + Duration::from_millis(700);
-        Fake { stall: Some((from, from + Duration::from_millis(200))), ..Fake::default() }.listen()
+        Fake { stall: Some((from, from + Duration::from_millis(200))), ..Fake::default() }.address()
     };
     let opened = run(flags, &stalling(), open(2_000.0)).unwrap();
     assert!(p999_ms(&opened) >= 150, "open: p99.9 {} ms", p999_ms(&opened));
@@ -133,10 +137,40 @@ fn a_stall_of_200_ms_shows_in_open_loop_and_hides_in_closed() {
 }
 
 #[test]
+fn a_replay_at_its_own_pace_ends_with_its_trace() {
+    let path = std::env::temp_dir().join(format!("mbal-own-pace-{}.txt", std::process::id()));
+    std::fs::write(&path, "10.00 5 30\n10.02 6 40\n10.05 5 30\n").unwrap();
+    let flags = "--connections 2 --warmup 0 --value-bytes trace --store 1 --own-pace --trace";
+    let flags = format!("{flags} {}", path.display());
+    let pace = Plan::new(&args(&flags)).unwrap().pace().unwrap();
+    let round = run(&flags, &Fake::default().address(), Task::Measure(pace)).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let Tally { counts, seconds, .. } = round.tally;
+    assert_eq!((counts.gets, counts.hits + counts.sets), (3, 3));
+    assert!(seconds >= 0.04, "{seconds}");
+}
+
+#[test]
+fn what_is_answered_outside_of_the_window_is_counted_too() {
+    let flags = "--connections 4 --keys 100 --warmup 0.1 --duration 0.3";
+    // Nothing is answered from within the window until after it.
+    let from = Instant::now() + Duration::from_millis(250);
+    let fake = Arc::new(Fake {
+        stall: Some((from, from + Duration::from_millis(400))),
+        ..Fake::default()
+    });
+    let round = run(flags, &fake.clone().listen(), open(2_000.0)).unwrap();
+    let Tally { counts, outside, .. } = round.tally;
+    assert_eq!(counts.keys() + outside.keys(), fake.requests.load(Ordering::Relaxed));
+    assert_eq!(counts.requests + outside.requests, counts.keys() + outside.keys());
+    assert!(outside.requests > 100, "{outside:?}");
+}
+
+#[test]
 fn a_sleeping_generator_is_late_by_far_less_than_a_millisecond() {
     let flags = "--connections 4 --keys 100 --warmup 0.1 --duration 0.5 --waiting sleep";
     let lag_us = || {
-        let round = run(flags, &Fake::default().listen(), open(500.0)).unwrap();
+        let round = run(flags, &Fake::default().address(), open(500.0)).unwrap();
         round.tally.lag.value_at_quantile(0.5) / 1_000
     };
     // Other work may hold up a run; what would round every wait up to a millisecond holds up all of them.
@@ -147,10 +181,10 @@ fn a_sleeping_generator_is_late_by_far_less_than_a_millisecond() {
 #[test]
 fn every_request_that_was_due_has_a_latency_even_if_it_could_not_be_sent() {
     let flags = "--connections 1 --keys 100 --warmup 0 --duration 0.5";
-    let address = Fake { deaf: true, ..Fake::default() }.listen();
+    let address = Fake { deaf: true, ..Fake::default() }.address();
     let round = run(flags, &address, open(1_000.0)).unwrap();
     let tally = &round.tally;
-    assert_eq!((tally.requests, tally.wrong), (0, 1), "{:?}", tally.wrong_shown);
+    assert_eq!((tally.counts.requests, tally.wrong), (0, 1), "{:?}", tally.wrong_shown);
     // The one that was sent may have been due just before the window.
     assert!((tally.unsent..=tally.unsent + 1).contains(&tally.latency.len()));
     assert!((400..600).contains(&tally.unsent), "{}", tally.unsent);
@@ -160,10 +194,10 @@ fn every_request_that_was_due_has_a_latency_even_if_it_could_not_be_sent() {
 #[test]
 fn a_server_that_swaps_items_is_caught_and_fails_the_run() {
     let flags = "--connections 4 --keys 50 --depth 4 --requests 5000 --warmup 0";
-    let address = Fake { lie_every: Some(100), ..Fake::default() }.listen();
+    let address = Fake { lie_every: Some(100), ..Fake::default() }.address();
     run(flags, &address, Task::Fill).unwrap();
     let round = run(flags, &address, CLOSED).unwrap();
-    assert_eq!((round.tally.wrong, round.tally.hits), (50, 4_950));
+    assert_eq!((round.tally.wrong, round.tally.counts.hits), (50, 4_950));
     assert!(round.tally.wrong_shown[0].starts_with("value of key "));
     let series = vec![Series { command: "fake".into(), rounds: vec![round] }];
     let (wrong, shown) = report::wrongs(&Comparison { load: String::new(), series });
@@ -173,11 +207,14 @@ fn a_server_that_swaps_items_is_caught_and_fails_the_run() {
 #[test]
 fn filling_sets_every_key_once_whatever_the_threads_and_the_depth() {
     let flags = "--connections 3 --client-threads 2 --keys 1001 --multi-get 7";
-    let address = Fake::default().listen();
+    let address = Fake::default().address();
     let fill = run(flags, &address, Task::Fill).unwrap();
     let verify = run(flags, &address, Task::Verify).unwrap();
-    assert_eq!((fill.tally.sets, verify.tally.gets, verify.tally.hits), (1_001, 1_001, 1_001));
-    assert_eq!(verify.tally.requests, 144, "501 and 500 keys by sevens");
+    assert_eq!(
+        (fill.tally.counts.sets, verify.tally.counts.gets, verify.tally.counts.hits),
+        (1_001, 1_001, 1_001)
+    );
+    assert_eq!(verify.tally.counts.requests, 144, "501 and 500 keys by sevens");
 }
 
 #[test]
@@ -185,10 +222,13 @@ fn a_replay_sets_what_it_missed() {
     let path = std::env::temp_dir().join(format!("mbal-replay-{}.txt", std::process::id()));
     std::fs::write(&path, "1 5 30\n2 6 40\n3 5 31\n4 5 31\n5 7 20\n").unwrap();
     let flags = format!("--connections 1 --value-bytes trace --trace {}", path.display());
-    let round = run(&flags, &Fake::default().listen(), CLOSED).unwrap();
+    let round = run(&flags, &Fake::default().address(), CLOSED).unwrap();
     std::fs::remove_file(path).unwrap();
     let tally = round.tally;
-    assert_eq!((tally.gets, tally.hits, tally.sets, tally.wrong), (5, 2, 3, 0));
+    assert_eq!(
+        (tally.counts.gets, tally.counts.hits, tally.counts.sets, tally.wrong),
+        (5, 2, 3, 0)
+    );
 }
 
 #[test]
@@ -224,8 +264,14 @@ fn a_comparison_rotates_rounds_and_leaves_no_server_behind() {
         for series in &comparison.series {
             assert_eq!(series.rounds.len(), 2, "{flags}");
             for round in &series.rounds {
-                assert_eq!((round.tally.wrong, round.tally.hits), (0, round.tally.gets));
-                assert!(round.tally.keys() > 100 && round.server_cpu_ns > Some(0), "{flags}");
+                assert_eq!(
+                    (round.tally.wrong, round.tally.counts.hits),
+                    (0, round.tally.counts.gets)
+                );
+                assert!(
+                    round.tally.counts.keys() > 100 && round.server_cpu_ns > Some(0),
+                    "{flags}"
+                );
             }
         }
         assert_eq!(comparison.series[1].command, "memcached -t 1 -s {socket}");
@@ -252,21 +298,31 @@ fn every_operation_of_every_protocol_is_answered_as_memcached_answers() {
         let plan = Plan::new(&args(&flags)).unwrap();
         let run = |task| measure(plan.loads(&peer.target, task, 1), None, None, &stop).unwrap();
         let (fill, verify) = (run(Task::Fill).tally, run(Task::Verify).tally);
-        assert_eq!((fill.sets, verify.hits, verify.wrong), (500, 500, 0), "{protocol}");
+        assert_eq!(
+            (fill.counts.sets, verify.counts.hits, verify.wrong),
+            (500, 500, 0),
+            "{protocol}"
+        );
         let tally = run(CLOSED).tally;
         assert_eq!((tally.wrong, &tally.wrong_shown[..]), (0, &[][..]), "{protocol}");
-        assert!(tally.requests >= 5_000 && tally.gets > tally.sets, "{protocol}: {tally:?}");
-        assert!(tally.others > 500 && tally.hits < tally.gets, "{protocol}: {tally:?}");
+        assert!(
+            tally.counts.requests >= 5_000 && tally.counts.gets > tally.counts.sets,
+            "{protocol}: {tally:?}"
+        );
+        assert!(
+            tally.counts.others > 500 && tally.counts.hits < tally.counts.gets,
+            "{protocol}: {tally:?}"
+        );
     }
 }
 
 #[test]
 fn whoever_misses_waits_for_the_store() {
     let flags = "--keys 1000 --connections 2 --warmup 0 --requests 400 --look-aside --store 30";
-    let round = run(flags, &Fake::default().listen(), CLOSED).unwrap();
+    let round = run(flags, &Fake::default().address(), CLOSED).unwrap();
     let tally = &round.tally;
-    assert_eq!((tally.wrong, tally.gets), (0, tally.requests - tally.sets));
-    let misses = tally.gets - tally.hits;
+    assert_eq!((tally.wrong, tally.counts.gets), (0, tally.counts.requests - tally.counts.sets));
+    let misses = tally.counts.gets - tally.counts.hits;
     assert!(misses > 100, "{misses}");
     let slow = tally.latency.count_between(30_000_000, u64::MAX);
     assert!(slow >= misses, "{slow} of {misses} misses took the store's time");
@@ -292,12 +348,12 @@ fn datagrams_are_answered_as_memcached_answers_and_long_values_are_put_together(
         let tally = run(CLOSED).unwrap().tally;
         assert_eq!((tally.wrong, &tally.wrong_shown[..]), (0, &[][..]), "{protocol}");
         assert_eq!(
-            (fill.sets + fill.lost, tally.requests + tally.lost),
+            (fill.counts.sets + fill.lost, tally.counts.requests + tally.lost),
             (300, 2_000),
             "{protocol}"
         );
         // The kernel may drop datagrams of a busy machine, but not most of them.
-        assert!(fill.sets > 100 && tally.hits > 200, "{protocol}: {tally:?}");
+        assert!(fill.counts.sets > 100 && tally.counts.hits > 200, "{protocol}: {tally:?}");
     }
 }
 
@@ -327,8 +383,11 @@ fn tls_carries_every_request_and_value() {
     let flags = "--tls --keys 200 --value-bytes 0-40000 --set-share 0.3 --connections 3 --warmup 0 --requests 2000";
     let plan = Plan::new(&args(flags)).unwrap();
     let run = |task| measure(plan.loads(&target, task, 1), None, None, &AtomicBool::new(false));
-    assert_eq!(run(Task::Fill).unwrap().tally.sets, 200);
+    assert_eq!(run(Task::Fill).unwrap().tally.counts.sets, 200);
     let tally = run(CLOSED).unwrap().tally;
-    assert_eq!((tally.wrong, tally.requests, tally.hits), (0, 2_000, tally.gets));
+    assert_eq!(
+        (tally.wrong, tally.counts.requests, tally.counts.hits),
+        (0, 2_000, tally.counts.gets)
+    );
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::connection::Received;
 use crate::follow::Moved;
 use crate::generator::{DRAIN, Generator, Phase, READ_BYTES};
-use crate::reader::{Reader, Then};
+use crate::reader::{Alike, Reader, Then};
 use crate::replies::{Awaited, Outcome, scan};
 use crate::udp::LOST;
 use crate::wording::{Item, Write};
@@ -45,10 +45,11 @@ impl Generator<'_> {
             store_ns: self.load.store.as_nanos() as u64,
             worker: index % self.width,
             tally: &mut self.tally,
-            part: &mut self.part,
+            part: self.timeline.is_some().then_some(&mut self.part),
             after: &mut self.after,
             answered: 0,
             missed: false,
+            alike: Alike::default(),
         };
         let connection = &mut self.connections[index];
         for reply in connection.awaited.drain(..lost) {
@@ -58,6 +59,7 @@ impl Generator<'_> {
         let (wording, lengths) = (&self.load.wording, self.load.lengths);
         let tell = |reply, outcome, moved| reader.told(reply, outcome, moved);
         let taken = scan(wording, lengths, input, &mut connection.awaited, tell)?;
+        reader.record();
         connection.partial.extend_from_slice(&input[taken..]);
         connection.in_flight -= reader.answered;
         self.in_flight -= reader.answered;

@@ -75,14 +75,14 @@ pub fn compare(
                 peers[which] = start(args, &commands[which], &server_cores)?;
             }
             let result = run(plan, &peers[which], Task::Measure(pace), round as u64 + 1, stop)?;
-            let (rate, cpu) = (result.tally.keys() as f64 / result.tally.seconds, &result);
+            let (rate, cpu) = (result.tally.counts.keys() as f64 / result.tally.seconds, &result);
             eprintln!(
                 "{} round {:>2} of {}, server {}: {rate:>9.0} keys/s, {:.3} µs CPU per key",
                 args.name,
                 round + 1,
                 args.rounds,
                 which + 1,
-                cpu.server_cpu_ns.unwrap_or(0) as f64 / 1e3 / result.tally.keys() as f64,
+                cpu.server_cpu_ns.unwrap_or(0) as f64 / 1e3 / result.tally.counts.keys() as f64,
             );
             series[which].rounds.push(result);
         }
@@ -117,7 +117,7 @@ pub fn filled(fill: Round, verify: Round) -> Result<String, String> {
     if let Some(wrong) = fill.tally.wrong_shown.first().or(verify.tally.wrong_shown.first()) {
         return Err(format!("prefill: {wrong}"));
     }
-    Ok(format!("{} keys set, {} of them there", fill.tally.sets, verify.tally.hits))
+    Ok(format!("{} keys set, {} of them there", fill.tally.counts.sets, verify.tally.counts.hits))
 }
 
 fn pace(args: &Args, plan: &Plan, first: &Peer, stop: &AtomicBool) -> Result<Pace, String> {
@@ -126,7 +126,7 @@ fn pace(args: &Args, plan: &Plan, first: &Peer, stop: &AtomicBool) -> Result<Pac
     for round in 0..PEAK_ROUNDS {
         let round =
             run(plan, first, Task::Measure(Pace::Closed), u64::from(u32::MAX) + round, stop)?;
-        rates.push(round.tally.requests as f64 / round.tally.seconds);
+        rates.push(round.tally.counts.requests as f64 / round.tally.seconds);
     }
     let peak = Spread::of(rates).expect("PEAK_ROUNDS is above 0").median;
     eprintln!("peak of the first peer in closed loop: {peak:.0} requests/s");

@@ -242,6 +242,7 @@ impl<'a> Generator<'a> {
         }
         let warm = std::mem::take(&mut self.tally);
         (self.tally.wrong, self.tally.wrong_shown) = (warm.wrong, warm.wrong_shown);
+        self.tally.outside = warm.outside;
     }
 
     fn end(&mut self, edge: &mut impl FnMut(Edge)) {
@@ -271,7 +272,8 @@ impl<'a> Generator<'a> {
     }
 
     fn exhausted(&self) -> bool {
-        (self.source_ended || self.budget == 0) && self.in_flight == 0
+        let played = self.schedule.as_ref().is_some_and(Schedule::is_over);
+        (self.source_ended || self.budget == 0 || played) && self.in_flight == 0
     }
 
     /// Is a request of the window waiting to be sent?

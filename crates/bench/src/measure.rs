@@ -27,26 +27,23 @@ pub struct Figure {
 }
 
 /// All that is reported, in this order, everywhere.
-pub const FIGURES: [Figure; 14] = [
+pub const FIGURES: [Figure; 16] = [
     figure("server_cpu_us_per_key", "server CPU, µs per key", 3, |round| {
-        Some(round.server_cpu_ns? as f64 / 1e3 / round.tally.keys() as f64)
+        Some(round.server_cpu_ns? as f64 / 1e3 / round.tally.counts.keys() as f64)
     }),
     figure("keys_per_second", "keys per second", 0, |round| {
-        Some(round.tally.keys() as f64 / round.tally.seconds)
+        Some(round.tally.counts.keys() as f64 / round.tally.seconds)
     }),
     figure("requests_per_second", "requests per second", 0, |round| {
-        Some(round.tally.requests as f64 / round.tally.seconds)
+        Some(round.tally.counts.requests as f64 / round.tally.seconds)
     }),
     figure("p50_us", "p50, µs", 1, |round| quantile_us(round, 0.5)),
     figure("p99_us", "p99, µs", 1, |round| quantile_us(round, 0.99)),
     figure("p999_us", "p99.9, µs", 1, |round| quantile_us(round, 0.999)),
     figure("max_us", "longest, µs", 1, |round| quantile_us(round, 1.0)),
-    figure("hit_ratio", "hit ratio", 4, |round| {
-        let gets = round.tally.gets;
-        (gets > 0).then(|| round.tally.hits as f64 / gets as f64)
-    }),
+    figure("hit_ratio", "hit ratio", 4, |round| round.tally.counts.hit_ratio()),
     figure("client_cpu_us_per_key", "generator CPU, µs per key", 3, |round| {
-        Some(round.client_cpu_ns as f64 / 1e3 / round.tally.keys() as f64)
+        Some(round.client_cpu_ns as f64 / 1e3 / round.tally.counts.keys() as f64)
     }),
     figure("lag_p99_us", "generator late by, p99, µs", 1, |round| {
         let lag = &round.tally.lag;
@@ -56,6 +53,10 @@ pub const FIGURES: [Figure; 14] = [
     figure("lost", "lost on UDP", 0, |round| Some(round.tally.lost as f64)),
     figure("wrong", "wrong replies", 0, |round| Some(round.tally.wrong as f64)),
     figure("seconds", "seconds", 2, |round| Some(round.tally.seconds)),
+    figure("keys", "keys answered", 0, |round| Some(round.tally.counts.keys() as f64)),
+    figure("keys_outside", "keys answered before and after the window", 0, |round| {
+        Some(round.tally.outside.keys() as f64)
+    }),
 ];
 
 const fn figure(

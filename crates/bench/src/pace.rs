@@ -42,6 +42,9 @@ impl std::fmt::Display for Pace {
     }
 }
 
+/// Later than any run.
+const NEVER: f64 = f64::MAX;
+
 /// When a trace's requests came: every `step`-th of these, from `first` on.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Moments {
@@ -76,6 +79,11 @@ impl Schedule {
         self.due_ns as u64
     }
 
+    /// No further request will be due: all recorded moments have passed.
+    pub fn is_over(&self) -> bool {
+        self.due_ns == NEVER
+    }
+
     pub fn advance(&mut self) {
         self.passed += 1;
         let rate = match self.pace {
@@ -96,9 +104,9 @@ impl Schedule {
 
     /// After the last moment none is ever due.
     fn recorded(&self, speed: f64) -> f64 {
-        let Some(Moments { seconds, first, step }) = &self.moments else { return f64::MAX };
+        let Some(Moments { seconds, first, step }) = &self.moments else { return NEVER };
         let moment = seconds.get(first + self.passed * step);
-        moment.map_or(f64::MAX, |moment| (moment - seconds[0]).max(0.0) / speed * 1e9)
+        moment.map_or(NEVER, |moment| (moment - seconds[0]).max(0.0) / speed * 1e9)
     }
 }
 

@@ -20,6 +20,14 @@ pub enum Then {
     AskAgain,
 }
 
+#[derive(Clone, Copy, Default)]
+pub struct Alike {
+    latency_ns: u64,
+    answered: u64,
+    /// Of them, those that were due in the window.
+    due: u64,
+}
+
 /// Reads the replies that arrived on one connection at one moment.
 pub struct Reader<'a> {
     pub now: u64,
@@ -30,12 +38,16 @@ pub struct Reader<'a> {
     pub store_ns: u64,
     pub worker: usize,
     pub tally: &'a mut Tally,
-    pub part: &'a mut Part,
+    /// Of the interval, where the run is shown over time.
+    pub part: Option<&'a mut Part>,
     pub after: &'a mut Vec<(Awaited, Then)>,
     /// Requests of which this was the last reply.
     pub answered: usize,
     /// A key of the request that is being read was missed.
     pub missed: bool,
+    /// Requests that took as long as each other, not yet in the histograms: what was sent together and is answered
+    /// together is recorded at once.
+    pub alike: Alike,
 }
 
 impl Reader<'_> {
@@ -70,18 +82,11 @@ impl Reader<'_> {
 
     fn count(&mut self, outcome: &Outcome) {
         if !self.counting {
-            return;
+            return self.tally.outside.count(outcome);
         }
-        let (tally, part) = (&mut *self.tally, &mut *self.part);
-        match outcome {
-            Outcome::Hit | Outcome::Miss => {
-                let hit = u64::from(*outcome == Outcome::Hit);
-                (tally.gets, part.gets) = (tally.gets + 1, part.gets + 1);
-                (tally.hits, part.hits) = (tally.hits + hit, part.hits + hit);
-            }
-            Outcome::Stored => (tally.sets, part.sets) = (tally.sets + 1, part.sets + 1),
-            Outcome::Done => (tally.others, part.others) = (tally.others + 1, part.others + 1),
-            _ => {}
+        self.tally.counts.count(outcome);
+        if let Some(part) = &mut self.part {
+            part.counts.count(outcome);
         }
     }
 
@@ -90,12 +95,27 @@ impl Reader<'_> {
         self.answered += 1;
         let store_ns = if std::mem::take(&mut self.missed) { self.store_ns } else { 0 };
         let latency_ns = self.now.saturating_sub(intended_ns) + store_ns;
-        if self.counting {
-            self.tally.requests += 1;
-            self.part.answered(self.worker, latency_ns);
+        if latency_ns != self.alike.latency_ns {
+            self.record();
+            self.alike.latency_ns = latency_ns;
         }
-        if self.window.contains(&intended_ns) {
-            self.tally.latency.saturating_record(latency_ns);
+        self.alike.answered += 1;
+        self.alike.due += u64::from(self.window.contains(&intended_ns));
+    }
+
+    /// Puts what is alike into the histograms; to be called behind the last reply.
+    pub fn record(&mut self) {
+        let Alike { latency_ns, answered, due } = std::mem::take(&mut self.alike);
+        if self.counting {
+            self.tally.counts.requests += answered;
+            if let (Some(part), true) = (&mut self.part, answered > 0) {
+                part.answered(self.worker, latency_ns, answered);
+            }
+        } else {
+            self.tally.outside.requests += answered;
+        }
+        if due > 0 {
+            self.tally.latency.saturating_record_n(latency_ns, due);
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use memchr::memchr;
+
 use crate::binary;
 use crate::follow::Moved;
 use crate::wording::{LABEL_BYTES, Protocol, Wording, Write, label};
@@ -81,7 +83,7 @@ pub fn scan(
         return binary::scan(lengths, bytes, awaited, tell);
     }
     let mut at = 0;
-    while let Some(line_bytes) = bytes[at..].iter().position(|&byte| byte == b'\n') {
+    while let Some(line_bytes) = memchr(b'\n', &bytes[at..]) {
         let line = &bytes[at..at + line_bytes + 1];
         let value_at = at + line.len();
         let Some(&front) = awaited.front() else {
@@ -92,7 +94,7 @@ pub fn scan(
             at = value_at;
             continue;
         }
-        let moved = (wording.protocol == Protocol::Meta).then(|| token(line)).flatten();
+        let moved = wording.follows().then(|| token(line)).flatten();
         at = match (front.kind, value_line(wording.protocol, line)) {
             (Kind::Get | Kind::End, Some(value)) => {
                 let end = value_at + value.bytes + 2;
@@ -253,6 +255,8 @@ fn shown(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use mbal_model::MapVersion;
+
     use super::*;
     use crate::sizes::Sizes;
 
@@ -421,7 +425,8 @@ mod tests {
     #[test]
     fn tokens_say_where_a_cachelet_is_now() {
         let told = |bytes: &[u8]| {
-            let (wording, mut awaited) = (wording(Protocol::Meta), asked(Protocol::Meta, &[7]));
+            let (mut wording, mut awaited) = (wording(Protocol::Meta), asked(Protocol::Meta, &[7]));
+            wording.tell(MapVersion { map: 1, local: 17 });
             let mut all = Vec::new();
             let tell =
                 |_, outcome, moved: Option<Moved>| all.push((outcome, moved.map(|m| m.worker)));

@@ -2,18 +2,59 @@
 
 use hdrhistogram::Histogram;
 
+use crate::replies::Outcome;
+
 /// The longest latency that is told apart: a minute, in ns.
 pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 const WRONG_SHOWN_MAX: usize = 10;
 
-#[derive(Clone, Debug)]
-pub struct Tally {
+/// What was answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counts {
     pub requests: u64,
     pub gets: u64,
     pub hits: u64,
     pub sets: u64,
     /// Deletes, counters, and adds of what was there.
     pub others: u64,
+}
+
+impl Counts {
+    /// One key's reply.
+    pub fn count(&mut self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Hit => (self.gets, self.hits) = (self.gets + 1, self.hits + 1),
+            Outcome::Miss => self.gets += 1,
+            Outcome::Stored => self.sets += 1,
+            Outcome::Done => self.others += 1,
+            _ => {}
+        }
+    }
+
+    /// Operations on single keys.
+    pub fn keys(&self) -> u64 {
+        self.gets + self.sets + self.others
+    }
+
+    pub fn hit_ratio(&self) -> Option<f64> {
+        (self.gets > 0).then(|| self.hits as f64 / self.gets as f64)
+    }
+
+    pub fn join(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.gets += other.gets;
+        self.hits += other.hits;
+        self.sets += other.sets;
+        self.others += other.others;
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Within the window.
+    pub counts: Counts,
+    /// Before the window, and after it: what the server counts beside.
+    pub outside: Counts,
     pub seconds: f64,
     /// From the intended moment in open loop, from sending in closed loop; in ns.
     pub latency: Histogram<u64>,
@@ -32,11 +73,8 @@ impl Default for Tally {
         let histogram =
             || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("constant, valid bounds");
         Self {
-            requests: 0,
-            gets: 0,
-            hits: 0,
-            sets: 0,
-            others: 0,
+            counts: Counts::default(),
+            outside: Counts::default(),
             seconds: 0.0,
             latency: histogram(),
             lag: histogram(),
@@ -49,11 +87,6 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Operations on single keys.
-    pub fn keys(&self) -> u64 {
-        self.gets + self.sets + self.others
-    }
-
     pub fn blame(&mut self, wrong: String) {
         self.wrong += 1;
         if self.wrong_shown.len() < WRONG_SHOWN_MAX {
@@ -63,11 +96,8 @@ impl Tally {
 
     /// Joins another thread's share of the same run.
     pub fn join(&mut self, other: Self) {
-        self.requests += other.requests;
-        self.gets += other.gets;
-        self.hits += other.hits;
-        self.sets += other.sets;
-        self.others += other.others;
+        self.counts.join(&other.counts);
+        self.outside.join(&other.outside);
         self.seconds = self.seconds.max(other.seconds);
         self.latency.add(&other.latency).expect("both have the same bounds");
         self.lag.add(&other.lag).expect("both have the same bounds");

@@ -8,16 +8,12 @@ use std::sync::{Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
 
-use crate::tally::LATENCY_NS_MAX;
+use crate::tally::{Counts, LATENCY_NS_MAX};
 
 /// One thread's part of an interval.
 #[derive(Clone)]
 pub struct Part {
-    pub requests: u64,
-    pub gets: u64,
-    pub hits: u64,
-    pub sets: u64,
-    pub others: u64,
+    pub counts: Counts,
     /// Requests answered by each worker's port, where clients know the workers.
     pub workers: Vec<u64>,
     latency: Histogram<u64>,
@@ -54,29 +50,18 @@ impl Part {
     pub fn new(workers: usize) -> Self {
         let latency =
             Histogram::new_with_bounds(1_000, LATENCY_NS_MAX, 2).expect("constant, valid bounds");
-        Self {
-            requests: 0,
-            gets: 0,
-            hits: 0,
-            sets: 0,
-            others: 0,
-            workers: vec![0; workers],
-            latency,
-        }
+        Self { counts: Counts::default(), workers: vec![0; workers], latency }
     }
 
-    pub fn answered(&mut self, worker: usize, latency_ns: u64) {
-        self.requests += 1;
-        self.workers[worker] += 1;
-        self.latency.saturating_record(latency_ns);
+    /// So many requests, which took as long as each other.
+    pub fn answered(&mut self, worker: usize, latency_ns: u64, requests: u64) {
+        self.counts.requests += requests;
+        self.workers[worker] += requests;
+        self.latency.saturating_record_n(latency_ns, requests);
     }
 
     fn join(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.gets += other.gets;
-        self.hits += other.hits;
-        self.sets += other.sets;
-        self.others += other.others;
+        self.counts.join(&other.counts);
         self.workers.iter_mut().zip(&other.workers).for_each(|(sum, part)| *sum += part);
         self.latency.add(&other.latency).expect("both have the same bounds");
     }
@@ -86,10 +71,10 @@ impl Part {
         let us = |quantile| self.latency.value_at_quantile(quantile) as f64 / 1e3;
         Row {
             second: (index + 1) as f64 * seconds,
-            requests_per_second: self.requests as f64 / seconds,
-            keys_per_second: (self.gets + self.sets + self.others) as f64 / seconds,
-            hit_ratio: (self.gets > 0).then(|| self.hits as f64 / self.gets as f64),
-            latency_us: (self.requests > 0).then(|| [0.5, 0.99, 0.999, 1.0].map(us)),
+            requests_per_second: self.counts.requests as f64 / seconds,
+            keys_per_second: self.counts.keys() as f64 / seconds,
+            hit_ratio: self.counts.hit_ratio(),
+            latency_us: (self.counts.requests > 0).then(|| [0.5, 0.99, 0.999, 1.0].map(us)),
             workers_per_second: self.workers.iter().map(|n| *n as f64 / seconds).collect(),
         }
     }
@@ -182,8 +167,8 @@ mod tests {
         let timeline = Timeline::new(0.5, 2, false);
         let mut parts = [Part::new(2), Part::new(2)];
         for (worker, part) in parts.iter_mut().enumerate() {
-            (1..=100).for_each(|us| part.answered(worker, us * 1_000 * (1 + worker as u64)));
-            (part.gets, part.hits, part.sets) = (80, 60, 20);
+            (1..=100).for_each(|us| part.answered(worker, us * 1_000 * (1 + worker as u64), 1));
+            part.counts = Counts { gets: 80, hits: 60, sets: 20, ..part.counts };
         }
         let [first, second] = &mut parts;
         timeline.hand_in(0, first);

@@ -77,6 +77,11 @@ impl Wording {
         self.token = format!(" L{version}").into_bytes();
     }
 
+    /// Do replies have a word on who owns what? They do for those who tell what they know, in meta.
+    pub fn follows(&self) -> bool {
+        !self.token.is_empty() && self.protocol == Protocol::Meta
+    }
+
     /// What a key's value has by its own law.
     pub fn value_bytes(&self, key: u64) -> u32 {
         self.value_bytes.value_bytes(key)
