@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod documented;
 mod extended;
 mod flags;
 #[cfg(test)]

@@ -1,106 +1,17 @@
 //! What a server tells of itself, in all ways, after the same requests.
 
-use std::collections::BTreeMap;
+mod board;
+mod json;
+mod running;
+mod terminal;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
-
-/// A server that tells metrics; it ends with its test.
-struct Running {
-    child: Child,
-    folder: PathBuf,
-    port: u16,
-    metrics: u16,
-}
-
-impl Running {
-    fn serve(test: &str, arguments: &[&str]) -> Running {
-        let folder = std::env::temp_dir().join(format!("mbal-{test}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let ports = folder.join("ports");
-        let mut child = Command::new(MBAL)
-            .args(["serve", "-p", "-1", "--metrics", "127.0.0.1:0"])
-            .args(arguments)
-            .env("MEMCACHED_PORT_FILENAME", &ports)
-            .stdin(Stdio::null())
-            .stderr(fs::File::create(folder.join("stderr")).unwrap())
-            .spawn()
-            .unwrap();
-        eventually("the server has its ports", || {
-            assert_eq!(child.try_wait().unwrap(), None, "the server ended");
-            ports.exists()
-        });
-        let lines = fs::read_to_string(&ports).unwrap();
-        let port = |prefix: &str| {
-            let port = lines.lines().find_map(|line| line.strip_prefix(prefix));
-            port.expect(prefix).parse().unwrap()
-        };
-        let (port, metrics) = (port("TCP INET: "), port("HTTP: "));
-        Running { child, folder, port, metrics }
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream
-    }
-
-    /// All that is answered to a request that ends with `quit`.
-    fn ask(&self, request: &str) -> String {
-        let mut stream = self.connect();
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-
-    fn http(&self, request: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.metrics)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-
-    fn page(&self) -> String {
-        let answer = self.http("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-        let (head, page) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-        assert!(head.contains(&format!("Content-Length: {}", page.len())), "{head}");
-        page.to_owned()
-    }
-
-    fn stats(&self, command: &str) -> BTreeMap<String, String> {
-        let told = self.ask(&format!("{command}\r\nquit\r\n"));
-        let words = told.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
-        words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-        if !thread::panicking() {
-            fs::remove_dir_all(&self.folder).unwrap();
-        }
-    }
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < deadline, "not within thirty seconds: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
+use json::Value;
+use running::{MBAL, Running, eventually};
 
 /// The sum over all lines of a family that have these labels.
 fn sum(page: &str, family: &str, labels: &[&str]) -> u64 {
@@ -288,8 +199,11 @@ fn what_is_said_can_be_an_object_a_line() {
     let lines: Vec<&str> = said.lines().collect();
     for (line, event) in lines.iter().zip(["flag_without_effect", "started", "example", "stopped"])
     {
-        assert!(line.starts_with(r#"{"time":"#) && line.ends_with('}'), "{line}");
-        assert!(line.contains(&format!(r#""event":"{event}","text":"#)), "{line}");
+        let line = Value::of(line);
+        assert!(line["time"].number() > 1.7e9, "{line:?}");
+        assert!(["info", "warning"].contains(&line["level"].text()), "{line:?}");
+        assert_eq!((line["event"].text(), line["text"].text().is_empty()), (event, false));
     }
+    assert_eq!(Value::of(lines[1])["pid"].text(), pid);
     assert_eq!(lines.len(), 4, "{said}");
 }

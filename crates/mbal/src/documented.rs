@@ -1,0 +1,150 @@
+//! What the pages and the help texts say can be typed: every command line is read as the binary reads it.
+
+use clap::Command;
+use clap::error::ErrorKind;
+
+use crate::mbal_command;
+
+const PAGES: [(&str, &str); 4] = [
+    ("README.md", include_str!("../../../README.md")),
+    ("docs/bench.md", include_str!("../../../docs/bench.md")),
+    ("docs/operate.md", include_str!("../../../docs/operate.md")),
+    ("docs/results/tools.md", include_str!("../../../docs/results/tools.md")),
+];
+
+/// What stands for something in a documented command, and an example of it.
+const EXAMPLES: [(&str, &str); 5] =
+    [("{threads}", "2"), ("{memory}", "64"), ("{port}", "11211"), ("$m", "64"), ("$port", "11211")];
+
+/// The command lines of a page: in its blocks, and between backticks or quotes.
+fn commands(page: &str) -> Vec<String> {
+    // What goes on in the next line is one command.
+    let page = page.split("\\\n").map(str::trim).collect::<Vec<_>>().join(" ");
+    let (blocks, prose): (Vec<&str>, Vec<&str>) =
+        page.lines().partition(|line| line.starts_with("    "));
+    let prose = prose.join(" ");
+    let inline = prose.split('`').skip(1).step_by(2);
+    blocks.into_iter().chain(inline).flat_map(in_line).collect()
+}
+
+/// Those of one line: from `mbal` and a subcommand up to what ends it, a remark behind several spaces included.
+fn in_line(line: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (start, _) in line.match_indices("mbal ") {
+        let before = line[..start].chars().next_back();
+        let is_package = line[..start].ends_with("-p ");
+        if is_package || !before.is_none_or(|before| " '\"".contains(before)) {
+            continue;
+        }
+        let (mut words, mut word, mut quote) = (Vec::new(), None, None);
+        let mut rest = line[start..].chars().peekable();
+        while let Some(character) = rest.next() {
+            match (quote, character) {
+                (Some(open), character) if character == open => quote = None,
+                (None, '\'' | '"') if before == Some(character) => break,
+                (None, '\'' | '"') => {
+                    (quote, word) = (Some(character), Some(word.unwrap_or_default()))
+                }
+                (None, ';' | '|' | '&' | '#' | ')') => break,
+                (None, ' ') if rest.peek() == Some(&' ') => break,
+                (None, ' ') => words.extend(word.take()),
+                (_, character) => word.get_or_insert_with(String::new).push(character),
+            }
+        }
+        words.extend(word);
+        found.push(words.join("\0"));
+    }
+    found
+}
+
+/// A pattern, not a command: `[flags]`, `KEY`, `--seed N`.
+fn is_pattern(command: &str) -> bool {
+    let named = |word: &str| {
+        word == "N" || word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '|')
+    };
+    command.contains(['[', '…']) || command.split('\0').any(named)
+}
+
+/// What cannot be read of these command lines, and how many there are.
+fn unreadable(commands: Vec<String>) -> (Vec<String>, usize) {
+    let mut refused = Vec::new();
+    let mut read = 0;
+    for command in commands.into_iter().filter(|command| !is_pattern(command)) {
+        let filled = EXAMPLES.iter().fold(command, |text, (name, with)| text.replace(name, with));
+        let error = mbal_command().try_get_matches_from(filled.split('\0')).err();
+        let told = |kind| matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+        match error.filter(|error| !told(error.kind())) {
+            Some(error) => refused.push(format!("{}: {error}", filled.replace('\0', " "))),
+            None => read += 1,
+        }
+    }
+    (refused, read)
+}
+
+#[test]
+fn every_documented_command_can_be_typed() {
+    for (name, page) in PAGES {
+        let (refused, read) = unreadable(commands(page));
+        assert!(refused.is_empty(), "{name}: {}", refused.join("\n"));
+        assert!(read > 0, "{name} has commands");
+    }
+}
+
+#[test]
+fn every_example_of_the_help_texts_can_be_typed() {
+    let mut read = 0;
+    for subcommand in mbal_command().get_subcommands_mut() {
+        let help = subcommand.render_long_help().to_string();
+        let examples = help
+            .lines()
+            .filter(|line| line.trim_start().starts_with("mbal ") && line.starts_with(' '));
+        let (refused, found) = unreadable(examples.flat_map(in_line).collect());
+        assert!(refused.is_empty(), "{}", refused.join("\n"));
+        read += found;
+    }
+    assert!(read >= 15, "only {read} examples were found");
+}
+
+/// Long flags that a page names, `--like this`.
+fn flags(page: &str) -> impl Iterator<Item = &str> {
+    page.match_indices("--").filter_map(|(at, _)| {
+        let before = page[..at].chars().next_back()?;
+        let name = &page[at + 2..];
+        let end = name.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(name.len());
+        (!before.is_ascii_alphanumeric() && before != '-' && !name.starts_with('-') && end > 0)
+            .then(|| &name[..end])
+    })
+}
+
+#[test]
+fn every_flag_that_the_page_of_the_bench_names_is_there() {
+    let command = mbal_command();
+    let known = |name: &str| {
+        let has =
+            |command: &Command| command.get_arguments().any(|flag| flag.get_long() == Some(name));
+        name == "help" || command.get_subcommands().any(has)
+    };
+    let (_, page) = PAGES[1];
+    let unknown: Vec<&str> = flags(page).filter(|name| !known(name)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+    assert!(flags(page).count() > 50);
+}
+
+#[test]
+fn commands_are_found_where_they_stand() {
+    let page = "`mbal top --once`\n\n    for m in 1; do mbal bench --serve '' --memory $m \\\n        --keys 5; done\n    \
+                mbal serve -t 4 &\n    mbal top      a remark\n    mbal bench --compare 'mbal serve -p {port}' --rate 50%\n";
+    let found: Vec<String> =
+        commands(page).iter().map(|command| command.replace('\0', "·")).collect();
+    assert_eq!(
+        found,
+        [
+            "mbal·bench·--serve··--memory·$m·--keys·5",
+            "mbal·serve·-t·4",
+            "mbal·top",
+            "mbal·bench·--compare·mbal serve -p {port}·--rate·50%",
+            "mbal·serve·-p·{port}",
+            "mbal·top·--once",
+        ]
+    );
+}

@@ -1,0 +1,100 @@
+//! The Grafana board against a page of metrics: no panel asks for what no server tells.
+
+use std::collections::BTreeMap;
+
+use crate::json::Value;
+use crate::running::Running;
+
+const BOARD: &str = include_str!("../../../../docs/grafana/mbal.json");
+/// What Prometheus adds to every sample.
+const ADDED: [&str; 2] = ["instance", "job"];
+const COLUMNS: f64 = 24.0;
+
+/// The labels of each metric on the page.
+fn labels(page: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut all: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let inside = line.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+        let pairs = inside.map_or("", |(pairs, _)| pairs).split(',');
+        let of = all.entry(name).or_default();
+        of.extend(pairs.filter_map(|pair| Some(pair.split_once('=')?.0)));
+    }
+    all
+}
+
+/// The metrics of a query, each with the names of the labels that it asks for.
+fn selectors(query: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut found = Vec::new();
+    let mut rest = query;
+    while let Some(at) = ["mbal_", "process_"].iter().filter_map(|start| rest.find(start)).min() {
+        let from = &rest[at..];
+        let end = from.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(from.len());
+        let (name, behind) = from.split_at(end);
+        let matchers = behind.strip_prefix('{').and_then(|inside| inside.split_once('}'));
+        let matchers = matchers.map_or("", |(inside, _)| inside).split(',');
+        found
+            .push((name, matchers.filter_map(|one| Some(one.split_once(['=', '!'])?.0)).collect()));
+        rest = behind;
+    }
+    found
+}
+
+/// What is summed by.
+fn grouped(query: &str) -> impl Iterator<Item = &str> {
+    let lists = query.split("by (").skip(1).filter_map(|list| Some(list.split_once(')')?.0));
+    lists.flat_map(|list| list.split(',')).map(str::trim)
+}
+
+#[test]
+fn every_query_of_the_board_is_of_metrics_that_there_are() {
+    let server = Running::serve("board", &["-t", "2"]);
+    let page = server.page();
+    let labels = labels(&page);
+    let board = Value::of(BOARD);
+    let mut queries: Vec<&str> = Vec::new();
+    for panel in board["panels"].list() {
+        for target in panel.get("targets").map_or(&[][..], Value::list) {
+            queries.push(target["expr"].text());
+        }
+    }
+    for variable in board["templating"]["list"].list() {
+        if let Some(query @ Value::Object(_)) = variable.get("query") {
+            queries.push(query["query"].text());
+        }
+    }
+    assert!(queries.len() > 10, "{queries:?}");
+    for query in queries {
+        let selectors = selectors(query);
+        assert!(!selectors.is_empty(), "{query} asks for nothing of ours");
+        for (metric, asked) in &selectors {
+            let known = labels.get(metric).unwrap_or_else(|| panic!("no {metric}: {query}"));
+            for label in asked.iter().copied().chain(grouped(query)) {
+                assert!(known.contains(&label) || ADDED.contains(&label), "{label}: {query}");
+            }
+        }
+    }
+}
+
+#[test]
+fn panels_have_titles_queries_and_places_of_their_own() {
+    let board = Value::of(BOARD);
+    let panels = board["panels"].list();
+    let at = |panel: &Value| ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].number());
+    for (index, panel) in panels.iter().enumerate() {
+        assert!(!panel["title"].text().is_empty());
+        let [x, y, w, h] = at(panel);
+        assert!(x + w <= COLUMNS && w > 0.0 && h > 0.0, "{panel:?}");
+        for other in &panels[..index] {
+            let [x2, y2, w2, h2] = at(other);
+            let apart = x + w <= x2 || x2 + w2 <= x || y + h <= y2 || y2 + h2 <= y;
+            assert!(apart && panel["id"] != other["id"], "{panel:?} lies on {other:?}");
+        }
+        let mut references = Vec::new();
+        for target in panel.get("targets").map_or(&[][..], Value::list) {
+            assert_eq!(target["datasource"]["uid"].text(), "${source}");
+            assert!(!references.contains(&target["refId"].text()), "{panel:?}");
+            references.push(target["refId"].text());
+        }
+    }
+}
