@@ -123,12 +123,13 @@ fn cells(traces: &[Requests]) -> Vec<Cell> {
     let rows: Vec<(&Requests, u32)> =
         traces.iter().flat_map(|trace| PERCENTS.map(|percent| (trace, percent))).collect();
     let next = AtomicUsize::new(0);
+    let take = || {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        rows.get(at).map(|row| (at, row))
+    };
     let work = || {
         let mut done = Vec::new();
-        while let Some((at, &(trace, percent))) = {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            rows.get(at).map(|row| (at, row))
-        } {
+        while let Some((at, &(trace, percent))) = take() {
             let rivals = policies::NAMES.iter().map(|name| rival(trace, percent, name));
             let ours = CACHELETS.iter().map(|c| engine(trace, percent, *c, MEMORY_BYTES));
             let row: Vec<Cell> = rivals.chain(ours).collect();
