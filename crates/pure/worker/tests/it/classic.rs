@@ -71,6 +71,22 @@ fn a_key_that_is_too_long_spoils_the_whole_get() {
 }
 
 #[test]
+fn a_get_of_any_number_of_keys_answers_them_in_their_order() {
+    let mut rig = Rig::new();
+    (0..100)
+        .step_by(2)
+        .for_each(|key| rig.check(&format!("set {key} 0 0 1\r\nv\r\n"), "STORED\r\n"));
+    for count in 1..70 {
+        let keys: Vec<String> = (0..count).map(|key| (key * 7 % 100).to_string()).collect();
+        let hits = keys.iter().filter(|key| key.parse::<u32>().expect("a number") % 2 == 0);
+        let values: String = hits.map(|key| format!("VALUE {key} 0 1\r\nv\r\n")).collect();
+        // However many blanks stand between the keys and behind them.
+        rig.check(&format!("get {}\r\n", keys.join(" ")), &format!("{values}END\r\n"));
+        rig.check(&format!("get {} \r\n", keys.join("  ")), &format!("{values}END\r\n"));
+    }
+}
+
+#[test]
 fn arithmetic_pads_in_place_and_grows_when_it_must() {
     check(&[
         ("set n 7 0 2\r\n10\r\n", "STORED\r\n"),
