@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_rival_answers_as_a_map_does_or_has_evicted() {
         for locking in [Locking::Table, Locking::Bucket] {
-            let rival = Rival::new(locking, 8 << 20, 40);
+            let rival = Rival::new(locking, 8 << 20, 16);
             let mut random = mbal_bench::Random::new(5);
             let mut map = HashMap::new();
             let mut hits = 0;
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn threads_share_a_table_by_bucket_locks() {
-        let rival = Rival::new(Locking::Bucket, 8 << 20, 40);
+        let rival = Rival::new(Locking::Bucket, 8 << 20, 16);
         std::thread::scope(|scope| {
             for seed in 0..3 {
                 let rival = &rival;
