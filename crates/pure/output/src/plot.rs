@@ -80,7 +80,7 @@ impl Plot {
     }
 
     fn size(&self) -> Size {
-        let columns = COLUMNS.min(self.panels.len());
+        let columns = COLUMNS.min(self.panels.len()).max(1);
         let rows = self.panels.len().div_ceil(columns);
         let (panel_width, panel_height) = self.panel_size();
         let width = (columns as f64 * (panel_width + LEFT) + 20.0).max(2.0 * LEGEND_WIDTH + LEFT);
@@ -92,7 +92,7 @@ impl Plot {
 
     pub fn svg(&self) -> String {
         let names = self.names();
-        let columns = COLUMNS.min(self.panels.len());
+        let columns = COLUMNS.min(self.panels.len()).max(1);
         let Size { width, height, body, in_row } = self.size();
         let mut svg = format!(
             "<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' \
