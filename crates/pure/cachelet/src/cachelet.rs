@@ -75,7 +75,7 @@ impl Cachelet {
             oldest: [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)],
             expires: AtomicU32::new(Seconds::MAX),
             log_pages: [AtomicU32::new(0), AtomicU32::new(0)],
-            generation: AtomicU32::new(u32::from(generation)),
+            generation: AtomicU32::new(u32::from(generation) & GENERATION_MAX),
             inner: SpinLock::new(Inner::default()),
         }
     }
@@ -159,6 +159,8 @@ const MARKS: u8 = bits::STALE | bits::WIN;
 /// What a copy keeps, beside its layout.
 const KEPT: u8 = MARKS | bits::BINARY_KEY;
 const COUNTER_BITS: u32 = 48;
+/// Some clients keep a cas in a signed number, others in 19 digits.
+const GENERATION_MAX: u32 = 0x7FFF;
 /// A cas this far behind the counter is written out: a page's base may lie above it.
 const OWN_CAS_REACH: u64 = 1 << 30;
 

@@ -12,7 +12,8 @@ pub struct Options {
     pub item_bytes_max: usize,
     /// False for `-M`: a full cache answers [`Full::OutOfMemory`] rather than evict.
     pub evict: bool,
-    /// First cas generation: differs from one start of the process to the next.
+    /// First cas generation: differs from one start of the process to the next. Its lower 15 bits count,
+    /// so that a cas is a positive number where clients have signed ones.
     pub generation: u16,
 }
 

@@ -1,7 +1,7 @@
 //! Memory at its bounds.
 
 use crate::support::{Random, options};
-use mbal_cachelet::{Draft, Full, Store};
+use mbal_cachelet::{Draft, Full, Options, Store};
 use mbal_model::{Key, WorkerId};
 
 pub const WORKER: WorkerId = WorkerId(0);
@@ -25,6 +25,17 @@ pub fn get(store: &Store, text: &str, now: u32) -> Option<Vec<u8>> {
     let hit = store.read(&key, now, true, &mut out, |view, out| view.copy_value(out));
     store.leave(WORKER);
     hit.map(|()| out)
+}
+
+#[test]
+fn a_cas_is_a_positive_number_for_those_who_have_signed_ones() {
+    for generation in [0x7FFF, 0x8000, u16::MAX] {
+        let store = Store::new(Options { generation, ..options(64, 2, 16) });
+        for n in 0..100 {
+            let cas = put(&store, &format!("key{n}"), b"value", 0, 1).expect("there is room");
+            assert!(i64::try_from(cas).is_ok(), "{cas} of generation {generation:#x}");
+        }
+    }
 }
 
 #[test]
