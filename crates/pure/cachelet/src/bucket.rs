@@ -11,17 +11,17 @@
 //! part of the index remembers whom it was wrong to evict, for no memory of its own.
 //!
 //! The count beside the version says how many items of this home bucket had to be put into one of
-//! the next buckets of the block; while it is 0 a lookup ends here.
+//! the next buckets of the slice; while it is 0 a lookup ends here.
 
 use crate::memory::Offset;
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::sync::Version;
 
 pub const SLOTS: usize = 10;
-/// A bucket's items lie in it or in the next ones of its block, this many in all.
-pub const WINDOW: usize = 8;
-/// Buckets of a block: the memory of one slice.
-pub const BLOCK_BUCKETS: usize = 64;
+/// A bucket's items lie in it or in the next ones of its slice, this many in all.
+pub const WINDOW: usize = 16;
+/// Buckets of a block, of which a slice has some.
+pub const BLOCK_BUCKETS: usize = 8;
 pub const BLOCK_BYTES: usize = BLOCK_BUCKETS * 64;
 
 #[repr(C, align(64))]
@@ -48,15 +48,17 @@ fn age(ghost: u32, stamp: u32) -> u32 {
 
 pub type Block = [Bucket; BLOCK_BUCKETS];
 
-/// Home bucket in its block: the lowest bits of the hash.
-#[inline(always)]
-pub fn home_of(hash: u64) -> usize {
-    hash as usize % BLOCK_BUCKETS
-}
-
+/// The lowest bits of the hash.
 #[inline(always)]
 pub fn tag_of(hash: u64) -> u16 {
-    (hash >> 6) as u16
+    hash as u16
+}
+
+/// Home bucket of a tag among so many. A slice grows without a look at its items, since this is all it has to know of
+/// them; a tag then tells less of the items of one bucket: with 128 buckets one in 512 has another's.
+#[inline(always)]
+pub fn home_of(tag: u16, buckets: usize) -> usize {
+    (usize::from(tag) * buckets) >> 16
 }
 
 impl Bucket {
@@ -93,6 +95,11 @@ impl Bucket {
             }
         }
         None
+    }
+
+    /// A slot with neither item nor ghost.
+    pub fn empty_slot(&self) -> Option<usize> {
+        self.slots.iter().position(|word| word.load(Relaxed) == 0)
     }
 
     /// A free slot: one without a ghost, else the one whose ghost is the oldest at `stamp`.
@@ -136,6 +143,26 @@ impl Bucket {
     pub fn offset(&self, slot: usize) -> Offset {
         let word = self.slots[slot].load(Relaxed);
         if word & GHOST == 0 { word } else { 0 }
+    }
+
+    /// Its items with their tags, by slot.
+    pub fn items(&self) -> impl Iterator<Item = (usize, u16, Offset)> + '_ {
+        let items = (0..SLOTS).map(|slot| (slot, self.tag(slot), self.offset(slot)));
+        items.filter(|&(_, _, offset)| offset != 0)
+    }
+
+    /// Its ghosts: their tags and stamps.
+    pub fn ghosts(&self) -> impl Iterator<Item = (u16, u32)> + '_ {
+        let words = (0..SLOTS).map(|slot| (self.tag(slot), self.slots[slot].load(Relaxed)));
+        words.filter(|&(_, word)| word & GHOST != 0).map(|(tag, word)| (tag, word & !GHOST))
+    }
+
+    fn tag(&self, slot: usize) -> u16 {
+        let word = match self.tags.get(slot / 4) {
+            Some(word) => word.load(Relaxed),
+            None => self.last_tags.load(Relaxed).into(),
+        };
+        (word >> (16 * (slot % 4))) as u16
     }
 
     /// Under the writer lock, between two bumps of the version of the item's home bucket.
@@ -214,6 +241,7 @@ mod tests {
     fn a_bucket_is_one_cache_line() {
         assert_eq!(size_of::<Bucket>(), 64);
         assert_eq!(size_of::<Block>(), BLOCK_BYTES);
+        assert_eq!([0, 511, 512, u16::MAX].map(|tag| home_of(tag, 128)), [0, 0, 1, 127]);
     }
 
     #[test]
@@ -228,6 +256,8 @@ mod tests {
             assert_eq!(bucket.find(tag, |_| true), Some((slot, slot as u32 + 1)));
             assert_eq!(bucket.find(tag ^ 0x4000, |_| true), None);
         }
+        let slots = (0..SLOTS).map(|slot| (slot, 0x8000 ^ slot as u16, slot as u32 + 1));
+        assert!(bucket.items().eq(slots));
         assert_eq!(bucket.free_slot(3), None);
         bucket.set(7, 0, 0);
         assert_eq!((bucket.free_slot(3), bucket.find(0, |_| true)), (Some(7), None));
@@ -263,6 +293,7 @@ mod tests {
         }
         assert_eq!((bucket.ghost(4, 33), bucket.offset(4)), (Some((3, 4)), 0));
         assert_eq!(bucket.find(4, |_| true), None);
+        assert!(bucket.ghosts().eq([(4, 30), (7, 20), (8, 25)]));
         assert_eq!(bucket.free_slot(33), Some(7));
         bucket.set(7, 10, 50);
         assert_eq!((bucket.ghost(7, 33), bucket.free_slot(33)), (None, Some(8)));

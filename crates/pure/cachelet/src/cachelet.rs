@@ -5,14 +5,16 @@ use std::collections::VecDeque;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Seconds};
 
+use crate::blocks::Blocks;
 use crate::classes::ByClass;
-use crate::index::{BlockId, Dir, Place};
+use crate::index::Dir;
 use crate::item::{Access, CHUNK_HEADER_BYTES, Item, Layout, bits};
 use crate::log::{LOGS, Log, temper_of};
 use crate::memory::Offset;
 use crate::policy::{Temper, temper_of_written};
 use crate::pool::PageId;
 use crate::shim::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use crate::slice::Place;
 use crate::store::Store;
 use crate::sync::{Guard, SpinLock, overwrite_shared};
 use crate::types::{Draft, Full, StoreStats};
@@ -47,9 +49,7 @@ pub struct Inner {
     pub logs: [Log; LOGS],
     /// Ghosts left in the index so far.
     pub ghosts: u32,
-    pub index_pages: Vec<PageId>,
-    pub free_blocks: Vec<BlockId>,
-    pub block_limbo: VecDeque<(u64, BlockId)>,
+    pub blocks: Blocks,
     /// When the routes last changed after a split.
     pub split_done: Option<u64>,
     pub old_dirs: Vec<(u64, Box<Dir>)>,

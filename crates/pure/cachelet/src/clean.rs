@@ -37,8 +37,8 @@ impl<'a> Locked<'a> {
         let mut records = std::mem::take(&mut self.inner.records);
         self.live_records(id, &mut records);
         for &(hash, _) in &records {
-            if let Some(block) = self.block_of(hash) {
-                prefetch(&raw const block[crate::bucket::home_of(hash)] as *const u8);
+            if let Some(slice) = self.slice_of(hash) {
+                prefetch(&raw const *slice.home_for(hash) as *const u8);
             }
         }
         for &(hash, offset) in &records {
@@ -50,6 +50,7 @@ impl<'a> Locked<'a> {
         records.clear();
         self.inner.records = records;
         self.cleaning = false;
+        self.shed_index();
         if self.page(id).live_records.load(Relaxed) > 0 {
             self.seal_page(log, id);
             return false;

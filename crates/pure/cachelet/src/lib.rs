@@ -4,12 +4,12 @@
 //! never knows the network.
 //!
 //! ```text
-//! hash -> route -> cachelet -> directory -> slice's block -> bucket -> item in a page
-//!                  (lock)      (16 B in L1)                  1 line     1-2 lines
+//! hash -> route -> cachelet -> directory -> block of a slice -> bucket -> item in a page
+//!                  (lock)      1 line                          1 line     1-2 lines
 //! ```
 //!
 //! Read in this order: [`sync`](sync) has the agreements between threads and their proof, `bucket` and
-//! `item` the bytes, `index`, `log` and `clean` what a writer does under its lock, `looks` and `policy` whom to
+//! `item` the bytes, `slice` what readers and writers share of the index, `index`, `blocks`, `log` and `clean` what a writer does under its lock, `looks` and `policy` whom to
 //! evict, `store` how it all meets.
 
 mod shim;
@@ -19,6 +19,7 @@ mod bucket;
 mod item;
 mod memory;
 
+mod blocks;
 mod cachelet;
 mod classes;
 mod clean;
@@ -28,6 +29,7 @@ mod log;
 mod looks;
 mod policy;
 mod pool;
+mod slice;
 mod store;
 mod transfer;
 mod types;

@@ -131,7 +131,7 @@ impl<'a> Locked<'a> {
         self.store.pool.take(self.pool, &self.store.epochs)
     }
 
-    fn release_page(&self, id: PageId) {
+    pub(crate) fn release_page(&self, id: PageId) {
         self.page(id).sealed.store(0, Relaxed);
         self.store.pool.release(self.pool, id, &self.store.epochs);
     }

@@ -5,6 +5,9 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use crate::bucket::BLOCK_BYTES;
+use crate::slice::BlockId;
+
 /// A place in the memory, in granules; 0 is nowhere.
 pub type Offset = u32;
 
@@ -21,6 +24,8 @@ pub struct Memory {
     base: NonNull<u8>,
     bytes: usize,
     shift: u32,
+    /// Blocks of the index begin at multiples of two to this.
+    pub(crate) block_shift: u32,
     region: Box<dyn Region>,
     /// So many bytes from the start may be used.
     committed: AtomicUsize,
@@ -106,7 +111,8 @@ impl Memory {
     pub fn of(region: Box<dyn Region>) -> Memory {
         let range = region.range();
         let (base, bytes) = (range.cast(), range.len());
-        Memory { base, bytes, shift: granule_shift(bytes), region, committed: AtomicUsize::new(0) }
+        let (shift, block_shift) = (granule_shift(bytes), block_shift(bytes));
+        Memory { base, bytes, shift, block_shift, region, committed: AtomicUsize::new(0) }
     }
 
     /// The largest memory whose granule is that of one of `bytes`: room to grow that costs items nothing.
@@ -162,6 +168,11 @@ impl Memory {
     }
 
     #[inline(always)]
+    pub fn block(&self, id: BlockId) -> *mut u8 {
+        self.byte((id as usize) << self.block_shift)
+    }
+
+    #[inline(always)]
     pub fn position(&self, offset: Offset) -> usize {
         (offset as usize) << self.shift
     }
@@ -175,6 +186,15 @@ impl Memory {
 fn granule_shift(bytes: usize) -> u32 {
     let mut shift = GRANULE_SHIFT_MIN;
     while bytes >> shift > i32::MAX as usize {
+        shift += 1;
+    }
+    shift
+}
+
+/// That of [`BLOCK_BYTES`] below 128 GiB, where 28 bits of a block's id come to their end.
+fn block_shift(bytes: usize) -> u32 {
+    let mut shift = BLOCK_BYTES.trailing_zeros();
+    while bytes >> shift >= 1 << 28 {
         shift += 1;
     }
     shift
@@ -204,5 +224,6 @@ mod tests {
             [(8 << 30) - ALIGNMENT, (16 << 30) - ALIGNMENT]
         );
         assert_eq!([1 << 20, (8 << 30) - 4, 9 << 30, 17 << 30].map(granule_shift), [2, 2, 3, 4]);
+        assert_eq!([1 << 20, 127 << 30, 128 << 30, 300 << 30].map(block_shift), [9, 9, 10, 11]);
     }
 }

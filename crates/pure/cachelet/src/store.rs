@@ -5,23 +5,23 @@ use std::ops::ControlFlow;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Seconds, WorkerId};
 
-use crate::bucket::{BLOCK_BYTES, Bucket, home_of, tag_of};
+use crate::bucket::{Bucket, tag_of};
 use crate::cachelet::{Cachelet, Locked};
 use crate::classes::Witness;
-use crate::index::{MOVED, block, look_up};
 use crate::item::Item;
 use crate::log::TTL_CLASSES_MAX;
 use crate::memory::{Memory, prefetch};
 use crate::policy::{Gauge, Temper, Victim};
 use crate::pool::{Page, Pool};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
+use crate::slice::Way;
 use crate::sync::{Epochs, SpinLock, pause};
 use crate::types::{Options, StoreStats};
 use crate::view::View;
 
 /// Pages are this part of a cachelet's share of the memory, within bounds.
 const PAGES_PER_CACHELET: usize = 128;
-const PAGE_BYTES_MIN: usize = BLOCK_BYTES;
+const PAGE_BYTES_MIN: usize = 4 << 10;
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Longer items are chained, so that less than this part of a page is lost at its end.
@@ -239,8 +239,10 @@ impl Store {
     #[inline]
     pub fn prefetch_bucket(&self, hash: u64) -> Ahead<'_> {
         let cachelet = &self.cachelets[self.cachelet_of(hash)];
-        let id = self.block_id(cachelet, hash).filter(|&id| id != MOVED);
-        let bucket = id.map(|id| &block(&self.memory, id)[home_of(hash)]);
+        let bucket = match self.way(cachelet, hash) {
+            Way::Slice(slice) => slice.home(hash),
+            _ => None,
+        };
         if let Some(bucket) = bucket {
             prefetch(&raw const *bucket as *const u8);
         }
@@ -273,11 +275,10 @@ impl Store {
     }
 
     #[inline(always)]
-    fn block_id(&self, cachelet: &Cachelet, hash: u64) -> Option<u32> {
+    fn way<'s>(&'s self, cachelet: &'s Cachelet, hash: u64) -> Way<'s> {
         // SAFETY: a directory is freed only after every worker left the epoch in which it was replaced.
         let dir = unsafe { &*cachelet.dir.load(Acquire) };
-        let id = dir.entries[dir.index(hash, cachelet.prefix_bits.load(Relaxed))].load(Acquire);
-        (id != 0).then_some(id)
+        dir.entries[dir.index(hash, cachelet.prefix_bits.load(Relaxed))].way(&self.memory)
     }
 
     /// Shows the live item of `key` to `show`, and counts as an access if `access`. Between
@@ -315,19 +316,22 @@ impl Store {
             if flush_at != 0 && flush_at <= now {
                 drop(self.lock(key.hash(), now));
             }
-            let id = self.block_id(cachelet, key.hash()).ok_or(Miss::NotFound)?;
-            if id == MOVED {
-                cachelet = self.child(cachelet);
-                continue;
-            }
-            let block = block(&self.memory, id);
-            let version = &block[home_of(key.hash())].version;
-            let Some(seen) = version.begin() else {
+            let slice = match self.way(cachelet, key.hash()) {
+                Way::Nowhere => return Err(Miss::NotFound),
+                Way::Moved => {
+                    cachelet = self.child(cachelet);
+                    continue;
+                }
+                Way::Slice(slice) => slice,
+            };
+            let home = slice.home(key.hash());
+            let Some((home, seen)) = home.and_then(|home| Some((home, home.version.begin()?)))
+            else {
                 pause(&mut spins);
                 cachelet = &self.cachelets[self.cachelet_of(key.hash())];
                 continue;
             };
-            let shown = match look_up(&self.memory, block, key) {
+            let shown = match slice.look_up(home, key) {
                 None => Err(Miss::NotFound),
                 Some(place) => {
                     let view = View::new(self, cachelet, Item::at(&self.memory, place.offset), now);
@@ -337,7 +341,7 @@ impl Store {
                     }
                 }
             };
-            if version.unchanged(seen) {
+            if home.version.unchanged(seen) {
                 let (item, shown) = shown?;
                 if access {
                     item.touch_access(now, self.era());
@@ -361,7 +365,7 @@ impl Store {
         let mut cachelet = &self.cachelets[self.cachelet_of(hash)];
         loop {
             let locked = self.lock_cachelet(cachelet, now);
-            if self.block_id(cachelet, hash) != Some(MOVED) {
+            if !matches!(self.way(cachelet, hash), Way::Moved) {
                 return locked;
             }
             cachelet = self.child(cachelet);
@@ -586,7 +590,7 @@ impl Store {
     /// One cachelet's, without what only a whole store has.
     pub fn stats_of(&self, cachelet: usize) -> StoreStats {
         let inner = self.cachelets[cachelet].inner.lock();
-        let index_bytes = (inner.index_pages.len() * self.page_bytes) as u64;
+        let index_bytes = (inner.blocks.pages() * self.page_bytes) as u64;
         StoreStats { index_bytes, ..inner.stats }
     }
 

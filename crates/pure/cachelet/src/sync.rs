@@ -104,12 +104,13 @@ impl<T> Drop for Guard<'_, T> {
 
 /// The version of a bucket, with room for a small count in its low bits.
 ///
-/// 24 bits count writes: a reader is fooled only if it sleeps through an exact multiple of 16 million
+/// 23 bits count writes: a reader is fooled only if it sleeps through an exact multiple of 8 million
 /// writes of one bucket.
 #[repr(transparent)]
 pub struct Version(AtomicU32);
 
-const COUNT_BITS: u32 = 7;
+/// Room for every slot that a bucket's items may lie in.
+const COUNT_BITS: u32 = 8;
 const ODD: u32 = 1 << COUNT_BITS;
 const COUNT_MASK: u32 = ODD - 1;
 

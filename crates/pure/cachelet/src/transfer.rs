@@ -6,9 +6,10 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Seconds, WorkerId};
 
 use crate::cachelet::{Cachelet, Locked};
-use crate::index::{MOVED, block, hash_of, occupied};
+use crate::index::hash_of;
 use crate::item::{Access, Item};
 use crate::shim::Ordering::*;
+use crate::slice::{Entry, Slice};
 use crate::store::Store;
 use crate::types::{Draft, Full};
 
@@ -82,7 +83,7 @@ impl Store {
         locked.part_at(first);
         let dir = locked.dir();
         let entries = locked.entry(first)..locked.entry(end) + 1;
-        let next = entries.clone().find(|&entry| dir.entries[entry].load(Relaxed) != MOVED);
+        let next = entries.clone().find(|&entry| !dir.entries[entry].has_moved());
         let Some(entry) = next else {
             for route in upper {
                 self.routes[route].store(child_id as u32, Release);
@@ -116,13 +117,9 @@ impl Store {
         let locked = self.lock_cachelet(&self.cachelets[id], now);
         let cachelet = locked.cachelet;
         let entry = locked.entry(from);
-        let block_id = locked.dir().entries[entry].load(Relaxed);
-        let mut offsets = Vec::new();
-        if block_id != 0 && block_id != MOVED {
-            let block = block(&self.memory, block_id);
-            let all = occupied(block).map(|(bucket, slot)| block[bucket].offset(slot));
-            offsets.extend(all.filter(|&offset| !Item::at(&self.memory, offset).expired(now)));
-        }
+        let all = locked.slice_at(entry).into_iter().flat_map(Slice::offsets);
+        let is_live = |&offset: &_| !Item::at(&self.memory, offset).expired(now);
+        let offsets: Vec<_> = all.filter(is_live).collect();
         let flush_at = cachelet.flush_at.load(Relaxed);
         out.extend((cachelet.generation.load(Relaxed) as u16).to_le_bytes());
         out.extend(locked.inner.counter.to_le_bytes());
@@ -160,10 +157,10 @@ impl Store {
     pub fn forget(&self, id: usize, from: u64, now: Seconds) {
         let mut locked = self.lock_cachelet(&self.cachelets[id], now);
         let entry = locked.entry(from);
-        if locked.dir().entries[entry].load(Relaxed) == MOVED {
+        if locked.dir().entries[entry].has_moved() {
             return;
         }
-        for (_, offset) in locked.take_slice(entry, 0) {
+        for (_, offset) in locked.take_slice(entry, &Entry::empty()) {
             locked.inner.stats.items -= 1;
             locked.kill_record(offset);
         }
@@ -208,10 +205,6 @@ fn remaining(deadline: Seconds, now: Seconds) -> Seconds {
 }
 
 impl Locked<'_> {
-    pub(crate) fn entry(&self, hash: u64) -> usize {
-        self.dir().index(hash, self.cachelet.prefix_bits.load(Relaxed))
-    }
-
     /// The first hash after the slice of this entry, if there is one.
     fn end_of(&self, entry: usize) -> Option<u64> {
         let dir = self.dir();
@@ -239,18 +232,18 @@ impl Locked<'_> {
             let entry = self.entry(hash);
             let begins = hash == 0 || self.entry(hash - 1) != entry;
             let run = self.dir().run(entry);
-            let block = self.dir().entries[entry].load(Relaxed);
-            if begins && (run.start == entry || block == MOVED || block == 0) {
+            let has_slice = self.slice_at(entry).is_some();
+            if begins && (run.start == entry || !has_slice) {
                 return;
             }
-            let parted = block != 0 && block != MOVED && self.split_slice(hash);
+            let parted = has_slice && self.split_slice(hash);
             if !parted {
                 // Empty, or no memory to split it: then the directory grows, and a full slice
                 // that still spans the place is given up below.
                 self.double_dir();
                 let entry = self.entry(hash);
-                if block != 0 && self.dir().run(entry).start != entry {
-                    for (_, offset) in self.take_slice(entry, 0) {
+                if has_slice && self.dir().run(entry).start != entry {
+                    for (_, offset) in self.take_slice(entry, &Entry::empty()) {
                         self.inner.stats.evictions += 1;
                         self.inner.stats.items -= 1;
                         self.kill_record(offset);
@@ -263,19 +256,14 @@ impl Locked<'_> {
     /// Moves the slice of `entry` to `child`.
     fn hand_over(&mut self, entry: usize, child: &mut Locked<'_>) {
         let memory = &self.store.memory;
-        let id = self.dir().entries[entry].load(Relaxed);
-        if id != 0 {
-            let block = block(memory, id);
-            for (bucket, slot) in occupied(block) {
-                let offset = block[bucket].offset(slot);
-                let log = self.page(self.page_of(offset)).log.load(Relaxed) as usize;
-                // No room: as if evicted.
-                if child.adopt(hash_of(memory, offset), offset, log).is_err() {
-                    child.inner.stats.evictions += 1;
-                }
+        for offset in self.slice_at(entry).into_iter().flat_map(Slice::offsets) {
+            let log = self.page(self.page_of(offset)).log.load(Relaxed) as usize;
+            // No room: as if evicted.
+            if child.adopt(hash_of(memory, offset), offset, log).is_err() {
+                child.inner.stats.evictions += 1;
             }
         }
-        for (_, offset) in self.take_slice(entry, MOVED) {
+        for (_, offset) in self.take_slice(entry, &Entry::moved()) {
             self.inner.stats.items -= 1;
             self.kill_record(offset);
         }

@@ -4,10 +4,11 @@ use mbal_model::Seconds;
 
 use crate::cachelet::Locked;
 use crate::classes::class_of;
-use crate::index::{MOVED, block, hash_of, occupied};
+use crate::index::hash_of;
 use crate::item::Item;
 use crate::memory::Offset;
 use crate::shim::Ordering::*;
+use crate::slice::Slice;
 use crate::store::Store;
 use crate::view::View;
 
@@ -35,17 +36,14 @@ impl Store {
         mut show: impl FnMut(&View),
     ) -> (Option<u64>, Vec<usize>) {
         let (mut locked, next) = self.lock_slice(from, now);
-        let id = locked.dir().entries[locked.entry(from)].load(Relaxed);
         let mut expired = Vec::new();
-        if id != 0 && id != MOVED {
-            let block = block(&self.memory, id);
-            for offset in occupied(block).map(|(bucket, slot)| block[bucket].offset(slot)) {
-                let item = Item::at(&self.memory, offset);
-                if item.expired(now) {
-                    expired.push(offset);
-                } else {
-                    show(&View::new(self, locked.cachelet, item, now));
-                }
+        let slice = locked.slice_at(locked.entry(from));
+        for offset in slice.into_iter().flat_map(Slice::offsets) {
+            let item = Item::at(&self.memory, offset);
+            if item.expired(now) {
+                expired.push(offset);
+            } else {
+                show(&View::new(self, locked.cachelet, item, now));
             }
         }
         let mut removed = Vec::new();
@@ -65,7 +63,7 @@ impl Store {
             let id = self.cachelet_of(from);
             let parent = self.lock_cachelet(&self.cachelets[id], now);
             let end = parent.end_of_slice(from);
-            if parent.dir().entries[parent.entry(from)].load(Relaxed) != MOVED {
+            if !parent.dir().entries[parent.entry(from)].has_moved() {
                 return (parent, end);
             }
             if self.cachelet_of(from) == id {

@@ -131,7 +131,7 @@ fn cas_goes_on_where_it_was_after_a_split() {
 #[test]
 fn slices_travel_to_another_server_whole() {
     let source = Store::new(options(256, 1, 4));
-    fill(&source, 5_000);
+    fill(&source, 8_000);
     let target = Store::new(options(128, 2, 8));
     let (mut slices, mut items) = (0, 0);
     for id in 0..source.cachelets() {
@@ -146,11 +146,11 @@ fn slices_travel_to_another_server_whole() {
             slices += 1;
         }
     }
-    assert_eq!((items, source.stats().items, target.stats().items), (5_000, 0, 5_000));
-    assert!(slices > 8, "{slices} slices");
+    assert_eq!((items, source.stats().items, target.stats().items), (8_000, 0, 8_000));
+    assert!(slices > 7, "{slices} slices");
     let again = Store::new(options(256, 1, 4));
-    fill(&again, 5_000);
-    for n in 0..5_000 {
+    fill(&again, 8_000);
+    for n in 0..8_000 {
         let (was, value) = look(&again, n, NOW).expect("filled");
         let (is, travelled) = look(&target, n, 77).expect("imported");
         let moved = Meta {

@@ -1,0 +1,384 @@
+//! A slice: the keys of one entry of the directory, in up to 16 blocks of 8 buckets.
+//!
+//! ```text
+//!   entry: 16 words, one cache line                        slice of 3 blocks: 24 buckets
+//!   | id, 3 - 1 | id, 3 - 1 | id, 3 - 1 | stale | ... |    tag * 24 >> 16 is the home bucket
+//!      28 bit, 4
+//! ```
+//!
+//! It grows by a block when an item finds no place, so that the index is 84 to 90% full however many items
+//! there are, and splits in two when it has no more words: into as much memory as it had. Growth needs
+//! nothing but the tags, and so touches no item.
+//!
+//! **Readers** take no lock. The first word tells the number of blocks, the home bucket's word must tell
+//! the same. Whoever changes a slice retires every old bucket first, then stores the new words, the
+//! first one last; so a reader who met words of two states sees two different numbers, or a retired
+//! bucket, and starts again.
+
+use mbal_model::Key;
+
+use crate::bucket::{BLOCK_BUCKETS, Block, Bucket, SLOTS, WINDOW, home_of, tag_of};
+use crate::item::Item;
+use crate::memory::{Memory, Offset};
+use crate::shim::{AtomicU32, Ordering::*};
+
+/// Position of a block in the memory; 28 bits, 0 is none.
+pub type BlockId = u32;
+
+/// Blocks of a slice, at most.
+pub const BLOCKS_MAX: usize = 16;
+
+const NUMBER_MASK: u32 = BLOCKS_MAX as u32 - 1;
+
+/// The first word of a slice that has moved to the cachelet's child.
+const MOVED: u32 = u32::MAX;
+
+/// An entry of the directory.
+#[repr(align(64))]
+pub struct Entry {
+    words: [AtomicU32; BLOCKS_MAX],
+}
+
+/// What a directory entry leads to.
+pub enum Way<'a> {
+    /// No key of it is stored.
+    Nowhere,
+    /// To the cachelet's child.
+    Moved,
+    Slice(Slice<'a>),
+}
+
+impl Entry {
+    pub fn empty() -> Entry {
+        Entry { words: std::array::from_fn(|_| AtomicU32::new(0)) }
+    }
+
+    pub fn moved() -> Entry {
+        let entry = Entry::empty();
+        entry.words[0].store(MOVED, Relaxed);
+        entry
+    }
+
+    /// Of a slice in these blocks.
+    pub fn of(ids: &[BlockId]) -> Entry {
+        let entry = Entry::empty();
+        for (word, id) in entry.words.iter().zip(ids) {
+            word.store(id << 4 | (ids.len() as u32 - 1), Relaxed);
+        }
+        entry
+    }
+
+    pub fn copy(&self) -> Entry {
+        Entry { words: std::array::from_fn(|at| AtomicU32::new(self.words[at].load(Relaxed))) }
+    }
+
+    /// Leads where `other` does. Under the writer lock, the blocks of before retired.
+    pub fn lead(&self, other: &Entry) {
+        for (word, other) in self.words.iter().zip(&other.words).rev() {
+            word.store(other.load(Relaxed), Release);
+        }
+    }
+
+    pub fn leads_like(&self, other: &Entry) -> bool {
+        self.words[0].load(Relaxed) == other.words[0].load(Relaxed)
+    }
+
+    pub fn has_moved(&self) -> bool {
+        self.words[0].load(Relaxed) == MOVED
+    }
+
+    #[inline(always)]
+    pub fn way<'a>(&'a self, memory: &'a Memory) -> Way<'a> {
+        match self.words[0].load(Acquire) {
+            0 => Way::Nowhere,
+            MOVED => Way::Moved,
+            first => Way::Slice(Slice { memory, entry: self, number: first & NUMBER_MASK }),
+        }
+    }
+
+    /// Where nobody has moved the slice, as under the writer lock.
+    pub fn slice<'a>(&'a self, memory: &'a Memory) -> Option<Slice<'a>> {
+        match self.way(memory) {
+            Way::Slice(slice) => Some(slice),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct Slice<'a> {
+    memory: &'a Memory,
+    entry: &'a Entry,
+    /// Of blocks, less one.
+    number: u32,
+}
+
+/// Where an item is: its bucket's place in the slice, the slot, and the item.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub bucket: u8,
+    pub slot: u8,
+    pub offset: Offset,
+}
+
+impl<'a> Slice<'a> {
+    pub fn blocks(&self) -> usize {
+        self.number as usize + 1
+    }
+
+    pub fn buckets(&self) -> usize {
+        self.blocks() * BLOCK_BUCKETS
+    }
+
+    #[inline(always)]
+    fn home_of(&self, hash: u64) -> usize {
+        home_of(tag_of(hash), self.buckets())
+    }
+
+    /// `None` if the slice is being changed.
+    #[inline(always)]
+    fn bucket(&self, at: usize) -> Option<&'a Bucket> {
+        let word = self.entry.words[at / BLOCK_BUCKETS].load(Acquire);
+        (word & NUMBER_MASK == self.number)
+            .then(|| &block(self.memory, word >> 4)[at % BLOCK_BUCKETS])
+    }
+
+    /// The home bucket of the keys with this hash; `None` if the slice is being changed.
+    #[inline(always)]
+    pub fn home(&self, hash: u64) -> Option<&'a Bucket> {
+        self.bucket(self.home_of(hash))
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = BlockId> + use<'a> {
+        self.entry.words[..self.blocks()].iter().map(|word| word.load(Relaxed) >> 4)
+    }
+
+    /// Looks for `key` in its home bucket, and in the next ones if the home bucket says that some of its
+    /// items lie there. At most [`WINDOW`] cache lines and one per matching tag.
+    #[inline(always)]
+    pub fn look_up(&self, home: &Bucket, key: &Key) -> Option<Place> {
+        let accept = |offset| same(Item::at(self.memory, offset).key(), key.bytes());
+        self.search(home, key.hash(), accept)
+    }
+
+    #[inline(always)]
+    pub fn search(
+        &self,
+        home: &Bucket,
+        hash: u64,
+        accept: impl Fn(Offset) -> bool,
+    ) -> Option<Place> {
+        if let Some((slot, offset)) = home.find(tag_of(hash), &accept) {
+            return Some(Place { bucket: self.home_of(hash) as u8, slot: slot as u8, offset });
+        }
+        if home.version.count() == 0 {
+            return None;
+        }
+        self.search_beyond(hash, accept)
+    }
+
+    /// The search of an item that may lie in one of the buckets behind its home. Few do: apart, so that it is not in
+    /// the way of the others.
+    #[cold]
+    #[inline(never)]
+    fn search_beyond(&self, hash: u64, accept: impl Fn(Offset) -> bool) -> Option<Place> {
+        self.window(self.home_of(hash)).skip(1).find_map(|bucket| {
+            // Where the slice is being changed the home bucket has been retired, and what is found does not count.
+            let (slot, offset) = self.bucket(bucket)?.find(tag_of(hash), &accept)?;
+            Some(Place { bucket: bucket as u8, slot: slot as u8, offset })
+        })
+    }
+
+    /// The buckets that items with this home may lie in.
+    fn window(&self, home: usize) -> impl Iterator<Item = usize> + use<> {
+        window(home, self.buckets())
+    }
+}
+
+/// What only the holder of the writer lock may ask, or who made the slice and has not shown it yet.
+impl<'a> Slice<'a> {
+    pub fn at(&self, bucket: usize) -> &'a Bucket {
+        self.bucket(bucket).expect("nobody else changes it")
+    }
+
+    pub fn home_for(&self, hash: u64) -> &'a Bucket {
+        self.at(self.home_of(hash))
+    }
+
+    /// Its items, with their tags.
+    pub fn items(self) -> impl Iterator<Item = (u16, Offset)> + use<'a> {
+        let items = move |bucket| self.at(bucket).items().map(|(_, tag, offset)| (tag, offset));
+        (0..self.buckets()).flat_map(items)
+    }
+
+    pub fn offsets(self) -> impl Iterator<Item = Offset> + use<'a> {
+        self.items().map(|(_, offset)| offset)
+    }
+
+    /// The items that may lie where one with this hash would.
+    pub fn neighbours(&self, hash: u64) -> impl Iterator<Item = Offset> {
+        let items = |bucket| self.at(bucket).items().map(|(_, _, offset)| offset);
+        self.window(self.home_of(hash)).flat_map(items)
+    }
+
+    pub fn free_place(&self, tag: u16, stamp: u32) -> Option<(usize, usize)> {
+        self.window(home_of(tag, self.buckets()))
+            .find_map(|bucket| Some((bucket, self.at(bucket).free_slot(stamp)?)))
+    }
+
+    /// A place for an item with this tag: that of its own ghost, if it has one.
+    pub fn place_for(&self, tag: u16, stamp: u32) -> Option<(usize, usize)> {
+        let home = home_of(tag, self.buckets());
+        let ghost = self.at(home).ghost(tag, stamp).map(|(_, slot)| (home, slot));
+        ghost.or_else(|| self.free_place(tag, stamp))
+    }
+
+    /// Fills or (offset 0) empties a slot and keeps the home bucket's count of items elsewhere.
+    pub fn set_slot(&self, tag: u16, (bucket, slot): (usize, usize), offset: Offset) {
+        let at = home_of(tag, self.buckets());
+        if bucket != at {
+            let home = &self.at(at).version;
+            let before = self.at(bucket).offset(slot) != 0;
+            match (before, offset != 0) {
+                (false, true) => home.set_count(home.count() + 1),
+                (true, false) => home.set_count(home.count() - 1),
+                _ => {}
+            }
+        }
+        self.at(bucket).set(slot, tag, offset);
+    }
+
+    /// Puts an item into a slice that nobody can see; false if its window is full.
+    pub fn place_unseen(&self, tag: u16, offset: Offset) -> bool {
+        let place = self.free_place(tag, 0);
+        place.inspect(|&place| self.set_slot(tag, place, offset)).is_some()
+    }
+
+    /// Leaves a slice that nobody can see the ghosts of `old` that have room in their home buckets.
+    pub fn inherit_ghosts(&self, old: Slice) {
+        for (tag, stamp) in (0..old.buckets()).flat_map(|bucket| old.at(bucket).ghosts()) {
+            let home = self.at(home_of(tag, self.buckets()));
+            if let Some(slot) = home.empty_slot() {
+                home.set(slot, tag, 0);
+                home.haunt(slot, stamp);
+            }
+        }
+    }
+
+    /// Readers that are in it start again, for good.
+    pub fn retire(&self) {
+        (0..self.buckets()).for_each(|bucket| self.at(bucket).version.retire());
+    }
+}
+
+/// Would items with these tags find their places in so many blocks, one after the other?
+pub fn fits(tags: &[u16], blocks: usize) -> bool {
+    let buckets = blocks * BLOCK_BUCKETS;
+    let mut used = [0; BLOCKS_MAX * BLOCK_BUCKETS];
+    tags.iter().all(|&tag| {
+        let place = window(home_of(tag, buckets), buckets).find(|&bucket| used[bucket] < SLOTS);
+        place.inspect(|&bucket| used[bucket] += 1).is_some()
+    })
+}
+
+fn window(home: usize, buckets: usize) -> impl Iterator<Item = usize> {
+    (home..home + WINDOW.min(buckets)).map(move |at| if at < buckets { at } else { at - buckets })
+}
+
+#[inline(always)]
+fn block(memory: &Memory, id: BlockId) -> &Block {
+    // SAFETY: block ids name 64-aligned blocks of index pages, zeroed before they were published,
+    // which epochs keep from reuse as anything else.
+    unsafe { &*(memory.block(id) as *const Block) }
+}
+
+/// Equality of keys, inline: they are too short for a call to be worth it.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let len = b.len();
+    if a.len() != len {
+        return false;
+    }
+    let word =
+        |text: &[u8], at: usize| u64::from_le_bytes(*text[at..].first_chunk().expect("8 bytes"));
+    let half =
+        |text: &[u8], at: usize| u32::from_le_bytes(*text[at..].first_chunk().expect("4 bytes"));
+    if len >= 8 {
+        let mut at = 0;
+        while at + 8 < len {
+            if word(a, at) != word(b, at) {
+                return false;
+            }
+            at += 8;
+        }
+        return word(a, len - 8) == word(b, len - 8);
+    }
+    match len {
+        4.. => half(a, 0) == half(b, 0) && half(a, len - 4) == half(b, len - 4),
+        _ => a == b,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_the_same_if_all_their_bytes_are() {
+        let text: Vec<u8> = (0..40).collect();
+        for len in 0..40 {
+            let copy = text[..len].to_vec();
+            assert!(same(&text[..len], &copy));
+            assert!(!same(&text[..len], &text[..len + 1]));
+            for at in 0..len {
+                let mut other = text[..len].to_vec();
+                other[at] ^= 1;
+                assert!(!same(&text[..len], &other), "byte {at} of {len}");
+            }
+        }
+    }
+
+    /// Tags without an order that fill so many slots.
+    fn tags(count: usize) -> Vec<u16> {
+        (0..count as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 16) as u16).collect()
+    }
+
+    #[test]
+    fn what_fits_finds_its_places_and_nothing_more_does() {
+        let memory = Memory::heap(1 << 20);
+        for blocks in [1, 2, 5, 16] {
+            let ids: Vec<BlockId> = (1..=blocks as u32).collect();
+            let all = tags(2000);
+            let most = (0..2000).take_while(|&count| fits(&all[..count], blocks)).count() - 1;
+            let slots = blocks * BLOCK_BUCKETS * SLOTS;
+            assert!(most * 100 >= slots * 85 && most <= slots, "{most} of {slots}");
+            let entry = Entry::of(&ids);
+            let slice = entry.slice(&memory).expect("it has blocks");
+            let placed = |at: usize| slice.place_unseen(all[at], at as u32 + 1);
+            assert_eq!((0..2000).take_while(|&at| placed(at)).count(), most);
+            assert_eq!(slice.items().count(), most);
+            for (at, &tag) in all[..most].iter().enumerate() {
+                let home = slice.home(tag.into()).expect("nobody changes it");
+                let found = slice.search(home, tag.into(), |offset| offset == at as u32 + 1);
+                assert!(found.is_some(), "item {at} of {most} in {blocks} blocks");
+            }
+            let zeroed = ids.into_iter().map(|id| memory.block(id));
+            // SAFETY: the blocks lie in the memory, and the slice is not used again.
+            zeroed.for_each(|at| unsafe { at.write_bytes(0, size_of::<Block>()) });
+        }
+    }
+
+    #[test]
+    fn a_reader_that_meets_two_states_of_an_entry_is_told() {
+        let memory = Memory::heap(1 << 20);
+        let entry = Entry::of(&[1, 2]);
+        let before = entry.slice(&memory).expect("it has blocks");
+        assert!(before.bucket(0).is_some() && before.bucket(15).is_some());
+        entry.lead(&Entry::of(&[3, 4, 5]));
+        assert!(before.bucket(0).is_none() && before.bucket(15).is_none());
+        let after = entry.slice(&memory).expect("it has blocks");
+        assert!(after.bucket(0).is_some() && after.bucket(23).is_some());
+        entry.lead(&Entry::moved());
+        assert!(entry.has_moved() && matches!(entry.way(&memory), Way::Moved));
+    }
+}
