@@ -93,6 +93,8 @@ pub struct Store {
     pub(crate) routes: Box<[AtomicU32]>,
     pub(crate) route_shift: u32,
     evictions: AtomicU32,
+    /// The latest second that a worker has told of.
+    clock: AtomicU32,
     /// Cachelets with pages that a flush has dropped, and that are still to be given back.
     pub(crate) with_dropped: AtomicU32,
     pub(crate) witness: Witness,
@@ -144,6 +146,7 @@ impl Store {
             routes: (0..each << bits).map(|i| AtomicU32::new((i / each) as u32)).collect(),
             route_shift: 64 - route_bits,
             evictions: AtomicU32::new(0),
+            clock: AtomicU32::new(0),
             with_dropped: AtomicU32::new(0),
             witness: Witness::new(),
             looked_for_expired: (0..options.workers).map(|_| AtomicU32::new(0)).collect(),
@@ -229,6 +232,13 @@ impl Store {
         routes.windows(2).filter(|pair| pair[0].load(Relaxed) != pair[1].load(Relaxed)).count()
     }
 
+    /// The latest second of all workers, who may be behind each other: what one has found dead, no other finds alive.
+    #[inline(always)]
+    pub(crate) fn latest(&self, now: Seconds) -> Seconds {
+        let latest = self.clock.load(Relaxed);
+        if now <= latest { latest } else { self.clock.fetch_max(now, Relaxed).max(now) }
+    }
+
     #[inline(always)]
     pub(crate) fn page_of(&self, item: &Item) -> usize {
         item.position_in(&self.memory) >> self.page_shift
@@ -308,6 +318,7 @@ impl Store {
         out: &mut Vec<u8>,
         mut show: impl FnMut(&View, &mut Vec<u8>) -> R,
     ) -> Result<R, Miss> {
+        let now = self.latest(now);
         let length = out.len();
         let mut spins = 0;
         let mut cachelet = &self.cachelets[self.cachelet_of(key.hash())];
@@ -374,6 +385,7 @@ impl Store {
 
     pub(crate) fn lock_cachelet<'a>(&'a self, cachelet: &'a Cachelet, now: Seconds) -> Locked<'a> {
         let inner = cachelet.inner.lock();
+        let now = self.latest(now);
         let pool = cachelet.owner();
         let mut locked =
             Locked { store: self, cachelet, inner, now, pool, cleaning: false, window: u32::MAX };

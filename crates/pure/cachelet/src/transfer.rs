@@ -115,7 +115,7 @@ impl Store {
     /// cachelet has one. Times travel as what remains and what has passed.
     pub fn export(&self, id: usize, from: u64, now: Seconds, out: &mut Vec<u8>) -> Option<u64> {
         let locked = self.lock_cachelet(&self.cachelets[id], now);
-        let cachelet = locked.cachelet;
+        let (cachelet, now) = (locked.cachelet, locked.now);
         let entry = locked.entry(from);
         let all = locked.slice_at(entry).into_iter().flat_map(Slice::offsets);
         let is_live = |&offset: &_| !Item::at(&self.memory, offset).expired(now);

@@ -36,6 +36,7 @@ impl Store {
         mut show: impl FnMut(&View),
     ) -> (Option<u64>, Vec<usize>) {
         let (mut locked, next) = self.lock_slice(from, now);
+        let now = locked.now;
         let mut expired = Vec::new();
         let slice = locked.slice_at(locked.entry(from));
         for offset in slice.into_iter().flat_map(Slice::offsets) {

@@ -38,6 +38,18 @@ fn a_cas_is_a_positive_number_for_those_who_have_signed_ones() {
     }
 }
 
+/// Workers read the clock once for a batch, and one that lost its core in between is behind the others.
+#[test]
+fn what_one_worker_has_found_dead_no_other_finds_alive() {
+    let store = Store::new(options(64, 2, 16));
+    put(&store, "key", b"value", 5, 4).expect("there is room");
+    assert_eq!(get(&store, "key", 4), Some(b"value".to_vec()));
+    assert_eq!(get(&store, "key", 5), None);
+    assert_eq!(get(&store, "key", 4), None, "alive again");
+    let key = Key::new(b"key").expect("a valid key");
+    assert!(store.lock(key.hash(), 4).find(&key).is_none(), "alive again, for a writer");
+}
+
 #[test]
 fn an_item_of_one_mebibyte_fits_64_mib_with_any_number_of_cachelets() {
     for cachelets in [1, 16, 64, 256, 1024] {
