@@ -23,8 +23,8 @@ mod stranger;
 mod values;
 mod world;
 
-use std::cell::Cell;
-use std::panic;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -61,53 +61,67 @@ pub struct Args {
     #[arg(long)]
     complete: bool,
     /// Requests of each run, at least.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = OPERATIONS)]
     operations: usize,
 }
+
+const OPERATIONS: usize = 1_000;
+
+const UNBROKEN: &str = "runs panic without the lock";
 
 /// So many runs meet all that there is to meet.
 const COMPLETE_RUNS: u64 = 1_500;
 
 /// One run.
 pub fn chaos(seed: u64, operations: usize) -> Ran {
-    RUNNING.set(Some(seed));
-    let ran = world::World::new(seed, operations).run();
-    RUNNING.set(None);
-    ran
-}
-
-thread_local! {
-    /// The seed that this thread is at: a panic says it.
-    static RUNNING: Cell<Option<u64>> = const { Cell::new(None) };
+    world::World::new(seed, operations).run()
 }
 
 pub fn run(args: &Args) -> Result<(), String> {
-    let usual = panic::take_hook();
-    panic::set_hook(Box::new(move |panic| {
-        usual(panic);
-        if let Some(seed) = RUNNING.get() {
-            eprintln!("invariant 6: a panic. To see it again:\n  {}", replay(seed));
-        }
-    }));
     match args.seed {
-        Some(seed) => one(seed, args.operations),
-        None => many(args),
+        Some(seed) => one(Run { seed, operations: args.operations }),
+        None => many(args, chaos),
     }
 }
 
-fn replay(seed: u64) -> String {
-    format!("mbal sim chaos --seed {seed}")
+/// What a run is made from.
+#[derive(Clone, Copy)]
+struct Run {
+    seed: u64,
+    operations: usize,
 }
 
-fn one(seed: u64, operations: usize) -> Result<(), String> {
-    let ran = chaos(seed, operations);
+impl Run {
+    /// Makes it; a panic is what it broke.
+    fn made(self, make: impl Fn(u64, usize) -> Ran) -> Result<Ran, Violation> {
+        catch_unwind(AssertUnwindSafe(|| make(self.seed, self.operations))).map_err(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
+            Violation::new(6, format!("a panic: {text}"))
+        })
+    }
+
+    fn told(self, Violation { invariant, what }: &Violation) -> String {
+        format!("invariant {invariant}: {what}\n{self}")
+    }
+}
+
+/// The line that replays it.
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mbal sim chaos --seed {}", self.seed)?;
+        match self.operations {
+            OPERATIONS => Ok(()),
+            other => write!(f, " --operations {other}"),
+        }
+    }
+}
+
+fn one(run: Run) -> Result<(), String> {
+    let ran = run.made(chaos).map_err(|violation| run.told(&violation))?;
     print!("{}", ran.coverage.table());
-    println!("seed {seed}: {} operations", ran.operations);
-    ran.verdict.map_err(|violation| told(seed, &violation))
-}
-
-fn told(seed: u64, Violation { invariant, what }: &Violation) -> String {
-    format!("invariant {invariant}: {what}\n{}", replay(seed))
+    println!("seed {}: {} operations", run.seed, ran.operations);
+    ran.verdict.map_err(|violation| run.told(&violation))
 }
 
 /// Many runs, on several threads: what has been run, and the first failure.
@@ -116,10 +130,29 @@ struct Tally {
     coverage: Coverage,
     runs: u64,
     operations: u64,
-    failed: Option<(u64, Violation)>,
+    failed: Option<(Run, Violation)>,
 }
 
-fn many(args: &Args) -> Result<(), String> {
+impl Tally {
+    /// Counts a run; whether it held everything.
+    fn add(&mut self, run: Run, made: Result<Ran, Violation>) -> bool {
+        self.runs += 1;
+        let verdict = made.and_then(|ran| {
+            self.coverage.add(&ran.coverage);
+            self.operations += ran.operations as u64;
+            ran.verdict
+        });
+        match verdict {
+            Ok(()) => true,
+            Err(violation) => {
+                self.failed.get_or_insert((run, violation));
+                false
+            }
+        }
+    }
+}
+
+fn many(args: &Args, make: impl Fn(u64, usize) -> Ran + Copy + Send + Sync) -> Result<(), String> {
     let threads =
         args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
     let begin = Instant::now();
@@ -140,29 +173,25 @@ fn many(args: &Args) -> Result<(), String> {
                     if seed >= args.first + args.seeds {
                         break;
                     }
-                    let ran = chaos(seed, args.operations);
-                    let mut tally = tally.lock().expect("a panic ends the process");
-                    tally.coverage.add(&ran.coverage);
-                    tally.runs += 1;
-                    tally.operations += ran.operations as u64;
-                    if let Err(violation) = ran.verdict {
+                    let run = Run { seed, operations: args.operations };
+                    let made = run.made(make);
+                    if !tally.lock().expect(UNBROKEN).add(run, made) {
                         ends.store(true, Relaxed);
-                        tally.failed.get_or_insert((seed, violation));
                     }
                 }
             });
         }
         scope.spawn(|| report(&tally, args, begin, &ends, in_time));
     });
-    let tally = tally.into_inner().expect("a panic ends the process");
+    let tally = tally.into_inner().expect(UNBROKEN);
     print!("{}", tally.coverage.table());
     let seconds = begin.elapsed().as_secs_f64();
     println!(
         "{} seeds from {}, {} operations, {seconds:.0} s",
         tally.runs, args.first, tally.operations
     );
-    if let Some((seed, violation)) = tally.failed {
-        return Err(told(seed, &violation));
+    if let Some((run, violation)) = tally.failed {
+        return Err(run.told(&violation));
     }
     match tally.coverage.never().next().filter(|_| args.complete) {
         Some(sight) => Err(format!("never met: {}", sight.name())),
@@ -181,7 +210,7 @@ fn report(
     let mut said = begin;
     loop {
         thread::sleep(Duration::from_millis(20));
-        let runs = tally.lock().expect("a panic ends the process").runs;
+        let runs = tally.lock().expect(UNBROKEN).runs;
         if ends.load(Relaxed) || runs >= args.seeds || !in_time() {
             return;
         }
@@ -189,5 +218,39 @@ fn report(
             said = Instant::now();
             eprintln!("{runs} of {} seeds, {:.0} s", args.seeds, begin.elapsed().as_secs_f64());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(operations: usize) -> Args {
+        Args {
+            seed: None,
+            seeds: 40,
+            first: 1,
+            seconds: None,
+            threads: Some(2),
+            complete: false,
+            operations,
+        }
+    }
+
+    fn fine() -> Ran {
+        Ran { coverage: Coverage::default(), operations: 1, verdict: Ok(()) }
+    }
+
+    #[test]
+    fn a_run_that_panics_ends_all_and_is_told_with_its_seed() {
+        let make = |seed, _| if seed == 3 { panic!("seed {seed} has a hole") } else { fine() };
+        let told = "invariant 6: a panic: seed 3 has a hole\nmbal sim chaos --seed 3";
+        assert_eq!(many(&args(OPERATIONS), make), Err(told.into()));
+        assert_eq!(many(&args(70), make), Err(format!("{told} --operations 70")));
+    }
+
+    #[test]
+    fn runs_that_hold_everything_say_nothing() {
+        assert_eq!(many(&args(OPERATIONS), |_, _| fine()), Ok(()));
     }
 }
