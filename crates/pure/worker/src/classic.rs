@@ -11,6 +11,9 @@ use crate::session::OUTPUT_BYTES_MAX;
 use crate::tell::Seen;
 use crate::turn::{Then, Turn};
 
+/// Keys of `get`s behind their first, after which a turn ends: even if all miss, others need not wait for long.
+const FURTHER_KEYS_MAX: usize = 32 << 10;
+
 pub(crate) const NOT_NUMERIC: &[u8] =
     b"CLIENT_ERROR cannot increment or decrement non-numeric value";
 const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format";
@@ -45,7 +48,8 @@ impl Turn<'_> {
         // While a group is answered the next one's buckets are on their way, and while that is being parsed
         // this one's items.
         let mut waiting = [None; GROUP];
-        while !rest.is_empty() || waiting[0].is_some() {
+        let (mut waiting_count, mut waiting_from) = (0, rest);
+        while !rest.is_empty() || waiting_count > 0 {
             let start = rest;
             let mut keys = [None; GROUP];
             let mut ahead = [Ahead::NONE; GROUP];
@@ -57,26 +61,40 @@ impl Turn<'_> {
                 keys[count] = Some(key);
                 (rest, count) = (tail, count + 1);
             }
-            for key in waiting.iter().flatten() {
-                self.count_route(key);
-                self.get_one(get, key);
+            let answered = self.get_group(get, &waiting);
+            if answered < waiting_count || count > 0 && self.further_keys >= FURTHER_KEYS_MAX {
+                let behind = |keys, _| next_word(keys).map_or(keys, |(_, tail)| tail);
+                let unanswered = (0..answered).fold(waiting_from, behind);
+                return Some(match any_too_long(unanswered) {
+                    true => self.bad_get(before),
+                    false => Then::Resume(get_again(get, unanswered)),
+                });
             }
             if count == 0 {
                 break;
             }
-            if self.replied_bytes() >= OUTPUT_BYTES_MAX {
-                return Some(match any_too_long(start) {
-                    true => self.bad_get(before),
-                    false => Then::Resume(get_again(get, start)),
-                });
-            }
-            self.look_at_gets(&keys[..count]);
             for (key, ahead) in keys.iter().flatten().zip(ahead) {
                 self.server.store.prefetch_item(key.hash(), ahead);
             }
-            waiting = keys;
+            (waiting, waiting_count, waiting_from) = (keys, count, start);
         }
         None
+    }
+
+    /// Answers keys until the output has come to its bound; how many.
+    fn get_group(&mut self, get: &Get<'_>, keys: &[Option<Key<'_>>]) -> usize {
+        let mut answered = 0;
+        for key in keys.iter().flatten() {
+            if self.replied_bytes() >= OUTPUT_BYTES_MAX {
+                break;
+            }
+            self.count_route(key);
+            self.get_one(get, key);
+            answered += 1;
+        }
+        self.look_at_gets(&keys[..answered]);
+        self.further_keys += answered;
+        answered
     }
 
     fn bad_get(&mut self, before: usize) -> Then {

@@ -205,7 +205,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The same for the further keys of a `get`.
+    /// The same for the further keys of a `get`, that have been answered.
     #[inline]
     pub fn look_at_gets(&mut self, keys: &[Option<Key<'_>>]) {
         if !METRICS {

@@ -40,6 +40,8 @@ pub(crate) struct Turn<'w> {
     pub has_waiting: bool,
     /// Where this connection's replies begin in `out`.
     pub start: usize,
+    /// Keys of `get`s answered so far, but for each one's first.
+    pub further_keys: usize,
     /// The client knows the workers: what its turn costs leaves with its cachelets.
     pub follows: bool,
 }
@@ -47,7 +49,7 @@ pub(crate) struct Turn<'w> {
 /// What follows a request.
 pub(crate) enum Then {
     Next,
-    /// A `get` stopped halfway, with too much output; this `get` is the rest of it.
+    /// A `get` stopped halfway, with too much output or after too many keys; this `get` is the rest of it.
     Resume(Vec<u8>),
     /// It was not executed: peers have to answer others first.
     Wait(Pause),

@@ -223,6 +223,7 @@ impl Worker {
             scratch: &mut self.scratch,
             out: &mut actions.bytes,
             start,
+            further_keys: 0,
             follows: false,
         };
         let keys_before = counters.keys();
@@ -379,6 +380,7 @@ impl Worker {
             scratch: &mut self.scratch,
             out,
             start: 0,
+            further_keys: 0,
             follows: false,
         }
     }

@@ -61,13 +61,57 @@ fn one_get_of_much_is_answered_in_parts() {
     let value = "v".repeat(400_000);
     rig.check(&format!("set k 0 0 400000\r\n{value}\r\n"), "STORED\r\n");
     let actions = rig.handle(Event::Received { conn: CONN, bytes: &get("gets", "k", 100) });
-    assert!(actions.bytes.len() < OUTPUT_BYTES_MAX + 17 * 400_100);
+    assert!(actions.bytes.len() < OUTPUT_BYTES_MAX + 400_100);
     assert_eq!(actions.list.last(), Some(&Action::Stall { conn: CONN }));
 
+    // Whole groups of keys, and what is left of one.
+    for count in [1, 2, 4, 16, 17, 18, 33, 100] {
+        let mut rig = Rig::new();
+        rig.check(&format!("set k 0 0 400000\r\n{value}\r\n"), "STORED\r\n");
+        let item = format!("VALUE k 0 400000 1\r\n{value}\r\n");
+        let mut actions =
+            rig.handle(Event::Received { conn: CONN, bytes: &get("gets", "k", count) });
+        let mut replies = Vec::new();
+        loop {
+            assert!(actions.bytes.len() < OUTPUT_BYTES_MAX + 400_100, "{count} keys");
+            replies.append(&mut actions.bytes);
+            if actions.list.last() != Some(&Action::Stall { conn: CONN }) {
+                break;
+            }
+            actions = rig.handle(Event::Drained { conn: CONN });
+        }
+        assert!(replies == (item.repeat(count) + "END\r\n").as_bytes(), "{count} keys");
+    }
+}
+
+#[test]
+fn a_get_of_many_keys_is_answered_in_turns_between_which_others_are_served() {
     let mut rig = Rig::new();
-    rig.check(&format!("set k 0 0 400000\r\n{value}\r\n"), "STORED\r\n");
-    let replies = format!("VALUE k 0 400000 1\r\n{value}\r\n").repeat(100) + "END\r\n";
-    assert!(rig.send(&get("gets", "k", 100)) == replies.as_bytes());
+    rig.check("set a 0 0 1\r\nv\r\n", "STORED\r\n");
+    let other = ConnId(1);
+    rig.open(other);
+    // Two lines: what the first leaves of a turn, the second does not have for itself.
+    let some = ["x "; 999].concat() + "a ";
+    let input = [50, 60].map(|times| format!("get {}\r\n", some.repeat(times))).concat();
+    let mut actions = rig.handle(Event::Received { conn: CONN, bytes: input.as_bytes() });
+    let mut replies = actions.bytes;
+    let (mut turns, mut keys) = (1, rig.server.sums().cmd_get);
+    while actions.list.contains(&Action::Stall { conn: CONN }) {
+        assert!((32_768..32_800).contains(&keys), "{keys} keys in a turn");
+        let between = rig.handle(Event::Received { conn: other, bytes: b"get a\r\n" });
+        assert_eq!(between.bytes, b"VALUE a 0 1\r\nv\r\nEND\r\n");
+        let before = rig.server.sums().cmd_get;
+        actions = rig.handle(Event::Drained { conn: CONN });
+        replies.append(&mut actions.bytes);
+        (turns, keys) = (turns + 1, rig.server.sums().cmd_get - before);
+    }
+    assert_eq!(turns, 4);
+    let reply = |times| "VALUE a 0 1\r\nv\r\n".repeat(times) + "END\r\n";
+    assert_eq!(String::from_utf8(replies), Ok(reply(50) + &reply(60)));
+    assert_eq!(rig.server.sums().cmd_get, 110_000 + 3);
+    // A key that is too long is found in the first turn.
+    let spoilt = format!("get {}{}\r\n", some.repeat(110), "k".repeat(251));
+    rig.check(&spoilt, "CLIENT_ERROR bad command line format\r\n");
 }
 
 fn get(verb: &str, key: &str, count: usize) -> Vec<u8> {

@@ -38,6 +38,7 @@ fn a_broken_line_is_answered_and_the_next_one_read() {
         ("\n", "ERROR\r\n"),
         ("a\r\n", "ERROR\r\n"),
         ("get\r\n", "ERROR\r\n"),
+        ("get none  \r\n", "END\r\n"),
         ("get  \r\n", "ERROR\r\n"),
         ("gat 1\r\n", "END\r\n"),
         ("gat x k\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),

@@ -87,8 +87,13 @@ fn a_datagram_asks_for_so_much_and_no_more() {
     let mut rig = Rig::new();
     let value = "v".repeat(400_000);
     rig.check(&format!("set k 0 0 400000\r\n{value}\r\n"), "STORED\r\n");
-    let get = format!("get{}\r\nmn\r\n", " k".repeat(100));
-    check(&mut rig, &get, &["SERVER_ERROR reply too large for UDP\r\n", "MN\r\n"]);
+    for count in [4, 16, 17, 100] {
+        let get = format!("get{}\r\nmn\r\n", " k".repeat(count));
+        check(&mut rig, &get, &["SERVER_ERROR reply too large for UDP\r\n", "MN\r\n"]);
+    }
+    // Misses are never too many: a datagram has no room for so many keys.
+    let get = format!("get{}\r\n", " x".repeat(32_740));
+    check(&mut rig, &get, &["END\r\n"]);
 }
 
 #[test]

@@ -124,3 +124,16 @@ fn requests_of_a_timed_wake_up_took_as_long_as_it_did() {
     rig.handle(Event::Timed { elapsed_ns: 1_000, stands_for: 1 });
     rig.check("stats latency buckets\r\n", "STAT touch:1063 1\r\nEND\r\n");
 }
+
+#[test]
+fn a_get_that_is_answered_in_parts_counts_each_key_once() {
+    let mut rig = rig();
+    let value = "v".repeat(400_000);
+    rig.check(&format!("set long 0 0 400000\r\n{value}\r\n"), "STORED\r\n");
+    rig.send(format!("get {}{}\r\n", "long ".repeat(12), "small ".repeat(40)).as_bytes());
+    let told = String::from_utf8(rig.send(b"stats hot\r\n")).expect("text");
+    for line in ["STAT 1:key small\r\nSTAT 1:rate 40\r\n", "STAT 2:key long\r\nSTAT 2:rate 13\r\n"]
+    {
+        assert!(told.contains(line), "{told}");
+    }
+}
