@@ -167,6 +167,9 @@ impl Hot {
         let past_share = self.past_share();
         let requests = self.requests.last_second(past_share);
         let samples = self.samples.last_second(past_share);
+        if samples == 0.0 {
+            return;
+        }
         let rate = |(past, now): (f32, u32)| {
             let counted = Counted { past: past.into(), now: now.into() };
             counted.last_second(past_share) * requests / samples
@@ -264,5 +267,27 @@ fn access_of(job: &Job<'_>) -> Access {
         | Request::Delete { .. }
         | Request::TooLarge { .. } => Access::Write,
         _ => Access::Read,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This second has as many requests as the last already, and none of them was chosen.
+    #[test]
+    fn a_key_that_was_looked_at_in_a_second_that_is_over_is_no_longer_told() {
+        let key = |name| Key::new(name).expect("a key");
+        let mut hot = Hot::default();
+        hot.turn(1, 0);
+        hot.observe(&key(b"past"), Access::Read, 0, 10.0);
+        let mut all = BTreeMap::new();
+        hot.add_to(&mut all, 2, 10);
+        let told = HotKey { key: b"past".to_vec(), reads: 10.0, writes: 0.0 };
+        assert_eq!(hottest(std::mem::take(&mut all), 1), [told]);
+        all.insert(b"past".to_vec(), HotKey { reads: 3.0, ..HotKey::default() });
+        hot.add_to(&mut all, 2, 20);
+        let told = HotKey { key: b"past".to_vec(), reads: 3.0, writes: 0.0 };
+        assert_eq!(hottest(all, 1), [told]);
     }
 }
