@@ -298,7 +298,8 @@ pub struct Server {
     /// The balancer's epochs so far.
     pub(crate) epoch: AtomicU64,
     class_counters: Box<[Box<[ClassCounters]>]>,
-    /// What `stats reset` subtracts: counters are their workers' to write.
+    /// What `stats reset` subtracts: counters are their workers' to write. Locked before they are read: what is
+    /// subtracted must not be younger than what it is subtracted from.
     reset: Mutex<(Totals, Histograms)>,
 }
 
@@ -460,9 +461,8 @@ impl Server {
     }
 
     pub(crate) fn since_reset(&self) -> Totals {
+        let then = &self.reset.lock().expect("nothing panics with it held").0;
         let mut now = self.totals();
-        let then = self.reset.lock().expect("nothing panics with it held");
-        let then = &then.0;
         now.sums = now.sums.since(&then.sums);
         now.total_connections -= then.total_connections;
         now.rejected_connections -= then.rejected_connections;
@@ -483,9 +483,9 @@ impl Server {
 
     /// The store's statistics by class, counters since the start or the last `stats reset`.
     pub(crate) fn class_stats(&self) -> Box<Classes> {
+        let then = &self.reset.lock().expect("nothing panics with it held").0;
         let mut now = self.store.class_stats();
-        let then = self.reset.lock().expect("nothing panics with it held");
-        for (class, old) in now.iter_mut().zip(then.0.class_stats.iter()) {
+        for (class, old) in now.iter_mut().zip(then.class_stats.iter()) {
             class.evicted -= old.evicted;
             class.evicted_nonzero -= old.evicted_nonzero;
             class.evicted_unfetched -= old.evicted_unfetched;

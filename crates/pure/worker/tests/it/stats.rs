@@ -45,6 +45,27 @@ fn what_is_done_is_counted_until_it_is_reset() {
     assert_eq!(stat(&mut rig, "stats", "total_items"), "0");
 }
 
+/// What is subtracted was counted before what it is subtracted from.
+#[test]
+fn statistics_are_no_less_than_nothing_while_another_worker_resets_them() {
+    let mut rig = Rig::with(Settings { workers: 2, ..Settings::default() });
+    let mut other = rig.another_worker();
+    other.open(CONN);
+    std::thread::scope(|scope| {
+        let resets = scope.spawn(move || {
+            for _ in 0..20_000 {
+                other.check("set k 0 0 1\r\nv\r\nstats reset\r\n", "STORED\r\nRESET\r\n");
+            }
+        });
+        while !resets.is_finished() {
+            for name in ["cmd_set", "total_items"] {
+                let count: u64 = stat(&mut rig, "stats", name).parse().expect("a number");
+                assert!(count <= 20_000, "{name} {count}");
+            }
+        }
+    });
+}
+
 #[test]
 fn there_are_as_many_statistics_as_clients_of_memcached_expect() {
     // As memcached's own test counts them: without crawler and maintainer.
