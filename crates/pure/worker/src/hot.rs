@@ -1,7 +1,7 @@
 //! The hottest keys, by samples of the requests: what `stats hot` tells.
 //!
-//! A request costs a countdown (its hash is there already), and every thirtieth or so a look-up in the
-//! worker's tracker. While somebody asks for the hottest keys, every request is looked at: a thirtieth
+//! A request costs a countdown (its hash is there already), and every hundredth or so a look-up in the
+//! worker's tracker. While somebody asks for the hottest keys, every request is looked at: a hundredth
 //! cannot tell the tenth hottest key from the eleventh within a second or two.
 
 use std::collections::BTreeMap;
