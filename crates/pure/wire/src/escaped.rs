@@ -1,16 +1,12 @@
-use std::fmt;
-
 /// A key as it is told among other words: `%` and two digits for whatever is no letter, digit, or one of `-._~`.
-pub struct Escaped<'a>(pub &'a [u8]);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|&byte| match byte {
-            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' | b'~' => {
-                write!(out, "{}", char::from(byte))
-            }
-            _ => write!(out, "%{byte:02X}"),
-        })
+pub fn push_escaped(out: &mut Vec<u8>, key: &[u8]) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
     }
 }
 
@@ -20,7 +16,12 @@ mod tests {
 
     #[test]
     fn what_could_be_taken_for_something_else_is_escaped() {
-        assert_eq!(Escaped(b"user:1-a_~.").to_string(), "user%3A1-a_~.");
-        assert_eq!(Escaped(b"\xffa b%\n").to_string(), "%FFa%20b%25%0A");
+        let escaped = |key: &[u8]| {
+            let mut out = Vec::new();
+            push_escaped(&mut out, key);
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(escaped(b"user:1-a_~."), "user%3A1-a_~.");
+        assert_eq!(escaped(b"\xffa b%\n"), "%FFa%20b%25%0A");
     }
 }

@@ -2,7 +2,7 @@
 
 use mbal_cachelet::View;
 use mbal_model::Key;
-use mbal_wire::{Escaped, parse_u32};
+use mbal_wire::{parse_u32, push_escaped};
 
 use crate::latency::Class;
 use crate::turn::Turn;
@@ -21,7 +21,9 @@ impl Turn<'_> {
         };
         let keys = self.server.hottest(count as usize, self.now.second);
         for (place, hot) in (1..).zip(keys) {
-            self.stat_text(&format!("{place}:key"), &Escaped(&hot.key).to_string());
+            self.out.extend_from_slice(format!("STAT {place}:key ").as_bytes());
+            push_escaped(self.out, &hot.key);
+            self.line(b"");
             let value_bytes = |view: &View<'_>, _: &mut Vec<u8>| u64::from(view.value_bytes());
             let key = Key::new(&hot.key).expect("it was a request's");
             let store = &self.server.store;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use mbal_model::WorkerId;
-use mbal_wire::{push_i64, push_u64, streams};
+use mbal_wire::{push_escaped, push_i64, push_u64, streams};
 
 use crate::conns::{Card, Endpoint};
 use crate::time::Now;
@@ -148,7 +148,7 @@ pub(crate) struct Told<'a> {
 impl Told<'_> {
     fn key(&self, line: &mut Vec<u8>) {
         line.extend_from_slice(b" key=");
-        push_uri(line, self.key);
+        push_escaped(line, self.key);
     }
 
     fn end(&self, line: &mut Vec<u8>, with_connection: bool) {
@@ -222,17 +222,4 @@ pub(crate) fn connection(log: &Log, now: Now, card: &Card, reason: Option<&str>)
         }
         text(line, " cfd=", card.fd.into());
     });
-}
-
-/// A key as memcached's dumps and logs write it: all but letters, digits and `-._~` as %XX.
-pub(crate) fn push_uri(out: &mut Vec<u8>, key: &[u8]) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for &byte in key {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(byte);
-        } else {
-            out.push(b'%');
-            out.extend([HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-        }
-    }
 }

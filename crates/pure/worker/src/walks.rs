@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use mbal_cachelet::{Dead, View};
 use mbal_model::{CLASSES, item_bytes, size_class};
 use mbal_wire::{
-    ClassSet, Frame, Status, Walk as Purpose, base64_encode, push_i64, push_u64, streams,
+    ClassSet, Frame, Status, Walk as Purpose, base64_encode, push_escaped, push_i64, push_u64,
+    streams,
 };
 
-use crate::log::push_uri;
 use crate::time::Now;
 use crate::turn::Turn;
 
@@ -106,7 +106,7 @@ impl Walk {
             }
             What::Metadump => {
                 out.extend_from_slice(b"key=");
-                push_uri(out, key);
+                push_escaped(out, key);
                 let exptime = if meta.deadline == 0 { -1 } else { unix(meta.deadline) };
                 for (name, number) in [(" exp=", exptime), (" la=", unix(meta.last_access))] {
                     out.extend_from_slice(name.as_bytes());
