@@ -61,9 +61,9 @@ counters! {
 }
 
 impl Counters {
-    /// Keys that were served here.
+    /// Requests for a key so far, each key of a multi-get counted; not those that others execute.
     #[inline]
-    pub(crate) fn keys(&self) -> u64 {
+    pub(crate) fn keyed(&self) -> u64 {
         self.requests_own.get() + self.requests_neighbour.get()
     }
 }

@@ -35,11 +35,6 @@ impl Class {
 pub(crate) type ByClass = [u64; Class::ALL.len()];
 
 impl Counters {
-    /// Requests for a key so far, each key of a multi-get counted; not those that others execute.
-    pub fn keyed(&self) -> u64 {
-        self.requests_own.get() + self.requests_neighbour.get()
-    }
-
     pub fn served(&self) -> ByClass {
         let arithmetic = [&self.incr_hits, &self.incr_misses, &self.decr_hits, &self.decr_misses];
         [

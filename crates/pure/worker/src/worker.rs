@@ -226,7 +226,7 @@ impl Worker {
             further_keys: 0,
             follows: false,
         };
-        let keys_before = counters.keys();
+        let keys_before = counters.keyed();
         let mut batch = Batch {
             conn,
             turn,
@@ -241,7 +241,7 @@ impl Worker {
             card.commanded(now.second);
         }
         let end = actions.bytes.len();
-        let work = turn_work(counters.keys() - keys_before, (arrived_bytes + end - start) as u64);
+        let work = turn_work(counters.keyed() - keys_before, (arrived_bytes + end - start) as u64);
         counters.work.add(work);
         if follows {
             counters.work_followed.add(work);
