@@ -40,10 +40,6 @@ impl Tally {
         }
     }
 
-    pub fn limit(&self) -> usize {
-        self.limit
-    }
-
     /// Client connections open now.
     pub fn current(&self) -> usize {
         self.current.load(Relaxed)
