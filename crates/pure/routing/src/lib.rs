@@ -1,6 +1,7 @@
 //! From a key's hash to whoever serves it.
 //!
-//! Called by `worker` for every request: one load and two compares. Never sends anything.
+//! `worker` asks it for every request of a server that has peers: one load and two compares. A server that is
+//! alone knows its workers' cachelets from the store. Never sends anything.
 
 #![forbid(unsafe_code)]
 
