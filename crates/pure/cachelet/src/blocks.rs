@@ -6,10 +6,14 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::bucket::{BLOCK_BUCKETS, BLOCK_BYTES, SLOTS};
 use crate::cachelet::Locked;
 use crate::pool::PageId;
+use crate::shim::Ordering::*;
 use crate::slice::{BLOCKS_MAX, BlockId, Entry, fits};
 
 /// An index is sparse, and gives pages back, when it has more slots than so many per item.
 const SPARSE_SLOTS_PER_ITEM: usize = 2;
+
+/// An index that is less than one of so many parts of the logs' memory grows for its ghosts too, and sheds nothing.
+const GHOSTS_PART: usize = 32;
 
 /// A slice of a sparse index is rebuilt if so many percent of its slots suffice.
 const WORTH_PERCENT: usize = 75;
@@ -47,6 +51,12 @@ impl Locked<'_> {
         let blocks = &self.inner.blocks;
         let all = blocks.pages.len() * self.blocks_per_page() as usize;
         (all - blocks.free.len()) * BLOCK_BYTES
+    }
+
+    /// True if what ghosts take in the index is little beside what they do for the items.
+    pub(crate) fn has_room_for_ghosts(&self) -> bool {
+        let pages: u32 = self.cachelet.log_pages.iter().map(|pages| pages.load(Relaxed)).sum();
+        self.block_bytes() * GHOSTS_PART < pages as usize * self.store.page_bytes
     }
 
     /// A slice of so many zeroed blocks that nobody points to.
@@ -99,7 +109,8 @@ impl Locked<'_> {
         let block_slots = BLOCK_BUCKETS * SLOTS;
         let slots = self.inner.blocks.pages.len() * per_page * block_slots;
         let items = self.inner.stats.items as usize;
-        if self.inner.blocks.pages.len() < 2 || slots <= items * SPARSE_SLOTS_PER_ITEM {
+        let is_sparse = slots > items * SPARSE_SLOTS_PER_ITEM && !self.has_room_for_ghosts();
+        if self.inner.blocks.pages.len() < 2 || !is_sparse {
             return;
         }
         self.reap_blocks();

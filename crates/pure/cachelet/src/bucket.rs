@@ -132,6 +132,12 @@ impl Bucket {
         youngest
     }
 
+    /// Ghosts made from that of this slot to `stamp`; `None` if it has no ghost, or one of this tag.
+    pub fn forgets(&self, slot: usize, tag: u16, stamp: u32) -> Option<u32> {
+        let word = self.slots[slot].load(Relaxed);
+        (word & GHOST != 0 && self.tag(slot) != tag).then(|| age(word, stamp))
+    }
+
     /// Leaves a ghost in a slot that has just been emptied.
     #[inline]
     pub fn haunt(&self, slot: usize, stamp: u32) {
@@ -295,6 +301,8 @@ mod tests {
         assert_eq!(bucket.find(4, |_| true), None);
         assert!(bucket.ghosts().eq([(4, 30), (7, 20), (8, 25)]));
         assert_eq!(bucket.free_slot(33), Some(7));
+        let forgotten = [(7, 10), (7, 7), (1, 10)].map(|(slot, tag)| bucket.forgets(slot, tag, 33));
+        assert_eq!(forgotten, [Some(13), None, None]);
         bucket.set(7, 10, 50);
         assert_eq!((bucket.ghost(7, 33), bucket.free_slot(33)), (None, Some(8)));
     }

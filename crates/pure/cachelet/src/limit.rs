@@ -17,8 +17,8 @@ impl Store {
     /// the memory has no room for that.
     ///
     /// More may be used at once. What is in use beyond a lower limit is evicted, and its memory returned to
-    /// the system, in the workers' background time. The index of what has been stored does not shrink,
-    /// and the largest item must still fit: a limit below these is heeded as far as they let it.
+    /// the system, in the workers' background time. The index shrinks with what is evicted, but later, and
+    /// the largest item must still fit: a limit below these is heeded as far as they let it.
     pub fn set_memory_limit(&self, bytes: usize) -> bool {
         if !self.memory.commit(bytes) {
             return false;
