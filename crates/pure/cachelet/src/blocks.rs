@@ -12,7 +12,8 @@ use crate::slice::{BLOCKS_MAX, BlockId, Entry, fits};
 /// An index is sparse, and gives pages back, when it has more slots than so many per item.
 const SPARSE_SLOTS_PER_ITEM: usize = 2;
 
-/// An index that is less than one of so many parts of the logs' memory grows for its ghosts too, and sheds nothing.
+/// Blocks that are less than one of so many parts of the logs' memory are taken for ghosts too. An index sheds nothing
+/// unless its pages are half as much again: it would be what it grows by.
 const GHOSTS_PART: usize = 32;
 
 /// A slice of a sparse index is rebuilt if so many percent of its slots suffice.
@@ -55,8 +56,12 @@ impl Locked<'_> {
 
     /// True if what ghosts take in the index is little beside what they do for the items.
     pub(crate) fn has_room_for_ghosts(&self) -> bool {
+        self.block_bytes() * GHOSTS_PART < self.log_bytes()
+    }
+
+    pub(crate) fn log_bytes(&self) -> usize {
         let pages: u32 = self.cachelet.log_pages.iter().map(|pages| pages.load(Relaxed)).sum();
-        self.block_bytes() * GHOSTS_PART < pages as usize * self.store.page_bytes
+        pages as usize * self.store.page_bytes
     }
 
     /// A slice of so many zeroed blocks that nobody points to.
@@ -105,12 +110,12 @@ impl Locked<'_> {
     /// A step on the way of an index that has grown sparse to one that is not: some slices move together, and
     /// a page without blocks is given back. O(slots of some slices).
     pub(crate) fn shed_index(&mut self) {
+        let pages = self.inner.blocks.pages.len();
         let per_page = self.blocks_per_page() as usize;
-        let block_slots = BLOCK_BUCKETS * SLOTS;
-        let slots = self.inner.blocks.pages.len() * per_page * block_slots;
-        let items = self.inner.stats.items as usize;
-        let is_sparse = slots > items * SPARSE_SLOTS_PER_ITEM && !self.has_room_for_ghosts();
-        if self.inner.blocks.pages.len() < 2 || !is_sparse {
+        let slots = pages * per_page * BLOCK_BUCKETS * SLOTS;
+        let is_sparse = slots > self.inner.stats.items as usize * SPARSE_SLOTS_PER_ITEM;
+        let is_large = pages * self.store.page_bytes * GHOSTS_PART * 2 > self.log_bytes() * 3;
+        if pages < 2 || !is_sparse || !is_large {
             return;
         }
         self.reap_blocks();

@@ -200,10 +200,7 @@ impl<'a> Locked<'a> {
 
     /// Takes the sealed page with the fewest live bytes, where the logs are worth compacting. O(pages).
     pub(crate) fn sparsest_page(&mut self) -> Option<PageId> {
-        let [main, new] = &self.cachelet.log_pages;
-        let log_bytes =
-            u64::from(main.load(Relaxed) + new.load(Relaxed)) * self.store.page_bytes as u64;
-        if self.inner.dead_bytes * COMPACT_DEAD_PART < log_bytes {
+        if self.inner.dead_bytes * COMPACT_DEAD_PART < self.log_bytes() as u64 {
             return None;
         }
         let sealed = self.inner.logs.iter().flat_map(|log| &log.sealed);
