@@ -87,18 +87,16 @@ pub enum Allowed {
     SecondTurned,
     LastAccess,
     Version,
-    DebugSizes,
     DebugSign,
     Statistics,
 }
 
 impl Allowed {
-    pub const ALL: [(Allowed, &str); 7] = [
+    pub const ALL: [(Allowed, &str); 6] = [
         (Allowed::CasRenamed, "cas-renamed"),
         (Allowed::SecondTurned, "second-turned"),
         (Allowed::LastAccess, "last-access"),
         (Allowed::Version, "version"),
-        (Allowed::DebugSizes, "debug-sizes"),
         (Allowed::DebugSign, "debug-sign"),
         (Allowed::Statistics, "statistics"),
     ];
@@ -169,8 +167,6 @@ impl Comparer {
                     b"cas" => "cas=",
                     b"exp" => "exp=",
                     b"la" => "la=",
-                    b"cls" => "cls=",
-                    b"size" => "size=",
                     _ => "",
                 }
             }
@@ -198,7 +194,6 @@ impl Comparer {
                 Allowed::SecondTurned
             }
             ("l" | "la=", ..) => Allowed::LastAccess,
-            ("cls=" | "size=", ..) => Allowed::DebugSizes,
             _ => unreachable!("the names above are all"),
         };
         *self.used.entry(allowed).or_default() += u64::from(left != right);
