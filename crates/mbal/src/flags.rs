@@ -57,6 +57,8 @@ pub struct Checked {
     pub notices: Vec<String>,
 }
 
+/// memcached's port.
+const PORT: i32 = 11211;
 const ITEM_BYTES_MIN: u64 = 1024;
 const ITEM_BYTES_MAX: u64 = 1 << 30;
 /// `-m` up to 64 TiB: beyond that it is a slip of the hand.
@@ -64,10 +66,9 @@ const MEMORY_MIB_MAX: u64 = 1 << 26;
 
 #[derive(Args, Debug)]
 pub struct Flags {
-    /// TCP port; 0 is none, -1 is any free one
+    /// TCP port; 0 is none, -1 is any free one [default: 11211]
     #[arg(short, long, env = "MBAL_PORT", value_name = "num", allow_hyphen_values = true)]
-    #[arg(default_value_t = 11211, hide_default_value = false)]
-    port: i32,
+    port: Option<i32>,
 
     /// UDP port; 0 is none, -1 is any free one. Without -p it is the TCP port too
     #[arg(
@@ -311,8 +312,9 @@ impl Flags {
         let (memory_bytes, item_bytes_max) = self.sizes()?;
         let balance = self.balance_config()?;
         let port = match (self.port, self.udp_port) {
-            (11211, udp) if udp != 0 => udp,
-            (port, _) => port,
+            (None, 0) => PORT,
+            (None, udp) => udp,
+            (Some(port), _) => port,
         };
         let unix_socket = match self.unix_socket {
             Some(path) => Some(UnixSocket { path, mode: octal(&self.unix_mask)? }),

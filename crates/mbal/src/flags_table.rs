@@ -65,6 +65,8 @@ fn listening_places() {
         ("-s /tmp/x", vec![]),
         ("-U 11222", vec![("loopback", 11222)]),
         ("-U 11222 -p 11333", vec![("loopback", 11333)]),
+        ("-U 5 -p 11211", vec![("loopback", 11211)]),
+        ("-U 5 -p 0", vec![]),
         ("-U 0", vec![("loopback", 11211)]),
         ("-l *", vec![("all", 11211)]),
         ("-l 127.0.0.1", vec![("127.0.0.1", 11211)]),
@@ -162,6 +164,12 @@ fn sizes_have_memcacheds_units() {
         let settings = config(line).settings;
         assert_eq!((settings.memory_bytes, settings.item_bytes_max), (memory, item), "{line}");
     }
+}
+
+#[test]
+fn the_default_of_p_is_in_the_help() {
+    let help = crate::as_memcached_command().render_help().to_string();
+    assert!(help.contains("TCP port; 0 is none, -1 is any free one [default: 11211]"), "{help}");
 }
 
 #[test]
