@@ -244,23 +244,6 @@ fn a_unix_socket_comes_and_goes_with_its_server() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_said_clearly() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port().to_string();
-    let refused = output_of(MBAL.as_ref(), &["serve", "-p", &port]);
-    assert_eq!(refused.status.code(), Some(71));
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains(&format!("failed to listen on TCP port {port}")), "{said}");
-    assert!(said.contains("another server has this port"), "{said}");
-}
-
-#[test]
-fn a_name_that_is_no_address_is_refused() {
-    let refused = output_of(MBAL.as_ref(), &["serve", "-l", "no such host", "-p", "-1"]);
-    assert_eq!(refused.status.code(), Some(71), "{refused:?}");
-}
-
-#[test]
 fn connections_are_bounded() {
     let folder = Folder::new("connections");
     let server = Running::serve(&folder, &["-p", "-1", "-t", "2", "-c", "3"]);

@@ -10,6 +10,8 @@ pub enum StartError {
     Listen {
         /// TCP or UDP.
         transport: &'static str,
+        /// What chooses the port.
+        flag: &'static str,
         listen: Listen,
         error: io::Error,
     },
@@ -59,7 +61,7 @@ impl StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            StartError::Listen { transport, listen, error } => {
+            StartError::Listen { transport, flag, listen, error } => {
                 let port = listen.port;
                 match &listen.interface {
                     Interface::Named(name) => write!(out, "failed to listen on {name} port {port}"),
@@ -69,8 +71,7 @@ impl fmt::Display for StartError {
                 }?;
                 write!(out, ": {error}")?;
                 if error.kind() == io::ErrorKind::AddrInUse {
-                    let flag = if *transport == "TCP" { "-p" } else { "-U" };
-                    write!(out, "\nanother server has this port; choose one with {}", flag)?;
+                    write!(out, "\nanother server has this port; choose one with {flag}")?;
                 }
                 Ok(())
             }

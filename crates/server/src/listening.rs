@@ -41,7 +41,8 @@ impl Listening {
         let mut own_may_have_tls = Vec::new();
         let mut addresses = Vec::new();
         for listen in &config.listen {
-            for listener in open("TCP", listen, |address| listen_tcp(address, backlog))? {
+            let flag = chosen_by(listen, "-p", "-p or -l");
+            for listener in open("TCP", flag, listen, |address| listen_tcp(address, backlog))? {
                 addresses.push(listener.local_addr().map_err(StartError::System)?);
                 may_have_tls.push(!listen.plain);
                 common.push(listener.into());
@@ -54,7 +55,8 @@ impl Listening {
                 own_may_have_tls.clear();
                 for listen in &config.listen {
                     let listen = Listen { port, ..listen.clone() };
-                    let opened = open("TCP", &listen, |address| listen_tcp(address, backlog))?;
+                    let bind = |address| listen_tcp(address, backlog);
+                    let opened = open("TCP", "--worker-ports", &listen, bind)?;
                     if own.is_empty() {
                         worker_addresses.push(opened[0].local_addr().map_err(StartError::System)?);
                     }
@@ -66,13 +68,16 @@ impl Listening {
         let mut datagrams: Vec<Vec<UdpSocket>> = (0..workers).map(|_| Vec::new()).collect();
         let mut udp_addresses = Vec::new();
         for listen in &config.udp {
-            for sockets in open("UDP", listen, |address| bind_udp(address, workers))? {
+            let flag = chosen_by(listen, "-U", "-U or -l");
+            for sockets in open("UDP", flag, listen, |address| bind_udp(address, workers))? {
                 udp_addresses.push(sockets[0].local_addr().map_err(StartError::System)?);
                 datagrams.iter_mut().zip(sockets).for_each(|(own, socket)| own.push(socket));
             }
         }
         let metrics = match &config.metrics {
-            Some(listen) => open("TCP", listen, |address| listen_tcp(address, backlog))?,
+            Some(listen) => {
+                open("TCP", "--metrics", listen, |address| listen_tcp(address, backlog))?
+            }
             None => Vec::new(),
         };
         Ok(Listening {
@@ -137,14 +142,23 @@ impl Listening {
     }
 }
 
+/// `-l` may name a port of its own beside an interface.
+fn chosen_by(listen: &Listen, flag: &'static str, or_l: &'static str) -> &'static str {
+    match listen.interface {
+        Interface::Named(_) => or_l,
+        Interface::All | Interface::Loopback => flag,
+    }
+}
+
 /// All addresses of an interface. One that the host does not have (no IPv6, say) is left out as
 /// long as another one listens; a port that somebody else has is always an error.
 fn open<S>(
     transport: &'static str,
+    flag: &'static str,
     listen: &Listen,
     bind: impl Fn(SocketAddr) -> io::Result<S>,
 ) -> Result<Vec<S>, StartError> {
-    let failed = |error| StartError::Listen { transport, listen: listen.clone(), error };
+    let failed = |error| StartError::Listen { transport, flag, listen: listen.clone(), error };
     let mut listeners = Vec::new();
     let mut missing = None;
     for address in addresses_of(listen).map_err(failed)? {
