@@ -44,3 +44,10 @@ fn a_port_that_is_taken_is_said_with_the_flag_that_chooses_it() {
 fn a_name_that_is_no_address_is_refused() {
     refusal(Command::new(MBAL).args(["serve", "-l", "no such host", "-p", "-1"]));
 }
+
+#[test]
+fn memory_that_the_kernel_does_not_give_is_said() {
+    let limited = "ulimit -d 200000 && exec \"$0\" serve -p -1 -m 1024";
+    let said = refusal(Command::new("sh").args(["-c", limited, MBAL]));
+    assert!(said.ends_with("-m 1024: the kernel does not give so much memory\n"), "{said}");
+}

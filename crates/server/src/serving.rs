@@ -135,8 +135,8 @@ impl Server {
             true => options.memory_bytes,
             false => Memory::reach(options.memory_bytes),
         };
-        let mapping = Mapping::reserve(options.memory_bytes, room).map_err(StartError::System)?;
-        let store = Store::with_memory(options, Memory::of(Box::new(mapping)));
+        let memory = memory(options.memory_bytes, room).map_err(StartError::System)?;
+        let store = Store::with_memory(options, memory);
         let mut shared = mbal_worker::Server::new(self.settings(), store);
         if let Some(door) = &self.door {
             shared = shared.guarded_by(Arc::clone(&door.doorkeeper));
@@ -305,6 +305,16 @@ impl fmt::Display for Server {
         }
         Ok(())
     }
+}
+
+/// Addresses are free, but use of them may be limited: by what processes may have, or all of them together.
+fn memory(bytes: usize, room: usize) -> io::Result<Memory> {
+    let memory = Memory::of(Box::new(Mapping::reserve(bytes, room)?));
+    if !memory.commit(bytes) {
+        let why = format!("-m {}: the kernel does not give so much memory", bytes >> 20);
+        return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
+    }
+    Ok(memory)
 }
 
 /// Starts the thread that shakes hands with those who come by TLS; where they are left for it.
