@@ -333,7 +333,10 @@ impl Flags {
             Some(path) if path.as_os_str() == "off" => Control::Off,
             Some(path) => Control::Path(path),
         };
-        let worker_ports = worker_ports(self.worker_ports, workers, &listen)?;
+        let worker_ports = match self.worker_ports {
+            Some(base) => Some(worker_ports(base, workers, &listen, self.enable_ssl)?),
+            None => None,
+        };
         let metrics = self.metrics.as_deref().map(metrics_address).transpose()?;
         if !(0.0..=1.0).contains(&self.hot_sample) {
             return Err(usage(format!("--hot-sample {}: not a share, 0 to 1", self.hot_sample)));

@@ -141,8 +141,27 @@ fn refusals_with_memcacheds_exit_codes() {
             "-t 4 --worker-ports 11210",
             "64 --worker-ports 11210: port 11211 is the common port already",
         ),
+        (
+            "-s /x --worker-ports 12000",
+            "64 --worker-ports 12000: without a TCP port (-s, or -p 0) workers have none of their own",
+        ),
+        (
+            "-p 0 --worker-ports 12000",
+            "64 --worker-ports 12000: without a TCP port (-s, or -p 0) workers have none of their own",
+        ),
+        (
+            "-Z -l a:5,notls:a:6 --worker-ports 12000",
+            "64 --worker-ports 12000: a has ports with TLS and without, a worker's own can be but one of these",
+        ),
+        (
+            "-Z -l a:5,notls:*:6 --worker-ports 12000",
+            "64 --worker-ports 12000: a has ports with TLS and without, a worker's own can be but one of these",
+        ),
     ] {
         assert_eq!(checked(line).expect_err(line), refused, "{line}");
+    }
+    for line in ["-p 0 -l a:5", "-l a:5,notls:a:6", "-Z -l a:5,notls:b:6", "-l a:5,a:6,*:7"] {
+        assert!(checked(&format!("{line} --worker-ports 12000")).is_ok(), "{line}");
     }
     let refused = checked("-B http").expect_err("no such protocol");
     assert!(refused.starts_with("64 Invalid value for binding protocol: http\n"), "{refused}");
@@ -150,6 +169,12 @@ fn refusals_with_memcacheds_exit_codes() {
         let refused = checked(line).expect_err(line);
         assert!(refused.starts_with("error: "), "{line}: {refused}");
     }
+}
+
+#[test]
+fn the_default_of_p_is_in_the_help() {
+    let help = crate::as_memcached_command().render_help().to_string();
+    assert!(help.contains("TCP port; 0 is none, -1 is any free one [default: 11211]"), "{help}");
 }
 
 #[test]
@@ -164,12 +189,6 @@ fn sizes_have_memcacheds_units() {
         let settings = config(line).settings;
         assert_eq!((settings.memory_bytes, settings.item_bytes_max), (memory, item), "{line}");
     }
-}
-
-#[test]
-fn the_default_of_p_is_in_the_help() {
-    let help = crate::as_memcached_command().render_help().to_string();
-    assert!(help.contains("TCP port; 0 is none, -1 is any free one [default: 11211]"), "{help}");
 }
 
 #[test]

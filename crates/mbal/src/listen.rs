@@ -85,24 +85,34 @@ fn split(spec: &str) -> Result<(&str, Option<i32>), Refused> {
     }
 }
 
-/// The base, if all workers' ports exist and none of them is a common port.
-pub fn worker_ports(
-    base: Option<u16>,
-    workers: u16,
-    listen: &[Listen],
-) -> Result<Option<u16>, Refused> {
-    let Some(base) = base else { return Ok(None) };
+/// The base, if all workers' ports exist, none of them is a common port, and each is to have TLS or not.
+pub fn worker_ports(base: u16, workers: u16, listen: &[Listen], tls: bool) -> Result<u16, Refused> {
+    let refused = |why: String| Err(usage(format!("--worker-ports {base}: {why}")));
     let ports = usize::from(base)..usize::from(base) + usize::from(workers);
     if base == 0 || usize::from(u16::MAX) + 1 < ports.end {
-        return Err(usage(format!(
-            "--worker-ports {base}: {workers} workers need ports 1 to 65535"
-        )));
+        return refused(format!("{workers} workers need ports 1 to 65535"));
     }
-    match listen.iter().find(|place| ports.contains(&usize::from(place.port))) {
-        Some(place) => Err(usage(format!(
-            "--worker-ports {base}: port {} is the common port already",
-            place.port
-        ))),
-        None => Ok(Some(base)),
+    if listen.is_empty() {
+        return refused("without a TCP port (-s, or -p 0) workers have none of their own".into());
+    }
+    if let Some(place) = listen.iter().find(|place| ports.contains(&usize::from(place.port))) {
+        return refused(format!("port {} is the common port already", place.port));
+    }
+    let both_ways = |place: &&Listen| {
+        let is_other =
+            |other: &Listen| other.plain != place.plain && other.interface.covers(&place.interface);
+        tls && listen.iter().any(is_other)
+    };
+    match listen.iter().find(both_ways) {
+        Some(Listen { interface, .. }) => {
+            let host = match interface {
+                Interface::Named(name) => name,
+                Interface::All | Interface::Loopback => "a host",
+            };
+            refused(format!(
+                "{host} has ports with TLS and without, a worker's own can be but one of these"
+            ))
+        }
+        None => Ok(base),
     }
 }

@@ -44,6 +44,12 @@ struct Running {
 impl Running {
     /// Starts `program` on a free port, which it writes into a file of `folder`.
     fn start(folder: &Folder, program: &Path, arguments: &[&str]) -> Running {
+        Running::try_start(folder, program, arguments)
+            .unwrap_or_else(|said| panic!("the server ended: {said}"))
+    }
+
+    /// Likewise; what a server said that ended before it had its ports is the error.
+    fn try_start(folder: &Folder, program: &Path, arguments: &[&str]) -> Result<Running, String> {
         let ports = folder.path("ports");
         let mut child = Command::new(program)
             .args(arguments)
@@ -52,13 +58,19 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let mut ended = false;
         eventually("the server has taken its ports", || {
-            assert_eq!(child.try_wait().unwrap(), None, "the server ended");
-            ports.exists()
+            ended = child.try_wait().unwrap().is_some();
+            ended || ports.exists()
         });
+        if ended {
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            return Err(said);
+        }
         let lines = fs::read_to_string(&ports).unwrap();
         let port = lines.lines().find_map(|line| line.strip_prefix("TCP INET: "));
-        Running { child, port: port.map_or(0, |port| port.parse().unwrap()) }
+        Ok(Running { child, port: port.map_or(0, |port| port.parse().unwrap()) })
     }
 
     fn serve(folder: &Folder, arguments: &[&str]) -> Running {
@@ -269,22 +281,29 @@ fn connections_are_bounded() {
     server.signal("TERM");
 }
 
+/// A server of two workers on four neighbouring ports: a worker's own each, then two common ones.
+fn on_neighbouring_ports(folder: &Folder) -> (Running, u16) {
+    for _ in 0..20 {
+        // Free, as far as one can know beforehand: somebody else may take one meanwhile.
+        let base = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if base > u16::MAX - 3 {
+            continue;
+        }
+        let listen = format!("127.0.0.1:{},127.0.0.1:{}", base + 2, base + 3);
+        let arguments = ["serve", "-l", &listen, "-t", "2", "--worker-ports", &base.to_string()];
+        match Running::try_start(folder, MBAL.as_ref(), &arguments) {
+            Ok(server) => return (server, base),
+            Err(said) => assert!(said.contains("in use"), "{said}"),
+        }
+    }
+    panic!("none of twenty quadruples of ports is free");
+}
+
 #[test]
 fn workers_have_ports_of_their_own() {
     let folder = Folder::new("workerports");
-    // Two neighbouring ports that are free, as far as one can know beforehand.
-    let base = loop {
-        let lower = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = lower.local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            break port;
-        }
-    };
-    let server = Running::serve(
-        &folder,
-        &["-p", "-1", "-l", "127.0.0.1", "-t", "2", "--worker-ports", &base.to_string()],
-    );
-    for port in [base, base + 1, server.port] {
+    let (server, base) = on_neighbouring_ports(&folder);
+    for port in base..base + 4 {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         ask(&mut stream, "mn\r\n", "MN\r\n");
     }

@@ -97,6 +97,13 @@ pub enum Interface {
     Named(String),
 }
 
+impl Interface {
+    /// Whoever listens here listens there, too. Of two names it is not known whose addresses they are.
+    pub fn covers(&self, other: &Interface) -> bool {
+        self == other || *self == Interface::All
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixSocket {
     pub path: PathBuf,

@@ -53,7 +53,7 @@ impl Listening {
         if let Some(base) = config.worker_ports {
             for (own, port) in of_worker.iter_mut().zip(base..) {
                 own_may_have_tls.clear();
-                for listen in &config.listen {
+                for listen in once_each(&config.listen) {
                     let listen = Listen { port, ..listen.clone() };
                     let bind = |address| listen_tcp(address, backlog);
                     let opened = open("TCP", "--worker-ports", &listen, bind)?;
@@ -150,6 +150,18 @@ fn chosen_by(listen: &Listen, flag: &'static str, or_l: &'static str) -> &'stati
     }
 }
 
+/// One place of each interface, however many ports it has, and none that another one covers.
+fn once_each(places: &[Listen]) -> Vec<&Listen> {
+    let mut kept: Vec<&Listen> = Vec::new();
+    for place in places {
+        if !kept.iter().any(|other| other.interface.covers(&place.interface)) {
+            kept.retain(|other| !place.interface.covers(&other.interface));
+            kept.push(place);
+        }
+    }
+    kept
+}
+
 /// All addresses of an interface. One that the host does not have (no IPv6, say) is left out as
 /// long as another one listens; a port that somebody else has is always an error.
 fn open<S>(
@@ -231,4 +243,29 @@ pub(crate) fn write_port_file(path: &Path, listening: &Listening) -> io::Result<
     unfinished.push(".lck");
     fs::write(&unfinished, lines)?;
     fs::rename(&unfinished, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workers_port_is_opened_once_on_each_interface() {
+        let place = |name: &str, port| {
+            let interface =
+                if name == "*" { Interface::All } else { Interface::Named(name.into()) };
+            Listen { interface, port, plain: false }
+        };
+        for (places, kept) in [
+            (&["a", "b"][..], &[0, 1][..]),
+            (&["a", "b", "a"], &[0, 1]),
+            (&["a", "b", "*"], &[2]),
+            (&["*", "a", "*"], &[0]),
+        ] {
+            let places: Vec<Listen> =
+                places.iter().zip(5..).map(|(name, port)| place(name, port)).collect();
+            let kept: Vec<&Listen> = kept.iter().map(|&at| &places[at]).collect();
+            assert_eq!(once_each(&places), kept, "{places:?}");
+        }
+    }
 }
