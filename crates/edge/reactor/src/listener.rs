@@ -233,18 +233,51 @@ fn knock(socket: BorrowedFd, tally: &Tally) -> Knock {
                 return Knock::NoRoom;
             }
             Some(libc::EAGAIN) => return Knock::Nobody,
-            // The client went away while it waited, or its network did: ask for the next one.
-            Some(
-                libc::ECONNABORTED
-                | libc::EINTR
-                | libc::EPROTO
-                | libc::EPERM
-                | libc::ENETDOWN
-                | libc::EHOSTUNREACH
-                | libc::ENETUNREACH
-                | libc::ETIMEDOUT,
-            ) => {}
+            Some(error) if is_passing(error) => {}
             _ => panic!("accept on a listening socket: {error}"),
+        }
+    }
+}
+
+/// The client went away while it waited, or its network did, as accept(2) lists it: ask for the next one.
+fn is_passing(error: i32) -> bool {
+    matches!(
+        error,
+        libc::ECONNABORTED
+            | libc::EINTR
+            | libc::EPROTO
+            | libc::EPERM
+            | libc::ENETDOWN
+            | libc::ENOPROTOOPT
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::EHOSTUNREACH
+            | libc::EOPNOTSUPP
+            | libc::ENETUNREACH
+            | libc::ETIMEDOUT
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_that_fails_a_client_ends_no_server() {
+        for passing in [
+            libc::ENETDOWN,
+            libc::EPROTO,
+            libc::ENOPROTOOPT,
+            libc::EHOSTDOWN,
+            libc::ENONET,
+            libc::EHOSTUNREACH,
+            libc::EOPNOTSUPP,
+            libc::ENETUNREACH,
+        ] {
+            assert!(is_passing(passing), "{}", io::Error::from_raw_os_error(passing));
+        }
+        for fatal in [libc::EBADF, libc::EINVAL, libc::ENOTSOCK] {
+            assert!(!is_passing(fatal), "{}", io::Error::from_raw_os_error(fatal));
         }
     }
 }
