@@ -1,22 +1,23 @@
 //! The control socket: an operator on this host asks, one line a connection, and is answered.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mbal_model::{CacheletId, WorkerId};
 
 use crate::balancing::{Asked, Note};
+use crate::patience::read_until;
 
 /// An operator who is slower than this is not served.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The balancer answers at once, unless it gets no time at all.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// A question with a key.
-const LINE_BYTES_MAX: u64 = 1024;
+const LINE_BYTES_MAX: usize = 1024;
 
 /// Where the control socket is unless somebody says otherwise: among the user's own files if they
 /// have a place for such, by the server's port.
@@ -38,11 +39,10 @@ pub(crate) fn start(listener: UnixListener, balancer: Sender<Note>) -> std::io::
 }
 
 fn answer(mut stream: &UnixStream, balancer: &Sender<Note>) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = Vec::new();
-    BufReader::new(stream.take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;
-    let Some(asked) = line.strip_suffix(b"\n").and_then(Asked::parse) else {
+    let said = read_until(b"\n", stream, LINE_BYTES_MAX, Instant::now() + PATIENCE)?;
+    let line = said.iter().position(|byte| *byte == b'\n').map(|end| &said[..end]);
+    let Some(asked) = line.and_then(Asked::parse) else {
         return stream
             .write_all(b"error: status, status json, move CACHELET WORKER or explain WHAT\n");
     };

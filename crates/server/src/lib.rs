@@ -21,6 +21,7 @@ pub mod log;
 mod metrics;
 mod panics;
 mod passwords;
+mod patience;
 mod scrapes;
 mod serving;
 mod telling;

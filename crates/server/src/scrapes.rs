@@ -1,11 +1,14 @@
 //! Answers `GET /metrics`, one scraper after the other: a request is bounded in bytes and time.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const REQUEST_BYTES_MAX: usize = 8 << 10;
+use crate::patience::read_until;
+
+/// Of what comes before the first empty line.
+const HEAD_BYTES_MAX: usize = 8 << 10;
 /// A scraper has so long to say what it wants, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAGE_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -35,7 +38,11 @@ pub(crate) fn serve(
 
 fn answer(mut stream: TcpStream, page: &impl Fn() -> String) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
-    let request = head(&mut stream)?;
+    let head = read_until(b"\r\n\r\n", &stream, HEAD_BYTES_MAX, Instant::now() + PATIENCE)?;
+    if HEAD_BYTES_MAX <= head.len() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let request = String::from_utf8_lossy(&head);
     let mut words = request.split_whitespace();
     let (status, body) = match (words.next(), words.next()) {
         (Some("GET" | "HEAD"), Some("/metrics")) => ("200 OK", page()),
@@ -52,23 +59,4 @@ fn answer(mut stream: TcpStream, page: &impl Fn() -> String) -> io::Result<()> {
         stream.write_all(body.as_bytes())?;
     }
     stream.shutdown(std::net::Shutdown::Write)
-}
-
-/// What comes before the first empty line.
-fn head(stream: &mut TcpStream) -> io::Result<String> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut bytes = Vec::new();
-    while !bytes.windows(4).any(|window| window == b"\r\n\r\n") {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || bytes.len() > REQUEST_BYTES_MAX {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        let mut more = [0; 1024];
-        match stream.read(&mut more)? {
-            0 => break,
-            count => bytes.extend_from_slice(&more[..count]),
-        }
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
