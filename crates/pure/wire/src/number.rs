@@ -55,11 +55,37 @@ pub fn parse_i32(text: &[u8]) -> Option<i32> {
     i64::try_from(value).ok().map(|value| value as i32)
 }
 
-/// A decimal fraction; white space before it and what follows white space are ignored.
+/// A fraction as `strtod` reads it, in decimal or hexadecimal; white space before it and what follows white space are
+/// ignored.
 pub(crate) fn parse_f64(text: &[u8]) -> Option<f64> {
     let text = &text[text.iter().position(|byte| !is_space(*byte))?..];
     let end = text.iter().position(|byte| is_space(*byte)).unwrap_or(text.len());
-    std::str::from_utf8(&text[..end]).ok()?.parse().ok()
+    let text = std::str::from_utf8(&text[..end]).ok()?;
+    let value = text.parse().ok().or_else(|| parse_hexadecimal(text))?;
+    // Too large a number is none; `inf` is one.
+    let overflows = f64::is_infinite(value) && text.contains(|c: char| c.is_ascii_digit());
+    (!overflows).then_some(value)
+}
+
+/// `-0x1.8p3`.
+fn parse_hexadecimal(text: &str) -> Option<f64> {
+    let (sign, text) = match text.strip_prefix('-') {
+        Some(rest) => (-1.0, rest),
+        None => (1.0, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let text = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"))?;
+    let (digits, exponent) = match text.split_once(['p', 'P']) {
+        Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
+        None => (text, 0),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if whole.len() + fraction.len() == 0 {
+        return None;
+    }
+    let add = |sum: f64, digit: char| Some(sum * 16.0 + f64::from(digit.to_digit(16)?));
+    let sum = whole.chars().chain(fraction.chars()).try_fold(0.0, add)?;
+    let shift = exponent.saturating_sub(4 * i32::try_from(fraction.len()).ok()?);
+    Some(sign * sum * 2f64.powi(shift))
 }
 
 const PAIRS: &[u8; 200] = b"00010203040506070809101112131415161718192021222324252627282930313233\
@@ -133,6 +159,29 @@ mod tests {
         assert_eq!(parse_i32(b"-1"), Some(-1));
         assert_eq!(parse_i32(b"9223372036854775808"), None);
         assert_eq!(parse_i32(b"-9223372036854775808"), Some(0));
+    }
+
+    #[test]
+    fn fractions_follow_strtod() {
+        for (text, value) in [
+            (" 0.5 x", Some(0.5)),
+            ("1.", Some(1.0)),
+            ("0x1", Some(1.0)),
+            ("+0x1.8", Some(1.5)),
+            ("-0X.8p+1", Some(-1.0)),
+            ("0xAp-1", Some(5.0)),
+            ("inf", Some(f64::INFINITY)),
+            ("1e999", None),
+            ("0x1p9999", None),
+            ("0x1p", None),
+            ("0x", None),
+            ("0x.", None),
+            ("0x1g", None),
+            ("+", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_f64(text.as_bytes()), value, "{text:?}");
+        }
     }
 
     #[test]
