@@ -1,13 +1,14 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mbal_cachelet::{Memory, Options, Store};
@@ -21,7 +22,7 @@ use mbal_reactor::{
 use mbal_worker::{Event, Now, Settings, Worker};
 
 use crate::balancing::{Balancing, Note, Planner};
-use crate::listening::{Listening, write_port_file};
+use crate::listening::{Listening, SocketFile, write_port_file};
 use crate::passwords::Door;
 use crate::{Config, Login, StartError, control, log, metrics, panics, scrapes, tls};
 
@@ -124,40 +125,20 @@ impl Server {
     }
 
     /// Serves until a signal or a client ends it.
-    pub fn run(mut self) -> Result<Ended, StartError> {
+    pub fn run(self) -> Result<Ended, StartError> {
         panics::end_the_process();
+        self.serve().map_err(StartError::System)
+    }
+
+    fn serve(mut self) -> io::Result<Ended> {
         let started = Started::now();
         let Settings { workers, connections_max, maxconns_fast, .. } = self.config.settings;
         let workers = usize::from(workers);
-        let options = self.store_options(&started);
-        let room = match self.config.lock_memory {
-            // What the kernel keeps in memory grows by being read and zeroed as a whole.
-            true => options.memory_bytes,
-            false => Memory::reach(options.memory_bytes),
-        };
-        let memory = memory(options.memory_bytes, room).map_err(StartError::System)?;
-        let store = Store::with_memory(options, memory);
-        let mut shared = mbal_worker::Server::new(self.settings(), store);
-        if let Some(door) = &self.door {
-            shared = shared.guarded_by(Arc::clone(&door.doorkeeper));
-        }
-        let shared = Arc::new(shared);
-        shared.gauges.pid.store(std::process::id().into(), Relaxed);
-        shared.gauges.pointer_bits.store(usize::BITS.into(), Relaxed);
-        shared.gauges.certs_read.store(Started::FIRST_SECOND, Relaxed);
-        for fd in self.listening.common.iter().chain(self.listening.of_worker.iter().flatten()) {
-            let card = listening_card(fd.as_fd()).map_err(StartError::System)?;
-            shared.conns.enter(&Arc::new(card));
-        }
-        // The other workers' sockets have the same addresses.
-        for socket in self.listening.datagrams.iter().take(1).flatten() {
-            let card = datagrams_card(socket).map_err(StartError::System)?;
-            shared.conns.enter(&Arc::new(card));
-        }
+        let shared = self.shared(&started)?;
         let tally = Arc::new(Tally::new(workers, connections_max as usize, !maxconns_fast));
-        let main = Mailbox::new().map_err(StartError::System)?;
-        let mailboxes = (0..workers).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>();
-        let mailboxes: Vec<Mailbox<Letter>> = mailboxes.map_err(StartError::System)?;
+        let main = Mailbox::new()?;
+        let mailboxes: Vec<Mailbox<Letter>> =
+            (0..workers).map(|_| Mailbox::new()).collect::<io::Result<_>>()?;
         let (notes, inbox) = mpsc::channel();
         let reports = notes.clone();
         let post = Post {
@@ -172,42 +153,11 @@ impl Server {
             let now = started.at(started.clock.now_ns());
             metrics::page(&scraped.0, scraped.1, now.second)
         };
-        scrapes::serve(self.listening.metrics, page).map_err(StartError::System)?;
+        scrapes::serve(mem::take(&mut self.listening.metrics), page)?;
 
-        let greeter = match &self.tls {
-            Some(_) => Some(greet(&post, &tally, started.clock).map_err(StartError::System)?),
-            None => None,
-        };
-        let mut threads = Vec::new();
-        let sockets = self.listening.of_worker.into_iter().zip(self.listening.datagrams);
-        for (index, (own_ports, datagrams)) in sockets.enumerate() {
-            let mut event_loop =
-                EventLoop::new(index, own_ports, post.clone(), Arc::clone(&tally), started.clock)
-                    .map_err(StartError::System)?;
-            if let (Some(tls), Some(greeter)) = (&self.tls, &greeter) {
-                let secured = self.listening.own_may_have_tls.clone();
-                event_loop = event_loop.with_tls(Arc::clone(tls), secured, greeter.clone());
-            }
-            for socket in datagrams {
-                event_loop.add_datagrams(socket).map_err(StartError::System)?;
-            }
-            let (shared, tally, tls) = (Arc::clone(&shared), Arc::clone(&tally), self.tls.clone());
-            let pin = self.config.pin;
-            let thread =
-                thread::Builder::new().name(format!("mbal-worker-{index}")).spawn(move || {
-                    if pin {
-                        if let Err(error) = process::pin_to_core(index) {
-                            let text =
-                                format!("mbal: worker {index} is not bound to a core: {error}");
-                            log::warn("worker_not_bound", &text);
-                        }
-                    }
-                    work(index, event_loop, &shared, &tally, tls, started);
-                });
-            threads.push(thread.map_err(StartError::System)?);
-        }
+        let threads = self.start_workers(&shared, &tally, &post, started)?;
         if let Some(listener) = self.listening.control.take() {
-            control::start(listener, notes.clone()).map_err(StartError::System)?;
+            control::start(listener, notes.clone())?;
         }
         let balancing = Balancing {
             config: self.config.balance,
@@ -217,35 +167,95 @@ impl Server {
             workers: post.workers,
             clock: started.clock,
         };
-        balancing.start(inbox, notes).map_err(StartError::System)?;
-        let ended = Listener::new(
-            self.listening.common,
+        balancing.start(inbox, notes)?;
+        let common = mem::take(&mut self.listening.common);
+        let secured = match &self.tls {
+            Some(_) => mem::take(&mut self.listening.may_have_tls),
+            None => Vec::new(),
+        };
+        let (files, pid_file, door) = (self.listening.socket_files, self.pid_file, self.door);
+        let listener = Listener::new(
+            common,
             self.signals,
             main,
             mailboxes,
             Arc::clone(&tally),
             started.clock,
-        )
-        .and_then(|listener| {
-            let secured = match &self.tls {
-                Some(_) => self.listening.may_have_tls,
-                None => Vec::new(),
-            };
-            let listener = listener.secured(secured);
-            let reload = || self.door.iter().for_each(Door::reload);
-            listener.run(|| observe(&shared, &tally), reload)
-        })
-        .map_err(StartError::System)?;
+        )?
+        .secured(secured);
+        let reload = || door.iter().for_each(Door::reload);
+        let ended = listener.run(|| observe(&shared, &tally), reload)?;
         for thread in threads {
             thread.join().expect("a worker's panic has ended the process");
         }
-        for file in &self.listening.socket_files {
-            file.remove();
-        }
-        if let Some(path) = &self.pid_file {
+        files.iter().for_each(SocketFile::remove);
+        if let Some(path) = &pid_file {
             remove_pid_file(path);
         }
         Ok(ended)
+    }
+
+    /// What all workers share, which knows the listening sockets.
+    fn shared(&self, started: &Started) -> io::Result<Arc<mbal_worker::Server>> {
+        let options = self.store_options(started);
+        let room = match self.config.lock_memory {
+            // What the kernel keeps in memory grows by being read and zeroed as a whole.
+            true => options.memory_bytes,
+            false => Memory::reach(options.memory_bytes),
+        };
+        let memory = memory(options.memory_bytes, room)?;
+        let store = Store::with_memory(options, memory);
+        let mut shared = mbal_worker::Server::new(self.settings(), store);
+        if let Some(door) = &self.door {
+            shared = shared.guarded_by(Arc::clone(&door.doorkeeper));
+        }
+        shared.gauges.pid.store(std::process::id().into(), Relaxed);
+        shared.gauges.pointer_bits.store(usize::BITS.into(), Relaxed);
+        shared.gauges.certs_read.store(Started::FIRST_SECOND, Relaxed);
+        for fd in self.listening.common.iter().chain(self.listening.of_worker.iter().flatten()) {
+            shared.conns.enter(&Arc::new(listening_card(fd.as_fd())?));
+        }
+        // The other workers' sockets have the same addresses.
+        for socket in self.listening.datagrams.iter().take(1).flatten() {
+            shared.conns.enter(&Arc::new(datagrams_card(socket)?));
+        }
+        Ok(Arc::new(shared))
+    }
+
+    /// A thread for each worker, with the sockets that are its own.
+    fn start_workers(
+        &mut self,
+        shared: &Arc<mbal_worker::Server>,
+        tally: &Arc<Tally>,
+        post: &Post,
+        started: Started,
+    ) -> io::Result<Vec<JoinHandle<()>>> {
+        let greeter = match &self.tls {
+            Some(_) => Some(greet(post, tally, started.clock)?),
+            None => None,
+        };
+        let own_ports = mem::take(&mut self.listening.of_worker);
+        let sockets = own_ports.into_iter().zip(mem::take(&mut self.listening.datagrams));
+        let start = |(index, (own_ports, datagrams))| {
+            let mut event_loop =
+                EventLoop::new(index, own_ports, post.clone(), Arc::clone(tally), started.clock)?;
+            if let (Some(tls), Some(greeter)) = (&self.tls, &greeter) {
+                let secured = self.listening.own_may_have_tls.clone();
+                event_loop = event_loop.with_tls(Arc::clone(tls), secured, greeter.clone());
+            }
+            for socket in datagrams {
+                event_loop.add_datagrams(socket)?;
+            }
+            let (shared, tally, tls) = (Arc::clone(shared), Arc::clone(tally), self.tls.clone());
+            let pin = self.config.pin;
+            thread::Builder::new().name(format!("mbal-worker-{index}")).spawn(move || {
+                if pin {
+                    pin_to_core(index);
+                }
+                work(index, event_loop, &shared, &tally, tls, started);
+            })
+        };
+        sockets.enumerate().map(start).collect()
     }
 
     fn settings(&self) -> Settings {
@@ -326,6 +336,13 @@ fn greet(post: &Post, tally: &Arc<Tally>, clock: Clock) -> io::Result<Mailbox<Gu
         greeter.run().expect("epoll fails only for want of kernel memory");
     })?;
     Ok(inbox)
+}
+
+fn pin_to_core(index: usize) {
+    if let Err(error) = process::pin_to_core(index) {
+        let text = format!("mbal: worker {index} is not bound to a core: {error}");
+        log::warn("worker_not_bound", &text);
+    }
 }
 
 /// One worker's thread, from its first event to its last.
