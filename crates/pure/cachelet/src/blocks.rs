@@ -137,13 +137,13 @@ impl Locked<'_> {
 
     fn shed_slice(&mut self, entry: usize) {
         let Some(slice) = self.slice_at(entry) else { return };
-        let tags: Vec<u16> = slice.items().map(|(tag, _)| tag).collect();
-        let enough = tags.len().div_ceil(BLOCK_BUCKETS * SLOTS * WORTH_PERCENT / 100);
-        let enough = (enough.max(1)..BLOCKS_MAX).find(|&blocks| fits(&tags, blocks));
+        let items = slice.all_items();
+        let enough = items.len().div_ceil(BLOCK_BUCKETS * SLOTS * WORTH_PERCENT / 100);
+        let enough = (enough.max(1)..BLOCKS_MAX).find(|&blocks| fits(&items, blocks));
         let enough = enough.unwrap_or(BLOCKS_MAX);
         let is_above = slice.ids().any(|id| id >= self.inner.blocks.above);
         if enough < slice.blocks() || is_above && enough == slice.blocks() {
-            self.rebuild(entry, enough);
+            self.rebuild(entry, enough, &items);
         }
     }
 

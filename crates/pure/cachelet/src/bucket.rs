@@ -3,15 +3,15 @@
 //! ```text
 //!   0        20       24                                              64
 //!   | 10 tags | version | 10 offsets, 0 = free                          |
-//!   |  16 bit |  count  | 32 bit, in granules                           |
+//!   |  16 bit |  reach  | 32 bit, in granules                           |
 //! ```
 //!
 //! An item that was evicted before anybody read it leaves its tag behind, and a stamp instead of an
 //! offset, until the slot is used again: a ghost, which tells that its key has come back. So the free
 //! part of the index remembers whom it was wrong to evict, for no memory of its own.
 //!
-//! The count beside the version says how many items of this home bucket had to be put into one of
-//! the next buckets of the slice; while it is 0 a lookup ends here.
+//! The reach beside the version says how far on the items of this home bucket lie that had to be put into
+//! one of the next buckets of the slice; while it is 0 a lookup ends here.
 
 use crate::memory::Offset;
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};

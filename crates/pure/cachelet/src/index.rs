@@ -185,23 +185,22 @@ impl Locked<'_> {
     fn grow(&mut self, hash: u64) -> bool {
         let entry = self.entry(hash);
         let slice = self.slice_at(entry).expect("it is full");
-        let tags: Vec<u16> = slice.items().map(|(tag, _)| tag).collect();
-        match (slice.blocks() + 1..=BLOCKS_MAX).find(|&blocks| fits(&tags, blocks)) {
-            Some(blocks) => self.rebuild(entry, blocks),
+        let items = slice.all_items();
+        match (slice.blocks() + 1..=BLOCKS_MAX).find(|&blocks| fits(&items, blocks)) {
+            Some(blocks) => self.rebuild(entry, blocks, &items),
             None => self.split_slice(hash),
         }
     }
 
-    /// Puts a slice into so many blocks, in which its items fit, and the ghosts that have room. False if there is no
+    /// Puts a slice's items into so many blocks, in which they fit, and the ghosts that have room. False if there is no
     /// memory for it. Touches no item.
-    pub(crate) fn rebuild(&mut self, entry: usize, blocks: usize) -> bool {
+    pub(crate) fn rebuild(&mut self, entry: usize, blocks: usize, items: &[(u16, Offset)]) -> bool {
         let Some(new) = self.take_slice_of(blocks) else { return false };
         let memory = &self.store.memory;
         let (old, new_slice) = (self.slice_at(entry), new.slice(memory));
         let (old, new_slice) = old.zip(new_slice).expect("both have blocks");
-        for (tag, offset) in old.items() {
-            assert!(new_slice.place_unseen(tag, offset), "told by fits()");
-        }
+        let homeless = new_slice.fill(items);
+        assert!(homeless.is_empty(), "told by fits()");
         new_slice.inherit_ghosts(old);
         let run = self.dir().run(entry);
         self.replace(run, |_| &new);
@@ -228,7 +227,7 @@ impl Locked<'_> {
         let is_upper = |&(_, offset): &(u16, Offset)| {
             index(hash_of(memory, offset), prefix_bits, depth) >= middle
         };
-        let (upper, lower): (Vec<_>, Vec<_>) = old.items().partition(is_upper);
+        let (upper, lower): (Vec<_>, Vec<_>) = old.all_items().into_iter().partition(is_upper);
         let Some((low, lost)) = self.new_slice(&lower) else { return false };
         let Some((high, lost_high)) = self.new_slice(&upper) else {
             self.give_back_slice(&low);
@@ -249,13 +248,11 @@ impl Locked<'_> {
     /// A slice that nobody can see, in as few blocks as these items fit into; with it those that found no place
     /// in the largest one. `None` if there is no memory for it.
     fn new_slice(&mut self, items: &[(u16, Offset)]) -> Option<(Entry, Vec<Offset>)> {
-        let tags: Vec<u16> = items.iter().map(|&(tag, _)| tag).collect();
         let least = items.len().div_ceil(BLOCK_BUCKETS * SLOTS).clamp(1, BLOCKS_MAX);
-        let blocks = (least..BLOCKS_MAX).find(|&blocks| fits(&tags, blocks)).unwrap_or(BLOCKS_MAX);
+        let blocks = (least..BLOCKS_MAX).find(|&blocks| fits(items, blocks)).unwrap_or(BLOCKS_MAX);
         let entry = self.take_slice_of(blocks)?;
         let slice = entry.slice(&self.store.memory).expect("it has blocks");
-        let homeless = items.iter().filter(|&&(tag, offset)| !slice.place_unseen(tag, offset));
-        let homeless = homeless.map(|&(_, offset)| offset).collect();
+        let homeless = slice.fill(items);
         Some((entry, homeless))
     }
 

@@ -171,19 +171,24 @@ impl<'a> Slice<'a> {
         if let Some((slot, offset)) = home.find(tag_of(hash), &accept) {
             return Some(Place { bucket: self.home_of(hash) as u8, slot: slot as u8, offset });
         }
-        if home.version.count() == 0 {
-            return None;
+        match home.version.reach() {
+            0 => None,
+            reach => self.search_beyond(hash, reach, accept),
         }
-        self.search_beyond(hash, accept)
     }
 
     /// The search of an item that may lie in one of the buckets behind its home. Few do: apart, so that it is not in
     /// the way of the others.
     #[cold]
     #[inline(never)]
-    fn search_beyond(&self, hash: u64, accept: impl Fn(Offset) -> bool) -> Option<Place> {
-        self.window(self.home_of(hash)).skip(1).find_map(|bucket| {
-            // Where the slice is being changed the home bucket has been retired, and what is found does not count.
+    pub fn search_beyond(
+        &self,
+        hash: u64,
+        reach: usize,
+        accept: impl Fn(Offset) -> bool,
+    ) -> Option<Place> {
+        self.window(self.home_of(hash)).take(reach + 1).skip(1).find_map(|bucket| {
+            // Where the slice is being changed the home bucket has been retired, and what is found is not asked for.
             let (slot, offset) = self.bucket(bucket)?.find(tag_of(hash), &accept)?;
             Some(Place { bucket: bucket as u8, slot: slot as u8, offset })
         })
@@ -211,6 +216,12 @@ impl<'a> Slice<'a> {
         (0..self.buckets()).flat_map(items)
     }
 
+    pub fn all_items(self) -> Vec<(u16, Offset)> {
+        let mut all = Vec::with_capacity(self.buckets() * SLOTS);
+        self.items().for_each(|item| all.push(item));
+        all
+    }
+
     pub fn offsets(self) -> impl Iterator<Item = Offset> + use<'a> {
         self.items().map(|(_, offset)| offset)
     }
@@ -233,25 +244,40 @@ impl<'a> Slice<'a> {
         ghost.or_else(|| self.free_place(tag, stamp))
     }
 
-    /// Fills or (offset 0) empties a slot and keeps the home bucket's count of items elsewhere.
+    /// Fills or (offset 0) empties a slot, and keeps its home bucket's reach.
     pub fn set_slot(&self, tag: u16, (bucket, slot): (usize, usize), offset: Offset) {
-        let at = home_of(tag, self.buckets());
-        if bucket != at {
-            let home = &self.at(at).version;
-            let before = self.at(bucket).offset(slot) != 0;
-            match (before, offset != 0) {
-                (false, true) => home.set_count(home.count() + 1),
-                (true, false) => home.set_count(home.count() - 1),
-                _ => {}
-            }
-        }
         self.at(bucket).set(slot, tag, offset);
+        let home = home_of(tag, self.buckets());
+        if bucket != home {
+            self.keep_reach(home, bucket, offset);
+        }
     }
 
-    /// Puts an item into a slice that nobody can see; false if its window is full.
-    pub fn place_unseen(&self, tag: u16, offset: Offset) -> bool {
-        let place = self.free_place(tag, 0);
-        place.inspect(|&place| self.set_slot(tag, place, offset)).is_some()
+    #[cold]
+    fn keep_reach(&self, home: usize, bucket: usize, offset: Offset) {
+        let version = &self.at(home).version;
+        let step = (bucket + self.buckets() - home) % self.buckets();
+        if offset != 0 {
+            version.set_reach(version.reach().max(step));
+        } else if step == version.reach() {
+            let is_ours = |(_, tag, _)| home_of(tag, self.buckets()) == home;
+            let has_ours = |bucket: &usize| self.at(*bucket).items().any(is_ours);
+            let steps = self.window(home).take(step + 1).enumerate().skip(1);
+            let reach = steps.filter(|(_, bucket)| has_ours(bucket)).map(|(step, _)| step).last();
+            version.set_reach(reach.unwrap_or(0));
+        }
+    }
+
+    /// Fills a slice that nobody can see; the items that found no place.
+    pub fn fill(&self, items: &[(u16, Offset)]) -> Vec<Offset> {
+        let (mut used, mut homeless) = (Used::new(self.blocks()), Vec::new());
+        for &(tag, offset) in items {
+            match used.place(tag) {
+                Some(place) => self.set_slot(tag, place, offset),
+                None => homeless.push(offset),
+            }
+        }
+        homeless
     }
 
     /// Leaves a slice that nobody can see the ghosts of `old` that have room in their home buckets.
@@ -271,14 +297,31 @@ impl<'a> Slice<'a> {
     }
 }
 
-/// Would items with these tags find their places in so many blocks, one after the other?
-pub fn fits(tags: &[u16], blocks: usize) -> bool {
-    let buckets = blocks * BLOCK_BUCKETS;
-    let mut used = [0; BLOCKS_MAX * BLOCK_BUCKETS];
-    tags.iter().all(|&tag| {
-        let place = window(home_of(tag, buckets), buckets).find(|&bucket| used[bucket] < SLOTS);
-        place.inspect(|&bucket| used[bucket] += 1).is_some()
-    })
+/// How many slots of each bucket are taken when a new slice is filled.
+struct Used {
+    buckets: usize,
+    slots: [u8; BLOCKS_MAX * BLOCK_BUCKETS],
+}
+
+impl Used {
+    fn new(blocks: usize) -> Used {
+        Used { buckets: blocks * BLOCK_BUCKETS, slots: [0; BLOCKS_MAX * BLOCK_BUCKETS] }
+    }
+
+    /// Takes the first slot that an item with this tag may have.
+    #[inline]
+    fn place(&mut self, tag: u16) -> Option<(usize, usize)> {
+        let is_free = |&bucket: &usize| usize::from(self.slots[bucket]) < SLOTS;
+        let bucket = window(home_of(tag, self.buckets), self.buckets).find(is_free)?;
+        self.slots[bucket] += 1;
+        Some((bucket, usize::from(self.slots[bucket]) - 1))
+    }
+}
+
+/// Would these items find their places in so many blocks, one after the other?
+pub fn fits(items: &[(u16, Offset)], blocks: usize) -> bool {
+    let mut used = Used::new(blocks);
+    items.iter().all(|&(tag, _)| used.place(tag).is_some())
 }
 
 fn window(home: usize, buckets: usize) -> impl Iterator<Item = usize> {
@@ -338,9 +381,9 @@ mod tests {
         }
     }
 
-    /// Tags without an order that fill so many slots.
-    fn tags(count: usize) -> Vec<u16> {
-        (0..count as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 16) as u16).collect()
+    /// Items with tags without an order.
+    fn items(count: u32) -> Vec<(u16, Offset)> {
+        (1..=count).map(|n| ((n.wrapping_mul(0x9e37_79b1) >> 16) as u16, n)).collect()
     }
 
     #[test]
@@ -348,20 +391,28 @@ mod tests {
         let memory = Memory::heap(1 << 20);
         for blocks in [1, 2, 5, 16] {
             let ids: Vec<BlockId> = (1..=blocks as u32).collect();
-            let all = tags(2000);
+            let all = items(2000);
             let most = (0..2000).take_while(|&count| fits(&all[..count], blocks)).count() - 1;
             let slots = blocks * BLOCK_BUCKETS * SLOTS;
             assert!(most * 100 >= slots * 85 && most <= slots, "{most} of {slots}");
             let entry = Entry::of(&ids);
             let slice = entry.slice(&memory).expect("it has blocks");
-            let placed = |at: usize| slice.place_unseen(all[at], at as u32 + 1);
-            assert_eq!((0..2000).take_while(|&at| placed(at)).count(), most);
+            assert_eq!(slice.fill(&all[..most + 1]), [all[most].1]);
             assert_eq!(slice.items().count(), most);
-            for (at, &tag) in all[..most].iter().enumerate() {
+            let find = |(tag, offset): (u16, Offset)| {
                 let home = slice.home(tag.into()).expect("nobody changes it");
-                let found = slice.search(home, tag.into(), |offset| offset == at as u32 + 1);
-                assert!(found.is_some(), "item {at} of {most} in {blocks} blocks");
+                slice.search(home, tag.into(), |found| found == offset)
+            };
+            assert!(all[..most].iter().all(|&item| find(item).is_some()), "{blocks} blocks");
+            // One by one they go, and the others stay in reach.
+            for (at, &(tag, offset)) in all[..most].iter().enumerate() {
+                let place = find((tag, offset)).expect("it is still there");
+                slice.set_slot(tag, (place.bucket.into(), place.slot.into()), 0);
+                let all_found = all[at + 1..most].iter().step_by(17).all(|&i| find(i).is_some());
+                assert!(all_found, "after item {at} of {most} in {blocks} blocks");
             }
+            let reach = |bucket| slice.at(bucket).version.reach();
+            assert_eq!((0..slice.buckets()).map(reach).max(), Some(0));
             let zeroed = ids.into_iter().map(|id| memory.block(id));
             // SAFETY: the blocks lie in the memory, and the slice is not used again.
             zeroed.for_each(|at| unsafe { at.write_bytes(0, size_of::<Block>()) });

@@ -10,7 +10,7 @@ use crate::cachelet::{Cachelet, Locked};
 use crate::classes::Witness;
 use crate::item::Item;
 use crate::log::TTL_CLASSES_MAX;
-use crate::memory::{Memory, prefetch};
+use crate::memory::{Memory, Offset, prefetch};
 use crate::policy::{Gauge, Temper, Victim};
 use crate::pool::{Page, Pool};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
@@ -263,11 +263,27 @@ impl Store {
     /// reserves room.
     #[inline]
     pub fn prefetch_item(&self, hash: u64, ahead: Ahead<'_>) {
-        let found = ahead.0.and_then(|bucket| bucket.find(tag_of(hash), |_| true));
-        if let Some((_, offset)) = found {
+        let Some(bucket) = ahead.0 else { return };
+        let found = match bucket.find(tag_of(hash), |_| true) {
+            None => self.find_beyond(hash, bucket.version.reach()),
+            Some((_, offset)) => Some(offset),
+        };
+        if let Some(offset) = found {
             let at = self.memory.at(offset);
             prefetch(at);
             prefetch(at.wrapping_add(64));
+        }
+    }
+
+    /// Where an item may be that is not in its home bucket.
+    #[inline]
+    fn find_beyond(&self, hash: u64, reach: usize) -> Option<Offset> {
+        if reach == 0 {
+            return None;
+        }
+        match self.way(&self.cachelets[self.cachelet_of(hash)], hash) {
+            Way::Slice(slice) => Some(slice.search_beyond(hash, reach, |_| true)?.offset),
+            _ => None,
         }
     }
 

@@ -102,17 +102,17 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// The version of a bucket, with room for a small count in its low bits.
+/// The version of a bucket, with room for a small number in its low bits: how far its items reach.
 ///
-/// 23 bits count writes: a reader is fooled only if it sleeps through an exact multiple of 8 million
+/// 27 bits count writes: a reader is fooled only if it sleeps through an exact multiple of 134 million
 /// writes of one bucket.
 #[repr(transparent)]
 pub struct Version(AtomicU32);
 
-/// Room for every slot that a bucket's items may lie in.
-const COUNT_BITS: u32 = 8;
-const ODD: u32 = 1 << COUNT_BITS;
-const COUNT_MASK: u32 = ODD - 1;
+/// Room for the last bucket of a window.
+const REACH_BITS: u32 = 4;
+const ODD: u32 = 1 << REACH_BITS;
+const REACH_MASK: u32 = ODD - 1;
 
 impl Version {
     #[cfg(loom)]
@@ -139,10 +139,10 @@ impl Version {
         self.0.load(Relaxed) == seen
     }
 
-    /// The small count, as the holder of the lock left it.
+    /// How many buckets further on an item of this one lies, at most.
     #[inline(always)]
-    pub fn count(&self) -> u32 {
-        self.0.load(Relaxed) & COUNT_MASK
+    pub fn reach(&self) -> usize {
+        (self.0.load(Relaxed) & REACH_MASK) as usize
     }
 
     /// Runs `change` between two bumps. Only under the cachelet's writer lock.
@@ -153,16 +153,16 @@ impl Version {
         self.0.store(before.wrapping_add(ODD), Relaxed);
         fence(Release);
         let result = change();
-        let count = self.0.load(Relaxed) & COUNT_MASK;
-        self.0.store((before & !COUNT_MASK).wrapping_add(2 * ODD) | count, Release);
+        let reach = self.0.load(Relaxed) & REACH_MASK;
+        self.0.store((before & !REACH_MASK).wrapping_add(2 * ODD) | reach, Release);
         result
     }
 
-    /// Changes the small count; only inside [`Version::write`].
+    /// Only inside [`Version::write`], or while nobody sees the bucket.
     #[inline]
-    pub fn set_count(&self, count: u32) {
-        debug_assert!(count <= COUNT_MASK);
-        self.0.store(self.0.load(Relaxed) & !COUNT_MASK | count, Relaxed);
+    pub fn set_reach(&self, reach: usize) {
+        debug_assert!(reach <= REACH_MASK as usize);
+        self.0.store(self.0.load(Relaxed) & !REACH_MASK | reach as u32, Relaxed);
     }
 
     /// Leaves the version odd for good: whoever still reads here starts again from the directory.
