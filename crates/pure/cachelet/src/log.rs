@@ -102,8 +102,11 @@ impl<'a> Locked<'a> {
     /// Notes that page `id` has an item that dies at `deadline`.
     pub(crate) fn outlive(&self, id: PageId, deadline: Seconds) {
         let deadline = if deadline == 0 { Seconds::MAX } else { deadline };
-        let page = self.page(id);
-        page.latest.store(page.latest.load(Relaxed).max(deadline), Relaxed);
+        let latest = &self.page(id).latest;
+        // Only where it changes: most often it is as late already.
+        if latest.load(Relaxed) < deadline {
+            latest.store(deadline, Relaxed);
+        }
     }
 
     fn open_page(&mut self, log: usize) -> Result<PageId, Full> {

@@ -191,7 +191,7 @@ impl Store {
             let mut locked = self.lock(hash, now);
             locked.join_generation(generation, counter);
             if flush_in != 0 {
-                locked.cachelet.flush_at.store(now + flush_in, Relaxed);
+                locked.cachelet.flush_at.store(locked.now.saturating_add(flush_in), Relaxed);
             }
             stored += usize::from(record.store(&mut locked).is_ok());
         }
