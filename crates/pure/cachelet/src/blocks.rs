@@ -7,7 +7,7 @@ use crate::bucket::{BLOCK_BUCKETS, BLOCK_BYTES, SLOTS};
 use crate::cachelet::Locked;
 use crate::pool::PageId;
 use crate::shim::Ordering::*;
-use crate::slice::{BLOCKS_MAX, BlockId, Entry, fits};
+use crate::slice::{BlockId, Entry};
 
 /// An index is sparse, and gives pages back, when it has more slots than so many per item.
 const SPARSE_SLOTS_PER_ITEM: usize = 2;
@@ -32,7 +32,7 @@ pub struct Blocks {
     limbo: VecDeque<(u64, Vec<BlockId>)>,
     /// Entry of the directory that is looked at next.
     next: usize,
-    /// Slices with blocks from here on are rebuilt in this round.
+    /// Slices with blocks from here on are rebuilt in this round; at first all.
     above: BlockId,
 }
 
@@ -138,11 +138,10 @@ impl Locked<'_> {
     fn shed_slice(&mut self, entry: usize) {
         let Some(slice) = self.slice_at(entry) else { return };
         let items = slice.all_items();
-        let enough = items.len().div_ceil(BLOCK_BUCKETS * SLOTS * WORTH_PERCENT / 100);
-        let enough = (enough.max(1)..BLOCKS_MAX).find(|&blocks| fits(&items, blocks));
-        let enough = enough.unwrap_or(BLOCKS_MAX);
+        let worth = BLOCK_BUCKETS * SLOTS * WORTH_PERCENT / 100;
+        let enough = items.len().div_ceil(worth).clamp(1, slice.blocks());
         let is_above = slice.ids().any(|id| id >= self.inner.blocks.above);
-        if enough < slice.blocks() || is_above && enough == slice.blocks() {
+        if enough < slice.blocks() || is_above {
             self.rebuild(entry, enough, &items);
         }
     }

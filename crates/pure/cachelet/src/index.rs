@@ -4,12 +4,12 @@
 
 use std::ops::Range;
 
-use crate::bucket::{BLOCK_BUCKETS, SLOTS, tag_of};
+use crate::bucket::{SLOTS, tag_of};
 use crate::cachelet::Locked;
 use crate::item::Item;
 use crate::memory::{Memory, Offset, prefetch};
 use crate::shim::Ordering::*;
-use crate::slice::{BLOCKS_MAX, Entry, Place, Slice, fits};
+use crate::slice::{BLOCKS_MAX, Entry, Place, Slice};
 use crate::types::Full;
 
 use mbal_model::Key;
@@ -19,6 +19,9 @@ const DEPTH_MAX: u32 = 20;
 
 /// A slice that has more slots than so many per item would not be helped by more: its keys collide.
 const SLOTS_PER_ITEM_MAX: usize = 4;
+
+/// As many items of a new slice most often find their places in its blocks: seven of eight slots.
+const ITEMS_PER_BLOCK: usize = 70;
 
 pub struct Dir {
     depth: u32,
@@ -185,22 +188,22 @@ impl Locked<'_> {
     fn grow(&mut self, hash: u64) -> bool {
         let entry = self.entry(hash);
         let slice = self.slice_at(entry).expect("it is full");
-        let items = slice.all_items();
-        match (slice.blocks() + 1..=BLOCKS_MAX).find(|&blocks| fits(&items, blocks)) {
-            Some(blocks) => self.rebuild(entry, blocks, &items),
-            None => self.split_slice(hash),
-        }
+        let (blocks, items) = (slice.blocks(), slice.all_items());
+        (blocks + 1..=BLOCKS_MAX).any(|blocks| self.rebuild(entry, blocks, &items))
+            || self.split_slice(hash)
     }
 
-    /// Puts a slice's items into so many blocks, in which they fit, and the ghosts that have room. False if there is no
-    /// memory for it. Touches no item.
+    /// Puts a slice's items into so many blocks, and the ghosts that have room. False if they do not fit, or there is
+    /// no memory for it. Touches no item.
     pub(crate) fn rebuild(&mut self, entry: usize, blocks: usize, items: &[(u16, Offset)]) -> bool {
         let Some(new) = self.take_slice_of(blocks) else { return false };
         let memory = &self.store.memory;
         let (old, new_slice) = (self.slice_at(entry), new.slice(memory));
         let (old, new_slice) = old.zip(new_slice).expect("both have blocks");
-        let homeless = new_slice.fill(items);
-        assert!(homeless.is_empty(), "told by fits()");
+        if !new_slice.fill(items).is_empty() {
+            self.give_back_slice(&new);
+            return false;
+        }
         new_slice.inherit_ghosts(old);
         let run = self.dir().run(entry);
         self.replace(run, |_| &new);
@@ -245,15 +248,19 @@ impl Locked<'_> {
         true
     }
 
-    /// A slice that nobody can see, in as few blocks as these items fit into; with it those that found no place
-    /// in the largest one. `None` if there is no memory for it.
+    /// A slice that nobody can see, in as many blocks as these items need; with it those that found no place in the
+    /// largest one. `None` if there is no memory for it.
     fn new_slice(&mut self, items: &[(u16, Offset)]) -> Option<(Entry, Vec<Offset>)> {
-        let least = items.len().div_ceil(BLOCK_BUCKETS * SLOTS).clamp(1, BLOCKS_MAX);
-        let blocks = (least..BLOCKS_MAX).find(|&blocks| fits(items, blocks)).unwrap_or(BLOCKS_MAX);
-        let entry = self.take_slice_of(blocks)?;
-        let slice = entry.slice(&self.store.memory).expect("it has blocks");
-        let homeless = slice.fill(items);
-        Some((entry, homeless))
+        let mut blocks = items.len().div_ceil(ITEMS_PER_BLOCK).clamp(1, BLOCKS_MAX);
+        loop {
+            let entry = self.take_slice_of(blocks)?;
+            let homeless = entry.slice(&self.store.memory).expect("it has blocks").fill(items);
+            if homeless.is_empty() || blocks == BLOCKS_MAX {
+                return Some((entry, homeless));
+            }
+            self.give_back_slice(&entry);
+            blocks += 1;
+        }
     }
 
     /// Has these entries of the directory, of one slice, lead to what was made of it.
