@@ -61,6 +61,10 @@ fn settle(op: &mut Op, facts: &Facts<'_>) {
         Told::Quiet if facts.calm && matches!(op.asks, Asks::Store { when: When::Always, .. }) => {
             op.told = Told::Done { cas: 0 };
         }
+        // Else it may have found no memory, and have taken the old item along.
+        Told::Quiet if !facts.calm && matches!(op.asks, Asks::Store { .. }) => {
+            op.told = Told::Nothing;
+        }
         // NOT_STORED is no item, or no room for it.
         Told::Refused if needs_an_item && facts.calm => op.told = Told::Absent,
         Told::Refused if needs_an_item => op.told = Told::Nothing,

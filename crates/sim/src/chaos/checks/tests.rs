@@ -2,6 +2,11 @@ use super::*;
 
 /// The requests of a run: connection, times, what was asked, what was told.
 fn verdict(ops: &[(usize, Micros, Micros, Asks, Told)]) -> Option<u8> {
+    verdict_of(ops, true)
+}
+
+/// The same; `calm` if no memory was ever short.
+fn verdict_of(ops: &[(usize, Micros, Micros, Asks, Told)], calm: bool) -> Option<u8> {
     let mut history = History { by_tag: vec![0; 10], ..History::default() };
     for (at, (link, asked, answered, asks, told)) in ops.iter().enumerate() {
         if let Asks::Store { tag, .. } | Asks::Append { tag } = asks {
@@ -19,7 +24,7 @@ fn verdict(ops: &[(usize, Micros, Micros, Asks, Told)]) -> Option<u8> {
             quiet: false,
         });
     }
-    let facts = Facts { kinds: &[Kind::Register], lag: 0, calm: true };
+    let facts = Facts { kinds: &[Kind::Register], lag: 0, calm };
     check(&mut history, &facts).err().map(|violation| violation.invariant)
 }
 
@@ -63,6 +68,16 @@ fn what_was_removed_stays_away_and_what_was_not_stays() {
         assert_eq!(verdict(&ops(Told::Absent)), None, "{remove:?}");
     }
     assert_eq!(verdict(&[(0, 0, 1, set(1), DONE), read(Told::Absent)]), Some(LOST));
+}
+
+#[test]
+fn a_write_without_an_answer_may_have_found_no_memory_and_taken_the_old_item_along() {
+    let quiet = (1, 2, 3, set(2), Told::Quiet);
+    let ops = |read| [(0, 0, 1, set(1), DONE), quiet.clone(), (2, 4, 5, Asks::Read, read)];
+    let calm = [Told::Absent, hit(1), hit(2)].map(|read| verdict_of(&ops(read), true));
+    assert_eq!(calm, [Some(LOST), Some(WENT_BACK), None]);
+    let short = [Told::Absent, hit(2)].map(|read| verdict_of(&ops(read), false));
+    assert_eq!(short, [None, None]);
 }
 
 #[test]
