@@ -207,7 +207,12 @@ impl World {
             self.coverage.meet(Sight::MemoryFull);
         }
         let kinds: Vec<_> = self.profile.keys.iter().map(|key| key.kind).collect();
-        check(&mut self.history, &Facts { kinds: &kinds, lag: self.lag, calm: evictions == 0 })
+        // Memory may be short without an eviction: while what has been replaced waits for a worker that lost its core.
+        let refused: u64 = (0..self.profile.workers)
+            .map(|worker| self.server.sums_of(worker).store_no_memory)
+            .sum();
+        let calm = evictions == 0 && refused == 0;
+        check(&mut self.history, &Facts { kinds: &kinds, lag: self.lag, calm })
     }
 
     /// So many requests, and a move at least.
