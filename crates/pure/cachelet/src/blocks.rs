@@ -19,8 +19,7 @@ const GHOSTS_PART: usize = 32;
 /// A slice of a sparse index is rebuilt if so many percent of its slots suffice.
 const WORTH_PERCENT: usize = 75;
 
-/// Slices that are looked at for every page that is cleaned: then an index is done before half of its memory has
-/// been cleaned.
+/// Slices that are looked at for every page that is cleaned.
 const LOOKED_AT: usize = 4;
 
 #[derive(Default)]

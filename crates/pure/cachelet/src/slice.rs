@@ -6,8 +6,8 @@
 //!      28 bit, 4
 //! ```
 //!
-//! It grows by a block when an item finds no place, so that the index is 84 to 90% full however many items
-//! there are, and splits in two when it has no more words: into as much memory as it had. Growth needs
+//! It grows by a block when an item finds no place, so that the index is some 86% full however many items
+//! there are (decision 0008), and splits in two when it has no more words: into as much memory as it had. Growth needs
 //! nothing but the tags, and so touches no item.
 //!
 //! **Readers** take no lock. The first word tells the number of blocks, the home bucket's word must tell
