@@ -20,8 +20,8 @@ const DEPTH_MAX: u32 = 20;
 /// A slice that has more slots than so many per item would not be helped by more: its keys collide.
 const SLOTS_PER_ITEM_MAX: usize = 4;
 
-/// As many items of a new slice most often find their places in its blocks: seven of eight slots.
-const ITEMS_PER_BLOCK: usize = 70;
+/// So many items of a new slice may just find their places in its blocks, of 80 slots each; else it gets one more.
+const ITEMS_PER_BLOCK: usize = 74;
 
 pub struct Dir {
     depth: u32,
@@ -175,6 +175,9 @@ impl Locked<'_> {
                 let change = || slice.set_slot(tag, (bucket, slot), offset);
                 slice.home_for(hash).version.write(change);
                 return Ok(());
+            }
+            if slice.make_room(tag, stamp) {
+                continue;
             }
             let items = slice.items().count();
             let helps = items * SLOTS_PER_ITEM_MAX >= slice.buckets() * SLOTS;

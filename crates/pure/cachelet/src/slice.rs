@@ -244,6 +244,27 @@ impl<'a> Slice<'a> {
         ghost.or_else(|| self.free_place(tag, stamp))
     }
 
+    /// Frees a slot in the full window of this tag: one of its items moves on, behind the window, to where it may lie
+    /// too. False if none can. Readers of that item start again.
+    pub fn make_room(&self, tag: u16, stamp: u32) -> bool {
+        let (home, buckets) = (home_of(tag, self.buckets()), self.buckets());
+        let mut behind = (WINDOW..buckets.min(2 * WINDOW - 1)).map(|step| (home + step) % buckets);
+        let free = behind.find_map(|bucket| Some((bucket, self.at(bucket).free_slot(stamp)?)));
+        let Some(free) = free else { return false };
+        let may_move = |tag| (free.0 + buckets - home_of(tag, buckets)) % buckets < WINDOW;
+        let places = self.window(home).flat_map(|bucket| {
+            self.at(bucket).items().map(move |(slot, tag, offset)| (tag, (bucket, slot), offset))
+        });
+        let Some((tag, place, offset)) = places.into_iter().find(|(tag, ..)| may_move(*tag)) else {
+            return false;
+        };
+        self.at(home_of(tag, buckets)).version.write(|| {
+            self.set_slot(tag, free, offset);
+            self.set_slot(tag, place, 0);
+        });
+        true
+    }
+
     /// Fills or (offset 0) empties a slot, and keeps its home bucket's reach.
     pub fn set_slot(&self, tag: u16, (bucket, slot): (usize, usize), offset: Offset) {
         self.at(bucket).set(slot, tag, offset);

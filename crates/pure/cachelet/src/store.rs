@@ -27,8 +27,12 @@ const PAGE_BYTES_MAX: usize = 64 << 10;
 /// Longer items are chained, so that less than this part of a page is lost at its end.
 const INLINE_PER_PAGE: usize = 8;
 
-/// Memory that is kept free ahead of writes, for each worker.
+/// Memory that is left to each worker while another makes room for a long value.
 const RESERVE_BYTES: usize = 256 << 10;
+/// What one that is alone keeps free ahead of its writes is no more than this part of all.
+const RESERVES_PER_SHARE: u32 = 512;
+/// And the pages that a write may need at once: one to write to, and one for the index.
+const PAGES_OF_A_WRITE: u32 = 2;
 
 /// A cachelet can be split in two this often.
 const SPLITS_MAX: u32 = 4;
@@ -427,9 +431,24 @@ impl Store {
         }
     }
 
-    fn reserve_pages(&self) -> u32 {
-        let share = self.pool.limit() / self.options.workers as u32;
-        ((RESERVE_BYTES / self.page_bytes) as u32 + 2).min(share / 16).max(2)
+    /// Pages that a worker has made free ahead of its writes. One that is alone waits for nobody's batch until they are
+    /// free, so few will do.
+    fn pages_ahead(&self) -> u32 {
+        match self.options.workers {
+            1 => self.pages_left().min(self.share() / RESERVES_PER_SHARE + PAGES_OF_A_WRITE),
+            _ => self.pages_left(),
+        }
+    }
+
+    /// Pages that a worker is left for its writes while another needs many at once.
+    fn pages_left(&self) -> u32 {
+        let pages = (RESERVE_BYTES / self.page_bytes) as u32 + PAGES_OF_A_WRITE;
+        pages.min(self.share() / 16).max(PAGES_OF_A_WRITE)
+    }
+
+    /// A worker's part of all pages.
+    fn share(&self) -> u32 {
+        self.pool.limit() / self.options.workers as u32
     }
 
     /// Sees to it that an item of about `bytes` can be stored under `hash`, by eviction if need be.
@@ -467,18 +486,18 @@ impl Store {
         self.pool.available(owner) > pages
     }
 
-    /// Two for the open page and the index; a page's end may be lost with every piece.
+    /// A page's end may be lost with every piece.
     fn pages_for(&self, bytes: usize) -> u32 {
-        ((bytes + bytes / INLINE_PER_PAGE) / self.page_bytes + 2) as u32
+        ((bytes + bytes / INLINE_PER_PAGE) / self.page_bytes) as u32 + PAGES_OF_A_WRITE
     }
 
     #[cold]
     fn make_room(&self, worker: WorkerId, owner: usize, pages: u32, now: Seconds) {
         let (mut spins, mut fruitless) = (0, 0);
         // Another worker may take of what is made free for a long value, before that is stored.
-        let ahead = if pages > self.pages_for(0) { self.reserve_pages() } else { 1 };
+        let ahead = if pages > self.pages_for(0) { self.pages_left() } else { 1 };
         self.leave(worker);
-        self.pool.collect(owner, self.reserve_pages(), &self.epochs);
+        self.pool.collect(owner, self.pages_left(), &self.epochs);
         for _ in 0..RESERVE_TRIES {
             let waiting = self.pool.reap(owner, &self.epochs);
             if self.pool.available(owner) > pages {
@@ -577,11 +596,11 @@ impl Store {
                     ControlFlow::Break(more) => return more,
                 }
             }
-            if self.pool.available(worker) >= self.reserve_pages() {
+            if self.pool.available(worker) >= self.pages_ahead() {
                 return self.expire_one(worker, now);
             }
             let waiting = self.pool.reap(worker, &self.epochs);
-            if self.pool.available(worker) + waiting >= self.reserve_pages() {
+            if self.pool.available(worker) + waiting >= self.pages_ahead() {
                 return true;
             }
             if !self.clean_one(worker, now) {
