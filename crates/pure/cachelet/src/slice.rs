@@ -396,9 +396,14 @@ mod tests {
         }
     }
 
-    /// Items with tags without an order.
+    /// Items with tags as hashes have them.
     fn items(count: u32) -> Vec<(u16, Offset)> {
-        (1..=count).map(|n| ((n.wrapping_mul(0x9e37_79b1) >> 16) as u16, n)).collect()
+        let mut state = 1u64;
+        let mut tag = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 48) as u16
+        };
+        (1..=count).map(|n| (tag(), n)).collect()
     }
 
     #[test]
@@ -439,6 +444,33 @@ mod tests {
             let zeroed = ids.into_iter().map(|id| memory.block(id));
             // SAFETY: the blocks lie in the memory, and the slice is not used again.
             zeroed.for_each(|at| unsafe { at.write_bytes(0, size_of::<Block>()) });
+        }
+    }
+
+    #[test]
+    fn a_full_window_gets_room_while_one_behind_it_has_some() {
+        for blocks in [1, 2, 3, 5, 16] {
+            let memory = Memory::heap(1 << 20);
+            let entry = Entry::of(&(1..=blocks as u32).collect::<Vec<_>>());
+            let slice = entry.slice(&memory).expect("it has blocks");
+            let slots = blocks * BLOCK_BUCKETS * SLOTS;
+            let find = |(tag, offset): (u16, Offset)| {
+                slice.search(slice.home_for(tag.into()), tag.into(), |found| found == offset)
+            };
+            let (all, mut moved) = (items(2000), 0);
+            let placed = all.iter().take_while(|(tag, offset)| {
+                let place = slice.place_for(*tag, 0).or_else(|| {
+                    let made = slice.make_room(*tag, 0).then(|| slice.place_for(*tag, 0));
+                    moved += usize::from(made.is_some());
+                    made.map(|place| place.expect("there is room now"))
+                });
+                place.inspect(|place| slice.set_slot(*tag, *place, *offset)).is_some()
+            });
+            let placed = placed.count();
+            assert!(placed * 100 >= slots * 94, "{placed} of {slots}");
+            assert!(moved > 0 || blocks * BLOCK_BUCKETS <= WINDOW, "{blocks} blocks");
+            assert!(all[..placed].iter().all(|&item| find(item).is_some()), "{blocks} blocks");
+            assert_eq!(slice.items().count(), placed);
         }
     }
 
