@@ -13,7 +13,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use mbal_bench::{Random, Spread};
-use mbal_cachelet::{Ahead, Draft, Store};
+use mbal_cachelet::{Ahead, Draft, Store, View};
 use mbal_model::{Key, WorkerId};
 
 use crate::engine::{Engine, options};
@@ -104,16 +104,17 @@ impl Access for Engine<'_> {
     fn get(&mut self, keys: &[Key], out: &mut Vec<u8>, found: &mut [bool]) {
         self.store.enter(self.worker);
         if keys.len() == 1 {
-            self.read(keys, out, found);
+            self.read(keys, [Ahead::NONE; STEP], out, found);
         } else {
-            let mut waiting: (&[Key], &mut [bool]) = (&[], &mut []);
+            let mut waiting: (&[Key], [Ahead; STEP], &mut [bool]) =
+                (&[], [Ahead::NONE; STEP], &mut []);
             for (keys, found) in keys.chunks(STEP).zip(found.chunks_mut(STEP)) {
                 let ahead = self.prefetch_buckets(keys);
-                self.read(waiting.0, out, waiting.1);
+                self.read(waiting.0, waiting.1, out, waiting.2);
                 self.prefetch_items(keys, ahead);
-                waiting = (keys, found);
+                waiting = (keys, ahead, found);
             }
-            self.read(waiting.0, out, waiting.1);
+            self.read(waiting.0, waiting.1, out, waiting.2);
         }
         self.store.leave(self.worker);
     }
@@ -157,10 +158,10 @@ impl Engine<'_> {
     }
 
     #[inline]
-    fn read(&self, keys: &[Key], out: &mut Vec<u8>, found: &mut [bool]) {
-        for (key, found) in keys.iter().zip(found) {
-            let read = self.store.read(key, NOW, true, out, |view, out| view.copy_value(out));
-            *found = read.is_some();
+    fn read(&self, keys: &[Key], ahead: [Ahead; STEP], out: &mut Vec<u8>, found: &mut [bool]) {
+        for ((key, ahead), found) in keys.iter().zip(ahead).zip(found) {
+            let show = |view: &View, out: &mut Vec<u8>| view.copy_value(out);
+            *found = self.store.look_ahead(ahead, key, NOW, true, out, show).is_ok();
         }
     }
 }

@@ -6,7 +6,9 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Seconds};
 
 use crate::blocks::Blocks;
+use crate::bucket::Bucket;
 use crate::classes::ByClass;
+use crate::copy::overwrite_shared;
 use crate::index::Dir;
 use crate::item::{Access, CHUNK_HEADER_BYTES, Item, Layout, bits};
 use crate::log::{LOGS, Log, temper_of};
@@ -16,7 +18,7 @@ use crate::pool::PageId;
 use crate::shim::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::slice::Place;
 use crate::store::Store;
-use crate::sync::{Guard, SpinLock, overwrite_shared};
+use crate::sync::{Guard, SpinLock};
 use crate::types::{Draft, Full, StoreStats};
 use crate::view::View;
 
@@ -233,10 +235,11 @@ impl<'a> Locked<'a> {
             | bits::when(draft.deadline != 0, bits::DEADLINE)
             | bits::when(matches!(cas, Cas::Foreign(_)), bits::FOREIGN_CAS);
         let new = New { draft, cas, fields, value_bytes };
-        let old = self.place_of(key);
         self.inner.stats.total_items += 1;
-        if let Some(place) = old {
-            if self.overwrite(key, place, &new) {
+        let (home, old) = self.home_and_place(key).unzip();
+        let old = old.flatten();
+        if let Some((home, place)) = home.zip(old) {
+            if self.overwrite(home, place, &new) {
                 return Ok(self.cas_value(cas));
             }
         }
@@ -268,20 +271,20 @@ impl<'a> Locked<'a> {
     }
 
     /// Writes into the old item's bytes if the new one has the very same layout.
-    fn overwrite(&mut self, key: &Key, place: Place, new: &New) -> bool {
+    fn overwrite(&self, home: &Bucket, place: Place, new: &New) -> bool {
         let &New { draft, cas, fields, value_bytes } = new;
-        // Several parts would divide the value into other words than its readers do.
+        // Several parts may divide the value into other words than its readers do.
         let &[value] = draft.parts else { return false };
         let item = self.item(place.offset);
         let old = item.layout();
-        if old.bits != fields || usize::from(old.value_bytes) != value_bytes {
+        if old.bits() != fields || old.value_bytes() != value_bytes {
             return false;
         }
         let page = self.page_of(place.offset);
         let Some(sequence) = self.sequence(page, cas) else { return false };
         let access =
             Access::new(self.now, Access(item.access()).frequency() + 1, false, self.store.era());
-        self.change(key.hash(), || {
+        home.version.write(|| {
             item.set_access(access.0);
             item.set_sequence(sequence);
             fill_fields(item, draft, cas);
@@ -553,11 +556,11 @@ impl<'a> Locked<'a> {
     fn copy_item(&mut self, old: Item, rewrite: Rewrite) -> Result<Offset, Full> {
         let was = old.layout();
         let cas = self.classify(self.cas_value(rewrite.cas));
-        let dies = rewrite.deadline != 0 || was.bits & bits::DEADLINE != 0;
-        let fields = was.bits & (bits::FLAGS | bits::CHAINED)
+        let dies = rewrite.deadline != 0 || was.bits() & bits::DEADLINE != 0;
+        let fields = was.bits() & (bits::FLAGS | bits::CHAINED)
             | bits::when(dies, bits::DEADLINE)
             | bits::when(matches!(cas, Cas::Foreign(_)), bits::FOREIGN_CAS);
-        let layout = Layout { bits: fields, ..was };
+        let layout = was.with_bits(fields);
         let bytes = self.store.memory.round_up(layout.bytes());
         let offset = self.append(rewrite.log, bytes, rewrite.deadline)?;
         let new = self.item(offset);

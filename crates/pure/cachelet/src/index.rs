@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::bucket::{SLOTS, tag_of};
+use crate::bucket::{Bucket, SLOTS, tag_of};
 use crate::cachelet::Locked;
 use crate::item::Item;
 use crate::memory::{Memory, Offset, prefetch};
@@ -78,21 +78,25 @@ pub fn hash_of(memory: &Memory, offset: Offset) -> u64 {
 }
 
 impl Locked<'_> {
+    #[inline]
     pub(crate) fn dir(&self) -> &Dir {
         // SAFETY: the directory is replaced under this lock only, and freed after its epoch.
         unsafe { &*self.cachelet.dir.load(Acquire) }
     }
 
     /// Index of the directory's entry for `hash`.
+    #[inline]
     pub(crate) fn entry(&self, hash: u64) -> usize {
         self.dir().index(hash, self.cachelet.prefix_bits.load(Relaxed))
     }
 
+    #[inline]
     pub(crate) fn slice_at(&self, entry: usize) -> Option<Slice<'_>> {
         self.dir().entries[entry].slice(&self.store.memory)
     }
 
     /// The slice that `hash` falls into, if there is one.
+    #[inline]
     pub(crate) fn slice_of(&self, hash: u64) -> Option<Slice<'_>> {
         let entry = self.entry(hash);
         debug_assert!(!self.dir().entries[entry].has_moved(), "lock() follows it to the child");
@@ -100,8 +104,16 @@ impl Locked<'_> {
     }
 
     pub(crate) fn place_of(&self, key: &Key) -> Option<Place> {
+        self.home_and_place(key)?.1
+    }
+
+    /// The key's home bucket, if its slice has any, and its item's place, if it has one.
+    #[inline]
+    pub(crate) fn home_and_place(&self, key: &Key) -> Option<(&Bucket, Option<Place>)> {
         let slice = self.slice_of(key.hash())?;
-        slice.look_up(slice.home_for(key.hash()), key)
+        let home = slice.home_for(key.hash());
+        let accept = |offset| Item::at(&self.store.memory, offset).has_key(key.bytes());
+        Some((home, slice.search(home, key.hash(), accept)))
     }
 
     /// The place of the record at `offset`, whose key has `hash`.

@@ -55,14 +55,11 @@ pub const ERAS: u32 = 32;
 #[derive(Clone, Copy)]
 pub struct Item(*mut u8);
 
-/// The parts of an item's header that decide its size.
+/// The parts of an item's header that decide its size: its third word, without the marks among its bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Layout {
-    pub bits: u8,
-    pub key_bytes: u8,
-    /// Bytes in the item itself; 0 when chained.
-    pub value_bytes: u16,
-}
+pub struct Layout(u32);
+
+const LAYOUT_MASK: u32 = 0xffff_00ff | (bits::LAYOUT as u32) << 8;
 
 /// Where the key begins, by the bits of the layout.
 const KEY_AT: [u8; 1 + bits::LAYOUT as usize] = {
@@ -82,11 +79,29 @@ const KEY_AT: [u8; 1 + bits::LAYOUT as usize] = {
 impl Layout {
     #[inline]
     pub fn new(bits: u8, key_bytes: usize, value_bytes: usize) -> Layout {
-        Layout {
-            bits: bits & bits::LAYOUT,
-            key_bytes: key_bytes as u8,
-            value_bytes: u16::try_from(value_bytes).expect("longer values are chained"),
-        }
+        let value_bytes = u16::try_from(value_bytes).expect("longer values are chained");
+        let key_bytes = u32::from(key_bytes as u8);
+        Layout(key_bytes | u32::from(bits & bits::LAYOUT) << 8 | u32::from(value_bytes) << 16)
+    }
+
+    #[inline(always)]
+    pub fn bits(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    pub fn with_bits(self, bits: u8) -> Layout {
+        Layout(self.0 & !0xff00 | u32::from(bits & bits::LAYOUT) << 8)
+    }
+
+    #[inline(always)]
+    pub fn key_bytes(self) -> usize {
+        usize::from(self.0 as u8)
+    }
+
+    /// Bytes in the item itself; 0 when chained.
+    #[inline(always)]
+    pub fn value_bytes(self) -> usize {
+        (self.0 >> 16) as usize
     }
 
     #[inline(always)]
@@ -97,7 +112,7 @@ impl Layout {
     /// Unrounded.
     #[inline(always)]
     pub fn bytes(&self) -> usize {
-        Layout::key_at(self.bits) + usize::from(self.key_bytes) + usize::from(self.value_bytes)
+        Layout::key_at(self.bits()) + self.key_bytes() + self.value_bytes()
     }
 }
 
@@ -137,12 +152,7 @@ impl Item {
 
     #[inline(always)]
     pub fn layout(&self) -> Layout {
-        let word = self.layout_word();
-        Layout {
-            bits: (word >> 8) as u8 & bits::LAYOUT,
-            key_bytes: word as u8,
-            value_bytes: (word >> 16) as u16,
-        }
+        Layout(self.layout_word() & LAYOUT_MASK)
     }
 
     #[inline(always)]
@@ -154,8 +164,8 @@ impl Item {
     #[inline]
     pub fn stride(&self, memory: &Memory) -> usize {
         let layout = self.layout();
-        let bytes = match layout.key_bytes {
-            0 => CHUNK_HEADER_BYTES + usize::from(layout.value_bytes),
+        let bytes = match layout.key_bytes() {
+            0 => CHUNK_HEADER_BYTES + layout.value_bytes(),
             _ => layout.bytes(),
         };
         memory.round_up(bytes)
@@ -171,9 +181,15 @@ impl Item {
     pub fn key_by(&self, layout: Layout) -> &[u8] {
         // SAFETY: a published key is never written again, and epochs keep its memory from reuse.
         unsafe {
-            let at = self.0.add(Layout::key_at(layout.bits));
-            std::slice::from_raw_parts(at, usize::from(layout.key_bytes))
+            let at = self.0.add(Layout::key_at(layout.bits()));
+            std::slice::from_raw_parts(at, layout.key_bytes())
         }
+    }
+
+    /// Whether this is its key.
+    #[inline(always)]
+    pub fn has_key(&self, key: &[u8]) -> bool {
+        same(self.key(), key)
     }
 
     /// The value inside the item: where it begins and its length.
@@ -185,9 +201,9 @@ impl Item {
     /// The value inside the item, by the record's layout.
     #[inline(always)]
     pub fn value_by(&self, layout: Layout) -> (*mut u8, usize) {
-        let at = Layout::key_at(layout.bits) + usize::from(layout.key_bytes);
+        let at = Layout::key_at(layout.bits()) + layout.key_bytes();
         // SAFETY: inside the record.
-        (unsafe { self.0.add(at) }, usize::from(layout.value_bytes))
+        (unsafe { self.0.add(at) }, layout.value_bytes())
     }
 
     #[inline(always)]
@@ -203,7 +219,7 @@ impl Item {
 
     #[inline(always)]
     pub fn flags_by(&self, layout: Layout) -> u32 {
-        self.field(layout.bits, bits::FLAGS).map_or(0, |word| word.load(Relaxed))
+        self.field(layout.bits(), bits::FLAGS).map_or(0, |word| word.load(Relaxed))
     }
 
     pub fn set_flags(&self, flags: u32) {
@@ -218,7 +234,7 @@ impl Item {
 
     #[inline(always)]
     fn deadline_by(&self, layout: Layout) -> Seconds {
-        self.field(layout.bits, bits::DEADLINE).map_or(0, |word| word.load(Relaxed))
+        self.field(layout.bits(), bits::DEADLINE).map_or(0, |word| word.load(Relaxed))
     }
 
     pub fn set_deadline(&self, deadline: Seconds) {
@@ -262,7 +278,7 @@ impl Item {
 
     #[inline(always)]
     pub fn chain_by(&self, layout: Layout) -> Option<(u32, Offset)> {
-        let (bytes, first) = self.pair(layout.bits, bits::CHAINED)?;
+        let (bytes, first) = self.pair(layout.bits(), bits::CHAINED)?;
         Some((bytes.load(Relaxed), first.load(Acquire)))
     }
 
@@ -279,7 +295,7 @@ impl Item {
 
     #[inline(always)]
     pub fn value_bytes_by(&self, layout: Layout) -> u32 {
-        self.chain_by(layout).map_or(u32::from(layout.value_bytes), |(bytes, _)| bytes)
+        self.chain_by(layout).map_or(layout.value_bytes() as u32, |(bytes, _)| bytes)
     }
 
     #[inline(always)]
@@ -314,11 +330,7 @@ impl Item {
     pub fn write_header(&self, access: u32, sequence: u32, layout: Layout, marks: u8) {
         self.set_access(access);
         self.set_sequence(sequence);
-        let bits = layout.bits | marks;
-        let word = u32::from(layout.key_bytes)
-            | u32::from(bits) << 8
-            | u32::from(layout.value_bytes) << 16;
-        self.word(2).store(word, Relaxed);
+        self.word(2).store(layout.0 | u32::from(marks) << 8, Relaxed);
     }
 
     /// Writes the key of a record that nobody can see yet.
@@ -330,7 +342,7 @@ impl Item {
 
     /// Makes this unpublished record a chunk of the item with `hash`.
     pub fn write_chunk(&self, hash: u64, next: Offset, bytes: usize) {
-        let layout = Layout { bits: 0, key_bytes: 0, value_bytes: bytes as u16 };
+        let layout = Layout::new(0, 0, bytes);
         self.write_header(hash as u32, (hash >> 32) as u32, layout, 0);
         self.set_next_chunk(next);
     }
@@ -349,7 +361,7 @@ impl Item {
 
     /// A chunk's part of the value: where it begins and its length.
     pub fn chunk_value(&self) -> (*mut u8, usize) {
-        let bytes = usize::from(self.layout().value_bytes);
+        let bytes = self.layout().value_bytes();
         // SAFETY: inside the record.
         (unsafe { self.0.add(CHUNK_HEADER_BYTES) }, bytes)
     }
@@ -363,11 +375,39 @@ impl Item {
     }
 }
 
+/// Equality of keys, inline: they are too short for a call to be worth it.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let len = b.len();
+    if a.len() != len {
+        return false;
+    }
+    let word =
+        |text: &[u8], at: usize| u64::from_le_bytes(*text[at..].first_chunk().expect("8 bytes"));
+    let half =
+        |text: &[u8], at: usize| u32::from_le_bytes(*text[at..].first_chunk().expect("4 bytes"));
+    if len >= 8 {
+        let mut at = 0;
+        while at + 8 < len {
+            if word(a, at) != word(b, at) {
+                return false;
+            }
+            at += 8;
+        }
+        return word(a, len - 8) == word(b, len - 8);
+    }
+    match len {
+        4.. => half(a, 0) == half(b, 0) && half(a, len - 4) == half(b, len - 4),
+        _ => a == b,
+    }
+}
+
 /// The access word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access(pub u32);
 
 impl Access {
+    #[inline(always)]
     pub fn new(now: Seconds, frequency: u32, fetched: bool, era: u32) -> Access {
         let fetched = if fetched { FETCHED } else { 0 };
         let frequency = frequency.min(FREQUENCY_MAX) << FREQUENCY_SHIFT;
@@ -409,6 +449,21 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_are_the_same_if_all_their_bytes_are() {
+        let text: Vec<u8> = (0..40).collect();
+        for len in 0..40 {
+            let copy = text[..len].to_vec();
+            assert!(same(&text[..len], &copy));
+            assert!(!same(&text[..len], &text[..len + 1]));
+            for at in 0..len {
+                let mut other = text[..len].to_vec();
+                other[at] ^= 1;
+                assert!(!same(&text[..len], &other), "byte {at} of {len}");
+            }
+        }
+    }
 
     #[test]
     fn last_access_survives_the_wrap_of_its_24_bits() {

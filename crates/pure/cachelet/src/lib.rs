@@ -8,10 +8,11 @@
 //!                  (lock)      1 line                          1 line     1-2 lines
 //! ```
 //!
-//! Read in this order: [`sync`](sync) has the agreements between threads and their proof, `bucket` and
+//! Read in this order: [`sync`](sync) has the agreements between threads and their proof, `copy` what they need assembly for, `bucket` and
 //! `item` the bytes, `slice` what readers and writers share of the index, `index`, `blocks`, `log` and `clean` what a writer does under its lock, `looks` and `policy` whom to
 //! evict, `store` how it all meets.
 
+mod copy;
 mod shim;
 mod sync;
 

@@ -15,10 +15,7 @@
 //! first one last; so a reader who met words of two states sees two different numbers, or a retired
 //! bucket, and starts again.
 
-use mbal_model::Key;
-
 use crate::bucket::{BLOCK_BUCKETS, Block, Bucket, SLOTS, WINDOW, home_of, tag_of};
-use crate::item::Item;
 use crate::memory::{Memory, Offset};
 use crate::shim::{AtomicU32, Ordering::*};
 
@@ -97,6 +94,7 @@ impl Entry {
     }
 
     /// Where nobody has moved the slice, as under the writer lock.
+    #[inline]
     pub fn slice<'a>(&'a self, memory: &'a Memory) -> Option<Slice<'a>> {
         match self.way(memory) {
             Way::Slice(slice) => Some(slice),
@@ -122,10 +120,12 @@ pub struct Place {
 }
 
 impl<'a> Slice<'a> {
+    #[inline(always)]
     pub fn blocks(&self) -> usize {
         self.number as usize + 1
     }
 
+    #[inline(always)]
     pub fn buckets(&self) -> usize {
         self.blocks() * BLOCK_BUCKETS
     }
@@ -153,17 +153,11 @@ impl<'a> Slice<'a> {
         self.entry.words[..self.blocks()].iter().map(|word| word.load(Relaxed) >> 4)
     }
 
-    /// Looks for `key` in its home bucket, and in the next ones if the home bucket says that some of its
-    /// items lie there. At most [`WINDOW`] cache lines and one per matching tag.
-    #[inline(always)]
-    pub fn look_up(&self, home: &Bucket, key: &Key) -> Option<Place> {
-        let accept = |offset| same(Item::at(self.memory, offset).key(), key.bytes());
-        self.search(home, key.hash(), accept)
-    }
-
-    #[inline(always)]
+    /// The first item with this hash that `accept` knows: in its home bucket, or in the next ones if the home bucket says
+    /// that some of its items lie there. At most [`WINDOW`] cache lines.
+    #[inline]
     pub fn search(
-        &self,
+        self,
         home: &Bucket,
         hash: u64,
         accept: impl Fn(Offset) -> bool,
@@ -177,12 +171,10 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// The search of an item that may lie in one of the buckets behind its home. Few do: apart, so that it is not in
-    /// the way of the others.
-    #[cold]
-    #[inline(never)]
+    /// The search of an item that may lie in one of the buckets behind its home.
+    #[inline]
     pub fn search_beyond(
-        &self,
+        self,
         hash: u64,
         reach: usize,
         accept: impl Fn(Offset) -> bool,
@@ -202,10 +194,12 @@ impl<'a> Slice<'a> {
 
 /// What only the holder of the writer lock may ask, or who made the slice and has not shown it yet.
 impl<'a> Slice<'a> {
+    #[inline]
     pub fn at(&self, bucket: usize) -> &'a Bucket {
         self.bucket(bucket).expect("nobody else changes it")
     }
 
+    #[inline]
     pub fn home_for(&self, hash: u64) -> &'a Bucket {
         self.at(self.home_of(hash))
     }
@@ -350,51 +344,9 @@ fn block(memory: &Memory, id: BlockId) -> &Block {
     unsafe { &*(memory.block(id) as *const Block) }
 }
 
-/// Equality of keys, inline: they are too short for a call to be worth it.
-#[inline(always)]
-fn same(a: &[u8], b: &[u8]) -> bool {
-    let len = b.len();
-    if a.len() != len {
-        return false;
-    }
-    let word =
-        |text: &[u8], at: usize| u64::from_le_bytes(*text[at..].first_chunk().expect("8 bytes"));
-    let half =
-        |text: &[u8], at: usize| u32::from_le_bytes(*text[at..].first_chunk().expect("4 bytes"));
-    if len >= 8 {
-        let mut at = 0;
-        while at + 8 < len {
-            if word(a, at) != word(b, at) {
-                return false;
-            }
-            at += 8;
-        }
-        return word(a, len - 8) == word(b, len - 8);
-    }
-    match len {
-        4.. => half(a, 0) == half(b, 0) && half(a, len - 4) == half(b, len - 4),
-        _ => a == b,
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn keys_are_the_same_if_all_their_bytes_are() {
-        let text: Vec<u8> = (0..40).collect();
-        for len in 0..40 {
-            let copy = text[..len].to_vec();
-            assert!(same(&text[..len], &copy));
-            assert!(!same(&text[..len], &text[..len + 1]));
-            for at in 0..len {
-                let mut other = text[..len].to_vec();
-                other[at] ^= 1;
-                assert!(!same(&text[..len], &other), "byte {at} of {len}");
-            }
-        }
-    }
 
     /// Items with tags as hashes have them.
     fn items(count: u32) -> Vec<(u16, Offset)> {

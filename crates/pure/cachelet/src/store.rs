@@ -8,6 +8,7 @@ use mbal_model::{Key, Seconds, WorkerId};
 use crate::bucket::{Bucket, tag_of};
 use crate::cachelet::{Cachelet, Locked};
 use crate::classes::Witness;
+use crate::index::Dir;
 use crate::item::Item;
 use crate::log::TTL_CLASSES_MAX;
 use crate::memory::{Memory, Offset, prefetch};
@@ -62,9 +63,18 @@ pub enum Miss {
     Expired,
 }
 
-/// Where a key's item is looked for next: what [`Store::prefetch_bucket`] found out for [`Store::prefetch_item`].
+/// Where a key's item is looked for: what [`Store::prefetch_bucket`] found out for those who look next.
 #[derive(Clone, Copy)]
-pub struct Ahead<'s>(Option<&'s Bucket>);
+pub struct Ahead<'s>(Option<Home<'s>>);
+
+/// A key's home bucket.
+#[derive(Clone, Copy)]
+struct Home<'s> {
+    cachelet: &'s Cachelet,
+    /// Another one as soon as the cachelet has been flushed.
+    dir: *const Dir,
+    bucket: &'s Bucket,
+}
 
 impl Ahead<'_> {
     /// Of no key.
@@ -252,24 +262,20 @@ impl Store {
     /// [`Store::leave`].
     #[inline]
     pub fn prefetch_bucket(&self, hash: u64) -> Ahead<'_> {
-        let cachelet = &self.cachelets[self.cachelet_of(hash)];
-        let bucket = match self.way(cachelet, hash) {
-            Way::Slice(slice) => slice.home(hash),
-            _ => None,
-        };
-        if let Some(bucket) = bucket {
-            prefetch(&raw const *bucket as *const u8);
+        let home = self.home(hash).and_then(Result::ok);
+        if let Some(home) = home {
+            prefetch(&raw const *home.bucket as *const u8);
         }
-        Ahead(bucket)
+        Ahead(home)
     }
 
-    /// Asks for the item's cache lines; the bucket should have arrived. In the same epoch: before the worker
-    /// reserves room.
+    /// Asks for the item's cache lines; the bucket should have arrived. In the same epoch, see
+    /// [`Store::look_ahead`].
     #[inline]
     pub fn prefetch_item(&self, hash: u64, ahead: Ahead<'_>) {
-        let Some(bucket) = ahead.0 else { return };
+        let Some(Home { bucket, .. }) = ahead.0 else { return };
         let found = match bucket.find(tag_of(hash), |_| true) {
-            None => self.find_beyond(hash, bucket.version.reach()),
+            None => self.find_beyond(hash, bucket.version.reach(), |_| true),
             Some((_, offset)) => Some(offset),
         };
         if let Some(offset) = found {
@@ -280,14 +286,32 @@ impl Store {
     }
 
     /// Where an item may be that is not in its home bucket.
-    #[inline]
-    fn find_beyond(&self, hash: u64, reach: usize) -> Option<Offset> {
-        if reach == 0 {
-            return None;
-        }
-        match self.way(&self.cachelets[self.cachelet_of(hash)], hash) {
-            Way::Slice(slice) => Some(slice.search_beyond(hash, reach, |_| true)?.offset),
-            _ => None,
+    #[inline(always)]
+    fn find_beyond(
+        &self,
+        hash: u64,
+        reach: usize,
+        accept: impl Fn(Offset) -> bool,
+    ) -> Option<Offset> {
+        if reach == 0 { None } else { self.search_beyond(hash, reach, accept) }
+    }
+
+    /// Few items are not in their home buckets: apart, so that it is not in the way of the others.
+    #[cold]
+    #[inline(never)]
+    fn search_beyond(
+        &self,
+        hash: u64,
+        reach: usize,
+        accept: impl Fn(Offset) -> bool,
+    ) -> Option<Offset> {
+        let mut cachelet = &self.cachelets[self.cachelet_of(hash)];
+        loop {
+            match self.way(cachelet, hash) {
+                Way::Nowhere => return None,
+                Way::Moved => cachelet = self.child(cachelet),
+                Way::Slice(slice) => return Some(slice.search_beyond(hash, reach, accept)?.offset),
+            }
         }
     }
 
@@ -306,9 +330,32 @@ impl Store {
 
     #[inline(always)]
     fn way<'s>(&'s self, cachelet: &'s Cachelet, hash: u64) -> Way<'s> {
-        // SAFETY: a directory is freed only after every worker left the epoch in which it was replaced.
-        let dir = unsafe { &*cachelet.dir.load(Acquire) };
+        self.way_by(cachelet.dir.load(Acquire), cachelet, hash)
+    }
+
+    #[inline(always)]
+    fn way_by<'s>(&'s self, dir: *const Dir, cachelet: &'s Cachelet, hash: u64) -> Way<'s> {
+        // SAFETY: it is a cachelet's directory, which is freed only after every worker left the epoch in which it was
+        // replaced.
+        let dir = unsafe { &*dir };
         dir.entries[dir.index(hash, cachelet.prefix_bits.load(Relaxed))].way(&self.memory)
+    }
+
+    /// The key's home bucket: `None` if no key of its slice is stored, an error while the slice is being changed.
+    #[inline(always)]
+    fn home(&self, hash: u64) -> Option<Result<Home<'_>, ()>> {
+        let mut cachelet = &self.cachelets[self.cachelet_of(hash)];
+        loop {
+            let dir = cachelet.dir.load(Acquire);
+            match self.way_by(dir, cachelet, hash) {
+                Way::Nowhere => return None,
+                Way::Moved => cachelet = self.child(cachelet),
+                Way::Slice(slice) => {
+                    let home = slice.home(hash).map(|bucket| Home { cachelet, dir, bucket });
+                    return Some(home.ok_or(()));
+                }
+            }
+        }
     }
 
     /// Shows the live item of `key` to `show`, and counts as an access if `access`. Between
@@ -336,43 +383,69 @@ impl Store {
         now: Seconds,
         access: bool,
         out: &mut Vec<u8>,
+        show: impl FnMut(&View, &mut Vec<u8>) -> R,
+    ) -> Result<R, Miss> {
+        self.look_ahead(Ahead::NONE, key, now, access, out, show)
+    }
+
+    /// [`Store::look`] where [`Store::prefetch_bucket`] has told for this key, in the same epoch: before the worker reserves
+    /// room. What changes a bucket changes its version, and a flush the directory, so nothing that was done meanwhile
+    /// is overlooked.
+    #[inline]
+    pub fn look_ahead<R>(
+        &self,
+        ahead: Ahead<'_>,
+        key: &Key,
+        now: Seconds,
+        access: bool,
+        out: &mut Vec<u8>,
         mut show: impl FnMut(&View, &mut Vec<u8>) -> R,
     ) -> Result<R, Miss> {
         let now = self.latest(now);
+        let (hash, key) = (key.hash(), key.bytes());
         let length = out.len();
         let mut spins = 0;
-        let mut cachelet = &self.cachelets[self.cachelet_of(key.hash())];
+        let mut known =
+            ahead.0.filter(|home| home.cachelet.dir.load(Acquire).cast_const() == home.dir);
         loop {
-            let flush_at = cachelet.flush_at.load(Relaxed);
-            if flush_at != 0 && flush_at <= now {
-                drop(self.lock(key.hash(), now));
-            }
-            let slice = match self.way(cachelet, key.hash()) {
-                Way::Nowhere => return Err(Miss::NotFound),
-                Way::Moved => {
-                    cachelet = self.child(cachelet);
+            let home = match known.take().map_or_else(|| self.home(hash), |home| Some(Ok(home))) {
+                None => return Err(Miss::NotFound),
+                Some(Err(())) => {
+                    pause(&mut spins);
                     continue;
                 }
-                Way::Slice(slice) => slice,
+                Some(Ok(home)) => home,
             };
-            let home = slice.home(key.hash());
-            let Some((home, seen)) = home.and_then(|home| Some((home, home.version.begin()?)))
-            else {
+            let flush_at = home.cachelet.flush_at.load(Relaxed);
+            if flush_at != 0 && flush_at <= now {
+                drop(self.lock(hash, now));
+                continue;
+            }
+            let Some(seen) = home.bucket.version.begin() else {
                 pause(&mut spins);
-                cachelet = &self.cachelets[self.cachelet_of(key.hash())];
                 continue;
             };
-            let shown = match slice.look_up(home, key) {
+            let accept = |offset| {
+                // Where the value begins is known when the key has arrived: too late to ask for its line.
+                prefetch(self.memory.at(offset).wrapping_add(64));
+                Item::at(&self.memory, offset).has_key(key)
+            };
+            let found = match home.bucket.find(tag_of(hash), accept) {
+                None => self.find_beyond(hash, home.bucket.version.reach(), accept),
+                Some((_, offset)) => Some(offset),
+            };
+            let shown = match found {
                 None => Err(Miss::NotFound),
-                Some(place) => {
-                    let view = View::new(self, cachelet, Item::at(&self.memory, place.offset), now);
+                Some(offset) => {
+                    let item = Item::at(&self.memory, offset);
+                    let view = View::new(self, home.cachelet, item, now);
                     match view.expired() {
                         true => Err(Miss::Expired),
-                        false => Ok((view.item(), show(&view, out))),
+                        false => Ok((item, show(&view, out))),
                     }
                 }
             };
-            if home.version.unchanged(seen) {
+            if home.bucket.version.unchanged(seen) {
                 let (item, shown) = shown?;
                 if access {
                     item.touch_access(now, self.era());
@@ -396,13 +469,16 @@ impl Store {
         let mut cachelet = &self.cachelets[self.cachelet_of(hash)];
         loop {
             let locked = self.lock_cachelet(cachelet, now);
-            if !matches!(self.way(cachelet, hash), Way::Moved) {
+            // Under the lock nobody moves it.
+            let moves = cachelet.child.load(Relaxed) != 0;
+            if !(moves && matches!(self.way(cachelet, hash), Way::Moved)) {
                 return locked;
             }
             cachelet = self.child(cachelet);
         }
     }
 
+    #[inline]
     pub(crate) fn lock_cachelet<'a>(&'a self, cachelet: &'a Cachelet, now: Seconds) -> Locked<'a> {
         let inner = cachelet.inner.lock();
         let now = self.latest(now);
@@ -488,7 +564,7 @@ impl Store {
 
     /// A page's end may be lost with every piece.
     fn pages_for(&self, bytes: usize) -> u32 {
-        ((bytes + bytes / INLINE_PER_PAGE) / self.page_bytes) as u32 + PAGES_OF_A_WRITE
+        ((bytes + bytes / INLINE_PER_PAGE) >> self.page_shift) as u32 + PAGES_OF_A_WRITE
     }
 
     #[cold]

@@ -7,9 +7,8 @@
 //! 2. **Version** ([`Version`]): a reader takes no lock. It looks at the version of the key's home
 //!    bucket (odd: a writer is at it), reads, and looks again. Every change that a reader of that
 //!    key could notice lies between two bumps of that version, so an unchanged version means that
-//!    what was read was there at one moment. Values are copied by relaxed atomics of one fixed
-//!    division into words ([`copy_shared`], [`overwrite_shared`]), so a torn copy is a wrong value that
-//!    the version betrays, not undefined behaviour.
+//!    what was read was there at one moment. A torn copy of a value ([`crate::copy`]) is a wrong value
+//!    that the version betrays.
 //! 3. **Epochs** ([`Epochs`]): memory that a reader may still look at is not reused. A worker enters
 //!    before a batch and leaves after it; a page is stamped when the last pointer to it is gone,
 //!    and is free when every worker has left or entered since. So any offset that a reader sees
@@ -20,11 +19,8 @@
 //! that the key was absent at one moment between them.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32 as WordU32, AtomicU64 as WordU64};
 
-use crate::shim::{
-    AtomicU32, AtomicU64, Ordering, Ordering::*, UnsafeCell, fence, spin_loop, yield_now,
-};
+use crate::shim::{AtomicU32, AtomicU64, Ordering::*, UnsafeCell, fence, spin_loop, yield_now};
 
 /// Spins this often before giving the core to a holder that may have lost its own.
 const SPINS_BEFORE_YIELD: u32 = 64;
@@ -220,122 +216,6 @@ impl Epochs {
         fence(SeqCst);
         let passed = self.places.iter().all(|place| place.0.load(Acquire) > stamp);
         passed || cfg!(planted = "no-epochs")
-    }
-}
-
-/// Appends `len` bytes at `source` to `out`, by relaxed atomic words.
-///
-/// # Safety
-/// `source..source + len` is item memory that the caller's epoch keeps from being reused.
-#[inline]
-pub unsafe fn copy_shared(source: *const u8, len: usize, out: &mut Vec<u8>) {
-    out.reserve(len);
-    // SAFETY: reserved above; every byte below the new length is written by the copy.
-    unsafe {
-        let target = out.as_mut_ptr().add(out.len());
-        copy_words(source, target, len, true);
-        out.set_len(out.len() + len);
-    }
-}
-
-/// Overwrites `target` with `value`, by the same words that [`copy_shared`] reads.
-///
-/// # Safety
-/// `target` is a value of `value.len()` bytes; the caller holds the writer lock and has made the home
-/// bucket's version odd.
-#[inline]
-pub unsafe fn overwrite_shared(target: *mut u8, value: &[u8]) {
-    // SAFETY: the caller's promise.
-    unsafe { copy_words(value.as_ptr(), target, value.len(), false) }
-}
-
-/// Values from this length on are copied by words of 8.
-const LONG_BYTES: usize = 64;
-
-/// Copies up to the shared side's next multiple of 4 by a byte and two, on by words of 4 (from
-/// [`LONG_BYTES`] on: up to the next multiple of 8, then by 8), and the rest by two and one. The division depends
-/// on the shared address and the length alone, so readers and writers of one value never access a byte in two
-/// sizes. For short values it depends on the address's last two bits alone, which are the same for all
-/// keys of one length: no guess at a branch goes wrong.
-///
-/// # Safety
-/// Both ranges are valid and apart; the shared side (the source if `from_shared`) is accessed by
-/// everybody through this function while it is published.
-#[inline(always)]
-unsafe fn copy_words(source: *const u8, target: *mut u8, len: usize, from_shared: bool) {
-    /// Copies one word: by an atomic access on the shared side, which is aligned, and as bytes on the other.
-    macro_rules! copy {
-        ($word:ty, $atomic:ty, $at:expr) => {{
-            let (source, target) = (source.add($at), target.add($at));
-            if from_shared {
-                let value = (*(source as *const $atomic)).load(Ordering::Relaxed);
-                (target as *mut $word).write_unaligned(value);
-            } else {
-                let value = (source as *const $word).read_unaligned();
-                (*(target as *const $atomic)).store(value, Ordering::Relaxed);
-            }
-        }};
-    }
-    let shared = if from_shared { source as usize } else { target as usize };
-    let mut at = 0;
-    // SAFETY: a word is taken only where `len` has room for it, and where the shared address is a multiple of its
-    // size: up to the words by the bits that are looked at; behind them because each is smaller than the one
-    // before; and where `len` ends before a multiple of 8 is reached, because less than the next size is left.
-    unsafe {
-        if shared & 1 != 0 && len >= 1 {
-            copy!(u8, AtomicU8, 0);
-            at = 1;
-        }
-        if (shared + at) & 2 != 0 && len >= at + 2 {
-            copy!(u16, AtomicU16, at);
-            at += 2;
-        }
-        if len >= LONG_BYTES {
-            if (shared + at) & 7 == 4 {
-                copy!(u32, WordU32, at);
-                at += 4;
-            }
-            while at + 8 <= len {
-                copy!(u64, WordU64, at);
-                at += 8;
-            }
-        }
-        while at + 4 <= len {
-            copy!(u32, WordU32, at);
-            at += 4;
-        }
-        if at + 2 <= len {
-            copy!(u16, AtomicU16, at);
-            at += 2;
-        }
-        while at < len {
-            copy!(u8, AtomicU8, at);
-            at += 1;
-        }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_length_is_copied_whole_at_every_alignment_and_nothing_beside_it() {
-        let bytes: Vec<u8> = (1..=96).collect();
-        for start in 0..8 {
-            for len in 0..64 {
-                let mut out = vec![7];
-                let mut target = [0u8; 96];
-                // SAFETY: both ranges lie inside their vectors, and nobody else knows them.
-                unsafe {
-                    copy_shared(bytes.as_ptr().add(start), len, &mut out);
-                    overwrite_shared(target.as_mut_ptr().add(start), &bytes[..len]);
-                }
-                assert_eq!(out[1..], bytes[start..start + len]);
-                let expected = [&[0; 8][..start], &bytes[..len], &[0; 96][..96 - start - len]];
-                assert_eq!(target[..], expected.concat());
-            }
-        }
     }
 }
 

@@ -1,11 +1,12 @@
 use mbal_model::Seconds;
 
 use crate::cachelet::Cachelet;
+use crate::copy::copy_shared;
 use crate::item::{Access, Item, Layout, bits};
-use crate::memory::Offset;
+use crate::memory::{Memory, Offset};
 use crate::shim::Ordering::*;
 use crate::store::Store;
-use crate::sync::copy_shared;
+
 use crate::types::Meta;
 
 /// What is shown of an item: to a reader, before it is known whether a writer came in between.
@@ -27,11 +28,6 @@ impl<'a> View<'a> {
         now: Seconds,
     ) -> View<'a> {
         View { store, cachelet, item, layout: item.layout(), now }
-    }
-
-    #[inline(always)]
-    pub(crate) fn item(&self) -> Item {
-        self.item
     }
 
     #[inline(always)]
@@ -82,25 +78,25 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn copy_value(&self, out: &mut Vec<u8>) {
         if let Some((bytes, first)) = self.item.chain_by(self.layout) {
-            return self.copy_chain(bytes as usize, first, out);
+            return copy_chain(&self.store.memory, bytes as usize, first, out);
         }
         let (at, len) = self.item.value_by(self.layout);
         // SAFETY: the item is protected by the caller's epoch or lock.
         unsafe { copy_shared(at, len, out) }
     }
+}
 
-    #[cold]
-    fn copy_chain(&self, bytes: usize, first: Offset, out: &mut Vec<u8>) {
-        out.reserve(bytes);
-        let end = out.len() + bytes;
-        let mut next = first;
-        // A chain whose item was overwritten meanwhile is never longer than it said.
-        while next != 0 && out.len() < end {
-            let chunk = Item::at(&self.store.memory, next);
-            let (at, len) = chunk.chunk_value();
-            // SAFETY: as above; chunks of a replaced value keep their bytes and links until their epoch.
-            unsafe { copy_shared(at, len.min(end - out.len()), out) }
-            next = chunk.next_chunk();
-        }
+#[cold]
+fn copy_chain(memory: &Memory, bytes: usize, first: Offset, out: &mut Vec<u8>) {
+    out.reserve(bytes);
+    let end = out.len() + bytes;
+    let mut next = first;
+    // A chain whose item was overwritten meanwhile is never longer than it said.
+    while next != 0 && out.len() < end {
+        let chunk = Item::at(memory, next);
+        let (at, len) = chunk.chunk_value();
+        // SAFETY: as above; chunks of a replaced value keep their bytes and links until their epoch.
+        unsafe { copy_shared(at, len.min(end - out.len()), out) }
+        next = chunk.next_chunk();
     }
 }

@@ -1,6 +1,6 @@
 //! The binary protocol's commands: what the classic ones do, told in another way.
 
-use mbal_cachelet::{Full, View};
+use mbal_cachelet::{Ahead, Full, View};
 use mbal_model::Key;
 use mbal_routing::Route;
 use mbal_wire::{Binary, Command, Direction, Frame, Head, Status, Storage, Tokens, Verb};
@@ -107,7 +107,7 @@ impl Turn<'_> {
         };
         let hit = match touch {
             Some(exptime) => self.get_and_touch_item(key, exptime.into(), show),
-            None => self.get_item(key, show),
+            None => self.get_item(key, Ahead::NONE, show),
         };
         if hit || frame.quiet {
         } else if parts.with_key {

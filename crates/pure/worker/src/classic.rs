@@ -35,7 +35,7 @@ impl Turn<'_> {
             self.line(BAD_FORMAT);
             return Then::Next;
         };
-        self.get_one(get, &first);
+        self.get_one(get, &first, Ahead::NONE);
         if let Some(then) = self.get_further(get, rest, before) {
             return then;
         }
@@ -47,7 +47,7 @@ impl Turn<'_> {
     fn get_further(&mut self, get: &Get<'_>, mut rest: &[u8], before: usize) -> Option<Then> {
         // While a group is answered the next one's buckets are on their way, and while that is being parsed
         // this one's items.
-        let mut waiting = [None; GROUP];
+        let (mut waiting, mut waiting_ahead) = ([None; GROUP], [Ahead::NONE; GROUP]);
         let (mut waiting_count, mut waiting_from) = (0, rest);
         while !rest.is_empty() || waiting_count > 0 {
             let start = rest;
@@ -61,7 +61,7 @@ impl Turn<'_> {
                 keys[count] = Some(key);
                 (rest, count) = (tail, count + 1);
             }
-            let answered = self.get_group(get, &waiting);
+            let answered = self.get_group(get, &waiting, waiting_ahead);
             if answered < waiting_count || count > 0 && self.further_keys >= FURTHER_KEYS_MAX {
                 let behind = |keys, _| next_word(keys).map_or(keys, |(_, tail)| tail);
                 let unanswered = (0..answered).fold(waiting_from, behind);
@@ -76,20 +76,26 @@ impl Turn<'_> {
             for (key, ahead) in keys.iter().flatten().zip(ahead) {
                 self.server.store.prefetch_item(key.hash(), ahead);
             }
-            (waiting, waiting_count, waiting_from) = (keys, count, start);
+            (waiting, waiting_ahead) = (keys, ahead);
+            (waiting_count, waiting_from) = (count, start);
         }
         None
     }
 
     /// Answers keys until the output has come to its bound; how many.
-    fn get_group(&mut self, get: &Get<'_>, keys: &[Option<Key<'_>>]) -> usize {
+    fn get_group(
+        &mut self,
+        get: &Get<'_>,
+        keys: &[Option<Key<'_>>; GROUP],
+        ahead: [Ahead<'_>; GROUP],
+    ) -> usize {
         let mut answered = 0;
-        for key in keys.iter().flatten() {
+        for (key, ahead) in keys.iter().flatten().zip(ahead) {
             if self.replied_bytes() >= OUTPUT_BYTES_MAX {
                 break;
             }
             self.count_route(key);
-            self.get_one(get, key);
+            self.get_one(get, key, ahead);
             answered += 1;
         }
         self.look_at_gets(&keys[..answered]);
@@ -104,7 +110,7 @@ impl Turn<'_> {
     }
 
     #[inline]
-    pub fn get_one(&mut self, get: &Get<'_>, key: &Key<'_>) {
+    pub fn get_one(&mut self, get: &Get<'_>, key: &Key<'_>, ahead: Ahead<'_>) {
         let show = |view: &View<'_>, out: &mut Vec<u8>| {
             let cas = get.cas.then(|| view.cas());
             push_value(out, key.bytes(), view.flags(), view.value_bytes(), cas);
@@ -112,19 +118,21 @@ impl Turn<'_> {
             out.extend_from_slice(b"\r\n");
         };
         match get.touch {
-            None => self.get_item(key, show),
+            None => self.get_item(key, ahead, show),
             Some(exptime) => self.get_and_touch_item(key, exptime.into(), show),
         };
     }
 
-    /// Looks for an item, to `show` it; false is a miss.
+    /// Looks for an item, to `show` it; false is a miss. What is known `ahead` is known since this command began.
     #[inline]
     pub fn get_item(
         &mut self,
         key: &Key<'_>,
+        ahead: Ahead<'_>,
         mut show: impl FnMut(&View<'_>, &mut Vec<u8>),
     ) -> bool {
-        let seen = self.server.store.look(key, self.now.second, true, self.out, |view, out| {
+        let (store, now) = (&self.server.store, self.now.second);
+        let seen = store.look_ahead(ahead, key, now, true, self.out, |view, out| {
             show(view, out);
             Seen::Hit { flags: view.flags(), value_bytes: view.value_bytes() }
         });

@@ -1,5 +1,6 @@
 //! Requests whose key another server owns: out to it, in from it, and on to a third.
 
+use mbal_cachelet::Ahead;
 use mbal_model::{Key, ServerId};
 use mbal_routing::{Route, route};
 use mbal_wire::{
@@ -252,7 +253,7 @@ impl Turn<'_> {
         while let Some((word, rest)) = next_word(keys) {
             let key = Key::new(word).expect("none is too long");
             self.count_route(&key);
-            self.get_one(get, &key);
+            self.get_one(get, &key, Ahead::NONE);
             keys = rest;
         }
         self.out.split_off(before)

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "the torture test has threads and a clock")]
 
+mod ahead;
 mod bounds;
 mod limit;
 mod naive;
