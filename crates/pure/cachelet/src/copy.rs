@@ -37,7 +37,7 @@ pub unsafe fn overwrite_shared(target: *mut u8, value: &[u8]) {
     unsafe { by::write(value.as_ptr(), target, value.len()) }
 }
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(miri), not(copy_by_words)))]
 mod by_moves {
     use std::arch::asm;
 
