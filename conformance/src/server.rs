@@ -1,9 +1,11 @@
 //! Server processes of our own, each on an address of its own, ended when they are dropped.
 
 use crate::peer::{Address, await_listener};
+use std::collections::BTreeSet;
 use std::net::{TcpListener, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How to start a server: a command line without addresses, such as `memcached -u root -t 4`.
@@ -95,12 +97,31 @@ impl Drop for Server {
     }
 }
 
+/// A port that was free just now, and no other thread's: two servers that were to listen at the same one would both
+/// seem to, and whoever talks to the first loses it when the other's script is done.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
-    listener.local_addr().expect("a bound socket has an address").port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
+        let port = listener.local_addr().expect("a bound socket has an address").port();
+        if GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
+            return port;
+        }
+    }
 }
 
 fn free_udp_port() -> u16 {
     let socket = UdpSocket::bind(("127.0.0.1", 0)).expect("loopback has a free port");
     socket.local_addr().expect("a bound socket has an address").port()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_servers_are_told_the_same_port() {
+        let ports: BTreeSet<u16> = (0..2000).map(|_| free_port()).collect();
+        assert_eq!(ports.len(), 2000);
+    }
 }
