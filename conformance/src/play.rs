@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How long a reply may take; more than any stall of a busy machine, since it is paid only by a failure.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How requests are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
