@@ -15,7 +15,7 @@ use crate::memory::{Memory, Offset, prefetch};
 use crate::policy::{Gauge, Temper, Victim};
 use crate::pool::{Page, Pool};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
-use crate::slice::Way;
+use crate::slice::{Slice, Way};
 use crate::sync::{Epochs, SpinLock, pause};
 use crate::types::{Options, StoreStats};
 use crate::view::View;
@@ -28,7 +28,7 @@ const PAGE_BYTES_MAX: usize = 64 << 10;
 /// Longer items are chained, so that less than this part of a page is lost at its end.
 const INLINE_PER_PAGE: usize = 8;
 
-/// Memory that is left to each worker while another makes room for a long value.
+/// Memory that is kept free for each worker's writes.
 const RESERVE_BYTES: usize = 256 << 10;
 /// What one that is alone keeps free ahead of its writes is no more than this part of all.
 const RESERVES_PER_SHARE: u32 = 512;
@@ -274,26 +274,23 @@ impl Store {
     #[inline]
     pub fn prefetch_item(&self, hash: u64, ahead: Ahead<'_>) {
         let Some(Home { bucket, .. }) = ahead.0 else { return };
-        let found = match bucket.find(tag_of(hash), |_| true) {
-            None => self.find_beyond(hash, bucket.version.reach(), |_| true),
-            Some((_, offset)) => Some(offset),
-        };
-        if let Some(offset) = found {
+        if let Some(offset) = self.find(bucket, hash, |_| true) {
             let at = self.memory.at(offset);
             prefetch(at);
             prefetch(at.wrapping_add(64));
         }
     }
 
-    /// Where an item may be that is not in its home bucket.
+    /// The first item with this hash that `accept` knows, by its home bucket.
     #[inline(always)]
-    fn find_beyond(
-        &self,
-        hash: u64,
-        reach: usize,
-        accept: impl Fn(Offset) -> bool,
-    ) -> Option<Offset> {
-        if reach == 0 { None } else { self.search_beyond(hash, reach, accept) }
+    fn find(&self, home: &Bucket, hash: u64, accept: impl Fn(Offset) -> bool) -> Option<Offset> {
+        if let Some((_, offset)) = home.find(tag_of(hash), &accept) {
+            return Some(offset);
+        }
+        match home.version.reach() {
+            0 => None,
+            reach => self.search_beyond(hash, reach, accept),
+        }
     }
 
     /// Few items are not in their home buckets: apart, so that it is not in the way of the others.
@@ -305,14 +302,8 @@ impl Store {
         reach: usize,
         accept: impl Fn(Offset) -> bool,
     ) -> Option<Offset> {
-        let mut cachelet = &self.cachelets[self.cachelet_of(hash)];
-        loop {
-            match self.way(cachelet, hash) {
-                Way::Nowhere => return None,
-                Way::Moved => cachelet = self.child(cachelet),
-                Way::Slice(slice) => return Some(slice.search_beyond(hash, reach, accept)?.offset),
-            }
-        }
+        let (.., slice) = self.slice(hash)?;
+        Some(slice.search_beyond(hash, reach, accept)?.offset)
     }
 
     /// Must be called by worker `worker` before a batch of operations, and `leave` after it:
@@ -329,33 +320,32 @@ impl Store {
     }
 
     #[inline(always)]
-    fn way<'s>(&'s self, cachelet: &'s Cachelet, hash: u64) -> Way<'s> {
-        self.way_by(cachelet.dir.load(Acquire), cachelet, hash)
-    }
-
-    #[inline(always)]
-    fn way_by<'s>(&'s self, dir: *const Dir, cachelet: &'s Cachelet, hash: u64) -> Way<'s> {
-        // SAFETY: it is a cachelet's directory, which is freed only after every worker left the epoch in which it was
+    fn way<'s>(&'s self, dir: *const Dir, cachelet: &'s Cachelet, hash: u64) -> Way<'s> {
+        // SAFETY: it is the cachelet's directory, which is freed only after every worker left the epoch in which it was
         // replaced.
         let dir = unsafe { &*dir };
         dir.entries[dir.index(hash, cachelet.prefix_bits.load(Relaxed))].way(&self.memory)
     }
 
-    /// The key's home bucket: `None` if no key of its slice is stored, an error while the slice is being changed.
+    /// The slice of `hash`, and whose it is, by which directory; `None` if no key of it is stored.
     #[inline(always)]
-    fn home(&self, hash: u64) -> Option<Result<Home<'_>, ()>> {
+    fn slice(&self, hash: u64) -> Option<(&Cachelet, *const Dir, Slice<'_>)> {
         let mut cachelet = &self.cachelets[self.cachelet_of(hash)];
         loop {
             let dir = cachelet.dir.load(Acquire);
-            match self.way_by(dir, cachelet, hash) {
+            match self.way(dir, cachelet, hash) {
                 Way::Nowhere => return None,
                 Way::Moved => cachelet = self.child(cachelet),
-                Way::Slice(slice) => {
-                    let home = slice.home(hash).map(|bucket| Home { cachelet, dir, bucket });
-                    return Some(home.ok_or(()));
-                }
+                Way::Slice(slice) => return Some((cachelet, dir, slice)),
             }
         }
+    }
+
+    /// The key's home bucket: `None` if no key of its slice is stored, an error while the slice is being changed.
+    #[inline(always)]
+    fn home(&self, hash: u64) -> Option<Result<Home<'_>, ()>> {
+        let (cachelet, dir, slice) = self.slice(hash)?;
+        Some(slice.home(hash).map(|bucket| Home { cachelet, dir, bucket }).ok_or(()))
     }
 
     /// Shows the live item of `key` to `show`, and counts as an access if `access`. Between
@@ -430,11 +420,7 @@ impl Store {
                 prefetch(self.memory.at(offset).wrapping_add(64));
                 Item::at(&self.memory, offset).has_key(key)
             };
-            let found = match home.bucket.find(tag_of(hash), accept) {
-                None => self.find_beyond(hash, home.bucket.version.reach(), accept),
-                Some((_, offset)) => Some(offset),
-            };
-            let shown = match found {
+            let shown = match self.find(home.bucket, hash, accept) {
                 None => Err(Miss::NotFound),
                 Some(offset) => {
                     let item = Item::at(&self.memory, offset);
@@ -471,7 +457,9 @@ impl Store {
             let locked = self.lock_cachelet(cachelet, now);
             // Under the lock nobody moves it.
             let moves = cachelet.child.load(Relaxed) != 0;
-            if !(moves && matches!(self.way(cachelet, hash), Way::Moved)) {
+            if !(moves
+                && matches!(self.way(cachelet.dir.load(Acquire), cachelet, hash), Way::Moved))
+            {
                 return locked;
             }
             cachelet = self.child(cachelet);
