@@ -1,41 +1,46 @@
-//! Cleaning a page: its popular items move on, the others are evicted, and the page is free.
+//! Cleaning a page, part by part: its popular items move on, the others are evicted, and the page is free.
 
 use mbal_model::Key;
 
 use crate::cachelet::Locked;
 use crate::item::{Access, Item, bits};
+use crate::log::Taken;
 use crate::log::temper_of;
 use crate::memory::{Offset, prefetch};
 use crate::policy::{Temper, survives};
 use crate::pool::PageId;
 use crate::shim::Ordering::*;
 
+/// Records of a page that are looked at in one go: some hundred microseconds where no cache has their buckets.
+const RECORDS_AT_ONCE: usize = 256;
+
 impl<'a> Locked<'a> {
-    /// Cleans the oldest page of this temper; false if no page came free.
+    /// Cleans a part of the oldest page of this temper; false if there is none, or what lives in it has to stay.
     pub(crate) fn clean_oldest(&mut self, temper: Temper) -> bool {
         let pages = |locked: &Self| locked.cachelet.log_pages[temper as usize].load(Relaxed);
         let before = pages(self);
         match self.oldest_page(temper) {
-            Some(id) => self.clean(id),
+            Some(taken) => self.clean(taken),
             // An open page whose records were all dead was given back on the way.
             None => pages(self) < before,
         }
     }
 
-    /// Moves what lives in the sparsest page together; false if that is not worth it.
+    /// Moves a part of what lives in the sparsest page together; false if that is not worth it.
     pub(crate) fn compact(&mut self) -> bool {
-        let Some(id) = self.sparsest_page() else { return false };
-        self.clean(id)
+        let Some(taken) = self.sparsest_page() else { return false };
+        self.clean(taken)
     }
 
-    /// Empties a page that is no longer in its log's queue, and gives it back. O(records).
+    /// Empties the next [`RECORDS_AT_ONCE`] records of a page, and gives it back after its last one; until then it
+    /// takes its place in the queue again.
     /// False if nothing may be evicted and there was no room for what lives in it.
-    pub(crate) fn clean(&mut self, id: PageId) -> bool {
+    pub(crate) fn clean(&mut self, Taken { order, id }: Taken) -> bool {
         let log = self.page(id).log.load(Relaxed) as usize;
         let temper = temper_of(log);
         self.cleaning = true;
         let mut records = std::mem::take(&mut self.inner.records);
-        self.live_records(id, &mut records);
+        let done = self.next_records(id, &mut records);
         for &(hash, _) in &records {
             if let Some(slice) = self.slice_of(hash) {
                 prefetch(&raw const *slice.home_for(hash) as *const u8);
@@ -50,6 +55,10 @@ impl<'a> Locked<'a> {
         records.clear();
         self.inner.records = records;
         self.cleaning = false;
+        if !done && self.page(id).live_records.load(Relaxed) > 0 {
+            self.put_back(log, Taken { order, id });
+            return true;
+        }
         self.shed_index();
         if self.page(id).live_records.load(Relaxed) > 0 {
             self.seal_page(log, id);
@@ -59,11 +68,17 @@ impl<'a> Locked<'a> {
         true
     }
 
-    /// Where a page's records begin, dead ones too.
+    /// Has a part of this page been cleaned?
+    pub(crate) fn is_begun(&self, id: PageId) -> bool {
+        self.page(id).cleaned.load(Relaxed) > 0
+    }
+
+    /// Where the records begin that cleaning has not come to yet, dead ones too.
     pub(crate) fn records(&self, id: PageId) -> impl Iterator<Item = Offset> + use<'a> {
-        let memory = &self.store.memory;
-        let mut at = (id as usize) << self.store.page_shift;
-        let end = at + self.page(id).fill.load(Relaxed) as usize;
+        let (memory, page) = (&self.store.memory, self.page(id));
+        let start = (id as usize) << self.store.page_shift;
+        let mut at = start + page.cleaned.load(Relaxed) as usize;
+        let end = start + page.fill.load(Relaxed) as usize;
         std::iter::from_fn(move || {
             let offset = (at < end).then(|| memory.offset(at))?;
             at += Item::at(memory, offset).stride(memory);
@@ -71,8 +86,10 @@ impl<'a> Locked<'a> {
         })
     }
 
-    fn live_records(&self, id: PageId, records: &mut Vec<(u64, Offset)>) {
-        for offset in self.records(id) {
+    /// Those of the next part that are not dead; true if it is the last.
+    fn next_records(&self, id: PageId, records: &mut Vec<(u64, Offset)>) -> bool {
+        let mut all = self.records(id);
+        for offset in all.by_ref().take(RECORDS_AT_ONCE) {
             let item = Item::at(&self.store.memory, offset);
             if !item.is_dead() {
                 let hash = match item.is_chunk() {
@@ -82,6 +99,10 @@ impl<'a> Locked<'a> {
                 records.push((hash, offset));
             }
         }
+        let next = all.next().map(|offset| self.store.memory.position(offset) as u32);
+        let cleaned = next.map_or(0, |at| at & (self.store.page_bytes as u32 - 1));
+        self.page(id).cleaned.store(cleaned, Relaxed);
+        next.is_none()
     }
 
     /// An item is kept or evicted as a whole, when its first record comes up, but moved record by record: so

@@ -38,6 +38,12 @@ pub struct Log {
     pub sealed: VecDeque<(u64, PageId)>,
 }
 
+/// A page that was taken out of its log's queue, with its place there.
+pub struct Taken {
+    pub order: u64,
+    pub id: PageId,
+}
+
 pub fn temper_of(log: usize) -> Temper {
     if log < LOGS_PER_TEMPER { Temper::Main } else { Temper::New }
 }
@@ -121,6 +127,7 @@ impl<'a> Locked<'a> {
         page.live_bytes.store(0, Relaxed);
         page.latest.store(0, Relaxed);
         page.log.store(log as u32, Relaxed);
+        page.cleaned.store(0, Relaxed);
         self.inner.logs[log].open = Some(id);
         self.count_pages(log, 1);
         Ok(id)
@@ -156,19 +163,31 @@ impl<'a> Locked<'a> {
         self.publish_oldest();
     }
 
+    /// Undoes the taking of a page.
+    pub(crate) fn put_back(&mut self, log: usize, Taken { order, id }: Taken) {
+        self.page(id).sealed.store(order, Relaxed);
+        let queue = &mut self.inner.logs[log].sealed;
+        let at = queue.partition_point(|&(sealed, _)| sealed < order);
+        // Its entry may still be there.
+        if queue.get(at) != Some(&(order, id)) {
+            queue.insert(at, (order, id));
+        }
+        self.publish_oldest();
+    }
+
     /// Takes the page that was sealed first among the logs of this temper; it is no longer sealed.
     /// Where none is sealed the fullest open page is.
-    pub(crate) fn oldest_page(&mut self, temper: Temper) -> Option<PageId> {
+    pub(crate) fn oldest_page(&mut self, temper: Temper) -> Option<Taken> {
         if self.oldest_log(temper).is_none() {
             let of_temper = |&log: &usize| temper_of(log) == temper;
             let fullest = (0..LOGS).filter(of_temper).max_by_key(|&log| self.open_fill(log))?;
             self.seal(fullest);
         }
         let (_, log) = self.oldest_log(temper)?;
-        let (_, id) = self.inner.logs[log].sealed.pop_front().expect("its front was looked at");
+        let (order, id) = self.inner.logs[log].sealed.pop_front().expect("its front was looked at");
         self.page(id).sealed.store(0, Relaxed);
         self.publish_oldest();
-        Some(id)
+        Some(Taken { order, id })
     }
 
     /// The page that [`Locked::oldest_page`] would take, if it is sealed.
@@ -178,16 +197,20 @@ impl<'a> Locked<'a> {
     }
 
     /// Takes a page whose items are all past their deadline: the oldest of a log, be it the open one.
-    pub(crate) fn expired_page(&mut self) -> Option<PageId> {
+    pub(crate) fn expired_page(&mut self) -> Option<Taken> {
         let mut found = None;
         for log in 0..LOGS {
             let oldest = self.oldest_of(log).map(|(_, id)| id).or(self.inner.logs[log].open);
             if let Some(id) = oldest.filter(|&id| self.is_expired(id)) {
-                if self.inner.logs[log].sealed.pop_front().is_none() {
-                    self.inner.logs[log].open = None;
-                }
+                let order = match self.inner.logs[log].sealed.pop_front() {
+                    Some((order, _)) => order,
+                    None => {
+                        self.inner.logs[log].open = None;
+                        self.store.next_seal()
+                    }
+                };
                 self.page(id).sealed.store(0, Relaxed);
-                found = Some(id);
+                found = Some(Taken { order, id });
                 break;
             }
         }
@@ -202,16 +225,16 @@ impl<'a> Locked<'a> {
     }
 
     /// Takes the sealed page with the fewest live bytes, where the logs are worth compacting. O(pages).
-    pub(crate) fn sparsest_page(&mut self) -> Option<PageId> {
+    pub(crate) fn sparsest_page(&mut self) -> Option<Taken> {
         if self.inner.dead_bytes * COMPACT_DEAD_PART < self.log_bytes() as u64 {
             return None;
         }
         let sealed = self.inner.logs.iter().flat_map(|log| &log.sealed);
         let live = sealed.filter(|&&(order, id)| self.page(id).sealed.load(Relaxed) == order);
-        let (_, id) = *live.min_by_key(|&&(_, id)| self.page(id).live_bytes.load(Relaxed))?;
+        let (order, id) = *live.min_by_key(|&&(_, id)| self.page(id).live_bytes.load(Relaxed))?;
         self.page(id).sealed.store(0, Relaxed);
         self.publish_oldest();
-        Some(id)
+        Some(Taken { order, id })
     }
 
     fn open_fill(&self, log: usize) -> u32 {

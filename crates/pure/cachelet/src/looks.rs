@@ -10,8 +10,10 @@ use crate::policy::{ERAS_PER_TURN, Looks, Temper, Victim};
 use crate::shim::Ordering::*;
 use crate::store::Store;
 
-/// Items of a page that are looked at.
+/// Items of a page that are looked at...
 const SAMPLE: usize = 32;
+/// ...and so many of its parts, in turn: a page may be looked at many times before it is cleaned.
+const SAMPLES: usize = 8;
 
 impl Store {
     #[inline(always)]
@@ -54,15 +56,18 @@ impl Store {
         if let (Some((new_order, new)), Some((main_order, main))) =
             (oldest(Temper::New), oldest(Temper::Main))
         {
-            let age = self.seals.load(Relaxed).saturating_sub(new_order);
+            // Of the younger of the two: so long both had time to be read. In less than an era they had none.
+            let age = self.seals.load(Relaxed).saturating_sub(new_order.max(main_order));
             let window = (age / self.seals_per_era()).min(u64::from(ERAS - 1)) as u32;
-            // A main page that is younger had less time to be read.
-            if main_order < new_order {
-                let seen_new = self.lock_cachelet(new, now).look_at_oldest(Temper::New, window);
-                let seen_main = self.lock_cachelet(main, now).look_at_oldest(Temper::Main, window);
+            if main_order < new_order || window > 0 {
+                let part = self.gauges[worker].lock().look(main_order);
+                let look = |cachelet, temper| {
+                    self.lock_cachelet(cachelet, now).look_at_oldest(temper, window, part)
+                };
+                let (seen_new, seen_main) = (look(new, Temper::New), look(main, Temper::Main));
                 let mut gauge = self.gauges[worker].lock();
                 gauge.add(seen_new, seen_main);
-                weighed = Some((gauge.main_is_poor(), window));
+                weighed = Some((gauge.worth_of_main(), window));
             }
         }
         Victim::choose(pages(Temper::New), pages(Temper::Main), weighed)
@@ -70,16 +75,19 @@ impl Store {
 }
 
 impl Locked<'_> {
-    /// What became of some items of the oldest page of this temper: of new ones since they were written, of
-    /// main ones in the last eras. Chunks are passed over.
-    fn look_at_oldest(&mut self, temper: Temper, window: u32) -> Looks {
+    /// What became of some items of the oldest page of this temper in the last eras; which ones goes by `part`. Chunks
+    /// are passed over.
+    fn look_at_oldest(&mut self, temper: Temper, window: u32, part: u32) -> Looks {
         let mut looks = Looks::default();
         let Some(id) = self.peek_oldest(temper) else { return looks };
         let (memory, era) = (&self.store.memory, self.store.era());
+        let live = self.page(id).live_records.load(Relaxed).max(1) as usize;
+        let skipped = part as usize % SAMPLES * SAMPLE % live;
         let items = self.records(id).map(|offset| Item::at(memory, offset));
-        for item in items.filter(|item| !item.is_dead() && !item.is_chunk()).take(SAMPLE) {
+        let items = items.filter(|item| !item.is_dead() && !item.is_chunk());
+        for item in items.skip(skipped).take(SAMPLE) {
             let access = Access(item.access());
-            let in_time = temper == Temper::New || access.eras_ago(era) <= window;
+            let in_time = access.eras_ago(era) <= window;
             looks.items += 1.0;
             looks.items_read += f64::from(u8::from(access.frequency() > 0 && in_time));
             looks.bytes += item.stride(memory) as f64;

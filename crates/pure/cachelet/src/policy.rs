@@ -9,7 +9,8 @@
 //!
 //! New pages keep to a share of all, unless the oldest main pages have become poor: their items were
 //! hardly read while those of new pages were. Then nobody asks for what was popular any more, and it
-//! goes first, without any rounds (decision 0007).
+//! goes first, without any rounds (decision 0007). One page may deceive: if it is but doubtful, it goes after a while, and
+//! those behind it speak for themselves.
 
 use crate::item::Access;
 
@@ -30,6 +31,10 @@ pub const ERAS_PER_TURN: u32 = 8;
 /// Main pages are poor if a byte of theirs earned fewer than one of so many reads that a byte of new pages did.
 /// With 2 and 4 the traces lose up to 2.4 and 0.5 points, and what changes is forgotten no faster (decision 0007).
 const POORER: f64 = 8.0;
+/// They are doubtful with less than one of so many...
+const DOUBTFUL: f64 = 2.0;
+/// ...and so many looks at the same page are enough of it: its fellows may be poor.
+const LOOKS_AT_A_PAGE: u32 = 16;
 
 /// Items whose looks are weighed together: with every item seen the weight of earlier ones falls by one of so many.
 const ITEMS_WEIGHED: f64 = 320.0;
@@ -46,7 +51,7 @@ pub fn temper_of_written(returns: bool) -> Temper {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looks {
     pub items: f64,
-    /// Those that were read since the oldest new page was written, each once.
+    /// Those that were read in the time that both pages were there, each once.
     pub items_read: f64,
     /// Of all of them.
     pub bytes: f64,
@@ -66,6 +71,18 @@ impl Looks {
 pub struct Gauge {
     new: Looks,
     main: Looks,
+    /// The oldest main page, by its order, and how often it was looked at.
+    page: u64,
+    looks: u32,
+}
+
+/// What the oldest main pages earn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worth {
+    Rich,
+    /// The oldest one is to be cleaned as if its turn had come, so that those behind it are seen.
+    Doubtful,
+    Poor,
 }
 
 impl Gauge {
@@ -74,10 +91,27 @@ impl Gauge {
         self.main.add(main);
     }
 
-    pub fn main_is_poor(&self) -> bool {
-        self.main.items.min(self.new.items) >= ITEMS_WEIGHED_MIN
-            && self.main.items_read * self.new.bytes * POORER
-                < self.new.items_read * self.main.bytes
+    /// The oldest main page is looked at; how often it was before.
+    pub fn look(&mut self, page: u64) -> u32 {
+        if self.page != page {
+            (self.page, self.looks) = (page, 0);
+        }
+        self.looks += 1;
+        self.looks - 1
+    }
+
+    pub fn worth_of_main(&self) -> Worth {
+        let main = self.main.items_read * self.new.bytes;
+        let new = self.new.items_read * self.main.bytes;
+        if self.main.items.min(self.new.items) < ITEMS_WEIGHED_MIN {
+            Worth::Rich
+        } else if main * POORER < new {
+            Worth::Poor
+        } else if main * DOUBTFUL < new && self.looks >= LOOKS_AT_A_PAGE {
+            Worth::Doubtful
+        } else {
+            Worth::Rich
+        }
     }
 }
 
@@ -90,12 +124,13 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// By how many pages a worker has of each kind. `weighed`, where the oldest main page is older than the oldest new
-    /// one: whether main is poor, and the age of the oldest new page in eras.
-    pub fn choose(new_pages: u64, main_pages: u64, weighed: Option<(bool, u32)>) -> Victim {
+    /// By how many pages a worker has of each kind. `weighed`, where the oldest new and the oldest main page have been there
+    /// for some eras: what main is worth, and how many.
+    pub fn choose(new_pages: u64, main_pages: u64, weighed: Option<(Worth, u32)>) -> Victim {
         match weighed {
             _ if main_pages == 0 => Victim { temper: Temper::New, window: u32::MAX },
-            Some((true, window)) => Victim { temper: Temper::Main, window },
+            Some((Worth::Poor, window)) => Victim { temper: Temper::Main, window },
+            Some((Worth::Doubtful, _)) => Victim { temper: Temper::Main, window: u32::MAX },
             _ if new_pages * 100 > (new_pages + main_pages) * NEW_SHARE_PERCENT => {
                 Victim { temper: Temper::New, window: u32::MAX }
             }
@@ -119,13 +154,13 @@ pub fn survives(access: Access, temper: Temper, now: u32, window: u32) -> Option
 mod tests {
     use super::*;
 
-    fn temper(new_pages: u64, main_pages: u64, weighed: Option<(bool, u32)>) -> Temper {
+    fn temper(new_pages: u64, main_pages: u64, weighed: Option<(Worth, u32)>) -> Temper {
         Victim::choose(new_pages, main_pages, weighed).temper
     }
 
     #[test]
     fn new_pages_go_first_until_they_are_at_their_share() {
-        for weighed in [None, Some((false, 2))] {
+        for weighed in [None, Some((Worth::Rich, 2))] {
             let victims = [(1, 0), (21, 79), (20, 80), (0, 5)].map(|(n, m)| temper(n, m, weighed));
             assert_eq!(victims, [Temper::New, Temper::New, Temper::Main, Temper::Main]);
         }
@@ -133,30 +168,47 @@ mod tests {
 
     #[test]
     fn poor_main_pages_go_before_all_others_and_with_all_that_was_not_read_lately() {
-        let poor = Some((true, 2));
+        let poor = Some((Worth::Poor, 2));
         assert_eq!(Victim::choose(70, 30, poor), Victim { temper: Temper::Main, window: 2 });
         assert_eq!(temper(70, 0, poor), Temper::New);
+    }
+
+    #[test]
+    fn a_doubtful_main_page_goes_as_in_its_turn_after_many_looks_at_it() {
+        let mut gauge = Gauge::default();
+        let looks = |items_read| Looks { items: 32.0, items_read, bytes: 1000.0 };
+        let mut look = |page| {
+            gauge.look(page);
+            gauge.add(looks(20.0), looks(6.0));
+            gauge.worth_of_main()
+        };
+        let until = |worth: [Worth; 20]| worth.iter().position(|worth| *worth == Worth::Doubtful);
+        assert_eq!(until([7; 20].map(&mut look)), Some(15));
+        assert_eq!(look(7), Worth::Doubtful);
+        assert_eq!(until([8; 20].map(&mut look)), Some(15), "another page is looked at anew");
+        let goes = Victim { temper: Temper::Main, window: u32::MAX };
+        assert_eq!(Victim::choose(70, 30, Some((Worth::Doubtful, 2))), goes);
     }
 
     #[test]
     fn main_is_poor_if_it_earns_an_eighth_a_byte_of_what_new_does_and_not_at_once() {
         let looks = |items_read, bytes| Looks { items: 32.0, items_read, bytes };
         let mut gauge = Gauge::default();
-        assert!(!gauge.main_is_poor(), "nothing was seen yet");
+        assert!(gauge.worth_of_main() != Worth::Poor, "nothing was seen yet");
         gauge.add(looks(8.0, 1000.0), looks(0.0, 4000.0));
-        assert!(!gauge.main_is_poor(), "a few items say nothing");
+        assert!(gauge.worth_of_main() != Worth::Poor, "a few items say nothing");
         (0..20).for_each(|_| gauge.add(looks(8.0, 1000.0), looks(20.0, 4000.0)));
         // The items of main are longer: what counts is reads by the byte.
-        assert!(!gauge.main_is_poor());
+        assert!(gauge.worth_of_main() != Worth::Poor);
         let until = (0..).find(|_| {
             gauge.add(looks(8.0, 1000.0), looks(0.0, 4000.0));
-            gauge.main_is_poor()
+            gauge.worth_of_main() == Worth::Poor
         });
         assert_eq!(until, Some(14));
         gauge.add(looks(8.0, 1000.0), looks(32.0, 4000.0));
-        assert!(!gauge.main_is_poor());
+        assert!(gauge.worth_of_main() != Worth::Poor);
         (0..400).for_each(|_| gauge.add(looks(0.0, 1000.0), looks(0.0, 4000.0)));
-        assert!(!gauge.main_is_poor(), "nothing is read anywhere");
+        assert!(gauge.worth_of_main() != Worth::Poor, "nothing is read anywhere");
     }
 
     #[test]

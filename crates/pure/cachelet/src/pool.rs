@@ -32,6 +32,8 @@ pub struct Page {
     pub latest: AtomicU32,
     /// The log that it belongs to, by index.
     pub log: AtomicU32,
+    /// Bytes from the start that cleaning has been through.
+    pub cleaned: AtomicU32,
 }
 
 impl Page {

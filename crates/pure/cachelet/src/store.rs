@@ -13,7 +13,7 @@ use crate::item::Item;
 use crate::log::TTL_CLASSES_MAX;
 use crate::memory::{Memory, Offset, prefetch};
 use crate::policy::{Gauge, Temper, Victim};
-use crate::pool::{Page, Pool};
+use crate::pool::{Page, PageId, Pool};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::slice::{Slice, Way};
 use crate::sync::{Epochs, SpinLock, pause};
@@ -34,6 +34,9 @@ const RESERVE_BYTES: usize = 256 << 10;
 const RESERVES_PER_SHARE: u32 = 512;
 /// And the pages that a write may need at once: one to write to, and one for the index.
 const PAGES_OF_A_WRITE: u32 = 2;
+/// With no more every write cleans a part of a page, so that none has to clean a whole one: those two, and two that
+/// writes may open meanwhile.
+const PAGES_AHEAD_OF_A_WRITE: u32 = PAGES_OF_A_WRITE + 2;
 
 /// A cachelet can be split in two this often.
 const SPLITS_MAX: u32 = 4;
@@ -43,7 +46,7 @@ const PREFIX_BITS_MAX: u32 = 16;
 /// flows to the workers whose items live shortest.
 const TRADE_EVERY: u32 = 8;
 
-/// What is cleaned in one go for a value that needs more: thousands of small items.
+/// A value that needs more has a part of each page in so many bytes cleaned for it in one go.
 const CLEANED_BYTES_AT_ONCE: usize = 64 << 10;
 
 /// Dropped pages that are given back in one go, at a cache miss each: some ten microseconds.
@@ -81,6 +84,14 @@ impl Ahead<'_> {
     pub const NONE: Ahead<'static> = Ahead(None);
 }
 
+/// A page that eviction has cleaned a part of, and what its choice went by: the rest goes by the same.
+#[derive(Clone, Copy)]
+struct Begun {
+    cachelet: usize,
+    page: PageId,
+    victim: Victim,
+}
+
 pub struct Store {
     options: Options,
     pub(crate) memory: Memory,
@@ -107,6 +118,8 @@ pub struct Store {
     pub(crate) routes: Box<[AtomicU32]>,
     pub(crate) route_shift: u32,
     evictions: AtomicU32,
+    /// By worker: the page that it has cleaned a part of.
+    begun: Box<[SpinLock<Option<Begun>>]>,
     /// The latest second that a worker has told of.
     clock: AtomicU32,
     /// Cachelets with pages that a flush has dropped, and that are still to be given back.
@@ -160,6 +173,7 @@ impl Store {
             routes: (0..each << bits).map(|i| AtomicU32::new((i / each) as u32)).collect(),
             route_shift: 64 - route_bits,
             evictions: AtomicU32::new(0),
+            begun: (0..options.workers).map(|_| SpinLock::new(None)).collect(),
             clock: AtomicU32::new(0),
             with_dropped: AtomicU32::new(0),
             witness: Witness::new(),
@@ -443,6 +457,11 @@ impl Store {
         }
     }
 
+    pub(crate) fn id_of(&self, cachelet: &Cachelet) -> usize {
+        (std::ptr::from_ref(cachelet).addr() - self.cachelets.as_ptr().addr())
+            / size_of::<Cachelet>()
+    }
+
     pub(crate) fn child(&self, cachelet: &Cachelet) -> &Cachelet {
         let child = cachelet.child.load(Acquire);
         &self.cachelets[child.checked_sub(1).expect("a moved slice has a child to go to") as usize]
@@ -499,7 +518,10 @@ impl Store {
     /// free, so few will do.
     fn pages_ahead(&self) -> u32 {
         match self.options.workers {
-            1 => self.pages_left().min(self.share() / RESERVES_PER_SHARE + PAGES_OF_A_WRITE),
+            1 => {
+                let part = self.share() / RESERVES_PER_SHARE + PAGES_OF_A_WRITE;
+                self.pages_left().min(part.max(PAGES_AHEAD_OF_A_WRITE + 1))
+            }
             _ => self.pages_left(),
         }
     }
@@ -518,14 +540,29 @@ impl Store {
     /// Sees to it that an item of about `bytes` can be stored under `hash`, by eviction if need be.
     /// Called by worker `worker` before it takes the lock, holding nothing found before.
     ///
-    /// Cheap while memory is kept free ahead; otherwise it cleans pages, and waits, out of its own
-    /// epoch, for the batches of other workers.
+    /// Cheap while memory is kept free ahead. Where that comes to an end it cleans a part of a page; where it has,
+    /// whole pages, and waits, out of its own epoch, for the batches of other workers.
     #[inline]
     pub fn reserve(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) {
         let owner = self.cachelets[self.cachelet_of(hash)].owner();
         let pages = self.pages_for(bytes);
-        if self.pool.available(owner) <= pages {
-            self.make_room(worker, owner, pages, now);
+        if self.pool.available(owner) <= pages.max(PAGES_AHEAD_OF_A_WRITE) {
+            self.leave(worker);
+            self.clean_ahead(owner, now);
+            if self.pool.available(owner) <= pages {
+                self.make_room(owner, pages, now);
+            }
+            self.enter(worker);
+        }
+    }
+
+    /// So that not one of those who write has to clean a whole page at once.
+    #[cold]
+    fn clean_ahead(&self, owner: usize, now: Seconds) {
+        let waiting = self.pool.reap(owner, &self.epochs);
+        let enough = self.pages_left().min(PAGES_AHEAD_OF_A_WRITE + 1);
+        if self.options.evict && self.pool.available(owner) + waiting < enough {
+            self.clean_one(owner, now);
         }
     }
 
@@ -556,11 +593,10 @@ impl Store {
     }
 
     #[cold]
-    fn make_room(&self, worker: WorkerId, owner: usize, pages: u32, now: Seconds) {
+    fn make_room(&self, owner: usize, pages: u32, now: Seconds) {
         let (mut spins, mut fruitless) = (0, 0);
         // Another worker may take of what is made free for a long value, before that is stored.
         let ahead = if pages > self.pages_for(0) { self.pages_left() } else { 1 };
-        self.leave(worker);
         self.pool.collect(owner, self.pages_left(), &self.epochs);
         for _ in 0..RESERVE_TRIES {
             let waiting = self.pool.reap(owner, &self.epochs);
@@ -581,7 +617,6 @@ impl Store {
                 pause(&mut spins);
             }
         }
-        self.enter(worker);
     }
 
     /// Gives some of the pages that a flush has dropped to `worker`; false if there are none.
@@ -596,7 +631,7 @@ impl Store {
         })
     }
 
-    /// Cleans one page of a cachelet of `worker`, or of another; false if there is none to clean.
+    /// Cleans a part of a page of a cachelet of `worker`, or of another; false if there is none to clean.
     pub(crate) fn clean_one(&self, worker: usize, now: Seconds) -> bool {
         if self.give_back_dropped(worker, now) {
             return true;
@@ -611,13 +646,34 @@ impl Store {
             let mut cachelets = self.cachelets[..self.cachelets()].iter();
             return cachelets.any(|cachelet| self.lock_cachelet(cachelet, now).compact());
         }
+        if self.go_on_cleaning(worker, now) {
+            return true;
+        }
         let turn = self.evictions.fetch_add(1, Relaxed);
         let of_all = turn % TRADE_EVERY == 0;
         (!of_all && self.clean_among(worker, now, |cachelet| cachelet.owner() == worker))
             || self.clean_among(worker, now, |_| true)
     }
 
-    /// Cleans the oldest page among these cachelets, for `worker` to use.
+    /// Cleans another part of the page that `worker` has begun; false if that page is not the oldest any more.
+    fn go_on_cleaning(&self, worker: usize, now: Seconds) -> bool {
+        let Some(begun) = self.begun[worker].lock().take() else { return false };
+        let mut locked = self.lock_cachelet(&self.cachelets[begun.cachelet], now);
+        let is_oldest = locked.peek_oldest(begun.victim.temper) == Some(begun.page);
+        is_oldest && self.clean_for(worker, &mut locked, begun.victim)
+    }
+
+    fn clean_for(&self, worker: usize, locked: &mut Locked, victim: Victim) -> bool {
+        locked.pool = worker;
+        locked.window = victim.window;
+        let cleaned = locked.clean_oldest(victim.temper);
+        let begun = locked.peek_oldest(victim.temper).filter(|&page| locked.is_begun(page));
+        let cachelet = self.id_of(locked.cachelet);
+        *self.begun[worker].lock() = begun.map(|page| Begun { cachelet, page, victim });
+        cleaned
+    }
+
+    /// Cleans a part of the oldest page among these cachelets, for `worker` to use.
     fn clean_among(
         &self,
         worker: usize,
@@ -636,9 +692,7 @@ impl Store {
                 .min_by_key(|c| (age(c), std::cmp::Reverse(fill(c))));
             if let Some(victim) = victim {
                 let mut locked = self.lock_cachelet(victim, now);
-                locked.pool = worker;
-                locked.window = window;
-                if locked.clean_oldest(temper) {
+                if self.clean_for(worker, &mut locked, Victim { temper, window }) {
                     return true;
                 }
             }
@@ -647,7 +701,7 @@ impl Store {
     }
 
     /// At most `budget` steps of expiry and of eviction ahead for the cachelets of `worker`, each a
-    /// page; true if there is more to do. Not between [`Store::enter`] and [`Store::leave`].
+    /// part of a page; true if there is more to do. Not between [`Store::enter`] and [`Store::leave`].
     pub fn background(&self, worker: WorkerId, now: Seconds, budget: usize) -> bool {
         let worker = usize::from(worker.0);
         for _ in 0..budget {
@@ -674,7 +728,7 @@ impl Store {
         true
     }
 
-    /// Cleans one page whose items are all dead by their deadline. Looks once a second until it
+    /// Cleans a part of a page whose items are all dead by their deadline. Looks once a second until it
     /// finds nothing.
     fn expire_one(&self, worker: usize, now: Seconds) -> bool {
         let looked_at = &self.looked_for_expired[worker];

@@ -218,10 +218,7 @@ impl Locked<'_> {
     }
 
     fn first_hash_of_dir(&self) -> u64 {
-        let id = (self.cachelet as *const Cachelet as usize
-            - self.store.cachelets.as_ptr() as usize)
-            / size_of::<Cachelet>();
-        let first = self.store.first_hash(id);
+        let first = self.store.first_hash(self.store.id_of(self.cachelet));
         let prefix_bits = self.cachelet.prefix_bits.load(Relaxed);
         if prefix_bits == 0 { 0 } else { first >> (64 - prefix_bits) << (64 - prefix_bits) }
     }

@@ -217,6 +217,48 @@ fn expired_pages_are_given_back_before_anything_is_evicted() {
     assert!((0..20_000).all(|n| get(&store, &format!("lasting{n}"), 400).is_some()));
 }
 
+/// A page of 32 KiB has some 700 items, and whoever cleans one keeps a worker.
+#[test]
+fn no_job_evicts_or_expires_more_than_a_part_of_a_page() {
+    let store = Store::new(options(16, 1, 4));
+    let gone = || store.stats().evictions + store.stats().expired;
+    let most = |what: &str, set: &dyn Fn(u64), background: &dyn Fn()| {
+        let mut most = [0, 0];
+        for n in 0..100_000 {
+            let before = gone();
+            set(n);
+            let between = gone();
+            background();
+            most[0] = (between - before).max(most[0]);
+            most[1] = (gone() - between).max(most[1]);
+        }
+        assert!(most.iter().all(|most| *most <= 256), "{most:?} items at once: {what}");
+        assert!(most.iter().any(|most| *most > 0), "nothing went: {what}");
+    };
+    let set = |n: u64, deadline: u32, now: u32| {
+        let text = format!("key{n:07}");
+        let key = Key::new(text.as_bytes()).expect("a valid key");
+        store.enter(WORKER);
+        let draft = Draft { parts: &[&[7; 20]], deadline, ..Draft::default() };
+        // As a server does: the index may have taken what was reserved.
+        let stored = (0..16).any(|_| {
+            store.reserve(WORKER, key.hash(), 20, now);
+            store.lock(key.hash(), now).put(&key, &draft).is_ok()
+        });
+        store.leave(WORKER);
+        assert!(stored, "there is room, or is made");
+    };
+    (0..350_000).for_each(|n| set(n, 0, 1));
+    let background = |now: u32| {
+        store.background(WORKER, now, 1);
+    };
+    most("sets alone", &|n| set(2_000_000 + n, 0, 1), &|| ());
+    most("both", &|n| set(3_000_000 + n, 0, 1), &|| background(1));
+    store.flush(0, 1);
+    (0..250_000).for_each(|n| set(4_000_000 + n, 5, 1));
+    most("expiry", &|_| (), &|| background(5));
+}
+
 #[test]
 fn flushing_gives_all_memory_back() {
     let store = Store::new(options(16, 1, 4));
