@@ -80,10 +80,8 @@ fn request<'a>(line: &'a [u8], input: &'a [u8], bytes: usize, limits: &Limits) -
 }
 
 fn get(rest: &[u8], cas: bool) -> Request<'_> {
-    if next_word(rest).is_none() {
-        return Request::Answer("ERROR");
-    }
-    Request::Get(Get { keys: rest, cas, touch: None })
+    let get = Get::new(rest, cas, None);
+    if get.first.is_empty() { Request::Answer("ERROR") } else { Request::Get(get) }
 }
 
 /// The first word and what follows it.

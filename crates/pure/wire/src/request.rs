@@ -108,9 +108,20 @@ pub enum Request<'a> {
 pub struct Get<'a> {
     /// The rest of the line: keys with blanks between, of any length and number.
     pub keys: &'a [u8],
+    /// Of them, the first, empty if there is none, and what is behind it.
+    pub first: &'a [u8],
+    pub further: &'a [u8],
     pub cas: bool,
     /// The exptime of `gat`.
     pub touch: Option<i32>,
+}
+
+impl<'a> Get<'a> {
+    #[inline]
+    pub(crate) fn new(keys: &'a [u8], cas: bool, touch: Option<i32>) -> Get<'a> {
+        let (first, further) = next_word(keys).unwrap_or((&[], &[]));
+        Get { keys, first, further, cas, touch }
+    }
 }
 
 /// The classic storage commands.
@@ -276,7 +287,7 @@ impl<'a> Request<'a> {
     #[inline]
     pub fn key(&self) -> Option<(&'a [u8], bool)> {
         match self {
-            Request::Get(get) => Some((next_word(get.keys)?.0, false)),
+            Request::Get(get) => (!get.first.is_empty()).then_some((get.first, false)),
             Request::MetaGet(meta)
             | Request::MetaSet(meta, _)
             | Request::MetaDelete(meta)

@@ -22,7 +22,7 @@ pub(crate) fn gat(rest: &[u8], cas: bool) -> Request<'_> {
         return Request::Answer("ERROR");
     };
     match parse_i32(exptime) {
-        Some(exptime) => Request::Get(Get { keys, cas, touch: Some(exptime) }),
+        Some(exptime) => Request::Get(Get::new(keys, cas, Some(exptime))),
         None => Request::Answer(BAD_EXPTIME),
     }
 }

@@ -131,25 +131,25 @@ impl Batch<'_> {
         while session.skip == 0 && at < input.len() {
             let limits = self.turn.limits(session.login);
             let next_job = |at| next_job(binary, &limits, input, at);
-            let first = match next_job(at) {
-                Ok(job) => job,
+            let group = match next_job(at) {
+                Ok(job) => [Some(job)],
                 Err(stop) => return stopped(session, at, stop),
             };
+            let first = group[0].as_ref().expect("it has just been parsed");
+            let mut parsed = first.end + first.skip;
             // A client that waits for its answer sends one request at a time; and what comes behind a
             // login is read with its outcome known.
-            if first.end + first.skip >= input.len() || first.request.is_login() {
-                let group = [Some(first)];
+            if parsed >= input.len() || first.request.is_login() {
                 decode_keys(&group, decoded);
                 let [key] = prefetch(&self.turn.server.store, &group, decoded);
                 self.turn.look_at(&group, &[key]);
-                match self.execute(session, &first, key, input.len(), &mut at) {
+                match self.execute(session, first, key, input.len(), &mut at) {
                     Some(ran) => return ran,
                     None => continue,
                 }
             }
             let mut jobs = [const { None }; GROUP];
-            let mut parsed = first.end + first.skip;
-            jobs[0] = Some(first);
+            jobs[0] = group[0];
             let mut count = 1;
             let mut stop = None;
             while count < GROUP && parsed < input.len() {

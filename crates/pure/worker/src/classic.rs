@@ -27,24 +27,26 @@ impl Turn<'_> {
     /// into an error, whatever came before it.
     pub fn get(&mut self, get: &Get<'_>, first: Option<Key<'_>>) -> Then {
         let before = self.out.len();
-        let Some((_, rest)) = next_word(get.keys) else {
-            self.line(b"END");
-            return Then::Next;
-        };
-        let Some(first) = first else {
-            self.line(BAD_FORMAT);
-            return Then::Next;
-        };
-        self.get_one(get, &first, Ahead::NONE);
-        if let Some(then) = self.get_further(get, rest, before) {
-            return then;
+        match first {
+            None if !get.first.is_empty() => {
+                self.line(BAD_FORMAT);
+                return Then::Next;
+            }
+            None => {}
+            Some(first) => self.get_one(get, &first, Ahead::NONE),
+        }
+        if !get.further.is_empty() {
+            if let Some(then) = self.get_further(get, before) {
+                return then;
+            }
         }
         self.line(b"END");
         Then::Next
     }
 
     /// Answers the keys behind the first; what follows, if it is not `END`. The reply began at `before`.
-    fn get_further(&mut self, get: &Get<'_>, mut rest: &[u8], before: usize) -> Option<Then> {
+    fn get_further(&mut self, get: &Get<'_>, before: usize) -> Option<Then> {
+        let mut rest = get.further;
         // While a group is answered the next one's buckets are on their way, and while that is being parsed
         // this one's items.
         let (mut waiting, mut waiting_ahead) = ([None; GROUP], [Ahead::NONE; GROUP]);

@@ -36,7 +36,7 @@ impl Batch<'_> {
             return None;
         }
         if let Request::Get(get) = &job.request {
-            let several = next_word(get.keys).is_some_and(|(_, rest)| next_word(rest).is_some());
+            let several = next_word(get.further).is_some();
             if several || session.get_continues {
                 return self.gather(session, get);
             }
@@ -211,7 +211,7 @@ impl Turn<'_> {
             };
             let key = Key::new(word)?;
             if let Request::Get(get) = &request {
-                let mut keys = next_word(get.keys)?.1;
+                let mut keys = get.further;
                 while let Some((word, tail)) = next_word(keys) {
                     if matches!(self.route(&Key::new(word)?), Route::Peer(_)) {
                         return None;
