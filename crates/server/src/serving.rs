@@ -28,7 +28,7 @@ use crate::{Config, Login, StartError, control, log, metrics, panics, scrapes, t
 
 /// DESIGN §4: what a worker has alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
-/// Steps of background work between two looks at the clock: a page each, some 100 µs at most.
+/// Steps of background work between two looks at the clock: a part of a page each, some 100 µs at most.
 const BACKGROUND_STEPS: usize = 1;
 /// Descriptors beside the clients': standard streams, epolls, bells, listening sockets and some.
 const DESCRIPTORS_SPARE: u64 = 64;

@@ -4,8 +4,7 @@ use mbal_model::Key;
 
 use crate::cachelet::Locked;
 use crate::item::{Access, Item, bits};
-use crate::log::Taken;
-use crate::log::temper_of;
+use crate::log::{Taken, temper_of};
 use crate::memory::{Offset, prefetch};
 use crate::policy::{Temper, survives};
 use crate::pool::PageId;

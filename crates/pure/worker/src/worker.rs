@@ -20,7 +20,7 @@ use crate::turn::Turn;
 use crate::watching::send_lines_to;
 use crate::{Action, Actions, ConnId, Event, Now, OrderId, Outcome, Report};
 
-/// Steps of background work in a [`Event::Tick`], a page each.
+/// Steps of background work in a [`Event::Tick`], a part of a page each.
 const BACKGROUND_STEPS: usize = 4;
 
 /// One worker: its sessions, and its share of the server.
