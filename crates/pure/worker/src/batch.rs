@@ -19,7 +19,7 @@ pub(crate) const GROUP: usize = 16;
 const LONG_VALUE_BYTES: usize = 32 << 10;
 
 /// Then room is made at once, however long that takes: others may have taken what was made free.
-const TURNS_FOR_ROOM_MAX: u32 = 100;
+const TURNS_FOR_ROOM_MAX: u32 = 1000;
 
 /// A command for operators looks at the whole server: in a turn it counts for so many requests, so that who
 /// sends many of them does not keep others waiting.

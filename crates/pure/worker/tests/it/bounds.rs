@@ -142,7 +142,9 @@ fn other_connections_get_their_turn_after_so_many_requests() {
 
 #[test]
 fn room_for_a_long_value_is_made_in_turns_between_which_others_are_served() {
-    let mut rig = Rig::with(Settings { memory_bytes: 16 << 20, ..Settings::default() });
+    let settings =
+        Settings { memory_bytes: 16 << 20, item_bytes_max: 4 << 20, ..Settings::default() };
+    let mut rig = Rig::with(settings);
     for n in 0..800 {
         let sets = (0..500)
             .map(|at| format!("set small{n}.{at} 0 0 30 noreply\r\n{}\r\n", "s".repeat(30)));
@@ -151,10 +153,17 @@ fn room_for_a_long_value_is_made_in_turns_between_which_others_are_served() {
     rig.check("set small0.0 0 0 1\r\nv\r\n", "STORED\r\n");
     let other = ConnId(1);
     rig.open(other);
-    let set = format!("set long 0 0 1000000\r\n{}\r\nmn\r\n", "v".repeat(1_000_000));
+    let set = format!("set long 0 0 3000000\r\n{}\r\nmn\r\n", "v".repeat(3_000_000));
+    let mut evictions = rig.server.store.stats().evictions;
     let mut actions = rig.handle(Event::Received { conn: CONN, bytes: set.as_bytes() });
     let mut turns = 0;
-    while actions.bytes.is_empty() {
+    loop {
+        let evicted = rig.server.store.stats().evictions - evictions;
+        assert!(evicted < 3_000, "{evicted} items in turn {turns}");
+        evictions += evicted;
+        if !actions.bytes.is_empty() {
+            break;
+        }
         assert_eq!(actions.list, [Action::Stall { conn: CONN }]);
         turns += 1;
         let bytes = b"get small0.0\r\n";
@@ -162,7 +171,7 @@ fn room_for_a_long_value_is_made_in_turns_between_which_others_are_served() {
         assert_eq!(between.bytes, b"VALUE small0.0 0 1\r\nv\r\nEND\r\n");
         actions = rig.handle(Event::Drained { conn: CONN });
     }
-    assert!((2..100).contains(&turns), "{turns} turns");
+    assert!(turns > 10, "{turns} turns");
     assert_eq!(actions.bytes, b"STORED\r\nMN\r\n");
 }
 
