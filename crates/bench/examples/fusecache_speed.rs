@@ -1,14 +1,12 @@
 //! FuseCache beside a heap merge and a sort, on lists that do not fit any CPU cache.
 //!
-//!     cargo run --release -p mbal-elastic --example fusecache_speed
+//!     cargo run --release -p mbal-bench --example fusecache_speed
 //!
 //! 1,000 lists of a million ages (4 GB), the hottest million, for lists that are alike and for
 //! adversarial splits; then smaller k and n, to fit the growth. All answers are compared.
 //! Writes `docs/results/deciders/fusecache.csv` and `fusecache-growth.csv`.
 
-#![allow(clippy::disallowed_methods, reason = "an experiment measures time")]
-
-#[path = "../../sketch/examples/support/mod.rs"]
+#[path = "../../pure/sketch/examples/support/mod.rs"]
 mod support;
 
 use mbal_elastic::{Age, fuse_counting};

@@ -1,12 +1,11 @@
 //! What a sketch costs per key, in nanoseconds, beside the cost of drawing the keys alone.
 //!
-//!     cargo run --release -p mbal-sketch --example speed
+//!     cargo run --release -p mbal-bench --example sketch_speed
 //!
 //! Keys have the shape of the Wikipedia trace; drawn before the clock starts. Writes
 //! `docs/results/deciders/sketch-speed.csv`: the median of 31 rounds, their spread.
 
-#![allow(clippy::disallowed_methods, reason = "an experiment measures time")]
-
+#[path = "../../pure/sketch/examples/support/mod.rs"]
 mod support;
 
 use mbal_sketch::*;

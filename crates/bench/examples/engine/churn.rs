@@ -15,6 +15,9 @@ use mbal_output::plot::{Line, Panel, Plot};
 pub struct Args {
     #[arg(long, default_value_t = 64)]
     memory_mib: usize,
+    /// Which requests there are; the page's are of 0.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
 }
 
 const CACHELETS: usize = 16;
@@ -69,7 +72,7 @@ fn sizes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Vec<Panel> {
         let mut lines = Vec::new();
         for (name, store) in [("changed", &changed), ("fresh", &fresh)] {
             let mut engine = Engine::new(store, 0);
-            let mut random = Random::new(phase as u64);
+            let mut random = Random::new(phase as u64 + args.seed * 1000);
             let mut points = Vec::new();
             let mut sets = 0;
             while sets < LENGTH * items {

@@ -6,11 +6,15 @@
 pub mod traces;
 pub mod wikipedia;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// The project's root, from a crate two folders down.
+/// The project's root, from any crate of it.
 pub fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../..")
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    folders
+        .find(|folder| folder.join("Cargo.lock").exists())
+        .expect("a crate of the project")
+        .into()
 }
 
 /// Writes `docs/results/deciders/<name>`.
