@@ -56,7 +56,7 @@ impl Store {
         if let (Some((new_order, new)), Some((main_order, main))) =
             (oldest(Temper::New), oldest(Temper::Main))
         {
-            // Of the younger of the two: so long both had time to be read. In less than an era they had none.
+            // Of the younger of the two: so long both had time to be read. A younger main page had none in less than an era.
             let age = self.seals.load(Relaxed).saturating_sub(new_order.max(main_order));
             let window = (age / self.seals_per_era()).min(u64::from(ERAS - 1)) as u32;
             if main_order < new_order || window > 0 {
