@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use mbal_model::{CacheletId, WorkerId};
 
 use crate::balancing::{Asked, Note};
+use crate::control_path::{Served, folders, trusted_paths};
 use crate::patience::read_until;
 
 /// An operator who is slower than this is not served.
@@ -52,6 +53,11 @@ fn answer(mut stream: &UnixStream, balancer: &Sender<Note>) -> std::io::Result<(
     stream.write_all(text.as_deref().unwrap_or("error: no answer\n").as_bytes())
 }
 
+fn folder_names() -> String {
+    let names: Vec<String> = folders().iter().map(|one| one.path.display().to_string()).collect();
+    names.join(", ")
+}
+
 impl Asked {
     fn parse(line: &[u8]) -> Option<Asked> {
         let (word, rest) = match line.iter().position(|byte| *byte == b' ') {
@@ -72,15 +78,35 @@ impl Asked {
     }
 }
 
+/// Asks the server that serves `served`, wherever its control socket is; the answer, or what was wrong.
+pub fn ask_server(served: &Served, line: &[u8]) -> Result<String, String> {
+    let sockets = trusted_paths(served);
+    let connected = sockets.iter().find_map(|path| Some((UnixStream::connect(path).ok()?, path)));
+    if let Some((stream, path)) = connected {
+        return ask_on(stream, path, line);
+    }
+    // One that is there and cannot be had says more than that there is none.
+    match sockets.first() {
+        Some(path) => ask(path, line),
+        None => Err(format!("no control socket of {served}: looked in {}", folder_names())),
+    }
+}
+
 /// Asks a server's control socket; the answer, or what the server found wrong.
 pub fn ask(path: &Path, line: &[u8]) -> Result<String, String> {
-    let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            format!("no server at {}; name its port with -p, or its --control", path.display())
-        }
-        _ => format!("{}: {error}", path.display()),
-    };
-    let mut stream = UnixStream::connect(path).map_err(failed)?;
+    match UnixStream::connect(path) {
+        Ok(stream) => ask_on(stream, path, line),
+        Err(error) => Err(match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                format!("no server at {}", path.display())
+            }
+            _ => format!("{}: {error}", path.display()),
+        }),
+    }
+}
+
+fn ask_on(mut stream: UnixStream, path: &Path, line: &[u8]) -> Result<String, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     stream.set_read_timeout(Some(2 * ANSWERS_WITHIN)).map_err(failed)?;
     stream.write_all(&[line, b"\n"].concat()).map_err(failed)?;
     let mut text = String::new();

@@ -15,6 +15,7 @@ mod balancing;
 mod chaos;
 mod config;
 pub mod control;
+mod control_path;
 mod error;
 mod listening;
 pub mod log;
@@ -29,6 +30,7 @@ mod tls;
 
 pub use balancing::Planner;
 pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixSocket};
+pub use control_path::{Served, control_paths};
 pub use error::StartError;
 pub use mbal_balance::{Mode, Proposal, Question};
 pub use mbal_reactor::Ended;

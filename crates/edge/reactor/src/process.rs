@@ -140,6 +140,12 @@ pub fn give_way() {
     }
 }
 
+/// Whose rights the process has.
+pub fn user_id() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 pub fn is_root() -> bool {
     // SAFETY: cannot fail.
     unsafe { libc::getuid() == 0 || libc::geteuid() == 0 }
