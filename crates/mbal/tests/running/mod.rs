@@ -1,0 +1,150 @@
+//! Servers that tests start, and what they say.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
+
+/// A folder of its own for each test, which goes when the test has passed.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(test: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("mbal-serve-{test}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+}
+
+/// A running server, ended by its test or, if that fails, with it.
+pub struct Running {
+    pub child: Child,
+    pub port: u16,
+}
+
+impl Running {
+    /// Starts `program` on a free port, which it writes into a file of `folder`.
+    pub fn start(folder: &Folder, program: &Path, arguments: &[&str]) -> Running {
+        Running::try_start(folder, program, arguments)
+            .unwrap_or_else(|said| panic!("the server ended: {said}"))
+    }
+
+    /// Likewise; what a server said that ended before it had its ports is the error.
+    pub fn try_start(
+        folder: &Folder,
+        program: &Path,
+        arguments: &[&str],
+    ) -> Result<Running, String> {
+        let ports = folder.path("ports");
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env("MEMCACHED_PORT_FILENAME", &ports)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ended = false;
+        eventually("the server has taken its ports", || {
+            ended = child.try_wait().unwrap().is_some();
+            ended || ports.exists()
+        });
+        if ended {
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            return Err(said);
+        }
+        let lines = fs::read_to_string(&ports).unwrap();
+        let port = lines.lines().find_map(|line| line.strip_prefix("TCP INET: "));
+        Ok(Running { child, port: port.map_or(0, |port| port.parse().unwrap()) })
+    }
+
+    pub fn serve(folder: &Folder, arguments: &[&str]) -> Running {
+        let all: Vec<&str> = ["serve"].iter().chain(arguments).copied().collect();
+        Running::start(folder, MBAL.as_ref(), &all)
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    }
+
+    pub fn signal(mut self, name: &str) -> (ExitStatus, String) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        self.wait()
+    }
+
+    pub fn wait(&mut self) -> (ExitStatus, String) {
+        eventually("the server ends", || self.child.try_wait().unwrap().is_some());
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap(), said)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Its test has waited for it, or has failed and says so itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within ten seconds: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn ask(stream: &mut (impl Read + Write), request: &str, reply: &str) {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut bytes = vec![0; reply.len()];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(String::from_utf8_lossy(&bytes), reply, "to {request:?}");
+}
+
+pub fn stats(stream: &mut TcpStream) -> String {
+    stream.write_all(b"stats\r\n").unwrap();
+    let mut said = Vec::new();
+    while !said.ends_with(b"END\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        said.extend(byte);
+    }
+    String::from_utf8(said).unwrap()
+}
+
+pub fn output_of(program: &Path, arguments: &[&str]) -> Output {
+    Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// A daemon is nobody's child: it is told to end even if its test fails.
+pub struct Daemon(pub String);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        assert!(Command::new("kill").arg(&self.0).status().unwrap().success());
+    }
+}
