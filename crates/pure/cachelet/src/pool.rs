@@ -6,7 +6,7 @@
 //! A page that nothing points to any more waits in its worker's limbo until every worker has passed
 //! its stamp (see [`crate::sync::Epochs`]).
 
-use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed};
 use std::collections::VecDeque;
 use std::ptr::slice_from_raw_parts_mut;
 
@@ -37,19 +37,20 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page's worth of nothing for each that there may ever be, untouched until it is.
-    pub fn untouched(pages: PageId) -> Box<[Page]> {
+    /// A page's worth of nothing for each that there may ever be, untouched until it is. `None`: there is no
+    /// memory for so many.
+    pub fn untouched(pages: PageId) -> Option<Box<[Page]>> {
         if cfg!(loom) {
-            return (0..pages).map(|_| Page::default()).collect();
+            return Some((0..pages).map(|_| Page::default()).collect());
         }
         let layout = Layout::array::<Page>(pages as usize).expect("32 bits of pages");
         // SAFETY: the layout's size is not zero, since no memory is without pages.
         let first = unsafe { alloc_zeroed(layout) }.cast::<Page>();
         if first.is_null() {
-            handle_alloc_error(layout);
+            return None;
         }
         // SAFETY: allocated with the very layout of this slice; zeroed integers are a page by default.
-        unsafe { Box::from_raw(slice_from_raw_parts_mut(first, pages as usize)) }
+        Some(unsafe { Box::from_raw(slice_from_raw_parts_mut(first, pages as usize)) })
     }
 }
 

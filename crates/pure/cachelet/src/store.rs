@@ -137,8 +137,16 @@ impl Store {
     }
 
     /// # Panics
-    /// If the number of cachelets is not a power of two up to 65,536, or workers are none.
+    /// As [`Store::try_with_memory`], and if that has none for what is known of pages.
     pub fn with_memory(options: Options, memory: Memory) -> Store {
+        Store::try_with_memory(options, memory).expect("memory for what is known of pages")
+    }
+
+    /// `None`: the allocator has no memory for what is known of each page, which grows with what `memory` may grow to.
+    ///
+    /// # Panics
+    /// If the number of cachelets is not a power of two up to 65,536, or workers are none.
+    pub fn try_with_memory(options: Options, memory: Memory) -> Option<Store> {
         assert!(options.cachelets.is_power_of_two() && options.cachelets <= 1 << PREFIX_BITS_MAX);
         assert!(options.workers > 0, "a store belongs to workers");
         assert!(memory.commit(options.memory_bytes), "the memory has room for -m");
@@ -156,12 +164,12 @@ impl Store {
             // One each: a cas of one cachelet is never that of another.
             Cachelet::new(bits, owner as u32, options.generation.wrapping_add(id as u16))
         };
-        Store {
+        Some(Store {
             page_bytes,
             page_shift: page_bytes.trailing_zeros(),
             inline_bytes_max: page_bytes / INLINE_PER_PAGE,
             ttl_classes: (share / page_bytes / 16).min(TTL_CLASSES_MAX),
-            pages: Page::untouched((memory.bytes() / page_bytes) as u32),
+            pages: Page::untouched((memory.bytes() / page_bytes) as u32)?,
             pool: Pool::new(pages, options.workers, chunk),
             epochs: Epochs::new(options.workers),
             seals: AtomicU64::new(0),
@@ -180,7 +188,7 @@ impl Store {
             looked_for_expired: (0..options.workers).map(|_| AtomicU32::new(0)).collect(),
             options,
             memory,
-        }
+        })
     }
 
     /// The memory of a store that nobody needs any more, as zero as from [`Memory::heap`]; where stores come and
