@@ -134,8 +134,8 @@ fn serve(matches: &ArgMatches, as_memcached: bool) -> ExitCode {
         log::warn("flag_without_effect", &format!("mbal: {notice}"));
     }
     let verbose = config.settings.verbosity > 0;
-    let server = match Server::open(config) {
-        Ok(server) => server,
+    let running = match Server::open(config).and_then(Server::start) {
+        Ok(running) => running,
         Err(error) => {
             log::error("not_started", &error.to_string());
             return ExitCode::from(error.exit_code());
@@ -143,13 +143,16 @@ fn serve(matches: &ArgMatches, as_memcached: bool) -> ExitCode {
     };
     // memcached starts without a word.
     if verbose || !as_memcached {
-        let fields = [("version", MBAL.to_owned()), ("pid", std::process::id().to_string())];
-        log::say(Level::Info, "started", &format!("mbal {MBAL}: {server}"), &fields);
-        if let Some(example) = server.example() {
+        let starting = running.starting();
+        let mut fields =
+            vec![("version", MBAL.to_owned()), ("pid", std::process::id().to_string())];
+        fields.extend(starting.fields());
+        log::say(Level::Info, "started", &format!("mbal {MBAL}: {starting}"), &fields);
+        if let Some(example) = &starting.example {
             log::info("example", &format!("try it: {example}"));
         }
     }
-    match server.run() {
+    match running.wait() {
         Ok(Ended::Gracefully) => log::info("stopping_gracefully", "Gracefully stopping"),
         Ok(Ended::Normally) if verbose => log::info("stopped", "Exiting normally"),
         Ok(Ended::Normally) => {}

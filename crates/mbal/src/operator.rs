@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use mbal_server::control::{ask, default_path};
+use mbal_server::Served;
+use mbal_server::control::{ask, ask_server};
 
 #[derive(Args, Debug)]
 pub struct Where {
@@ -58,8 +59,11 @@ pub fn explain(explain: &Explain) -> ExitCode {
 }
 
 fn tell(at: &Where, question: &str) -> ExitCode {
-    let path = at.control.clone().unwrap_or_else(|| default_path(at.port));
-    match ask(&path, question.as_bytes()) {
+    let answer = match &at.control {
+        Some(path) => ask(path, question.as_bytes()),
+        None => ask_server(&Served::Port(at.port), question.as_bytes()),
+    };
+    match answer {
         Ok(answer) => {
             print!("{answer}");
             ExitCode::SUCCESS

@@ -75,7 +75,7 @@ pub struct BalanceConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
     Off,
-    /// [`crate::control::default_path`]; if that cannot be had, the server does without.
+    /// By what is served, see [`crate::control_paths`]; if that cannot be had, the server does without.
     Default,
     Path(PathBuf),
 }

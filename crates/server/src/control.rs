@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,13 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// A question with a key.
 const LINE_BYTES_MAX: usize = 1024;
-
-/// Where the control socket is unless somebody says otherwise: among the user's own files if they
-/// have a place for such, by the server's port.
-pub fn default_path(port: u16) -> PathBuf {
-    let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or("/tmp".into(), PathBuf::from);
-    folder.join(format!("mbal-{port}.control"))
-}
 
 /// Serves operators, one after the other, until the process ends.
 pub(crate) fn start(listener: UnixListener, balancer: Sender<Note>) -> std::io::Result<()> {

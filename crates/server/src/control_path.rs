@@ -43,7 +43,7 @@ impl fmt::Display for Served {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
-    /// Only root can have made it, for whomever it belongs to.
+    /// Where nobody but root makes folders, it is trusted whomever it belongs to.
     pub(crate) of_host: bool,
 }
 
@@ -119,8 +119,14 @@ pub(crate) fn name(served: &Served) -> String {
 pub(crate) fn is_trusted(folder: &Folder) -> bool {
     let Ok(found) = fs::symlink_metadata(&folder.path) else { return false };
     let (me, owner) = (process::user_id(), found.uid());
-    let written_by_owner = found.mode() & 0o022 == 0;
-    found.is_dir() && written_by_owner && (owner == me || owner == 0 || folder.of_host && me == 0)
+    let others_write = |found: &fs::Metadata| found.mode() & 0o022 != 0;
+    let made_by_root = || {
+        let parent = folder.path.parent().and_then(|parent| fs::metadata(parent).ok());
+        folder.of_host && parent.is_some_and(|parent| parent.uid() == 0 && !others_write(&parent))
+    };
+    found.is_dir()
+        && !others_write(&found)
+        && (owner == me || owner == 0 || me == 0 && made_by_root())
 }
 
 /// The places of [`control_paths`] where there is a socket that nobody else can have put there.
@@ -180,6 +186,26 @@ mod tests {
             paths(Some("here"), &served),
             ["/run/mbal/[::]:5.control", "/tmp/mbal-7/[::]:5.control"]
         );
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_and_a_link_are_not_trusted() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let path = env::temp_dir().join(format!("mbal-trusted-{}", std::process::id()));
+        let link = path.with_extension("link");
+        fs::create_dir(&path).unwrap();
+        symlink(&path, &link).unwrap();
+        let trusted = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            is_trusted(&Folder { path: path.to_owned(), of_host: false })
+        };
+        let found = [0o700, 0o755, 0o770, 0o777].map(|mode| trusted(&path, mode));
+        let by_link = trusted(&link, 0o700);
+        fs::remove_file(&link).unwrap();
+        fs::remove_dir(&path).unwrap();
+        assert_eq!((found, by_link), ([true, true, false, false], false));
+        assert!(!is_trusted(&Folder { path, of_host: true }), "it is gone");
     }
 
     #[test]

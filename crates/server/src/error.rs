@@ -17,11 +17,19 @@ pub enum StartError {
     },
     Unix {
         path: PathBuf,
+        /// `-u`, if it is he who may not.
+        user: Option<String>,
         error: io::Error,
     },
-    /// Descriptors for `-c` connections are not to be had.
+    /// Not even one connection has room among the open files.
     Descriptors {
         wanted: u64,
+        limit: u64,
+    },
+    /// `-m`.
+    Memory {
+        mib: u64,
+        there_is: String,
         error: io::Error,
     },
     User {
@@ -75,14 +83,22 @@ impl fmt::Display for StartError {
                 }
                 Ok(())
             }
-            StartError::Unix { path, error } => {
-                write!(out, "failed to listen on UNIX socket {}: {error}", path.display())
+            StartError::Unix { path, user, error } => {
+                write!(out, "failed to listen on UNIX socket {}: {error}", path.display())?;
+                match user {
+                    Some(user) => write!(out, "\n-u {user}: this user may not write there"),
+                    None => Ok(()),
+                }
             }
-            StartError::Descriptors { wanted, error } => write!(
+            StartError::Descriptors { wanted, limit } => write!(
                 out,
-                "failed to raise the limit of open files to {wanted}: {error}\n\
-                 start as root, raise `ulimit -n`, or ask for fewer connections with -c"
+                "{wanted} open files are needed beside the connections, and the hard limit is {limit}\n\
+                 start as root, raise `ulimit -Hn`, or ask for fewer workers with -t"
             ),
+            StartError::Memory { mib, there_is, error } => {
+                write!(out, "-m {mib}: the kernel does not give so much memory: {error}")?;
+                if there_is.is_empty() { Ok(()) } else { write!(out, "\n{there_is}") }
+            }
             StartError::User { user, error } => write!(out, "failed to become {user}: {error}"),
             StartError::File { path, error } => {
                 write!(out, "failed to write {}: {error}", path.display())

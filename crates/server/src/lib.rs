@@ -4,9 +4,10 @@
 //! request, never decides where a key lives.
 //!
 //! ```text
-//!   Config ─► Server::open: sockets, user, background ─► Server::run ─┬─ main: Listener, signals
-//!                                                                     ├─ mbal-worker-0: EventLoop ─► Worker ─┐
-//!                                                                     └─ mbal-worker-n: EventLoop ─► Worker ─┴► Store
+//!   Config ─► Server::open: sockets, user, background
+//!               └─► Server::start: memory, threads ─┬─ mbal-worker-0: EventLoop ─► Worker ─┐
+//!                     └─► Running::wait              ├─ mbal-worker-n: EventLoop ─► Worker ─┴► Store
+//!                                                    └─ main: Listener, signals
 //! ```
 
 #![forbid(unsafe_code)]
@@ -19,12 +20,15 @@ mod control_path;
 mod error;
 mod listening;
 pub mod log;
+mod machine;
 mod metrics;
 mod panics;
 mod passwords;
 mod patience;
+mod pid_file;
 mod scrapes;
 mod serving;
+mod starting;
 mod telling;
 mod tls;
 
@@ -35,4 +39,5 @@ pub use error::StartError;
 pub use mbal_balance::{Mode, Proposal, Question};
 pub use mbal_reactor::Ended;
 pub use mbal_worker::{Echoed, Protocol, Settings, TlsSettings};
-pub use serving::Server;
+pub use serving::{Running, Server};
+pub use starting::Starting;

@@ -1,17 +1,20 @@
 //! Opens the sockets that a configuration asks for.
 
-use std::fs;
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
-use mbal_reactor::socket::{bind_udp, listen_tcp, listen_unix};
+use mbal_reactor::process;
+use mbal_reactor::socket::{bind_udp, is_served, listen_tcp, listen_unix};
 
-use crate::control::default_path;
-use crate::{Config, Control, Interface, Listen, StartError, UnixSocket, log};
+use crate::control_path::{Folder, Served, folders, is_socket, is_trusted, name};
+use crate::{Config, Control, Interface, Listen, StartError, UnixSocket};
 
 /// The open sockets: the common ones, and those of each worker's own port.
 pub(crate) struct Listening {
@@ -27,6 +30,8 @@ pub(crate) struct Listening {
     /// The first address of each worker's own port.
     pub(crate) worker_addresses: Vec<SocketAddr>,
     pub(crate) control: Option<UnixListener>,
+    /// Where operators reach the server, or why they do not.
+    pub(crate) control_told: String,
     pub(crate) metrics: Vec<TcpListener>,
     /// Files that go when the server does.
     pub(crate) socket_files: Vec<SocketFile>,
@@ -90,6 +95,7 @@ impl Listening {
             udp_addresses,
             worker_addresses,
             control: None,
+            control_told: String::new(),
             metrics,
             socket_files: Vec::new(),
         })
@@ -101,45 +107,158 @@ impl Listening {
 
     pub(crate) fn open_unix(&mut self, config: &Config) -> Result<(), StartError> {
         let Some(UnixSocket { path, mode }) = &config.unix_socket else { return Ok(()) };
-        let listener = self.open_socket(path, *mode, config.settings.backlog)?;
+        let failed = |error| StartError::Unix {
+            path: path.to_owned(),
+            user: config.user.clone().filter(|_| is_denied(&error)),
+            error,
+        };
+        let listener = listen_unix(path, *mode, config.settings.backlog).map_err(failed)?;
+        self.socket_files.push(SocketFile::of(path).map_err(failed)?);
         self.common.push(listener.into());
         Ok(())
     }
 
     /// For its user alone, who could do all of it by signals, too.
     pub(crate) fn open_control(&mut self, config: &Config) -> Result<(), StartError> {
-        const MODE: u32 = 0o600;
         let backlog = config.settings.backlog;
-        let port = self.addresses.first().map_or(0, SocketAddr::port);
-        self.control = match &config.control {
-            Control::Path(path) => Some(self.open_socket(path, MODE, backlog)?),
-            // Without a port there is nothing that it could be found by.
-            Control::Default if port != 0 => {
-                let opened = self.open_socket(&default_path(port), MODE, backlog);
-                if let (Err(error), true) = (&opened, config.settings.verbosity > 0) {
-                    log::warn("no_control_socket", &format!("mbal: no control socket: {error}"));
-                }
-                opened.ok()
+        let opened = match &config.control {
+            Control::Off => Err("off".to_owned()),
+            Control::Path(path) => {
+                let failed = |error| StartError::Unix { path: path.to_owned(), user: None, error };
+                let (listener, file) = claim(path, backlog).map_err(failed)?;
+                self.socket_files.push(file);
+                Ok((listener, path.display().to_string()))
             }
-            Control::Default | Control::Off => None,
+            Control::Default => self.claim_by_name(&self.served(config), backlog),
+        };
+        (self.control, self.control_told) = match opened {
+            Ok((listener, path)) => (Some(listener), format!("control socket {path}")),
+            Err(why) => (None, format!("no control socket ({why})")),
         };
         Ok(())
     }
 
-    fn open_socket(
-        &mut self,
-        path: &Path,
-        mode: u32,
-        backlog: i32,
-    ) -> Result<UnixListener, StartError> {
-        let failed = |error| StartError::Unix { path: path.to_owned(), error };
-        let listener = listen_unix(path, mode, backlog).map_err(failed)?;
-        // A daemon changes its folder: the path must hold until the end.
-        let path = std::path::absolute(path).map_err(failed)?;
-        let inode = inode_of(&path).map_err(failed)?;
-        self.socket_files.push(SocketFile { path, inode });
-        Ok(listener)
+    fn served(&self, config: &Config) -> Vec<Served> {
+        let unix = config.unix_socket.iter().map(|unix| Served::Unix(unix.path.clone()));
+        self.addresses.iter().map(|&address| Served::Address(address)).chain(unix).collect()
     }
+
+    /// In the first folder that will do. Further addresses are further names of the same socket.
+    fn claim_by_name(
+        &mut self,
+        served: &[Served],
+        backlog: i32,
+    ) -> Result<(UnixListener, String), String> {
+        let Some((first, others)) = served.split_first() else {
+            return Err("nothing is served to name it by, --control names it".into());
+        };
+        let mut why = String::new();
+        for folder in folders() {
+            if let Err(error) = make(&folder) {
+                why = format!("{}: {error}", folder.path.display());
+                continue;
+            }
+            sweep(&folder.path);
+            let path = folder.path.join(name(first));
+            match claim(&path, backlog) {
+                Ok((listener, file)) => {
+                    self.socket_files.push(file);
+                    for other in others {
+                        let link = folder.path.join(name(other));
+                        self.socket_files.extend(link_to(&path, &link).ok());
+                    }
+                    return Ok((listener, path.display().to_string()));
+                }
+                Err(error) => {
+                    why = format!("{}: {error}", path.display());
+                    // Operators would be answered by that one.
+                    if error.kind() == io::ErrorKind::AddrInUse {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(why)
+    }
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Root, which is about to become `user`, leaves him the host's folder of control sockets. Without it there may be
+/// another, and otherwise the server does without a control socket.
+pub(crate) fn give_folder(config: &Config, (user, group): (u32, u32)) {
+    let of_host = folders().into_iter().find(|folder| folder.of_host);
+    let Some(folder) = of_host.filter(|_| config.control == Control::Default) else { return };
+    if make(&folder).is_ok() {
+        drop(lchown(&folder.path, Some(user), Some(group)));
+    }
+}
+
+/// Makes a folder of control sockets, unless it is there; an error if it is somebody else's.
+fn make(folder: &Folder) -> io::Result<()> {
+    let mode = if folder.of_host { 0o755 } else { 0o700 };
+    match DirBuilder::new().mode(mode).create(&folder.path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ if is_trusted(folder) => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is somebody else's")),
+    }
+}
+
+/// Removes the sockets of servers that were killed: those on any free port would never be replaced.
+fn sweep(folder: &Path) {
+    let Some(_lock) = lock(folder) else { return };
+    let Ok(files) = fs::read_dir(folder) else { return };
+    for path in files.flatten().map(|file| file.path()) {
+        if is_socket(&path) && matches!(is_served(&path), Ok(false)) {
+            // One that may not be removed is in nobody's way.
+            drop(fs::remove_file(&path));
+        }
+    }
+}
+
+/// Takes the place of a control socket, but not from a server that lives.
+fn claim(path: &Path, backlog: i32) -> io::Result<(UnixListener, SocketFile)> {
+    const MODE: u32 = 0o600;
+    let path = std::path::absolute(path)?;
+    let _lock = path.parent().and_then(lock);
+    refuse_if_served(&path)?;
+    let listener = listen_unix(&path, MODE, backlog)?;
+    Ok((listener, SocketFile::of(&path)?))
+}
+
+/// Gives a control socket one more name.
+fn link_to(path: &Path, link: &Path) -> io::Result<SocketFile> {
+    let _lock = link.parent().and_then(lock);
+    refuse_if_served(link)?;
+    if is_socket(link) {
+        fs::remove_file(link)?;
+    }
+    fs::hard_link(path, link)?;
+    SocketFile::of(link)
+}
+
+fn refuse_if_served(path: &Path) -> io::Result<()> {
+    match is_served(path)? {
+        true => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server has it")),
+        false => Ok(()),
+    }
+}
+
+/// Two servers that look at the same time would both find that nobody lives there, and one that has a socket but does
+/// not listen yet would look dead. The kernel takes the lock back from whoever ends. Whoever keeps it for no good
+/// reason is not waited for any longer.
+fn lock(folder: &Path) -> Option<File> {
+    const TRIES: usize = 100;
+    let folder = File::open(folder).ok()?;
+    for _ in 0..TRIES {
+        if process::try_lock(&folder).ok()? {
+            return Some(folder);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    None
 }
 
 /// `-l` may name a port of its own beside an interface.
@@ -205,15 +324,24 @@ fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
 }
 
-/// A unix socket's file, which goes when its server does.
+/// A unix socket's file, which goes when its server does, or when it does not come to start.
 pub(crate) struct SocketFile {
     path: PathBuf,
     inode: u64,
 }
 
 impl SocketFile {
+    fn of(path: &Path) -> io::Result<SocketFile> {
+        // A daemon changes its folder: the path must hold until the end.
+        let path = std::path::absolute(path)?;
+        let inode = inode_of(&path)?;
+        Ok(SocketFile { path, inode })
+    }
+}
+
+impl Drop for SocketFile {
     /// Removes the file, unless another server has put its own there meanwhile.
-    pub(crate) fn remove(&self) {
+    fn drop(&mut self) {
         if inode_of(&self.path).is_ok_and(|inode| inode == self.inode) {
             // A file that cannot be removed is replaced by the next server as stale.
             drop(fs::remove_file(&self.path));
@@ -227,7 +355,11 @@ fn inode_of(path: &Path) -> io::Result<u64> {
 
 /// Tells the ports that were taken, one line each, as memcached does for its own tests: the file
 /// appears complete or not at all. Where metrics are told comes last.
-pub(crate) fn write_port_file(path: &Path, listening: &Listening) -> io::Result<()> {
+pub(crate) fn write_port_file(
+    path: &Path,
+    listening: &Listening,
+    metrics: Option<SocketAddr>,
+) -> io::Result<()> {
     let lines = |transport: &'static str, addresses: &[SocketAddr]| -> String {
         let line = |address: &SocketAddr| {
             let family = if address.is_ipv4() { "INET" } else { "INET6" };
@@ -236,7 +368,7 @@ pub(crate) fn write_port_file(path: &Path, listening: &Listening) -> io::Result<
         addresses.iter().map(line).collect()
     };
     let mut lines = lines("TCP", &listening.addresses) + &lines("UDP", &listening.udp_addresses);
-    if let Some(address) = listening.metrics_address() {
+    if let Some(address) = metrics {
         lines.push_str(&format!("HTTP: {}\n", address.port()));
     }
     let mut unfinished = path.as_os_str().to_owned();

@@ -1,10 +1,6 @@
-use std::fmt;
-use std::fs;
 use std::io;
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
@@ -13,18 +9,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
-use mbal_reactor::process::{self, Signals};
+use mbal_reactor::process::{self, Background, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
-    Clock, Ended, EventLoop, Greeter, Guest, Letter, Listener, Mailbox, Mapping, Post, Tally,
-    TlsDoor,
+    Clock, Ended, EventLoop, Greeter, Guest, Letter, Listener, Mailbox, Mapping, Post, Request,
+    Tally, TlsDoor,
 };
 use mbal_worker::{Event, Now, Settings, Worker};
 
 use crate::balancing::{Balancing, Note, Planner};
-use crate::listening::{Listening, SocketFile, write_port_file};
+use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
 use crate::passwords::Door;
-use crate::{Config, Login, StartError, control, log, metrics, panics, scrapes, tls};
+use crate::pid_file::PidFile;
+use crate::starting::Starting;
+use crate::{Config, Login, StartError, control, log, machine, metrics, panics, scrapes, tls};
 
 /// DESIGN §4: what a worker has alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
@@ -38,50 +36,72 @@ pub struct Server {
     config: Config,
     listening: Listening,
     signals: Signals,
-    pid_file: Option<PathBuf>,
+    background: Option<Background>,
     door: Option<Door>,
     tls: Option<Arc<TlsDoor>>,
     planner: Planner,
 }
 
+/// A server whose threads run, and whose files are there until it ends.
+pub struct Running {
+    starting: Starting,
+    listener: Listener,
+    workers: Vec<JoinHandle<()>>,
+    shared: Arc<mbal_worker::Server>,
+    tally: Arc<Tally>,
+    door: Option<Door>,
+    background: Option<Background>,
+    _files: (Vec<SocketFile>, Option<PidFile>),
+}
+
+/// What there is once the threads run.
+struct Threads {
+    workers: Vec<JoinHandle<()>>,
+    mailboxes: Vec<Mailbox<Letter>>,
+    main: Mailbox<Request>,
+    shared: Arc<mbal_worker::Server>,
+    tally: Arc<Tally>,
+}
+
 impl Server {
     /// Opens sockets and files, and becomes what the configuration says: user, background.
-    /// There must be no other threads yet.
-    pub fn open(config: Config) -> Result<Server, StartError> {
-        let settings = &config.settings;
+    /// There must be no other threads yet. What has been made goes again if that fails.
+    pub fn open(mut config: Config) -> Result<Server, StartError> {
         if config.core_dumps {
             process::raise_core_limit().map_err(StartError::System)?;
         }
-        let per_worker = 2 + 2 * (config.listen.len() + config.udp.len()) as u64;
-        let wanted = settings.connections_max as u64
-            + settings.workers as u64 * per_worker
-            + DESCRIPTORS_SPARE;
-        process::raise_descriptor_limit(wanted)
-            .map_err(|error| StartError::Descriptors { wanted, error })?;
+        make_room(&mut config)?;
         // Before there is a user who may not read it.
         let door = Door::open(&config.login)?;
-        let tls = match settings.tls.enabled {
-            true => Some(Arc::new(tls::door(settings.tls.clone()).map_err(StartError::Tls)?)),
+        let tls = match config.settings.tls.enabled {
+            true => {
+                let settings = config.settings.tls.clone();
+                Some(Arc::new(tls::door(settings).map_err(StartError::Tls)?))
+            }
             false => None,
         };
         let mut listening = Listening::open_tcp(&config)?;
         if let Some(user) = config.user.as_ref().filter(|_| process::is_root()) {
-            process::become_user(user)
-                .map_err(|error| StartError::User { user: user.clone(), error })?;
+            let failed = |error| StartError::User { user: user.clone(), error };
+            let numbers = process::user_named(user).map_err(failed)?;
+            give_folder(&config, numbers);
+            process::become_user(numbers).map_err(failed)?;
         }
         // The socket's file belongs to the user that serves it.
         listening.open_unix(&config)?;
         listening.open_control(&config)?;
-        let pid_file = config.pid_file.as_deref().map(std::path::absolute);
-        let pid_file = pid_file.transpose().map_err(StartError::System)?;
-        if let Some(path) = &config.port_file {
-            let written = write_port_file(path, &listening);
-            written.map_err(|error| StartError::File { path: path.clone(), error })?;
+        // A daemon changes its folder.
+        for path in [&mut config.pid_file, &mut config.port_file].into_iter().flatten() {
+            *path = std::path::absolute(&*path).map_err(StartError::System)?;
         }
-        if config.daemon {
-            process::daemonize(config.core_dumps, 0 < settings.verbosity)
-                .map_err(StartError::System)?;
-        }
+        let background = match config.daemon {
+            true => {
+                let keep_output = 0 < config.settings.verbosity;
+                let entered = Background::enter(config.core_dumps, keep_output);
+                Some(entered.map_err(StartError::System)?)
+            }
+            false => None,
+        };
         if config.lock_memory {
             if let Err(error) = process::lock_memory() {
                 let text = format!("warning: -k invalid, mlockall() failed: {error}");
@@ -89,19 +109,8 @@ impl Server {
             }
         }
         let signals = Signals::take().map_err(StartError::System)?;
-        if let Some(path) = &pid_file {
-            let written = fs::write(path, format!("{}\n", std::process::id()));
-            written.map_err(|error| StartError::File { path: path.clone(), error })?;
-        }
-        Ok(Server {
-            config,
-            listening,
-            signals,
-            pid_file,
-            door,
-            tls,
-            planner: mbal_balance::propose,
-        })
+        let planner = mbal_balance::propose;
+        Ok(Server { config, listening, signals, background, door, tls, planner })
     }
 
     /// With another planner: tests have worse ones.
@@ -109,32 +118,44 @@ impl Server {
         Server { planner, ..self }
     }
 
-    /// A line for the shell that stores something and reads it back, with nothing but bash.
-    pub fn example(&self) -> Option<String> {
-        let address = self.listening.addresses.first()?;
-        let host = match address.ip() {
-            ip if !ip.is_unspecified() => ip,
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        };
-        let requests = r"set k 0 0 5\r\nhello\r\nget k\r\nquit\r\n";
-        let port = address.port();
-        Some(format!(
-            "bash -c 'exec 3<>/dev/tcp/{host}/{port}; printf \"{requests}\" >&3; cat <&3'"
-        ))
-    }
-
-    /// Serves until a signal or a client ends it.
-    pub fn run(self) -> Result<Ended, StartError> {
+    /// Takes the memory and starts the threads.
+    pub fn start(mut self) -> Result<Running, StartError> {
         panics::end_the_process();
-        self.serve().map_err(StartError::System)
+        let started = Started::now();
+        let starting = Starting::of(&self.config, &self.listening);
+        let store = self.store(&started)?;
+        let threads = self.start_threads(store, started).map_err(StartError::System)?;
+        let Threads { workers, mailboxes, main, shared, tally } = threads;
+        let common = mem::take(&mut self.listening.common);
+        let secured = match &self.tls {
+            Some(_) => mem::take(&mut self.listening.may_have_tls),
+            None => Vec::new(),
+        };
+        let clock = started.clock;
+        let listener =
+            Listener::new(common, self.signals, main, mailboxes, Arc::clone(&tally), clock);
+        let listener = listener.map_err(StartError::System)?.secured(secured);
+        if let Some(path) = &self.config.port_file {
+            let written = write_port_file(path, &self.listening, starting.metrics);
+            written.map_err(|error| StartError::File { path: path.clone(), error })?;
+        }
+        let pid_file = self.config.pid_file.as_deref().and_then(PidFile::write);
+        Ok(Running {
+            starting,
+            listener,
+            workers,
+            shared,
+            tally,
+            door: self.door,
+            background: self.background,
+            _files: (self.listening.socket_files, pid_file),
+        })
     }
 
-    fn serve(mut self) -> io::Result<Ended> {
-        let started = Started::now();
+    fn start_threads(&mut self, store: Store, started: Started) -> io::Result<Threads> {
         let Settings { workers, connections_max, maxconns_fast, .. } = self.config.settings;
         let workers = usize::from(workers);
-        let shared = self.shared(&started)?;
+        let shared = self.shared(store)?;
         let tally = Arc::new(Tally::new(workers, connections_max as usize, !maxconns_fast));
         let main = Mailbox::new()?;
         let mailboxes: Vec<Mailbox<Letter>> =
@@ -168,43 +189,34 @@ impl Server {
             clock: started.clock,
         };
         balancing.start(inbox, notes)?;
-        let common = mem::take(&mut self.listening.common);
-        let secured = match &self.tls {
-            Some(_) => mem::take(&mut self.listening.may_have_tls),
-            None => Vec::new(),
+        Ok(Threads { workers: threads, mailboxes, main, shared, tally })
+    }
+
+    /// Addresses are free, but use of them may be limited: by what processes may have, or all of them together.
+    fn store(&self, started: &Started) -> Result<Store, StartError> {
+        let options = self.store_options(started);
+        let bytes = options.memory_bytes;
+        let mib = bytes as u64 >> 20;
+        if machine::memory_bytes().is_some_and(|there_is| there_is < bytes as u64) {
+            let text = format!("mbal: -m {mib} is more than there is: {}", machine::memory_told());
+            log::warn("memory_beyond_machine", &text);
+        }
+        let room = match self.config.lock_memory {
+            // What the kernel keeps in memory grows by being read and zeroed as a whole.
+            true => bytes,
+            false => Memory::reach(bytes),
         };
-        let (files, pid_file, door) = (self.listening.socket_files, self.pid_file, self.door);
-        let listener = Listener::new(
-            common,
-            self.signals,
-            main,
-            mailboxes,
-            Arc::clone(&tally),
-            started.clock,
-        )?
-        .secured(secured);
-        let reload = || door.iter().for_each(Door::reload);
-        let ended = listener.run(|| observe(&shared, &tally), reload)?;
-        for thread in threads {
-            thread.join().expect("a worker's panic has ended the process");
+        let failed = |error| StartError::Memory { mib, there_is: machine::memory_told(), error };
+        let memory = Memory::of(Box::new(Mapping::reserve(bytes, room).map_err(failed)?));
+        if !memory.commit(bytes) {
+            return Err(failed(io::Error::last_os_error()));
         }
-        files.iter().for_each(SocketFile::remove);
-        if let Some(path) = &pid_file {
-            remove_pid_file(path);
-        }
-        Ok(ended)
+        Store::try_with_memory(options, memory)
+            .ok_or_else(|| failed(io::ErrorKind::OutOfMemory.into()))
     }
 
     /// What all workers share, which knows the listening sockets.
-    fn shared(&self, started: &Started) -> io::Result<Arc<mbal_worker::Server>> {
-        let options = self.store_options(started);
-        let room = match self.config.lock_memory {
-            // What the kernel keeps in memory grows by being read and zeroed as a whole.
-            true => options.memory_bytes,
-            false => Memory::reach(options.memory_bytes),
-        };
-        let memory = memory(options.memory_bytes, room)?;
-        let store = Store::with_memory(options, memory);
+    fn shared(&self, store: Store) -> io::Result<Arc<mbal_worker::Server>> {
         let mut shared = mbal_worker::Server::new(self.settings(), store);
         if let Some(door) = &self.door {
             shared = shared.guarded_by(Arc::clone(&door.doorkeeper));
@@ -290,41 +302,46 @@ impl Server {
     }
 }
 
-/// `2 workers, 64 MiB, on 127.0.0.1:11211 [::1]:11211`
-impl fmt::Display for Server {
-    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        let config = &self.config;
-        let workers = config.settings.workers;
-        let plural = if workers == 1 { "" } else { "s" };
-        let mib = config.settings.memory_bytes >> 20;
-        write!(out, "{workers} worker{plural}, {mib} MiB, on")?;
-        for address in &self.listening.addresses {
-            write!(out, " {address}")?;
+impl Running {
+    /// What it is and where it listens, as one line and by name.
+    pub fn starting(&self) -> &Starting {
+        &self.starting
+    }
+
+    /// Serves until a signal or a client ends it.
+    pub fn wait(self) -> Result<Ended, StartError> {
+        if let Some(background) = self.background {
+            background.ready().map_err(StartError::System)?;
         }
-        for address in &self.listening.udp_addresses {
-            write!(out, " {address}/udp")?;
+        let reload = || self.door.iter().for_each(Door::reload);
+        let observe = || observe(&self.shared, &self.tally);
+        let ended = self.listener.run(observe, reload).map_err(StartError::System)?;
+        for worker in self.workers {
+            worker.join().expect("a worker's panic has ended the process");
         }
-        if let Some(unix) = &config.unix_socket {
-            write!(out, " {}", unix.path.display())?;
-        }
-        if let Some(base) = config.worker_ports {
-            write!(out, ", worker ports from {base}")?;
-        }
-        if let Some(address) = self.listening.metrics_address() {
-            write!(out, ", metrics on http://{address}/metrics")?;
-        }
-        Ok(())
+        Ok(ended)
     }
 }
 
-/// Addresses are free, but use of them may be limited: by what processes may have, or all of them together.
-fn memory(bytes: usize, room: usize) -> io::Result<Memory> {
-    let memory = Memory::of(Box::new(Mapping::reserve(bytes, room)?));
-    if !memory.commit(bytes) {
-        let why = format!("-m {}: the kernel does not give so much memory", bytes >> 20);
-        return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
+/// Lets the process open as many files as `-c` connections need. Where it may not, there are fewer connections.
+fn make_room(config: &mut Config) -> Result<(), StartError> {
+    let per_worker = 2 + 2 * (config.listen.len() + config.udp.len()) as u64;
+    let beside = u64::from(config.settings.workers) * per_worker + DESCRIPTORS_SPARE;
+    let asked = config.settings.connections_max;
+    let limit = process::raise_descriptor_limit(u64::from(asked) + beside);
+    let limit = limit.map_err(StartError::System)?;
+    let room = limit.saturating_sub(beside);
+    if room == 0 {
+        return Err(StartError::Descriptors { wanted: beside, limit });
     }
-    Ok(memory)
+    if room < u64::from(asked) {
+        let text = format!(
+            "mbal: -c {asked}: there is room for {room} connections, by the hard limit of {limit} open files"
+        );
+        log::warn("fewer_connections", &text);
+        config.settings.connections_max = room as u32;
+    }
+    Ok(())
 }
 
 /// Starts the thread that shakes hands with those who come by TLS; where they are left for it.
@@ -396,13 +413,6 @@ fn observe_cpu(shared: &mbal_worker::Server) {
     let (user_us, system_us) = process::cpu_time_us();
     shared.gauges.user_us.store(user_us, Relaxed);
     shared.gauges.system_us.store(system_us, Relaxed);
-}
-
-fn remove_pid_file(path: &Path) {
-    // It may be in a folder that only root, who is gone, may write.
-    if let Err(error) = fs::remove_file(path) {
-        log::warn("pid_file_stays", &format!("mbal: {} stays: {error}", path.display()));
-    }
 }
 
 /// When the server started, by both clocks.

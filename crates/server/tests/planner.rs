@@ -70,7 +70,8 @@ fn a_planner_that_panics_stops_nobody() {
     fs::create_dir_all(&folder).expect("a folder of our own");
     let (ports, control) = (folder.join("ports"), folder.join("control"));
     let server = Server::open(config(ports.clone(), control.clone())).expect("its sockets open");
-    thread::spawn(move || server.planned_by(breaks).run().map(drop));
+    let running = server.planned_by(breaks).start().expect("its threads start");
+    thread::spawn(move || running.wait().map(drop));
 
     let port: u16 = until("the port", || {
         let lines = fs::read_to_string(&ports).ok()?;

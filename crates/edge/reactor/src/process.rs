@@ -1,7 +1,8 @@
 //! What a server asks of its process: signals, limits, cores, user, background.
 
 use std::ffi::CString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -69,22 +70,38 @@ impl Signals {
     }
 }
 
-/// Lets the process open `descriptors` files, raising the hard limit too where it may.
-pub fn raise_descriptor_limit(descriptors: u64) -> io::Result<()> {
+/// Lets the process open `descriptors` files, raising the hard limit too where it may. How many it may
+/// open now: fewer where it may not.
+pub fn raise_descriptor_limit(descriptors: u64) -> io::Result<u64> {
+    let limit = limit_of(libc::RLIMIT_NOFILE)?;
+    if descriptors <= limit.rlim_cur {
+        return Ok(limit.rlim_cur);
+    }
+    let raised = libc::rlimit { rlim_cur: descriptors, rlim_max: limit.rlim_max.max(descriptors) };
+    // SAFETY: the kernel only reads the struct.
+    if check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) }).is_ok() {
+        return Ok(descriptors);
+    }
+    let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+    // SAFETY: as above.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) })?;
+    Ok(limit.rlim_max)
+}
+
+/// Bytes of memory that the process may have by its own limits (`ulimit -v`, `ulimit -d`), if there are any.
+pub fn memory_limit() -> Option<u64> {
+    let limits = [limit_of(libc::RLIMIT_AS), limit_of(libc::RLIMIT_DATA)];
+    let limits = limits.into_iter().flatten().map(|limit| limit.rlim_cur);
+    limits.filter(|&bytes| bytes != libc::RLIM_INFINITY).min()
+}
+
+fn limit_of(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     // SAFETY: getrlimit fills in the struct when it succeeds.
-    let mut limit = unsafe {
-        check(libc::getrlimit(libc::RLIMIT_NOFILE, limit.as_mut_ptr()))?;
-        limit.assume_init()
-    };
-    if descriptors <= limit.rlim_cur {
-        return Ok(());
+    unsafe {
+        check(libc::getrlimit(resource, limit.as_mut_ptr()))?;
+        Ok(limit.assume_init())
     }
-    limit.rlim_cur = descriptors;
-    limit.rlim_max = limit.rlim_max.max(descriptors);
-    // SAFETY: the kernel only reads the struct.
-    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
-    Ok(())
 }
 
 /// `-r`: core files as large as the hard limit, or without limit where the process may.
@@ -94,14 +111,10 @@ pub fn raise_core_limit() -> io::Result<()> {
     if check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &unlimited) }).is_ok() {
         return Ok(());
     }
-    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
-    // SAFETY: getrlimit fills in the struct when it succeeds; setrlimit only reads it.
-    unsafe {
-        check(libc::getrlimit(libc::RLIMIT_CORE, limit.as_mut_ptr()))?;
-        let mut limit = limit.assume_init();
-        limit.rlim_cur = limit.rlim_max;
-        check(libc::setrlimit(libc::RLIMIT_CORE, &limit))?;
-    }
+    let mut limit = limit_of(libc::RLIMIT_CORE)?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) })?;
     Ok(())
 }
 
@@ -151,19 +164,23 @@ pub fn is_root() -> bool {
     unsafe { libc::getuid() == 0 || libc::geteuid() == 0 }
 }
 
-/// `-u`: becomes `user`, for good. Call it before there are threads.
-pub fn become_user(user: &str) -> io::Result<()> {
+/// The numbers of a user and of his group. Call it before there are threads.
+pub fn user_named(user: &str) -> io::Result<(u32, u32)> {
     let unknown = || io::Error::new(io::ErrorKind::NotFound, format!("no user {user}"));
     let name = CString::new(user).map_err(|_| unknown())?;
     // SAFETY: the name is a C string; the entry is read before anything else could look up a user,
     // since there are no other threads yet.
-    let (uid, gid) = unsafe {
+    unsafe {
         let entry = libc::getpwnam(name.as_ptr());
         if entry.is_null() {
             return Err(unknown());
         }
-        ((*entry).pw_uid, (*entry).pw_gid)
-    };
+        Ok(((*entry).pw_uid, (*entry).pw_gid))
+    }
+}
+
+/// `-u`: becomes a user, for good. Call it before there are threads.
+pub fn become_user((uid, gid): (u32, u32)) -> io::Result<()> {
     // SAFETY: no groups are read through the null pointer when their count is 0.
     let dropped = check(unsafe { libc::setgroups(0, std::ptr::null()) });
     match dropped {
@@ -179,12 +196,87 @@ pub fn become_user(user: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// `-d`: goes on in a child without terminal, in `/` unless `stay`; the parent exits with 0.
-/// Call it before there are threads.
-pub fn daemonize(stay: bool, keep_output: bool) -> io::Result<()> {
-    // SAFETY: there is one thread, so the child may go on with everything that the parent had.
-    check(unsafe { libc::daemon(stay.into(), keep_output.into()) })?;
-    Ok(())
+/// `-d`: a process whose parent waits in the foreground until it serves, or has ended.
+///
+/// ```text
+///   parent  fork ─► waits ···················► exits: 0, or as the child did
+///   child           setsid ─► starts ─► ready ─► serves
+/// ```
+pub struct Background {
+    parent: File,
+    keep_output: bool,
+}
+
+impl Background {
+    /// Goes on in a child without terminal, in `/` unless `stay`. What the child says meanwhile is said in the
+    /// foreground. Call it before there are threads.
+    pub fn enter(stay: bool, keep_output: bool) -> io::Result<Background> {
+        let mut ends = [0; 2];
+        // SAFETY: the kernel writes two descriptors, which are nobody else's.
+        let [child, parent] = unsafe {
+            check(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC))?;
+            ends.map(|end| File::from_raw_fd(end))
+        };
+        // SAFETY: there is one thread, so the child may go on with everything that the parent had.
+        let forked = check(unsafe { libc::fork() })?;
+        if forked != 0 {
+            drop(parent);
+            let code = watch_start(child, forked);
+            // SAFETY: ends the process, and leaves what is open to the child: no destructor runs here.
+            unsafe { libc::_exit(code) }
+        }
+        // SAFETY: takes no pointer.
+        check(unsafe { libc::setsid() })?;
+        if !stay {
+            std::env::set_current_dir("/")?;
+        }
+        Ok(Background { parent, keep_output })
+    }
+
+    /// The parent exits with 0; from now on nothing is said in the foreground, unless it is to be kept.
+    pub fn ready(mut self) -> io::Result<()> {
+        if !self.keep_output {
+            let nowhere = File::options().read(true).write(true).open("/dev/null")?;
+            for standard in 0..=2 {
+                // SAFETY: takes no pointer; the standard streams are owned by nobody.
+                check(unsafe { libc::dup2(nowhere.as_raw_fd(), standard) })?;
+            }
+        }
+        // A parent that has been killed does not want to know.
+        drop(self.parent.write_all(&[1]));
+        Ok(())
+    }
+}
+
+/// The parent's exit code, once it is known what has become of the child.
+fn watch_start(mut child: File, pid: libc::pid_t) -> libc::c_int {
+    const EX_OSERR: libc::c_int = 71;
+    let mut told = Vec::new();
+    if child.read_to_end(&mut told).is_ok() && !told.is_empty() {
+        return 0;
+    }
+    let mut status = 0;
+    // SAFETY: the kernel writes one c_int.
+    while unsafe { libc::waitpid(pid, &mut status, 0) } != pid {
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return EX_OSERR;
+        }
+    }
+    if libc::WIFEXITED(status) {
+        return libc::WEXITSTATUS(status);
+    }
+    eprintln!("the server was ended by signal {} while it started", libc::WTERMSIG(status));
+    EX_OSERR
+}
+
+/// Locks a file or folder against others who lock it, until it is closed; false if another has the lock.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: takes no pointer.
+    match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// CPU time that the process has used so far, in user mode and in the kernel, in microseconds.

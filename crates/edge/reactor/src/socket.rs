@@ -79,6 +79,38 @@ fn bind(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
 /// A socket that was left there is replaced; a file of another kind is in the way, and an error.
 /// Sets the process's umask for a moment, so it is called before there are threads.
 pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
+    let name = unix_name(path)?;
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        fs::remove_file(path)?;
+    }
+    let fd: OwnedFd = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM)?;
+    let before = sys::umask(!mode & 0o777);
+    // SAFETY: `name` is a sockaddr_un, set in full.
+    let bound = unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) };
+    sys::umask(before);
+    bound?;
+    sys::listen(fd.as_fd(), backlog)?;
+    Ok(UnixListener::from(fd))
+}
+
+/// Whether somebody listens at `path`. Never waits for him.
+pub fn is_served(path: &Path) -> io::Result<bool> {
+    let name = unix_name(path)?;
+    let fd = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM)?;
+    // SAFETY: `name` is a sockaddr_un, set in full.
+    let error = match unsafe { sys::connect(fd.as_fd(), &name, size_of_val(&name)) } {
+        Ok(()) => return Ok(true),
+        Err(error) => error,
+    };
+    match error.kind() {
+        // As many wait there already as may.
+        io::ErrorKind::WouldBlock => Ok(true),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(false),
+        _ => Err(error),
+    }
+}
+
+fn unix_name(path: &Path) -> io::Result<libc::sockaddr_un> {
     let bytes = path.as_os_str().as_bytes();
     let mut name =
         libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
@@ -91,17 +123,7 @@ pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListe
     for (to, from) in name.sun_path.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
-    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        fs::remove_file(path)?;
-    }
-    let fd: OwnedFd = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM)?;
-    let before = sys::umask(!mode & 0o777);
-    // SAFETY: `name` is a sockaddr_un, set in full.
-    let bound = unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) };
-    sys::umask(before);
-    bound?;
-    sys::listen(fd.as_fd(), backlog)?;
-    Ok(UnixListener::from(fd))
+    Ok(name)
 }
 
 /// Who is at the other end of a connection; `None` if that has gone already.

@@ -162,17 +162,27 @@ pub(crate) fn switch_on(fd: BorrowedFd, level: libc::c_int, option: libc::c_int)
 /// # Safety
 /// `T` is a `sockaddr_in`, `sockaddr_in6` or `sockaddr_un`, whose first `length` bytes are set.
 pub(crate) unsafe fn bind<T>(fd: BorrowedFd, address: &T, length: usize) -> io::Result<()> {
-    assert!(length <= size_of::<T>());
+    let (address, length) = raw(address, length);
     // SAFETY: the kernel reads `length` bytes, all within `address`, and the caller vouches for
     // their being an address.
-    check(unsafe {
-        libc::bind(
-            fd.as_raw_fd(),
-            std::ptr::from_ref(address).cast::<libc::sockaddr>(),
-            length as libc::socklen_t,
-        )
-    })?;
+    check(unsafe { libc::bind(fd.as_raw_fd(), address, length) })?;
     Ok(())
+}
+
+/// Connects to `address`, likewise.
+///
+/// # Safety
+/// As that of [`bind`].
+pub(crate) unsafe fn connect<T>(fd: BorrowedFd, address: &T, length: usize) -> io::Result<()> {
+    let (address, length) = raw(address, length);
+    // SAFETY: as in `bind`.
+    check(unsafe { libc::connect(fd.as_raw_fd(), address, length) })?;
+    Ok(())
+}
+
+fn raw<T>(address: &T, length: usize) -> (*const libc::sockaddr, libc::socklen_t) {
+    assert!(length <= size_of::<T>());
+    (std::ptr::from_ref(address).cast(), length as libc::socklen_t)
 }
 
 pub(crate) fn listen(fd: BorrowedFd, backlog: i32) -> io::Result<()> {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
 
 /// A folder of its own for each test, which goes when the test has passed.
-pub struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new(test: &str) -> Folder {
@@ -54,9 +54,13 @@ impl Running {
         program: &Path,
         arguments: &[&str],
     ) -> Result<Running, String> {
+        Running::of(folder, Command::new(program).args(arguments))
+    }
+
+    /// Likewise, by a command that a test has made.
+    pub fn of(folder: &Folder, command: &mut Command) -> Result<Running, String> {
         let ports = folder.path("ports");
-        let mut child = Command::new(program)
-            .args(arguments)
+        let mut child = command
             .env("MEMCACHED_PORT_FILENAME", &ports)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
