@@ -103,7 +103,7 @@ impl PurePeer {
                 Action::Shutdown { .. } => (0..self.clients.len()).for_each(|conn| self.end(conn)),
                 Action::HandOver { conn, to, session } => leaving.push((conn, to, session)),
                 Action::Nudge { worker } => nudged.push(usize::from(worker.0)),
-                Action::Report(_) => {}
+                Action::Report(_) | Action::Say { .. } => {}
                 Action::Datagram { .. } => unreachable!("no datagram has come"),
                 Action::Pause { .. }
                 | Action::Resume { .. }

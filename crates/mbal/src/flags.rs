@@ -223,7 +223,8 @@ pub struct Flags {
     #[arg(long, env = "MBAL_LOG_FORMAT", value_name = "format", default_value = "text")]
     pub log_format: LogFormat,
 
-    /// Say more; twice or three times, even more
+    /// Say what the balancer decides; twice: connections, requests and replies; three times: what
+    /// connections do next, too
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
 

@@ -404,3 +404,29 @@ fn the_line_says_which_addresses_have_no_tls() {
     assert!(line.contains(" (no TLS); text and binary, TLS on, "), "{line}");
     assert!(tried, "one address is plain");
 }
+
+#[test]
+fn twice_verbose_tells_connections_and_requests() {
+    let folder = Folder::new("verbose");
+    let flags = ["-vv", "-p", "-1", "-l", "127.0.0.1", "-t", "1", "--control", "off"];
+    let server = Running::serve(&folder, &flags);
+    let mut stream = server.connect();
+    ask(&mut stream, "set a 0 0 1\r\nv\r\n", "STORED\r\n");
+    ask(&mut stream, "get a\r\n", "VALUE a 0 1\r\nv\r\nEND\r\n");
+    stream.write_all(b"quit\r\n").unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "it closes");
+    let (_, said) = server.signal("TERM");
+    let (first, rest) = said.split_once('\n').unwrap();
+    assert!(
+        first.starts_with('<') && first.ends_with(" server listening (auto-negotiate)"),
+        "{said}"
+    );
+    let (_, told) = rest.split_once(" new auto-negotiating client connection\n").expect("it came");
+    let fd = told.split_once(':').unwrap().0;
+    let expected = format!(
+        "{fd}: Client using the ascii protocol\n<{fd} set a 0 0 1\n>{fd} STORED\n\
+         <{fd} get a\n>{fd} sending key a\n>{fd} END\n<{fd} quit\n<{fd} connection closed.\n\
+         Exiting normally\n"
+    );
+    assert_eq!(told, expected);
+}

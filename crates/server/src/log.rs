@@ -39,6 +39,17 @@ pub fn say(level: Level, event: &str, text: &str, fields: &[(&str, String)]) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 
+/// Says lines that have their ends already, all at once: those of several threads do not mix.
+pub fn verbose(lines: &[u8]) {
+    if !JSON.load(Relaxed) {
+        // As above.
+        return drop(std::io::stderr().write_all(lines));
+    }
+    for line in String::from_utf8_lossy(lines).lines() {
+        say(Level::Info, "verbose", line, &[]);
+    }
+}
+
 pub fn info(event: &str, text: &str) {
     say(Level::Info, event, text, &[]);
 }

@@ -1,6 +1,6 @@
 use std::io;
 use std::mem;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
@@ -156,6 +156,7 @@ impl Server {
         let Settings { workers, connections_max, maxconns_fast, .. } = self.config.settings;
         let workers = usize::from(workers);
         let shared = self.shared(store)?;
+        self.say_what_listens();
         let tally = Arc::new(Tally::new(workers, connections_max as usize, !maxconns_fast));
         let main = Mailbox::new()?;
         let mailboxes: Vec<Mailbox<Letter>> =
@@ -167,6 +168,7 @@ impl Server {
             workers: mailboxes.clone().into(),
             // Without a balancer nobody waits for it.
             balancer: Arc::new(move |report| drop(reports.send(Note::Reported(report)))),
+            said: Arc::new(log::verbose),
         };
 
         let scraped = (Arc::clone(&shared), started.unix);
@@ -232,6 +234,22 @@ impl Server {
             shared.conns.enter(&Arc::new(datagrams_card(socket)?));
         }
         Ok(Arc::new(shared))
+    }
+
+    /// With `-vv`, as memcached says it.
+    fn say_what_listens(&self) {
+        if self.config.settings.verbosity < 2 {
+            return;
+        }
+        let protocol = self.config.settings.protocol.name();
+        let streams = self.listening.common.iter().chain(self.listening.of_worker.iter().flatten());
+        let streams = streams.map(|socket| (socket.as_fd(), protocol));
+        let datagrams = self.listening.datagrams.iter().flatten();
+        let datagrams = datagrams.map(|socket| (socket.as_fd(), "udp"));
+        for (socket, kind) in streams.chain(datagrams) {
+            let line = format!("<{} server listening ({kind})\n", socket.as_raw_fd());
+            log::verbose(line.as_bytes());
+        }
     }
 
     /// A thread for each worker, with the sockets that are its own.

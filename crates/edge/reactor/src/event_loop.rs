@@ -54,6 +54,9 @@ pub struct Handed {
     session: Carried,
 }
 
+/// Takes lines, each with its end.
+pub type Said = dyn Fn(&[u8]) + Send + Sync;
+
 /// Whom an event loop writes to.
 #[derive(Clone)]
 pub struct Post {
@@ -62,6 +65,8 @@ pub struct Post {
     pub workers: Arc<[Mailbox<Letter>]>,
     /// The balancer, which must not keep a worker waiting.
     pub balancer: Arc<dyn Fn(Report) + Send + Sync>,
+    /// Standard error, for lines that a worker says.
+    pub said: Arc<Said>,
 }
 
 /// The connections of one worker, and the loop that carries bytes between them and it.
@@ -379,6 +384,7 @@ impl EventLoop {
                 Action::Nudge { worker } => {
                     self.post.workers[usize::from(worker.0)].post(Letter::Tell(Event::Nudged));
                 }
+                Action::Say { lines } => (self.post.said)(&lines),
                 Action::RefreshCerts { conn } => self.refreshed.push(conn),
                 Action::Shutdown { graceful } => {
                     self.post.main.post(Request::Shutdown { graceful })

@@ -17,6 +17,7 @@ impl Turn<'_> {
             Admin::Verbosity { level } => {
                 let level = (*level).min(VERBOSITY_MAX);
                 self.server.gauges.verbosity.store(level.into(), Relaxed);
+                self.server.log.set_verbosity(level);
                 self.reply(noreply, b"OK");
             }
             Admin::Map { known } => self.ownership(*known),

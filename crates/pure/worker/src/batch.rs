@@ -6,11 +6,12 @@ use mbal_model::{KEY_BYTES_MAX, Key, ServerId};
 use mbal_wire::{BINARY_REQUEST, Limits, Parsed, Request, base64_decode, parse, parse_binary};
 
 use crate::links::Links;
+use crate::log::VERBOSE;
 use crate::server::Protocol;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
 use crate::turn::{Then, Turn};
 use crate::watching::ERROR;
-use crate::{Action, ConnId};
+use crate::{Action, ConnId, verbose};
 
 /// Requests whose cache misses overlap.
 pub(crate) const GROUP: usize = 16;
@@ -35,6 +36,8 @@ pub(crate) struct Batch<'w> {
     pub decoded: &'w mut Vec<u8>,
     /// Requests executed so far.
     pub requests: u32,
+    /// What is told on standard error.
+    pub said: &'w mut Vec<u8>,
 }
 
 /// Why a batch came to its end.
@@ -107,12 +110,50 @@ impl Batch<'_> {
     pub fn run(&mut self, session: &mut Session, input: &[u8]) -> Ran {
         let mut decoded = std::mem::take(self.decoded);
         self.turn.has_waiting = !session.slots.is_empty();
-        let ran = self.run_groups(session, input, &mut decoded);
+        let ran = match self.turn.watched & VERBOSE {
+            0 => self.run_groups(session, input, &mut decoded),
+            _ => self.run_told(session, input, &mut decoded),
+        };
         *self.decoded = decoded;
         if ran.ended != Ended::Hungry {
             session.need = 0;
         }
         ran
+    }
+
+    /// One request after the other, each told with its replies.
+    #[cold]
+    fn run_told(&mut self, session: &mut Session, input: &[u8], decoded: &mut Vec<u8>) -> Ran {
+        let fd = self.turn.fd;
+        let mut at = 0;
+        loop {
+            let rest = &input[at..];
+            if negotiate(session, rest) {
+                verbose::negotiated(self.said, fd, session.protocol);
+            }
+            let protocol = session.protocol;
+            let limits = self.turn.limits(session.login);
+            let (bytes, request) = match session.skip {
+                0 => match next_job(protocol == Protocol::Binary, &limits, rest, 0) {
+                    Ok(job) => (rest.len().min(job.end + job.skip), job.bytes),
+                    Err(_) => (rest.len(), &[][..]),
+                },
+                skip => (rest.len().min(skip), &[][..]),
+            };
+            let before = self.turn.out.len();
+            let mut ran = self.run_groups(session, &rest[..bytes], decoded);
+            if ran.used > 0 && !request.is_empty() {
+                verbose::request(self.said, fd, protocol, request);
+            }
+            verbose::replies(self.said, fd, protocol, &self.turn.out[before..]);
+            at += ran.used;
+            let goes_on = ran.ended == Ended::Hungry && 0 < ran.used && at < input.len();
+            if goes_on {
+                let Some(bound) = self.bound(session, true) else { continue };
+                ran.ended = bound;
+            }
+            return Ran { used: at, ..ran };
+        }
     }
 
     fn run_groups(&mut self, session: &mut Session, input: &[u8], decoded: &mut Vec<u8>) -> Ran {
@@ -121,12 +162,7 @@ impl Batch<'_> {
         if session.skip == 0 {
             self.turn.out.append(&mut session.refusal);
         }
-        if session.protocol == Protocol::Auto && !input.is_empty() {
-            session.protocol = match input[0] {
-                BINARY_REQUEST => Protocol::Binary,
-                _ => Protocol::Text,
-            };
-        }
+        negotiate(session, input);
         let binary = session.protocol == Protocol::Binary;
         while session.skip == 0 && at < input.len() {
             let limits = self.turn.limits(session.login);
@@ -278,6 +314,18 @@ impl Batch<'_> {
             None
         }
     }
+}
+
+/// The first byte decides what a connection speaks; true if it just has.
+fn negotiate(session: &mut Session, input: &[u8]) -> bool {
+    let decides = session.protocol == Protocol::Auto && !input.is_empty();
+    if decides {
+        session.protocol = match input[0] {
+            BINARY_REQUEST => Protocol::Binary,
+            _ => Protocol::Text,
+        };
+    }
+    decides
 }
 
 #[inline]

@@ -35,6 +35,12 @@ pub enum State {
     Closing,
 }
 
+impl State {
+    pub(crate) fn name(self) -> &'static str {
+        STATES[self as usize]
+    }
+}
+
 const STATES: [&str; 9] = [
     "conn_listening",
     "conn_read",
@@ -78,6 +84,11 @@ impl Card {
 
     pub(crate) fn set_state(&self, state: State) {
         self.state.store(state as u8, Relaxed);
+    }
+
+    /// What it was set to last, by name.
+    pub(crate) fn state_name(&self) -> &'static str {
+        STATES[usize::from(self.state.load(Relaxed))]
     }
 
     pub(crate) fn last_command(&self) -> Seconds {

@@ -62,6 +62,7 @@ mod stats_settings;
 mod tell;
 mod time;
 mod turn;
+mod verbose;
 mod walks;
 mod watching;
 mod worker;
@@ -190,6 +191,10 @@ pub enum Action {
     /// Tell that worker of this server that it is [`Event::Nudged`].
     Nudge {
         worker: WorkerId,
+    },
+    /// Lines for standard error, each with its end (`-vv`).
+    Say {
+        lines: Vec<u8>,
     },
     /// Read the certificates again, for connections to come; [`Event::CertsRefreshed`] says what came of it.
     RefreshCerts {

@@ -16,12 +16,18 @@ use mbal_wire::{push_escaped, push_i64, push_u64, streams};
 use crate::conns::{Card, Endpoint};
 use crate::time::Now;
 
+/// Not for `watch`: lines for standard error, from `-vv` on, and what connections do next, from `-vvv` on.
+pub(crate) const VERBOSE: u32 = 1 << 30;
+pub(crate) const STATES: u32 = 1 << 31;
+
 /// Watchers at a time.
 const WATCHERS_MAX: usize = 20;
 
 pub(crate) struct Log {
     /// What anybody watches.
     streams: AtomicU32,
+    /// [`VERBOSE`] and [`STATES`], as `-v` has them.
+    verbose: AtomicU32,
     last_line: AtomicU64,
     watchers: Mutex<Vec<Arc<Watcher>>>,
     /// By worker: one of its watchers has something to send.
@@ -50,6 +56,7 @@ impl Log {
     pub fn new(workers: u16, queue_bytes_max: usize) -> Log {
         Log {
             streams: AtomicU32::new(0),
+            verbose: AtomicU32::new(0),
             last_line: AtomicU64::new(0),
             watchers: Mutex::default(),
             nudges: (0..workers).map(|_| AtomicBool::new(false)).collect(),
@@ -78,14 +85,27 @@ impl Log {
         }
         let watcher = Arc::new(Watcher { streams, worker, queue: Mutex::default() });
         watchers.push(Arc::clone(&watcher));
-        self.streams.store(watchers.iter().fold(0, |all, one| all | one.streams), Relaxed);
+        self.gather(&watchers);
         Some(watcher)
+    }
+
+    fn gather(&self, watchers: &[Arc<Watcher>]) {
+        let verbose = self.verbose.load(Relaxed);
+        self.streams.store(watchers.iter().fold(verbose, |all, one| all | one.streams), Relaxed);
+    }
+
+    /// `-v`, so often.
+    pub fn set_verbosity(&self, level: u32) {
+        let watchers = self.watchers.lock().expect("nothing panics with it held");
+        let bits = if level >= 2 { VERBOSE } else { 0 } | if level >= 3 { STATES } else { 0 };
+        self.verbose.store(bits, Relaxed);
+        self.gather(&watchers);
     }
 
     pub fn unwatch(&self, gone: &Arc<Watcher>) {
         let mut watchers = self.watchers.lock().expect("nothing panics with it held");
         watchers.retain(|watcher| !Arc::ptr_eq(watcher, gone));
-        self.streams.store(watchers.iter().fold(0, |all, one| all | one.streams), Relaxed);
+        self.gather(&watchers);
     }
 
     /// Puts a line into the queues of those who watch `stream`.

@@ -335,13 +335,15 @@ impl Server {
         let gauges = Gauges { accepting: AtomicU64::new(1), ..Gauges::default() };
         gauges.verbosity.store(u64::from(settings.verbosity), Relaxed);
         let cachelet_work = (0..store.cachelets_max()).map(|_| CacheletWork::default()).collect();
+        let log = Log::new(settings.workers, (settings.watcher_kib as usize) << 10);
+        log.set_verbosity(settings.verbosity);
         let epoch = AtomicU64::new(0);
         let classes = || (0..CLASSES).map(|_| ClassCounters::default()).collect();
         Server {
             store,
             gauges,
             conns: Conns::default(),
-            log: Log::new(settings.workers, (settings.watcher_kib as usize) << 10),
+            log,
             doorkeeper: None,
             details: Details::new(settings.delimiter),
             echoed: Mutex::new(settings.echoed.clone()),

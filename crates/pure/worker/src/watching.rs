@@ -5,10 +5,10 @@ use std::sync::Arc;
 use mbal_wire::streams;
 
 use crate::conns::Card;
-use crate::log::{self, Told};
+use crate::log::{self, Told, VERBOSE};
 use crate::session::Session;
 use crate::worker::Worker;
-use crate::{Action, Actions, ConnId, Now};
+use crate::{Action, Actions, ConnId, Now, verbose};
 
 /// Why a connection closes, as `watch connevents` tells it.
 const NORMAL: &str = "normal";
@@ -21,6 +21,9 @@ impl Worker {
         self.server.conns.enter(&card);
         if self.server.log.watched() & streams::CONNECTIONS != 0 {
             log::connection(&self.server.log, now, &card, None);
+        }
+        if self.server.log.watched() & VERBOSE != 0 {
+            verbose::opened(&mut self.said, card.fd, self.server.settings.protocol);
         }
         let session = self.sessions[conn.0 as usize].as_mut().expect("opened before");
         session.card = Some(card);
@@ -38,6 +41,9 @@ impl Worker {
         }
         let card = session.card.expect("every session has one");
         self.server.conns.leave(&card);
+        if self.server.log.watched() & VERBOSE != 0 {
+            verbose::closed(&mut self.said, card.fd);
+        }
         if self.server.log.watched() & streams::CONNECTIONS != 0 {
             log::connection(&self.server.log, now, &card, Some(session.closes.unwrap_or(NORMAL)));
         }
@@ -64,6 +70,9 @@ impl Worker {
             let idle = now.second.saturating_sub(card.last_command());
             if idle > timeout && session.is_at_rest() {
                 counters.idle_kicks.add(1);
+                if self.server.log.watched() & VERBOSE != 0 {
+                    verbose::idle(&mut self.said, card.fd);
+                }
                 session.closes = Some(IDLE);
                 session.closing = Some(None);
                 session.closed = true;
@@ -75,6 +84,9 @@ impl Worker {
     /// After an event, while somebody watches: lines leave for their watchers.
     #[cold]
     pub(crate) fn pass_lines_on(&mut self, now: Now, actions: &mut Actions) {
+        if !self.said.is_empty() {
+            actions.list.push(Action::Say { lines: std::mem::take(&mut self.said) });
+        }
         if self.server.log.watched() & streams::EVICTIONS != 0 {
             self.server.store.watch_evictions(true);
             let (evicted, _lost) = self.server.store.take_evicted();

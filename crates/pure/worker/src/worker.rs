@@ -12,13 +12,14 @@ use crate::counters::Counters;
 use crate::latency::ByClass;
 use crate::links::{Asker, Credit, Links, Ticket};
 use crate::load::turn_work;
+use crate::log::STATES;
 use crate::peers::Served;
 use crate::server::Server;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
 use crate::slots::NO_ROUTE_LINE;
 use crate::turn::Turn;
 use crate::watching::send_lines_to;
-use crate::{Action, Actions, ConnId, Event, Now, OrderId, Outcome, Report};
+use crate::{Action, Actions, ConnId, Event, Now, OrderId, Outcome, Report, verbose};
 
 /// Steps of background work in a [`Event::Tick`], a part of a page each.
 const BACKGROUND_STEPS: usize = 4;
@@ -42,6 +43,8 @@ pub struct Worker {
     /// Reused: see [`Turn::scratch`] and [`Batch::decoded`].
     scratch: Vec<u8>,
     decoded: Vec<u8>,
+    /// What this event tells on standard error.
+    pub(crate) said: Vec<u8>,
 }
 
 impl Worker {
@@ -65,6 +68,7 @@ impl Worker {
             served: ByClass::default(),
             scratch: Vec::new(),
             decoded: Vec::new(),
+            said: Vec::new(),
         }
     }
 
@@ -234,6 +238,7 @@ impl Worker {
             actions: &mut actions.list,
             decoded: &mut self.decoded,
             requests: 0,
+            said: &mut self.said,
         };
         let ended = run(&mut batch, &mut session);
         let follows = batch.turn.follows;
@@ -279,7 +284,11 @@ impl Worker {
             }
             send_lines_to(conn, &mut session, actions);
         }
-        card.set_state(session.state());
+        let state = session.state();
+        if self.server.log.watched() & STATES != 0 {
+            verbose::changed(&mut self.said, card.fd, card.state_name(), state.name());
+        }
+        card.set_state(state);
         session.card = Some(card);
         self.sessions[conn.0 as usize] = Some(session);
         due

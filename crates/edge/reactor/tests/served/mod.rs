@@ -61,7 +61,8 @@ impl Setup {
         let mailboxes: Vec<Mailbox<Letter>> =
             (0..self.workers).map(|_| Mailbox::new().unwrap()).collect();
         let balancer = Arc::new(|_| ());
-        let post = Post { main: main.clone(), workers: mailboxes.clone().into(), balancer };
+        let workers = mailboxes.clone().into();
+        let post = Post { main: main.clone(), workers, balancer, said: Arc::new(|_| {}) };
         let mut threads = Vec::new();
         let mut own_ports = self.own_ports.into_iter();
         for index in 0..self.workers {

@@ -14,5 +14,6 @@ mod orders;
 mod peers;
 mod splits;
 mod stats;
+mod verbose;
 mod walks;
 mod watch;

@@ -67,6 +67,7 @@ impl Client {
                 | Action::Shutdown { .. }
                 | Action::HandOver { .. }
                 | Action::Nudge { .. }
+                | Action::Say { .. }
                 | Action::Report(_) => panic!("nobody asked"),
             }
         }
