@@ -124,7 +124,8 @@ pub struct Flags {
     chaos: u32,
 
     /// Memory for items and their index, in MiB
-    #[arg(short, long, env = "MBAL_MEMORY_LIMIT", value_name = "num", default_value_t = 64)]
+    #[arg(short, long, env = "MBAL_MEMORY_LIMIT", value_name = "num", allow_hyphen_values = true)]
+    #[arg(default_value_t = 64)]
     memory_limit: u64,
 
     /// Answer an error when memory is full, instead of evicting
@@ -308,7 +309,7 @@ impl Flags {
         }
         let extended = Extended::parse(&self.extended)?;
         notices.extend(extended.notices);
-        let (protocol, login) = self.protocol_and_login(&mut notices)?;
+        let (protocol, login) = self.protocol_and_login()?;
         let echoed = self.without_effect.echoed(extended.echoed);
         let (memory_bytes, item_bytes_max) = self.sizes()?;
         let balance = self.balance_config()?;
@@ -390,7 +391,7 @@ impl Flags {
     }
 
     /// Who logs in speaks one protocol; and what is logged in, a datagram could not tell.
-    fn protocol_and_login(&self, notices: &mut Vec<String>) -> Result<(Protocol, Login), Refused> {
+    fn protocol_and_login(&self) -> Result<(Protocol, Login), Refused> {
         let asked = match self.protocol.as_deref() {
             None => None,
             Some("auto" | "negotiating") => Some(Protocol::Auto),
@@ -416,13 +417,12 @@ impl Flags {
                 Err(usage("ERROR: Cannot enable UDP while using binary SASL authentication."))
             }
             (true, None) => {
-                let file = passwords::sasl_file();
-                if file.is_none() {
-                    notices.push(
-                        "-S: nobody can log in: MEMCACHED_SASL_PWDB names no file of user:password lines"
-                            .into(),
-                    );
-                }
+                let file = passwords::sasl_file().ok_or_else(|| {
+                    failure(
+                        "Error initializing sasl: nobody could log in. MEMCACHED_SASL_PWDB names no file of \
+                         user:password lines, nor does the configuration of SASL_CONF_PATH.",
+                    )
+                })?;
                 Ok((Protocol::Binary, Login::Sasl(file)))
             }
             (false, Some(_)) if asked.unwrap_or(Protocol::Text) != Protocol::Text => Err(usage(
@@ -472,18 +472,23 @@ impl Flags {
     /// Bytes of `-m` and `-I`.
     fn sizes(&self) -> Result<(u64, usize), Refused> {
         if MEMORY_MIB_MAX < self.memory_limit {
-            return Err(usage(format!("-m is in MiB: {} is too much", self.memory_limit)));
+            let mib = self.memory_limit;
+            return Err(usage(format!("-m {mib}: it is in MiB, and at most {MEMORY_MIB_MAX}")));
         }
         let memory = self.memory_limit << 20;
         let item = item_bytes(&self.max_item_size)?;
         if item < ITEM_BYTES_MIN {
             return Err(usage("Item max size cannot be less than 1024 bytes."));
         }
-        if memory / 2 < item {
-            return Err(usage("Cannot set item size limit higher than 1/2 of memory max."));
-        }
         if ITEM_BYTES_MAX < item {
             return Err(usage("Cannot set item size limit higher than a gigabyte."));
+        }
+        if memory / 2 < item {
+            let (text, least) = (&self.max_item_size, (2 * item).div_ceil(1 << 20));
+            return Err(usage(format!(
+                "Cannot set item size limit higher than 1/2 of memory max.\n\
+                 With -I {text} the least -m is {least}."
+            )));
         }
         Ok((memory, item as usize))
     }

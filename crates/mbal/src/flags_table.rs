@@ -110,8 +110,19 @@ fn refusals_with_memcacheds_exit_codes() {
         ("-n 0", "1 Chunk size must be greater than 0"),
         ("-o nonsense=1", "1 Illegal suboption \"nonsense=1\""),
         ("-I 1023", "64 Item max size cannot be less than 1024 bytes."),
-        ("-I 33m", "64 Cannot set item size limit higher than 1/2 of memory max."),
-        ("-m 1", "64 Cannot set item size limit higher than 1/2 of memory max."),
+        (
+            "-I 33m",
+            "64 Cannot set item size limit higher than 1/2 of memory max.\nWith -I 33m the least -m is 66.",
+        ),
+        (
+            "-m 1",
+            "64 Cannot set item size limit higher than 1/2 of memory max.\nWith -I 1m the least -m is 2.",
+        ),
+        (
+            "-m 0 -I 1024",
+            "64 Cannot set item size limit higher than 1/2 of memory max.\nWith -I 1024 the least -m is 1.",
+        ),
+        ("-m 99999999", "64 -m 99999999: it is in MiB, and at most 67108864"),
         ("-m 4096 -I 1025m", "64 Cannot set item size limit higher than a gigabyte."),
         ("-I 1g", "64 -I 1g: not bytes, nor a number with k or m"),
         ("-p 65536", "64 ERROR: Invalid port number 65536."),
@@ -254,7 +265,8 @@ fn whatever_memcacheds_help_names_is_accepted() {
             continue;
         };
         // A switch takes no word, and what takes one may not go without.
-        if lines.iter().any(|line| ["-h", "-V", "-i", "-e", "-o ext_path"].contains(&&**line)) {
+        if lines.iter().any(|line| ["-h", "-V", "-i", "-e", "-S", "-o ext_path"].contains(&&**line))
+        {
             continue;
         }
         let refusals: Vec<_> = lines.iter().filter_map(|line| checked(line).err()).collect();

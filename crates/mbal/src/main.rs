@@ -11,8 +11,10 @@ mod flags_table;
 mod listen;
 mod operator;
 mod passwords;
+mod wording;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -23,11 +25,16 @@ use mbal_server::log::{self, Level};
 use mbal_server::{Ended, Server};
 
 const MBAL: &str = env!("CARGO_PKG_VERSION");
-/// Tools read memcached's number from the first line of `-V` and `-h`.
-const AS_MEMCACHED: &str = concat!("1.6.18\nserved by MBal ", env!("CARGO_PKG_VERSION"));
+/// Tools read memcached's number from `-V`, which is one line, and from the first line of `-h`.
+const AS_MEMCACHED: &str = "1.6.18";
 
 const HELP: &str = "{name} {version}\n{about}\n\n{usage-heading} {usage}\n\n{all-args}{after-help}";
 const SERVE: &str = "A cache server that any memcached client can use.";
+const SERVE_AS_MEMCACHED: &str = concat!(
+    "Served by MBal ",
+    env!("CARGO_PKG_VERSION"),
+    ", a cache server that any memcached client can use."
+);
 const BENCH: &str = "Loads memcached-compatible servers and says what a request costs them.";
 const TOP: &str =
     "Shows what a server does now: rate, hits, latency, workers, the hottest cachelets and keys.";
@@ -44,10 +51,13 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let called = arguments.first().map(Path::new).and_then(Path::file_name);
     let as_memcached = called.is_some_and(|name| name.to_string_lossy().starts_with("memcached"));
-    let command = if as_memcached { as_memcached_command() } else { mbal_command() };
-    let matches = match command.try_get_matches_from(arguments) {
+    let mut command = if as_memcached { as_memcached_command() } else { mbal_command() };
+    let matches = match command.try_get_matches_from_mut(&arguments) {
         Ok(matches) => matches,
-        Err(error) => return told(&error),
+        Err(error) => {
+            let subcommand = arguments.get(1).and_then(|name| command.find_subcommand(name));
+            return told(subcommand.unwrap_or(&command), &error);
+        }
     };
     if as_memcached {
         return serve(&matches, true);
@@ -91,7 +101,7 @@ fn mbal_command() -> Command {
 }
 
 fn as_memcached_command() -> Command {
-    serve_command("memcached", AS_MEMCACHED)
+    serve_command("memcached", AS_MEMCACHED).about(SERVE_AS_MEMCACHED)
 }
 
 fn serve_command(name: &'static str, version: &'static str) -> Command {
@@ -106,9 +116,12 @@ fn serve_command(name: &'static str, version: &'static str) -> Command {
 }
 
 /// Help and version are an answer; what cannot be read is a failure, by memcached's exit code.
-fn told(error: &clap::Error) -> ExitCode {
+fn told(command: &Command, error: &clap::Error) -> ExitCode {
     // Nothing is left to say it to when stdout and stderr are gone.
-    drop(error.print());
+    drop(match wording::reworded(command, error) {
+        Some(text) => std::io::stderr().write_all(text.as_bytes()),
+        None => error.print(),
+    });
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,

@@ -55,3 +55,69 @@ fn memory_that_the_kernel_does_not_give_is_said() {
     assert!(there_is.starts_with("this machine has "), "{said}");
     assert!(there_is.ends_with(", ulimit allows the process 195 MiB\n"), "{said}");
 }
+
+#[test]
+fn a_value_that_is_no_number_is_said_with_the_flag_and_its_form() {
+    for (flags, expected) in [
+        (
+            &["-m", "64m"][..],
+            "error: invalid value '64m' for '-m, --memory-limit <num>': not a whole number\n\n  \
+             Memory for items and their index, in MiB\n\nFor more information, try '--help'.\n",
+        ),
+        (
+            &["-m", "-5"],
+            "error: invalid value '-5' for '-m, --memory-limit <num>': less than 0\n\n  \
+             Memory for items and their index, in MiB\n\nFor more information, try '--help'.\n",
+        ),
+        (
+            &["--load-max", "x"],
+            "error: invalid value 'x' for '--load-max <part>': not a number\n\n  \
+             The part of its time that a worker may be busy before another is to help it\n\n\
+             For more information, try '--help'.\n",
+        ),
+    ] {
+        let refused = output_of(Command::new(MBAL).arg("serve").args(flags));
+        assert_eq!(refused.status.code(), Some(1));
+        assert_eq!(String::from_utf8(refused.stderr).unwrap(), expected, "{flags:?}");
+    }
+    for flags in
+        [&["-p", "abc"][..], &["-c", "5x"], &["-f", "abc"], &["-m", "99999999999999999999"]]
+    {
+        let refused = output_of(Command::new(MBAL).arg("serve").args(flags));
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(
+            said.starts_with(&format!("error: invalid value '{}' for '{}, --", flags[1], flags[0])),
+            "{said}"
+        );
+        assert!(!said.contains("invalid digit") && !said.contains("literal"), "{said}");
+    }
+}
+
+#[test]
+fn the_form_is_that_of_the_subcommands_flag() {
+    let refused = output_of(Command::new(MBAL).args(["bench", "--threads", "abc"]));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.starts_with("error: invalid value 'abc' for "), "{said}");
+    assert!(said.contains("not a whole number\n\n  "), "{said}");
+    assert!(!said.contains("affinity and CPU quota"), "that is the server's: {said}");
+}
+
+#[test]
+fn a_word_that_belongs_to_no_flag_is_refused() {
+    let refused = output_of(Command::new(MBAL).args(["serve", "-p", "-1", "stray"]));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said.starts_with("error: unexpected argument 'stray' found\n"), "{said}");
+}
+
+#[test]
+fn sasl_without_a_file_of_passwords_does_not_start() {
+    let mut command = Command::new(MBAL);
+    command.args(["serve", "-p", "-1", "-S"]);
+    command.env_remove("MEMCACHED_SASL_PWDB").env_remove("SASL_CONF_PATH");
+    let refused = output_of(&mut command);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("Error initializing sasl: nobody could log in. "), "{said}");
+}

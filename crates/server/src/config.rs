@@ -52,8 +52,8 @@ impl Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login {
     NotAsked,
-    /// `-S`: names and passwords of this file, read whenever somebody logs in; without it nobody can.
-    Sasl(Option<PathBuf>),
+    /// `-S`: names and passwords of this file, read whenever somebody logs in; while it is missing nobody can.
+    Sasl(PathBuf),
     /// `-Y`: likewise, read at the start and at SIGHUP.
     Text(PathBuf),
 }

@@ -23,10 +23,10 @@ impl Door {
             Login::NotAsked => Ok(None),
             Login::Sasl(file) => {
                 // A daemon changes its folder.
-                let file = file.as_deref().map(absolute).transpose()?;
+                let file = absolute(file)?;
                 let doorkeeper: Arc<Doorkeeper> = Arc::new(move |user, password| {
-                    let read = file.as_ref().and_then(|file| fs::read(file).ok());
-                    let passwords = read.and_then(|text| Passwords::parse(&text, true).ok());
+                    let passwords =
+                        fs::read(&file).ok().and_then(|text| Passwords::parse(&text, true).ok());
                     passwords.is_some_and(|passwords| passwords.admits(user, password))
                 });
                 Ok(Some(Door { kept: None, doorkeeper }))
