@@ -6,8 +6,8 @@
 //! ```text
 //!   Config ─► Server::open: sockets, user, background
 //!               └─► Server::start: memory, threads ─┬─ mbal-worker-0: EventLoop ─► Worker ─┐
-//!                     └─► Running::wait              ├─ mbal-worker-n: EventLoop ─► Worker ─┴► Store
-//!                                                    └─ main: Listener, signals
+//!                     └─► Running::wait             ├─ mbal-worker-n: EventLoop ─► Worker ─┴► Store
+//!                                                   └─ main: Listener, signals
 //! ```
 
 #![forbid(unsafe_code)]
