@@ -31,7 +31,7 @@ pub(crate) struct Listening {
     pub(crate) worker_addresses: Vec<SocketAddr>,
     pub(crate) control: Option<UnixListener>,
     /// Where operators reach the server, or why they do not.
-    pub(crate) control_told: String,
+    pub(crate) control_at: Result<String, String>,
     pub(crate) metrics: Vec<TcpListener>,
     /// Files that go when the server does.
     pub(crate) socket_files: Vec<SocketFile>,
@@ -95,7 +95,7 @@ impl Listening {
             udp_addresses,
             worker_addresses,
             control: None,
-            control_told: String::new(),
+            control_at: Err("off".into()),
             metrics,
             socket_files: Vec::new(),
         })
@@ -131,9 +131,9 @@ impl Listening {
             }
             Control::Default => self.claim_by_name(&self.served(config), backlog),
         };
-        (self.control, self.control_told) = match opened {
-            Ok((listener, path)) => (Some(listener), format!("control socket {path}")),
-            Err(why) => (None, format!("no control socket ({why})")),
+        (self.control, self.control_at) = match opened {
+            Ok((listener, path)) => (Some(listener), Ok(path)),
+            Err(why) => (None, Err(why)),
         };
         Ok(())
     }

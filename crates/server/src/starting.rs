@@ -17,7 +17,8 @@ pub struct Starting {
     protocols: &'static str,
     tls: &'static str,
     login: &'static str,
-    control: String,
+    /// Where it is, or why there is none.
+    control: Result<String, String>,
     /// Where metrics are told.
     pub(crate) metrics: Option<SocketAddr>,
     /// A line for the shell that stores something and reads it back, with nothing but bash; none where a plain
@@ -47,7 +48,7 @@ impl Starting {
                 Login::Sasl(_) => "by SASL",
                 Login::Text(_) => "by text",
             },
-            control: listening.control_told.clone(),
+            control: listening.control_at.clone(),
             metrics: listening.metrics_address(),
             example: example(config, listening),
         }
@@ -56,12 +57,16 @@ impl Starting {
     /// What programs need not pick out of the line.
     pub fn fields(&self) -> Vec<(&'static str, String)> {
         let metrics = self.metrics.map_or("off".to_owned(), |address| address.to_string());
+        let control = match &self.control {
+            Ok(path) => path.clone(),
+            Err(why) => format!("none: {why}"),
+        };
         vec![
             ("listens", self.listens.clone()),
             ("protocols", self.protocols.to_owned()),
             ("tls", self.tls.to_owned()),
             ("login", self.login.to_owned()),
-            ("control", self.control.clone()),
+            ("control", control),
             ("metrics", metrics),
         ]
     }
@@ -72,7 +77,11 @@ impl fmt::Display for Starting {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         let Starting { workers, memory, listens, protocols, tls, login, control, .. } = self;
         write!(out, "{workers}, {memory}, on {listens}; {protocols}, ")?;
-        write!(out, "TLS {tls}, login {login}, {control}, ")?;
+        write!(out, "TLS {tls}, login {login}, ")?;
+        match control {
+            Ok(path) => write!(out, "control socket {path}, "),
+            Err(why) => write!(out, "no control socket ({why}), "),
+        }?;
         match self.metrics {
             Some(address) => write!(out, "metrics on http://{address}/metrics"),
             None => write!(out, "metrics off"),
