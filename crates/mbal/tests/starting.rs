@@ -430,3 +430,16 @@ fn twice_verbose_tells_connections_and_requests() {
     );
     assert_eq!(told, expected);
 }
+
+#[test]
+fn nobody_waits_for_a_standard_error_that_is_not_read() {
+    let folder = Folder::new("verbose-unread");
+    let flags = ["-vv", "-p", "-1", "-l", "127.0.0.1", "-t", "1", "--control", "off"];
+    let server = Running::serve(&folder, &flags);
+    let mut stream = server.connect();
+    // A pipe keeps 64 KiB.
+    let key = "k".repeat(200);
+    for _ in 0..2_000 {
+        ask(&mut stream, &format!("get {key}\r\n"), "END\r\n");
+    }
+}

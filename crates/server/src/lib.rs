@@ -26,6 +26,7 @@ mod panics;
 mod passwords;
 mod patience;
 mod pid_file;
+mod saying;
 mod scrapes;
 mod serving;
 mod starting;

@@ -21,6 +21,7 @@ use crate::balancing::{Balancing, Note, Planner};
 use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
 use crate::passwords::Door;
 use crate::pid_file::PidFile;
+use crate::saying::Saying;
 use crate::starting::Starting;
 use crate::{Config, Login, StartError, control, log, machine, metrics, panics, scrapes, tls};
 
@@ -49,6 +50,7 @@ pub struct Running {
     workers: Vec<JoinHandle<()>>,
     shared: Arc<mbal_worker::Server>,
     tally: Arc<Tally>,
+    saying: Saying,
     door: Option<Door>,
     background: Option<Background>,
     _files: (Vec<SocketFile>, Option<PidFile>),
@@ -61,6 +63,7 @@ struct Threads {
     main: Mailbox<Request>,
     shared: Arc<mbal_worker::Server>,
     tally: Arc<Tally>,
+    saying: Saying,
 }
 
 impl Server {
@@ -125,7 +128,7 @@ impl Server {
         let starting = Starting::of(&self.config, &self.listening);
         let store = self.store(&started)?;
         let threads = self.start_threads(store, started).map_err(StartError::System)?;
-        let Threads { workers, mailboxes, main, shared, tally } = threads;
+        let Threads { workers, mailboxes, main, shared, tally, saying } = threads;
         let common = mem::take(&mut self.listening.common);
         let secured = match &self.tls {
             Some(_) => mem::take(&mut self.listening.may_have_tls),
@@ -146,6 +149,7 @@ impl Server {
             workers,
             shared,
             tally,
+            saying,
             door: self.door,
             background: self.background,
             _files: (self.listening.socket_files, pid_file),
@@ -157,6 +161,7 @@ impl Server {
         let workers = usize::from(workers);
         let shared = self.shared(store)?;
         self.say_what_listens();
+        let (said, saying) = Saying::start()?;
         let tally = Arc::new(Tally::new(workers, connections_max as usize, !maxconns_fast));
         let main = Mailbox::new()?;
         let mailboxes: Vec<Mailbox<Letter>> =
@@ -168,7 +173,7 @@ impl Server {
             workers: mailboxes.clone().into(),
             // Without a balancer nobody waits for it.
             balancer: Arc::new(move |report| drop(reports.send(Note::Reported(report)))),
-            said: Arc::new(log::verbose),
+            said,
         };
 
         let scraped = (Arc::clone(&shared), started.unix);
@@ -191,7 +196,7 @@ impl Server {
             clock: started.clock,
         };
         balancing.start(inbox, notes)?;
-        Ok(Threads { workers: threads, mailboxes, main, shared, tally })
+        Ok(Threads { workers: threads, mailboxes, main, shared, tally, saying })
     }
 
     /// Addresses are free, but use of them may be limited: by what processes may have, or all of them together.
@@ -337,6 +342,7 @@ impl Running {
         for worker in self.workers {
             worker.join().expect("a worker's panic has ended the process");
         }
+        self.saying.finish();
         Ok(ended)
     }
 }

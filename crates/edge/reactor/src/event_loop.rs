@@ -54,7 +54,7 @@ pub struct Handed {
     session: Carried,
 }
 
-/// Takes lines, each with its end.
+/// Takes lines, each with its end, and keeps no worker waiting.
 pub type Said = dyn Fn(&[u8]) + Send + Sync;
 
 /// Whom an event loop writes to.

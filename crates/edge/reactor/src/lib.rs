@@ -41,7 +41,7 @@ mod tally;
 mod tls;
 
 pub use clock::Clock;
-pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES};
+pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES, Said};
 pub use greeter::{Greeter, Guest};
 pub use listener::{Ended, Listener, Request};
 pub use mailbox::Mailbox;

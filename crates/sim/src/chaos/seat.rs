@@ -332,6 +332,8 @@ impl World {
                     self.coverage.meet(Sight::LeftWithOutput);
                 }
             }
+            // Nobody looks.
+            Action::Say { .. } => {}
             Action::Report(report) => {
                 self.coverage.meet(Sight::ActionReport);
                 self.reported(seat, report);
