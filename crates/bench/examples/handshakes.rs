@@ -4,11 +4,10 @@
 //!     handshakes HOST:PORT SECONDS [RATE]        500 a second without the last
 
 use std::env;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mbal_bench::Tls;
+use mbal_dial::{Access, Server};
 
 /// Each waits for its own handshakes: so many may be under way.
 const THREADS: u32 = 32;
@@ -18,15 +17,15 @@ fn main() {
     let number = |index: usize, default: u32| {
         arguments.get(index).map_or(default, |text| text.parse().expect("a number"))
     };
-    let address = arguments.first().expect("HOST:PORT");
-    let address = address.to_socket_addrs().expect("an address").next().expect("an address");
+    let server = Server::parse(arguments.first().expect("HOST:PORT")).expect("HOST:PORT");
     let (seconds, rate) = (number(1, 10), number(2, 500));
     let start = Instant::now();
     let each = Duration::from_secs(1) * THREADS / rate;
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
             let first = start + each * thread / THREADS;
-            thread::spawn(move || shake(address, first, each, seconds * rate / THREADS))
+            let server = server.clone();
+            thread::spawn(move || shake(&server, first, each, seconds * rate / THREADS))
         })
         .collect();
     let mut took: Vec<Duration> = Vec::new();
@@ -46,13 +45,16 @@ fn main() {
 }
 
 /// How long those took that came off.
-fn shake(address: SocketAddr, first: Instant, each: Duration, count: u32) -> Vec<Duration> {
+fn shake(server: &Server, first: Instant, each: Duration, count: u32) -> Vec<Duration> {
+    let anybody = Access { tls_insecure: true, ..Access::default() };
     let mut took = Vec::new();
     for number in 0..count {
         let due = first + each * number;
         thread::sleep(due.saturating_duration_since(Instant::now()));
         let begin = Instant::now();
-        if Tls::connect(&address).is_ok() {
+        // A dialer of its own remembers no session.
+        let dialer = anybody.open().expect("no file is read");
+        if dialer.connect(server).is_ok() {
             took.push(begin.elapsed());
         }
     }

@@ -1,13 +1,14 @@
 //! Where a server listens, and a connection to it that does not block.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use mbal_dial::{Access, Server, Tls};
+
 use crate::follow::Routes;
-use crate::tls::Tls;
 use crate::wording::Protocol;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -57,13 +58,13 @@ impl Target {
 }
 
 impl Address {
-    /// `host:port`, or a path, which has a slash.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if text.contains('/') {
-            return Ok(Self::Unix(text.into()));
+        let server = Server::parse(text).map_err(|error| format!("{text}: {error}"))?;
+        if let Server::Unix(path) = server {
+            return Ok(Self::Unix(path));
         }
-        let mut found = text.to_socket_addrs().map_err(|error| format!("{text}: {error}"))?;
-        found.next().map(Self::Tcp).ok_or_else(|| format!("{text}: no such host"))
+        let addresses = server.addresses().map_err(|error| format!("{text}: {error}"))?;
+        Ok(Self::Tcp(addresses[0]))
     }
 
     /// The same place, spoken to in another way.
@@ -76,7 +77,16 @@ impl Address {
 
     pub fn connect(&self) -> io::Result<Stream> {
         match self {
-            Self::Tls(address) => Ok(Stream::Tls(Box::new(Tls::connect(address)?))),
+            Self::Tls(address) => {
+                let anybody = Access { tls_insecure: true, ..Access::default() };
+                let dialer = anybody.open().map_err(io::Error::other)?;
+                let socket = TcpStream::connect(address)?;
+                let mbal_dial::Stream::Tls(tls) = dialer.over(socket, &(*address).into())? else {
+                    unreachable!("it was opened for TLS");
+                };
+                tls.socket.set_nonblocking(true)?;
+                Ok(Stream::Tls(tls))
+            }
             Self::Udp(address) => {
                 let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
                 let socket = UdpSocket::bind(any)?;

@@ -38,7 +38,6 @@ mod source;
 mod summary;
 mod tally;
 mod timeline;
-mod tls;
 mod trace;
 mod twitter;
 mod udp;
@@ -51,7 +50,6 @@ pub use args::Args;
 pub use popularity::Popularity;
 pub use random::{Random, mix};
 pub use summary::Spread;
-pub use tls::Tls;
 pub use trace::Trace;
 
 use std::io;

@@ -1,0 +1,144 @@
+//! What a server asks of those who connect: TLS, a name and a password.
+
+use std::fs;
+use std::io;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+
+use crate::login::{Login, Speech};
+use crate::name::Server;
+use crate::stream::Stream;
+use crate::tls::{self, Tls, Trust};
+
+/// The variable that holds a password, where no file does.
+const PASSWORD: &str = "MBAL_PASSWORD";
+/// An address that does not answer for so long is passed over.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// TLS and login: the flags that tools share.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "TLS and login")]
+pub struct Access {
+    /// Speak TLS; the server's certificate is checked against the system's authorities
+    #[arg(long)]
+    pub tls: bool,
+
+    /// Speak TLS; check against the certificates of this PEM file: authorities, or the server's own
+    #[arg(long, value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+
+    /// Speak TLS, and take any certificate: whoever answers can read the password
+    #[arg(long, conflicts_with = "tls_ca")]
+    pub tls_insecure: bool,
+
+    /// Client certificate to show, with its chain, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Its private key, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Log in by this name; the password is the first line of --password-file, or in MBAL_PASSWORD
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+
+    /// File whose first line is the password
+    #[arg(long, value_name = "FILE", requires = "user")]
+    pub password_file: Option<PathBuf>,
+}
+
+impl Access {
+    pub fn is_tls(&self) -> bool {
+        self.tls || self.tls_insecure || self.tls_ca.is_some() || self.tls_cert.is_some()
+    }
+
+    /// Reads what the flags name. The error names the file or the flag.
+    pub fn open(&self) -> Result<Dialer, String> {
+        let tls = if self.is_tls() { Some(self.config()?) } else { None };
+        Ok(Dialer { tls, login: self.login()? })
+    }
+
+    fn config(&self) -> Result<Arc<ClientConfig>, String> {
+        let trust = match &self.tls_ca {
+            _ if self.tls_insecure => Trust::Anybody,
+            Some(file) => Trust::Certificates(tls::certificates(file)?),
+            None => Trust::Certificates(tls::of_the_system()?),
+        };
+        tls::config(trust, self.tls_cert.as_deref().zip(self.tls_key.as_deref()))
+    }
+
+    fn login(&self) -> Result<Option<Login>, String> {
+        let Some(user) = &self.user else { return Ok(None) };
+        let password = match &self.password_file {
+            Some(file) => {
+                let text = fs::read_to_string(file)
+                    .map_err(|error| format!("--password-file {}: {error}", file.display()))?;
+                text.lines().next().unwrap_or_default().to_owned()
+            }
+            None => std::env::var(PASSWORD)
+                .map_err(|_| format!("--user needs --password-file, or {PASSWORD}"))?,
+        };
+        Ok(Some(Login { user: user.clone(), password }))
+    }
+}
+
+/// Connects as the flags say. Certificates and the password have been read.
+#[derive(Clone, Debug, Default)]
+pub struct Dialer {
+    tls: Option<Arc<ClientConfig>>,
+    login: Option<Login>,
+}
+
+impl Dialer {
+    /// A connection that blocks, over TLS if it is asked for; not logged in.
+    pub fn connect(&self, server: &Server) -> io::Result<Stream> {
+        if let Server::Unix(path) = server {
+            if self.tls.is_some() {
+                return Err(io::Error::other("a unix socket is always without TLS"));
+            }
+            return UnixStream::connect(path).map(Stream::Unix);
+        }
+        let mut refused = io::Error::other("no such host");
+        for address in server.addresses()? {
+            match TcpStream::connect_timeout(&address, CONNECT_MAX) {
+                Ok(socket) => return self.over(socket, server),
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
+    }
+
+    /// The same over a socket that is connected to one of the server's addresses.
+    pub fn over(&self, socket: TcpStream, server: &Server) -> io::Result<Stream> {
+        socket.set_nodelay(true)?;
+        let Some(config) = &self.tls else { return Ok(Stream::Tcp(socket)) };
+        let Server::Tcp { host, .. } = server else {
+            return Err(io::Error::other("a unix socket is always without TLS"));
+        };
+        let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+        Ok(Stream::Tls(Box::new(Tls::shake_hands(socket, Arc::clone(config), name)?)))
+    }
+
+    /// Logs in, if a name was given.
+    pub fn log_in(&self, speech: Speech, stream: &mut Stream) -> io::Result<()> {
+        match &self.login {
+            Some(login) => login.say(speech, stream),
+            None => Ok(()),
+        }
+    }
+
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    pub fn has_login(&self) -> bool {
+        self.login.is_some()
+    }
+}

@@ -1,0 +1,148 @@
+//! Logging in: by a first `set` in memcached's text protocol, by SASL PLAIN in its binary one.
+
+use std::io::{self, Read, Write};
+
+/// A reply to a login is one line, or a packet with a short text.
+const REPLY_BYTES_MAX: usize = 4096;
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    pub user: String,
+    pub password: String,
+}
+
+/// Passwords are not for logs.
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// The protocol in which a login is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speech {
+    /// Text and meta commands; a server's `-Y`.
+    Text,
+    /// A server's `-S`.
+    Binary,
+}
+
+impl Login {
+    /// The request, as bytes.
+    pub fn request(&self, speech: Speech) -> Vec<u8> {
+        let Login { user, password } = self;
+        match speech {
+            Speech::Text => {
+                let value = format!("{user} {password}");
+                format!("set login 0 0 {}\r\n{value}\r\n", value.len()).into_bytes()
+            }
+            Speech::Binary => {
+                const MECHANISM: &[u8] = b"PLAIN";
+                let value = format!("\0{user}\0{password}");
+                let body = (MECHANISM.len() + value.len()) as u32;
+                let mut packet = vec![0; 24];
+                packet[..4].copy_from_slice(&[0x80, 0x21, 0, MECHANISM.len() as u8]);
+                packet[8..12].copy_from_slice(&body.to_be_bytes());
+                [&packet, MECHANISM, value.as_bytes()].concat()
+            }
+        }
+    }
+
+    /// Logs in, and waits for the reply.
+    pub fn say(&self, speech: Speech, stream: &mut (impl Read + Write)) -> io::Result<()> {
+        stream.write_all(&self.request(speech))?;
+        let refused = |why: &str| {
+            let user = &self.user;
+            Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("the login of {user:?}: {why}"),
+            ))
+        };
+        match speech {
+            Speech::Text => match line(stream)?.as_str() {
+                "STORED" => Ok(()),
+                told => refused(told),
+            },
+            Speech::Binary => {
+                let mut head = [0; 24];
+                stream.read_exact(&mut head)?;
+                let body = u32::from_be_bytes([head[8], head[9], head[10], head[11]]) as usize;
+                let mut text = vec![0; body.min(REPLY_BYTES_MAX)];
+                stream.read_exact(&mut text)?;
+                match (head[0], head[6], head[7]) {
+                    (0x81, 0, 0) => Ok(()),
+                    _ => refused(&String::from_utf8_lossy(&text)),
+                }
+            }
+        }
+    }
+}
+
+fn line(stream: &mut impl Read) -> io::Result<String> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.last() != Some(&b'\n') && line.len() < REPLY_BYTES_MAX {
+        stream.read_exact(&mut byte)?;
+        line.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    /// Answers whatever is asked.
+    struct Peer {
+        said: Vec<u8>,
+        reply: Cursor<Vec<u8>>,
+    }
+
+    impl Read for Peer {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            self.reply.read(bytes)
+        }
+    }
+
+    impl Write for Peer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.said.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn said(speech: Speech, reply: &[u8]) -> (Vec<u8>, Result<(), String>) {
+        let login = Login { user: "ann".into(), password: "se cret".into() };
+        let mut peer = Peer { said: Vec::new(), reply: Cursor::new(reply.to_vec()) };
+        let result = login.say(speech, &mut peer).map_err(|error| error.to_string());
+        (peer.said, result)
+    }
+
+    #[test]
+    fn a_login_is_said_in_the_protocol_of_the_connection() {
+        let (bytes, result) = said(Speech::Text, b"STORED\r\n");
+        assert_eq!((&*bytes, result), (&b"set login 0 0 11\r\nann se cret\r\n"[..], Ok(())));
+        let mut ok = [0; 24];
+        ok[0] = 0x81;
+        let (bytes, result) = said(Speech::Binary, &ok);
+        assert_eq!(bytes[..12], [0x80, 0x21, 0, 5, 0, 0, 0, 0, 0, 0, 0, 17]);
+        assert_eq!((&bytes[24..], result), (&b"PLAIN\0ann\0se cret"[..], Ok(())));
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_the_servers_words() {
+        let (_, result) = said(Speech::Text, b"CLIENT_ERROR authentication failure\r\n");
+        let told = "the login of \"ann\": CLIENT_ERROR authentication failure";
+        assert_eq!(result, Err(told.into()));
+        let mut refused = b"\x81\x21\0\0\0\0\0\x20\0\0\0\x0dREST12345678Auth failure.".to_vec();
+        refused[11] = 13;
+        let (_, result) = said(Speech::Binary, &refused);
+        assert_eq!(result, Err("the login of \"ann\": Auth failure.".into()));
+        let (_, result) = said(Speech::Text, b"");
+        assert_eq!(result, Err("failed to fill whole buffer".into()));
+    }
+}
