@@ -61,7 +61,7 @@ pub struct Cachelet {
 /// Requests are those of the last second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Key {
-    /// Escaped as in URLs.
+    /// Blanks, `%` and what is not printed are escaped as in URLs.
     pub key: String,
     pub reads: u64,
     pub writes: u64,
@@ -186,8 +186,8 @@ mod tests {
         let cachelets = Table::of(&told).cachelets();
         assert_eq!(cachelets.iter().map(|one| one.cachelet).collect::<Vec<_>>(), [0, 10]);
         assert_eq!((cachelets[0].owner, cachelets[0].share, cachelets[1].rate), (1, 12.5, 7));
-        let keys = Table::of(&lines("STAT 1:key a%3A1\nSTAT 1:reads 5\nSTAT 1:bytes 9")).keys();
-        assert_eq!(keys, [Key { key: "a%3A1".into(), reads: 5, writes: 0, value_bytes: 9 }]);
+        let keys = Table::of(&lines("STAT 1:key a:1\nSTAT 1:reads 5\nSTAT 1:bytes 9")).keys();
+        assert_eq!(keys, [Key { key: "a:1".into(), reads: 5, writes: 0, value_bytes: 9 }]);
     }
 
     #[test]

@@ -265,7 +265,7 @@ mod tests {
                 WorkerView { busy: 0.1, requests: 23_456.0, neighbour: 0.0 },
             ],
             cachelets: vec![cachelet(17, 0, 60_000, 48.6), cachelet(3, 1, 999, 0.8)],
-            keys: vec![key("user%3A1", 50_000, 500, 300), key(&"k".repeat(80), 3, 1, 70_000)],
+            keys: vec![key("user:1", 50_000, 500, 300), key(&"k".repeat(80), 3, 1, 70_000)],
             ..View::default()
         }
     }
@@ -281,7 +281,7 @@ WORKERS
    0 [||||||||||||||||||||||||      ]  80% busy      100k/s  25% neighbours'
    1 [|||                           ]  10% busy     23456/s   0% neighbours'
 CACHELET WORKER  KEYS/S  SHARE KEY                 REQUESTS READ:WRITE     VALUE
-   17      0    60000  48.6%   user%3A1               50500       99:1      300B
+   17      0    60000  48.6%   user:1                 50500       99:1      300B
     3      1      999   0.8%   kkkkkkkk..kkkkkkkk         4      75:25   68.4KiB
 ";
         assert_eq!(text(&busy()), expected);
@@ -312,7 +312,7 @@ CACHELET WORKER  KEYS/S  SHARE KEY                 REQUESTS READ:WRITE     VALUE
             .collect();
         let text = text(&view);
         assert!(text.contains("WORKERS (the busiest; 57 more)\n  63 ["), "{text}");
-        assert!(text.contains("user%3A1"), "{text}");
+        assert!(text.contains("user:1"), "{text}");
         assert_eq!(text.lines().count(), 4 + 8 + 3);
     }
 

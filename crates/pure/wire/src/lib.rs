@@ -24,7 +24,7 @@ pub use base64::{base64_decode, base64_encode};
 pub use binary::{
     BINARY_REQUEST, Binary, Command, Frame, Head, Status, binary_delete, parse_binary,
 };
-pub use escaped::push_escaped;
+pub use escaped::{push_escaped, push_readable, unescaped};
 pub use line::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX, may_grow, next_word, parse};
 pub use meta::{Meta, MetaFlags, opaque_too_long};
 pub use number::{parse_i32, parse_u32, parse_u64, push_i64, push_u64};

@@ -80,6 +80,17 @@ impl HotKey {
     }
 }
 
+/// What one worker was asked for in the last second, estimated likewise.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Heat {
+    /// Reads and writes of a key.
+    pub key: [f64; 2],
+    /// Requests for keys of a cachelet.
+    pub cachelet: f64,
+    /// Requests for any key.
+    pub all: f64,
+}
+
 impl Default for Hot {
     fn default() -> Hot {
         // Nothing is hot enough to be kept for its own sake, and only the last epoch counts.
@@ -161,28 +172,61 @@ impl Hot {
         1.0 - (self.requests.now / self.requests.past.max(1.0)).min(1.0)
     }
 
-    /// Adds what this worker knows to `all`.
-    pub fn add_to(&mut self, all: &mut BTreeMap<Vec<u8>, HotKey>, second: Seconds, requests: u64) {
+    /// What this worker was asked for in the last second: of a cachelet, and of a key.
+    pub fn heat(
+        &mut self,
+        cachelet: usize,
+        key: Option<&Key<'_>>,
+        second: Seconds,
+        requests: u64,
+    ) -> Heat {
         self.turn(second, requests);
+        let past_share = self.past_share();
+        let all = self.requests.last_second(past_share);
+        let late = |heat: &CacheletHeat| heat.late.last_second(past_share);
+        let looked_at: f64 = self.cachelets.iter().map(late).sum();
+        if looked_at == 0.0 {
+            return Heat { all, ..Heat::default() };
+        }
+        let slot = key.and_then(|key| {
+            let slot = self.keys.find(key.hash())?;
+            (self.name(slot) == key.bytes()).then_some(slot)
+        });
+        Heat {
+            key: slot.map_or([0.0; 2], |slot| self.rates(slot)),
+            cachelet: self.cachelets.get(cachelet).map_or(0.0, late) * all / looked_at,
+            all,
+        }
+    }
+
+    /// Reads and writes of a key in the last second. Something was looked at in it.
+    fn rates(&self, slot: Slot) -> [f64; 2] {
         let past_share = self.past_share();
         let requests = self.requests.last_second(past_share);
         let samples = self.samples.last_second(past_share);
-        if samples == 0.0 {
-            return;
-        }
-        let rate = |(past, now): (f32, u32)| {
+        [Access::Read, Access::Write].map(|access| {
+            let (past, now) = self.keys.sampled(slot, access);
             let counted = Counted { past: past.into(), now: now.into() };
             counted.last_second(past_share) * requests / samples
-        };
+        })
+    }
+
+    /// Adds what this worker knows to `all`.
+    pub fn add_to(&mut self, all: &mut BTreeMap<Vec<u8>, HotKey>, second: Seconds, requests: u64) {
+        self.turn(second, requests);
+        if self.samples.last_second(self.past_share()) == 0.0 {
+            return;
+        }
         for slot in self.keys.tracked() {
-            let (reads, writes) =
-                (self.keys.sampled(slot, Access::Read), self.keys.sampled(slot, Access::Write));
-            if [reads, writes] == [(0.0, 0); 2] {
+            let sampled =
+                [Access::Read, Access::Write].map(|access| self.keys.sampled(slot, access));
+            if sampled == [(0.0, 0); 2] {
                 continue;
             }
+            let [reads, writes] = self.rates(slot);
             let sum = all.entry(self.name(slot).to_vec()).or_default();
-            sum.reads += rate(reads);
-            sum.writes += rate(writes);
+            sum.reads += reads;
+            sum.writes += writes;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use mbal_cachelet::View;
 use mbal_model::Key;
-use mbal_wire::{parse_u32, push_escaped};
+use mbal_wire::{parse_u32, push_readable};
 
 use crate::latency::Class;
 use crate::turn::Turn;
@@ -22,7 +22,7 @@ impl Turn<'_> {
         let keys = self.server.hottest(count as usize, self.now.second);
         for (place, hot) in (1..).zip(keys) {
             self.out.extend_from_slice(format!("STAT {place}:key ").as_bytes());
-            push_escaped(self.out, &hot.key);
+            push_readable(self.out, &hot.key);
             self.line(b"");
             let value_bytes = |view: &View<'_>, _: &mut Vec<u8>| u64::from(view.value_bytes());
             let key = Key::new(&hot.key).expect("it was a request's");

@@ -70,7 +70,7 @@ mod worker;
 pub use conns::{Card, Conns, Endpoint};
 pub use counters::{ClassSums, Sums};
 pub use details::PREFIXES_MAX;
-pub use hot::HotKey;
+pub use hot::{Heat, HotKey};
 pub use latency::{Class, Histogram, Histograms, quantile_ns};
 pub use links::Ticket;
 pub use load::{Tallies, owner};

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::R
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mbal_cachelet::{ClassStats, Classes, Store, StoreStats};
-use mbal_model::{CLASSES, Seconds};
+use mbal_model::{CLASSES, Key, Seconds};
 use mbal_wire::Login;
 
 use crate::conns::Conns;
 use crate::counters::{ClassCounters, ClassSums, Counters, Sums};
 use crate::details::Details;
-use crate::hot::{Hot, HotKey, WATCHED_SECONDS, hottest};
+use crate::hot::{Heat, Hot, HotKey, WATCHED_SECONDS, hottest};
 use crate::latency::{Histograms, Latency};
 use crate::load::CacheletWork;
 use crate::log::Log;
@@ -424,6 +424,16 @@ impl Server {
             self.hot(worker).add_cachelets_to(&mut all, second, counters.keyed());
         }
         all
+    }
+
+    /// What each worker was asked for in the last second: of a cachelet, and of a key. Who asks is taken to watch for
+    /// a while.
+    pub fn heat(&self, cachelet: usize, key: Option<&Key<'_>>, second: Seconds) -> Vec<Heat> {
+        self.watched_until.store(second + WATCHED_SECONDS, Relaxed);
+        let heat = |(worker, counters): (usize, &Counters)| {
+            self.hot(worker).heat(cachelet, key, second, counters.keyed())
+        };
+        self.counters.iter().enumerate().map(heat).collect()
     }
 
     /// The share of requests to look at now. The sampler knows no rate of 0, but one that no server

@@ -1,6 +1,7 @@
 //! `stats hot` and `stats latency`.
 
-use mbal_worker::{Event, Settings};
+use mbal_model::Key;
+use mbal_worker::{Event, Heat, Settings};
 
 use crate::rig::{CONN, Rig};
 
@@ -18,11 +19,34 @@ fn the_hottest_keys_are_told_with_their_mix_and_bytes() {
     rig.check(
         "stats hot 2\r\n",
         "STAT 1:key a\r\nSTAT 1:rate 60\r\nSTAT 1:reads 30\r\nSTAT 1:writes 30\r\nSTAT 1:bytes 10\r\n\
-         STAT 2:key b%3A1\r\nSTAT 2:rate 60\r\nSTAT 2:reads 60\r\nSTAT 2:writes 0\r\nSTAT 2:bytes 0\r\n\
+         STAT 2:key b:1\r\nSTAT 2:rate 60\r\nSTAT 2:reads 60\r\nSTAT 2:writes 0\r\nSTAT 2:bytes 0\r\n\
          END\r\n",
     );
     rig.check("stats hot 0\r\n", "CLIENT_ERROR usage: stats hot [1 to 1000]\r\n");
     rig.check("stats hot x\r\n", "CLIENT_ERROR usage: stats hot [1 to 1000]\r\n");
+}
+
+#[test]
+fn what_a_key_was_asked_for_is_told_by_the_worker_that_was_asked() {
+    let settings = Settings { hot_sample: 1.0, workers: 2, ..Settings::default() };
+    let mut rig = Rig::with(settings);
+    let mut other = rig.another_worker();
+    other.open(CONN);
+    (0..30).for_each(|_| drop(rig.send(b"get a b\r\nset a 0 0 1\r\nx\r\n")));
+    (0..10).for_each(|_| drop(other.send(b"get a\r\n")));
+    let heat = |key: &[u8], second| {
+        let key = Key::new(key).expect("a key");
+        rig.server.heat(0, Some(&key), second)
+    };
+    assert_eq!(
+        heat(b"a", rig.now.second),
+        [
+            Heat { key: [30.0, 30.0], cachelet: 90.0, all: 90.0 },
+            Heat { key: [10.0, 0.0], cachelet: 10.0, all: 10.0 },
+        ]
+    );
+    assert_eq!(heat(b"none", rig.now.second)[0].key, [0.0, 0.0]);
+    assert_eq!(heat(b"a", rig.now.second + 2), [Heat::default(); 2]);
 }
 
 fn hottest(rig: &mut Rig) -> String {
