@@ -274,6 +274,50 @@ fn an_operator_sees_moves_and_explains() {
 }
 
 #[test]
+fn a_hot_key_of_ordinary_clients_is_explained_by_who_asks_for_it() {
+    let folder = Folder::new("hot-key");
+    let control = folder.path("control");
+    let path = control.to_str().unwrap();
+    let arguments =
+        ["-p", "-1", "-t", "2", "--hot-sample", "1", "--epoch", "50ms", "--control", path];
+    let server = Running::serve(&folder, &arguments);
+    let mut client = server.connect();
+    // 99 of 100 requests are for one key, by one connection, which one worker has.
+    let requests = ["mg ab%c:1\r\n".repeat(99), "mg cold\r\n".into()].concat().repeat(50);
+    let replies = "EN\r\n".repeat(5_000);
+    eventually("the key is seen where its load is", || {
+        (0..10).for_each(|_| ask(&mut client, &requests, &replies));
+        let output = output_of(MBAL.as_ref(), &["explain", "ab%25c:1", "--control", path]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(lines[0].starts_with("key ab%25c:1: hash "), "{said}");
+        let share = |line: &str| -> f64 {
+            let share = line.strip_suffix("% of the server's").unwrap().rsplit(' ').next();
+            share.unwrap().parse().unwrap()
+        };
+        assert!(
+            lines[1].starts_with("key ab%25c:1: ") && lines[1].contains(" 0 writes), "),
+            "{said}"
+        );
+        assert!(lines[2].contains(", at home; "), "{said}");
+        if (share(lines[1]) - 99.0).abs() > 2.0 || (share(lines[2]) - 99.0).abs() > 2.0 {
+            return false;
+        }
+        let worker = lines[3].strip_prefix("by connections of worker ").unwrap();
+        let worker = worker.split(' ').next().unwrap();
+        assert!(lines[3].contains(" (1 open): "), "{said}");
+        assert_eq!(lines[4], "load that moves with the cachelet: 0.000");
+        let moves = format!(
+            "its clients do not follow it: lending it moves nothing; handing over connections of worker {worker} does ("
+        );
+        lines[5].starts_with(&moves)
+            && lines[5]
+                .ends_with("it is one connection, which can go elsewhere but not be shared out")
+            && lines[6].starts_with("the balancer ")
+    });
+}
+
+#[test]
 fn a_control_socket_that_a_killed_server_left_is_replaced() {
     let folder = Folder::new("control-left");
     let control = folder.path("control");

@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use mbal_balance::{Balancer, Duty, News, Outcome, Proposal, Question, Thresholds};
 use mbal_model::{CacheletId, WorkerId};
-use mbal_reactor::{Clock, Letter, Mailbox, Tally};
+use mbal_reactor::{Letter, Mailbox, Tally};
 use mbal_worker::{OrderId, Report, Tallies, order_event, owner};
 
+use crate::serving::Started;
 use crate::telling::{Told, outcome_of, told};
 use crate::{BalanceConfig, chaos, log};
 
@@ -68,7 +69,7 @@ pub(crate) struct Balancing {
     pub server: Arc<mbal_worker::Server>,
     pub tally: Arc<Tally>,
     pub workers: Arc<[Mailbox<Letter>]>,
-    pub clock: Clock,
+    pub started: Started,
 }
 
 impl Balancing {
@@ -110,7 +111,8 @@ impl Balancing {
     }
 
     fn tell(&self, balancer: &Balancer, asked: &Asked) -> String {
-        let told = Told { balancer, server: &self.server, tally: &self.tally };
+        let second = self.started.at(self.started.clock.now_ns()).second;
+        let told = Told { balancer, server: &self.server, tally: &self.tally, second };
         match asked {
             Asked::Status { json: false } => told.status(),
             Asked::Status { json: true } => told.status_json(),
@@ -124,14 +126,14 @@ impl Balancing {
         let thresholds = Thresholds { permissible: load_max, patience, ..Thresholds::default() };
         let mut balancer = Balancer::new(mode, thresholds);
         let mut duties = Vec::new();
-        let mut before = self.server.end_epoch(self.clock.now_ns());
+        let mut before = self.server.end_epoch(self.started.clock.now_ns());
         balancer.handle(News::Epoch(before.since(&Tallies::default())), &mut duties);
         let mut waiting: BTreeMap<u64, Sender<String>> = BTreeMap::new();
         let mut logged = Logged::default();
         let epoch_ns = epoch.as_nanos() as u64;
-        let mut ends_ns = self.clock.now_ns() + epoch_ns;
+        let mut ends_ns = self.started.clock.now_ns() + epoch_ns;
         loop {
-            let left = Duration::from_nanos(ends_ns.saturating_sub(self.clock.now_ns()));
+            let left = Duration::from_nanos(ends_ns.saturating_sub(self.started.clock.now_ns()));
             match inbox.recv_timeout(left) {
                 Ok(Note::Reported(Report { order, outcome, .. })) => {
                     balancer.handle(News::Reported { order: order.0, outcome }, &mut duties);
@@ -151,7 +153,7 @@ impl Balancing {
                 }
                 Ok(Note::Asked(asked, asker)) => drop(asker.send(self.tell(&balancer, &asked))),
                 Err(RecvTimeoutError::Timeout) => {
-                    let now_ns = self.clock.now_ns();
+                    let now_ns = self.started.clock.now_ns();
                     let tallies = self.server.end_epoch(now_ns);
                     let reading = tallies.since(&before);
                     before = tallies;

@@ -18,6 +18,7 @@ mod config;
 pub mod control;
 mod control_path;
 mod error;
+mod explaining;
 mod listening;
 pub mod log;
 mod machine;

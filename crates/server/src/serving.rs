@@ -193,7 +193,7 @@ impl Server {
             server: Arc::clone(&shared),
             tally: Arc::clone(&tally),
             workers: post.workers,
-            clock: started.clock,
+            started,
         };
         balancing.start(inbox, notes)?;
         Ok(Threads { workers: threads, mailboxes, main, shared, tally, saying })
@@ -441,8 +441,8 @@ fn observe_cpu(shared: &mbal_worker::Server) {
 
 /// When the server started, by both clocks.
 #[derive(Clone, Copy)]
-struct Started {
-    clock: Clock,
+pub(crate) struct Started {
+    pub(crate) clock: Clock,
     unix: u64,
     /// Nanoseconds of a second that had passed: both clocks' seconds begin together.
     fraction_ns: u64,
@@ -467,7 +467,7 @@ impl Started {
 
     /// The wall clock is not read again: a step of it moves no deadline.
     #[inline]
-    fn at(&self, now_ns: u64) -> Now {
+    pub(crate) fn at(&self, now_ns: u64) -> Now {
         let since = now_ns + self.fraction_ns;
         let elapsed = since / 1_000_000_000;
         Now {

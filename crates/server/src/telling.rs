@@ -1,9 +1,9 @@
-//! What the balancer tells operators: tables, decisions, and why a cachelet is where it is.
+//! What the balancer tells operators: tables and decisions.
 
 use std::fmt::Write;
 
-use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Order, Ordered, Outcome, Verdict};
-use mbal_model::{CacheletId, Key, Owner};
+use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Order, Outcome, Verdict};
+use mbal_model::{Owner, Seconds};
 use mbal_reactor::Tally;
 use mbal_worker::Server;
 
@@ -15,6 +15,7 @@ pub(crate) struct Told<'a> {
     pub balancer: &'a Balancer,
     pub server: &'a Server,
     pub tally: &'a Tally,
+    pub second: Seconds,
 }
 
 impl Told<'_> {
@@ -96,55 +97,6 @@ impl Told<'_> {
             joined(loans),
             joined(decisions),
         )
-    }
-
-    /// Why is it where it is? `what` is a cachelet's number, or else a key.
-    pub(crate) fn explain(&self, what: &[u8]) -> String {
-        let store = &self.server.store;
-        let number = std::str::from_utf8(what).ok().and_then(|text| text.parse::<u16>().ok());
-        let number = number.filter(|number| usize::from(*number) < store.cachelets());
-        let key = Key::new(what);
-        let cachelet = number.or_else(|| Some(store.cachelet_of(key?.hash()) as u16));
-        let Some(cachelet) = cachelet.map(CacheletId) else {
-            return "error: a cachelet is a number, a key has 1 to 250 bytes\n".into();
-        };
-        let owner = store.owner(cachelet.0.into()).0;
-        let mut out = match (number, key) {
-            (None, Some(key)) => format!(
-                "key {}: hash {:016x}, cachelet {}\n",
-                what.escape_ascii(),
-                key.hash(),
-                cachelet.0
-            ),
-            _ => String::new(),
-        };
-        let workers = &self.balancer.reading().snapshot.workers;
-        let held = workers.iter().flat_map(|worker| &worker.cachelets);
-        let (load, rests) = held
-            .filter(|held| held.cachelet == cachelet)
-            .map(|held| (held.load, held.pinned))
-            .next()
-            .unwrap_or((0.0, false));
-        let rests = if rests { ", rests after a move" } else { "" };
-        writeln!(out, "cachelet {}: worker {owner}, load {load:.3}{rests}", cachelet.0)
-            .expect("a String takes all");
-        match self.balancer.loans().iter().find(|(lent, ..)| *lent == cachelet) {
-            Some((_, home, since)) => {
-                writeln!(out, "on loan from worker {} since epoch {since}", home.worker.0)
-            }
-            None => writeln!(out, "at home"),
-        }
-        .expect("a String takes all");
-        let of_it = |ordered: &Ordered| match ordered.what {
-            Order::Lend { step, .. } => step.cachelet == cachelet,
-            Order::Lighten { .. } => false,
-        };
-        let decisions = self.balancer.decisions().filter(|one| one.orders.iter().any(of_it));
-        for decision in decisions {
-            out += &told(decision);
-            out.push('\n');
-        }
-        out
     }
 }
 

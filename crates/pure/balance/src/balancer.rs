@@ -236,6 +236,11 @@ impl Balancer {
         self.in_phase_two
     }
 
+    /// Epochs in a row, up to now, in which workers differed and some had room.
+    pub fn uneven_epochs(&self) -> u32 {
+        self.uneven_epochs
+    }
+
     pub fn thresholds(&self) -> &Thresholds {
         &self.thresholds
     }

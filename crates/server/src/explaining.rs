@@ -1,0 +1,198 @@
+//! Why a key or a cachelet is where it is, who asks for it, and what would move its load.
+//!
+//! A cachelet's load moves with it only as far as its clients follow. What the others ask costs the workers of
+//! their connections, wherever the cachelet is: there it is to be looked for.
+
+use std::fmt::Write;
+
+use mbal_balance::{Decision, Mode, Order, Ordered};
+use mbal_model::{CacheletId, Key};
+use mbal_worker::Heat;
+
+use crate::telling::{Told, told};
+
+/// As a part of a worker's time: below it there is no load to speak of.
+const LOAD_FELT: f64 = 0.02;
+/// A worker is told of if it executed this part of a cachelet's requests.
+const SHARE_TOLD: f64 = 0.01;
+
+/// Whose requests cost how much.
+struct Asked {
+    worker: usize,
+    heat: Heat,
+    load: f64,
+    /// Of the load, that of connections that can be handed over.
+    handable: f64,
+    connections: usize,
+}
+
+impl Asked {
+    /// The part of the worker's load that is the cachelet's, by its share of the requests.
+    fn load_of_cachelet(&self) -> f64 {
+        if self.heat.all > 0.0 { self.load * self.heat.cachelet / self.heat.all } else { 0.0 }
+    }
+}
+
+impl Told<'_> {
+    /// `what` is a cachelet's number, or else a key, as it is or as `stats hot` writes it.
+    pub(crate) fn explain(&self, what: &[u8]) -> String {
+        let store = &self.server.store;
+        let number = std::str::from_utf8(what).ok().and_then(|text| text.parse::<u16>().ok());
+        let number = number.filter(|number| usize::from(*number) < store.cachelets());
+        let bytes = mbal_wire::unescaped(what);
+        let key = if number.is_none() { Key::new(&bytes) } else { None };
+        let cachelet = number.or_else(|| Some(store.cachelet_of(key?.hash()) as u16));
+        let Some(cachelet) = cachelet.map(CacheletId) else {
+            return "error: a cachelet is a number, a key has 1 to 250 bytes\n".into();
+        };
+        let asked = self.asked(cachelet, key.as_ref());
+        let mut out = key.map_or_else(String::new, |key| of_key(&key, cachelet, &asked));
+        out += &self.of_cachelet(cachelet, &asked);
+        let mut told_of = Vec::new();
+        for one in &asked {
+            if one.heat.cachelet >= SHARE_TOLD * total(&asked, |heat| heat.cachelet)
+                && one.heat.cachelet > 0.0
+            {
+                out += &of_worker(one);
+                told_of.push(one.worker as u16);
+            }
+        }
+        out += &self.what_moves(cachelet, &asked);
+        let concerns = |ordered: &Ordered| match ordered.what {
+            Order::Lend { step, .. } => step.cachelet == cachelet,
+            Order::Lighten { from, .. } => told_of.contains(&from.worker.0),
+        };
+        let concerns = |one: &&Decision| one.orders.iter().any(concerns);
+        for decision in self.balancer.decisions().filter(concerns) {
+            out += &told(decision);
+            out.push('\n');
+        }
+        out
+    }
+
+    /// By worker, in their order.
+    fn asked(&self, cachelet: CacheletId, key: Option<&Key<'_>>) -> Vec<Asked> {
+        let reading = self.balancer.reading();
+        let heat = self.server.heat(cachelet.0.into(), key, self.second);
+        let asked = |(worker, heat)| Asked {
+            worker,
+            heat,
+            load: reading.snapshot.workers.get(worker).map_or(0.0, |worker| worker.load()),
+            handable: reading.handable.get(worker).copied().unwrap_or(0.0),
+            connections: self.tally.of_worker(worker),
+        };
+        heat.into_iter().enumerate().map(asked).collect()
+    }
+
+    fn of_cachelet(&self, cachelet: CacheletId, asked: &[Asked]) -> String {
+        let (number, owner) = (cachelet.0, self.server.store.owner(cachelet.0.into()).0);
+        let loan = self.balancer.loans().iter().find(|(lent, ..)| *lent == cachelet);
+        let place = match loan {
+            Some((_, home, since)) => {
+                format!("on loan from worker {} since epoch {since}", home.worker.0)
+            }
+            None => "at home".into(),
+        };
+        let rests = if self.held(cachelet).1 { ", rests after a move" } else { "" };
+        let (rate, all) = (total(asked, |heat| heat.cachelet), total(asked, |heat| heat.all));
+        let share = percent(rate, all);
+        format!(
+            "cachelet {number}: worker {owner}, {place}{rests}; {rate:.0} requests/s, {share} of the server's\n"
+        )
+    }
+
+    /// A cachelet's load that moves with it, and whether it rests.
+    fn held(&self, cachelet: CacheletId) -> (f64, bool) {
+        let workers = &self.balancer.reading().snapshot.workers;
+        let mut held = workers.iter().flat_map(|worker| &worker.cachelets);
+        let held = held.find(|held| held.cachelet == cachelet);
+        held.map_or((0.0, false), |held| (held.load, held.pinned))
+    }
+
+    fn what_moves(&self, cachelet: CacheletId, asked: &[Asked]) -> String {
+        let (follows, _) = self.held(cachelet);
+        let number = cachelet.0;
+        let mut out = format!("load that moves with the cachelet: {follows:.3}\n");
+        let heaviest = asked
+            .iter()
+            .max_by(|a, b| a.load_of_cachelet().total_cmp(&b.load_of_cachelet()))
+            .filter(|heaviest| heaviest.load_of_cachelet() >= LOAD_FELT);
+        match heaviest {
+            _ if asked.len() == 1 => write!(out, "there is no other worker to move it to"),
+            _ if follows >= LOAD_FELT => {
+                write!(out, "its clients follow it: lending it moves that load (mbal move {number} WORKER)")
+            }
+            None => write!(out, "it costs no worker a load to speak of: there is nothing to move"),
+            Some(Asked { worker, handable, connections, .. }) => {
+                let only = match connections {
+                    1 => "; it is one connection, which can go elsewhere but not be shared out",
+                    _ => "",
+                };
+                write!(
+                    out,
+                    "its clients do not follow it: lending it moves nothing; handing over connections of worker \
+                     {worker} does ({handable:.3} of its load can go){only}"
+                )
+            }
+        }
+        .expect("a String takes all");
+        out.push('\n');
+        if asked.len() > 1 && (heaviest.is_some() || follows >= LOAD_FELT) {
+            out += &self.who_decides();
+        }
+        out
+    }
+
+    fn who_decides(&self) -> String {
+        let (uneven, patience) =
+            (self.balancer.uneven_epochs(), self.balancer.thresholds().patience);
+        match self.balancer.mode() {
+            Mode::Off => "the balancer is off: nothing moves but by mbal move\n".into(),
+            Mode::DryRun => "the balancer only says what it would do (--balance dry-run)\n".into(),
+            Mode::On if uneven == 0 => {
+                format!(
+                    "the balancer sees even workers now; it acts after {patience} uneven epochs in a row\n"
+                )
+            }
+            Mode::On => {
+                format!(
+                    "the balancer has seen {uneven} uneven epochs in a row; it acts after {patience}\n"
+                )
+            }
+        }
+    }
+}
+
+fn of_key(key: &Key<'_>, cachelet: CacheletId, asked: &[Asked]) -> String {
+    let mut name = Vec::new();
+    mbal_wire::push_readable(&mut name, key.bytes());
+    let name = String::from_utf8_lossy(&name);
+    let [reads, writes] = [0, 1].map(|kind| total(asked, |heat| heat.key[kind]));
+    let share = percent(reads + writes, total(asked, |heat| heat.all));
+    format!(
+        "key {name}: hash {:016x}, cachelet {}\n\
+         key {name}: {:.0} requests/s ({reads:.0} reads, {writes:.0} writes), {share} of the server's\n",
+        key.hash(),
+        cachelet.0,
+        reads + writes,
+    )
+}
+
+fn of_worker(one: &Asked) -> String {
+    format!(
+        "by connections of worker {} ({} open): {:.0} of these/s, about {:.3} of its load {:.3}\n",
+        one.worker,
+        one.connections,
+        one.heat.cachelet,
+        one.load_of_cachelet(),
+        one.load,
+    )
+}
+
+fn total(asked: &[Asked], of: impl Fn(&Heat) -> f64) -> f64 {
+    asked.iter().map(|one| of(&one.heat)).sum()
+}
+
+fn percent(part: f64, all: f64) -> String {
+    if all > 0.0 { format!("{:.1}%", 100.0 * part / all) } else { "0.0%".into() }
+}
