@@ -1,24 +1,26 @@
 use std::time::Duration;
 
+use mbal_dial::{Access, At};
+
 const EXAMPLES: &str = "\
 EXAMPLES
   mbal top                                  the server on port 11211; q ends it
-  mbal top /run/mbal.sock --interval 2      over a unix socket, every two seconds
-  mbal top cache1:11211 --once              one look, as text
+  mbal top cache1:11212 --interval 2        another one, every two seconds
+  mbal top unix:/run/mbal.sock --once       over a unix socket; one look, as text
+  mbal top cache1 --tls-ca ca.pem --user ann --password-file secret
   mbal top --json | jq .hottest_keys        an object every half second
 
 Of stock memcached it shows what `stats` tells, and keys by a `watch` of a fifth of a second every time.
-NO_COLOR is heeded; without a terminal, or on a dumb one, the screen is printed as text.";
+NO_COLOR is heeded. Without a terminal, on a dumb one, and with --once it prints text: all workers, keys in full.";
 
 /// Shows what a server does now: rate, hits, latency, workers, the hottest cachelets and keys
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Server to watch: HOST:PORT, or the path of a unix socket
-    #[arg(default_value = "127.0.0.1:11211")]
-    pub server: String,
-    /// Seconds between two looks
-    #[arg(long, default_value = "0.5", value_parser = seconds)]
+    #[command(flatten)]
+    pub at: At,
+    /// Seconds between two looks, 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     pub interval: Duration,
     /// Look once, print, and end
     #[arg(long)]
@@ -26,6 +28,9 @@ pub struct Args {
     /// Print JSON, an object a line
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    pub access: Access,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -31,6 +31,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use args::Args;
 use link::Link;
+use mbal_dial::{Dialer, Server};
 use reading::Reading;
 use screen::Palette;
 use view::View;
@@ -43,18 +44,25 @@ pub fn run(args: Args) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The terminal is what it was again.
-            eprintln!("mbal top: {}: {error}", args.server);
+            eprintln!("mbal top: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn watch(args: &Args) -> io::Result<()> {
+fn watch(args: &Args) -> Result<(), String> {
+    let server = args.at.server();
+    let dialer = args.access.open()?;
+    let at_server = |error| format!("{server}: {error}");
+    look(args, &server, dialer).map_err(at_server)
+}
+
+fn look(args: &Args, server: &Server, dialer: Dialer) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let mut server = Watched { link: Link::connect(&args.server)?, before: None };
+    let mut server = Watched { link: Link::connect(server, dialer)?, before: None };
     server.read()?;
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     if args.once || args.json || dumb || !io::stdout().is_terminal() {
@@ -80,7 +88,7 @@ impl Watched {
         let before = self.before.replace((now, reading));
         let (_, reading) = self.before.as_ref().expect("just put there");
         Ok(before.map(|(then, before)| {
-            View::between(self.link.name(), &before, reading, (now - then).as_secs_f64())
+            View::between(&self.link.name(), &before, reading, (now - then).as_secs_f64())
         }))
     }
 }
@@ -88,6 +96,7 @@ impl Watched {
 /// Text or JSON, once or as long as somebody reads.
 fn print(args: &Args, server: &mut Watched, stop: &AtomicBool) -> io::Result<()> {
     let mut out = io::stdout().lock();
+    let mut between = "";
     loop {
         let due = Instant::now() + args.interval;
         while Instant::now() < due {
@@ -97,7 +106,11 @@ fn print(args: &Args, server: &mut Watched, stop: &AtomicBool) -> io::Result<()>
             thread::sleep(STEP.min(due.saturating_duration_since(Instant::now())));
         }
         let view = server.read()?.expect("it was read before");
-        let text = if args.json { json::of(&view) + "\n" } else { screen::text(&view) };
+        let text = match args.json {
+            true => json::of(&view) + "\n",
+            false => between.to_owned() + &screen::text(&view),
+        };
+        between = "\n";
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             written => written?,

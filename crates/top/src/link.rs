@@ -1,39 +1,43 @@
-//! A connection to a server's ordinary port.
+//! A connection to a server's ordinary port, by text or, where the server knows nothing else, by binary.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+
+use mbal_dial::{Dialer, Server, Speech, Stream, wants_login};
 
 /// A server that takes longer is as good as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What one answer may come to: far more than any server tells.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
 pub struct Link {
-    server: String,
+    server: Server,
+    dialer: Dialer,
+    speech: Speech,
     stream: BufReader<Stream>,
 }
 
 impl Link {
-    pub fn connect(server: &str) -> io::Result<Link> {
-        let stream = Stream::connect(server)?;
-        stream.set_patience(PATIENCE)?;
-        Ok(Link { server: server.to_owned(), stream: BufReader::new(stream) })
+    pub fn connect(server: &Server, dialer: Dialer) -> io::Result<Link> {
+        let (stream, speech) = dialer.greet(server, PATIENCE)?;
+        Ok(Link { server: server.clone(), dialer, speech, stream: BufReader::new(stream) })
     }
 
-    pub fn name(&self) -> &str {
-        &self.server
+    pub fn name(&self) -> String {
+        self.server.to_string()
     }
 
-    /// The lines of the answer to a command up to `END`; none if the server does not know it.
-    pub fn ask(&mut self, command: &str) -> io::Result<Vec<String>> {
-        self.stream.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
+    /// What `stats` tells of a topic, line by line; nothing if the server does not know it.
+    pub fn stats(&mut self, topic: &str) -> io::Result<Vec<String>> {
+        match self.speech {
+            Speech::Text => self.stats_by_text(topic),
+            Speech::Binary => self.stats_by_binary(topic),
+        }
+    }
+
+    fn stats_by_text(&mut self, topic: &str) -> io::Result<Vec<String>> {
+        let command = format!("stats {topic}");
+        self.stream.get_mut().write_all(format!("{}\r\n", command.trim_end()).as_bytes())?;
         let mut lines = Vec::new();
         let mut left = ANSWER_BYTES_MAX;
         loop {
@@ -64,10 +68,48 @@ impl Link {
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
 
+    /// Each statistic is a packet of a name and a value; one without either ends them.
+    fn stats_by_binary(&mut self, topic: &str) -> io::Result<Vec<String>> {
+        const STAT: u8 = 0x10;
+        const AUTH_ERROR: u8 = 0x20;
+        let length = topic.len() as u8;
+        let mut packet = vec![0; 24];
+        packet[..4].copy_from_slice(&[0x80, STAT, 0, length]);
+        packet[11] = length;
+        packet.extend(topic.as_bytes());
+        self.stream.get_mut().write_all(&packet)?;
+        let mut lines = Vec::new();
+        let mut left = ANSWER_BYTES_MAX;
+        loop {
+            let mut head = [0; 24];
+            self.stream.read_exact(&mut head)?;
+            let key = usize::from(u16::from_be_bytes([head[2], head[3]]));
+            let body = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);
+            left = left.checked_sub(body.into()).ok_or(io::ErrorKind::InvalidData)?;
+            let mut text = Vec::new();
+            if (&mut self.stream).take(body.into()).read_to_end(&mut text)? < body as usize {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            match (head[7], key) {
+                (AUTH_ERROR, _) => return Err(wants_login()),
+                (0, 0) => return Ok(lines),
+                (0, _) if key <= text.len() => {
+                    let (name, value) = text.split_at(key);
+                    let words = [name, value].map(String::from_utf8_lossy);
+                    lines.push(format!("STAT {} {}", words[0], words[1]));
+                }
+                _ => return Ok(Vec::new()),
+            }
+        }
+    }
+
     /// What the server says in so long a time when asked to tell all that is fetched and stored, over
-    /// a connection of its own; nothing if it will not.
+    /// a connection of its own; nothing if it will not. There is no such thing in binary.
     pub fn watch(&self, moment: Duration) -> io::Result<Vec<u8>> {
-        let mut stream = Stream::connect(&self.server)?;
+        if self.speech == Speech::Binary {
+            return Ok(Vec::new());
+        }
+        let (mut stream, _) = self.dialer.greet(&self.server, PATIENCE)?;
         stream.write_all(b"watch fetchers mutations\r\n")?;
         let end = Instant::now() + moment;
         let mut said = Vec::new();
@@ -77,7 +119,7 @@ impl Link {
             if left.is_zero() {
                 return Ok(said);
             }
-            stream.set_patience(left)?;
+            stream.set_read_timeout(Some(left))?;
             match stream.read(&mut buffer) {
                 Ok(0) => return Ok(said),
                 Ok(count) => said.extend_from_slice(&buffer[..count]),
@@ -89,50 +131,5 @@ impl Link {
                 Err(error) => return Err(error),
             }
         }
-    }
-}
-
-impl Stream {
-    fn connect(server: &str) -> io::Result<Stream> {
-        if server.contains('/') {
-            return UnixStream::connect(server).map(Stream::Unix);
-        }
-        let mut refused = io::Error::new(io::ErrorKind::NotFound, "no such host");
-        for address in server.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
-                Ok(stream) => return Ok(Stream::Tcp(stream)),
-                Err(error) => refused = error,
-            }
-        }
-        Err(refused)
-    }
-
-    fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.set_read_timeout(Some(patience)),
-            Stream::Unix(stream) => stream.set_read_timeout(Some(patience)),
-        }
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

@@ -70,17 +70,17 @@ pub struct Key {
 
 impl Reading {
     pub fn take(link: &mut Link) -> io::Result<Reading> {
-        let workers = Table::of(&link.ask("stats workers")?);
+        let workers = Table::of(&link.stats("workers")?);
         let is_mbal = !workers.0.is_empty();
-        let latency = if is_mbal { link.ask("stats latency buckets")? } else { Vec::new() };
-        let cachelets = if is_mbal { link.ask("stats cachelets")? } else { Vec::new() };
+        let latency = if is_mbal { link.stats("latency buckets")? } else { Vec::new() };
+        let cachelets = if is_mbal { link.stats("cachelets")? } else { Vec::new() };
         let keys = if is_mbal {
-            Keys::Told(Table::of(&link.ask(&format!("stats hot {KEYS}"))?).keys())
+            Keys::Told(Table::of(&link.stats(&format!("hot {KEYS}"))?).keys())
         } else {
             Keys::Watched(watched::read(&link.watch(WATCH)?))
         };
         // Last, so that what is counted includes what the rest tells of.
-        let stats = link.ask("stats")?;
+        let stats = link.stats("")?;
         if stats.is_empty() {
             return Err(io::Error::other("it does not tell `stats`"));
         }

@@ -1,4 +1,5 @@
-//! The screen: 80 columns by 24 lines show everything; more lines show more workers and keys.
+//! The screen: 80 columns by 24 lines show everything; more lines show more workers and keys. What is printed as text
+//! has all workers, the lists one below the other, and keys in full.
 //!
 //! ```text
 //!   server, version, uptime
@@ -9,18 +10,16 @@
 //! ```
 
 use ratatui::Frame;
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
+use crate::reading::Key;
 use crate::view::{View, WorkerView};
 
-/// What is printed as text is as large as this.
-const COLUMNS: u16 = 80;
-const LINES: u16 = 24;
+/// All is seen on so many columns, whatever the digits.
+const COLUMNS: usize = 80;
 
 const HEAD_LINES: u16 = 4;
 /// A title and ten rows under a heading.
@@ -60,7 +59,7 @@ pub fn draw(frame: &mut Frame<'_>, view: Option<&View>, palette: Palette) {
     ])
     .areas(frame.area());
     frame.render_widget(Paragraph::new(head_lines(view)), head);
-    frame.render_widget(Paragraph::new(worker_lines(view, workers, palette)), workers);
+    frame.render_widget(Paragraph::new(worker_lines(view, workers.height, palette)), workers);
     if view.is_mbal {
         let [cachelets, keys] =
             Layout::horizontal([Constraint::Length(CACHELETS_COLUMNS), Constraint::Min(0)])
@@ -72,56 +71,72 @@ pub fn draw(frame: &mut Frame<'_>, view: Option<&View>, palette: Palette) {
     }
 }
 
-/// The same as text, without colours.
+/// The same as text: nothing is left out or cut.
 pub fn text(view: &View) -> String {
-    let backend = TestBackend::new(COLUMNS, LINES);
-    let mut terminal = Terminal::new(backend).expect("a buffer does not fail");
-    terminal.draw(|frame| draw(frame, Some(view), Palette::Plain)).expect("a buffer does not fail");
-    let buffer = terminal.backend().buffer();
-    let line = |row: u16| (0..COLUMNS).map(|column| buffer[(column, row)].symbol()).collect();
-    let lines: Vec<String> = (0..LINES).map(line).collect();
-    let lines: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
-    lines.join("\n").trim_end().to_owned() + "\n"
+    let mut lines = vec![title(whose(view, usize::MAX))];
+    lines.extend(rates(view));
+    lines.push("".into());
+    lines.extend(worker_lines(view, u16::MAX, Palette::Plain));
+    if view.is_mbal {
+        lines.push("".into());
+        lines.extend(cachelet_lines(view));
+    }
+    lines.push("".into());
+    lines.push(title(format!("{:>9} {:>10} {:>9}  {}", "REQUESTS", "READ:WRITE", "VALUE", "KEY")));
+    lines.extend(view.keys.iter().map(|key| Line::raw(format!("{}  {}", numbers(key), key.key))));
+    let line = |line: Line<'_>| line.to_string().trim_end().to_owned() + "\n";
+    lines.into_iter().map(line).collect()
 }
 
 fn title(text: String) -> Line<'static> {
     Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
 }
 
-fn head_lines(view: &View) -> Vec<Line<'static>> {
+/// Server, version and uptime; a long name is shortened to so many columns.
+fn whose(view: &View, columns: usize) -> String {
     let kind = if view.is_mbal { "MBal as memcached" } else { "memcached" };
-    let first = format!("{}  {kind} {}  up {}", view.server, view.version, age(view.uptime));
+    let version = shortened(&view.version, 16);
+    let rest = format!("  {kind} {version}  up {}", age(view.uptime));
+    shortened(&view.server, columns.saturating_sub(rest.len())) + &rest
+}
+
+fn rates(view: &View) -> [Line<'static>; 2] {
     let hits = view.hit_ratio.map_or("-".into(), |ratio| format!("{:.2}%", ratio * 100.0));
     let us = |us: Option<f64>| us.map_or("-".into(), time);
-    let second = format!(
-        "{} requests/s ({} gets, {} sets)   hits {hits}   p50 {}   p99 {}",
+    let requests = format!(
+        "{} requests/s ({} gets, {} sets)  hits {hits}  p50 {}  p99 {}",
         count(view.requests),
         count(view.gets),
         count(view.sets),
         us(view.p50_us),
         us(view.p99_us)
     );
-    let full = 100.0 * view.bytes as f64 / view.limit_bytes.max(1) as f64;
-    let third = format!(
-        "{} items, {} of {} ({full:.0}%)   {} evicted/s   {} connections",
+    // Stock memcached may tell of a limit of 0, which is none.
+    let full = 100.0 * view.bytes as f64 / view.limit_bytes as f64;
+    let full = if full < 1000.0 { format!(" ({full:.0}%)") } else { String::new() };
+    let memory = format!(
+        "{} items, {} of {}{full}  {} evicted/s  {} connections",
         count(view.items as f64),
         bytes(view.bytes),
         bytes(view.limit_bytes),
         count(view.evictions),
-        view.connections
+        count(view.connections as f64)
     );
-    vec![
-        title(format!("{first:<COLUMNS$.COLUMNS$}", COLUMNS = 72) + "  q ends"),
-        second.into(),
-        third.into(),
-    ]
+    [requests.into(), memory.into()]
 }
 
-fn worker_lines(view: &View, area: Rect, palette: Palette) -> Vec<Line<'static>> {
+fn head_lines(view: &View) -> Vec<Line<'static>> {
+    const HINT: &str = "  q ends";
+    const WIDTH: usize = COLUMNS - HINT.len();
+    let first = title(format!("{:<WIDTH$}{HINT}", whose(view, WIDTH)));
+    std::iter::once(first).chain(rates(view)).collect()
+}
+
+fn worker_lines(view: &View, lines: u16, palette: Palette) -> Vec<Line<'static>> {
     if view.workers.is_empty() {
         return vec![title("WORKERS".into()), "  this server does not tell of its workers".into()];
     }
-    let shown = area.height.saturating_sub(1) as usize;
+    let shown = lines.saturating_sub(1) as usize;
     let hidden = view.workers.len().saturating_sub(shown);
     let more = if hidden > 0 { format!(" (the busiest; {hidden} more)") } else { String::new() };
     let mut order: Vec<(usize, &WorkerView)> = view.workers.iter().enumerate().collect();
@@ -164,15 +179,18 @@ fn key_lines(view: &View, area: Rect) -> Vec<Line<'static>> {
     // What the numbers behind a key take.
     const NUMBERS: usize = 31;
     let width = (area.width as usize).saturating_sub(NUMBERS + 1).max(8);
-    let row = |one: &crate::reading::Key| {
-        let all = one.reads + one.writes;
-        let reads = 100.0 * one.reads as f64 / all.max(1) as f64;
-        let (rate, bytes) = (count(all as f64), bytes(one.value_bytes));
-        let mix = format!("{:.0}:{:.0}", reads.round(), 100.0 - reads.round());
-        Line::raw(format!(" {:<width$} {rate:>9} {mix:>10} {bytes:>9}", shortened(&one.key, width)))
-    };
+    let row =
+        |one: &Key| Line::raw(format!(" {:<width$} {}", shortened(&one.key, width), numbers(one)));
     let head = format!(" {:<width$} {:>9} {:>10} {:>9}", "KEY", "REQUESTS", "READ:WRITE", "VALUE");
     std::iter::once(title(head)).chain(view.keys.iter().map(row)).collect()
+}
+
+/// Requests, reads to writes in percent, bytes of the value.
+fn numbers(key: &Key) -> String {
+    let all = key.reads.saturating_add(key.writes);
+    let reads = (100.0 * key.reads as f64 / all.max(1) as f64).round();
+    let mix = format!("{reads:.0}:{:.0}", 100.0 - reads);
+    format!("{:>9} {mix:>10} {:>9}", count(all as f64), bytes(key.value_bytes))
 }
 
 /// The beginning and the end of what is too long.
@@ -189,11 +207,12 @@ fn shortened(key: &str, width: usize) -> String {
 
 /// Up to five digits, or four characters and a unit.
 fn count(number: f64) -> String {
-    scaled(number, 1000.0, &["", "k", "M", "G", "T"], 99_999.0)
+    scaled(number, 1000.0, &["", "k", "M", "G", "T", "P", "E"], 99_999.0)
 }
 
+/// Seven characters at most.
 fn bytes(number: u64) -> String {
-    scaled(number as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"], 1023.0)
+    scaled(number as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"], 1023.0)
 }
 
 fn scaled(number: f64, step: f64, units: &[&str], plain_max: f64) -> String {
@@ -202,7 +221,7 @@ fn scaled(number: f64, step: f64, units: &[&str], plain_max: f64) -> String {
     }
     let mut scaled = number;
     let mut unit = 0;
-    while scaled >= step && unit + 1 < units.len() {
+    while scaled.round() >= step && unit + 1 < units.len() {
         scaled /= step;
         unit += 1;
     }
@@ -210,11 +229,11 @@ fn scaled(number: f64, step: f64, units: &[&str], plain_max: f64) -> String {
     format!("{scaled:.digits$}{}", units[unit])
 }
 
+/// Seven characters at most.
 fn time(us: f64) -> String {
     match us {
-        us if us < 1e3 => format!("{us:.0} us"),
-        us if us < 1e6 => format!("{:.1} ms", us / 1e3),
-        us => format!("{:.1} s", us / 1e6),
+        us if us >= 999.5e6 => ">999 s".into(),
+        us => scaled(us, 1000.0, &[" us", " ms", " s"], 999.0),
     }
 }
 
@@ -230,7 +249,9 @@ fn age(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reading::{Cachelet, Key};
+    use crate::reading::Cachelet;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
 
     fn key(key: &str, reads: u64, writes: u64, value_bytes: u64) -> Key {
         Key { key: key.into(), reads, writes, value_bytes }
@@ -270,21 +291,107 @@ mod tests {
         }
     }
 
+    fn screen(view: &View) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a buffer");
+        terminal.draw(|frame| draw(frame, Some(view), Palette::Plain)).expect("a buffer");
+        let buffer = terminal.backend().buffer();
+        let line = |row: u16| (0..80).map(|column| buffer[(column, row)].symbol()).collect();
+        let lines: Vec<String> = (0..24).map(line).collect();
+        lines
+            .iter()
+            .map(|line| line.trim_end())
+            .collect::<Vec<_>>()
+            .join("\n")
+            .trim_end()
+            .to_owned()
+    }
+
     #[test]
     fn all_is_on_eighty_columns_and_twenty_four_lines() {
         let expected = "\
 127.0.0.1:11211  MBal as memcached 1.6.18  up 1h02m                       q ends
-123k requests/s (112k gets, 11456 sets)   hits 98.77%   p50 12 us   p99 1.2 ms
-1.23M items, 700MiB of 1.00GiB (68%)   12 evicted/s   50 connections
+123k requests/s (112k gets, 11456 sets)  hits 98.77%  p50 12 us  p99 1.23 ms
+1.23M items, 700MiB of 1.00GiB (68%)  12 evicted/s  50 connections
 
 WORKERS
    0 [||||||||||||||||||||||||      ]  80% busy      100k/s  25% neighbours'
    1 [|||                           ]  10% busy     23456/s   0% neighbours'
 CACHELET WORKER  KEYS/S  SHARE KEY                 REQUESTS READ:WRITE     VALUE
    17      0    60000  48.6%   user:1                 50500       99:1      300B
-    3      1      999   0.8%   kkkkkkkk..kkkkkkkk         4      75:25   68.4KiB
-";
+    3      1      999   0.8%   kkkkkkkk..kkkkkkkk         4      75:25   68.4KiB";
+        assert_eq!(screen(&busy()), expected);
+    }
+
+    #[test]
+    fn text_leaves_nothing_out() {
+        let long = "kkkkkkkkkk".repeat(8);
+        let expected = format!(
+            "\
+127.0.0.1:11211  MBal as memcached 1.6.18  up 1h02m
+123k requests/s (112k gets, 11456 sets)  hits 98.77%  p50 12 us  p99 1.23 ms
+1.23M items, 700MiB of 1.00GiB (68%)  12 evicted/s  50 connections
+
+WORKERS
+   0 [||||||||||||||||||||||||      ]  80% busy      100k/s  25% neighbours'
+   1 [|||                           ]  10% busy     23456/s   0% neighbours'
+
+CACHELET WORKER  KEYS/S  SHARE
+   17      0    60000  48.6%
+    3      1      999   0.8%
+
+ REQUESTS READ:WRITE     VALUE  KEY
+    50500       99:1      300B  user:1
+        4      75:25   68.4KiB  {long}
+"
+        );
         assert_eq!(text(&busy()), expected);
+        let workers = vec![WorkerView::default(); 64];
+        let server = "a-host-with-a-long-name.".repeat(4);
+        let many = text(&View { workers, server: server.clone(), ..busy() });
+        assert!(many.starts_with(&server) && many.contains("\n  63 ["), "{many}");
+    }
+
+    #[test]
+    fn eighty_columns_hold_whatever_the_digits() {
+        let largest = [99_999.0, 1e3 * 99_999.0, 999_499.0, u64::MAX as f64];
+        let times = [999.4, 999_499.0, 999.49e6, 1e12];
+        for (number, us) in largest.into_iter().zip(times) {
+            let view = View {
+                server: "a-host-with-a-long-name.".repeat(4),
+                version: "1.6.18-and-more-than-is-usual".into(),
+                uptime: 9999 * 86_400,
+                requests: number,
+                gets: number,
+                sets: number,
+                evictions: number,
+                hit_ratio: Some(1.0),
+                p50_us: Some(us),
+                p99_us: Some(us),
+                connections: number as u64,
+                items: number as u64,
+                bytes: number as u64,
+                limit_bytes: number as u64,
+                workers: vec![WorkerView { busy: 1.0, requests: number, neighbour: 1.0 }; 1024],
+                cachelets: vec![Cachelet {
+                    cachelet: 65_535,
+                    owner: 1023,
+                    rate: number as u64,
+                    share: 100.0,
+                    ..Cachelet::default()
+                }],
+                keys: vec![key(&"k".repeat(250), number as u64, 0, number as u64)],
+                ..busy()
+            };
+            let lists = Rect::new(0, 0, 80 - CACHELETS_COLUMNS, 12);
+            let columns = |lines: Vec<Line<'_>>| lines.iter().map(Line::width).max();
+            for line in head_lines(&view) {
+                assert!(line.width() <= 80, "{line}");
+            }
+            assert!(head_lines(&view)[0].to_string().contains("  up 9999d00h"));
+            assert!(columns(worker_lines(&view, 8, Palette::Plain)) <= Some(80));
+            assert!(columns(cachelet_lines(&view)) <= Some(CACHELETS_COLUMNS.into()));
+            assert!(columns(key_lines(&view, lists)) <= Some(lists.width.into()));
+        }
     }
 
     #[test]
@@ -299,7 +406,7 @@ CACHELET WORKER  KEYS/S  SHARE KEY                 REQUESTS READ:WRITE     VALUE
             ..busy()
         };
         let text = text(&view);
-        assert!(text.contains("hits -   p50 -   p99 -"), "{text}");
+        assert!(text.contains("hits -  p50 -  p99 -"), "{text}");
         assert!(text.contains("memcached 1.6.18") && !text.contains("CACHELET"), "{text}");
         assert!(text.contains(&"k".repeat(20)), "{text}");
     }
@@ -310,10 +417,10 @@ CACHELET WORKER  KEYS/S  SHARE KEY                 REQUESTS READ:WRITE     VALUE
         view.workers = (0..64)
             .map(|id| WorkerView { busy: f64::from(id) / 64.0, requests: 1.0, neighbour: 0.0 })
             .collect();
-        let text = text(&view);
+        let text = screen(&view);
         assert!(text.contains("WORKERS (the busiest; 57 more)\n  63 ["), "{text}");
         assert!(text.contains("user:1"), "{text}");
-        assert_eq!(text.lines().count(), 4 + 8 + 3);
+        assert_eq!(text.lines().count(), 4 + 8 + 3, "{text}");
     }
 
     fn colours(palette: Palette) -> bool {
@@ -340,10 +447,14 @@ CACHELET WORKER  KEYS/S  SHARE KEY                 REQUESTS READ:WRITE     VALUE
 
     #[test]
     fn numbers_are_short() {
-        let counts = [0.0, 99_999.0, 100_000.0, 1_234_567.0, 9.96e6, 99.6e6, 1e15];
-        let short = ["0", "99999", "100k", "1.23M", "10.0M", "100M", "1000T"];
+        let counts = [0.0, 99_999.0, 100_000.0, 1_234_567.0, 9.96e6, 99.6e6, 999.6e6, 1e15];
+        let short = ["0", "99999", "100k", "1.23M", "10.0M", "100M", "1.00G", "1.00P"];
         assert_eq!(counts.map(count), short);
         assert_eq!([0, 1023, 1024, 1 << 30].map(bytes), ["0B", "1023B", "1.00KiB", "1.00GiB"]);
+        assert_eq!(
+            [12.4, 999.6, 1234.0, 2.5e6, 1e9].map(time),
+            ["12 us", "1.00 ms", "1.23 ms", "2.50 s", ">999 s"]
+        );
         assert_eq!([59, 61, 3661, 90_000].map(age), ["59s", "1m01s", "1h01m", "1d01h"]);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use crate::login::{Login, Speech};
+use crate::login::{self, Greeting, Login, Speech};
 use crate::name::Server;
 use crate::stream::Stream;
 use crate::tls::{self, Tls, Trust};
@@ -134,6 +134,34 @@ impl Dialer {
         }
     }
 
+    /// A connection that is logged in, and the protocol that is spoken on it: text, or binary where the server knows
+    /// that alone. The server has `patience` for every reply.
+    pub fn greet(&self, server: &Server, patience: Duration) -> io::Result<(Stream, Speech)> {
+        let connect = || {
+            let stream = self.connect(server)?;
+            stream.set_read_timeout(Some(patience))?;
+            io::Result::Ok(stream)
+        };
+        let mut stream = connect()?;
+        let greeted = match &self.login {
+            Some(login) => login.say(Speech::Text, &mut stream),
+            None => match login::greet(&mut stream) {
+                Ok(Greeting::WantsLogin) => Err(wants_login()),
+                greeted => greeted.map(drop),
+            },
+        };
+        match greeted {
+            Ok(()) => Ok((stream, Speech::Text)),
+            // A server of -S, or of -B binary, hangs up on a first byte of text.
+            Err(error) if is_closed(&error) => {
+                let mut stream = connect()?;
+                self.log_in(Speech::Binary, &mut stream)?;
+                Ok((stream, Speech::Binary))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
@@ -141,4 +169,15 @@ impl Dialer {
     pub fn has_login(&self) -> bool {
         self.login.is_some()
     }
+}
+
+/// The error of a server that serves only those who have logged in.
+pub fn wants_login() -> io::Error {
+    let why = "it asks for a login: --user NAME --password-file FILE";
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
 }

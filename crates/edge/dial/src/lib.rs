@@ -17,7 +17,7 @@ mod name;
 mod stream;
 mod tls;
 
-pub use access::{Access, Dialer};
+pub use access::{Access, Dialer, wants_login};
 pub use login::{Login, Speech};
 pub use name::{At, PORT, Server};
 pub use stream::Stream;

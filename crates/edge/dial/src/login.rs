@@ -48,9 +48,9 @@ impl Login {
         }
     }
 
-    /// Logs in, and waits for the reply.
+    /// Logs in, and waits for the reply. A server that asks for no login is not told the password: by text it
+    /// would be stored as an item.
     pub fn say(&self, speech: Speech, stream: &mut (impl Read + Write)) -> io::Result<()> {
-        stream.write_all(&self.request(speech))?;
         let refused = |why: &str| {
             let user = &self.user;
             Err(io::Error::new(
@@ -59,18 +59,26 @@ impl Login {
             ))
         };
         match speech {
-            Speech::Text => match line(stream)?.as_str() {
-                "STORED" => Ok(()),
-                told => refused(told),
-            },
+            Speech::Text => {
+                if greet(stream)? == Greeting::Served {
+                    return Ok(());
+                }
+                stream.write_all(&self.request(speech))?;
+                match line(stream)?.as_str() {
+                    "STORED" => Ok(()),
+                    told => refused(told),
+                }
+            }
             Speech::Binary => {
+                const UNKNOWN_COMMAND: u8 = 0x81;
+                stream.write_all(&self.request(speech))?;
                 let mut head = [0; 24];
                 stream.read_exact(&mut head)?;
                 let body = u32::from_be_bytes([head[8], head[9], head[10], head[11]]) as usize;
                 let mut text = vec![0; body.min(REPLY_BYTES_MAX)];
                 stream.read_exact(&mut text)?;
                 match (head[0], head[6], head[7]) {
-                    (0x81, 0, 0) => Ok(()),
+                    (0x81, 0, 0 | UNKNOWN_COMMAND) => Ok(()),
                     _ => refused(&String::from_utf8_lossy(&text)),
                 }
             }
@@ -78,11 +86,43 @@ impl Login {
     }
 }
 
+/// As long as a packet's head: a server that knows binary alone waits for one, and hangs up on this.
+const GREETING: &[u8; 26] = b"version                 \r\n";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Greeting {
+    Served,
+    WantsLogin,
+}
+
+/// What a server makes of a first command in text.
+pub(crate) fn greet(stream: &mut (impl Read + Write)) -> io::Result<Greeting> {
+    stream.write_all(GREETING)?;
+    let told = line(stream)?;
+    match told.as_str() {
+        "CLIENT_ERROR unauthenticated" => Ok(Greeting::WantsLogin),
+        _ if told.starts_with("VERSION ") => Ok(Greeting::Served),
+        _ => {
+            let told = told.escape_debug();
+            Err(io::Error::other(format!(
+                "it is no memcached: asked for its version it says {told}"
+            )))
+        }
+    }
+}
+
 fn line(stream: &mut impl Read) -> io::Result<String> {
+    /// The first byte of what a TLS server says to whoever does not speak TLS.
+    const TLS_ALERT: u8 = 0x15;
     let mut line = Vec::new();
     let mut byte = [0];
     while line.last() != Some(&b'\n') && line.len() < REPLY_BYTES_MAX {
         stream.read_exact(&mut byte)?;
+        if line.is_empty() && byte == [TLS_ALERT] {
+            return Err(io::Error::other(
+                "this port speaks TLS: --tls, --tls-ca or --tls-insecure",
+            ));
+        }
         line.push(byte[0]);
     }
     Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
@@ -124,8 +164,9 @@ mod tests {
 
     #[test]
     fn a_login_is_said_in_the_protocol_of_the_connection() {
-        let (bytes, result) = said(Speech::Text, b"STORED\r\n");
-        assert_eq!((&*bytes, result), (&b"set login 0 0 11\r\nann se cret\r\n"[..], Ok(())));
+        let (bytes, result) = said(Speech::Text, b"CLIENT_ERROR unauthenticated\r\nSTORED\r\n");
+        let expected = [&GREETING[..], b"set login 0 0 11\r\nann se cret\r\n"].concat();
+        assert_eq!((bytes, result), (expected, Ok(())));
         let mut ok = [0; 24];
         ok[0] = 0x81;
         let (bytes, result) = said(Speech::Binary, &ok);
@@ -135,7 +176,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_in_the_servers_words() {
-        let (_, result) = said(Speech::Text, b"CLIENT_ERROR authentication failure\r\n");
+        let replies = b"CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR authentication failure\r\n";
+        let (_, result) = said(Speech::Text, replies);
         let told = "the login of \"ann\": CLIENT_ERROR authentication failure";
         assert_eq!(result, Err(told.into()));
         let mut refused = b"\x81\x21\0\0\0\0\0\x20\0\0\0\x0dREST12345678Auth failure.".to_vec();
@@ -144,5 +186,24 @@ mod tests {
         assert_eq!(result, Err("the login of \"ann\": Auth failure.".into()));
         let (_, result) = said(Speech::Text, b"");
         assert_eq!(result, Err("failed to fill whole buffer".into()));
+    }
+
+    #[test]
+    fn a_password_goes_to_nobody_who_does_not_ask_for_it() {
+        let (bytes, result) = said(Speech::Text, b"VERSION 1.6.18\r\n");
+        assert_eq!((&*bytes, result), (&GREETING[..], Ok(())));
+        let mut unknown = b"\x81\x21\0\0\0\0\0\x81\0\0\0\x0fREST12345678Unknown command".to_vec();
+        unknown[11] = 15;
+        assert_eq!(said(Speech::Binary, &unknown).1, Ok(()));
+    }
+
+    #[test]
+    fn what_is_no_memcached_is_told_by_what_it_says() {
+        let (_, result) = said(Speech::Text, b"HTTP/1.1 400 Bad Request\r\n");
+        let told = "it is no memcached: asked for its version it says HTTP/1.1 400 Bad Request";
+        assert_eq!(result, Err(told.into()));
+        let (_, result) = said(Speech::Text, b"\x15\x03\x03\0\x02\x02\x0a");
+        let told = "this port speaks TLS: --tls, --tls-ca or --tls-insecure";
+        assert_eq!(result, Err(told.into()));
     }
 }

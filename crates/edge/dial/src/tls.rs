@@ -150,9 +150,10 @@ impl Tls {
 fn explained(error: io::Error) -> io::Error {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
     let help = match cause {
-        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
-            "; --tls-ca FILE names who signed it"
-        }
+        // What `openssl req -x509` makes is an authority's certificate, and another error.
+        Some(Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::Other(_),
+        )) => "; --tls-ca FILE names who signed it, or the certificate itself",
         Some(Error::InvalidMessage(_)) => "; does this port speak TLS?",
         _ => "",
     };

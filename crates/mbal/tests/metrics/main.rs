@@ -2,6 +2,7 @@
 
 mod board;
 mod json;
+mod reaching;
 mod running;
 mod terminal;
 

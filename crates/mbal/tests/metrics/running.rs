@@ -21,12 +21,17 @@ pub struct Running {
 
 impl Running {
     pub fn serve(test: &str, arguments: &[&str]) -> Running {
+        Running::serve_in(test, arguments, &[])
+    }
+
+    pub fn serve_in(test: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Running {
         let folder = std::env::temp_dir().join(format!("mbal-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let ports = folder.join("ports");
         let mut child = Command::new(MBAL)
             .args(["serve", "-p", "-1", "--metrics", "127.0.0.1:0"])
             .args(arguments)
+            .envs(environment.iter().copied())
             .env("MEMCACHED_PORT_FILENAME", &ports)
             .stdin(Stdio::null())
             .stderr(fs::File::create(folder.join("stderr")).unwrap())
@@ -39,9 +44,11 @@ impl Running {
         let lines = fs::read_to_string(&ports).unwrap();
         let port = |prefix: &str| {
             let port = lines.lines().find_map(|line| line.strip_prefix(prefix));
-            port.expect(prefix).parse().unwrap()
+            port.map(|port| port.parse().unwrap())
         };
-        let (port, metrics) = (port("TCP INET: "), port("HTTP: "));
+        // One of a unix socket has no port.
+        let port_of_clients = port("TCP INET: ").unwrap_or(0);
+        let (port, metrics) = (port_of_clients, port("HTTP: ").expect("it tells metrics"));
         Running { child, folder, port, metrics }
     }
 
