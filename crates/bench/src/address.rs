@@ -58,12 +58,11 @@ impl Target {
 }
 
 impl Address {
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let server = Server::parse(text).map_err(|error| format!("{text}: {error}"))?;
+    pub fn of(server: &Server) -> Result<Self, String> {
         if let Server::Unix(path) = server {
-            return Ok(Self::Unix(path));
+            return Ok(Self::Unix(path.clone()));
         }
-        let addresses = server.addresses().map_err(|error| format!("{text}: {error}"))?;
+        let addresses = server.addresses().map_err(|error| format!("{server}: {error}"))?;
         Ok(Self::Tcp(addresses[0]))
     }
 

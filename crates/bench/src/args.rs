@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use mbal_dial::At;
+
 use crate::address::Address;
 use crate::cpu::Cores;
 use crate::mix::{Mix, Ttls};
@@ -18,7 +20,7 @@ EXAMPLES
   Ten to one gets to sets, Zipf 0.99 over a million keys, 16 deep:
     mbal bench --prefill --keys 1000000 --zipf 0.99 --set-share 0.09 --depth 16
   Multi-gets of 100 keys, in the classic protocol, over a unix socket:
-    mbal bench --server /tmp/cache.sock --prefill --protocol text --multi-get 100
+    mbal bench unix:/tmp/cache.sock --prefill --protocol text --multi-get 100
   Two servers in alternating rounds, each on core 0, with CPU per key and ratios to the first:
     mbal bench --compare 'memcached -t {threads} -p {port}' --rounds 15 --server-cores 0 --client-cores 1
   Give a peer twice to see what of a ratio is noise. At half of the first peer's peak:
@@ -38,9 +40,8 @@ READING THE RESULT
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Server to load: HOST:PORT, or the path of a unix socket
-    #[arg(long, default_value = "127.0.0.1:11211", conflicts_with = "compare")]
-    pub server: String,
+    #[command(flatten)]
+    pub at: At,
     /// Process whose CPU time is counted (known by itself with --compare)
     #[arg(long, conflicts_with = "compare")]
     pub server_pid: Option<u32>,
@@ -48,7 +49,7 @@ pub struct Args {
     /// Command of a peer to start and compare with; repeatable. {port} or {socket}, {threads} and {memory}
     /// are filled in; run by root, a memcached without -u gets `-u root`. With {worker_ports} each connection
     /// goes to a worker's own port and asks for this worker's keys only. redis-server is spoken to by RESP
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["named", "flagged"])]
     pub compare: Vec<String>,
     /// Command of our own server, compared last; '' for none [default: this binary's `serve`]
     #[arg(long, value_name = "COMMAND", requires = "compare")]
@@ -72,6 +73,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub client_threads: usize,
 
+    /// What is spoken
     #[arg(long, value_enum, default_value_t = Protocol::Meta)]
     pub protocol: Protocol,
     /// By datagrams in memcached's frames; what gets lost is counted, and given up after half a second
@@ -80,6 +82,7 @@ pub struct Args {
     /// By TLS; the server's certificate is not looked at
     #[arg(long, conflicts_with_all = ["udp", "follow"])]
     pub tls: bool,
+    /// Connections, over all threads of the generator
     #[arg(long, default_value_t = 50, value_parser = positive)]
     pub connections: usize,
     /// Be a smart client: ask the server which worker serves what, go to workers' own ports, and obey what
@@ -171,6 +174,7 @@ pub struct Args {
     /// How the generator waits; auto spins where it has cores that no compared server has
     #[arg(long, value_enum, default_value_t = Waiting::Auto)]
     pub waiting: Waiting,
+    /// The same seed makes the same requests, of the same keys
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 

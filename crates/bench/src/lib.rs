@@ -91,7 +91,7 @@ fn stoppable(
 /// One run against a server that somebody else started.
 fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     let plan = Plan::new(args)?;
-    let target = Target::from(args.way(Address::parse(&args.server)?)?);
+    let target = Target::from(args.way(Address::of(&args.at.server())?)?);
     if let Some(cores) = &args.client_cores {
         cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
     }
@@ -107,7 +107,7 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     let rounds = vec![run(Task::Measure(pace))?];
     Ok(Comparison {
         load: plan.describe(pace),
-        series: vec![Series { command: args.server.clone(), rounds }],
+        series: vec![Series { command: args.at.server().to_string(), rounds }],
     })
 }
 

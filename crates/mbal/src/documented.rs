@@ -93,7 +93,9 @@ fn every_documented_command_can_be_typed() {
 #[test]
 fn every_example_of_the_help_texts_can_be_typed() {
     let mut read = 0;
-    for subcommand in mbal_command().get_subcommands_mut() {
+    for mut subcommand in mbal_command().get_subcommands().cloned() {
+        // 0: lines are left as they are.
+        subcommand = subcommand.term_width(0);
         let help = subcommand.render_long_help().to_string();
         let examples = help
             .lines()
@@ -103,6 +105,49 @@ fn every_example_of_the_help_texts_can_be_typed() {
         read += found;
     }
     assert!(read >= 15, "only {read} examples were found");
+}
+
+/// Those that do something, each with the help of the one above, which may have its examples.
+fn subcommands(above: &Command) -> Vec<(Command, String)> {
+    let help = above.clone().term_width(0).render_long_help().to_string();
+    let below = above.get_subcommands().flat_map(|one| match one.has_subcommands() {
+        true => subcommands(one),
+        false => vec![(one.clone(), help.clone())],
+    });
+    below.collect()
+}
+
+#[test]
+fn every_help_has_an_example_and_describes_its_arguments() {
+    let all = subcommands(&mbal_command());
+    assert!(all.len() > 8, "{}", all.len());
+    for (subcommand, above) in all {
+        let name = subcommand.get_name().to_owned();
+        for argument in subcommand.get_arguments().filter(|argument| !argument.is_hide_set()) {
+            assert!(
+                argument.get_help().is_some(),
+                "{name}: {} has no description",
+                argument.get_id()
+            );
+        }
+        let help = subcommand.clone().term_width(0).render_long_help().to_string() + &above;
+        let is_example = |line: &str| {
+            line.starts_with("  ") && line.contains("mbal ") && line.contains(&format!(" {name}"))
+        };
+        assert!(help.lines().any(is_example), "{name} has no example: {help}");
+    }
+}
+
+#[test]
+fn help_is_as_wide_as_the_terminal() {
+    const COLUMNS: usize = 60;
+    for (subcommand, _) in subcommands(&mbal_command()) {
+        let name = subcommand.get_name().to_owned();
+        let help = subcommand.term_width(COLUMNS).render_long_help().to_string();
+        // What has no blank is left whole.
+        let is_wide = |line: &&str| line.len() > COLUMNS && line.trim().contains(' ');
+        assert_eq!(help.lines().find(is_wide), None, "{name}");
+    }
 }
 
 /// Long flags that a page names, `--like this`.

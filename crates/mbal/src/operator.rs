@@ -4,23 +4,77 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use mbal_server::Served;
+use mbal_dial::{At, Server};
 use mbal_server::control::{ask, ask_server};
+use mbal_server::{Served, control_paths};
+
+/// What the words of `status` and of a decision mean, on 80 columns; `docs/operate.md` says the same.
+const WORDS: &str = "\
+FIRST LINE
+  version 1.N     the owners of cachelets have changed N times
+  epoch           counts the periods of --epoch, at whose end loads are read
+  phase 2 open    workers have differed for --patience epochs: loads are moved
+                  between them until they are even and every loan is back
+  phase 2 closed  loads are read, no more
+  on loan         cachelets that are not with their home's worker for a time
+TABLE
+  load            the part of the last epoch in which the worker was busy
+  fixed           of it, what moves with no cachelet: the requests of
+                  connections whose clients know no workers
+  cachelets       those that the worker owns
+DECISION
+  uneven          why: the workers differed; or: loan over, operator
+  deviation       how far loads are from their average, on average, as a part
+                  of it: 0.00 is even, above 0.15 is not
+  loads           by worker, in the epoch that it was taken on
+  expected, came  loads after it: by the plan; in the next epoch
+  would order     what --balance dry-run says instead of ordered
+  no plan helps   nothing makes the workers more even
+  connections (0.491) 0>1 1 leaves
+                  worker 0 hands connections with that load to worker 1
+  cachelet 5 (0.120) 0>1 done
+                  worker 0 lends cachelet 5, with that load, to worker 1";
+
+const STATUS_EXAMPLES: &str = "\
+EXAMPLES
+  mbal status                     the server on port 11211 of this host
+  mbal status 10.0.0.5:11212      the one that listens there, on this host
+  mbal status unix:/run/mbal.sock --json
+
+";
+
+const MOVE_EXAMPLES: &str = "\
+EXAMPLES
+  mbal move 5 1                   lends cachelet 5 to worker 1
+  mbal move 5 1 unix:/run/mbal.sock
+
+Clients that know the workers follow. The load of all others stays with their
+connections.";
+
+const EXPLAIN_EXAMPLES: &str = "\
+EXAMPLES
+  mbal explain user:1             who asks for a key, what would move its load
+  mbal explain ab%25c             the key ab%c, as `mbal top` writes it
+  mbal explain 5 -p 11212         cachelet 5 of the server on port 11212
+  mbal explain %35                the key 5
+
+Rates are of the last second, estimated as in `stats hot`; asked again within
+three seconds, they are counted.";
 
 #[derive(Args, Debug)]
 pub struct Where {
-    /// The server's TCP port
-    #[arg(short, long, env = "MBAL_PORT", value_name = "num", default_value_t = 11211)]
-    port: u16,
+    #[command(flatten)]
+    at: At,
 
-    /// Its control socket, if that is not by port
-    #[arg(long, env = "MBAL_CONTROL", value_name = "file")]
+    /// Path of its control socket, if the server was started with --control
+    #[arg(long, env = "MBAL_CONTROL", value_name = "FILE")]
     control: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = format!("{STATUS_EXAMPLES}{WORDS}"))]
 pub struct Status {
-    /// For programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 
@@ -29,8 +83,14 @@ pub struct Status {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = MOVE_EXAMPLES)]
 pub struct Move {
+    /// Number of the cachelet, as `stats cachelets` tells it
+    #[arg(value_name = "CACHELET")]
     cachelet: u16,
+
+    /// Number of the worker that is to own it, from 0
+    #[arg(value_name = "WORKER")]
     worker: u16,
 
     #[command(flatten)]
@@ -38,8 +98,10 @@ pub struct Move {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = EXPLAIN_EXAMPLES)]
 pub struct Explain {
-    /// A cachelet's number, or a key
+    /// A key, as `mbal top` and `stats hot` write it; or a cachelet's number
+    #[arg(value_name = "KEY|CACHELET")]
     what: String,
 
     #[command(flatten)]
@@ -61,7 +123,7 @@ pub fn explain(explain: &Explain) -> ExitCode {
 fn tell(at: &Where, question: &str) -> ExitCode {
     let answer = match &at.control {
         Some(path) => ask(path, question.as_bytes()),
-        None => ask_server(&Served::Port(at.port), question.as_bytes()),
+        None => served(&at.at).and_then(|served| ask_server(&served, question.as_bytes())),
     };
     match answer {
         Ok(answer) => {
@@ -73,4 +135,23 @@ fn tell(at: &Where, question: &str) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// By what a server's control socket is named. Of a host's several addresses, the first by which there is one.
+fn served(at: &At) -> Result<Served, String> {
+    let server = at.server();
+    let addresses = server.addresses().map_err(|error| format!("{server}: {error}"))?;
+    match server {
+        Server::Unix(path) => Ok(Served::Unix(path)),
+        Server::Tcp { port, .. } if !at.is_named() => Ok(Served::Port(port)),
+        Server::Tcp { .. } => {
+            let mut served = addresses.into_iter().map(Served::Address);
+            let first = served.clone().next().expect("a host has an address");
+            Ok(served.find(has_control).unwrap_or(first))
+        }
+    }
+}
+
+fn has_control(served: &Served) -> bool {
+    control_paths(served).iter().any(|path| path.exists())
 }

@@ -21,36 +21,37 @@ const PASSWORD: &str = "MBAL_PASSWORD";
 /// An address that does not answer for so long is passed over.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// TLS and login: the flags that tools share.
+const HEADING: &str = "TLS and login";
+
+// TLS and login: the flags that tools share. (A doc comment would become their help.)
 #[derive(clap::Args, Clone, Debug, Default)]
-#[command(next_help_heading = "TLS and login")]
 pub struct Access {
     /// Speak TLS; the server's certificate is checked against the system's authorities
-    #[arg(long)]
+    #[arg(help_heading = HEADING, long)]
     pub tls: bool,
 
     /// Speak TLS; check against the certificates of this PEM file: authorities, or the server's own
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = HEADING, long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
 
     /// Speak TLS, and take any certificate: whoever answers can read the password
-    #[arg(long, conflicts_with = "tls_ca")]
+    #[arg(help_heading = HEADING, long, conflicts_with = "tls_ca")]
     pub tls_insecure: bool,
 
     /// Client certificate to show, with its chain, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(help_heading = HEADING, long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
     /// Its private key, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(help_heading = HEADING, long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
     /// Log in by this name; the password is the first line of --password-file, or in MBAL_PASSWORD
-    #[arg(long, value_name = "NAME")]
+    #[arg(help_heading = HEADING, long, value_name = "NAME")]
     pub user: Option<String>,
 
     /// File whose first line is the password
-    #[arg(long, value_name = "FILE", requires = "user")]
+    #[arg(help_heading = HEADING, long, value_name = "FILE", requires = "user")]
     pub password_file: Option<PathBuf>,
 }
 

@@ -20,7 +20,7 @@ pub enum Server {
     Unix(PathBuf),
 }
 
-/// Which server is meant: the arguments that all tools share.
+// Which server is meant: the arguments that all tools share. (A doc comment would become their help.)
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct At {
     /// Server: HOST, HOST:PORT, [V6]:PORT, or unix:PATH of its socket [default: 127.0.0.1]
@@ -37,6 +37,11 @@ pub struct At {
 }
 
 impl At {
+    /// Whether somebody has said which; otherwise it is the one on loopback.
+    pub fn is_named(&self) -> bool {
+        self.named.is_some() || self.flagged.is_some()
+    }
+
     pub fn server(&self) -> Server {
         let port = self.port.unwrap_or(PORT);
         match self.named.as_ref().or(self.flagged.as_ref()) {

@@ -1,4 +1,4 @@
-//! `mbal top` at servers that ask for something: TLS, a login, another protocol, another address.
+//! Servers by their names, and `mbal top` at those that ask for something: TLS, a login, another protocol.
 
 use std::fs;
 use std::path::Path;
@@ -168,4 +168,53 @@ fn a_server_is_named_by_address_port_and_socket() {
     let _second = Running::serve("named-socket", &by_socket);
     assert!(shown(&[&path]).starts_with(&format!("{path}  MBal as memcached ")));
     assert!(wrong(&[&port]).contains("a port needs a host before it, or -p: 127.0.0.1:"));
+}
+
+#[test]
+fn a_control_socket_is_found_by_the_servers_name() {
+    let server = Running::serve("control-named", &["-t", "2"]);
+    let socket = server.folder.join("clients");
+    let by_socket = ["-t", "2", "-s", socket.to_str().unwrap()];
+    let _second = Running::serve("control-unix", &by_socket);
+    let port = server.port.to_string();
+    let names = ["127.0.0.1", "localhost"].map(|host| format!("{host}:{port}"));
+    let path = format!("unix:{}", socket.display());
+    let ask = |arguments: &[&str]| {
+        let output = Command::new(MBAL).args(arguments).env_remove("MBAL_PORT").output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    for name in [&[names[0].as_str()][..], &[&names[1]], &["-p", &port], &[&path]] {
+        let (code, said) = ask(&[&["status"], name].concat());
+        assert!(code == Some(0) && said.starts_with("version 1.0, "), "{name:?}: {said}");
+        let (code, said) = ask(&[&["explain", "a%25b"], name].concat());
+        assert!(code == Some(0) && said.starts_with("key a%25b: hash "), "{name:?}: {said}");
+    }
+    assert_eq!(ask(&["move", "3", "1", &path]), (Some(0), "done\n".into()));
+    let (_, said) = ask(&["status", &path]);
+    assert!(said.starts_with("version 1.1, "), "{said}");
+    let (_, said) = ask(&["status", "--server", &names[0]]);
+    assert!(said.starts_with("version 1.0, "), "it is the other one's that has moved: {said}");
+    let other = format!("127.0.0.2:{port}");
+    let (code, said) = ask(&["status", &other]);
+    let expected = format!("mbal: no control socket of {other}: looked in ");
+    assert!(code == Some(1) && said.starts_with(&expected), "{said}");
+}
+
+#[test]
+fn help_is_wrapped_to_the_terminal() {
+    for (command, about) in [
+        ("status", "Loads, loans "),
+        ("explain", "Why a key "),
+        ("move", "Lends a cachelet "),
+        ("top", "Shows what a server does "),
+        ("bench", "Loads a memcached-compatible server "),
+        ("serve", "mbal "),
+    ] {
+        let help = Command::new(MBAL).args([command, "--help"]).env("COLUMNS", "60").output();
+        let help = String::from_utf8(help.unwrap().stdout).unwrap();
+        let wide = help.lines().find(|line| line.len() > 60 && line.trim().contains(' '));
+        assert_eq!(wide, None, "{command}");
+        assert!(help.starts_with(about), "{help}");
+    }
 }

@@ -35,6 +35,7 @@ pub use coverage::{Coverage, Sight};
 pub use world::Ran;
 
 const EXAMPLES: &str = "\
+EXAMPLES
   mbal sim chaos --seed 42                      one run; what it met
   mbal sim chaos --seeds 10000 --seconds 90     as many as fit, on all cores
   nice -n 19 mbal sim chaos --seeds 1000000     a night";
@@ -49,6 +50,7 @@ pub struct Args {
     /// So many runs, from --first on.
     #[arg(long, default_value_t = 100)]
     seeds: u64,
+    /// The first of them.
     #[arg(long, default_value_t = 1)]
     first: u64,
     /// Begin no further run after so many seconds.

@@ -16,8 +16,10 @@ use super::workloads::{Workload, workloads};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
+    /// Servers of the cluster.
     #[arg(long, default_value_t = 20)]
     servers: usize,
+    /// Workers of each server.
     #[arg(long, default_value_t = 4)]
     workers: usize,
     /// Epochs of each workload.
