@@ -11,19 +11,19 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use mbal_balance::{Balancer, Duty, News, Outcome, Proposal, Question, Thresholds};
+use mbal_balance::{Balancer, Decision, Duty, News, Outcome, Proposal, Question, Thresholds};
 use mbal_model::{CacheletId, WorkerId};
 use mbal_reactor::{Letter, Mailbox, Tally};
 use mbal_worker::{OrderId, Report, Tallies, order_event, owner};
 
 use crate::serving::Started;
-use crate::telling::{Told, outcome_of, told};
+use crate::telling::{CAUSES, Told, VERDICTS, cause_of, outcome_of, told, verdict_of};
 use crate::{BalanceConfig, chaos, log};
 
 pub(crate) const PLANNER: &str = "mbal-planner";
@@ -60,6 +60,28 @@ struct Logged {
     over: u64,
 }
 
+/// What the balancer has done so far, for whoever counts.
+#[derive(Debug, Default)]
+pub(crate) struct Balanced {
+    /// By cause and verdict, if there has been one.
+    decisions: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    pub loans: AtomicU64,
+}
+
+impl Balanced {
+    /// Decisions by cause and verdict, all that there can be.
+    pub(crate) fn decisions(&self) -> Vec<([&'static str; 2], u64)> {
+        let counted = self.decisions.lock().expect("nothing panics with it held");
+        let pairs = CAUSES.iter().flat_map(|cause| VERDICTS.map(|verdict| (*cause, verdict)));
+        pairs.map(|pair| ([pair.0, pair.1], counted.get(&pair).copied().unwrap_or(0))).collect()
+    }
+
+    fn count(&self, decision: &Decision) {
+        let pair = (cause_of(decision.cause), verdict_of(decision.verdict));
+        *self.decisions.lock().expect("nothing panics with it held").entry(pair).or_default() += 1;
+    }
+}
+
 /// What plans: [`mbal_balance::propose`], or a test's.
 pub type Planner = fn(&Question) -> Proposal;
 
@@ -70,6 +92,7 @@ pub(crate) struct Balancing {
     pub tally: Arc<Tally>,
     pub workers: Arc<[Mailbox<Letter>]>,
     pub started: Started,
+    pub balanced: Arc<Balanced>,
 }
 
 impl Balancing {
@@ -96,11 +119,15 @@ impl Balancing {
         Ok(())
     }
 
-    /// Tells a decision when it is taken, and once more when an epoch has shown what came of it.
+    /// Counts a decision and tells it when it is taken; tells it once more when an epoch has shown what came of it.
     fn log(&self, balancer: &Balancer, logged: &mut Logged) {
+        self.balanced.loans.store(balancer.loans().len() as u64, Relaxed);
         let loud = self.server.gauges.verbosity.load(Relaxed) > 0;
         for decision in balancer.decisions() {
             let is_new = decision.number > logged.taken;
+            if is_new {
+                self.balanced.count(decision);
+            }
             let is_over = decision.number > logged.over && decision.came.is_some();
             if loud && (is_new || is_over) {
                 log::info("balanced", &format!("mbal: {}", told(decision)));

@@ -24,6 +24,13 @@ pub(crate) fn memory_told() -> String {
     told(|path: &Path| fs::read_to_string(path).ok(), process::memory_limit())
 }
 
+/// Memory of this process that is in the machine's now, if the system tells.
+pub(crate) fn resident_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+}
+
 fn told(read: impl Fn(&Path) -> Option<String> + Copy, limit: Option<u64>) -> String {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let machine = machine(read).map(|Memory { total, available }| {

@@ -9,13 +9,22 @@ use mbal_cachelet::StoreStats;
 use mbal_model::Seconds;
 use mbal_worker::{Class, Server, Sums};
 
+use crate::balancing::Balanced;
+use crate::machine;
+
 /// The whole page, in the text format 0.0.4.
-pub(crate) fn page(server: &Server, started_unix: u64, second: Seconds) -> String {
+pub(crate) fn page(
+    server: &Server,
+    balanced: &Balanced,
+    started_unix: u64,
+    second: Seconds,
+) -> String {
     let mut page = Page::default();
     let store = server.store.stats();
     page.process(server, started_unix);
     page.requests(server);
     page.cachelets(server, second);
+    page.balancer(server, balanced);
     page.latency(server);
     page.memory(server, &store);
     page.connections(server);
@@ -84,6 +93,11 @@ impl Page {
         self.gauge("mbal_info", "The server's version.", &[(&version, 1)]);
         let help = "Unix time of the server's start in seconds.";
         self.gauge("process_start_time_seconds", help, &[(&[], started_unix)]);
+        // Where the system does not tell, there is none.
+        if let Some(resident) = machine::resident_bytes() {
+            let help = "Resident memory of the process in bytes.";
+            self.gauge("process_resident_memory_bytes", help, &[(&[], resident)]);
+        }
         let name = "mbal_cpu_seconds_total";
         self.family(name, "counter", "CPU time of the process in seconds.");
         let gauges = &server.gauges;
@@ -172,6 +186,21 @@ impl Page {
         for (at, label) in labels.iter().enumerate() {
             self.sample(name, &[("cachelet", label)], server.store.stats_of(at).items);
         }
+    }
+
+    fn balancer(&mut self, server: &Server, balanced: &Balanced) {
+        let name = "mbal_balancer_decisions_total";
+        let help = "Decisions of the balancer, by why they were taken and what came of the plan.";
+        self.family(name, "counter", help);
+        for ([cause, verdict], count) in balanced.decisions() {
+            self.sample(name, &[("cause", cause), ("verdict", verdict)], count);
+        }
+        let loans = balanced.loans.load(Relaxed);
+        let help = "Cachelets on loan now: owned by another worker than their home's.";
+        self.gauge("mbal_balancer_loans", help, &[(&[], loans)]);
+        let help = "Connections that the worker handed over to another one.";
+        let name = "mbal_connections_handed_over_total";
+        self.by_worker(server, name, help, |sums| [(&[], sums.conns_handed_over)]);
     }
 
     fn latency(&mut self, server: &Server) {

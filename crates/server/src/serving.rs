@@ -17,7 +17,7 @@ use mbal_reactor::{
 };
 use mbal_worker::{Event, Now, Settings, Worker};
 
-use crate::balancing::{Balancing, Note, Planner};
+use crate::balancing::{Balanced, Balancing, Note, Planner};
 use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
 use crate::passwords::Door;
 use crate::pid_file::PidFile;
@@ -176,10 +176,11 @@ impl Server {
             said,
         };
 
-        let scraped = (Arc::clone(&shared), started.unix);
+        let balanced = Arc::new(Balanced::default());
+        let scraped = (Arc::clone(&shared), Arc::clone(&balanced));
         let page = move || {
             let now = started.at(started.clock.now_ns());
-            metrics::page(&scraped.0, scraped.1, now.second)
+            metrics::page(&scraped.0, &scraped.1, started.unix, now.second)
         };
         scrapes::serve(mem::take(&mut self.listening.metrics), page)?;
 
@@ -194,6 +195,7 @@ impl Server {
             tally: Arc::clone(&tally),
             workers: post.workers,
             started,
+            balanced,
         };
         balancing.start(inbox, notes)?;
         Ok(Threads { workers: threads, mailboxes, main, shared, tally, saying })

@@ -197,6 +197,32 @@ fn why(cause: Cause) -> &'static str {
     }
 }
 
+/// Causes and verdicts as labels, all of them.
+pub(crate) const CAUSES: [&str; 3] = ["uneven", "loan_over", "operator"];
+pub(crate) const VERDICTS: [&str; 6] =
+    ["ordered", "would_order", "refused", "failed", "no_plan", "slow"];
+
+pub(crate) fn cause_of(cause: Cause) -> &'static str {
+    let [uneven, loan_over, operator] = CAUSES;
+    match cause {
+        Cause::Uneven => uneven,
+        Cause::LoanOver => loan_over,
+        Cause::Operator => operator,
+    }
+}
+
+pub(crate) fn verdict_of(verdict: Verdict) -> &'static str {
+    let [ordered, would_order, refused, failed, no_plan, slow] = VERDICTS;
+    match verdict {
+        Verdict::Ordered => ordered,
+        Verdict::OnlySaid => would_order,
+        Verdict::Rejected(_) => refused,
+        Verdict::Failed => failed,
+        Verdict::NoPlan => no_plan,
+        Verdict::Slow(_) => slow,
+    }
+}
+
 fn came_of(verdict: Verdict) -> String {
     match verdict {
         Verdict::Ordered => "ordered".into(),

@@ -52,12 +52,7 @@ fn every_query_of_the_board_is_of_metrics_that_there_are() {
     let page = server.page();
     let labels = labels(&page);
     let board = Value::of(BOARD);
-    let mut queries: Vec<&str> = Vec::new();
-    for panel in board["panels"].list() {
-        for target in panel.get("targets").map_or(&[][..], Value::list) {
-            queries.push(target["expr"].text());
-        }
-    }
+    let mut queries = queries(&board);
     for variable in board["templating"]["list"].list() {
         if let Some(query @ Value::Object(_)) = variable.get("query") {
             queries.push(query["query"].text());
@@ -73,6 +68,86 @@ fn every_query_of_the_board_is_of_metrics_that_there_are() {
                 assert!(known.contains(&label) || ADDED.contains(&label), "{label}: {query}");
             }
         }
+    }
+}
+
+/// The queries of the panels.
+fn queries(board: &Value) -> Vec<&str> {
+    let panels = board["panels"].list().iter();
+    let targets = panels.filter_map(|panel| panel.get("targets")).flat_map(Value::list);
+    targets.map(|target| target["expr"].text()).collect()
+}
+
+/// What no panel shows.
+const LEFT_OUT: [&str; 6] = [
+    // What items are made of: another panel shows pages by use, and how many items there are.
+    "mbal_items_bytes",
+    "mbal_items_stored_total",
+    "mbal_cachelet_items",
+    "mbal_connections_opened_total",
+    "mbal_yields_total",
+    "process_start_time_seconds",
+];
+
+#[test]
+fn every_metric_is_on_the_board_or_left_out_on_purpose() {
+    let server = Running::serve("on-board", &["-t", "2"]);
+    let page = server.page();
+    let board = Value::of(BOARD);
+    let queries = queries(&board).join(" ");
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let shown = |family: &&str| {
+        queries.contains(&format!("{family}{{")) || queries.contains(&format!("{family}_bucket"))
+    };
+    let (shown, rest): (Vec<&str>, Vec<&str>) = families.partition(shown);
+    let rest: Vec<&str> = rest.into_iter().filter(|family| *family != "mbal_info").collect();
+    let mut left_out = LEFT_OUT.to_vec();
+    left_out.sort_unstable();
+    let mut missing = rest;
+    missing.sort_unstable();
+    assert_eq!(missing, left_out, "shown: {shown:?}");
+}
+
+/// The properties that a panel overrides for one of its queries.
+fn overridden<'a>(panel: &'a Value, query: &str) -> Vec<(&'a str, &'a Value)> {
+    let overrides = panel["fieldConfig"]["overrides"].list().iter();
+    let of_query = overrides.filter(|one| one["matcher"]["options"].text() == query);
+    let properties = of_query.flat_map(|one| one["properties"].list());
+    properties.map(|property| (property["id"].text(), &property["value"])).collect()
+}
+
+/// The panel that asks for this metric, and the query's name.
+fn asks<'a>(board: &'a Value, metric: &str) -> (&'a Value, &'a str) {
+    let panels = board["panels"].list().iter();
+    let mut all =
+        panels.flat_map(|panel| panel["targets"].list().iter().map(move |one| (panel, one)));
+    let found = all.find(|(_, target)| target["expr"].text().contains(metric));
+    let (panel, target) = found.expect(metric);
+    (panel, target["refId"].text())
+}
+
+#[test]
+fn what_has_another_unit_has_an_axis_of_its_own_and_limits_are_not_stacked() {
+    let board = Value::of(BOARD);
+    let (panel, _) = asks(&board, "mbal_cpu_seconds_total");
+    assert_eq!(panel["title"].text(), "Connections and CPU");
+    for metric in ["mbal_connections{", "mbal_connections_limit{"] {
+        let (same, query) = asks(&board, metric);
+        assert_eq!((&same["id"], overridden(panel, query).len()), (&panel["id"], 0));
+    }
+    for (metric, label) in [("mbal_cpu_seconds_total", "cores"), ("mbal_balancer_loans", "loans")] {
+        let (panel, query) = asks(&board, metric);
+        let properties = overridden(panel, query);
+        let text =
+            |id| properties.iter().find(|(name, _)| *name == id).map(|(_, value)| value.text());
+        assert_eq!(text("custom.axisPlacement"), Some("right"), "{metric}");
+        assert_eq!(text("custom.axisLabel"), Some(label), "{metric}");
+    }
+    for metric in ["mbal_memory_limit_bytes", "process_resident_memory_bytes"] {
+        let (panel, query) = asks(&board, metric);
+        let properties = overridden(panel, query);
+        let stacking = properties.iter().find(|(name, _)| *name == "custom.stacking").unwrap().1;
+        assert_eq!(stacking["mode"].text(), "none", "{metric}");
     }
 }
 

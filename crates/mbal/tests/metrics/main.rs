@@ -94,6 +94,42 @@ fn metrics_and_stats_agree() {
     }
 }
 
+#[test]
+fn the_balancers_decisions_loans_and_connections_are_counted() {
+    let server = Running::serve("balancer", &["-t", "2"]);
+    let page = server.page();
+    let decisions = |page: &str, labels| sum(page, "mbal_balancer_decisions_total", &[labels]);
+    assert_eq!((decisions(&page, "cause"), sum(&page, "mbal_balancer_loans", &[])), (0, 0));
+    let address = format!("127.0.0.1:{}", server.port);
+    let moved = Command::new(MBAL).args(["move", "3", "1", &address]).output().unwrap();
+    assert!(moved.status.success(), "{moved:?}");
+    eventually("the loan is counted", || {
+        let page = server.page();
+        let operator = decisions(&page, "cause=\"operator\",verdict=\"ordered\"");
+        (operator, decisions(&page, "cause"), sum(&page, "mbal_balancer_loans", &[])) == (1, 1, 1)
+    });
+    // Whose connections go to and fro by chance.
+    let server = Running::serve("handed-over", &["-t", "2", "--chaos", "1000"]);
+    let _idle: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
+    eventually("connections are handed over", || {
+        let page = server.page();
+        let of = |worker| sum(&page, "mbal_connections_handed_over_total", &[worker]);
+        of("worker=\"0\"") > 0 && of("worker=\"1\"") > 0
+    });
+}
+
+#[test]
+fn resident_memory_is_told_as_it_grows() {
+    let server = Running::serve("resident", &["-t", "1", "-m", "128"]);
+    let resident = || sum(&server.page(), "process_resident_memory_bytes", &[]);
+    let before = resident();
+    let value = "v".repeat(1_000_000);
+    (0..30)
+        .for_each(|key| drop(server.ask(&format!("set {key} 0 0 1000000\r\n{value}\r\nquit\r\n"))));
+    let grown = resident() - before;
+    assert!((25 << 20..60 << 20).contains(&grown), "{before} and {grown} more");
+}
+
 /// The part of a JSON object's text behind a name.
 fn part<'a>(json: &'a str, name: &str) -> &'a str {
     json.split_once(&format!("\"{name}\":")).expect(name).1
