@@ -6,6 +6,9 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 mod running;
@@ -158,7 +161,7 @@ fn connections_are_bounded() {
 }
 
 /// A server of two workers on four neighbouring ports: a worker's own each, then two common ones.
-fn on_neighbouring_ports(folder: &Folder) -> (Running, u16) {
+fn on_neighbouring_ports(folder: &Folder, more: &[&str]) -> (Running, u16) {
     for _ in 0..20 {
         // Free, as far as one can know beforehand: somebody else may take one meanwhile.
         let base = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -167,7 +170,7 @@ fn on_neighbouring_ports(folder: &Folder) -> (Running, u16) {
         }
         let listen = format!("127.0.0.1:{},127.0.0.1:{}", base + 2, base + 3);
         let arguments = ["serve", "-l", &listen, "-t", "2", "--worker-ports", &base.to_string()];
-        match Running::try_start(folder, MBAL.as_ref(), &arguments) {
+        match Running::try_start(folder, MBAL.as_ref(), &[&arguments[..], more].concat()) {
             Ok(server) => return (server, base),
             Err(said) => assert!(said.contains("in use"), "{said}"),
         }
@@ -178,7 +181,7 @@ fn on_neighbouring_ports(folder: &Folder) -> (Running, u16) {
 #[test]
 fn workers_have_ports_of_their_own() {
     let folder = Folder::new("workerports");
-    let (server, base) = on_neighbouring_ports(&folder);
+    let (server, base) = on_neighbouring_ports(&folder, &[]);
     for port in base..base + 4 {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         ask(&mut stream, "mn\r\n", "MN\r\n");
@@ -273,47 +276,113 @@ fn an_operator_sees_moves_and_explains() {
     assert!(said.starts_with("mbal: no server at "), "{said}");
 }
 
+/// A client that goes on asking until it is dropped.
+struct Busy {
+    ends: Arc<AtomicBool>,
+    client: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    fn new(mut stream: TcpStream, requests: String, replies: String) -> Busy {
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&ends);
+        let client = thread::spawn(move || {
+            while !ended.load(Relaxed) {
+                ask(&mut stream, &requests, &replies);
+            }
+        });
+        Busy { ends, client: Some(client) }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+        let ended = self.client.take().unwrap().join();
+        assert!(ended.is_ok() || thread::panicking(), "the client was answered");
+    }
+}
+
+/// What `explain` says of a key.
+fn explained(key: &str, control: &str) -> Vec<String> {
+    let output = output_of(MBAL.as_ref(), &["explain", key, "--control", control]);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// In percent, at the end of a line.
+fn share(line: &str) -> f64 {
+    let share = line.strip_suffix("% of the server's").expect(line).rsplit(' ').next();
+    share.unwrap().parse().unwrap()
+}
+
 #[test]
 fn a_hot_key_of_ordinary_clients_is_explained_by_who_asks_for_it() {
-    let folder = Folder::new("hot-key");
+    for (balance, workers, who_decides) in [
+        ("on", "2", Some("the balancer ")),
+        ("off", "2", Some("the balancer is off: nothing moves but by mbal move")),
+        ("dry-run", "2", Some("the balancer only says what it would do (--balance dry-run)")),
+        ("on", "1", None),
+    ] {
+        let folder = Folder::new("hot-key");
+        let control = folder.path("control");
+        let path = control.to_str().unwrap();
+        let arguments = ["--hot-sample", "1", "--epoch", "50ms", "--balance", balance];
+        let rest = ["-p", "-1", "-t", workers, "--control", path];
+        let server = Running::serve(&folder, &[&arguments[..], &rest].concat());
+        // 99 of 100 requests are for one key, by one connection, which one worker has.
+        let requests = ["mg ab%c:1\r\n".repeat(99), "mg cold\r\n".into()].concat().repeat(50);
+        let _busy = Busy::new(server.connect(), requests, "EN\r\n".repeat(5_000));
+        eventually("the key is seen where its load is", || {
+            let lines = explained("ab%25c:1", path);
+            assert!(lines[0].starts_with("key ab%25c:1: hash "), "{lines:?}");
+            assert!(lines[1].starts_with("key ab%25c:1: "), "{lines:?}");
+            assert!(lines[1].contains(" reads, 0 writes), "), "{lines:?}");
+            assert!(lines[2].contains(", at home; "), "{lines:?}");
+            let shares = [&lines[1], &lines[2]].map(|line| share(line));
+            // Nobody may have asked yet.
+            let Some(by) = lines[3].strip_prefix("by connections of worker ") else { return false };
+            let (worker, by) = by.split_once(' ').unwrap();
+            let moves = format!(
+                "its clients do not follow it: lending it moves nothing; handing over connections of worker {worker} does ("
+            );
+            let only = "it is one connection, which can go elsewhere but not be shared out";
+            shares.iter().all(|share| (share - 99.0).abs() < 2.0)
+                && by.starts_with("(1 open): ")
+                && lines[4] == "load that moves with the cachelet: 0.000"
+                && match who_decides {
+                    Some(who) => {
+                        lines[5].starts_with(&moves)
+                            && lines[5].ends_with(only)
+                            && lines[6].starts_with(who)
+                    }
+                    None => lines[5..] == ["there is no other worker to move it to"],
+                }
+        });
+    }
+}
+
+#[test]
+fn a_key_of_clients_that_follow_it_is_explained_by_its_cachelet() {
+    let folder = Folder::new("followed-key");
     let control = folder.path("control");
     let path = control.to_str().unwrap();
-    let arguments =
-        ["-p", "-1", "-t", "2", "--hot-sample", "1", "--epoch", "50ms", "--control", path];
-    let server = Running::serve(&folder, &arguments);
-    let mut client = server.connect();
-    // 99 of 100 requests are for one key, by one connection, which one worker has.
-    let requests = ["mg ab%c:1\r\n".repeat(99), "mg cold\r\n".into()].concat().repeat(50);
-    let replies = "EN\r\n".repeat(5_000);
-    eventually("the key is seen where its load is", || {
-        (0..10).for_each(|_| ask(&mut client, &requests, &replies));
-        let output = output_of(MBAL.as_ref(), &["explain", "ab%25c:1", "--control", path]);
-        let said = String::from_utf8(output.stdout).unwrap();
-        let lines: Vec<&str> = said.lines().collect();
-        assert!(lines[0].starts_with("key ab%25c:1: hash "), "{said}");
-        let share = |line: &str| -> f64 {
-            let share = line.strip_suffix("% of the server's").unwrap().rsplit(' ').next();
-            share.unwrap().parse().unwrap()
-        };
-        assert!(
-            lines[1].starts_with("key ab%25c:1: ") && lines[1].contains(" 0 writes), "),
-            "{said}"
-        );
-        assert!(lines[2].contains(", at home; "), "{said}");
-        if (share(lines[1]) - 99.0).abs() > 2.0 || (share(lines[2]) - 99.0).abs() > 2.0 {
-            return false;
-        }
-        let worker = lines[3].strip_prefix("by connections of worker ").unwrap();
-        let worker = worker.split(' ').next().unwrap();
-        assert!(lines[3].contains(" (1 open): "), "{said}");
-        assert_eq!(lines[4], "load that moves with the cachelet: 0.000");
-        let moves = format!(
-            "its clients do not follow it: lending it moves nothing; handing over connections of worker {worker} does ("
-        );
-        lines[5].starts_with(&moves)
-            && lines[5]
-                .ends_with("it is one connection, which can go elsewhere but not be shared out")
-            && lines[6].starts_with("the balancer ")
+    let more = ["--hot-sample", "1", "--epoch", "50ms", "--balance", "off", "--control", path];
+    let (_server, base) = on_neighbouring_ports(&folder, &more);
+    let idle = explained("k", path);
+    let nothing = "it costs no worker a load to speak of: there is nothing to move";
+    assert_eq!(idle[3..], ["load that moves with the cachelet: 0.000", nothing]);
+    let (cachelet, place) =
+        idle[2].strip_prefix("cachelet ").unwrap().split_once(": worker ").unwrap();
+    let owner: u16 = place.split(',').next().unwrap().parse().unwrap();
+    let client = TcpStream::connect(("127.0.0.1", base + owner)).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let _busy = Busy::new(client, "mg k L1.0\r\n".repeat(5_000), "EN\r\n".repeat(5_000));
+    let moves =
+        format!("its clients follow it: lending it moves that load (mbal move {cachelet} WORKER)");
+    eventually("its load is seen with the cachelet", || {
+        let lines = explained("k", path);
+        lines.contains(&moves) && share(&lines[2]) == 100.0
     });
 }
 

@@ -28,11 +28,12 @@ fn wrong(arguments: &[&str]) -> String {
 }
 
 /// The files of a key and its certificate, self-signed, for the address of loopback.
-fn certificate(folder: &Path) -> Option<[String; 2]> {
+fn certificate(folder: &Path, basic_constraints: &str) -> Option<[String; 2]> {
     let files = ["key.pem", "chain.pem"].map(|name| folder.join(name).display().to_string());
     let made = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
         .args(["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", basic_constraints])
         .args(["-keyout", &files[0], "-out", &files[1]])
         .output();
     made.is_ok_and(|made| made.status.success()).then_some(files)
@@ -95,7 +96,8 @@ fn a_server_that_asks_for_no_login_is_told_no_password() {
 fn top_speaks_tls_and_tells_which_flag_is_missing() {
     let folder = std::env::temp_dir().join(format!("mbal-top-tls-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
-    let Some([key, chain]) = certificate(&folder) else {
+    // As openssl makes it: an authority's.
+    let Some([key, chain]) = certificate(&folder, "basicConstraints=critical,CA:TRUE") else {
         eprintln!("SKIPPED, NOT TESTED: no openssl");
         return;
     };
@@ -108,7 +110,8 @@ fn top_speaks_tls_and_tells_which_flag_is_missing() {
     }
     // Another certificate is nobody's.
     fs::create_dir_all(folder.join("other")).unwrap();
-    let [_, other] = certificate(&folder.join("other")).unwrap();
+    let [other_key, other] =
+        certificate(&folder.join("other"), "basicConstraints=critical,CA:FALSE").unwrap();
     let said = wrong(&[&address, "--tls-ca", &other]);
     assert!(said.starts_with(&format!("mbal top: {address}: TLS: invalid peer certificate: ")));
     assert!(
@@ -119,6 +122,13 @@ fn top_speaks_tls_and_tells_which_flag_is_missing() {
         wrong(&[&address]),
         format!("mbal top: {address}: this port speaks TLS: --tls, --tls-ca or --tls-insecure\n")
     );
+    // One that demands a client's certificate.
+    let options = format!("{options},ssl_ca_cert={other},ssl_verify_mode=2");
+    let server = Running::serve("tls-both", &["-t", "1", "-Z", "-o", &options]);
+    let address = format!("127.0.0.1:{}", server.port);
+    let shows = [&address, "--tls-ca", &chain, "--tls-cert", &other, "--tls-key", &other_key];
+    assert!(shown(&shows).contains("MBal as memcached"));
+    assert!(wrong(&shows[..3]).starts_with(&format!("mbal top: {address}: ")));
     let none = folder.join("none.pem").display().to_string();
     assert!(wrong(&["--tls-ca", &none]).starts_with(&format!("mbal top: {none}: ")));
     fs::remove_dir_all(&folder).unwrap();
