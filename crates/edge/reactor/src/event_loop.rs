@@ -11,7 +11,7 @@ use crate::listener::{Doors, RETRY_MS, Request};
 use crate::output::Output;
 use crate::socket;
 use crate::stopwatch::Stopwatch;
-use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
+use crate::sys::{self, Epoll, HUNG_UP, READABLE, Ready, WRITABLE};
 use crate::tls::{Tls, TlsDoor};
 use crate::{Clock, Mailbox, Tally};
 
@@ -24,6 +24,9 @@ const BACKGROUND_NS: u64 = 50_000;
 const READY_PER_WAIT: usize = 256;
 /// Actions keep their memory from one event to the next, up to this much.
 const REPLY_BYTES_KEPT: usize = 1 << 20;
+
+/// What a connection is watched for. Nobody here asks who has hung up: the listener does, in [`Tally::hung_up`].
+const RECEIVING: u32 = READABLE | HUNG_UP;
 
 const MAILBOX: u64 = u64::MAX;
 /// Tokens from here up are listening sockets, below are connections.
@@ -72,7 +75,7 @@ pub struct Post {
 /// The connections of one worker, and the loop that carries bytes between them and it.
 pub struct EventLoop {
     worker: usize,
-    epoll: Epoll,
+    epoll: Arc<Epoll>,
     post: Post,
     tally: Arc<Tally>,
     clock: Clock,
@@ -118,7 +121,8 @@ impl EventLoop {
         tally: Arc<Tally>,
         clock: Clock,
     ) -> io::Result<EventLoop> {
-        let epoll = Epoll::new()?;
+        let epoll = Arc::new(Epoll::new()?);
+        tally.watch(worker, Arc::clone(&epoll));
         epoll.add(post.workers[worker].bell(), READABLE, MAILBOX)?;
         let doors = Doors::new(own_ports, DOORS);
         doors.watch(&epoll)?;
@@ -448,7 +452,7 @@ impl EventLoop {
         if conn.leaving.is_some() {
             self.leave(id);
         } else if conn.closing
-            || self.epoll.modify(conn.fd.as_fd(), READABLE, u64::from(id.0)).is_err()
+            || self.epoll.modify(conn.fd.as_fd(), RECEIVING, u64::from(id.0)).is_err()
         {
             self.close(id);
         } else if conn.stalled {
@@ -594,7 +598,7 @@ impl EventLoop {
             self.conns.push(None);
             ConnId(self.conns.len() as u32 - 1)
         });
-        if self.epoll.add(conn.fd.as_fd(), READABLE, u64::from(id.0)).is_err() {
+        if self.epoll.add(conn.fd.as_fd(), RECEIVING, u64::from(id.0)).is_err() {
             self.tally.leave(self.worker);
             self.free.push(id);
             return None;

@@ -95,8 +95,9 @@ impl Listener {
                     }
                 }
             }
+            let hung_up = if arrived.is_empty() { Vec::new() } else { self.tally.hung_up()? };
             for (fd, tls) in arrived.drain(..) {
-                let worker = self.tally.fewest();
+                let worker = self.tally.fewest(&hung_up);
                 self.tally.assign(worker);
                 self.workers[worker].post(Letter::Adopt { fd, tls });
             }

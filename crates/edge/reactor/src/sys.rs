@@ -35,6 +35,8 @@ pub(crate) fn monotonic_ns() -> u64 {
 
 pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;
 pub(crate) const WRITABLE: u32 = libc::EPOLLOUT as u32;
+/// The peer will send no more; told with [`READABLE`], never without it.
+pub(crate) const HUNG_UP: u32 = libc::EPOLLRDHUP as u32;
 
 /// One thing that happened to a descriptor, named by the token that it was added with.
 #[derive(Clone, Copy)]
@@ -48,9 +50,16 @@ impl Ready {
     pub(crate) fn token(&self) -> u64 {
         self.0.u64
     }
+
+    pub(crate) fn is_hung_up(&self) -> bool {
+        self.0.events & HUNG_UP != 0
+    }
 }
 
 /// A level-triggered epoll; descriptors leave it by being closed, or handed to another.
+///
+/// Level-triggered also means that a second thread may look: what it was told is told again to the thread that serves.
+#[derive(Debug)]
 pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {

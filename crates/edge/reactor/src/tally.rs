@@ -1,4 +1,11 @@
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use crate::sys::{Epoll, Ready};
+
+/// Of one worker, as many connections that have hung up are looked for among its ready sockets.
+const READY_SEEN: usize = 256;
 
 /// Counts the server's connections: who has how many, and whether one more may come in.
 ///
@@ -7,6 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 #[derive(Debug)]
 pub struct Tally {
     per_worker: Box<[AtomicUsize]>,
+    /// By worker, what its connections wait in.
+    waiting: Box<[OnceLock<Arc<Epoll>>]>,
     current: AtomicUsize,
     limit: usize,
     waits_at_limit: bool,
@@ -27,6 +36,7 @@ impl Tally {
         assert!(workers > 0, "a server has at least one worker");
         Tally {
             per_worker: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
+            waiting: (0..workers).map(|_| OnceLock::new()).collect(),
             current: AtomicUsize::new(0),
             limit,
             waits_at_limit,
@@ -69,13 +79,36 @@ impl Tally {
         !self.paused.load(Relaxed)
     }
 
-    /// The worker with the fewest connections; equals take turns.
-    pub(crate) fn fewest(&self) -> usize {
+    /// A worker's connections will wait in this epoll.
+    pub(crate) fn watch(&self, worker: usize, epoll: Arc<Epoll>) {
+        assert!(self.waiting[worker].set(epoll).is_ok(), "a worker has one event loop");
+    }
+
+    /// By worker, how many of its connections have hung up without its having noticed.
+    ///
+    /// A worker counts a connection out when its turn comes. Whoever closes eight connections and opens eight has often
+    /// done both by then: without this look, the worker that comes first would get nearly all of the new ones.
+    pub(crate) fn hung_up(&self) -> io::Result<Vec<usize>> {
+        // Where there is no choice there is nothing to know.
+        if self.per_worker.len() == 1 {
+            return Ok(vec![0]);
+        }
+        let mut ready = [Ready::NONE; READY_SEEN];
+        let mut of = |epoll: &OnceLock<Arc<Epoll>>| {
+            let seen = epoll.get().map_or(Ok(0), |epoll| epoll.wait(&mut ready, 0))?;
+            Ok(ready[..seen].iter().filter(|event| event.is_hung_up()).count())
+        };
+        self.waiting.iter().map(&mut of).collect()
+    }
+
+    /// The worker with the fewest connections, without those that have [hung up](Tally::hung_up); equals take turns.
+    pub(crate) fn fewest(&self, hung_up: &[usize]) -> usize {
         let workers = self.per_worker.len();
         let turn = self.turn.fetch_add(1, Relaxed);
         (0..workers)
             .map(|step| (turn + step) % workers)
-            .min_by_key(|&worker| self.of_worker(worker))
+            // A worker may have noticed some of them since.
+            .min_by_key(|&worker| self.of_worker(worker).saturating_sub(hung_up[worker]))
             .expect("a server has at least one worker")
     }
 
@@ -144,7 +177,7 @@ mod tests {
         let tally = Tally::new(4, 1024, false);
         for _ in 0..16 {
             assert!(tally.enter());
-            tally.assign(tally.fewest());
+            tally.assign(tally.fewest(&[0; 4]));
         }
         assert_eq!([0, 1, 2, 3].map(|worker| tally.of_worker(worker)), [4, 4, 4, 4]);
     }
@@ -159,7 +192,7 @@ mod tests {
         tally.leave(1);
         tally.leave(1);
         let next = [0, 1].map(|_| {
-            let worker = tally.fewest();
+            let worker = tally.fewest(&[0; 3]);
             tally.assign(worker);
             worker
         });

@@ -4,17 +4,17 @@ mod served;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use mbal_reactor::{Ended, socket};
 use mbal_worker::{Action, Actions, Event};
-use served::{Setup, connect, echo, eventually, free_port, send};
+use served::{Served, Setup, connect, echo, eventually, free_port, send};
 
 fn answer_of(stream: &mut (impl Read + Write), request: &[u8]) -> Vec<u8> {
     stream.write_all(request).unwrap();
@@ -202,6 +202,47 @@ fn sixteen_connections_on_four_workers_are_four_each() {
     eventually("all are assigned", || served.tally.total() == 16);
     assert_eq!([0, 1, 2, 3].map(|worker| served.tally.of_worker(worker)), [4; 4]);
     drop(streams);
+    served.end();
+}
+
+/// Both workers lose all their connections at once, and one is too busy to have noticed when the next ones come.
+#[test]
+fn who_has_left_unnoticed_does_not_count() {
+    let (setup, address) = Setup::new(2).listen("127.0.0.1");
+    let (begun, busy) = mpsc::channel();
+    let (done, wait) = mpsc::channel::<()>();
+    let wait = Arc::new(Mutex::new(wait));
+    let served = setup.serve(|worker| {
+        let (begun, wait) = (begun.clone(), Arc::clone(&wait));
+        move |event: Event, actions: &mut Actions| match event {
+            Event::Received { bytes: b"who", conn } => send(conn, &[worker as u8], actions),
+            Event::Received { .. } => {
+                begun.send(()).unwrap();
+                wait.lock().unwrap().recv().unwrap();
+            }
+            _ => {}
+        }
+    });
+    let per_worker = |served: &Served| [0, 1].map(|worker| served.tally.of_worker(worker));
+    let worker_of = |stream: &mut TcpStream| {
+        stream.write_all(b"who").unwrap();
+        let mut worker = [0];
+        stream.read_exact(&mut worker).unwrap();
+        worker[0]
+    };
+    let mut first: Vec<_> = (0..8).map(|_| connect(address)).collect();
+    let at_1 = first.iter_mut().position(|stream| worker_of(stream) == 1).unwrap();
+    first[at_1].write_all(b"be busy").unwrap();
+    busy.recv().unwrap();
+    drop(first);
+    eventually("the idle worker has noticed", || per_worker(&served) == [0, 4]);
+
+    let second: Vec<_> = (0..8).map(|_| connect(address)).collect();
+    eventually("all are assigned", || served.tally.total() == 16);
+    done.send(()).unwrap();
+    eventually("the busy worker has noticed", || served.tally.current() == 8);
+    assert_eq!(per_worker(&served), [4, 4]);
+    drop(second);
     served.end();
 }
 
