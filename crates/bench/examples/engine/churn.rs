@@ -7,9 +7,9 @@ use mbal_bench::{Popularity, Random};
 use mbal_cachelet::{Draft, Store};
 use mbal_model::{Key, Seconds};
 
+use crate::drawn;
 use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
-use mbal_output::plot::{Line, Panel, Plot};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -25,21 +25,13 @@ const CACHELETS: usize = 16;
 pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     let mut page = Page::new(out, "churn", "Sizes and lifetimes that change");
     let mut csv = Sheet::new(["what", "at", "figure", "beside"]);
-    let mut panels = sizes(args, &mut page, &mut csv);
-    panels.push(lifetimes(args, &mut page, &mut csv));
-    let plot = Plot {
-        title: "Hit ratio after sizes changed; expired memory while 90% of writes die young".into(),
-        x: "sets since the change, in working sets; seconds",
-        y: "%",
-        log_x: false,
-        log_y: false,
-        panels,
-    };
-    page.save(&csv, &plot)
+    sizes(args, &mut page, &mut csv);
+    lifetimes(args, &mut page, &mut csv);
+    page.save(&csv, &drawn::churn(&csv)?)
 }
 
 /// One shape of items after the other, look-aside, Zipf 0.9 over twice the items that fit.
-fn sizes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Vec<Panel> {
+fn sizes(args: &Args, page: &mut Page, csv: &mut Sheet) {
     const PHASES: [(&str, usize); 3] = [("100 B", 100), ("4 KB", 4096), ("100 B again", 100)];
     const BESIDE_BYTES: usize = 32;
     /// Windows in which one working set is written, about.
@@ -64,13 +56,13 @@ fn sizes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Vec<Panel> {
         "index, MiB",
         "fresh",
     ]);
-    let mut panels = Vec::new();
     for (phase, (name, value_bytes)) in PHASES.into_iter().enumerate() {
         let fresh = store();
         let items = bytes / (value_bytes + BESIDE_BYTES);
         let keys = Popularity::new(2 * items as u64, 0.9);
+        // Of changed and of fresh memory: sets so far, hits in percent.
         let mut lines = Vec::new();
-        for (name, store) in [("changed", &changed), ("fresh", &fresh)] {
+        for store in [&changed, &fresh] {
             let mut engine = Engine::new(store, 0);
             let mut random = Random::new(phase as u64 + args.seed * 1000);
             let mut points = Vec::new();
@@ -89,14 +81,14 @@ fn sizes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Vec<Panel> {
                     f64::from(hits) * 100.0 / f64::from(requests),
                 ));
             }
-            lines.push(Line { name: name.into(), points });
+            lines.push(points);
         }
-        let percent = |line: &Line, window: usize| line.points[window].1;
+        let percent = |line: &Vec<(f64, f64)>, window: usize| line[window].1;
         let of = |window| [percent(&lines[0], window), percent(&lines[1], window)];
-        for window in 0..lines[0].points.len().min(lines[1].points.len()) {
-            let at = format!("{:.2}", lines[0].points[window].0);
-            let [ours, beside] = of(window).map(|percent| format!("{percent:.3}"));
-            csv.row([format!("sizes {name}"), at, ours, beside]);
+        for (ours, beside) in lines[0].iter().zip(&lines[1]) {
+            let figures = [ours.1, beside.1].map(|percent| format!("{percent:.3}"));
+            let heads = [format!("sizes {name}"), format!("{:.2}", ours.0)];
+            csv.row(heads.into_iter().chain(figures));
         }
         // The window that begins when one working set has been written.
         let [one, last] = [of(WINDOWS), of(LENGTH * WINDOWS - 1)];
@@ -108,10 +100,8 @@ fn sizes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Vec<Panel> {
             &format!("{name}: within a point of fresh memory after one working set of writes"),
             &format!("{:+.2}", one[0] - one[1]),
         );
-        panels.push(Panel { title: format!("hit ratio, {name}"), lines });
     }
     page.table(&table);
-    panels
 }
 
 fn look_aside(engine: &mut Engine, text: &str, value: &[u8]) -> bool {
@@ -126,7 +116,7 @@ fn look_aside(engine: &mut Engine, text: &str, value: &[u8]) -> bool {
 }
 
 /// Ten items are written for each that stays: they have the times to live of Twitter's caches.
-fn lifetimes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Panel {
+fn lifetimes(args: &Args, page: &mut Page, csv: &mut Sheet) {
     /// Shares of writes, in percent, and their times to live: 90% within minutes, as the rows with short ones;
     /// the rest a day.
     const TTLS: [(u64, Seconds); 5] = [(30, 10), (30, 60), (20, 120), (10, 300), (10, 86_400)];
@@ -143,7 +133,6 @@ fn lifetimes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Panel {
     // What was written, with its deadline and length, until it was seen to be gone.
     let mut written: Vec<(u64, Seconds, u64)> = Vec::new();
     let (mut number, mut evicted) = (0, 0);
-    let (mut expired_line, mut used_line) = (Vec::new(), Vec::new());
     let (mut worst, mut worst_second, mut first_eviction) = (0.0, 0, None);
     for second in 1..=SECONDS {
         for _ in 0..sets_per_second {
@@ -187,10 +176,10 @@ fn lifetimes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Panel {
         if evicts && first_eviction.is_none() {
             first_eviction = Some(second);
         }
-        expired_line.push((f64::from(second), expired));
-        used_line.push((f64::from(second), stats.used_bytes as f64 * 100.0 / bytes as f64));
         let figures = [format!("{expired:.3}"), (stats.evictions - evicted).to_string()];
         csv.row(["lifetimes".into(), second.to_string()].into_iter().chain(figures));
+        let used = format!("{:.3}", stats.used_bytes as f64 * 100.0 / bytes as f64);
+        csv.row(["used".into(), second.to_string(), used, String::new()]);
         evicted = stats.evictions;
     }
     let first =
@@ -207,11 +196,4 @@ fn lifetimes(args: &Args, page: &mut Page, csv: &mut Sheet) -> Panel {
         ),
         &format!("at most {worst:.2}% in a second with evictions (second {worst_second})"),
     );
-    Panel {
-        title: "% of memory that is expired, and used, by second".into(),
-        lines: vec![
-            Line { name: "expired".into(), points: expired_line },
-            Line { name: "used".into(), points: used_line },
-        ],
-    }
 }

@@ -13,6 +13,7 @@ use mbal_bench::Trace;
 use mbal_cachelet::{Draft, Options, Store};
 use mbal_model::Key;
 
+use crate::drawn;
 use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
 use crate::policies;
@@ -114,7 +115,8 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     );
     page.table(&table(&traces, &cells));
     judge(&mut page, &traces, &cells);
-    page.save(&sheet(&cells), &plot(&traces, &cells))
+    let sheet = sheet(&cells);
+    page.save(&sheet, &drawn::hits(&sheet)?)
 }
 
 /// Rows of the table side by side, and then in its order.
@@ -402,26 +404,6 @@ fn sheet(cells: &[Cell]) -> Sheet {
     sheet
 }
 
-fn plot(traces: &[Requests], cells: &[Cell]) -> Plot {
-    let line = |trace: &Requests, name: String| {
-        let point =
-            |percent| (f64::from(percent), find(cells, &trace.name, percent, &name).hit_percent);
-        Line { points: PERCENTS.map(point).into(), name }
-    };
-    let panel = |trace: &Requests| Panel {
-        title: format!("{}, {} keys", trace.name, trace.distinct),
-        lines: policy_names().into_iter().map(|name| line(trace, name)).collect(),
-    };
-    Plot {
-        title: "Hit ratio by cache size".into(),
-        x: "items, % of distinct keys",
-        y: "hit ratio, %",
-        log_x: false,
-        log_y: false,
-        panels: traces.iter().map(panel).collect(),
-    }
-}
-
 /// The mean over each trace's sizes, by memory: where it stops to matter, pages are small enough.
 fn granularity(traces: &[Requests], out: &Path) -> Result<(), String> {
     let mut page = Page::new(out, "hits-granularity", "Hit ratio and the size of pages");
@@ -461,5 +443,5 @@ fn granularity(traces: &[Requests], out: &Path) -> Result<(), String> {
         log_y: false,
         panels,
     };
-    page.save(&sheet(&cells), &plot)
+    page.save(&sheet(&cells), &plot.svg())
 }

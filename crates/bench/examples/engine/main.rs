@@ -4,6 +4,7 @@
 //! CSV, SVG and the page with the table in one folder. An example, so that `mbal` itself carries none of it.
 
 mod churn;
+mod drawn;
 mod engine;
 mod hits;
 mod memory;
@@ -40,6 +41,8 @@ enum Figure {
     Stalls(stalls::Args),
     /// Gets and sets in process, against locked tables and malloc
     Tables(tables::Args),
+    /// Draws again what the others have left as CSV in the folder; nothing is measured
+    Plots,
 }
 
 fn main() -> ExitCode {
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Figure::Churn(args) => churn::run(args, &cli.out),
         Figure::Stalls(args) => stalls::run(args, &cli.out),
         Figure::Tables(args) => tables::run(args, &cli.out),
+        Figure::Plots => drawn::run(&cli.out),
     };
     if let Err(error) = made {
         eprintln!("engine: {error}");

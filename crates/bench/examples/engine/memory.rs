@@ -6,10 +6,10 @@ use mbal_bench::Random;
 use mbal_cachelet::{Draft, Store};
 use mbal_model::Key;
 
+use crate::drawn;
 use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
 use crate::server::Server;
-use mbal_output::plot::{Line, Panel, Plot};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -17,6 +17,12 @@ pub struct Args {
     mbal: String,
     #[arg(long, default_value = "memcached -u root -t 1")]
     memcached: String,
+}
+
+impl Args {
+    fn servers(&self) -> [(&'static str, &str); 2] {
+        [("MBal", &self.mbal), ("memcached", &self.memcached)]
+    }
 }
 
 const VALUE_BYTES: [usize; 10] = [8, 20, 64, 100, 250, 500, 1000, 4096, 16_384, 65_536];
@@ -77,7 +83,6 @@ fn beside(memory_bytes: usize, value_bytes: usize) -> f64 {
 pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     let mut page = Page::new(out, "memory", "Memory");
     let mut csv = Sheet::new(["what", "value_bytes", "memory_mib", "server", "items", "bytes"]);
-    let mut lines = [("MBal", Vec::new()), ("memcached", Vec::new())];
 
     page.say(
         "Items per resident MiB when the server first evicts: 10 B keys, sets without reply on one connection, \
@@ -90,20 +95,17 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
         let named = NAMED.iter().any(|(named, _)| *named == value_bytes);
         for memory_mib in &MEMORIES_MIB[..if named { MEMORIES_MIB.len() } else { 1 }] {
             let mut both = [0.0; 2];
-            for (at, command) in [&args.mbal, &args.memcached].into_iter().enumerate() {
+            for (at, (name, command)) in args.servers().into_iter().enumerate() {
                 let filled = fill(command, *memory_mib, value_bytes)?;
                 both[at] = filled.items_per_mib();
                 csv.row([
                     "first eviction".into(),
                     value_bytes.to_string(),
                     memory_mib.to_string(),
-                    lines[at].0.into(),
+                    name.into(),
                     filled.items.to_string(),
                     filled.rss_bytes.to_string(),
                 ]);
-                if *memory_mib == MEMORIES_MIB[0] {
-                    lines[at].1.push((value_bytes as f64, filled.items_per_mib()));
-                }
             }
             ratios.push((value_bytes, both[0] / both[1]));
             let [ours, theirs] = both.map(|items| format!("{items:.0}"));
@@ -142,33 +144,14 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
         ]);
     }
 
-    let churned = churn(args, &mut page, &mut csv)?;
-    let lines =
-        lines.into_iter().map(|(name, points)| Line { name: name.into(), points }).collect();
-    let points = bytes.iter().enumerate();
-    let points = points.map(|(step, bytes)| ((64 + 4 * step) as f64, *bytes)).collect();
-    let plot = Plot {
-        title: "Items per resident MiB at the first eviction; bytes beside key and value; RSS under churn".into(),
-        x: "value bytes; -m in MiB; MiB written",
-        y: "items; bytes; MiB",
-        log_x: true,
-        log_y: true,
-        panels: vec![
-            Panel { title: "items per resident MiB, by value bytes".into(), lines },
-            Panel {
-                title: "bytes beside key and value (10 + 20 B), by MiB".into(),
-                lines: vec![Line { name: "MBal".into(), points }],
-            },
-            Panel { title: format!("RSS at -m {CHURN_MIB}, by MiB written"), lines: churned },
-        ],
-    };
-    page.save(&csv, &plot)
+    churn(args, &mut page, &mut csv)?;
+    page.save(&csv, &drawn::memory(&csv)?)
 }
 
 const CHURN_MIB: usize = 128;
 
 /// Resident memory while the sizes that are written change, each until twice `-m` was written.
-fn churn(args: &Args, page: &mut Page, csv: &mut Sheet) -> Result<Vec<Line>, String> {
+fn churn(args: &Args, page: &mut Page, csv: &mut Sheet) -> Result<(), String> {
     /// Shortest and longest value of each phase.
     const PHASES: [(usize, usize); 7] = [
         (20, 20),
@@ -180,11 +163,10 @@ fn churn(args: &Args, page: &mut Page, csv: &mut Sheet) -> Result<Vec<Line>, Str
         (10, 100_000),
     ];
     let bound = CHURN_MIB as f64 * 1.05 + 50.0;
-    let mut lines = Vec::new();
-    for (name, command) in [("MBal", &args.mbal), ("memcached", &args.memcached)] {
+    for (name, command) in args.servers() {
         let mut server = Server::start(command, CHURN_MIB)?;
         let mut random = Random::new(3);
-        let (mut number, mut written, mut points, mut most) = (0, 0.0, Vec::new(), 0.0f64);
+        let (mut number, mut written, mut looked, mut most) = (0, 0.0, None, 0.0f64);
         for (least, most_bytes) in PHASES {
             let mut in_phase = 0.0;
             while in_phase < 2.0 * CHURN_MIB as f64 {
@@ -195,11 +177,11 @@ fn churn(args: &Args, page: &mut Page, csv: &mut Sheet) -> Result<Vec<Line>, Str
                 let mib = count as f64 * (value_bytes + KEY_BYTES) as f64 / MIB;
                 in_phase += mib;
                 written += mib;
-                if points.last().is_none_or(|(at, _)| written - at > 4.0) {
+                if looked.is_none_or(|at| written - at > 4.0) {
                     server.stats([])?;
                     let rss = server.rss_bytes()?;
                     most = most.max(rss as f64 / MIB);
-                    points.push((written, rss as f64 / MIB));
+                    looked = Some(written);
                     let cells = [CHURN_MIB.to_string(), name.into(), number.to_string()];
                     let heads = ["churn".into(), value_bytes.to_string()];
                     csv.row(heads.into_iter().chain(cells).chain([rss.to_string()]));
@@ -211,7 +193,6 @@ fn churn(args: &Args, page: &mut Page, csv: &mut Sheet) -> Result<Vec<Line>, Str
             &format!("{name}: RSS at most -m + 5% + 50 MiB ({bound:.0}) while sizes change"),
             &format!("{most:.0} MiB"),
         );
-        lines.push(Line { name: name.into(), points });
     }
-    Ok(lines)
+    Ok(())
 }

@@ -5,8 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mbal_output::plot::Plot;
-
 /// Rows of text under named columns.
 pub struct Sheet {
     pub columns: Vec<String>,
@@ -22,6 +20,29 @@ impl Sheet {
         let row: Vec<String> = cells.into_iter().map(Into::into).collect();
         assert_eq!(row.len(), self.columns.len(), "{row:?} under {:?}", self.columns);
         self.rows.push(row);
+    }
+
+    /// A file of [`Sheet::csv`]: no cell has a comma.
+    pub fn read(path: &Path) -> Result<Sheet, String> {
+        let fail = |what: String| format!("{}: {what}", path.display());
+        let text = fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+        let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect());
+        let columns: Vec<String> = lines.next().ok_or_else(|| fail("empty".into()))?;
+        let rows: Vec<Vec<String>> = lines.collect();
+        match rows.iter().find(|row| row.len() != columns.len()) {
+            Some(row) => Err(fail(format!("{row:?} under {columns:?}"))),
+            None => Ok(Sheet { columns, rows }),
+        }
+    }
+
+    /// Where these columns are.
+    pub fn places<const N: usize>(&self, names: [&str; N]) -> Result<[usize; N], String> {
+        let mut places = [0; N];
+        for (place, name) in places.iter_mut().zip(names) {
+            let found = self.columns.iter().position(|column| column == name);
+            *place = found.ok_or_else(|| format!("no column {name} in {:?}", self.columns))?;
+        }
+        Ok(places)
     }
 
     fn lines(&self) -> impl Iterator<Item = &Vec<String>> {
@@ -71,15 +92,18 @@ impl Page {
         self.say(&format!("- {word}: {asked}: {found}"));
     }
 
-    pub fn save(&self, sheet: &Sheet, plot: &Plot) -> Result<(), String> {
+    pub fn save(&self, sheet: &Sheet, svg: &str) -> Result<(), String> {
         fs::create_dir_all(&self.folder).map_err(|error| error.to_string())?;
-        let parts = [("csv", sheet.csv()), ("svg", plot.svg()), ("md", self.text.clone())];
-        for (ending, text) in parts {
-            let path = self.folder.join(self.name).with_extension(ending);
-            fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        for (ending, text) in [("csv", sheet.csv().as_str()), ("svg", svg), ("md", &self.text)] {
+            write(&self.folder, self.name, ending, text)?;
         }
         Ok(())
     }
+}
+
+pub fn write(folder: &Path, name: &str, ending: &str, text: &str) -> Result<(), String> {
+    let path = folder.join(name).with_extension(ending);
+    fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Machine, commit, command and load, as far as they can be found out.

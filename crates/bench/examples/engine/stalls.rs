@@ -15,9 +15,9 @@ use mbal_model::{Key, Seconds};
 use mbal_reactor::Mapping;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::drawn;
 use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
-use mbal_output::plot::{Line, Panel, Plot};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -144,27 +144,7 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
             &longest,
         );
     }
-    let line = |times: &Times| {
-        let mut above = times.ns.len();
-        let point = |(up_to_us, count): (f64, usize)| {
-            let share = above as f64 / times.ns.len() as f64;
-            above -= count;
-            (up_to_us, share)
-        };
-        Line { name: times.job.into(), points: times.bins().into_iter().map(point).collect() }
-    };
-    let plot = Plot {
-        title: "Share of jobs that take longer than so many µs of CPU".into(),
-        x: "µs",
-        y: "share of jobs",
-        log_x: true,
-        log_y: true,
-        panels: all
-            .iter()
-            .map(|times| Panel { title: times.job.into(), lines: vec![line(times)] })
-            .collect(),
-    };
-    page.save(&csv, &plot)
+    page.save(&csv, &drawn::stalls(&csv)?)
 }
 
 fn measure(args: &Args) -> Vec<Times> {

@@ -16,10 +16,10 @@ use mbal_bench::{Random, Spread};
 use mbal_cachelet::{Ahead, Draft, Store, View};
 use mbal_model::{Key, WorkerId};
 
+use crate::drawn;
 use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
 use crate::rival::{Locking, Rival};
-use mbal_output::plot::{Line, Panel, Plot};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -522,49 +522,5 @@ fn report(args: &Args, mut page: Page, all: &[Measured]) -> Result<(), String> {
             &format!("{ratio:.2}"),
         );
     }
-    page.save(&csv, &plot(all))
-}
-
-fn plot(all: &[Measured]) -> Plot {
-    let by_threads = |figure: u32, work: Work| {
-        let of = |one: &&Measured| one.figure == figure && one.work == work;
-        let mut lines: Vec<Line> = Vec::new();
-        for one in all.iter().filter(of) {
-            let point = (one.threads as f64, one.rate.median);
-            match lines.iter_mut().find(|line| line.name == one.system.name()) {
-                Some(line) => line.points.push(point),
-                None => lines.push(Line { name: one.system.name().into(), points: vec![point] }),
-            }
-        }
-        Panel { title: format!("Figure {figure}: {}, by threads", work.name()), lines }
-    };
-    let by_value = |threads: usize| {
-        let of = |system: System| {
-            let of = all.iter().filter(move |one| {
-                one.figure == 8 && one.system == system && one.threads == threads
-            });
-            let points = of.map(|one| (one.value_bytes as f64, one.rate.median)).collect();
-            Line { name: system.name().into(), points }
-        };
-        let plural = if threads == 1 { "" } else { "s" };
-        Panel {
-            title: format!("Figure 8: 75% sets by value bytes, {threads} thread{plural}"),
-            lines: vec![of(System::Mbal), of(System::Malloc)],
-        }
-    };
-    Plot {
-        title: "In process: operations per second".into(),
-        x: "threads, or bytes of a value",
-        y: "M/s",
-        log_x: false,
-        log_y: false,
-        panels: vec![
-            by_threads(5, Work::Gets),
-            by_threads(5, Work::SingleGets),
-            by_threads(5, Work::Sets),
-            by_threads(6, Work::Writes),
-            by_value(1),
-            by_value(2),
-        ],
-    }
+    page.save(&csv, &drawn::tables(&csv)?)
 }

@@ -190,14 +190,14 @@ impl Plot {
             let shown = drawn.points.iter().filter(|(x, y)| xs.shows(*x) && ys.shows(*y));
             let path: Vec<String> =
                 shown.map(|&(x, y)| format!("{:.1},{:.1}", xs.place(x), ys.place(y))).collect();
-            // Wider than those drawn over it: of two that are equal both can be seen.
-            let above = (panel.lines.len() - 1 - place).min(2);
+            // Of few lines the lower ones are wider: of two that are equal both can be seen.
+            let above = if panel.lines.len() > 3 { 0 } else { panel.lines.len() - 1 - place };
             put(
                 svg,
                 format!(
                     "<polyline points='{}' fill='none' {}/>",
                     path.join(" "),
-                    stroke(index, 1.6 + 0.9 * above as f64)
+                    stroke(index, 1.6 + 1.2 * above as f64)
                 ),
             );
         }
