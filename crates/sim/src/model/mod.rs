@@ -18,14 +18,15 @@ pub use popularity::Popularity;
 use report::Report;
 
 const EXAMPLES: &str = "\
-Tables go to standard output, progress to standard error. A file is written whole or not at all, each
-figure when it is done, so Ctrl-C at any moment leaves nothing half done.
+Tables go to standard output, progress to standard error. Files are written only where --out says: each table
+as CSV, what is too long for a terminal too, and its plot. A file is written whole or not at all, when its figure
+is done, so Ctrl-C at any moment leaves nothing half done.
 
   mbal sim model netkv --speed                 28 million requests over 2,500 servers, timed
-  mbal sim model netkv                         NetKV's Figures 5 and 12 to 17, some minutes
+  mbal sim model netkv --out figures           NetKV's Figures 5 and 12 to 17, some minutes
   mbal sim model phases                        the three phases on 20 servers, alone and together
   mbal sim model phases --servers 1000 --epochs 24
-  mbal sim model plots                         draws what the other experiments have left as CSV";
+  mbal sim model plots --out figures           draws again what has been left there as CSV";
 
 /// Proves the deciders on traces and generated demand, in virtual time.
 #[derive(clap::Args, Clone, Debug)]
@@ -33,9 +34,9 @@ figure when it is done, so Ctrl-C at any moment leaves nothing half done.
 pub struct Args {
     #[command(subcommand)]
     experiment: Experiment,
-    /// Where CSV and SVG files go.
-    #[arg(long, default_value = "docs/results/deciders", global = true)]
-    out: PathBuf,
+    /// Folder for CSV and SVG files; without it none are written.
+    #[arg(long, value_name = "DIR", global = true)]
+    out: Option<PathBuf>,
     /// The same seed gives the same figures.
     #[arg(long, default_value_t = 1, global = true)]
     seed: u64,
@@ -47,16 +48,20 @@ enum Experiment {
     Netkv(netkv::Options),
     /// MBal's three phases, each alone and together, over workloads A, B and C.
     Phases(phases::Options),
-    /// Plots of what the examples of `sketch`, `elastic` and `exact` wrote as CSV into the folder of --out.
+    /// Plots of what the others, and the examples of `sketch`, `elastic` and `exact`, wrote as CSV into the folder of
+    /// --out.
     Plots,
 }
 
 /// Runs one experiment; tables go to standard output, progress to standard error.
 pub fn run(args: &Args) -> Result<(), String> {
-    let report = Report::new(&args.out)?;
+    let report = Report::new(args.out.as_deref())?;
     match &args.experiment {
         Experiment::Netkv(options) => netkv::run(options, args.seed, &report),
         Experiment::Phases(options) => phases::run(options, args.seed, &report),
-        Experiment::Plots => drawn::run(&args.out, &report),
+        Experiment::Plots => {
+            let folder = args.out.as_deref().ok_or("plots: --out DIR says where the CSV is")?;
+            drawn::run(folder, &report)
+        }
     }
 }

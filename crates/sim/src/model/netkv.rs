@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use mbal_balance::{Demand, Prediction, choose_threshold_placed, copies, predict};
-use mbal_output::plot::{Line, Plot};
 use mbal_sketch::RandomBits;
 
 use self::path::{
@@ -98,17 +97,15 @@ fn figure_5(
     report: &Report,
 ) -> Result<(), String> {
     let mut rows = Vec::new();
-    let mut lines: Vec<Line> = Vec::new();
-    let mut sweep = |name: &str, stream: &Stream, servers: usize, plotted: bool| {
+    let mut sweep = |name: &str, stream: &Stream, servers: usize, sampling: bool| {
         let known: Vec<(u64, f64)> = stream
             .known(servers)
             .into_iter()
             .map(|(key, count)| (hash(key, seed), count))
             .collect();
-        let sampled = detect(stream, if plotted { 1_000 } else { 1 }, seed);
+        let sampled = detect(stream, if sampling { 1_000 } else { 1 }, seed);
         let hottest = known.first().map_or(1.0, |key| key.1);
         let average = f64::from(stream.requests()) / servers as f64;
-        let mut points = vec![Vec::new(); 5];
         for step in 0..10 {
             let threshold = (hottest.min(3.0 * average) * 0.6f64.powi(step)).max(2.0);
             let replicas = Replicas::new(&known, |requests| copies(requests, threshold), servers);
@@ -131,18 +128,7 @@ fn figure_5(
                 predictions[0] / observed - 1.0,
                 predictions[1] / observed - 1.0,
             ));
-            for (line, value) in points.iter_mut().zip([observed].into_iter().chain(predictions)) {
-                line.push((threshold, value));
-            }
             eprintln!("figure 5: {name}, T {threshold:.0}: {observed:.2}");
-        }
-        if plotted {
-            let names = ["observed", "equal balls (Eq. 1-5)", "bound", "bound, sampled", "typical"];
-            lines = names
-                .into_iter()
-                .zip(points)
-                .map(|(name, points)| Line { name: name.to_owned(), points })
-                .collect();
         }
     };
     sweep("wikipedia", wikipedia, 100, true);
@@ -157,48 +143,23 @@ fn figure_5(
     }
     let header = "trace,servers,threshold,replicated_keys,observed,predicted_equal,predicted_weighed,\
                   predicted_weighed_sampled,predicted_typical,gap_equal,gap_weighed";
-    report.table("netkv-figure-5", header, &rows)?;
-    report.plot(
-        "netkv-figure-5",
-        &Plot::alone(
-            "Figure 5: imbalance against threshold, 100 servers".to_owned(),
-            "threshold T, requests",
-            "max / average load",
-            (true, false),
-            lines,
-        ),
-    )
+    report.table("netkv-figure-5", header, &rows)
 }
 
 fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> {
     const SERVERS: usize = 100;
     let hot = detect(stream, 1_000, seed).hot;
     let mut per_key = Vec::new();
-    let mut lines = Vec::new();
     for threshold in [25_000.0, 100_000.0] {
         let replicated: Vec<u32> =
             hot.iter().map(|key| copies(key.1, threshold)).filter(|copies| *copies > 1).collect();
         for (rank, copies) in replicated.iter().enumerate() {
             per_key.push(format!("{threshold:.0},{},{copies}", rank + 1));
         }
-        let point = |(rank, copies): (usize, &u32)| (rank as f64 + 1.0, f64::from(*copies));
-        let points = replicated.iter().enumerate().map(point).collect();
-        lines.push(Line { name: format!("T {threshold:.0}"), points });
     }
     report.table("netkv-figure-12", "threshold,rank,replicas", &per_key)?;
-    report.plot(
-        "netkv-figure-12",
-        &Plot::alone(
-            "Figure 12: replicas per hot key, 100 servers".to_owned(),
-            "key, by popularity",
-            "replicas",
-            (false, false),
-            lines,
-        ),
-    )?;
 
-    let mut rows = Vec::new();
-    let mut lines = Vec::new();
+    let (mut rows, mut by_server) = (Vec::new(), Vec::new());
     let mut observe_one = |name: &str, copies_of: &dyn Fn(f64) -> u32| {
         let replicas = Replicas::new(&hot, copies_of, SERVERS);
         let mut served = observe(stream, &replicas, SERVERS, seed);
@@ -211,11 +172,8 @@ fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), S
             f64::from(served[SERVERS - 1]) / f64::from(served[0]),
             mean_deviation(&served),
         ));
-        let point = |(rank, count): (usize, &u32)| (rank as f64 + 1.0, f64::from(*count));
-        lines.push(Line {
-            name: name.to_owned(),
-            points: served.iter().enumerate().map(point).collect(),
-        });
+        let by_load = served.iter().enumerate();
+        by_server.extend(by_load.map(|(rank, count)| format!("{name},{},{count}", rank + 1)));
         eprintln!("figures 13 and 14: {name}");
     };
     observe_one("none", &|_| 1);
@@ -231,16 +189,7 @@ fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), S
     }
     let header = "policy,replicated_keys,replicas,max_over_average,max_over_min,mean_deviation";
     report.table("netkv-figures-13-14", header, &rows)?;
-    report.plot(
-        "netkv-figure-14",
-        &Plot::alone(
-            "Figure 14: requests by server, 100 servers".to_owned(),
-            "server, by load",
-            "requests",
-            (false, false),
-            lines,
-        ),
-    )
+    report.quiet_table("netkv-figure-14", "policy,server_by_load,requests", &by_server)
 }
 
 /// The sweep of §IV.E, by where the copies of this T's keys really are.
@@ -255,8 +204,6 @@ fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
     const SERVERS: usize = 100;
     let policies = ["none", "3 replicas", "10 replicas", "adaptive 1.7"];
     let mut rows = Vec::new();
-    let mut lines: Vec<Line> =
-        policies.iter().map(|name| Line { name: (*name).to_owned(), points: Vec::new() }).collect();
     let mut by_server = Vec::new();
     for step in 0..=14 {
         let skew = 0.25 * f64::from(step);
@@ -278,7 +225,6 @@ fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
                 imbalance(&served),
                 replicas.places.len()
             ));
-            lines[policy].points.push((skew, mean_deviation(&served)));
             if skew == 2.5 && policy >= 2 {
                 served.sort_unstable();
                 by_server.extend(
@@ -296,16 +242,6 @@ fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
         "skew,policy,mean_deviation,max_over_average,replicas",
         &rows,
     )?;
-    report.plot(
-        "netkv-figure-15",
-        &Plot::alone(
-            "Figure 15: mean deviation (Eq. 6) against skew, 100 servers".to_owned(),
-            "Zipf skew",
-            "sum |rate - average| / total",
-            (false, false),
-            lines,
-        ),
-    )?;
     report.table("netkv-figure-16", "policy,server_by_load,requests", &by_server)
 }
 
@@ -315,8 +251,6 @@ const PLACEMENTS: u64 = 5;
 fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> {
     let mut rows = Vec::new();
     let names = ["none", "fixed T 25k", "target 1.7", "target 3.2"];
-    let mut lines: Vec<Line> =
-        names.iter().map(|name| Line { name: (*name).to_owned(), points: Vec::new() }).collect();
     let detected: Vec<(u64, Detected)> =
         (seed..seed + PLACEMENTS).map(|seed| (seed, detect(stream, 100, seed))).collect();
     for servers in [50, 100, 250, 500, 1_000, 1_500, 2_000, 2_500] {
@@ -356,21 +290,10 @@ fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> 
                 over(observed[0]),
                 over(observed[observed.len() - 1]),
             ));
-            lines[policy].points.push((servers as f64, mean));
         }
         eprintln!("figure 17: {servers} servers");
     }
     let header = "servers,policy,placements,threshold,replicated_keys,replicas,bound,observed_mean,\
                   observed_least,observed_most,least_over_target,most_over_target";
-    report.table("netkv-figure-17", header, &rows)?;
-    report.plot(
-        "netkv-figure-17",
-        &Plot::alone(
-            "Figure 17: imbalance against servers".to_owned(),
-            "servers",
-            "max / average load",
-            (true, true),
-            lines,
-        ),
-    )
+    report.table("netkv-figure-17", header, &rows)
 }

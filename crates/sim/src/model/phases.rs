@@ -6,7 +6,6 @@ use mbal_balance::{
     relieve, search,
 };
 use mbal_model::{Move, Snapshot};
-use mbal_output::plot::{Line, Plot};
 use mbal_sketch::mix;
 
 use super::cluster::{Cluster, Phase, SERVICES_PER_EPOCH, Size};
@@ -101,29 +100,6 @@ pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> 
         let header = "epoch,workload,none,phase_1,phase_2,phase_3,combined,bound,servers_in_phase_1,\
                       servers_in_phase_2,servers_in_phase_3,local_moves,global_moves";
         report.quiet_table(&tag, header, &rows)?;
-        let line = |(name, history): (&&str, &History)| Line {
-            name: (*name).to_owned(),
-            points: history
-                .p90
-                .iter()
-                .enumerate()
-                .map(|(epoch, p90)| (epoch as f64, *p90))
-                .collect(),
-        };
-        report.plot(
-            &tag,
-            &Plot::alone(
-                format!(
-                    "p90 delay, {} servers, {:.0}% immovable",
-                    options.servers,
-                    immovable * 100.0
-                ),
-                "epoch (A, B, C in turn)",
-                "p90 delay, service times",
-                (false, true),
-                names.iter().zip(&histories).map(line).collect(),
-            ),
-        )?;
         for (name, history) in names.iter().zip(&histories) {
             let epochs = options.epochs as usize;
             let mean = |range: std::ops::Range<usize>| {
