@@ -22,6 +22,8 @@ pub struct Series {
 pub struct Comparison {
     /// The load in words, with the rate that was used.
     pub load: String,
+    /// Every key was set before it was measured, or the load sets what it misses.
+    pub filled: bool,
     pub series: Vec<Series>,
 }
 
@@ -87,7 +89,7 @@ pub fn compare(
             series[which].rounds.push(result);
         }
     }
-    Ok(Comparison { load: plan.describe(pace), series })
+    Ok(Comparison { load: plan.describe(pace), filled: true, series })
 }
 
 fn start(args: &Args, command: &str, cores: &Cores) -> Result<Peer, String> {

@@ -107,6 +107,7 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     let rounds = vec![run(Task::Measure(pace))?];
     Ok(Comparison {
         load: plan.describe(pace),
+        filled: args.prefill || args.look_aside || plan.replays(),
         series: vec![Series { command: args.at.server().to_string(), rounds }],
     })
 }
@@ -127,6 +128,9 @@ fn finish(args: &Args, comparison: Result<Comparison, String>) -> ExitCode {
     if let Err(error) = files(args, &comparison) {
         eprintln!("mbal bench: {error}");
         return ExitCode::FAILURE;
+    }
+    if args.json {
+        report::warnings(&comparison).iter().for_each(|warning| eprintln!("!! {warning}"));
     }
     let (wrong, shown) = report::wrongs(&comparison);
     shown.iter().for_each(|line| eprintln!("wrong: {line}"));

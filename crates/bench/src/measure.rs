@@ -3,6 +3,8 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
+use hdrhistogram::Histogram;
+
 use crate::cpu;
 use crate::generator::drive;
 use crate::load::{Edge, Load};
@@ -18,43 +20,55 @@ pub struct Round {
     pub rows: Vec<Row>,
 }
 
-/// A figure of a round: its name in files, its name for people, its decimals, and how it is had.
+/// What a figure is counted in.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Unit {
+    Micros,
+    Seconds,
+    Count,
+    /// 1 is all.
+    Share,
+    /// As a count, and 0 is as it should be: told only where it is not.
+    Fault,
+}
+
+/// A figure of a round: its name in files, its name for people, its unit, its decimals in files, and how it is had.
 pub struct Figure {
     pub name: &'static str,
     pub title: &'static str,
+    pub unit: Unit,
     pub decimals: usize,
     pub of: fn(&Round) -> Option<f64>,
 }
 
 /// All that is reported, in this order, everywhere.
 pub const FIGURES: [Figure; 16] = [
-    figure("server_cpu_us_per_key", "server CPU, µs per key", 3, |round| {
+    figure("server_cpu_us_per_key", "server CPU per key", Unit::Micros, 3, |round| {
         Some(round.server_cpu_ns? as f64 / 1e3 / round.tally.counts.keys() as f64)
     }),
-    figure("keys_per_second", "keys per second", 0, |round| {
+    figure("keys_per_second", "keys per second", Unit::Count, 0, |round| {
         Some(round.tally.counts.keys() as f64 / round.tally.seconds)
     }),
-    figure("requests_per_second", "requests per second", 0, |round| {
+    figure("requests_per_second", "requests per second", Unit::Count, 0, |round| {
         Some(round.tally.counts.requests as f64 / round.tally.seconds)
     }),
-    figure("p50_us", "p50, µs", 1, |round| quantile_us(round, 0.5)),
-    figure("p99_us", "p99, µs", 1, |round| quantile_us(round, 0.99)),
-    figure("p999_us", "p99.9, µs", 1, |round| quantile_us(round, 0.999)),
-    figure("max_us", "longest, µs", 1, |round| quantile_us(round, 1.0)),
-    figure("hit_ratio", "hit ratio", 4, |round| round.tally.counts.hit_ratio()),
-    figure("client_cpu_us_per_key", "generator CPU, µs per key", 3, |round| {
+    figure("p50_us", "p50", Unit::Micros, 1, |round| quantile_us(&round.tally.latency, 0.5)),
+    figure("p99_us", "p99", Unit::Micros, 1, |round| quantile_us(&round.tally.latency, 0.99)),
+    figure("p999_us", "p99.9", Unit::Micros, 1, |round| quantile_us(&round.tally.latency, 0.999)),
+    figure("max_us", "longest", Unit::Micros, 1, |round| quantile_us(&round.tally.latency, 1.0)),
+    figure("hit_ratio", "hit ratio", Unit::Share, 4, |round| round.tally.counts.hit_ratio()),
+    figure("client_cpu_us_per_key", "generator CPU per key", Unit::Micros, 3, |round| {
         Some(round.client_cpu_ns as f64 / 1e3 / round.tally.counts.keys() as f64)
     }),
-    figure("lag_p99_us", "generator late by, p99, µs", 1, |round| {
-        let lag = &round.tally.lag;
-        (!lag.is_empty()).then(|| lag.value_at_quantile(0.99) as f64 / 1e3)
+    figure("lag_p99_us", "generator late by, p99", Unit::Micros, 1, |round| {
+        quantile_us(&round.tally.lag, 0.99)
     }),
-    figure("unsent", "due but never sent", 0, |round| Some(round.tally.unsent as f64)),
-    figure("lost", "lost on UDP", 0, |round| Some(round.tally.lost as f64)),
-    figure("wrong", "wrong replies", 0, |round| Some(round.tally.wrong as f64)),
-    figure("seconds", "seconds", 2, |round| Some(round.tally.seconds)),
-    figure("keys", "keys answered", 0, |round| Some(round.tally.counts.keys() as f64)),
-    figure("keys_outside", "keys answered before and after the window", 0, |round| {
+    figure("unsent", "due but never sent", Unit::Fault, 0, |round| Some(round.tally.unsent as f64)),
+    figure("lost", "lost on UDP", Unit::Fault, 0, |round| Some(round.tally.lost as f64)),
+    figure("wrong", "wrong replies", Unit::Fault, 0, |round| Some(round.tally.wrong as f64)),
+    figure("seconds", "seconds measured", Unit::Seconds, 2, |round| Some(round.tally.seconds)),
+    figure("keys", "keys answered", Unit::Count, 0, |round| Some(round.tally.counts.keys() as f64)),
+    figure("keys_outside", "keys answered before and after the window", Unit::Fault, 0, |round| {
         Some(round.tally.outside.keys() as f64)
     }),
 ];
@@ -62,15 +76,50 @@ pub const FIGURES: [Figure; 16] = [
 const fn figure(
     name: &'static str,
     title: &'static str,
+    unit: Unit,
     decimals: usize,
     of: fn(&Round) -> Option<f64>,
 ) -> Figure {
-    Figure { name, title, decimals, of }
+    Figure { name, title, unit, decimals, of }
 }
 
-fn quantile_us(round: &Round, quantile: f64) -> Option<f64> {
-    let latency = &round.tally.latency;
-    (!latency.is_empty()).then(|| latency.value_at_quantile(quantile) as f64 / 1e3)
+/// Nothing where nothing was recorded.
+pub fn quantile_us(recorded: &Histogram<u64>, quantile: f64) -> Option<f64> {
+    (!recorded.is_empty()).then(|| recorded.value_at_quantile(quantile) as f64 / 1e3)
+}
+
+impl Unit {
+    /// For people: three digits or more, and the unit that makes them few.
+    pub fn shown(self, value: f64) -> String {
+        match self {
+            _ if !value.is_finite() => "none".into(),
+            Self::Micros if value < 1e3 => scaled(value, "µs"),
+            Self::Micros if value < 1e6 => scaled(value / 1e3, "ms"),
+            Self::Micros => scaled(value / 1e6, "s"),
+            Self::Seconds => scaled(value, "s"),
+            Self::Count | Self::Fault => grouped(value),
+            Self::Share => format!("{:.2}%", value * 100.0),
+        }
+    }
+}
+
+fn scaled(value: f64, unit: &str) -> String {
+    match value {
+        small if small < 10.0 => format!("{value:.2} {unit}"),
+        middle if middle < 100.0 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.0} {unit}"),
+    }
+}
+
+/// Whole, in groups of three.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let first = digits.len() % 3;
+    let groups = digits.as_bytes().iter().enumerate().flat_map(|(place, digit)| {
+        let comma = place > 0 && place % 3 == first;
+        comma.then_some(',').into_iter().chain([char::from(*digit)])
+    });
+    groups.collect()
 }
 
 /// CPU readings at the first start and the last end of any thread's window.
@@ -129,4 +178,29 @@ pub fn measure(
         client_cpu_ns: meter.end_ns.1.saturating_sub(start.1),
         rows: timeline.map_or(Vec::new(), Timeline::rows),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_the_unit_in_which_they_are_short() {
+        for (unit, value, shown) in [
+            (Unit::Micros, 0.382, "0.38 µs"),
+            (Unit::Micros, 585.7, "586 µs"),
+            (Unit::Micros, 1_255.4, "1.26 ms"),
+            (Unit::Micros, 28_459.0, "28.5 ms"),
+            (Unit::Micros, 1_290_000.0, "1.29 s"),
+            (Unit::Seconds, 0.5, "0.50 s"),
+            (Unit::Count, 7.0, "7"),
+            (Unit::Count, 79_779.4, "79,779"),
+            (Unit::Count, 1_000_000.0, "1,000,000"),
+            (Unit::Share, 0.0, "0.00%"),
+            (Unit::Share, 1.0, "100.00%"),
+            (Unit::Micros, f64::NAN, "none"),
+        ] {
+            assert_eq!(unit.shown(value), shown, "{unit:?} {value}");
+        }
+    }
 }

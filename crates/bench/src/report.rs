@@ -8,7 +8,7 @@ use std::path::Path;
 use mbal_output::json::quoted;
 
 use crate::compare::{Comparison, Series};
-use crate::measure::{FIGURES, Figure};
+use crate::measure::{FIGURES, Figure, Unit, quantile_us};
 use crate::summary::Spread;
 use crate::tally::Tally;
 use crate::timeline;
@@ -31,28 +31,93 @@ fn line(comparison: &Comparison, which: usize, figure: &Figure) -> Option<Line> 
 pub fn table(name: &str, comparison: &Comparison) -> String {
     let mut out = format!("{name}: {}\n", comparison.load);
     for (which, series) in comparison.series.iter().enumerate() {
-        let rounds = series.rounds.len();
-        let _ = writeln!(out, "  {} = {} ({rounds} rounds)", which + 1, series.command);
+        let rounds = match series.rounds.len() {
+            1 => String::new(),
+            rounds => format!(" ({rounds} rounds)"),
+        };
+        let _ = writeln!(out, "  {} = {}{rounds}", which + 1, series.command);
     }
     for figure in &FIGURES {
         let lines: Vec<(usize, Line)> = (0..comparison.series.len())
             .filter_map(|which| Some((which, line(comparison, which, figure)?)))
             .collect();
-        if lines.iter().all(|(_, line)| line.spread.max == 0.0) {
+        let in_order = |(_, line): &(usize, Line)| line.spread.max == 0.0;
+        if lines.is_empty() || figure.unit == Unit::Fault && lines.iter().all(in_order) {
             continue;
         }
         let _ = writeln!(out, "{}", figure.title);
         for (which, Line { spread: Spread { median, min, max }, ratio }) in lines {
-            let decimals = figure.decimals;
-            let _ = write!(
-                out,
-                "  {} {median:>12.decimals$}   {min:.decimals$} to {max:.decimals$}",
-                which + 1
-            );
-            if let Some(Spread { median, min, max }) = ratio {
-                let _ = write!(out, "   × {median:.3} ({min:.3} to {max:.3})");
+            let shown = |value| figure.unit.shown(value);
+            let _ = write!(out, "  {} {:>12}", which + 1, shown(median));
+            if comparison.series[which].rounds.len() > 1 {
+                let _ = write!(out, "   {} to {}", shown(min), shown(max));
+            }
+            match ratio {
+                Some(Spread { median, min, max }) if min != max => {
+                    let _ = write!(out, "   × {median:.3} ({min:.3} to {max:.3})");
+                }
+                Some(Spread { median, .. }) => {
+                    let _ = write!(out, "   × {median:.3}");
+                }
+                None => {}
             }
             out.push('\n');
+        }
+    }
+    for which in 0..comparison.series.len() {
+        let _ = writeln!(out, "{}", verdict(comparison, which));
+    }
+    warnings(comparison).iter().for_each(|warning| out += &format!("!! {warning}\n"));
+    out
+}
+
+/// What stands first in the table, and is asked first, in a line.
+fn verdict(comparison: &Comparison, which: usize) -> String {
+    let mut parts = Vec::new();
+    for (name, before, after) in [
+        ("requests_per_second", "", " requests/s"),
+        ("p50_us", "p50 ", ""),
+        ("p99_us", "p99 ", ""),
+        ("hit_ratio", "", " hits"),
+        ("server_cpu_us_per_key", "", " of server CPU a key"),
+    ] {
+        let figure = FIGURES.iter().find(|figure| figure.name == name).expect("a figure's name");
+        let Some(Line { spread, ratio }) = line(comparison, which, figure) else { continue };
+        let ratio = ratio.filter(|_| name != "hit_ratio");
+        let ratio = ratio.map_or(String::new(), |ratio| format!(" (× {:.2})", ratio.median));
+        parts.push(format!("{before}{}{after}{ratio}", figure.unit.shown(spread.median)));
+    }
+    let wrong: u64 = comparison.series[which].rounds.iter().map(|round| round.tally.wrong).sum();
+    if wrong > 0 {
+        parts.push(format!("{} WRONG REPLIES", Unit::Count.shown(wrong as f64)));
+    }
+    format!("{}: {}", which + 1, parts.join(", "))
+}
+
+/// From this share of the p99 on, the generator's own lateness is what a latency shows.
+const LATE_MAX: f64 = 0.1;
+
+/// What makes a run worth nothing although every reply was right.
+pub fn warnings(comparison: &Comparison) -> Vec<String> {
+    let mut out = Vec::new();
+    for (which, series) in comparison.series.iter().enumerate() {
+        let Tally { counts, latency, lag, .. } = &all_rounds(series);
+        let number = which + 1;
+        if counts.gets > 0 && counts.hits == 0 {
+            let why =
+                if comparison.filled { "" } else { "; no key was set before: --prefill does" };
+            let gets = Unit::Count.shown(counts.gets as f64);
+            out.push(format!("{number}: HIT RATIO 0%: none of {gets} gets found its key{why}"));
+        }
+        if let (Some(lag), Some(p99)) = (quantile_us(lag, 0.99), quantile_us(latency, 0.99)) {
+            if lag > LATE_MAX * p99 {
+                out.push(format!(
+                    "{number}: the generator was late by {} (p99), {:.0}% of the p99: latencies are its own in part. \
+                     A lower --rate, more --client-threads, or --client-cores that no server has",
+                    Unit::Micros.shown(lag),
+                    lag / p99 * 100.0
+                ));
+            }
         }
     }
     out
@@ -196,6 +261,87 @@ pub fn wrongs(comparison: &Comparison) -> (u64, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Round;
+
+    fn round(latency_us: u64, lag_us: Option<u64>, hits: u64) -> Round {
+        let mut tally = Tally { seconds: 2.0, ..Tally::default() };
+        (tally.counts.requests, tally.counts.gets, tally.counts.hits) = (1_000, 1_000, hits);
+        tally.latency.record_n(latency_us * 1_000, 1_000).unwrap();
+        lag_us.iter().for_each(|us| tally.lag.record_n(us * 1_000, 1_000).unwrap());
+        Round { tally, server_cpu_ns: None, client_cpu_ns: 5_000_000, rows: Vec::new() }
+    }
+
+    fn comparison(filled: bool, servers: Vec<Vec<Round>>) -> Comparison {
+        let series = |rounds| Series { command: "s".into(), rounds };
+        let series = servers.into_iter().map(series).collect();
+        Comparison { load: "closed loop".into(), filled, series }
+    }
+
+    #[test]
+    fn a_table_of_one_round_has_no_spread_and_ends_with_the_verdict() {
+        let table = table("load", &comparison(true, vec![vec![round(1_290, None, 1_000)]]));
+        let expected = "\
+load: closed loop
+  1 = s
+keys per second
+  1          500
+requests per second
+  1          500
+p50
+  1      1.29 ms
+p99
+  1      1.29 ms
+p99.9
+  1      1.29 ms
+longest
+  1      1.29 ms
+hit ratio
+  1      100.00%
+generator CPU per key
+  1      5.00 µs
+seconds measured
+  1       2.00 s
+keys answered
+  1        1,000
+1: 500 requests/s, p50 1.29 ms, p99 1.29 ms, 100.00% hits
+";
+        assert_eq!(table, expected);
+    }
+
+    #[test]
+    fn a_run_that_found_nothing_ends_loudly() {
+        let table = table("load", &comparison(false, vec![vec![round(100, None, 0)]]));
+        let end = "\
+1: 500 requests/s, p50 100 µs, p99 100 µs, 0.00% hits
+!! 1: HIT RATIO 0%: none of 1,000 gets found its key; no key was set before: --prefill does
+";
+        assert!(table.contains("hit ratio\n  1        0.00%\n") && table.ends_with(end), "{table}");
+        let filled = comparison(true, vec![vec![round(100, None, 0)]]);
+        assert_eq!(warnings(&filled), ["1: HIT RATIO 0%: none of 1,000 gets found its key"]);
+    }
+
+    #[test]
+    fn servers_are_compared_in_their_verdicts_too() {
+        let rounds = |us| vec![round(us, None, 1_000), round(us, None, 1_000)];
+        let table = table("load", &comparison(true, vec![rounds(1_000), rounds(500)]));
+        assert!(table.contains("  2 = s (2 rounds)\n"), "{table}");
+        assert!(table.contains("p99\n  1      1.00 ms   1.00 ms to 1.00 ms\n"), "{table}");
+        let verdict =
+            "2: 500 requests/s (× 1.00), p50 500 µs (× 0.50), p99 500 µs (× 0.50), 100.00% hits\n";
+        assert!(table.ends_with(verdict), "{table}");
+    }
+
+    #[test]
+    fn a_generator_that_was_late_for_a_tenth_of_the_latency_is_warned_about() {
+        let late = comparison(
+            true,
+            vec![vec![round(1_000, Some(90), 9)], vec![round(1_000, Some(320), 9)]],
+        );
+        let warnings = warnings(&late);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        let start = "2: the generator was late by 320 µs (p99), 32% of the p99: latencies are its own in part. ";
+        assert!(warnings[0].starts_with(start), "{warnings:?}");
+    }
 
     #[test]
     fn the_percentiles_go_up_to_the_longest_and_count_everything() {
