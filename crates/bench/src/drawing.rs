@@ -24,7 +24,14 @@ pub fn over_time(name: &str, comparison: &Comparison) -> String {
     let quantile =
         |place: usize| lines(&move |row| row.latency_us.map_or(f64::NAN, |us| us[place]));
     let panel = |title: &str, lines| Panel { title: title.into(), lines };
-    let mut rates = vec![panel("all", lines(&|row| row.requests_per_second))];
+    let mut all = lines(&|row| row.requests_per_second);
+    // The same for every server.
+    if let Some((_, rows)) = runs.first() {
+        let offered = |row: &Row| Some((row.second, row.offered_per_second?));
+        let points: Vec<_> = rows.iter().filter_map(offered).collect();
+        all.extend((!points.is_empty()).then(|| Line { name: "offered".into(), points }));
+    }
+    let mut rates = vec![panel("all", all)];
     for (name, rows) in runs.iter().filter(|(_, rows)| timeline::workers(rows) > 0) {
         let line = |worker: usize| Line {
             name: format!("worker {worker}"),
@@ -32,8 +39,12 @@ pub fn over_time(name: &str, comparison: &Comparison) -> String {
         };
         rates.push(panel(name, (0..timeline::workers(rows)).map(line).collect()));
     }
-    let latencies =
+    let mut latencies =
         vec![panel("p50", quantile(0)), panel("p99", quantile(1)), panel("p99.9", quantile(2))];
+    if runs.iter().any(|(_, rows)| rows.iter().any(|row| row.lag_p99_us.is_some())) {
+        let late = lines(&|row| row.lag_p99_us.unwrap_or(f64::NAN));
+        latencies.push(panel("generator late by, p99", late));
+    }
     let plot = |title: String, y, log_y, panels| Plot {
         title,
         x: "seconds",

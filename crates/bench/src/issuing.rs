@@ -26,6 +26,9 @@ impl Generator<'_> {
             schedule.advance();
             if self.phase == Phase::Measured && !self.starved {
                 self.tally.lag.saturating_record(now - due);
+                if self.timeline.is_some() {
+                    self.part.late(now - due);
+                }
             }
             self.send(index, ask, due);
         }

@@ -31,6 +31,20 @@ impl Pace {
     }
 }
 
+impl Pace {
+    /// What is offered so many seconds after the measured window began; recorded moments have no rate.
+    pub fn requests_per_second(self, seconds: f64) -> Option<f64> {
+        match self {
+            Self::Open { requests_per_second } => Some(requests_per_second),
+            Self::Ramp { from, to, over } => {
+                let done = (seconds / over.as_secs_f64()).clamp(0.0, 1.0);
+                Some(from + (to - from) * done)
+            }
+            Self::Closed | Self::Recorded { .. } => None,
+        }
+    }
+}
+
 impl std::fmt::Display for Pace {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         match self {
@@ -92,10 +106,9 @@ impl Schedule {
                 self.due_ns = self.recorded(speed);
                 return;
             }
-            Pace::Open { requests_per_second } => requests_per_second,
-            Pace::Ramp { from, to, over } => {
-                let done = (self.due_ns - self.warmup_ns).max(0.0) / over.as_nanos() as f64;
-                from + (to - from) * done.min(1.0)
+            pace => {
+                let rate = pace.requests_per_second((self.due_ns - self.warmup_ns) / 1e9);
+                rate.expect("neither a closed loop nor recorded")
             }
         };
         // Arrivals of independent users (Poisson).

@@ -176,9 +176,9 @@ impl Plan {
     pub fn timeline(&self, task: Task) -> Option<Timeline> {
         let alone = self.args.compare.is_empty();
         let progress = alone && std::io::IsTerminal::is_terminal(&std::io::stderr());
-        let wanted = matches!(task, Task::Measure(_))
-            && (progress || self.args.over_time.is_some() || self.args.svg.is_some());
-        wanted.then(|| Timeline::new(self.args.interval, self.args.client_threads, progress))
+        let Task::Measure(pace) = task else { return None };
+        let wanted = progress || self.args.over_time.is_some() || self.args.svg.is_some();
+        wanted.then(|| Timeline::new(self.args.interval, self.args.client_threads, progress, pace))
     }
 
     fn load(

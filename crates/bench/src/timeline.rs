@@ -8,6 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
 
+use crate::measure::{Unit, quantile_us};
+use crate::pace::Pace;
 use crate::tally::{Counts, LATENCY_NS_MAX};
 
 /// One thread's part of an interval.
@@ -17,6 +19,7 @@ pub struct Part {
     /// Requests answered by each worker's port, where clients know the workers.
     pub workers: Vec<u64>,
     latency: Histogram<u64>,
+    lag: Histogram<u64>,
 }
 
 /// A finished interval of all threads.
@@ -25,10 +28,14 @@ pub struct Row {
     /// When it ended, in seconds since the window began.
     pub second: f64,
     pub requests_per_second: f64,
+    /// What an open loop was to send; nothing in a closed one, and where moments were recorded.
+    pub offered_per_second: Option<f64>,
     pub keys_per_second: f64,
     pub hit_ratio: Option<f64>,
     /// 0.5, 0.99, 0.999 and 1, in µs; nothing where nothing was answered.
     pub latency_us: Option<[f64; 4]>,
+    /// How late the generator itself was with what it sent; nothing where nothing was due.
+    pub lag_p99_us: Option<f64>,
     pub workers_per_second: Vec<f64>,
 }
 
@@ -36,6 +43,7 @@ pub struct Timeline {
     pub interval_ns: u64,
     threads: usize,
     progress: bool,
+    pace: Pace,
     rows: Mutex<Rows>,
 }
 
@@ -48,9 +56,11 @@ struct Rows {
 
 impl Part {
     pub fn new(workers: usize) -> Self {
-        let latency =
-            Histogram::new_with_bounds(1_000, LATENCY_NS_MAX, 2).expect("constant, valid bounds");
-        Self { counts: Counts::default(), workers: vec![0; workers], latency }
+        let times = || {
+            Histogram::new_with_bounds(1_000, LATENCY_NS_MAX, 2).expect("constant, valid bounds")
+        };
+        let (latency, lag) = (times(), times());
+        Self { counts: Counts::default(), workers: vec![0; workers], latency, lag }
     }
 
     /// So many requests, which took as long as each other.
@@ -60,20 +70,30 @@ impl Part {
         self.latency.saturating_record_n(latency_ns, requests);
     }
 
+    /// A request left so long after it was due, though a connection was free for it.
+    pub fn late(&mut self, lag_ns: u64) {
+        self.lag.saturating_record(lag_ns);
+    }
+
     fn join(&mut self, other: &Self) {
         self.counts.join(&other.counts);
         self.workers.iter_mut().zip(&other.workers).for_each(|(sum, part)| *sum += part);
-        self.latency.add(&other.latency).expect("both have the same bounds");
+        for (sum, part) in [(&mut self.latency, &other.latency), (&mut self.lag, &other.lag)] {
+            sum.add(part).expect("both have the same bounds");
+        }
     }
 
-    fn row(&self, index: u64, interval_ns: u64) -> Row {
+    fn row(&self, index: u64, interval_ns: u64, pace: Pace) -> Row {
         let seconds = interval_ns as f64 / 1e9;
         let us = |quantile| self.latency.value_at_quantile(quantile) as f64 / 1e3;
         Row {
             second: (index + 1) as f64 * seconds,
             requests_per_second: self.counts.requests as f64 / seconds,
+            // A rate changes evenly, so its mean is that of the interval's middle.
+            offered_per_second: pace.requests_per_second((index as f64 + 0.5) * seconds),
             keys_per_second: self.counts.keys() as f64 / seconds,
             hit_ratio: self.counts.hit_ratio(),
+            lag_p99_us: quantile_us(&self.lag, 0.99),
             latency_us: (self.counts.requests > 0).then(|| [0.5, 0.99, 0.999, 1.0].map(us)),
             workers_per_second: self.workers.iter().map(|n| *n as f64 / seconds).collect(),
         }
@@ -81,9 +101,10 @@ impl Part {
 }
 
 impl Timeline {
-    pub fn new(interval_seconds: f64, threads: usize, progress: bool) -> Self {
+    /// `pace` is that of all threads together.
+    pub fn new(interval_seconds: f64, threads: usize, progress: bool, pace: Pace) -> Self {
         let interval_ns = (interval_seconds * 1e9) as u64;
-        Self { interval_ns, threads, progress, rows: Mutex::default() }
+        Self { interval_ns, threads, progress, pace, rows: Mutex::default() }
     }
 
     /// A thread's part of interval `index` is complete; it is emptied for the next one.
@@ -96,7 +117,7 @@ impl Timeline {
         sum.join(&part);
         *count += 1;
         if *count == self.threads {
-            let row = sum.row(index, self.interval_ns);
+            let row = sum.row(index, self.interval_ns, self.pace);
             rows.open.remove(&index);
             if self.progress {
                 eprintln!("{}", row.line());
@@ -116,7 +137,8 @@ impl Row {
             self.hit_ratio.map_or(String::new(), |ratio| format!("  {:.2}% hits", ratio * 100.0));
         let latency = match self.latency_us {
             Some([p50, p99, p999, max]) => {
-                format!("  p50 {p50:.0}  p99 {p99:.0}  p99.9 {p999:.0}  longest {max:.0} µs")
+                let [p50, p99, p999, max] = [p50, p99, p999, max].map(|us| Unit::Micros.shown(us));
+                format!("  p50 {p50}  p99 {p99}  p99.9 {p999}  longest {max}")
             }
             None => "  no reply".into(),
         };
@@ -135,6 +157,9 @@ impl Row {
             Some(latency) => latency.iter().for_each(|us| out += &format!(",{us:.1}")),
             None => out += ",,,,",
         }
+        for figure in [self.offered_per_second, self.lag_p99_us] {
+            out += &figure.map_or(",".into(), |figure| format!(",{figure:.1}"));
+        }
         for worker in 0..workers {
             let rate = self.workers_per_second.get(worker);
             out += &rate.map_or(",".into(), |rate| format!(",{rate:.1}"));
@@ -146,7 +171,8 @@ impl Row {
 /// The columns of [`Row::csv`].
 pub fn columns(workers: usize) -> String {
     let mut out = String::from(
-        "second,requests_per_second,keys_per_second,hit_ratio,p50_us,p99_us,p999_us,max_us",
+        "second,requests_per_second,keys_per_second,hit_ratio,p50_us,p99_us,p999_us,max_us,\
+         offered_per_second,lag_p99_us",
     );
     (0..workers).for_each(|worker| out += &format!(",worker_{worker}"));
     out
@@ -160,14 +186,18 @@ pub fn workers(rows: &[Row]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn a_row_is_the_sum_of_all_threads_and_waits_for_the_last() {
-        let timeline = Timeline::new(0.5, 2, false);
+        let pace = Pace::Ramp { from: 100.0, to: 900.0, over: Duration::from_secs(4) };
+        let timeline = Timeline::new(0.5, 2, false, pace);
         let mut parts = [Part::new(2), Part::new(2)];
         for (worker, part) in parts.iter_mut().enumerate() {
             (1..=100).for_each(|us| part.answered(worker, us * 1_000 * (1 + worker as u64), 1));
+            (0..100).for_each(|_| part.late(300_000));
             part.counts = Counts { gets: 80, hits: 60, sets: 20, ..part.counts };
         }
         let [first, second] = &mut parts;
@@ -181,9 +211,10 @@ mod tests {
         assert_eq!(row.workers_per_second, [200.0, 200.0]);
         let longest = row.latency_us.unwrap()[3];
         assert!((longest / 200.0 - 1.0).abs() < 0.01, "{longest}");
-        assert!(columns(workers(&rows)).ends_with(",max_us,worker_0,worker_1"));
+        assert!(columns(workers(&rows)).ends_with(",lag_p99_us,worker_0,worker_1"));
         let line = row.csv(3);
         assert!(line.starts_with("0.500,400.0,400.0,0.7500,"), "{line}");
-        assert!(line.ends_with(",200.0,200.0,"), "{line}");
+        // Offered in the middle of the first half second, and late by 300 µs within the histogram's two digits.
+        assert!(line.ends_with(",150.0,301.1,200.0,200.0,"), "{line}");
     }
 }
