@@ -46,11 +46,40 @@ impl std::str::FromStr for Cores {
     }
 }
 
+impl std::fmt::Display for Cores {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let ranges = self.0.chunk_by(|one, next| one + 1 == *next).map(|range| match range {
+            [one] => one.to_string(),
+            [first, .., last] => format!("{first}-{last}"),
+            [] => unreachable!("a chunk is never empty"),
+        });
+        f.write_str(&ranges.collect::<Vec<_>>().join(","))
+    }
+}
+
 impl Cores {
     fn set(&self) -> CpuSet {
         let mut set = CpuSet::new();
         self.0.iter().for_each(|&core| set.set(core));
         set
+    }
+
+    /// Those that the kernel would not let this process run on. It takes a list as long as one of its cores is right.
+    pub fn unusable(&self) -> Vec<usize> {
+        // A thread of its own, whose cores are nobody's business.
+        std::thread::scope(|scope| {
+            let looked = scope.spawn(|| {
+                let refused = |core: &usize| Self(vec![*core]).pin().is_err();
+                self.0.iter().copied().filter(refused).collect()
+            });
+            looked.join().expect("pinning does not panic")
+        })
+    }
+
+    pub fn usable() -> Self {
+        let all: Vec<usize> = (0..CpuSet::MAX_CPU).collect();
+        let unusable = Self(all.clone()).unusable();
+        Self(all.into_iter().filter(|core| !unusable.contains(core)).collect())
     }
 
     /// Moves the calling thread, and whatever it starts from here on, to these cores.
@@ -77,6 +106,9 @@ mod tests {
     #[test]
     fn cores_are_lists_and_ranges() {
         assert_eq!("0,2-4".parse(), Ok(Cores(vec![0, 2, 3, 4])));
+        for text in ["0", "0,2-4", "0-1,7"] {
+            assert_eq!(text.parse::<Cores>().unwrap().to_string(), text);
+        }
         for wrong in ["", "a", "1,", "3-1", "99999"] {
             assert!(wrong.parse::<Cores>().is_err(), "{wrong:?}");
         }

@@ -11,6 +11,7 @@ mod address;
 mod against_servers;
 mod answering;
 mod args;
+mod before;
 mod binary;
 mod compare;
 mod connection;
@@ -64,6 +65,10 @@ use plan::{Plan, Task};
 
 /// Runs the benchmark; the exit code is 1 where it could not be run or a reply was wrong.
 pub fn run(args: Args) -> ExitCode {
+    if let Err(error) = before::check(&args) {
+        eprintln!("mbal bench: {error}");
+        return ExitCode::FAILURE;
+    }
     if args.compare.is_empty() {
         return finish(&args, stoppable(|stop| single(&args, stop)));
     }

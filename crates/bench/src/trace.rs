@@ -17,6 +17,8 @@ pub struct Trace {
     pub seconds: Option<Vec<f64>>,
 }
 
+const ENDINGS: [&str; 3] = [".u32le", ".i32be", ".txt"];
+
 #[derive(Clone, Copy)]
 enum Format {
     U32Le,
@@ -37,12 +39,21 @@ impl Trace {
             Some((_, "u32le")) => Format::U32Le,
             Some((_, "i32be")) => Format::I32Be,
             Some((_, "txt")) => Format::Lines,
-            _ => return Err(format!("{}: not .u32le, .i32be or .txt", path.display())),
+            _ => {
+                let path = path.display();
+                return Err(format!("{path}: not .u32le, .i32be or .txt, plain, .xz or .gz"));
+            }
         };
-        let fail = |error: std::io::Error| format!("{}: {error}", path.display());
+        let fail = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("{}: no such file{}", path.display(), beside(path))
+            }
+            _ => format!("{}: {error}", path.display()),
+        };
+        // Before an unpacker says it in its own words.
+        let file = File::open(path).map_err(fail)?;
         let Some(unpacker) = unpacker else {
-            let file = BufReader::new(File::open(path).map_err(fail)?);
-            return parse(file, format, requests_max)
+            return parse(BufReader::new(file), format, requests_max)
                 .map_err(|error| format!("{}: {error}", path.display()));
         };
         let mut child = Command::new(unpacker)
@@ -56,6 +67,30 @@ impl Trace {
         let whole = trace.as_ref().is_ok_and(|trace| trace.keys.len() < requests_max);
         finish(&mut child, unpacker, whole)?;
         trace.map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+/// So many names are help; more are a listing.
+const NAMES_MAX: usize = 8;
+
+/// Which traces there are where one was not found.
+fn beside(path: &Path) -> String {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let Ok(files) = folder.read_dir() else {
+        return format!("; there is no folder {}", folder.display());
+    };
+    let mut names: Vec<String> =
+        files.filter_map(|file| file.ok()?.file_name().into_string().ok()).collect();
+    names.retain(|name| {
+        let plain = name.trim_end_matches(".xz").trim_end_matches(".gz");
+        ENDINGS.iter().any(|ending| plain.ends_with(ending))
+    });
+    names.sort();
+    match names.len() {
+        0 => format!("; {} has no trace", folder.display()),
+        NAMES_MAX.. => format!("; {} has {} others", folder.display(), names.len()),
+        _ => format!("; {} has {}", folder.display(), names.join(", ")),
     }
 }
 
@@ -176,6 +211,29 @@ mod tests {
             );
             assert_eq!(trace.value_bytes.is_some(), row[2].contains("bytes"), "{name}");
         }
+    }
+
+    #[test]
+    fn a_trace_that_is_missing_is_told_with_those_that_are_there() {
+        let folder = std::env::temp_dir().join(format!("mbal-traces-{}", std::process::id()));
+        let told = |name: &str| Trace::read(&folder.join(name), 1).err().unwrap();
+        let here = folder.display();
+        assert_eq!(
+            told("a.txt.gz"),
+            format!("{here}/a.txt.gz: no such file; there is no folder {here}")
+        );
+        std::fs::create_dir(&folder).unwrap();
+        assert_eq!(told("a.txt.gz"), format!("{here}/a.txt.gz: no such file; {here} has no trace"));
+        for name in ["b.txt.gz", "a.u32le.xz", "notes.md"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let end = format!("{here} has a.u32le.xz, b.txt.gz");
+        assert_eq!(told("a.txt.gz"), format!("{here}/a.txt.gz: no such file; {end}"));
+        assert_eq!(
+            told("a.csv"),
+            format!("{here}/a.csv: not .u32le, .i32be or .txt, plain, .xz or .gz")
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
