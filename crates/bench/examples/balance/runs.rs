@@ -22,6 +22,9 @@ pub struct Run {
     settle_seconds: f64,
 }
 
+/// Seconds, and what was measured then.
+pub type Points = Vec<(f64, f64)>;
+
 /// A second of a run.
 pub struct Row {
     pub second: f64,
@@ -102,6 +105,28 @@ impl Part {
 }
 
 impl Run {
+    /// By worker, its operations in each second; none where clients do not know the workers.
+    pub fn operations(&self) -> Vec<Points> {
+        let workers = self.rows.first().map_or(0, |row| row.workers.len());
+        let of =
+            |worker: usize| self.rows.iter().map(|row| (row.second, row.workers[worker])).collect();
+        (0..workers).map(of).collect()
+    }
+
+    /// By worker, how much of a core its thread got between two samples.
+    pub fn cores(&self) -> Vec<Points> {
+        let workers = self.cpu.first().map_or(0, |cpu| cpu.cpu_ns.len());
+        let of = |worker: usize| {
+            let share = |pair: &[Cpu]| {
+                let [from, to] = [&pair[0], &pair[1]];
+                let seconds = to.second - from.second;
+                (to.second, (to.cpu_ns[worker] - from.cpu_ns[worker]) / 1e9 / seconds)
+            };
+            self.cpu.windows(2).map(share).collect()
+        };
+        (0..workers).map(of).collect()
+    }
+
     fn settled(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| row.second > self.settle_seconds)
     }
