@@ -5,8 +5,9 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use mbal_dial::{Access, Server, Tls};
+use mbal_dial::{Dialer, Server, Speech, Tls};
 
 use crate::follow::Routes;
 use crate::wording::Protocol;
@@ -15,17 +16,36 @@ use crate::wording::Protocol;
 pub enum Address {
     Tcp(SocketAddr),
     Udp(SocketAddr),
-    Tls(SocketAddr),
     Unix(PathBuf),
 }
 
 /// A server to be loaded.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Target {
     pub address: Address,
+    pub way: Way,
     /// The one protocol that it speaks, if that is not memcached's.
     pub protocol: Option<Protocol>,
     pub own_ports: Option<OwnPorts>,
+}
+
+/// How a server is entered: with TLS and a login, or without.
+#[derive(Clone, Debug)]
+pub struct Way {
+    pub dialer: Dialer,
+    /// Whose certificate is expected; the address's own if it was given by no name.
+    pub host: Option<String>,
+    /// In which a login is said.
+    pub speech: Speech,
+}
+
+/// A server that does not answer a login, or a question before it, for so long is given up.
+const LOGIN_MAX: Duration = Duration::from_secs(20);
+
+impl Default for Way {
+    fn default() -> Self {
+        Self { dialer: Dialer::default(), host: None, speech: Speech::Text }
+    }
 }
 
 /// Ports of single workers, from `base` on.
@@ -38,7 +58,7 @@ pub struct OwnPorts {
 
 impl From<Address> for Target {
     fn from(address: Address) -> Self {
-        Self { address, protocol: None, own_ports: None }
+        Self { address, way: Way::default(), protocol: None, own_ports: None }
     }
 }
 
@@ -47,12 +67,69 @@ impl Target {
     pub fn routes(&self, follow: bool) -> Result<Option<Routes>, String> {
         match (&self.address, self.own_ports) {
             (Address::Tcp(address), _) if follow => {
-                Routes::ask(*address).map_err(|error| format!("{address}: {error}"))
+                let asked = self
+                    .dial(*address)
+                    .and_then(|mut stream| Routes::ask(&mut stream, address.ip()));
+                asked.map_err(|error| format!("{address}: {error}"))
             }
             (Address::Tcp(address), Some(OwnPorts { base, workers })) => {
                 Ok(Some(Routes::even(address.ip(), base, workers)))
             }
             _ => Ok(None),
+        }
+    }
+
+    /// A connection that blocks, logged in.
+    fn dial(&self, address: SocketAddr) -> io::Result<mbal_dial::Stream> {
+        let host = self.way.host.clone().unwrap_or_else(|| address.ip().to_string());
+        let server = Server::Tcp { host, port: address.port() };
+        let stream = self.way.dialer.over(TcpStream::connect(address)?, &server)?;
+        self.log_in(stream)
+    }
+
+    fn log_in(&self, mut stream: mbal_dial::Stream) -> io::Result<mbal_dial::Stream> {
+        stream.set_read_timeout(Some(LOGIN_MAX))?;
+        self.way.dialer.log_in(self.way.speech, &mut stream)?;
+        Ok(stream)
+    }
+
+    /// A connection that does not block, logged in, to this server or to one of its workers' ports.
+    pub fn connect(&self, address: &Address) -> io::Result<Stream> {
+        let stream = match address {
+            Address::Udp(address) => {
+                let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                let socket = UdpSocket::bind(any)?;
+                socket.connect(address)?;
+                socket.set_nonblocking(true)?;
+                return Ok(Stream::Udp(socket));
+            }
+            Address::Tcp(address) => self.dial(*address)?,
+            Address::Unix(path) => {
+                self.log_in(self.way.dialer.connect(&Server::Unix(path.clone()))?)?
+            }
+        };
+        Ok(match stream {
+            mbal_dial::Stream::Tcp(stream) => {
+                stream.set_nonblocking(true)?;
+                Stream::Tcp(stream)
+            }
+            mbal_dial::Stream::Unix(stream) => {
+                stream.set_nonblocking(true)?;
+                Stream::Unix(stream)
+            }
+            mbal_dial::Stream::Tls(tls) => {
+                tls.socket.set_nonblocking(true)?;
+                Stream::Tls(tls)
+            }
+        })
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) | Self::Udp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -66,44 +143,11 @@ impl Address {
         Ok(Self::Tcp(addresses[0]))
     }
 
-    /// The same place, spoken to in another way.
-    pub fn by(self, way: impl Fn(SocketAddr) -> Self) -> Result<Self, String> {
+    /// The same place, by datagrams.
+    pub fn by_udp(self) -> Result<Self, String> {
         match self {
-            Self::Tcp(address) | Self::Udp(address) | Self::Tls(address) => Ok(way(address)),
-            Self::Unix(path) => Err(format!("{}: neither UDP nor TLS by this", path.display())),
-        }
-    }
-
-    pub fn connect(&self) -> io::Result<Stream> {
-        match self {
-            Self::Tls(address) => {
-                let anybody = Access { tls_insecure: true, ..Access::default() };
-                let dialer = anybody.open().map_err(io::Error::other)?;
-                let socket = TcpStream::connect(address)?;
-                let mbal_dial::Stream::Tls(tls) = dialer.over(socket, &(*address).into())? else {
-                    unreachable!("it was opened for TLS");
-                };
-                tls.socket.set_nonblocking(true)?;
-                Ok(Stream::Tls(tls))
-            }
-            Self::Udp(address) => {
-                let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                let socket = UdpSocket::bind(any)?;
-                socket.connect(address)?;
-                socket.set_nonblocking(true)?;
-                Ok(Stream::Udp(socket))
-            }
-            Self::Tcp(address) => {
-                let stream = TcpStream::connect(address)?;
-                stream.set_nodelay(true)?;
-                stream.set_nonblocking(true)?;
-                Ok(Stream::Tcp(stream))
-            }
-            Self::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_nonblocking(true)?;
-                Ok(Stream::Unix(stream))
-            }
+            Self::Tcp(address) | Self::Udp(address) => Ok(Self::Udp(address)),
+            Self::Unix(path) => Err(format!("{}: no UDP by a unix socket", path.display())),
         }
     }
 }

@@ -336,7 +336,7 @@ fn datagrams_are_answered_as_memcached_answers_and_long_values_are_put_together(
     }
     let cores = crate::cpu::Cores::current().unwrap();
     let peer = Peer::start("memcached -l 127.0.0.1 -p {port} -U {port}", 1, &cores).unwrap();
-    let target = peer.target.address.clone().by(Address::Udp).unwrap().into();
+    let target = peer.target.address.clone().by_udp().unwrap().into();
     for protocol in ["text", "meta", "binary"] {
         let flags = format!(
             "--udp --protocol {protocol} --keys 300 --value-bytes 0-5000 --set-share 0.3 --connections 3 \
@@ -379,9 +379,10 @@ fn tls_carries_every_request_and_value() {
     let options = format!("ssl_chain_cert={},ssl_key={}", chain.display(), key.display());
     let command = format!("memcached -l 127.0.0.1 -p {{port}} -Z -o {options}");
     let peer = Peer::start(&command, 1, &crate::cpu::Cores::current().unwrap()).unwrap();
-    let target = peer.target.address.clone().by(Address::Tls).unwrap().into();
-    let flags = "--tls --keys 200 --value-bytes 0-40000 --set-share 0.3 --connections 3 --warmup 0 --requests 2000";
+    let flags = "--tls-insecure --keys 200 --value-bytes 0-40000 --set-share 0.3 --connections 3 --warmup 0 --requests 2000";
     let plan = Plan::new(&args(flags)).unwrap();
+    let mut target = peer.target.clone();
+    plan.enter(&mut target, None).unwrap();
     let run = |task| measure(plan.loads(&target, task, 1), None, None, &AtomicBool::new(false));
     assert_eq!(run(Task::Fill).unwrap().tally.counts.sets, 200);
     let tally = run(CLOSED).unwrap().tally;

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use mbal_dial::At;
+use mbal_dial::{Access, At};
 
-use crate::address::Address;
 use crate::cpu::Cores;
 use crate::mix::{Mix, Ttls};
 use crate::sizes::Sizes;
@@ -79,9 +78,6 @@ pub struct Args {
     /// By datagrams in memcached's frames; what gets lost is counted, and given up after half a second
     #[arg(long, conflicts_with = "follow")]
     pub udp: bool,
-    /// By TLS; the server's certificate is not looked at
-    #[arg(long, conflicts_with_all = ["udp", "follow"])]
-    pub tls: bool,
     /// Connections, over all threads of the generator
     #[arg(long, default_value_t = 50, value_parser = positive)]
     pub connections: usize,
@@ -199,17 +195,9 @@ pub struct Args {
     /// Print JSON instead of tables
     #[arg(long)]
     pub json: bool,
-}
 
-impl Args {
-    /// How a server at this address is spoken to.
-    pub fn way(&self, address: Address) -> Result<Address, String> {
-        match (self.udp, self.tls) {
-            (true, _) => address.by(Address::Udp),
-            (_, true) => address.by(Address::Tls),
-            _ => Ok(address),
-        }
-    }
+    #[command(flatten)]
+    pub access: Access,
 }
 
 fn positive(text: &str) -> Result<usize, String> {

@@ -1,6 +1,9 @@
 //! memcached's binary protocol, as far as the generator speaks it.
 
 use std::collections::VecDeque;
+use std::io::{self, Read};
+
+use mbal_dial::wants_login;
 
 use crate::follow::Moved;
 use crate::replies::{Awaited, Kind, Lengths, Outcome, judge};
@@ -38,6 +41,21 @@ pub fn head(
     out.extend_from_slice(&body_bytes.to_be_bytes());
     out.extend_from_slice(&[0; 12]);
     out.extend_from_slice(extras);
+}
+
+/// A no-op: a server that asks for a login says so.
+pub fn ask_for_nothing(stream: &mut (impl Read + io::Write)) -> io::Result<()> {
+    const NO_OP: u8 = 0x0a;
+    const AUTH_ERROR: u8 = 0x20;
+    let mut request = Vec::new();
+    head(&mut request, NO_OP, 0, &[], 0, 0);
+    stream.write_all(&request)?;
+    let mut reply = [0; HEAD_BYTES];
+    stream.read_exact(&mut reply)?;
+    match reply[6..8] {
+        [0, AUTH_ERROR] => Err(wants_login()),
+        _ => Ok(()),
+    }
 }
 
 /// Like [`crate::replies::scan`], which calls it.

@@ -59,7 +59,7 @@ pub fn compare(
     }
     let mut peers = Vec::new();
     for command in commands {
-        let peer = start(args, command, &server_cores)?;
+        let peer = start(args, plan, command, &server_cores)?;
         if !plan.replays() {
             eprintln!("{command}: {}", fill(plan, &peer, stop)?);
         }
@@ -74,7 +74,7 @@ pub fn compare(
         for turn in 0..peers.len() {
             let which = (round + turn) % peers.len();
             if plan.replays() && round > 0 {
-                peers[which] = start(args, &commands[which], &server_cores)?;
+                peers[which] = start(args, plan, &commands[which], &server_cores)?;
             }
             let result = run(plan, &peers[which], Task::Measure(pace), round as u64 + 1, stop)?;
             let (rate, cpu) = (result.tally.counts.keys() as f64 / result.tally.seconds, &result);
@@ -92,9 +92,9 @@ pub fn compare(
     Ok(Comparison { load: plan.describe(pace), filled: true, series })
 }
 
-fn start(args: &Args, command: &str, cores: &Cores) -> Result<Peer, String> {
+fn start(args: &Args, plan: &Plan, command: &str, cores: &Cores) -> Result<Peer, String> {
     let mut peer = Peer::start(command, args.threads, cores)?;
-    peer.target.address = args.way(peer.target.address.clone())?;
+    plan.enter(&mut peer.target, None)?;
     Ok(peer)
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::event::epoll;
 
-use crate::address::{Address, Stream};
+use crate::address::{Address, Stream, Target};
 use crate::mix::Op;
 use crate::replies::{Awaited, Kind};
 use crate::source::Ask;
@@ -38,12 +38,13 @@ pub struct Received {
 
 impl Connection {
     pub fn open(
+        target: &Target,
         address: &Address,
         client: usize,
         index: usize,
         epoll: &OwnedFd,
     ) -> Result<Self, String> {
-        let stream = address.connect().map_err(|error| format!("connect {address:?}: {error}"))?;
+        let stream = target.connect(address).map_err(|error| format!("{address}: {error}"))?;
         let index = index as u64;
         let data = epoll::EventData::new_u64(index);
         epoll::add(epoll, &stream, data, epoll::EventFlags::IN).map_err(|e| e.to_string())?;

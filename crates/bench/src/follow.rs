@@ -5,12 +5,10 @@
 //! requests is at stake (decision 0220).
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::{IpAddr, SocketAddr};
 
 use mbal_model::MapVersion;
 
-const ASK_MAX: Duration = Duration::from_secs(20);
 /// A longer prefix has no place in the table below; servers split cachelets down to virtual nodes, 16 bits.
 const BITS_MAX: u32 = 16;
 
@@ -53,12 +51,10 @@ impl Routes {
         }
     }
 
-    /// Asks the server; `None` if it does not know the question.
-    pub fn ask(server: SocketAddr) -> io::Result<Option<Self>> {
-        let stream = TcpStream::connect(server)?;
-        stream.set_read_timeout(Some(ASK_MAX))?;
-        (&stream).write_all(b"config get mbal 0.0\r\n")?;
-        let mut input = BufReader::new(&stream);
+    /// Asks the server, which is at this address; `None` if it does not know the question.
+    pub fn ask(server: &mut (impl Read + Write), ip: IpAddr) -> io::Result<Option<Self>> {
+        server.write_all(b"config get mbal 0.0\r\n")?;
+        let mut input = BufReader::new(server);
         let mut line = String::new();
         input.read_line(&mut line)?;
         let Some(head) = line.strip_prefix("CONFIG mbal 0 ") else { return Ok(None) };
@@ -69,7 +65,7 @@ impl Routes {
         let page = String::from_utf8(page).map_err(|_| bad("not text"))?;
         let mut routes = Self::parse(&page).map_err(|line| bad(&line))?;
         for worker in routes.workers.iter_mut().filter(|worker| worker.ip().is_unspecified()) {
-            worker.set_ip(server.ip());
+            worker.set_ip(ip);
         }
         Ok(Some(routes))
     }

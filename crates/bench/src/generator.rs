@@ -121,7 +121,13 @@ impl<'a> Generator<'a> {
         let mut connections = Vec::with_capacity(clients * width);
         for index in 0..clients * width {
             let address = &addresses[index % width];
-            connections.push(Connection::open(address, index / width, index, &epoll)?);
+            connections.push(Connection::open(
+                &load.target,
+                address,
+                index / width,
+                index,
+                &epoll,
+            )?);
         }
         // Without this the kernel may add 50 µs to every sleep.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).map_err(|e| e.to_string())?;

@@ -57,11 +57,18 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use mbal_dial::{Server, Speech};
 
 use address::{Address, Target};
 use compare::{Comparison, Series};
 use measure::measure;
 use plan::{Plan, Task};
+use wording::Protocol;
+
+/// For a first reply.
+const GREETING_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the benchmark; the exit code is 1 where it could not be run or a reply was wrong.
 pub fn run(args: Args) -> ExitCode {
@@ -96,7 +103,16 @@ fn stoppable(
 /// One run against a server that somebody else started.
 fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     let plan = Plan::new(args)?;
-    let target = Target::from(args.way(Address::of(&args.at.server())?)?);
+    let server = args.at.server();
+    let mut target = Target::from(Address::of(&server)?);
+    let host = match &server {
+        Server::Tcp { host, .. } => Some(host.clone()),
+        Server::Unix(_) => None,
+    };
+    plan.enter(&mut target, host)?;
+    if !args.udp && args.protocol != Protocol::Resp {
+        greet(args, &target, &server).map_err(|error| format!("{server}: {error}"))?;
+    }
     if let Some(cores) = &args.client_cores {
         cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
     }
@@ -115,6 +131,21 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
         filled: args.prefill || args.look_aside || plan.replays(),
         series: vec![Series { command: args.at.server().to_string(), rounds }],
     })
+}
+
+/// A server that is not there, or asks for what no flag gives, is told before the load, as `top` tells it.
+fn greet(args: &Args, target: &Target, server: &Server) -> Result<(), String> {
+    let dialer = &target.way.dialer;
+    let greeted = dialer.greet(server, GREETING_MAX);
+    let (mut stream, speech) = greeted.map_err(|error| error.to_string())?;
+    match (speech, args.protocol) {
+        (Speech::Text, _) => Ok(()),
+        (Speech::Binary, Protocol::Binary) if dialer.has_login() => Ok(()),
+        (Speech::Binary, Protocol::Binary) => {
+            binary::ask_for_nothing(&mut stream).map_err(|error| error.to_string())
+        }
+        (Speech::Binary, _) => Err("it speaks binary alone: --protocol binary".into()),
+    }
 }
 
 fn finish(args: &Args, comparison: Result<Comparison, String>) -> ExitCode {

@@ -44,10 +44,10 @@ impl Peer {
             return Err(fail("{worker_ports} needs a power of two of --threads"));
         }
         let protocol = speaks_resp(command).then_some(Protocol::Resp);
-        let target = Target { address: address.clone(), protocol, own_ports };
+        let target = Target { protocol, own_ports, ..address.clone().into() };
         let mut peer = Self { target, child: child.map_err(|e| fail(&e.to_string()))? };
         let deadline = Instant::now() + START_MAX;
-        while peer.target.address.connect().is_err() {
+        while peer.target.connect(&address).is_err() {
             if let Ok(Some(status)) = peer.child.try_wait() {
                 return Err(fail(&format!("ended at once, {status}")));
             }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
-use crate::address::{Address, Target};
+use mbal_dial::Speech;
+
+use crate::address::{Address, Target, Way};
 use crate::args::{Args, HotWorker, Rate, ValueBytes, Waiting};
 use crate::cpu::Cores;
 use crate::load::{Busy, Length, Load};
@@ -28,6 +30,7 @@ pub struct Plan {
     /// Of the longest name.
     digits: usize,
     spin: bool,
+    way: Way,
 }
 
 /// What the generator is to do with the keys.
@@ -67,6 +70,15 @@ impl Plan {
         if args.follow && !matches!(args.protocol, Protocol::Meta | Protocol::Binary) {
             return Err("--follow speaks meta or binary".into());
         }
+        let secured = args.access.is_tls() || args.access.user.is_some();
+        if secured && (args.udp || args.protocol == Protocol::Resp) {
+            return Err("TLS and logins are for memcached's protocols over TCP".into());
+        }
+        let speech = match args.protocol {
+            Protocol::Binary => Speech::Binary,
+            _ => Speech::Text,
+        };
+        let way = Way { dialer: args.access.open()?, host: None, speech };
         let workload = Workload::new(args)?;
         if args.udp {
             if args.protocol != Protocol::Text && args.multi_get > 1 {
@@ -107,7 +119,16 @@ impl Plan {
             Waiting::Sleep => false,
             Waiting::Auto => args.server_cores.as_ref().is_some_and(apart),
         };
-        Ok(Self { args: args.clone(), workload, trace, moments, digits, spin })
+        Ok(Self { args: args.clone(), workload, trace, moments, digits, spin, way })
+    }
+
+    /// As the flags have it, a server is spoken to over UDP, TLS, with a login. It is known by this name, if any.
+    pub fn enter(&self, target: &mut Target, host: Option<String>) -> Result<(), String> {
+        if self.args.udp {
+            target.address = target.address.clone().by_udp()?;
+        }
+        target.way = Way { host, ..self.way.clone() };
+        Ok(())
     }
 
     /// As the arguments have it; a share of a peak is not known here.
@@ -144,8 +165,9 @@ impl Plan {
             _ => self.workload.value_bytes.to_string(),
         };
         let protocol = args.protocol;
+        let over = if args.access.is_tls() { " over TLS" } else { "" };
         format!(
-            "{pace}; {protocol:?}, {what}; {} B keys, {value} B values; {} connections × {} deep × {} keys",
+            "{pace}; {protocol:?}{over}, {what}; {} B keys, {value} B values; {} connections × {} deep × {} keys",
             self.workload.key_bytes, args.connections, args.depth, args.multi_get
         )
     }
@@ -223,7 +245,8 @@ impl Plan {
                 (true, _) => args.depth,
                 // A burst of datagrams overflows the server's socket, and memcached forgets what waits behind a
                 // request in one TLS record.
-                (false, Address::Udp(_) | Address::Tls(_)) => 1,
+                (false, Address::Udp(_)) => 1,
+                (false, _) if target.way.dialer.is_tls() => 1,
                 (false, _) => FILL_DEPTH,
             },
             busy: args.busy.map(|busy| Busy { share: busy.share, every: busy.every }),
