@@ -5,7 +5,7 @@
 //! CPU time of the thread that gives; the one that gets does nothing at all.
 
 use mbal_cachelet::{Draft, Options, Store};
-use mbal_model::{Key, WorkerId};
+use mbal_model::{Key, Prefix, WorkerId};
 use rustix::time::{ClockId, clock_gettime};
 
 const ITEMS: u64 = 1_000_000;
@@ -40,8 +40,8 @@ fn main() {
     for round in 1..=ROUNDS {
         let start = thread_ns();
         for _ in 0..MOVES {
-            let owner = store.owner(0);
-            assert!(store.give(0, owner, WorkerId(1 - owner.0), store.version()));
+            let owner = store.owner(Prefix::ALL).expect("it is here");
+            assert!(store.give(Prefix::ALL, owner, WorkerId(1 - owner.0), store.version()));
         }
         let each = (thread_ns() - start) as f64 / MOVES as f64;
         let copied = store.stats().copied_bytes - before.copied_bytes;

@@ -146,7 +146,7 @@ impl Generator<'_> {
     pub fn vbucket(&self, key: u64, counter: bool) -> u16 {
         match &self.routes {
             Some(routes) if self.load.follow => {
-                1 + routes.cachelet(self.load.wording.hash_of(key, counter)) as u16
+                routes.vbucket(self.load.wording.hash_of(key, counter))
             }
             _ => 0,
         }

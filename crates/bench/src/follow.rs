@@ -7,10 +7,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 
-use mbal_model::MapVersion;
-
-/// A longer prefix has no place in the table below; servers split cachelets down to virtual nodes, 16 bits.
-const BITS_MAX: u32 = 16;
+use mbal_model::{MapVersion, Prefix};
 
 /// What an `L` token of a reply says: as of this version, the key's cachelet is that worker's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,8 +23,15 @@ pub struct Routes {
     /// By the first `bits` of a hash, the cachelet's index.
     cachelets: Vec<u32>,
     bits: u32,
-    /// By cachelet, its worker, and the version that said so.
-    owners: Vec<(u16, MapVersion)>,
+    owners: Vec<Held>,
+}
+
+/// A cachelet, its worker, and the version that said so.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Held {
+    prefix: Prefix,
+    worker: u16,
+    version: MapVersion,
 }
 
 impl Moved {
@@ -47,7 +51,10 @@ impl Routes {
             workers: (0..workers).map(|worker| SocketAddr::new(ip, base + worker)).collect(),
             cachelets: (0..u32::from(workers)).collect(),
             bits: workers.trailing_zeros(),
-            owners: (0..workers).map(|worker| (worker, version)).collect(),
+            owners: Prefix::equal(workers.trailing_zeros())
+                .zip(0..workers)
+                .map(|(prefix, worker)| Held { prefix, worker, version })
+                .collect(),
         }
     }
 
@@ -89,32 +96,27 @@ impl Routes {
                     let ip: IpAddr = ip.parse().map_err(|_| bad())?;
                     workers.push(SocketAddr::new(ip, port.parse().map_err(|_| bad())?));
                 }
-                ["cachelet", bits, prefix, worker] => {
-                    let bits: u32 = bits.parse().ok().filter(|b| *b <= BITS_MAX).ok_or_else(bad)?;
-                    let prefix = usize::from_str_radix(prefix, 16).map_err(|_| bad())?;
-                    let worker: u16 = worker.parse().map_err(|_| bad())?;
-                    if prefix >> bits != 0 {
-                        return Err(bad());
-                    }
-                    prefixes.push((bits, prefix, worker));
+                ["cachelet", prefix, worker] => {
+                    let prefix = Prefix::parse(prefix.as_bytes()).ok_or_else(bad)?;
+                    prefixes.push((prefix, worker.parse().map_err(|_| bad())?));
                 }
                 _ => {}
             }
         }
         let version = version.ok_or("no version")?;
-        let bits = prefixes.iter().map(|(bits, ..)| *bits).max().ok_or("no cachelets")?;
+        let bits = prefixes.iter().map(|(prefix, _)| prefix.bits()).max().ok_or("no cachelets")?;
         if workers.is_empty() {
             return Err("no worker has a port of its own (--worker-ports)".into());
         }
         let mut cachelets = vec![u32::MAX; 1 << bits];
         let mut owners = Vec::new();
-        for (own_bits, prefix, worker) in prefixes {
+        for (prefix, worker) in prefixes {
             if usize::from(worker) >= workers.len() {
                 return Err(format!("worker {worker} has no port"));
             }
-            let run = bits - own_bits;
-            cachelets[prefix << run..(prefix + 1) << run].fill(owners.len() as u32);
-            owners.push((worker, version));
+            let run = bits - prefix.bits();
+            cachelets[prefix.place() << run..(prefix.place() + 1) << run].fill(owners.len() as u32);
+            owners.push(Held { prefix, worker, version });
         }
         if cachelets.contains(&u32::MAX) {
             return Err("some hashes are no cachelet's".into());
@@ -137,16 +139,21 @@ impl Routes {
         self.cachelets[prefix as usize] as usize
     }
 
+    /// How the binary protocol names the hash's cachelet.
+    pub fn vbucket(&self, hash: u64) -> u16 {
+        self.owners[self.cachelet(hash)].prefix.vbucket()
+    }
+
     pub fn worker(&self, hash: u64) -> usize {
-        usize::from(self.owners[self.cachelet(hash)].0)
+        usize::from(self.owners[self.cachelet(hash)].worker)
     }
 
     /// Routes the hash's cachelet as told, unless something newer is known; true when the version grew.
     pub fn heed(&mut self, hash: u64, moved: Moved) -> bool {
         let cachelet = self.cachelet(hash);
         let owner = &mut self.owners[cachelet];
-        if usize::from(moved.worker) < self.workers.len() && moved.version >= owner.1 {
-            *owner = (moved.worker, moved.version);
+        if usize::from(moved.worker) < self.workers.len() && moved.version >= owner.version {
+            (owner.worker, owner.version) = (moved.worker, moved.version);
         }
         let newer = moved.version > self.version;
         self.version = self.version.max(moved.version);
@@ -159,7 +166,7 @@ mod tests {
     use super::*;
 
     const PAGE: &str = "version 1.17\nworker 0 127.0.0.1 4000\nworker 1 127.0.0.1 4001\n\
-                        cachelet 2 0 0\ncachelet 2 1 1\ncachelet 1 1 1\nfuture line\n";
+                        cachelet 0000/2 0\ncachelet 4000/2 1\ncachelet 8000/1 1\nfuture line\n";
 
     #[test]
     fn a_hash_finds_its_worker_whatever_the_length_of_its_cachelets_prefix() {
@@ -168,17 +175,17 @@ mod tests {
         assert_eq!(workers, [0, 1, 1, 1]);
         assert_eq!(routes.cachelet(2 << 62), routes.cachelet(3 << 62));
         assert_eq!(routes.workers()[1], "127.0.0.1:4001".parse().unwrap());
-        let one = PAGE.lines().take(3).collect::<Vec<_>>().join("\n") + "\ncachelet 0 0 1\n";
+        let one = PAGE.lines().take(3).collect::<Vec<_>>().join("\n") + "\ncachelet 0000/0 1\n";
         assert_eq!(Routes::parse(&one).unwrap().worker(u64::MAX), 1);
     }
 
     #[test]
     fn a_table_with_gaps_or_unknown_workers_is_refused() {
         for (from, to) in [
-            ("cachelet 1 1 1", ""),
-            ("cachelet 2 1 1", "cachelet 2 1 2"),
-            ("cachelet 2 1 1", "cachelet 2 4 1"),
-            ("cachelet 2 1 1", "cachelet 17 1 1"),
+            ("cachelet 8000/1 1", ""),
+            ("cachelet 4000/2 1", "cachelet 4000/2 2"),
+            ("cachelet 4000/2 1", "cachelet 4100/2 1"),
+            ("cachelet 4000/2 1", "cachelet 4000/16 1"),
             ("version 1.17", ""),
             ("worker 0", "worker 5"),
         ] {

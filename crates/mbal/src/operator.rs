@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use mbal_dial::{At, Server};
+use mbal_model::Prefix;
 use mbal_server::control::{ask, ask_server};
 use mbal_server::{Served, control_paths};
 
@@ -32,8 +33,9 @@ DECISION
   no plan helps   nothing makes the workers more even
   connections (0.491) 0>1 1 leaves
                   worker 0 hands connections with that load to worker 1
-  cachelet 5 (0.120) 0>1 done
-                  worker 0 lends cachelet 5, with that load, to worker 1";
+  cachelet 2800/5 (0.120) 0>1 done
+                  worker 0 lends that cachelet, with that load, to worker 1;
+                  it is named by the first 5 bits of its keys' hashes";
 
 const STATUS_EXAMPLES: &str = "\
 EXAMPLES
@@ -45,8 +47,8 @@ EXAMPLES
 
 const MOVE_EXAMPLES: &str = "\
 EXAMPLES
-  mbal move 5 1                   lends cachelet 5 to worker 1
-  mbal move 5 1 unix:/run/mbal.sock
+  mbal move 2800/5 1              lends cachelet 2800/5 to worker 1
+  mbal move 2800/5 1 unix:/run/mbal.sock
 
 Clients that know the workers follow. The load of all others stays with their
 connections.";
@@ -55,8 +57,8 @@ const EXPLAIN_EXAMPLES: &str = "\
 EXAMPLES
   mbal explain user:1             who asks for a key, what would move its load
   mbal explain ab%25c             the key ab%c, as `mbal top` writes it
-  mbal explain 5 -p 11212         cachelet 5 of the server on port 11212
-  mbal explain %35                the key 5
+  mbal explain 2800/5 -p 11212    a cachelet of the server on port 11212
+  mbal explain 2800%2f5           the key 2800/5
 
 Rates are of the last second, estimated as in `stats hot`; asked again within
 three seconds, they are counted.";
@@ -85,9 +87,9 @@ pub struct Status {
 #[derive(Args, Debug)]
 #[command(after_help = MOVE_EXAMPLES)]
 pub struct Move {
-    /// Number of the cachelet, as `stats cachelets` tells it
-    #[arg(value_name = "CACHELET")]
-    cachelet: u16,
+    /// The cachelet's prefix, as `stats cachelets` tells it
+    #[arg(value_name = "CACHELET", value_parser = cachelet)]
+    cachelet: Prefix,
 
     /// Number of the worker that is to own it, from 0
     #[arg(value_name = "WORKER")]
@@ -100,7 +102,7 @@ pub struct Move {
 #[derive(Args, Debug)]
 #[command(after_help = EXPLAIN_EXAMPLES)]
 pub struct Explain {
-    /// A key, as `mbal top` and `stats hot` write it; or a cachelet's number
+    /// A key, as `mbal top` and `stats hot` write it; or a cachelet's prefix
     #[arg(value_name = "KEY|CACHELET")]
     what: String,
 
@@ -114,6 +116,11 @@ pub fn status(status: &Status) -> ExitCode {
 
 pub fn move_cachelet(what: &Move) -> ExitCode {
     tell(&what.at, &format!("move {} {}", what.cachelet, what.worker))
+}
+
+fn cachelet(text: &str) -> Result<Prefix, String> {
+    let expected = || "a cachelet is a prefix like 2800/5, of at most 15 bits".to_owned();
+    Prefix::parse(text.as_bytes()).ok_or_else(expected)
 }
 
 pub fn explain(explain: &Explain) -> ExitCode {

@@ -252,15 +252,15 @@ fn an_operator_sees_moves_and_explains() {
     let (code, said) = ask(&["status"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.starts_with("version 1.0, epoch "), "{said}");
-    assert_eq!(ask(&["move", "3", "1"]), (Some(0), "done\n".into()));
-    let (_, said) = ask(&["explain", "3"]);
-    assert!(said.starts_with("cachelet 3: worker 1, "), "{said}");
+    assert_eq!(ask(&["move", "1800/5", "1"]), (Some(0), "done\n".into()));
+    let (_, said) = ask(&["explain", "1800/5"]);
+    assert!(said.starts_with("cachelet 1800/5: worker 1, "), "{said}");
     assert!(said.contains("on loan from worker 0 since epoch"), "{said}");
     let (_, said) = ask(&["status", "--json"]);
-    assert!(said.contains(r#""loans":[{"cachelet":3,"home":0,"owner":1,"#), "{said}");
+    assert!(said.contains(r#""loans":[{"cachelet":"1800/5","home":0,"owner":1,"#), "{said}");
     for (arguments, wrong) in [
-        (["move", "3", "9"], "mbal: no such worker, or it is there already\n"),
-        (["move", "99", "1"], "mbal: there is no such cachelet\n"),
+        (["move", "1800/5", "9"], "mbal: no such worker, or it is there already\n"),
+        (["move", "1800/6", "1"], "mbal: there is no such cachelet\n"),
     ] {
         assert_eq!(ask(&arguments), (Some(1), wrong.into()));
     }

@@ -227,18 +227,18 @@ fn servers_on_one_port_of_two_addresses_have_a_control_socket_each() {
     assert!(paths[1].ends_with(&format!("/mbal/127.0.0.2:{port}.control")), "{paths:?}");
 
     let tell = |arguments: &[&str]| code_and_words(output_of(MBAL.as_ref(), arguments));
-    assert_eq!(tell(&["move", "-p", &port, "3", "1"]), (Some(0), "done\n".into()));
+    assert_eq!(tell(&["move", "-p", &port, "1800/5", "1"]), (Some(0), "done\n".into()));
     let owner = |path: &str| {
-        let (code, said) = tell(&["explain", "--control", path, "3"]);
+        let (code, said) = tell(&["explain", "--control", path, "1800/5"]);
         assert_eq!(code, Some(0), "{said}");
         said.split(',').next().unwrap().to_owned()
     };
-    assert_eq!(owner(&paths[0]), "cachelet 3: worker 1");
-    assert_eq!(owner(&paths[1]), "cachelet 3: worker 0");
+    assert_eq!(owner(&paths[0]), "cachelet 1800/5: worker 1");
+    assert_eq!(owner(&paths[1]), "cachelet 1800/5: worker 0");
 
     assert_eq!(second.signal("TERM").0.code(), Some(0));
     assert!(!Path::new(&paths[1]).exists(), "it goes with its server");
-    assert_eq!(owner(&paths[0]), "cachelet 3: worker 1");
+    assert_eq!(owner(&paths[0]), "cachelet 1800/5: worker 1");
 }
 
 #[test]

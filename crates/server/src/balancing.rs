@@ -18,9 +18,9 @@ use std::thread;
 use std::time::Duration;
 
 use mbal_balance::{Balancer, Decision, Duty, News, Outcome, Proposal, Question, Thresholds};
-use mbal_model::{CacheletId, WorkerId};
+use mbal_model::{Prefix, WorkerId};
 use mbal_reactor::{Letter, Mailbox, Tally};
-use mbal_worker::{OrderId, Report, Tallies, order_event, owner};
+use mbal_worker::{OrderId, Report, Tallies, order_event};
 
 use crate::serving::Started;
 use crate::telling::{CAUSES, Told, VERDICTS, cause_of, outcome_of, told, verdict_of};
@@ -46,7 +46,7 @@ pub(crate) enum Asked {
         json: bool,
     },
     Move {
-        cachelet: CacheletId,
+        cachelet: Prefix,
         to: WorkerId,
     },
     /// A cachelet's number, or a key.
@@ -172,7 +172,8 @@ impl Balancing {
                     balancer.handle(News::Planned { number, proposal }, &mut duties);
                 }
                 Ok(Note::Asked(Asked::Move { cachelet, to }, asker)) => {
-                    balancer.handle(News::Asked { cachelet, to: owner(to) }, &mut duties);
+                    balancer
+                        .handle(News::Asked { cachelet, to: self.server.address(to) }, &mut duties);
                     match duties.last() {
                         Some(Duty::Order { order, .. }) => drop(waiting.insert(*order, asker)),
                         _ => drop(asker.send("error: there is no such cachelet\n".into())),

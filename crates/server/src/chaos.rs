@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mbal_model::{CacheletId, WorkerId};
+use mbal_model::WorkerId;
 use mbal_reactor::{Letter, Mailbox};
 use mbal_worker::{ConnId, Event, OrderId, Server};
 
@@ -32,9 +32,9 @@ pub(crate) fn start(
                 given += 1;
                 let to = WorkerId(below(workers.len() as u64) as u16);
                 let (at, event) = if given % 2 == 0 {
-                    let cachelet = below(server.store.cachelets() as u64);
-                    let at = server.store.owner(cachelet as usize);
-                    let cachelet = CacheletId(cachelet as u16);
+                    let prefixes = server.store.prefixes();
+                    let cachelet = prefixes[below(prefixes.len() as u64) as usize];
+                    let Some(at) = server.store.owner(cachelet) else { continue };
                     (at, Event::Lend { order: OrderId(0), cachelet, to, seen: u64::MAX })
                 } else {
                     let at = WorkerId(below(workers.len() as u64) as u16);

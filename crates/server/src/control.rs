@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mbal_model::{CacheletId, WorkerId};
+use mbal_model::{Prefix, WorkerId};
 
 use crate::balancing::{Asked, Note};
 use crate::control_path::{Served, folders, trusted_paths};
@@ -63,7 +63,7 @@ impl Asked {
             b"explain" if !rest.is_empty() => Some(Asked::Explain(rest.to_vec())),
             b"move" => {
                 let (cachelet, worker) = std::str::from_utf8(rest).ok()?.split_once(' ')?;
-                let cachelet = CacheletId(cachelet.parse().ok()?);
+                let cachelet = Prefix::parse(cachelet.as_bytes())?;
                 Some(Asked::Move { cachelet, to: WorkerId(worker.parse().ok()?) })
             }
             _ => None,

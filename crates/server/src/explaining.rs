@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use mbal_balance::{Decision, Mode, Order, Ordered};
-use mbal_model::{CacheletId, Key};
+use mbal_model::{Key, Prefix};
 use mbal_worker::Heat;
 
 use crate::telling::{Told, told};
@@ -34,16 +34,14 @@ impl Asked {
 }
 
 impl Told<'_> {
-    /// `what` is a cachelet's number, or else a key, as it is or as `stats hot` writes it.
+    /// `what` is a cachelet's prefix, or else a key, as it is or as `stats hot` writes it.
     pub(crate) fn explain(&self, what: &[u8]) -> String {
         let store = &self.server.store;
-        let number = std::str::from_utf8(what).ok().and_then(|text| text.parse::<u16>().ok());
-        let number = number.filter(|number| usize::from(*number) < store.cachelets());
+        let present = Prefix::parse(what).filter(|prefix| store.owner(*prefix).is_some());
         let bytes = mbal_wire::unescaped(what);
-        let key = if number.is_none() { Key::new(&bytes) } else { None };
-        let cachelet = number.or_else(|| Some(store.cachelet_of(key?.hash()) as u16));
-        let Some(cachelet) = cachelet.map(CacheletId) else {
-            return "error: a cachelet is a number, a key has 1 to 250 bytes\n".into();
+        let key = if present.is_none() { Key::new(&bytes) } else { None };
+        let Some(cachelet) = present.or_else(|| Some(store.cachelet_of(key?.hash())?.0)) else {
+            return "error: a cachelet is a prefix like 2c00/6, a key has 1 to 250 bytes\n".into();
         };
         let asked = self.asked(cachelet, key.as_ref());
         let mut out = key.map_or_else(String::new, |key| of_key(&key, cachelet, &asked));
@@ -71,9 +69,9 @@ impl Told<'_> {
     }
 
     /// By worker, in their order.
-    fn asked(&self, cachelet: CacheletId, key: Option<&Key<'_>>) -> Vec<Asked> {
+    fn asked(&self, cachelet: Prefix, key: Option<&Key<'_>>) -> Vec<Asked> {
         let reading = self.balancer.reading();
-        let heat = self.server.heat(cachelet.0.into(), key, self.second);
+        let heat = self.server.heat(cachelet, key, self.second);
         let asked = |(worker, heat)| Asked {
             worker,
             heat,
@@ -84,8 +82,11 @@ impl Told<'_> {
         heat.into_iter().enumerate().map(asked).collect()
     }
 
-    fn of_cachelet(&self, cachelet: CacheletId, asked: &[Asked]) -> String {
-        let (number, owner) = (cachelet.0, self.server.store.owner(cachelet.0.into()).0);
+    fn of_cachelet(&self, cachelet: Prefix, asked: &[Asked]) -> String {
+        let Some(owner) = self.server.store.owner(cachelet) else {
+            return format!("cachelet {cachelet} has just gone\n");
+        };
+        let owner = owner.0;
         let loan = self.balancer.loans().iter().find(|(lent, ..)| *lent == cachelet);
         let place = match loan {
             Some((_, home, since)) => {
@@ -97,21 +98,20 @@ impl Told<'_> {
         let (rate, all) = (total(asked, |heat| heat.cachelet), total(asked, |heat| heat.all));
         let share = percent(rate, all);
         format!(
-            "cachelet {number}: worker {owner}, {place}{rests}; {rate:.0} requests/s, {share} of the server's\n"
+            "cachelet {cachelet}: worker {owner}, {place}{rests}; {rate:.0} requests/s, {share} of the server's\n"
         )
     }
 
     /// A cachelet's load that moves with it, and whether it rests.
-    fn held(&self, cachelet: CacheletId) -> (f64, bool) {
+    fn held(&self, cachelet: Prefix) -> (f64, bool) {
         let workers = &self.balancer.reading().snapshot.workers;
         let mut held = workers.iter().flat_map(|worker| &worker.cachelets);
         let held = held.find(|held| held.cachelet == cachelet);
         held.map_or((0.0, false), |held| (held.load, held.pinned))
     }
 
-    fn what_moves(&self, cachelet: CacheletId, asked: &[Asked]) -> String {
+    fn what_moves(&self, cachelet: Prefix, asked: &[Asked]) -> String {
         let (follows, _) = self.held(cachelet);
-        let number = cachelet.0;
         let mut out = format!("load that moves with the cachelet: {follows:.3}\n");
         let heaviest = asked
             .iter()
@@ -120,7 +120,7 @@ impl Told<'_> {
         match heaviest {
             _ if asked.len() == 1 => write!(out, "there is no other worker to move it to"),
             _ if follows >= LOAD_FELT => {
-                write!(out, "its clients follow it: lending it moves that load (mbal move {number} WORKER)")
+                write!(out, "its clients follow it: lending it moves that load (mbal move {cachelet} WORKER)")
             }
             None => write!(out, "it costs no worker a load to speak of: there is nothing to move"),
             Some(Asked { worker, handable, connections, .. }) => {
@@ -163,7 +163,7 @@ impl Told<'_> {
     }
 }
 
-fn of_key(key: &Key<'_>, cachelet: CacheletId, asked: &[Asked]) -> String {
+fn of_key(key: &Key<'_>, cachelet: Prefix, asked: &[Asked]) -> String {
     let mut name = Vec::new();
     mbal_wire::push_readable(&mut name, key.bytes());
     let name = String::from_utf8_lossy(&name);
@@ -173,7 +173,7 @@ fn of_key(key: &Key<'_>, cachelet: CacheletId, asked: &[Asked]) -> String {
         "key {name}: hash {:016x}, cachelet {}\n\
          key {name}: {:.0} requests/s ({reads:.0} reads, {writes:.0} writes), {share} of the server's\n",
         key.hash(),
-        cachelet.0,
+        cachelet,
         reads + writes,
     )
 }

@@ -171,20 +171,21 @@ impl Page {
     fn cachelets(&mut self, server: &Server, second: Seconds) {
         let name = "mbal_cachelet_owner";
         self.family(name, "gauge", "The worker that owns the cachelet.");
-        let labels: Vec<String> = (0..server.store.cachelets()).map(|at| at.to_string()).collect();
-        for (at, label) in labels.iter().enumerate() {
-            self.sample(name, &[("cachelet", label)], server.store.owner(at).0);
+        let held = server.store.held();
+        for cachelet in &held {
+            self.sample(name, &[("cachelet", &cachelet.prefix.to_string())], cachelet.owner.0);
         }
         let name = "mbal_cachelet_requests_total";
         let help = "Keys of requests by cachelet, estimated from those that were looked at (--hot-sample).";
         self.family(name, "counter", help);
-        for (label, (ever, _)) in labels.iter().zip(server.cachelet_requests(second)) {
-            self.sample(name, &[("cachelet", label)], ever.round());
+        for (cachelet, (ever, _)) in server.cachelet_requests(second) {
+            self.sample(name, &[("cachelet", &cachelet.to_string())], ever.round());
         }
         let name = "mbal_cachelet_items";
         self.family(name, "gauge", "Items stored now by cachelet.");
-        for (at, label) in labels.iter().enumerate() {
-            self.sample(name, &[("cachelet", label)], server.store.stats_of(at).items);
+        for cachelet in &held {
+            let items = server.store.stats_of(cachelet.prefix).map_or(0, |stats| stats.items);
+            self.sample(name, &[("cachelet", &cachelet.prefix.to_string())], items);
         }
     }
 

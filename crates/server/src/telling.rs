@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Order, Outcome, Verdict};
-use mbal_model::{Owner, Seconds};
+use mbal_model::{Owner, Seconds, WorkerId};
 use mbal_reactor::Tally;
 use mbal_worker::Server;
 
@@ -44,12 +44,12 @@ impl Told<'_> {
             .expect("a String takes all");
         }
         for (cachelet, home, since) in balancer.loans().iter() {
-            let owner = store.owner(cachelet.0.into()).0;
+            let Some(WorkerId(owner)) = store.owner(cachelet) else { continue };
             let home = home.worker.0;
             writeln!(
                 out,
                 "cachelet {} of worker {home} is lent to {owner} since epoch {since}",
-                cachelet.0
+                cachelet
             )
             .expect("a String takes all");
         }
@@ -66,8 +66,8 @@ impl Told<'_> {
         let store = &self.server.store;
         let workers = balancer.reading().snapshot.workers.iter().enumerate().map(|(index, worker)| {
             let cachelets = worker.cachelets.iter().map(|held| {
-                let (number, load, rests) = (held.cachelet.0, held.load, held.pinned);
-                format!(r#"{{"cachelet":{number},"load":{load:.6},"rests":{rests}}}"#)
+                let (number, load, rests) = (held.cachelet, held.load, held.pinned);
+                format!(r#"{{"cachelet":"{number}","load":{load:.6},"rests":{rests}}}"#)
             });
             format!(
                 r#"{{"worker":{index},"load":{:.6},"fixed":{:.6},"connections":{},"cachelets":[{}]}}"#,
@@ -78,9 +78,9 @@ impl Told<'_> {
             )
         });
         let loans = balancer.loans().iter().map(|(cachelet, home, since)| {
-            let (home, owner) = (home.worker.0, store.owner(cachelet.0.into()).0);
-            let cachelet = cachelet.0;
-            format!(r#"{{"cachelet":{cachelet},"home":{home},"owner":{owner},"since":{since}}}"#)
+            let (home, owner) =
+                (home.worker.0, store.owner(cachelet).map_or(home.worker.0, |at| at.0));
+            format!(r#"{{"cachelet":"{cachelet}","home":{home},"owner":{owner},"since":{since}}}"#)
         });
         let decisions = balancer.decisions().map(json);
         format!(
@@ -116,7 +116,7 @@ pub(crate) fn told(decision: &Decision) -> String {
         let load = ordered.load;
         match ordered.what {
             Order::Lend { step, .. } => {
-                let number = step.cachelet.0;
+                let number = step.cachelet;
                 write!(out, "cachelet {number} ({load:.3}) {from}>{to}")
             }
             Order::Lighten { .. } => write!(out, "connections ({load:.3}) {from}>{to}"),
@@ -141,7 +141,7 @@ fn json(decision: &Decision) -> String {
     let orders = decision.orders.iter().map(|ordered| {
         let (from, to) = ends(ordered.what);
         let what = match ordered.what {
-            Order::Lend { step, .. } => format!(r#""cachelet":{}"#, step.cachelet.0),
+            Order::Lend { step, .. } => format!(r#""cachelet":"{}""#, step.cachelet),
             Order::Lighten { share, .. } => format!(r#""connections_share":{share:.3}"#),
         };
         let outcome = ordered.outcome.map_or("null".into(), |one| format!("{:?}", outcome_of(one)));
@@ -236,8 +236,8 @@ fn came_of(verdict: Verdict) -> String {
 
 fn wrong(nonsense: Nonsense) -> String {
     match nonsense {
-        Nonsense::Cachelet(id) => format!("it moves cachelet {} from where it is not", id.0),
-        Nonsense::Restless(id) => format!("it moves cachelet {}, which rests", id.0),
+        Nonsense::Cachelet(id) => format!("it moves cachelet {} from where it is not", id),
+        Nonsense::Restless(id) => format!("it moves cachelet {}, which rests", id),
         Nonsense::Worker => "it names a wrong worker".into(),
         Nonsense::Load => "its loads are impossible".into(),
         Nonsense::NoGain => "it gains nothing".into(),

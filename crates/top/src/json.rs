@@ -15,7 +15,7 @@ pub fn of(view: &View) -> String {
     });
     let cachelets = view.cachelets.iter().map(|one| {
         format!(
-            r#"{{"cachelet":{},"owner":{},"items":{},"bytes":{},"requests":{},"rate":{},"share":{}}}"#,
+            r#"{{"cachelet":"{}","owner":{},"items":{},"bytes":{},"requests":{},"rate":{},"share":{}}}"#,
             one.cachelet, one.owner, one.items, one.bytes, one.requests, one.rate, one.share
         )
     });

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::link::Link;
@@ -45,9 +46,10 @@ pub struct Worker {
     pub busy_us: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cachelet {
-    pub cachelet: usize,
+    /// Its prefix.
+    pub cachelet: String,
     pub owner: u64,
     pub items: u64,
     pub bytes: u64,
@@ -117,12 +119,12 @@ fn buckets(lines: &[String]) -> BTreeMap<u64, u64> {
     all
 }
 
-/// `STAT 3:owner 1`: rows by number, columns by name.
-struct Table(BTreeMap<usize, BTreeMap<String, String>>);
+/// `STAT 3:owner 1`: rows by what stands first, columns by name.
+struct Table<R>(BTreeMap<R, BTreeMap<String, String>>);
 
-impl Table {
-    fn of(lines: &[String]) -> Table {
-        let mut rows: BTreeMap<usize, BTreeMap<String, String>> = BTreeMap::new();
+impl<R: Ord + FromStr> Table<R> {
+    fn of(lines: &[String]) -> Self {
+        let mut rows: BTreeMap<R, BTreeMap<String, String>> = BTreeMap::new();
         for (name, value) in pairs(lines) {
             if let Some((Ok(row), column)) =
                 name.split_once(':').map(|(row, column)| (row.parse(), column))
@@ -132,7 +134,9 @@ impl Table {
         }
         Table(rows)
     }
+}
 
+impl Table<usize> {
     fn workers(&self) -> Vec<Worker> {
         let worker = |row| Worker {
             own: number(row, "own"),
@@ -142,10 +146,12 @@ impl Table {
         };
         self.0.values().map(worker).collect()
     }
+}
 
+impl Table<String> {
     fn cachelets(&self) -> Vec<Cachelet> {
-        let cachelet = |(cachelet, row): (&usize, _)| Cachelet {
-            cachelet: *cachelet,
+        let cachelet = |(cachelet, row): (&String, _)| Cachelet {
+            cachelet: cachelet.clone(),
             owner: number(row, "owner"),
             items: number(row, "items"),
             bytes: number(row, "bytes"),
@@ -155,7 +161,9 @@ impl Table {
         };
         self.0.iter().map(cachelet).collect()
     }
+}
 
+impl Table<usize> {
     fn keys(&self) -> Vec<Key> {
         let key = |row: &BTreeMap<String, String>| Key {
             key: row.get("key").cloned().unwrap_or_default(),
@@ -167,7 +175,7 @@ impl Table {
     }
 }
 
-fn number<N: std::str::FromStr + Default>(row: &BTreeMap<String, String>, name: &str) -> N {
+fn number<N: FromStr + Default>(row: &BTreeMap<String, String>, name: &str) -> N {
     row.get(name).and_then(|value| value.parse().ok()).unwrap_or_default()
 }
 
@@ -181,10 +189,11 @@ mod tests {
 
     #[test]
     fn tables_are_read_by_row_and_column() {
-        let told =
-            lines("STAT 0:owner 1\nSTAT 0:share 12.5\nSTAT 10:owner 2\nSTAT 10:rate 7\nSTAT x 1");
+        let told = lines(
+            "STAT 0000/1:owner 1\nSTAT 0000/1:share 12.5\nSTAT 8000/1:owner 2\nSTAT 8000/1:rate 7\nSTAT x 1",
+        );
         let cachelets = Table::of(&told).cachelets();
-        assert_eq!(cachelets.iter().map(|one| one.cachelet).collect::<Vec<_>>(), [0, 10]);
+        assert!(cachelets.iter().map(|one| &one.cachelet).eq(["0000/1", "8000/1"]));
         assert_eq!((cachelets[0].owner, cachelets[0].share, cachelets[1].rate), (1, 12.5, 7));
         let keys = Table::of(&lines("STAT 1:key a:1\nSTAT 1:reads 5\nSTAT 1:bytes 9")).keys();
         assert_eq!(keys, [Key { key: "a:1".into(), reads: 5, writes: 0, value_bytes: 9 }]);

@@ -168,8 +168,8 @@ fn worker_lines(view: &View, lines: u16, palette: Palette) -> Vec<Line<'static>>
 
 fn cachelet_lines(view: &View) -> Vec<Line<'static>> {
     let row = |one: &crate::reading::Cachelet| {
-        let (id, owner, rate) = (one.cachelet, one.owner, count(one.rate as f64));
-        Line::raw(format!("{id:>5} {owner:>6} {rate:>8} {:>5.1}%", one.share))
+        let (id, owner, rate) = (&one.cachelet, one.owner, count(one.rate as f64));
+        Line::raw(format!("{id:>8} {owner:>6} {rate:>7} {:>5.1}%", one.share))
     };
     let head = title("CACHELET WORKER  KEYS/S  SHARE".into());
     std::iter::once(head).chain(view.cachelets.iter().take(10).map(row)).collect()
@@ -258,8 +258,8 @@ mod tests {
     }
 
     fn busy() -> View {
-        let cachelet = |cachelet, owner, rate, share| Cachelet {
-            cachelet,
+        let cachelet = |cachelet: &str, owner, rate, share| Cachelet {
+            cachelet: cachelet.into(),
             owner,
             rate,
             share,
@@ -285,7 +285,7 @@ mod tests {
                 WorkerView { busy: 0.8, requests: 100_000.0, neighbour: 0.25 },
                 WorkerView { busy: 0.1, requests: 23_456.0, neighbour: 0.0 },
             ],
-            cachelets: vec![cachelet(17, 0, 60_000, 48.6), cachelet(3, 1, 999, 0.8)],
+            cachelets: vec![cachelet("8800/5", 0, 60_000, 48.6), cachelet("1800/5", 1, 999, 0.8)],
             keys: vec![key("user:1", 50_000, 500, 300), key(&"k".repeat(80), 3, 1, 70_000)],
             ..View::default()
         }
@@ -317,8 +317,8 @@ WORKERS
    0 [||||||||||||||||||||||||      ]  80% busy      100k/s  25% neighbours'
    1 [|||                           ]  10% busy     23456/s   0% neighbours'
 CACHELET WORKER  KEYS/S  SHARE KEY                 REQUESTS READ:WRITE     VALUE
-   17      0    60000  48.6%   user:1                 50500       99:1      300B
-    3      1      999   0.8%   kkkkkkkk..kkkkkkkk         4      75:25   68.4KiB";
+  8800/5      0   60000  48.6% user:1                 50500       99:1      300B
+  1800/5      1     999   0.8% kkkkkkkk..kkkkkkkk         4      75:25   68.4KiB";
         assert_eq!(screen(&busy()), expected);
     }
 
@@ -336,8 +336,8 @@ WORKERS
    1 [|||                           ]  10% busy     23456/s   0% neighbours'
 
 CACHELET WORKER  KEYS/S  SHARE
-   17      0    60000  48.6%
-    3      1      999   0.8%
+  8800/5      0   60000  48.6%
+  1800/5      1     999   0.8%
 
  REQUESTS READ:WRITE     VALUE  KEY
     50500       99:1      300B  user:1
@@ -373,7 +373,7 @@ CACHELET WORKER  KEYS/S  SHARE
                 limit_bytes: number as u64,
                 workers: vec![WorkerView { busy: 1.0, requests: number, neighbour: 1.0 }; 1024],
                 cachelets: vec![Cachelet {
-                    cachelet: 65_535,
+                    cachelet: "fffe/15".into(),
                     owner: 1023,
                     rate: number as u64,
                     share: 100.0,

@@ -85,7 +85,7 @@ impl View {
             .map(|(end, count)| (*end, count - before.latency.get(end).unwrap_or(&0).min(count)))
             .collect();
         let mut cachelets = now.cachelets.clone();
-        cachelets.sort_by_key(|one| (std::cmp::Reverse(one.rate), one.cachelet));
+        cachelets.sort_by(|a, b| b.rate.cmp(&a.rate).then_with(|| a.cachelet.cmp(&b.cachelet)));
         View {
             server: server.to_owned(),
             version: now.stats.get("version").cloned().unwrap_or_default(),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use mbal_bench::{Random, Spread};
 use mbal_cachelet::{Ahead, Draft, Store, View};
-use mbal_model::{Key, WorkerId};
+use mbal_model::{Key, Route, WorkerId};
 
 use crate::drawn;
 use crate::engine::{Engine, options};
@@ -290,9 +290,7 @@ impl Table {
     /// Whether requests for this key are for this thread.
     fn is_of(&self, key: &Key, thread: usize, threads: usize) -> bool {
         match self {
-            Table::Mbal(store) => {
-                store.owner(store.cachelet_of(key.hash())) == WorkerId(thread as u16)
-            }
+            Table::Mbal(store) => store.route(WorkerId(thread as u16), key.hash()) == Route::Own,
             Table::Rival(_) | Table::Malloc { .. } => key.hash() as usize % threads == thread,
         }
     }

@@ -200,7 +200,7 @@ fn a_control_socket_is_found_by_the_servers_name() {
         let (code, said) = ask(&[&["explain", "a%25b"], name].concat());
         assert!(code == Some(0) && said.starts_with("key a%25b: hash "), "{name:?}: {said}");
     }
-    assert_eq!(ask(&["move", "3", "1", &path]), (Some(0), "done\n".into()));
+    assert_eq!(ask(&["move", "1800/5", "1", &path]), (Some(0), "done\n".into()));
     let (_, said) = ask(&["status", &path]);
     assert!(said.starts_with("version 1.1, "), "{said}");
     let (_, said) = ask(&["status", "--server", &names[0]]);

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mbal_model::{CacheletId, Move, Owner};
+use mbal_model::{Move, Owner, Prefix};
 
 use crate::pour::Lighten;
 use crate::proposal::{Nonsense, Proposal, Question, Reading};
@@ -62,7 +62,7 @@ pub enum News {
     },
     /// The operator moves a cachelet.
     Asked {
-        cachelet: CacheletId,
+        cachelet: Prefix,
         to: Owner,
     },
 }
@@ -168,7 +168,7 @@ pub struct Balancer {
     machine: PhaseMachine,
     rest: Rest,
     /// In this epoch.
-    just_moved: Vec<CacheletId>,
+    just_moved: Vec<Prefix>,
     loans: Loans,
     reading: Reading,
     /// Epochs in a row in which the server was uneven.
@@ -387,7 +387,7 @@ impl Balancer {
         }
     }
 
-    fn operate(&mut self, cachelet: CacheletId, to: Owner, duties: &mut Vec<Duty>) {
+    fn operate(&mut self, cachelet: Prefix, to: Owner, duties: &mut Vec<Duty>) {
         let mut workers = self.reading.snapshot.workers.iter();
         let owner = workers.find(|worker| worker.cachelets.iter().any(|c| c.cachelet == cachelet));
         let Some(from) = owner.map(|worker| worker.at) else { return };
@@ -475,7 +475,7 @@ fn gap(loads: &[f64]) -> f64 {
 fn orders_of(proposal: &Proposal, reading: &Reading) -> Vec<(f64, Order)> {
     let workers = &reading.snapshot.workers;
     let held = workers.iter().flat_map(|worker| &worker.cachelets);
-    let loads: BTreeMap<CacheletId, f64> = held.map(|held| (held.cachelet, held.load)).collect();
+    let loads: BTreeMap<Prefix, f64> = held.map(|held| (held.cachelet, held.load)).collect();
     let lend = |step: &Move| {
         let load = loads.get(&step.cachelet).copied().unwrap_or(0.0);
         (load, Order::Lend { step: *step, seen: reading.seen })

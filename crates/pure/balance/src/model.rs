@@ -6,7 +6,7 @@
 //! things: no worker that takes a cachelet may end above its limit, ever; and what stays
 //! above the limit at the sources is *excess*, which outweighs everything else in the objective.
 
-use mbal_model::{CacheletId, Move, Owner, Plan, Snapshot};
+use mbal_model::{Move, Owner, Plan, Prefix, Snapshot};
 
 /// Load above a limit costs this many times its amount of deviation, or moves.
 pub const EXCESS_WEIGHT: f64 = 1_000.0;
@@ -43,7 +43,7 @@ pub struct Bin {
 /// A cachelet that may move. Those that may not are in their bin's `fixed` and `bytes_fixed`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ball {
-    pub cachelet: CacheletId,
+    pub cachelet: Prefix,
     pub home: usize,
     pub load: f64,
     pub bytes: u64,
@@ -54,7 +54,7 @@ pub struct Model {
     pub objective: Objective,
     pub bins: Vec<Bin>,
     pub balls: Vec<Ball>,
-    too_heavy: Vec<CacheletId>,
+    too_heavy: Vec<Prefix>,
 }
 
 /// For each ball of a model, the bin that owns it.

@@ -1,6 +1,6 @@
 //! What the planner of phase 2 is asked, what it answers, and what is wrong with an answer.
 
-use mbal_model::{CacheletId, Move, Snapshot};
+use mbal_model::{Move, Prefix, Snapshot};
 
 use crate::local::apply;
 use crate::model::LOAD_EPSILON;
@@ -62,9 +62,9 @@ pub fn propose(question: &Question) -> Proposal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nonsense {
     /// It names a cachelet that is not where it says, or one twice.
-    Cachelet(CacheletId),
+    Cachelet(Prefix),
     /// It moves what rests.
-    Restless(CacheletId),
+    Restless(Prefix),
     /// It names a worker that there is not, or moves something to where it is.
     Worker,
     /// A load that is no number, or more than there is.
@@ -81,7 +81,7 @@ impl Proposal {
     /// Loads once it is carried out; or why it must not be. Whoever made it is not trusted.
     pub fn check(&self, reading: &Reading) -> Result<Vec<f64>, Nonsense> {
         let workers = &reading.snapshot.workers;
-        let mut moved: Vec<CacheletId> = Vec::new();
+        let mut moved: Vec<Prefix> = Vec::new();
         for step in &self.moves {
             let held = workers.iter().find(|worker| worker.at == step.from).and_then(|worker| {
                 worker.cachelets.iter().find(|held| held.cachelet == step.cachelet)

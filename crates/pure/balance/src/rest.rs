@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::{CacheletId, Move, Owner, Snapshot};
+use mbal_model::{Move, Owner, Prefix, Snapshot};
 
 use crate::Thresholds;
 
@@ -14,16 +14,16 @@ struct Moved {
 /// Remembers the moves of the last `rest_epochs`.
 #[derive(Default)]
 pub struct Rest {
-    moved: BTreeMap<CacheletId, Moved>,
+    moved: BTreeMap<Prefix, Moved>,
 }
 
 impl Rest {
-    pub fn note(&mut self, cachelet: CacheletId, load: f64, epoch: u64) {
+    pub fn note(&mut self, cachelet: Prefix, load: f64, epoch: u64) {
         self.moved.insert(cachelet, Moved { epoch, load });
     }
 
     /// A cachelet that moved rests, unless its load has since changed by half.
-    pub fn pinned(&self, cachelet: CacheletId, load: f64, epoch: u64, rest_epochs: u32) -> bool {
+    pub fn pinned(&self, cachelet: Prefix, load: f64, epoch: u64, rest_epochs: u32) -> bool {
         self.moved.get(&cachelet).is_some_and(|moved| {
             let changed = (load - moved.load).abs() >= 0.5 * moved.load;
             epoch < moved.epoch + u64::from(rest_epochs) && !changed
@@ -38,7 +38,7 @@ impl Rest {
 /// Loans of phase 2: which cachelets are away from their home worker, and since when.
 #[derive(Default)]
 pub struct Loans {
-    lent: BTreeMap<CacheletId, (Owner, u64)>,
+    lent: BTreeMap<Prefix, (Owner, u64)>,
 }
 
 impl Loans {
@@ -53,12 +53,12 @@ impl Loans {
     }
 
     /// A cachelet that changes servers has a new home.
-    pub fn forget(&mut self, cachelet: CacheletId) {
+    pub fn forget(&mut self, cachelet: Prefix) {
         self.lent.remove(&cachelet);
     }
 
     /// Cachelet, home and the epoch of its last move, by cachelet.
-    pub fn iter(&self) -> impl Iterator<Item = (CacheletId, Owner, u64)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (Prefix, Owner, u64)> + '_ {
         self.lent.iter().map(|(cachelet, (home, since))| (*cachelet, *home, *since))
     }
 

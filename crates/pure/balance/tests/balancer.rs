@@ -4,7 +4,7 @@ use mbal_balance::{
     Balancer, Cause, Duty, Lighten, Mode, News, Nonsense, Order, Outcome, Proposal, Question,
     Reading, Thresholds, Verdict, propose,
 };
-use mbal_model::{CacheletId, CacheletLoad, Move, Owner, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_model::{CacheletLoad, Move, Owner, Prefix, ServerId, Snapshot, WorkerId, WorkerLoad};
 
 const WORKERS: usize = 4;
 const CACHELETS: usize = 64;
@@ -92,7 +92,7 @@ impl Server {
             let connections = self.connections[worker] * part * noisy[CACHELETS + worker];
             let owned = (0..CACHELETS).filter(|&cachelet| self.owners[cachelet] == worker);
             let cachelets = owned.map(|cachelet| CacheletLoad {
-                cachelet: CacheletId(cachelet as u16),
+                cachelet: Prefix::nth(cachelet, 15),
                 load: self.cachelets[cachelet] * part * noisy[cachelet],
                 bytes: 0,
                 pinned: false,
@@ -141,7 +141,7 @@ impl Server {
     fn obey(&mut self, order: Order) -> Outcome {
         match order {
             Order::Lend { step, .. } => {
-                let cachelet = usize::from(step.cachelet.0);
+                let cachelet = step.cachelet.place();
                 assert_eq!(at(self.owners[cachelet]), step.from);
                 self.owners[cachelet] = usize::from(step.to.worker.0);
                 self.moves.push((self.balancer.epoch(), step, self.cachelets[cachelet]));
@@ -252,7 +252,7 @@ fn a_planner_that_never_answers_is_waited_for_and_nobody_waits() {
     server.epochs(100);
     assert_eq!((server.balancer.epoch(), server.verdicts()), (100, vec![Verdict::Slow(4)]));
     // The operator is served all the same.
-    server.tell(News::Asked { cachelet: CacheletId(0), to: at(3) });
+    server.tell(News::Asked { cachelet: Prefix::nth(0, 15), to: at(3) });
     assert_eq!(server.owners[0], 3);
     // What it says at last is not what is asked any more.
     let late = Proposal { moves: vec![step(1, 0, 2)], ..Proposal::default() };
@@ -275,7 +275,7 @@ fn a_planner_that_breaks_is_asked_again() {
 }
 
 fn step(cachelet: u16, from: usize, to: usize) -> Move {
-    Move { cachelet: CacheletId(cachelet), from: at(from), to: at(to) }
+    Move { cachelet: Prefix::nth(usize::from(cachelet), 15), from: at(from), to: at(to) }
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn nonsense_is_refused_whole() {
     let lighten = |from, to, load| Lighten { from, to, load, load_max: 1.0 };
     let moves = |moves: &[Move]| Proposal { moves: moves.to_vec(), ..Proposal::default() };
     let hands = |step| Proposal { lighten: vec![step], ..Proposal::default() };
-    let cachelet = |number| Nonsense::Cachelet(CacheletId(number));
+    let cachelet = |number| Nonsense::Cachelet(Prefix::nth(number, 15));
     let good = step(0, 0, 1);
     for (proposal, wrong) in [
         (moves(&[good, step(20, 0, 1)]), cachelet(20)),
@@ -317,13 +317,13 @@ fn what_rests_is_not_moved_by_anybody_but_the_operator() {
     });
     server.heat();
     server.epochs(1);
-    server.tell(News::Asked { cachelet: CacheletId(0), to: at(3) });
+    server.tell(News::Asked { cachelet: Prefix::nth(0, 15), to: at(3) });
     // Saturation hides what is asked for, so that loads stay what they seem to be.
     server.cachelets[0] /= 2.66 / 0.95;
     server.epochs(3);
-    let rejected = Verdict::Rejected(Nonsense::Restless(CacheletId(0)));
+    let rejected = Verdict::Rejected(Nonsense::Restless(Prefix::nth(0, 15)));
     assert_eq!(server.verdicts(), [Verdict::Ordered, rejected]);
-    server.tell(News::Asked { cachelet: CacheletId(0), to: at(2) });
+    server.tell(News::Asked { cachelet: Prefix::nth(0, 15), to: at(2) });
     assert_eq!(server.owners[0], 2);
 }
 
@@ -339,7 +339,7 @@ fn a_dry_run_says_what_it_would_do_and_off_says_nothing() {
     server.heat();
     server.epochs(10);
     assert_eq!((server.moves.len(), server.verdicts().len()), (0, 0));
-    server.tell(News::Asked { cachelet: CacheletId(5), to: at(1) });
+    server.tell(News::Asked { cachelet: Prefix::nth(5, 15), to: at(1) });
     assert_eq!(server.owners[5], 1);
 }
 

@@ -8,7 +8,7 @@ use clusters::{Clusters, Recipe};
 use mbal_balance::{
     Effort, Local, Model, Objective, Thresholds, greedy, rebalance_server, relieve, search,
 };
-use mbal_model::{CacheletId, CacheletLoad, Owner, Plan, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_model::{CacheletLoad, Owner, Plan, Prefix, ServerId, Snapshot, WorkerId, WorkerLoad};
 
 fn quick(model: &Model) -> Option<Vec<u32>> {
     Some(search(model, Effort { shakes: 5, tolerance: 0.0 }))
@@ -136,7 +136,7 @@ fn server(workers: &[&[f64]]) -> Snapshot {
                     .iter()
                     .map(|&load| {
                         id += 1;
-                        let cachelet = CacheletId(id);
+                        let cachelet = Prefix::nth(id, 15);
                         CacheletLoad { cachelet, load, bytes: 1, pinned: false }
                     })
                     .collect(),
@@ -148,7 +148,7 @@ fn server(workers: &[&[f64]]) -> Snapshot {
 fn moves(local: &Local) -> Vec<(u16, u16)> {
     match local {
         Local::Moves(plan) => {
-            plan.moves.iter().map(|step| (step.cachelet.0, step.to.worker.0)).collect()
+            plan.moves.iter().map(|step| (step.cachelet.place() as u16, step.to.worker.0)).collect()
         }
         _ => Vec::new(),
     }
@@ -180,7 +180,7 @@ fn a_cachelet_heavier_than_the_limit_is_named_and_the_rest_leaves_it() {
     let heavy = server(&[&[0.9, 0.2, 0.1], &[0.1], &[0.1]]);
     let local = rebalance_server(&heavy, &Thresholds::default(), quick);
     let Local::Moves(plan) = &local else { panic!("a plan exists: {local:?}") };
-    assert_eq!(plan.too_heavy, [CacheletId(1)]);
+    assert_eq!(plan.too_heavy, [Prefix::nth(1, 15)]);
     assert!((plan.excess - 0.15).abs() < 1e-9, "{}", plan.excess);
     let moved: Vec<u16> = moves(&local).iter().map(|step| step.0).collect();
     assert_eq!(moved, [2, 3]);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Key, Seconds};
+use mbal_model::{Elsewhere, Key, Prefix, Seconds, WorkerId};
 
 use crate::blocks::Blocks;
 use crate::bucket::Bucket;
@@ -15,17 +15,24 @@ use crate::log::{LOGS, Log, temper_of};
 use crate::memory::Offset;
 use crate::policy::{Temper, temper_of_written};
 use crate::pool::PageId;
+use crate::routes::{Slot, decode, encode};
 use crate::shim::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::slice::Place;
 use crate::store::Store;
 use crate::sync::{Guard, SpinLock};
-use crate::types::{Draft, Full, StoreStats};
+use crate::types::{Birth, Draft, Full, StoreStats};
 use crate::view::View;
 
 pub struct Cachelet {
     pub(crate) dir: AtomicPtr<Dir>,
-    /// Bits of the hash before those that the directory goes by.
+    /// Bits of the hash before those that the directory goes by: those of its prefix, or fewer after a split.
     pub(crate) prefix_bits: AtomicU32,
+    /// Its prefix's code; 0 while it serves nothing under a name of its own.
+    prefix: AtomicU32,
+    /// Where requests for it are to go: 0 is here, else see [`crate::routes::encode`].
+    away: AtomicU32,
+    /// Of the store's, this one.
+    pub(crate) slot: Slot,
     /// Second at which everything older dies; 0 is none.
     pub(crate) flush_at: AtomicU32,
     owner: AtomicU32,
@@ -41,13 +48,25 @@ pub struct Cachelet {
     pub(crate) log_pages: [AtomicU32; 2],
     pub(crate) generation: AtomicU32,
     pub(crate) inner: SpinLock<Inner>,
+    work: Work,
 }
+
+/// A counter on a cache line of its own: its owner counts alone, but for the moment of a change.
+#[derive(Default)]
+#[repr(align(64))]
+struct Work(AtomicU64);
 
 /// What the writer lock protects.
 #[derive(Default)]
 pub struct Inner {
-    /// Writes so far: the low 48 bits of the next cas, less one.
+    /// The low 48 bits of the next cas, less one.
     pub counter: u64,
+    /// What it was when the cachelet was born.
+    pub counter_at_birth: u64,
+    /// How often the cachelet has been flushed.
+    pub flush_number: u32,
+    /// Its upper half is on its way to `child`.
+    pub splits: bool,
     pub logs: [Log; LOGS],
     /// Ghosts left in the index so far.
     pub ghosts: u32,
@@ -66,20 +85,76 @@ pub struct Inner {
 }
 
 impl Cachelet {
-    pub fn new(prefix_bits: u32, owner: u32, generation: u16) -> Cachelet {
+    /// One that serves nothing yet.
+    pub fn vacant(slot: Slot) -> Cachelet {
         Cachelet {
             dir: AtomicPtr::new(Box::into_raw(Dir::empty())),
-            prefix_bits: AtomicU32::new(prefix_bits),
+            prefix_bits: AtomicU32::new(0),
+            prefix: AtomicU32::new(0),
+            away: AtomicU32::new(0),
+            slot,
             flush_at: AtomicU32::new(0),
-            owner: AtomicU32::new(owner),
+            owner: AtomicU32::new(0),
             given_at: AtomicU64::new(0),
             child: AtomicU32::new(0),
             oldest: [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)],
             expires: AtomicU32::new(Seconds::MAX),
             log_pages: [AtomicU32::new(0), AtomicU32::new(0)],
-            generation: AtomicU32::new(u32::from(generation) & GENERATION_MAX),
+            generation: AtomicU32::new(0),
             inner: SpinLock::new(Inner::default()),
+            work: Work::default(),
         }
+    }
+
+    /// The prefix that it serves; none of a vacant one, or of the upper half of one that is being split.
+    #[inline]
+    pub fn prefix(&self) -> Option<Prefix> {
+        Prefix::from_code(self.prefix.load(Acquire) as u16)
+    }
+
+    pub fn set_prefix(&self, prefix: Option<Prefix>) {
+        self.prefix.store(prefix.map_or(0, Prefix::code).into(), Release);
+    }
+
+    /// Where requests for it are to go, if not here.
+    #[inline(always)]
+    pub fn away(&self) -> Option<Elsewhere> {
+        match self.away.load(Acquire) {
+            0 => None,
+            word => Some(decode(word)),
+        }
+    }
+
+    pub fn set_away(&self, elsewhere: Option<Elsewhere>) {
+        self.away.store(elsewhere.map_or(0, encode), Release);
+    }
+
+    /// One that counts at the same moment may get lost.
+    #[inline]
+    pub fn count_work(&self, work: u64) {
+        self.work.0.store(self.work.0.load(Relaxed) + work, Relaxed);
+    }
+
+    pub fn work(&self) -> u64 {
+        self.work.0.load(Relaxed)
+    }
+
+    /// What a cachelet is born with, in a slot that no reader can be in. Statistics go on: they are the server's.
+    pub fn is_born(&self, inner: &mut Inner, prefix: Prefix, owner: WorkerId, birth: Birth) {
+        let Birth { generation, flush_number } = birth;
+        self.owner.store(owner.0.into(), Relaxed);
+        self.given_at.store(0, Relaxed);
+        self.prefix_bits.store(prefix.bits(), Relaxed);
+        self.generation.store(u32::from(generation) & GENERATION_MAX, Relaxed);
+        self.flush_at.store(0, Relaxed);
+        self.child.store(0, Relaxed);
+        self.work.0.store(0, Relaxed);
+        self.set_away(None);
+        inner.counter_at_birth = u64::from(prefix.first()) << CAS_PER_NODE_BITS;
+        inner.counter = inner.counter_at_birth;
+        inner.flush_number = flush_number;
+        inner.splits = false;
+        inner.split_done = None;
     }
 
     #[inline]
@@ -161,8 +236,10 @@ const MARKS: u8 = bits::STALE | bits::WIN;
 /// What a copy keeps, beside its layout.
 const KEPT: u8 = MARKS | bits::BINARY_KEY;
 const COUNTER_BITS: u32 = 48;
+/// Cachelets that are born together begin to count so far apart, by virtual node: a cas of one is not another's.
+const CAS_PER_NODE_BITS: u32 = 28;
 /// Some clients keep a cas in a signed number, others in 19 digits.
-const GENERATION_MAX: u32 = 0x7FFF;
+pub(crate) const GENERATION_MAX: u32 = 0x7FFF;
 /// A cas this far behind the counter is written out: a page's base may lie above it.
 const OWN_CAS_REACH: u64 = 1 << 30;
 
@@ -619,6 +696,7 @@ impl<'a> Locked<'a> {
     pub(crate) fn flush(&mut self) {
         self.drop_index();
         self.drop_logs();
+        self.inner.flush_number += 1;
         self.cachelet.flush_at.store(0, Relaxed);
         self.inner.stats.items = 0;
         self.inner.stats.bytes = 0;

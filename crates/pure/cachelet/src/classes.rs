@@ -140,7 +140,7 @@ impl Store {
     /// By class, 0 is none.
     pub fn class_stats(&self) -> Box<Classes> {
         let mut sums = Box::new([ClassStats::default(); CLASSES]);
-        for cachelet in &self.cachelets[..self.cachelets()] {
+        for cachelet in self.cachelets() {
             let inner = cachelet.inner.lock();
             for (sum, class) in sums.iter_mut().zip(inner.classes.iter()) {
                 sum.items += class.items;

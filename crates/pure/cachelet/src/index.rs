@@ -341,7 +341,16 @@ impl Locked<'_> {
     ///
     /// A reader that is already in the old index may still find what was there when it began.
     pub(crate) fn drop_index(&mut self) {
-        let emptied = Box::into_raw(self.dir().emptied());
+        self.drop_index_for(self.dir().emptied());
+    }
+
+    /// [`Locked::drop_index`] of a cachelet that has gone: what its splits have left is forgotten too.
+    pub(crate) fn vacate_index(&mut self) {
+        self.drop_index_for(Dir::empty());
+    }
+
+    fn drop_index_for(&mut self, emptied: Box<Dir>) {
+        let emptied = Box::into_raw(emptied);
         let old = self.cachelet.dir.swap(emptied, AcqRel);
         self.retire_dir(old);
         self.drop_blocks();

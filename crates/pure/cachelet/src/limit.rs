@@ -23,9 +23,12 @@ impl Store {
         if !self.memory.commit(bytes) {
             return false;
         }
-        let floor = PAGES_PER_CACHELET_MIN * self.cachelets() * self.page_bytes
+        let floor = PAGES_PER_CACHELET_MIN * self.cachelets().count() * self.page_bytes
             + 2 * self.options().item_bytes_max
-            + (0..self.cachelets()).map(|id| self.stats_of(id).index_bytes as usize).sum::<usize>();
+            + self
+                .cachelets()
+                .map(|cachelet| self.stats_in(cachelet).index_bytes as usize)
+                .sum::<usize>();
         let pages = bytes.max(floor.min(self.memory.committed())) >> self.page_shift;
         self.pool.set_limit(pages as u32);
         true

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Key, Seconds, WorkerId};
+use mbal_model::{Key, Prefix, Seconds, WorkerId};
 
 use crate::bucket::{Bucket, tag_of};
 use crate::cachelet::{Cachelet, Locked};
@@ -14,8 +14,10 @@ use crate::log::TTL_CLASSES_MAX;
 use crate::memory::{Memory, Offset, prefetch};
 use crate::policy::{Gauge, Temper, Victim};
 use crate::pool::{Page, PageId, Pool};
+use crate::presence::{CACHELETS_MAX, Slots};
+use crate::routes::{Routes, Slot, Way};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
-use crate::slice::{Slice, Way};
+use crate::slice::{self, Slice};
 use crate::sync::{Epochs, SpinLock, pause};
 use crate::types::{Options, StoreStats};
 use crate::view::View;
@@ -37,10 +39,6 @@ const PAGES_OF_A_WRITE: u32 = 2;
 /// With no more every write cleans a part of a page, so that none has to clean a whole one: those two, and two that
 /// writes may open meanwhile.
 const PAGES_AHEAD_OF_A_WRITE: u32 = PAGES_OF_A_WRITE + 2;
-
-/// A cachelet can be split in two this often.
-const SPLITS_MAX: u32 = 4;
-const PREFIX_BITS_MAX: u32 = 16;
 
 /// Every so many evictions the oldest page of the whole server goes, whoever owns it: so memory
 /// flows to the workers whose items live shortest.
@@ -87,7 +85,7 @@ impl Ahead<'_> {
 /// A page that eviction has cleaned a part of, and what its choice went by: the rest goes by the same.
 #[derive(Clone, Copy)]
 struct Begun {
-    cachelet: usize,
+    cachelet: Slot,
     page: PageId,
     victim: Victim,
 }
@@ -103,20 +101,18 @@ pub struct Store {
     pub(crate) pages: Box<[Page]>,
     pub(crate) pool: Pool,
     pub(crate) epochs: Epochs,
+    /// The same for whole batches, which a worker does not leave while it makes room.
+    pub(crate) batches: Epochs,
     /// Pages sealed so far, by anybody.
     pub(crate) seals: AtomicU64,
     /// The time that items' accesses carry, see `looks`.
     pub(crate) era: AtomicU32,
     /// By worker.
     pub(crate) gauges: Box<[SpinLock<Gauge>]>,
-    pub(crate) cachelets: Box<[Cachelet]>,
-    /// Cachelets that exist; the rest waits for splits.
-    pub(crate) in_use: AtomicU32,
-    /// Grows with every change of an owner, and with every split.
+    pub(crate) slots: Slots,
+    /// Grows whenever a cachelet comes, goes, is split, or changes its owner.
     pub(crate) version: AtomicU64,
-    /// From a prefix of the hash to the cachelet.
-    pub(crate) routes: Box<[AtomicU32]>,
-    pub(crate) route_shift: u32,
+    pub(crate) routes: Routes,
     evictions: AtomicU32,
     /// By worker: the page that it has cleaned a part of.
     begun: Box<[SpinLock<Option<Begun>>]>,
@@ -136,6 +132,8 @@ impl Store {
         Store::with_memory(options, memory)
     }
 
+    /// A store that has all cachelets, of equal width, dealt out among the workers.
+    ///
     /// # Panics
     /// As [`Store::try_with_memory`], and if that has none for what is known of pages.
     pub fn with_memory(options: Options, memory: Memory) -> Store {
@@ -145,25 +143,23 @@ impl Store {
     /// `None`: the allocator has no memory for what is known of each page, which grows with what `memory` may grow to.
     ///
     /// # Panics
-    /// If the number of cachelets is not a power of two up to 65,536, or workers are none.
+    /// If the number of cachelets is not a power of two up to 4,096, or workers are none.
     pub fn try_with_memory(options: Options, memory: Memory) -> Option<Store> {
-        assert!(options.cachelets.is_power_of_two() && options.cachelets <= 1 << PREFIX_BITS_MAX);
+        let store = Store::vacant(options, memory)?;
+        store.bear_all();
+        Some(store)
+    }
+
+    /// A store without any cachelet; else as [`Store::try_with_memory`].
+    pub fn vacant(options: Options, memory: Memory) -> Option<Store> {
+        assert!(options.cachelets.is_power_of_two() && options.cachelets <= CACHELETS_MAX);
         assert!(options.workers > 0, "a store belongs to workers");
         assert!(memory.commit(options.memory_bytes), "the memory has room for -m");
-        let bits = options.cachelets.trailing_zeros();
         let share = options.memory_bytes / options.cachelets;
         let page_bytes = (share / PAGES_PER_CACHELET).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
         let page_bytes = 1usize << page_bytes.ilog2();
         let pages = (options.memory_bytes / page_bytes) as u32;
         let chunk = (pages / (16 * options.workers as u32)).clamp(1, (1 << 20) / page_bytes as u32);
-        let route_bits = (bits + SPLITS_MAX).min(PREFIX_BITS_MAX);
-        let each = 1usize << (route_bits - bits);
-        let capacity = (2 * options.cachelets).min(1 << PREFIX_BITS_MAX);
-        let cachelet = |id: usize| {
-            let owner = id * options.workers / options.cachelets % options.workers;
-            // One each: a cas of one cachelet is never that of another.
-            Cachelet::new(bits, owner as u32, options.generation.wrapping_add(id as u16))
-        };
         Some(Store {
             page_bytes,
             page_shift: page_bytes.trailing_zeros(),
@@ -172,14 +168,13 @@ impl Store {
             pages: Page::untouched((memory.bytes() / page_bytes) as u32)?,
             pool: Pool::new(pages, options.workers, chunk),
             epochs: Epochs::new(options.workers),
+            batches: Epochs::new(options.workers),
             seals: AtomicU64::new(0),
             era: AtomicU32::new(0),
             gauges: (0..options.workers).map(|_| SpinLock::new(Gauge::default())).collect(),
-            cachelets: (0..capacity).map(cachelet).collect(),
-            in_use: AtomicU32::new(options.cachelets as u32),
+            slots: Slots::new(),
             version: AtomicU64::new(0),
-            routes: (0..each << bits).map(|i| AtomicU32::new((i / each) as u32)).collect(),
-            route_shift: 64 - route_bits,
+            routes: Routes::new(),
             evictions: AtomicU32::new(0),
             begun: (0..options.workers).map(|_| SpinLock::new(None)).collect(),
             clock: AtomicU32::new(0),
@@ -203,29 +198,27 @@ impl Store {
         &self.options
     }
 
-    /// Cachelets in use; their ids are below this.
-    pub fn cachelets(&self) -> usize {
-        self.in_use.load(Acquire) as usize
-    }
-
-    /// Cachelets that there can be, splits included.
-    pub fn cachelets_max(&self) -> usize {
-        self.cachelets.len()
-    }
-
-    /// Index of the cachelet that serves `hash`.
-    #[inline(always)]
-    pub fn cachelet_of(&self, hash: u64) -> usize {
-        self.routes[(hash >> self.route_shift) as usize].load(Relaxed) as usize
-    }
-
-    /// The worker that owns a cachelet.
+    /// Every slot in use: what is served here, and what comes or goes.
     #[inline]
-    pub fn owner(&self, cachelet: usize) -> WorkerId {
-        WorkerId(self.cachelets[cachelet].owner() as u16)
+    pub(crate) fn cachelets(&self) -> impl Iterator<Item = &Cachelet> + Clone {
+        self.slots.used().iter().map(|slot| &**slot.get().expect("a used slot has a cachelet"))
     }
 
-    /// How often a cachelet has changed its owner, or has been split. Who reads this, then the owners,
+    #[inline(always)]
+    pub(crate) fn at(&self, slot: Slot) -> &Cachelet {
+        self.slots.at(slot)
+    }
+
+    /// The cachelet of a key that [`Store::route`] has said is served here, in the same epoch.
+    #[inline(always)]
+    pub(crate) fn serving(&self, hash: u64) -> &Cachelet {
+        match self.routes.of(hash) {
+            Way::Here(slot) => self.at(slot),
+            Way::Away(_) => not_here(),
+        }
+    }
+
+    /// How often something has changed that [`Store::route`] tells. Who reads this, then the owners,
     /// knows owners of this version or later ones.
     #[inline]
     pub fn version(&self) -> u64 {
@@ -234,38 +227,15 @@ impl Store {
 
     /// The owner `from` gives a cachelet to another worker: one store, and its pages go along.
     /// False, and nothing has changed, if it is not the owner, or not the one of version `seen`.
-    pub fn give(&self, cachelet: usize, from: WorkerId, to: WorkerId, seen: u64) -> bool {
-        let cachelet = &self.cachelets[cachelet];
+    pub fn give(&self, prefix: Prefix, from: WorkerId, to: WorkerId, seen: u64) -> bool {
+        let Some(cachelet) = self.present(prefix) else { return false };
         let _writer = cachelet.inner.lock();
-        if cachelet.owner() != usize::from(from.0) || !cachelet.owned_since(seen) {
+        let is_still = cachelet.prefix() == Some(prefix) && cachelet.away().is_none();
+        if !is_still || cachelet.owner() != usize::from(from.0) || !cachelet.owned_since(seen) {
             return false;
         }
         cachelet.set_owner(usize::from(to.0), &self.version);
         true
-    }
-
-    /// Each cachelet's prefix of the hash, as how many bits and which, in the prefixes' order.
-    pub fn prefixes(&self) -> Vec<(usize, u32, u64)> {
-        let bits = 64 - self.route_shift;
-        let routes: Vec<u32> = self.routes.iter().map(|route| route.load(Acquire)).collect();
-        let mut at = 0;
-        let runs = routes.chunk_by(|one, next| one == next).map(|run| {
-            let (start, free) = (at, run.len().trailing_zeros());
-            at += run.len();
-            (run[0] as usize, bits - free, (start >> free) as u64)
-        });
-        runs.collect()
-    }
-
-    /// Where in [`Store::prefixes`] the cachelet of `hash` stands.
-    pub fn place_of(&self, hash: u64) -> usize {
-        let start = self.options.cachelets;
-        let route = (hash >> self.route_shift) as usize;
-        if self.cachelets() == start {
-            return route / (self.routes.len() / start);
-        }
-        let routes = &self.routes[..=route];
-        routes.windows(2).filter(|pair| pair[0].load(Relaxed) != pair[1].load(Relaxed)).count()
     }
 
     /// The latest second of all workers, who may be behind each other: what one has found dead, no other finds alive.
@@ -332,6 +302,7 @@ impl Store {
     /// between them memory that the worker may be looking at is not reused.
     #[inline]
     pub fn enter(&self, worker: WorkerId) {
+        self.batches.enter(usize::from(worker.0));
         self.epochs.enter(usize::from(worker.0));
     }
 
@@ -339,26 +310,33 @@ impl Store {
     #[inline]
     pub fn leave(&self, worker: WorkerId) {
         self.epochs.leave(usize::from(worker.0));
+        self.batches.leave(usize::from(worker.0));
     }
 
     #[inline(always)]
-    fn way<'s>(&'s self, dir: *const Dir, cachelet: &'s Cachelet, hash: u64) -> Way<'s> {
+    pub(crate) fn way<'s>(
+        &'s self,
+        dir: *const Dir,
+        cachelet: &'s Cachelet,
+        hash: u64,
+    ) -> slice::Way<'s> {
         // SAFETY: it is the cachelet's directory, which is freed only after every worker left the epoch in which it was
         // replaced.
         let dir = unsafe { &*dir };
         dir.entries[dir.index(hash, cachelet.prefix_bits.load(Relaxed))].way(&self.memory)
     }
 
-    /// The slice of `hash`, and whose it is, by which directory; `None` if no key of it is stored.
+    /// The slice of `hash`, and whose it is, by which directory; `None` if no key of it is stored here.
     #[inline(always)]
     fn slice(&self, hash: u64) -> Option<(&Cachelet, *const Dir, Slice<'_>)> {
-        let mut cachelet = &self.cachelets[self.cachelet_of(hash)];
+        let Way::Here(slot) = self.routes.of(hash) else { return None };
+        let mut cachelet = self.at(slot);
         loop {
             let dir = cachelet.dir.load(Acquire);
             match self.way(dir, cachelet, hash) {
-                Way::Nowhere => return None,
-                Way::Moved => cachelet = self.child(cachelet),
-                Way::Slice(slice) => return Some((cachelet, dir, slice)),
+                slice::Way::Nowhere => return None,
+                slice::Way::Moved => cachelet = self.child(cachelet),
+                slice::Way::Slice(slice) => return Some((cachelet, dir, slice)),
             }
         }
     }
@@ -465,27 +443,25 @@ impl Store {
         }
     }
 
-    pub(crate) fn id_of(&self, cachelet: &Cachelet) -> usize {
-        (std::ptr::from_ref(cachelet).addr() - self.cachelets.as_ptr().addr())
-            / size_of::<Cachelet>()
-    }
-
     pub(crate) fn child(&self, cachelet: &Cachelet) -> &Cachelet {
         let child = cachelet.child.load(Acquire);
-        &self.cachelets[child.checked_sub(1).expect("a moved slice has a child to go to") as usize]
+        self.at(child.checked_sub(1).expect("a moved slice has a child to go to") as Slot)
     }
 
     /// Takes the writer lock of the cachelet that serves `hash`. Between [`Store::enter`] and
     /// [`Store::leave`].
     #[inline]
     pub fn lock(&self, hash: u64, now: Seconds) -> Locked<'_> {
-        let mut cachelet = &self.cachelets[self.cachelet_of(hash)];
+        let mut cachelet = self.serving(hash);
         loop {
             let locked = self.lock_cachelet(cachelet, now);
             // Under the lock nobody moves it.
             let moves = cachelet.child.load(Relaxed) != 0;
             if !(moves
-                && matches!(self.way(cachelet.dir.load(Acquire), cachelet, hash), Way::Moved))
+                && matches!(
+                    self.way(cachelet.dir.load(Acquire), cachelet, hash),
+                    slice::Way::Moved
+                ))
             {
                 return locked;
             }
@@ -509,8 +485,8 @@ impl Store {
 
     /// `flush_all`: everything stored before second `at` dies then; at once if `at` ≤ `now`.
     pub fn flush(&self, at: Seconds, now: Seconds) {
-        for (id, cachelet) in self.cachelets[..self.cachelets()].iter().enumerate() {
-            if is_planted(Fault::FlushSkipsNewHalf) && self.route_run(id).is_empty() {
+        for cachelet in self.cachelets() {
+            if is_planted(Fault::FlushSkipsNewHalf) && cachelet.prefix().is_none() {
                 continue;
             }
             let mut locked = self.lock_cachelet(cachelet, now);
@@ -552,15 +528,24 @@ impl Store {
     /// whole pages, and waits, out of its own epoch, for the batches of other workers.
     #[inline]
     pub fn reserve(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) {
-        let owner = self.cachelets[self.cachelet_of(hash)].owner();
+        let owner = self.owner_or(worker, hash);
         let pages = self.pages_for(bytes);
         if self.pool.available(owner) <= pages.max(PAGES_AHEAD_OF_A_WRITE) {
-            self.leave(worker);
+            self.epochs.leave(worker.0.into());
             self.clean_ahead(owner, now);
             if self.pool.available(owner) <= pages {
                 self.make_room(owner, pages, now);
             }
-            self.enter(worker);
+            self.epochs.enter(worker.0.into());
+        }
+    }
+
+    /// The owner of a key's cachelet; `worker` if that is absent.
+    #[inline]
+    fn owner_or(&self, worker: WorkerId, hash: u64) -> usize {
+        match self.routes.of(hash) {
+            Way::Here(slot) => self.at(slot).owner(),
+            Way::Away(_) => worker.0.into(),
         }
     }
 
@@ -578,20 +563,20 @@ impl Store {
     /// [`CLEANED_BYTES_AT_ONCE`] of cleaning; false if there is more to be done. So a value of many pages
     /// does not keep a worker from its other connections.
     pub fn reserve_part(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) -> bool {
-        let owner = self.cachelets[self.cachelet_of(hash)].owner();
+        let owner = self.owner_or(worker, hash);
         let pages = self.pages_for(bytes);
         let at_once = (CLEANED_BYTES_AT_ONCE / self.page_bytes) as u32;
         if self.pool.available(owner) > pages || pages <= at_once || !self.options.evict {
             return true;
         }
-        self.leave(worker);
+        self.epochs.leave(worker.0.into());
         for _ in 0..at_once {
             if self.pool.available(owner) + self.pool.reap(owner, &self.epochs) > pages {
                 break;
             }
             self.clean_one(owner, now);
         }
-        self.enter(worker);
+        self.epochs.enter(worker.0.into());
         self.pool.available(owner) > pages
     }
 
@@ -632,7 +617,7 @@ impl Store {
         if self.with_dropped.load(Relaxed) == 0 {
             return false;
         }
-        self.cachelets[..self.cachelets()].iter().any(|cachelet| {
+        self.cachelets().any(|cachelet| {
             let mut locked = self.lock_cachelet(cachelet, now);
             locked.pool = worker;
             locked.give_back_dropped(GIVEN_BACK_AT_ONCE)
@@ -644,14 +629,14 @@ impl Store {
         if self.give_back_dropped(worker, now) {
             return true;
         }
-        let mut cachelets = self.cachelets[..self.cachelets()].iter();
+        let mut cachelets = self.cachelets();
         if let Some(cachelet) = cachelets.find(|c| c.expires.load(Relaxed) <= now) {
             if self.clean_expired(cachelet, worker, now) {
                 return true;
             }
         }
         if !self.options.evict {
-            let mut cachelets = self.cachelets[..self.cachelets()].iter();
+            let mut cachelets = self.cachelets();
             return cachelets.any(|cachelet| self.lock_cachelet(cachelet, now).compact());
         }
         if self.go_on_cleaning(worker, now) {
@@ -666,7 +651,7 @@ impl Store {
     /// Cleans another part of the page that `worker` has begun; false if that page is not the oldest any more.
     fn go_on_cleaning(&self, worker: usize, now: Seconds) -> bool {
         let Some(begun) = self.begun[worker].lock().take() else { return false };
-        let mut locked = self.lock_cachelet(&self.cachelets[begun.cachelet], now);
+        let mut locked = self.lock_cachelet(self.at(begun.cachelet), now);
         let is_oldest = locked.peek_oldest(begun.victim.temper) == Some(begun.page);
         is_oldest && self.clean_for(worker, &mut locked, begun.victim)
     }
@@ -676,7 +661,7 @@ impl Store {
         locked.window = victim.window;
         let cleaned = locked.clean_oldest(victim.temper);
         let begun = locked.peek_oldest(victim.temper).filter(|&page| locked.is_begun(page));
-        let cachelet = self.id_of(locked.cachelet);
+        let cachelet = locked.cachelet.slot;
         *self.begun[worker].lock() = begun.map(|page| Begun { cachelet, page, victim });
         cleaned
     }
@@ -688,7 +673,7 @@ impl Store {
         now: Seconds,
         eligible: impl Fn(&Cachelet) -> bool,
     ) -> bool {
-        let cachelets = || self.cachelets[..self.cachelets()].iter().filter(|c| eligible(c));
+        let cachelets = || self.cachelets().filter(|c| eligible(c));
         let Victim { temper: first, window } = self.next_victim(worker, now, cachelets);
         let second = if first == Temper::New { Temper::Main } else { Temper::New };
         for temper in [first, second] {
@@ -713,7 +698,7 @@ impl Store {
     pub fn background(&self, worker: WorkerId, now: Seconds, budget: usize) -> bool {
         let worker = usize::from(worker.0);
         for _ in 0..budget {
-            if self.give_back_dropped(worker, now) {
+            if self.drop_released(now) || self.give_back_dropped(worker, now) {
                 continue;
             }
             if self.pool.surplus() > 0 {
@@ -743,7 +728,7 @@ impl Store {
         if self.ttl_classes == 0 || looked_at.load(Relaxed) == now {
             return false;
         }
-        let owned = self.cachelets[..self.cachelets()].iter().filter(|c| c.owner() == worker);
+        let owned = self.cachelets().filter(|c| c.owner() == worker);
         for cachelet in owned {
             if self.clean_expired(cachelet, worker, now) {
                 return true;
@@ -760,20 +745,30 @@ impl Store {
         locked.clean(page)
     }
 
-    /// One cachelet's, without what only a whole store has.
-    pub fn stats_of(&self, cachelet: usize) -> StoreStats {
-        let inner = self.cachelets[cachelet].inner.lock();
+    /// One cachelet's, without what only a whole store has; counters are those of all that were in its place.
+    /// `None` if it is absent.
+    pub fn stats_of(&self, prefix: Prefix) -> Option<StoreStats> {
+        self.present(prefix).map(|cachelet| self.stats_in(cachelet))
+    }
+
+    pub(crate) fn stats_in(&self, cachelet: &Cachelet) -> StoreStats {
+        let inner = cachelet.inner.lock();
         let index_bytes = (inner.blocks.pages() * self.page_bytes) as u64;
         StoreStats { index_bytes, ..inner.stats }
     }
 
     pub fn stats(&self) -> StoreStats {
         let mut sum = StoreStats::default();
-        for cachelet in 0..self.cachelets() {
-            sum.add(&self.stats_of(cachelet));
+        for cachelet in self.cachelets() {
+            sum.add(&self.stats_in(cachelet));
         }
         sum.free_pages = self.pool.unused().into();
         sum.used_bytes = u64::from(self.pool.used()) * self.page_bytes as u64;
         sum
     }
+}
+
+#[cold]
+fn not_here() -> ! {
+    unreachable!("its worker asked for the key's route in this epoch")
 }

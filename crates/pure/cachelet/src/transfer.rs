@@ -1,12 +1,8 @@
-//! Cachelets that part: a split in two inside the server, and slices that travel to another one.
-//!
-//! Both go slice by slice, so that nobody waits for more than some hundred items.
+//! Slices that travel to another server.
 
-use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Key, Seconds, WorkerId};
+use mbal_model::{Key, Prefix, Seconds, WorkerId};
 
 use crate::cachelet::{Cachelet, Locked};
-use crate::index::hash_of;
 use crate::item::{Access, Item};
 use crate::shim::Ordering::*;
 use crate::slice::{Entry, Slice};
@@ -28,93 +24,19 @@ mod travel_bits {
 }
 
 impl Store {
-    /// Begins to split a cachelet: its upper half will be the new cachelet that is returned, once
-    /// [`Store::split_step`] has said that it is done. Every key stays reachable throughout.
-    ///
-    /// `None` if it is as narrow as cachelets get, the server has no more room for cachelets, or
-    /// its last split is too recent.
-    pub fn split(&self, id: usize, now: Seconds) -> Option<usize> {
-        let parent = &self.cachelets[id];
-        let mut locked = self.lock_cachelet(parent, now);
-        if self.route_run(id).len() < 2 || self.is_splitting(parent) {
-            return None;
-        }
-        if locked.inner.split_done.is_some_and(|stamp| !self.epochs.passed(stamp)) {
-            return None;
-        }
-        let more = |used: u32| (self.cachelets.len() as u32 > used).then_some(used + 1);
-        let child_id = self.in_use.fetch_update(AcqRel, Relaxed, more).ok()? as usize;
-        let child = &self.cachelets[child_id];
-        child.set_owner(parent.owner(), &self.version);
-        child.prefix_bits.store(parent.prefix_bits.load(Relaxed), Relaxed);
-        child.generation.store(parent.generation.load(Relaxed), Relaxed);
-        child.flush_at.store(parent.flush_at.load(Relaxed), Relaxed);
-        locked.inner.split_done = None;
-        parent.child.store(child_id as u32 + 1, Release);
-        if is_planted(Fault::RoutesBeforeItems) {
-            let routes = self.route_run(id);
-            for route in &self.routes[routes.start + routes.len() / 2..routes.end] {
-                route.store(child_id as u32, Release);
-            }
-            self.version.fetch_add(1, Release);
-        }
-        Some(child_id)
-    }
-
-    fn is_splitting(&self, parent: &Cachelet) -> bool {
-        let child = parent.child.load(Relaxed);
-        child != 0 && self.route_run(child as usize - 1).is_empty()
-    }
-
-    /// Moves one slice of a cachelet that is being split; false once all have moved and the split is
-    /// done. O(items of a slice).
-    pub fn split_step(&self, id: usize, now: Seconds) -> bool {
-        let parent = &self.cachelets[id];
-        let mut locked = self.lock_cachelet(parent, now);
-        if !self.is_splitting(parent) {
-            return false;
-        }
-        let child_id = parent.child.load(Relaxed) as usize - 1;
-        let routes = self.route_run(id);
-        let upper = routes.start + routes.len() / 2..routes.end;
-        let first = (upper.start as u64) << self.route_shift;
-        let end =
-            ((upper.end - 1) as u64) << self.route_shift | (u64::MAX >> (64 - self.route_shift));
-        locked.part_at(first);
-        let dir = locked.dir();
-        let entries = locked.entry(first)..locked.entry(end) + 1;
-        let next = entries.clone().find(|&entry| !dir.entries[entry].has_moved());
-        let Some(entry) = next else {
-            for route in upper {
-                self.routes[route].store(child_id as u32, Release);
-            }
-            // The child may have been lent meanwhile: then these keys change their owner now.
-            self.version.fetch_add(1, Release);
-            locked.inner.split_done = Some(self.epochs.stamp());
-            return false;
-        };
-        let mut child = self.lock_cachelet(&self.cachelets[child_id], now);
-        child.inner.counter = child.inner.counter.max(locked.inner.counter);
-        locked.hand_over(entry, &mut child);
-        true
-    }
-
-    /// Entries of the route table that lead to cachelet `id`.
-    pub(crate) fn route_run(&self, id: usize) -> std::ops::Range<usize> {
-        let leads = |route: &usize| self.routes[*route].load(Relaxed) as usize == id;
-        let Some(start) = (0..self.routes.len()).find(leads) else { return 0..0 };
-        start..start + (start..self.routes.len()).take_while(leads).count()
-    }
-
-    /// The lowest hash that cachelet `id` serves.
-    pub fn first_hash(&self, id: usize) -> u64 {
-        (self.route_run(id).start as u64) << self.route_shift
-    }
-
     /// Appends the slice that `from` falls into to `out`; the first hash of the next slice, if the
     /// cachelet has one. Times travel as what remains and what has passed.
-    pub fn export(&self, id: usize, from: u64, now: Seconds, out: &mut Vec<u8>) -> Option<u64> {
-        let locked = self.lock_cachelet(&self.cachelets[id], now);
+    ///
+    /// # Panics
+    /// If no key of the cachelet is served here.
+    pub fn export(
+        &self,
+        prefix: Prefix,
+        from: u64,
+        now: Seconds,
+        out: &mut Vec<u8>,
+    ) -> Option<u64> {
+        let locked = self.lock_cachelet(self.present(prefix).expect("it is here"), now);
         let (cachelet, now) = (locked.cachelet, locked.now);
         let entry = locked.entry(from);
         let all = locked.slice_at(entry).into_iter().flat_map(Slice::offsets);
@@ -128,8 +50,7 @@ impl Store {
         for offset in offsets {
             self.export_item(cachelet, Item::at(&self.memory, offset), now, out);
         }
-        let next = locked.end_of(entry)?;
-        (self.cachelet_of(next) == id).then_some(next)
+        locked.end_of(entry).filter(|next| prefix.contains(*next))
     }
 
     fn export_item(&self, cachelet: &Cachelet, item: Item, now: Seconds, out: &mut Vec<u8>) {
@@ -154,8 +75,9 @@ impl Store {
     }
 
     /// Removes every item of the slice that `from` falls into.
-    pub fn forget(&self, id: usize, from: u64, now: Seconds) {
-        let mut locked = self.lock_cachelet(&self.cachelets[id], now);
+    pub fn forget(&self, prefix: Prefix, from: u64, now: Seconds) {
+        let Some(cachelet) = self.present(prefix) else { return };
+        let mut locked = self.lock_cachelet(cachelet, now);
         let entry = locked.entry(from);
         if locked.dir().entries[entry].has_moved() {
             return;
@@ -218,56 +140,13 @@ impl Locked<'_> {
     }
 
     fn first_hash_of_dir(&self) -> u64 {
-        let first = self.store.first_hash(self.store.id_of(self.cachelet));
-        let prefix_bits = self.cachelet.prefix_bits.load(Relaxed);
-        if prefix_bits == 0 { 0 } else { first >> (64 - prefix_bits) << (64 - prefix_bits) }
-    }
-
-    /// Sees to it that a slice begins at `hash`.
-    fn part_at(&mut self, hash: u64) {
-        loop {
-            let entry = self.entry(hash);
-            let begins = hash == 0 || self.entry(hash - 1) != entry;
-            let run = self.dir().run(entry);
-            let has_slice = self.slice_at(entry).is_some();
-            if begins && (run.start == entry || !has_slice) {
-                return;
-            }
-            let parted = has_slice && self.split_slice(hash);
-            if !parted {
-                // Empty, or no memory to split it: then the directory grows, and a full slice
-                // that still spans the place is given up below.
-                self.double_dir();
-                let entry = self.entry(hash);
-                if has_slice && self.dir().run(entry).start != entry {
-                    for (_, offset) in self.take_slice(entry, &Entry::empty()) {
-                        self.inner.stats.evictions += 1;
-                        self.inner.stats.items -= 1;
-                        self.kill_record(offset);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Moves the slice of `entry` to `child`.
-    fn hand_over(&mut self, entry: usize, child: &mut Locked<'_>) {
-        let memory = &self.store.memory;
-        for offset in self.slice_at(entry).into_iter().flat_map(Slice::offsets) {
-            let log = self.page(self.page_of(offset)).log.load(Relaxed) as usize;
-            // No room: as if evicted.
-            if child.adopt(hash_of(memory, offset), offset, log).is_err() {
-                child.inner.stats.evictions += 1;
-            }
-        }
-        for (_, offset) in self.take_slice(entry, &Entry::moved()) {
-            self.inner.stats.items -= 1;
-            self.kill_record(offset);
-        }
+        let first = self.cachelet.prefix().expect("it is here").first_hash();
+        Prefix::of(first, self.cachelet.prefix_bits.load(Relaxed)).first_hash()
     }
 
     fn join_generation(&mut self, generation: u16, counter: u64) {
-        if self.inner.counter == 0 {
+        if self.inner.counter == self.inner.counter_at_birth {
+            self.inner.counter = 0;
             self.cachelet.generation.store(u32::from(generation), Relaxed);
         }
         if self.cachelet.generation.load(Relaxed) == u32::from(generation) {

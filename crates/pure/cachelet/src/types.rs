@@ -6,15 +6,24 @@ pub struct Options {
     /// `-m`: bytes for items and their index together.
     pub memory_bytes: usize,
     pub workers: usize,
-    /// A power of two, at most 65,536.
+    /// Cachelets that the memory is laid out for: a power of two, at most 4,096. [`crate::Store::new`] begins with so many.
     pub cachelets: usize,
     /// `-I`: the largest key and value together, in bytes.
     pub item_bytes_max: usize,
     /// False for `-M`: a full cache answers [`Full::OutOfMemory`] rather than evict.
     pub evict: bool,
-    /// First cas generation: differs from one start of the process to the next. Its lower 15 bits count,
-    /// so that a cas is a positive number where clients have signed ones.
+    /// The generation of the cachelets that [`crate::Store::new`] begins with: differs from one start of the process to the
+    /// next. Its lower 15 bits count, so that a cas is a positive number where clients have signed ones.
     pub generation: u16,
+}
+
+/// What a cachelet is born with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Birth {
+    /// The upper part of every cas that it gives; its lower 15 bits count.
+    pub generation: u16,
+    /// How often the cachelet has been flushed, wherever it was.
+    pub flush_number: u32,
 }
 
 /// All that is known of an item beside its key and value.

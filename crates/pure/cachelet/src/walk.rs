@@ -7,6 +7,7 @@ use crate::classes::class_of;
 use crate::index::hash_of;
 use crate::item::Item;
 use crate::memory::Offset;
+use crate::routes::{Slot, Way};
 use crate::shim::Ordering::*;
 use crate::slice::Slice;
 use crate::store::Store;
@@ -35,7 +36,9 @@ impl Store {
         classes: u64,
         mut show: impl FnMut(&View),
     ) -> (Option<u64>, Vec<usize>) {
-        let (mut locked, next) = self.lock_slice(from, now);
+        let Some(from) = self.routes.next_here(from) else { return (None, Vec::new()) };
+        let Way::Here(slot) = self.routes.of(from) else { return (Some(from), Vec::new()) };
+        let (mut locked, next) = self.lock_slice(slot, from, now);
         let now = locked.now;
         let mut expired = Vec::new();
         let slice = locked.slice_at(locked.entry(from));
@@ -59,20 +62,17 @@ impl Store {
     }
 
     /// The cachelet that has the slice of `from` now, locked, and where the slice ends.
-    fn lock_slice(&self, from: u64, now: Seconds) -> (Locked<'_>, u128) {
+    fn lock_slice(&self, slot: Slot, from: u64, now: Seconds) -> (Locked<'_>, u128) {
+        let mut cachelet = self.at(slot);
+        let mut end = u128::MAX;
         loop {
-            let id = self.cachelet_of(from);
-            let parent = self.lock_cachelet(&self.cachelets[id], now);
-            let end = parent.end_of_slice(from);
-            if !parent.dir().entries[parent.entry(from)].has_moved() {
-                return (parent, end);
+            let locked = self.lock_cachelet(cachelet, now);
+            // What a child does not have yet is empty there: its slice may seem longer than it is.
+            end = end.min(locked.end_of_slice(from));
+            if !locked.dir().entries[locked.entry(from)].has_moved() {
+                return (locked, end);
             }
-            if self.cachelet_of(from) == id {
-                // What the child does not have yet is empty there: its slice may seem longer than it is.
-                let child = self.lock_cachelet(self.child(parent.cachelet), now);
-                let end = end.min(child.end_of_slice(from));
-                return (child, end);
-            }
+            cachelet = self.child(cachelet);
         }
     }
 }

@@ -9,12 +9,16 @@ mod class;
 mod key;
 mod map;
 pub mod planted;
+mod prefix;
+mod route;
 mod snapshot;
 mod version;
 
 pub use class::{CLASS_PAGE_BYTES, CLASSES, LAST_CLASS, class_bytes, item_bytes, size_class};
 pub use key::{KEY_BYTES_MAX, Key};
-pub use map::{ClusterMap, Owner};
+pub use map::{ClusterMap, Owner, Uncovered};
+pub use prefix::Prefix;
+pub use route::{Elsewhere, MoveId, Route};
 pub use snapshot::{CacheletLoad, Move, Plan, Snapshot, WorkerLoad};
 pub use version::MapVersion;
 
@@ -30,10 +34,11 @@ pub type Seconds = u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u16);
 
-/// A run of virtual nodes: a prefix of the key's hash, and everything that serves it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CacheletId(pub u16);
-
 /// A process on a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(pub u16);
+
+impl ServerId {
+    /// No server has this id, and there is no link to it.
+    pub const NOBODY: ServerId = ServerId(u16::MAX);
+}

@@ -1,11 +1,11 @@
 //! What planners read, and what they return.
 
-use crate::{CacheletId, Owner};
+use crate::{Owner, Prefix};
 
 /// One cachelet in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheletLoad {
-    pub cachelet: CacheletId,
+    pub cachelet: Prefix,
     /// Fraction of its worker's time that leaves with it when it moves.
     pub load: f64,
     pub bytes: u64,
@@ -43,7 +43,7 @@ pub struct Snapshot {
 /// One cachelet changes its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Move {
-    pub cachelet: CacheletId,
+    pub cachelet: Prefix,
     pub from: Owner,
     pub to: Owner,
 }
@@ -61,7 +61,7 @@ pub struct Plan {
     /// Load above the permissible, summed over workers, that remains.
     pub excess: f64,
     /// Heavier than any worker may be: split them, or replicate their keys.
-    pub too_heavy: Vec<CacheletId>,
+    pub too_heavy: Vec<Prefix>,
 }
 
 impl Plan {

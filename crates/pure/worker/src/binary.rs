@@ -1,8 +1,7 @@
 //! The binary protocol's commands: what the classic ones do, told in another way.
 
 use mbal_cachelet::{Ahead, Full, View};
-use mbal_model::Key;
-use mbal_routing::Route;
+use mbal_model::{Key, Route};
 use mbal_wire::{Binary, Command, Direction, Frame, Head, Status, Storage, Tokens, Verb};
 
 use crate::items::{Outcome, Removed, Sum};
@@ -67,17 +66,22 @@ impl Turn<'_> {
 
     /// A client that names no cachelet is always right.
     fn is_where_the_client_thinks(&self, frame: &Frame, key: &Key<'_>) -> bool {
-        let place = || self.server.store.place_of(key.hash());
-        frame.vbucket == 0
-            || (usize::from(frame.vbucket) == place() + 1 && self.route(key) == Route::Own)
+        let first = frame.vbucket & !1;
+        let node = (key.hash() >> 48) as u16;
+        // Some cachelet that begins there holds the key, be it narrower now or not.
+        let begins_there = u32::from(first ^ node) >> first.trailing_zeros() == 0;
+        frame.vbucket == 0 || (begins_there && self.route(key) == Route::Own)
     }
 
     /// Says which worker owns the key's cachelet.
     fn refer(&mut self, frame: &Frame, key: &Key<'_>) {
         let store = &self.server.store;
         let version = self.version();
-        let owner = store.owner(store.cachelet_of(key.hash())).0;
-        frame.push(self.out, Status::NotMine, format!("{version}.{owner}").as_bytes(), 0);
+        let owner = match store.route(self.here.worker, key.hash()) {
+            Route::Neighbour(worker) => worker,
+            _ => self.here.worker,
+        };
+        frame.push(self.out, Status::NotMine, format!("{version}.{}", owner.0).as_bytes(), 0);
     }
 
     pub fn binary_too_large(&mut self, frame: &Frame) {

@@ -1,6 +1,5 @@
 //! UDP: each datagram is a session of its own, from its first request to its last.
 
-use mbal_routing::Route;
 use mbal_wire::{
     BINARY_REQUEST, Login, Parsed, Request, base64_decode, datagrams, parse, parse_binary,
     parse_datagram,
@@ -93,7 +92,7 @@ impl Turn<'_> {
             let length = if base64 { base64_decode(word, &mut decoded)? } else { 0 };
             Key::new(if base64 { &decoded[..length] } else { word })
         });
-        if key.is_some_and(|key| matches!(self.route(&key), Route::Peer(_))) {
+        if key.is_some_and(|key| !self.is_here(&key)) {
             self.reply(request.noreply(), NO_ROUTE.as_bytes());
             return Then::Next;
         }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::{KEY_BYTES_MAX, Key, METRICS, Seconds};
+use mbal_model::{KEY_BYTES_MAX, Key, METRICS, Prefix, Seconds};
 use mbal_sketch::{self as sketch, Access, HotKeys, HotKeysConfig, Seen, Slot};
 use mbal_wire::{Binary, Command, Request};
 
@@ -36,7 +36,7 @@ pub(crate) struct Hot {
     samples: Counted,
     requests: Counted,
     /// By cachelet: how many requests the samples stand for, ever and of late.
-    cachelets: Vec<CacheletHeat>,
+    cachelets: BTreeMap<Prefix, CacheletHeat>,
     /// The worker's count of requests when this epoch began.
     requests_before: u64,
     turns: Vec<sketch::Turn>,
@@ -107,7 +107,7 @@ impl Default for Hot {
             second: 0,
             samples: Counted::default(),
             requests: Counted::default(),
-            cachelets: Vec::new(),
+            cachelets: BTreeMap::new(),
             requests_before: 0,
             turns: Vec::new(),
         }
@@ -116,13 +116,11 @@ impl Default for Hot {
 
 impl Hot {
     /// A request that was chosen, for a key of this cachelet; it stands for so many.
-    fn observe(&mut self, key: &Key<'_>, access: Access, cachelet: usize, stands_for: f64) {
+    fn observe(&mut self, key: &Key<'_>, access: Access, cachelet: Prefix, stands_for: f64) {
         self.samples.now += 1.0;
-        if self.cachelets.len() <= cachelet {
-            self.cachelets.resize(cachelet + 1, CacheletHeat::default());
-        }
-        self.cachelets[cachelet].ever += stands_for;
-        self.cachelets[cachelet].late.now += stands_for;
+        let heat = self.cachelets.entry(cachelet).or_default();
+        heat.ever += stands_for;
+        heat.late.now += stands_for;
         if let Seen::Admitted(slot) = self.keys.observe(key.hash(), access) {
             let bytes = key.bytes();
             let place = &mut self.places[slot as usize];
@@ -147,7 +145,7 @@ impl Hot {
         for _ in 0..second.saturating_sub(self.second).min(2) {
             self.keys.tick(&mut self.turns);
             self.samples.turn();
-            self.cachelets.iter_mut().for_each(|cachelet| cachelet.late.turn());
+            self.cachelets.values_mut().for_each(|cachelet| cachelet.late.turn());
             self.requests.now = requests.saturating_sub(self.requests_before) as f64;
             self.requests.turn();
             self.requests_before = requests;
@@ -157,10 +155,18 @@ impl Hot {
     }
 
     /// Adds to `all`, by cachelet, this worker's requests ever, and in the last second.
-    pub fn add_cachelets_to(&mut self, all: &mut [(f64, f64)], second: Seconds, requests: u64) {
+    /// Those that are absent from it have gone.
+    pub fn add_cachelets_to(
+        &mut self,
+        all: &mut BTreeMap<Prefix, (f64, f64)>,
+        second: Seconds,
+        requests: u64,
+    ) {
         self.turn(second, requests);
         let past_share = self.past_share();
-        for (cachelet, sum) in self.cachelets.iter().zip(all) {
+        self.cachelets.retain(|prefix, _| all.contains_key(prefix));
+        for (prefix, cachelet) in &self.cachelets {
+            let sum = all.get_mut(prefix).expect("others have just gone");
             sum.0 += cachelet.ever;
             sum.1 += cachelet.late.last_second(past_share);
         }
@@ -175,7 +181,7 @@ impl Hot {
     /// What this worker was asked for in the last second: of a cachelet, and of a key.
     pub fn heat(
         &mut self,
-        cachelet: usize,
+        cachelet: Prefix,
         key: Option<&Key<'_>>,
         second: Seconds,
         requests: u64,
@@ -184,7 +190,7 @@ impl Hot {
         let past_share = self.past_share();
         let all = self.requests.last_second(past_share);
         let late = |heat: &CacheletHeat| heat.late.last_second(past_share);
-        let looked_at: f64 = self.cachelets.iter().map(late).sum();
+        let looked_at: f64 = self.cachelets.values().map(late).sum();
         if looked_at == 0.0 {
             return Heat { all, ..Heat::default() };
         }
@@ -194,7 +200,7 @@ impl Hot {
         });
         Heat {
             key: slot.map_or([0.0; 2], |slot| self.rates(slot)),
-            cachelet: self.cachelets.get(cachelet).map_or(0.0, late) * all / looked_at,
+            cachelet: self.cachelets.get(&cachelet).map_or(0.0, late) * all / looked_at,
             all,
         }
     }
@@ -276,8 +282,9 @@ impl Turn<'_> {
         hot.turn(second, requests);
         let mut at = first as usize;
         loop {
-            if let Some(key) = &keys[at] {
-                hot.observe(key, access(at), server.store.cachelet_of(key.hash()), stands_for);
+            let cachelet = keys[at].and_then(|key| server.store.cachelet_of(key.hash()));
+            if let Some((key, (cachelet, _))) = keys[at].zip(cachelet) {
+                hot.observe(&key, access(at), cachelet, stands_for);
             }
             at += 1;
             match self.sampler.next_among((keys.len() - at) as u32) {
@@ -324,7 +331,7 @@ mod tests {
         let key = |name| Key::new(name).expect("a key");
         let mut hot = Hot::default();
         hot.turn(1, 0);
-        hot.observe(&key(b"past"), Access::Read, 0, 10.0);
+        hot.observe(&key(b"past"), Access::Read, Prefix::ALL, 10.0);
         let mut all = BTreeMap::new();
         hot.add_to(&mut all, 2, 10);
         let told = HotKey { key: b"past".to_vec(), reads: 10.0, writes: 0.0 };

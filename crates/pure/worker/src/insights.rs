@@ -45,11 +45,14 @@ impl Turn<'_> {
     pub fn stats_cachelets(&mut self) {
         let store = &self.server.store;
         let requests = self.server.cachelet_requests(self.now.second);
-        let rate: f64 = requests.iter().map(|(_, rate)| rate).sum();
-        for (cachelet, (ever, late)) in requests.iter().enumerate() {
-            let stats = store.stats_of(cachelet);
+        let rate: f64 = requests.values().map(|(_, rate)| rate).sum();
+        for (cachelet, (ever, late)) in requests {
+            let (Some(stats), Some(owner)) = (store.stats_of(cachelet), store.owner(cachelet))
+            else {
+                continue;
+            };
             for (name, value) in [
-                ("owner", store.owner(cachelet).0.into()),
+                ("owner", owner.0.into()),
                 ("items", stats.items),
                 ("bytes", stats.bytes),
                 ("requests", ever.round() as u64),

@@ -31,7 +31,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mbal_model::{CacheletId, ClusterMap, ServerId, WorkerId};
+use mbal_model::{ClusterMap, Prefix, ServerId, WorkerId};
 
 mod admin;
 mod batch;
@@ -41,6 +41,7 @@ mod conns;
 mod counters;
 mod datagram;
 mod details;
+mod following;
 mod hot;
 mod insights;
 mod items;
@@ -73,7 +74,7 @@ pub use details::PREFIXES_MAX;
 pub use hot::{Heat, HotKey};
 pub use latency::{Class, Histogram, Histograms, quantile_ns};
 pub use links::Ticket;
-pub use load::{Tallies, owner};
+pub use load::Tallies;
 pub use login::{Doorkeeper, Passwords};
 pub use mbal_balance::Outcome;
 pub use orders::{OrderId, Report, order_event};
@@ -113,7 +114,7 @@ pub enum Event<'a> {
     Closed { conn: ConnId },
     /// The balancer's order: lend a cachelet to another worker (or send it home), if it is still this
     /// worker's, and has been since the store's version `seen`.
-    Lend { order: OrderId, cachelet: CacheletId, to: WorkerId, seen: u64 },
+    Lend { order: OrderId, cachelet: Prefix, to: WorkerId, seen: u64 },
     /// The balancer's order: hand a connection over, as soon as it is between two requests.
     HandOver { order: OrderId, conn: ConnId, to: WorkerId },
     /// The balancer's order: hand over connections that make up this part of the work of all that can

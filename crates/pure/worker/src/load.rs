@@ -7,9 +7,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_balance::Reading;
-use mbal_model::{CacheletId, CacheletLoad, Owner, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_cachelet::Held;
+use mbal_model::{CacheletLoad, Owner, ServerId, Snapshot, WorkerId, WorkerLoad};
 
-use crate::counters::Counter;
 use crate::server::Server;
 
 /// Work is counted in nanoseconds that it took once (decision 0200); only the ratios matter. One
@@ -19,12 +19,6 @@ const TURN_WORK: u64 = 5_000;
 const KEY_WORK: u64 = 250;
 /// Bytes in or out that cost one unit of work: copies, in the kernel and here.
 const BYTES_PER_WORK: u64 = 4;
-
-/// Work for one cachelet's sake, on a cache line of its own: its owner counts alone, but for the
-/// moment of a change.
-#[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct CacheletWork(pub Counter);
 
 pub(crate) fn turn_work(keys: u64, bytes: u64) -> u64 {
     TURN_WORK + key_work(keys, bytes)
@@ -40,8 +34,10 @@ pub struct Tallies {
     at_ns: u64,
     seen: u64,
     workers: Vec<WorkerTally>,
-    /// By cachelet: its owner, and its work.
-    cachelets: Vec<(WorkerId, u64)>,
+    here: ServerId,
+    memory_bytes: u64,
+    /// In the prefixes' order.
+    cachelets: Vec<Held>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,9 +66,9 @@ impl Server {
         let workers = workers.collect();
         // Before the owners: an order that goes by it is stale if one of them has changed since.
         let seen = self.store.version();
-        let cachelets = (0..self.store.cachelets())
-            .map(|cachelet| (self.store.owner(cachelet), self.cachelet_work[cachelet].0.get()));
-        Tallies { at_ns: now_ns, seen, workers, cachelets: cachelets.collect() }
+        let (here, memory_bytes) = (self.here(), self.memory_limit());
+        let cachelets = self.store.held();
+        Tallies { at_ns: now_ns, seen, workers, here, memory_bytes, cachelets }
     }
 }
 
@@ -80,10 +76,13 @@ impl Tallies {
     /// Loads of the epoch from `before` to this moment.
     pub fn since(&self, before: &Tallies) -> Reading {
         let elapsed_ns = (self.at_ns - before.at_ns).max(1) as f64;
-        let work_of = |cachelet: usize| {
-            let then = before.cachelets.get(cachelet).map_or(0, |(_, work)| *work);
+        let work_of = |now: &Held| {
+            // The lower half of a split goes on with the count of the whole.
+            let first = now.prefix.first();
+            let then = before.cachelets.binary_search_by_key(&first, |held| held.prefix.first());
+            let then = then.map_or(0, |at| before.cachelets[at].work);
             // Two owners that count at once may lose some.
-            self.cachelets[cachelet].1.saturating_sub(then) as f64
+            now.work.saturating_sub(then) as f64
         };
         let mut snapshot = Snapshot::default();
         let mut handable = Vec::new();
@@ -92,30 +91,25 @@ impl Tallies {
             let then = before.workers.get(index).copied().unwrap_or_default();
             let load = (now.busy_ns - then.busy_ns) as f64 / elapsed_ns;
             let per_work = load / ((now.work - then.work).max(1) as f64);
-            let owned = (0..self.cachelets.len()).filter(|&at| self.cachelets[at].0 == id);
+            let owned = self.cachelets.iter().filter(|held| held.owner == id);
             let work: f64 = owned.clone().map(work_of).sum();
             let followed = (now.followed - then.followed) as f64 * per_work;
             let movable = if work > 0.0 { followed } else { 0.0 };
-            let cachelets = owned.map(|at| CacheletLoad {
-                cachelet: CacheletId(at as u16),
-                load: movable * work_of(at) / work.max(1.0),
-                bytes: 0,
+            let cachelets = owned.map(|held| CacheletLoad {
+                cachelet: held.prefix,
+                load: movable * work_of(held) / work.max(1.0),
+                bytes: held.bytes,
                 pinned: false,
             });
             snapshot.workers.push(WorkerLoad {
-                at: owner(id),
+                at: Owner { server: self.here, worker: id },
                 fixed: (load - movable).max(0.0),
                 // All workers of a server share its memory.
-                bytes_max: u64::MAX,
+                bytes_max: self.memory_bytes,
                 cachelets: cachelets.collect(),
             });
             handable.push((now.handable - then.handable) as f64 * per_work);
         }
         Reading { snapshot, handable, seen: self.seen }
     }
-}
-
-/// A worker of this server, as planners name it.
-pub fn owner(worker: WorkerId) -> Owner {
-    Owner { server: ServerId(0), worker }
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_balance::{Order, Outcome};
-use mbal_model::{CacheletId, WorkerId};
+use mbal_model::{Prefix, WorkerId};
 
 use crate::worker::Worker;
 use crate::{Action, Actions, ConnId, Event};
@@ -39,11 +39,11 @@ pub fn order_event(order: OrderId, what: Order) -> (WorkerId, Event<'static>) {
 }
 
 impl Worker {
-    pub(crate) fn lend(&self, cachelet: CacheletId, to: WorkerId, seen: u64) -> Outcome {
-        let (store, index) = (&self.server.store, usize::from(cachelet.0));
-        if !self.is_other(to) || index >= store.cachelets() {
+    pub(crate) fn lend(&self, cachelet: Prefix, to: WorkerId, seen: u64) -> Outcome {
+        let store = &self.server.store;
+        if !self.is_other(to) || store.owner(cachelet).is_none() {
             Outcome::Refused
-        } else if store.give(index, self.here.worker, to, seen) {
+        } else if store.give(cachelet, self.here.worker, to, seen) {
             Outcome::Done
         } else {
             Outcome::Stale

@@ -1,7 +1,6 @@
 //! Who owns what, for clients that know the workers. Others never see any of it.
 
-use mbal_model::{Key, MapVersion, WorkerId};
-use mbal_routing::Route;
+use mbal_model::{Key, MapVersion, Route, WorkerId};
 
 use crate::load::key_work;
 use crate::turn::Turn;
@@ -9,7 +8,7 @@ use crate::turn::Turn;
 impl Turn<'_> {
     /// The version of what [`Turn::ownership`] tells.
     pub fn version(&self) -> MapVersion {
-        MapVersion { map: self.map.version(), local: self.server.store.version() }
+        MapVersion { map: self.map_version, local: self.server.store.version() }
     }
 
     /// `config get mbal`, in the framing of ElastiCache's auto-discovery.
@@ -22,9 +21,8 @@ impl Turn<'_> {
                 payload += &format!("worker {worker} {} {}\n", address.ip(), address.port());
             }
             let store = &self.server.store;
-            for (cachelet, bits, prefix) in store.prefixes() {
-                let owner = store.owner(cachelet).0;
-                payload += &format!("cachelet {bits} {prefix:x} {owner}\n");
+            for held in store.held() {
+                payload += &format!("cachelet {} {}\n", held.prefix, held.owner.0);
             }
             let length = payload.len();
             self.line(format!("CONFIG mbal 0 {length}").as_bytes());
@@ -38,12 +36,11 @@ impl Turn<'_> {
         self.follows = true;
         match self.route(key) {
             Route::Own => {
-                let cachelet = self.server.store.cachelet_of(key.hash());
                 let bytes = request_bytes + self.out.len() - before;
-                self.server.cachelet_work[cachelet].0.add(key_work(1, bytes as u64));
+                self.server.store.count_work(key.hash(), key_work(1, bytes as u64));
             }
             Route::Neighbour(owner) => self.tell_owner(before, owner),
-            Route::Peer(_) => {}
+            Route::Peer(_) | Route::Moving(_) => {}
         }
     }
 

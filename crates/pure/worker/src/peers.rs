@@ -1,8 +1,7 @@
 //! Requests whose key another server owns: out to it, in from it, and on to a third.
 
 use mbal_cachelet::Ahead;
-use mbal_model::{Key, ServerId};
-use mbal_routing::{Route, route};
+use mbal_model::{Key, Route, ServerId};
 use mbal_wire::{
     BINARY_REQUEST, Binary, Command, Get, HOPS_MAX, Login, Parsed, PeerRequest, Request, Status,
     binary_delete, next_word, parse, parse_binary,
@@ -41,7 +40,12 @@ impl Batch<'_> {
                 return self.gather(session, get);
             }
         }
-        let Route::Peer(server) = self.turn.route(key?) else { return None };
+        let server = match self.turn.route(key?) {
+            Route::Own | Route::Neighbour(_) => return None,
+            Route::Peer(server) => server,
+            // Nobody is known who serves it at this moment.
+            Route::Moving(_) => ServerId::NOBODY,
+        };
         self.turn.counters.requests_peer.add(1);
         let lost = lost(&job.request);
         match self.links.credit(server) {
@@ -88,7 +92,7 @@ impl Batch<'_> {
     fn forward(&mut self, server: ServerId, session: u64, place: Place, request: &[u8]) {
         let asker = Asker::Client { conn: self.conn, session, place };
         let ticket = self.links.ask(server, asker);
-        let map_version = self.turn.map.version();
+        let map_version = self.turn.map_version;
         let mut bytes = Vec::new();
         PeerRequest { hops: 1, map_version, request }.encode(&mut bytes);
         self.actions.push(Action::Forward { server, ticket, request: bytes });
@@ -213,7 +217,7 @@ impl Turn<'_> {
             if let Request::Get(get) = &request {
                 let mut keys = get.further;
                 while let Some((word, tail)) = next_word(keys) {
-                    if matches!(self.route(&Key::new(word)?), Route::Peer(_)) {
+                    if !self.is_here(&Key::new(word)?) {
                         return None;
                     }
                     keys = tail;
@@ -232,19 +236,13 @@ impl Turn<'_> {
         }
     }
 
-    /// The map says which server; which worker of this one, the store knows better, for a cachelet
-    /// may be lent.
+    #[inline]
     pub fn route(&self, key: &Key<'_>) -> Route {
-        if !self.alone {
-            if let peer @ Route::Peer(_) = route(self.map, self.here, key.hash()) {
-                return peer;
-            }
-        }
-        let store = &self.server.store;
-        match store.owner(store.cachelet_of(key.hash())) {
-            owner if owner == self.here.worker => Route::Own,
-            owner => Route::Neighbour(owner),
-        }
+        self.server.store.route(self.here.worker, key.hash())
+    }
+
+    pub fn is_here(&self, key: &Key<'_>) -> bool {
+        matches!(self.route(key), Route::Own | Route::Neighbour(_))
     }
 
     /// The values of those of a `get`'s keys that are here.

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::R
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mbal_cachelet::{ClassStats, Classes, Store, StoreStats};
-use mbal_model::{CLASSES, Key, Seconds};
+use mbal_model::{CLASSES, Key, Prefix, Seconds};
 use mbal_wire::Login;
 
 use crate::conns::Conns;
 use crate::counters::{ClassCounters, ClassSums, Counters, Sums};
 use crate::details::Details;
+use crate::following::Following;
 use crate::hot::{Heat, Hot, HotKey, WATCHED_SECONDS, hottest};
 use crate::latency::{Histograms, Latency};
-use crate::load::CacheletWork;
 use crate::log::Log;
 use crate::login::Doorkeeper;
 
@@ -294,9 +294,11 @@ pub struct Server {
     hot: Box<[Mutex<Hot>]>,
     /// Until then somebody watches the hottest keys.
     watched_until: AtomicU32,
-    pub(crate) cachelet_work: Box<[CacheletWork]>,
     /// The balancer's epochs so far.
     pub(crate) epoch: AtomicU64,
+    pub(crate) following: Following,
+    /// The store is not yet as the map says.
+    pub(crate) unsettled: AtomicBool,
     class_counters: Box<[Box<[ClassCounters]>]>,
     /// What `stats reset` subtracts: counters are their workers' to write. Locked before they are read: what is
     /// subtracted must not be younger than what it is subtracted from.
@@ -334,7 +336,6 @@ impl Server {
     pub fn new(settings: Settings, store: Store) -> Server {
         let gauges = Gauges { accepting: AtomicU64::new(1), ..Gauges::default() };
         gauges.verbosity.store(u64::from(settings.verbosity), Relaxed);
-        let cachelet_work = (0..store.cachelets_max()).map(|_| CacheletWork::default()).collect();
         let log = Log::new(settings.workers, (settings.watcher_kib as usize) << 10);
         log.set_verbosity(settings.verbosity);
         let epoch = AtomicU64::new(0);
@@ -356,8 +357,9 @@ impl Server {
             latency: (0..settings.workers).map(|_| Latency::default()).collect(),
             hot: (0..settings.workers).map(|_| Mutex::default()).collect(),
             watched_until: AtomicU32::new(0),
-            cachelet_work,
             epoch,
+            following: Following::default(),
+            unsettled: AtomicBool::new(false),
             reset: Mutex::default(),
             settings,
         }
@@ -418,8 +420,9 @@ impl Server {
     }
 
     /// By cachelet, estimates of its requests ever, and in the last second.
-    pub fn cachelet_requests(&self, second: Seconds) -> Vec<(f64, f64)> {
-        let mut all = vec![(0.0, 0.0); self.store.cachelets()];
+    pub fn cachelet_requests(&self, second: Seconds) -> BTreeMap<Prefix, (f64, f64)> {
+        let present = self.store.prefixes().into_iter();
+        let mut all = present.map(|prefix| (prefix, (0.0, 0.0))).collect();
         for (worker, counters) in self.counters.iter().enumerate() {
             self.hot(worker).add_cachelets_to(&mut all, second, counters.keyed());
         }
@@ -428,7 +431,7 @@ impl Server {
 
     /// What each worker was asked for in the last second: of a cachelet, and of a key. Who asks is taken to watch for
     /// a while.
-    pub fn heat(&self, cachelet: usize, key: Option<&Key<'_>>, second: Seconds) -> Vec<Heat> {
+    pub fn heat(&self, cachelet: Prefix, key: Option<&Key<'_>>, second: Seconds) -> Vec<Heat> {
         self.watched_until.store(second + WATCHED_SECONDS, Relaxed);
         let heat = |(worker, counters): (usize, &Counters)| {
             self.hot(worker).heat(cachelet, key, second, counters.keyed())

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use mbal_model::{ClusterMap, Key, Owner};
-use mbal_routing::Route;
+use mbal_model::{Key, Owner, Route};
 use mbal_sketch::Sampler;
 use mbal_wire::{Limits, Login, Request, push_line};
 
@@ -26,7 +25,7 @@ pub(crate) struct Turn<'w> {
     /// The connection that asks, and its descriptor.
     pub card: &'w Card,
     pub fd: u32,
-    pub map: &'w ClusterMap,
+    pub map_version: u64,
     pub here: Owner,
     /// No cachelet of the map is another server's.
     pub alone: bool,
@@ -105,7 +104,7 @@ impl Turn<'_> {
             Route::Own => self.counters.requests_own.add(1),
             Route::Neighbour(_) => self.counters.requests_neighbour.add(1),
             // Counted where it is forwarded.
-            Route::Peer(_) => {}
+            Route::Peer(_) | Route::Moving(_) => {}
         }
     }
 

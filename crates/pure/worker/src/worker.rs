@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mbal_model::{ClusterMap, Owner, Seconds, ServerId, WorkerId};
+use mbal_model::{Owner, Seconds, ServerId, WorkerId};
 use mbal_sketch::Sampler;
 
 use crate::batch::{Batch, Ended, Pause};
@@ -28,7 +28,7 @@ const BACKGROUND_STEPS: usize = 4;
 pub struct Worker {
     pub(crate) here: Owner,
     pub(crate) server: Arc<Server>,
-    map: Arc<ClusterMap>,
+    map_version: u64,
     alone: bool,
     links: Links,
     pub(crate) sessions: Vec<Option<Box<Session>>>,
@@ -52,12 +52,10 @@ impl Worker {
     pub fn new(id: WorkerId, server: Arc<Server>) -> Worker {
         let here = Owner { server: ServerId(0), worker: id };
         let sampler = Sampler::new(server.hot_sample(Seconds::MAX), id.0.into());
-        let cachelets = server.store.options().cachelets;
-        let map = Arc::new(ClusterMap::alone(here.server, server.settings.workers, cachelets));
         Worker {
             here,
             server,
-            map,
+            map_version: 1,
             alone: true,
             links: Links::default(),
             sessions: Vec::new(),
@@ -74,8 +72,14 @@ impl Worker {
 
     /// Takes one event; appends to `actions` what is to be done about it.
     pub fn handle(&mut self, now: Now, event: Event<'_>, actions: &mut Actions) {
-        // What is about time alone touches no item.
+        // What touches no item, or what waits for others to have left the cachelets that they were in.
         match event {
+            Event::Mapped { here, map } => {
+                self.here.server = here;
+                self.alone = map.serves_all(here);
+                self.map_version = map.version();
+                return self.server.follow(here, map, now.second);
+            }
             Event::Rests { busy_ns } => return self.counters().busy_ns.add(busy_ns),
             Event::Timing => return self.time(None),
             Event::Timed { elapsed_ns, stands_for } => {
@@ -133,11 +137,6 @@ impl Worker {
                 let outcome = self.hand_over(conn, to, actions);
                 self.report(order, outcome, actions);
             }
-            Event::Mapped { here, map } => {
-                self.here.server = here;
-                self.alone = map.serves_all(here);
-                self.map = map;
-            }
             Event::LinkUp { server, credits } => self.links.up(server, credits),
             Event::LinkBroken { server } => self.link_broken(now, server, actions),
             Event::Answered { server, ticket, reply } => {
@@ -153,13 +152,14 @@ impl Worker {
                 self.asked(now, server, ticket, request, actions);
             }
             Event::Tick => self.close_idle(now, actions),
-            Event::Rests { .. } | Event::Timing | Event::Timed { .. } => {}
+            Event::Mapped { .. } | Event::Rests { .. } | Event::Timing | Event::Timed { .. } => {}
         }
         if watched != 0 {
             self.pass_lines_on(now, actions);
         }
         self.server.store.leave(self.here.worker);
         if ticks {
+            self.server.settle(now.second);
             self.server.store.background(self.here.worker, now.second, BACKGROUND_STEPS);
         }
     }
@@ -219,7 +219,7 @@ impl Worker {
             card: &card,
             fd: card.fd,
             has_waiting: false,
-            map: &self.map,
+            map_version: self.map_version,
             here: self.here,
             alone: self.alone,
             now,
@@ -381,7 +381,7 @@ impl Worker {
             card: &self.nobody,
             fd: self.nobody.fd,
             has_waiting: false,
-            map: &self.map,
+            map_version: self.map_version,
             here: self.here,
             alone: self.alone,
             now,

@@ -4,8 +4,8 @@ use mbal_balance::{
     Balancer, Cause, Duty, Lighten, Mode, News, Order, Proposal, Question, Thresholds, Verdict,
     propose,
 };
-use mbal_model::{CacheletId, Move, WorkerId};
-use mbal_worker::{OrderId, Outcome, Server, Tallies, order_event, owner};
+use mbal_model::{Move, Owner, Prefix, ServerId, WorkerId};
+use mbal_worker::{OrderId, Outcome, Server, Tallies, order_event};
 
 use super::coverage::Sight;
 use super::dice::Dice;
@@ -104,8 +104,10 @@ impl World {
 
     /// The operator asks the balancer, not the worker.
     pub fn ask_balancer(&mut self) {
-        let cachelet = CacheletId(self.dice.below(self.server.store.cachelets() + 1) as u16);
-        let to = owner(WorkerId(self.dice.below(self.seats.len()) as u16));
+        let prefixes = self.server.store.prefixes();
+        // At times one that there is not.
+        let cachelet = self.dice.pick(&[prefixes.as_slice(), &[Prefix::ALL]].concat());
+        let to = self.server.address(WorkerId(self.dice.below(self.seats.len()) as u16));
         self.coverage.meet(Sight::NewsAsked);
         self.tell_balancer(News::Asked { cachelet, to });
     }
@@ -129,9 +131,11 @@ impl World {
 /// A proposal that nobody should carry out.
 fn lie(dice: &mut Dice, question: &Question) -> Proposal {
     let workers = question.reading.snapshot.workers.len();
-    let worker = |dice: &mut Dice| owner(WorkerId(dice.below(workers + 1) as u16));
+    let server = ServerId(dice.below(2) as u16);
+    let worker =
+        |dice: &mut Dice| Owner { server, worker: WorkerId(dice.below(workers + 1) as u16) };
     let step = |dice: &mut Dice| Move {
-        cachelet: CacheletId(dice.below(40) as u16),
+        cachelet: Prefix::nth(dice.below(40), 6),
         from: worker(dice),
         to: worker(dice),
     };

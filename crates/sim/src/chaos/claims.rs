@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use mbal_cachelet::Store;
-use mbal_model::{MapVersion, WorkerId};
+use mbal_model::{MapVersion, Prefix, WorkerId};
 
 use super::checks::Violation;
 
@@ -30,11 +30,16 @@ impl Claims {
         claims
     }
 
+    /// No cachelet is split into narrower ones.
+    pub fn bits(&self) -> u32 {
+        self.bits
+    }
+
     /// Looks at the store; the number of changes since the last look.
     pub fn look(&mut self, store: &Store) -> Result<u64, Violation> {
         let mut owners = Vec::with_capacity(1 << self.bits);
-        for (cachelet, bits, _) in store.prefixes() {
-            owners.resize(owners.len() + (1 << (self.bits - bits)), store.owner(cachelet));
+        for held in store.held() {
+            owners.resize(owners.len() + (1 << (self.bits - held.prefix.bits())), held.owner);
         }
         let version = store.version();
         let newest = self.owners.last_key_value().map_or(version, |(newest, _)| *newest);
@@ -71,12 +76,11 @@ impl Claims {
             match (words.as_slice(), version) {
                 (["version", text], None) => version = MapVersion::parse(text.as_bytes()),
                 (["worker", ..], Some(_)) => {}
-                (["cachelet", bits, prefix, worker], Some(version)) => {
-                    let bits: u32 = bits.parse().map_err(|_| strange())?;
-                    let prefix = u64::from_str_radix(prefix, 16).map_err(|_| strange())?;
+                (["cachelet", prefix, worker], Some(version)) => {
+                    let prefix = Prefix::parse(prefix.as_bytes()).ok_or_else(strange)?;
                     let worker = worker.parse().map_err(|_| strange())?;
-                    let first = prefix << (self.bits - bits);
-                    let run = 1 << (self.bits - bits);
+                    let first = prefix.first_hash() >> (64 - self.bits);
+                    let run = 1 << (self.bits - prefix.bits());
                     if first != covered {
                         return Err(strange());
                     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::{CacheletId, WorkerId};
+use mbal_model::WorkerId;
 use mbal_worker::{ConnId, Event, OrderId, Outcome, Report};
 
 use super::balancing::OPERATOR;
@@ -63,11 +63,11 @@ impl World {
     fn lend(&mut self) {
         let store = &self.server.store;
         let seen = store.version();
-        let cachelet = self.dice.below(store.cachelets());
+        let cachelet = self.dice.pick(&store.prefixes());
         let owner = if self.dice.percent(5) {
             WorkerId(self.dice.below(self.seats.len()) as u16)
         } else {
-            store.owner(cachelet)
+            store.owner(cachelet).expect("it is among those that are here")
         };
         if self.splitting.contains(&cachelet) {
             self.coverage.meet(Sight::MovedInSplit);
@@ -76,7 +76,6 @@ impl World {
         for _ in 0..self.dice.pick(&[1, 1, 1, 2]) {
             let to = self.any_worker();
             let order = self.order(true);
-            let cachelet = CacheletId(cachelet as u16);
             self.post(
                 usize::from(owner.0),
                 Letter::Tell(Event::Lend { order, cachelet, to, seen }),
@@ -134,8 +133,11 @@ impl World {
     }
 
     fn begin_split(&mut self) {
-        let cachelet = self.dice.below(self.server.store.cachelets());
-        if self.server.store.split(cachelet, self.second()).is_some() {
+        let cachelet = self.dice.pick(&self.server.store.prefixes());
+        if cachelet.bits() == self.claims.bits() {
+            return;
+        }
+        if self.server.store.split(cachelet, self.second()) {
             self.coverage.meet(Sight::SplitBegan);
             self.splitting.push(cachelet);
             self.look_at_owners();

@@ -219,11 +219,10 @@ impl World {
             }
             Letter::Tell(Event::Lend { order, cachelet, to, seen }) => {
                 let store = &self.server.store;
-                let index = usize::from(cachelet.0);
-                let owner = (index < store.cachelets()).then(|| store.owner(index));
+                let owner = store.owner(cachelet);
                 self.coverage.meet(Sight::EventLend);
                 self.handle(seat, Event::Lend { order, cachelet, to, seen });
-                let changed = owner.is_some_and(|owner| self.server.store.owner(index) != owner);
+                let changed = self.server.store.owner(cachelet) != owner;
                 if changed && owner != Some(WorkerId(seat as u16)) {
                     self.fail(1, format!("worker {seat} gave away what was {owner:?}'s"));
                 }

@@ -17,6 +17,8 @@ use mbal_balance::{News, Proposal};
 use mbal_cachelet::Store;
 use mbal_worker::{Actions, Outcome, Server};
 
+use mbal_model::Prefix;
+
 use super::balancing::Balancing;
 use super::checks::{Facts, Violation, check};
 use super::claims::Claims;
@@ -75,7 +77,7 @@ pub struct World {
     pub links: Vec<Link>,
     pub clients: Vec<Client>,
     /// Cachelets that are being split.
-    pub splitting: Vec<usize>,
+    pub splitting: Vec<Prefix>,
     pub orders: Orders,
     pub claims: Claims,
     pub balancing: Balancing,

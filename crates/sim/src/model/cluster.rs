@@ -1,7 +1,7 @@
 //! Workers as queues that measure themselves: what the three phases read and change.
 
 use mbal_balance::Rest;
-use mbal_model::{CacheletId, CacheletLoad, Move, Owner, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_model::{CacheletLoad, Move, Owner, Prefix, ServerId, Snapshot, WorkerId, WorkerLoad};
 use mbal_sketch::{Access, RandomBits, mix};
 
 use super::Fleet;
@@ -84,7 +84,7 @@ pub struct Arrival {
 
 impl Cluster {
     pub fn new(size: Size, seed: u64) -> Cluster {
-        // Cachelet c starts on worker c mod workers, as `ClusterMap::alone` deals them out.
+        // Cachelet c starts on worker c mod workers.
         let owner: Vec<u32> =
             (0..size.cachelets()).map(|at| (at % size.all_workers()) as u32).collect();
         Cluster {
@@ -201,7 +201,7 @@ impl Cluster {
                 .collect(),
         };
         for (id, (&owner, &load)) in self.owner.iter().zip(&self.cachelet_loads).enumerate() {
-            let cachelet = CacheletId(id as u16);
+            let cachelet = Prefix::nth(id, Prefix::BITS_MAX);
             let pinned = rest.pinned(cachelet, load, self.epoch, rest_epochs);
             let held = CacheletLoad { cachelet, load, bytes: 1, pinned };
             snapshot.workers[owner as usize].cachelets.push(held);
@@ -244,7 +244,7 @@ impl Cluster {
     }
 
     pub fn carry_out(&mut self, step: &Move, rest_epochs: u32) {
-        let id = step.cachelet.0 as usize;
+        let id = step.cachelet.place();
         let (from, to) = (self.owner[id], self.index(step.to) as u32);
         let load = self.cachelet_loads[id];
         let (when, left, load_then) = self.last_moves[id];

@@ -1,6 +1,6 @@
 //! Random clusters from a seed, for tests and experiments.
 
-use mbal_model::{CacheletId, CacheletLoad, Owner, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_model::{CacheletLoad, Owner, Prefix, ServerId, Snapshot, WorkerId, WorkerLoad};
 
 pub struct Clusters(pub u64);
 
@@ -76,7 +76,7 @@ impl Clusters {
             let bytes = 500 + self.below(1000) as u64;
             let pinned = false;
             let worker = self.below(workers);
-            let cachelet = CacheletId(id as u16);
+            let cachelet = Prefix::nth(id, 15);
             snapshot.workers[worker].cachelets.push(CacheletLoad { cachelet, load, bytes, pinned });
         }
         snapshot

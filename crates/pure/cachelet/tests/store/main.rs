@@ -7,6 +7,7 @@ mod bounds;
 mod limit;
 mod naive;
 mod oracle;
+mod presence;
 mod support;
 mod torture;
 mod transfer;

@@ -56,14 +56,17 @@ pub struct Found<'k> {
 pub struct Locked<'a> {
     inner: MutexGuard<'a, Naive>,
     options: &'a Options,
-    /// The upper 16 bits of a cas, one number per cachelet.
+    /// The upper 16 bits of a cas.
     generation: u16,
     now: Seconds,
 }
 
 impl Store {
     pub fn new(options: Options) -> Store {
-        let cachelets = (0..options.cachelets).map(|_| Mutex::new(Naive::default())).collect();
+        let nodes = (1 << 16) / options.cachelets as u64;
+        // The counters of cachelets that are born together begin 2^28 a virtual node apart.
+        let born = |at| Naive { counter: (at * nodes) << 28, ..Naive::default() };
+        let cachelets = (0..options.cachelets as u64).map(|at| Mutex::new(born(at))).collect();
         Store { options, cachelets }
     }
 
@@ -103,8 +106,7 @@ impl Store {
             inner.watermark = inner.counter + 1;
             inner.flush_at = 0;
         }
-        let generation = self.options.generation.wrapping_add(self.cachelet_of(hash) as u16);
-        Locked { inner, options: &self.options, generation, now }
+        Locked { inner, options: &self.options, generation: self.options.generation, now }
     }
 
     /// `flush_all`: everything stored before second `at` dies then; at once if `at` ≤ `now`.

@@ -1,6 +1,6 @@
 //! All workers read and write the same few keys while slices and cachelets split, pages are cleaned
-//! and reused, cachelets change owners, the memory limit moves and everything is flushed. No value may be torn,
-//! none stale.
+//! and reused, cachelets change owners, leave and come, the memory limit moves and everything is flushed. No value may be
+//! torn, none stale.
 //!
 //! `MBAL_TORTURE_SECONDS` says for how long (default 2).
 
@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use mbal_cachelet::{Draft, Memory, Store};
-use mbal_model::{Key, WorkerId};
+use mbal_cachelet::{Birth, Draft, Memory, Store};
+use mbal_model::{Elsewhere, Key, Prefix, Route, ServerId, WorkerId};
 
 use crate::limit::Fragile;
 use crate::support::{Random, options};
@@ -47,7 +47,29 @@ fn check(key: u64, bytes: &[u8]) -> u64 {
     version
 }
 
-fn worker(id: usize, store: &Store, known: &[Known], stop: &AtomicBool, seed: u64) -> u64 {
+/// How often what is rare has happened.
+#[derive(Default, Debug)]
+struct Met {
+    splits: AtomicU64,
+    released: AtomicU64,
+    adopted: AtomicU64,
+}
+
+impl Met {
+    fn is_enough(&self) -> bool {
+        [&self.splits, &self.released, &self.adopted].iter().all(|met| met.load(Relaxed) > 5)
+    }
+}
+
+fn worker(
+    id: usize,
+    store: &Store,
+    known: &[Known],
+    stop: &AtomicBool,
+    met: &Met,
+    seed: u64,
+) -> u64 {
+    let count = |met: &AtomicU64, done: bool| met.fetch_add(done.into(), Relaxed);
     let me = WorkerId(id as u16);
     let mut random = Random(seed + id as u64);
     let (mut out, mut bytes) = (Vec::new(), Vec::new());
@@ -60,7 +82,22 @@ fn worker(id: usize, store: &Store, known: &[Known], stop: &AtomicBool, seed: u6
             let text = format!("key:{n}");
             let key = Key::new(text.as_bytes()).expect("a valid key");
             let state = &known[n as usize];
-            match random.below(100) {
+            let what = random.below(100);
+            if (60..90).contains(&what) {
+                // The longest; what follows is of one epoch.
+                store.reserve(me, key.hash(), 40_000, 9);
+            }
+            if !matches!(store.route(me, key.hash()), Route::Own | Route::Neighbour(_)) {
+                if random.below(50) == 0 {
+                    // By another generation, as every time.
+                    let generation = state.started.load(Relaxed) as u16;
+                    let birth = Birth { generation, flush_number: 0 };
+                    let prefix = Prefix::of(key.hash(), 2 + random.below(3) as u32);
+                    count(&met.adopted, store.adopt(prefix, me, birth));
+                }
+                continue;
+            }
+            match what {
                 0..60 => {
                     let before = state.finished.load(Acquire);
                     out.clear();
@@ -78,7 +115,6 @@ fn worker(id: usize, store: &Store, known: &[Known], stop: &AtomicBool, seed: u6
                     let Ok(_writing) = state.writing.try_lock() else { continue };
                     let version = state.started.fetch_add(1, AcqRel) + 1;
                     value(n, version, &mut bytes);
-                    store.reserve(me, key.hash(), bytes.len(), 9);
                     let mut locked = store.lock(key.hash(), 9);
                     let draft = Draft { parts: &[&bytes], ..Draft::default() };
                     if locked.put(&key, &draft).is_err() {
@@ -107,20 +143,35 @@ fn worker(id: usize, store: &Store, known: &[Known], stop: &AtomicBool, seed: u6
                     let filler = [0xee; 700];
                     let filler = &filler[..random.below(700) as usize];
                     store.reserve(me, key.hash(), filler.len(), 9);
+                    if !matches!(store.route(me, key.hash()), Route::Own | Route::Neighbour(_)) {
+                        continue;
+                    }
                     let draft = Draft { parts: &[filler], ..Draft::default() };
                     // Refused where memory is short: then it is just not there.
                     store.lock(key.hash(), 9).put(&key, &draft).ok();
                 }
                 96 => {
-                    let cachelet = store.cachelet_of(key.hash());
-                    store.give(cachelet, store.owner(cachelet), me, u64::MAX);
+                    let Some((prefix, owner)) = store.cachelet_of(key.hash()) else { continue };
+                    store.give(prefix, owner, me, u64::MAX);
+                    if random.below(500) == 0 {
+                        let to = Elsewhere::Peer(ServerId(1));
+                        count(&met.released, store.release(prefix, to));
+                    }
                 }
                 97 if random.below(2_000) == 0 => store.flush(0, 9),
                 97 if random.below(200) == 0 => {
                     assert!(store.set_memory_limit((3 + random.below(5) as usize) << 20));
                 }
-                98 if random.below(40) == 0 => drop(store.split(store.cachelet_of(key.hash()), 9)),
-                99 => drop(store.split_step(random.below(store.cachelets() as u64) as usize, 9)),
+                98 if random.below(40) == 0 => {
+                    let whole = store.cachelet_of(key.hash()).filter(|(whole, _)| whole.bits() < 6);
+                    let split = whole.is_some_and(|(whole, _)| store.split(whole, 9));
+                    count(&met.splits, split);
+                }
+                99 => {
+                    for whole in store.prefixes() {
+                        store.split_step(whole, 9);
+                    }
+                }
                 _ => {}
             }
         }
@@ -141,14 +192,15 @@ fn no_value_is_torn_or_stale() {
     let store = Store::with_memory(options(4, WORKERS, CACHELETS), memory);
     let known: Vec<Known> = (0..KEYS).map(|_| Known::default()).collect();
     let stop = AtomicBool::new(false);
+    let met = Met::default();
     let operations: u64 = std::thread::scope(|scope| {
-        let (store, known, stop) = (&store, &known, &stop);
+        let (store, known, stop, met) = (&store, &known, &stop, &met);
         let workers: Vec<_> = (0..WORKERS)
-            .map(|id| scope.spawn(move || worker(id, store, known, stop, seed)))
+            .map(|id| scope.spawn(move || worker(id, store, known, stop, met, seed)))
             .collect();
         let begin = Instant::now();
         // On a slow machine it goes on until it was torture, if that ever happens.
-        let enough = || store.stats().evictions > 1_000 && store.cachelets() > CACHELETS;
+        let enough = || store.stats().evictions > 1_000 && met.is_enough();
         while begin.elapsed().as_secs_f64() < seconds || !enough() && begin.elapsed() < PATIENCE {
             if workers.iter().any(|worker| worker.is_finished()) {
                 break;
@@ -158,7 +210,7 @@ fn no_value_is_torn_or_stale() {
         stop.store(true, Relaxed);
         workers.into_iter().map(|worker| worker.join().expect("a worker's checks hold")).sum()
     });
-    println!("{operations} operations, {:?}", store.stats());
-    assert!(store.cachelets() > CACHELETS, "no cachelet was split");
+    println!("{operations} operations, {met:?}, {:?}", store.stats());
+    assert!(met.is_enough(), "{met:?}");
     assert!(store.stats().evictions > 1_000, "the memory is too large for this to be torture");
 }

@@ -1,7 +1,7 @@
 //! Cachelets that are split and slices that travel lose nothing and invent nothing.
 
 use mbal_cachelet::{Broken, Draft, Meta, Store};
-use mbal_model::{Key, WorkerId};
+use mbal_model::{Elsewhere, Key, Prefix, ServerId, WorkerId};
 
 use crate::support::{Random, options};
 
@@ -56,31 +56,51 @@ fn a_split_keeps_every_item_reachable_at_every_step() {
     fill(&store, 4_000);
     let before: Vec<_> = (0..4_000).map(|n| look(&store, n, NOW)).collect();
     let mut random = Random(8);
-    for round in 0..2 {
-        for id in 0..store.cachelets() {
-            let Some(child) = store.split(id, NOW) else { continue };
-            while store.split_step(id, NOW) {
+    for bits in 1..5 {
+        for whole in store.prefixes() {
+            assert_eq!(whole.bits(), bits);
+            assert!(store.split(whole, NOW) && !store.split(whole, NOW));
+            assert!(
+                !store.release(whole, Elsewhere::Peer(ServerId(9))),
+                "not in the middle of a split"
+            );
+            while store.split_step(whole, NOW) {
                 for _ in 0..200 {
                     let n = random.below(4_000);
                     assert!(look(&store, n, NOW) == before[n as usize], "{}", name(n));
                 }
             }
-            let inside = |n: u64| {
-                let text = name(n);
-                store.cachelet_of(Key::new(text.as_bytes()).expect("a valid key").hash()) == child
-            };
-            let moved = (0..4_000).filter(|&n| inside(n)).count();
-            assert!(moved > 500, "{moved} of 4,000 items went to cachelet {child}");
+            assert_eq!(store.owner(whole), None, "it has another name now");
+            for half in <[Prefix; 2]>::from(whole.halves().expect("wide enough")) {
+                let inside = (0..4_000).filter(|n| {
+                    let text = name(*n);
+                    let hash = Key::new(text.as_bytes()).expect("a valid key").hash();
+                    store.cachelet_of(hash) == Some((half, WORKER))
+                });
+                let items = store.stats_of(half).expect("it is here").items;
+                assert_eq!(inside.count() as u64, items);
+                assert!(items > 4_000 >> (bits + 1) >> 1, "{items} of 4,000 items in {half}");
+            }
         }
-        assert_eq!(
-            store.cachelets(),
-            4,
-            "round {round}: a server has room for twice its cachelets"
-        );
     }
+    assert!(store.prefixes().into_iter().eq(Prefix::equal(5)));
     assert!((0..4_000).all(|n| look(&store, n, NOW) == before[n as usize]));
     let stats = store.stats();
     assert_eq!((stats.items, stats.evictions), (4_000, 0));
+}
+
+#[test]
+fn the_narrowest_cachelet_is_not_split() {
+    let store = Store::new(options(16, 1, 1));
+    let mut whole = Prefix::ALL;
+    while let Some((_, upper)) = whole.halves() {
+        assert!(store.split(whole, NOW));
+        while store.split_step(whole, NOW) {}
+        whole = upper;
+    }
+    assert_eq!(whole.to_string(), "fffe/15");
+    assert!(!store.split(whole, NOW));
+    assert_eq!(store.prefixes().len(), 16);
 }
 
 #[test]
@@ -95,19 +115,19 @@ fn a_flush_in_the_middle_of_a_split_gives_no_cas_again() {
     for n in 0..100 {
         put(n);
     }
-    let child = store.split(0, NOW).expect("there is room for one more");
+    assert!(store.split(Prefix::ALL, NOW));
     let moved = (0..100).find(|n| {
         let text = name(*n);
         Key::new(text.as_bytes()).expect("a valid key").hash() >> 63 == 1
     });
     let moved = moved.expect("half of them move");
-    assert!(store.split_step(0, NOW), "one slice has moved, the routes have not");
+    assert!(store.split_step(Prefix::ALL, NOW), "one slice has moved, the routes have not");
     let before = (0..50).map(|_| put(moved)).max().expect("put often");
     store.flush(0, NOW);
     assert!(put(moved) > before);
-    while store.split_step(0, NOW) {}
+    while store.split_step(Prefix::ALL, NOW) {}
     assert!(look(&store, moved, NOW).is_some());
-    assert_eq!(store.cachelets(), child + 1);
+    assert!(store.prefixes().into_iter().eq(Prefix::equal(1)));
 }
 
 #[test]
@@ -116,8 +136,8 @@ fn cas_goes_on_where_it_was_after_a_split() {
     fill(&store, 500);
     let highest =
         (0..500).filter_map(|n| look(&store, n, NOW)).map(|(meta, _)| meta.cas & 0xffff).max();
-    store.split(0, NOW).expect("one cachelet may be split");
-    while store.split_step(0, NOW) {}
+    assert!(store.split(Prefix::ALL, NOW));
+    while store.split_step(Prefix::ALL, NOW) {}
     for n in 500..1_000 {
         let text = name(n);
         let key = Key::new(text.as_bytes()).expect("a valid key");
@@ -134,15 +154,15 @@ fn slices_travel_to_another_server_whole() {
     fill(&source, 8_000);
     let target = Store::new(options(128, 2, 8));
     let (mut slices, mut items) = (0, 0);
-    for id in 0..source.cachelets() {
-        let mut from = Some(source.first_hash(id));
+    for prefix in source.prefixes() {
+        let mut from = Some(prefix.first_hash());
         while let Some(first) = from {
             let mut bytes = Vec::new();
-            from = source.export(id, first, NOW, &mut bytes);
+            from = source.export(prefix, first, NOW, &mut bytes);
             target.enter(WORKER);
             items += target.import(WORKER, &bytes, 77).expect("whole");
             target.leave(WORKER);
-            source.forget(id, first, NOW);
+            source.forget(prefix, first, NOW);
             slices += 1;
         }
     }
@@ -169,7 +189,7 @@ fn a_broken_slice_changes_nothing() {
     let source = Store::new(options(16, 1, 1));
     fill(&source, 50);
     let mut bytes = Vec::new();
-    source.export(0, 0, NOW, &mut bytes);
+    source.export(Prefix::ALL, 0, NOW, &mut bytes);
     let target = Store::new(options(16, 1, 1));
     target.enter(WORKER);
     for cut in 0..bytes.len() {

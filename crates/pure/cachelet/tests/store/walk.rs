@@ -57,13 +57,13 @@ fn splits_hide_nothing_from_a_walk() {
     let store = filled(20_000, |_| 0);
     // Every split is in every state during one of these walks.
     for steps in [0, 1, 3] {
-        for cachelet in 0..store.cachelets() {
+        for cachelet in store.prefixes() {
             store.leave(WorkerId(0));
             store.enter(WorkerId(0));
             store.split(cachelet, NOW);
         }
         let seen = walk(&store, Dead::PassOver, || {
-            for cachelet in 0..store.cachelets() {
+            for cachelet in store.prefixes() {
                 for _ in 0..steps {
                     store.split_step(cachelet, NOW);
                 }

@@ -1,6 +1,6 @@
 //! `stats hot` and `stats latency`.
 
-use mbal_model::Key;
+use mbal_model::{Key, Prefix};
 use mbal_worker::{Event, Heat, Settings};
 
 use crate::rig::{CONN, Rig};
@@ -36,7 +36,7 @@ fn what_a_key_was_asked_for_is_told_by_the_worker_that_was_asked() {
     (0..10).for_each(|_| drop(other.send(b"get a\r\n")));
     let heat = |key: &[u8], second| {
         let key = Key::new(key).expect("a key");
-        rig.server.heat(0, Some(&key), second)
+        rig.server.heat(Prefix::ALL, Some(&key), second)
     };
     assert_eq!(
         heat(b"a", rig.now.second),
@@ -96,14 +96,14 @@ fn cachelets_and_workers_tell_what_they_did() {
     rig.send(b"set a 0 0 1\r\n1\r\nget a b\r\nmg a\r\n");
     rig.check(
         "stats cachelets\r\n",
-        "STAT 0:owner 0\r\nSTAT 0:items 1\r\nSTAT 0:bytes 16\r\nSTAT 0:requests 4\r\n\
-         STAT 0:rate 4\r\nSTAT 0:share 100.0\r\nEND\r\n",
+        "STAT 0000/0:owner 0\r\nSTAT 0000/0:items 1\r\nSTAT 0000/0:bytes 16\r\n\
+         STAT 0000/0:requests 4\r\nSTAT 0000/0:rate 4\r\nSTAT 0000/0:share 100.0\r\nEND\r\n",
     );
     rig.now.second += 1;
     rig.send(b"get a\r\n");
     rig.now.second += 2;
     let told = String::from_utf8(rig.send(b"stats cachelets\r\n")).expect("text");
-    assert!(told.contains("0:requests 5\r\nSTAT 0:rate 0\r\nSTAT 0:share 0.0"), "{told}");
+    assert!(told.contains("/0:requests 5\r\nSTAT 0000/0:rate 0\r\nSTAT 0000/0:share 0.0"), "{told}");
     let told = String::from_utf8(rig.send(b"stats workers\r\n")).expect("text");
     assert!(told.starts_with("STAT 0:own 5\r\nSTAT 0:neighbour 0\r\nSTAT 0:peer 0\r\n"), "{told}");
 }

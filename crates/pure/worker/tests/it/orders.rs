@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mbal_cachelet::{Options, Store};
-use mbal_model::{CacheletId, Key, WorkerId};
+use mbal_model::{Key, Prefix, WorkerId};
 use mbal_worker::{Action, Actions, ConnId, Event, OrderId, Outcome, Report, Server, Settings};
 use mbal_worker::{Carried, Worker};
 
@@ -54,8 +54,8 @@ impl Pair {
     }
 
     /// What `worker` reports when it is told to lend.
-    fn lend(&mut self, worker: usize, cachelet: u16, to: u16, seen: u64) -> Outcome {
-        let cachelet = CacheletId(cachelet);
+    fn lend(&mut self, worker: usize, cachelet: usize, to: u16, seen: u64) -> Outcome {
+        let cachelet = Prefix::nth(cachelet, 2);
         let actions =
             self.handle(worker, Event::Lend { order: ORDER, cachelet, to: WorkerId(to), seen });
         match actions.list[..] {
@@ -72,7 +72,7 @@ impl Pair {
     }
 
     fn owners(&self) -> Vec<u16> {
-        (0..4).map(|cachelet| self.server.store.owner(cachelet).0).collect()
+        Prefix::equal(2).map(|cachelet| self.server.store.owner(cachelet).unwrap().0).collect()
     }
 }
 
@@ -107,8 +107,13 @@ fn only_the_owner_lends_and_only_what_it_still_has() {
     assert_eq!((pair.owners(), pair.server.store.version()), (vec![0, 1, 1, 1], 1));
     assert_eq!(pair.lend(0, 1, 1, 1), Outcome::Stale, "it has gone");
     assert_eq!(pair.lend(0, 2, 1, 1), Outcome::Stale, "it was never worker 0's");
-    for (cachelet, to) in [(0, 2), (0, 0), (4, 1), (u16::MAX, 1)] {
-        assert_eq!(pair.lend(0, cachelet, to, 1), Outcome::Refused, "{cachelet} to {to}");
+    for to in [2, 0] {
+        assert_eq!(pair.lend(0, 0, to, 1), Outcome::Refused, "to {to}");
+    }
+    let [absent, to] = [Prefix::nth(0, 3), Prefix::nth(1, 1)];
+    for cachelet in [absent, to, Prefix::ALL] {
+        let lend = Event::Lend { order: ORDER, cachelet, to: WorkerId(1), seen: 1 };
+        assert_eq!(outcome(&pair.handle(0, lend)), Outcome::Refused, "{cachelet}");
     }
     assert_eq!(pair.lend(1, 1, 0, 1), Outcome::Done);
     assert_eq!(pair.lend(0, 1, 1, 1), Outcome::Stale, "it was away meanwhile");
@@ -157,12 +162,12 @@ fn a_client_that_sends_its_version_is_told_where_a_cachelet_has_gone() {
 fn ownership_is_told_to_whom_it_is_news() {
     let mut pair = Pair::new();
     let payload = "version 1.0\nworker 0 127.0.0.1 7000\nworker 1 127.0.0.1 7001\n\
-                   cachelet 2 0 0\ncachelet 2 1 0\ncachelet 2 2 1\ncachelet 2 3 1\n";
+                   cachelet 0000/2 0\ncachelet 4000/2 0\ncachelet 8000/2 1\ncachelet c000/2 1\n";
     let whole = format!("CONFIG mbal 0 {}\r\n{payload}\r\nEND\r\n", payload.len());
     pair.check(0, "config get mbal\r\nconfig get mbal 1.0\r\n", &format!("{whole}END\r\n"));
     pair.check(0, "config get mbal 0.9\r\n", &whole);
     pair.lend(0, 1, 1, 0);
-    let whole = whole.replace("version 1.0", "version 1.1").replace("2 1 0\n", "2 1 1\n");
+    let whole = whole.replace("version 1.0", "version 1.1").replace("4000/2 0", "4000/2 1");
     pair.check(0, "config get mbal 1.0\r\n", &whole);
     pair.check(0, "config get mbal x\r\n", "CLIENT_ERROR bad command line format\r\n");
     pair.check(0, "config get\r\nconfig set mbal 1.0\r\n", "ERROR\r\nERROR\r\n");

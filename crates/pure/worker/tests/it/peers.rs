@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::rig::{CONN, Rig};
-use mbal_model::{ClusterMap, Key, Owner, ServerId, WorkerId};
+use mbal_model::{ClusterMap, Key, Owner, Prefix, ServerId, WorkerId};
 use mbal_wire::PeerRequest;
 use mbal_worker::{Action, Actions, Event, NO_ROUTE, Ticket};
 
@@ -14,7 +14,8 @@ const PEERS: [ServerId; 2] = [ServerId(2), ServerId(3)];
 /// Four cachelets: the first two of server 1, then one each of 2 and 3.
 fn map() -> Arc<ClusterMap> {
     let owner = |server| Owner { server: ServerId(server), worker: WorkerId(0) };
-    Arc::new(ClusterMap::new(9, vec![owner(1), owner(1), owner(2), owner(3)]))
+    let owners = Prefix::equal(2).zip([1, 1, 2, 3].map(owner)).collect();
+    Arc::new(ClusterMap::new(9, owners).expect("they cover all"))
 }
 
 /// The `nth` key that `server` owns.
@@ -22,7 +23,7 @@ fn key(server: u16, nth: usize) -> String {
     let map = map();
     let owned = |word: &String| {
         let key = Key::new(word.as_bytes()).expect("short");
-        map.owner(map.cachelet_of(key.hash())).server == ServerId(server)
+        map.at(key.hash()).1.server == ServerId(server)
     };
     (0..).map(|number| format!("k{number}")).filter(owned).nth(nth).expect("endless")
 }

@@ -1,0 +1,32 @@
+use crate::{ServerId, WorkerId};
+
+/// Who serves a key, seen from one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    Own,
+    /// Another worker of this server: executed by this one all the same.
+    Neighbour(WorkerId),
+    Peer(ServerId),
+    /// On its way between two servers by this move.
+    Moving(MoveId),
+}
+
+/// Where the keys of an absent cachelet are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    Peer(ServerId),
+    Moving(MoveId),
+}
+
+impl From<Elsewhere> for Route {
+    fn from(elsewhere: Elsewhere) -> Route {
+        match elsewhere {
+            Elsewhere::Peer(server) => Route::Peer(server),
+            Elsewhere::Moving(id) => Route::Moving(id),
+        }
+    }
+}
+
+/// A cachelet's move between two servers, named by whoever ordered it; 30 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MoveId(pub u32);

@@ -1,0 +1,85 @@
+//! The cluster map, followed: which cachelets this server has, and where the others are.
+//!
+//! What leaves by a new map is dropped, and what comes begins empty; items travel by a move of their own.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+
+use mbal_cachelet::Birth;
+use mbal_model::{ClusterMap, Elsewhere, Owner, Prefix, Seconds, ServerId, WorkerId};
+
+use crate::server::Server;
+
+/// Shared by the workers: the first one that hears of a map has the server follow it.
+#[derive(Default)]
+pub(crate) struct Following(Mutex<Option<Followed>>);
+
+struct Followed {
+    here: ServerId,
+    map: Arc<ClusterMap>,
+    /// The store is as the map says.
+    settled: bool,
+}
+
+impl Server {
+    /// Which server of its cluster this is; 0 without one.
+    pub fn here(&self) -> ServerId {
+        let followed = self.following.0.lock().expect("nothing panics with it held");
+        followed.as_ref().map_or(ServerId(0), |followed| followed.here)
+    }
+
+    /// A worker of this server, as planners name it.
+    pub fn address(&self, worker: WorkerId) -> Owner {
+        Owner { server: self.here(), worker }
+    }
+
+    /// A map of the cluster, unless a newer one is known.
+    pub(crate) fn follow(&self, here: ServerId, map: Arc<ClusterMap>, now: Seconds) {
+        let mut followed = self.following.0.lock().expect("nothing panics with it held");
+        if followed.as_ref().is_none_or(|known| known.map.version() < map.version()) {
+            *followed = Some(Followed { here, map, settled: false });
+            self.unsettled.store(true, Relaxed);
+        }
+        drop(followed);
+        self.settle(now);
+    }
+
+    /// Goes on until the store is as the map says: what is leaving has to be gone before others come.
+    /// Not between [`mbal_cachelet::Store::enter`] and its `leave`.
+    pub(crate) fn settle(&self, now: Seconds) {
+        if !self.unsettled.load(Relaxed) {
+            return;
+        }
+        let mut followed = self.following.0.lock().expect("nothing panics with it held");
+        if let Some(followed) = followed.as_mut().filter(|followed| !followed.settled) {
+            followed.settled = self.is_settled(followed.here, &followed.map, now);
+            self.unsettled.store(!followed.settled, Relaxed);
+        }
+    }
+
+    fn is_settled(&self, here: ServerId, map: &ClusterMap, now: Seconds) -> bool {
+        let store = &self.store;
+        for prefix in store.prefixes() {
+            // One that is wider than the map's goes as a whole if a part of it has to.
+            let mut others = map.overlapping(prefix).filter(|(_, owner)| owner.server != here);
+            if let Some((_, owner)) = others.next() {
+                store.release(prefix, Elsewhere::Peer(owner.server));
+            }
+        }
+        while store.drop_released(now) {}
+        let mut settled = true;
+        for &(prefix, owner) in map.cachelets() {
+            settled &= if owner.server == here {
+                store.is_here(prefix) || self.bear(prefix, owner, map.version())
+            } else {
+                store.point(prefix, Elsewhere::Peer(owner.server))
+            };
+        }
+        settled
+    }
+
+    fn bear(&self, prefix: Prefix, owner: Owner, version: u64) -> bool {
+        let worker = WorkerId(owner.worker.0 % self.settings.workers);
+        self.store.adopt(prefix, worker, Birth { generation: version as u16, flush_number: 0 })
+    }
+}
