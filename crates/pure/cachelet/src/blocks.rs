@@ -135,6 +135,10 @@ impl Locked<'_> {
     }
 
     fn shed_slice(&mut self, entry: usize) {
+        // What is being exported keeps its places.
+        if self.cachelet.leaves() {
+            return;
+        }
         let Some(slice) = self.slice_at(entry) else { return };
         let items = slice.all_items();
         let worth = BLOCK_BUCKETS * SLOTS * WORTH_PERCENT / 100;

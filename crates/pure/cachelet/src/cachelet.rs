@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Elsewhere, Key, Prefix, Seconds, WorkerId};
+use mbal_model::{Elsewhere, Key, MoveId, Prefix, Seconds, WorkerId};
 
 use crate::blocks::Blocks;
 use crate::bucket::Bucket;
@@ -15,7 +15,7 @@ use crate::log::{LOGS, Log, temper_of};
 use crate::memory::Offset;
 use crate::policy::{Temper, temper_of_written};
 use crate::pool::PageId;
-use crate::routes::{Slot, decode, encode};
+use crate::routes::{LEAVES, Slot, decode, encode};
 use crate::shim::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::slice::Place;
 use crate::store::Store;
@@ -31,6 +31,9 @@ pub struct Cachelet {
     prefix: AtomicU32,
     /// Where requests for it are to go: 0 is here, else see [`crate::routes::encode`].
     away: AtomicU32,
+    /// While it leaves in slices: which hashes have gone, and which have at least been frozen, see [`crate::leaving`].
+    pub(crate) gone: AtomicU64,
+    pub(crate) frozen: AtomicU64,
     /// Of the store's, this one.
     pub(crate) slot: Slot,
     /// Second at which everything older dies; 0 is none.
@@ -92,6 +95,8 @@ impl Cachelet {
             prefix_bits: AtomicU32::new(0),
             prefix: AtomicU32::new(0),
             away: AtomicU32::new(0),
+            gone: AtomicU64::new(0),
+            frozen: AtomicU64::new(0),
             slot,
             flush_at: AtomicU32::new(0),
             owner: AtomicU32::new(0),
@@ -116,13 +121,34 @@ impl Cachelet {
         self.prefix.store(prefix.map_or(0, Prefix::code).into(), Release);
     }
 
-    /// Where requests for it are to go, if not here.
+    /// Where a request for this hash of it is to go, if not here.
     #[inline(always)]
-    pub fn away(&self) -> Option<Elsewhere> {
+    pub fn away(&self, hash: u64) -> Option<Elsewhere> {
         match self.away.load(Acquire) {
             0 => None,
-            word => Some(decode(word)),
+            word => self.away_by(word, hash),
         }
+    }
+
+    #[cold]
+    fn away_by(&self, word: u32, hash: u64) -> Option<Elsewhere> {
+        let is_here = word & LEAVES != 0 && hash >> 1 >= self.frozen.load(Acquire);
+        (!is_here).then(|| decode(word & !LEAVES))
+    }
+
+    /// All of it is elsewhere.
+    pub fn is_away(&self) -> bool {
+        let word = self.away.load(Acquire);
+        word != 0 && word & LEAVES == 0
+    }
+
+    /// It is here, but for some slices.
+    pub fn leaves(&self) -> bool {
+        self.away.load(Acquire) & LEAVES != 0
+    }
+
+    pub fn set_leaves(&self, id: MoveId) {
+        self.away.store(encode(Elsewhere::Moving(id)) | LEAVES, Release);
     }
 
     pub fn set_away(&self, elsewhere: Option<Elsewhere>) {

@@ -84,7 +84,7 @@ impl Store {
             Way::Away(elsewhere) => elsewhere.into(),
             Way::Here(slot) => {
                 let cachelet = self.at(slot);
-                match cachelet.away() {
+                match cachelet.away(hash) {
                     Some(elsewhere) => elsewhere.into(),
                     None if cachelet.owner() == usize::from(here.0) => Route::Own,
                     None => Route::Neighbour(WorkerId(cachelet.owner() as u16)),
@@ -99,7 +99,7 @@ impl Store {
         let cachelet = self.at(slot);
         let owner = WorkerId(cachelet.owner() as u16);
         // Between the change of its name and that of the table a split's upper half has the lower one's.
-        let prefix = cachelet.prefix().filter(|_| cachelet.away().is_none())?;
+        let prefix = cachelet.prefix().filter(|_| !cachelet.is_away())?;
         Some((prefix, owner))
     }
 
@@ -117,7 +117,7 @@ impl Store {
 
     /// The present cachelets, in the prefixes' order.
     pub fn prefixes(&self) -> Vec<Prefix> {
-        let here = self.cachelets().filter(|cachelet| cachelet.away().is_none());
+        let here = self.cachelets().filter(|cachelet| !cachelet.is_away());
         let mut prefixes: Vec<Prefix> = here.filter_map(Cachelet::prefix).collect();
         prefixes.sort_unstable();
         prefixes
@@ -125,7 +125,7 @@ impl Store {
 
     /// The present cachelets with what planners want of them, in the prefixes' order.
     pub fn held(&self) -> Vec<Held> {
-        let here = self.cachelets().filter(|cachelet| cachelet.away().is_none());
+        let here = self.cachelets().filter(|cachelet| !cachelet.is_away());
         let held = here.filter_map(|cachelet| {
             let logs: u32 = cachelet.log_pages.iter().map(|pages| pages.load(Relaxed)).sum();
             let pages = logs as usize + cachelet.inner.lock().blocks.pages();
@@ -147,16 +147,14 @@ impl Store {
     pub(crate) fn present(&self, prefix: Prefix) -> Option<&Cachelet> {
         let Way::Here(slot) = self.routes.of(prefix.first_hash()) else { return None };
         let cachelet = self.at(slot);
-        (cachelet.prefix() == Some(prefix) && cachelet.away().is_none()).then_some(cachelet)
+        (cachelet.prefix() == Some(prefix) && !cachelet.is_away()).then_some(cachelet)
     }
 
     /// The cachelet `prefix` is served here from now on, empty, by worker `owner`. False, and nothing has changed, if some of it
     /// is here already, or has not yet gone, or the store has no room for another.
     pub fn adopt(&self, prefix: Prefix, owner: WorkerId, birth: Birth) -> bool {
         let mut changes = self.slots.changes.lock();
-        // All that is here begins in `prefix`, or is where it begins.
-        let next = self.routes.next_here(prefix.first_hash());
-        if next.is_some_and(|hash| prefix.contains(hash)) {
+        if !self.routes.is_absent(prefix) {
             return false;
         }
         let Some(cachelet) = self.vacant_slot(&mut changes) else { return false };
@@ -225,11 +223,7 @@ impl Store {
         if let Some(leaving) = changes.leaving.iter_mut().find(|leaving| leaving.prefix == prefix) {
             leaving.to = to;
             self.at(leaving.slot).set_away(Some(to));
-        } else if self
-            .routes
-            .next_here(prefix.first_hash())
-            .is_some_and(|hash| prefix.contains(hash))
-        {
+        } else if !self.routes.is_absent(prefix) {
             return false;
         } else {
             self.routes.set(prefix, Way::Away(to));

@@ -16,6 +16,7 @@ use crate::Store;
 use crate::shim::{AtomicU32, Ordering::*};
 
 const ROOT_BITS: u32 = 10;
+const FINE_SHIFT: u32 = 64 - Prefix::BITS_MAX;
 /// Entries of `fine` for one of the root.
 const FAN: usize = 1 << (Prefix::BITS_MAX - ROOT_BITS);
 
@@ -23,6 +24,8 @@ const FAN: usize = 1 << (Prefix::BITS_MAX - ROOT_BITS);
 const SEE_FINE: u32 = u32::MAX;
 const ELSEWHERE: u32 = 1 << 31;
 const MOVING: u32 = 1 << 30;
+/// Beside [`encode`] of a move, in a cachelet: only some slices have gone.
+pub(crate) const LEAVES: u32 = 1 << 29;
 
 /// Which of the store's cachelets: an index, and no name, since it is used again.
 pub(crate) type Slot = usize;
@@ -46,7 +49,7 @@ pub(crate) fn encode(elsewhere: Elsewhere) -> u32 {
     match elsewhere {
         Elsewhere::Peer(server) => ELSEWHERE | u32::from(server.0),
         Elsewhere::Moving(MoveId(id)) => {
-            assert!(id < MOVING - 1, "moves are named in 30 bits");
+            assert!(id < LEAVES, "moves are named in 29 bits");
             ELSEWHERE | MOVING | id
         }
     }
@@ -55,7 +58,7 @@ pub(crate) fn encode(elsewhere: Elsewhere) -> u32 {
 pub(crate) fn decode(word: u32) -> Elsewhere {
     match word & MOVING {
         0 => Elsewhere::Peer(ServerId(word as u16)),
-        _ => Elsewhere::Moving(MoveId(word & (MOVING - 1))),
+        _ => Elsewhere::Moving(MoveId(word & (LEAVES - 1))),
     }
 }
 
@@ -70,7 +73,7 @@ impl Routes {
     pub fn of(&self, hash: u64) -> Way {
         let mut word = self.root[(hash >> (64 - ROOT_BITS)) as usize].load(Acquire);
         if word == SEE_FINE {
-            word = self.fine[(hash >> (64 - Prefix::BITS_MAX)) as usize].load(Acquire);
+            word = self.fine[(hash >> FINE_SHIFT) as usize].load(Acquire);
         }
         match word & ELSEWHERE {
             0 => Way::Here(word as Slot),
@@ -103,6 +106,13 @@ impl Routes {
         run(&self.fine, Prefix::BITS_MAX);
     }
 
+    /// True if nothing of `prefix` is served here.
+    pub fn is_absent(&self, prefix: Prefix) -> bool {
+        let words = prefix.nodes() / 2;
+        let hashes = (0..words as u64).map(|at| prefix.first_hash() + (at << FINE_SHIFT));
+        hashes.into_iter().all(|hash| matches!(self.of(hash), Way::Away(_)))
+    }
+
     /// The first hash from `from` on that is served here.
     pub fn next_here(&self, from: u64) -> Option<u64> {
         let mut hash = from;
@@ -110,8 +120,7 @@ impl Routes {
             if let Way::Here(_) = self.of(hash) {
                 return Some(hash);
             }
-            hash = (hash >> (64 - Prefix::BITS_MAX) << (64 - Prefix::BITS_MAX))
-                .checked_add(1 << (64 - Prefix::BITS_MAX))?;
+            hash = (hash >> FINE_SHIFT << FINE_SHIFT).checked_add(1 << FINE_SHIFT)?;
         }
     }
 }
@@ -139,12 +148,11 @@ mod tests {
             list[start..start + prefix.nodes() / 2].fill(way);
         }
         for (at, way) in list.iter().enumerate() {
-            let hash = (at as u64) << (64 - Prefix::BITS_MAX) | 5;
+            let hash = (at as u64) << FINE_SHIFT | 5;
             assert_eq!(routes.of(hash), *way, "{hash:x}");
             let next = list[at..].iter().position(|way| matches!(way, Way::Here(_)));
-            let next = next.map(|ahead| {
-                if ahead == 0 { hash } else { ((at + ahead) as u64) << (64 - Prefix::BITS_MAX) }
-            });
+            let next = next
+                .map(|ahead| if ahead == 0 { hash } else { ((at + ahead) as u64) << FINE_SHIFT });
             if at % 97 == 0 {
                 assert_eq!(routes.next_here(hash), next);
             }

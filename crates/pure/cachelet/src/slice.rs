@@ -210,6 +210,15 @@ impl<'a> Slice<'a> {
         (0..self.buckets()).flat_map(items)
     }
 
+    /// Its items from a slot on, each with its slot: they keep these as long as nothing is inserted.
+    pub fn items_from(self, slot: usize) -> impl Iterator<Item = (usize, Offset)> + use<'a> {
+        let items = move |bucket| {
+            let of_bucket = self.at(bucket).items();
+            of_bucket.map(move |(slot, _, offset)| (bucket * SLOTS + slot, offset))
+        };
+        (slot / SLOTS..self.buckets()).flat_map(items).filter(move |(at, _)| *at >= slot)
+    }
+
     pub fn all_items(self) -> Vec<(u16, Offset)> {
         let mut all = Vec::with_capacity(self.buckets() * SLOTS);
         self.items().for_each(|item| all.push(item));

@@ -11,6 +11,9 @@ use crate::slice::{Entry, Slice};
 use crate::store::Store;
 use crate::types::Birth;
 
+/// Slices of no more items are moved in one step.
+const STEP_ITEMS: usize = 128;
+
 impl Store {
     /// Begins to split a cachelet: its upper half will be a cachelet of its own, once [`Store::split_step`] has said that it is
     /// done. Every key stays reachable throughout.
@@ -24,7 +27,10 @@ impl Store {
         };
         let mut locked = self.lock_cachelet(parent, now);
         let inner = &mut *locked.inner;
-        if inner.splits || inner.split_done.is_some_and(|stamp| !self.epochs.passed(stamp)) {
+        if inner.splits
+            || parent.leaves()
+            || inner.split_done.is_some_and(|stamp| !self.epochs.passed(stamp))
+        {
             return false;
         }
         let Some(child) = self.vacant_slot(&mut changes) else { return false };
@@ -47,7 +53,7 @@ impl Store {
         true
     }
 
-    /// Moves one slice of a cachelet that is being split; false once all have moved and the split is
+    /// Moves one slice of a cachelet that is being split, or makes two of a long one; false once all have moved and the split is
     /// done. O(items of a slice).
     pub fn split_step(&self, whole: Prefix, now: Seconds) -> bool {
         let _changes = self.changes();
@@ -73,6 +79,11 @@ impl Store {
             locked.inner.split_done = Some(self.epochs.stamp());
             return false;
         };
+        // A long slice is halved until a step is short, as far as the directory may grow.
+        let long = locked.slice_at(entry).is_some_and(|slice| slice.items().count() > STEP_ITEMS);
+        if long && locked.split_slice(locked.first_hash_of(entry)) {
+            return true;
+        }
         let mut child = self.lock_cachelet(child, now);
         child.inner.counter = child.inner.counter.max(locked.inner.counter);
         locked.hand_over(entry, &mut child);
@@ -81,6 +92,15 @@ impl Store {
 }
 
 impl Locked<'_> {
+    /// The first hash that an entry of the directory stands for.
+    fn first_hash_of(&self, entry: usize) -> u64 {
+        let prefix = self.cachelet.prefix().expect("it serves one");
+        let bits = self.cachelet.prefix_bits.load(Relaxed);
+        let depth = self.dir().depth();
+        Prefix::of(prefix.first_hash(), bits).first_hash()
+            | (entry as u64).checked_shl(64 - bits - depth).unwrap_or(0)
+    }
+
     /// Sees to it that a slice begins at `hash`.
     fn part_at(&mut self, hash: u64) {
         loop {

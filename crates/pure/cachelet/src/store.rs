@@ -230,7 +230,7 @@ impl Store {
     pub fn give(&self, prefix: Prefix, from: WorkerId, to: WorkerId, seen: u64) -> bool {
         let Some(cachelet) = self.present(prefix) else { return false };
         let _writer = cachelet.inner.lock();
-        let is_still = cachelet.prefix() == Some(prefix) && cachelet.away().is_none();
+        let is_still = cachelet.prefix() == Some(prefix) && !cachelet.is_away();
         if !is_still || cachelet.owner() != usize::from(from.0) || !cachelet.owned_since(seen) {
             return false;
         }

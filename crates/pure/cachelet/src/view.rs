@@ -74,6 +74,22 @@ impl<'a> View<'a> {
         })
     }
 
+    /// Appends `bytes` of the value, from `start` on; under the writer lock.
+    pub(crate) fn copy_piece(&self, start: usize, bytes: usize, out: &mut Vec<u8>) {
+        let pieces = match self.item.chain_by(self.layout) {
+            None => vec![self.item.value_by(self.layout)],
+            Some((_, first)) => chunks(&self.store.memory, first),
+        };
+        let (mut skip, mut left) = (start, bytes);
+        for (at, length) in pieces {
+            let passed = skip.min(length);
+            let taken = (length - passed).min(left);
+            // SAFETY: protected by the caller's lock, and no more than the piece has.
+            unsafe { copy_shared(at.add(passed), taken, out) }
+            (skip, left) = (skip - passed, left - taken);
+        }
+    }
+
     /// Appends the value to `out`.
     #[inline(always)]
     pub fn copy_value(&self, out: &mut Vec<u8>) {
@@ -84,6 +100,12 @@ impl<'a> View<'a> {
         // SAFETY: the item is protected by the caller's epoch or lock.
         unsafe { copy_shared(at, len, out) }
     }
+}
+
+fn chunks(memory: &Memory, first: Offset) -> Vec<(*mut u8, usize)> {
+    let next = |at: Offset| (at != 0).then_some(at);
+    let chunks = std::iter::successors(next(first), |at| next(Item::at(memory, *at).next_chunk()));
+    chunks.map(|at| Item::at(memory, at).chunk_value()).collect()
 }
 
 #[cold]

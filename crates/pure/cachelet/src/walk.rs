@@ -44,6 +44,10 @@ impl Store {
         let slice = locked.slice_at(locked.entry(from));
         for offset in slice.into_iter().flat_map(Slice::offsets) {
             let item = Item::at(&self.memory, offset);
+            // A child's slice may hold what was shown before it was moved there, and what will be shown where it is still.
+            if !(u128::from(from)..next).contains(&u128::from(hash_of(&self.memory, offset))) {
+                continue;
+            }
             if item.expired(now) {
                 expired.push(offset);
             } else {
@@ -78,7 +82,7 @@ impl Store {
 }
 
 impl Locked<'_> {
-    fn end_of_slice(&self, hash: u64) -> u128 {
+    pub(crate) fn end_of_slice(&self, hash: u64) -> u128 {
         let prefix_bits = self.cachelet.prefix_bits.load(Relaxed);
         let prefix = hash.checked_shr(64 - prefix_bits).unwrap_or(0);
         let dir = self.dir();

@@ -27,6 +27,6 @@ impl From<Elsewhere> for Route {
     }
 }
 
-/// A cachelet's move between two servers, named by whoever ordered it; 30 bits.
+/// A cachelet's move between two servers, named by whoever ordered it; 29 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MoveId(pub u32);

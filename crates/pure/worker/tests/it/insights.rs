@@ -103,7 +103,10 @@ fn cachelets_and_workers_tell_what_they_did() {
     rig.send(b"get a\r\n");
     rig.now.second += 2;
     let told = String::from_utf8(rig.send(b"stats cachelets\r\n")).expect("text");
-    assert!(told.contains("/0:requests 5\r\nSTAT 0000/0:rate 0\r\nSTAT 0000/0:share 0.0"), "{told}");
+    assert!(
+        told.contains("/0:requests 5\r\nSTAT 0000/0:rate 0\r\nSTAT 0000/0:share 0.0"),
+        "{told}"
+    );
     let told = String::from_utf8(rig.send(b"stats workers\r\n")).expect("text");
     assert!(told.starts_with("STAT 0:own 5\r\nSTAT 0:neighbour 0\r\nSTAT 0:peer 0\r\n"), "{told}");
 }

@@ -1,0 +1,286 @@
+//! A cachelet that leaves for another server, slice by slice, while everything else of it is served.
+//!
+//! ```text
+//!   hashes of the cachelet:   | gone ......... | frozen | here ................... |
+//!   Store::route says:          Moving           Moving   Own or Neighbour
+//! ```
+//!
+//! A slice is *frozen* before it is exported. When every worker has left the batch in which it could have been told that the slice
+//! is here, nobody changes it any more but cleaning, which may still evict: so it is exported, and then forgotten, in steps that
+//! each hold the writer lock for some microseconds, and nothing that a client was told is missing from it.
+
+use mbal_model::{MoveId, Prefix, Seconds};
+
+use crate::cachelet::{Cachelet, Locked};
+use crate::index::hash_of;
+use crate::item::{Access, Item};
+use crate::memory::{Offset, prefetch};
+use crate::part::{Fields, Heading, marks, write_further, write_item, write_length};
+use crate::shim::Ordering::*;
+use crate::slice::Slice;
+use crate::store::Store;
+use crate::view::View;
+
+/// Items of one step: some microseconds each, where they have to come from memory.
+const STEP_ITEMS: usize = 64;
+/// A step writes no more than about this; a longer value travels in pieces of it.
+const STEP_BYTES: usize = 16 << 10;
+
+/// How far a cachelet's export has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    slice: u32,
+    /// Of the next part of this slice.
+    number: u32,
+    /// Slots of the slice that are done.
+    slots: usize,
+    /// Bytes of the next item's value that have left, and its cas: another cas is another item.
+    value_at: usize,
+    cas: u64,
+}
+
+impl Cursor {
+    /// The slice is sent again from its first item: its link broke. By another number, since its parts are cut otherwise.
+    pub fn restart_slice(&mut self) {
+        *self = Cursor { slice: self.slice + 1, ..Cursor::default() };
+    }
+
+    /// What was written since the last part is one.
+    pub fn end_part(&mut self) {
+        self.number += 1;
+    }
+}
+
+impl Store {
+    /// A cachelet begins to leave by this move; its first slice has not. False if it is absent, leaves already or is being split.
+    pub fn begin_to_leave(&self, prefix: Prefix, id: MoveId) -> bool {
+        let _changes = self.changes();
+        let Some(cachelet) = self.present(prefix) else { return false };
+        let locked = cachelet.inner.lock();
+        if locked.splits || cachelet.leaves() {
+            return false;
+        }
+        cachelet.begin_to_leave(id, prefix.first_hash());
+        true
+    }
+
+    /// Freezes the next slice. When [`Store::all_have_left`] says so of the stamp that is returned, it can be exported. `None`: all
+    /// slices are gone.
+    ///
+    /// # Panics
+    /// Unless the cachelet leaves, and its last frozen slice is gone or thawed.
+    pub fn freeze(&self, prefix: Prefix, now: Seconds) -> Option<u64> {
+        let locked = self.leaver(prefix, now);
+        let gone = locked.cachelet.gone();
+        assert_eq!(gone, locked.cachelet.frozen(), "one slice at a time");
+        if gone > u128::from(prefix.last_hash()) {
+            return None;
+        }
+        let end = locked.end_of_slice(gone as u64).min(u128::from(prefix.last_hash()) + 1);
+        locked.cachelet.freeze(end);
+        drop(locked);
+        Some(self.batches.stamp())
+    }
+
+    /// True if nobody who was told that a slice is here before the stamp was made can still be in it.
+    pub fn all_have_left(&self, stamp: u64) -> bool {
+        self.batches.passed(stamp)
+    }
+
+    /// Appends items of the frozen slice to `out`, as the next ones of a part that begins where `out` is empty; false when it was
+    /// the last of the slice. O([`STEP_ITEMS`]), no more than [`STEP_BYTES`] and an item of that length.
+    ///
+    /// # Panics
+    /// Unless a slice of the cachelet is frozen.
+    pub fn export(
+        &self,
+        prefix: Prefix,
+        cursor: &mut Cursor,
+        now: Seconds,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let locked = self.leaver(prefix, now);
+        let gone = locked.cachelet.gone();
+        assert!(gone < locked.cachelet.frozen(), "a slice is frozen");
+        if out.is_empty() {
+            locked.heading(cursor).write(out);
+        }
+        let more = match locked.slice_at(locked.entry(gone as u64)) {
+            Some(slice) => locked.export_some(slice, cursor, out),
+            None => false,
+        };
+        if !more {
+            cursor.slots = 0;
+        }
+        more
+    }
+
+    /// Removes some items of the frozen slice, whose parts have all arrived; false when none is left, and the slice is gone.
+    /// O([`STEP_ITEMS`]).
+    pub fn forget(&self, prefix: Prefix, cursor: &mut Cursor, now: Seconds) -> bool {
+        let mut locked = self.leaver(prefix, now);
+        let frozen = locked.cachelet.gone()..locked.cachelet.frozen();
+        let slice = locked.slice_at(locked.entry(frozen.start as u64));
+        let mut all = slice.into_iter().flat_map(Slice::offsets);
+        let mut some = Vec::with_capacity(STEP_ITEMS);
+        while some.len() < STEP_ITEMS {
+            let group: Vec<Offset> = all.by_ref().take(STEP_ITEMS - some.len()).collect();
+            if group.is_empty() {
+                break;
+            }
+            group.iter().for_each(|&offset| prefetch(self.memory.at(offset)));
+            let hashed = group.into_iter().map(|offset| (hash_of(&self.memory, offset), offset));
+            some.extend(hashed.filter(|(hash, _)| frozen.contains(&u128::from(*hash))));
+        }
+        drop(all);
+        for &(hash, offset) in &some {
+            let place = locked.place_at(hash, offset).expect("nobody moved it under this lock");
+            locked.unlink(hash, place);
+        }
+        if some.len() == STEP_ITEMS {
+            return true;
+        }
+        locked.cachelet.has_gone();
+        cursor.restart_slice();
+        false
+    }
+
+    /// The frozen slice is served here again: it did not arrive.
+    pub fn thaw(&self, prefix: Prefix, now: Seconds) {
+        let locked = self.leaver(prefix, now);
+        locked.cachelet.freeze(locked.cachelet.gone());
+    }
+
+    fn leaver(&self, prefix: Prefix, now: Seconds) -> Locked<'_> {
+        let cachelet = self.present(prefix).filter(|cachelet| cachelet.leaves());
+        self.lock_cachelet(cachelet.expect("the cachelet leaves"), now)
+    }
+}
+
+impl Locked<'_> {
+    fn heading(&self, cursor: &Cursor) -> Heading {
+        let flush_at = self.cachelet.flush_at.load(Relaxed);
+        Heading {
+            slice: cursor.slice,
+            number: cursor.number,
+            generation: self.cachelet.generation.load(Relaxed) as u16,
+            counter: self.inner.counter,
+            flush_number: self.inner.flush_number,
+            flush_in: remaining(flush_at, self.now),
+        }
+    }
+
+    /// True if there is more of the slice.
+    fn export_some(&self, slice: Slice<'_>, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool {
+        let memory = &self.store.memory;
+        let frozen = self.cachelet.gone()..self.cachelet.frozen();
+        let mut next = [(0, 0); STEP_ITEMS + 1];
+        let mut count = 0;
+        for (place, offset) in slice.items_from(cursor.slots).take(next.len()) {
+            prefetch(memory.at(offset));
+            next[count] = (place, offset);
+            count += 1;
+        }
+        let most = out.len() + STEP_BYTES;
+        for &(place, offset) in &next[..count.min(STEP_ITEMS)] {
+            if out.len() >= most {
+                return true;
+            }
+            if place > cursor.slots && cursor.value_at > 0 {
+                // Cleaning has evicted the item whose value was on its way.
+                abandon(cursor, out);
+            }
+            cursor.slots = place;
+            let item = Item::at(memory, offset);
+            // After a flush one slice may reach beyond what was frozen.
+            let is_frozen = frozen.contains(&u128::from(hash_of(memory, offset)));
+            if is_frozen && !item.expired(self.now) && self.export_item(item, cursor, out) {
+                return true;
+            }
+            cursor.slots = place + 1;
+        }
+        if cursor.value_at > 0 {
+            abandon(cursor, out);
+        }
+        count > STEP_ITEMS
+    }
+
+    /// True if there is more of its value.
+    fn export_item(&self, item: Item, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool {
+        let view = View::new(self.store, self.cachelet, item, self.now);
+        let meta = view.meta();
+        if cursor.value_at > 0 && cursor.cas != meta.cas {
+            abandon(cursor, out);
+        }
+        let value_bytes = meta.value_bytes as usize;
+        let in_pieces = value_bytes > STEP_BYTES;
+        if cursor.value_at == 0 {
+            let mark = |set: bool, mark: u8| if set { mark } else { 0 };
+            let fields = Fields {
+                marks: mark(meta.stale, marks::STALE)
+                    | mark(meta.win, marks::WIN)
+                    | mark(meta.binary_key, marks::BINARY_KEY)
+                    | mark(meta.fetched, marks::FETCHED),
+                flags: meta.flags,
+                remaining: remaining(meta.deadline, self.now),
+                idle: self.now.saturating_sub(meta.last_access),
+                frequency: Access(item.access()).frequency() as u8,
+                cas: meta.cas,
+                value_bytes: meta.value_bytes,
+            };
+            write_item(&fields, item.key(), in_pieces, out);
+        } else {
+            write_further(out);
+        }
+        if !in_pieces {
+            view.copy_value(out);
+            return false;
+        }
+        let piece = (value_bytes - cursor.value_at).min(STEP_BYTES);
+        write_length(piece, out);
+        view.copy_piece(cursor.value_at, piece, out);
+        cursor.value_at += piece;
+        cursor.cas = meta.cas;
+        if cursor.value_at == value_bytes {
+            cursor.value_at = 0;
+            return false;
+        }
+        true
+    }
+}
+
+fn abandon(cursor: &mut Cursor, out: &mut Vec<u8>) {
+    write_further(out);
+    write_length(0, out);
+    cursor.value_at = 0;
+}
+
+/// Seconds until `deadline`; 0 stays "never".
+fn remaining(deadline: Seconds, now: Seconds) -> Seconds {
+    if deadline == 0 { 0 } else { deadline.saturating_sub(now).max(1) }
+}
+
+/// Of a cachelet that leaves. Boundaries are kept halved: the end of all hashes has 65 bits, and no slice is as narrow as that.
+impl Cachelet {
+    fn begin_to_leave(&self, id: MoveId, first: u64) {
+        self.gone.store(first >> 1, Relaxed);
+        self.frozen.store(first >> 1, Relaxed);
+        self.set_leaves(id);
+    }
+
+    fn gone(&self) -> u128 {
+        u128::from(self.gone.load(Relaxed)) << 1
+    }
+
+    fn frozen(&self) -> u128 {
+        u128::from(self.frozen.load(Relaxed)) << 1
+    }
+
+    fn freeze(&self, end: u128) {
+        self.frozen.store((end >> 1) as u64, Release);
+    }
+
+    fn has_gone(&self) {
+        self.gone.store(self.frozen.load(Relaxed), Release);
+    }
+}

@@ -1,0 +1,175 @@
+//! What travels between two servers: a part of a slice, as bytes.
+//!
+//! ```text
+//!   part:    slice 4 | number 4 | generation 2 | counter 8 | flush number 4 | flush in 4 | records
+//!   item:    key bytes 1 | marks 1 | flags 4 | remaining 4 | idle 4 | frequency 1 | cas 8 | value bytes 4 | key | value
+//!   piece:   the same marked so, its value no more than the part has room for
+//!   further: 0 1 | bytes 4 | bytes of that value; none of them says that the item has gone
+//! ```
+//!
+//! Times travel as what remains and what has passed, since clocks differ. All numbers are little-endian.
+
+use mbal_model::{Key, Seconds};
+
+/// The bytes do not read as a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// Before the records of a part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heading {
+    /// Which slice of the move, counted anew when one is sent again; and which of its parts.
+    pub slice: u32,
+    pub number: u32,
+    /// The source's.
+    pub generation: u16,
+    pub counter: u64,
+    pub flush_number: u32,
+    /// Seconds until a `flush_all` that was asked for; 0 is none.
+    pub flush_in: Seconds,
+}
+
+/// The value of an item is longer than what stands beside it; see [`Record::Further`].
+const PIECE: u8 = 1 << 4;
+
+pub(crate) mod marks {
+    pub const STALE: u8 = 1;
+    pub const WIN: u8 = 2;
+    pub const BINARY_KEY: u8 = 4;
+    pub const FETCHED: u8 = 8;
+    pub const ALL: u8 = 31;
+}
+
+/// An item on its way, but for its key and value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fields {
+    pub marks: u8,
+    pub flags: u32,
+    /// 0 is forever.
+    pub remaining: Seconds,
+    pub idle: Seconds,
+    pub frequency: u8,
+    pub cas: u64,
+    /// Of all of the value.
+    pub value_bytes: u32,
+}
+
+pub(crate) enum Record<'a> {
+    /// With the whole value, or with a first piece of it.
+    Item { fields: Fields, key: Key<'a>, value: &'a [u8] },
+    /// More of the value of the last item; nothing if that has gone meanwhile.
+    Further(&'a [u8]),
+}
+
+impl Heading {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.extend(self.slice.to_le_bytes());
+        out.extend(self.number.to_le_bytes());
+        out.extend(self.generation.to_le_bytes());
+        out.extend(self.counter.to_le_bytes());
+        out.extend(self.flush_number.to_le_bytes());
+        out.extend(self.flush_in.to_le_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Heading, Broken> {
+        Ok(Heading {
+            slice: u32::from_le_bytes(reader.array()?),
+            number: u32::from_le_bytes(reader.array()?),
+            generation: u16::from_le_bytes(reader.array()?),
+            counter: u64::from_le_bytes(reader.array()?),
+            flush_number: u32::from_le_bytes(reader.array()?),
+            flush_in: u32::from_le_bytes(reader.array()?),
+        })
+    }
+}
+
+/// Begins an item; its key follows, and its value, or a piece of that with [`write_length`] before it.
+pub(crate) fn write_item(fields: &Fields, key: &[u8], in_pieces: bool, out: &mut Vec<u8>) {
+    out.push(key.len() as u8);
+    out.push(fields.marks | if in_pieces { PIECE } else { 0 });
+    out.extend(fields.flags.to_le_bytes());
+    out.extend(fields.remaining.to_le_bytes());
+    out.extend(fields.idle.to_le_bytes());
+    out.push(fields.frequency);
+    out.extend(fields.cas.to_le_bytes());
+    out.extend(fields.value_bytes.to_le_bytes());
+    out.extend_from_slice(key);
+}
+
+pub(crate) fn write_length(bytes: usize, out: &mut Vec<u8>) {
+    out.extend((bytes as u32).to_le_bytes());
+}
+
+/// Begins a [`Record::Further`], before [`write_length`].
+pub(crate) fn write_further(out: &mut Vec<u8>) {
+    out.push(0);
+}
+
+/// A part that has arrived, read as far as it has been imported.
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    pub heading: Heading,
+    records: Reader<'a>,
+}
+
+impl<'a> Part<'a> {
+    /// Reads it whole: a broken part changes nothing. O(bytes).
+    pub fn read(bytes: &'a [u8]) -> Result<Part<'a>, Broken> {
+        let mut reader = Reader(bytes);
+        let heading = Heading::read(&mut reader)?;
+        let part = Part { heading, records: reader };
+        let mut rest = part;
+        while rest.next()?.is_some() {}
+        Ok(part)
+    }
+
+    /// The next record; `None` at the end.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<Option<Record<'a>>, Broken> {
+        let reader = &mut self.records;
+        if reader.0.is_empty() {
+            return Ok(None);
+        }
+        let [key_bytes] = reader.array()?;
+        if key_bytes == 0 {
+            let bytes = u32::from_le_bytes(reader.array()?) as usize;
+            return Ok(Some(Record::Further(reader.take(bytes)?)));
+        }
+        let [marks] = reader.array()?;
+        let fields = Fields {
+            marks: marks & !PIECE,
+            flags: u32::from_le_bytes(reader.array()?),
+            remaining: u32::from_le_bytes(reader.array()?),
+            idle: u32::from_le_bytes(reader.array()?),
+            frequency: reader.array::<1>()?[0],
+            cas: u64::from_le_bytes(reader.array()?),
+            value_bytes: u32::from_le_bytes(reader.array()?),
+        };
+        let key = Key::new(reader.take(usize::from(key_bytes))?).ok_or(Broken)?;
+        let bytes = match marks & PIECE {
+            0 => fields.value_bytes as usize,
+            _ => u32::from_le_bytes(reader.array()?) as usize,
+        };
+        if marks & !marks::ALL != 0 || bytes > fields.value_bytes as usize {
+            return Err(Broken);
+        }
+        Ok(Some(Record::Item { fields, key, value: reader.take(bytes)? }))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    #[inline]
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Broken> {
+        let (taken, rest) = self.0.split_at_checked(bytes).ok_or(Broken)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Broken> {
+        Ok(self.take(N)?.try_into().expect("taken by this length"))
+    }
+}

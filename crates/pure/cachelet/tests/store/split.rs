@@ -1,0 +1,149 @@
+//! Cachelets that are split lose nothing and invent nothing.
+
+use mbal_cachelet::{Draft, Meta, Store};
+use mbal_model::{Elsewhere, Key, Prefix, ServerId, WorkerId};
+
+use crate::support::{Random, options};
+
+pub const WORKER: WorkerId = WorkerId(0);
+pub const NOW: u32 = 1_000;
+
+pub fn name(n: u64) -> String {
+    format!("item:{n}")
+}
+
+pub fn fill(store: &Store, items: u64) {
+    let mut random = Random(3);
+    store.enter(WORKER);
+    for n in 0..items {
+        let text = name(n);
+        let key = Key::new(text.as_bytes()).expect("a valid key");
+        let bytes = [0, 30, 500, 20_000][random.below(4) as usize];
+        let value = vec![n as u8; bytes / (1 + n as usize % 3)];
+        let draft = Draft {
+            flags: n as u32 % 5,
+            deadline: if n % 4 == 0 { NOW + 50 + n as u32 } else { 0 },
+            parts: &[&value],
+            cas: (n % 7 == 0).then_some(n << 20),
+            stale: n % 11 == 0,
+            win: n % 13 == 0,
+            binary_key: n % 17 == 0,
+        };
+        store.lock(key.hash(), NOW).put(&key, &draft).expect("there is room");
+        if n % 2 == 0 {
+            store.read(&key, NOW, true, &mut Vec::new(), |_, _| ());
+        }
+    }
+    store.leave(WORKER);
+}
+
+pub fn look(store: &Store, n: u64, now: u32) -> Option<(Meta, Vec<u8>)> {
+    let text = name(n);
+    let key = Key::new(text.as_bytes()).expect("a valid key");
+    let mut value = Vec::new();
+    store.enter(WORKER);
+    let meta = store.read(&key, now, false, &mut value, |view, out| {
+        view.copy_value(out);
+        view.meta()
+    });
+    store.leave(WORKER);
+    Some((meta?, value))
+}
+
+#[test]
+fn a_split_keeps_every_item_reachable_at_every_step() {
+    let store = Store::new(options(256, 1, 2));
+    fill(&store, 4_000);
+    let before: Vec<_> = (0..4_000).map(|n| look(&store, n, NOW)).collect();
+    let mut random = Random(8);
+    for bits in 1..5 {
+        for whole in store.prefixes() {
+            assert_eq!(whole.bits(), bits);
+            assert!(store.split(whole, NOW) && !store.split(whole, NOW));
+            assert!(
+                !store.release(whole, Elsewhere::Peer(ServerId(9))),
+                "not in the middle of a split"
+            );
+            while store.split_step(whole, NOW) {
+                for _ in 0..200 {
+                    let n = random.below(4_000);
+                    assert!(look(&store, n, NOW) == before[n as usize], "{}", name(n));
+                }
+            }
+            assert_eq!(store.owner(whole), None, "it has another name now");
+            for half in <[Prefix; 2]>::from(whole.halves().expect("wide enough")) {
+                let inside = (0..4_000).filter(|n| {
+                    let text = name(*n);
+                    let hash = Key::new(text.as_bytes()).expect("a valid key").hash();
+                    store.cachelet_of(hash) == Some((half, WORKER))
+                });
+                let items = store.stats_of(half).expect("it is here").items;
+                assert_eq!(inside.count() as u64, items);
+                assert!(items > 4_000 >> (bits + 1) >> 1, "{items} of 4,000 items in {half}");
+            }
+        }
+    }
+    assert!(store.prefixes().into_iter().eq(Prefix::equal(5)));
+    assert!((0..4_000).all(|n| look(&store, n, NOW) == before[n as usize]));
+    let stats = store.stats();
+    assert_eq!((stats.items, stats.evictions), (4_000, 0));
+}
+
+#[test]
+fn the_narrowest_cachelet_is_not_split() {
+    let store = Store::new(options(16, 1, 1));
+    let mut whole = Prefix::ALL;
+    while let Some((_, upper)) = whole.halves() {
+        assert!(store.split(whole, NOW));
+        while store.split_step(whole, NOW) {}
+        whole = upper;
+    }
+    assert_eq!(whole.to_string(), "fffe/15");
+    assert!(!store.split(whole, NOW));
+    assert_eq!(store.prefixes().len(), 16);
+}
+
+#[test]
+fn a_flush_in_the_middle_of_a_split_gives_no_cas_again() {
+    let store = Store::new(options(64, 1, 1));
+    let put = |n: u64| {
+        let text = name(n);
+        let key = Key::new(text.as_bytes()).expect("a valid key");
+        let draft = Draft { parts: &[b"v"], ..Draft::default() };
+        store.lock(key.hash(), NOW).put(&key, &draft).expect("there is room")
+    };
+    for n in 0..100 {
+        put(n);
+    }
+    assert!(store.split(Prefix::ALL, NOW));
+    let moved = (0..100).find(|n| {
+        let text = name(*n);
+        Key::new(text.as_bytes()).expect("a valid key").hash() >> 63 == 1
+    });
+    let moved = moved.expect("half of them move");
+    assert!(store.split_step(Prefix::ALL, NOW), "one slice has moved, the routes have not");
+    let before = (0..50).map(|_| put(moved)).max().expect("put often");
+    store.flush(0, NOW);
+    assert!(put(moved) > before);
+    while store.split_step(Prefix::ALL, NOW) {}
+    assert!(look(&store, moved, NOW).is_some());
+    assert!(store.prefixes().into_iter().eq(Prefix::equal(1)));
+}
+
+#[test]
+fn cas_goes_on_where_it_was_after_a_split() {
+    let store = Store::new(options(64, 1, 1));
+    fill(&store, 500);
+    let highest =
+        (0..500).filter_map(|n| look(&store, n, NOW)).map(|(meta, _)| meta.cas & 0xffff).max();
+    assert!(store.split(Prefix::ALL, NOW));
+    while store.split_step(Prefix::ALL, NOW) {}
+    for n in 500..1_000 {
+        let text = name(n);
+        let key = Key::new(text.as_bytes()).expect("a valid key");
+        store.enter(WORKER);
+        let cas = store.lock(key.hash(), NOW).put(&key, &Draft::default()).expect("there is room");
+        store.leave(WORKER);
+        assert!(Some(cas & 0xffff_ffff) > highest || n << 20 == cas, "{cas:x}");
+    }
+}
