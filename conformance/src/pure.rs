@@ -190,6 +190,8 @@ impl Peer for PurePeer {
         let client = &mut self.clients[conn];
         if !client.arrived.is_empty() {
             into.append(&mut client.arrived);
+            // A watcher stalls because of what others did.
+            self.drain(conn);
             return Arrival::Bytes;
         }
         if client.is_closed { Arrival::Closed } else { Arrival::Nothing }

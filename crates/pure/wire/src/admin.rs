@@ -167,27 +167,31 @@ pub mod streams {
     pub const MUTATIONS: u32 = 1 << 3;
     pub const CONNECTIONS: u32 = 1 << 5;
     pub const EVICTIONS: u32 = 1 << 6;
-    /// Accepted, and silent, as in memcached 1.6.18.
+    /// Accepted, and silent, as in a memcached that is built without its proxy.
     pub const SILENT: u32 = 1 << 9;
+    pub const DELETIONS: u32 = 1 << 13;
 }
+
+/// In the order in which memcached compares them, each as far as it was written: `e` is evictions.
+const STREAMS: [(&str, u32); 10] = [
+    ("rawcmds", streams::SILENT),
+    ("evictions", streams::EVICTIONS),
+    ("fetchers", streams::FETCHERS),
+    ("mutations", streams::MUTATIONS),
+    ("sysevents", streams::SYSTEM),
+    ("connevents", streams::CONNECTIONS),
+    ("proxyreqs", streams::SILENT),
+    ("proxyevents", streams::SILENT),
+    ("proxyuser", streams::SILENT),
+    ("deletions", streams::DELETIONS),
+];
 
 fn watch(tokens: &Tokens<'_>) -> Option<u32> {
     if tokens.count == 1 {
         return Some(streams::FETCHERS);
     }
-    tokens.iter().skip(1).try_fold(0, |all, name| {
-        Some(
-            all | match name {
-                b"fetchers" => streams::FETCHERS,
-                b"mutations" => streams::MUTATIONS,
-                b"evictions" => streams::EVICTIONS,
-                b"connevents" => streams::CONNECTIONS,
-                b"sysevents" => streams::SYSTEM,
-                b"rawcmds" | b"proxyreqs" | b"proxyevents" | b"proxyuser" => streams::SILENT,
-                _ => return None,
-            },
-        )
-    })
+    let named = |word| STREAMS.iter().find(|(name, _)| name.as_bytes().starts_with(word));
+    tokens.iter().skip(1).try_fold(0, |all, word| Some(all | named(word)?.1))
 }
 
 /// Only where no command of memcached begins with the same letter does it look for HTTP.

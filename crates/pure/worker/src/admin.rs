@@ -36,7 +36,7 @@ impl Turn<'_> {
                 });
             }
             Admin::Walk(purpose, classes) => return self.walk(*purpose, *classes),
-            Admin::Watch(streams) => return self.watch(*streams, noreply),
+            Admin::Watch(streams) => return self.watch(*streams),
             Admin::RefreshCerts if self.server.settings.tls.enabled => return Then::RefreshCerts,
             Admin::RefreshCerts => self.reply(noreply, b"Error TLS not enabled"),
             Admin::DebugTime { seconds: Some(seconds) } if self.server.settings.debug_time => {
@@ -88,7 +88,7 @@ impl Turn<'_> {
         Then::Next
     }
 
-    fn watch(&mut self, streams: Option<u32>, noreply: bool) -> Then {
+    fn watch(&mut self, streams: Option<u32>) -> Then {
         let refusal: &[u8] = if !self.server.settings.watch_enabled {
             b"CLIENT_ERROR watch commands not allowed"
         } else if self.replies_wait() {
@@ -96,7 +96,7 @@ impl Turn<'_> {
         } else if let Some(streams) = streams {
             match self.server.log.watch(streams, self.here.worker) {
                 Some(watcher) => {
-                    self.reply(noreply, b"OK");
+                    self.line(b"OK");
                     return Then::Watch(watcher);
                 }
                 None => b"WATCHER_TOO_MANY log watcher limit reached",
@@ -104,7 +104,7 @@ impl Turn<'_> {
         } else {
             b"ERROR"
         };
-        self.reply(noreply, refusal);
+        self.line(refusal);
         Then::Next
     }
 

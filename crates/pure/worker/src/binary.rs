@@ -33,7 +33,7 @@ impl Turn<'_> {
                 self.binary_arithmetic(frame, &the_key(), *direction, *delta, *initial);
             }
             Command::Delete { .. } => match self.delete_item(&the_key(), frame.cas) {
-                Removed::Done => self.succeed(frame, b"", 0),
+                Removed::Done(_) => self.succeed(frame, b"", 0),
                 Removed::Exists => frame.push_error(self.out, Status::Exists),
                 Removed::NotFound => frame.push_error(self.out, Status::NotFound),
             },

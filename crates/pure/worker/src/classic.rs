@@ -283,7 +283,10 @@ impl Turn<'_> {
 
     pub fn delete(&mut self, key: &Key<'_>, noreply: bool) {
         let line: &[u8] = match self.delete_item(key, 0) {
-            Removed::Done => b"DELETED",
+            Removed::Done(old) => {
+                self.tell_deletion(key, &old, "delete");
+                b"DELETED"
+            }
             Removed::NotFound => b"NOT_FOUND",
             Removed::Exists => unreachable!("no cas was asked for"),
         };

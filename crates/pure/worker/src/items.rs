@@ -60,7 +60,8 @@ pub(crate) enum Sum {
 
 /// What came of a removal.
 pub(crate) enum Removed {
-    Done,
+    /// What was there.
+    Done(Meta),
     NotFound,
     /// Its cas is another.
     Exists,
@@ -193,7 +194,7 @@ impl<'w> Turn<'w> {
         locked.remove(&found);
         self.counters.delete_hits.add(1);
         self.class(key, &old).delete_hits.add(1);
-        Removed::Done
+        Removed::Done(old)
     }
 
     /// Removes the item that a value which could not be stored would have replaced.

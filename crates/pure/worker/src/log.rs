@@ -214,6 +214,16 @@ pub(crate) fn item_store(
     });
 }
 
+pub(crate) fn deletion(log: &Log, now: Now, command: &str, item: &Told<'_>) {
+    log.write(now, streams::DELETIONS, |line| {
+        line.extend_from_slice(b" type=deleted");
+        item.key(line);
+        line.extend_from_slice(b" cmd=");
+        line.extend_from_slice(command.as_bytes());
+        item.end(line, false);
+    });
+}
+
 pub(crate) fn eviction(log: &Log, now: Now, fetched: bool, ttl: i64, idle: u32, item: &Told<'_>) {
     log.write(now, streams::EVICTIONS, |line| {
         line.extend_from_slice(b" type=eviction");

@@ -261,6 +261,7 @@ impl Turn<'_> {
             locked.remove(&found);
             self.counters.delete_hits.add(1);
             self.class(key, &old).delete_hits.add(1);
+            self.tell_deletion(key, &old, "md");
         }
         drop(locked);
         match changed {

@@ -74,6 +74,17 @@ impl<'w> Turn<'w> {
         log::item_get(&self.server.log, self.now, status, &told);
     }
 
+    /// Tells those who watch deletions that a text command took an item away.
+    #[inline]
+    pub fn tell_deletion(&self, key: &Key<'_>, item: &Meta, command: &str) {
+        if self.watched & streams::DELETIONS != 0 {
+            let class = class_of(key, item.flags, item.value_bytes);
+            let value_bytes = item.value_bytes as usize;
+            let told = Told { key: key.bytes(), class, value_bytes, fd: self.fd };
+            log::deletion(&self.server.log, self.now, command, &told);
+        }
+    }
+
     /// Tells those who watch mutations what came of storing.
     #[inline]
     pub fn tell_store(&self, key: &Key<'_>, change: &Change<'_>, outcome: &Outcome) {

@@ -65,6 +65,51 @@ fn fetchers_and_mutations() {
 }
 
 #[test]
+fn deletions() {
+    let mut rig = watched(Settings::default(), "deletions");
+    let ts = "ts=1700000000.0";
+    assert_eq!(
+        told_of(&mut rig, b"set a% 0 0 2\r\nhi\r\ndelete none\r\nmd none\r\ndelete a%\r\n"),
+        format!("{ts} gid=1 type=deleted key=a%25 cmd=delete clsid=1 size=2\n")
+    );
+    // What is marked as stale is still there.
+    assert_eq!(
+        told_of(&mut rig, b"set a 0 0 0\r\n\r\nmd a I\r\nmd a C9\r\nmd a q\r\n"),
+        format!("{ts} gid=2 type=deleted key=a cmd=md clsid=1 size=0\n")
+    );
+    // memcached tells of none of these.
+    let [mut delete_b, mut delete_quietly_c] = [[0; 25]; 2];
+    delete_b[..4].copy_from_slice(b"\x80\x04\0\x01");
+    delete_quietly_c[..4].copy_from_slice(b"\x80\x14\0\x01");
+    for (request, key) in [(&mut delete_b, b'b'), (&mut delete_quietly_c, b'c')] {
+        request[11] = 1;
+        request[24] = key;
+    }
+    rig.send(b"set b 0 0 0\r\n\r\nset c 0 0 0\r\n\r\n");
+    let other = ConnId(8);
+    rig.open(other);
+    let requests = [delete_b, delete_quietly_c].concat();
+    assert_eq!(told(&mut rig, Event::Received { conn: other, bytes: &requests }), "");
+    rig.check("get b c\r\n", "END\r\n");
+    assert_eq!(told_of(&mut rig, b"set d 0 -1 0\r\n\r\nflush_all\r\n"), "");
+}
+
+#[test]
+fn streams_are_named_as_far_as_memcached_compares_them() {
+    for (word, told) in [
+        ("d", "ts=1700000000.0 gid=1 type=deleted key=k cmd=delete clsid=1 size=0\n"),
+        ("rawcmds sysevents proxyreqs proxyevents proxyuser", ""),
+        ("p e r", ""),
+    ] {
+        let mut rig = watched(Settings::default(), word);
+        assert_eq!(told_of(&mut rig, b"set k 0 0 0\r\n\r\ndelete k\r\n"), told, "{word}");
+    }
+    for wrong in ["fetcherss", "x", "fetchers x", "fetchers noreply"] {
+        Rig::new().check(&format!("watch {wrong}\r\n"), "ERROR\r\n");
+    }
+}
+
+#[test]
 fn connections() {
     let mut rig = watched(Settings::default(), "connevents");
     let conn = ConnId(7);
