@@ -8,8 +8,10 @@ use crate::number::{parse_i32, parse_u32, parse_u64};
 use crate::request::{Chunk, Direction, Get, Limits, Parsed, Request, Storage, Tokens, Verb};
 
 pub(crate) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
-/// What memcached's buffer holds of a name and a password.
+/// What memcached takes of a name and a password.
 const LOGIN_BYTES_MAX: usize = 16 << 10;
+/// Before the line feed: memcached closes where less than a login can be there.
+const LOGIN_LINE_BYTES_MIN: usize = 6;
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 
 /// An answer, or silence for those who asked for it.
@@ -113,23 +115,27 @@ pub(crate) fn arithmetic(tokens: Tokens<'_>) -> Request<'_> {
     Request::Arithmetic { key, direction, delta, noreply }
 }
 
-/// `-Y`: until somebody has logged in, all that is understood is a `set` whose value is a name and a
-/// password; its key, flags and exptime say nothing.
+/// `-Y`: until somebody has logged in, all that is understood is a `set` whose value is a name, a blank and
+/// a password; its key, flags and exptime say nothing. A line too short to be one is not a client's.
 pub(crate) fn login(input: &[u8]) -> Parsed<'_> {
-    const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
-    let Some(end) = memchr(b'\n', input) else {
-        return match input.len() {
-            ..=LINE_BYTES_MAX => Parsed::NeedMore { bytes: 0 },
-            _ => Parsed::Close,
-        };
+    if input.len() < 3 {
+        return Parsed::NeedMore { bytes: 3 };
+    }
+    let end = match memchr(b'\n', input) {
+        Some(..LOGIN_LINE_BYTES_MIN) => return Parsed::Close,
+        Some(end) => end,
+        None if input.len() <= LINE_BYTES_MAX => return Parsed::NeedMore { bytes: 0 },
+        None => return Parsed::Close,
     };
     let bytes = end + 1;
-    let tokens = Tokens::new(c_string(&input[..end]));
-    let value_bytes = parse_u32(tokens.get(4)).filter(|_| tokens.get(0) == b"set");
-    let Some(value_bytes) = value_bytes else { return answer(UNAUTHENTICATED, bytes) };
+    let line = &input[..end];
+    let tokens = Tokens::new(line.strip_suffix(b"\r").unwrap_or(line));
+    let Some(value_bytes) = parse_u32(tokens.get(4)).filter(|_| line.starts_with(b"set")) else {
+        return answer("CLIENT_ERROR unauthenticated", bytes);
+    };
     let value_bytes = value_bytes as usize;
     if value_bytes > LOGIN_BYTES_MAX {
-        return Parsed::Close;
+        return answer("CLIENT_ERROR auth token too long", bytes);
     }
     let Some((chunk, bytes)) = chunk(input, bytes, value_bytes) else {
         return Parsed::NeedMore { bytes: bytes + value_bytes + 2 };
@@ -137,16 +143,10 @@ pub(crate) fn login(input: &[u8]) -> Parsed<'_> {
     let Chunk::Value(value) = chunk else {
         return answer("CLIENT_ERROR bad command line termination", bytes);
     };
-    let words = Tokens::new(c_string(value));
-    if words.count < 2 {
+    let Some(blank) = memchr(b' ', value) else {
         return answer("CLIENT_ERROR bad authentication token format", bytes);
-    }
-    done(Request::Login { user: words.get(0), password: words.get(1) }, bytes)
-}
-
-/// For memcached a zero byte ends what it stands in.
-fn c_string(bytes: &[u8]) -> &[u8] {
-    &bytes[..memchr(0, bytes).unwrap_or(bytes.len())]
+    };
+    done(Request::Login { user: &value[..blank], password: &value[blank + 1..] }, bytes)
 }
 
 pub(crate) fn delete(tokens: Tokens<'_>) -> Request<'_> {

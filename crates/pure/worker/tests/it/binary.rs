@@ -390,6 +390,35 @@ fn a_first_set_logs_in() {
 }
 
 #[test]
+fn a_login_is_read_as_memcached_reads_it() {
+    let settings = || Settings {
+        protocol: Protocol::Text,
+        auth_file: Some("file".into()),
+        ..Settings::default()
+    };
+    for (input, reply) in [
+        ("set k 0 0 16385\r\n", "CLIENT_ERROR auth token too long\r\n"),
+        ("set k 0 0 2147483646\r\n", "CLIENT_ERROR auth token too long\r\n"),
+        // Some of it may follow.
+        ("set k 0 0 16384\r\n", ""),
+        ("\r\n", ""),
+        ("settle a b c 10 d\r\nann secret\r\n", "STORED\r\n"),
+        (" set k 0 0 10\r\n", "CLIENT_ERROR unauthenticated\r\n"),
+        ("set k 0 0\r\n", "CLIENT_ERROR unauthenticated\r\n"),
+        // A blank belongs to the password.
+        ("set k 0 0 11\r\nann secret \r\n", "CLIENT_ERROR authentication failure\r\n"),
+        ("set k 0 0 11\r\nann  secret\r\n", "CLIENT_ERROR authentication failure\r\n"),
+    ] {
+        guarded(settings()).check(input, reply);
+    }
+    for short in ["\r\n\r\n", "get\r\n", "quit\r\n"] {
+        let mut rig = guarded(settings());
+        let done = rig.handle(Event::Received { conn: CONN, bytes: short.as_bytes() });
+        assert_eq!(done.list, [Action::Close { conn: CONN }], "{short:?}");
+    }
+}
+
+#[test]
 fn sizes_are_a_packet_each() {
     let mut rig = Rig::with(Settings { sizes_enabled: true, ..Settings::default() });
     rig.send(&[set(0x11, 0, "a", "v"), set(0x11, 0, "b", "v")].concat());
