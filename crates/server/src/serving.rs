@@ -404,7 +404,8 @@ fn work(
     let mut last = (0, started.at(0));
     let handle = |now_ns, event: Event, actions: &mut _| {
         if let Some(tls) = &tls {
-            shared.gauges.handshake_errors.store(tls.errors(), Relaxed);
+            shared.gauges.handshake_errors.store(tls.handshake_errors(), Relaxed);
+            shared.gauges.tls_errors.store(tls.errors(), Relaxed);
             shared.gauges.new_sessions.store(tls.new_sessions(), Relaxed);
         }
         match event {

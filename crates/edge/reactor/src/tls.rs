@@ -11,9 +11,10 @@ use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 /// Makes the configuration from certificates and keys as they are now, or says what is wrong.
 pub type Load = Box<dyn Fn() -> Result<Arc<ServerConfig>, String> + Send + Sync>;
 
-/// What is counted of handshakes.
+/// What is counted of all connections.
 #[derive(Default)]
 pub struct TlsTally {
+    handshake_errors: AtomicU64,
     errors: AtomicU64,
     new_sessions: AtomicU64,
 }
@@ -39,6 +40,11 @@ impl TlsDoor {
     }
 
     /// Handshakes that failed.
+    pub fn handshake_errors(&self) -> u64 {
+        self.tally.handshake_errors.load(Relaxed)
+    }
+
+    /// Connections that broke after their handshake.
     pub fn errors(&self) -> u64 {
         self.tally.errors.load(Relaxed)
     }
@@ -92,9 +98,10 @@ impl Tls {
             let state = match state {
                 Ok(state) => state,
                 Err(broken) => {
-                    if !std::mem::replace(&mut self.counted, true) {
+                    if self.counted {
                         self.door.tally.errors.fetch_add(1, Relaxed);
                     }
+                    self.gone();
                     return Err(broken);
                 }
             };
@@ -125,7 +132,7 @@ impl Tls {
     /// The connection went before its handshake was over.
     pub fn gone(&mut self) {
         if !std::mem::replace(&mut self.counted, true) {
-            self.door.tally.errors.fetch_add(1, Relaxed);
+            self.door.tally.handshake_errors.fetch_add(1, Relaxed);
         }
     }
 

@@ -188,7 +188,7 @@ impl Default for Echoed {
             slab_reassign: true,
             slab_automove: 1,
             slab_automove_ratio: 80,
-            slab_automove_window: 30,
+            slab_automove_window: 10,
             slab_chunk_max: 512,
             lru_crawler_sleep: 100,
             lru_crawler_tocrawl: 0,
@@ -261,6 +261,8 @@ pub struct Gauges {
     pub certs_read: AtomicU64,
     /// TLS handshakes that failed, and those that took up no earlier session.
     pub handshake_errors: AtomicU64,
+    /// TLS that broke after its handshake.
+    pub tls_errors: AtomicU64,
     /// Seconds by which `debugtime` has moved the clock; the driver adds them to the time of every event.
     pub time_shift: AtomicI32,
     pub new_sessions: AtomicU64,

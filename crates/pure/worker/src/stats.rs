@@ -161,10 +161,10 @@ impl Turn<'_> {
             (true, "hash_is_expanding", 0),
             (echoed.slab_reassign, "slab_reassign_rescues", 0),
             (echoed.slab_reassign, "slab_reassign_chunk_rescues", 0),
-            (echoed.slab_reassign, "slab_reassign_evictions_nomem", 0),
             (echoed.slab_reassign, "slab_reassign_inline_reclaim", 0),
             (echoed.slab_reassign, "slab_reassign_busy_items", 0),
             (echoed.slab_reassign, "slab_reassign_busy_deletes", 0),
+            (echoed.slab_reassign, "slab_reassign_busy_nomem", 0),
             (echoed.slab_reassign, "slab_reassign_running", 0),
             (echoed.slab_reassign, "slabs_moved", 0),
             (crawler, "lru_crawler_running", u64::from(server.crawls.load(Relaxed) > 0)),
@@ -178,6 +178,7 @@ impl Turn<'_> {
             (true, "log_watchers", server.log.watchers() as u64),
             (settings.tls.session_cache, "ssl_new_sessions", gauge(&gauges.new_sessions)),
             (settings.tls.enabled, "ssl_handshake_errors", gauge(&gauges.handshake_errors)),
+            (settings.tls.enabled, "ssl_proto_errors", gauge(&gauges.tls_errors)),
             (
                 settings.tls.enabled,
                 "time_since_server_cert_refresh",
@@ -206,6 +207,9 @@ impl Turn<'_> {
             if there {
                 self.stat(name, value);
             }
+        }
+        if echoed.slab_reassign {
+            self.stat_text("slab_reassign_last_busy_status", "none");
         }
         self.line(b"END");
     }

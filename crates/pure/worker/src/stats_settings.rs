@@ -79,8 +79,9 @@ impl Turn<'_> {
             ("ssl_session_cache", yes(tls.session_cache)),
             ("ssl_kernel_tls", yes(false)),
             ("ssl_min_version", tls.min_version.to_owned()),
-            ("num_napi_ids", "(null)".to_owned()),
+            ("num_napi_ids", number(0)),
             ("memory_file", "(null)".to_owned()),
+            ("client_flags_size", number(size_of::<u32>() as u64)),
         ] {
             self.stat_text(name, &value);
         }

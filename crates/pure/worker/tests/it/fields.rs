@@ -30,7 +30,8 @@ const GENERAL: &[(&str, &str)] = &[
     ("hash_is_expanding", "the index grows slice by slice, within a request"),
     ("slab_reassign_rescues", NO_SLABS),
     ("slab_reassign_chunk_rescues", NO_SLABS),
-    ("slab_reassign_evictions_nomem", NO_SLABS),
+    ("slab_reassign_busy_nomem", NO_SLABS),
+    ("slab_reassign_last_busy_status", NO_SLABS),
     ("slab_reassign_inline_reclaim", NO_SLABS),
     ("slab_reassign_busy_items", NO_SLABS),
     ("slab_reassign_busy_deletes", NO_SLABS),
@@ -83,6 +84,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("ssl_kernel_tls", "it is refused"),
     ("num_napi_ids", "-N is refused"),
     ("memory_file", "-e is refused"),
+    ("client_flags_size", "32 bits, as memcached's unless it is built otherwise"),
 ];
 
 type Fields = BTreeMap<String, String>;
@@ -160,6 +162,7 @@ fn general_fields_move_or_are_known_not_to() {
         (&gauges.accepting, 0),
         (&gauges.reserved_fds, 64),
         (&gauges.handshake_errors, 1),
+        (&gauges.tls_errors, 1),
         (&gauges.new_sessions, 2),
     ] {
         gauge.store(value, Relaxed);

@@ -72,7 +72,7 @@ fn there_are_as_many_statistics_as_clients_of_memcached_expect() {
     let echoed = Echoed { lru_maintainer: false, ..Echoed::default() };
     let settings = Settings { crawler_enabled: false, echoed, ..Settings::default() };
     let replies = String::from_utf8(Rig::with(settings).send(b"stats\r\n")).expect("text");
-    assert_eq!(replies.matches("STAT ").count(), 83);
+    assert_eq!(replies.matches("STAT ").count(), 84);
 }
 
 #[test]
