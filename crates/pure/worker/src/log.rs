@@ -131,10 +131,6 @@ impl Log {
                 self.skipped.fetch_add(1, Relaxed);
                 continue;
             }
-            if queue.skipped > 0 {
-                let told = format!("skipped={}\n", std::mem::take(&mut queue.skipped));
-                queue.bytes.extend_from_slice(told.as_bytes());
-            }
             queue.bytes.extend_from_slice(&line);
             self.sent.fetch_add(1, Relaxed);
             self.nudges[usize::from(watcher.worker.0)].store(true, Relaxed);
@@ -150,10 +146,16 @@ impl Log {
 }
 
 impl Watcher {
-    /// What waits to be sent; nothing afterwards.
+    /// What waits to be sent, and how much found no room behind it; nothing afterwards.
+    ///
+    /// memcached tells of skipped lines when there is a next one, for which somebody who knows of none may wait long.
     pub fn take(&self, out: &mut Vec<u8>) {
         let mut queue = self.queue.lock().expect("nothing panics with it held");
         out.append(&mut queue.bytes);
+        if queue.skipped > 0 {
+            let told = format!("skipped={}\n", std::mem::take(&mut queue.skipped));
+            out.extend_from_slice(told.as_bytes());
+        }
     }
 }
 
