@@ -92,7 +92,7 @@ fn set_fraction(hundredths: &mut u32, text: Option<&str>) -> Option<()> {
 
 /// Options that are true of this server whether they are given or not.
 const TRUE_ANYWAY: &[&str] =
-    &["modern", "no_modern", "relaxed_privileges", "drop_privileges", "no_drop_privileges"];
+    &["modern", "relaxed_privileges", "drop_privileges", "no_drop_privileges"];
 
 /// Options of features that a server must not pretend to have.
 const NOT_BUILT: &[(&str, &str)] = &[("ext_path", "extstore"), ("proxy_", "proxy")];
@@ -134,6 +134,15 @@ impl Extended {
             "idle_timeout" => number(&mut self.idle_timeout)?,
             "watcher_logbuf_size" => number(&mut self.watcher_kib)?,
             "lru_crawler_tocrawl" => number(&mut self.echoed.lru_crawler_tocrawl)?,
+            // What memcached did by itself before 1.5.
+            "no_modern" => {
+                self.waits_at_limit = true;
+                self.crawler_enabled = false;
+                self.echoed.slab_chunk_max = 1024;
+                self.echoed.slab_reassign = false;
+                self.echoed.slab_automove = 0;
+                self.echoed.lru_maintainer = false;
+            }
             _ if TRUE_ANYWAY.contains(&name) => {}
             _ if name.starts_with("ssl_") && name != "ssl_kernel_tls" => {
                 return self.take_tls(name, value, option);

@@ -288,6 +288,16 @@ fn who_logs_in_speaks_one_protocol() {
 }
 
 #[test]
+fn no_modern_is_what_memcached_did_by_itself_once() {
+    let settings = config("-o no_modern").settings;
+    assert!(!settings.crawler_enabled && !settings.maxconns_fast);
+    let echoed = &settings.echoed;
+    assert!(!echoed.slab_reassign && !echoed.lru_maintainer);
+    assert_eq!((echoed.slab_automove, echoed.slab_chunk_max), (0, 1024));
+    assert!(config("-o no_modern,lru_crawler").settings.crawler_enabled);
+}
+
+#[test]
 fn a_connection_too_many_may_wait() {
     assert!(config("-c 5").settings.maxconns_fast);
     assert!(!config("-o no_maxconns_fast").settings.maxconns_fast);
