@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use mbal_server::{
-    BalanceConfig, Config, Control, Echoed, Login, Mode, Protocol, Settings, TlsSettings,
-    UnixSocket, log,
+    BalanceConfig, ClientCertificate, Config, Control, Echoed, Listen, Login, Mode, Protocol,
+    Settings, TlsSettings, UnixSocket, log,
 };
 
 use crate::extended::Extended;
@@ -326,6 +326,11 @@ impl Flags {
             Some(_) => Vec::new(),
             None => interfaces(&self.listen, port, all_interfaces)?,
         };
+        let asks =
+            |place: &Listen| !matches!(place.tls, None | Some(ClientCertificate::AsConfigured));
+        if !self.enable_ssl && listen.iter().any(asks) {
+            return Err(usage("-l btls:, mtls: are valid only when SSL is enabled (-Z)"));
+        }
         let udp = match unix_socket {
             None if self.udp_port != 0 => interfaces(&self.listen, self.udp_port, all_interfaces)?,
             _ => Vec::new(),

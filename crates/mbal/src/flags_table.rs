@@ -77,6 +77,7 @@ fn listening_places() {
         ("-l a,a -l a", vec![("a", 11211)]),
         ("-l a:5 -p 0", vec![("a", 5)]),
         ("-Z -l notls:a:5,b", vec![("a", 5), ("b", 11211)]),
+        ("-Z -l mtls:a:5,btls:b,mtls:[::1]:6", vec![("a", 5), ("b", 11211), ("::1", 6)]),
     ] {
         let places: Vec<_> = places.into_iter().map(|(name, port)| (name.into(), port)).collect();
         assert_eq!(listen(line), places, "{line}");
@@ -160,13 +161,14 @@ fn refusals_with_memcacheds_exit_codes() {
             "-p 0 --worker-ports 12000",
             "64 --worker-ports 12000: without a TCP port (-s, or -p 0) workers have none of their own",
         ),
+        ("-l a:5,mtls:a:6", "64 -l btls:, mtls: are valid only when SSL is enabled (-Z)"),
         (
             "-Z -l a:5,notls:a:6 --worker-ports 12000",
-            "64 --worker-ports 12000: a has ports with TLS and without, a worker's own can be but one of these",
+            "64 --worker-ports 12000: a has ports of several kinds (TLS, client certificates), a worker's own can be but one of these",
         ),
         (
             "-Z -l a:5,notls:*:6 --worker-ports 12000",
-            "64 --worker-ports 12000: a has ports with TLS and without, a worker's own can be but one of these",
+            "64 --worker-ports 12000: a has ports of several kinds (TLS, client certificates), a worker's own can be but one of these",
         ),
     ] {
         assert_eq!(checked(line).expect_err(line), refused, "{line}");

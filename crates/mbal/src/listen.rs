@@ -1,6 +1,6 @@
 //! `-l`, `-p` and `--worker-ports`: which addresses they mean.
 
-use mbal_server::{Interface, Listen};
+use mbal_server::{ClientCertificate, Interface, Listen};
 
 use crate::flags::{Refused, failure, usage};
 
@@ -13,28 +13,34 @@ pub fn interfaces(
 ) -> Result<Vec<Listen>, Refused> {
     let mut places = Vec::new();
     for spec in specs.iter().flat_map(|list| list.split([',', ';'])).filter(|one| !one.is_empty()) {
-        let (spec, plain) = match spec.strip_prefix("notls:") {
-            Some(rest) => (rest, true),
-            None => (spec, false),
+        let asks = |prefix| spec.strip_prefix(prefix);
+        let (spec, tls) = if let Some(rest) = asks("notls:") {
+            (rest, None)
+        } else if let Some(rest) = asks("btls:") {
+            (rest, Some(ClientCertificate::NotAsked))
+        } else if let Some(rest) = asks("mtls:") {
+            (rest, Some(ClientCertificate::Required))
+        } else {
+            (spec, Some(ClientCertificate::AsConfigured))
         };
         let (host, own_port) = split(spec)?;
         let interface =
             if host == "*" { Interface::All } else { Interface::Named(host.to_string()) };
-        places.push((interface, own_port.unwrap_or(port), plain));
+        places.push((interface, own_port.unwrap_or(port), tls));
     }
     if places.is_empty() {
         let interface = if all_interfaces { Interface::All } else { Interface::Loopback };
-        places.push((interface, port, false));
+        places.push((interface, port, Some(ClientCertificate::AsConfigured)));
     }
     let mut listen = Vec::new();
-    for (interface, port, plain) in places {
+    for (interface, port, tls) in places {
         let port = match port {
             0 => continue,
             -1 => 0,
             port => u16::try_from(port)
                 .map_err(|_| usage(format!("ERROR: Invalid port number {port}.")))?,
         };
-        let place = Listen { interface, port, plain };
+        let place = Listen { interface, port, tls };
         if !listen.contains(&place) {
             listen.push(place);
         }
@@ -47,17 +53,17 @@ pub fn metrics_address(spec: &str) -> Result<Listen, Refused> {
     let refused = || usage(format!("--metrics {spec}: not a port, host:port or [v6]:port"));
     let port = |port: i32| u16::try_from(port).map_err(|_| refused());
     if let Ok(number) = spec.trim_start_matches(':').parse() {
-        return Ok(Listen { interface: Interface::Loopback, port: port(number)?, plain: true });
+        return Ok(Listen { interface: Interface::Loopback, port: port(number)?, tls: None });
     }
     match split(spec)? {
         (_, None) => Err(refused()),
         ("*", Some(number)) => {
-            Ok(Listen { interface: Interface::All, port: port(number)?, plain: true })
+            Ok(Listen { interface: Interface::All, port: port(number)?, tls: None })
         }
         (host, Some(number)) => Ok(Listen {
             interface: Interface::Named(host.to_string()),
             port: port(number)?,
-            plain: true,
+            tls: None,
         }),
     }
 }
@@ -100,7 +106,7 @@ pub fn worker_ports(base: u16, workers: u16, listen: &[Listen], tls: bool) -> Re
     }
     let both_ways = |place: &&Listen| {
         let is_other =
-            |other: &Listen| other.plain != place.plain && other.interface.covers(&place.interface);
+            |other: &Listen| other.tls != place.tls && other.interface.covers(&place.interface);
         tls && listen.iter().any(is_other)
     };
     match listen.iter().find(both_ways) {
@@ -110,7 +116,7 @@ pub fn worker_ports(base: u16, workers: u16, listen: &[Listen], tls: bool) -> Re
                 Interface::All | Interface::Loopback => "a host",
             };
             refused(format!(
-                "{host} has ports with TLS and without, a worker's own can be but one of these"
+                "{host} has ports of several kinds (TLS, client certificates), a worker's own can be but one of these"
             ))
         }
         None => Ok(base),

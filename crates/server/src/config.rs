@@ -2,6 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mbal_balance::Mode;
+use mbal_reactor::ClientCertificate;
 use mbal_worker::Settings;
 
 /// Everything that a server is told at its start; checked by whoever makes it.
@@ -85,8 +86,8 @@ pub enum Control {
 pub struct Listen {
     pub interface: Interface,
     pub port: u16,
-    /// `notls:`: without TLS, whatever the others have.
-    pub plain: bool,
+    /// `None` for `notls:`, without TLS whatever the others have. Where TLS is off it says nothing.
+    pub tls: Option<ClientCertificate>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

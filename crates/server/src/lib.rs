@@ -39,7 +39,7 @@ pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixS
 pub use control_path::{Served, control_paths};
 pub use error::StartError;
 pub use mbal_balance::{Mode, Proposal, Question};
-pub use mbal_reactor::Ended;
+pub use mbal_reactor::{ClientCertificate, Ended};
 pub use mbal_worker::{Echoed, Protocol, Settings, TlsSettings};
 pub use serving::{Running, Server};
 pub use starting::Starting;

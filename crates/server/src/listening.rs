@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use mbal_reactor::process;
 use mbal_reactor::socket::{bind_udp, is_served, listen_tcp, listen_unix};
+use mbal_reactor::{ClientCertificate, process};
 
 use crate::control_path::{Folder, Served, folders, is_socket, is_trusted, name};
 use crate::{Config, Control, Interface, Listen, StartError, UnixSocket};
@@ -20,9 +20,9 @@ use crate::{Config, Control, Interface, Listen, StartError, UnixSocket};
 pub(crate) struct Listening {
     pub(crate) common: Vec<OwnedFd>,
     pub(crate) of_worker: Vec<Vec<OwnedFd>>,
-    /// Of `common`, and of each of `of_worker`: those that may have TLS.
-    pub(crate) may_have_tls: Vec<bool>,
-    pub(crate) own_may_have_tls: Vec<bool>,
+    /// Of `common`, and of each of `of_worker`: what TLS asks of their clients, if there is TLS.
+    pub(crate) secured: Vec<Option<ClientCertificate>>,
+    pub(crate) own_secured: Vec<Option<ClientCertificate>>,
     /// Each worker's sockets for datagrams.
     pub(crate) datagrams: Vec<Vec<UdpSocket>>,
     pub(crate) addresses: Vec<SocketAddr>,
@@ -42,14 +42,14 @@ impl Listening {
         let backlog = config.settings.backlog;
         let workers = usize::from(config.settings.workers);
         let mut common = Vec::new();
-        let mut may_have_tls = Vec::new();
-        let mut own_may_have_tls = Vec::new();
+        let mut secured = Vec::new();
+        let mut own_secured = Vec::new();
         let mut addresses = Vec::new();
         for listen in &config.listen {
             let flag = chosen_by(listen, "-p", "-p or -l");
             for listener in open("TCP", flag, listen, |address| listen_tcp(address, backlog))? {
                 addresses.push(listener.local_addr().map_err(StartError::System)?);
-                may_have_tls.push(!listen.plain);
+                secured.push(listen.tls);
                 common.push(listener.into());
             }
         }
@@ -57,7 +57,7 @@ impl Listening {
         let mut worker_addresses = Vec::new();
         if let Some(base) = config.worker_ports {
             for (own, port) in of_worker.iter_mut().zip(base..) {
-                own_may_have_tls.clear();
+                own_secured.clear();
                 for listen in once_each(&config.listen) {
                     let listen = Listen { port, ..listen.clone() };
                     let bind = |address| listen_tcp(address, backlog);
@@ -65,7 +65,7 @@ impl Listening {
                     if own.is_empty() {
                         worker_addresses.push(opened[0].local_addr().map_err(StartError::System)?);
                     }
-                    own_may_have_tls.extend(opened.iter().map(|_| !listen.plain));
+                    own_secured.extend(opened.iter().map(|_| listen.tls));
                     own.extend(opened.into_iter().map(OwnedFd::from));
                 }
             }
@@ -88,8 +88,8 @@ impl Listening {
         Ok(Listening {
             common,
             of_worker,
-            may_have_tls,
-            own_may_have_tls,
+            secured,
+            own_secured,
             datagrams,
             addresses,
             udp_addresses,
@@ -386,7 +386,7 @@ mod tests {
         let place = |name: &str, port| {
             let interface =
                 if name == "*" { Interface::All } else { Interface::Named(name.into()) };
-            Listen { interface, port, plain: false }
+            Listen { interface, port, tls: Some(ClientCertificate::AsConfigured) }
         };
         for (places, kept) in [
             (&["a", "b"][..], &[0, 1][..]),

@@ -79,7 +79,7 @@ impl Server {
         let tls = match config.settings.tls.enabled {
             true => {
                 let settings = config.settings.tls.clone();
-                Some(Arc::new(tls::door(settings).map_err(StartError::Tls)?))
+                Some(Arc::new(tls::door(settings, &config.listen).map_err(StartError::Tls)?))
             }
             false => None,
         };
@@ -131,7 +131,7 @@ impl Server {
         let Threads { workers, mailboxes, main, shared, tally, saying } = threads;
         let common = mem::take(&mut self.listening.common);
         let secured = match &self.tls {
-            Some(_) => mem::take(&mut self.listening.may_have_tls),
+            Some(_) => mem::take(&mut self.listening.secured),
             None => Vec::new(),
         };
         let clock = started.clock;
@@ -277,7 +277,7 @@ impl Server {
             let mut event_loop =
                 EventLoop::new(index, own_ports, post.clone(), Arc::clone(tally), started.clock)?;
             if let (Some(tls), Some(greeter)) = (&self.tls, &greeter) {
-                let secured = self.listening.own_may_have_tls.clone();
+                let secured = self.listening.own_secured.clone();
                 event_loop = event_loop.with_tls(Arc::clone(tls), secured, greeter.clone());
             }
             for socket in datagrams {

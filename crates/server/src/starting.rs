@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use mbal_reactor::ClientCertificate;
 use mbal_worker::Protocol;
 
 use crate::listening::Listening;
@@ -90,12 +91,18 @@ impl fmt::Display for Starting {
 }
 
 fn listens(config: &Config, listening: &Listening) -> String {
-    let plain = |is_plain| if config.settings.tls.enabled && is_plain { " (no TLS)" } else { "" };
-    let tcp = listening.addresses.iter().zip(&listening.may_have_tls);
-    let tcp = tcp.map(|(address, may)| format!("{address}{}", plain(!may)));
+    let secured = |tls| match tls {
+        _ if !config.settings.tls.enabled => "",
+        None => " (no TLS)",
+        Some(ClientCertificate::AsConfigured) => "",
+        Some(ClientCertificate::NotAsked) => " (no client certificate)",
+        Some(ClientCertificate::Required) => " (client certificate)",
+    };
+    let tcp = listening.addresses.iter().zip(&listening.secured);
+    let tcp = tcp.map(|(address, tls)| format!("{address}{}", secured(*tls)));
     let udp = listening.udp_addresses.iter().map(|address| format!("{address}/udp"));
     let unix = config.unix_socket.iter();
-    let unix = unix.map(|unix| format!("{}{}", unix.path.display(), plain(true)));
+    let unix = unix.map(|unix| format!("{}{}", unix.path.display(), secured(None)));
     let mut listens = tcp.chain(udp).chain(unix).collect::<Vec<_>>().join(" ");
     if listens.is_empty() {
         listens.push_str("no address");
@@ -110,8 +117,8 @@ fn example(config: &Config, listening: &Listening) -> Option<String> {
     if config.login != Login::NotAsked || config.settings.protocol == Protocol::Binary {
         return None;
     }
-    let mut places = listening.addresses.iter().zip(&listening.may_have_tls);
-    let (address, _) = places.find(|(_, may)| !(config.settings.tls.enabled && **may))?;
+    let mut places = listening.addresses.iter().zip(&listening.secured);
+    let (address, _) = places.find(|(_, tls)| !(config.settings.tls.enabled && tls.is_some()))?;
     let host = match address.ip() {
         ip if !ip.is_unspecified() => ip,
         IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),

@@ -4,18 +4,25 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use mbal_reactor::{Load, TlsDoor};
+use mbal_reactor::{ClientCertificate, Load, TlsDoor};
 use mbal_worker::TlsSettings;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
     ClientHello, NoClientAuth, NoServerSessionStorage, ServerSessionMemoryCache,
     WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
-use rustls::{CipherSuite, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::{
+    CipherSuite, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme, SupportedProtocolVersion,
+};
+
+use crate::Listen;
 
 /// Sessions that clients may take up again, if `ssl_session_cache` is on.
 const SESSIONS_KEPT: usize = 20 * 1024;
@@ -33,12 +40,16 @@ const SUITES: &[(&str, CipherSuite)] = &[
 const GROUPS: &[&str] = &["DEFAULT", "ALL", "HIGH", "MEDIUM", "EECDH", "kEECDH", "ECDHE", "AESGCM"];
 
 /// Certificates as they are in their files now, and again whenever they are to be refreshed.
-pub(crate) fn door(settings: TlsSettings) -> Result<TlsDoor, String> {
-    let load: Load = Box::new(move || load(&settings).map(Arc::new));
-    TlsDoor::new(load)
+pub(crate) fn door(settings: TlsSettings, listen: &[Listen]) -> Result<TlsDoor, String> {
+    let mut certificates = vec![ClientCertificate::AsConfigured];
+    certificates.extend(listen.iter().filter_map(|place| place.tls));
+    certificates.sort_unstable();
+    certificates.dedup();
+    let load: Load = Box::new(move |of| load(&settings, of).map(Arc::new));
+    TlsDoor::new(load, &certificates)
 }
 
-fn load(settings: &TlsSettings) -> Result<ServerConfig, String> {
+fn load(settings: &TlsSettings, certificate: ClientCertificate) -> Result<ServerConfig, String> {
     let chain_file = settings.chain_cert.as_ref().ok_or("-Z needs -o ssl_chain_cert")?;
     let chain = certificates(chain_file)
         .map_err(|why| format!("Error loading the certificate chain: {chain_file} : {why}"))?;
@@ -53,18 +64,26 @@ fn load(settings: &TlsSettings) -> Result<ServerConfig, String> {
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions)
         .map_err(|why| format!("Error choosing the version: {why}"))?;
-    let builder = match settings.verify_mode {
-        0 => builder.with_client_cert_verifier(Arc::new(NoClientAuth)),
-        mode => {
+    const REQUIRE: u32 = 2;
+    let verify_mode = match certificate {
+        ClientCertificate::AsConfigured => settings.verify_mode,
+        ClientCertificate::NotAsked => 0,
+        ClientCertificate::Required => REQUIRE,
+    };
+    let builder = match (verify_mode, &settings.ca_cert) {
+        (0, _) => builder.with_client_cert_verifier(Arc::new(NoClientAuth)),
+        (_, None) if certificate == ClientCertificate::Required => {
+            builder.with_client_cert_verifier(Arc::new(Nobody(Arc::clone(&provider))))
+        }
+        (mode, file) => {
             let mut roots = RootCertStore::empty();
-            let file = settings.ca_cert.as_ref().ok_or("ssl_verify_mode needs -o ssl_ca_cert")?;
+            let file = file.as_ref().ok_or("ssl_verify_mode needs -o ssl_ca_cert")?;
             let failed = |why: String| format!("Error loading the CA certificate: {file} : {why}");
             for certificate in certificates(file).map_err(failed)? {
                 roots.add(certificate).map_err(|why| failed(why.to_string()))?;
             }
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
-            const REQUIRE: u32 = 2;
             let verifier =
                 if mode == REQUIRE { verifier } else { verifier.allow_unauthenticated() };
             builder.with_client_cert_verifier(verifier.build().map_err(|why| why.to_string())?)
@@ -98,6 +117,47 @@ struct Only(Arc<CertifiedKey>);
 impl rustls::server::ResolvesServerCert for Only {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0))
+    }
+}
+
+/// `-l mtls:` without -o ssl_ca_cert: memcached serves, and trusts no certificate.
+#[derive(Debug)]
+struct Nobody(Arc<CryptoProvider>);
+
+impl ClientCertVerifier for Nobody {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Err(rustls::CertificateError::UnknownIssuer.into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::CertificateError::UnknownIssuer.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::CertificateError::UnknownIssuer.into())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -155,9 +215,85 @@ mod tests {
     fn what_is_wrong_is_said_as_memcached_does() {
         let settings =
             |chain: &str| TlsSettings { chain_cert: Some(chain.into()), ..TlsSettings::default() };
-        let wrong = |settings| door(settings).err().expect("there is no such file");
+        let wrong = |settings| door(settings, &[]).err().expect("there is no such file");
         assert_eq!(wrong(TlsSettings::default()), "-Z needs -o ssl_chain_cert");
         let said = wrong(settings("/nowhere"));
         assert!(said.starts_with("Error loading the certificate chain: /nowhere : "), "{said}");
+    }
+
+    /// Whether somebody without a certificate is let in.
+    fn lets_in(config: ServerConfig, roots: RootCertStore) -> bool {
+        let client = rustls::ClientConfig::builder_with_provider(ring::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .expect("the provider has suites")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = "test".try_into().expect("a name");
+        let mut client = rustls::ClientConnection::new(client.into(), name).expect("a client");
+        let mut server = rustls::ServerConnection::new(config.into()).expect("a server");
+        let mut wire = Vec::new();
+        while client.is_handshaking() || server.is_handshaking() {
+            wire.clear();
+            client.write_tls(&mut wire).expect("a Vec takes everything");
+            server.read_tls(&mut wire.as_slice()).expect("a slice can be read");
+            if server.process_new_packets().is_err() {
+                return false;
+            }
+            wire.clear();
+            while server.wants_write() {
+                server.write_tls(&mut wire).expect("a Vec takes everything");
+            }
+            client.read_tls(&mut wire.as_slice()).expect("a slice can be read");
+            client.process_new_packets().expect("the server is trusted");
+        }
+        true
+    }
+
+    #[test]
+    fn a_listening_place_says_whether_clients_show_a_certificate() {
+        let folder = std::env::temp_dir().join(format!("mbal-tls-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let (key, chain) = (folder.join("key.pem"), folder.join("chain.pem"));
+        let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=test \
+                     -addext subjectAltName=DNS:test -addext basicConstraints=critical,CA:FALSE -keyout";
+        let made = std::process::Command::new("openssl")
+            .args(words.split_whitespace())
+            .args([&key, Path::new("-out"), &chain])
+            .stderr(std::process::Stdio::null())
+            .status();
+        if !made.is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED: this needs openssl");
+            return;
+        }
+        let path = |path: &Path| Some(path.to_str().expect("text").to_owned());
+        use ClientCertificate::{AsConfigured, NotAsked, Required};
+        for (verify_mode, with_ca, certificate, lets) in [
+            (0, false, AsConfigured, true),
+            (0, false, NotAsked, true),
+            // Nobody is trusted.
+            (0, false, Required, false),
+            (0, true, Required, false),
+            (2, true, AsConfigured, false),
+            (2, true, NotAsked, true),
+            (1, true, AsConfigured, true),
+            (1, true, Required, false),
+        ] {
+            let settings = TlsSettings {
+                verify_mode,
+                chain_cert: path(&chain),
+                key: path(&key),
+                ca_cert: path(&chain).filter(|_| with_ca),
+                ..TlsSettings::default()
+            };
+            let mut roots = RootCertStore::empty();
+            for root in
+                certificates(settings.chain_cert.as_ref().expect("a path")).expect("a certificate")
+            {
+                roots.add(root).expect("a root");
+            }
+            let config = load(&settings, certificate).expect("all is there");
+            assert_eq!(lets_in(config, roots), lets, "{verify_mode} {with_ca} {certificate:?}");
+        }
+        fs::remove_dir_all(folder).expect("it is ours");
     }
 }

@@ -21,7 +21,7 @@ fn breaks(question: &Question) -> Proposal {
 fn config(ports: PathBuf, control: PathBuf) -> Config {
     Config {
         settings: Settings { workers: 2, connections_max: 64, ..Settings::default() },
-        listen: vec![Listen { interface: Interface::Loopback, port: 0, plain: false }],
+        listen: vec![Listen { interface: Interface::Loopback, port: 0, tls: None }],
         udp: Vec::new(),
         unix_socket: None,
         worker_ports: None,

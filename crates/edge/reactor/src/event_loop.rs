@@ -12,7 +12,7 @@ use crate::output::Output;
 use crate::socket;
 use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, HUNG_UP, READABLE, Ready, WRITABLE};
-use crate::tls::{Tls, TlsDoor};
+use crate::tls::{ClientCertificate, Tls, TlsDoor};
 use crate::{Clock, Mailbox, Tally};
 
 /// One receive takes at most this much; what is left in the kernel is reported again.
@@ -40,7 +40,7 @@ const DATAGRAMS_PER_WAKEUP: usize = 32;
 /// What other threads tell an event loop.
 pub enum Letter {
     /// Serve this connection, with or without TLS; its place in the [`Tally`] is taken already.
-    Adopt { fd: OwnedFd, tls: bool },
+    Adopt { fd: OwnedFd, tls: Option<ClientCertificate> },
     /// Serve this connection, whose handshake is over.
     Welcome(Guest),
     /// Serve this connection, which another worker hands over.
@@ -81,7 +81,7 @@ pub struct EventLoop {
     clock: Clock,
     doors: Doors,
     /// Came through an own door; adopted at the end of the turn.
-    arrived: Vec<(OwnedFd, bool)>,
+    arrived: Vec<(OwnedFd, Option<ClientCertificate>)>,
     datagrams: Vec<UdpSocket>,
     tls: Option<Arc<TlsDoor>>,
     /// Who shakes hands with those who come by TLS.
@@ -162,7 +162,7 @@ impl EventLoop {
     pub fn with_tls(
         mut self,
         door: Arc<TlsDoor>,
-        secured: Vec<bool>,
+        secured: Vec<Option<ClientCertificate>>,
         greeter: Mailbox<Guest>,
     ) -> EventLoop {
         self.tls = Some(door);
@@ -532,13 +532,13 @@ impl EventLoop {
     fn receive(
         &mut self,
         fd: OwnedFd,
-        tls: bool,
+        tls: Option<ClientCertificate>,
         own_port: bool,
         now: u64,
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) {
-        match (&self.tls, &self.greeter) {
-            (Some(door), Some(greeter)) if tls => match door.open() {
+        match (&self.tls, &self.greeter, tls) {
+            (Some(door), Some(greeter), Some(certificate)) => match door.open(certificate) {
                 Some(tls) => greeter.post(Guest::new(fd, tls, self.worker, own_port)),
                 None => self.tally.leave(self.worker),
             },

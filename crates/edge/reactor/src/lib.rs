@@ -47,4 +47,4 @@ pub use listener::{Ended, Listener, Request};
 pub use mailbox::Mailbox;
 pub use mapping::Mapping;
 pub use tally::Tally;
-pub use tls::{Load, TlsDoor};
+pub use tls::{ClientCertificate, Load, TlsDoor};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::process::{Signal, Signals};
 use crate::sys::{self, Epoll, READABLE, Ready};
-use crate::{Clock, Letter, Mailbox, Tally};
+use crate::{ClientCertificate, Clock, Letter, Mailbox, Tally};
 
 /// How long accepting pauses when descriptors or places have run out.
 pub(crate) const RETRY_MS: i32 = 10;
@@ -60,7 +60,7 @@ impl Listener {
     }
 
     /// Whoever comes in by the sockets that are marked, in the order of `listening`, speaks TLS.
-    pub fn secured(mut self, secured: Vec<bool>) -> Listener {
+    pub fn secured(mut self, secured: Vec<Option<ClientCertificate>>) -> Listener {
         self.doors.secure(secured);
         self
     }
@@ -130,7 +130,7 @@ impl Listener {
 pub(crate) struct Doors {
     sockets: Vec<OwnedFd>,
     /// By socket: whoever comes in there speaks TLS. Those behind the end do not.
-    secured: Vec<bool>,
+    secured: Vec<Option<ClientCertificate>>,
     first_token: u64,
     paused_until_ns: Option<u64>,
 }
@@ -146,7 +146,7 @@ impl Doors {
         Doors { sockets, secured: Vec::new(), first_token, paused_until_ns: None }
     }
 
-    pub(crate) fn secure(&mut self, secured: Vec<bool>) {
+    pub(crate) fn secure(&mut self, secured: Vec<Option<ClientCertificate>>) {
         self.secured = secured;
     }
 
@@ -171,11 +171,11 @@ impl Doors {
         now_ns: u64,
         epoll: &Epoll,
         tally: &Tally,
-        arrived: &mut Vec<(OwnedFd, bool)>,
+        arrived: &mut Vec<(OwnedFd, Option<ClientCertificate>)>,
     ) -> io::Result<()> {
         let place = (token - self.first_token) as usize;
         let socket = self.sockets[place].as_fd();
-        let tls = self.secured.get(place).copied().unwrap_or(false);
+        let tls = self.secured.get(place).copied().flatten();
         loop {
             match knock(socket, tally) {
                 Knock::Came(fd) => arrived.push((fd, tls)),

@@ -8,8 +8,16 @@ use std::sync::{Arc, RwLock};
 
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
+/// Whether a listening socket's clients have to show a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClientCertificate {
+    AsConfigured,
+    NotAsked,
+    Required,
+}
+
 /// Makes the configuration from certificates and keys as they are now, or says what is wrong.
-pub type Load = Box<dyn Fn() -> Result<Arc<ServerConfig>, String> + Send + Sync>;
+pub type Load = Box<dyn Fn(ClientCertificate) -> Result<Arc<ServerConfig>, String> + Send + Sync>;
 
 /// What is counted of all connections.
 #[derive(Default)]
@@ -22,20 +30,25 @@ pub struct TlsTally {
 /// Where connections get their certificates from; they may be read again.
 pub struct TlsDoor {
     load: Load,
-    config: RwLock<Arc<ServerConfig>>,
+    configs: RwLock<Vec<(ClientCertificate, Arc<ServerConfig>)>>,
     tally: TlsTally,
 }
 
 impl TlsDoor {
-    pub fn new(load: Load) -> Result<TlsDoor, String> {
-        let config = RwLock::new(load()?);
-        Ok(TlsDoor { load, config, tally: TlsTally::default() })
+    /// `certificates` is all that listening sockets ask for.
+    pub fn new(load: Load, certificates: &[ClientCertificate]) -> Result<TlsDoor, String> {
+        let load_one = |of: &ClientCertificate| Ok((*of, load(*of)?));
+        let configs = certificates.iter().map(load_one).collect::<Result<_, String>>()?;
+        Ok(TlsDoor { load, configs: RwLock::new(configs), tally: TlsTally::default() })
     }
 
     /// For connections to come; those that are there keep what they have.
     pub fn refresh(&self) -> Result<(), String> {
-        let config = (self.load)()?;
-        *self.config.write().expect("nothing panics with it held") = config;
+        let mut configs = self.configs.read().expect("nothing panics with it held").clone();
+        for (certificate, config) in &mut configs {
+            *config = (self.load)(*certificate)?;
+        }
+        *self.configs.write().expect("nothing panics with it held") = configs;
         Ok(())
     }
 
@@ -54,9 +67,10 @@ impl TlsDoor {
         self.tally.new_sessions.load(Relaxed)
     }
 
-    pub(crate) fn open(self: &Arc<TlsDoor>) -> Option<Box<Tls>> {
-        let config = Arc::clone(&self.config.read().expect("nothing panics with it held"));
-        let mut session = ServerConnection::new(config).ok()?;
+    pub(crate) fn open(self: &Arc<TlsDoor>, certificate: ClientCertificate) -> Option<Box<Tls>> {
+        let configs = self.configs.read().expect("nothing panics with it held");
+        let (_, config) = configs.iter().find(|(of, _)| *of == certificate)?;
+        let mut session = ServerConnection::new(Arc::clone(config)).ok()?;
         // What is written is sent, or queued where its bound is known.
         session.set_buffer_limit(None);
         Some(Box::new(Tls { session, door: Arc::clone(self), counted: false }))
