@@ -1,6 +1,6 @@
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use mbal_model::WorkerId;
@@ -12,7 +12,7 @@ use crate::output::Output;
 use crate::socket;
 use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, HUNG_UP, READABLE, Ready, WRITABLE};
-use crate::tls::{ClientCertificate, Tls, TlsDoor};
+use crate::tls::{Broken, ClientCertificate, Tls, TlsDoor};
 use crate::{Clock, Mailbox, Tally};
 
 /// One receive takes at most this much; what is left in the kernel is reported again.
@@ -342,7 +342,12 @@ impl EventLoop {
                 let bytes = plain.as_slice();
                 handle(now, Event::Received { conn: id, bytes }, &mut self.actions);
             }
-            Err(_) => self.close_when_sent(id),
+            Err(Broken(why)) => {
+                let conn = self.conns[id.0 as usize].as_ref();
+                let fd = conn.map_or(0, |conn| conn.fd.as_raw_fd() as u32);
+                handle(now, Event::TlsBroke { fd, why }, &mut self.actions);
+                self.close_when_sent(id);
+            }
         }
         plain.clear();
         cipher.clear();

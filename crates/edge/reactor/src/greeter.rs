@@ -7,13 +7,15 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+
+use mbal_worker::Event;
 
 use crate::event_loop::Letter;
 use crate::output::Output;
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
-use crate::tls::Tls;
+use crate::tls::{Broken, Tls};
 use crate::{Clock, Mailbox, Tally};
 
 /// A handshake that takes longer is given up.
@@ -51,6 +53,7 @@ enum Step {
     Waits,
     Done,
     Gone,
+    Broke(String),
 }
 
 pub struct Greeter {
@@ -138,6 +141,12 @@ impl Greeter {
                 self.workers[guest.worker].post(Letter::Welcome(guest));
             }
             Step::Gone => self.turn_away(place),
+            Step::Broke(why) => {
+                let fd = guest.fd.as_raw_fd() as u32;
+                let event = Event::TlsBroke { fd, why };
+                self.workers[guest.worker].post(Letter::Tell(event));
+                self.turn_away(place);
+            }
         }
     }
 
@@ -160,10 +169,10 @@ impl Guest {
             let mut cipher = Vec::new();
             let received = self.tls.receive(&buffer[..count], &mut self.plain, &mut cipher);
             self.output.push(&cipher);
-            if received.is_err() {
+            if let Err(Broken(why)) = received {
                 // An alert says why, if it still gets there.
                 drop(sys::send(self.fd.as_fd(), self.output.unsent()));
-                return Step::Gone;
+                return Step::Broke(why);
             }
         }
         if !self.output.is_empty() {

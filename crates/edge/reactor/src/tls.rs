@@ -85,8 +85,8 @@ pub(crate) struct Tls {
     counted: bool,
 }
 
-/// The other side does not speak TLS, or not ours.
-pub(crate) struct Broken;
+/// The other side does not speak TLS, or not ours; and how that was noticed.
+pub(crate) struct Broken(pub String);
 
 impl Tls {
     pub fn is_handshaking(&self) -> bool {
@@ -101,12 +101,12 @@ impl Tls {
         cipher: &mut Vec<u8>,
     ) -> Result<(), Broken> {
         while !arrived.is_empty() {
-            let taken = self.session.read_tls(&mut arrived).map_err(|_| Broken);
+            let taken = self.session.read_tls(&mut arrived).map_err(|why| Broken(why.to_string()));
             let state = taken.and_then(|_| {
-                self.session.process_new_packets().map_err(|_| {
+                self.session.process_new_packets().map_err(|why| {
                     // An alert says why.
                     self.flush(cipher);
-                    Broken
+                    Broken(why.to_string())
                 })
             });
             let state = match state {
@@ -121,7 +121,10 @@ impl Tls {
             };
             let start = plain.len();
             plain.resize(start + state.plaintext_bytes_to_read(), 0);
-            self.session.reader().read_exact(&mut plain[start..]).map_err(|_| Broken)?;
+            self.session
+                .reader()
+                .read_exact(&mut plain[start..])
+                .map_err(|why| Broken(why.to_string()))?;
         }
         self.flush(cipher);
         if !self.session.is_handshaking() && !std::mem::replace(&mut self.counted, true) {

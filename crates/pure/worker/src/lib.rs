@@ -100,6 +100,8 @@ pub enum Event<'a> {
     Adopted { conn: ConnId, session: Carried },
     /// Who it is, and where it came in. Without this, nobody but its worker knows of it.
     Introduced { conn: ConnId, card: Arc<Card> },
+    /// The client at this descriptor broke TLS, whether it was a connection yet or not.
+    TlsBroke { fd: u32, why: String },
     /// One of this worker's connections watches, and has something to send ([`Action::Nudge`]).
     Nudged,
     /// The answer to [`Action::RefreshCerts`], or what is wrong with them: then nothing changed.

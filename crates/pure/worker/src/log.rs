@@ -237,6 +237,13 @@ pub(crate) fn eviction(log: &Log, now: Now, fetched: bool, ttl: i64, idle: u32, 
     });
 }
 
+pub(crate) fn tls_error(log: &Log, now: Now, fd: u32, why: &str) {
+    log.write(now, streams::CONNECTIONS, |line| {
+        text(line, " type=conntlserr fd=", fd.into());
+        line.extend_from_slice(format!(" msg={why}").as_bytes());
+    });
+}
+
 /// `reason`: why it closes; `None` is a new one.
 pub(crate) fn connection(log: &Log, now: Now, card: &Card, reason: Option<&str>) {
     log.write(now, streams::CONNECTIONS, |line| {

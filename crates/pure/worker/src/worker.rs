@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_model::{Owner, Seconds, ServerId, WorkerId};
 use mbal_sketch::Sampler;
+use mbal_wire::streams;
 
 use crate::batch::{Batch, Ended, Pause};
 use crate::conns::{Card, Endpoint};
@@ -12,7 +13,7 @@ use crate::counters::Counters;
 use crate::latency::ByClass;
 use crate::links::{Asker, Credit, Links, Ticket};
 use crate::load::turn_work;
-use crate::log::STATES;
+use crate::log::{self, STATES};
 use crate::peers::Served;
 use crate::server::Server;
 use crate::session::{OUTPUT_BYTES_MAX, Session};
@@ -100,6 +101,11 @@ impl Worker {
             }
             Event::Adopted { conn, session } => self.open(conn, session.arrive()),
             Event::Introduced { conn, card } => self.introduce(now, conn, card),
+            Event::TlsBroke { fd, why } => {
+                if watched & streams::CONNECTIONS != 0 {
+                    log::tls_error(&self.server.log, now, fd, &why);
+                }
+            }
             Event::Nudged => self.send_lines(actions),
             Event::CertsRefreshed { conn, refreshed } => {
                 self.certs_refreshed(now, conn, refreshed, actions);

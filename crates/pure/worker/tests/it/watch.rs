@@ -129,6 +129,17 @@ fn connections() {
 }
 
 #[test]
+fn tls_errors_are_events_of_connections() {
+    let mut rig = watched(Settings::default(), "connevents");
+    let broke = || Event::TlsBroke { fd: 44, why: "received corrupt message".into() };
+    assert_eq!(
+        told(&mut rig, broke()),
+        "ts=1700000000.0 gid=1 type=conntlserr fd=44 msg=received corrupt message\n"
+    );
+    assert_eq!(told(&mut watched(Settings::default(), "fetchers"), broke()), "");
+}
+
+#[test]
 fn evictions() {
     let settings = Settings { memory_bytes: 4 << 20, ..Settings::default() };
     let mut rig = watched(settings, "evictions");
