@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use mbal_balance::{Balancer, Decision, Duty, News, Outcome, Proposal, Question, Thresholds};
-use mbal_model::{Prefix, WorkerId};
+use mbal_balance::{Balancer, Decision, Duty, News, Proposal, Question, Thresholds};
+use mbal_model::{Outcome, Prefix, WorkerId};
 use mbal_reactor::{Letter, Mailbox, Tally};
 use mbal_worker::{OrderId, Report, Tallies, order_event};
 

@@ -5,8 +5,8 @@
 
 use std::fmt::Write;
 
-use mbal_balance::{Decision, Mode, Order, Ordered};
-use mbal_model::{Key, Prefix};
+use mbal_balance::{Decision, Mode, Ordered};
+use mbal_model::{Key, Order, Prefix};
 use mbal_worker::Heat;
 
 use crate::telling::{Told, told};

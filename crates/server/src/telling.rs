@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Order, Outcome, Verdict};
-use mbal_model::{Owner, Seconds, WorkerId};
+use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Verdict};
+use mbal_model::{Order, Outcome, Owner, Seconds, WorkerId};
 use mbal_reactor::Tally;
 use mbal_worker::Server;
 

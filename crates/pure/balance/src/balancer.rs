@@ -12,10 +12,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mbal_model::{Move, Owner, Prefix};
+use mbal_model::{Move, Order, Outcome, Owner, Prefix, Reading};
 
 use crate::pour::Lighten;
-use crate::proposal::{Nonsense, Proposal, Question, Reading};
+use crate::proposal::{Nonsense, Proposal, Question};
 use crate::{Loans, PhaseMachine, Rest, Thresholds, Vitals, deviation};
 
 /// A difference between workers, in time, that no user can feel: below it a server is even.
@@ -72,31 +72,6 @@ pub enum News {
 pub enum Duty {
     Ask(Question),
     Order { order: u64, what: Order },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Order {
-    /// For the worker `step.from`: lend, unless the owner has changed since `seen`.
-    Lend { step: Move, seen: u64 },
-    /// For the worker `from`: hand over connections that make up this part of its connections' load; a
-    /// single one may be up to `share_max`.
-    Lighten { from: Owner, to: Owner, share: f64, share_max: f64 },
-}
-
-/// What came of an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Done,
-    /// The connection is in the middle of something, and goes when that is over.
-    Due,
-    /// So many connections leave, now or when they are between requests.
-    Leaving(u32),
-    /// The cachelet is not that worker's, or has left and come back since; the connection is not
-    /// there. Nothing was done.
-    Stale,
-    /// The other worker does not exist, or is this one; or the connection chose its worker. Nothing
-    /// was done.
-    Refused,
 }
 
 /// Why something was decided.

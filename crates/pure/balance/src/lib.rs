@@ -23,7 +23,7 @@ mod proposal;
 mod rest;
 mod thresholds;
 
-pub use balancer::{Balancer, Cause, Decision, Duty, Mode, News, Order, Ordered, Outcome, Verdict};
+pub use balancer::{Balancer, Cause, Decision, Duty, Mode, News, Ordered, Verdict};
 pub use balls::{
     Demand, Prediction, Threshold, choose_threshold, choose_threshold_placed, copies, max_balls,
     predict,
@@ -34,7 +34,7 @@ pub use local::{Local, deviation, rebalance_server};
 pub use model::{Ball, Bin, Model, Objective, Placement};
 pub use phases::{PhaseMachine, Phases, Vitals};
 pub use pour::{Lighten, pour};
-pub use proposal::{Nonsense, Proposal, Question, Reading, propose};
+pub use proposal::{Nonsense, Proposal, Question, propose};
 pub use rest::{Loans, Rest};
 pub use search::{Effort, search};
 pub use thresholds::Thresholds;

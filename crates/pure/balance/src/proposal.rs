@@ -1,27 +1,11 @@
 //! What the planner of phase 2 is asked, what it answers, and what is wrong with an answer.
 
-use mbal_model::{Move, Prefix, Snapshot};
+use mbal_model::{Move, Prefix, Reading};
 
 use crate::local::apply;
 use crate::model::LOAD_EPSILON;
 use crate::pour::{Lighten, pour};
 use crate::{Effort, Local, Thresholds, rebalance_server, search};
-
-/// Loads at the end of an epoch.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
-    pub snapshot: Snapshot,
-    /// By worker of the snapshot: what of its fixed load are connections that can be handed over.
-    pub handable: Vec<f64>,
-    /// The store's version when the owners were read.
-    pub seen: u64,
-}
-
-impl Reading {
-    pub fn loads(&self) -> Vec<f64> {
-        self.snapshot.workers.iter().map(|worker| worker.load()).collect()
-    }
-}
 
 /// For a planner, who may take its time.
 #[derive(Clone, Debug, PartialEq)]

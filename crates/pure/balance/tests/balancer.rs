@@ -1,10 +1,13 @@
 //! The balancer over a made-up server, in virtual time: one call is an epoch.
 
 use mbal_balance::{
-    Balancer, Cause, Duty, Lighten, Mode, News, Nonsense, Order, Outcome, Proposal, Question,
-    Reading, Thresholds, Verdict, propose,
+    Balancer, Cause, Duty, Lighten, Mode, News, Nonsense, Proposal, Question, Thresholds, Verdict,
+    propose,
 };
-use mbal_model::{CacheletLoad, Move, Owner, Prefix, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_model::{
+    CacheletLoad, Move, Order, Outcome, Owner, Prefix, Reading, ServerId, Snapshot, WorkerId,
+    WorkerLoad,
+};
 
 const WORKERS: usize = 4;
 const CACHELETS: usize = 64;

@@ -8,6 +8,7 @@
 mod class;
 mod key;
 mod map;
+mod order;
 pub mod planted;
 mod prefix;
 mod route;
@@ -17,6 +18,7 @@ mod version;
 pub use class::{CLASS_PAGE_BYTES, CLASSES, LAST_CLASS, class_bytes, item_bytes, size_class};
 pub use key::{KEY_BYTES_MAX, Key};
 pub use map::{ClusterMap, Owner, Uncovered};
+pub use order::{Order, Outcome, Reading};
 pub use prefix::Prefix;
 pub use route::{Elsewhere, MoveId, Route};
 pub use snapshot::{CacheletLoad, Move, Plan, Snapshot, WorkerLoad};

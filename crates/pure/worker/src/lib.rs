@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use mbal_cachelet::{Options, Store};
-//! use mbal_model::WorkerId;
+//! use mbal_model::{Outcome, WorkerId};
 //! use mbal_worker::{Actions, ConnId, Event, Now, Server, Settings, Worker};
 //! use std::sync::Arc;
 //!
@@ -76,7 +76,6 @@ pub use latency::{Class, Histogram, Histograms, quantile_ns};
 pub use links::Ticket;
 pub use load::Tallies;
 pub use login::{Doorkeeper, Passwords};
-pub use mbal_balance::Outcome;
 pub use orders::{OrderId, Report, order_event};
 pub use server::{Echoed, Gauges, Protocol, Server, Settings, TlsSettings};
 pub use session::{Carried, OUTPUT_BYTES_MAX};

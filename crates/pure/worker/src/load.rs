@@ -6,9 +6,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use mbal_balance::Reading;
 use mbal_cachelet::Held;
-use mbal_model::{CacheletLoad, Owner, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_model::{CacheletLoad, Owner, Reading, ServerId, Snapshot, WorkerId, WorkerLoad};
 
 use crate::server::Server;
 

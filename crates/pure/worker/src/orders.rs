@@ -4,8 +4,7 @@
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mbal_balance::{Order, Outcome};
-use mbal_model::{Prefix, WorkerId};
+use mbal_model::{Order, Outcome, Prefix, WorkerId};
 
 use crate::worker::Worker;
 use crate::{Action, Actions, ConnId, Event};

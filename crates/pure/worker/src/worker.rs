@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mbal_model::{Owner, Seconds, ServerId, WorkerId};
+use mbal_model::{Outcome, Owner, Seconds, ServerId, WorkerId};
 use mbal_sketch::Sampler;
 use mbal_wire::streams;
 
@@ -20,7 +20,7 @@ use crate::session::{OUTPUT_BYTES_MAX, Session};
 use crate::slots::NO_ROUTE_LINE;
 use crate::turn::Turn;
 use crate::watching::send_lines_to;
-use crate::{Action, Actions, ConnId, Event, Now, OrderId, Outcome, Report, verbose};
+use crate::{Action, Actions, ConnId, Event, Now, OrderId, Report, verbose};
 
 /// Steps of background work in a [`Event::Tick`], a part of a page each.
 const BACKGROUND_STEPS: usize = 4;

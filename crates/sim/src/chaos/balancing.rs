@@ -1,11 +1,10 @@
 //! The real balancer among the workers, with planners of every kind: prompt, slow, silent, broken, lying.
 
 use mbal_balance::{
-    Balancer, Cause, Duty, Lighten, Mode, News, Order, Proposal, Question, Thresholds, Verdict,
-    propose,
+    Balancer, Cause, Duty, Lighten, Mode, News, Proposal, Question, Thresholds, Verdict, propose,
 };
-use mbal_model::{Move, Owner, Prefix, ServerId, WorkerId};
-use mbal_worker::{OrderId, Outcome, Server, Tallies, order_event};
+use mbal_model::{Move, Order, Outcome, Owner, Prefix, ServerId, WorkerId};
+use mbal_worker::{OrderId, Server, Tallies, order_event};
 
 use super::coverage::Sight;
 use super::dice::Dice;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::WorkerId;
-use mbal_worker::{ConnId, Event, OrderId, Outcome, Report};
+use mbal_model::{Outcome, WorkerId};
+use mbal_worker::{ConnId, Event, OrderId, Report};
 
 use super::balancing::OPERATOR;
 use super::coverage::Sight;

@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use mbal_balance::{News, Proposal};
 use mbal_cachelet::Store;
-use mbal_worker::{Actions, Outcome, Server};
+use mbal_worker::{Actions, Server};
 
-use mbal_model::Prefix;
+use mbal_model::{Outcome, Prefix};
 
 use super::balancing::Balancing;
 use super::checks::{Facts, Violation, check};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mbal_cachelet::{Options, Store};
-use mbal_model::{Key, Prefix, WorkerId};
-use mbal_worker::{Action, Actions, ConnId, Event, OrderId, Outcome, Report, Server, Settings};
+use mbal_model::{Key, Outcome, Prefix, WorkerId};
+use mbal_worker::{Action, Actions, ConnId, Event, OrderId, Report, Server, Settings};
 use mbal_worker::{Carried, Worker};
 
 use crate::rig::{CONN, START};
