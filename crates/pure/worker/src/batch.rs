@@ -8,7 +8,7 @@ use mbal_wire::{BINARY_REQUEST, Limits, Parsed, Request, base64_decode, parse, p
 use crate::links::Links;
 use crate::log::VERBOSE;
 use crate::server::Protocol;
-use crate::session::{OUTPUT_BYTES_MAX, Session};
+use crate::session::{OUTPUT_BYTES_MAX, Session, Wait};
 use crate::turn::{Then, Turn};
 use crate::watching::ERROR;
 use crate::{Action, ConnId, verbose};
@@ -41,18 +41,18 @@ pub(crate) struct Batch<'w> {
 }
 
 /// Why a batch came to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// The input holds no further whole request.
     Hungry,
-    /// A bound was reached: go on when the output has left.
-    Stalled,
-    /// Peers have to answer first.
-    Paused(Pause),
-    /// Certificates are read again first.
-    Refreshing,
+    /// The session waits for something else first.
+    Waits(Wait),
+}
+
+impl Ended {
     /// The connection is to be closed, and perhaps the server (gracefully or not).
-    Closed(Option<bool>),
+    fn closed(shutdown: Option<bool>) -> Ended {
+        Ended::Waits(Wait::End { shutdown, asked: false })
+    }
 }
 
 /// What a paused connection waits for.
@@ -90,7 +90,7 @@ fn stopped(session: &mut Session, used: usize, stop: Stop) -> Ran {
         }
         Stop::Close => {
             session.closes = Some(ERROR);
-            ended(used, Ended::Closed(None))
+            ended(used, Ended::closed(None))
         }
     }
 }
@@ -115,7 +115,7 @@ impl Batch<'_> {
             _ => self.run_told(session, input, &mut decoded),
         };
         *self.decoded = decoded;
-        if ran.ended != Ended::Hungry {
+        if !matches!(ran.ended, Ended::Hungry) {
             session.need = 0;
         }
         ran
@@ -147,7 +147,8 @@ impl Batch<'_> {
             }
             verbose::replies(self.said, fd, protocol, &self.turn.out[before..]);
             at += ran.used;
-            let goes_on = ran.ended == Ended::Hungry && 0 < ran.used && at < input.len();
+            let is_hungry = matches!(ran.ended, Ended::Hungry);
+            let goes_on = is_hungry && 0 < ran.used && at < input.len();
             if goes_on {
                 let Some(bound) = self.bound(session, true) else { continue };
                 ran.ended = bound;
@@ -230,7 +231,7 @@ impl Batch<'_> {
         let before = self.turn.out.len();
         let then = match self.elsewhere(session, job, key.as_ref()) {
             None if self.waits_for_room(session, job, key.as_ref()) => {
-                return Some(ended(*at, Ended::Stalled));
+                return Some(ended(*at, Ended::Waits(Wait::Output)));
             }
             None if job.request.is_login() => {
                 self.turn.log_in(&job.request, session);
@@ -246,7 +247,7 @@ impl Batch<'_> {
             Some(then) => then,
         };
         if let Then::Wait(pause) = then {
-            return Some(ended(*at, Ended::Paused(pause)));
+            return Some(ended(*at, Ended::Waits(Wait::Peers(pause))));
         }
         session.order(before, self.turn.out);
         *at = job.end;
@@ -265,20 +266,20 @@ impl Batch<'_> {
         match then {
             Then::Walk(walk) => {
                 self.turn.begin_walk(&walk);
-                session.walk = Some(walk);
-                Some(ended(*at, Ended::Stalled))
+                Some(ended(*at, Ended::Waits(Wait::Walk(walk))))
             }
             Then::RefreshCerts => {
                 self.actions.push(Action::RefreshCerts { conn: self.conn });
-                session.refreshing = true;
-                Some(ended(*at, Ended::Refreshing))
+                Some(ended(*at, Ended::Waits(Wait::Certificates)))
             }
             Then::Watch(watcher) => {
-                session.watching = Some(watcher);
-                Some(ended(input_bytes, Ended::Hungry))
+                let told = Wait::Told { watcher, full: false };
+                Some(ended(input_bytes, Ended::Waits(told)))
             }
-            Then::Resume(rewritten) => Some(Ran { used: *at, rewritten, ended: Ended::Stalled }),
-            Then::Close(shutdown) => Some(ended(*at, Ended::Closed(shutdown))),
+            Then::Resume(rewritten) => {
+                Some(Ran { used: *at, rewritten, ended: Ended::Waits(Wait::Output) })
+            }
+            Then::Close(shutdown) => Some(ended(*at, Ended::closed(shutdown))),
             _ => self.bound(session, *at < input_bytes).map(|bound| ended(*at, bound)),
         }
     }
@@ -307,9 +308,9 @@ impl Batch<'_> {
             self.turn.counters.conn_yields.add(1);
         }
         if session.slots.held_bytes() >= OUTPUT_BYTES_MAX {
-            Some(Ended::Paused(Pause::Order))
+            Some(Ended::Waits(Wait::Peers(Pause::Order)))
         } else if yields || self.turn.replied_bytes() >= OUTPUT_BYTES_MAX {
-            Some(Ended::Stalled)
+            Some(Ended::Waits(Wait::Output))
         } else {
             None
         }

@@ -30,14 +30,8 @@ pub(crate) struct Session {
     /// Bytes still to come that belong to a value which was refused, with `refusal`.
     pub skip: usize,
     pub refusal: Vec<u8>,
-    /// Waiting for `Drained`: input is kept, nothing is executed.
-    pub stalled: bool,
-    /// Waiting for peers: likewise.
-    pub paused: Option<Pause>,
-    /// No further input is read; and whether the server is to end (gracefully or not).
-    pub closing: Option<Option<bool>>,
-    /// The `Close` was asked for.
-    pub closed: bool,
+    /// What it waits for.
+    pub wait: Wait,
     /// Replies that wait for peers'.
     pub slots: Slots,
     /// The `get` that comes next is the rest of one that was stopped between two [`Gather`]s.
@@ -50,12 +44,6 @@ pub(crate) struct Session {
     pub login: Login,
     /// SASL: credentials come with the next step.
     pub login_begun: bool,
-    /// It waits for certificates.
-    pub refreshing: bool,
-    /// A command that goes on when the output has left.
-    pub walk: Option<Box<Walk>>,
-    /// It asks for nothing any more, and is told what happens.
-    pub watching: Option<Arc<Watcher>>,
     /// Why it closes, if not because its client wanted it.
     pub closes: Option<&'static str>,
     /// Missing during its turn alone.
@@ -68,6 +56,53 @@ pub(crate) struct Session {
     pub work: Work,
     /// The worker that it is to be handed to.
     pub due: Option<WorkerId>,
+}
+
+/// Why a session executes nothing for the time being. Meanwhile its input is kept, unless it says otherwise.
+#[derive(Default)]
+pub(crate) enum Wait {
+    /// For nothing but input.
+    #[default]
+    No,
+    /// For its output to leave: [`crate::Event::Drained`].
+    Output,
+    /// The same, in the middle of a command of many steps.
+    Walk(Box<Walk>),
+    /// For peers.
+    Peers(Pause),
+    /// For certificates: [`crate::Event::CertsRefreshed`].
+    Certificates,
+    /// For what there is to tell, for ever. Input is dropped.
+    Told {
+        watcher: Arc<Watcher>,
+        /// What it was told has not left yet.
+        full: bool,
+    },
+    /// For its end. Input is dropped.
+    End {
+        /// Whether the server is to end too, gracefully or not.
+        shutdown: Option<bool>,
+        /// [`crate::Action::Close`] has been asked for.
+        asked: bool,
+    },
+}
+
+impl Wait {
+    pub fn is_no(&self) -> bool {
+        matches!(self, Wait::No)
+    }
+
+    pub fn drops_input(&self) -> bool {
+        matches!(self, Wait::Told { .. } | Wait::End { .. })
+    }
+
+    /// Who watches by this session.
+    pub fn watcher(&self) -> Option<&Arc<Watcher>> {
+        match self {
+            Wait::Told { watcher, .. } => Some(watcher),
+            _ => None,
+        }
+    }
 }
 
 /// Epochs for which a connection that was handed over is left where it is, as a cachelet is.
@@ -142,20 +177,15 @@ impl fmt::Debug for Carried {
 impl Session {
     /// True if nothing of it is bound to its worker: no request has begun, no reply is owed.
     pub fn is_between_requests(&self) -> bool {
-        if self.stalled && is_planted(Fault::StalledIsIdle) {
+        if matches!(self.wait, Wait::Output) && is_planted(Fault::StalledIsIdle) {
             return true;
         }
         self.pending.is_empty()
             && self.skip == 0
             && self.refusal.is_empty()
-            && !self.stalled
-            && self.paused.is_none()
-            && self.closing.is_none()
+            && self.wait.is_no()
             && self.slots.is_empty()
             && !self.get_continues
-            && self.walk.is_none()
-            && !self.refreshing
-            && self.watching.is_none()
     }
 
     /// Packs it for another worker. All that it knows of its client goes along.
@@ -167,26 +197,18 @@ impl Session {
 
     /// Nothing has begun that has not ended.
     pub fn is_at_rest(&self) -> bool {
-        let waits = self.stalled || self.paused.is_some() || self.walk.is_some();
-        let stores = self.need > 0 || self.skip > 0;
-        !waits && !stores && self.watching.is_none() && self.closing.is_none()
+        matches!(self.wait, Wait::No | Wait::Certificates) && self.need == 0 && self.skip == 0
     }
 
     pub fn state(&self) -> State {
-        if self.closing.is_some() {
-            State::Closing
-        } else if self.watching.is_some() {
-            State::Watching
-        } else if self.stalled {
-            State::Writing
-        } else if self.paused.is_some() {
-            State::Waiting
-        } else if self.skip > 0 {
-            State::Swallowing
-        } else if self.need > 0 {
-            State::Storing
-        } else {
-            State::Reading
+        match self.wait {
+            Wait::End { .. } => State::Closing,
+            Wait::Told { .. } => State::Watching,
+            Wait::Output | Wait::Walk(_) => State::Writing,
+            Wait::Peers(_) => State::Waiting,
+            Wait::No | Wait::Certificates if self.skip > 0 => State::Swallowing,
+            Wait::No | Wait::Certificates if self.need > 0 => State::Storing,
+            Wait::No | Wait::Certificates => State::Reading,
         }
     }
 

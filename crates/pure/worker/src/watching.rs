@@ -6,7 +6,7 @@ use mbal_wire::streams;
 
 use crate::conns::Card;
 use crate::log::{self, Told, VERBOSE};
-use crate::session::Session;
+use crate::session::{Session, Wait};
 use crate::worker::Worker;
 use crate::{Action, Actions, ConnId, Now, verbose};
 
@@ -30,9 +30,9 @@ impl Worker {
     }
 
     pub(crate) fn part_from(&mut self, now: Now, conn: ConnId) {
-        let Some(mut session) = self.sessions[conn.0 as usize].take() else { return };
-        self.abandon_walk(&mut session);
-        if let Some(watcher) = &session.watching {
+        let Some(session) = self.sessions[conn.0 as usize].take() else { return };
+        self.abandon_walk(&session);
+        if let Some(watcher) = session.wait.watcher() {
             self.server.log.unwatch(watcher);
             self.watching.retain(|watching| *watching != conn);
             if self.server.log.watched() & streams::EVICTIONS == 0 {
@@ -49,9 +49,8 @@ impl Worker {
         }
     }
 
-    fn abandon_walk(&self, session: &mut Session) {
-        if let Some(walk) = session.walk.take().filter(|walk| walk.is_of_the_crawler()) {
-            drop(walk);
+    fn abandon_walk(&self, session: &Session) {
+        if matches!(&session.wait, Wait::Walk(walk) if walk.is_of_the_crawler()) {
             self.server.crawls.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         }
     }
@@ -74,8 +73,7 @@ impl Worker {
                     verbose::idle(&mut self.said, card.fd);
                 }
                 session.closes = Some(IDLE);
-                session.closing = Some(None);
-                session.closed = true;
+                session.wait = Wait::End { shutdown: None, asked: true };
                 actions.list.push(Action::Close { conn: ConnId(index as u32) });
             }
         }
@@ -129,12 +127,12 @@ impl Worker {
 }
 
 pub(crate) fn send_lines_to(conn: ConnId, session: &mut Session, actions: &mut Actions) {
-    let Some(watcher) = session.watching.as_ref().filter(|_| !session.stalled) else { return };
+    let Wait::Told { watcher, full: full @ false } = &mut session.wait else { return };
     let start = actions.bytes.len();
     watcher.take(&mut actions.bytes);
     let end = actions.bytes.len();
     if start < end {
-        session.stalled = true;
+        *full = true;
         actions.list.push(Action::Send { conn, bytes: start..end });
         actions.list.push(Action::Stall { conn });
     }

@@ -16,9 +16,10 @@ use crate::load::turn_work;
 use crate::log::{self, STATES};
 use crate::peers::Served;
 use crate::server::Server;
-use crate::session::{OUTPUT_BYTES_MAX, Session};
+use crate::session::{OUTPUT_BYTES_MAX, Session, Wait};
 use crate::slots::NO_ROUTE_LINE;
 use crate::turn::Turn;
+use crate::walks::Walk;
 use crate::watching::send_lines_to;
 use crate::{Action, Actions, ConnId, Event, Now, OrderId, Report, verbose};
 
@@ -126,8 +127,19 @@ impl Worker {
             Event::Datagram { bytes } => self.datagram(now, bytes, actions),
             Event::Drained { conn } => {
                 self.turn(now, conn, 0, actions, |batch, session| {
-                    session.stalled = false;
-                    go_on_walking(batch, session).unwrap_or_else(|| run_pending(batch, session))
+                    match std::mem::take(&mut session.wait) {
+                        Wait::Walk(walk) => go_on_walking(batch, session, walk),
+                        Wait::Output => run_pending(batch, session),
+                        Wait::Told { watcher, .. } => {
+                            session.wait = Wait::Told { watcher, full: false };
+                            Ended::Hungry
+                        }
+                        // It has found something else to wait for meanwhile.
+                        other => {
+                            session.wait = other;
+                            Ended::Hungry
+                        }
+                    }
                 });
                 self.leave_if_due(conn, actions);
             }
@@ -265,26 +277,22 @@ impl Worker {
             actions.list.push(Action::Send { conn, bytes: start..end });
         }
         match ended {
-            Ended::Hungry | Ended::Refreshing => {}
-            Ended::Stalled => {
-                session.stalled = true;
-                actions.list.push(Action::Stall { conn });
-            }
-            Ended::Paused(pause) => {
-                if session.paused.replace(pause).is_none() {
-                    actions.list.push(Action::Pause { conn });
+            Ended::Hungry => {}
+            Ended::Waits(wait) => {
+                match wait {
+                    Wait::Output | Wait::Walk(_) => actions.list.push(Action::Stall { conn }),
+                    Wait::Peers(_) => actions.list.push(Action::Pause { conn }),
+                    Wait::End { .. } => session.pending = Vec::new(),
+                    Wait::No | Wait::Certificates | Wait::Told { .. } => {}
                 }
-            }
-            Ended::Closed(shutdown) => {
-                session.closing = Some(shutdown);
-                session.pending = Vec::new();
+                session.wait = wait;
             }
         }
         if session.slots.is_empty() {
             close(conn, &mut session, actions);
         }
         let due = session.due.is_some();
-        if session.watching.is_some() {
+        if session.wait.watcher().is_some() {
             if !self.watching.contains(&conn) {
                 self.watching.push(conn);
             }
@@ -308,14 +316,14 @@ impl Worker {
         actions: &mut Actions,
     ) {
         let waits = self.sessions.get(conn.0 as usize).and_then(Option::as_ref);
-        if !waits.is_some_and(|session| session.refreshing) {
+        if !waits.is_some_and(|session| matches!(session.wait, Wait::Certificates)) {
             return;
         }
         if refreshed.is_ok() {
             self.server.gauges.certs_read.store(now.second.into(), Relaxed);
         }
         self.turn(now, conn, 0, actions, |batch, session| {
-            session.refreshing = false;
+            session.wait = Wait::No;
             let before = batch.turn.out.len();
             batch.turn.line(refreshed.err().unwrap_or("OK".into()).as_bytes());
             session.order(before, batch.turn.out);
@@ -328,7 +336,7 @@ impl Worker {
     fn go_on(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
         let at = actions.list.len();
         self.turn(now, conn, 0, actions, |batch, session| {
-            session.paused = None;
+            session.wait = Wait::No;
             run_pending(batch, session)
         });
         // To wait again is no news.
@@ -359,7 +367,8 @@ impl Worker {
         });
         let session = self.sessions[conn.0 as usize].as_ref().expect("its turn is over");
         let held = session.slots.held_bytes();
-        if session.paused == Some(Pause::Order) && held < OUTPUT_BYTES_MAX {
+        let in_order = matches!(session.wait, Wait::Peers(Pause::Order));
+        if in_order && held < OUTPUT_BYTES_MAX {
             self.go_on(now, conn, actions);
         } else {
             self.leave_if_due(conn, actions);
@@ -424,20 +433,19 @@ impl Worker {
 }
 
 fn close(conn: ConnId, session: &mut Session, actions: &mut Actions) {
-    if let Some(shutdown) = session.closing.filter(|_| !session.closed) {
-        session.closed = true;
-        actions.list.push(Action::Close { conn });
-        if let Some(graceful) = shutdown {
-            actions.list.push(Action::Shutdown { graceful });
-        }
+    let Wait::End { shutdown, asked: asked @ false } = &mut session.wait else { return };
+    *asked = true;
+    actions.list.push(Action::Close { conn });
+    if let Some(graceful) = *shutdown {
+        actions.list.push(Action::Shutdown { graceful });
     }
 }
 
 fn received(batch: &mut Batch<'_>, session: &mut Session, mut bytes: &[u8]) -> Ended {
-    if session.closing.is_some() || session.watching.is_some() {
+    if session.wait.drops_input() {
         return Ended::Hungry;
     }
-    if session.stalled || session.paused.is_some() || session.refreshing {
+    if !session.wait.is_no() {
         session.pending.extend_from_slice(bytes);
         return Ended::Hungry;
     }
@@ -447,7 +455,7 @@ fn received(batch: &mut Batch<'_>, session: &mut Session, mut bytes: &[u8]) -> E
         }
         match run_pending(batch, session) {
             Ended::Hungry => {}
-            closed @ Ended::Closed(_) => return closed,
+            Ended::Waits(wait) if wait.drops_input() => return Ended::Waits(wait),
             bound => {
                 session.pending.extend_from_slice(bytes);
                 return bound;
@@ -463,17 +471,12 @@ fn received(batch: &mut Batch<'_>, session: &mut Session, mut bytes: &[u8]) -> E
     ran.ended
 }
 
-/// One step of the command that has not ended; `None` if there is none.
-fn go_on_walking(batch: &mut Batch<'_>, session: &mut Session) -> Option<Ended> {
-    let mut walk = session.walk.take()?;
+/// One step of the command that has not ended.
+fn go_on_walking(batch: &mut Batch<'_>, session: &mut Session, mut walk: Box<Walk>) -> Ended {
     let before = batch.turn.out.len();
     let more = batch.turn.step(&mut walk);
     session.order(before, batch.turn.out);
-    if more {
-        session.walk = Some(walk);
-        return Some(Ended::Stalled);
-    }
-    (session.slots.is_empty() && session.pending.is_empty()).then_some(Ended::Hungry)
+    if more { Ended::Waits(Wait::Walk(walk)) } else { run_pending(batch, session) }
 }
 
 /// A connection that its driver has not introduced.
@@ -484,11 +487,7 @@ fn unknown(fd: u32) -> Card {
 
 /// Executes what is there, if nothing stands in the way.
 fn run_pending(batch: &mut Batch<'_>, session: &mut Session) -> Ended {
-    if session.closing.is_some()
-        || session.stalled
-        || session.paused.is_some()
-        || session.refreshing
-    {
+    if !session.wait.is_no() {
         return Ended::Hungry;
     }
     let pending = std::mem::take(&mut session.pending);
