@@ -98,6 +98,6 @@ fn a_planner_that_panics_stops_nobody() {
         b"set k 0 0 1\r\nv\r\nget k\r\n",
         b"STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n",
     );
-    assert_eq!(ask(&control, b"move 3 1").as_deref(), Ok("done\n"));
+    assert_eq!(ask(&control, b"move 1800/5 1").as_deref(), Ok("done\n"));
     fs::remove_dir_all(&folder).expect("it is ours");
 }
