@@ -302,7 +302,7 @@ impl Store {
     /// between them memory that the worker may be looking at is not reused.
     #[inline]
     pub fn enter(&self, worker: WorkerId) {
-        self.batches.enter(usize::from(worker.0));
+        self.batches.enter_before_fence(usize::from(worker.0));
         self.epochs.enter(usize::from(worker.0));
     }
 
@@ -526,11 +526,14 @@ impl Store {
     ///
     /// Cheap while memory is kept free ahead. Where that comes to an end it cleans a part of a page; where it has,
     /// whole pages, and waits, out of its own epoch, for the batches of other workers.
+    ///
+    /// True if it has left its epoch meanwhile: what [`Store::prefetch_bucket`] has told is void.
     #[inline]
-    pub fn reserve(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) {
+    pub fn reserve(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) -> bool {
         let owner = self.owner_or(worker, hash);
         let pages = self.pages_for(bytes);
-        if self.pool.available(owner) <= pages.max(PAGES_AHEAD_OF_A_WRITE) {
+        let leaves = self.pool.available(owner) <= pages.max(PAGES_AHEAD_OF_A_WRITE);
+        if leaves {
             self.epochs.leave(worker.0.into());
             self.clean_ahead(owner, now);
             if self.pool.available(owner) <= pages {
@@ -538,6 +541,7 @@ impl Store {
             }
             self.epochs.enter(worker.0.into());
         }
+        leaves
     }
 
     /// The owner of a key's cachelet; `worker` if that is absent.

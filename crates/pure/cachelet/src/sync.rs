@@ -188,11 +188,17 @@ impl Epochs {
         }
     }
 
+    /// [`Epochs::enter`] for who enters other epochs right after, whose fence is this one's too.
+    #[inline]
+    pub fn enter_before_fence(&self, worker: usize) {
+        self.places[worker].0.store(self.now.load(Acquire), Relaxed);
+    }
+
     /// Before a batch. Costs one full fence where there are several workers; one that is alone is in nobody's
     /// way but its own, whose order is the program's.
     #[inline]
     pub fn enter(&self, worker: usize) {
-        self.places[worker].0.store(self.now.load(Acquire), Relaxed);
+        self.enter_before_fence(worker);
         if self.places.len() > 1 || cfg!(loom) {
             // Either this worker's place is seen by `passed`, or the unlinking before `stamp` is seen
             // by this worker: the two fences allow no third case.

@@ -178,8 +178,10 @@ impl Batch<'_> {
             // login is read with its outcome known.
             if parsed >= input.len() || first.request.is_login() {
                 decode_keys(&group, decoded);
-                let [key] = prefetch(&self.turn.server.store, &group, decoded);
+                self.turn.made_room = false;
+                let ([key], [ahead]) = prefetch(&self.turn.server.store, &group, decoded);
                 self.turn.look_at(&group, &[key]);
+                self.turn.ahead = ahead;
                 match self.execute(session, first, key, input.len(), &mut at) {
                     Some(ran) => return ran,
                     None => continue,
@@ -204,9 +206,11 @@ impl Batch<'_> {
                 }
             }
             decode_keys(&jobs, decoded);
-            let keys = prefetch(&self.turn.server.store, &jobs, decoded);
+            self.turn.made_room = false;
+            let (keys, ahead) = prefetch(&self.turn.server.store, &jobs, decoded);
             self.turn.look_at(&jobs[..count], &keys);
-            for (job, key) in jobs.iter().flatten().zip(keys) {
+            for ((job, key), ahead) in jobs.iter().flatten().zip(keys).zip(ahead) {
+                self.turn.ahead = ahead;
                 if let Some(ran) = self.execute(session, job, key, input.len(), &mut at) {
                     return ran;
                 }
@@ -297,6 +301,7 @@ impl Batch<'_> {
         let waits = job.request.stores()
             && session.turns_for_room < TURNS_FOR_ROOM_MAX
             && !store.reserve_part(worker, key.hash(), job.bytes.len(), second);
+        self.turn.made_room = true;
         session.turns_for_room = if waits { session.turns_for_room + 1 } else { 0 };
         waits
     }
@@ -359,11 +364,12 @@ fn decode_keys(jobs: &[Option<Job<'_>>], decoded: &mut Vec<u8>) {
     }
 }
 
-fn prefetch<'a, const N: usize>(
-    store: &Store,
+/// The keys, and where each is looked for.
+fn prefetch<'a, 's, const N: usize>(
+    store: &'s Store,
     jobs: &[Option<Job<'a>>; N],
     mut decoded: &'a [u8],
-) -> [Option<Key<'a>>; N] {
+) -> ([Option<Key<'a>>; N], [Ahead<'s>; N]) {
     let mut keys = [const { None }; N];
     let mut ahead = [Ahead::NONE; N];
     for ((job, slot), ahead) in jobs.iter().flatten().zip(&mut keys).zip(&mut ahead) {
@@ -382,5 +388,5 @@ fn prefetch<'a, const N: usize>(
             key.iter().for_each(|key| store.prefetch_item(key.hash(), ahead));
         }
     }
-    keys
+    (keys, ahead)
 }

@@ -1,6 +1,6 @@
 //! The binary protocol's commands: what the classic ones do, told in another way.
 
-use mbal_cachelet::{Ahead, Full, View};
+use mbal_cachelet::{Full, View};
 use mbal_model::{Key, Route};
 use mbal_wire::{Binary, Command, Direction, Frame, Head, Status, Storage, Tokens, Verb};
 
@@ -111,7 +111,10 @@ impl Turn<'_> {
         };
         let hit = match touch {
             Some(exptime) => self.get_and_touch_item(key, exptime.into(), show),
-            None => self.get_item(key, Ahead::NONE, show),
+            None => {
+                let ahead = self.take_ahead();
+                self.get_item(key, ahead, show)
+            }
         };
         if hit || frame.quiet {
         } else if parts.with_key {

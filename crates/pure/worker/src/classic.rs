@@ -33,7 +33,10 @@ impl Turn<'_> {
                 return Then::Next;
             }
             None => {}
-            Some(first) => self.get_one(get, &first, Ahead::NONE),
+            Some(first) => {
+                let ahead = self.take_ahead();
+                self.get_one(get, &first, ahead);
+            }
         }
         if !get.further.is_empty() {
             if let Some(then) = self.get_further(get, before) {

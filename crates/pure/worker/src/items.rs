@@ -69,9 +69,9 @@ pub(crate) enum Removed {
 
 impl<'w> Turn<'w> {
     /// The key's writer lock, after seeing to it that there is room for a value.
-    fn lock_to_store(&self, key: &Key<'_>, value_bytes: usize) -> Locked<'w> {
+    fn lock_to_store(&mut self, key: &Key<'_>, value_bytes: usize) -> Locked<'w> {
         let store = &self.server.store;
-        store.reserve(self.here.worker, key.hash(), value_bytes, self.now.second);
+        self.made_room |= store.reserve(self.here.worker, key.hash(), value_bytes, self.now.second);
         store.lock(key.hash(), self.now.second)
     }
 

@@ -34,7 +34,8 @@ impl Turn<'_> {
             return self.meta_get_locked(meta, key, None);
         }
         let now = self.now.second;
-        let seen = self.server.store.look(key, now, !flags.has(b'u'), self.out, |view, out| {
+        let (store, ahead) = (&self.server.store, self.take_ahead());
+        let seen = store.look_ahead(ahead, key, now, !flags.has(b'u'), self.out, |view, out| {
             let item = view.meta();
             // The one who is told to recache it must be known to the item.
             if item.stale && !item.win {

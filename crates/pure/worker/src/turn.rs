@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mbal_cachelet::Ahead;
 use mbal_model::{Key, Owner, Route};
 use mbal_sketch::Sampler;
 use mbal_wire::{Limits, Login, Request, push_line};
@@ -31,6 +32,10 @@ pub(crate) struct Turn<'w> {
     pub alone: bool,
     pub now: Now,
     pub sampler: &'w mut Sampler,
+    /// Where the first key of the next request is looked for, as far as that is known.
+    pub ahead: Ahead<'w>,
+    /// What was known ahead is void: room was made since.
+    pub made_room: bool,
     /// Values on their way from an item to its successor.
     pub scratch: &'w mut Vec<u8>,
     /// Replies are appended here.
@@ -61,7 +66,7 @@ pub(crate) enum Then {
     RefreshCerts,
 }
 
-impl Turn<'_> {
+impl<'w> Turn<'w> {
     /// `key` is the request's (first) key, unless that is too long to be one.
     pub fn execute(&mut self, request: &Request<'_>, key: Option<Key<'_>>) -> Then {
         if let Some(key) = key {
@@ -97,6 +102,13 @@ impl Turn<'_> {
             Request::Admin { command, noreply } => return self.admin(command, *noreply),
         }
         Then::Next
+    }
+
+    /// For the first key of this request alone.
+    #[inline]
+    pub fn take_ahead(&mut self) -> Ahead<'w> {
+        let known = std::mem::replace(&mut self.ahead, Ahead::NONE);
+        if self.made_room { Ahead::NONE } else { known }
     }
 
     pub fn count_route(&self, key: &Key<'_>) {

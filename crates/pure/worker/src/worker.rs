@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use mbal_cachelet::Ahead;
 use mbal_model::{Outcome, Owner, Seconds, ServerId, WorkerId};
 use mbal_sketch::Sampler;
 use mbal_wire::streams;
@@ -242,6 +243,8 @@ impl Worker {
             alone: self.alone,
             now,
             sampler: &mut self.sampler,
+            ahead: Ahead::NONE,
+            made_room: false,
             scratch: &mut self.scratch,
             out: &mut actions.bytes,
             start,
@@ -401,6 +404,8 @@ impl Worker {
             alone: self.alone,
             now,
             sampler: &mut self.sampler,
+            ahead: Ahead::NONE,
+            made_room: false,
             scratch: &mut self.scratch,
             out,
             start: 0,
