@@ -108,10 +108,16 @@ fn is_reply(reply: &str, what: &str) -> bool {
 
 /// The texts that memcached's protocol code hands to its output functions.
 fn strings_of(source: &Path) -> Result<Vec<String>, String> {
-    const GIVEN_TO: [&str; 4] =
-        ["out_string(c, ", "out_errstring(c, ", "out_of_memory(c, ", "errstr = "];
+    const GIVEN_TO: [&str; 6] = [
+        "out_string(c, ",
+        "out_errstring(c, ",
+        "out_of_memory(c, ",
+        "pout_string(resp, ",
+        "pout_errstring(resp, ",
+        "errstr = ",
+    ];
     let mut strings = Vec::new();
-    for file in ["proto_text.c", "memcached.c"] {
+    for file in ["proto_text.c", "proto_parser.c", "memcached.c"] {
         let path = source.join(file);
         let text = std::fs::read_to_string(&path)
             .map_err(|error| format!("{}: {error}", path.display()))?;

@@ -193,7 +193,7 @@ fn workers_have_ports_of_their_own() {
 fn shutdown_needs_permission() {
     let folder = Folder::new("shutdown");
     let server = Running::serve(&folder, &["-p", "-1"]);
-    ask(&mut server.connect(), "shutdown\r\n", "ERROR: shutdown not enabled\r\n");
+    ask(&mut server.connect(), "shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n");
     server.signal("TERM");
     for (request, said) in
         [("shutdown\r\n", ""), ("shutdown graceful\r\n", "Gracefully stopping\n")]

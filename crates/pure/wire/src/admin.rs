@@ -2,72 +2,73 @@
 
 use mbal_model::MapVersion;
 
-use crate::number::{parse_f64, parse_i32, parse_u32};
+use crate::number::{parse_f64, parse_i32, parse_u32, word_i32, word_u32};
 use crate::request::{Admin, ClassSet, Request, Shutdown, Tokens, Tune, Walk};
-use crate::text::BAD_FORMAT;
+use crate::text::{BAD_FORMAT, quiet};
 
 /// memcached numbers its classes of size from 1 to one less.
 pub const CLASSES_MAX: u32 = 64;
 
-/// `None` is somebody who speaks HTTP: a browser, or worse.
+/// What begins with no other command. `None` is somebody who speaks HTTP: a browser, or worse.
 pub(crate) fn parse<'a>(tokens: Tokens<'a>) -> Option<Request<'a>> {
     let noreply = tokens.noreply();
-    let line = match (tokens.get(0), tokens.count) {
-        (b"stats", _) => return loud(Admin::Stats(tokens)),
-        (b"shutdown", _) => return loud(Admin::Shutdown(shutdown(&tokens))),
-        (b"flush_all", 1..=3) => {
+    let admin = |command| Ok(Request::Admin { command, noreply });
+    let request = match tokens.get(0) {
+        b"shutdown" => admin(Admin::Shutdown(shutdown(&tokens))),
+        b"flush_all" => {
             let bare = tokens.count == if noreply { 2 } else { 1 };
-            let exptime = if bare { Some(0) } else { parse_i32(tokens.get(1)) };
-            return Some(Request::Admin { command: Admin::FlushAll { exptime }, noreply });
+            let exptime = if bare { Some(0) } else { word_i32(tokens.get(1)) };
+            admin(Admin::FlushAll { exptime })
         }
-        (b"verbosity", 2 | 3) => match parse_u32(tokens.get(1)) {
-            Some(level) => {
-                return Some(Request::Admin { command: Admin::Verbosity { level }, noreply });
-            }
-            None => BAD_FORMAT,
+        b"verbosity" => match word_u32(tokens.get(1)) {
+            Some(level) => admin(Admin::Verbosity { level }),
+            None => Err(BAD_FORMAT),
         },
-        (b"cache_memlimit", 2 | 3) => match parse_u32(tokens.get(1)) {
-            None => "ERROR",
-            Some(0..8) => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
-            Some(1_000_000_001..) => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
-            Some(mib) => {
-                return Some(Request::Admin { command: Admin::MemoryLimit { mib }, noreply });
+        b"cache_memlimit" => match word_u32(tokens.get(1)) {
+            None => Err("ERROR"),
+            Some(0..8) => Err("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m"),
+            Some(1_000_000_001..) => {
+                Err("MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes")
             }
+            Some(mib) => admin(Admin::MemoryLimit { mib }),
         },
-        (b"config", 3 | 4) if (tokens.get(1), tokens.get(2)) == (b"get", b"mbal") => {
-            match tokens.get(3) {
-                b"" => return loud(Admin::Map { known: None }),
-                known => match MapVersion::parse(known) {
-                    Some(known) => return loud(Admin::Map { known: Some(known) }),
-                    None => BAD_FORMAT,
-                },
-            }
-        }
-        (b"lru", 2..) => match lru(&tokens) {
-            Request::Answer(line) => line,
-            tune => return Some(tune),
-        },
-        (b"watch", _) => {
-            return Some(Request::Admin { command: Admin::Watch(watch(&tokens)), noreply });
-        }
-        (b"refresh_certs", _) => {
-            return Some(Request::Admin { command: Admin::RefreshCerts, noreply });
-        }
-        (b"debugtime", _) => return loud(Admin::DebugTime { seconds: parse_i32(tokens.get(1)) }),
-        (b"slabs", _) => return Some(slabs(&tokens)),
-        (b"lru_crawler", _) => return Some(crawler(&tokens)),
+        b"lru" => lru(&tokens).and_then(|tune| admin(Admin::Tune(tune))),
+        b"slabs" => slabs(&tokens).and_then(|tune| admin(Admin::Tune(tune))),
+        b"lru_crawler" => crawler(&tokens).and_then(admin),
+        b"refresh_certs" => admin(Admin::RefreshCerts),
+        b"debugtime" => admin(Admin::DebugTime { seconds: parse_i32(tokens.get(1)) }),
+        b"config" if (tokens.get(1), tokens.get(2)) == (b"get", b"mbal") => map(&tokens),
         _ if is_http(&tokens) => return None,
-        _ => return Some(Request::Answer("ERROR")),
+        _ => Err("ERROR"),
     };
-    Some(if noreply { Request::Silence } else { Request::Answer(line) })
+    Some(request.unwrap_or_else(|line| quiet(noreply, line)))
 }
 
-fn loud<'a>(command: Admin<'a>) -> Option<Request<'a>> {
-    Some(Request::Admin { command, noreply: false })
+pub(crate) fn stats(line: &[u8]) -> Request<'_> {
+    Request::Admin { command: Admin::Stats(Tokens::new(line)), noreply: false }
+}
+
+pub(crate) fn watch(line: &[u8]) -> Request<'_> {
+    Request::Admin { command: Admin::Watch(watched(&Tokens::new(line))), noreply: false }
+}
+
+/// The first of `names` that `word` begins, or the word: memcached compares as many bytes as it was sent.
+pub fn full_name<'a>(word: &'a [u8], names: &[&'a str]) -> &'a [u8] {
+    let begins = |name: &&&str| name.as_bytes().starts_with(word);
+    names.iter().find(begins).map_or(word, |name| name.as_bytes())
+}
+
+fn map<'a>(tokens: &Tokens<'a>) -> Result<Request<'a>, &'static str> {
+    let known = match (tokens.count, tokens.get(3)) {
+        (3, _) => None,
+        (4, known) => Some(MapVersion::parse(known).ok_or(BAD_FORMAT)?),
+        _ => return Err("ERROR"),
+    };
+    Ok(Request::Admin { command: Admin::Map { known }, noreply: false })
 }
 
 fn shutdown(tokens: &Tokens<'_>) -> Option<Shutdown> {
-    match (tokens.count, tokens.get(1)) {
+    match (tokens.count, full_name(tokens.get(1), &["graceful"])) {
         (1, _) => Some(Shutdown::Now),
         (2, b"graceful") => Some(Shutdown::Graceful),
         _ => None,
@@ -76,75 +77,76 @@ fn shutdown(tokens: &Tokens<'_>) -> Option<Shutdown> {
 
 /// There are no LRU lists: what tunes them is accepted where memcached without its maintainer
 /// thread accepts it.
-fn lru<'a>(tokens: &Tokens<'a>) -> Request<'a> {
-    if tokens.get(1) != b"tune" || tokens.count < 6 {
-        return Request::Answer("ERROR");
+fn lru(tokens: &Tokens<'_>) -> Result<Tune, &'static str> {
+    if tokens.count < 6 || full_name(tokens.get(1), &["tune"]) != b"tune" {
+        return Err("ERROR");
     }
     let [hot, warm, hot_age, warm_age] = [2, 3, 4, 5].map(|index| tokens.get(index));
-    let numbers = (parse_u32(hot), parse_u32(warm), parse_f64(hot_age), parse_f64(warm_age));
+    let numbers = (word_u32(hot), word_u32(warm), fraction(hot_age), fraction(warm_age));
     let (Some(hot_pct), Some(warm_pct), Some(hot_age), Some(warm_age)) = numbers else {
-        return Request::Answer("ERROR");
+        return Err("ERROR");
     };
     if hot_pct.wrapping_add(warm_pct) > 80 {
-        return Request::Answer("ERROR hot and warm pcts must not exceed 80");
+        return Err("ERROR hot and warm pcts must not exceed 80");
     }
     if hot_age <= 0.0 || warm_age <= 0.0 {
-        return Request::Answer("ERROR hot/warm age factors must be greater than 0");
+        return Err("ERROR hot/warm age factors must be greater than 0");
     }
     let (hot_factor, warm_factor) = (hundredths(hot_age), hundredths(warm_age));
-    tune(Tune::Lru { hot_pct, warm_pct, hot_factor, warm_factor }, tokens.noreply())
+    Ok(Tune::Lru { hot_pct, warm_pct, hot_factor, warm_factor })
+}
+
+/// memcached copies the word to where 31 bytes fit.
+fn fraction(word: &[u8]) -> Option<f64> {
+    if word.len() > 31 { None } else { parse_f64(word) }
 }
 
 fn hundredths(number: f64) -> u32 {
     (number * 100.0).round() as u32
 }
 
-fn tune<'a>(tune: Tune, noreply: bool) -> Request<'a> {
-    Request::Admin { command: Admin::Tune(tune), noreply }
-}
-
 /// There are no slab pages to reassign, as in memcached with `no_slab_reassign`.
-fn slabs<'a>(tokens: &Tokens<'a>) -> Request<'a> {
-    let noreply = tokens.noreply();
-    match (tokens.get(1), tokens.count) {
-        (b"reassign", 4) => Request::Answer("CLIENT_ERROR slab reassignment disabled"),
+fn slabs(tokens: &Tokens<'_>) -> Result<Tune, &'static str> {
+    match (full_name(tokens.get(1), &["reassign", "automove"]), tokens.count) {
+        (b"reassign", 4) => Err("CLIENT_ERROR slab reassignment disabled"),
         (b"automove", 3..) => {
-            let line = match tokens.get(2) {
-                b"ratio" => match parse_f64(tokens.get(3)).filter(|_| tokens.count > 3) {
-                    Some(ratio) => return tune(Tune::AutomoveRatio(hundredths(ratio)), noreply),
-                    None => "ERROR",
+            let ratio = || fraction(tokens.get(3)).map(hundredths).ok_or("ERROR");
+            match full_name(tokens.get(2), &["ratio", "freeratio", "window"]) {
+                b"ratio" => ratio().map(Tune::AutomoveRatio),
+                b"freeratio" => ratio().map(|_| Tune::AutomoveFreeRatio),
+                b"window" => match word_u32(tokens.get(3)) {
+                    Some(window @ 3..=1800) => Ok(Tune::AutomoveWindow(window)),
+                    Some(_) => Err("CLIENT_ERROR automove window too low or too high"),
+                    None => Err(BAD_FORMAT),
                 },
-                level => match parse_u32(level) {
-                    Some(level @ 0..=2) => return tune(Tune::Automove(level), noreply),
-                    Some(_) => "ERROR",
-                    None => BAD_FORMAT,
+                level => match word_u32(level) {
+                    Some(level @ 0..=2) => Ok(Tune::Automove(level)),
+                    Some(_) => Err("ERROR"),
+                    None => Err(BAD_FORMAT),
                 },
-            };
-            if noreply { Request::Silence } else { Request::Answer(line) }
+            }
         }
-        _ => Request::Answer("ERROR"),
+        _ => Err("ERROR"),
     }
 }
 
-fn crawler<'a>(tokens: &Tokens<'a>) -> Request<'a> {
-    let admin = |command| Request::Admin { command, noreply: false };
-    let number = || parse_u32(tokens.get(2));
-    Request::Answer(match (tokens.get(1), tokens.count) {
-        (b"crawl", 3) => return admin(Admin::Walk(Walk::Crawl, classes(tokens.get(2)))),
-        (b"metadump", 3) => return admin(Admin::Walk(Walk::Metadump, classes(tokens.get(2)))),
-        (b"mgdump", 3) => return admin(Admin::Walk(Walk::Mgdump, classes(tokens.get(2)))),
-        (b"tocrawl", 3) => match number() {
-            Some(items) => return tune(Tune::CrawlerItems(items), false),
-            None => BAD_FORMAT,
+fn crawler<'a>(tokens: &Tokens<'a>) -> Result<Admin<'a>, &'static str> {
+    const OF_TWO: [&str; 2] = ["enable", "disable"];
+    const OF_THREE: [&str; 5] = ["crawl", "metadump", "mgdump", "tocrawl", "sleep"];
+    let names: &[&str] = if tokens.count == 2 { &OF_TWO } else { &OF_THREE };
+    let word = tokens.get(2);
+    Ok(match (full_name(tokens.get(1), names), tokens.count) {
+        (b"crawl", 3) => Admin::Walk(Walk::Crawl, classes(word)),
+        (b"metadump", 3) => Admin::Walk(Walk::Metadump, classes(word)),
+        (b"mgdump", 3) => Admin::Walk(Walk::Mgdump, classes(word)),
+        (b"tocrawl", 3) => Admin::Tune(Tune::CrawlerItems(word_u32(word).ok_or(BAD_FORMAT)?)),
+        (b"sleep", 3) => match word_u32(word).ok_or(BAD_FORMAT)? {
+            us @ 0..=1_000_000 => Admin::Tune(Tune::CrawlerSleep(us)),
+            _ => return Err("CLIENT_ERROR sleep must be one second or less"),
         },
-        (b"sleep", 3) => match number() {
-            Some(us @ 0..=1_000_000) => return tune(Tune::CrawlerSleep(us), false),
-            Some(_) => "CLIENT_ERROR sleep must be one second or less",
-            None => BAD_FORMAT,
-        },
-        (b"enable", 2) => return admin(Admin::Crawler { on: true }),
-        (b"disable", 2) => return admin(Admin::Crawler { on: false }),
-        _ => "ERROR",
+        (b"enable", 2) => Admin::Crawler { on: true },
+        (b"disable", 2) => Admin::Crawler { on: false },
+        _ => return Err("ERROR"),
     })
 }
 
@@ -186,7 +188,7 @@ const STREAMS: [(&str, u32); 10] = [
     ("deletions", streams::DELETIONS),
 ];
 
-fn watch(tokens: &Tokens<'_>) -> Option<u32> {
+fn watched(tokens: &Tokens<'_>) -> Option<u32> {
     if tokens.count == 1 {
         return Some(streams::FETCHERS);
     }
@@ -194,8 +196,6 @@ fn watch(tokens: &Tokens<'_>) -> Option<u32> {
     tokens.iter().skip(1).try_fold(0, |all, word| Some(all | named(word)?.1))
 }
 
-/// Only where no command of memcached begins with the same letter does it look for HTTP.
 fn is_http(tokens: &Tokens<'_>) -> bool {
-    let first = tokens.get(0)[0];
-    !b"mgsacidt".contains(&first) && tokens.get(tokens.count - 1).starts_with(b"HTTP/")
+    tokens.count > 1 && tokens.last().starts_with(b"HTTP/")
 }

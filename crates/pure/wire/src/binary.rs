@@ -9,14 +9,14 @@
 
 use mbal_model::KEY_BYTES_MAX;
 
-use crate::request::{
-    Chunk, Direction, Limits, Login, Parsed, Request, SKIP_BYTES_MAX, Storage, Verb,
-};
+use crate::request::{Chunk, Direction, Limits, Login, Parsed, Request, Storage, Verb};
 
 /// The first byte of every binary request, and of no other.
 pub const BINARY_REQUEST: u8 = 0x80;
 const REPLY: u8 = 0x81;
 const HEADER_BYTES: usize = 24;
+/// A longer body is refused, and ends the connection.
+const BODY_BYTES_MAX: usize = 1 << 30;
 
 /// The name of a SASL mechanism, and what may come with it.
 const MECHANISM_BYTES_MAX: usize = 32;
@@ -222,17 +222,16 @@ pub fn parse_binary<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
         skip,
     };
     let refused = |status| done(Command::Refused { status, close: true }, head_bytes, 0);
-    let skipped = |command: Command<'a>, status, skip| {
-        // More than memcached counts: nobody knows where the next request begins.
-        if skip > SKIP_BYTES_MAX { refused(status) } else { done(command, head_bytes, skip) }
-    };
     let skipped_error =
-        |status, skip| skipped(Command::Refused { status, close: false }, status, skip);
+        |status, skip| done(Command::Refused { status, close: false }, head_bytes, skip);
 
     let (loud, _) = opcode::loud(frame.opcode);
     let Some(value_bytes) = body_bytes.checked_sub(extras_bytes + key_bytes) else {
         return refused(Status::UnknownCommand);
     };
+    if body_bytes > BODY_BYTES_MAX {
+        return refused(Status::InvalidArguments);
+    }
     if limits.login == Login::Needed && !needs_no_login(loud) {
         return refused(Status::AuthError);
     }
@@ -253,10 +252,9 @@ pub fn parse_binary<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
         | (opcode::APPEND | opcode::PREPEND, 0, 1.., _) => {
             let flags = if extras.is_empty() { 0 } else { u32_at(extras, 0) };
             let exptime = if extras.is_empty() { 0 } else { u32_at(extras, 4) };
-            if value_bytes > SKIP_BYTES_MAX || limits.too_large(key_bytes, flags, value_bytes) {
+            if limits.too_large(key_bytes, flags, value_bytes) {
                 let remove = loud == opcode::SET;
-                let command = Command::TooLarge { key, remove };
-                return skipped(command, Status::TooLarge, value_bytes);
+                return done(Command::TooLarge { key, remove }, head_bytes, value_bytes);
             }
             let verb = match loud {
                 opcode::APPEND => Verb::Append,
@@ -448,8 +446,11 @@ mod tests {
         let mut set = request(opcode::SET, &[0; 8], b"key", b"");
         set[8..12].copy_from_slice(&(11u32 + (1 << 20)).to_be_bytes());
         assert_eq!(parsed(&set), (Command::TooLarge { key: b"key", remove: true }, 35, 1 << 20));
-        set[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
-        let refused = Command::Refused { status: Status::TooLarge, close: true };
+        set[8..12].copy_from_slice(&(1u32 << 30).to_be_bytes());
+        let too_large = Command::TooLarge { key: b"key", remove: true };
+        assert_eq!(parsed(&set), (too_large, 35, (1 << 30) - 11));
+        set[8..12].copy_from_slice(&((1u32 << 30) + 1).to_be_bytes());
+        let refused = Command::Refused { status: Status::InvalidArguments, close: true };
         assert_eq!(parsed(&set), (refused, 35, 0));
     }
 

@@ -19,7 +19,7 @@ mod request;
 mod text;
 mod udp;
 
-pub use admin::{CLASSES_MAX, streams};
+pub use admin::{CLASSES_MAX, full_name, streams};
 pub use base64::{base64_decode, base64_encode};
 pub use binary::{
     BINARY_REQUEST, Binary, Command, Frame, Head, Status, binary_delete, parse_binary,
@@ -27,7 +27,7 @@ pub use binary::{
 pub use escaped::{push_escaped, push_readable, unescaped};
 pub use line::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX, may_grow, next_word, parse};
 pub use meta::{Meta, MetaFlags, opaque_too_long};
-pub use number::{parse_i32, parse_u32, parse_u64, push_i64, push_u64};
+pub use number::{parse_u64, push_i64, push_u64, word_i32, word_u32, word_u64};
 pub use peer::{HOPS_MAX, PeerRequest, next_value};
 pub use reply::{push_line, push_value};
 pub use request::{

@@ -1,8 +1,8 @@
 //! From bytes to a line, and from its first word to whoever knows the rest.
 
-use memchr::{memchr, memchr2};
+use memchr::memchr;
 
-use crate::request::{Get, Limits, Login, Parsed, Request, Tokens};
+use crate::request::{Direction, Get, Limits, Login, Parsed, Request, Tokens, Verb};
 use crate::{admin, meta, text};
 
 /// A line that has not ended after so many bytes is not a client's, unless it is a `get`.
@@ -10,6 +10,9 @@ pub const LINE_BYTES_MAX: usize = 2048;
 
 /// The same for `get` and `gets`, which memcached leaves unbounded.
 pub const GET_LINE_BYTES_MAX: usize = 4 << 20;
+
+/// A shorter one is refused before it is looked at, its end included.
+const REQUEST_BYTES_MIN: usize = 4;
 
 /// Blanks that may stand before a long `get`.
 const LEADING_BLANKS_MAX: usize = 100;
@@ -22,40 +25,27 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
     if limits.login == Login::Needed {
         return text::login(input);
     }
-    let found = memchr2(b'\n', 0, input);
-    let Some(end) = found.filter(|at| input[*at] == b'\n') else {
-        return without_plain_end(input, found, limits);
-    };
-    request(without_return(&input[..end]), input, end + 1, limits)
-}
-
-fn without_return(line: &[u8]) -> &[u8] {
-    match line {
-        [first @ .., b'\r'] if !first.is_empty() => first,
-        _ => line,
-    }
-}
-
-/// A line with a zero byte, or none at all. What follows a zero byte does not exist for
-/// memcached, whose lines are C strings.
-#[cold]
-fn without_plain_end<'a>(input: &'a [u8], zero: Option<usize>, limits: &Limits) -> Parsed<'a> {
-    let end = zero.and_then(|zero| memchr(b'\n', &input[zero..]).map(|rest| (zero, zero + rest)));
-    let Some((zero, end)) = end else {
+    let Some(end) = memchr(b'\n', input) else {
         return if may_grow(input) { Parsed::NeedMore { bytes: 0 } } else { Parsed::Close };
     };
-    request(&without_return(&input[..end])[..zero], input, end + 1, limits)
+    request(&input[..end], input, end + 1, limits)
 }
 
+/// `line` may still have its `\r`.
 #[inline]
 fn request<'a>(line: &'a [u8], input: &'a [u8], bytes: usize, limits: &Limits) -> Parsed<'a> {
-    let Some((command, rest)) = next_word(line) else {
-        return answer("ERROR", bytes);
+    if bytes < REQUEST_BYTES_MIN {
+        return answer(text::BAD_FORMAT, bytes);
+    }
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    // The command begins the line; behind a blank, only what `admin` knows is understood.
+    let (command, rest) = match find_blank(line) {
+        Some(end) => (&line[..end], &line[end + 1..]),
+        None => (line, &[][..]),
     };
     match command {
-        [_] => answer("ERROR", bytes),
         b"mg" => done(meta::get(rest), bytes),
-        b"get" | b"bget" => done(get(rest, false), bytes),
+        b"get" => done(get(rest, false), bytes),
         b"ms" => meta::set(rest, input, bytes, limits),
         b"md" => done(meta::delete(rest), bytes),
         b"ma" => done(meta::arithmetic(rest), bytes),
@@ -64,14 +54,20 @@ fn request<'a>(line: &'a [u8], input: &'a [u8], bytes: usize, limits: &Limits) -
         b"gets" => done(get(rest, true), bytes),
         b"gat" => done(text::gat(rest, false), bytes),
         b"gats" => done(text::gat(rest, true), bytes),
-        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
-            text::store(Tokens::new(line), input, bytes, limits)
-        }
-        b"incr" | b"decr" => done(text::arithmetic(Tokens::new(line)), bytes),
+        b"set" => text::store(Verb::Set, rest, input, bytes, limits),
+        b"add" => text::store(Verb::Add, rest, input, bytes, limits),
+        b"replace" => text::store(Verb::Replace, rest, input, bytes, limits),
+        b"append" => text::store(Verb::Append, rest, input, bytes, limits),
+        b"prepend" => text::store(Verb::Prepend, rest, input, bytes, limits),
+        b"cas" => text::store(Verb::Cas, rest, input, bytes, limits),
+        b"incr" => done(text::arithmetic(Direction::Increment, Tokens::new(line)), bytes),
+        b"decr" => done(text::arithmetic(Direction::Decrement, Tokens::new(line)), bytes),
         b"delete" => done(text::delete(Tokens::new(line)), bytes),
         b"touch" => done(text::touch(Tokens::new(line)), bytes),
         b"version" => done(Request::Version, bytes),
         b"quit" => done(Request::Quit, bytes),
+        b"stats" => done(admin::stats(line), bytes),
+        b"watch" => done(admin::watch(line), bytes),
         _ => match admin::parse(Tokens::new(line)) {
             Some(request) => done(request, bytes),
             None => Parsed::Close,
@@ -81,7 +77,7 @@ fn request<'a>(line: &'a [u8], input: &'a [u8], bytes: usize, limits: &Limits) -
 
 fn get(rest: &[u8], cas: bool) -> Request<'_> {
     let get = Get::new(rest, cas, None);
-    if get.first.is_empty() { Request::Answer("ERROR") } else { Request::Get(get) }
+    if get.first.is_empty() { Request::Answer(text::BAD_FORMAT) } else { Request::Get(get) }
 }
 
 /// The first word and what follows it.

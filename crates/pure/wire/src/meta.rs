@@ -5,17 +5,16 @@ use mbal_model::{KEY_BYTES_MAX, MapVersion};
 
 use crate::base64::base64_decode;
 use crate::line::{answer, done, next_word};
-use crate::number::{parse_i32, parse_u32, parse_u64};
-use crate::request::{Limits, Parsed, Request};
+use crate::number::{word_i32, word_u32, word_u64};
+use crate::request::{Limits, Parsed, Request, TOKENS_MAX};
 use crate::text::{BAD_FORMAT, chunk, value_length};
 
 /// An opaque token, its letter included.
 const OPAQUE_BYTES_MAX: usize = 32;
 
 /// Words of a meta command, the command included.
-const WORDS_MAX: usize = 19;
+const WORDS_MAX: usize = 20;
 
-const INVALID_OR_DUPLICATE: &str = "CLIENT_ERROR invalid or duplicate flag";
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 
 /// The letters that stand on a command, as a set.
@@ -43,9 +42,9 @@ impl MetaFlags {
     }
 }
 
-/// memcached 1.6.18's letters, and those of them that it parses but ignores: `P`, and `L`, by
-/// which a smart client says its map version.
-const KNOWN: MetaFlags = MetaFlags::of(b"bNTRlOPLkstcfvhuqFCMJDI");
+/// memcached 1.6.45's letters, any of them on any command, and those of them that it parses but ignores: `P`, and
+/// `L`, by which a smart client says its map version.
+const KNOWN: MetaFlags = MetaFlags::of(b"bNTRlOPLkstcfvhuqxFCEMJDI");
 
 /// A meta command's key and flags. A number is 0 (the delta 1) unless its letter is present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +54,7 @@ pub struct Meta<'a> {
     /// The flag words, in the order in which the reply repeats them.
     pub words: &'a [u8],
     pub flags: MetaFlags,
-    /// The letter of `M`, or 0.
+    /// The byte behind `M`, or 0.
     pub mode: u8,
     /// `T`, an exptime.
     pub exptime: i32,
@@ -67,6 +66,8 @@ pub struct Meta<'a> {
     pub client_flags: u32,
     /// `C`.
     pub cas: u64,
+    /// `E`: the cas that the item is to have.
+    pub new_cas: u64,
     /// `D`.
     pub delta: u64,
     /// `J`.
@@ -90,19 +91,60 @@ impl<'a> Meta<'a> {
     pub(crate) fn names_a_version(&self) -> bool {
         self.words().any(|word| word[0] == b'L' && MapVersion::parse(&word[1..]).is_some())
     }
+
+    /// The cas that the item is to have, if the client chose one.
+    #[inline]
+    pub fn chosen_cas(&self) -> Option<u64> {
+        self.flags.has(b'E').then_some(self.new_cas)
+    }
 }
 
 /// Why a command is refused: a line without its end.
 type Refusal = &'static str;
 
-/// The key and what follows it, or why not.
-fn key(rest: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
-    let (key, rest) = next_word(rest).ok_or("ERROR")?;
-    if key.len() > KEY_BYTES_MAX { Err(BAD_FORMAT) } else { Ok((key, rest)) }
+/// A command whose key or flags are refused, with the value that may follow its line.
+struct Refused {
+    reason: Refusal,
+    /// The line is no command at all: its value, if any, is read as a line.
+    is_unread: bool,
 }
 
-fn too_many(words: &[u8], before: usize) -> bool {
-    words.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).count() + before > WORDS_MAX
+/// True if memcached finds in a flag's place what cannot be one, and so does not read the line.
+fn is_no_flag(word: &[u8]) -> bool {
+    !matches!(word[0], b'A'..=b'z' | b'0'..=b'9')
+}
+
+fn words_of(words: &[u8]) -> impl Iterator<Item = &[u8]> {
+    words.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
+}
+
+/// Key and flags; `before` is how many words the line has before its flags.
+#[inline]
+fn command<'a>(key: &'a [u8], words: &'a [u8], before: usize) -> Result<Meta<'a>, Refused> {
+    // Flags are at least two bytes with their blank, so a short line cannot have too many.
+    let few = words.len() <= 2 * (WORDS_MAX - before) - 2;
+    if key.len() <= KEY_BYTES_MAX && (few || words_of(words).count() + before <= WORDS_MAX) {
+        if let Ok(meta) = flags(key, words) {
+            return Ok(meta);
+        }
+    }
+    Err(refuse(key, words, before))
+}
+
+/// Why a command is refused, in the order in which memcached looks.
+#[cold]
+fn refuse(key: &[u8], words: &[u8], before: usize) -> Refused {
+    if words_of(words).take(TOKENS_MAX - before).any(is_no_flag) {
+        return Refused { reason: BAD_FORMAT, is_unread: true };
+    }
+    let reason = if key.len() > KEY_BYTES_MAX {
+        BAD_FORMAT
+    } else if words_of(words).count() + before > WORDS_MAX {
+        "CLIENT_ERROR options flags are too long"
+    } else {
+        flags(key, words).expect_err("it was refused")
+    };
+    Refused { reason, is_unread: false }
 }
 
 fn flags<'a>(key: &'a [u8], words: &'a [u8]) -> Result<Meta<'a>, Refusal> {
@@ -116,6 +158,7 @@ fn flags<'a>(key: &'a [u8], words: &'a [u8]) -> Result<Meta<'a>, Refusal> {
         recache: 0,
         client_flags: 0,
         cas: 0,
+        new_cas: 0,
         delta: 1,
         initial: 0,
     };
@@ -131,10 +174,8 @@ fn flags<'a>(key: &'a [u8], words: &'a [u8]) -> Result<Meta<'a>, Refusal> {
     };
     for word in meta.words() {
         let letter = word[0];
-        if letter >= 127 {
-            return Err("CLIENT_ERROR duplicate flag");
-        }
-        if letter < 64 {
+        // A digit is no known flag either; other bytes below 64, or above 127, make no command.
+        if !(64..128).contains(&letter) {
             return Err("CLIENT_ERROR invalid flag");
         }
         if meta.flags.has(letter) {
@@ -157,28 +198,29 @@ fn flags<'a>(key: &'a [u8], words: &'a [u8]) -> Result<Meta<'a>, Refusal> {
                     b'T' => &mut meta.exptime,
                     _ => &mut meta.recache,
                 };
-                match parse_i32(argument) {
+                match word_i32(argument) {
                     Some(exptime) => *target = exptime,
                     None => refuse(Some(BAD_TOKEN)),
                 }
             }
-            b'F' => match parse_u32(argument) {
+            b'F' => match word_u32(argument) {
                 Some(flags) => meta.client_flags = flags,
                 None => refuse(None),
             },
-            b'C' => match parse_u64(argument) {
-                Some(cas) => meta.cas = cas,
-                None => refuse(Some(BAD_TOKEN)),
-            },
-            b'M' => match argument {
-                [mode] => meta.mode = *mode,
-                _ => refuse(Some("CLIENT_ERROR incorrect length for M token")),
-            },
-            b'J' => match parse_u64(argument) {
+            b'C' | b'E' => {
+                let target = if letter == b'C' { &mut meta.cas } else { &mut meta.new_cas };
+                match word_u64(argument) {
+                    Some(cas) => *target = cas,
+                    None => refuse(Some(BAD_TOKEN)),
+                }
+            }
+            // Of a longer word memcached takes the first byte, and of none at all the blank.
+            b'M' => meta.mode = argument.first().copied().unwrap_or(b' '),
+            b'J' => match word_u64(argument) {
                 Some(initial) => meta.initial = initial,
                 None => refuse(Some("CLIENT_ERROR invalid numeric initial value")),
             },
-            b'D' => match parse_u64(argument) {
+            b'D' => match word_u64(argument) {
                 Some(delta) => meta.delta = delta,
                 None => refuse(Some("CLIENT_ERROR invalid numeric delta value")),
             },
@@ -188,49 +230,41 @@ fn flags<'a>(key: &'a [u8], words: &'a [u8]) -> Result<Meta<'a>, Refusal> {
     if refused { Err(reason) } else { Ok(meta) }
 }
 
-/// Key and flags of `mg`, `md` and `ma`; the number of words is looked at first.
-fn command<'a>(rest: &'a [u8], too_long: Refusal) -> Result<Meta<'a>, Refusal> {
-    let (key, words) = key(rest)?;
-    // Words are at least two bytes with their blank, so a short line cannot have too many.
-    if words.len() > 2 * (WORDS_MAX - 2) - 2 && too_many(words, 2) {
-        return Err(too_long);
-    }
-    flags(key, words)
-}
-
 pub(crate) fn get(rest: &[u8]) -> Request<'_> {
-    match command(rest, "CLIENT_ERROR options flags are too long") {
+    let Some((key, words)) = next_word(rest) else { return Request::Answer(BAD_FORMAT) };
+    match command(key, words, 2) {
         Ok(meta) => Request::MetaGet(meta),
-        Err(refusal) => Request::Answer(refusal),
+        Err(refused) => Request::Answer(refused.reason),
     }
-}
-
-/// `md` and `ma` do not say which flag they dislike.
-fn vaguely<'a>(rest: &'a [u8], request: impl Fn(Meta<'a>) -> Request<'a>) -> Request<'a> {
-    const TOO_LONG: &str = "CLIENT_ERROR options flags too long";
-    let (key, words) = match key(rest) {
-        Ok(found) => found,
-        Err(refusal) => return Request::Answer(refusal),
-    };
-    if too_many(words, 2) {
-        return Request::Answer(TOO_LONG);
-    }
-    flags(key, words).map_or(Request::Answer(INVALID_OR_DUPLICATE), request)
 }
 
 pub(crate) fn delete(rest: &[u8]) -> Request<'_> {
-    vaguely(rest, Request::MetaDelete)
+    let Some((key, words)) = next_word(rest) else { return Request::Answer(BAD_FORMAT) };
+    match command(key, words, 2) {
+        Ok(meta) => Request::MetaDelete(meta),
+        Err(refused) => Request::Answer(refused.reason),
+    }
 }
 
+/// `ma` does not say what it dislikes.
 pub(crate) fn arithmetic(rest: &[u8]) -> Request<'_> {
-    vaguely(rest, Request::MetaArithmetic)
+    let Some((key, words)) = next_word(rest) else { return Request::Answer(BAD_FORMAT) };
+    match command(key, words, 2) {
+        Ok(meta) => Request::MetaArithmetic(meta),
+        Err(Refused { is_unread: true, reason }) => Request::Answer(reason),
+        Err(_) => Request::Answer("CLIENT_ERROR invalid or duplicate flag"),
+    }
 }
 
 pub(crate) fn debug(rest: &[u8]) -> Request<'_> {
-    let Some((key, rest)) = next_word(rest).filter(|(key, _)| key.len() <= KEY_BYTES_MAX) else {
+    let Some((key, words)) = next_word(rest).filter(|(key, _)| key.len() <= KEY_BYTES_MAX) else {
         return Request::Answer(BAD_FORMAT);
     };
-    let base64 = next_word(rest).is_some_and(|(word, _)| word == b"b");
+    if words_of(words).take(TOKENS_MAX - 2).any(is_no_flag) {
+        return Request::Answer(BAD_FORMAT);
+    }
+    // memcached counts a word too many: the key is in base64 if there is anything behind the `b`.
+    let base64 = words_of(words).next() == Some(b"b") && words_of(words).count() > 1;
     if base64 && base64_decode(key, &mut [0; KEY_BYTES_MAX]).is_none() {
         return Request::Answer(BAD_FORMAT);
     }
@@ -243,45 +277,37 @@ pub(crate) fn set<'a>(
     bytes: usize,
     limits: &Limits,
 ) -> Parsed<'a> {
-    let (key, rest) = match key(rest) {
-        Ok(found) => found,
-        Err(refusal) => return answer(refusal, bytes),
+    let words = || {
+        let (key, rest) = next_word(rest)?;
+        let (value_bytes, words) = next_word(rest)?;
+        Some((key, word_i32(value_bytes).and_then(value_length)?, words))
     };
-    let Some((value_bytes, words)) = next_word(rest) else {
-        return answer(BAD_FORMAT, bytes);
-    };
-    if too_many(words, 3) {
-        return answer("CLIENT_ERROR options flags too long", bytes);
-    }
-    let Some(value_bytes) = parse_i32(value_bytes).and_then(value_length) else {
+    let Some((key, value_bytes, words)) = words() else {
         return answer(BAD_FORMAT, bytes);
     };
     let skip = value_bytes + 2;
-    let meta = match flags(key, words).and_then(storable) {
+    let refuse = |refusal| Parsed::Request { request: Request::Answer(refusal), bytes, skip };
+    let meta = match command(key, words, 3) {
         Ok(meta) => meta,
-        Err(refusal) => return Parsed::Request { request: Request::Answer(refusal), bytes, skip },
+        Err(Refused { reason, is_unread: true }) => return answer(reason, bytes),
+        Err(Refused { reason, .. }) => return refuse(reason),
     };
+    if !matches!(meta.mode, 0 | b'E' | b'A' | b'P' | b'R' | b'S') {
+        return refuse("CLIENT_ERROR invalid mode for ms M token");
+    }
     let base64 = meta.flags.has(b'b');
     let key_bytes = if base64 { decoded_length(key) } else { key.len() };
     if limits.too_large(key_bytes, meta.client_flags, value_bytes) {
         let request = Request::TooLarge { key, base64, remove: true, noreply: false };
         return Parsed::Request { request, bytes, skip };
     }
+    if meta.flags.has(b'O') && meta.words().any(opaque_too_long) {
+        return refuse("CLIENT_ERROR opaque token too long");
+    }
     match chunk(input, bytes, value_bytes) {
         Some((chunk, bytes)) => done(Request::MetaSet(meta, chunk), bytes),
         None => Parsed::NeedMore { bytes: bytes + skip },
     }
-}
-
-/// What `ms` refuses before it reads the value.
-fn storable(meta: Meta<'_>) -> Result<Meta<'_>, Refusal> {
-    if !matches!(meta.mode, 0 | b'E' | b'A' | b'P' | b'R' | b'S') {
-        return Err("CLIENT_ERROR invalid mode for ms M token");
-    }
-    if meta.flags.has(b'O') && meta.words().any(opaque_too_long) {
-        return Err("CLIENT_ERROR opaque token too long");
-    }
-    Ok(meta)
 }
 
 /// True for an `O` word over [`OPAQUE_BYTES_MAX`].

@@ -1,7 +1,46 @@
 //! Numbers as memcached reads and writes them.
 //!
-//! Reading follows C's `strtol` family: white space and a sign may lead, white space may end the
-//! number and hide whatever follows it, and 32-bit targets take the low bits of a 64-bit result.
+//! Most words of a request are digits and nothing else ([`word_u32`], [`word_u64`], [`word_i32`]). The flags and
+//! the exptime of the storage commands, and the values that are counted, follow C's `strtol` family: white space
+//! and a sign may lead, white space may end the number and hide whatever follows it, and 32-bit targets take the
+//! low bits of a 64-bit result.
+
+/// memcached reads no more digits than this, leading zeros and the sign included.
+const WORD_32_BYTES_MAX: usize = 11;
+const WORD_64_BYTES_MAX: usize = 22;
+
+/// Digits and nothing else, up to 2^64 − 1.
+#[inline]
+pub fn word_u64(word: &[u8]) -> Option<u64> {
+    if word.is_empty() || word.len() > WORD_64_BYTES_MAX {
+        return None;
+    }
+    word.iter().try_fold(0u64, |sum, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 { None } else { sum.checked_mul(10)?.checked_add(digit.into()) }
+    })
+}
+
+/// Digits and nothing else, up to 2^32 − 1.
+pub fn word_u32(word: &[u8]) -> Option<u32> {
+    let word = Some(word).filter(|word| word.len() <= WORD_32_BYTES_MAX)?;
+    word_u64(word)?.try_into().ok()
+}
+
+/// Digits, perhaps behind a minus sign, from −2^31 to 2^31 − 1. A sign alone is 0.
+#[inline]
+pub fn word_i32(word: &[u8]) -> Option<i32> {
+    if word.len() > WORD_32_BYTES_MAX {
+        return None;
+    }
+    match word {
+        b"-" => Some(0),
+        [b'-', digits @ ..] => {
+            i64::try_from(word_u64(digits)?).ok()?.checked_neg()?.try_into().ok()
+        }
+        digits => word_u64(digits)?.try_into().ok(),
+    }
+}
 
 struct Digits {
     magnitude: u64,
@@ -9,7 +48,7 @@ struct Digits {
 }
 
 /// C's `isspace` in the C locale.
-fn is_space(byte: u8) -> bool {
+pub(crate) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }
 
@@ -37,7 +76,7 @@ fn digits(text: &[u8]) -> Option<Digits> {
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
     let digits = digits(text)?;
     let value = if digits.negative { digits.magnitude.wrapping_neg() } else { digits.magnitude };
-    if (value as i64) < 0 && text.contains(&b'-') {
+    if (value as i64) < 0 && digits.negative {
         return None;
     }
     Some(value)
@@ -55,11 +94,11 @@ pub fn parse_i32(text: &[u8]) -> Option<i32> {
     i64::try_from(value).ok().map(|value| value as i32)
 }
 
-/// A fraction as `strtod` reads it, in decimal or hexadecimal; white space before it and what follows white space are
-/// ignored.
+/// A fraction as `strtod` reads it, in decimal or hexadecimal; white space before it and what follows white space or
+/// a zero byte are ignored.
 pub(crate) fn parse_f64(text: &[u8]) -> Option<f64> {
     let text = &text[text.iter().position(|byte| !is_space(*byte))?..];
-    let end = text.iter().position(|byte| is_space(*byte)).unwrap_or(text.len());
+    let end = text.iter().position(|byte| is_space(*byte) || *byte == 0).unwrap_or(text.len());
     let text = std::str::from_utf8(&text[..end]).ok()?;
     let value = text.parse().ok().or_else(|| parse_hexadecimal(text))?;
     // Too large a number is none; `inf` is one.
@@ -144,10 +183,45 @@ mod tests {
             ("-", None),
             ("-1", None),
             ("-18446744073709551615", Some(1)),
-            ("18446744073709551615\t-", None),
+            ("18446744073709551615\t-", Some(u64::MAX)),
             ("0000000000000000000000000000012", Some(12)),
         ] {
             assert_eq!(parse_u64(text.as_bytes()), value, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn words_are_digits_alone() {
+        for (word, value) in [
+            ("0", Some(0)),
+            ("0000000000000000000012", Some(12)),
+            ("00000000000000000000012", None),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("", None),
+            ("-", None),
+            ("+7", None),
+            ("7\t", None),
+            ("7\0", None),
+        ] {
+            assert_eq!(word_u64(word.as_bytes()), value, "{word:?}");
+        }
+        assert_eq!(word_u32(b"4294967295"), Some(u32::MAX));
+        assert_eq!(word_u32(b"4294967296"), None);
+        assert_eq!(word_u32(b"000000000012"), None);
+        for (word, value) in [
+            ("2147483647", Some(i32::MAX)),
+            ("2147483648", None),
+            ("-2147483648", Some(i32::MIN)),
+            ("-2147483649", None),
+            ("00000000001", Some(1)),
+            ("-00000000001", None),
+            ("-", Some(0)),
+            ("-0", Some(0)),
+            ("", None),
+            ("--1", None),
+        ] {
+            assert_eq!(word_i32(word.as_bytes()), value, "{word:?}");
         }
     }
 
@@ -166,6 +240,7 @@ mod tests {
         for (text, value) in [
             (" 0.5 x", Some(0.5)),
             ("1.", Some(1.0)),
+            ("1.\0x", Some(1.0)),
             ("0x1", Some(1.0)),
             ("+0x1.8", Some(1.5)),
             ("-0X.8p+1", Some(-1.0)),

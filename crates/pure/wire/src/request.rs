@@ -35,9 +35,6 @@ pub enum Login {
     Done,
 }
 
-/// memcached counts the bytes that it skips in an `int`.
-pub(crate) const SKIP_BYTES_MAX: usize = i32::MAX as usize;
-
 impl Limits {
     /// True if an item of this shape is too large to be stored (memcached 1.6 with cas: 48 bytes
     /// of header and 8 of cas, key and a zero byte, 4 of flags unless 0, value and line end).
@@ -204,7 +201,16 @@ pub enum Admin<'a> {
 pub enum Tune {
     Automove(u32),
     AutomoveRatio(u32),
-    Lru { hot_pct: u32, warm_pct: u32, hot_factor: u32, warm_factor: u32 },
+    /// Nobody is told what it is.
+    AutomoveFreeRatio,
+    /// In rounds of the automover.
+    AutomoveWindow(u32),
+    Lru {
+        hot_pct: u32,
+        warm_pct: u32,
+        hot_factor: u32,
+        warm_factor: u32,
+    },
     CrawlerSleep(u32),
     CrawlerItems(u32),
 }

@@ -4,8 +4,10 @@ use mbal_model::KEY_BYTES_MAX;
 use memchr::memchr;
 
 use crate::line::{LINE_BYTES_MAX, answer, done, next_word};
-use crate::number::{parse_i32, parse_u32, parse_u64};
-use crate::request::{Chunk, Direction, Get, Limits, Parsed, Request, Storage, Tokens, Verb};
+use crate::number::{is_space, parse_i32, parse_u32, word_i32, word_u32, word_u64};
+use crate::request::{
+    Chunk, Direction, Get, Limits, Parsed, Request, Storage, TOKENS_MAX, Tokens, Verb,
+};
 
 pub(crate) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 /// What memcached takes of a name and a password.
@@ -15,74 +17,83 @@ const LOGIN_LINE_BYTES_MIN: usize = 6;
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 
 /// An answer, or silence for those who asked for it.
-fn quiet(noreply: bool, line: &'static str) -> Request<'static> {
+pub(crate) fn quiet(noreply: bool, line: &'static str) -> Request<'static> {
     if noreply { Request::Silence } else { Request::Answer(line) }
 }
 
+/// `gat` and `gats`.
 pub(crate) fn gat(rest: &[u8], cas: bool) -> Request<'_> {
-    let Some((exptime, keys)) = next_word(rest) else {
-        return Request::Answer("ERROR");
+    let words = next_word(rest).and_then(|(exptime, keys)| Some((exptime, keys, next_word(keys)?)));
+    let Some((exptime, keys, _)) = words else {
+        return Request::Answer(BAD_FORMAT);
     };
-    match parse_i32(exptime) {
+    match word_i32(exptime) {
         Some(exptime) => Request::Get(Get::new(keys, cas, Some(exptime))),
         None => Request::Answer(BAD_EXPTIME),
     }
 }
 
+/// `rest` is what follows the command. As soon as the value's length is known, whatever is wrong with the rest of
+/// the line, the value is skipped.
 pub(crate) fn store<'a>(
-    tokens: Tokens<'a>,
+    verb: Verb,
+    rest: &'a [u8],
     input: &'a [u8],
     bytes: usize,
     limits: &Limits,
 ) -> Parsed<'a> {
-    let mut words = [&[][..]; 7];
-    for (slot, word) in words.iter_mut().zip(tokens.iter()) {
-        *slot = word;
-    }
-    let [command, key, flags, exptime, value_bytes, cas, _] = words;
-    let verb = match command {
-        b"set" => Verb::Set,
-        b"add" => Verb::Add,
-        b"replace" => Verb::Replace,
-        b"append" => Verb::Append,
-        b"prepend" => Verb::Prepend,
-        _ => Verb::Cas,
+    let words = || {
+        let (key, from_flags) = next_word(rest)?;
+        let (_, from_exptime) = next_word(from_flags)?;
+        let (_, rest) = next_word(from_exptime)?;
+        let (value_bytes, rest) = next_word(rest)?;
+        let value_bytes = word_i32(value_bytes).and_then(value_length)?;
+        Some((key, from_flags, from_exptime, value_bytes, rest))
     };
-    let least = if verb == Verb::Cas { 6 } else { 5 };
-    if tokens.count < least || tokens.count > least + 1 {
-        return answer("ERROR", bytes);
-    }
-    let noreply = words[tokens.count - 1] == b"noreply";
-    let bad_format = || done(quiet(noreply, BAD_FORMAT), bytes);
-    if key.len() > KEY_BYTES_MAX {
-        return bad_format();
-    }
-    let (Some(flags), Some(exptime), Some(value_bytes)) =
-        (parse_u32(flags), parse_i32(exptime), parse_i32(value_bytes))
-    else {
-        return bad_format();
+    let Some((key, from_flags, from_exptime, value_bytes, rest)) = words() else {
+        return answer(BAD_FORMAT, bytes);
     };
+    let noreply = !rest.is_empty() && last_word(rest, TOKENS_MAX - 5) == b"noreply";
     let cas = match verb {
-        Verb::Cas => match parse_u64(cas) {
-            Some(cas) => cas,
-            None => return bad_format(),
-        },
-        _ => 0,
+        Verb::Cas => next_word(rest).and_then(|(cas, _)| word_u64(cas)),
+        _ => Some(0),
     };
-    let Some(value_bytes) = value_length(value_bytes) else {
-        return bad_format();
+    let numbers = (parse_u32(c_word(from_flags)), parse_i32(c_word(from_exptime)), cas);
+    let skip = value_bytes + 2;
+    let (Some(flags), Some(exptime), Some(cas), true) =
+        (numbers.0, numbers.1, numbers.2, key.len() <= KEY_BYTES_MAX)
+    else {
+        return Parsed::Request { request: quiet(noreply, BAD_FORMAT), bytes, skip };
     };
     if limits.too_large(key.len(), flags, value_bytes) {
         let remove = verb == Verb::Set;
         let request = Request::TooLarge { key, base64: false, remove, noreply };
-        return Parsed::Request { request, bytes, skip: value_bytes + 2 };
+        return Parsed::Request { request, bytes, skip };
     }
     let Some((chunk, bytes)) = chunk(input, bytes, value_bytes) else {
-        return Parsed::NeedMore { bytes: bytes + value_bytes + 2 };
+        return Parsed::NeedMore { bytes: bytes + skip };
     };
     let exptime = exptime.into();
     let storage = Storage { verb, key, flags, exptime, cas, chunk, noreply };
     done(Request::Store(storage), bytes)
+}
+
+/// The last of the first `count_max` words.
+fn last_word(words: &[u8], count_max: usize) -> &[u8] {
+    let words = words.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    words.take(count_max).last().unwrap_or_default()
+}
+
+/// The word that `strtol` finds at the start of `from`: one of white space alone does not hold it up.
+#[inline]
+fn c_word(mut from: &[u8]) -> &[u8] {
+    while let Some((word, rest)) = next_word(from) {
+        if word.iter().any(|byte| !is_space(*byte)) {
+            return word;
+        }
+        from = rest;
+    }
+    &[]
 }
 
 /// memcached adds the line end's two bytes in an `int`.
@@ -98,21 +109,20 @@ pub(crate) fn chunk(input: &[u8], bytes: usize, value_bytes: usize) -> Option<(C
     Some((chunk, end + 2))
 }
 
-pub(crate) fn arithmetic(tokens: Tokens<'_>) -> Request<'_> {
-    if tokens.count != 3 && tokens.count != 4 {
-        return Request::Answer("ERROR");
+/// Words beyond those that a command knows say nothing, but that the last of all may be `noreply`.
+pub(crate) fn arithmetic(direction: Direction, tokens: Tokens<'_>) -> Request<'_> {
+    if tokens.count < 3 {
+        return Request::Answer(BAD_FORMAT);
     }
     let noreply = tokens.noreply();
     let key = tokens.get(1);
     if key.len() > KEY_BYTES_MAX {
         return quiet(noreply, BAD_FORMAT);
     }
-    let Some(delta) = parse_u64(tokens.get(2)) else {
-        return quiet(noreply, "CLIENT_ERROR invalid numeric delta argument");
-    };
-    let direction =
-        if tokens.get(0) == b"incr" { Direction::Increment } else { Direction::Decrement };
-    Request::Arithmetic { key, direction, delta, noreply }
+    match word_u64(tokens.get(2)) {
+        Some(delta) => Request::Arithmetic { key, direction, delta, noreply },
+        None => quiet(noreply, "CLIENT_ERROR invalid numeric delta argument"),
+    }
 }
 
 /// `-Y`: until somebody has logged in, all that is understood is a `set` whose value is a name, a blank and
@@ -130,7 +140,7 @@ pub(crate) fn login(input: &[u8]) -> Parsed<'_> {
     let bytes = end + 1;
     let line = &input[..end];
     let tokens = Tokens::new(line.strip_suffix(b"\r").unwrap_or(line));
-    let Some(value_bytes) = parse_u32(tokens.get(4)).filter(|_| line.starts_with(b"set")) else {
+    let Some(value_bytes) = word_u32(tokens.get(4)).filter(|_| line.starts_with(b"set")) else {
         return answer("CLIENT_ERROR unauthenticated", bytes);
     };
     let value_bytes = value_bytes as usize;
@@ -150,25 +160,10 @@ pub(crate) fn login(input: &[u8]) -> Parsed<'_> {
 }
 
 pub(crate) fn delete(tokens: Tokens<'_>) -> Request<'_> {
-    if tokens.count < 2 || tokens.count > 4 {
-        return Request::Answer("ERROR");
+    if tokens.count < 2 {
+        return Request::Answer(BAD_FORMAT);
     }
-    let key = tokens.get(1);
-    let mut noreply = false;
-    if tokens.count > 2 {
-        noreply = tokens.noreply();
-        let hold_is_zero = tokens.get(2) == b"0";
-        let valid = match tokens.count {
-            3 => hold_is_zero || noreply,
-            _ => hold_is_zero && noreply,
-        };
-        if !valid {
-            return quiet(
-                noreply,
-                "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]",
-            );
-        }
-    }
+    let (key, noreply) = (tokens.get(1), tokens.noreply());
     if key.len() > KEY_BYTES_MAX {
         return quiet(noreply, BAD_FORMAT);
     }
@@ -176,15 +171,15 @@ pub(crate) fn delete(tokens: Tokens<'_>) -> Request<'_> {
 }
 
 pub(crate) fn touch(tokens: Tokens<'_>) -> Request<'_> {
-    if tokens.count != 3 && tokens.count != 4 {
-        return Request::Answer("ERROR");
+    if tokens.count < 3 {
+        return Request::Answer(BAD_FORMAT);
     }
     let noreply = tokens.noreply();
     let key = tokens.get(1);
     if key.len() > KEY_BYTES_MAX {
         return quiet(noreply, BAD_FORMAT);
     }
-    match parse_i32(tokens.get(2)) {
+    match word_i32(tokens.get(2)) {
         Some(exptime) => Request::Touch { key, exptime, noreply },
         None => quiet(noreply, BAD_EXPTIME),
     }

@@ -29,13 +29,10 @@ impl Turn<'_> {
             Admin::Crawler { on } => {
                 let was = self.server.crawler_enabled.swap(*on, Relaxed);
                 let refused = *on && was;
-                self.line(if refused {
-                    b"ERROR failed to start lru crawler thread"
-                } else {
-                    b"OK"
-                });
+                let failed = b"ERROR failed to start lru crawler thread";
+                self.reply(noreply, if refused { failed } else { b"OK" });
             }
-            Admin::Walk(purpose, classes) => return self.walk(*purpose, *classes),
+            Admin::Walk(purpose, classes) => return self.walk(*purpose, *classes, noreply),
             Admin::Watch(streams) => return self.watch(*streams),
             Admin::RefreshCerts if self.server.settings.tls.enabled => return Then::RefreshCerts,
             Admin::RefreshCerts => self.reply(noreply, b"Error TLS not enabled"),
@@ -45,9 +42,9 @@ impl Turn<'_> {
             }
             Admin::DebugTime { .. } => self.line(b"ERROR"),
             Admin::Shutdown(_) if !self.server.settings.shutdown_enabled => {
-                self.line(b"ERROR: shutdown not enabled");
+                self.reply(noreply, b"SERVER_ERROR: shutdown not enabled");
             }
-            Admin::Shutdown(None) => self.line(b"CLIENT_ERROR invalid shutdown mode"),
+            Admin::Shutdown(None) => self.reply(noreply, b"CLIENT_ERROR invalid shutdown mode"),
             Admin::Shutdown(Some(mode)) => {
                 return Then::Close(Some(*mode == Shutdown::Graceful));
             }
@@ -60,6 +57,8 @@ impl Turn<'_> {
         match tune {
             Tune::Automove(level) => echoed.slab_automove = level,
             Tune::AutomoveRatio(ratio) => echoed.slab_automove_ratio = ratio,
+            Tune::AutomoveFreeRatio => {}
+            Tune::AutomoveWindow(window) => echoed.slab_automove_window = window,
             Tune::CrawlerSleep(us) => echoed.lru_crawler_sleep = us,
             Tune::CrawlerItems(items) => echoed.lru_crawler_tocrawl = items,
             Tune::Lru { hot_pct, warm_pct, hot_factor, warm_factor } => {
@@ -69,22 +68,28 @@ impl Turn<'_> {
         }
     }
 
-    fn walk(&mut self, purpose: Purpose, classes: Option<ClassSet>) -> Then {
+    fn walk(&mut self, purpose: Purpose, classes: Option<ClassSet>, noreply: bool) -> Then {
         let server = self.server;
         let dumps = purpose != Purpose::Crawl;
         let refusal: &[u8] = if !server.crawler_enabled.load(Relaxed) {
             b"CLIENT_ERROR lru crawler disabled"
         } else if dumps && !server.settings.dump_enabled {
-            b"ERROR metadump not allowed"
+            match purpose {
+                Purpose::Mgdump => b"ERROR key dump not allowed",
+                _ => b"ERROR metadump not allowed",
+            }
         } else if dumps && self.replies_wait() {
-            b"ERROR cannot pipeline other commands before metadump"
+            match purpose {
+                Purpose::Mgdump => b"ERROR cannot pipeline other commands before mgdump",
+                _ => b"ERROR cannot pipeline other commands before metadump",
+            }
         } else if let Some(classes) = classes {
             let echoed = server.echoed.lock().expect("nothing panics with it held");
             return Then::Walk(Box::new(Walk::of(purpose, classes, echoed.lru_crawler_tocrawl)));
         } else {
             b"BADCLASS invalid class id"
         };
-        self.line(refusal);
+        self.reply(noreply, refusal);
         Then::Next
     }
 

@@ -2,10 +2,13 @@
 
 use mbal_cachelet::{Full, View};
 use mbal_model::{Key, Route};
-use mbal_wire::{Binary, Command, Direction, Frame, Head, Status, Storage, Tokens, Verb};
+use mbal_wire::{
+    Binary, Command, Direction, Frame, Head, Status, Storage, Tokens, Verb, full_name,
+};
 
-use crate::items::{Outcome, Removed, Sum};
+use crate::items::{New, Outcome, Removed, Sum};
 use crate::login::MECHANISMS;
+use crate::stats::STATS_TOPICS;
 use crate::turn::{Then, Turn};
 
 impl Turn<'_> {
@@ -127,7 +130,7 @@ impl Turn<'_> {
 
     fn binary_store(&mut self, frame: &Frame, storage: &Storage<'_>, key: &Key<'_>) {
         let status = match self.store_counted(storage, key) {
-            Some(Outcome::Done { cas }) => return self.succeed(frame, b"", cas),
+            Some(Outcome::Done { cas, .. }) => return self.succeed(frame, b"", cas),
             Some(Outcome::Exists) => Status::Exists,
             Some(Outcome::NotFound) => Status::NotFound,
             Some(Outcome::Full(Full::TooLarge)) => Status::TooLarge,
@@ -158,19 +161,22 @@ impl Turn<'_> {
         initial: Option<(u64, u32)>,
     ) {
         let initial = initial.map(|(value, exptime)| (value, self.now.deadline(exptime)));
-        let status = match self.count_or_create(key, direction, delta, frame.cas, None, initial) {
-            Sum::Done { value, meta } => {
-                return self.succeed(frame, &value.to_be_bytes(), meta.cas);
-            }
-            Sum::Created { value, cas } => return self.succeed(frame, &value.to_be_bytes(), cas),
-            Sum::NotNumeric => Status::NotNumeric,
-            Sum::Exists => Status::Exists,
-            Sum::Full => return self.out_of_memory(frame, "incrementing value"),
-            Sum::NotFound => {
-                self.count_missed(direction);
-                Status::NotFound
-            }
-        };
+        let status =
+            match self.count_or_create(key, direction, delta, frame.cas, New::default(), initial) {
+                Sum::Done { value, meta } => {
+                    return self.succeed(frame, &value.to_be_bytes(), meta.cas);
+                }
+                Sum::Created { value, cas } => {
+                    return self.succeed(frame, &value.to_be_bytes(), cas);
+                }
+                Sum::NotNumeric => Status::NotNumeric,
+                Sum::Exists => Status::Exists,
+                Sum::Full => return self.out_of_memory(frame, "incrementing value"),
+                Sum::NotFound => {
+                    self.count_missed(direction);
+                    Status::NotFound
+                }
+            };
         frame.push_error(self.out, status);
     }
 
@@ -180,6 +186,10 @@ impl Turn<'_> {
         let line: &[u8] = match topic {
             _ if topic.starts_with(b"reset") => b"stats reset",
             _ if topic.starts_with(b"settings") => b"stats settings",
+            _ if topic.starts_with(b"detail") && !self.server.settings.dump_enabled => {
+                frame.push_error(self.out, Status::NotFound);
+                return Then::Next;
+            }
             _ if topic.starts_with(b"detail dump") => b"stats detail dump",
             _ if topic.starts_with(b"detail on") => b"stats detail on",
             _ if topic.starts_with(b"detail off") => b"stats detail off",
@@ -191,7 +201,10 @@ impl Turn<'_> {
             _ if topic.starts_with(b"hot ") || topic == b"latency buckets" => {
                 &[b"stats ", topic].concat()
             }
-            _ if topic.iter().any(u8::is_ascii_whitespace) => {
+            // Words or a part of one say something in text alone.
+            _ if topic.iter().any(u8::is_ascii_whitespace)
+                || full_name(topic, &STATS_TOPICS) != topic && !topic.is_empty() =>
+            {
                 frame.push_error(self.out, Status::NotFound);
                 return Then::Next;
             }

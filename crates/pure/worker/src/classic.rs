@@ -6,7 +6,7 @@ use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_u64, push_
 
 use crate::batch::GROUP;
 use crate::details::Deed;
-use crate::items::{Change, Outcome, Removed, Sum};
+use crate::items::{Change, New, Outcome, Removed, Sum};
 use crate::session::OUTPUT_BYTES_MAX;
 use crate::tell::Seen;
 use crate::turn::{Then, Turn};
@@ -197,7 +197,9 @@ impl Turn<'_> {
             flags: storage.flags,
             deadline: self.now.deadline(storage.exptime),
             cas: storage.cas,
+            new_cas: None,
             value,
+            creates: false,
             may_be_stale: false,
             binary_key: false,
         };
@@ -232,7 +234,7 @@ impl Turn<'_> {
     }
 
     pub fn arithmetic(&mut self, key: &Key<'_>, direction: Direction, delta: u64, noreply: bool) {
-        let line: &[u8] = match self.count_item(key, direction, delta, 0, None) {
+        let line: &[u8] = match self.count_item(key, direction, delta, 0, New::default()) {
             Sum::Done { value, .. } => {
                 if !noreply {
                     push_u64(self.out, value);

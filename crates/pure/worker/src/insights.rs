@@ -2,7 +2,7 @@
 
 use mbal_cachelet::View;
 use mbal_model::Key;
-use mbal_wire::{parse_u32, push_readable};
+use mbal_wire::{push_readable, word_u32};
 
 use crate::latency::Class;
 use crate::turn::Turn;
@@ -15,7 +15,7 @@ impl Turn<'_> {
     /// `stats hot [count]`: the keys with the most requests in the last second, how many, and the
     /// bytes of their values now.
     pub fn stats_hot(&mut self, count: &[u8]) {
-        let count = if count.is_empty() { Some(HOT_KEYS) } else { parse_u32(count) };
+        let count = if count.is_empty() { Some(HOT_KEYS) } else { word_u32(count) };
         let Some(count) = count.filter(|count| (1..=HOT_KEYS_MAX).contains(count)) else {
             return self.line(b"CLIENT_ERROR usage: stats hot [1 to 1000]");
         };

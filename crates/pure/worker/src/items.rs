@@ -22,7 +22,11 @@ pub(crate) struct Change<'a> {
     pub deadline: Seconds,
     /// 0 asks for none, and never matches in [`Verb::Cas`].
     pub cas: u64,
+    /// Meta's E: the cas that the item gets.
+    pub new_cas: Option<u64>,
     pub value: &'a [u8],
+    /// Meta's N: an append to nothing makes the item.
+    pub creates: bool,
     /// Meta's I: an older cas than the item's stores all the same, as stale.
     pub may_be_stale: bool,
     pub binary_key: bool,
@@ -32,6 +36,8 @@ pub(crate) struct Change<'a> {
 pub(crate) enum Outcome {
     Done {
         cas: u64,
+        /// Of the item as it is now.
+        value_bytes: usize,
     },
     Exists,
     NotFound,
@@ -56,6 +62,13 @@ pub(crate) enum Sum {
     NotFound,
     Exists,
     Full,
+}
+
+/// What an item that is counted gets beside its value.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct New {
+    pub cas: Option<u64>,
+    pub deadline: Option<Seconds>,
 }
 
 /// What came of a removal.
@@ -112,7 +125,7 @@ impl<'w> Turn<'w> {
             flags: change.flags,
             deadline: change.deadline,
             parts: &[change.value],
-            cas: None,
+            cas: change.new_cas,
             stale: false,
             win: false,
             binary_key: change.binary_key,
@@ -124,6 +137,7 @@ impl<'w> Turn<'w> {
         }
         match (found, change.verb) {
             (None, Verb::Set | Verb::Add) | (Some(_), Verb::Set | Verb::Replace) => {}
+            (None, Verb::Append | Verb::Prepend) if change.creates => {}
             (None, Verb::Cas) => {
                 self.counters.cas_misses.add(1);
                 return Ok(Outcome::NotFound);
@@ -132,7 +146,7 @@ impl<'w> Turn<'w> {
             (Some(found), Verb::Cas) => {
                 let old = locked.view(&found, |view| view.meta());
                 let class = self.class(key, &old);
-                if change.cas == old.cas {
+                if change.cas != 0 && change.cas == old.cas {
                     self.counters.cas_hits.add(1);
                     class.cas_hits.add(1);
                 } else if change.may_be_stale && change.cas != 0 && change.cas < old.cas {
@@ -170,9 +184,10 @@ impl<'w> Turn<'w> {
                 }
             }
         }
+        let value_bytes = draft.parts.iter().map(|part| part.len()).sum();
         match locked.put(key, &draft) {
-            Ok(cas) => Ok(Outcome::Done { cas }),
-            Err(Full::OutOfMemory) => Err(draft.parts.iter().map(|part| part.len()).sum()),
+            Ok(cas) => Ok(Outcome::Done { cas, value_bytes }),
+            Err(Full::OutOfMemory) => Err(value_bytes),
             Err(full) => Ok(Outcome::Full(full)),
         }
     }
@@ -212,11 +227,11 @@ impl<'w> Turn<'w> {
         direction: Direction,
         delta: u64,
         cas: u64,
-        deadline: Option<Seconds>,
+        new: New,
         initial: Option<(u64, Seconds)>,
     ) -> Sum {
         loop {
-            let sum = self.count_item(key, direction, delta, cas, deadline);
+            let sum = self.count_item(key, direction, delta, cas, new);
             let (Sum::NotFound, Some((value, deadline))) = (&sum, initial) else { return sum };
             let mut digits = Vec::new();
             push_u64(&mut digits, value);
@@ -225,12 +240,14 @@ impl<'w> Turn<'w> {
                 flags: 0,
                 deadline,
                 cas: 0,
+                new_cas: new.cas,
                 value: &digits,
+                creates: false,
                 may_be_stale: false,
                 binary_key: false,
             };
             match self.store_item(key, &change) {
-                Outcome::Done { cas } => return Sum::Created { value, cas },
+                Outcome::Done { cas, .. } => return Sum::Created { value, cas },
                 // Another worker was faster: then there is something to count.
                 Outcome::Refused => {}
                 Outcome::Full(_) => return Sum::Full,
@@ -240,15 +257,15 @@ impl<'w> Turn<'w> {
     }
 
     /// Adds or subtracts. A result no longer than the old value stays in place, padded with
-    /// blanks; a longer one is a new item. `cas` of 0 asks for none. `deadline` is a new one, which
-    /// a longer result does not take over (memcached sets it on the item that just went).
+    /// blanks; a longer one is a new item. `cas` of 0 asks for none. A longer result does not take over
+    /// what is `new` (memcached sets it on the item that just went), but the reply tells it.
     pub fn count_item(
         &mut self,
         key: &Key<'_>,
         direction: Direction,
         delta: u64,
         cas: u64,
-        deadline: Option<Seconds>,
+        new: New,
     ) -> Sum {
         let mut locked = self.lock_to_store(key, 0);
         let Some(found) = locked.find(key) else {
@@ -290,9 +307,9 @@ impl<'w> Turn<'w> {
         }
         let draft = Draft {
             flags: old.flags,
-            deadline: deadline.filter(|_| !renewed).unwrap_or(old.deadline),
+            deadline: new.deadline.filter(|_| !renewed).unwrap_or(old.deadline),
             parts: &[self.scratch],
-            cas: None,
+            cas: new.cas.filter(|_| !renewed),
             stale: old.stale && !renewed,
             win: old.win && !renewed,
             binary_key: old.binary_key && !renewed,
@@ -306,7 +323,7 @@ impl<'w> Turn<'w> {
             }
         }
         // With the deadline before this command: flags are answered in order, `t` before `T` too.
-        let meta = Meta { cas, ..old };
+        let meta = Meta { cas: new.cas.unwrap_or(cas), ..old };
         Sum::Done { value, meta }
     }
 }

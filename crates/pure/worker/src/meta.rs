@@ -5,7 +5,7 @@ use mbal_model::{Key, Seconds, item_bytes, size_class};
 use mbal_wire::{Chunk, Direction, Meta, Verb, base64_encode, opaque_too_long, push_i64, push_u64};
 
 use crate::classic::{BAD_CHUNK, NOT_NUMERIC, OUT_OF_MEMORY, full_line};
-use crate::items::{Change, Outcome, Sum};
+use crate::items::{Change, New, Outcome, Sum};
 use crate::tell::Seen;
 use crate::turn::Turn;
 
@@ -41,8 +41,9 @@ impl Turn<'_> {
             if item.stale && !item.win {
                 return Err(item);
             }
-            push_hit(out, meta, &Shown::new(item, key, now), false);
-            if flags.has(b'v') {
+            let with_value = shows_value(meta, &item);
+            push_hit(out, meta, &Shown::new(item, key, now), with_value, false);
+            if with_value {
                 view.copy_value(out);
                 out.extend_from_slice(b"\r\n");
             }
@@ -89,7 +90,8 @@ impl Turn<'_> {
         won |= old.stale && !old.win;
         let mut item = old;
         if created {
-            let draft = Draft { deadline, win: true, ..Draft::default() };
+            let cas = meta.chosen_cas();
+            let draft = Draft { deadline, cas, win: true, ..Draft::default() };
             let Ok(cas) = locked.put(key, &draft) else {
                 drop(locked);
                 // memcached finds nothing where it could make nothing.
@@ -100,8 +102,9 @@ impl Turn<'_> {
         }
         let before = self.out.len();
         let shown = Shown { created, exptime, vivify, ..Shown::new(item, key, self.now.second) };
-        push_hit(self.out, meta, &shown, won);
-        if flags.has(b'v') {
+        let with_value = shows_value(meta, &item);
+        push_hit(self.out, meta, &shown, with_value, won);
+        if with_value {
             if let Some(found) = found.filter(|_| !created) {
                 locked.view(&found, |view| view.copy_value(self.out));
             }
@@ -153,7 +156,8 @@ impl Turn<'_> {
             }
             None if meta.flags.has(b'N') => {
                 let deadline = deadline.unwrap_or(0);
-                let _put = locked.put(key, &Draft { deadline, ..Draft::default() });
+                let cas = meta.chosen_cas();
+                let _put = locked.put(key, &Draft { deadline, cas, ..Draft::default() });
             }
             None => self.count_get(key, Seen::Miss(Miss::NotFound)),
         }
@@ -194,24 +198,29 @@ impl Turn<'_> {
             b'R' => Verb::Replace,
             _ => Verb::Set,
         };
+        let creates = matches!(verb, Verb::Append | Verb::Prepend) && meta.flags.has(b'N');
+        let exptime = if creates { meta.vivify } else { meta.exptime };
         let stored = self.store_item(
             key,
             &Change {
                 verb,
                 flags: meta.client_flags,
-                deadline: self.now.deadline(meta.exptime),
+                deadline: self.now.deadline(exptime),
                 cas: meta.cas,
+                // A cas of 0 is as good as none.
+                new_cas: meta.chosen_cas().filter(|cas| *cas != 0),
                 value,
+                creates,
                 may_be_stale: meta.flags.has(b'I'),
                 binary_key: meta.flags.has(b'b'),
             },
         );
-        let (status, cas): (&[u8], u64) = match stored {
+        let (status, cas, value_bytes): (&[u8], u64, usize) = match stored {
             Outcome::Done { .. } if meta.flags.has(b'q') => return,
-            Outcome::Done { cas } => (b"HD", cas),
-            Outcome::Exists => (b"EX", 0),
-            Outcome::NotFound => (b"NF", 0),
-            Outcome::Refused => (b"NS", 0),
+            Outcome::Done { cas, value_bytes } => (b"HD", cas, value_bytes),
+            Outcome::Exists => (b"EX", 0, value.len()),
+            Outcome::NotFound => (b"NF", 0, value.len()),
+            Outcome::Refused => (b"NS", 0, value.len()),
             Outcome::Full(full) => {
                 self.remove_item(key);
                 class.outofmemory.add((full == Full::OutOfMemory).into());
@@ -221,10 +230,10 @@ impl Turn<'_> {
         };
         self.out.extend_from_slice(status);
         for word in meta.words() {
-            if word[0] == b'c' {
-                push_number(self.out, b'c', cas);
-            } else {
-                push_sent(self.out, word, key.bytes(), meta.flags.has(b'b'));
+            match word[0] {
+                b'c' => push_number(self.out, b'c', cas),
+                b's' => push_number(self.out, b's', value_bytes as u64),
+                _ => push_sent(self.out, word, key.bytes(), meta.flags.has(b'b')),
             }
         }
         self.out.extend_from_slice(b"\r\n");
@@ -248,18 +257,27 @@ impl Turn<'_> {
             self.counters.delete_misses.add(1);
             return self.status(b"EX", meta, key);
         }
+        let (stale, empties) = (meta.flags.has(b'I'), meta.flags.has(b'x'));
+        let deadline = self.now.deadline(meta.exptime);
         let mut changed = Ok(());
-        if meta.flags.has(b'I') {
+        if empties {
+            // Nothing of the old item stays but its cas, and that only where it is not stale.
+            let cas = meta.chosen_cas().or((!stale).then_some(old.cas));
+            let draft =
+                Draft { flags: meta.client_flags, deadline, cas, stale, ..Draft::default() };
+            changed = locked.put(key, &draft).map(drop);
+        } else if stale {
             // A new cas, so that only a client that knows the item as stale can store over it.
-            let cas = locked.next_cas();
+            let cas = meta.chosen_cas().unwrap_or_else(|| locked.next_cas());
             changed = locked.mark(&found, true, false, Some(cas));
             // The mark may have moved the item.
             if let Some(found) = locked.find(key).filter(|_| meta.flags.has(b'T')) {
-                let deadline = self.now.deadline(meta.exptime);
                 changed = changed.and_then(|()| locked.touch(&found, deadline));
             }
         } else {
             locked.remove(&found);
+        }
+        if !stale && changed.is_ok() {
             self.counters.delete_hits.add(1);
             self.class(key, &old).delete_hits.add(1);
             self.tell_deletion(key, &old, "md");
@@ -283,6 +301,7 @@ impl Turn<'_> {
         let vivify = self.now.deadline(meta.vivify);
         let mut told = meta.words().take_while(|word| !opaque_too_long(word));
         let touched = told.any(|word| word[0] == b'T').then_some(exptime);
+        let new = New { cas: meta.chosen_cas(), deadline: touched };
         let initial = meta.flags.has(b'N').then(|| {
             let mut deadline = 0;
             for word in meta.words().take_while(|word| !opaque_too_long(word)) {
@@ -294,7 +313,7 @@ impl Turn<'_> {
             }
             (meta.initial, deadline)
         });
-        let sum = self.count_or_create(key, direction, meta.delta, meta.cas, touched, initial);
+        let sum = self.count_or_create(key, direction, meta.delta, meta.cas, new, initial);
         let (value, item, created) = match sum {
             Sum::Done { value, meta } => (value, meta, false),
             Sum::Created { value, cas } => (value, Item { cas, ..absent(self.now.second) }, true),
@@ -314,7 +333,7 @@ impl Turn<'_> {
         if too_long {
             return self.line(OPAQUE_TOO_LONG);
         }
-        if meta.flags.has(b'q') && !created {
+        if meta.flags.has(b'q') {
             return;
         }
         self.scratch.clear();
@@ -351,11 +370,11 @@ impl Turn<'_> {
             } else {
                 out.extend_from_slice(key.bytes());
             }
-            let past = i64::from(now) - i64::from(item.deadline);
+            let remaining = i64::from(item.deadline) - i64::from(now);
             let bytes = item_bytes(key.bytes().len(), item.flags, item.value_bytes as usize);
             let fetched: &[u8] = if item.fetched { b"yes" } else { b"no" };
             out.extend_from_slice(b" exp=");
-            push_i64(out, if item.deadline == 0 { -1 } else { past });
+            push_i64(out, if item.deadline == 0 { -1 } else { remaining });
             for (name, number) in [
                 (&b" la="[..], u64::from(now.wrapping_sub(item.last_access))),
                 (b" cas=", item.cas),
@@ -417,10 +436,16 @@ fn change(
     Ok(())
 }
 
+/// A client that names the item's cas has the value.
+#[inline]
+fn shows_value(meta: &Meta<'_>, item: &Item) -> bool {
+    meta.flags.has(b'v') && !(meta.flags.has(b'C') && meta.cas == item.cas)
+}
+
 /// The first line of a hit: status, what the flags ask for, and the marks.
 #[inline]
-fn push_hit(out: &mut Vec<u8>, meta: &Meta<'_>, shown: &Shown<'_>, won: bool) {
-    if meta.flags.has(b'v') {
+fn push_hit(out: &mut Vec<u8>, meta: &Meta<'_>, shown: &Shown<'_>, with_value: bool, won: bool) {
+    if with_value {
         out.extend_from_slice(b"VA ");
         push_u64(out, u64::from(shown.item.value_bytes));
     } else {

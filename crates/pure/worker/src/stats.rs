@@ -3,14 +3,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use mbal_wire::{CLASSES_MAX, Tokens, parse_u32, push_u64};
+use mbal_wire::{CLASSES_MAX, Tokens, full_name, push_u64, word_u32};
 
 use crate::turn::{Then, Turn};
 use crate::walks::Walk;
 
+/// A part of one of these is as good as the whole, in this order.
+pub(crate) const STATS_TOPICS: [&str; 5] = ["reset", "detail", "settings", "cachedump", "conns"];
+
 impl Turn<'_> {
     pub fn stats(&mut self, tokens: &Tokens<'_>) -> Then {
-        match (tokens.count, tokens.get(1)) {
+        match (tokens.count, full_name(tokens.get(1), &STATS_TOPICS)) {
             (1, _) => self.stats_general(),
             (_, b"reset") => {
                 self.server.reset();
@@ -20,6 +23,9 @@ impl Turn<'_> {
             (_, b"cachelets") => self.stats_cachelets(),
             (_, b"workers") => self.stats_workers(),
             (_, b"latency") => self.stats_latency(tokens.get(2)),
+            (_, b"detail") if !self.server.settings.dump_enabled => {
+                self.line(b"CLIENT_ERROR stats detail not allowed");
+            }
             (_, b"detail") => self.stats_detail(tokens.get(2)),
             (_, b"settings") => self.stats_settings(),
             (_, b"items") => self.stats_items(),
@@ -52,8 +58,8 @@ impl Turn<'_> {
             self.line(b"CLIENT_ERROR stats cachedump not allowed");
             return Then::Next;
         }
-        let class = parse_u32(tokens.get(2));
-        self.line(match (tokens.count, class, parse_u32(tokens.get(3))) {
+        let class = word_u32(tokens.get(2));
+        self.line(match (tokens.count, class, word_u32(tokens.get(3))) {
             (..4, ..) => b"CLIENT_ERROR bad command line",
             (_, Some(class @ 0..CLASSES_MAX), Some(limit)) => {
                 return Then::Walk(Box::new(Walk::cachedump(class, limit)));
@@ -80,9 +86,10 @@ impl Turn<'_> {
 
     fn stats_detail(&mut self, what: &[u8]) {
         let details = &self.server.details;
-        match what {
-            b"on" | b"off" => {
-                details.switch(what == b"on");
+        let names = if what.is_empty() { &[][..] } else { &["on", "off", "dump"] };
+        match full_name(what, names) {
+            on @ (b"on" | b"off") => {
+                details.switch(on == b"on");
                 self.line(b"OK");
             }
             b"dump" => details.dump(self.out),

@@ -115,11 +115,12 @@ impl Walk {
                 out.extend_from_slice(b" cas=");
                 push_u64(out, meta.cas);
                 out.extend_from_slice(if meta.fetched { b" fetch=yes" } else { b" fetch=no" });
-                for (name, number) in [(" cls=", class), (" size=", bytes)] {
+                let flags = meta.flags as usize;
+                for (name, number) in [(" cls=", class), (" size=", bytes), (" flags=", flags)] {
                     out.extend_from_slice(name.as_bytes());
                     push_u64(out, number as u64);
                 }
-                out.push(b'\n');
+                out.extend_from_slice(b" \n");
             }
             What::Mgdump => {
                 out.extend_from_slice(b"mg ");
@@ -171,7 +172,10 @@ impl Walk {
 }
 
 impl Turn<'_> {
-    pub(crate) fn begin_walk(&self, walk: &Walk) {
+    pub(crate) fn begin_walk(&mut self, walk: &Walk) {
+        if walk.is_a_dump() {
+            self.line(b"OK");
+        }
         if walk.is_of_the_crawler() {
             self.counters.crawler_starts.add(1);
             self.server.crawls.fetch_add(1, Relaxed);

@@ -31,26 +31,32 @@ fn storage_commands_hold_to_their_conditions() {
     ]);
 }
 
+const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
+
 #[test]
 fn a_broken_line_is_answered_and_the_next_one_read() {
     check(&[
-        ("\r\n", "ERROR\r\n"),
-        ("\n", "ERROR\r\n"),
-        ("a\r\n", "ERROR\r\n"),
-        ("get\r\n", "ERROR\r\n"),
+        ("\r\n", BAD_FORMAT),
+        ("\n", BAD_FORMAT),
+        ("a\r\n", BAD_FORMAT),
+        ("mn\n", BAD_FORMAT),
+        ("ab\r\n", "ERROR\r\n"),
+        (" get a\r\n", "ERROR\r\n"),
+        ("nosuch noreply\r\n", ""),
+        ("get\r\n", BAD_FORMAT),
         ("get none  \r\n", "END\r\n"),
-        ("get  \r\n", "ERROR\r\n"),
-        ("gat 1\r\n", "END\r\n"),
+        ("get  \r\n", BAD_FORMAT),
+        ("gat 1\r\n", BAD_FORMAT),
         ("gat x k\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
-        ("set k 0 0\r\n", "ERROR\r\n"),
-        ("set k x 0 1\r\n", "CLIENT_ERROR bad command line format\r\n"),
-        ("set k 0 0 -1\r\n", "CLIENT_ERROR bad command line format\r\n"),
-        ("set k 0 0 1\r\nabc\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
-        ("set k 0 0 1 noreply\r\nabc\r\n", "ERROR\r\n"),
-        (
-            "delete k 1\r\n",
-            "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n",
-        ),
+        ("set k 0 0\r\n", BAD_FORMAT),
+        ("set k x 0 1\r\nv\r\n", BAD_FORMAT),
+        ("set k x 0 1 noreply\r\nv\r\n", ""),
+        ("cas k 0 0 1\r\nv\r\n", BAD_FORMAT),
+        ("set k 0 0 -1\r\n", BAD_FORMAT),
+        ("set k 0 0 x noreply\r\n", BAD_FORMAT),
+        ("set k 0 0 1\r\nabcde\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
+        ("set k 0 0 1 noreply\r\nabcde\r\n", "ERROR\r\n"),
+        ("delete k 1\r\n", "NOT_FOUND\r\n"),
         ("delete k 0 noreply\r\n", ""),
         ("touch k noreply\r\n", ""),
         ("get a\0b c\r\n", "END\r\n"),
@@ -61,12 +67,12 @@ fn a_broken_line_is_answered_and_the_next_one_read() {
 #[test]
 fn a_key_that_is_too_long_spoils_the_whole_get() {
     let (fits, long) = ("k".repeat(250), "k".repeat(251));
-    let error = "CLIENT_ERROR bad command line format\r\n";
+    let error = BAD_FORMAT;
     check(&[
         (&format!("set {fits} 0 0 1\r\nv\r\n"), "STORED\r\n"),
         (&format!("get {fits} {long}\r\n"), error),
         (&format!("get {fits}\r\n"), &format!("VALUE {fits} 0 1\r\nv\r\nEND\r\n")),
-        (&format!("set {long} 0 0 1\r\n"), error),
+        (&format!("set {long} 0 0 1\r\nv\r\n"), error),
         (&format!("incr {long} 1\r\ntouch {long} 1\r\ndelete {long}\r\n"), &error.repeat(3)),
     ]);
 }

@@ -44,10 +44,48 @@ fn a_set_has_modes() {
         ("ms k 1 C9\r\nx\r\nms j 1 C9\r\nx\r\nms k 1 MA C9\r\nx\r\n", "EX\r\nNF\r\nEX\r\n"),
         ("ms k 1 C3 c\r\nx\r\n", "HD c4\r\n"),
         ("ms k 1 Mx\r\nx\r\n", "CLIENT_ERROR invalid mode for ms M token\r\n"),
-        ("ms k 1 MSS\r\nx\r\n", "CLIENT_ERROR incorrect length for M token\r\n"),
+        ("ms k 1 MSet\r\nx\r\n", "HD\r\n"),
+        ("ms k 1 M\r\nx\r\n", "CLIENT_ERROR invalid mode for ms M token\r\n"),
         ("ms k S1\r\n", "CLIENT_ERROR bad command line format\r\n"),
         ("ms k\r\n", "CLIENT_ERROR bad command line format\r\n"),
-        ("ms k 1 q\r\nabc\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
+        (
+            "ms k 1 q\r\nabc\r\n",
+            "CLIENT_ERROR bad data chunk\r\nCLIENT_ERROR bad command line format\r\n",
+        ),
+    ]);
+}
+
+#[test]
+fn a_set_tells_the_size_that_the_item_has_then() {
+    check(&[
+        ("ms k 2 s MA\r\nab\r\nms k 2 s MA N30\r\nab\r\n", "NS s2\r\nHD s2\r\n"),
+        ("ms k 3 MP s N90\r\nxyz\r\nmg k v t\r\n", "HD s5\r\nVA 5 t30\r\nxyzab\r\n"),
+        ("ms k 1 ME s\r\nx\r\n", "NS s1\r\n"),
+    ]);
+}
+
+#[test]
+fn a_client_may_choose_the_cas() {
+    check(&[
+        ("ms k 1 E70 c\r\nx\r\nms k 1 C70 E60 c\r\ny\r\n", "HD c70\r\nHD c60\r\n"),
+        ("mg k C60 v\r\nmg k C61 v\r\n", "HD\r\nVA 1\r\ny\r\n"),
+        ("mg new N30 E50 c\r\nmg new N30 E51 c\r\n", "HD c50 W\r\nHD c50 Z\r\n"),
+        ("md k I E40\r\nmg k c\r\n", "HD\r\nHD c40 X W\r\n"),
+        ("md k E0 I\r\ncas k 0 0 1 0\r\nx\r\n", "HD\r\nEXISTS\r\n"),
+        ("ma n N0 J8 E30 c\r\nma n E20 c\r\nmg n c\r\n", "HD c30\r\nHD c20\r\nHD c20\r\n"),
+        // 10 is longer than 9: a new item, with a cas of the server's.
+        ("ma n E10 c\r\nma n C10\r\n", "HD c10\r\nEX\r\n"),
+    ]);
+}
+
+#[test]
+fn a_delete_may_leave_an_empty_item() {
+    check(&[
+        ("ms k 2 T90 F7 E70\r\nab\r\nmd k x\r\n", "HD\r\nHD\r\n"),
+        ("mg k v t f c\r\n", "VA 0 t-1 f0 c70\r\n\r\n"),
+        ("md k x T30 F5 E80\r\nmg k t f c\r\n", "HD\r\nHD t30 f5 c80\r\n"),
+        ("md k x I E90\r\nmg k v c\r\n", "HD\r\nVA 0 c90 X W\r\n\r\n"),
+        ("md none x\r\nmd k x C1\r\n", "NF\r\nEX\r\n"),
     ]);
 }
 
@@ -60,7 +98,8 @@ fn a_key_in_base64_is_remembered_as_such() {
         ("append foo 0 0 1\r\nw\r\nmg Zm9v k b v\r\n", "STORED\r\nVA 2 kfoo\r\nvw\r\n"),
         ("mg YmFy b k\r\nmd YmFy b k\r\n", "EN kYmFy b\r\nNF kYmFy b\r\n"),
         ("mg Zg b\r\n", "CLIENT_ERROR error decoding key\r\n"),
-        ("md Zg b\r\n", "CLIENT_ERROR invalid or duplicate flag\r\n"),
+        ("md Zg b\r\n", "CLIENT_ERROR error decoding key\r\n"),
+        ("ma Zg b\r\n", "CLIENT_ERROR invalid or duplicate flag\r\n"),
     ]);
 }
 
@@ -122,17 +161,22 @@ fn a_longer_number_does_not_take_over_the_deadline() {
 
 #[test]
 fn flags_are_refused_as_memcached_refuses_them() {
-    let many = "a ".repeat(18);
+    let bad = "CLIENT_ERROR bad command line format\r\n";
+    let too_many = "CLIENT_ERROR options flags are too long\r\n";
+    // One word too many; the two behind it are looked at.
+    let many = "a ".repeat(19);
     check(&[
-        ("mg\r\nms\r\nmd\r\nma\r\n", "ERROR\r\nERROR\r\nERROR\r\nERROR\r\n"),
-        ("me\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        ("mg\r\nms\r\nmd\r\nma\r\nme\r\n", &bad.repeat(5)),
+        // What cannot begin a flag goes before all else, as far as memcached reads.
+        ("mg k v v !\r\nma k \u{7f}\r\nms k 1 {\r\n", &bad.repeat(3)),
+        (&format!("mg k {many} a a !\r\nmg k {many} a !\r\n"), &format!("{too_many}{bad}")),
         ("mg k v v\r\n", "CLIENT_ERROR duplicate flag\r\n"),
-        ("mg k E1\r\nmg k !\r\n", "CLIENT_ERROR invalid flag\r\nCLIENT_ERROR invalid flag\r\n"),
+        ("mg k S1\r\nmg k 7\r\n", "CLIENT_ERROR invalid flag\r\nCLIENT_ERROR invalid flag\r\n"),
         ("mg k Tx\r\n", "CLIENT_ERROR bad token in command line format\r\n"),
         ("mg k Fx\r\n", "CLIENT_ERROR bad command line format\r\n"),
         ("mg k Fx Tx Jx\r\n", "CLIENT_ERROR invalid numeric initial value\r\n"),
-        (&format!("mg k {many}\r\n"), "CLIENT_ERROR options flags are too long\r\n"),
-        (&format!("md k {many}\r\n"), "CLIENT_ERROR options flags too long\r\n"),
+        (&format!("mg k {many}\r\nmd k {many}\r\n"), &too_many.repeat(2)),
+        (&format!("ms k 1 {many}\r\nv\r\n"), too_many),
     ]);
     let opaque = "O".repeat(32);
     check(&[
@@ -154,7 +198,7 @@ fn debugging_tells_size_class_and_size_as_memcached_counts() {
     check(&[
         ("me k\r\n", "EN\r\n"),
         ("ms k 1 F1 T90\r\nv\r\n", "HD\r\n"),
-        ("me k\r\n", "ME k exp=-90 la=0 cas=1 fetch=no cls=1 size=65\r\n"),
-        ("mg k\r\nme aw== b\r\n", "HD\r\nME k exp=-90 la=0 cas=1 fetch=yes cls=1 size=65\r\n"),
+        ("me k\r\n", "ME k exp=90 la=0 cas=1 fetch=no cls=1 size=65\r\n"),
+        ("mg k\r\nme aw== b x\r\n", "HD\r\nME k exp=90 la=0 cas=1 fetch=yes cls=1 size=65\r\n"),
     ]);
 }

@@ -152,7 +152,10 @@ fn a_client_that_sends_its_version_is_told_where_a_cachelet_has_gone() {
         (format!("ma {key} L1.0 N0"), "HD L1.1.1\r\n".to_string()),
         (format!("ma {key} L1.0 v"), "VA 1 L1.1.1\r\n1\r\n".to_string()),
         (format!("ms {key} 1 ME L1.0\r\nx"), "NS L1.1.1\r\n".to_string()),
-        (format!("ms {key} 1 L1.0\r\nxy"), "CLIENT_ERROR bad data chunk\r\nERROR\r\n".to_string()),
+        (
+            format!("ms {key} 1 L1.0\r\nxyz!!"),
+            "CLIENT_ERROR bad data chunk\r\nERROR\r\n".to_string(),
+        ),
     ] {
         pair.check(0, &format!("{request}\r\n"), &reply);
     }

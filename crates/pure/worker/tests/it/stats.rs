@@ -116,14 +116,14 @@ fn a_flush_takes_what_was_there() {
     rig.now.second += 10;
     rig.check("get k\r\n", "END\r\n");
     rig.check("flush_all x\r\n", "CLIENT_ERROR invalid exptime argument\r\n");
-    rig.check("flush_all noreply\r\nflush_all 0 noreply\r\nflush_all 0 0 0\r\n", "ERROR\r\n");
+    rig.check("flush_all noreply\r\nflush_all 0 noreply\r\nflush_all 0 0 0\r\n", "OK\r\n");
     let mut rig = Rig::with(Settings { flush_enabled: false, ..Settings::default() });
     rig.check("flush_all x\r\n", "CLIENT_ERROR flush_all not allowed\r\n");
 }
 
 #[test]
 fn shutdown_must_be_enabled() {
-    Rig::new().check("shutdown x\r\n", "ERROR: shutdown not enabled\r\n");
+    Rig::new().check("shutdown x\r\n", "SERVER_ERROR: shutdown not enabled\r\n");
     let mut rig = Rig::with(Settings { shutdown_enabled: true, ..Settings::default() });
     rig.check("shutdown x\r\n", "CLIENT_ERROR invalid shutdown mode\r\n");
     let list =

@@ -34,9 +34,10 @@ fn a_dump_has_every_item_once() {
     ] {
         let dump = rig.send(command.as_bytes());
         assert!(dump.ends_with(end.as_bytes()));
+        assert_eq!(dump.starts_with(b"OK\r\n"), command.starts_with("lru_crawler"));
         assert_eq!(sorted_keys(&dump, prefix), (0..20_000).collect::<Vec<_>>(), "{command}");
     }
-    assert_eq!(rig.send(b"lru_crawler metadump 2\r\n"), b"END\r\n");
+    assert_eq!(rig.send(b"lru_crawler metadump 2\r\n"), b"OK\r\nEND\r\n");
     assert_eq!(sorted_keys(&rig.send(b"stats cachedump 1 7\r\n"), "ITEM ").len(), 7);
 }
 
@@ -48,19 +49,19 @@ fn a_line_of_a_dump_says_what_is_known_of_an_item() {
     rig.now.unix += 3;
     let cas = String::from_utf8(rig.send(b"mg a%b c\r\n")).expect("text");
     let cas = cas.trim().strip_prefix("HD c").expect("a cas");
-    let line =
-        format!("key=a%25b exp=1700000050 la=1700000003 cas={cas} fetch=yes cls=1 size=64\n");
-    rig.check("lru_crawler metadump all\r\n", &(line + "END\r\n"));
+    let line = format!("key=a%25b exp=1700000050 la=1700000003 cas={cas} fetch=yes cls=1 size=64");
+    rig.check("lru_crawler metadump all\r\n", &format!("OK\r\n{line} flags=0 \nEND\r\n"));
     rig.check("stats cachedump 1 0\r\n", "ITEM a%b [2 b; 1700000050 s]\r\nEND\r\n");
     rig.check("delete a%b\r\nms YQ== 1 b\r\nx\r\n", "DELETED\r\nHD\r\n");
-    rig.check("lru_crawler mgdump all\r\n", "mg YQ== b\r\nEN\r\n");
+    rig.check("lru_crawler mgdump all\r\n", "OK\r\nmg YQ== b\r\nEN\r\n");
 }
 
 #[test]
 fn a_step_is_bounded_and_waits_for_its_output() {
     let mut rig = filled(20_000);
     let first = rig.handle(Event::Received { conn: CONN, bytes: b"lru_crawler metadump all\r\n" });
-    assert_eq!(first.list, [Action::Stall { conn: CONN }]);
+    assert_eq!(first.bytes, b"OK\r\n");
+    assert_eq!(first.list.last(), Some(&Action::Stall { conn: CONN }));
     let other = ConnId(1);
     rig.open(other);
     let running = rig.handle(Event::Received { conn: other, bytes: b"stats\r\n" });
