@@ -26,7 +26,7 @@ use mbal_server::{Ended, Server};
 
 const MBAL: &str = env!("CARGO_PKG_VERSION");
 /// Tools read memcached's number from `-V`, which is one line, and from the first line of `-h`.
-const AS_MEMCACHED: &str = "1.6.18";
+const AS_MEMCACHED: &str = "1.6.45";
 
 const HELP: &str = "{name} {version}\n{about}\n\n{usage-heading} {usage}\n\n{all-args}{after-help}";
 const SERVE: &str = "A cache server that any memcached client can use.";

@@ -63,9 +63,9 @@ fn is_memcached_when_called_so() {
     let link = folder.path("memcached-debug");
     symlink(MBAL, &link).unwrap();
     let version = output_of(&link, &["-V"]);
-    assert_eq!(version.stdout, b"memcached 1.6.18\n");
+    assert_eq!(version.stdout, b"memcached 1.6.45\n");
     let help = output_of(&link, &["-h"]);
-    assert!(help.stdout.starts_with(b"memcached 1.6.18\n"), "{help:?}");
+    assert!(help.stdout.starts_with(b"memcached 1.6.45\n"), "{help:?}");
     let help = String::from_utf8(help.stdout).unwrap();
     assert!(help.contains("--unix-socket") && help.contains("--enable-sasl"));
     assert!(help.contains("--enable-ssl"));

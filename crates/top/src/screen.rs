@@ -267,7 +267,7 @@ mod tests {
         };
         View {
             server: "127.0.0.1:11211".into(),
-            version: "1.6.18".into(),
+            version: "1.6.45".into(),
             is_mbal: true,
             uptime: 3725,
             requests: 123_456.0,
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn all_is_on_eighty_columns_and_twenty_four_lines() {
         let expected = "\
-127.0.0.1:11211  MBal as memcached 1.6.18  up 1h02m                       q ends
+127.0.0.1:11211  MBal as memcached 1.6.45  up 1h02m                       q ends
 123k requests/s (112k gets, 11456 sets)  hits 98.77%  p50 12 us  p99 1.23 ms
 1.23M items, 700MiB of 1.00GiB (68%)  12 evicted/s  50 connections
 
@@ -327,7 +327,7 @@ CACHELET WORKER  KEYS/S  SHARE KEY                 REQUESTS READ:WRITE     VALUE
         let long = "kkkkkkkkkk".repeat(8);
         let expected = format!(
             "\
-127.0.0.1:11211  MBal as memcached 1.6.18  up 1h02m
+127.0.0.1:11211  MBal as memcached 1.6.45  up 1h02m
 123k requests/s (112k gets, 11456 sets)  hits 98.77%  p50 12 us  p99 1.23 ms
 1.23M items, 700MiB of 1.00GiB (68%)  12 evicted/s  50 connections
 
@@ -358,7 +358,7 @@ CACHELET WORKER  KEYS/S  SHARE
         for (number, us) in largest.into_iter().zip(times) {
             let view = View {
                 server: "a-host-with-a-long-name.".repeat(4),
-                version: "1.6.18-and-more-than-is-usual".into(),
+                version: "1.6.45-and-more-than-is-usual".into(),
                 uptime: 9999 * 86_400,
                 requests: number,
                 gets: number,
@@ -407,7 +407,7 @@ CACHELET WORKER  KEYS/S  SHARE
         };
         let text = text(&view);
         assert!(text.contains("hits -  p50 -  p99 -"), "{text}");
-        assert!(text.contains("memcached 1.6.18") && !text.contains("CACHELET"), "{text}");
+        assert!(text.contains("memcached 1.6.45") && !text.contains("CACHELET"), "{text}");
         assert!(text.contains(&"k".repeat(20)), "{text}");
     }
 

@@ -208,7 +208,7 @@ impl Default for Echoed {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            version: "1.6.18",
+            version: "1.6.45",
             memory_bytes: 64 << 20,
             connections_max: 1024,
             tcp_port: 11211,

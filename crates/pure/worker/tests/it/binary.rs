@@ -228,7 +228,7 @@ fn what_ends_a_connection() {
 fn unknown_commands_take_their_body_along() {
     let mut rig = Rig::new();
     let unknown = request(0x41, 0, b"", "", "value");
-    let expected = ["41 81 0 Unknown command", "0b 0 0 1.6.18"];
+    let expected = ["41 81 0 Unknown command", "0b 0 0 1.6.45"];
     check(&mut rig, &[unknown, key(0x0b, "")], &expected);
     let sasl = ["20 81 0 Unknown command", "21 81 0 Unknown command", "0a 0 0 "];
     let auth = request(0x21, 0, b"", "PLAIN", "\0ann\0secret");
@@ -356,7 +356,7 @@ fn sasl_plain() {
             key(0x0c, "k"),
         ],
         &[
-            "0b 0 0 1.6.18",
+            "0b 0 0 1.6.45",
             "20 0 0 PLAIN",
             "22 20 0 Auth failure.",
             "21 20 0 Auth failure.",

@@ -150,7 +150,7 @@ fn a_get_gathers_its_keys_in_their_order() {
     client.answer(0, &format!("VALUE {a} 0 1\r\nA\r\nVALUE {a} 0 1\r\nA\r\nEND\r\n"));
     client.check(&format!(
         "VALUE {a} 0 1\r\nA\r\nVALUE {b} 0 1\r\nB\r\nVALUE {c} 0 1\r\nC\r\nVALUE {a} 0 1\r\nA\r\n\
-         END\r\nVERSION 1.6.18\r\n"
+         END\r\nVERSION 1.6.45\r\n"
     ));
 }
 
@@ -201,7 +201,7 @@ fn without_credit_a_connection_is_not_read() {
     assert!(!client.paused);
     assert_eq!(client.requests(), [(2, format!("mg {two} Ob\r\n"))]);
     client.answer(0, "HD Ob\r\n");
-    client.check("HD Ob\r\nMN\r\nVERSION 1.6.18\r\n");
+    client.check("HD Ob\r\nMN\r\nVERSION 1.6.45\r\n");
 }
 
 #[test]
