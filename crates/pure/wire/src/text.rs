@@ -53,7 +53,7 @@ pub(crate) fn store<'a>(
     let Some((key, from_flags, from_exptime, value_bytes, rest)) = words() else {
         return answer(BAD_FORMAT, bytes);
     };
-    let noreply = !rest.is_empty() && last_word(rest, TOKENS_MAX - 5) == b"noreply";
+    let noreply = is_quiet(&[], rest, 5);
     let cas = match verb {
         Verb::Cas => next_word(rest).and_then(|(cas, _)| word_u64(cas)),
         _ => Some(0),
@@ -78,10 +78,12 @@ pub(crate) fn store<'a>(
     done(Request::Store(storage), bytes)
 }
 
-/// The last of the first `count_max` words.
-fn last_word(words: &[u8], count_max: usize) -> &[u8] {
-    let words = words.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-    words.take(count_max).last().unwrap_or_default()
+/// What memcached looks at to find out whether an answer is wanted is the last word of a line: the one `before` the
+/// rest, which is word number `count`, if nothing follows.
+fn is_quiet(before: &[u8], rest: &[u8], count: usize) -> bool {
+    let words = rest.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let last = if rest.is_empty() { None } else { words.take(TOKENS_MAX - count).last() };
+    last.unwrap_or(before) == b"noreply"
 }
 
 /// The word that `strtol` finds at the start of `from`: one of white space alone does not hold it up.
@@ -110,19 +112,24 @@ pub(crate) fn chunk(input: &[u8], bytes: usize, value_bytes: usize) -> Option<(C
 }
 
 /// Words beyond those that a command knows say nothing, but that the last of all may be `noreply`.
-pub(crate) fn arithmetic(direction: Direction, tokens: Tokens<'_>) -> Request<'_> {
-    if tokens.count < 3 {
+pub(crate) fn arithmetic(direction: Direction, rest: &[u8]) -> Request<'_> {
+    let Some((key, noreply, delta)) = key_and_word(rest) else {
         return Request::Answer(BAD_FORMAT);
-    }
-    let noreply = tokens.noreply();
-    let key = tokens.get(1);
+    };
     if key.len() > KEY_BYTES_MAX {
         return quiet(noreply, BAD_FORMAT);
     }
-    match word_u64(tokens.get(2)) {
+    match word_u64(delta) {
         Some(delta) => Request::Arithmetic { key, direction, delta, noreply },
         None => quiet(noreply, "CLIENT_ERROR invalid numeric delta argument"),
     }
+}
+
+/// A key, whether an answer is unwanted, and the word behind the key.
+fn key_and_word(rest: &[u8]) -> Option<(&[u8], bool, &[u8])> {
+    let (key, rest) = next_word(rest)?;
+    let (word, rest) = next_word(rest)?;
+    Some((key, is_quiet(word, rest, 3), word))
 }
 
 /// `-Y`: until somebody has logged in, all that is understood is a `set` whose value is a name, a blank and
@@ -159,27 +166,25 @@ pub(crate) fn login(input: &[u8]) -> Parsed<'_> {
     done(Request::Login { user: &value[..blank], password: &value[blank + 1..] }, bytes)
 }
 
-pub(crate) fn delete(tokens: Tokens<'_>) -> Request<'_> {
-    if tokens.count < 2 {
+pub(crate) fn delete(rest: &[u8]) -> Request<'_> {
+    let Some((key, rest)) = next_word(rest) else {
         return Request::Answer(BAD_FORMAT);
-    }
-    let (key, noreply) = (tokens.get(1), tokens.noreply());
+    };
+    let noreply = is_quiet(key, rest, 2);
     if key.len() > KEY_BYTES_MAX {
         return quiet(noreply, BAD_FORMAT);
     }
     Request::Delete { key, noreply }
 }
 
-pub(crate) fn touch(tokens: Tokens<'_>) -> Request<'_> {
-    if tokens.count < 3 {
+pub(crate) fn touch(rest: &[u8]) -> Request<'_> {
+    let Some((key, noreply, exptime)) = key_and_word(rest) else {
         return Request::Answer(BAD_FORMAT);
-    }
-    let noreply = tokens.noreply();
-    let key = tokens.get(1);
+    };
     if key.len() > KEY_BYTES_MAX {
         return quiet(noreply, BAD_FORMAT);
     }
-    match word_i32(tokens.get(2)) {
+    match word_i32(exptime) {
         Some(exptime) => Request::Touch { key, exptime, noreply },
         None => quiet(noreply, BAD_EXPTIME),
     }
