@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage:
-  conformance scripts (--server COMMAND | --pure WORKERS) [--unix] [--cut bytes] [--newer]
+  conformance scripts (--server COMMAND | --pure WORKERS) [--unix] [--cut bytes]
       [--except LIST] [--jobs N] FOLDER...
   conformance covers [--source FOLDER] LIST FOLDER...
   conformance differential --left COMMAND --right COMMAND [--flags FLAGS] [--unix] [--seed N] [--epoch N]
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 fn scripts(words: Vec<String>) -> Result<bool, String> {
     let (mut server, mut pure) = (None, None);
     let mut except = String::new();
-    let (mut unix, mut newer, mut cut, mut jobs) = (false, false, Cut::Whole, 8);
+    let (mut unix, mut cut, mut jobs) = (false, Cut::Whole, 8);
     let mut folders = Vec::new();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
@@ -54,7 +54,6 @@ fn scripts(words: Vec<String>) -> Result<bool, String> {
                 except = std::fs::read_to_string(&list).map_err(|e| format!("{list}: {e}"))?;
             }
             "--unix" => unix = true,
-            "--newer" => newer = true,
             "--cut" if value()? == "bytes" => cut = Cut::Bytes,
             "--jobs" => jobs = value()?.parse().map_err(|_| USAGE.to_string())?,
             _ if !word.starts_with('-') => folders.push(PathBuf::from(word)),
@@ -75,7 +74,7 @@ fn scripts(words: Vec<String>) -> Result<bool, String> {
         .filter_map(|line| line.split_whitespace().next().map(str::to_string))
         .collect();
     let scripts = runner::load(&folders)?;
-    let outcome = runner::run(&scripts, &against, cut, newer, &except, jobs);
+    let outcome = runner::run(&scripts, &against, cut, &except, jobs);
     for error in &outcome.excepted {
         println!("NOT YET {}", error.lines().next().unwrap_or(""));
     }

@@ -58,7 +58,6 @@ pub fn run(
     scripts: &[Script],
     against: &Against,
     cut: Cut,
-    newer: bool,
     except: &[String],
     jobs: usize,
 ) -> Outcome {
@@ -69,7 +68,7 @@ pub fn run(
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some(script) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let skip = script.newer && !newer || script.whole && cut == Cut::Bytes;
+                    let skip = script.whole && cut == Cut::Bytes;
                     let is_excepted =
                         except.iter().any(|name| script.name.ends_with(name.as_str()));
                     let result = if skip { Ok(()) } else { run_one(script, against, cut) };

@@ -3,7 +3,6 @@
 //! ```text
 //! # A remark; the first one cites the paragraph of protocol.txt.
 //! flags -I 2m          the server's extra flags; `{here}` is the script's folder
-//! newer 1.6.22         describes a memcached newer than the reference: not run against it
 //! whole                depends on how bytes arrive, so not run a byte at a time
 //! > get a              a request line; `\r\n` follows, unless the line ends in a lone `\`
 //! < END                an expected line, to the byte
@@ -26,7 +25,6 @@ pub type Name = String;
 pub struct Script {
     pub name: String,
     pub flags: Vec<String>,
-    pub newer: bool,
     pub whole: bool,
     pub steps: Vec<Step>,
 }
@@ -63,13 +61,8 @@ pub enum Atom {
 
 impl Script {
     pub fn parse(name: &str, text: &str) -> Result<Script, String> {
-        let mut script = Script {
-            name: name.to_string(),
-            flags: Vec::new(),
-            newer: false,
-            whole: false,
-            steps: Vec::new(),
-        };
+        let mut script =
+            Script { name: name.to_string(), flags: Vec::new(), whole: false, steps: Vec::new() };
         for (index, line) in text.lines().enumerate() {
             script
                 .parse_line(index + 1, line)
@@ -89,7 +82,6 @@ impl Script {
         };
         match word {
             "flags" => self.flags.extend(rest.split_whitespace().map(str::to_string)),
-            "newer" => self.newer = true,
             "whole" => self.whole = true,
             "wait" => {
                 let seconds =

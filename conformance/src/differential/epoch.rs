@@ -207,6 +207,7 @@ impl<'a> Pair<'a> {
             left.truncate(left.len() - sync_length);
             right.truncate(right.len() - sync_length);
         }
+        self.comparer.pass_over_empty_lines(&mut left, &mut right);
         for (side, ended) in [&mut self.left, &mut self.right].into_iter().zip(&ended) {
             if *ended != Ended::Synced {
                 let conn = side.conns[batch.conn].take().expect("the batch was sent on it");

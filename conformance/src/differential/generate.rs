@@ -52,9 +52,26 @@ const BAD_NUMBERS: [&str; 12] = [
     "1e3",
     "--1",
 ];
-const ODD_NUMBERS: [&str; 6] = ["+9", "009", "\t9", "4294967296", "4294967305", "9\t"];
+const ODD_NUMBERS: [&str; 12] = [
+    "+9",
+    "009",
+    "\t9",
+    "4294967295",
+    "4294967296",
+    "4294967305",
+    "9\t",
+    "9\0x",
+    "00000000009",
+    "000000000009",
+    "0000000000000000000009",
+    "00000000000000000000009",
+];
+const OPAQUE_BYTES_MAX: usize = 31;
 /// What a wrong size leaves over is read as a line, and a long line's meaning depends on how it arrives.
 const TORN_BYTES_MAX: usize = 1500;
+/// Numbers that stand above any cas that either server gives, so that what is lower is so on both.
+const CHOSEN_CAS: [&str; 4] =
+    ["9223372036854775809", "13835058055282163712", "18446744073709551615", "0"];
 const NUMBERS: [&str; 8] =
     ["0", "1", "7", "10", "99", "18446744073709551615", "9223372036854775808", "1000000"];
 
@@ -252,9 +269,12 @@ impl Generator {
         let flags = if self.random.percent(70) { "0".to_string() } else { self.number() };
         let head = format!("{row} {} {flags} {} {declared}", self.key_text(key), self.exptime());
         let named = named(&head, key);
+        // Where a word is missing, the cas is read as the value's length.
+        let is_whole = head.split(' ').all(|word| !word.is_empty());
         let mut pieces = vec![Piece::Bytes(head.into_bytes())];
         if row == "cas" {
-            pieces.extend([Piece::Bytes(b" ".to_vec()), self.cas(key)]);
+            let cas = if is_whole { self.cas(key) } else { Piece::Bytes(b"1".to_vec()) };
+            pieces.extend([Piece::Bytes(b" ".to_vec()), cas]);
         }
         if self.random.percent(10) {
             pieces.push(Piece::Bytes(b" noreply".to_vec()));
@@ -291,7 +311,7 @@ impl Generator {
     }
 
     fn fetch(&mut self) -> Command {
-        const NAMES: [&str; 6] = ["get", "gets", "gat", "gats", "gets", "bget"];
+        const NAMES: [&str; 5] = ["get", "gets", "gat", "gats", "gets"];
         let row = *self.random.pick(&NAMES);
         let mut line = row.to_string();
         if row.starts_with("gat") && self.random.percent(12) {
@@ -333,6 +353,13 @@ impl Generator {
         if line.len() > 1800 {
             line.truncate(1800);
             fenced = true;
+        }
+        if fenced {
+            // What memcached says of a key that is too long to one who wants no answer, is half of one.
+            let quiet = b" noreply";
+            while let Some(at) = line.windows(quiet.len()).position(|words| words == quiet) {
+                line.drain(at..at + quiet.len());
+            }
         }
         line.extend_from_slice(if self.random.percent(5) { b"\n" } else { b"\r\n" });
         let pieces = vec![Piece::Bytes(line)];
@@ -408,7 +435,7 @@ impl Generator {
             }
         }
         match self.random.below(50) {
-            0 => flags.push(flag(" !")),
+            0 => flags.push(flag(self.random.pick::<&str>(&[" !", " {", " @", " 7", " _", " S3"]))),
             1 => flags.extend(flags.last().cloned()),
             2 => flags.push(flag(" Pproxy Lpath")),
             3 => flags.push(vec![Piece::Bytes(b" \xe4".to_vec())]),
@@ -419,6 +446,17 @@ impl Generator {
 
     fn number_flag(&mut self, flags: &mut Flags, name: char, number: String) {
         flags.push(vec![Piece::Bytes(format!(" {name}{number}").into_bytes())]);
+    }
+
+    /// A cas for the item, from those that mean the same on both servers.
+    fn chosen_cas(&mut self, flags: &mut Flags) {
+        if self.random.percent(12) {
+            let number = match self.random.below(10) {
+                0 => self.random.pick(&BAD_NUMBERS).to_string(),
+                _ => self.random.pick(&CHOSEN_CAS).to_string(),
+            };
+            self.number_flag(flags, 'E', number);
+        }
     }
 
     fn meta(
@@ -460,6 +498,9 @@ impl Generator {
             2..6 => {
                 let mut flags = Vec::new();
                 let (key, text) = self.meta_key(&mut flags);
+                if self.random.percent(50) {
+                    flags.push(flag(self.random.pick::<&str>(&[" v", " x1", " 7", " !"])));
+                }
                 return self.meta("me", key, format!("me {text}"), flags, 0);
             }
             6 => return line_of("mg", self.random.pick::<&str>(&["mg\r\n", "mg \r\n"]), false),
@@ -470,6 +511,11 @@ impl Generator {
         let named = stale.and_then(|key| Some((key, KEYS[key].text?.to_string())));
         let (key, text) = named.unwrap_or_else(|| self.meta_key(&mut flags));
         self.common_flags(&mut flags, "cfhklOstuvv");
+        if self.random.percent(15) {
+            let cas = self.cas(key);
+            flags.push(vec![Piece::Bytes(b" C".to_vec()), cas]);
+        }
+        self.chosen_cas(&mut flags);
         if self.random.percent(22) {
             let ttl = self.exptime();
             self.number_flag(&mut flags, 'N', ttl);
@@ -489,7 +535,12 @@ impl Generator {
         let mut flags = Vec::new();
         let (key, text) = self.meta_key(&mut flags);
         let is_named = named(&format!("ms {text}"), key).is_some();
-        self.common_flags(&mut flags, "ckO");
+        self.common_flags(&mut flags, "ckOs");
+        self.chosen_cas(&mut flags);
+        if self.random.percent(20) {
+            let ttl = self.exptime();
+            self.number_flag(&mut flags, 'N', ttl);
+        }
         if self.random.percent(35) {
             let is_lower = self.random.percent(40);
             // Which of two keys' cas values is lower is no question to ask.
@@ -512,25 +563,46 @@ impl Generator {
             self.number_flag(&mut flags, 'T', ttl);
         }
         if self.random.percent(45) {
-            let mode =
-                self.random.pick(&["E", "A", "P", "R", "S", "E", "A", "P", "R", "e", "", "SS"]);
+            let mode = self
+                .random
+                .pick(&["E", "A", "P", "R", "S", "E", "A", "P", "R", "e", "", "SS", "set", "\0"]);
             self.number_flag(&mut flags, 'M', (*mode).to_string());
         }
         let value = match self.random.below(1000) {
-            _ if text.len() > 250 || flags.len() > 12 => vec![b'm'; 9],
+            _ if text.len() > 250
+                || flags.len() > 12
+                || flags.iter().any(|f| makes_no_command(f)) =>
+            {
+                vec![b'm'; 9]
+            }
             0..22 => vec![b'z'; 1_048_577],
             _ => self.value(),
         };
         self.meta_set_of(key, &text, flags, value)
     }
 
-    fn meta_set_of(&mut self, key: usize, text: &str, flags: Flags, mut value: Vec<u8>) -> Command {
+    fn meta_set_of(
+        &mut self,
+        key: usize,
+        text: &str,
+        mut flags: Flags,
+        mut value: Vec<u8>,
+    ) -> Command {
+        let is_refused = |flag: &Vec<Piece>| {
+            is_of(flag, b'O')
+                && matches!(&flag[..], [Piece::Bytes(word)] if word.len() > 2 + OPAQUE_BYTES_MAX)
+        };
+        if flags.iter().any(is_refused) {
+            flags.retain(|flag| !is_of(flag, b'E'));
+        }
         let is_long =
             flags.iter().flatten().any(|piece| matches!(piece, Piece::Bytes(b) if b.len() > 20));
         if is_long {
             value.truncate(TORN_BYTES_MAX);
         }
-        let is_wrong = value.len() < TORN_BYTES_MAX && self.random.percent(15);
+        // A cas that was chosen for an item that is not stored, memcached gives to the next one.
+        let chooses = flags.iter().any(|flag| is_of(flag, b'E'));
+        let is_wrong = !chooses && value.len() < TORN_BYTES_MAX && self.random.percent(15);
         let declared =
             if is_wrong { self.wrong_size(value.len()) } else { value.len().to_string() };
         let mut command = self.meta("ms", key, format!("ms {text} {declared}"), flags, 20);
@@ -545,6 +617,14 @@ impl Generator {
         let mut flags = Vec::new();
         let (key, text) = self.meta_key(&mut flags);
         self.common_flags(&mut flags, "kO");
+        self.chosen_cas(&mut flags);
+        if self.random.percent(25) {
+            flags.push(flag(" x"));
+            if self.random.percent(30) {
+                let number = self.number();
+                self.number_flag(&mut flags, 'F', number);
+            }
+        }
         if self.random.percent(30) {
             let cas = self.cas(key);
             flags.push(vec![Piece::Bytes(b" C".to_vec()), cas]);
@@ -552,10 +632,10 @@ impl Generator {
         if self.random.percent(85) {
             flags.push(flag(" I"));
             self.stale = Some(key);
-            if self.random.percent(40) {
-                let ttl = self.exptime();
-                self.number_flag(&mut flags, 'T', ttl);
-            }
+        }
+        if self.random.percent(35) {
+            let ttl = self.exptime();
+            self.number_flag(&mut flags, 'T', ttl);
         }
         if self.random.percent(4) {
             return line_of("md", "md\r\n", false);
@@ -568,6 +648,7 @@ impl Generator {
         let mut flags = Vec::new();
         let (key, text) = self.meta_key(&mut flags);
         self.common_flags(&mut flags, "ctvkO");
+        self.chosen_cas(&mut flags);
         if self.random.percent(30) {
             let ttl = self.exptime();
             self.number_flag(&mut flags, 'N', ttl);
@@ -605,7 +686,14 @@ impl Generator {
             ("version", &["version", "version x"]),
             (
                 "verbosity",
-                &["verbosity 0", "verbosity 1", "verbosity", "verbosity x", "verbosity 1 2 3"],
+                &[
+                    "verbosity 0",
+                    " verbosity 1",
+                    "verbosity",
+                    "verbosity x",
+                    "verbosity +1",
+                    "verbosity 1 2 3",
+                ],
             ),
             (
                 "flush_all",
@@ -625,7 +713,15 @@ impl Generator {
                     "stats cachedump",
                     "stats cachedump 1",
                     "stats cachedump x 1",
+                    "stats cachedump 1 x",
+                    "stats cachedump 64 1",
                     "stats cachedump 99 1",
+                    "stats r",
+                    "stats det of",
+                    "stats detail ox",
+                    "stats se",
+                    "stats settingss",
+                    " stats",
                 ],
             ),
             (
@@ -639,6 +735,13 @@ impl Generator {
                     "slabs reassign x y",
                     "slabs automove ratio 0.8",
                     "slabs automove ratio x",
+                    "slabs automove freeratio 0.01",
+                    "slabs automove f x",
+                    "slabs automove window 10",
+                    "slabs automove window 2",
+                    "slabs automove w",
+                    "slabs a r 0.8",
+                    "slabs r 1 2",
                     "slabs x",
                 ],
             ),
@@ -650,6 +753,8 @@ impl Generator {
                     "lru tune 50 40 0.1 2.0",
                     "lru tune 10 25 0 2.0",
                     "lru tune x 1 1 1",
+                    "lru t 10 25 0.1 2.0 more",
+                    "lru tune 10 25 0.1 2.000000000000000000000000000000000",
                     "lru x",
                 ],
             ),
@@ -662,8 +767,12 @@ impl Generator {
                     "lru_crawler tocrawl x",
                     "lru_crawler sleep 100",
                     "lru_crawler sleep 1000001",
+                    "lru_crawler sleep 4294967295",
                     "lru_crawler sleep x",
                     "lru_crawler crawl",
+                    "lru_crawler s 100",
+                    "lru_crawler sleep 100 200",
+                    "lru_crawler crawl nonsense",
                 ],
             ),
             (
@@ -678,7 +787,10 @@ impl Generator {
                     "cache_memlimit 1 2 3",
                 ],
             ),
-            ("shutdown", &["shutdown", "shutdown graceful", "shutdown x"]),
+            (
+                "shutdown",
+                &["shutdown", "shutdown graceful", "shutdown x", "shutdown 1 2 3", " shutdown"],
+            ),
         ];
         let (row, lines) = *self.random.pick(choices);
         if self.without.iter().any(|without| without == row) {
@@ -689,8 +801,7 @@ impl Generator {
             // Rare enough that items live between.
             return self.fetch();
         }
-        let takes_noreply =
-            matches!(row, "verbosity" | "flush_all" | "slabs" | "lru" | "cache_memlimit");
+        let takes_noreply = !matches!(row, "version" | "stats");
         if takes_noreply {
             return self.simple(row, None, line.to_string());
         }
@@ -698,7 +809,7 @@ impl Generator {
     }
 
     fn junk(&mut self) -> Command {
-        let line = match self.random.below(12) {
+        let line = match self.random.below(16) {
             0 => "hello world".to_string(),
             1 => String::new(),
             2 => " ".repeat(self.random.below(9)),
@@ -726,6 +837,14 @@ impl Generator {
             .to_string(),
             9 => "a b c d e f g h i j k l m n o p q r s t u v w x y z".to_string(),
             10 => "\u{1}\u{2}\u{7f}\u{e4}".to_string(),
+            11 => (*self.random.pick(&["hello noreply", "bget a", "noreply", " get a", "get\ta"]))
+                .to_string(),
+            12 => (*self.random.pick(&["get a\0b", "set a\0b 0 0 0\r\n", "mg a\0b v", "\0\0\0\0"]))
+                .to_string(),
+            13 => (*self.random.pick(&["\n", "x\n", "mn\n", "mn\nabc", "abc", "mn x", "mnx"]))
+                .to_string(),
+            14 => (*self.random.pick(&["get noreply", "delete noreply", "touch noreply noreply"]))
+                .to_string(),
             _ => "ms\r\nms a\r\nms a x".to_string(),
         };
         let row = match line.split(' ').next().unwrap_or("") {
@@ -757,6 +876,12 @@ impl Generator {
         }
         // Damaged base64 makes memcached read on behind it.
         if command.pieces.contains(&flag(" b")[0]) {
+            return command;
+        }
+        // Without its size, an `ms` may find one in a flag.
+        if command.row == "ms"
+            && command.pieces.iter().any(|piece| is_of(std::slice::from_ref(piece), b'E'))
+        {
             return command;
         }
         let (row, length) = (command.row, size(&command, 0));
@@ -814,7 +939,7 @@ impl Generator {
                 (line_of("long line", &line, false), End::Closed)
             }
             2 => (
-                line_of("long line", &format!("set {} 0 0 1\r\n", "k".repeat(length)), true),
+                line_of("long line", &format!("set {} 0 0 1\r\nv\r\n", "k".repeat(length)), true),
                 End::Sync,
             ),
             3 => {
@@ -876,6 +1001,16 @@ fn named(line: &str, key: usize) -> Option<usize> {
 
 fn closing(row: &'static str, line: &str) -> Command {
     Command { is_fenced: true, ..line_of(row, line, false) }
+}
+
+/// True for a flag that makes memcached read the value behind the line as lines.
+fn makes_no_command(flag: &[Piece]) -> bool {
+    matches!(flag, [Piece::Bytes(word), ..]
+        if word.windows(2).any(|pair| pair[0] == b' ' && !matches!(pair[1], b'A'..=b'z' | b'0'..=b'9')))
+}
+
+fn is_of(flag: &[Piece], letter: u8) -> bool {
+    matches!(flag, [Piece::Bytes(word), ..] if word.starts_with(&[b' ', letter]))
 }
 
 fn flag(word: &str) -> Vec<Piece> {

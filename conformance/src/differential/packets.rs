@@ -134,7 +134,6 @@ fn exptime(random: &mut Random) -> u32 {
     *random.pick(&[0, 0, 0, 100, 2_592_000, 3_000_000, u32::MAX])
 }
 
-/// Numbers stay below 2^63: above, memcached looks for a minus sign in whatever lies behind the item.
 fn value(random: &mut Random) -> Vec<u8> {
     let numbers: [&[u8]; 5] = [b"1", b"99", b"9007199254740993", b"", b"12 "];
     match random.below(40) {
@@ -182,8 +181,8 @@ pub fn packet(random: &mut Random) -> Packet {
         }
         0x05 | 0x06 | 0x15 | 0x16 => {
             keyed(&mut packet);
-            let delta = *random.pick(&[0u64, 1, 10, 1 << 40]);
-            let initial = *random.pick(&[0u64, 7, 1 << 62]);
+            let delta = *random.pick(&[0u64, 1, 10, 1 << 40, 1 << 63, u64::MAX]);
+            let initial = *random.pick(&[0u64, 7, 1 << 62, u64::MAX]);
             packet.extras = [delta.to_be_bytes(), initial.to_be_bytes()].concat();
             packet.extras.extend(exptime(random).to_be_bytes());
         }
@@ -193,7 +192,7 @@ pub fn packet(random: &mut Random) -> Packet {
         }
         0x08 | 0x18 if random.percent(50) => packet.extras = vec![0; 4],
         0x10 => {
-            let topics: [&[u8]; 9] = [
+            let topics: [&[u8]; 11] = [
                 b"",
                 b"settings",
                 b"reset",
@@ -203,6 +202,8 @@ pub fn packet(random: &mut Random) -> Packet {
                 b"detail",
                 b"nonsense",
                 b"items x",
+                b"se",
+                b"resetting",
             ];
             packet.key = random.pick(&topics).to_vec();
         }
@@ -229,7 +230,7 @@ pub fn look(number: usize) -> Packet {
 /// A request after which the server closes.
 pub fn last_packet(random: &mut Random) -> Packet {
     let mut packet = Packet::new(0);
-    match random.below(8) {
+    match random.below(9) {
         0 => packet.opcode = 0x07,
         1 => packet.opcode = 0x17,
         2 => packet.key = vec![b'k'; 251],
@@ -243,6 +244,12 @@ pub fn last_packet(random: &mut Random) -> Packet {
         6 => {
             packet.opcode = *random.pick(&[0x0a, 0x0b, 0x07, 0x08, 0x01, 0x05, 0x1c]);
             packet.key = b"k".to_vec();
+        }
+        // A body over the bound of 1 GiB, whatever is to be done with it.
+        7 => {
+            packet.opcode = *random.pick(&[0x00, 0x01, 0x0a, 0x1b, 0x41]);
+            packet.key = b"k".to_vec();
+            packet.lie = *random.pick(&[1 << 30, i32::MAX - 1, i32::MIN]);
         }
         _ => {
             packet.opcode = *random.pick(&[0x00, 0x04, 0x05, 0x0e, 0x10, 0x1d]);

@@ -228,6 +228,8 @@ impl Pair {
         let both = [request.clone(), request.clone()];
         let replies = self.ask(&both, |stream| stream.ends_with(b"MN\r\n"));
         if let Some(mut replies) = replies {
+            let [left, right] = &mut replies;
+            self.comparer.pass_over_empty_lines(left, right);
             let same = |comparer: &mut Comparer, left: &[u8], right: &[u8]| {
                 comparer.difference(left, right)
             };
@@ -346,7 +348,7 @@ fn text(random: &mut Random) -> Vec<u8> {
         _ => "v".repeat(random.below(30)),
     };
     let length = value.len();
-    let request = match random.below(18) {
+    let request = match random.below(20) {
         0..4 => {
             let verb = *random.pick(&["set", "set", "add", "replace", "append", "prepend"]);
             let noreply = *random.pick(&["", "", " noreply"]);
@@ -361,7 +363,9 @@ fn text(random: &mut Random) -> Vec<u8> {
         12 => format!("delete {key}\r\n"),
         13 => format!("mg {key} v k q Oopaque\r\n"),
         14 => format!("ms {key} {length}\r\n{value}\r\n"),
-        15 => format!("{} {key}\r\n", random.pick(&["md", "ma"])),
+        15 => format!("{} {key}\r\n", random.pick(&["md", "md", "ma", "me"])),
+        17 => format!("ms {key} {length} s c MA N100\r\n{value}\r\n"),
+        18 => format!("{} {key} x k\r\n", random.pick(&["md", "hello", "mg"])),
         16 => format!("get {}\r\n", "k".repeat(251)),
         _ => {
             random.pick(&["nonsense\r\n", "get\r\n", "version\r\n", "verbosity 0\r\n"]).to_string()
