@@ -721,6 +721,7 @@ impl Generator {
                     "stats detail ox",
                     "stats se",
                     "stats settingss",
+                    "stats sizes_enable",
                     " stats",
                 ],
             ),

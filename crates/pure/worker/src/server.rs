@@ -74,7 +74,7 @@ pub struct Settings {
     pub idle_timeout: Seconds,
     /// False for `-o no_lru_crawler`, as it is at the start.
     pub crawler_enabled: bool,
-    /// `-o track_sizes`, as it is at the start.
+    /// `-o track_sizes`.
     pub sizes_enabled: bool,
     /// `-D`: what ends a prefix; prefixes are counted from the start if it is given.
     pub delimiter: Option<u8>,
@@ -286,7 +286,6 @@ pub struct Server {
     /// What commands may change of [`Settings::echoed`].
     pub(crate) echoed: Mutex<Echoed>,
     pub(crate) crawler_enabled: AtomicBool,
-    pub(crate) sizes_enabled: AtomicBool,
     /// `-m`, or what `cache_memlimit` made of it.
     pub(crate) memory_bytes: AtomicU64,
     /// Walks of the crawler under way.
@@ -351,7 +350,6 @@ impl Server {
             details: Details::new(settings.delimiter),
             echoed: Mutex::new(settings.echoed.clone()),
             crawler_enabled: AtomicBool::new(settings.crawler_enabled),
-            sizes_enabled: AtomicBool::new(settings.sizes_enabled),
             memory_bytes: AtomicU64::new(settings.memory_bytes),
             crawls: AtomicU64::new(0),
             counters: (0..settings.workers).map(|_| Counters::default()).collect(),

@@ -34,18 +34,12 @@ impl Turn<'_> {
                 self.server.conns.tell(self.card, self.now.second, self.out);
                 self.line(b"END");
             }
-            (_, b"sizes") if self.server.sizes_enabled.load(Relaxed) => {
+            (_, b"sizes") if self.server.settings.sizes_enabled => {
                 return Then::Walk(Box::new(Walk::sizes()));
             }
             (_, b"sizes") => {
                 self.stat_text("sizes_status", "disabled");
                 self.line(b"END");
-            }
-            // memcached does not end these two.
-            (_, what @ (b"sizes_enable" | b"sizes_disable")) => {
-                let on = what == b"sizes_enable";
-                self.server.sizes_enabled.store(on, Relaxed);
-                self.stat_text("sizes_status", if on { "enabled" } else { "disabled" });
             }
             (_, b"cachedump") => return self.stats_cachedump(tokens),
             _ => self.line(b"ERROR"),

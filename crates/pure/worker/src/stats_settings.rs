@@ -66,7 +66,7 @@ impl Turn<'_> {
             ("watcher_logbuf_size", number(u64::from(settings.watcher_kib) << 10)),
             ("worker_logbuf_size", number(u64::from(echoed.worker_kib) << 10)),
             ("read_buf_mem_limit", small(echoed.read_buf_mem_limit)),
-            ("track_sizes", yes(server.sizes_enabled.load(Relaxed))),
+            ("track_sizes", yes(settings.sizes_enabled)),
             ("inline_ascii_response", yes(false)),
             ("ssl_enabled", yes(tls.enabled)),
             ("ssl_chain_cert", tls.chain_cert.clone().unwrap_or("(null)".into())),

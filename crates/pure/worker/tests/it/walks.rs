@@ -103,13 +103,14 @@ fn the_crawler_removes_what_has_expired() {
 
 #[test]
 fn sizes_are_counted_while_they_are_tracked() {
-    let mut rig = Rig::new();
+    Rig::new().check(
+        "stats sizes\r\nstats sizes_enable\r\n",
+        "STAT sizes_status disabled\r\nEND\r\nERROR\r\n",
+    );
+    let mut rig = Rig::with(Settings { sizes_enabled: true, ..Settings::default() });
     rig.send(b"set a 0 0 1\r\nv\r\nset b 0 0 1\r\nv\r\nset c 0 0 40\r\n");
     rig.send(format!("{}\r\n", "v".repeat(40)).as_bytes());
-    rig.check("stats sizes\r\n", "STAT sizes_status disabled\r\nEND\r\n");
-    rig.check("stats sizes_enable\r\n", "STAT sizes_status enabled\r\n");
     rig.check("stats sizes\r\n", "STAT 64 2\r\nSTAT 128 1\r\nEND\r\n");
-    rig.check("stats sizes_disable\r\n", "STAT sizes_status disabled\r\n");
 }
 
 #[test]
