@@ -192,7 +192,7 @@ pub fn packet(random: &mut Random) -> Packet {
         }
         0x08 | 0x18 if random.percent(50) => packet.extras = vec![0; 4],
         0x10 => {
-            let topics: [&[u8]; 11] = [
+            let topics: [&[u8]; 12] = [
                 b"",
                 b"settings",
                 b"reset",
@@ -203,6 +203,7 @@ pub fn packet(random: &mut Random) -> Packet {
                 b"nonsense",
                 b"items x",
                 b"se",
+                b"extstore",
                 b"resetting",
             ];
             packet.key = random.pick(&topics).to_vec();

@@ -52,9 +52,13 @@ pub(crate) fn watch(line: &[u8]) -> Request<'_> {
     Request::Admin { command: Admin::Watch(watched(&Tokens::new(line))), noreply: false }
 }
 
-/// The first of `names` that `word` begins, or the word: memcached compares as many bytes as it was sent.
+/// The first of `names` that `word` begins, or the word: memcached compares as many bytes as it was sent, up to
+/// the end of either, and a zero byte is one.
 pub fn full_name<'a>(word: &'a [u8], names: &[&'a str]) -> &'a [u8] {
-    let begins = |name: &&&str| name.as_bytes().starts_with(word);
+    let begins = |name: &&&str| match word.iter().position(|byte| *byte == 0) {
+        Some(zero) => name.as_bytes() == &word[..zero],
+        None => name.as_bytes().starts_with(word),
+    };
     names.iter().find(begins).map_or(word, |name| name.as_bytes())
 }
 

@@ -193,7 +193,7 @@ impl Turn<'_> {
             _ if topic.starts_with(b"detail dump") => b"stats detail dump",
             _ if topic.starts_with(b"detail on") => b"stats detail on",
             _ if topic.starts_with(b"detail off") => b"stats detail off",
-            b"conns" | b"cachedump" => {
+            b"conns" | b"cachedump" | b"extstore" => {
                 frame.push_error(self.out, Status::NotFound);
                 return Then::Next;
             }

@@ -9,7 +9,8 @@ use crate::turn::{Then, Turn};
 use crate::walks::Walk;
 
 /// A part of one of these is as good as the whole, in this order.
-pub(crate) const STATS_TOPICS: [&str; 5] = ["reset", "detail", "settings", "cachedump", "conns"];
+pub(crate) const STATS_TOPICS: [&str; 6] =
+    ["reset", "detail", "settings", "cachedump", "conns", "extstore"];
 
 impl Turn<'_> {
     pub fn stats(&mut self, tokens: &Tokens<'_>) -> Then {
@@ -41,6 +42,8 @@ impl Turn<'_> {
                 self.stat_text("sizes_status", "disabled");
                 self.line(b"END");
             }
+            // As of a server that could have one.
+            (_, b"extstore") => self.line(b"END"),
             (_, b"cachedump") => return self.stats_cachedump(tokens),
             _ => self.line(b"ERROR"),
         }

@@ -137,6 +137,9 @@ fn what_makes_no_sense_here_is_answered_as_memcached_does_without_it() {
     for (input, reply) in [
         ("slabs reassign 1 2", "CLIENT_ERROR slab reassignment disabled"),
         ("slabs automove 1", "OK"),
+        ("stats extstore", "END"),
+        ("stats ext\0", "ERROR"),
+        ("stats reset\0x", "RESET"),
         ("slabs automove 3", "ERROR"),
         ("lru tune 10 20 0.5 2.0", "OK"),
         ("lru tune 50 50 0.5 2.0", "ERROR hot and warm pcts must not exceed 80"),
