@@ -313,7 +313,7 @@ fn table(traces: &[Requests], cells: &[Cell]) -> Sheet {
 }
 
 fn judge(page: &mut Page, traces: &[Requests], cells: &[Cell]) {
-    /// Points of hit ratio that the acceptance allows.
+    /// Points of hit ratio that a cell may be behind.
     const SLACK: f64 = 0.5;
     for name in CACHELETS.map(engine_name) {
         let mut below = Vec::new();

@@ -28,7 +28,7 @@ impl Args {
 const VALUE_BYTES: [usize; 10] = [8, 20, 64, 100, 250, 500, 1000, 4096, 16_384, 65_536];
 /// An octave by quarters: somewhere in it every index is at its best and at its worst.
 const MEMORIES_MIB: [usize; 4] = [128, 152, 181, 215];
-/// Sizes that the acceptance names, loaded at each of these memories; the others at the first.
+/// Sizes that have a limit, loaded at each of these memories; the others at the first.
 const NAMED: [(usize, f64); 2] = [(20, 1.6), (500, 1.15)];
 const KEY_BYTES: usize = 10;
 const MIB: f64 = (1 << 20) as f64;

@@ -1,4 +1,4 @@
-//! What a figure leaves behind: `NAME.csv`, `NAME.svg`, and `NAME.md` with its tables and what was asked of them.
+//! What a figure leaves behind: `NAME.csv`, `NAME.svg`, and `NAME.md` with its tables and the limits that it is held to.
 
 use std::fmt::Write;
 use std::fs;
@@ -86,10 +86,10 @@ impl Page {
         self.say(&sheet.markdown());
     }
 
-    /// One of the acceptance's sentences, and whether it holds.
-    pub fn verdict(&mut self, holds: bool, asked: &str, found: &str) {
+    /// A limit, whether the figure keeps to it, and the figure.
+    pub fn verdict(&mut self, holds: bool, limit: &str, found: &str) {
         let word = if holds { "holds" } else { "**FAILS**" };
-        self.say(&format!("- {word}: {asked}: {found}"));
+        self.say(&format!("- {word}: {limit}: {found}"));
     }
 
     pub fn save(&self, sheet: &Sheet, svg: &str) -> Result<(), String> {
