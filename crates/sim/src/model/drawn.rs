@@ -360,6 +360,6 @@ mod tests {
                 drawn += 1;
             }
         }
-        assert_eq!(drawn, 19);
+        assert_eq!(drawn, 17);
     }
 }

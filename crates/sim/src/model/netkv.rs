@@ -49,7 +49,7 @@ pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> 
     figure_17(&wikipedia, seed, report)
 }
 
-/// Acceptance line 2: one pass with generation, sampling, both sketches, routing by a replication table,
+/// One pass with generation, sampling, both sketches, routing by a replication table,
 /// and queues with exponential services.
 fn speed(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> {
     const SERVERS: usize = 2_500;
