@@ -25,7 +25,7 @@ use crate::saying::Saying;
 use crate::starting::Starting;
 use crate::{Config, Login, StartError, control, log, machine, metrics, panics, scrapes, tls};
 
-/// DESIGN §4: what a worker has alone, so that there is something to balance.
+/// What a worker has in a server that stands alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
 /// Steps of background work between two looks at the clock: a part of a page each, some 100 µs at most.
 const BACKGROUND_STEPS: usize = 1;

@@ -1,4 +1,4 @@
-//! Gets and sets in process, without network, against the paper's rivals (*Engine*, line 2; papers/mbal §4.1).
+//! Gets and sets in process, without network, against the paper's rivals (MBal, EuroSys 2015, §4.1).
 //!
 //! Every thread draws its own requests, as in the paper; for MBal from the keys that its worker owns. They
 //! are drawn before the clock starts, so that what is timed is hashing and the table. `batched` is groups

@@ -1,4 +1,4 @@
-//! How many copies a hot key gets: NetKV's balls and bins, papers/netkv §IV.B, D and E.
+//! How many copies a hot key gets: NetKV's balls and bins (ICAC 2016, §IV.B, D and E; docs/design/balancing.md).
 //!
 //! A key of frequency f gets ceil(f / T) copies; T is the largest threshold whose predicted imbalance
 //! (max load / average load) stays under the target. Three predictions: NetKV's own, which counts equal
@@ -64,7 +64,7 @@ pub fn max_balls(m: f64, n: f64, alpha: f64) -> f64 {
     most.max(many).min(m)
 }
 
-/// Predicted max load / average load at threshold T (papers/netkv §IV.D). O(tracked), and some 60 · 300 steps
+/// Predicted max load / average load at threshold T (NetKV, ICAC 2016, §IV.D). O(tracked), and some 60 · 300 steps
 /// more where balls are weighed.
 pub fn predict(demand: &Demand, threshold: f64, prediction: Prediction) -> f64 {
     let average = demand.requests / demand.bins as f64;
@@ -203,7 +203,7 @@ fn least(function: impl Fn(f64) -> f64, low: f64, high: f64) -> f64 {
     function(((low + high) / 2.0).exp())
 }
 
-/// The sweep of papers/netkv §IV.E: the largest T, in requests per copy, whose prediction stays under
+/// The sweep of NetKV (ICAC 2016) §IV.E: the largest T, in requests per copy, whose prediction stays under
 /// `target`; in steps of 25% first, then of 2% within the last of them. If none does, because cold keys alone
 /// exceed it, the smallest that was tried. Copies are virtual (§IV.B): a key may get more of them than
 /// there are bins, so that hashing spreads it evenly. O(50 · predict).

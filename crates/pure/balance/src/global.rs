@@ -1,4 +1,4 @@
-//! Phase 3: papers/mbal §3.4, Algorithm 2. Cachelets leave an overloaded worker for other servers.
+//! Phase 3: MBal (EuroSys 2015) §3.4, Algorithm 2. Cachelets leave an overloaded worker for other servers.
 
 use mbal_model::{Plan, ServerId, Snapshot};
 

@@ -1,4 +1,4 @@
-//! The planner that always ends: papers/mbal §3.3, `Greedy`.
+//! The planner that always ends: MBal (EuroSys 2015) §3.3, `Greedy`.
 
 use crate::model::{LOAD_EPSILON, Model, Placement};
 use crate::state::State;

@@ -1,4 +1,4 @@
-//! Phase 2: papers/mbal §3.3, Algorithm 1. Cachelets change workers inside one server.
+//! Phase 2: MBal (EuroSys 2015) §3.3, Algorithm 1. Cachelets change workers inside one server.
 
 use mbal_model::{Move, Plan, Snapshot};
 

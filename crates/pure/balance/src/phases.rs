@@ -1,4 +1,4 @@
-//! Which of the three phases a server is in: papers/mbal §3.1, Figure 4.
+//! Which of the three phases a server is in: MBal (EuroSys 2015) §3.1, Figure 4.
 //!
 //! ```text
 //!             hotspot and a hot key            no hot key left

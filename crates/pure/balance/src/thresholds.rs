@@ -1,4 +1,4 @@
-/// When balancing starts and how hard it tries: DESIGN §8's starting values.
+/// When balancing starts and how hard it tries: the starting values of docs/design/balancing.md.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
     /// T_j: the load that a worker may have, as a fraction of its time.

@@ -1,4 +1,4 @@
-//! Where pages come from: global pool → worker's pool → a cachelet's logs and index (papers/mbal §2.4).
+//! Where pages come from: global pool → worker's pool → a cachelet's logs and index (MBal, EuroSys 2015, §2.4).
 //!
 //! The memory may have room for more pages than there may be: the limit moves while others take and release.
 //! What is above it is a surplus, which workers give back to the system in their background time.

@@ -26,7 +26,7 @@ use support::wikipedia::{Ranks, Shape};
 const DAYS: usize = 2;
 const ITEMS_PER_SERVER: usize = 10_000;
 const SERVERS_MOST: usize = 24;
-/// What migration takes (papers/elmem §V.B.2).
+/// What migration takes (ElMem, ICDCS 2018, §V.B.2).
 const MIGRATION_MINUTES: usize = 2;
 /// Key, header and the mean of the values' sizes.
 const ITEM_BYTES: u64 = 330;

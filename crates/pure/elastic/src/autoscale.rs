@@ -1,6 +1,6 @@
 use mbal_sketch::Curve;
 
-/// The hit ratio that the database needs (papers/elmem §III.B, equation 1): with `rate` requests
+/// The hit ratio that the database needs (ElMem, ICDCS 2018, §III.B, equation 1): with `rate` requests
 /// per second and a database that bears `rate_db`, 1 − r_DB / r, or 0 when it bears them all.
 pub fn hit_ratio_min(rate: f64, rate_db: f64) -> f64 {
     if rate <= rate_db { 0.0 } else { 1.0 - rate_db / rate }
@@ -26,7 +26,7 @@ pub struct Wish {
     pub hit_ratio_expected: f64,
 }
 
-/// When and how much to scale: the pluggable part of ElMem (papers/elmem §III.B).
+/// When and how much to scale: the pluggable part of ElMem (ICDCS 2018, §III.B).
 pub trait Autoscaler {
     /// Called once a minute, in order.
     fn decide(&mut self, demand: &Demand) -> Wish;

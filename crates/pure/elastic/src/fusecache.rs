@@ -1,5 +1,5 @@
 //! FuseCache: how many items to take from each of k lists, sorted by age, so that together they
-//! are the n youngest (papers/elmem §IV, algorithm 1; DESIGN §11).
+//! are the n youngest (ElMem, ICDCS 2018, §IV, algorithm 1).
 //!
 //! Departures from the listing, each with its test:
 //! - Medians are weighted by what is left of their lists. With lists of unequal length the plain

@@ -1,4 +1,4 @@
-//! How many servers a cluster needs, which ones go, and which items travel (papers/elmem).
+//! How many servers a cluster needs, which ones go, and which items travel (ElMem, ICDCS 2018).
 //!
 //! The coordinator calls it, in this order: an [`Autoscaler`] says how many servers,
 //! [`choose_retiring`] which ones, and [`plan_transfer`] what each destination keeps and gets, by

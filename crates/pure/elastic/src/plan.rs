@@ -9,7 +9,7 @@ pub struct SizeClass(pub u8);
 ///
 /// When scaling in, the destination is a retained server and what arrives comes from retiring
 /// ones; when scaling out, it is a new server, has nothing of its own, and what arrives comes from
-/// existing ones. Ages are sorted, youngest first (papers/elmem §III.D).
+/// existing ones. Ages are sorted, youngest first (ElMem, ICDCS 2018, §III.D).
 #[derive(Clone, Debug)]
 pub struct Inventory<'a> {
     pub destination: ServerId,

@@ -15,7 +15,7 @@ pub struct ClassAge {
 
 /// The `count` servers whose items are coldest, coldest first: the cheapest to retire, by guess.
 ///
-/// A server's score is the sum over its classes of median age × share of memory (papers/elmem
+/// A server's score is the sum over its classes of median age × share of memory (ElMem, ICDCS 2018,
 /// §III.C); the oldest go first, and among equals those with the smallest id.
 /// O(servers × classes). Medians do not know where the cut will lie, so ask for
 /// [`SHORTLIST`] more than will retire, plan each, and keep what moves least

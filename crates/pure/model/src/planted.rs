@@ -2,7 +2,7 @@
 //!
 //! Nothing of this is in a server: without the feature `planted` every question is answered by a constant.
 
-/// A fault in product code, by the invariant of DESIGN §13 that it breaks.
+/// A fault in product code, by the invariant that it breaks (docs/design/invariants.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// 1: a cachelet changes its owner, and the version stays.

@@ -4,7 +4,7 @@ use crate::mix;
 use crate::table::Table;
 
 /// Sampled stack distances: the miss ratio of an LRU cache of every size, from one pass over the
-/// requests in bounded memory (papers/elmem §III.B; SHARDS, Waldspurger et al., FAST 2015).
+/// requests in bounded memory (ElMem, ICDCS 2018, §III.B; SHARDS, Waldspurger et al., FAST 2015).
 ///
 /// Keys are sampled by hash: all requests of a chosen key are seen, so that the number of
 /// *sampled* keys between two of its requests, divided by the rate, estimates the number of all

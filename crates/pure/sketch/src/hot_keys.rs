@@ -17,7 +17,7 @@ pub struct HotKeysConfig {
     /// Keys tracked at most: 8 times a power of two.
     pub capacity: usize,
     /// What a write takes away, where a read adds one: 9 asks for 9 reads per write or more
-    /// (papers/spore §3.5).
+    /// (SPORE, SoCC 2013, §3.5).
     pub write_weight: f32,
     /// A key is hot from this score on.
     pub hot_score: f32,
@@ -165,7 +165,7 @@ const NO_KEY: KeyHeat = KeyHeat {
     hot_at: u32::MAX,
 };
 
-/// A home worker's tracker of hot keys: SPORE's SSM cache (papers/spore §3.3 and §3.5).
+/// A home worker's tracker of hot keys: SPORE's SSM cache (SoCC 2013, §3.3 and §3.5).
 ///
 /// Fed with sampled requests. Counters are weighted moving averages, + 1 for a read and
 /// − `write_weight` for a write, so that a key is hot when it is popular *and* read-mostly. Only
@@ -377,7 +377,7 @@ impl HotKeys {
     }
 
     /// Keys as popular as hot ones, but written too often to be replicated: only moving what is
-    /// around them helps (DESIGN §8, phase 2).
+    /// around them helps (phase 2).
     pub fn write_hot(&self) -> impl Iterator<Item = Slot> {
         let HotKeysConfig { smoothing, write_weight, hot_score, .. } = self.config;
         self.slots(move |key| {

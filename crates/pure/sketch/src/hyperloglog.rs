@@ -52,7 +52,7 @@ impl HyperLogLog {
         }
     }
 
-    /// A new interval begins (papers/netkv §IV.A).
+    /// A new interval begins (NetKV, ICAC 2016, §IV.A).
     pub fn clear(&mut self) {
         self.registers.fill(0);
     }

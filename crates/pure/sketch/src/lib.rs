@@ -5,9 +5,9 @@
 //! curves. It never sees a key's bytes, a clock or a source of randomness: keys are their 64-bit
 //! hashes, epochs are ticked by the caller, random bits come from a seed.
 //!
-//! Start with [`Sampler`] (which requests to look at), then [`HotKeys`] (papers/spore §3.3, a
-//! home worker's tracker), [`LossyCounter`] and [`HyperLogLog`] (papers/netkv §IV.A, the proxy's
-//! interval), and [`StackDistances`] (papers/elmem §III.B, the autoscaler's curve), whose oracle
+//! Start with [`Sampler`] (which requests to look at), then [`HotKeys`] (SPORE, SoCC 2013, §3.3, a
+//! home worker's tracker), [`LossyCounter`] and [`HyperLogLog`] (NetKV, ICAC 2016, §IV.A, the proxy's
+//! interval), and [`StackDistances`] (ElMem, ICDCS 2018, §III.B, the autoscaler's curve), whose oracle
 //! is [`mattson`].
 //!
 //! | sketch | merges | bound after merging |

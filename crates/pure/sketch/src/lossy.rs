@@ -1,6 +1,6 @@
 use crate::table::{Cell, Table};
 
-/// The frequent keys of a stream, after Manku and Motwani's lossy counting (papers/netkv §IV.A).
+/// The frequent keys of a stream, after Manku and Motwani's lossy counting (NetKV, ICAC 2016, §IV.A).
 ///
 /// The stream is cut into windows of 1/error keys; at the end of each, keys that cannot be
 /// frequent are dropped. For a stream of length N: every key that occurs at least support × N
@@ -109,7 +109,7 @@ impl LossyCounter {
     /// Starts the next interval. `replicated` of the reported keys were hot enough to copy.
     ///
     /// When that was all of them, colder keys that nobody saw may be hot as well: support and
-    /// error are halved, so that more keys are tracked (papers/netkv §IV.A). They grow back when
+    /// error are halved, so that more keys are tracked (NetKV, ICAC 2016, §IV.A). They grow back when
     /// fewer than a quarter were hot.
     pub fn next_interval(&mut self, replicated: usize) {
         let reported = self.frequent().len();

@@ -3,7 +3,7 @@ use crate::RandomBits;
 /// Chooses requests at random, each with the same probability, independently.
 ///
 /// The distance to the next chosen request is geometric, so it is drawn once per *chosen* request
-/// and then only counted down: at DESIGN §7's 3% a request that is not chosen costs one decrement.
+/// and then only counted down: at 3% a request that is not chosen costs one decrement.
 ///
 /// This is right for counting keys. It is wrong for stack distances, which need *all* requests of
 /// a few keys: [`StackDistances`](crate::StackDistances) chooses by the key's hash.
@@ -24,7 +24,7 @@ impl Sampler {
         sampler
     }
 
-    /// Samples more or less from now on; phase 2 turns phase 1's sampling down (DESIGN §8).
+    /// Samples more or less from now on; phase 2 turns phase 1's sampling down.
     pub fn set_rate(&mut self, rate: f64) {
         assert!(0.0 < rate && rate <= 1.0, "a sampling rate lies in (0, 1]: {rate}");
         self.rate = rate;

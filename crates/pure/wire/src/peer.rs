@@ -1,5 +1,5 @@
 //! A request on its way to another server: self-contained, so that it can wait in a queue, cross
-//! a link and be passed on (DESIGN §3).
+//! a link and be passed on.
 
 /// One request in the text or meta protocol, value included, with what a server must know to pass
 /// it on. The answer is the reply that the client would have got from the owner, which for a quiet

@@ -1,5 +1,5 @@
 //! All that has arrived on one connection: parsed, hashed, prefetched, executed in groups, so
-//! that the cache misses of a group overlap instead of being paid in turn (DESIGN §3).
+//! that the cache misses of a group overlap instead of being paid in turn.
 
 use mbal_cachelet::{Ahead, Store};
 use mbal_model::{KEY_BYTES_MAX, Key, ServerId};

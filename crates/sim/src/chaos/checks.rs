@@ -1,4 +1,4 @@
-//! Invariants 2 and 3 of DESIGN §13, from what clients asked and were told.
+//! Invariants 2 and 3 of docs/design/invariants.md, from what clients asked and were told.
 //!
 //! Nothing here knows how the server works. One request *precedes* another if it came earlier on the same
 //! connection, or was answered before the other was asked. A reply is wrong only if no order that respects this can
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::cases;
 use super::history::{ALL_KEYS, Asks, History, Kind, Micros, NEVER, Op, SECOND, State, Told, When};
 
-/// An invariant of DESIGN §13 that did not hold.
+/// An invariant of docs/design/invariants.md that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub invariant: u8,

@@ -1,4 +1,4 @@
-//! Invariant 1 of DESIGN §13: under one version, a key has one owner.
+//! Invariant 1 of docs/design/invariants.md: under one version, a key has one owner.
 //!
 //! The store is looked at after everything that may change an owner, and what clients are told of a version is
 //! compared with what it said then.

@@ -16,7 +16,7 @@ const BACKLOG_MAX: f64 = 200.0;
 /// A cachelet's move between servers costs both workers this many services.
 const MIGRATION_SERVICES: f64 = 20.0;
 
-/// Services of a move beside each request: the migrator's budget (DESIGN §9). Else a worker that gives
+/// Services of a move beside each request: the migrator's budget. Else a worker that gives
 /// away twenty cachelets at once would serve nobody for an epoch.
 const MIGRATION_PACE: f64 = 0.1;
 

@@ -1,4 +1,4 @@
-//! NetKV's evaluation (papers/netkv §IV.D, §VI.D and E), Figures 5 and 12 to 17.
+//! NetKV's evaluation (ICAC 2016, §IV.D, §VI.D and E), Figures 5 and 12 to 17.
 //!
 //! A trace runs once past the sketches, which gives a threshold T; then once more over the servers, with
 //! a key of f requests on ceil(f / T) servers, found by renaming.

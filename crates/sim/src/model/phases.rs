@@ -1,4 +1,4 @@
-//! The three phases together: papers/mbal §4.2.2, Figures 12 and 13.
+//! The three phases together: MBal (EuroSys 2015) §4.2.2, Figures 12 and 13.
 
 use mbal_balance::model::LOAD_EPSILON;
 use mbal_balance::{

@@ -70,7 +70,7 @@ impl Popularity {
         Popularity::from_counts(counts, seed)
     }
 
-    /// What papers/netkv publishes of its Wikipedia trace: 28 million requests; the top 25 keys make 22%
+    /// What NetKV (ICAC 2016) publishes of its Wikipedia trace: 28 million requests; the top 25 keys make 22%
     /// and are those above 100,000 requests, 141 are above 25,000 (Figure 12); 3.2 million keys
     /// have at most ten requests (§IV.B). Between these points: power laws.
     pub fn wikipedia(seed: u64) -> Popularity {

@@ -10,7 +10,7 @@ use super::cluster::{Arrival, SERVICES_PER_EPOCH, Size};
 /// A key with this share of a worker's time is hot; it cools at half of it.
 const HOT_SHARE: f32 = 0.05;
 
-/// DESIGN §7: `--imbalance-target`.
+/// Copies are made until the predicted imbalance is under this (docs/design/balancing.md).
 const TARGET: f64 = 1.25;
 
 pub struct Replication {

@@ -1,4 +1,4 @@
-//! The three workloads of papers/mbal Table 4.
+//! The three workloads of MBal (EuroSys 2015) Table 4.
 
 use super::Popularity;
 

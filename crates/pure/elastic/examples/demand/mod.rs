@@ -1,6 +1,6 @@
 //! The demand that autoscaling is judged by. Written down before any policy was tuned.
 //!
-//! After papers/elmem §II.C (Facebook: 2× from night to day, spikes of 2 to 3×):
+//! After ElMem (ICDCS 2018) §II.C (Facebook: 2× from night to day, spikes of 2 to 3×):
 //! - days of 1,440 minutes; the rate is a sine, lowest at 4:00, highest at 16:00, 2× the lowest;
 //! - each day is up to 5% above or below the others, each minute up to 3%;
 //! - one spike a day at a random minute: 3× the rate, after 5 minutes of rising, for 20 minutes,

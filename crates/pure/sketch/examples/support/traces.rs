@@ -62,7 +62,7 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = (u64, u32)> {
     })
 }
 
-// Facebook's value sizes (papers/elmem §V.A.2), generalised Pareto, plus key and header.
+// Facebook's value sizes (ElMem, ICDCS 2018, §V.A.2), generalised Pareto, plus key and header.
 fn sized(key: u32) -> (u64, u32) {
     let hash = mbal_sketch::mix(u64::from(key) + 1);
     (hash, value_bytes(hash) + 16 + 20)

@@ -1,4 +1,4 @@
-//! A stream with the shape that papers/netkv §IV.B publishes for Wikipedia: of 28 million
+//! A stream with the shape that NetKV (ICAC 2016) §IV.B publishes for Wikipedia: of 28 million
 //! requests the top 25 keys make 22%, and 3.2 million keys have at most ten.
 //!
 //! Both facts fix the two parameters of a Zipf distribution, its exponent and its number of keys.

@@ -1,4 +1,4 @@
-//! NetKV's path of a request (papers/netkv §IV): a stream, the sketches that find its hot keys, and the
+//! NetKV's path of a request (ICAC 2016, §IV): a stream, the sketches that find its hot keys, and the
 //! table of renamed keys that spreads them over the servers.
 
 use mbal_sketch::{HyperLogLog, LossyCounter, Sampler, mix};
