@@ -1,3 +1,5 @@
+//! All that a server is told at its start, in one struct.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

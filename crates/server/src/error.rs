@@ -1,3 +1,5 @@
+//! Why a server did not start, in words for its operator.
+
 use std::fmt;
 use std::io;
 use std::path::PathBuf;

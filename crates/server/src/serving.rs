@@ -1,3 +1,5 @@
+//! A server's life: sockets, threads, serving, the end.
+
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};

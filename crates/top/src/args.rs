@@ -1,3 +1,5 @@
+//! The flags of `mbal top`.
+
 use std::time::Duration;
 
 use mbal_dial::{Access, At};

@@ -1,3 +1,5 @@
+//! The clock of a server.
+
 use crate::sys;
 
 /// Monotonic time since the clock was made, in nanoseconds.

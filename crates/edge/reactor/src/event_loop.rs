@@ -1,3 +1,5 @@
+//! One worker's event loop: sockets and mailbox on one side, events and actions on the other.
+
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -1,3 +1,5 @@
+//! The thread that accepts connections, gives them to workers, and hears signals.
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

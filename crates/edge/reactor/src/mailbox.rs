@@ -1,3 +1,5 @@
+//! Control between threads: a queue, and a bell that wakes an epoll.
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};

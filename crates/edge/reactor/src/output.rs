@@ -1,3 +1,5 @@
+//! Replies that a socket has not taken.
+
 /// What a connection has not taken yet.
 #[derive(Default)]
 pub(crate) struct Output {

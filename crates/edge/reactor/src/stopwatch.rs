@@ -1,3 +1,5 @@
+//! Which wake-ups are timed.
+
 use mbal_model::METRICS;
 
 /// After so many timed wake-ups in a second, half as many are timed from then on...

@@ -1,3 +1,5 @@
+//! How many connections there are, and with whom.
+
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};

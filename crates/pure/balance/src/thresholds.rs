@@ -1,3 +1,5 @@
+//! The numbers of balancing.
+
 /// When balancing starts and how hard it tries: the starting values of docs/design/balancing.md.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {

@@ -1,3 +1,5 @@
+//! What goes into a store and comes out of it.
+
 use mbal_model::Seconds;
 
 /// What a store is made of; checked once, at start.

@@ -1,3 +1,5 @@
+//! A stored item, as a reader may look at it while a writer changes it.
+
 use mbal_model::Seconds;
 
 use crate::cachelet::Cachelet;

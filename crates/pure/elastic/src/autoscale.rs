@@ -1,3 +1,5 @@
+//! How many servers are wanted, from a rate and a miss-ratio curve.
+
 use mbal_sketch::Curve;
 
 /// The hit ratio that the database needs (ElMem, ICDCS 2018, §III.B, equation 1): with `rate` requests

@@ -1,3 +1,5 @@
+//! What travels when servers come or go, by size class and destination.
+
 use crate::{Age, Pick, fuse};
 use mbal_model::ServerId;
 

@@ -1,3 +1,5 @@
+//! Which servers retire: those whose items are coldest.
+
 use crate::Age;
 use mbal_model::ServerId;
 

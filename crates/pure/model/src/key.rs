@@ -1,3 +1,5 @@
+//! A key as clients name it, with the hash that places it.
+
 use xxhash_rust::xxh3::xxh3_64;
 
 /// memcached's limit; longer keys are a client's error.

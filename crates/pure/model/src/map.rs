@@ -1,3 +1,5 @@
+//! The cluster map: which worker has which cachelet.
+
 use crate::{Prefix, ServerId, WorkerId};
 
 /// A worker of a server: an address of the cluster.

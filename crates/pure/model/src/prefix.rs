@@ -1,3 +1,5 @@
+//! A cachelet's name, in bits and in text.
+
 use std::fmt;
 use std::num::NonZeroU16;
 

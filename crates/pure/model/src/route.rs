@@ -1,3 +1,5 @@
+//! The four answers to the question who serves a key.
+
 use crate::{ServerId, WorkerId};
 
 /// Who serves a key, seen from one worker.

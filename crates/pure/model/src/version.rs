@@ -1,3 +1,5 @@
+//! How new somebody's knowledge of owners is.
+
 use std::fmt;
 
 /// Which ownership somebody knows: the cluster map's version, and how often this server has lent

@@ -1,3 +1,5 @@
+//! Bits that depend on all bits of a hash, and bits that a seed repeats.
+
 /// Scrambles a key's hash so that all bits depend on all bits; a bijection, about 1 ns.
 ///
 /// Every sketch does this first. A cachelet is a *prefix* of the hash, so the hashes that one

@@ -1,3 +1,5 @@
+//! Miss-ratio curves, from weighted stack distances in buckets.
+
 /// How often an LRU cache of a given size would miss. The unit of size, items or bytes, is
 /// whoever's who made it.
 #[derive(Clone, Debug)]

@@ -1,3 +1,5 @@
+//! Stack distances of a sampled stream.
+
 use crate::ages::Ages;
 use crate::curve::{Curve, Histogram};
 use crate::mix;

@@ -1,3 +1,5 @@
+//! A home worker's tracker of hot keys.
+
 /// A tracked key's place; stable until the key is evicted or handed over.
 ///
 /// Keys are known by their hashes here. Who needs a key's bytes keeps them beside its slot, writes

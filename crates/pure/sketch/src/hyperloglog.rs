@@ -1,3 +1,5 @@
+//! Distinct keys of a stream in a few kilobytes.
+
 use crate::mix;
 
 /// How many distinct keys a stream has, in 2^`precision` bytes (Flajolet et al. 2007).

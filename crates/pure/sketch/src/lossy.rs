@@ -1,3 +1,5 @@
+//! Frequent keys of a stream in bounded memory.
+
 use crate::table::{Cell, Table};
 
 /// The frequent keys of a stream, after Manku and Motwani's lossy counting (NetKV, ICAC 2016, §IV.A).

@@ -1,3 +1,5 @@
+//! Which requests are looked at.
+
 use crate::RandomBits;
 
 /// Chooses requests at random, each with the same probability, independently.

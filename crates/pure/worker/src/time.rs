@@ -1,3 +1,5 @@
+//! Time as a worker knows it: what the driver says, and what clients mean by an exptime.
+
 use mbal_model::Seconds;
 
 /// The time of an event; the driver reads its clocks once for all that has arrived.

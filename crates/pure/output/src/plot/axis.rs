@@ -1,3 +1,5 @@
+//! An axis: its range, its ticks and their labels.
+
 use super::{TEXT_SIZE, text_width};
 
 /// Labels on one axis: more of them are read by nobody.

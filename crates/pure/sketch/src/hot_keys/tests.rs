@@ -1,3 +1,5 @@
+//! A key's way through the tracker: cold, hot, cool, released.
+
 use super::Access::{Read, Write};
 use super::*;
 

@@ -1,3 +1,5 @@
+//! Histories that are right, and histories that a checker has to refuse.
+
 use super::*;
 
 /// The requests of a run: connection, times, what was asked, what was told.
