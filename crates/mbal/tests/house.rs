@@ -1,0 +1,162 @@
+//! What docs/ARCHITECTURE.md says of the source, held against the source.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn architecture() -> String {
+    fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap()
+}
+
+/// The part of the page under a heading, up to the next one.
+fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let start = page.find(&format!("\n## {heading}\n")).expect("the page has this heading") + 1;
+    let part = &page[start..];
+    &part[..part[3..].find("\n## ").map_or(part.len(), |end| end + 3)]
+}
+
+/// What stands between backticks.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// All source files under `folder`, of this name or of any.
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|ending| ending == "rs")
+            && path.components().any(|part| part.as_os_str() == "src")
+        {
+            into.push(path);
+        }
+    }
+}
+
+fn all_sources() -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    files
+}
+
+fn defines(text: &str, name: &str) -> bool {
+    ["fn ", "struct ", "enum ", "type "].iter().any(|kind| {
+        text.match_indices(&format!("{kind}{name}")).any(|(at, found)| {
+            let before = text[..at].chars().next_back();
+            let after = text[at + found.len()..].chars().next();
+            let in_word =
+                |char: Option<char>| char.is_some_and(|c| c.is_alphanumeric() || c == '_');
+            !in_word(before) && !in_word(after)
+        })
+    })
+}
+
+#[test]
+fn every_stop_of_a_get_is_a_file_and_a_function_that_exist() {
+    let page = architecture();
+    let everything: Vec<String> =
+        all_sources().iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let text = section(&page, "Where to start reading");
+    // A stop begins with its number, and goes on in lines that begin with blanks.
+    let mut stops: Vec<String> = Vec::new();
+    for line in text[..text.find("```").unwrap()].lines() {
+        if line.starts_with(|first: char| first.is_ascii_digit()) {
+            stops.push(line.to_owned());
+        } else if let (true, Some(stop)) = (line.starts_with("   "), stops.last_mut()) {
+            *stop += line;
+        }
+    }
+    assert_eq!(stops.len(), 6, "{stops:?}");
+    for stop in stops {
+        let mut words = code(&stop);
+        let mut file = root().join("crates").join(words.next().unwrap());
+        let mut source = fs::read_to_string(&file).unwrap_or_else(|_| panic!("{stop}: {file:?}"));
+        let first = words.next().unwrap();
+        assert!(defines(&source, first), "{stop}: {first} is not in {file:?}");
+        for word in words {
+            if word.ends_with(".rs") {
+                file.set_file_name(word);
+                source = fs::read_to_string(&file).unwrap_or_else(|_| panic!("{stop}: {file:?}"));
+            } else if word.contains("::") || word.starts_with(char::is_uppercase) {
+                for name in word.split("::") {
+                    let known = everything.iter().any(|text| defines(text, name));
+                    assert!(known, "{stop}: nothing is called {name}");
+                }
+            } else {
+                assert!(defines(&source, word), "{stop}: {word} is not in {file:?}");
+            }
+        }
+    }
+}
+
+/// By folder under `crates`.
+fn floors(page: &str) -> BTreeMap<String, u32> {
+    let rows = section(page, "The floors").lines().filter(|line| line.starts_with("| `"));
+    rows.map(|row| {
+        let mut cells = row.split('|').skip(1).map(str::trim);
+        let (name, floor) = (cells.next().unwrap().trim_matches('`'), cells.next().unwrap());
+        (name.to_owned(), floor.parse().expect("the second column is the floor"))
+    })
+    .collect()
+}
+
+/// The folder of each package of the workspace, and the folders that it depends on, for whatever purpose.
+fn dependencies() -> Vec<(PathBuf, Vec<PathBuf>)> {
+    let cargo = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
+    let text = String::from_utf8(cargo.stdout).unwrap();
+    let value = |rest: &str| PathBuf::from(rest.split('"').next().unwrap());
+    // A package's dependencies stand before its manifest's path.
+    let pieces: Vec<&str> = text.split(r#""manifest_path":""#).collect();
+    let package = |pair: &[&str]| {
+        let used = pair[0].split(r#""path":""#).skip(1).map(value).collect();
+        (value(pair[1]).parent().unwrap().to_owned(), used)
+    };
+    pieces.windows(2).map(package).collect()
+}
+
+#[test]
+fn every_crate_has_a_floor_and_uses_lower_ones_only() {
+    let floors = floors(&architecture());
+    for (folder, floor) in &floors {
+        let fits = match folder.split('/').next().unwrap() {
+            "pure" => (0..=3).contains(floor),
+            "edge" => *floor == 4,
+            _ => *floor >= 5,
+        };
+        assert!(fits, "{folder} is on floor {floor}");
+    }
+    let crates = root().join("crates");
+    let mut known = 0;
+    for (folder, uses) in dependencies() {
+        // What stands beside `crates` tests it, and may use all of it.
+        let Ok(name) = folder.strip_prefix(&crates) else { continue };
+        known += 1;
+        let name = name.to_str().unwrap();
+        let floor = floors.get(name).unwrap_or_else(|| panic!("{name} has no row in the table"));
+        for used in uses {
+            let used = used.strip_prefix(&crates).unwrap().to_str().unwrap();
+            assert!(floors[used] < *floor, "{name}, floor {floor}, uses {used}: {}", floors[used]);
+        }
+    }
+    assert_eq!(known, floors.len(), "a row of the table is no crate");
+}
+
+#[test]
+fn every_source_file_says_first_what_it_is_about() {
+    let silent: Vec<PathBuf> = all_sources()
+        .into_iter()
+        .filter(|path| !fs::read_to_string(path).unwrap().starts_with("//!"))
+        .collect();
+    assert!(silent.is_empty(), "{silent:?}");
+}
