@@ -29,7 +29,7 @@ use crate::{Config, Login, StartError, control, log, machine, metrics, panics, s
 
 /// What a worker has in a server that stands alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
-/// Steps of background work between two looks at the clock: a part of a page each, some 100 µs at most.
+/// Steps of background work between two looks at the clock: a part of a page each, rarely over 100 µs.
 const BACKGROUND_STEPS: usize = 1;
 /// Descriptors beside the clients': standard streams, epolls, bells, listening sockets and some.
 const DESCRIPTORS_SPARE: u64 = 64;
@@ -465,7 +465,8 @@ impl Started {
             clock: Clock::start(),
             unix: since_1970.as_secs(),
             fraction_ns: since_1970.subsec_nanos().into(),
-            // Two starts are milliseconds apart at least.
+            // Its low 15 bits count. A restart begins with the cas values of the one before only if both fell into the same
+            // of 32,768 milliseconds.
             generation: since_1970.as_millis() as u16,
         }
     }

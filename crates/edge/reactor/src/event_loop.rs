@@ -49,7 +49,7 @@ pub enum Letter {
     Take(Handed),
     /// This has happened to the worker.
     Tell(Event<'static>),
-    /// Leave [`EventLoop::run`]; replies to what was received have been sent.
+    /// Leave [`EventLoop::run`]. Replies to what was received have been sent, as far as sockets took them.
     Stop,
 }
 
@@ -176,8 +176,8 @@ impl EventLoop {
     /// Serves until [`Letter::Stop`].
     ///
     /// `handle` is the worker: time in nanoseconds of the loop's clock, what happened, what to do.
-    /// `background` does a few microseconds of work that can wait, and says whether there is more:
-    /// it gets 50 µs of every millisecond, after the ready connections have had their turn.
+    /// `background` does a step of work that can wait, and says whether there is more. Once a millisecond at most, after the
+    /// ready connections have had their turn, steps are begun for 50 µs. While there is more, the loop wakes up for it.
     pub fn run<H, B>(mut self, mut handle: H, mut background: B) -> io::Result<()>
     where
         H: FnMut(u64, Event, &mut Actions),

@@ -33,7 +33,7 @@ pub enum Ended {
     Gracefully,
 }
 
-/// The main thread's loop: accepts, hands over, and waits for the end.
+/// The main thread's loop: accepts, gives connections to workers, and waits for the end.
 pub struct Listener {
     epoll: Epoll,
     doors: Doors,

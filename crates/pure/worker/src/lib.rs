@@ -84,7 +84,7 @@ pub use time::Now;
 pub use worker::Worker;
 
 /// A connection, named by whoever drives the worker: a small number (it indexes a table), used
-/// again only after `Closed`.
+/// again only after [`Event::Closed`] or [`Action::HandOver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);
 
@@ -134,7 +134,8 @@ pub enum Event<'a> {
     Answered { server: ServerId, ticket: Ticket, reply: &'a [u8] },
     /// A peer forwards a request; [`Action::Answer`] answers it.
     Asked { server: ServerId, ticket: Ticket, request: &'a [u8] },
-    /// At least once a second, and when the worker asked for background time.
+    /// About a second has passed since the last one; more if the worker was busy. Idle connections are
+    /// closed, cachelets go where the map says, and a little is done in the background.
     Tick,
     /// This wake-up is timed: what is received from now on, until `Timed`.
     Timing,
