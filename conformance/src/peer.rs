@@ -93,7 +93,7 @@ impl Stream {
     }
 }
 
-struct Link {
+struct Connection {
     stream: Stream,
     patience: Duration,
     /// Arrived while a long request was being written.
@@ -104,33 +104,33 @@ struct Link {
 /// A process on this machine, spoken to over sockets.
 pub struct SocketPeer {
     address: Address,
-    links: Vec<Option<Link>>,
+    connections: Vec<Option<Connection>>,
     room: Vec<u8>,
 }
 
 impl SocketPeer {
     pub fn new(address: Address) -> SocketPeer {
-        SocketPeer { address, links: Vec::new(), room: vec![0; 256 << 10] }
+        SocketPeer { address, connections: Vec::new(), room: vec![0; 256 << 10] }
     }
 
-    fn link(&mut self, conn: Conn) -> &mut Link {
-        self.links[conn].as_mut().expect("a connection is not used after close")
+    fn connection(&mut self, conn: Conn) -> &mut Connection {
+        self.connections[conn].as_mut().expect("a connection is not used after close")
     }
 
     fn read_once(&mut self, conn: Conn, into: &mut Vec<u8>, patience: Duration) -> Arrival {
-        let SocketPeer { links, room, .. } = self;
-        let link = links[conn].as_mut().expect("a connection is not used after close");
-        if link.closed {
+        let SocketPeer { connections, room, .. } = self;
+        let connection = connections[conn].as_mut().expect("a connection is not used after close");
+        if connection.closed {
             return Arrival::Closed;
         }
-        if link.patience != patience {
-            link.stream.set_patience(patience).expect("a patience is never zero");
-            link.patience = patience;
+        if connection.patience != patience {
+            connection.stream.set_patience(patience).expect("a patience is never zero");
+            connection.patience = patience;
         }
         loop {
-            match link.stream.read(room) {
+            match connection.stream.read(room) {
                 Ok(0) => {
-                    link.closed = true;
+                    connection.closed = true;
                     return Arrival::Closed;
                 }
                 Ok(length) => {
@@ -141,7 +141,7 @@ impl SocketPeer {
                     ErrorKind::WouldBlock | ErrorKind::TimedOut => return Arrival::Nothing,
                     ErrorKind::Interrupted => continue,
                     _ => {
-                        link.closed = true;
+                        connection.closed = true;
                         return Arrival::Closed;
                     }
                 },
@@ -154,19 +154,19 @@ impl Peer for SocketPeer {
     fn open(&mut self) -> Conn {
         let stream = Stream::open(&self.address)
             .unwrap_or_else(|error| panic!("connect to {:?}: {error}", self.address));
-        self.links.push(Some(Link {
+        self.connections.push(Some(Connection {
             stream,
             patience: Duration::ZERO,
             early: Vec::new(),
             closed: false,
         }));
-        self.links.len() - 1
+        self.connections.len() - 1
     }
 
     fn send(&mut self, conn: Conn, mut bytes: &[u8]) {
         let mut early = Vec::new();
-        while !bytes.is_empty() && !self.link(conn).closed {
-            match self.link(conn).stream.write(bytes) {
+        while !bytes.is_empty() && !self.connection(conn).closed {
+            match self.connection(conn).stream.write(bytes) {
                 Ok(length) => bytes = &bytes[length..],
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -178,11 +178,11 @@ impl Peer for SocketPeer {
                 },
             }
         }
-        self.link(conn).early.append(&mut early);
+        self.connection(conn).early.append(&mut early);
     }
 
     fn receive(&mut self, conn: Conn, into: &mut Vec<u8>, patience: Duration) -> Arrival {
-        let early = std::mem::take(&mut self.link(conn).early);
+        let early = std::mem::take(&mut self.connection(conn).early);
         if !early.is_empty() {
             into.extend_from_slice(&early);
             return Arrival::Bytes;
@@ -192,11 +192,11 @@ impl Peer for SocketPeer {
 
     fn finish(&mut self, conn: Conn) {
         // An error says that the peer has closed already, which `receive` reports.
-        self.link(conn).stream.finish().ok();
+        self.connection(conn).stream.finish().ok();
     }
 
     fn close(&mut self, conn: Conn) {
-        self.links[conn] = None;
+        self.connections[conn] = None;
     }
 
     fn wait(&mut self, seconds: u32) {

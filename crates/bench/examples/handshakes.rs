@@ -7,7 +7,7 @@ use std::env;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mbal_dial::{Access, Server};
+use mbal_dial::{Access, ServerName};
 
 /// Each waits for its own handshakes: so many may be under way.
 const THREADS: u32 = 32;
@@ -17,7 +17,7 @@ fn main() {
     let number = |index: usize, default: u32| {
         arguments.get(index).map_or(default, |text| text.parse().expect("a number"))
     };
-    let server = Server::parse(arguments.first().expect("HOST:PORT")).expect("HOST:PORT");
+    let server = ServerName::parse(arguments.first().expect("HOST:PORT")).expect("HOST:PORT");
     let (seconds, rate) = (number(1, 10), number(2, 500));
     let start = Instant::now();
     let each = Duration::from_secs(1) * THREADS / rate;
@@ -45,7 +45,7 @@ fn main() {
 }
 
 /// How long those took that came off.
-fn shake(server: &Server, first: Instant, each: Duration, count: u32) -> Vec<Duration> {
+fn shake(server: &ServerName, first: Instant, each: Duration, count: u32) -> Vec<Duration> {
     let anybody = Access { tls_insecure: true, ..Access::default() };
     let mut took = Vec::new();
     for number in 0..count {

@@ -115,10 +115,10 @@ fn main() {
 }
 
 fn end_epoch(tracker: &mut HotKeys) {
-    let mut turns = Vec::new();
-    tracker.tick(&mut turns);
-    for turn in turns {
-        if let Turn::Cool(slot) = turn {
+    let mut changes = Vec::new();
+    tracker.tick(&mut changes);
+    for change in changes {
+        if let Change::Cool(slot) = change {
             tracker.release(slot);
         }
     }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mbal_dial::{Dialer, Server, Speech, Tls};
+use mbal_dial::{Dialer, ServerName, Speech, Tls};
 
 use crate::follow::Routes;
 use crate::wording::Protocol;
@@ -82,7 +82,7 @@ impl Target {
     /// A connection that blocks, logged in.
     fn dial(&self, address: SocketAddr) -> io::Result<mbal_dial::Stream> {
         let host = self.way.host.clone().unwrap_or_else(|| address.ip().to_string());
-        let server = Server::Tcp { host, port: address.port() };
+        let server = ServerName::Tcp { host, port: address.port() };
         let stream = self.way.dialer.over(TcpStream::connect(address)?, &server)?;
         self.log_in(stream)
     }
@@ -105,7 +105,7 @@ impl Target {
             }
             Address::Tcp(address) => self.dial(*address)?,
             Address::Unix(path) => {
-                self.log_in(self.way.dialer.connect(&Server::Unix(path.clone()))?)?
+                self.log_in(self.way.dialer.connect(&ServerName::Unix(path.clone()))?)?
             }
         };
         Ok(match stream {
@@ -135,8 +135,8 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
-    pub fn of(server: &Server) -> Result<Self, String> {
-        if let Server::Unix(path) = server {
+    pub fn of(server: &ServerName) -> Result<Self, String> {
+        if let ServerName::Unix(path) = server {
             return Ok(Self::Unix(path.clone()));
         }
         let addresses = server.addresses().map_err(|error| format!("{server}: {error}"))?;

@@ -6,7 +6,7 @@ use crate::connection::Received;
 use crate::follow::Moved;
 use crate::generator::{DRAIN, Generator, Phase, READ_BYTES};
 use crate::reader::{Alike, Reader, Then};
-use crate::replies::{Awaited, Outcome, scan};
+use crate::replies::{Answer, Awaited, scan};
 use crate::udp::LOST;
 use crate::wording::{Item, Write};
 
@@ -53,7 +53,7 @@ impl Generator<'_> {
         };
         let connection = &mut self.connections[index];
         for reply in connection.awaited.drain(..lost) {
-            reader.told(reply, Outcome::Lost, None);
+            reader.told(reply, Answer::Lost, None);
         }
         let input = &self.input[..filled];
         let (wording, lengths) = (&self.load.wording, self.load.lengths);

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use mbal_dial::wants_login;
 
 use crate::follow::Moved;
-use crate::replies::{Awaited, Kind, Lengths, Outcome, judge};
+use crate::replies::{Answer, Awaited, Kind, Lengths, judge};
 use crate::wording::Write;
 
 pub const GET: u8 = 0x00;
@@ -63,7 +63,7 @@ pub fn scan(
     lengths: Lengths,
     bytes: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    mut tell: impl FnMut(Awaited, Outcome, Option<Moved>),
+    mut tell: impl FnMut(Awaited, Answer, Option<Moved>),
 ) -> Result<usize, String> {
     let mut at = 0;
     while let Some(head) = bytes[at..].first_chunk::<HEAD_BYTES>() {
@@ -85,13 +85,13 @@ pub fn scan(
         let outcome = match (asked.kind, status) {
             _ if head[1] != opcode(asked.kind) => wrong(asked, head, body),
             (Kind::Get, 0) if before_value == FLAGS_BYTES => judge(asked, lengths, value),
-            (Kind::Get, 1) => Outcome::Miss,
-            (Kind::Write(Write::Set | Write::Add), 0) => Outcome::Stored,
-            (Kind::Write(Write::Add), 2) | (Kind::Write(Write::Delete), 0 | 1) => Outcome::Done,
-            (Kind::Write(Write::Incr), 0) if body.len() == 8 => Outcome::Done,
+            (Kind::Get, 1) => Answer::Miss,
+            (Kind::Write(Write::Set | Write::Add), 0) => Answer::Stored,
+            (Kind::Write(Write::Add), 2) | (Kind::Write(Write::Delete), 0 | 1) => Answer::Done,
+            (Kind::Write(Write::Incr), 0) if body.len() == 8 => Answer::Done,
             (_, 7) => {
                 moved = Moved::parse(body);
-                moved.map_or_else(|| wrong(asked, head, body), |_| Outcome::Elsewhere)
+                moved.map_or_else(|| wrong(asked, head, body), |_| Answer::Elsewhere)
             }
             _ => wrong(asked, head, body),
         };
@@ -111,9 +111,9 @@ fn opcode(kind: Kind) -> u8 {
     }
 }
 
-fn wrong(asked: Awaited, head: &[u8], body: &[u8]) -> Outcome {
+fn wrong(asked: Awaited, head: &[u8], body: &[u8]) -> Answer {
     let body = body[..body.len().min(80)].escape_ascii();
-    Outcome::Wrong(format!(
+    Answer::Wrong(format!(
         "{:?} of key {}: {} \"{body}\"",
         asked.kind,
         asked.key,
@@ -141,7 +141,7 @@ mod tests {
         kinds.iter().map(asked).collect()
     }
 
-    fn told(kinds: &[Kind], bytes: &[u8]) -> Result<Vec<(Outcome, Option<Moved>)>, String> {
+    fn told(kinds: &[Kind], bytes: &[u8]) -> Result<Vec<(Answer, Option<Moved>)>, String> {
         let mut all = Vec::new();
         let mut awaited = awaited(kinds);
         let taken = scan(Lengths::Known, bytes, &mut awaited, |_, outcome, moved| {
@@ -158,19 +158,19 @@ mod tests {
     #[test]
     fn right_replies_are_told_by_their_status() {
         for (kind, reply, outcome) in [
-            (Kind::Get, reply(GET, 0, 4, &value()), Outcome::Hit),
-            (Kind::Get, reply(GET, 1, 0, b"Not found"), Outcome::Miss),
-            (Kind::Write(Write::Set), reply(SET, 0, 0, b""), Outcome::Stored),
-            (Kind::Write(Write::Add), reply(ADD, 2, 0, b"Data exists for key."), Outcome::Done),
-            (Kind::Write(Write::Delete), reply(DELETE, 1, 0, b"Not found"), Outcome::Done),
-            (Kind::Write(Write::Incr), reply(INCREMENT, 0, 0, &[0; 8]), Outcome::Done),
+            (Kind::Get, reply(GET, 0, 4, &value()), Answer::Hit),
+            (Kind::Get, reply(GET, 1, 0, b"Not found"), Answer::Miss),
+            (Kind::Write(Write::Set), reply(SET, 0, 0, b""), Answer::Stored),
+            (Kind::Write(Write::Add), reply(ADD, 2, 0, b"Data exists for key."), Answer::Done),
+            (Kind::Write(Write::Delete), reply(DELETE, 1, 0, b"Not found"), Answer::Done),
+            (Kind::Write(Write::Incr), reply(INCREMENT, 0, 0, &[0; 8]), Answer::Done),
         ] {
             assert_eq!(told(&[kind], &reply), Ok(vec![(outcome, None)]), "{kind:?}");
         }
         let moved = told(&[Kind::Get], &reply(GET, 7, 0, b"1.18.3")).unwrap();
         assert_eq!(
             (moved[0].0.clone(), moved[0].1.map(|m| m.worker)),
-            (Outcome::Elsewhere, Some(3))
+            (Answer::Elsewhere, Some(3))
         );
     }
 
@@ -186,7 +186,7 @@ mod tests {
             (Kind::Get, reply(GET, 7, 0, b"I don't belong to you")),
         ] {
             let told = told(&[kind], &reply).unwrap();
-            assert!(matches!(told[0].0, Outcome::Wrong(_)), "{told:?}");
+            assert!(matches!(told[0].0, Answer::Wrong(_)), "{told:?}");
         }
         assert!(told(&[], &reply(GET, 1, 0, b"")).is_err());
         assert!(told(&[Kind::Get], b"HTTP/1.1 400 Bad Request").is_err());
@@ -202,7 +202,7 @@ mod tests {
             let mut tell = |_, outcome, _| all.push(outcome);
             let taken = scan(Lengths::Known, &bytes[..cut], &mut awaited, &mut tell).unwrap();
             scan(Lengths::Known, &bytes[taken..], &mut awaited, &mut tell).unwrap();
-            assert_eq!(all, [Outcome::Hit, Outcome::Miss, Outcome::Stored], "cut at {cut}");
+            assert_eq!(all, [Answer::Hit, Answer::Miss, Answer::Stored], "cut at {cut}");
         }
     }
 }

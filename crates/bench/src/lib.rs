@@ -59,7 +59,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use mbal_dial::{Server, Speech};
+use mbal_dial::{ServerName, Speech};
 
 use address::{Address, Target};
 use compare::{Comparison, Series};
@@ -106,8 +106,8 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     let server = args.at.server();
     let mut target = Target::from(Address::of(&server)?);
     let host = match &server {
-        Server::Tcp { host, .. } => Some(host.clone()),
-        Server::Unix(_) => None,
+        ServerName::Tcp { host, .. } => Some(host.clone()),
+        ServerName::Unix(_) => None,
     };
     plan.enter(&mut target, host)?;
     if !args.udp && args.protocol != Protocol::Resp {
@@ -134,7 +134,7 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
 }
 
 /// A server that is not there, or asks for what no flag gives, is told before the load, as `top` tells it.
-fn greet(args: &Args, target: &Target, server: &Server) -> Result<(), String> {
+fn greet(args: &Args, target: &Target, server: &ServerName) -> Result<(), String> {
     let dialer = &target.way.dialer;
     let greeted = dialer.greet(server, GREETING_MAX);
     let (mut stream, speech) = greeted.map_err(|error| error.to_string())?;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::follow::Moved;
-use crate::replies::{Awaited, Outcome};
+use crate::replies::{Answer, Awaited};
 use crate::tally::Tally;
 use crate::timeline::Part;
 
@@ -51,28 +51,28 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub fn told(&mut self, reply: Awaited, outcome: Outcome, moved: Option<Moved>) {
+    pub fn told(&mut self, reply: Awaited, outcome: Answer, moved: Option<Moved>) {
         self.after.extend(moved.map(|moved| (reply, Then::Heed(moved))));
-        if outcome == Outcome::Elsewhere {
+        if outcome == Answer::Elsewhere {
             self.after.push((reply, Then::AskAgain));
             self.answered += usize::from(reply.last);
             return;
         }
-        if outcome == Outcome::Lost {
+        if outcome == Answer::Lost {
             self.tally.lost += u64::from(reply.last && self.counting);
             self.answered += usize::from(reply.last);
             return;
         }
         self.count(&outcome);
-        let missed = outcome == Outcome::Miss && self.look_aside;
+        let missed = outcome == Answer::Miss && self.look_aside;
         self.missed |= missed;
         match outcome {
-            Outcome::Hit | Outcome::Miss if missed || reply.then_set => {
+            Answer::Hit | Answer::Miss if missed || reply.then_set => {
                 let after_ns = if missed { self.store_ns } else { 0 };
                 self.after.push((reply, Then::Set { after_ns }));
             }
-            Outcome::NoCounter => self.after.push((reply, Then::Counter)),
-            Outcome::Wrong(wrong) => self.tally.blame(wrong),
+            Answer::NoCounter => self.after.push((reply, Then::Counter)),
+            Answer::Wrong(wrong) => self.tally.blame(wrong),
             _ => {}
         }
         if reply.last {
@@ -80,7 +80,7 @@ impl Reader<'_> {
         }
     }
 
-    fn count(&mut self, outcome: &Outcome) {
+    fn count(&mut self, outcome: &Answer) {
         if !self.counting {
             return self.tally.outside.count(outcome);
         }

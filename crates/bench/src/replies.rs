@@ -43,7 +43,7 @@ impl Awaited {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum Answer {
     Hit,
     Miss,
     Stored,
@@ -77,7 +77,7 @@ pub fn scan(
     lengths: Lengths,
     bytes: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    mut tell: impl FnMut(Awaited, Outcome, Option<Moved>),
+    mut tell: impl FnMut(Awaited, Answer, Option<Moved>),
 ) -> Result<usize, String> {
     if wording.protocol == Protocol::Binary {
         return binary::scan(lengths, bytes, awaited, tell);
@@ -109,18 +109,18 @@ pub fn scan(
                 let (value, close) = bytes[value_at..end].split_at(value.bytes);
                 let outcome = match close {
                     b"\r\n" => judge(asked, lengths, value),
-                    _ => Outcome::Wrong(format!("value of key {}: no end", asked.key)),
+                    _ => Answer::Wrong(format!("value of key {}: no end", asked.key)),
                 };
                 tell(asked, outcome, moved);
                 end
             }
             (kind, _) => {
                 let outcome = plain(line, wording.protocol, kind).unwrap_or_else(|| {
-                    Outcome::Wrong(format!("{kind:?} of key {}: {}", front.key, shown(line)))
+                    Answer::Wrong(format!("{kind:?} of key {}: {}", front.key, shown(line)))
                 });
                 drop_through(awaited, wording.protocol, |reply| {
-                    let ended = outcome == Outcome::Miss && reply.kind == Kind::End;
-                    tell(reply, if ended { Outcome::Ended } else { outcome.clone() }, moved);
+                    let ended = outcome == Answer::Miss && reply.kind == Kind::End;
+                    tell(reply, if ended { Answer::Ended } else { outcome.clone() }, moved);
                 });
                 value_at
             }
@@ -130,7 +130,7 @@ pub fn scan(
 }
 
 /// What a line without a value says in good order; in meta flags may follow its word.
-fn plain(line: &[u8], protocol: Protocol, kind: Kind) -> Option<Outcome> {
+fn plain(line: &[u8], protocol: Protocol, kind: Kind) -> Option<Answer> {
     let line = line.strip_suffix(b"\r\n")?;
     let word = match line.iter().position(|byte| *byte == b' ') {
         None => line,
@@ -139,24 +139,24 @@ fn plain(line: &[u8], protocol: Protocol, kind: Kind) -> Option<Outcome> {
         }
         Some(_) => return None,
     };
-    let counted = || number(word.strip_prefix(b":").unwrap_or(word)).map(|_| Outcome::Done);
+    let counted = || number(word.strip_prefix(b":").unwrap_or(word)).map(|_| Answer::Done);
     match (protocol, kind, word) {
-        (Protocol::Text, Kind::Get | Kind::End, b"END") => Some(Outcome::Miss),
-        (Protocol::Text, Kind::Write(Write::Set | Write::Add), b"STORED") => Some(Outcome::Stored),
-        (Protocol::Text, Kind::Write(Write::Add), b"NOT_STORED") => Some(Outcome::Done),
+        (Protocol::Text, Kind::Get | Kind::End, b"END") => Some(Answer::Miss),
+        (Protocol::Text, Kind::Write(Write::Set | Write::Add), b"STORED") => Some(Answer::Stored),
+        (Protocol::Text, Kind::Write(Write::Add), b"NOT_STORED") => Some(Answer::Done),
         (Protocol::Text, Kind::Write(Write::Delete), b"DELETED" | b"NOT_FOUND") => {
-            Some(Outcome::Done)
+            Some(Answer::Done)
         }
-        (Protocol::Text, Kind::Write(Write::Incr), b"NOT_FOUND") => Some(Outcome::NoCounter),
+        (Protocol::Text, Kind::Write(Write::Incr), b"NOT_FOUND") => Some(Answer::NoCounter),
         (Protocol::Text, Kind::Write(Write::Incr), _) => counted(),
-        (Protocol::Meta, Kind::Get, b"EN") => Some(Outcome::Miss),
-        (Protocol::Meta, Kind::Write(Write::Set | Write::Add), b"HD") => Some(Outcome::Stored),
-        (Protocol::Meta, Kind::Write(Write::Add), b"NS") => Some(Outcome::Done),
-        (Protocol::Meta, Kind::Write(Write::Delete), b"HD" | b"NF") => Some(Outcome::Done),
-        (Protocol::Meta, Kind::Write(Write::Incr), b"HD") => Some(Outcome::Done),
-        (Protocol::Resp, Kind::Get, b"$-1") => Some(Outcome::Miss),
-        (Protocol::Resp, Kind::Write(Write::Set | Write::Add), b"+OK") => Some(Outcome::Stored),
-        (Protocol::Resp, Kind::Write(Write::Add), b"$-1") => Some(Outcome::Done),
+        (Protocol::Meta, Kind::Get, b"EN") => Some(Answer::Miss),
+        (Protocol::Meta, Kind::Write(Write::Set | Write::Add), b"HD") => Some(Answer::Stored),
+        (Protocol::Meta, Kind::Write(Write::Add), b"NS") => Some(Answer::Done),
+        (Protocol::Meta, Kind::Write(Write::Delete), b"HD" | b"NF") => Some(Answer::Done),
+        (Protocol::Meta, Kind::Write(Write::Incr), b"HD") => Some(Answer::Done),
+        (Protocol::Resp, Kind::Get, b"$-1") => Some(Answer::Miss),
+        (Protocol::Resp, Kind::Write(Write::Set | Write::Add), b"+OK") => Some(Answer::Stored),
+        (Protocol::Resp, Kind::Write(Write::Add), b"$-1") => Some(Answer::Done),
         (Protocol::Resp, Kind::Write(Write::Delete | Write::Incr), _)
             if word.first() == Some(&b':') =>
         {
@@ -225,27 +225,27 @@ fn find(
     wording: &Wording,
     name: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    tell: &mut impl FnMut(Awaited, Outcome, Option<Moved>),
+    tell: &mut impl FnMut(Awaited, Answer, Option<Moved>),
 ) -> Option<Awaited> {
     while let Some(reply) = awaited.front().copied().filter(|reply| reply.kind == Kind::Get) {
         awaited.pop_front();
         if wording.names(name, reply.key) {
             return Some(reply);
         }
-        tell(reply, Outcome::Miss, None);
+        tell(reply, Answer::Miss, None);
     }
     None
 }
 
 /// Checks a value.
-pub fn judge(asked: Awaited, lengths: Lengths, value: &[u8]) -> Outcome {
+pub fn judge(asked: Awaited, lengths: Lengths, value: &[u8]) -> Answer {
     let labelled = LABEL_BYTES.min(value.len());
     let right = (lengths == Lengths::Labelled || value.len() == asked.value_bytes as usize)
         && value[..labelled] == label(asked.key, value.len() as u32)[..labelled];
     if right {
-        return Outcome::Hit;
+        return Answer::Hit;
     }
-    Outcome::Wrong(format!("value of key {}: {} bytes, {}", asked.key, value.len(), shown(value)))
+    Answer::Wrong(format!("value of key {}: {} bytes, {}", asked.key, value.len(), shown(value)))
 }
 
 /// The first bytes of a reply, for a person to read.
@@ -299,14 +299,14 @@ mod tests {
         let mut letters = String::new();
         let taken = scan(&wording, lengths, bytes, &mut awaited, |reply, outcome, _| {
             let letter = match outcome {
-                Outcome::Hit => 'H',
-                Outcome::Miss => 'M',
-                Outcome::Stored => 'S',
-                Outcome::Done => 'D',
-                Outcome::NoCounter => 'N',
-                Outcome::Ended => 'E',
-                Outcome::Elsewhere | Outcome::Lost => 'L',
-                Outcome::Wrong(_) => 'W',
+                Answer::Hit => 'H',
+                Answer::Miss => 'M',
+                Answer::Stored => 'S',
+                Answer::Done => 'D',
+                Answer::NoCounter => 'N',
+                Answer::Ended => 'E',
+                Answer::Elsewhere | Answer::Lost => 'L',
+                Answer::Wrong(_) => 'W',
             };
             letters.push(letter);
             if reply.last {
@@ -437,13 +437,9 @@ mod tests {
         for (head, worker) in
             [("VA 14", None), ("VA 14 f0 L1.18.3", Some(3)), ("VA 14 L1.x.3", None)]
         {
-            assert_eq!(
-                told(&[head.as_bytes(), value].concat()),
-                [(Outcome::Hit, worker)],
-                "{head}"
-            );
+            assert_eq!(told(&[head.as_bytes(), value].concat()), [(Answer::Hit, worker)], "{head}");
         }
-        assert_eq!(told(b"EN L1.18.2\r\n"), [(Outcome::Miss, Some(2))]);
+        assert_eq!(told(b"EN L1.18.2\r\n"), [(Answer::Miss, Some(2))]);
     }
 
     #[test]
@@ -465,7 +461,7 @@ mod tests {
                 let taken =
                     scan(&wording, Lengths::Known, &bytes[..cut], &mut awaited, &mut tell).unwrap();
                 scan(&wording, Lengths::Known, &bytes[taken..], &mut awaited, &mut tell).unwrap();
-                let wanted = [(1, Outcome::Hit), (5, Outcome::Miss), (9, Outcome::Hit)];
+                let wanted = [(1, Answer::Hit), (5, Answer::Miss), (9, Answer::Hit)];
                 assert_eq!(&told[..3], &wanted, "cut at {cut}");
                 assert!(awaited.is_empty(), "cut at {cut}");
             }

@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use crate::replies::Outcome;
+use crate::replies::Answer;
 
 /// The longest latency that is told apart: a minute, in ns.
 pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
@@ -21,12 +21,12 @@ pub struct Counts {
 
 impl Counts {
     /// One key's reply.
-    pub fn count(&mut self, outcome: &Outcome) {
+    pub fn count(&mut self, outcome: &Answer) {
         match outcome {
-            Outcome::Hit => (self.gets, self.hits) = (self.gets + 1, self.hits + 1),
-            Outcome::Miss => self.gets += 1,
-            Outcome::Stored => self.sets += 1,
-            Outcome::Done => self.others += 1,
+            Answer::Hit => (self.gets, self.hits) = (self.gets + 1, self.hits + 1),
+            Answer::Miss => self.gets += 1,
+            Answer::Stored => self.sets += 1,
+            Answer::Done => self.others += 1,
             _ => {}
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use mbal_dial::{At, Server};
+use mbal_dial::{At, ServerName};
 use mbal_model::Prefix;
 use mbal_server::control::{ask, ask_server};
 use mbal_server::{Served, control_paths};
@@ -149,9 +149,9 @@ fn served(at: &At) -> Result<Served, String> {
     let server = at.server();
     let addresses = server.addresses().map_err(|error| format!("{server}: {error}"))?;
     match server {
-        Server::Unix(path) => Ok(Served::Unix(path)),
-        Server::Tcp { port, .. } if !at.is_named() => Ok(Served::Port(port)),
-        Server::Tcp { .. } => {
+        ServerName::Unix(path) => Ok(Served::Unix(path)),
+        ServerName::Tcp { port, .. } if !at.is_named() => Ok(Served::Port(port)),
+        ServerName::Tcp { .. } => {
             let mut served = addresses.into_iter().map(Served::Address);
             let first = served.clone().next().expect("a host has an address");
             Ok(served.find(has_control).unwrap_or(first))

@@ -95,6 +95,25 @@ fn every_stop_of_a_get_is_a_file_and_a_function_that_exist() {
     }
 }
 
+#[test]
+fn every_name_of_the_glossary_is_in_the_code() {
+    let page = architecture();
+    let everything: Vec<String> =
+        all_sources().iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let rows = section(&page, "One word per idea").lines().filter(|line| line.starts_with("| "));
+    let mut named = 0;
+    for row in rows.skip(1) {
+        for name in row.split('|').skip(3).flat_map(code) {
+            let (_, last) = name.rsplit_once("::").unwrap_or(("", name));
+            let variant = |text: &str| text.contains(&format!("\n    {last} {{"));
+            let known = everything.iter().any(|text| defines(text, last) || variant(text));
+            assert!(known, "{name}: {row}");
+            named += 1;
+        }
+    }
+    assert!(named > 40, "the glossary has {named} names");
+}
+
 /// By folder under `crates`.
 fn floors(page: &str) -> BTreeMap<String, u32> {
     let rows = section(page, "The floors").lines().filter(|line| line.starts_with("| `"));

@@ -23,7 +23,7 @@ use mbal_reactor::{Letter, Mailbox, Tally};
 use mbal_worker::{OrderId, Report, Tallies, order_event};
 
 use crate::serving::Started;
-use crate::telling::{CAUSES, Told, VERDICTS, cause_of, outcome_of, told, verdict_of};
+use crate::telling::{CAUSES, Teller, VERDICTS, cause_of, outcome_of, told, verdict_of};
 use crate::{BalanceConfig, chaos, log};
 
 pub(crate) const PLANNER: &str = "mbal-planner";
@@ -139,7 +139,7 @@ impl Balancing {
 
     fn tell(&self, balancer: &Balancer, asked: &Asked) -> String {
         let second = self.started.at(self.started.clock.now_ns()).second;
-        let told = Told { balancer, server: &self.server, tally: &self.tally, second };
+        let told = Teller { balancer, server: &self.server, tally: &self.tally, second };
         match asked {
             Asked::Status { json: false } => told.status(),
             Asked::Status { json: true } => told.status_json(),

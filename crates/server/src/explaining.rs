@@ -9,7 +9,7 @@ use mbal_balance::{Decision, Mode, Ordered};
 use mbal_model::{Key, Order, Prefix};
 use mbal_worker::Heat;
 
-use crate::telling::{Told, told};
+use crate::telling::{Teller, told};
 
 /// As a part of a worker's time: below it there is no load to speak of.
 const LOAD_FELT: f64 = 0.02;
@@ -33,7 +33,7 @@ impl Asked {
     }
 }
 
-impl Told<'_> {
+impl Teller<'_> {
     /// `what` is a cachelet's prefix, or else a key, as it is or as `stats hot` writes it.
     pub(crate) fn explain(&self, what: &[u8]) -> String {
         let store = &self.server.store;

@@ -11,14 +11,14 @@ use mbal_worker::Server;
 const DECISIONS_SHOWN: usize = 12;
 
 /// All that `status` and `explain` look at.
-pub(crate) struct Told<'a> {
+pub(crate) struct Teller<'a> {
     pub balancer: &'a Balancer,
     pub server: &'a Server,
     pub tally: &'a Tally,
     pub second: Seconds,
 }
 
-impl Told<'_> {
+impl Teller<'_> {
     pub(crate) fn status(&self) -> String {
         let balancer = self.balancer;
         let store = &self.server.store;

@@ -4,16 +4,16 @@
 //! topics, and of stock memcached `stats` and `watch`. Never asks for a key's value.
 //!
 //! ```text
-//!   Link ──stats, stats hot, ...──► Reading ─┬─ two of them ─► View ─┬─► screen (ratatui)
-//!        ──watch, a moment long──►           │                       ├─► the same as text
-//!                                            └─ half a second apart  └─► JSON
+//!   Connection ──stats, stats hot, ...──► Reading ─┬─ two of them ─► View ─┬─► screen (ratatui)
+//!              ──watch, a moment long──►           │                       ├─► the same as text
+//!                                                  └─ half a second apart  └─► JSON
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod args;
+mod connection;
 mod json;
-mod link;
 mod reading;
 mod screen;
 mod view;
@@ -30,8 +30,8 @@ use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use args::Args;
-use link::Link;
-use mbal_dial::{Dialer, Server};
+use connection::Connection;
+use mbal_dial::{Dialer, ServerName};
 use reading::Reading;
 use screen::Palette;
 use view::View;
@@ -57,12 +57,12 @@ fn watch(args: &Args) -> Result<(), String> {
     look(args, &server, dialer).map_err(at_server)
 }
 
-fn look(args: &Args, server: &Server, dialer: Dialer) -> io::Result<()> {
+fn look(args: &Args, server: &ServerName, dialer: Dialer) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let mut server = Watched { link: Link::connect(server, dialer)?, before: None };
+    let mut server = Watched { connection: Connection::connect(server, dialer)?, before: None };
     server.read()?;
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     if args.once || args.json || dumb || !io::stdout().is_terminal() {
@@ -76,7 +76,7 @@ fn look(args: &Args, server: &Server, dialer: Dialer) -> io::Result<()> {
 
 /// A server, and what it told last.
 struct Watched {
-    link: Link,
+    connection: Connection,
     before: Option<(Instant, Reading)>,
 }
 
@@ -84,11 +84,11 @@ impl Watched {
     /// What has happened since the last time; nothing yet, the first time.
     fn read(&mut self) -> io::Result<Option<View>> {
         let now = Instant::now();
-        let reading = Reading::take(&mut self.link)?;
+        let reading = Reading::take(&mut self.connection)?;
         let before = self.before.replace((now, reading));
         let (_, reading) = self.before.as_ref().expect("just put there");
         Ok(before.map(|(then, before)| {
-            View::between(&self.link.name(), &before, reading, (now - then).as_secs_f64())
+            View::between(&self.connection.name(), &before, reading, (now - then).as_secs_f64())
         }))
     }
 }

@@ -5,8 +5,8 @@ use std::io;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::link::Link;
-use crate::watched::{self, Seen};
+use crate::connection::Connection;
+use crate::watched::{self, KeyCounts};
 
 /// Keys asked for.
 const KEYS: usize = 10;
@@ -28,7 +28,7 @@ pub enum Keys {
     /// The server's own estimate, the hottest first.
     Told(Vec<Key>),
     /// What was fetched and stored in a moment of watching.
-    Watched(BTreeMap<String, Seen>),
+    Watched(BTreeMap<String, KeyCounts>),
 }
 
 impl Default for Keys {
@@ -71,18 +71,18 @@ pub struct Key {
 }
 
 impl Reading {
-    pub fn take(link: &mut Link) -> io::Result<Reading> {
-        let workers = Table::of(&link.stats("workers")?);
+    pub fn take(connection: &mut Connection) -> io::Result<Reading> {
+        let workers = Table::of(&connection.stats("workers")?);
         let is_mbal = !workers.0.is_empty();
-        let latency = if is_mbal { link.stats("latency buckets")? } else { Vec::new() };
-        let cachelets = if is_mbal { link.stats("cachelets")? } else { Vec::new() };
+        let latency = if is_mbal { connection.stats("latency buckets")? } else { Vec::new() };
+        let cachelets = if is_mbal { connection.stats("cachelets")? } else { Vec::new() };
         let keys = if is_mbal {
-            Keys::Told(Table::of(&link.stats(&format!("hot {KEYS}"))?).keys())
+            Keys::Told(Table::of(&connection.stats(&format!("hot {KEYS}"))?).keys())
         } else {
-            Keys::Watched(watched::read(&link.watch(WATCH)?))
+            Keys::Watched(watched::read(&connection.watch(WATCH)?))
         };
         // Last, so that what is counted includes what the rest tells of.
-        let stats = link.stats("")?;
+        let stats = connection.stats("")?;
         if stats.is_empty() {
             return Err(io::Error::other("it does not tell `stats`"));
         }

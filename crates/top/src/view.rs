@@ -137,7 +137,7 @@ fn keys(keys: &Keys, requests: f64) -> Vec<Key> {
     let part = |count: u64| (count as f64 / all.max(1) as f64 * requests).round() as u64;
     let mut hottest: Vec<_> = watched.iter().collect();
     hottest.sort_by_key(|(key, seen)| (std::cmp::Reverse(seen.reads + seen.writes), *key));
-    let key = |(key, seen): (&String, &crate::watched::Seen)| Key {
+    let key = |(key, seen): (&String, &crate::watched::KeyCounts)| Key {
         key: key.clone(),
         reads: part(seen.reads),
         writes: part(seen.writes),
@@ -161,7 +161,7 @@ fn quantile_us(buckets: &BTreeMap<u64, u64>, share: f64) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::reading::Worker;
-    use crate::watched::Seen;
+    use crate::watched::KeyCounts;
 
     fn reading(stats: &[(&str, u64)]) -> Reading {
         let stats = stats.iter().map(|(name, value)| (name.to_string(), value.to_string()));
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn watched_keys_share_in_all_requests() {
-        let seen = |reads, writes| Seen { reads, writes, value_bytes: 3 };
+        let seen = |reads, writes| KeyCounts { reads, writes, value_bytes: 3 };
         let watched = [("a".to_owned(), seen(1, 0)), ("b".to_owned(), seen(2, 1))];
         let key = |key: &str, reads, writes| Key { key: key.into(), reads, writes, value_bytes: 3 };
         let keys = keys(&Keys::Watched(BTreeMap::from(watched)), 400.0);

@@ -8,7 +8,7 @@ use mbal_wire::{push_readable, unescaped};
 const KEYS_MAX: usize = 100_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct KeyCounts {
     pub reads: u64,
     pub writes: u64,
     pub value_bytes: u64,
@@ -16,8 +16,8 @@ pub struct Seen {
 
 /// What lines like these tell:
 /// `ts=1.5 gid=1 type=item_get key=k status=found clsid=1 cfd=25 size=5`.
-pub fn read(said: &[u8]) -> BTreeMap<String, Seen> {
-    let mut keys: BTreeMap<String, Seen> = BTreeMap::new();
+pub fn read(said: &[u8]) -> BTreeMap<String, KeyCounts> {
+    let mut keys: BTreeMap<String, KeyCounts> = BTreeMap::new();
     for line in String::from_utf8_lossy(said).lines() {
         let word = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name));
         let (Some(kind), Some(key)) = (word("type="), word("key=")) else { continue };
@@ -55,7 +55,7 @@ mod tests {
             ts=1.2 gid=2 type=item_get key=none status=not_found clsid=0 cfd=25 size=0\r\n\
             ts=1.3 gid=3 type=item_store key=a%20%3Ab status=stored cmd=set ttl=0 clsid=1 cfd=25 size=7\r\n\
             ts=1.4 gid=4 type=eviction ke";
-        let seen = |reads, writes, value_bytes| Seen { reads, writes, value_bytes };
+        let seen = |reads, writes, value_bytes| KeyCounts { reads, writes, value_bytes };
         let expected = [("a%20:b".to_owned(), seen(1, 1, 7)), ("none".to_owned(), seen(1, 0, 0))];
         assert_eq!(read(said.as_bytes()), BTreeMap::from(expected));
     }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use rustls::pki_types;
 
 use crate::login::{self, Greeting, Login, Speech};
-use crate::name::Server;
+use crate::name::ServerName;
 use crate::stream::Stream;
 use crate::tls::{self, Tls, Trust};
 
@@ -99,8 +99,8 @@ pub struct Dialer {
 
 impl Dialer {
     /// A connection that blocks, over TLS if it is asked for; not logged in.
-    pub fn connect(&self, server: &Server) -> io::Result<Stream> {
-        if let Server::Unix(path) = server {
+    pub fn connect(&self, server: &ServerName) -> io::Result<Stream> {
+        if let ServerName::Unix(path) = server {
             if self.tls.is_some() {
                 return Err(io::Error::other("a unix socket is always without TLS"));
             }
@@ -117,13 +117,13 @@ impl Dialer {
     }
 
     /// The same over a socket that is connected to one of the server's addresses.
-    pub fn over(&self, socket: TcpStream, server: &Server) -> io::Result<Stream> {
+    pub fn over(&self, socket: TcpStream, server: &ServerName) -> io::Result<Stream> {
         socket.set_nodelay(true)?;
         let Some(config) = &self.tls else { return Ok(Stream::Tcp(socket)) };
-        let Server::Tcp { host, .. } = server else {
+        let ServerName::Tcp { host, .. } = server else {
             return Err(io::Error::other("a unix socket is always without TLS"));
         };
-        let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+        let name = pki_types::ServerName::try_from(host.clone()).map_err(io::Error::other)?;
         Ok(Stream::Tls(Box::new(Tls::shake_hands(socket, Arc::clone(config), name)?)))
     }
 
@@ -137,7 +137,7 @@ impl Dialer {
 
     /// A connection that is logged in, and the protocol that is spoken on it: text, or binary where the server knows
     /// that alone. The server has `patience` for every reply.
-    pub fn greet(&self, server: &Server, patience: Duration) -> io::Result<(Stream, Speech)> {
+    pub fn greet(&self, server: &ServerName, patience: Duration) -> io::Result<(Stream, Speech)> {
         let connect = || {
             let stream = self.connect(server)?;
             stream.set_read_timeout(Some(patience))?;

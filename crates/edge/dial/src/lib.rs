@@ -4,9 +4,9 @@
 //! Never sends a request but a login, never decides when a connection is read.
 //!
 //! ```text
-//!   At ──► Server (host and port, or a socket's path) ─┐
-//!                                                      ├─► Dialer::connect ─► Stream ─► Dialer::log_in
-//!   Access ──► Dialer (certificates, password: read once) ─┘
+//!   At ──► ServerName (host and port, or a socket's path) ─┐
+//!                                                          ├─► Dialer::connect ─► Stream ─► Dialer::log_in
+//!   Access ──► Dialer (certificates, password: read once) ─────┘
 //! ```
 
 #![forbid(unsafe_code)]
@@ -19,6 +19,6 @@ mod tls;
 
 pub use access::{Access, Dialer, wants_login};
 pub use login::{Login, Speech};
-pub use name::{At, PORT, Server};
+pub use name::{At, PORT, ServerName};
 pub use stream::Stream;
 pub use tls::Tls;

@@ -11,7 +11,7 @@ pub const PORT: u16 = 11211;
 
 /// Where a server serves clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Server {
+pub enum ServerName {
     Tcp {
         /// A name or an address; one of IPv6 without its brackets.
         host: String,
@@ -42,10 +42,10 @@ impl At {
         self.named.is_some() || self.flagged.is_some()
     }
 
-    pub fn server(&self) -> Server {
+    pub fn server(&self) -> ServerName {
         let port = self.port.unwrap_or(PORT);
         match self.named.as_ref().or(self.flagged.as_ref()) {
-            None => Server::Tcp { host: "127.0.0.1".into(), port },
+            None => ServerName::Tcp { host: "127.0.0.1".into(), port },
             Some(name) => name.with_port(port),
         }
     }
@@ -59,12 +59,12 @@ enum Name {
 }
 
 impl Name {
-    fn with_port(&self, default: u16) -> Server {
+    fn with_port(&self, default: u16) -> ServerName {
         match self {
             Name::Tcp { host, port } => {
-                Server::Tcp { host: host.clone(), port: port.unwrap_or(default) }
+                ServerName::Tcp { host: host.clone(), port: port.unwrap_or(default) }
             }
-            Name::Unix(path) => Server::Unix(path.clone()),
+            Name::Unix(path) => ServerName::Unix(path.clone()),
         }
     }
 }
@@ -118,36 +118,36 @@ impl FromStr for Name {
     }
 }
 
-impl Server {
+impl ServerName {
     /// A name without a port means memcached's.
-    pub fn parse(text: &str) -> Result<Server, String> {
+    pub fn parse(text: &str) -> Result<ServerName, String> {
         Ok(text.parse::<Name>()?.with_port(PORT))
     }
 
     /// The addresses of a host; of a unix socket none.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         match self {
-            Server::Tcp { host, port } => {
+            ServerName::Tcp { host, port } => {
                 let found: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 if found.is_empty() { Err(io::Error::other("no such host")) } else { Ok(found) }
             }
-            Server::Unix(_) => Ok(Vec::new()),
+            ServerName::Unix(_) => Ok(Vec::new()),
         }
     }
 }
 
-impl From<SocketAddr> for Server {
-    fn from(address: SocketAddr) -> Server {
-        Server::Tcp { host: address.ip().to_string(), port: address.port() }
+impl From<SocketAddr> for ServerName {
+    fn from(address: SocketAddr) -> ServerName {
+        ServerName::Tcp { host: address.ip().to_string(), port: address.port() }
     }
 }
 
-impl fmt::Display for Server {
+impl fmt::Display for ServerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Server::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Server::Tcp { host, port } => write!(f, "{host}:{port}"),
-            Server::Unix(path) => write!(f, "unix:{}", path.display()),
+            ServerName::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            ServerName::Tcp { host, port } => write!(f, "{host}:{port}"),
+            ServerName::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -170,7 +170,10 @@ mod tests {
             ("unix:mbal.sock", "unix:mbal.sock"),
             ("/run/mbal.sock", "unix:/run/mbal.sock"),
         ] {
-            assert_eq!(Server::parse(text).map(|server| server.to_string()), Ok(expected.into()));
+            assert_eq!(
+                ServerName::parse(text).map(|server| server.to_string()),
+                Ok(expected.into())
+            );
         }
     }
 
@@ -189,7 +192,7 @@ mod tests {
             ("[cache1]:1", "\"cache1\" is no address of IPv6"),
             ("unix:", "unix: lacks the path of a socket"),
         ] {
-            assert_eq!(Server::parse(text), Err(expected.into()), "{text:?}");
+            assert_eq!(ServerName::parse(text), Err(expected.into()), "{text:?}");
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct Cover<'a> {
     pub level: Option<f64>,
 }
 
-pub enum Outcome {
+pub enum Searched {
     /// Nothing is cheaper than the bound given.
     NothingBelow,
     /// For every bin its set of balls; no other split is cheaper.
@@ -45,11 +45,11 @@ struct Entry {
 }
 
 /// The cheapest split that costs less than `below`. Deterministic; at most `steps_max` joins.
-pub fn cover(cover: &Cover, below: f64, steps_max: u64) -> Outcome {
+pub fn cover(cover: &Cover, below: f64, steps_max: u64) -> Searched {
     let all = ((1u64 << cover.loads.len()) - 1) as u32;
     let mut lists = match listed(cover, all, below) {
         Some(lists) => lists,
-        None => return Outcome::NothingBelow,
+        None => return Searched::NothingBelow,
     };
     // Fewest choices first keeps the layers thin.
     let mut order: Vec<usize> = (0..lists.len()).collect();
@@ -102,7 +102,7 @@ pub fn cover(cover: &Cover, below: f64, steps_max: u64) -> Outcome {
                 best_at[joined as usize] = joined_cost;
             }
             if steps > steps_max {
-                return Outcome::OutOfSteps;
+                return Searched::OutOfSteps;
             }
         }
         for &(used, _, _) in &next {
@@ -113,7 +113,7 @@ pub fn cover(cover: &Cover, below: f64, steps_max: u64) -> Outcome {
     }
 
     let Some(&(mut used, cost, _)) = layers[order.len()].iter().find(|state| state.0 == all) else {
-        return Outcome::NothingBelow;
+        return Searched::NothingBelow;
     };
     let mut sets = vec![0; order.len()];
     for layer in (1..layers.len()).rev() {
@@ -122,7 +122,7 @@ pub fn cover(cover: &Cover, below: f64, steps_max: u64) -> Outcome {
         sets[order[layer - 1]] = set;
         used &= !set;
     }
-    Outcome::Best(sets, cost)
+    Searched::Best(sets, cost)
 }
 
 /// For every bin the sets that it may hold and that may be part of a split below the bound,

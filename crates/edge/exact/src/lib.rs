@@ -8,7 +8,7 @@
 mod cover;
 
 pub use cover::BALLS_MAX;
-use cover::{Cover, CoverBin, Outcome, cover};
+use cover::{Cover, CoverBin, Searched, cover};
 use mbal_balance::model::LOAD_EPSILON;
 use mbal_balance::{Effort, Model, Objective, Placement, search};
 
@@ -61,9 +61,9 @@ fn separable(model: &Model, known: Proven, steps_max: u64) -> Result<Proven, Ref
         },
     };
     match cover(&problem, known.cost - LOAD_EPSILON, steps_max) {
-        Outcome::NothingBelow => Ok(known),
-        Outcome::Best(sets, cost) => Ok(Proven { placement: placement(&sets, &known), cost }),
-        Outcome::OutOfSteps => Err(Refused::OutOfSteps),
+        Searched::NothingBelow => Ok(known),
+        Searched::Best(sets, cost) => Ok(Proven { placement: placement(&sets, &known), cost }),
+        Searched::OutOfSteps => Err(Refused::OutOfSteps),
     }
 }
 
@@ -115,9 +115,9 @@ fn closest(model: &Model, source: usize, known: Proven, steps_max: u64) -> Resul
             level: Some(at_source),
         };
         match cover(&problem, best.cost - at_home - LOAD_EPSILON, steps_max) {
-            Outcome::NothingBelow => {}
-            Outcome::OutOfSteps => return Err(Refused::OutOfSteps),
-            Outcome::Best(sets, cost) => {
+            Searched::NothingBelow => {}
+            Searched::OutOfSteps => return Err(Refused::OutOfSteps),
+            Searched::Best(sets, cost) => {
                 let mut at = vec![source as u32; model.balls.len()];
                 for (bin, &set) in sets.iter().enumerate() {
                     for ball in members(set) {

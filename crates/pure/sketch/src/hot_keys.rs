@@ -3,7 +3,7 @@
 /// A tracked key's place; stable until the key is evicted or handed over.
 ///
 /// Keys are known by their hashes here. Who needs a key's bytes keeps them beside its slot, writes
-/// them on [`Seen::Admitted`] and compares them where two keys could share a hash.
+/// them on [`Observed::Admitted`] and compares them where two keys could share a hash.
 pub type Slot = u32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Default for HotKeysConfig {
 
 /// What became of one sampled request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Observed {
     Tracked(Slot),
     /// New here; if the slot had another key before, that one is evicted.
     Admitted(Slot),
@@ -55,7 +55,7 @@ pub enum Seen {
 
 /// What the end of an epoch changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum Change {
     Hot(Slot),
     /// Its replicas should go; it keeps its slot until [`HotKeys::release`].
     Cool(Slot),
@@ -208,7 +208,7 @@ impl HotKeys {
     /// wrong a quarter of the time and cost more than all the rest. So a known key and one that
     /// takes the oldest place go the same way (docs/decisions/0163).
     #[inline]
-    pub fn observe(&mut self, hash: u64, access: Access) -> Seen {
+    pub fn observe(&mut self, hash: u64, access: Access) -> Observed {
         let at = self.set_of(hash);
         let (found, known) = self.way_of(at, hash);
         // All ones for a known key; a compiler that knew as much would branch.
@@ -217,7 +217,7 @@ impl HotKeys {
         let oldest = set.oldest() as u32;
         let mut way = (oldest ^ (oldest ^ found as u32) & kept) as usize % WAYS;
         if (u32::from(set.pinned) >> way & !kept & 1) == 1 {
-            let Some(room) = set.room() else { return Seen::Full };
+            let Some(room) = set.room() else { return Observed::Full };
             way = room;
         }
         set.tags[way] = tag_of(hash);
@@ -241,10 +241,10 @@ impl HotKeys {
             if known & (key.reads.count >= key.hot_at) {
                 key.turn(Heat::Hot, &self.config);
                 set.pinned |= 1 << way;
-                return Seen::TurnedHot(slot as Slot);
+                return Observed::TurnedHot(slot as Slot);
             }
         }
-        if known { Seen::Tracked(slot as Slot) } else { Seen::Admitted(slot as Slot) }
+        if known { Observed::Tracked(slot as Slot) } else { Observed::Admitted(slot as Slot) }
     }
 
     /// Adds reads that a shadow sampled, at this tracker's rate: a key that is served elsewhere
@@ -282,7 +282,7 @@ impl HotKeys {
     }
 
     /// Ends an epoch; appends what turned hot or cool, in the order of slots.
-    pub fn tick(&mut self, turns: &mut Vec<Turn>) {
+    pub fn tick(&mut self, changes: &mut Vec<Change>) {
         let HotKeysConfig { smoothing, write_weight, hot_score, cool_score, .. } = self.config;
         for (at, set) in self.sets.iter_mut().enumerate() {
             // Of a large tracker most keys sleep most of the time.
@@ -300,12 +300,12 @@ impl HotKeys {
                 match key.heat {
                     Heat::Hot if score < cool_score => {
                         key.heat = Heat::Draining;
-                        turns.push(Turn::Cool(slot as Slot));
+                        changes.push(Change::Cool(slot as Slot));
                     }
                     Heat::Cold if score >= hot_score => {
                         key.heat = Heat::Hot;
                         set.pinned |= 1 << way;
-                        turns.push(Turn::Hot(slot as Slot));
+                        changes.push(Change::Hot(slot as Slot));
                     }
                     Heat::Cold if [key.reads, key.writes] == [Average::default(); 2] => {
                         set.awake &= !(1 << way);

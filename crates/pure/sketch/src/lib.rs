@@ -33,7 +33,7 @@ mod table;
 pub use bits::{RandomBits, mix};
 pub use curve::Curve;
 pub use distances::StackDistances;
-pub use hot_keys::{Access, HotKeys, HotKeysConfig, KeyHeat, Seen, Slot, Turn};
+pub use hot_keys::{Access, Change, HotKeys, HotKeysConfig, KeyHeat, Observed, Slot};
 pub use hyperloglog::HyperLogLog;
 pub use lossy::{Frequent, LossyCounter};
 pub use sampling::Sampler;

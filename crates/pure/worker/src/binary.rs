@@ -6,7 +6,7 @@ use mbal_wire::{
     Binary, Command, Direction, Frame, Head, Status, Storage, Tokens, Verb, full_name,
 };
 
-use crate::items::{New, Outcome, Removed, Sum};
+use crate::items::{New, Changed, Removed, Sum};
 use crate::login::MECHANISMS;
 use crate::stats::STATS_TOPICS;
 use crate::turn::{Then, Turn};
@@ -130,14 +130,14 @@ impl Turn<'_> {
 
     fn binary_store(&mut self, frame: &Frame, storage: &Storage<'_>, key: &Key<'_>) {
         let status = match self.store_counted(storage, key) {
-            Some(Outcome::Done { cas, .. }) => return self.succeed(frame, b"", cas),
-            Some(Outcome::Exists) => Status::Exists,
-            Some(Outcome::NotFound) => Status::NotFound,
-            Some(Outcome::Full(Full::TooLarge)) => Status::TooLarge,
-            Some(Outcome::Full(Full::OutOfMemory)) => {
+            Some(Changed::Done { cas, .. }) => return self.succeed(frame, b"", cas),
+            Some(Changed::Exists) => Status::Exists,
+            Some(Changed::NotFound) => Status::NotFound,
+            Some(Changed::Full(Full::TooLarge)) => Status::TooLarge,
+            Some(Changed::Full(Full::OutOfMemory)) => {
                 return self.out_of_memory(frame, "allocating item");
             }
-            Some(Outcome::Refused) => match storage.verb {
+            Some(Changed::Refused) => match storage.verb {
                 Verb::Add => Status::Exists,
                 Verb::Replace => Status::NotFound,
                 _ => Status::NotStored,

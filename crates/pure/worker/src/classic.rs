@@ -6,9 +6,9 @@ use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_u64, push_
 
 use crate::batch::GROUP;
 use crate::details::Deed;
-use crate::items::{Change, New, Outcome, Removed, Sum};
+use crate::items::{Change, New, Changed, Removed, Sum};
 use crate::session::OUTPUT_BYTES_MAX;
-use crate::tell::Seen;
+use crate::tell::Fetched;
 use crate::turn::{Then, Turn};
 
 /// Keys of `get`s behind their first, after which a turn ends: even if all miss, others need not wait for long.
@@ -139,11 +139,11 @@ impl Turn<'_> {
         let (store, now) = (&self.server.store, self.now.second);
         let seen = store.look_ahead(ahead, key, now, true, self.out, |view, out| {
             show(view, out);
-            Seen::Hit { flags: view.flags(), value_bytes: view.value_bytes() }
+            Fetched::Hit { flags: view.flags(), value_bytes: view.value_bytes() }
         });
         let hit = seen.is_ok();
         self.server.details.count(key.bytes(), Deed::Get { hit });
-        self.count_get(key, seen.unwrap_or_else(Seen::Miss));
+        self.count_get(key, seen.unwrap_or_else(Fetched::Miss));
         hit
     }
 
@@ -175,17 +175,17 @@ impl Turn<'_> {
     pub fn store(&mut self, storage: &Storage<'_>, key: &Key<'_>) {
         let line: &[u8] = match self.store_counted(storage, key) {
             None => BAD_CHUNK,
-            Some(Outcome::Done { .. }) => b"STORED",
-            Some(Outcome::Exists) => b"EXISTS",
-            Some(Outcome::NotFound) => b"NOT_FOUND",
-            Some(Outcome::Refused) => b"NOT_STORED",
-            Some(Outcome::Full(full)) => full_line(full),
+            Some(Changed::Done { .. }) => b"STORED",
+            Some(Changed::Exists) => b"EXISTS",
+            Some(Changed::NotFound) => b"NOT_FOUND",
+            Some(Changed::Refused) => b"NOT_STORED",
+            Some(Changed::Full(full)) => full_line(full),
         };
         self.reply(storage.noreply, line);
     }
 
     /// `None`: the data block did not end where it should have.
-    pub fn store_counted(&mut self, storage: &Storage<'_>, key: &Key<'_>) -> Option<Outcome> {
+    pub fn store_counted(&mut self, storage: &Storage<'_>, key: &Key<'_>) -> Option<Changed> {
         self.counters.cmd_set.add(1);
         self.server.details.count(key.bytes(), Deed::Set);
         let Chunk::Value(value) = storage.chunk else { return None };
@@ -204,7 +204,7 @@ impl Turn<'_> {
             binary_key: false,
         };
         let outcome = self.store_item(key, &change);
-        if let Outcome::Full(full) = outcome {
+        if let Changed::Full(full) = outcome {
             if storage.verb == Verb::Set {
                 self.remove_item(key);
             }
@@ -278,7 +278,7 @@ impl Turn<'_> {
             }
             None => {
                 self.counters.touch_misses.add(1);
-                self.tell_get(key, Seen::Miss(Miss::NotFound));
+                self.tell_get(key, Fetched::Miss(Miss::NotFound));
                 b"NOT_FOUND"
             }
         };

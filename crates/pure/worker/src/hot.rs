@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use mbal_model::{KEY_BYTES_MAX, Key, METRICS, Prefix, Seconds};
-use mbal_sketch::{self as sketch, Access, HotKeys, HotKeysConfig, Seen, Slot};
+use mbal_sketch::{self as sketch, Access, HotKeys, HotKeysConfig, Observed, Slot};
 use mbal_wire::{Binary, Command, Request};
 
 use crate::batch::Job;
@@ -39,7 +39,7 @@ pub(crate) struct Hot {
     cachelets: BTreeMap<Prefix, CacheletHeat>,
     /// The worker's count of requests when this epoch began.
     requests_before: u64,
-    turns: Vec<sketch::Turn>,
+    changes: Vec<sketch::Change>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -61,7 +61,7 @@ impl Counted {
         self.past * past_share + self.now
     }
 
-    fn turn(&mut self) {
+    fn end_second(&mut self) {
         *self = Counted { past: self.now, now: 0.0 };
     }
 }
@@ -109,7 +109,7 @@ impl Default for Hot {
             requests: Counted::default(),
             cachelets: BTreeMap::new(),
             requests_before: 0,
-            turns: Vec::new(),
+            changes: Vec::new(),
         }
     }
 }
@@ -121,7 +121,7 @@ impl Hot {
         let heat = self.cachelets.entry(cachelet).or_default();
         heat.ever += stands_for;
         heat.late.now += stands_for;
-        if let Seen::Admitted(slot) = self.keys.observe(key.hash(), access) {
+        if let Observed::Admitted(slot) = self.keys.observe(key.hash(), access) {
             let bytes = key.bytes();
             let place = &mut self.places[slot as usize];
             if *place == NOWHERE {
@@ -140,14 +140,14 @@ impl Hot {
     }
 
     /// Lets the seconds pass that have passed.
-    fn turn(&mut self, second: Seconds, requests: u64) {
+    fn pass_to(&mut self, second: Seconds, requests: u64) {
         // After two seconds nothing of the past is left.
         for _ in 0..second.saturating_sub(self.second).min(2) {
-            self.keys.tick(&mut self.turns);
-            self.samples.turn();
-            self.cachelets.values_mut().for_each(|cachelet| cachelet.late.turn());
+            self.keys.tick(&mut self.changes);
+            self.samples.end_second();
+            self.cachelets.values_mut().for_each(|cachelet| cachelet.late.end_second());
             self.requests.now = requests.saturating_sub(self.requests_before) as f64;
-            self.requests.turn();
+            self.requests.end_second();
             self.requests_before = requests;
         }
         self.second = self.second.max(second);
@@ -162,7 +162,7 @@ impl Hot {
         second: Seconds,
         requests: u64,
     ) {
-        self.turn(second, requests);
+        self.pass_to(second, requests);
         let past_share = self.past_share();
         self.cachelets.retain(|prefix, _| all.contains_key(prefix));
         for (prefix, cachelet) in &self.cachelets {
@@ -186,7 +186,7 @@ impl Hot {
         second: Seconds,
         requests: u64,
     ) -> Heat {
-        self.turn(second, requests);
+        self.pass_to(second, requests);
         let past_share = self.past_share();
         let all = self.requests.last_second(past_share);
         let late = |heat: &CacheletHeat| heat.late.last_second(past_share);
@@ -219,7 +219,7 @@ impl Hot {
 
     /// Adds what this worker knows to `all`.
     pub fn add_to(&mut self, all: &mut BTreeMap<Vec<u8>, HotKey>, second: Seconds, requests: u64) {
-        self.turn(second, requests);
+        self.pass_to(second, requests);
         if self.samples.last_second(self.past_share()) == 0.0 {
             return;
         }
@@ -279,7 +279,7 @@ impl Turn<'_> {
         let (server, second, requests) = (self.server, self.now.second, self.counters.keyed());
         let stands_for = self.sampler.requests_per_sample();
         let mut hot = server.hot(self.here.worker.0.into());
-        hot.turn(second, requests);
+        hot.pass_to(second, requests);
         let mut at = first as usize;
         loop {
             let cachelet = keys[at].and_then(|key| server.store.cachelet_of(key.hash()));
@@ -330,7 +330,7 @@ mod tests {
     fn a_key_that_was_looked_at_in_a_second_that_is_over_is_no_longer_told() {
         let key = |name| Key::new(name).expect("a key");
         let mut hot = Hot::default();
-        hot.turn(1, 0);
+        hot.pass_to(1, 0);
         hot.observe(&key(b"past"), Access::Read, Prefix::ALL, 10.0);
         let mut all = BTreeMap::new();
         hot.add_to(&mut all, 2, 10);

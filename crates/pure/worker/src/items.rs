@@ -5,7 +5,7 @@ use mbal_model::{Key, Seconds};
 use mbal_wire::{Direction, Login, Verb, parse_u64, push_u64};
 
 use crate::details::Deed;
-use crate::tell::Seen;
+use crate::tell::Fetched;
 use crate::turn::Turn;
 
 /// Larger items memcached keeps in chunks, and does no arithmetic on them (bytes by its count).
@@ -33,7 +33,7 @@ pub(crate) struct Change<'a> {
 }
 
 /// What came of a change.
-pub(crate) enum Outcome {
+pub(crate) enum Changed {
     Done {
         cas: u64,
         /// Of the item as it is now.
@@ -88,13 +88,13 @@ impl<'w> Turn<'w> {
         store.lock(key.hash(), self.now.second)
     }
 
-    pub fn store_item(&mut self, key: &Key<'_>, change: &Change<'_>) -> Outcome {
+    pub fn store_item(&mut self, key: &Key<'_>, change: &Change<'_>) -> Changed {
         let outcome = self.store_unwatched(key, change);
         self.tell_store(key, change, &outcome);
         outcome
     }
 
-    fn store_unwatched(&mut self, key: &Key<'_>, change: &Change<'_>) -> Outcome {
+    fn store_unwatched(&mut self, key: &Key<'_>, change: &Change<'_>) -> Changed {
         let mut room = change.value.len();
         for _ in 0..STORE_TRIES {
             match self.try_to_store_item(key, change, room) {
@@ -107,8 +107,8 @@ impl<'w> Turn<'w> {
         }
         match change.verb {
             // A copy that finds no room is not stored; the old item stays.
-            Verb::Append | Verb::Prepend => Outcome::Refused,
-            _ => Outcome::Full(Full::OutOfMemory),
+            Verb::Append | Verb::Prepend => Changed::Refused,
+            _ => Changed::Full(Full::OutOfMemory),
         }
     }
 
@@ -118,7 +118,7 @@ impl<'w> Turn<'w> {
         key: &Key<'_>,
         change: &Change<'_>,
         room: usize,
-    ) -> Result<Outcome, usize> {
+    ) -> Result<Changed, usize> {
         let mut locked = self.lock_to_store(key, room);
         let parts;
         let mut draft = Draft {
@@ -140,9 +140,9 @@ impl<'w> Turn<'w> {
             (None, Verb::Append | Verb::Prepend) if change.creates => {}
             (None, Verb::Cas) => {
                 self.counters.cas_misses.add(1);
-                return Ok(Outcome::NotFound);
+                return Ok(Changed::NotFound);
             }
-            (None, _) | (Some(_), Verb::Add) => return Ok(Outcome::Refused),
+            (None, _) | (Some(_), Verb::Add) => return Ok(Changed::Refused),
             (Some(found), Verb::Cas) => {
                 let old = locked.view(&found, |view| view.meta());
                 let class = self.class(key, &old);
@@ -158,7 +158,7 @@ impl<'w> Turn<'w> {
                 } else {
                     self.counters.cas_badval.add(1);
                     class.cas_badval.add(1);
-                    return Ok(Outcome::Exists);
+                    return Ok(Changed::Exists);
                 }
             }
             (Some(found), Verb::Append | Verb::Prepend) => {
@@ -168,7 +168,7 @@ impl<'w> Turn<'w> {
                     view.meta()
                 });
                 if change.cas != 0 && change.cas != old.cas {
-                    return Ok(Outcome::Exists);
+                    return Ok(Changed::Exists);
                 }
                 parts = match change.verb {
                     Verb::Append => [self.scratch.as_slice(), change.value],
@@ -180,15 +180,15 @@ impl<'w> Turn<'w> {
                 draft.binary_key = false;
                 let value_bytes = parts[0].len() + parts[1].len();
                 if self.limits(Login::Done).too_large(key.bytes().len(), old.flags, value_bytes) {
-                    return Ok(Outcome::Refused);
+                    return Ok(Changed::Refused);
                 }
             }
         }
         let value_bytes = draft.parts.iter().map(|part| part.len()).sum();
         match locked.put(key, &draft) {
-            Ok(cas) => Ok(Outcome::Done { cas, value_bytes }),
+            Ok(cas) => Ok(Changed::Done { cas, value_bytes }),
             Err(Full::OutOfMemory) => Err(value_bytes),
-            Err(full) => Ok(Outcome::Full(full)),
+            Err(full) => Ok(Changed::Full(full)),
         }
     }
 
@@ -198,7 +198,7 @@ impl<'w> Turn<'w> {
         let mut locked = self.server.store.lock(key.hash(), self.now.second);
         let Some(found) = locked.find(key) else {
             self.counters.delete_misses.add(1);
-            self.tell_get(key, Seen::Miss(Miss::NotFound));
+            self.tell_get(key, Fetched::Miss(Miss::NotFound));
             return Removed::NotFound;
         };
         let old = locked.view(&found, |view| view.meta());
@@ -247,11 +247,11 @@ impl<'w> Turn<'w> {
                 binary_key: false,
             };
             match self.store_item(key, &change) {
-                Outcome::Done { cas, .. } => return Sum::Created { value, cas },
+                Changed::Done { cas, .. } => return Sum::Created { value, cas },
                 // Another worker was faster: then there is something to count.
-                Outcome::Refused => {}
-                Outcome::Full(_) => return Sum::Full,
-                Outcome::Exists | Outcome::NotFound => unreachable!("an add compares no cas"),
+                Changed::Refused => {}
+                Changed::Full(_) => return Sum::Full,
+                Changed::Exists | Changed::NotFound => unreachable!("an add compares no cas"),
             }
         }
     }
@@ -269,7 +269,7 @@ impl<'w> Turn<'w> {
     ) -> Sum {
         let mut locked = self.lock_to_store(key, 0);
         let Some(found) = locked.find(key) else {
-            self.tell_get(key, Seen::Miss(Miss::NotFound));
+            self.tell_get(key, Fetched::Miss(Miss::NotFound));
             return Sum::NotFound;
         };
         let old = locked.view(&found, |view| view.meta());

@@ -23,7 +23,7 @@ pub(crate) const STATES: u32 = 1 << 31;
 /// Watchers at a time.
 const WATCHERS_MAX: usize = 20;
 
-pub(crate) struct Log {
+pub(crate) struct WatchLog {
     /// What anybody watches.
     streams: AtomicU32,
     /// [`VERBOSE`] and [`STATES`], as `-v` has them.
@@ -52,9 +52,9 @@ struct Queue {
     skipped: u64,
 }
 
-impl Log {
-    pub fn new(workers: u16, queue_bytes_max: usize) -> Log {
-        Log {
+impl WatchLog {
+    pub fn new(workers: u16, queue_bytes_max: usize) -> WatchLog {
+        WatchLog {
             streams: AtomicU32::new(0),
             verbose: AtomicU32::new(0),
             last_line: AtomicU64::new(0),
@@ -160,14 +160,14 @@ impl Watcher {
 }
 
 /// An item as lines tell it.
-pub(crate) struct Told<'a> {
+pub(crate) struct ItemLine<'a> {
     pub key: &'a [u8],
     pub class: usize,
     pub value_bytes: usize,
     pub fd: u32,
 }
 
-impl Told<'_> {
+impl ItemLine<'_> {
     fn key(&self, line: &mut Vec<u8>) {
         line.extend_from_slice(b" key=");
         push_escaped(line, self.key);
@@ -187,7 +187,7 @@ fn text(line: &mut Vec<u8>, name: &str, number: u64) {
     push_u64(line, number);
 }
 
-pub(crate) fn item_get(log: &Log, now: Now, status: &str, item: &Told<'_>) {
+pub(crate) fn item_get(log: &WatchLog, now: Now, status: &str, item: &ItemLine<'_>) {
     log.write(now, streams::FETCHERS, |line| {
         line.extend_from_slice(b" type=item_get");
         item.key(line);
@@ -198,12 +198,12 @@ pub(crate) fn item_get(log: &Log, now: Now, status: &str, item: &Told<'_>) {
 }
 
 pub(crate) fn item_store(
-    log: &Log,
+    log: &WatchLog,
     now: Now,
     status: &str,
     command: &str,
     ttl: u32,
-    item: &Told<'_>,
+    item: &ItemLine<'_>,
 ) {
     log.write(now, streams::MUTATIONS, |line| {
         line.extend_from_slice(b" type=item_store");
@@ -216,7 +216,7 @@ pub(crate) fn item_store(
     });
 }
 
-pub(crate) fn deletion(log: &Log, now: Now, command: &str, item: &Told<'_>) {
+pub(crate) fn deletion(log: &WatchLog, now: Now, command: &str, item: &ItemLine<'_>) {
     log.write(now, streams::DELETIONS, |line| {
         line.extend_from_slice(b" type=deleted");
         item.key(line);
@@ -226,7 +226,14 @@ pub(crate) fn deletion(log: &Log, now: Now, command: &str, item: &Told<'_>) {
     });
 }
 
-pub(crate) fn eviction(log: &Log, now: Now, fetched: bool, ttl: i64, idle: u32, item: &Told<'_>) {
+pub(crate) fn eviction(
+    log: &WatchLog,
+    now: Now,
+    fetched: bool,
+    ttl: i64,
+    idle: u32,
+    item: &ItemLine<'_>,
+) {
     log.write(now, streams::EVICTIONS, |line| {
         line.extend_from_slice(b" type=eviction");
         item.key(line);
@@ -237,7 +244,7 @@ pub(crate) fn eviction(log: &Log, now: Now, fetched: bool, ttl: i64, idle: u32, 
     });
 }
 
-pub(crate) fn tls_error(log: &Log, now: Now, fd: u32, why: &str) {
+pub(crate) fn tls_error(log: &WatchLog, now: Now, fd: u32, why: &str) {
     log.write(now, streams::CONNECTIONS, |line| {
         text(line, " type=conntlserr fd=", fd.into());
         line.extend_from_slice(format!(" msg={why}").as_bytes());
@@ -245,7 +252,7 @@ pub(crate) fn tls_error(log: &Log, now: Now, fd: u32, why: &str) {
 }
 
 /// `reason`: why it closes; `None` is a new one.
-pub(crate) fn connection(log: &Log, now: Now, card: &Card, reason: Option<&str>) {
+pub(crate) fn connection(log: &WatchLog, now: Now, card: &Card, reason: Option<&str>) {
     log.write(now, streams::CONNECTIONS, |line| {
         let kind = if reason.is_some() { "conn_close" } else { "conn_new" };
         let (ip, port, transport) = match &card.peer {

@@ -5,8 +5,8 @@ use mbal_model::{Key, Seconds, item_bytes, size_class};
 use mbal_wire::{Chunk, Direction, Meta, Verb, base64_encode, opaque_too_long, push_i64, push_u64};
 
 use crate::classic::{BAD_CHUNK, NOT_NUMERIC, OUT_OF_MEMORY, full_line};
-use crate::items::{Change, New, Outcome, Sum};
-use crate::tell::Seen;
+use crate::items::{Change, New, Changed, Sum};
+use crate::tell::Fetched;
 use crate::turn::Turn;
 
 const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long";
@@ -47,7 +47,7 @@ impl Turn<'_> {
                 view.copy_value(out);
                 out.extend_from_slice(b"\r\n");
             }
-            Ok(Seen::from(Some(&item)))
+            Ok(Fetched::from(Some(&item)))
         });
         match seen {
             Ok(Ok(hit)) => self.count_get(key, hit),
@@ -159,14 +159,14 @@ impl Turn<'_> {
                 let cas = meta.chosen_cas();
                 let _put = locked.put(key, &Draft { deadline, cas, ..Draft::default() });
             }
-            None => self.count_get(key, Seen::Miss(Miss::NotFound)),
+            None => self.count_get(key, Fetched::Miss(Miss::NotFound)),
         }
         drop(locked);
         self.line(OPAQUE_TOO_LONG);
     }
 
     fn meta_missed(&mut self, meta: &Meta<'_>, key: &Key<'_>, miss: Miss) {
-        self.count_get(key, Seen::Miss(miss));
+        self.count_get(key, Fetched::Miss(miss));
         if !meta.flags.has(b'q') {
             self.status(b"EN", meta, key);
         }
@@ -216,12 +216,12 @@ impl Turn<'_> {
             },
         );
         let (status, cas, value_bytes): (&[u8], u64, usize) = match stored {
-            Outcome::Done { .. } if meta.flags.has(b'q') => return,
-            Outcome::Done { cas, value_bytes } => (b"HD", cas, value_bytes),
-            Outcome::Exists => (b"EX", 0, value.len()),
-            Outcome::NotFound => (b"NF", 0, value.len()),
-            Outcome::Refused => (b"NS", 0, value.len()),
-            Outcome::Full(full) => {
+            Changed::Done { .. } if meta.flags.has(b'q') => return,
+            Changed::Done { cas, value_bytes } => (b"HD", cas, value_bytes),
+            Changed::Exists => (b"EX", 0, value.len()),
+            Changed::NotFound => (b"NF", 0, value.len()),
+            Changed::Refused => (b"NS", 0, value.len()),
+            Changed::Full(full) => {
                 self.remove_item(key);
                 class.outofmemory.add((full == Full::OutOfMemory).into());
                 self.count_full(full);
@@ -247,7 +247,7 @@ impl Turn<'_> {
         let Some(found) = locked.find(key) else {
             drop(locked);
             self.counters.delete_misses.add(1);
-            self.tell_get(key, Seen::Miss(Miss::NotFound));
+            self.tell_get(key, Fetched::Miss(Miss::NotFound));
             return self.status(b"NF", meta, key);
         };
         let old = locked.view(&found, |view| view.meta());

@@ -15,7 +15,7 @@ use crate::details::Details;
 use crate::following::Following;
 use crate::hot::{Heat, Hot, HotKey, WATCHED_SECONDS, hottest};
 use crate::latency::{Histograms, Latency};
-use crate::log::Log;
+use crate::log::WatchLog;
 use crate::login::Doorkeeper;
 
 /// What the operator chose; `stats settings` tells it.
@@ -280,7 +280,7 @@ pub struct Server {
     pub settings: Settings,
     pub gauges: Gauges,
     pub conns: Conns,
-    pub(crate) log: Log,
+    pub(crate) log: WatchLog,
     pub(crate) details: Details,
     pub(crate) doorkeeper: Option<Arc<Doorkeeper>>,
     /// What commands may change of [`Settings::echoed`].
@@ -337,7 +337,7 @@ impl Server {
     pub fn new(settings: Settings, store: Store) -> Server {
         let gauges = Gauges { accepting: AtomicU64::new(1), ..Gauges::default() };
         gauges.verbosity.store(u64::from(settings.verbosity), Relaxed);
-        let log = Log::new(settings.workers, (settings.watcher_kib as usize) << 10);
+        let log = WatchLog::new(settings.workers, (settings.watcher_kib as usize) << 10);
         log.set_verbosity(settings.verbosity);
         let epoch = AtomicU64::new(0);
         let classes = || (0..CLASSES).map(|_| ClassCounters::default()).collect();

@@ -5,22 +5,22 @@ use mbal_model::{Key, item_bytes, size_class};
 use mbal_wire::{Verb, streams};
 
 use crate::counters::ClassCounters;
-use crate::items::{Change, Outcome};
-use crate::log::{self, Told};
+use crate::items::{Change, Changed};
+use crate::log::{self, ItemLine};
 use crate::turn::Turn;
 
 /// What came of looking for a key.
 #[derive(Clone, Copy)]
-pub(crate) enum Seen {
+pub(crate) enum Fetched {
     Hit { flags: u32, value_bytes: u32 },
     Miss(Miss),
 }
 
-impl From<Option<&Meta>> for Seen {
-    fn from(found: Option<&Meta>) -> Seen {
+impl From<Option<&Meta>> for Fetched {
+    fn from(found: Option<&Meta>) -> Fetched {
         match found {
-            Some(meta) => Seen::Hit { flags: meta.flags, value_bytes: meta.value_bytes },
-            None => Seen::Miss(Miss::NotFound),
+            Some(meta) => Fetched::Hit { flags: meta.flags, value_bytes: meta.value_bytes },
+            None => Fetched::Miss(Miss::NotFound),
         }
     }
 }
@@ -38,14 +38,14 @@ impl<'w> Turn<'w> {
 
     /// A `get` of any kind.
     #[inline]
-    pub fn count_get(&mut self, key: &Key<'_>, seen: Seen) {
+    pub fn count_get(&mut self, key: &Key<'_>, seen: Fetched) {
         self.counters.cmd_get.add(1);
         match seen {
-            Seen::Hit { flags, value_bytes } => {
+            Fetched::Hit { flags, value_bytes } => {
                 self.counters.get_hits.add(1);
                 self.classes[class_of(key, flags, value_bytes)].get_hits.add(1);
             }
-            Seen::Miss(miss) => {
+            Fetched::Miss(miss) => {
                 self.counters.get_misses.add(1);
                 self.counters.get_expired.add((miss == Miss::Expired).into());
             }
@@ -55,23 +55,23 @@ impl<'w> Turn<'w> {
 
     /// Tells those who watch fetchers that a key was looked for.
     #[inline]
-    pub fn tell_get(&self, key: &Key<'_>, seen: Seen) {
+    pub fn tell_get(&self, key: &Key<'_>, seen: Fetched) {
         if self.watched & streams::FETCHERS != 0 {
             self.tell_get_watched(key, seen);
         }
     }
 
     #[cold]
-    fn tell_get_watched(&self, key: &Key<'_>, seen: Seen) {
+    fn tell_get_watched(&self, key: &Key<'_>, seen: Fetched) {
         let (status, class, value_bytes) = match seen {
-            Seen::Hit { flags, value_bytes } => {
+            Fetched::Hit { flags, value_bytes } => {
                 ("found", class_of(key, flags, value_bytes), value_bytes as usize)
             }
-            Seen::Miss(Miss::NotFound) => ("not_found", 0, 0),
-            Seen::Miss(Miss::Expired) => ("expired", 0, 0),
+            Fetched::Miss(Miss::NotFound) => ("not_found", 0, 0),
+            Fetched::Miss(Miss::Expired) => ("expired", 0, 0),
         };
-        let told = Told { key: key.bytes(), class, value_bytes, fd: self.fd };
-        log::item_get(&self.server.log, self.now, status, &told);
+        let line = ItemLine { key: key.bytes(), class, value_bytes, fd: self.fd };
+        log::item_get(&self.server.log, self.now, status, &line);
     }
 
     /// Tells those who watch deletions that a text command took an item away.
@@ -80,28 +80,28 @@ impl<'w> Turn<'w> {
         if self.watched & streams::DELETIONS != 0 {
             let class = class_of(key, item.flags, item.value_bytes);
             let value_bytes = item.value_bytes as usize;
-            let told = Told { key: key.bytes(), class, value_bytes, fd: self.fd };
-            log::deletion(&self.server.log, self.now, command, &told);
+            let line = ItemLine { key: key.bytes(), class, value_bytes, fd: self.fd };
+            log::deletion(&self.server.log, self.now, command, &line);
         }
     }
 
     /// Tells those who watch mutations what came of storing.
     #[inline]
-    pub fn tell_store(&self, key: &Key<'_>, change: &Change<'_>, outcome: &Outcome) {
+    pub fn tell_store(&self, key: &Key<'_>, change: &Change<'_>, outcome: &Changed) {
         if self.watched & streams::MUTATIONS != 0 {
             self.tell_store_watched(key, change, outcome);
         }
     }
 
     #[cold]
-    fn tell_store_watched(&self, key: &Key<'_>, change: &Change<'_>, outcome: &Outcome) {
+    fn tell_store_watched(&self, key: &Key<'_>, change: &Change<'_>, outcome: &Changed) {
         let status = match outcome {
-            Outcome::Done { .. } => "stored",
-            Outcome::Exists => "exists",
-            Outcome::NotFound => "not_found",
-            Outcome::Refused => "not_stored",
-            Outcome::Full(mbal_cachelet::Full::TooLarge) => "too_large",
-            Outcome::Full(mbal_cachelet::Full::OutOfMemory) => "no_memory",
+            Changed::Done { .. } => "stored",
+            Changed::Exists => "exists",
+            Changed::NotFound => "not_found",
+            Changed::Refused => "not_stored",
+            Changed::Full(mbal_cachelet::Full::TooLarge) => "too_large",
+            Changed::Full(mbal_cachelet::Full::OutOfMemory) => "no_memory",
         };
         let command = match change.verb {
             Verb::Set => "set",
@@ -117,7 +117,7 @@ impl<'w> Turn<'w> {
         };
         let value_bytes = change.value.len();
         let class = class_of(key, change.flags, value_bytes as u32);
-        let told = Told { key: key.bytes(), class, value_bytes, fd: self.fd };
-        log::item_store(&self.server.log, self.now, status, command, ttl, &told);
+        let line = ItemLine { key: key.bytes(), class, value_bytes, fd: self.fd };
+        log::item_store(&self.server.log, self.now, status, command, ttl, &line);
     }
 }

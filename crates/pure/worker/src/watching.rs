@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mbal_wire::streams;
 
 use crate::conns::Card;
-use crate::log::{self, Told, VERBOSE};
+use crate::log::{self, ItemLine, VERBOSE};
 use crate::session::{Session, Wait};
 use crate::worker::Worker;
 use crate::{Action, Actions, ConnId, Now, verbose};
@@ -92,7 +92,7 @@ impl Worker {
                 let meta = &item.meta;
                 let bytes =
                     mbal_model::item_bytes(item.key.len(), meta.flags, meta.value_bytes as usize);
-                let told = Told {
+                let line = ItemLine {
                     key: &item.key,
                     class: mbal_model::size_class(bytes),
                     value_bytes: meta.value_bytes as usize,
@@ -103,7 +103,7 @@ impl Worker {
                     deadline => i64::from(deadline) - i64::from(now.second),
                 };
                 let idle = now.second.saturating_sub(meta.last_access);
-                log::eviction(&self.server.log, now, meta.fetched, ttl, idle, &told);
+                log::eviction(&self.server.log, now, meta.fetched, ttl, idle, &line);
             }
         }
         let here = self.here.worker;

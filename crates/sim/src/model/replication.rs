@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mbal_balance::{Demand, Prediction, choose_threshold, copies};
-use mbal_sketch::{Access, HotKeys, HotKeysConfig, RandomBits, Turn, mix};
+use mbal_sketch::{Access, Change, HotKeys, HotKeysConfig, RandomBits, mix};
 
 use super::cluster::{Arrival, SERVICES_PER_EPOCH, Size};
 
@@ -21,7 +21,7 @@ pub struct Replication {
     filter: Vec<u64>,
     watching: Vec<bool>,
     pub replicated: u64,
-    turns: Vec<Turn>,
+    changes: Vec<Change>,
 }
 
 impl Replication {
@@ -41,7 +41,7 @@ impl Replication {
             filter: vec![0; 1 << 10],
             watching: vec![false; size.all_workers()],
             replicated: 0,
-            turns: Vec::new(),
+            changes: Vec::new(),
         }
     }
 
@@ -88,10 +88,10 @@ impl Replication {
     /// that are `hot` take no new ones.
     pub fn plan(&mut self, in_phase: &[bool], requests: f64, hot: &[bool]) {
         for tracker in &mut self.trackers {
-            self.turns.clear();
-            tracker.tick(&mut self.turns);
-            for turn in &self.turns {
-                if let Turn::Cool(slot) = turn {
+            self.changes.clear();
+            tracker.tick(&mut self.changes);
+            for change in &self.changes {
+                if let Change::Cool(slot) = change {
                     self.replicas.remove(&tracker.hash(*slot));
                     tracker.release(*slot);
                 }

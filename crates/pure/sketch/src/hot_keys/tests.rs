@@ -13,41 +13,41 @@ fn tracker() -> HotKeys {
     })
 }
 
-fn read(keys: &mut HotKeys, hash: u64, times: usize) -> Seen {
+fn read(keys: &mut HotKeys, hash: u64, times: usize) -> Observed {
     (0..times).map(|_| keys.observe(hash, Read)).last().expect("read at least once")
 }
 
-fn tick(keys: &mut HotKeys) -> Vec<Turn> {
-    let mut turns = Vec::new();
-    keys.tick(&mut turns);
-    turns
+fn tick(keys: &mut HotKeys) -> Vec<Change> {
+    let mut changes = Vec::new();
+    keys.tick(&mut changes);
+    changes
 }
 
 #[test]
 fn a_spike_turns_a_key_hot_within_its_epoch() {
     let mut keys = tracker();
-    assert_eq!(read(&mut keys, 1, 19), Seen::Tracked(0));
-    assert_eq!(keys.observe(1, Read), Seen::TurnedHot(0));
+    assert_eq!(read(&mut keys, 1, 19), Observed::Tracked(0));
+    assert_eq!(keys.observe(1, Read), Observed::TurnedHot(0));
     assert_eq!(keys.hot().collect::<Vec<_>>(), [0]);
 }
 
 #[test]
 fn a_steady_key_turns_hot_over_epochs_and_cools_late() {
     let mut keys = tracker();
-    let mut turns = Vec::new();
+    let mut changes = Vec::new();
     for reads in [12, 12, 12, 12, 8, 6, 4, 2, 0] {
-        let mut turn = '-';
+        let mut change = '-';
         for _ in 0..reads {
-            if let Seen::TurnedHot(_) = keys.observe(1, Read) {
-                turn = 'H';
+            if let Observed::TurnedHot(_) = keys.observe(1, Read) {
+                change = 'H';
             }
         }
-        if tick(&mut keys) == [Turn::Cool(0)] {
-            turn = 'C';
+        if tick(&mut keys) == [Change::Cool(0)] {
+            change = 'C';
         }
-        turns.push(turn);
+        changes.push(change);
     }
-    assert_eq!(String::from_iter(turns), "--H----C-");
+    assert_eq!(String::from_iter(changes), "--H----C-");
 }
 
 #[test]
@@ -59,15 +59,15 @@ fn a_read_turns_a_key_hot_exactly_when_its_score_is() {
         let access = if chance < 3 { Write } else { Read };
         let was_hot = keys.find(hash).is_some_and(|slot| keys.hot().any(|hot| hot == slot));
         match keys.observe(hash, access) {
-            Seen::TurnedHot(slot) => assert!(keys.score(slot) >= 9.999),
-            Seen::Tracked(slot) if access == Read && !was_hot => {
+            Observed::TurnedHot(slot) => assert!(keys.score(slot) >= 9.999),
+            Observed::Tracked(slot) if access == Read && !was_hot => {
                 assert!(keys.score(slot) < 10.001, "{}", keys.score(slot));
             }
             _ => {}
         }
         if chance == 99 {
-            for turn in tick(&mut keys) {
-                if let Turn::Cool(slot) = turn {
+            for change in tick(&mut keys) {
+                if let Change::Cool(slot) = change {
                     keys.release(slot);
                 }
             }
@@ -81,7 +81,7 @@ fn nine_reads_per_write_weigh_nothing() {
     for _ in 0..50 {
         keys.observe(1, Write);
         for _ in 0..9 {
-            assert_eq!(keys.observe(1, Read), Seen::Tracked(0));
+            assert_eq!(keys.observe(1, Read), Observed::Tracked(0));
         }
     }
     assert_eq!(keys.score(0), 0.0);
@@ -93,9 +93,10 @@ fn nine_reads_per_write_weigh_nothing() {
 fn only_cold_keys_are_evicted_and_the_least_recent_first() {
     let mut keys = tracker();
     read(&mut keys, 1, 20);
-    (2..=8).for_each(|hash| assert_eq!(read(&mut keys, hash, 1), Seen::Admitted(hash as u32 - 1)));
+    (2..=8)
+        .for_each(|hash| assert_eq!(read(&mut keys, hash, 1), Observed::Admitted(hash as u32 - 1)));
     read(&mut keys, 2, 1);
-    assert_eq!(keys.observe(9, Read), Seen::Admitted(2), "3 was least recent");
+    assert_eq!(keys.observe(9, Read), Observed::Admitted(2), "3 was least recent");
     assert_eq!((keys.find(1), keys.find(2), keys.find(3)), (Some(0), Some(1), None));
 }
 
@@ -123,15 +124,16 @@ fn the_order_of_a_set_is_that_of_its_samples() {
 #[test]
 fn when_all_are_hot_nothing_is_admitted() {
     let mut keys = tracker();
-    (1..=8)
-        .for_each(|hash| assert_eq!(read(&mut keys, hash, 20), Seen::TurnedHot(hash as u32 - 1)));
-    assert_eq!(keys.observe(9, Read), Seen::Full);
+    (1..=8).for_each(|hash| {
+        assert_eq!(read(&mut keys, hash, 20), Observed::TurnedHot(hash as u32 - 1))
+    });
+    assert_eq!(keys.observe(9, Read), Observed::Full);
     tick(&mut keys);
-    let turns: Vec<Turn> = [tick(&mut keys), tick(&mut keys)].concat();
-    assert_eq!(turns, (0..8).map(Turn::Cool).collect::<Vec<_>>());
-    assert_eq!(keys.observe(9, Read), Seen::Full, "leases may still be out");
+    let changes: Vec<Change> = [tick(&mut keys), tick(&mut keys)].concat();
+    assert_eq!(changes, (0..8).map(Change::Cool).collect::<Vec<_>>());
+    assert_eq!(keys.observe(9, Read), Observed::Full, "leases may still be out");
     keys.release(3);
-    assert_eq!(keys.observe(9, Read), Seen::Admitted(3));
+    assert_eq!(keys.observe(9, Read), Observed::Admitted(3));
 }
 
 #[test]
@@ -160,11 +162,11 @@ fn heat_moves_with_the_cachelet() {
     }
     assert_eq!(next_home.hot().collect::<Vec<_>>(), [0]);
     assert_eq!((home.find(1), tick(&mut home)), (None, vec![]));
-    assert_eq!(home.observe(5, Read), Seen::Admitted(1), "its place is free");
+    assert_eq!(home.observe(5, Read), Observed::Admitted(1), "its place is free");
     (10..16).for_each(|hash| {
         read(&mut next_home, hash, 20);
     });
-    assert_eq!(read(&mut next_home, 16, 1), Seen::Admitted(1), "only key 2 was cold");
+    assert_eq!(read(&mut next_home, 16, 1), Observed::Admitted(1), "only key 2 was cold");
     assert!(next_home.find(1).is_some(), "a hot key is pinned where it went");
 }
 

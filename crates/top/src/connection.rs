@@ -3,24 +3,24 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
-use mbal_dial::{Dialer, Server, Speech, Stream, wants_login};
+use mbal_dial::{Dialer, ServerName, Speech, Stream, wants_login};
 
 /// A server that takes longer is as good as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What one answer may come to: far more than any server tells.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-pub struct Link {
-    server: Server,
+pub struct Connection {
+    server: ServerName,
     dialer: Dialer,
     speech: Speech,
     stream: BufReader<Stream>,
 }
 
-impl Link {
-    pub fn connect(server: &Server, dialer: Dialer) -> io::Result<Link> {
+impl Connection {
+    pub fn connect(server: &ServerName, dialer: Dialer) -> io::Result<Connection> {
         let (stream, speech) = dialer.greet(server, PATIENCE)?;
-        Ok(Link { server: server.clone(), dialer, speech, stream: BufReader::new(stream) })
+        Ok(Connection { server: server.clone(), dialer, speech, stream: BufReader::new(stream) })
     }
 
     pub fn name(&self) -> String {
