@@ -10,7 +10,7 @@
 mod support;
 
 use mbal_elastic::{Age, fuse_counting};
-use mbal_sketch::RandomBits;
+use mbal_sketch::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt::Write;
@@ -95,10 +95,10 @@ fn main() {
 
 // Sorted ages with random gaps of a mean, from a base.
 fn fill(ages: &mut [Age], list: usize, (base, gap): (f64, f64)) {
-    let mut bits = RandomBits::new(list as u64);
+    let mut bits = Random::new(list as u64);
     let mut age = base;
     for slot in ages {
-        age += gap * 2.0 * (bits.next_bits() >> 40) as f64 / f64::from(1 << 24);
+        age += gap * 2.0 * (bits.word() >> 40) as f64 / f64::from(1 << 24);
         *slot = age as Age;
     }
 }

@@ -21,7 +21,7 @@ const EPOCH: usize = 1_000_000;
 
 fn main() {
     let ranks = support::wikipedia::shape().ranks();
-    let mut bits = RandomBits::new(1);
+    let mut bits = Random::new(1);
     let stream: Vec<u64> = (0..4_000_000).map(|_| mix(ranks.draw(&mut bits) as u64)).collect();
     // What a sampler lets through, gathered, so that each sketch is timed on sampled keys alone.
     let mut sampler = Sampler::new(0.03, 5);

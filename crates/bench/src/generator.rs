@@ -22,13 +22,13 @@ use crate::connection::Connection;
 use crate::follow::Routes;
 use crate::load::{Edge, Length, Load};
 use crate::pace::{Pace, Schedule};
-use crate::random::Random;
 use crate::reader::Then;
 use crate::replies::Awaited;
 use crate::source::Ask;
 use crate::tally::Tally;
 use crate::timeline::{Part, Timeline};
 use crate::wording::Item;
+use mbal_random::Random;
 
 /// After the window what is due may still be sent for so long, then replies are waited for as long again.
 pub const DRAIN: Duration = Duration::from_secs(2);

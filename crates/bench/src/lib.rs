@@ -29,7 +29,6 @@ mod pace;
 mod peer;
 mod plan;
 mod popularity;
-mod random;
 mod reader;
 mod replies;
 mod report;
@@ -48,8 +47,8 @@ mod ycsb;
 
 pub use args::Args;
 
+pub use mbal_random::{Random, mix};
 pub use popularity::Popularity;
-pub use random::{Random, mix};
 pub use summary::Spread;
 pub use trace::Trace;
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::random::Random;
+use mbal_random::Random;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::random::Random;
+use mbal_random::Random;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pace {

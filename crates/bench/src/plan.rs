@@ -12,7 +12,6 @@ use crate::cpu::Cores;
 use crate::load::{Busy, Length, Load};
 use crate::mix::Op;
 use crate::pace::{Moments, Pace};
-use crate::random::Random;
 use crate::replies::Lengths;
 use crate::source::{Drawn, Source};
 use crate::timeline::Timeline;
@@ -20,6 +19,7 @@ use crate::trace::Trace;
 use crate::udp;
 use crate::wording::{Protocol, Wording};
 use crate::workload::Workload;
+use mbal_random::Random;
 
 /// What a run asks of any server: the arguments, checked, with the trace read.
 pub struct Plan {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::random::{Random, mix};
+use mbal_random::{Random, mix};
 
 /// How requests spread over `0..keys`: a law over ranks, and which key has which rank at the moment.
 #[derive(Clone)]

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use mbal_model::KEY_BYTES_MAX;
 
-use crate::random::mix;
+use mbal_random::mix;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Sizes {
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn pareto_draws_fit_their_law_and_no_other() {
-        let mut random = crate::random::Random::new(11);
+        let mut random = mbal_random::Random::new(11);
         let drawn: Vec<f64> =
             (0..200_000).map(|_| pareto(random.unit(), ETC_SCALE, ETC_SHAPE)).collect();
         assert!(distance(drawn.clone(), |x| pareto_law(x, ETC_SCALE, ETC_SHAPE)) < 1.2);
@@ -172,7 +172,7 @@ mod tests {
             assert!((seen - n * share).abs() < 4.0 * sigma, "{bytes} B: {seen}");
         }
         // What was cut off to whole bytes is put back, anywhere within the byte.
-        let mut random = crate::random::Random::new(12);
+        let mut random = mbal_random::Random::new(12);
         let tail = drawn.iter().filter(|&&b| b >= 15).map(|&b| f64::from(b) - 14.0 - random.unit());
         let far = distance(tail.collect(), |x| pareto_law(x, ETC_SCALE, ETC_SHAPE));
         assert!(far < 1.2, "{far}");

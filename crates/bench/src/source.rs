@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::mix::{Mix, Op, Ttls};
 use crate::popularity::Popularity;
-use crate::random::Random;
 use crate::trace::Trace;
+use mbal_random::Random;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Ask {

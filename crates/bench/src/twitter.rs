@@ -85,7 +85,7 @@ fn seconds(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use mbal_random::Random;
 
     #[test]
     fn every_row_is_a_workload_or_says_what_it_lacks() {

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mbal_model::WorkerId;
+use mbal_random::Random;
 use mbal_reactor::{Letter, Mailbox};
 use mbal_worker::{ConnId, Event, OrderId, Server};
 
@@ -19,26 +20,20 @@ pub(crate) fn start(
 ) -> std::io::Result<()> {
     let (server, workers) = (Arc::clone(server), Arc::clone(workers));
     thread::Builder::new().name("mbal-chaos".into()).spawn(move || {
-        let (begin, mut given, mut state) = (Instant::now(), 0u64, 0x9e37_79b9_7f4a_7c15u64);
-        let mut below = move |bound: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) % bound
-        };
+        let (begin, mut given, mut random) = (Instant::now(), 0u64, Random::new(1));
         loop {
             let due = begin.elapsed().as_secs_f64() * f64::from(per_second);
             while (given as f64) < due {
                 given += 1;
-                let to = WorkerId(below(workers.len() as u64) as u16);
+                let to = WorkerId(random.below(workers.len() as u64) as u16);
                 let (at, event) = if given % 2 == 0 {
                     let prefixes = server.store.prefixes();
-                    let cachelet = prefixes[below(prefixes.len() as u64) as usize];
+                    let cachelet = prefixes[random.below(prefixes.len() as u64) as usize];
                     let Some(at) = server.store.owner(cachelet) else { continue };
                     (at, Event::Lend { order: OrderId(0), cachelet, to, seen: u64::MAX })
                 } else {
-                    let at = WorkerId(below(workers.len() as u64) as u16);
-                    let conn = ConnId(below(CONNS) as u32);
+                    let at = WorkerId(random.below(workers.len() as u64) as u16);
+                    let conn = ConnId(random.below(CONNS) as u32);
                     (at, Event::HandOver { order: OrderId(0), conn, to })
                 };
                 workers[usize::from(at.0)].post(Letter::Tell(event));

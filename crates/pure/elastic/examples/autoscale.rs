@@ -19,7 +19,7 @@ use mbal_elastic::{
     choose_retiring, hit_ratio_min, plan_transfer,
 };
 use mbal_model::ServerId;
-use mbal_sketch::{RandomBits, StackDistances, mix};
+use mbal_sketch::{Random, StackDistances, mix};
 use std::fmt::Write;
 use support::wikipedia::{Ranks, Shape};
 
@@ -259,7 +259,7 @@ struct Outcome {
 /// `None` for the scaler: as many servers as at the start, for all the time.
 fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: &Ranks) -> Outcome {
     let rates = demand::rates(DAYS, seed);
-    let mut bits = RandomBits::new(seed + 99);
+    let mut bits = Random::new(seed + 99);
     let mut key_of_rank: Vec<u32> = (0..KEYS as u32).collect();
     let mut cluster = Cluster::new(start);
     let mut distances = StackDistances::new(16_384);
@@ -276,7 +276,7 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
             }
         }
         for _ in 0..demand::SWAPS_PER_MINUTE {
-            let (one, other) = (bits.next_bits() as usize % KEYS, bits.next_bits() as usize % KEYS);
+            let (one, other) = (bits.word() as usize % KEYS, bits.word() as usize % KEYS);
             key_of_rank.swap(one, other);
         }
         let servers = cluster.servers.len();

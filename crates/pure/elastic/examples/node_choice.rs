@@ -15,7 +15,7 @@ use mbal_elastic::{
     Age, ClassAge, Inventory, SHORTLIST, SizeClass, choose_retiring, plan_transfer,
 };
 use mbal_model::ServerId;
-use mbal_sketch::{RandomBits, mix};
+use mbal_sketch::{Random, mix};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use support::wikipedia::Shape;
@@ -37,7 +37,7 @@ fn main() {
         for seed in SEEDS {
             for exponent in [0.6, 0.8, 0.99, 1.2] {
                 let ranks = Shape { exponent, keys: 100_000 }.ranks();
-                let mut bits = RandomBits::new(seed);
+                let mut bits = Random::new(seed);
                 let stream: Vec<(u64, u32)> = (0..300_000)
                     .map(|_| {
                         let key = mix(ranks.draw(&mut bits) as u64);
@@ -100,10 +100,10 @@ fn main() {
 
 // Runs a stream through LRU caches of `room` items per server, `room` / CLASSES per class.
 fn fill(stream: &[(u64, u32)], servers: usize, room: usize, seed: u64) -> Vec<Items> {
-    let mut bits = RandomBits::new(seed + 1_000);
+    let mut bits = Random::new(seed + 1_000);
     // The servers' shares of the hash space: five points each on a ring.
     let mut ring: Vec<(u64, usize)> =
-        (0..5 * servers).map(|point| (bits.next_bits(), point % servers)).collect();
+        (0..5 * servers).map(|point| (bits.word(), point % servers)).collect();
     ring.sort_unstable();
     let home = |key: u64| {
         let at = ring.partition_point(|&(point, _)| point < mix(key ^ 0x5555));

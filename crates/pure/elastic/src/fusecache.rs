@@ -196,7 +196,7 @@ fn weighted_median(mut probes: &mut [(Age, usize)], all: usize) -> Age {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mbal_sketch::RandomBits;
+    use mbal_sketch::Random;
 
     fn items(lists: &[&[Age]], n: usize) -> Vec<usize> {
         fuse(lists, n).iter().map(|pick| pick.items).collect()
@@ -248,9 +248,9 @@ mod tests {
 
     #[test]
     fn equals_a_full_sort_on_random_lists() {
-        let mut bits = RandomBits::new(1);
+        let mut bits = Random::new(1);
         for case in 0..20_000 {
-            let mut below = |most: u64| bits.next_bits() % most;
+            let mut below = |most: u64| bits.word() % most;
             // From all equal to all different ages; from no lists to many, from empty to long.
             let ages = 1 << below(20);
             let lists: Vec<Vec<Age>> = (0..below(12))
@@ -273,13 +273,13 @@ mod tests {
 
     #[test]
     fn every_second_round_discards_a_quarter() {
-        let mut bits = RandomBits::new(2);
+        let mut bits = Random::new(2);
         for shape in 0..200_u32 {
             let lists: Vec<Vec<Age>> = (0..50)
                 .map(|list| {
                     let base = (list as f64).powi(shape as i32 % 6) as Age;
-                    let mut ages: Vec<Age> = (0..1 + bits.next_bits() % 5_000)
-                        .map(|_| base + (bits.next_bits() % 1_000) as Age)
+                    let mut ages: Vec<Age> = (0..1 + bits.word() % 5_000)
+                        .map(|_| base + (bits.word() % 1_000) as Age)
                         .collect();
                     ages.sort_unstable();
                     ages
@@ -287,7 +287,7 @@ mod tests {
                 .collect();
             let total: usize = lists.iter().map(Vec::len).sum();
             let slices: Vec<&[Age]> = lists.iter().map(Vec::as_slice).collect();
-            let n = (bits.next_bits() % total as u64) as usize;
+            let n = (bits.word() % total as u64) as usize;
             let (_, effort) = fuse_counting(&slices, n);
             let rounds_most = 2.0 * (total as f64).ln() / (4.0_f64 / 3.0).ln() + 2.0;
             assert!((effort.rounds as f64) < rounds_most, "{effort:?} of {rounds_most}");

@@ -8,7 +8,7 @@
 
 mod support;
 
-use mbal_sketch::{LossyCounter, RandomBits, Sampler, mix};
+use mbal_sketch::{LossyCounter, Random, Sampler, mix};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use support::wikipedia;
@@ -25,7 +25,7 @@ fn main() {
     );
     let mut keys = String::from("rank,true_count,one_in,estimated_count\n");
     for seed in 1..=SEEDS {
-        let mut bits = RandomBits::new(seed);
+        let mut bits = Random::new(seed);
         let mut counts = vec![0_u32; shape.keys + 1];
         let stream: Vec<u32> = (0..wikipedia::REQUESTS)
             .map(|_| {

@@ -152,7 +152,7 @@ impl Ages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RandomBits;
+    use crate::Random;
 
     /// The samples' buckets, and the samples by their last access, newest first.
     struct Played {
@@ -194,20 +194,20 @@ mod tests {
 
     #[test]
     fn few_samples_are_in_their_exact_order() {
-        let mut bits = RandomBits::new(3);
+        let mut bits = Random::new(3);
         let mut played = Played::new(100);
         for _ in 0..20_000 {
-            played.access(bits.next_bits() as usize % (1 + bits.next_bits() as usize % 100));
+            played.access(bits.word() as usize % (1 + bits.word() as usize % 100));
             assert_eq!(played.error_most(), 0.0);
         }
     }
 
     #[test]
     fn many_samples_are_where_they_are_to_within_two_percent() {
-        let mut bits = RandomBits::new(4);
+        let mut bits = Random::new(4);
         let mut played = Played::new(2_000);
         for step in 0..60_000 {
-            played.access((2_000.0 * bits.next_unit().powi(3)) as usize % 2_000);
+            played.access((2_000.0 * bits.unit().powi(3)) as usize % 2_000);
             if step % 997 == 0 {
                 let most = 0.02 * played.order.len() as f64 + 1.0;
                 assert!(played.error_most() <= most, "{step}: {} {most}", played.error_most());

@@ -161,11 +161,10 @@ mod tests {
 
     #[test]
     fn a_float_is_where_its_whole_part_is() {
-        let mut bits = crate::RandomBits::new(1);
+        let mut bits = crate::Random::new(1);
         for _ in 0..100_000 {
-            let size = bits.next_bits() >> (11 + bits.next_bits() % 53);
-            let float =
-                (size as f64 + 0.9 * bits.next_unit()).min((size + 1) as f64 * (1.0 - 1e-15));
+            let size = bits.word() >> (11 + bits.word() % 53);
+            let float = (size as f64 + 0.9 * bits.unit()).min((size + 1) as f64 * (1.0 - 1e-15));
             assert_eq!(bucket_of_float(float), bucket_of(size), "{size} {float}");
         }
         assert_eq!(bucket_of_float(1e300), BUCKETS - 1);

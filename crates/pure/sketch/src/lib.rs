@@ -20,7 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod ages;
-mod bits;
+
 mod curve;
 mod distances;
 mod hot_keys;
@@ -30,10 +30,12 @@ pub mod mattson;
 mod sampling;
 mod table;
 
-pub use bits::{RandomBits, mix};
 pub use curve::Curve;
 pub use distances::StackDistances;
 pub use hot_keys::{Access, Change, HotKeys, HotKeysConfig, KeyHeat, Observed, Slot};
 pub use hyperloglog::HyperLogLog;
 pub use lossy::{Frequent, LossyCounter};
+// Every sketch mixes first. A cachelet is a *prefix* of the hash, so the hashes that one worker sees share their high bits: a
+// threshold or a register chosen by raw high bits would look at all of one cachelet and at nothing of the next.
+pub use mbal_random::{Random, mix};
 pub use sampling::Sampler;

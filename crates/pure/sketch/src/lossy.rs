@@ -168,13 +168,13 @@ impl LossyCounter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RandomBits, mix};
+    use crate::{Random, mix};
     use std::collections::BTreeMap;
 
     // Key k with probability proportional to 1/k, roughly: enough skew for both sides of a bound.
     fn skewed(requests: usize, seed: u64) -> Vec<u64> {
-        let mut bits = RandomBits::new(seed);
-        (0..requests).map(|_| mix((5_000f64.powf(bits.next_unit())) as u64)).collect()
+        let mut bits = Random::new(seed);
+        (0..requests).map(|_| mix((5_000f64.powf(bits.unit())) as u64)).collect()
     }
 
     fn exact(stream: &[u64]) -> BTreeMap<u64, u32> {

@@ -103,10 +103,10 @@ mod tests {
 
     #[test]
     fn agrees_with_a_list_at_every_size() {
-        let mut bits = crate::RandomBits::new(2);
+        let mut bits = crate::Random::new(2);
         let requests: Vec<(u64, u32)> = (0..3_000)
             .map(|_| {
-                let key = bits.next_bits() % 40 * (bits.next_bits() % 3);
+                let key = bits.word() % 40 * (bits.word() % 3);
                 (key, 1 + (key * 7 % 30) as u32)
             })
             .collect();

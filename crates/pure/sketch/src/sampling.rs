@@ -1,6 +1,6 @@
 //! Which requests are looked at.
 
-use crate::RandomBits;
+use crate::Random;
 
 /// Chooses requests at random, each with the same probability, independently.
 ///
@@ -14,14 +14,13 @@ pub struct Sampler {
     skips_left: u32,
     rate: f64,
     skip_scale: f64,
-    bits: RandomBits,
+    bits: Random,
 }
 
 impl Sampler {
     /// `rate` is the probability of being chosen, in (0, 1].
     pub fn new(rate: f64, seed: u64) -> Sampler {
-        let mut sampler =
-            Sampler { skips_left: 0, rate, skip_scale: 0.0, bits: RandomBits::new(seed) };
+        let mut sampler = Sampler { skips_left: 0, rate, skip_scale: 0.0, bits: Random::new(seed) };
         sampler.set_rate(rate);
         sampler
     }
@@ -85,7 +84,7 @@ impl Sampler {
     // P(skips = g) = (1 - rate)^g · rate; at rate 1 the scale is 0, hence no skips.
     #[inline]
     fn draw_skips(&mut self) -> u32 {
-        (exponential(self.bits.next_bits()) * self.skip_scale) as u32
+        (exponential(self.bits.word()) * self.skip_scale) as u32
     }
 }
 
@@ -122,9 +121,9 @@ mod tests {
 
     #[test]
     fn the_logarithm_is_close_enough() {
-        let mut random = RandomBits::new(8);
+        let mut random = Random::new(8);
         for _ in 0..100_000 {
-            let bits = random.next_bits() >> (random.next_bits() % 50);
+            let bits = random.word() >> (random.word() % 50);
             let exact = 64.0 - (bits as f64).log2();
             assert!(bits == 0 || (exponential(bits) - exact).abs() < 1e-4, "{bits}");
         }

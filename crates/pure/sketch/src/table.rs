@@ -133,17 +133,17 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RandomBits;
+    use crate::Random;
     use std::collections::BTreeMap;
 
     #[test]
     fn agrees_with_a_map_through_additions_drops_and_growth() {
-        let mut bits = RandomBits::new(5);
+        let mut bits = Random::new(5);
         let mut table = Table::new(4);
         let mut map: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
         for step in 1..60_000_u32 {
             // A small key space, hash 0 in it, that wraps around the last cell.
-            let hash = ((bits.next_bits() % 400) << 55) | (bits.next_bits() % 3);
+            let hash = ((bits.word() % 400) << 55) | (bits.word() % 3);
             let cell = table.cell(hash);
             let new = cell.is_empty();
             assert_eq!(new, !map.contains_key(&hash), "step {step}");
@@ -151,7 +151,7 @@ mod tests {
             table.added(usize::from(new));
             map.insert(hash, (step, step % 7));
             if step % 500 == 0 {
-                let dropped = bits.next_bits() as u32 % 7;
+                let dropped = bits.word() as u32 % 7;
                 table.retain(|cell| cell.mark != dropped);
                 map.retain(|_, (_, mark)| *mark != dropped);
             }

@@ -3,7 +3,7 @@
 #[path = "../examples/support/mod.rs"]
 mod support;
 
-use mbal_sketch::{Curve, RandomBits, StackDistances, mattson, mix};
+use mbal_sketch::{Curve, Random, StackDistances, mattson, mix};
 use support::traces;
 
 const SAMPLES: usize = 16_384;
@@ -39,9 +39,9 @@ fn curves_of_every_small_trace_are_within_a_hundredth() {
 #[test]
 fn while_all_keys_fit_only_their_order_is_rounded() {
     for (keys, error) in [(100.0, 1e-9), (1_000.0, 0.01), (10_000.0, 0.01)] {
-        let mut bits = RandomBits::new(9);
+        let mut bits = Random::new(9);
         let requests: Vec<(u64, u32)> =
-            (0..50_000).map(|_| (mix((keys * bits.next_unit().powi(3)) as u64), 100)).collect();
+            (0..50_000).map(|_| (mix((keys * bits.unit().powi(3)) as u64), 100)).collect();
         let (exact, _) = mattson::exact(&requests);
         let distances = sampled(&requests, SAMPLES);
         assert_eq!((distances.rate(), distances.samples() as f64), (1.0, distances.distinct()));
@@ -72,9 +72,9 @@ fn keys_of_one_cachelet_are_sampled_like_any() {
 
 #[test]
 fn merged_curves_of_partitions_are_the_partitioned_cache() {
-    let mut bits = RandomBits::new(4);
+    let mut bits = Random::new(4);
     let requests: Vec<(u64, u32)> =
-        (0..300_000).map(|_| (mix((30_000.0 * bits.next_unit().powi(4)) as u64), 80)).collect();
+        (0..300_000).map(|_| (mix((30_000.0 * bits.unit().powi(4)) as u64), 80)).collect();
     let part_of = |key: u64| (key % 4) as usize;
     let parts: Vec<Vec<(u64, u32)>> = (0..4)
         .map(|part| requests.iter().copied().filter(|&(key, _)| part_of(key) == part).collect())

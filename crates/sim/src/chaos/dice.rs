@@ -2,18 +2,18 @@
 
 use std::ops::RangeInclusive;
 
-use mbal_sketch::RandomBits;
+use mbal_sketch::Random;
 
 /// What falls is the seed's alone: the same seed makes the same run.
-pub struct Dice(RandomBits);
+pub struct Dice(Random);
 
 impl Dice {
     pub fn new(seed: u64) -> Dice {
-        Dice(RandomBits::new(mbal_sketch::mix(seed ^ 0x6d62_616c)))
+        Dice(Random::new(mbal_sketch::mix(seed ^ 0x6d62_616c)))
     }
 
     pub fn bits(&mut self) -> u64 {
-        self.0.next_bits()
+        self.0.word()
     }
 
     /// Below `bound`, which is not 0.

@@ -2,7 +2,7 @@
 
 use mbal_balance::Rest;
 use mbal_model::{CacheletLoad, Move, Owner, Prefix, ServerId, Snapshot, WorkerId, WorkerLoad};
-use mbal_sketch::{Access, RandomBits, mix};
+use mbal_sketch::{Access, Random, mix};
 
 use super::Fleet;
 use super::workloads::Workload;
@@ -71,7 +71,7 @@ pub struct Cluster {
     last_moves: Vec<(u64, u32, f64)>,
     /// Cachelets that came back within the rest though their load had not changed by half.
     pub restless: u64,
-    bits: RandomBits,
+    bits: Random,
 }
 
 /// One request, as the policies see it.
@@ -103,7 +103,7 @@ impl Cluster {
             rest: Rest::default(),
             rest_far: Rest::default(),
             restless: 0,
-            bits: RandomBits::new(seed),
+            bits: Random::new(seed),
         }
     }
 
@@ -122,7 +122,7 @@ impl Cluster {
         let spacing = SERVICES_PER_EPOCH / requests as f64;
         for index in 0..requests {
             let now = start + index as f64 * spacing;
-            let bits = self.bits.next_bits();
+            let bits = self.bits.word();
             let key = workload.keys.at((bits >> 32) as u32 % workload.keys.requests());
             let hash = mix(u64::from(key) ^ workload.salt);
             let cachelet = ((u128::from(hash) * self.owner.len() as u128) >> 64) as usize;
@@ -172,7 +172,7 @@ impl Cluster {
             self.fleet.delays.note(BACKLOG_MAX);
             return;
         }
-        let service = (self.bits.next_bits() >> 32) as f64 / f64::from(u32::MAX) + 0.5;
+        let service = (self.bits.word() >> 32) as f64 / f64::from(u32::MAX) + 0.5;
         self.fleet.serve(worker, now, service);
         let paced = self.migrating[worker].min(MIGRATION_PACE);
         if paced > 0.0 {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use mbal_balance::{Demand, Prediction, choose_threshold_placed, copies, predict};
-use mbal_sketch::RandomBits;
+use mbal_sketch::Random;
 
 use self::path::{
     Detected, Detector, Replicas, Stream, detect, hash, imbalance, mean_deviation, observe, place,
@@ -58,7 +58,7 @@ fn speed(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> {
     let started = Instant::now();
     let mut detector = Detector::new(1_000, seed);
     let mut fleet = Fleet::new(SERVERS);
-    let mut bits = RandomBits::new(seed);
+    let mut bits = Random::new(seed);
     let spacing = 2.0 / SERVERS as f64;
     for position in 0..stream.requests() {
         let hash = hash(stream.at(position), seed);
@@ -67,7 +67,7 @@ fn speed(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> {
         }
         let to = replicas.route(hash, position, SERVERS);
         // Two uniform halves: mean 1, and a spread that costs no logarithm.
-        let service = (bits.next_bits() >> 32) as f64 / f64::from(u32::MAX) + 0.5;
+        let service = (bits.word() >> 32) as f64 / f64::from(u32::MAX) + 0.5;
         fleet.serve(to as usize, f64::from(position) * spacing, service);
     }
     let detected = detector.detected();

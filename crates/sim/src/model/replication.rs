@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mbal_balance::{Demand, Prediction, choose_threshold, copies};
-use mbal_sketch::{Access, Change, HotKeys, HotKeysConfig, RandomBits, mix};
+use mbal_sketch::{Access, Change, HotKeys, HotKeysConfig, Random, mix};
 
 use super::cluster::{Arrival, SERVICES_PER_EPOCH, Size};
 
@@ -147,7 +147,7 @@ impl Replication {
             (0..self.size.servers).filter(|server| *server != home_server).collect();
         servers.sort_by_key(|server| score(*server));
         let worker_of = |server: usize| {
-            let worker = RandomBits::new(score(server)).next_bits() as usize % self.size.workers;
+            let worker = Random::new(score(server)).word() as usize % self.size.workers;
             server * self.size.workers + worker
         };
         let willing = servers.into_iter().map(worker_of).filter(|worker| !hot[*worker]);

@@ -8,7 +8,7 @@
 //! - Zipf 0.9 over 200,000 keys of Facebook's sizes; each minute 50 random pairs of keys swap
 //!   their popularity.
 
-use mbal_sketch::RandomBits;
+use mbal_sketch::Random;
 
 pub const MINUTES_PER_DAY: usize = 1_440;
 pub const KEYS: usize = 200_000;
@@ -25,16 +25,16 @@ const SPIKE_FALL: f64 = 10.0;
 
 /// Requests per second in each minute of `days` days.
 pub fn rates(days: usize, seed: u64) -> Vec<f64> {
-    let mut bits = RandomBits::new(seed);
+    let mut bits = Random::new(seed);
     let mut rates = Vec::with_capacity(days * MINUTES_PER_DAY);
     for _ in 0..days {
-        let level = RATE_MEAN * (1.0 + 0.05 * (2.0 * bits.next_unit() - 1.0));
-        let spike_start = bits.next_unit() * (MINUTES_PER_DAY as f64 - 40.0);
+        let level = RATE_MEAN * (1.0 + 0.05 * (2.0 * bits.unit() - 1.0));
+        let spike_start = bits.unit() * (MINUTES_PER_DAY as f64 - 40.0);
         for minute in 0..MINUTES_PER_DAY {
             let minute = minute as f64;
             let hour_angle = (minute / MINUTES_PER_DAY as f64 - 4.0 / 24.0) * std::f64::consts::TAU;
             let diurnal = 1.0 - hour_angle.cos() / 3.0;
-            let noise = 1.0 + 0.03 * (2.0 * bits.next_unit() - 1.0);
+            let noise = 1.0 + 0.03 * (2.0 * bits.unit() - 1.0);
             rates.push(level * diurnal * noise * spike_factor(minute - spike_start));
         }
     }

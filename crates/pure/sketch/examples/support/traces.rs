@@ -70,7 +70,7 @@ fn sized(key: u32) -> (u64, u32) {
 
 /// A value's size by its key's hash: 1 to 1,000 bytes, scale 250.476, shape 0.348238.
 pub fn value_bytes(hash: u64) -> u32 {
-    let unit = mbal_sketch::RandomBits::new(hash).next_unit();
+    let unit = mbal_sketch::Random::new(hash).unit();
     let size = 250.476 / 0.348_238 * (unit.powf(-0.348_238) - 1.0);
     size.clamp(1.0, 1_000.0) as u32
 }

@@ -3,7 +3,7 @@
 //!
 //! Both facts fix the two parameters of a Zipf distribution, its exponent and its number of keys.
 
-use mbal_sketch::RandomBits;
+use mbal_sketch::Random;
 
 pub const REQUESTS: usize = 28_000_000;
 const TOP_SHARE: f64 = 0.22;
@@ -110,8 +110,8 @@ impl Ranks {
     }
 
     #[inline]
-    pub fn draw(&self, bits: &mut RandomBits) -> usize {
-        let random = bits.next_bits();
+    pub fn draw(&self, bits: &mut Random) -> usize {
+        let random = bits.word();
         let at = (((random >> 32) * self.keep.len() as u64) >> 32) as usize;
         let kept = (random as u32 as f32) * (1.0 / 4_294_967_296.0) < self.keep[at];
         1 + if kept { at } else { self.alias[at] as usize }

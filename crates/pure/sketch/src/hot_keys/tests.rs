@@ -53,9 +53,9 @@ fn a_steady_key_turns_hot_over_epochs_and_cools_late() {
 #[test]
 fn a_read_turns_a_key_hot_exactly_when_its_score_is() {
     let mut keys = tracker();
-    let mut bits = crate::RandomBits::new(6);
+    let mut bits = crate::Random::new(6);
     for _ in 0..200_000 {
-        let (hash, chance) = (bits.next_bits() % 6, bits.next_bits() % 100);
+        let (hash, chance) = (bits.word() % 6, bits.word() % 100);
         let access = if chance < 3 { Write } else { Read };
         let was_hot = keys.find(hash).is_some_and(|slot| keys.hot().any(|hot| hot == slot));
         match keys.observe(hash, access) {
@@ -104,11 +104,11 @@ fn only_cold_keys_are_evicted_and_the_least_recent_first() {
 fn the_order_of_a_set_is_that_of_its_samples() {
     let mut set = EMPTY;
     let mut order: Vec<usize> = (0..WAYS).rev().collect();
-    let mut bits = crate::RandomBits::new(4);
+    let mut bits = crate::Random::new(4);
     for _ in 0..10_000 {
-        let way = bits.next_bits() as usize % WAYS;
+        let way = bits.word() as usize % WAYS;
         order.retain(|other| *other != way);
-        if bits.next_bits() % 4 == 0 {
+        if bits.word() % 4 == 0 {
             set.freed(way);
             order.push(way);
         } else {
@@ -183,9 +183,9 @@ fn keys_that_share_a_tag_are_told_apart() {
 #[test]
 fn memory_is_bounded_whatever_comes() {
     let mut keys = HotKeys::new(HotKeysConfig { capacity: 64, ..HotKeysConfig::default() });
-    let mut bits = crate::RandomBits::new(3);
+    let mut bits = crate::Random::new(3);
     for _ in 0..100_000 {
-        keys.observe(bits.next_bits() >> (bits.next_bits() % 60), Read);
+        keys.observe(bits.word() >> (bits.word() % 60), Read);
     }
     assert_eq!(keys.keys.len(), 64);
     assert!(keys.keys.iter().all(|key| keys.find(key.hash).is_some()));
