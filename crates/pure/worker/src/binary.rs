@@ -6,7 +6,7 @@ use mbal_wire::{
     Binary, Command, Direction, Frame, Head, Status, Storage, Tokens, Verb, full_name,
 };
 
-use crate::items::{New, Changed, Removed, Sum};
+use crate::items::{Changed, New, Removed, Sum};
 use crate::login::MECHANISMS;
 use crate::stats::STATS_TOPICS;
 use crate::turn::{Then, Turn};

@@ -6,7 +6,7 @@ use mbal_wire::{Chunk, Direction, Get, Storage, Verb, next_word, push_u64, push_
 
 use crate::batch::GROUP;
 use crate::details::Deed;
-use crate::items::{Change, New, Changed, Removed, Sum};
+use crate::items::{Change, Changed, New, Removed, Sum};
 use crate::session::OUTPUT_BYTES_MAX;
 use crate::tell::Fetched;
 use crate::turn::{Then, Turn};

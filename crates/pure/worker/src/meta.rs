@@ -5,7 +5,7 @@ use mbal_model::{Key, Seconds, item_bytes, size_class};
 use mbal_wire::{Chunk, Direction, Meta, Verb, base64_encode, opaque_too_long, push_i64, push_u64};
 
 use crate::classic::{BAD_CHUNK, NOT_NUMERIC, OUT_OF_MEMORY, full_line};
-use crate::items::{Change, New, Changed, Sum};
+use crate::items::{Change, Changed, New, Sum};
 use crate::tell::Fetched;
 use crate::turn::Turn;
 
