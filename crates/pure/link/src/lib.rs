@@ -1,0 +1,20 @@
+//! The link between a worker and another server, without its socket: frames, the handshake, deadlines, pauses
+//! between two attempts. `docs/design/links.md` describes the protocol.
+//!
+//! Called by the reactor, which moves the bytes. Never opens a socket, reads a clock or looks into a request:
+//! times and random bits are arguments.
+
+#![forbid(unsafe_code)]
+
+mod backoff;
+mod frame;
+mod handshake;
+mod waiting;
+
+pub use backoff::{Backoff, PAUSE_NS_MAX};
+pub use frame::{Frame, HEADER_BYTES, Kind, Malformed, next_frame, push_frame};
+pub use handshake::{
+    Accepting, CLUSTER_BYTES_MAX, Cluster, Dialing, Established, HANDSHAKE_FRAME_BYTES_MAX,
+    NONCE_BYTES, Refused, Step, VERSIONS,
+};
+pub use waiting::{Due, Waiting};
