@@ -1,13 +1,14 @@
 //! The flags of `mbal serve`: memcached's letters, long names, units and limits, and a few of ours.
 
+use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use mbal_server::{
-    BalanceConfig, ClientCertificate, Config, Control, Echoed, Listen, Login, Mode, Protocol,
-    Settings, TlsSettings, UnixSocket, log,
+    BalanceConfig, ClientCertificate, ClusterConfig, ClusterFile, Config, Control, Echoed, Listen,
+    Login, Mode, Protocol, ServerId, Settings, TlsSettings, UnixSocket, log,
 };
 
 use crate::extended::Extended;
@@ -61,6 +62,8 @@ pub struct Checked {
 const PORT: i32 = 11211;
 const ITEM_BYTES_MIN: u64 = 1024;
 const ITEM_BYTES_MAX: u64 = 1 << 30;
+/// Guessing a shorter one would pay.
+const SECRET_BYTES_MIN: usize = 16;
 /// `-m` up to 64 TiB: beyond that it is a slip of the hand.
 const MEMORY_MIB_MAX: u64 = 1 << 26;
 
@@ -122,6 +125,27 @@ pub struct Flags {
     /// Owners changed and connections handed over at random, a second: for tests
     #[arg(long, value_name = "num", default_value_t = 0, hide = true)]
     chaos: u32,
+
+    /// Be one of several servers that share the keys: a file that says which there are, and who has which cachelets
+    #[arg(long, env = "MBAL_CLUSTER", value_name = "file", requires = "server_id")]
+    #[arg(requires = "cluster_secret")]
+    cluster: Option<PathBuf>,
+
+    /// Which of the cluster's servers this is
+    #[arg(long, env = "MBAL_SERVER_ID", value_name = "num", requires = "cluster")]
+    server_id: Option<u16>,
+
+    /// A file with the secret by which the cluster's servers know each other, 16 bytes or more
+    #[arg(long, env = "MBAL_CLUSTER_SECRET", value_name = "file", requires = "cluster")]
+    cluster_secret: Option<PathBuf>,
+
+    /// Take other servers' links at this port of all interfaces, not at the address that the cluster's file says
+    #[arg(long, env = "MBAL_LINK_PORT", value_name = "num", requires = "cluster")]
+    link_port: Option<u16>,
+
+    /// Give up a request that another server has not answered: seconds, or a number with ms or s
+    #[arg(long, env = "MBAL_LINK_TIMEOUT", value_name = "time", default_value = "1s")]
+    link_timeout: String,
 
     /// Memory for items and their index, in MiB
     #[arg(short, long, env = "MBAL_MEMORY_LIMIT", value_name = "num", allow_hyphen_values = true)]
@@ -313,6 +337,7 @@ impl Flags {
         let echoed = self.without_effect.echoed(extended.echoed);
         let (memory_bytes, item_bytes_max) = self.sizes()?;
         let balance = self.balance_config()?;
+        let cluster = self.cluster_config()?;
         let port = match (self.port, self.udp_port) {
             (None, 0) => PORT,
             (None, udp) => udp,
@@ -390,6 +415,7 @@ impl Flags {
             balance,
             control,
             metrics,
+            cluster,
             port_file,
         };
         Ok(Checked { config, notices })
@@ -472,6 +498,38 @@ impl Flags {
             return Err(usage(format!("--patience {patience}: it is 1 to 1000 epochs")));
         }
         Ok(BalanceConfig { mode, epoch, load_max, patience, chaos })
+    }
+
+    fn cluster_config(&self) -> Result<Option<ClusterConfig>, Refused> {
+        let link_timeout = epoch(&self.link_timeout)
+            .filter(|timeout| (10..=60_000).contains(&timeout.as_millis()));
+        let Some(link_timeout) = link_timeout else {
+            let text = &self.link_timeout;
+            return Err(usage(format!(
+                "--link-timeout {text}: seconds, or with ms, from 10ms to 60s"
+            )));
+        };
+        // clap has seen to it that all three are there, or none.
+        let (Some(path), Some(secret), Some(here)) =
+            (&self.cluster, &self.cluster_secret, self.server_id)
+        else {
+            return Ok(None);
+        };
+        let refused = |why: String| usage(format!("--cluster {}: {why}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+        let file = ClusterFile::parse(&text).map_err(refused)?;
+        let here = ServerId(here);
+        if !file.servers.contains_key(&here) {
+            return Err(refused(format!("it has no server {}, which --server-id says", here.0)));
+        }
+        let refused = |why: String| usage(format!("--cluster-secret {}: {why}", secret.display()));
+        let secret = fs::read(secret).map_err(|error| refused(error.to_string()))?;
+        let secret = secret.trim_ascii().to_vec();
+        if secret.len() < SECRET_BYTES_MIN {
+            return Err(refused(format!("a secret has {SECRET_BYTES_MIN} bytes or more")));
+        }
+        let link_port = self.link_port;
+        Ok(Some(ClusterConfig { file, here, secret, link_port, link_timeout }))
     }
 
     /// Bytes of `-m` and `-I`.

@@ -7,6 +7,8 @@ use mbal_balance::Mode;
 use mbal_reactor::ClientCertificate;
 use mbal_worker::Settings;
 
+use crate::ClusterConfig;
+
 /// Everything that a server is told at its start; checked by whoever makes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -32,11 +34,26 @@ pub struct Config {
     pub control: Control,
     /// `--metrics`: where scrapers ask, over HTTP.
     pub metrics: Option<Listen>,
+    /// `--cluster`: other servers, and who has which cachelets; `None` is a server alone.
+    pub cluster: Option<ClusterConfig>,
     /// Where to write the ports that were taken, for whoever asked for any free one.
     pub port_file: Option<PathBuf>,
 }
 
 impl Config {
+    /// Where other servers dial: the address that they are told, or another port on all interfaces.
+    pub(crate) fn link_place(&self) -> Option<Listen> {
+        let cluster = self.cluster.as_ref()?;
+        let address = &cluster.file.servers[&cluster.here].link;
+        let (host, port) = address.rsplit_once(':').expect("an address is host:port");
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let named = Interface::Named(host.into());
+        Some(match cluster.link_port {
+            Some(port) => Listen { interface: Interface::All, port, tls: None },
+            None => Listen { interface: named, port: port.parse().ok()?, tls: None },
+        })
+    }
+
     /// The interfaces that were named, by comma; `None` is all or loopback.
     pub(crate) fn interfaces(&self) -> Option<String> {
         let named: Vec<&str> = self

@@ -14,6 +14,7 @@
 
 mod balancing;
 mod chaos;
+mod cluster;
 mod config;
 pub mod control;
 mod control_path;
@@ -33,12 +34,15 @@ mod serving;
 mod starting;
 mod telling;
 mod tls;
+mod tls_links;
 
 pub use balancing::Planner;
+pub use cluster::{Addresses, ClusterConfig, ClusterFile};
 pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixSocket};
 pub use control_path::{Served, control_paths};
 pub use error::StartError;
 pub use mbal_balance::{Mode, Proposal, Question};
+pub use mbal_model::ServerId;
 pub use mbal_reactor::{ClientCertificate, Ended};
 pub use mbal_worker::{Echoed, Protocol, Settings, TlsSettings};
 pub use serving::{Running, Server};

@@ -33,6 +33,8 @@ pub(crate) struct Listening {
     /// Where operators reach the server, or why they do not.
     pub(crate) control_at: Result<String, String>,
     pub(crate) metrics: Vec<TcpListener>,
+    /// Where other servers dial.
+    pub(crate) links: Vec<OwnedFd>,
     /// Files that go when the server does.
     pub(crate) socket_files: Vec<SocketFile>,
 }
@@ -85,6 +87,12 @@ impl Listening {
             }
             None => Vec::new(),
         };
+        let links = match config.link_place() {
+            Some(listen) => {
+                open("TCP", "--link-port", &listen, |address| listen_tcp(address, backlog))?
+            }
+            None => Vec::new(),
+        };
         Ok(Listening {
             common,
             of_worker,
@@ -97,6 +105,7 @@ impl Listening {
             control: None,
             control_at: Err("off".into()),
             metrics,
+            links: links.into_iter().map(OwnedFd::from).collect(),
             socket_files: Vec::new(),
         })
     }

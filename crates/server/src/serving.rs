@@ -10,14 +10,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mbal_cachelet::{Memory, Options, Store};
-use mbal_model::WorkerId;
+use mbal_link::Cluster;
+use mbal_model::{ClusterMap, ServerId, WorkerId};
 use mbal_reactor::process::{self, Background, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
-    Clock, Ended, EventLoop, Greeter, Guest, Letter, Listener, Mailbox, Mapping, Post, Request,
-    Tally, TlsDoor,
+    Clock, Ended, EventLoop, Greeter, Guest, Letter, LinkNote, LinkPlan, Linker, Listener, Mailbox,
+    Mapping, Post, Request, STRANGERS_MAX, Tally, TlsDoor,
 };
-use mbal_worker::{Event, Now, Settings, Worker};
+use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Now, Settings, Worker};
 
 use crate::balancing::{Balanced, Balancing, Note, Planner};
 use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
@@ -25,12 +26,17 @@ use crate::passwords::Door;
 use crate::pid_file::PidFile;
 use crate::saying::Saying;
 use crate::starting::Starting;
-use crate::{Config, Login, StartError, control, log, machine, metrics, panics, scrapes, tls};
+use crate::{
+    ClusterConfig, Config, Login, StartError, control, log, machine, metrics, panics, scrapes, tls,
+    tls_links,
+};
 
 /// What a worker has in a server that stands alone, so that there is something to balance.
 const CACHELETS_PER_WORKER: usize = 16;
 /// Steps of background work between two looks at the clock: a part of a page each, rarely over 100 µs.
 const BACKGROUND_STEPS: usize = 1;
+/// What stands around a value.
+const LINE_BYTES_MAX: usize = 1024;
 /// Descriptors beside the clients': standard streams, epolls, bells, listening sockets and some.
 const DESCRIPTORS_SPARE: u64 = 64;
 
@@ -186,7 +192,8 @@ impl Server {
         };
         scrapes::serve(mem::take(&mut self.listening.metrics), page)?;
 
-        let threads = self.start_workers(&shared, &tally, &post, started)?;
+        let linker = self.start_linker(&post, started.clock)?;
+        let threads = self.start_workers(&shared, &tally, &post, linker, started)?;
         if let Some(listener) = self.listening.control.take() {
             control::start(listener, notes.clone())?;
         }
@@ -222,8 +229,11 @@ impl Server {
         if !memory.commit(bytes) {
             return Err(failed(io::Error::last_os_error()));
         }
-        Store::try_with_memory(options, memory)
-            .ok_or_else(|| failed(io::ErrorKind::OutOfMemory.into()))
+        let store = match &self.config.cluster {
+            Some(_) => Store::vacant(options, memory),
+            None => Store::try_with_memory(options, memory),
+        };
+        store.ok_or_else(|| failed(io::ErrorKind::OutOfMemory.into()))
     }
 
     /// What all workers share, which knows the listening sockets.
@@ -267,6 +277,7 @@ impl Server {
         shared: &Arc<mbal_worker::Server>,
         tally: &Arc<Tally>,
         post: &Post,
+        linker: Option<Mailbox<LinkNote>>,
         started: Started,
     ) -> io::Result<Vec<JoinHandle<()>>> {
         let greeter = match &self.tls {
@@ -285,16 +296,61 @@ impl Server {
             for socket in datagrams {
                 event_loop.add_datagrams(socket)?;
             }
+            if let (Some(linker), Some(cluster)) = (&linker, &self.config.cluster) {
+                let (timeout_ns, bytes_max) = self.link_bounds(cluster);
+                event_loop = event_loop.with_links(linker.clone(), timeout_ns, bytes_max);
+            }
+            let mapped = self
+                .config
+                .cluster
+                .as_ref()
+                .map(|cluster| (cluster.here, cluster.file.map.clone()));
             let (shared, tally, tls) = (Arc::clone(shared), Arc::clone(tally), self.tls.clone());
             let pin = self.config.pin;
             thread::Builder::new().name(format!("mbal-worker-{index}")).spawn(move || {
                 if pin {
                     pin_to_core(index);
                 }
-                work(index, event_loop, &shared, &tally, tls, started);
+                work(index, event_loop, &shared, &tally, tls, mapped, started);
             })
         };
         sockets.enumerate().map(start).collect()
+    }
+
+    /// Starts the thread that brings links up, if there are other servers; where it is told what becomes of them.
+    fn start_linker(&mut self, post: &Post, clock: Clock) -> io::Result<Option<Mailbox<LinkNote>>> {
+        let Some(cluster) = &self.config.cluster else { return Ok(None) };
+        let (timeout_ns, payload_bytes_max) = self.link_bounds(cluster);
+        let tls = match self.config.settings.tls.enabled {
+            true => Some(tls_links::configs(&self.config.settings.tls).map_err(io::Error::other)?),
+            false => None,
+        };
+        let others = cluster.file.servers.iter().filter(|(server, _)| **server != cluster.here);
+        let plan = LinkPlan {
+            cluster: Cluster::new(&cluster.file.name, cluster.here.0, &cluster.secret),
+            peers: others.map(|(server, at)| (*server, at.link.clone())).collect(),
+            timeout_ns,
+            payload_bytes_max,
+            tls,
+            say: Box::new(|warns, name, text| match warns {
+                true => log::warn(name, text),
+                false => log::info(name, text),
+            }),
+        };
+        let doors = mem::take(&mut self.listening.links);
+        let linker = Linker::new(plan, doors, Arc::clone(&post.workers), clock)?;
+        let inbox = linker.inbox();
+        thread::Builder::new().name("mbal-linker".into()).spawn(move || {
+            linker.run().expect("epoll fails only for want of kernel memory");
+        })?;
+        Ok(Some(inbox))
+    }
+
+    /// Nanoseconds that a request may take, and bytes that it or its reply may have: a `get` of as many keys as go at a time.
+    fn link_bounds(&self, cluster: &ClusterConfig) -> (u64, usize) {
+        let item_bytes = self.config.settings.item_bytes_max + LINE_BYTES_MAX;
+        let bytes_max = item_bytes.saturating_mul(GATHER_KEYS_MAX + 1).min(u32::MAX as usize);
+        (cluster.link_timeout.as_nanos() as u64, bytes_max)
     }
 
     fn settings(&self) -> Settings {
@@ -354,7 +410,12 @@ impl Running {
 /// Lets the process open as many files as `-c` connections need. Where it may not, there are fewer connections.
 fn make_room(config: &mut Config) -> Result<(), StartError> {
     let per_worker = 2 + 2 * (config.listen.len() + config.udp.len()) as u64;
-    let beside = u64::from(config.settings.workers) * per_worker + DESCRIPTORS_SPARE;
+    let mut beside = u64::from(config.settings.workers) * per_worker + DESCRIPTORS_SPARE;
+    if let Some(cluster) = &config.cluster {
+        // To and from every other server's workers, of which there may be more than ours.
+        let links = 4 * config.settings.workers as usize * cluster.file.servers.len();
+        beside += (links + STRANGERS_MAX) as u64;
+    }
     let asked = config.settings.connections_max;
     let limit = process::raise_descriptor_limit(u64::from(asked) + beside);
     let limit = limit.map_err(StartError::System)?;
@@ -397,11 +458,15 @@ fn work(
     shared: &Arc<mbal_worker::Server>,
     tally: &Tally,
     tls: Option<Arc<TlsDoor>>,
+    mapped: Option<(ServerId, Arc<ClusterMap>)>,
     started: Started,
 ) {
     let id = WorkerId(index as u16);
     let mut worker = Worker::new(id, Arc::clone(shared));
     let shifted = |now: Now| now.moved(shared.gauges.time_shift.load(Relaxed));
+    if let Some((here, map)) = mapped {
+        worker.handle(started.at(0), Event::Mapped { here, map }, &mut Actions::default());
+    }
     // All events of a wake-up have its time: it is worked out once.
     let mut last = (0, started.at(0));
     let handle = |now_ns, event: Event, actions: &mut _| {

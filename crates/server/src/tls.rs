@@ -12,8 +12,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
-    ClientHello, NoClientAuth, NoServerSessionStorage, ServerSessionMemoryCache,
-    WebPkiClientVerifier,
+    ClientHello, NoClientAuth, NoServerSessionStorage, ResolvesServerCert,
+    ServerSessionMemoryCache, WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
@@ -50,13 +50,8 @@ pub(crate) fn door(settings: TlsSettings, listen: &[Listen]) -> Result<TlsDoor, 
 }
 
 fn load(settings: &TlsSettings, certificate: ClientCertificate) -> Result<ServerConfig, String> {
-    let chain_file = settings.chain_cert.as_ref().ok_or("-Z needs -o ssl_chain_cert")?;
-    let chain = certificates(chain_file)
-        .map_err(|why| format!("Error loading the certificate chain: {chain_file} : {why}"))?;
-    let key_file = settings.key.as_ref().unwrap_or(chain_file);
-    let key = private_key(key_file, settings.key_format)
-        .map_err(|why| format!("Error loading the key: {key_file} : {why}"))?;
     let provider = Arc::new(provider(settings.ciphers.as_deref())?);
+    let certified = certified(settings, &provider)?;
     let versions: &[&SupportedProtocolVersion] = match settings.min_version {
         "tlsv1.3" => &[&TLS13],
         _ => &[&TLS12, &TLS13],
@@ -89,6 +84,27 @@ fn load(settings: &TlsSettings, certificate: ClientCertificate) -> Result<Server
             builder.with_client_cert_verifier(verifier.build().map_err(|why| why.to_string())?)
         }
     };
+    let mut config = builder.with_cert_resolver(certified);
+    if settings.session_cache {
+        config.session_storage = ServerSessionMemoryCache::new(SESSIONS_KEPT);
+    } else {
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    Ok(config)
+}
+
+/// The certificate that the options name, with its key.
+pub(crate) fn certified(
+    settings: &TlsSettings,
+    provider: &CryptoProvider,
+) -> Result<Arc<dyn ResolvesServerCert>, String> {
+    let chain_file = settings.chain_cert.as_ref().ok_or("-Z needs -o ssl_chain_cert")?;
+    let chain = certificates(chain_file)
+        .map_err(|why| format!("Error loading the certificate chain: {chain_file} : {why}"))?;
+    let key_file = settings.key.as_ref().unwrap_or(chain_file);
+    let key = private_key(key_file, settings.key_format)
+        .map_err(|why| format!("Error loading the key: {key_file} : {why}"))?;
     let key = provider
         .key_provider
         .load_private_key(key)
@@ -100,21 +116,14 @@ fn load(settings: &TlsSettings, certificate: ClientCertificate) -> Result<Server
     {
         return Err("Error validating the certificate: it is another key's".into());
     }
-    let mut config = builder.with_cert_resolver(Arc::new(Only(Arc::new(certified))));
-    if settings.session_cache {
-        config.session_storage = ServerSessionMemoryCache::new(SESSIONS_KEPT);
-    } else {
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-    }
-    Ok(config)
+    Ok(Arc::new(Only(Arc::new(certified))))
 }
 
 /// The one certificate, whatever name the client asks for.
 #[derive(Debug)]
 struct Only(Arc<CertifiedKey>);
 
-impl rustls::server::ResolvesServerCert for Only {
+impl ResolvesServerCert for Only {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0))
     }

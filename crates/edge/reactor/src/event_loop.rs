@@ -9,6 +9,7 @@ use mbal_model::WorkerId;
 use mbal_worker::{Action, Actions, Carried, ConnId, Event, Report};
 
 use crate::greeter::Guest;
+use crate::linker::{LinkNote, Linked};
 use crate::listener::{Doors, RETRY_MS, Request};
 use crate::output::Output;
 use crate::socket;
@@ -16,6 +17,10 @@ use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, HUNG_UP, READABLE, Ready, WRITABLE};
 use crate::tls::{Broken, ClientCertificate, Tls, TlsDoor};
 use crate::{Clock, Mailbox, Tally};
+
+mod links;
+
+use links::Links;
 
 /// One receive takes at most this much; what is left in the kernel is reported again.
 pub const RECEIVE_BYTES: usize = 64 * 1024;
@@ -36,6 +41,8 @@ const DOORS: u64 = 1 << 32;
 
 /// Tokens from here up are sockets for datagrams.
 const DATAGRAMS: u64 = 1 << 33;
+/// Tokens from here up are links to other servers.
+const LINKS: u64 = 1 << 34;
 /// Of one socket, before the others have their turn.
 const DATAGRAMS_PER_WAKEUP: usize = 32;
 
@@ -47,6 +54,8 @@ pub enum Letter {
     Welcome(Guest),
     /// Serve this connection, which another worker hands over.
     Take(Handed),
+    /// Send requests over this link, or serve those that come over it.
+    Linked(Linked),
     /// This has happened to the worker.
     Tell(Event<'static>),
     /// Leave [`EventLoop::run`]. Replies to what was received have been sent, as far as sockets took them.
@@ -101,6 +110,8 @@ pub struct EventLoop {
     refreshed: Vec<ConnId>,
     /// Closed here, and the worker has not been told yet.
     closed: Vec<ConnId>,
+    /// To other servers; `None` while there are none.
+    links: Option<Box<Links>>,
 }
 
 struct Conn {
@@ -109,9 +120,18 @@ struct Conn {
     tls: Option<Box<Tls>>,
     output: Output,
     stalled: bool,
+    /// It waits for other servers, and is not read.
+    paused: bool,
     closing: bool,
     /// It goes to this worker when its output has left; here it has no session any more.
     leaving: Option<(WorkerId, Carried)>,
+}
+
+impl Conn {
+    /// What is worth waking up for while there is no output.
+    fn interest(&self) -> u32 {
+        if self.paused { 0 } else { RECEIVING }
+    }
 }
 
 impl EventLoop {
@@ -148,7 +168,20 @@ impl EventLoop {
             drained: Vec::new(),
             refreshed: Vec::new(),
             closed: Vec::new(),
+            links: None,
         })
+    }
+
+    /// There are other servers. Requests that go over links are sent together at the end of a wake-up; one that is unanswered
+    /// for `timeout_ns` has failed. No request or reply is longer than `payload_bytes_max`.
+    pub fn with_links(
+        self,
+        linker: Mailbox<LinkNote>,
+        timeout_ns: u64,
+        payload_bytes_max: usize,
+    ) -> EventLoop {
+        let links = Some(Box::new(Links::new(linker, timeout_ns, payload_bytes_max)));
+        EventLoop { links, ..self }
     }
 
     /// Serves what comes to this socket, too.
@@ -193,6 +226,9 @@ impl EventLoop {
             let count = self.epoll.wait(&mut ready, timeout_ms)?;
             // Once per wake-up: everything that had arrived by now is handled at this time.
             let now = self.clock.now_ns();
+            if let Some(links) = &mut self.links {
+                links.now = now;
+            }
             let mut letters = false;
             let timed = if count > 0 { stopwatch.choose() } else { None };
             if timed.is_some() {
@@ -201,6 +237,9 @@ impl EventLoop {
             for event in &ready[..count] {
                 match event.token() {
                     MAILBOX => letters = true,
+                    link if link >= LINKS => {
+                        self.serve_link((link - LINKS) as usize, now, &mut handle);
+                    }
                     socket if socket >= DATAGRAMS => {
                         self.answer_datagrams((socket - DATAGRAMS) as usize, now, &mut handle);
                     }
@@ -224,6 +263,7 @@ impl EventLoop {
                         }
                         Letter::Welcome(guest) => self.welcome(guest, now, &mut handle),
                         Letter::Take(handed) => self.take(handed, now, &mut handle),
+                        Letter::Linked(linked) => self.link(linked, now, &mut handle),
                         Letter::Tell(event) => {
                             handle(now, event, &mut self.actions);
                             self.settle(now, &mut handle);
@@ -241,6 +281,10 @@ impl EventLoop {
                 self.settle(now, &mut handle);
                 stopwatch.tick();
                 next_tick = now + TICK_NS;
+                self.ask_idle_links(now, &mut handle);
+            }
+            if self.links.is_some() {
+                self.finish_links(now, &mut handle);
             }
             if next_background <= now {
                 next_background = now + BACKGROUND_EVERY_NS;
@@ -254,7 +298,9 @@ impl EventLoop {
             } else if self.doors.paused() {
                 RETRY_MS
             } else {
-                (next_tick - now).div_ceil(1_000_000) as i32
+                let next_link = self.links.as_ref().and_then(|links| links.next_deadline());
+                let next = next_link.map_or(next_tick, |link| next_tick.min(link.max(now)));
+                (next - now).div_ceil(1_000_000) as i32
             };
             let busy_ns = self.clock.now_ns() - now;
             handle(now, Event::Rests { busy_ns }, &mut self.actions);
@@ -276,6 +322,10 @@ impl EventLoop {
         }
         if conn.stalled {
             return;
+        }
+        if conn.paused {
+            self.serve_paused(id);
+            return self.settle(now, handle);
         }
         if conn.tls.is_some() {
             return self.serve_tls(id, now, handle);
@@ -369,6 +419,10 @@ impl EventLoop {
                 handle(now, Event::CertsRefreshed { conn, refreshed }, &mut self.actions);
                 continue;
             }
+            if let Some(server) = self.links.as_mut().and_then(|links| links.broken.pop()) {
+                handle(now, Event::LinkBroken { server }, &mut self.actions);
+                continue;
+            }
             let Some(conn) = self.closed.pop() else { return };
             handle(now, Event::Closed { conn }, &mut self.actions);
             self.free.push(conn);
@@ -401,16 +455,44 @@ impl EventLoop {
                     self.post.main.post(Request::Shutdown { graceful })
                 }
                 Action::Datagram { .. } => unreachable!("no datagram has come"),
-                Action::Pause { .. }
-                | Action::Resume { .. }
-                | Action::Forward { .. }
-                | Action::Answer { .. } => unreachable!("this loop brings no link up"),
+                Action::Pause { conn } => self.pause(conn, true),
+                Action::Resume { conn } => self.pause(conn, false),
+                Action::Forward { server, ticket, request } => {
+                    self.links().forward(server, ticket, &request);
+                }
+                Action::Answer { ticket, reply, .. } => self.links().answer(ticket, &reply),
             }
         }
         drop(list);
         actions.bytes.clear();
         actions.bytes.shrink_to(REPLY_BYTES_KEPT);
         self.actions = actions;
+    }
+
+    fn links(&mut self) -> &mut Links {
+        self.links.as_mut().expect("what is of links comes from links")
+    }
+
+    #[cold]
+    fn pause(&mut self, id: ConnId, paused: bool) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        conn.paused = paused;
+        // One that has output is not read until that has left.
+        if conn.output.is_empty()
+            && self.epoll.modify(conn.fd.as_fd(), conn.interest(), u64::from(id.0)).is_err()
+        {
+            self.close(id);
+        }
+    }
+
+    /// Nobody listens to it, so it broke, or was ready before it paused.
+    #[cold]
+    fn serve_paused(&mut self, id: ConnId) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        match sys::peek(conn.fd.as_fd()) {
+            Err(error) if !sys::is_transient(&error) => self.close(id),
+            _ => {}
+        }
     }
 
     #[inline]
@@ -459,7 +541,7 @@ impl EventLoop {
         if conn.leaving.is_some() {
             self.leave(id);
         } else if conn.closing
-            || self.epoll.modify(conn.fd.as_fd(), RECEIVING, u64::from(id.0)).is_err()
+            || self.epoll.modify(conn.fd.as_fd(), conn.interest(), u64::from(id.0)).is_err()
         {
             self.close(id);
         } else if conn.stalled {
@@ -577,7 +659,8 @@ impl EventLoop {
     ) -> Option<ConnId> {
         let card = socket::card(fd.as_fd()).map(Arc::new);
         let output = Output::default();
-        let conn = Conn { fd, tls, output, stalled: false, closing: false, leaving: None };
+        let conn =
+            Conn { fd, tls, output, stalled: false, paused: false, closing: false, leaving: None };
         let conn = self.admit(conn)?;
         handle(now, Event::Opened { conn, own_port }, &mut self.actions);
         if let Some(card) = card {

@@ -17,6 +17,8 @@
 //!
 //! A connection by TLS goes to the [`Greeter`]'s thread first, and comes back when hands are shaken.
 //!
+//! Links to other servers come up on the [`Linker`]'s thread, and are served by the workers' event loops.
+//!
 //! A connection that a worker hands over leaves this epoll when its last reply has left, and joins the
 //! other worker's: bytes that arrive between wait in the socket.
 //!
@@ -29,6 +31,8 @@
 mod clock;
 mod event_loop;
 mod greeter;
+mod link_tls;
+mod linker;
 mod listener;
 mod mailbox;
 mod mapping;
@@ -43,6 +47,7 @@ mod tls;
 pub use clock::Clock;
 pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES, Said};
 pub use greeter::{Greeter, Guest};
+pub use linker::{LINK_CREDITS, LinkNote, LinkPlan, Linked, Linker, STRANGERS_MAX};
 pub use listener::{Ended, Listener, Request};
 pub use mailbox::Mailbox;
 pub use mapping::Mapping;

@@ -47,30 +47,62 @@ fn family(address: SocketAddr) -> libc::c_int {
 }
 
 fn bind(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
+    if address.is_ipv6() {
+        // IPv4 has a socket of its own.
+        sys::switch_on(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)?;
+    }
+    match sockaddr(address) {
+        // SAFETY: it is a sockaddr_in, set in full.
+        Sockaddr::V4(name) => unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) },
+        // SAFETY: it is a sockaddr_in6, set in full.
+        Sockaddr::V6(name) => unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) },
+    }
+}
+
+/// A connection that is being made: the socket is writable when it is there, or has failed.
+pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+    let fd = sys::socket(family(address), libc::SOCK_STREAM)?;
+    sys::switch_on(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+    let connected = match sockaddr(address) {
+        // SAFETY: it is a sockaddr_in, set in full.
+        Sockaddr::V4(name) => unsafe { sys::connect(fd.as_fd(), &name, size_of_val(&name)) },
+        // SAFETY: it is a sockaddr_in6, set in full.
+        Sockaddr::V6(name) => unsafe { sys::connect(fd.as_fd(), &name, size_of_val(&name)) },
+    };
+    match connected {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(fd),
+    }
+}
+
+enum Sockaddr {
+    V4(libc::sockaddr_in),
+    V6(libc::sockaddr_in6),
+}
+
+fn sockaddr(address: SocketAddr) -> Sockaddr {
     match address {
-        SocketAddr::V4(v4) => {
-            let name = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: `name` is a sockaddr_in, set in full.
-            unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) }
-        }
-        SocketAddr::V6(v6) => {
-            // IPv4 has a socket of its own.
-            sys::switch_on(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)?;
-            let name = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
-                sin6_scope_id: v6.scope_id(),
-            };
-            // SAFETY: `name` is a sockaddr_in6, set in full.
-            unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) }
-        }
+        SocketAddr::V4(v4) => Sockaddr::V4(libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: v4.port().to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+            sin_zero: [0; 8],
+        }),
+        SocketAddr::V6(v6) => Sockaddr::V6(libc::sockaddr_in6 {
+            sin6_family: libc::AF_INET6 as libc::sa_family_t,
+            sin6_port: v6.port().to_be(),
+            sin6_flowinfo: v6.flowinfo(),
+            sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+            sin6_scope_id: v6.scope_id(),
+        }),
+    }
+}
+
+/// The other end of a connection, for people.
+pub(crate) fn peer_name(fd: BorrowedFd) -> Option<String> {
+    match sys::peer_of(fd).ok()? {
+        sys::SocketName::Ip(address) => Some(address.to_string()),
+        sys::SocketName::Unix(_) => None,
     }
 }
 

@@ -122,6 +122,14 @@ pub(crate) fn recv(fd: BorrowedFd, buffer: &mut [u8]) -> io::Result<usize> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned as usize) }
 }
 
+/// Whether the connection still stands, and has bytes; they stay where they are.
+pub(crate) fn peek(fd: BorrowedFd) -> io::Result<bool> {
+    let mut byte = 0u8;
+    // SAFETY: the kernel writes at most one byte, into `byte`.
+    let returned = unsafe { libc::recv(fd.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned > 0) }
+}
+
 #[inline]
 pub(crate) fn send(fd: BorrowedFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the kernel reads at most `len` bytes of `bytes`.

@@ -77,6 +77,7 @@ pub use links::Ticket;
 pub use load::Tallies;
 pub use login::{Doorkeeper, Passwords};
 pub use orders::{OrderId, Report, order_event};
+pub use peers::GATHER_KEYS_MAX;
 pub use server::{Echoed, Gauges, Protocol, Server, Settings, TlsSettings};
 pub use session::{Carried, OUTPUT_BYTES_MAX};
 pub use slots::NO_ROUTE;
@@ -132,6 +133,8 @@ pub enum Event<'a> {
     LinkBroken { server: ServerId },
     /// The answer to an [`Action::Forward`].
     Answered { server: ServerId, ticket: Ticket, reply: &'a [u8] },
+    /// The answer did not come in time; what still comes of it is nobody's.
+    Unanswered { server: ServerId, ticket: Ticket },
     /// A peer forwards a request; [`Action::Answer`] answers it.
     Asked { server: ServerId, ticket: Ticket, request: &'a [u8] },
     /// About a second has passed since the last one; more if the worker was busy. Idle connections are

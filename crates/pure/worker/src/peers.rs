@@ -17,7 +17,7 @@ use crate::turn::{Then, Turn};
 
 /// Keys of a `get` that are gathered from several servers at a time: with values at the item
 /// limit, what a connection can make a worker hold.
-const GATHER_KEYS_MAX: usize = 64;
+pub const GATHER_KEYS_MAX: usize = 64;
 
 impl Batch<'_> {
     /// Sends the request to the server that owns its key. `None`: it is served here.

@@ -159,13 +159,10 @@ impl Worker {
             Event::LinkUp { server, credits } => self.links.up(server, credits),
             Event::LinkBroken { server } => self.link_broken(now, server, actions),
             Event::Answered { server, ticket, reply } => {
-                if let Some(asker) = self.links.answered(server, ticket) {
-                    self.deliver(now, asker, Some(reply), actions);
-                }
-                // One that waited goes on, and the next while there is credit left.
-                while let Some(conn) = self.links.next_waiting(server) {
-                    self.go_on(now, conn, actions);
-                }
+                self.answered(now, server, ticket, Some(reply), actions);
+            }
+            Event::Unanswered { server, ticket } => {
+                self.answered(now, server, ticket, None, actions);
             }
             Event::Asked { server, ticket, request } => {
                 self.asked(now, server, ticket, request, actions);
@@ -375,6 +372,23 @@ impl Worker {
             self.go_on(now, conn, actions);
         } else {
             self.leave_if_due(conn, actions);
+        }
+    }
+
+    fn answered(
+        &mut self,
+        now: Now,
+        server: ServerId,
+        ticket: Ticket,
+        reply: Option<&[u8]>,
+        actions: &mut Actions,
+    ) {
+        if let Some(asker) = self.links.answered(server, ticket) {
+            self.deliver(now, asker, reply, actions);
+        }
+        // One that waited goes on, and the next while there is credit left.
+        while let Some(conn) = self.links.next_waiting(server) {
+            self.go_on(now, conn, actions);
         }
     }
 

@@ -1,0 +1,465 @@
+//! A worker's links to other servers, from handshake to break: frames to events, actions to frames.
+//!
+//! What a wake-up sends over a link leaves in one send at its end.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use mbal_link::{Due, Frame, Kind, Waiting, next_frame, push_frame};
+use mbal_model::ServerId;
+use mbal_worker::{Action, Actions, Event, OUTPUT_BYTES_MAX, Ticket};
+
+use super::{EventLoop, LINKS, REPLY_BYTES_KEPT};
+use crate::Mailbox;
+use crate::link_tls::LinkTls;
+use crate::linker::{LinkNote, Linked};
+use crate::output::Output;
+use crate::sys::{self, READABLE, WRITABLE};
+
+/// A link by which nothing was asked for so long, not even whether this server lives, has broken.
+const UNUSED_NS_MAX: u64 = 30_000_000_000;
+
+pub(super) struct Links {
+    linker: Mailbox<LinkNote>,
+    timeout_ns: u64,
+    payload_bytes_max: usize,
+    /// Named by their place.
+    all: Vec<Option<Link>>,
+    /// Those with something to send.
+    unsent: Vec<usize>,
+    /// Dialed ones that broke, and the worker has not been told yet.
+    pub(super) broken: Vec<ServerId>,
+    last_serial: u32,
+    /// Of this wake-up.
+    pub(super) now: u64,
+}
+
+struct Link {
+    fd: OwnedFd,
+    tls: Option<LinkTls>,
+    /// The start of a frame.
+    input: Vec<u8>,
+    /// What this wake-up sends.
+    sending: Vec<u8>,
+    /// What the kernel has not taken yet.
+    output: Output,
+    /// `input` has whole frames, whose replies are to wait until others have left.
+    stalled: bool,
+    end: End,
+}
+
+enum End {
+    /// This side asks.
+    Dialed { server: ServerId, waiting: Waiting },
+    /// The other side asks. `serial` tells its tickets from those of other links.
+    Accepted { server: ServerId, serial: u32, heard: u64 },
+}
+
+impl Links {
+    pub(super) fn new(
+        linker: Mailbox<LinkNote>,
+        timeout_ns: u64,
+        payload_bytes_max: usize,
+    ) -> Links {
+        Links {
+            linker,
+            timeout_ns,
+            payload_bytes_max,
+            all: Vec::new(),
+            unsent: Vec::new(),
+            broken: Vec::new(),
+            last_serial: 0,
+            now: 0,
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<u64> {
+        let deadline = |link: &Link| match &link.end {
+            End::Dialed { waiting, .. } => waiting.next(),
+            End::Accepted { .. } => link.can_go_on().then_some(0),
+        };
+        self.all.iter().flatten().filter_map(deadline).min()
+    }
+
+    pub(super) fn forward(&mut self, to: ServerId, ticket: Ticket, request: &[u8]) {
+        let now = self.now;
+        for (place, link) in self.all.iter_mut().enumerate() {
+            let Some(Link { end: End::Dialed { server, waiting }, sending, .. }) = link else {
+                continue;
+            };
+            if *server == to {
+                waiting.sent(ticket.0, now);
+                let frame =
+                    Frame { kind: Kind::Request, ticket: ticket.0 as u32, payload: request };
+                push(sending, &frame, place, &mut self.unsent);
+                return;
+            }
+        }
+        // It has just broken, which the worker will hear.
+    }
+
+    pub(super) fn answer(&mut self, ticket: Ticket, reply: &[u8]) {
+        let of = (ticket.0 >> 32) as u32;
+        for (place, link) in self.all.iter_mut().enumerate() {
+            let Some(Link { end: End::Accepted { serial, .. }, sending, .. }) = link else {
+                continue;
+            };
+            if *serial == of {
+                let frame = Frame { kind: Kind::Reply, ticket: ticket.0 as u32, payload: reply };
+                push(sending, &frame, place, &mut self.unsent);
+                return;
+            }
+        }
+        // Who asked has gone.
+    }
+
+    fn ping(&mut self, place: usize) {
+        let link = self.all[place].as_mut().expect("who is asked is there");
+        let frame = Frame { kind: Kind::Ping, ticket: 0, payload: b"" };
+        push(&mut link.sending, &frame, place, &mut self.unsent);
+    }
+
+    /// Takes a link away that is no good any more.
+    fn end(&mut self, worker: usize, link: Link, why: String) {
+        if let End::Dialed { server, .. } = link.end {
+            self.broken.push(server);
+            self.linker.post(LinkNote::Lost { worker, server, why });
+        }
+    }
+}
+
+fn push(sending: &mut Vec<u8>, frame: &Frame<'_>, place: usize, unsent: &mut Vec<usize>) {
+    if sending.is_empty() {
+        unsent.push(place);
+    }
+    push_frame(sending, frame);
+}
+
+impl Link {
+    /// What is worth waking up for. Who does not take its replies is not read; who sends replies always is.
+    fn interest(&self) -> u32 {
+        match (&self.end, self.output.is_empty()) {
+            (_, true) => READABLE,
+            (End::Dialed { .. }, false) => READABLE | WRITABLE,
+            (End::Accepted { .. }, false) => WRITABLE,
+        }
+    }
+
+    /// It has stalled, and what it stalled for has left.
+    fn can_go_on(&self) -> bool {
+        self.stalled && self.output.is_empty() && self.sending.is_empty()
+    }
+
+    fn send(&mut self) -> Result<(), String> {
+        if let Some(tls) = &mut self.tls {
+            let mut cipher = Vec::new();
+            tls.send(&self.sending, &mut cipher);
+            self.sending = cipher;
+        }
+        if self.output.is_empty() {
+            let sent = match sys::send(self.fd.as_fd(), &self.sending) {
+                Ok(sent) => sent,
+                Err(error) if sys::is_transient(&error) => 0,
+                Err(error) => return Err(error.to_string()),
+            };
+            self.output.push(&self.sending[sent..]);
+        } else {
+            self.output.push(&self.sending);
+        }
+        self.sending.clear();
+        self.sending.shrink_to(REPLY_BYTES_KEPT);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), String> {
+        if self.output.is_empty() {
+            return Ok(());
+        }
+        match sys::send(self.fd.as_fd(), self.output.unsent()) {
+            Ok(sent) => self.output.sent(sent),
+            Err(error) if sys::is_transient(&error) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// Tells the worker what has arrived, up to a bound of replies; how many bytes that were. `tell` says how long the reply
+    /// is, if it is there already.
+    fn take(
+        &mut self,
+        bytes: &[u8],
+        payload_bytes_max: usize,
+        mut tell: impl FnMut(Event<'_>) -> usize,
+    ) -> Result<usize, String> {
+        let mut rest = bytes;
+        let mut reply_bytes = 0;
+        self.stalled = false;
+        loop {
+            if reply_bytes >= OUTPUT_BYTES_MAX {
+                self.stalled = true;
+                return Ok(bytes.len() - rest.len());
+            }
+            let found = next_frame(rest, payload_bytes_max);
+            let found = found.map_err(|_| "it sent what is no frame".to_owned())?;
+            let Some((frame, after)) = found else { return Ok(bytes.len() - rest.len()) };
+            rest = after;
+            let Frame { kind, ticket, payload } = frame;
+            match (&mut self.end, kind) {
+                (End::Dialed { server, waiting }, Kind::Reply) => {
+                    // One that comes too late has been answered for.
+                    if let Some(ticket) = waiting.answered(ticket) {
+                        let (server, ticket) = (*server, Ticket(ticket));
+                        tell(Event::Answered { server, ticket, reply: payload });
+                    }
+                }
+                (End::Dialed { .. }, Kind::Pong) => {}
+                (End::Accepted { server, serial, .. }, Kind::Request) => {
+                    let ticket = Ticket(u64::from(*serial) << 32 | u64::from(ticket));
+                    reply_bytes += tell(Event::Asked { server: *server, ticket, request: payload });
+                }
+                (End::Accepted { .. }, Kind::Ping) => {
+                    push_frame(&mut self.sending, &Frame { kind: Kind::Pong, ..frame });
+                }
+                _ => return Err("it sent what is not its to send".into()),
+            }
+        }
+    }
+}
+
+impl EventLoop {
+    pub(super) fn link(
+        &mut self,
+        linked: Linked,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) {
+        let Linked { fd, tls, established, dialed, input } = linked;
+        let server = ServerId(established.server);
+        let links = self.links.as_mut().expect("who has a linker has links");
+        links.last_serial = links.last_serial.wrapping_add(1);
+        let end = match dialed {
+            true => End::Dialed { server, waiting: Waiting::new(links.timeout_ns) },
+            false => End::Accepted { server, serial: links.last_serial, heard: now },
+        };
+        let (sending, output) = (Vec::new(), Output::default());
+        let mut link = Link { fd, tls, input: Vec::new(), sending, output, stalled: false, end };
+        let free = links.all.iter().position(Option::is_none);
+        let place = free.unwrap_or_else(|| {
+            links.all.push(None);
+            links.all.len() - 1
+        });
+        let watched = self.epoll.add(link.fd.as_fd(), READABLE, LINKS + place as u64);
+        if dialed {
+            let up = Event::LinkUp { server, credits: established.credits };
+            handle(now, up, &mut self.actions);
+        }
+        let went = watched.map_err(|error| error.to_string());
+        let went = went.and_then(|()| self.take_link(&mut link, &input, now, handle));
+        self.keep_link(place, link, went);
+        self.settle(now, handle);
+    }
+
+    pub(super) fn serve_link(
+        &mut self,
+        place: usize,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) {
+        let links = self.links.as_mut().expect("an event of a link");
+        let Some(mut link) = links.all[place].take() else { return };
+        let went = self.receive_link(place, &mut link, now, handle);
+        self.keep_link(place, link, went);
+        self.settle(now, handle);
+    }
+
+    fn keep_link(&mut self, place: usize, link: Link, went: Result<(), String>) {
+        let links = self.links.as_mut().expect("it is a link");
+        match went {
+            Ok(()) => {
+                if !link.sending.is_empty() {
+                    links.unsent.push(place);
+                }
+                links.all[place] = Some(link);
+            }
+            Err(why) => links.end(self.worker, link, why),
+        }
+    }
+
+    fn receive_link(
+        &mut self,
+        place: usize,
+        link: &mut Link,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) -> Result<(), String> {
+        if !link.output.is_empty() {
+            link.flush()?;
+            self.listen_to(place, link)?;
+        }
+        if matches!(link.end, End::Accepted { .. }) && (link.stalled || !link.output.is_empty()) {
+            return Ok(());
+        }
+        let count = match sys::recv(link.fd.as_fd(), &mut self.buffer) {
+            Ok(0) => return Err("it closed".into()),
+            Ok(count) => count,
+            Err(error) if sys::is_transient(&error) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        match &mut link.tls {
+            None => {
+                let buffer = std::mem::take(&mut self.buffer);
+                let taken = self.take_link(link, &buffer[..count], now, handle);
+                self.buffer = buffer;
+                taken?;
+            }
+            Some(tls) => {
+                let mut plain = std::mem::take(&mut self.plain);
+                let mut cipher = std::mem::take(&mut self.cipher);
+                let received = tls.receive(&self.buffer[..count], &mut plain, &mut cipher);
+                link.output.push(&cipher);
+                let taken = received.and_then(|()| self.take_link(link, &plain, now, handle));
+                plain.clear();
+                cipher.clear();
+                (self.plain, self.cipher) = (plain, cipher);
+                taken?;
+                if !link.output.is_empty() {
+                    link.flush()?;
+                    self.listen_to(place, link)?;
+                }
+            }
+        }
+        match &mut link.end {
+            End::Dialed { waiting, .. } => waiting.heard(now),
+            End::Accepted { heard, .. } => *heard = now,
+        }
+        Ok(())
+    }
+
+    /// Tells the worker of the frames in what was kept, and in `bytes`.
+    fn take_link(
+        &mut self,
+        link: &mut Link,
+        bytes: &[u8],
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) -> Result<(), String> {
+        let max = self.links.as_ref().expect("it is a link").payload_bytes_max;
+        let actions = &mut self.actions;
+        let tell = |event: Event<'_>| {
+            handle(now, event, actions);
+            match actions.list.last() {
+                Some(Action::Answer { reply, .. }) => reply.len(),
+                _ => 0,
+            }
+        };
+        if link.input.is_empty() {
+            let used = link.take(bytes, max, tell)?;
+            link.input.extend_from_slice(&bytes[used..]);
+            return Ok(());
+        }
+        let mut input = std::mem::take(&mut link.input);
+        input.extend_from_slice(bytes);
+        let used = link.take(&input, max, tell)?;
+        input.drain(..used);
+        if input.is_empty() {
+            input.shrink_to(REPLY_BYTES_KEPT);
+        }
+        link.input = input;
+        Ok(())
+    }
+
+    fn listen_to(&self, place: usize, link: &Link) -> Result<(), String> {
+        let token = LINKS + place as u64;
+        let changed = self.epoll.modify(link.fd.as_fd(), link.interest(), token);
+        changed.map_err(|error| error.to_string())
+    }
+
+    /// The end of a wake-up: what is to be sent leaves, and what is due is done.
+    pub(super) fn finish_links(
+        &mut self,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) {
+        self.do_what_is_due(now, handle);
+        self.go_on_with_stalled(now, handle);
+        while let Some(place) = self.links().unsent.pop() {
+            let Some(mut link) = self.links().all[place].take() else { continue };
+            if link.sending.is_empty() {
+                self.links().all[place] = Some(link);
+                continue;
+            }
+            let had_output = !link.output.is_empty();
+            let mut went = link.send();
+            if went.is_ok() && had_output == link.output.is_empty() {
+                went = self.listen_to(place, &link);
+            }
+            match went {
+                Ok(()) => self.links().all[place] = Some(link),
+                Err(why) => {
+                    let worker = self.worker;
+                    self.links().end(worker, link, why);
+                    self.settle(now, handle);
+                }
+            }
+        }
+    }
+
+    fn do_what_is_due(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
+        for place in 0..self.links().all.len() {
+            let worker = self.worker;
+            while let Some(Link { end: End::Dialed { server, waiting }, .. }) =
+                &mut self.links().all[place]
+            {
+                let server = *server;
+                match waiting.due(now) {
+                    None => break,
+                    Some(Due::Expired(ticket)) => {
+                        let ticket = Ticket(ticket);
+                        handle(now, Event::Unanswered { server, ticket }, &mut self.actions);
+                    }
+                    Some(Due::Ping) => self.links().ping(place),
+                    Some(Due::Silent) => {
+                        let link = self.links().all[place].take().expect("it was just there");
+                        self.links().end(worker, link, "it does not answer".into());
+                    }
+                }
+                self.settle(now, handle);
+            }
+        }
+    }
+
+    fn go_on_with_stalled(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
+        for place in 0..self.links().all.len() {
+            let can_go_on = |link: &&mut Link| link.can_go_on();
+            if self.links().all[place].as_mut().filter(can_go_on).is_some() {
+                let mut link = self.links().all[place].take().expect("it was just there");
+                let went = self.take_link(&mut link, b"", now, handle);
+                self.keep_link(place, link, went);
+                self.settle(now, handle);
+            }
+        }
+    }
+
+    /// Once a second: servers of which nothing is heard are asked, and those that have not asked for long are forgotten.
+    pub(super) fn ask_idle_links(
+        &mut self,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) {
+        let Some(links) = &mut self.links else { return };
+        for place in 0..links.all.len() {
+            let Some(link) = &mut links.all[place] else { continue };
+            match &mut link.end {
+                End::Dialed { waiting, .. } => {
+                    if waiting.is_idle(now) {
+                        links.ping(place);
+                    }
+                }
+                End::Accepted { heard, .. } if *heard + UNUSED_NS_MAX <= now => {
+                    links.all[place] = None;
+                }
+                End::Accepted { .. } => {}
+            }
+        }
+        self.settle(now, handle);
+    }
+}
