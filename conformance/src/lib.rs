@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod covers;
 pub mod differential;
 pub mod peer;

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use mbal_conformance::cluster::Cluster;
 use mbal_conformance::covers;
 use mbal_conformance::differential::{Campaign, Plan, Report, Rounds, RoundsReport};
 use mbal_conformance::play::Cut;
@@ -11,13 +12,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage:
-  conformance scripts (--server COMMAND | --pure WORKERS) [--unix] [--cut bytes]
+  conformance scripts (--server COMMAND [--cluster N [--at N]] | --pure WORKERS) [--unix] [--cut bytes]
       [--except LIST] [--jobs N] FOLDER...
   conformance covers [--source FOLDER] LIST FOLDER...
   conformance differential --left COMMAND --right COMMAND [--flags FLAGS] [--unix] [--seed N] [--epoch N]
       [--commands N] [--cells LIST --least N] [--plant N] [--without ROW,...] [--faults N]
   conformance rounds --left COMMAND --right COMMAND [--seed N] [--requests N] [--datagrams N] [--cells LIST --least N]
-      [--plant N]                                       binary protocol and UDP";
+      [--plant N]                                       binary protocol and UDP
+With --cluster N, COMMAND (of differential and rounds, that of --right) is started N times, as servers that share the keys;
+clients ask the one that --at names, from 1.";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -42,6 +45,7 @@ fn scripts(words: Vec<String>) -> Result<bool, String> {
     let (mut server, mut pure) = (None, None);
     let mut except = String::new();
     let (mut unix, mut cut, mut jobs) = (false, Cut::Whole, 8);
+    let (mut cluster, mut at) = (None, None);
     let mut folders = Vec::new();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
@@ -54,6 +58,8 @@ fn scripts(words: Vec<String>) -> Result<bool, String> {
                 except = std::fs::read_to_string(&list).map_err(|e| format!("{list}: {e}"))?;
             }
             "--unix" => unix = true,
+            "--cluster" => cluster = Some(small(&value()?)?),
+            "--at" => at = Some(small(&value()?)?),
             "--cut" if value()? == "bytes" => cut = Cut::Bytes,
             "--jobs" => jobs = value()?.parse().map_err(|_| USAGE.to_string())?,
             _ if !word.starts_with('-') => folders.push(PathBuf::from(word)),
@@ -62,7 +68,8 @@ fn scripts(words: Vec<String>) -> Result<bool, String> {
     }
     let (command, against) = match (server, pure) {
         (Some(command), None) => {
-            let against = Against::Server(Launch::new(&command, unix));
+            let against =
+                Against::Server(Launch::new(&command, unix).in_cluster(Cluster::of(cluster, at)?));
             (command, against)
         }
         (None, Some(workers)) => (format!("{workers} pure workers"), Against::Pure(workers)),
@@ -126,6 +133,7 @@ fn differential(words: Vec<String>) -> Result<bool, String> {
         faults_max: 5,
     };
     let (mut unix, mut least) = (false, 0);
+    let (mut cluster, mut at) = (None, None);
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value\n{USAGE}"));
@@ -142,12 +150,14 @@ fn differential(words: Vec<String>) -> Result<bool, String> {
             "--flags" => plan.flags = value()?.split_whitespace().map(str::to_string).collect(),
             "--cells" => cells = Some(PathBuf::from(value()?)),
             "--unix" => unix = true,
+            "--cluster" => cluster = Some(small(&value()?)?),
+            "--at" => at = Some(small(&value()?)?),
             "--without" => plan.without = value()?.split(',').map(str::to_string).collect(),
             _ => return Err(format!("{word}?\n{USAGE}")),
         }
     }
     plan.left = Launch::new(&left.ok_or(USAGE)?, unix);
-    plan.right = Launch::new(&right.ok_or(USAGE)?, unix);
+    plan.right = Launch::new(&right.ok_or(USAGE)?, unix).in_cluster(Cluster::of(cluster, at)?);
     let cells = match cells {
         Some(path) => {
             std::fs::read_to_string(&path).map_err(|error| format!("{path:?}: {error}"))?
@@ -177,6 +187,7 @@ fn rounds(words: Vec<String>) -> Result<bool, String> {
         plant_every: None,
     };
     let (mut cells, mut least) = (String::new(), 0);
+    let (mut cluster, mut at) = (None, None);
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value\n{USAGE}"));
@@ -184,6 +195,8 @@ fn rounds(words: Vec<String>) -> Result<bool, String> {
         match word.as_str() {
             "--left" => rounds.left = Launch::new(&value()?, false),
             "--right" => rounds.right = Launch::new(&value()?, false),
+            "--cluster" => cluster = Some(small(&value()?)?),
+            "--at" => at = Some(small(&value()?)?),
             "--seed" => rounds.seed = number()?,
             "--requests" => rounds.requests = number()?,
             "--datagrams" => rounds.datagrams = number()?,
@@ -196,6 +209,7 @@ fn rounds(words: Vec<String>) -> Result<bool, String> {
             _ => return Err(format!("{word}?\n{USAGE}")),
         }
     }
+    rounds.right = rounds.right.in_cluster(Cluster::of(cluster, at)?);
     println!("seed {}", rounds.seed);
     let report = rounds.run()?;
     if rounds.plant_every.is_none() {
@@ -216,6 +230,10 @@ fn rounds(words: Vec<String>) -> Result<bool, String> {
     );
     let is_sharp = caught == planted && (rounds.plant_every.is_none() || planted >= 5);
     Ok(differences == 0 && short.is_empty() && is_sharp)
+}
+
+fn small(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| USAGE.to_string())
 }
 
 fn all_caught(report: &Report) -> bool {

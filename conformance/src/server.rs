@@ -1,5 +1,6 @@
 //! Server processes of our own, each on an address of its own, ended when they are dropped.
 
+use crate::cluster::{Cluster, Files};
 use crate::peer::{Address, await_listener};
 use std::collections::BTreeSet;
 use std::net::{TcpListener, UdpSocket};
@@ -14,18 +15,28 @@ pub struct Launch {
     pub command: Vec<String>,
     /// On a unix socket rather than on TCP.
     pub unix: bool,
+    /// Several servers that share the keys, of which clients know one.
+    pub cluster: Option<Cluster>,
 }
 
 pub struct Server {
-    child: Child,
+    /// The one that clients know comes first.
+    children: Vec<Child>,
     pub address: Address,
+    _files: Option<Files>,
 }
 
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 impl Launch {
     pub fn new(command: &str, unix: bool) -> Launch {
-        Launch { command: command.split_whitespace().map(str::to_string).collect(), unix }
+        let command = command.split_whitespace().map(str::to_string).collect();
+        Launch { command, unix, cluster: None }
+    }
+
+    /// Likewise, as one of the servers of a cluster.
+    pub fn in_cluster(self, cluster: Option<Cluster>) -> Launch {
+        Launch { cluster, ..self }
     }
 
     /// Starts the server with `flags` added and waits until it listens.
@@ -55,6 +66,26 @@ impl Launch {
     }
 
     fn try_start(&self, flags: &[String]) -> Result<Server, String> {
+        let Some(cluster) = &self.cluster else { return self.try_start_one(flags) };
+        let files = Files::write(cluster, free_port)?;
+        let mut all: Option<Server> = None;
+        for id in cluster.ids() {
+            // Datagrams are served where clients ask.
+            let own: &[String] = if all.is_none() { flags } else { without_udp(flags) };
+            let flags = [own, &files.flags(id)].concat();
+            let started = self.try_start_one(&flags)?;
+            match &mut all {
+                None => all = Some(started),
+                Some(first) => first.absorb(started),
+            }
+        }
+        let mut server = all.expect("a cluster has servers");
+        cluster.await_links(&server.address)?;
+        server._files = Some(files);
+        Ok(server)
+    }
+
+    fn try_start_one(&self, flags: &[String]) -> Result<Server, String> {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).args(flags);
         let address = if self.unix {
@@ -71,10 +102,10 @@ impl Launch {
         };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| format!("{:?}: {error}", self.command))?;
-        let mut server = Server { child, address };
+        let mut server = Server { children: vec![child], address, _files: None };
         await_listener(&server.address, Duration::from_secs(5))
             .map_err(|error| format!("{:?} {flags:?} does not listen: {error}", self.command))?;
-        match server.child.try_wait() {
+        match server.children[0].try_wait() {
             Ok(None) => Ok(server),
             other => Err(format!("{:?} {flags:?} ended: {other:?}", self.command)),
         }
@@ -83,18 +114,31 @@ impl Launch {
 
 impl Server {
     pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        self.children.iter_mut().all(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// From now on the other is a part of this one.
+    fn absorb(&mut self, mut other: Server) {
+        self.children.append(&mut other.children);
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
+        for child in &mut self.children {
+            child.kill().ok();
+            child.wait().ok();
+        }
         if let Address::Unix(path) = &self.address {
             std::fs::remove_file(path).ok();
         }
     }
+}
+
+/// The flags up to `-U`, which the harness puts last.
+fn without_udp(flags: &[String]) -> &[String] {
+    let end = flags.iter().position(|flag| flag == "-U").unwrap_or(flags.len());
+    &flags[..end]
 }
 
 /// A port that was free just now, and no other thread's: two servers that were to listen at the same one would both
