@@ -145,6 +145,11 @@ impl Page {
                 (&[("route", "peer")], sums.requests_peer),
             ]
         });
+        let help =
+            "Keys of gets that missed because the server that owns them could not be reached.";
+        self.by_worker(server, "mbal_gets_unreachable_total", help, |sums| {
+            [(&[], sums.get_unreachable)]
+        });
         let help = "Time in which the worker was busy in seconds.";
         let name = "mbal_worker_busy_seconds_total";
         self.family(name, "counter", help);

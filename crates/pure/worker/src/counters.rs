@@ -49,6 +49,7 @@ counters! {
     store_too_large store_no_memory auth_cmds auth_errors
     bytes_read bytes_written conn_yields
     requests_own requests_neighbour requests_peer conns_handed_over
+    get_unreachable
     get_expired idle_kicks crawler_items_checked crawler_reclaimed crawler_starts
     busy_ns work work_followed work_handable
 }

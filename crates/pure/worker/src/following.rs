@@ -2,6 +2,7 @@
 //!
 //! What leaves by a new map is dropped, and what comes begins empty; items travel by a move of their own.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
@@ -26,6 +27,15 @@ impl Server {
     pub fn here(&self) -> ServerId {
         let followed = self.following.0.lock().expect("nothing panics with it held");
         followed.as_ref().map_or(ServerId(0), |followed| followed.here)
+    }
+
+    /// The other servers that have cachelets.
+    pub(crate) fn others(&self) -> Vec<ServerId> {
+        let followed = self.following.0.lock().expect("nothing panics with it held");
+        let Some(Followed { here, map, .. }) = &*followed else { return Vec::new() };
+        let owners = map.cachelets().iter().map(|(_, owner)| owner.server);
+        let others: BTreeSet<ServerId> = owners.filter(|server| server != here).collect();
+        others.into_iter().collect()
     }
 
     /// A worker of this server, as planners name it.

@@ -74,6 +74,7 @@ impl Turn<'_> {
                 ("own", sums.requests_own),
                 ("neighbour", sums.requests_neighbour),
                 ("peer", sums.requests_peer),
+                ("get_unreachable", sums.get_unreachable),
                 ("received", sums.bytes_read),
                 ("sent", sums.bytes_written),
                 ("busy_us", sums.busy_ns / 1000),

@@ -493,7 +493,7 @@ fn push_number(out: &mut Vec<u8>, letter: u8, number: u64) {
 }
 
 /// Repeats what the client sent: an opaque as it is; for `k` the key, marked if in base64.
-fn push_sent(out: &mut Vec<u8>, word: &[u8], key: &[u8], base64: bool) {
+pub(crate) fn push_sent(out: &mut Vec<u8>, word: &[u8], key: &[u8], base64: bool) {
     match word[0] {
         b'O' => {
             out.push(b' ');

@@ -3,7 +3,7 @@
 use mbal_cachelet::Ahead;
 use mbal_model::{Key, Route, ServerId};
 use mbal_wire::{
-    BINARY_REQUEST, Binary, Command, Get, HOPS_MAX, Login, Parsed, PeerRequest, Request, Status,
+    Admin, BINARY_REQUEST, Binary, Command, Get, HOPS_MAX, Login, Parsed, PeerRequest, Request,
     binary_delete, next_word, parse, parse_binary,
 };
 
@@ -14,6 +14,7 @@ use crate::links::{Asker, Credit};
 use crate::session::Session;
 use crate::slots::{Gather, NO_ROUTE_LINE, Place};
 use crate::turn::{Then, Turn};
+use crate::unreachable::{END, Lost};
 
 /// Keys of a `get` that are gathered from several servers at a time: with values at the item
 /// limit, what a connection can make a worker hold.
@@ -40,17 +41,19 @@ impl Batch<'_> {
                 return self.gather(session, get);
             }
         }
-        let server = match self.turn.route(key?) {
+        let Some(key) = key else { return self.everywhere(session, job) };
+        let server = match self.turn.route(key) {
             Route::Own | Route::Neighbour(_) => return None,
             Route::Peer(server) => server,
             // Nobody is known who serves it at this moment.
             Route::Moving(_) => ServerId::NOBODY,
         };
         self.turn.counters.requests_peer.add(1);
-        let lost = lost(&job.request);
+        let lost = Lost::of(&job.request, key);
         match self.links.credit(server) {
             Credit::NoLink => {
-                self.turn.out.extend_from_slice(&lost);
+                self.turn.out.extend_from_slice(&lost.told);
+                self.turn.counters.get_unreachable.add(lost.missed.into());
                 return Some(Then::Next);
             }
             Credit::Spent => return Some(self.wait(server)),
@@ -89,7 +92,7 @@ impl Batch<'_> {
         Then::Wait(Pause::Credit(server))
     }
 
-    fn forward(&mut self, server: ServerId, session: u64, place: Place, request: &[u8]) {
+    pub fn forward(&mut self, server: ServerId, session: u64, place: Place, request: &[u8]) {
         let asker = Asker::Client { conn: self.conn, session, place };
         let ticket = self.links.ask(server, asker);
         let map_version = self.turn.map_version;
@@ -138,34 +141,25 @@ impl Batch<'_> {
         let mut sources = vec![Some(self.turn.get_here(get, &words[0]))];
         for server in &servers {
             let linked = self.links.credit(*server) == Credit::Available;
-            sources.push((!linked).then(|| NO_ROUTE_LINE.to_vec()));
+            sources.push((!linked).then(|| END.to_vec()));
         }
         let missing: Vec<bool> = sources.iter().map(Option::is_none).collect();
         let continues = std::mem::replace(&mut session.get_continues, !ends);
-        let gather = Gather { keys, routes, sources, continues, ends };
+        let gather = Gather { keys, routes: routes.clone(), sources, continues, ends };
         let place = session.slots.push_gather(gather);
         for (at, server) in servers.iter().enumerate() {
             self.turn.counters.requests_peer.add(1);
-            if missing[at + 1] {
+            if !missing[at + 1] {
+                let of = |route: &&u8| usize::from(**route) == at + 1;
+                let unreachable = routes.iter().filter(of).count() as u64;
+                self.turn.counters.get_unreachable.add(unreachable);
+            } else {
                 let request = get_again(get, &words[at + 1]);
                 self.forward(*server, session.serial, place(at + 1), &request);
             }
         }
         session.slots.release(self.turn.out);
         Some(if ends { Then::Next } else { Then::Resume(get_again(get, rest)) })
-    }
-}
-
-/// What the client of this request is told when the owner of its key cannot be reached.
-fn lost(request: &Request<'_>) -> Vec<u8> {
-    match request {
-        Request::Binary(Binary { frame, .. }) => {
-            let mut reply = Vec::new();
-            frame.push_error(&mut reply, Status::TemporaryFailure);
-            reply
-        }
-        _ if request.noreply() => Vec::new(),
-        _ => NO_ROUTE_LINE.to_vec(),
     }
 }
 
@@ -205,6 +199,10 @@ impl Turn<'_> {
             let Parsed::Request { request, skip: 0, .. } = parsed else {
                 return None;
             };
+            if let Request::Admin { command: Admin::FlushAll { .. }, .. } = request {
+                self.execute(&request, None);
+                return Some(Served::Reply);
+            }
             let (word, base64) = request.key()?;
             let mut decoded = [0; mbal_model::KEY_BYTES_MAX];
             let word = if base64 {

@@ -14,8 +14,11 @@ use std::collections::VecDeque;
 
 use mbal_wire::{next_value, next_word};
 
-/// What a client is told when the owner of a key cannot be reached, or was lost while a request
-/// was on its way: nobody knows whether that one was executed, and nobody repeats it.
+use crate::everywhere::Everywhere;
+use crate::unreachable::{END, Lost};
+
+/// What a client is told whose write did not reach the owner of its key, or got no answer: nobody knows whether it was
+/// executed, and nobody repeats it.
 pub const NO_ROUTE: &str = "SERVER_ERROR no route to owner";
 pub(crate) const NO_ROUTE_LINE: &[u8] = b"SERVER_ERROR no route to owner\r\n";
 
@@ -38,9 +41,10 @@ enum Slot {
     Peer {
         reply: Option<Vec<u8>>,
         instead: Option<Vec<u8>>,
-        lost: Vec<u8>,
+        lost: Lost,
     },
     Gather(Gather),
+    Everywhere(Everywhere),
 }
 
 /// A `get` of several servers' keys, or of some of them if there are many.
@@ -84,7 +88,7 @@ impl Slots {
     }
 
     /// A place for a peer's reply.
-    pub fn push_peer(&mut self, lost: Vec<u8>, instead: Option<Vec<u8>>) -> Place {
+    pub fn push_peer(&mut self, lost: Lost, instead: Option<Vec<u8>>) -> Place {
         self.queue.push_back(Slot::Peer { reply: None, instead, lost });
         Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
     }
@@ -97,17 +101,30 @@ impl Slots {
         move |source| Place { slot, source }
     }
 
-    pub fn fill(&mut self, place: Place, bytes: &[u8]) {
+    /// The reply has come. How many keys' owners could not be reached, and were misses for that.
+    pub fn fill(&mut self, place: Place, bytes: &[u8]) -> u64 {
+        // A peer that had no route either says so as if the client spoke text.
+        let is_lost = bytes == NO_ROUTE_LINE;
         let slot = self.slot(place);
-        let kept = match slot {
-            // A peer that had no route either says so as if the client spoke text.
-            Slot::Peer { reply, lost, .. } => {
-                reply.insert(if bytes == NO_ROUTE_LINE { lost.clone() } else { bytes.to_vec() })
+        let (kept, missed) = match slot {
+            Slot::Peer { reply, lost, .. } if is_lost => {
+                let told = std::mem::take(&mut lost.told).into_owned();
+                (reply.insert(told).len(), u64::from(lost.missed))
             }
-            Slot::Gather(gather) => gather.sources[place.source].insert(bytes.to_vec()),
+            Slot::Peer { reply, .. } => (reply.insert(bytes.to_vec()).len(), 0),
+            Slot::Gather(gather) => {
+                let missed = if is_lost { gather.keys_of(place.source) } else { 0 };
+                let bytes = if is_lost { END } else { bytes };
+                (gather.sources[place.source].insert(bytes.to_vec()).len(), missed)
+            }
+            Slot::Everywhere(everywhere) => {
+                everywhere.fill(bytes);
+                (0, 0)
+            }
             Slot::Local(_) => unreachable!("nobody has a place there"),
         };
-        self.held += kept.len();
+        self.held += kept;
+        missed
     }
 
     fn slot(&mut self, place: Place) -> &mut Slot {
@@ -116,8 +133,14 @@ impl Slots {
     }
 
     /// The reply will not come.
-    pub fn fail(&mut self, place: Place) {
-        self.fill(place, NO_ROUTE_LINE);
+    pub fn fail(&mut self, place: Place) -> u64 {
+        self.fill(place, NO_ROUTE_LINE)
+    }
+
+    /// A place for the replies of all other servers.
+    pub fn push_everywhere(&mut self, everywhere: Everywhere) -> Place {
+        self.queue.push_back(Slot::Everywhere(everywhere));
+        Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
     }
 
     /// Appends to `out` what may leave.
@@ -132,6 +155,7 @@ impl Slots {
                     out.extend_from_slice(&instead.or(reply).expect("it is ready"));
                 }
                 Slot::Gather(gather) => self.release_get(&gather, out),
+                Slot::Everywhere(everywhere) => everywhere.push(out),
             }
         }
     }
@@ -158,6 +182,7 @@ impl Slot {
             Slot::Local(_) => true,
             Slot::Peer { reply, .. } => reply.is_some(),
             Slot::Gather(gather) => gather.sources.iter().all(Option::is_some),
+            Slot::Everywhere(everywhere) => everywhere.is_ready(),
         }
     }
 
@@ -166,11 +191,16 @@ impl Slot {
             Slot::Local(bytes) => bytes.len(),
             Slot::Peer { reply, .. } => reply.as_ref().map_or(0, Vec::len),
             Slot::Gather(gather) => gather.sources.iter().flatten().map(Vec::len).sum(),
+            Slot::Everywhere(_) => 0,
         }
     }
 }
 
 impl Gather {
+    fn keys_of(&self, source: usize) -> u64 {
+        self.routes.iter().filter(|route| usize::from(**route) == source).count() as u64
+    }
+
     /// The values in the order of the keys; or the line of the source that failed.
     fn merge(&self, out: &mut Vec<u8>) -> Result<(), &[u8]> {
         let mut sources: Vec<&[u8]> =

@@ -136,6 +136,7 @@ impl Turn<'_> {
             (true, "get_misses", sums.get_misses),
             (true, "get_expired", sums.get_expired),
             (true, "get_flushed", 0),
+            (!self.alone, "get_unreachable", sums.get_unreachable),
             (true, "delete_misses", sums.delete_misses),
             (true, "delete_hits", sums.delete_hits),
             (true, "incr_misses", sums.incr_misses),

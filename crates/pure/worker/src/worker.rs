@@ -357,10 +357,11 @@ impl Worker {
         };
         let session = self.sessions.get_mut(conn.0 as usize).and_then(Option::as_mut);
         let Some(session) = session.filter(|session| session.serial == serial) else { return };
-        match reply {
+        let missed = match reply {
             Some(reply) => session.slots.fill(place, reply),
             None => session.slots.fail(place),
-        }
+        };
+        self.counters().get_unreachable.add(missed);
         self.turn(now, conn, 0, actions, |batch, session| {
             session.slots.release(batch.turn.out);
             Ended::Hungry

@@ -1,0 +1,86 @@
+//! `flush_all` of a cluster: the server that is asked asks all others, and answers when they have.
+
+use mbal_model::ServerId;
+use mbal_wire::{Admin, Binary, Command, Frame, Request, Status};
+
+use crate::batch::{Batch, Job, Pause};
+use crate::links::Credit;
+use crate::session::Session;
+use crate::turn::Then;
+
+/// What other servers answer to a `flush_all`.
+const DONE: &[u8] = b"OK\r\n";
+
+/// One request of all servers of a cluster.
+pub(crate) struct Everywhere {
+    /// The client's answer, if all have done it: nothing, if it wants none.
+    done: Vec<u8>,
+    /// The client speaks the binary protocol.
+    frame: Option<Frame>,
+    /// This one included.
+    servers: usize,
+    unanswered: usize,
+    failed: usize,
+}
+
+impl Everywhere {
+    pub fn fill(&mut self, reply: &[u8]) {
+        self.unanswered -= 1;
+        self.failed += usize::from(reply != DONE);
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.unanswered == 0
+    }
+
+    pub fn push(&self, out: &mut Vec<u8>) {
+        if self.failed == 0 {
+            return out.extend_from_slice(&self.done);
+        }
+        let (failed, servers) = (self.failed, self.servers);
+        let text = format!("flush_all did not reach {failed} of {servers} servers");
+        match &self.frame {
+            Some(frame) => frame.push(out, Status::TemporaryFailure, text.as_bytes(), 0),
+            // `noreply`
+            None if self.done.is_empty() => {}
+            None => out.extend_from_slice(format!("SERVER_ERROR {text}\r\n").as_bytes()),
+        }
+    }
+}
+
+impl Batch<'_> {
+    /// Does here what is asked of the whole cluster, and asks its other servers. `None`: it is this server's alone.
+    pub fn everywhere(&mut self, session: &mut Session, job: &Job<'_>) -> Option<Then> {
+        if !self.turn.server.settings.flush_enabled {
+            return None;
+        }
+        let (exptime, frame) = match &job.request {
+            Request::Admin { command: Admin::FlushAll { exptime }, .. } => ((*exptime)?, None),
+            Request::Binary(Binary { frame, command: Command::Flush { exptime } }) => {
+                (i32::try_from(*exptime).unwrap_or(i32::MAX), Some(*frame))
+            }
+            _ => return None,
+        };
+        let servers = self.turn.server.others();
+        let spent = |server: &&ServerId| self.links.credit(**server) == Credit::Spent;
+        if let Some(&server) = servers.iter().find(spent) {
+            self.links.wait(server, self.conn);
+            return Some(Then::Wait(Pause::Credit(server)));
+        }
+        let before = self.turn.out.len();
+        self.turn.execute(&job.request, None);
+        let done = self.turn.out.split_off(before);
+        let is_linked = |server: &ServerId| self.links.credit(*server) == Credit::Available;
+        let linked: Vec<ServerId> = servers.iter().copied().filter(is_linked).collect();
+        let failed = servers.len() - linked.len();
+        let (servers, unanswered) = (servers.len() + 1, linked.len());
+        let place =
+            session.slots.push_everywhere(Everywhere { done, frame, servers, unanswered, failed });
+        let request = format!("flush_all {exptime}\r\n");
+        for server in linked {
+            self.forward(server, session.serial, place, request.as_bytes());
+        }
+        session.slots.release(self.turn.out);
+        Some(Then::Next)
+    }
+}
