@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage:
   conformance scripts (--server COMMAND [--cluster N [--at N]] | --pure WORKERS) [--unix] [--cut bytes]
-      [--except LIST] [--jobs N] FOLDER...
+      [--except LIST] [--without LIST] [--jobs N] FOLDER...
   conformance covers [--source FOLDER] LIST FOLDER...
   conformance differential --left COMMAND --right COMMAND [--flags FLAGS] [--unix] [--seed N] [--epoch N]
       [--commands N] [--cells LIST --least N] [--plant N] [--without ROW,...] [--faults N]
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 
 fn scripts(words: Vec<String>) -> Result<bool, String> {
     let (mut server, mut pure) = (None, None);
-    let mut except = String::new();
+    let (mut except, mut without) = (Vec::new(), Vec::new());
     let (mut unix, mut cut, mut jobs) = (false, Cut::Whole, 8);
     let (mut cluster, mut at) = (None, None);
     let mut folders = Vec::new();
@@ -53,10 +53,8 @@ fn scripts(words: Vec<String>) -> Result<bool, String> {
         match word.as_str() {
             "--server" => server = Some(value()?),
             "--pure" => pure = Some(value()?.parse().map_err(|_| USAGE.to_string())?),
-            "--except" => {
-                let list = value()?;
-                except = std::fs::read_to_string(&list).map_err(|e| format!("{list}: {e}"))?;
-            }
+            "--except" => except = names(&value()?)?,
+            "--without" => without = names(&value()?)?,
             "--unix" => unix = true,
             "--cluster" => cluster = Some(small(&value()?)?),
             "--at" => at = Some(small(&value()?)?),
@@ -75,13 +73,8 @@ fn scripts(words: Vec<String>) -> Result<bool, String> {
         (None, Some(workers)) => (format!("{workers} pure workers"), Against::Pure(workers)),
         _ => return Err(USAGE.to_string()),
     };
-    let except: Vec<String> = except
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.split_whitespace().next().map(str::to_string))
-        .collect();
     let scripts = runner::load(&folders)?;
-    let outcome = runner::run(&scripts, &against, cut, &except, jobs);
+    let outcome = runner::run(&scripts, &against, cut, &except, &without, jobs);
     for error in &outcome.excepted {
         println!("NOT YET {}", error.lines().next().unwrap_or(""));
     }
@@ -230,6 +223,13 @@ fn rounds(words: Vec<String>) -> Result<bool, String> {
     );
     let is_sharp = caught == planted && (rounds.plant_every.is_none() || planted >= 5);
     Ok(differences == 0 && short.is_empty() && is_sharp)
+}
+
+/// The scripts of a list: the first word of each line.
+fn names(list: &str) -> Result<Vec<String>, String> {
+    let text = std::fs::read_to_string(list).map_err(|error| format!("{list}: {error}"))?;
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    Ok(lines.filter_map(|line| line.split_whitespace().next().map(str::to_string)).collect())
 }
 
 fn small(text: &str) -> Result<u16, String> {

@@ -53,12 +53,14 @@ fn script_files(path: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Plays `scripts`; `jobs` at a time, since most of a script's time is waiting.
-/// A script on the list `except` has to fail: one that passes is to be taken off it.
+/// A script on the list `except` has to fail: one that passes is to be taken off it. Those on the list `without` are not played.
+#[allow(clippy::too_many_arguments, reason = "each is a word of the command line")]
 pub fn run(
     scripts: &[Script],
     against: &Against,
     cut: Cut,
     except: &[String],
+    without: &[String],
     jobs: usize,
 ) -> Outcome {
     let next = AtomicUsize::new(0);
@@ -68,9 +70,12 @@ pub fn run(
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some(script) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let skip = script.whole && cut == Cut::Bytes;
-                    let is_excepted =
-                        except.iter().any(|name| script.name.ends_with(name.as_str()));
+                    let is_on = |list: &[String]| {
+                        list.iter().any(|name| script.name.ends_with(name.as_str()))
+                    };
+                    let skip = script.whole && cut == Cut::Bytes
+                        || is_on(without);
+                    let is_excepted = is_on(except);
                     let result = if skip { Ok(()) } else { run_one(script, against, cut) };
                     let mut outcome = outcome.lock().expect("no thread panics with this lock");
                     match result {

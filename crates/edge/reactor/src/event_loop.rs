@@ -331,7 +331,7 @@ impl EventLoop {
             return self.serve_tls(id, now, handle);
         }
         match sys::recv(conn.fd.as_fd(), &mut self.buffer) {
-            Ok(0) => self.close(id),
+            Ok(0) => self.half_closed(id, now, handle),
             Ok(count) => {
                 let bytes = &self.buffer[..count];
                 handle(now, Event::Received { conn: id, bytes }, &mut self.actions);
@@ -377,7 +377,11 @@ impl EventLoop {
         let count = match sys::recv(conn.fd.as_fd(), &mut self.buffer) {
             Ok(count @ 1..) => count,
             Err(error) if sys::is_transient(&error) => return,
-            Ok(_) | Err(_) => {
+            Ok(0) => {
+                self.half_closed(id, now, handle);
+                return self.settle(now, handle);
+            }
+            Err(_) => {
                 self.close(id);
                 return self.settle(now, handle);
             }
@@ -483,6 +487,20 @@ impl EventLoop {
         {
             self.close(id);
         }
+    }
+
+    /// Who has no other servers has sent all replies already.
+    fn half_closed(
+        &mut self,
+        id: ConnId,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) {
+        if self.links.is_none() {
+            return self.close(id);
+        }
+        self.pause(id, true);
+        handle(now, Event::HalfClosed { conn: id }, &mut self.actions);
     }
 
     /// Nobody listens to it, so it broke, or was ready before it paused.

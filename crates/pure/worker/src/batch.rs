@@ -50,7 +50,7 @@ pub(crate) enum Ended {
 
 impl Ended {
     /// The connection is to be closed, and perhaps the server (gracefully or not).
-    fn closed(shutdown: Option<bool>) -> Ended {
+    pub fn closed(shutdown: Option<bool>) -> Ended {
         Ended::Waits(Wait::End { shutdown, asked: false })
     }
 }

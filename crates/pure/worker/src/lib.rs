@@ -114,6 +114,8 @@ pub enum Event<'a> {
     Datagram { bytes: &'a [u8] },
     /// All that was sent to a connection that had [`Action::Stall`]ed has left.
     Drained { conn: ConnId },
+    /// The client sends no more, and may still read: it closes when other servers have answered what it asked.
+    HalfClosed { conn: ConnId },
     /// The peer closed, or the connection broke; also the answer to [`Action::Close`].
     Closed { conn: ConnId },
     /// The balancer's order: lend a cachelet to another worker (or send it home), if it is still this

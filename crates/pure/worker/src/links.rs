@@ -16,9 +16,17 @@ pub struct Ticket(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
     /// `session` tells a connection from an earlier one of the same name.
-    Client { conn: ConnId, session: u64, place: Place },
+    Client {
+        conn: ConnId,
+        session: u64,
+        place: Place,
+    },
     /// A server that had sent the request here.
-    Peer { server: ServerId, ticket: Ticket },
+    Peer {
+        server: ServerId,
+        ticket: Ticket,
+    },
+    Nobody,
 }
 
 struct Link {

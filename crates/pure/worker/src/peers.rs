@@ -59,31 +59,27 @@ impl Batch<'_> {
             Credit::Spent => return Some(self.wait(server)),
             Credit::Available => {}
         }
-        let (request, instead) = match job.request {
+        match job.request {
             // What the value was to replace is at its owner; the value itself goes nowhere.
             Request::TooLarge { key, base64, remove, noreply } => {
-                let start = self.turn.out.len();
                 self.turn.refuse_too_large(noreply);
-                if !remove {
-                    return Some(Then::Next);
-                }
-                let refusal = self.turn.out.split_off(start);
                 let command: [&[u8]; 3] =
                     if base64 { [b"md ", key, b" b\r\n"] } else { [b"delete ", key, b"\r\n"] };
-                (command.concat(), Some(refusal))
+                if remove {
+                    self.send(server, Asker::Nobody, &command.concat());
+                }
             }
             Request::Binary(Binary { frame, command: Command::TooLarge { key, remove } }) => {
-                let start = self.turn.out.len();
                 self.turn.binary_too_large(&frame);
-                if !remove {
-                    return Some(Then::Next);
+                if remove {
+                    self.send(server, Asker::Nobody, &binary_delete(key));
                 }
-                (binary_delete(key), Some(self.turn.out.split_off(start)))
             }
-            _ => (job.bytes.to_vec(), None),
-        };
-        let place = session.slots.push_peer(lost, instead);
-        self.forward(server, session.serial, place, &request);
+            _ => {
+                let place = session.slots.push_peer(lost);
+                self.forward(server, session.serial, place, job.bytes);
+            }
+        }
         Some(Then::Next)
     }
 
@@ -93,7 +89,11 @@ impl Batch<'_> {
     }
 
     pub fn forward(&mut self, server: ServerId, session: u64, place: Place, request: &[u8]) {
-        let asker = Asker::Client { conn: self.conn, session, place };
+        self.turn.has_waiting = true;
+        self.send(server, Asker::Client { conn: self.conn, session, place }, request);
+    }
+
+    fn send(&mut self, server: ServerId, asker: Asker, request: &[u8]) {
         let ticket = self.links.ask(server, asker);
         let map_version = self.turn.map_version;
         let mut bytes = Vec::new();

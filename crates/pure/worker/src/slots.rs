@@ -36,11 +36,9 @@ pub(crate) struct Slots {
 enum Slot {
     /// Replies of requests that were served here.
     Local(Vec<u8>),
-    /// A request of one peer. What the client is told `instead` of its reply, if anything, and
-    /// what if there is no reply.
+    /// A request of one peer, and what the client is told if there is no reply.
     Peer {
         reply: Option<Vec<u8>>,
-        instead: Option<Vec<u8>>,
         lost: Lost,
     },
     Gather(Gather),
@@ -88,8 +86,8 @@ impl Slots {
     }
 
     /// A place for a peer's reply.
-    pub fn push_peer(&mut self, lost: Lost, instead: Option<Vec<u8>>) -> Place {
-        self.queue.push_back(Slot::Peer { reply: None, instead, lost });
+    pub fn push_peer(&mut self, lost: Lost) -> Place {
+        self.queue.push_back(Slot::Peer { reply: None, lost });
         Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
     }
 
@@ -107,7 +105,7 @@ impl Slots {
         let is_lost = bytes == NO_ROUTE_LINE;
         let slot = self.slot(place);
         let (kept, missed) = match slot {
-            Slot::Peer { reply, lost, .. } if is_lost => {
+            Slot::Peer { reply, lost } if is_lost => {
                 let told = std::mem::take(&mut lost.told).into_owned();
                 (reply.insert(told).len(), u64::from(lost.missed))
             }
@@ -151,9 +149,7 @@ impl Slots {
             self.held -= slot.bytes();
             match slot {
                 Slot::Local(bytes) => out.extend_from_slice(&bytes),
-                Slot::Peer { reply, instead, .. } => {
-                    out.extend_from_slice(&instead.or(reply).expect("it is ready"));
-                }
+                Slot::Peer { reply, .. } => out.extend_from_slice(&reply.expect("it is ready")),
                 Slot::Gather(gather) => self.release_get(&gather, out),
                 Slot::Everywhere(everywhere) => everywhere.push(out),
             }

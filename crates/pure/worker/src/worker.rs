@@ -125,6 +125,15 @@ impl Worker {
                     self.leave_if_due(conn, actions);
                 }
             }
+            Event::HalfClosed { conn } => {
+                let session = self.sessions[conn.0 as usize].as_ref().expect("opened before");
+                match session.slots.is_empty() {
+                    true => actions.list.push(Action::Close { conn }),
+                    false => {
+                        self.turn(now, conn, 0, actions, |_, _| Ended::closed(None));
+                    }
+                }
+            }
             Event::Datagram { bytes } => self.datagram(now, bytes, actions),
             Event::Drained { conn } => {
                 self.turn(now, conn, 0, actions, |batch, session| {
@@ -354,6 +363,7 @@ impl Worker {
                 let reply = reply.unwrap_or(NO_ROUTE_LINE).to_vec();
                 return actions.list.push(Action::Answer { server, ticket, reply });
             }
+            Asker::Nobody => return,
         };
         let session = self.sessions.get_mut(conn.0 as usize).and_then(Option::as_mut);
         let Some(session) = session.filter(|session| session.serial == serial) else { return };

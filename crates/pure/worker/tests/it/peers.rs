@@ -331,6 +331,14 @@ fn what_waits_behind_a_peer_is_bounded() {
 }
 
 #[test]
+fn what_stands_alone_does_not_stand_behind_a_peers_reply() {
+    let mut client = Client::new(8);
+    client.send(&format!("mg {}\r\nlru_crawler metadump all\r\n", key(2, 0)));
+    client.answer(0, "EN\r\n");
+    client.check("EN\r\nERROR cannot pipeline other commands before metadump\r\n");
+}
+
+#[test]
 fn a_broken_link_is_told_and_nothing_is_repeated() {
     let mut client = Client::new(8);
     let (two, error) = (key(2, 0), format!("{NO_ROUTE}\r\n"));
@@ -371,10 +379,14 @@ fn a_value_that_is_too_large_only_removes_the_old_one_at_its_owner() {
     let mut client = Client::new(8);
     let two = key(2, 0);
     let value = "v".repeat(1 << 20);
-    client.send(&format!("set {two} 0 0 1048576\r\n{value}\r\nmn\r\n"));
+    // As at home, it is told when the value has been swallowed, and whatever the owner says.
+    client.send(&format!("set {two} 0 0 1048576\r\n"));
     assert_eq!(client.requests(), [(2, format!("delete {two}\r\n"))]);
-    client.answer(0, "DELETED\r\n");
+    client.check("");
+    client.send(&format!("{value}\r\nmn\r\n"));
     client.check("SERVER_ERROR object too large for cache\r\nMN\r\n");
+    client.answer(0, "DELETED\r\n");
+    client.check("");
 }
 
 #[test]
@@ -384,6 +396,20 @@ fn quit_waits_for_what_was_asked_before() {
     assert!(!client.closed);
     client.answer(0, "EN\r\n");
     client.check("EN\r\n");
+    assert!(client.closed);
+}
+
+#[test]
+fn who_sends_no_more_still_gets_what_was_asked_before() {
+    let mut client = Client::new(8);
+    client.send(&format!("mg {}\r\nmn\r\nget", key(2, 0)));
+    client.event(Event::HalfClosed { conn: CONN });
+    assert!(!client.closed);
+    client.answer(0, "EN\r\n");
+    client.check("EN\r\nMN\r\n");
+    assert!(client.closed);
+    let mut client = Client::new(8);
+    client.event(Event::HalfClosed { conn: CONN });
     assert!(client.closed);
 }
 
