@@ -161,7 +161,9 @@ impl Batch<'_> {
         let mut at = session.skipped(input.len());
         session.need = 0;
         if session.skip == 0 {
+            let before = self.turn.out.len();
             self.turn.out.append(&mut session.refusal);
+            session.order(before, self.turn.out);
         }
         negotiate(session, input);
         let binary = session.protocol == Protocol::Binary;
@@ -253,7 +255,6 @@ impl Batch<'_> {
         if let Then::Wait(pause) = then {
             return Some(ended(*at, Ended::Waits(Wait::Peers(pause))));
         }
-        session.order(before, self.turn.out);
         *at = job.end;
         if job.skip > 0 {
             session.skip = job.skip;
@@ -262,6 +263,8 @@ impl Batch<'_> {
         if session.skip > 0 {
             // Told when the value has been swallowed, as a client that sends it expects.
             session.refusal = self.turn.out.split_off(before);
+        } else {
+            session.order(before, self.turn.out);
         }
         self.requests += match job.request {
             Request::Admin { .. } => ADMIN_WEIGHT,

@@ -387,6 +387,12 @@ fn a_value_that_is_too_large_only_removes_the_old_one_at_its_owner() {
     client.check("SERVER_ERROR object too large for cache\r\nMN\r\n");
     client.answer(0, "DELETED\r\n");
     client.check("");
+    // Behind a reply that has not come.
+    client.send(&format!("mg {two}\r\nset {two} 0 0 1048576\r\n"));
+    client.answer(0, "EN\r\n");
+    client.check("EN\r\n");
+    client.send(&format!("{value}\r\nmn\r\n"));
+    client.check("SERVER_ERROR object too large for cache\r\nMN\r\n");
 }
 
 #[test]
