@@ -9,7 +9,7 @@ use std::time::Duration;
 
 mod running;
 
-use running::{Folder, Running, ask, eventually, stats};
+use running::{Folder, Running, ask, certificate, eventually, stats};
 
 const KEYS: usize = 40;
 
@@ -123,6 +123,68 @@ fn every_port_serves_every_key() {
     ask(&mut servers[1].connect(), "flush_all\r\n", "OK\r\n");
     for server in &servers {
         assert_eq!(missed(server).len(), KEYS);
+    }
+}
+
+#[test]
+fn long_values_cross_links_many_at_a_time() {
+    const VALUE_BYTES: usize = 900_000;
+    let cluster = Cluster::new("long", &["-m", "256"]);
+    let servers = cluster.start_all();
+    let value = "v".repeat(VALUE_BYTES);
+    let mut first = servers[0].connect();
+    for nth in 0..30 {
+        ask(
+            &mut first,
+            &format!("set {} 0 0 {VALUE_BYTES}\r\n{value}\r\n", key(nth)),
+            "STORED\r\n",
+        );
+    }
+    // More replies than a link holds back, and than the client takes while it asks.
+    let mut second = servers[1].connect();
+    let (mut requests, mut replies) = (String::new(), String::new());
+    for _ in 0..2 {
+        for nth in 0..30 {
+            requests += &format!("mg {} v\r\n", key(nth));
+            replies += &format!("VA {VALUE_BYTES}\r\n{value}\r\n");
+        }
+        let names: Vec<String> = (0..30).map(key).collect();
+        requests += &format!("get {}\r\n", names.join(" "));
+        for name in &names {
+            replies += &format!("VALUE {name} 0 {VALUE_BYTES}\r\n{value}\r\n");
+        }
+        replies += "END\r\n";
+    }
+    second.write_all(requests.as_bytes()).unwrap();
+    let mut room = vec![0; replies.len()];
+    second.read_exact(&mut room).unwrap();
+    assert!(room == replies.as_bytes());
+    for server in &servers {
+        assert_eq!(lost(server), BTreeSet::new());
+    }
+}
+
+#[test]
+fn links_are_encrypted_where_tls_is_on() {
+    let folder = Folder::new("links-tls");
+    let Some(options) = certificate(&folder) else {
+        return eprintln!("SKIPPED: this needs openssl");
+    };
+    let cluster = Cluster::new("tls", &["-l", "notls:127.0.0.1", "-Z", "-o", &options]);
+    let servers = cluster.start_all();
+    for server in &servers {
+        assert_eq!(missed(server), BTreeSet::new());
+    }
+    // Who speaks no TLS is no peer, even with the secret.
+    let mut plain = TcpStream::connect(("127.0.0.1", cluster.links[0])).unwrap();
+    plain.write_all(b"\0\0\0\0\x10\0\0\0\0").unwrap();
+    assert!(closes(&mut plain, Duration::from_secs(5)));
+    let value = "v".repeat(500_000);
+    let set = format!("set {} 0 0 500000\r\n{value}\r\n", key(0));
+    ask(&mut servers[0].connect(), &set, "STORED\r\n");
+    let reply = format!("VALUE {} 0 500000\r\n{value}\r\nEND\r\n", key(0));
+    for server in &servers {
+        ask(&mut server.connect(), &format!("get {}\r\n", key(0)), &reply);
     }
 }
 

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 mod running;
 
-use running::{Daemon, Folder, MBAL, Running, ask, output_of};
+use running::{Daemon, Folder, MBAL, Running, ask, certificate, output_of};
 
 const NOBODY: u32 = 65534;
 
@@ -336,20 +336,6 @@ fn a_folder_that_leads_elsewhere_is_not_followed() {
     let (code, said) = code_and_words(output_of(MBAL.as_ref(), &["status", "-p", &port]));
     assert_eq!(code, Some(1), "{said}");
     assert!(said.starts_with(&format!("mbal: no control socket of port {port}: looked in ")));
-}
-
-/// A certificate and its key, if openssl is there to make them.
-fn certificate(folder: &Folder) -> Option<String> {
-    let (key, chain) = (folder.path("key.pem"), folder.path("chain.pem"));
-    let request =
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=test -keyout";
-    let made = Command::new("openssl")
-        .args(request.split(' '))
-        .args([&key, Path::new("-out"), &chain])
-        .stderr(Stdio::null())
-        .status();
-    let options = format!("ssl_chain_cert={},ssl_key={}", chain.display(), key.display());
-    made.is_ok_and(|status| status.success()).then_some(options)
 }
 
 /// What a server with these flags says of itself, and whether of a line to try.

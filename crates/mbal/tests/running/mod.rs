@@ -152,3 +152,17 @@ impl Drop for Daemon {
         assert!(Command::new("kill").arg(&self.0).status().unwrap().success());
     }
 }
+
+/// A certificate and its key, if openssl is there to make them.
+pub fn certificate(folder: &Folder) -> Option<String> {
+    let (key, chain) = (folder.path("key.pem"), folder.path("chain.pem"));
+    let request =
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=test -keyout";
+    let made = Command::new("openssl")
+        .args(request.split(' '))
+        .args([&key, Path::new("-out"), &chain])
+        .stderr(Stdio::null())
+        .status();
+    let options = format!("ssl_chain_cert={},ssl_key={}", chain.display(), key.display());
+    made.is_ok_and(|status| status.success()).then_some(options)
+}
