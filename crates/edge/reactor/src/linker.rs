@@ -42,6 +42,9 @@ const SHUT_NS: u64 = 100_000_000;
 /// Refused strangers are said at most this often.
 const SAY_EVERY_NS: u64 = 1_000_000_000;
 
+/// Takes news: whether it is a warning, its name, its text.
+pub type Say = dyn Fn(bool, &'static str, &str) + Send;
+
 /// What a server is told of its cluster, as far as links go.
 pub struct LinkPlan {
     pub cluster: Cluster,
@@ -53,8 +56,8 @@ pub struct LinkPlan {
     pub payload_bytes_max: usize,
     /// Links are encrypted.
     pub tls: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
-    /// Takes news for the log: a warning or not, its name, its text.
-    pub say: Box<dyn Fn(bool, &'static str, &str) + Send>,
+    /// For the log.
+    pub say: Box<Say>,
 }
 
 /// What an event loop tells the linker.
