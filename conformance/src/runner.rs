@@ -73,8 +73,7 @@ pub fn run(
                     let is_on = |list: &[String]| {
                         list.iter().any(|name| script.name.ends_with(name.as_str()))
                     };
-                    let skip = script.whole && cut == Cut::Bytes
-                        || is_on(without);
+                    let skip = script.whole && cut == Cut::Bytes || is_on(without);
                     let is_excepted = is_on(except);
                     let result = if skip { Ok(()) } else { run_one(script, against, cut) };
                     let mut outcome = outcome.lock().expect("no thread panics with this lock");

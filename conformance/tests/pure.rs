@@ -18,8 +18,7 @@ fn every_script_holds_for_the_pure_worker_however_its_bytes_arrive() {
     for workers in [1, 3] {
         for cut in [Cut::Whole, Cut::Bytes] {
             // Cut into bytes, scripts that depend on their arrival are left out, on the list or not.
-            let outcome =
-                runner::run(&scripts, &Against::Pure(workers), cut, &not_yet(), &[], 2);
+            let outcome = runner::run(&scripts, &Against::Pure(workers), cut, &not_yet(), &[], 2);
             assert_eq!(outcome.failed, [""; 0]);
             assert!(outcome.passed > 50);
         }

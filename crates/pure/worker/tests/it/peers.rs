@@ -201,11 +201,11 @@ fn what_reads_misses_and_what_writes_fails_when_nobody_can_be_asked() {
         for way in 0..3 {
             let mut client = Client::new(8);
             if way == 2 {
-                PEERS.map(|server| client.event(Event::LinkBroken { server }));
+                PEERS.iter().for_each(|&server| client.event(Event::LinkBroken { server }));
             }
             client.send(&format!("{request}\r\nmn\r\n"));
             if way == 0 {
-                PEERS.map(|server| client.event(Event::LinkBroken { server }));
+                PEERS.iter().for_each(|&server| client.event(Event::LinkBroken { server }));
             } else if way == 1 {
                 let (server, ticket, _) = client.forwarded.remove(0);
                 client.event(Event::Unanswered { server, ticket });
