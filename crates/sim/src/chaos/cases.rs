@@ -26,17 +26,17 @@ fn grows(told: &[(u64, &Op)]) -> Result<(), Violation> {
         greatest = greatest.max(*cas);
         *cas = greatest;
     }
-    let mut by_link: BTreeMap<usize, u64> = BTreeMap::new();
+    let mut by_connection: BTreeMap<usize, u64> = BTreeMap::new();
     for (now, op) in told {
         let answered = answers.partition_point(|(at, _)| *at < op.asked);
         let before = answered.checked_sub(1).map_or(0, |last| answers[last].1);
-        let on_link = by_link.entry(op.link).or_default();
-        if *now < before.max(*on_link) {
+        let on_connection = by_connection.entry(op.connection).or_default();
+        if *now < before.max(*on_connection) {
             let mut greater = told.iter().filter(|(cas, other)| now < cas && other.precedes(op));
             let (_, other) = greater.next().expect("one has been seen");
             return Err(strange_cas(op, other));
         }
-        *on_link = *now;
+        *on_connection = *now;
     }
     Ok(())
 }

@@ -81,7 +81,7 @@ fn flushes(history: &History, facts: &Facts<'_>) -> Vec<Op> {
         if delay > 0 {
             // memcached's delayed flush takes effect a second early.
             let wait = u64::from(delay - 1) * SECOND;
-            effect.link = usize::MAX - at;
+            effect.connection = usize::MAX - at;
             effect.asked = start_of_second(op.asked.saturating_sub(facts.lag)) + wait;
             effect.asked = effect.asked.max(op.asked);
             if op.answered != NEVER {
@@ -436,7 +436,7 @@ pub fn say(op: &Op) -> String {
     };
     format!(
         "[{}..{answered} connection {}.{}] {:?} -> {:?}",
-        op.asked, op.link, op.place, op.asks, op.told
+        op.asked, op.connection, op.place, op.asks, op.told
     )
 }
 

@@ -3,10 +3,10 @@
 use mbal_model::MapVersion;
 
 use super::compose::{Composed, Composer};
+use super::connection::{Asked, Connection};
 use super::coverage::Sight;
 use super::dice::Dice;
 use super::history::{ALL_KEYS, Asks, History, Micros, NEVER, Op, Told, When};
-use super::link::{Asked, Link};
 use super::profile::Profile;
 use super::replies::{Form, Reply, parse};
 use super::seat::Letter;
@@ -29,7 +29,7 @@ pub enum Kind {
 pub struct Client {
     pub kind: Kind,
     /// Its connections, by slot.
-    pub links: Vec<usize>,
+    pub connections: Vec<usize>,
     /// By key: the slot that it is asked on.
     routes: Vec<usize>,
     /// The ownership that it knows.
@@ -46,7 +46,7 @@ impl Client {
         let slow = dice.percent(20);
         Client {
             kind,
-            links: Vec::new(),
+            connections: Vec::new(),
             routes: vec![0; profile.keys.len()],
             version: MapVersion::default(),
             pace: if slow { 5_000 } else { 0 },
@@ -64,16 +64,16 @@ impl World {
     /// A new connection of `client`: a smart one's to its own worker, others' to any.
     pub fn connect(&mut self, client: usize, slot: usize) {
         let this = &mut self.clients[client];
-        self.links.push(Link::new(client, slot, this.window));
-        let link = self.links.len() - 1;
-        this.links.truncate(this.links.len().max(slot));
-        match this.links.get_mut(slot) {
-            Some(place) => *place = link,
-            None => this.links.push(link),
+        self.connections.push(Connection::new(client, slot, this.window));
+        let connection = self.connections.len() - 1;
+        this.connections.truncate(this.connections.len().max(slot));
+        match this.connections.get_mut(slot) {
+            Some(place) => *place = connection,
+            None => this.connections.push(connection),
         }
         let own_port = this.kind == Kind::Smart;
         let seat = if own_port { slot } else { self.dice.below(self.seats.len()) };
-        self.post(seat, Letter::Adopt { link, own_port });
+        self.post(seat, Letter::Adopt { connection, own_port });
     }
 
     fn delay(&mut self) -> Micros {
@@ -87,51 +87,51 @@ impl World {
         }
         let routes = &self.clients[client].routes;
         let slot = routes[self.dice.below(routes.len())];
-        let link = self.clients[client].links[slot];
+        let connection = self.clients[client].connections[slot];
         if self.clients[client].kind == Kind::Stranger {
-            self.annoy(client, link);
+            self.annoy(client, connection);
         } else if self.dice.below(300) == 0 {
-            if !self.links[link].asked.is_empty() {
+            if !self.connections[connection].asked.is_empty() {
                 self.coverage.meet(Sight::PeerLeft);
             }
-            self.leave(link);
+            self.leave(connection);
             self.connect(client, slot);
-        } else if self.links[link].asked.len() < UNANSWERED_MAX {
-            self.burst(client, link);
+        } else if self.connections[connection].asked.len() < UNANSWERED_MAX {
+            self.burst(client, connection);
         }
         let think = self.profile.think;
         let think = self.dice.skewed(1..=think);
         self.after(think, Happening::Client { client });
     }
 
-    fn annoy(&mut self, client: usize, link: usize) {
-        if !self.links[link].open || self.dice.percent(3) {
-            self.leave(link);
+    fn annoy(&mut self, client: usize, connection: usize) {
+        if !self.connections[connection].open || self.dice.percent(3) {
+            self.leave(connection);
             return self.connect(client, 0);
         }
         if self.dice.percent(20) {
             self.coverage.meet(Sight::Stranger);
             let bytes = noise(&mut self.dice);
-            self.send_up(link, &bytes);
+            self.send_up(connection, &bytes);
         }
     }
 
-    fn leave(&mut self, link: usize) {
-        let at = self.links[link].last_up.max(self.now) + 1;
-        self.links[link].last_up = at;
-        if std::mem::take(&mut self.links[link].open) {
-            self.at(at, Happening::Finished { link });
+    fn leave(&mut self, connection: usize) {
+        let at = self.connections[connection].last_up.max(self.now) + 1;
+        self.connections[connection].last_up = at;
+        if std::mem::take(&mut self.connections[connection].open) {
+            self.at(at, Happening::Finished { connection });
         }
     }
 
-    fn burst(&mut self, client: usize, link: usize) {
+    fn burst(&mut self, client: usize, connection: usize) {
         let most = self.profile.burst_max;
         let requests = self.dice.skewed(1..=most);
         if requests > 1 {
             self.coverage.meet(Sight::RequestsTogether);
         }
         let this = &self.clients[client];
-        let slot = self.links[link].slot;
+        let slot = self.connections[connection].slot;
         let keys: Vec<usize> =
             (0..this.routes.len()).filter(|key| this.routes[*key] == slot).collect();
         let mut bytes = std::mem::take(&mut self.scratch);
@@ -148,27 +148,31 @@ impl World {
             let composed = composer.compose();
             record(
                 &mut self.history,
-                &mut self.links[link],
+                &mut self.connections[connection],
                 (self.now, self.evictions),
-                link,
+                connection,
                 composed,
             );
         }
         // So that what wanted no answer is known to be done.
         bytes.extend_from_slice(b"mn\r\n");
-        self.links[link].asked.push_back(Asked { form: Form::Fence, ops: (0, 0), at: self.now });
-        self.send_up(link, &bytes);
+        self.connections[connection].asked.push_back(Asked {
+            form: Form::Fence,
+            ops: (0, 0),
+            at: self.now,
+        });
+        self.send_up(connection, &bytes);
         bytes.clear();
         self.scratch = bytes;
     }
 
     /// What a smart client learns of workers. A key changes its connection when nothing that it was
     /// asked on the old one is unanswered, so here: at once, and each request's order is its connection's.
-    fn learn(&mut self, link: usize, reply: &Reply) {
-        let asked = &self.links[link].asked;
+    fn learn(&mut self, connection: usize, reply: &Reply) {
+        let asked = &self.connections[connection].asked;
         let front = asked.iter().find(|asked| asked.form != Form::Silent).expect("it was parsed");
         let key = self.history.ops.get(front.ops.0).map(|op| op.key);
-        let client = self.links[link].client;
+        let client = self.connections[connection].client;
         if let (Some((version, worker)), Some(key)) = (reply.owner, key) {
             let hash = self.profile.keys[key].hash();
             self.coverage.meet(Sight::ToldOwner);
@@ -188,7 +192,7 @@ impl World {
     }
 
     /// Sends in pieces of any size, none of which overtakes another.
-    fn send_up(&mut self, link: usize, bytes: &[u8]) {
+    fn send_up(&mut self, connection: usize, bytes: &[u8]) {
         let mut rest = bytes;
         let pieces = if self.dice.percent(30) { self.dice.between(2..=4) } else { 1 };
         if pieces > 1 {
@@ -201,41 +205,41 @@ impl World {
             if part.is_empty() {
                 continue;
             }
-            let at = (self.now + self.delay()).max(self.links[link].last_up + 1);
-            self.links[link].last_up = at;
-            self.at(at, Happening::Arrival { link, bytes: part.to_vec() });
+            let at = (self.now + self.delay()).max(self.connections[connection].last_up + 1);
+            self.connections[connection].last_up = at;
+            self.at(at, Happening::Arrival { connection, bytes: part.to_vec() });
         }
     }
 
     /// Bytes that the socket took are on their way to the client.
-    pub fn send_down(&mut self, link: usize, bytes: Vec<u8>) {
-        let pace = self.clients[self.links[link].client].pace;
-        let at = (self.now + self.delay()).max(self.links[link].last_down + 1 + pace);
-        self.links[link].last_down = at;
-        self.links[link].in_flight += bytes.len();
-        self.at(at, Happening::Delivery { link, bytes });
+    pub fn send_down(&mut self, connection: usize, bytes: Vec<u8>) {
+        let pace = self.clients[self.connections[connection].client].pace;
+        let at = (self.now + self.delay()).max(self.connections[connection].last_down + 1 + pace);
+        self.connections[connection].last_down = at;
+        self.connections[connection].in_flight += bytes.len();
+        self.at(at, Happening::Delivery { connection, bytes });
     }
 
-    pub fn delivered(&mut self, link: usize, bytes: &[u8]) {
-        self.links[link].in_flight -= bytes.len();
-        if !self.links[link].output.is_empty() {
-            self.notify(link);
+    pub fn delivered(&mut self, connection: usize, bytes: &[u8]) {
+        self.connections[connection].in_flight -= bytes.len();
+        if !self.connections[connection].output.is_empty() {
+            self.notify(connection);
         }
-        if !self.links[link].open {
+        if !self.connections[connection].open {
             return;
         }
-        if self.is_stranger(self.links[link].client) {
+        if self.is_stranger(self.connections[connection].client) {
             let errors = bytes.windows(5).any(|part| part == b"ERROR");
             if errors {
                 self.coverage.meet(Sight::StrangerAnswered);
             }
             return;
         }
-        self.links[link].read.extend_from_slice(bytes);
-        let mut read = std::mem::take(&mut self.links[link].read);
+        self.connections[connection].read.extend_from_slice(bytes);
+        let mut read = std::mem::take(&mut self.connections[connection].read);
         let mut used = 0;
         while used < read.len() && self.broken.is_none() {
-            let asked = &self.links[link].asked;
+            let asked = &self.connections[connection].asked;
             let Some(replied) = asked.iter().position(|asked| asked.form != Form::Silent) else {
                 self.fail(6, "a reply that nobody waits for");
                 break;
@@ -245,25 +249,25 @@ impl World {
                 Ok(Some(reply)) => {
                     used += reply.bytes;
                     for _ in 0..replied {
-                        self.settle(link, vec![Told::Quiet]);
+                        self.settle(connection, vec![Told::Quiet]);
                     }
-                    self.learn(link, &reply);
-                    self.settle(link, reply.told);
+                    self.learn(connection, &reply);
+                    self.settle(connection, reply.told);
                 }
                 Err(what) => {
                     let op = &self.history.ops[asked[replied].ops.0];
-                    self.fail(3, format!("connection {link}: {what}, to {op:?}"));
+                    self.fail(3, format!("connection {connection}: {what}, to {op:?}"));
                 }
             }
         }
         read.drain(..used);
-        self.links[link].read = read;
+        self.connections[connection].read = read;
     }
 
     /// The oldest request of a connection is answered.
-    fn settle(&mut self, link: usize, told: Vec<Told>) {
-        let asked = self.links[link].asked.pop_front().expect("looked at before");
-        let client = self.links[link].client;
+    fn settle(&mut self, connection: usize, told: Vec<Told>) {
+        let asked = self.connections[connection].asked.pop_front().expect("looked at before");
+        let client = self.connections[connection].client;
         self.answered = self.now;
         for (op, told) in (asked.ops.0..asked.ops.0 + asked.ops.1).zip(told) {
             let op = &mut self.history.ops[op];
@@ -295,9 +299,9 @@ impl World {
 
 fn record(
     history: &mut History,
-    this: &mut Link,
+    this: &mut Connection,
     (now, evictions): (Micros, u64),
-    link: usize,
+    connection: usize,
     Composed { form, asks }: Composed,
 ) {
     let ops = (history.ops.len(), asks.len());
@@ -305,7 +309,7 @@ fn record(
     for (key, asks) in asks {
         history.ops.push(Op {
             key,
-            link,
+            connection,
             place: this.next_place,
             asked: now,
             answered: NEVER,

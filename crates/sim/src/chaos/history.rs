@@ -97,7 +97,7 @@ pub struct Op {
     /// Index of the key; [`ALL_KEYS`] for a flush.
     pub key: usize,
     /// Connection and place on it: requests of one are executed in their order.
-    pub link: usize,
+    pub connection: usize,
     pub place: u32,
     pub asked: Micros,
     pub answered: Micros,
@@ -114,12 +114,13 @@ pub const ALL_KEYS: usize = usize::MAX;
 impl Op {
     /// Which request of which connection.
     pub fn place_of(&self) -> (usize, u32) {
-        (self.link, self.place)
+        (self.connection, self.place)
     }
 
     /// True if `self` was executed before `later`, by all that a client can know.
     pub fn precedes(&self, later: &Op) -> bool {
-        (self.link == later.link && self.place < later.place) || self.answered < later.asked
+        (self.connection == later.connection && self.place < later.place)
+            || self.answered < later.asked
     }
 }
 

@@ -6,9 +6,9 @@ use mbal_model::{Outcome, WorkerId};
 use mbal_worker::{ConnId, Event, OrderId, Report};
 
 use super::balancing::OPERATOR;
+use super::connection::End;
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
-use super::link::End;
 use super::seat::Letter;
 use super::world::{Happening, World};
 
@@ -84,8 +84,8 @@ impl World {
     }
 
     fn hand_over(&mut self) {
-        let link = self.dice.below(self.links.len());
-        let (seat, conn) = match self.links[link].end {
+        let connection = self.dice.below(self.connections.len());
+        let (seat, conn) = match self.connections[connection].end {
             End::At { seat, conn } => (seat, conn),
             _ => (self.dice.below(self.seats.len()), ConnId(self.dice.below(9) as u32)),
         };
@@ -149,7 +149,7 @@ impl World {
         if !self.server.store.split_step(cachelet, self.second()) {
             self.coverage.meet(Sight::SplitDone);
             self.splitting.pop();
-        } else if self.links.iter().any(|link| !link.asked.is_empty()) {
+        } else if self.connections.iter().any(|connection| !connection.asked.is_empty()) {
             self.coverage.meet(Sight::SplitUnderWay);
         }
         self.look_at_owners();

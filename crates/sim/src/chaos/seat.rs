@@ -5,9 +5,9 @@ use std::sync::Arc;
 use mbal_model::WorkerId;
 use mbal_worker::{Action, Carried, ConnId, Event, Now, OUTPUT_BYTES_MAX, Server, Worker};
 
+use super::connection::End;
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
-use super::link::End;
 use super::world::{Happening, World};
 
 /// One receive takes at most this much.
@@ -19,12 +19,12 @@ const FIRST_SECOND: u64 = 2;
 /// What comes by mailbox.
 pub enum Letter {
     Adopt {
-        link: usize,
+        connection: usize,
         own_port: bool,
     },
     /// Another worker hands a connection over.
     Take {
-        link: usize,
+        connection: usize,
         session: Carried,
     },
     /// An order.
@@ -173,11 +173,11 @@ impl World {
         match job {
             Job::Serve(conn) => return self.serve(seat, conn),
             Job::Drained(conn) => {
-                let Some(link) = self.seats[seat].conns[conn.0 as usize] else { return 0 };
-                if std::mem::take(&mut self.links[link].stalled) {
+                let Some(connection) = self.seats[seat].conns[conn.0 as usize] else { return 0 };
+                if std::mem::take(&mut self.connections[connection].stalled) {
                     self.coverage.meet(Sight::EventDrained);
                     self.handle(seat, Event::Drained { conn });
-                    self.notify_if_arrived(link);
+                    self.notify_if_arrived(connection);
                 }
             }
             Job::Letter(letter) => self.open_letter(seat, letter),
@@ -204,18 +204,18 @@ impl World {
 
     fn open_letter(&mut self, seat: usize, letter: Letter) {
         match letter {
-            Letter::Adopt { link, own_port } => {
-                let conn = self.admit(seat, link);
+            Letter::Adopt { connection, own_port } => {
+                let conn = self.admit(seat, connection);
                 self.coverage.meet(Sight::EventOpened);
                 self.handle(seat, Event::Opened { conn, own_port });
-                self.notify(link);
+                self.notify(connection);
             }
-            Letter::Take { link, session } => {
-                let conn = self.admit(seat, link);
-                self.links[link].travels = false;
+            Letter::Take { connection, session } => {
+                let conn = self.admit(seat, connection);
+                self.connections[connection].travels = false;
                 self.coverage.meet(Sight::EventAdopted);
                 self.handle(seat, Event::Adopted { conn, session });
-                self.notify(link);
+                self.notify(connection);
             }
             Letter::Tell(Event::Lend { order, cachelet, to, seen }) => {
                 let store = &self.server.store;
@@ -239,20 +239,21 @@ impl World {
     }
 
     /// A name for a connection that a worker gets.
-    fn admit(&mut self, seat: usize, link: usize) -> ConnId {
+    fn admit(&mut self, seat: usize, connection: usize) -> ConnId {
         let this = &mut self.seats[seat];
         let conn = this.free.pop().unwrap_or_else(|| {
             this.conns.push(None);
             ConnId(this.conns.len() as u32 - 1)
         });
-        this.conns[conn.0 as usize] = Some(link);
-        self.links[link].end = End::At { seat, conn };
+        this.conns[conn.0 as usize] = Some(connection);
+        self.connections[connection].end = End::At { seat, conn };
         conn
     }
 
-    fn notify_if_arrived(&mut self, link: usize) {
-        if !self.links[link].arrived.is_empty() || self.links[link].finished {
-            self.notify(link);
+    fn notify_if_arrived(&mut self, connection: usize) {
+        if !self.connections[connection].arrived.is_empty() || self.connections[connection].finished
+        {
+            self.notify(connection);
         }
     }
 
@@ -262,28 +263,28 @@ impl World {
     }
 
     fn serve(&mut self, seat: usize, conn: ConnId) -> u64 {
-        let Some(link) = self.seats[seat].conns[conn.0 as usize] else { return 0 };
-        if !self.links[link].output.is_empty() {
-            self.flush(link);
+        let Some(connection) = self.seats[seat].conns[conn.0 as usize] else { return 0 };
+        if !self.connections[connection].output.is_empty() {
+            self.flush(connection);
             return 0;
         }
-        if self.links[link].stalled || self.links[link].closing {
+        if self.connections[connection].stalled || self.connections[connection].closing {
             return 0;
         }
-        if self.links[link].arrived.is_empty() {
-            if self.links[link].finished {
-                self.close(link);
+        if self.connections[connection].arrived.is_empty() {
+            if self.connections[connection].finished {
+                self.close(connection);
             }
             return 0;
         }
-        let take = self.links[link].arrived.len().min(RECEIVE_BYTES);
+        let take = self.connections[connection].arrived.len().min(RECEIVE_BYTES);
         let mut received = std::mem::take(&mut self.received);
-        self.links[link].arrived.take(take, &mut received);
+        self.connections[connection].arrived.take(take, &mut received);
         self.coverage.meet(Sight::EventReceived);
         self.handle(seat, Event::Received { conn, bytes: &received });
         received.clear();
         self.received = received;
-        self.notify_if_arrived(link);
+        self.notify_if_arrived(connection);
         take as u64
     }
 
@@ -304,29 +305,29 @@ impl World {
     }
 
     fn carry_out(&mut self, seat: usize, action: Action, bytes: &[u8]) {
-        let link_of = |world: &World, conn: ConnId| world.seats[seat].conns[conn.0 as usize];
+        let connection_of = |world: &World, conn: ConnId| world.seats[seat].conns[conn.0 as usize];
         match action {
             Action::Send { conn, bytes: range } => {
                 self.coverage.meet(Sight::ActionSend);
-                let Some(link) = link_of(self, conn) else { return };
-                self.links[link].output.push(bytes[range].to_vec());
-                self.flush(link);
+                let Some(connection) = connection_of(self, conn) else { return };
+                self.connections[connection].output.push(bytes[range].to_vec());
+                self.flush(connection);
             }
             Action::Stall { conn } => {
                 self.coverage.meet(Sight::ActionStall);
                 self.count_bound(bytes.len());
-                let Some(link) = link_of(self, conn) else { return };
-                self.links[link].stalled = true;
-                if self.links[link].output.is_empty() {
+                let Some(connection) = connection_of(self, conn) else { return };
+                self.connections[connection].stalled = true;
+                if self.connections[connection].output.is_empty() {
                     self.seats[seat].drained.push(conn);
                 }
             }
             Action::HandOver { conn, to, session } => {
                 self.coverage.meet(Sight::ActionHandOver);
-                let Some(link) = link_of(self, conn) else { return };
-                self.links[link].leaving = Some((to, session));
-                if self.links[link].output.is_empty() {
-                    self.go(link);
+                let Some(connection) = connection_of(self, conn) else { return };
+                self.connections[connection].leaving = Some((to, session));
+                if self.connections[connection].output.is_empty() {
+                    self.go(connection);
                 } else {
                     self.coverage.meet(Sight::LeftWithOutput);
                 }
@@ -339,17 +340,19 @@ impl World {
             }
             Action::Close { conn } => {
                 self.coverage.meet(Sight::ActionClose);
-                let Some(link) = link_of(self, conn) else { return };
-                if !self.is_stranger(self.links[link].client) {
+                let Some(connection) = connection_of(self, conn) else { return };
+                if !self.is_stranger(self.connections[connection].client) {
                     self.fail(
                         5,
-                        format!("the server closed connection {link}, which did nothing wrong"),
+                        format!(
+                            "the server closed connection {connection}, which did nothing wrong"
+                        ),
                     );
                 }
                 self.coverage.meet(Sight::StrangerClosed);
-                self.links[link].closing = true;
-                if self.links[link].output.is_empty() {
-                    self.close(link);
+                self.connections[connection].closing = true;
+                if self.connections[connection].output.is_empty() {
+                    self.close(connection);
                 }
             }
             other => self.fail(5, format!("nobody asked for this: {other:?}")),
@@ -370,8 +373,8 @@ impl World {
     }
 
     /// Gives the socket what it takes.
-    fn flush(&mut self, link: usize) {
-        let this = &mut self.links[link];
+    fn flush(&mut self, connection: usize) {
+        let this = &mut self.connections[connection];
         let room = this.window.saturating_sub(this.in_flight).min(this.output.len());
         if room < this.output.len() {
             self.coverage.meet(Sight::SocketFull);
@@ -379,45 +382,46 @@ impl World {
         if room == 0 {
             return;
         }
-        let this = &mut self.links[link];
+        let this = &mut self.connections[connection];
         let mut bytes = Vec::with_capacity(room);
         this.output.take(room, &mut bytes);
         let left = this.output.is_empty();
-        self.send_down(link, bytes);
+        self.send_down(connection, bytes);
         if !left {
             return;
         }
-        let End::At { seat, conn } = self.links[link].end else { return };
-        if self.links[link].leaving.is_some() {
-            self.go(link);
-        } else if self.links[link].closing {
-            self.close(link);
-        } else if self.links[link].stalled {
+        let End::At { seat, conn } = self.connections[connection].end else { return };
+        if self.connections[connection].leaving.is_some() {
+            self.go(connection);
+        } else if self.connections[connection].closing {
+            self.close(connection);
+        } else if self.connections[connection].stalled {
             self.seats[seat].drained.push(conn);
         } else {
-            self.notify_if_arrived(link);
+            self.notify_if_arrived(connection);
         }
     }
 
     /// A connection leaves for another worker.
-    fn go(&mut self, link: usize) {
-        let End::At { seat, conn } = self.links[link].end else { return };
-        let (to, session) = self.links[link].leaving.take().expect("it was asked to leave");
-        self.links[link].end = End::Underway;
-        self.links[link].travels = true;
+    fn go(&mut self, connection: usize) {
+        let End::At { seat, conn } = self.connections[connection].end else { return };
+        let (to, session) =
+            self.connections[connection].leaving.take().expect("it was asked to leave");
+        self.connections[connection].end = End::Underway;
+        self.connections[connection].travels = true;
         self.seats[seat].conns[conn.0 as usize] = None;
         self.seats[seat].free.push(conn);
-        self.post(usize::from(to.0), Letter::Take { link, session });
+        self.post(usize::from(to.0), Letter::Take { connection, session });
     }
 
-    fn close(&mut self, link: usize) {
-        let End::At { seat, conn } = self.links[link].end else { return };
-        self.links[link].end = End::Closed;
+    fn close(&mut self, connection: usize) {
+        let End::At { seat, conn } = self.connections[connection].end else { return };
+        self.connections[connection].end = End::Closed;
         self.seats[seat].conns[conn.0 as usize] = None;
         self.coverage.meet(Sight::EventClosed);
         self.handle(seat, Event::Closed { conn });
         self.seats[seat].free.push(conn);
         // The client learns of it.
-        self.links[link].open &= !self.is_stranger(self.links[link].client);
+        self.connections[connection].open &= !self.is_stranger(self.connections[connection].client);
     }
 }

@@ -23,10 +23,10 @@ use super::balancing::Balancing;
 use super::checks::{Facts, Violation, check};
 use super::claims::Claims;
 use super::client::{self, Client};
+use super::connection::{Connection, End};
 use super::coverage::{Coverage, Sight};
 use super::dice::Dice;
 use super::history::{History, Micros, SECOND};
-use super::link::{End, Link};
 use super::memory;
 use super::operator::Orders;
 use super::profile::Profile;
@@ -45,11 +45,11 @@ pub struct Ran {
 /// What is about to happen.
 pub enum Happening {
     /// Bytes reach the server.
-    Arrival { link: usize, bytes: Vec<u8> },
+    Arrival { connection: usize, bytes: Vec<u8> },
     /// The client's end of a connection is closed.
-    Finished { link: usize },
+    Finished { connection: usize },
     /// Bytes reach the client.
-    Delivery { link: usize, bytes: Vec<u8> },
+    Delivery { connection: usize, bytes: Vec<u8> },
     /// A letter reaches a worker's mailbox; when it was sent.
     Letter { seat: usize, letter: Letter, sent: Micros },
     /// A worker goes on.
@@ -74,7 +74,7 @@ pub struct World {
     pub history: History,
     pub server: Arc<Server>,
     pub seats: Vec<Seat>,
-    pub links: Vec<Link>,
+    pub connections: Vec<Connection>,
     pub clients: Vec<Client>,
     /// Cachelets that are being split.
     pub splitting: Vec<Prefix>,
@@ -117,7 +117,7 @@ impl World {
             history: History::default(),
             server,
             seats,
-            links: Vec::new(),
+            connections: Vec::new(),
             clients: Vec::new(),
             splitting: Vec::new(),
             orders: Orders::default(),
@@ -181,14 +181,20 @@ impl World {
         if let Some(broken) = self.broken.take() {
             return Err(broken);
         }
-        let waiting = |link: &&Link| link.open && !link.asked.is_empty();
-        if let Some(link) =
-            self.links.iter().find(|link| waiting(link) && !self.is_stranger(link.client))
+        let waiting = |connection: &&Connection| connection.open && !connection.asked.is_empty();
+        if let Some(connection) = self
+            .connections
+            .iter()
+            .find(|connection| waiting(connection) && !self.is_stranger(connection.client))
         {
-            let asked = &link.asked[0];
+            let asked = &connection.asked[0];
             let what = format!(
                 "no answer at {} to what was asked at {}: {:?}; the connection is {:?}, stalled: {}",
-                self.now, asked.at, self.history.ops[asked.ops.0], link.end, link.stalled
+                self.now,
+                asked.at,
+                self.history.ops[asked.ops.0],
+                connection.end,
+                connection.stalled
             );
             return Err(Violation::new(5, what));
         }
@@ -224,9 +230,10 @@ impl World {
     }
 
     fn all_answered(&self) -> bool {
-        let answered =
-            |link: &Link| !link.open || link.asked.is_empty() || self.is_stranger(link.client);
-        self.links.iter().all(answered) && self.orders.waiting.is_empty()
+        let answered = |connection: &Connection| {
+            !connection.open || connection.asked.is_empty() || self.is_stranger(connection.client)
+        };
+        self.connections.iter().all(answered) && self.orders.waiting.is_empty()
     }
 
     pub fn is_stranger(&self, client: usize) -> bool {
@@ -249,21 +256,21 @@ impl World {
 
     fn happen(&mut self, happening: Happening) {
         match happening {
-            Happening::Arrival { link, bytes } => {
-                if self.links[link].travels {
+            Happening::Arrival { connection, bytes } => {
+                if self.connections[connection].travels {
                     self.coverage.meet(Sight::ArrivedUnderWay);
                 }
-                self.links[link].arrived.push(bytes);
-                self.notify(link);
+                self.connections[connection].arrived.push(bytes);
+                self.notify(connection);
             }
-            Happening::Finished { link } => {
-                if self.links[link].travels {
+            Happening::Finished { connection } => {
+                if self.connections[connection].travels {
                     self.coverage.meet(Sight::ClosedUnderWay);
                 }
-                self.links[link].finished = true;
-                self.notify(link);
+                self.connections[connection].finished = true;
+                self.notify(connection);
             }
-            Happening::Delivery { link, bytes } => self.delivered(link, &bytes),
+            Happening::Delivery { connection, bytes } => self.delivered(connection, &bytes),
             Happening::Letter { seat, letter, sent } => self.receive(seat, letter, sent),
             Happening::Step { seat } => self.step(seat),
             Happening::Client { client } => self.client_wakes(client),
@@ -281,8 +288,8 @@ impl World {
     }
 
     /// Tells the worker that has the connection that there is something to do.
-    pub fn notify(&mut self, link: usize) {
-        if let End::At { seat, conn } = self.links[link].end {
+    pub fn notify(&mut self, connection: usize) {
+        if let End::At { seat, conn } = self.connections[connection].end {
             if !self.seats[seat].ready.contains(&conn) {
                 self.seats[seat].ready.push(conn);
             }
@@ -296,7 +303,7 @@ impl World {
             Ok(0) => {}
             Ok(_) => {
                 self.coverage.meet(Sight::OwnerChanged);
-                if self.links.iter().any(|link| !link.asked.is_empty()) {
+                if self.connections.iter().any(|connection| !connection.asked.is_empty()) {
                     self.coverage.meet(Sight::ChangedUnderWay);
                 }
             }

@@ -10,13 +10,13 @@ fn verdict(ops: &[(usize, Micros, Micros, Asks, Told)]) -> Option<u8> {
 /// The same; `calm` if no memory was ever short.
 fn verdict_of(ops: &[(usize, Micros, Micros, Asks, Told)], calm: bool) -> Option<u8> {
     let mut history = History { by_tag: vec![0; 10], ..History::default() };
-    for (at, (link, asked, answered, asks, told)) in ops.iter().enumerate() {
+    for (at, (connection, asked, answered, asks, told)) in ops.iter().enumerate() {
         if let Asks::Store { tag, .. } | Asks::Append { tag } = asks {
             history.by_tag[*tag as usize] = at;
         }
         history.ops.push(Op {
             key: if matches!(asks, Asks::Flush { .. }) { ALL_KEYS } else { 0 },
-            link: *link,
+            connection: *connection,
             place: at as u32,
             asked: *asked,
             answered: *answered,

@@ -20,7 +20,7 @@ pub enum End {
     Closed,
 }
 
-pub struct Link {
+pub struct Connection {
     pub client: usize,
     /// Which of the client's connections it is; a smart client has one to each worker.
     pub slot: usize,
@@ -60,9 +60,9 @@ pub struct Asked {
     pub at: Micros,
 }
 
-impl Link {
-    pub fn new(client: usize, slot: usize, window: usize) -> Link {
-        Link {
+impl Connection {
+    pub fn new(client: usize, slot: usize, window: usize) -> Connection {
+        Connection {
             client,
             slot,
             end: End::Underway,
