@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mbal_model::planted::{Fault, plant};
-use mbal_sim::chaos::chaos;
+use mbal_sim::chaos::{Run, chaos};
 
 /// No fault needs more runs than this.
 const SEEDS: u64 = 2_000;
@@ -16,7 +16,7 @@ fn found(fault: Fault, invariant: u8) -> Option<u64> {
     plant(Some(fault));
     let seed = (1..=SEEDS).find(|&seed| {
         // A panic is what invariant 6 forbids.
-        let ran = catch_unwind(AssertUnwindSafe(|| chaos(seed, 1_000).verdict));
+        let ran = catch_unwind(AssertUnwindSafe(|| chaos(Run::of(seed)).verdict));
         let broken = ran.map_or(Some(6), |verdict| verdict.err().map(|broken| broken.invariant));
         broken == Some(invariant)
     });

@@ -27,7 +27,9 @@ pub const WENT_BACK: u8 = 3;
 
 /// What the checks must know of the run.
 pub struct Facts<'a> {
+    /// By key: what its values are like, and the server that has it.
     pub kinds: &'a [Kind],
+    pub homes: &'a [usize],
     /// The longest that a worker's clock was behind.
     pub lag: Micros,
     /// No memory was ever short: what wanted no answer was done.
@@ -42,7 +44,8 @@ pub fn check(history: &mut History, facts: &Facts<'_>) -> Result<(), Violation> 
         by_key[op.key].push(op);
     }
     for (index, mut ops) in by_key.into_iter().enumerate().filter(|(_, ops)| !ops.is_empty()) {
-        ops.extend(&flushes);
+        // A server flushes what is its own.
+        ops.extend(flushes.iter().filter(|flush| flush.host == facts.homes[index]));
         let key = Key::new(index, ops, history, facts);
         key.check().map_err(|Violation { invariant, what }| {
             Violation::new(invariant, format!("key {index}, {what}\n{}", key.story()))
@@ -89,7 +92,10 @@ fn flushes(history: &History, facts: &Facts<'_>) -> Vec<Op> {
                 effect.answered = effect.answered.max(op.answered);
             }
             let disturbs = |other: &&&Op| {
-                other.place_of() != op.place_of() && !other.precedes(op) && !effect.precedes(other)
+                other.host == op.host
+                    && other.place_of() != op.place_of()
+                    && !other.precedes(op)
+                    && !effect.precedes(other)
             };
             if all.iter().any(|other| disturbs(&other)) {
                 effect.told = Told::Nothing;

@@ -22,7 +22,9 @@ pub enum End {
 
 pub struct Connection {
     pub client: usize,
-    /// Which of the client's connections it is; a smart client has one to each worker.
+    /// The server that it is to.
+    pub host: usize,
+    /// Which of the client's connections it is; a smart client has one to each worker of its server.
     pub slot: usize,
     pub end: End,
     /// It has been with a worker, and is on its way to the next.
@@ -38,6 +40,8 @@ pub struct Connection {
     /// The socket takes so many bytes.
     pub window: usize,
     pub stalled: bool,
+    /// Not read: it waits for peers.
+    pub paused: bool,
     /// To be handed over once the output has left.
     pub leaving: Option<(WorkerId, Carried)>,
     /// To be closed once the output has left.
@@ -61,9 +65,10 @@ pub struct Asked {
 }
 
 impl Connection {
-    pub fn new(client: usize, slot: usize, window: usize) -> Connection {
+    pub fn new(client: usize, host: usize, slot: usize, window: usize) -> Connection {
         Connection {
             client,
+            host,
             slot,
             end: End::Underway,
             travels: false,
@@ -73,6 +78,7 @@ impl Connection {
             in_flight: 0,
             window,
             stalled: false,
+            paused: false,
             leaving: None,
             closing: false,
             last_up: 0,

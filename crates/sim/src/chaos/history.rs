@@ -90,6 +90,8 @@ pub enum Told {
     Refused,
     /// An error; whatever was there may be gone.
     Error,
+    /// The error of a server that cannot reach the key's owner, or lost it. Nobody knows whether the request was executed.
+    NoRoute,
 }
 
 #[derive(Clone, Debug)]
@@ -99,6 +101,12 @@ pub struct Op {
     /// Connection and place on it: requests of one are executed in their order.
     pub connection: usize,
     pub place: u32,
+    /// The server that was asked.
+    pub host: usize,
+    /// How often its links had broken; the greatest number if one was down.
+    pub breaks: u64,
+    /// It may have been lost between two servers: no later request can be sure that it is over.
+    pub lost: bool,
     pub asked: Micros,
     pub answered: Micros,
     /// Evictions in the server when it was asked, and when it was answered.
@@ -119,7 +127,7 @@ impl Op {
 
     /// True if `self` was executed before `later`, by all that a client can know.
     pub fn precedes(&self, later: &Op) -> bool {
-        (self.connection == later.connection && self.place < later.place)
+        (self.connection == later.connection && self.place < later.place && !self.lost)
             || self.answered < later.asked
     }
 }

@@ -18,6 +18,9 @@ fn verdict_of(ops: &[(usize, Micros, Micros, Asks, Told)], calm: bool) -> Option
             key: if matches!(asks, Asks::Flush { .. }) { ALL_KEYS } else { 0 },
             connection: *connection,
             place: at as u32,
+            host: 0,
+            breaks: 0,
+            lost: false,
             asked: *asked,
             answered: *answered,
             evictions: (0, 0),
@@ -26,7 +29,7 @@ fn verdict_of(ops: &[(usize, Micros, Micros, Asks, Told)], calm: bool) -> Option
             quiet: false,
         });
     }
-    let facts = Facts { kinds: &[Kind::Register], lag: 0, calm };
+    let facts = Facts { kinds: &[Kind::Register], homes: &[0], lag: 0, calm };
     check(&mut history, &facts).err().map(|violation| violation.invariant)
 }
 
