@@ -3,7 +3,7 @@
 //! What leaves by a new map is dropped, and what comes begins empty; items travel by a move of their own.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex};
 
 use mbal_cachelet::Birth;
@@ -47,6 +47,9 @@ impl Server {
     pub(crate) fn follow(&self, here: ServerId, map: Arc<ClusterMap>, now: Seconds) {
         let mut followed = self.following.0.lock().expect("nothing panics with it held");
         if followed.as_ref().is_none_or(|known| known.map.version() < map.version()) {
+            // Before anything leaves: who does not see it has entered its batch before.
+            self.alone.store(map.serves_all(here), Release);
+            self.map_version.store(map.version(), Release);
             *followed = Some(Followed { here, map, settled: false });
             self.unsettled.store(true, Relaxed);
         }

@@ -300,6 +300,9 @@ pub struct Server {
     pub(crate) following: Following,
     /// The store is not yet as the map says.
     pub(crate) unsettled: AtomicBool,
+    /// By the newest map that any worker has heard of: its version, and whether no cachelet of it is another server's.
+    pub(crate) map_version: AtomicU64,
+    pub(crate) alone: AtomicBool,
     class_counters: Box<[Box<[ClassCounters]>]>,
     /// What `stats reset` subtracts: counters are their workers' to write. Locked before they are read: what is
     /// subtracted must not be younger than what it is subtracted from.
@@ -360,6 +363,8 @@ impl Server {
             epoch,
             following: Following::default(),
             unsettled: AtomicBool::new(false),
+            map_version: AtomicU64::new(1),
+            alone: AtomicBool::new(true),
             reset: Mutex::default(),
             settings,
         }

@@ -1,7 +1,7 @@
 //! Events to sessions, sessions to batches.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use mbal_cachelet::Ahead;
 use mbal_model::{Outcome, Owner, Seconds, ServerId, WorkerId};
@@ -79,8 +79,6 @@ impl Worker {
         match event {
             Event::Mapped { here, map } => {
                 self.here.server = here;
-                self.alone = map.serves_all(here);
-                self.map_version = map.version();
                 return self.server.follow(here, map, now.second);
             }
             Event::Rests { busy_ns } => return self.counters().busy_ns.add(busy_ns),
@@ -93,6 +91,9 @@ impl Worker {
         let ticks = matches!(event, Event::Tick);
         let watched = self.server.log.watched();
         self.server.store.enter(self.here.worker);
+        // Any worker may have heard of a newer map first.
+        self.alone = self.server.alone.load(Acquire);
+        self.map_version = self.server.map_version.load(Acquire);
         match event {
             Event::Opened { conn, own_port } => {
                 let card = Some(Arc::new(unknown(conn.0)));

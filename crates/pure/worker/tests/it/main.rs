@@ -9,6 +9,7 @@ mod datagrams;
 mod fields;
 mod insights;
 mod load;
+mod maps;
 mod meta;
 mod orders;
 mod peers;

@@ -1,0 +1,49 @@
+//! Maps of the cluster reach workers at different times, and not in order.
+
+use std::sync::Arc;
+
+use mbal_model::{ClusterMap, Key, Owner, Prefix, ServerId, WorkerId};
+use mbal_worker::{Event, NO_ROUTE, Settings};
+
+use crate::rig::{CONN, Rig};
+
+const HERE: ServerId = ServerId(1);
+
+/// Server 1 has the lower half, or everything.
+fn map(version: u64, upper: u16) -> Arc<ClusterMap> {
+    let owner = |server| Owner { server: ServerId(server), worker: WorkerId(0) };
+    let owners = Prefix::equal(1).zip([1, upper].map(owner)).collect();
+    Arc::new(ClusterMap::new(version, owners).expect("they cover all"))
+}
+
+fn key_of_the_upper_half() -> String {
+    let is_upper = |word: &String| Key::new(word.as_bytes()).expect("short").hash() >> 63 == 1;
+    (0..).map(|number| format!("k{number}")).find(is_upper).expect("endless")
+}
+
+fn two_workers() -> [Rig; 2] {
+    let one = Rig::with(Settings { workers: 2, ..Settings::default() });
+    let mut other = one.another_worker();
+    other.open(CONN);
+    [one, other]
+}
+
+#[test]
+fn a_worker_that_has_not_heard_of_a_map_serves_nothing_that_has_left() {
+    let [mut one, mut other] = two_workers();
+    one.handle(Event::Mapped { here: HERE, map: map(9, 2) });
+    other.check(&format!("get {}\r\n", key_of_the_upper_half()), &format!("{NO_ROUTE}\r\n"));
+}
+
+#[test]
+fn an_older_map_that_comes_late_changes_nothing() {
+    let [mut one, mut other] = two_workers();
+    one.handle(Event::Mapped { here: HERE, map: map(9, 2) });
+    for rig in [&mut one, &mut other] {
+        rig.handle(Event::Mapped { here: HERE, map: map(8, 1) });
+        rig.check(&format!("get {}\r\n", key_of_the_upper_half()), &format!("{NO_ROUTE}\r\n"));
+        let told = rig.send(b"config get mbal\r\n");
+        let told = String::from_utf8(told).expect("text");
+        assert_eq!(told.lines().nth(1).map(|line| line.split('.').next()), Some(Some("version 9")));
+    }
+}
