@@ -14,7 +14,7 @@ use super::checks::Violation;
 type Owners = Vec<(u64, Option<WorkerId>)>;
 
 pub struct Claims {
-    /// The version of the cluster's map, or that of a server alone.
+    /// The version of the newest map that the server has been told of.
     pub map: u64,
     /// By local version.
     owners: BTreeMap<u64, Owners>,
@@ -45,7 +45,7 @@ impl Claims {
     }
 
     fn at(&self, version: MapVersion) -> Option<&Owners> {
-        self.owners.get(&version.local).filter(|_| version.map == self.map)
+        self.owners.get(&version.local).filter(|_| (1..=self.map).contains(&version.map))
     }
 
     /// A client was told that at `version` a prefix of the hash was a worker's.

@@ -158,10 +158,11 @@ impl World {
             };
             let composed = composer.compose();
             let breaks = self.hosts[self.connections[connection].host].breaks_known();
+            let changes = self.maps.changes_known();
             record(
                 &mut self.history,
                 &mut self.connections[connection],
-                (self.now, self.evictions, breaks),
+                (self.now, self.evictions, breaks, changes),
                 connection,
                 composed,
             );
@@ -187,13 +188,10 @@ impl World {
         let client = self.connections[connection].client;
         let host = self.connections[connection].host;
         if let (Some((version, worker)), Some(key)) = (reply.owner, key) {
-            let (hash, home) = (self.profile.keys[key].hash(), self.home(key));
+            let hash = self.profile.keys[key].hash();
             self.coverage.meet(Sight::ToldOwner);
-            let claims = &self.hosts[home].claims;
-            self.broken = self.broken.take().or(claims.told(version, hash, worker).err());
-            if home != host {
-                return;
-            }
+            let told = self.hosts[host].claims.told(version, hash, worker);
+            self.broken = self.broken.take().or(told.err());
             self.clients[client].routes[key] = usize::from(worker);
             self.clients[client].version = version.max(self.clients[client].version);
         }
@@ -289,11 +287,11 @@ impl World {
         let doubt = self.doubt(host, asked.ops);
         if told.contains(&Told::NoRoute) {
             self.coverage.meet(Sight::NoRoute);
-            if !doubt {
+            if doubt == Doubt::None {
                 let op = &self.history.ops[asked.ops.0];
-                return self.fail(5, format!("no route, though no link was missing: {op:?}"));
+                return self.fail(5, format!("no route, though nothing stood in the way: {op:?}"));
             }
-        } else if !doubt && self.is_gathered(asked.ops) {
+        } else if doubt == Doubt::None && self.is_gathered(asked.ops) {
             self.coverage.meet(Sight::Gathered);
         }
         for (op, told) in (asked.ops.0..asked.ops.0 + asked.ops.1).zip(told) {
@@ -301,12 +299,14 @@ impl World {
             op.answered = self.now;
             op.evictions.1 = self.evictions;
             op.told = told;
-            if doubt && matches!(op.told, Told::NoRoute | Told::Error | Told::Quiet) {
+            op.unordered = doubt == Doubt::Map;
+            let unknown = matches!(op.told, Told::NoRoute | Told::Error | Told::Quiet);
+            if unknown && doubt != Doubt::None {
                 // Executed or not, or yet to be executed: what was on a link that broke may still arrive.
                 if op.told == Told::Quiet {
                     self.coverage.meet(Sight::QuietInDoubt);
                 }
-                (op.told, op.answered, op.lost) = (Told::Nothing, NEVER, true);
+                (op.told, op.answered, op.unordered) = (Told::Nothing, NEVER, true);
             }
             if let Told::Hit { cas, .. } | Told::Done { cas } = op.told {
                 if cas != 0 && op.key != ALL_KEYS {
@@ -331,30 +331,47 @@ impl World {
     }
 }
 
+/// What may have come between a request and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    None,
+    /// A link of the server that was asked was missing.
+    Link,
+    /// Keys were on their way from server to server, and links may have been missing.
+    Map,
+}
+
 impl World {
-    /// True if a request may have been lost between servers: a link of this one was missing since it was asked.
-    fn doubt(&self, host: usize, (first, count): (usize, usize)) -> bool {
-        let ops = &self.history.ops[first..first + count];
-        self.is_clustered()
-            && ops.iter().any(|op| {
-                op.key != ALL_KEYS
-                    && self.home(op.key) != host
-                    && op.breaks != self.hosts[host].breaks
-            })
+    fn doubt(&self, host: usize, (first, count): (usize, usize)) -> Doubt {
+        if !self.is_clustered() {
+            return Doubt::None;
+        }
+        let mut ops = self.history.ops[first..first + count].iter();
+        let is_elsewhere = |op: &Op| {
+            op.key != ALL_KEYS
+                && self.maps.homes(self.profile.keys[op.key].hash()).iter().any(|at| *at != host)
+        };
+        match ops.find(|op| is_elsewhere(op)) {
+            Some(op) if op.changes != self.maps.changes() => Doubt::Map,
+            Some(op) if op.breaks != self.hosts[host].breaks => Doubt::Link,
+            _ => Doubt::None,
+        }
     }
 
     /// True if its keys are of several servers.
     fn is_gathered(&self, (first, count): (usize, usize)) -> bool {
-        let ops = &self.history.ops[first..first + count];
-        self.is_clustered()
-            && ops.windows(2).any(|two| self.home(two[0].key) != self.home(two[1].key))
+        let Some(map) = self.maps.newest() else { return false };
+        let server = |op: &Op| map.at(self.profile.keys[op.key].hash()).1.server;
+        self.history.ops[first..first + count]
+            .windows(2)
+            .any(|two| server(&two[0]) != server(&two[1]))
     }
 }
 
 fn record(
     history: &mut History,
     this: &mut Connection,
-    (now, evictions, breaks): (Micros, u64, u64),
+    (now, evictions, breaks, changes): (Micros, u64, u64, u64),
     connection: usize,
     Composed { form, asks }: Composed,
 ) {
@@ -367,7 +384,8 @@ fn record(
             place: this.next_place,
             host: this.host,
             breaks,
-            lost: false,
+            changes,
+            unordered: false,
             asked: now,
             answered: NEVER,
             evictions: (evictions, u64::MAX),

@@ -105,8 +105,10 @@ pub struct Op {
     pub host: usize,
     /// How often its links had broken; the greatest number if one was down.
     pub breaks: u64,
-    /// It may have been lost between two servers: no later request can be sure that it is over.
-    pub lost: bool,
+    /// How often the map had changed; the greatest number if it was changing.
+    pub changes: u64,
+    /// It may have taken another way than the next request of its connection: lost on a link, or sent by another map.
+    pub unordered: bool,
     pub asked: Micros,
     pub answered: Micros,
     /// Evictions in the server when it was asked, and when it was answered.
@@ -127,7 +129,7 @@ impl Op {
 
     /// True if `self` was executed before `later`, by all that a client can know.
     pub fn precedes(&self, later: &Op) -> bool {
-        (self.connection == later.connection && self.place < later.place && !self.lost)
+        (self.connection == later.connection && self.place < later.place && !self.unordered)
             || self.answered < later.asked
     }
 }

@@ -15,7 +15,7 @@ use super::memory;
 use super::operator::Orders;
 use super::profile::Profile;
 use super::seat::Seat;
-use super::world::World;
+use super::world::{Happening, World};
 
 /// A server's clock shows this when the run begins, and so much more for each server before it: clocks differ.
 const FIRST_SECOND: u32 = 2;
@@ -96,7 +96,7 @@ pub fn all(profile: &Profile) -> (Vec<Host>, Vec<Seat>) {
 impl World {
     /// Every worker is told the map before anything else happens.
     pub fn begin_cluster(&mut self) {
-        let Some(map) = self.profile.map.clone() else { return };
+        let Some(map) = self.maps.newest().cloned() else { return };
         for seat in 0..self.seats.len() {
             let here = id_of(self.seats[seat].host);
             self.coverage.meet(Sight::EventMapped);
@@ -108,15 +108,12 @@ impl World {
             host.balancing = Balancing::new(&host.server, &self.profile);
         }
         self.begin_links();
+        if self.profile.remap > 0 {
+            self.after(0, Happening::Remap);
+        }
     }
 
     pub fn is_clustered(&self) -> bool {
         self.hosts.len() > 1
-    }
-
-    /// The server that has a key by the map.
-    pub fn home(&self, key: usize) -> usize {
-        let hash = self.profile.keys[key].hash();
-        self.profile.map.as_ref().map_or(0, |map| host_of(map.at(hash).1.server))
     }
 }

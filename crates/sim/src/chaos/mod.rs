@@ -16,6 +16,7 @@ mod dice;
 mod history;
 mod hosts;
 mod links;
+mod maps;
 mod memory;
 mod operator;
 mod profile;

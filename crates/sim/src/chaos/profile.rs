@@ -28,6 +28,8 @@ pub struct Profile {
     pub workers: usize,
     /// Who has what, if there are several servers.
     pub map: Option<Arc<ClusterMap>>,
+    /// Between two maps, at most; 0 is never another.
+    pub remap: Micros,
     /// Requests on a link that may be unanswered.
     pub credits: u32,
     /// The longest way between two servers.
@@ -76,7 +78,7 @@ const GENERATION: u16 = 7;
 const MAP_VERSION: u64 = 8;
 /// Of a map.
 const CACHELETS: RangeInclusive<u64> = 4..=12;
-const BITS_MAX: u32 = 12;
+pub const BITS_MAX: u32 = 12;
 
 const MEMORY_ROOMY: usize = 8 << 20;
 const MEMORY_TIGHT: usize = 1 << 20;
@@ -95,6 +97,7 @@ impl Profile {
         Profile {
             servers,
             workers,
+            remap: dice.pick(&[0, 50_000, 1_000_000]),
             credits: dice.pick(&[1, 4, 64, 1024]),
             link_delay: dice.pick(&[20, 500, 20_000]),
             trouble: dice.pick(&[100_000, 2_000_000, 30_000_000]),

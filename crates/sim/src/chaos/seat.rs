@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use mbal_model::WorkerId;
+use mbal_model::{ClusterMap, WorkerId};
+use mbal_wire::PeerRequest;
 use mbal_worker::{Action, Carried, ConnId, Event, Now, OUTPUT_BYTES_MAX, Server, Ticket, Worker};
 
 use super::connection::End;
@@ -29,6 +30,9 @@ pub enum Letter {
     },
     /// An order.
     Tell(Event<'static>),
+    Mapped {
+        map: Arc<ClusterMap>,
+    },
     LinkUp {
         link: usize,
     },
@@ -211,7 +215,11 @@ impl World {
             Job::Letter(letter) => self.open_letter(seat, letter),
             Job::Tick => {
                 self.coverage.meet(Sight::EventTick);
-                self.handle(seat, Event::Tick);
+                if self.is_clustered() {
+                    self.handle_and_look(seat, Event::Tick);
+                } else {
+                    self.handle(seat, Event::Tick);
+                }
             }
             Job::Timing => {
                 self.coverage.meet(Sight::EventTiming);
@@ -257,6 +265,7 @@ impl World {
                 }
                 self.look_at_owners(host);
             }
+            Letter::Mapped { map } => self.mapped(seat, map),
             Letter::LinkUp { link } => self.link_up(link),
             Letter::LinkBroken { link } => self.link_broken(link),
             Letter::Asked { link, life, ticket, request } => {
@@ -390,6 +399,9 @@ impl World {
             }
             Action::Forward { server, ticket, request } => {
                 self.coverage.meet(Sight::ActionForward);
+                if PeerRequest::decode(&request).is_some_and(|request| request.hops > 1) {
+                    self.coverage.meet(Sight::PassedOn);
+                }
                 self.forward(seat, host_of(server), ticket, request);
             }
             Action::Answer { server, ticket, reply } => {

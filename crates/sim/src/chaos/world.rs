@@ -26,6 +26,7 @@ use super::dice::Dice;
 use super::history::{History, Micros, SECOND};
 use super::hosts::{self, Host};
 use super::links::{Crossing, Links};
+use super::maps::Maps;
 use super::memory;
 use super::profile::Profile;
 use super::seat::{Letter, Seat};
@@ -68,6 +69,8 @@ pub enum Happening {
     Dialed { link: usize },
     /// One who waited in vain gives a link up.
     GivenUp { link: usize, life: usize },
+    /// A new map.
+    Remap,
     /// Something happens to the links between two servers.
     Trouble,
 }
@@ -81,6 +84,7 @@ pub struct World {
     pub hosts: Vec<Host>,
     pub seats: Vec<Seat>,
     pub links: Links,
+    pub maps: Maps,
     pub connections: Vec<Connection>,
     pub clients: Vec<Client>,
     pub operations_wanted: usize,
@@ -113,6 +117,7 @@ impl World {
             hosts,
             seats,
             links: Links::default(),
+            maps: Maps::new(profile.map.clone()),
             connections: Vec::new(),
             clients: Vec::new(),
             operations_wanted: operations,
@@ -221,7 +226,8 @@ impl World {
         }
         let kinds: Vec<_> = self.profile.keys.iter().map(|key| key.kind).collect();
         let calm = evictions == 0 && refused == 0;
-        let homes: Vec<_> = (0..kinds.len()).map(|key| self.home(key)).collect();
+        let homes: Vec<_> =
+            self.profile.keys.iter().map(|key| self.maps.homes(key.hash())).collect();
         check(&mut self.history, &Facts { kinds: &kinds, homes: &homes, lag: self.lag, calm })
     }
 
@@ -290,6 +296,7 @@ impl World {
             Happening::Crossed { link, life, crossing } => self.crossed(link, life, crossing),
             Happening::Dialed { link } => self.dialed(link),
             Happening::GivenUp { link, life } => self.give_up(link, life),
+            Happening::Remap => self.remap(),
             Happening::Trouble => self.trouble(),
         }
     }

@@ -20,7 +20,8 @@ fn verdict_of(ops: &[(usize, Micros, Micros, Asks, Told)], calm: bool) -> Option
             place: at as u32,
             host: 0,
             breaks: 0,
-            lost: false,
+            changes: 0,
+            unordered: false,
             asked: *asked,
             answered: *answered,
             evictions: (0, 0),
@@ -29,7 +30,7 @@ fn verdict_of(ops: &[(usize, Micros, Micros, Asks, Told)], calm: bool) -> Option
             quiet: false,
         });
     }
-    let facts = Facts { kinds: &[Kind::Register], homes: &[0], lag: 0, calm };
+    let facts = Facts { kinds: &[Kind::Register], homes: &[vec![0]], lag: 0, calm };
     check(&mut history, &facts).err().map(|violation| violation.invariant)
 }
 
