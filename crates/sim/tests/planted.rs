@@ -40,4 +40,11 @@ is_caught! {
     a_flush_that_passes_over_the_new_half: FlushSkipsNewHalf breaks 3,
     a_connection_that_is_handed_over_while_it_waits: StalledIsIdle breaks 5,
     bytes_that_are_not_looked_at: Base64Unchecked breaks 6,
+    an_older_map_in_the_place_of_a_newer_one: OlderMapFollowed breaks 1,
+    a_request_that_its_owner_gets_twice: ForwardedTwice breaks 2,
+    a_reply_that_overtakes_a_peers: RepliesOvertake breaks 3,
+    a_reply_for_an_earlier_link_that_reaches_another: TicketsStartAnew breaks 3,
+    a_cas_that_is_smaller_where_its_cachelet_went: BornTooOld breaks 3,
+    a_link_that_breaks_and_nobody_is_told: LostAreForgotten breaks 5,
+    a_request_that_came_too_far_and_is_served: TooFarIsServed breaks 6,
 }
