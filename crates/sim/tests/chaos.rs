@@ -1,4 +1,4 @@
-//! A server's workers under chaos: a few runs; `./test` has thousands.
+//! Servers' workers under chaos: a few runs; `./test` has thousands.
 
 use mbal_sim::chaos::{Coverage, Run, Sight, chaos};
 
@@ -15,6 +15,16 @@ fn some_runs_hold_every_invariant() {
     }
     // What a few runs need not meet, thousands do: `./test` asks them.
     assert!(coverage.never().count() < 5, "{}", coverage.table());
+}
+
+#[test]
+fn three_servers_hold_every_invariant() {
+    for seed in 1..=20 {
+        let run = Run { servers: Some(3), ..Run::of(seed) };
+        let ran = chaos(run);
+        assert_eq!(ran.verdict, Ok(()), "{run}");
+        assert!(ran.coverage.of(Sight::ActionForward) > 0, "seed {seed} asks no peer");
+    }
 }
 
 #[test]

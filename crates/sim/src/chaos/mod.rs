@@ -276,6 +276,8 @@ mod tests {
         let told = "invariant 6: a panic: seed 3 has a hole\nmbal sim chaos --seed 3";
         assert_eq!(many(&args(OPERATIONS), make), Err(told.into()));
         assert_eq!(many(&args(70), make), Err(format!("{told} --operations 70")));
+        let three = Args { servers: Some(3), ..args(OPERATIONS) };
+        assert_eq!(many(&three, make), Err(format!("{told} --servers 3")));
     }
 
     #[test]
