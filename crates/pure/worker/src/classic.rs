@@ -16,7 +16,7 @@ const FURTHER_KEYS_MAX: usize = 32 << 10;
 
 pub(crate) const NOT_NUMERIC: &[u8] =
     b"CLIENT_ERROR cannot increment or decrement non-numeric value";
-const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format";
+pub(crate) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format";
 pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk";
 pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 pub(crate) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object";

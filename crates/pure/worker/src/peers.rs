@@ -10,7 +10,7 @@ use mbal_wire::{
 
 use crate::Action;
 use crate::batch::{Batch, Job, Pause};
-use crate::classic::{any_too_long, get_again};
+use crate::classic::{BAD_FORMAT, any_too_long, get_again};
 use crate::links::{Asker, Credit};
 use crate::session::Session;
 use crate::slots::{Gather, NO_ROUTE_LINE, Place};
@@ -108,8 +108,10 @@ impl Batch<'_> {
     /// A `get` of several keys: one request to every server that owns some of them. `None` if
     /// that is this server alone.
     fn gather(&mut self, session: &mut Session, get: &Get<'_>) -> Option<Then> {
+        // The reply is an error, whoever has the other keys.
         if any_too_long(get.keys) {
-            return None;
+            self.turn.line(BAD_FORMAT);
+            return Some(Then::Next);
         }
         let mut servers = Vec::new();
         let mut routes = Vec::new();

@@ -47,3 +47,15 @@ fn an_older_map_that_comes_late_changes_nothing() {
         assert_eq!(told.lines().nth(1).map(|line| line.split('.').next()), Some(Some("version 9")));
     }
 }
+
+#[test]
+fn a_get_with_a_key_that_is_too_long_is_an_error_whoever_has_the_others() {
+    let [mut one, _] = two_workers();
+    one.handle(Event::Mapped { here: HERE, map: map(9, 2) });
+    let (key, long) = (key_of_the_upper_half(), "k".repeat(251));
+    for command in ["get", "gets", "gat 10", "gats 10"] {
+        let error = "CLIENT_ERROR bad command line format\r\n";
+        one.check(&format!("{command} {key} {long}\r\n"), error);
+        one.check(&format!("{command} {long} {key}\r\n"), error);
+    }
+}
