@@ -237,7 +237,7 @@ impl Locked<'_> {
         let old = self.slice_at(run.start).expect("it is to be split");
         old.offsets().for_each(|offset| prefetch(memory.at(offset)));
         let prefix_bits = self.cachelet.prefix_bits.load(Relaxed);
-        let mut depth = dir.depth;
+        let (entry, mut depth) = (run.start, dir.depth);
         if alone {
             (run, depth) = (2 * run.start..2 * run.end, depth + 1);
         }
@@ -246,8 +246,8 @@ impl Locked<'_> {
             index(hash_of(memory, offset), prefix_bits, depth) >= middle
         };
         let (upper, lower): (Vec<_>, Vec<_>) = old.all_items().into_iter().partition(is_upper);
-        let Some((low, lost)) = self.new_slice(&lower) else { return false };
-        let Some((high, lost_high)) = self.new_slice(&upper) else {
+        let Some(low) = self.new_slice(entry, &lower) else { return false };
+        let Some(high) = self.new_slice(entry, &upper) else {
             self.give_back_slice(&low);
             return false;
         };
@@ -255,27 +255,26 @@ impl Locked<'_> {
             self.double_dir();
         }
         self.replace(run, |entry| if entry < middle { &low } else { &high });
-        for offset in lost.into_iter().chain(lost_high) {
-            self.inner.stats.evictions += 1;
-            self.inner.stats.items -= 1;
-            self.kill_record(offset);
-        }
         true
     }
 
-    /// A slice that nobody can see, in as many blocks as these items need; with it those that found no place in the
-    /// largest one. `None` if there is no memory for it.
-    fn new_slice(&mut self, items: &[(u16, Offset)]) -> Option<(Entry, Vec<Offset>)> {
-        let mut blocks = items.len().div_ceil(ITEMS_PER_BLOCK).clamp(1, BLOCKS_MAX);
-        loop {
+    /// A slice that nobody can see of these items of the one of `old`, in as many blocks as they need; where all that there may be
+    /// do not suffice each has the place that it had. `None` if there is no memory for it.
+    fn new_slice(&mut self, old: usize, items: &[(u16, Offset)]) -> Option<Entry> {
+        for blocks in items.len().div_ceil(ITEMS_PER_BLOCK).clamp(1, BLOCKS_MAX)..=BLOCKS_MAX {
             let entry = self.take_slice_of(blocks)?;
-            let homeless = entry.slice(&self.store.memory).expect("it has blocks").fill(items);
-            if homeless.is_empty() || blocks == BLOCKS_MAX {
-                return Some((entry, homeless));
+            let slice = entry.slice(&self.store.memory).expect("it has blocks");
+            if slice.fill(items).is_empty() {
+                return Some(entry);
             }
             self.give_back_slice(&entry);
-            blocks += 1;
         }
+        let memory = &self.store.memory;
+        let blocks = self.slice_at(old).expect("it is to be split").blocks();
+        let entry = self.take_slice_of(blocks)?;
+        let (old, slice) = (self.slice_at(old), entry.slice(memory));
+        slice.expect("it has blocks").fill_like(old.expect("it is there still"), items);
+        Some(entry)
     }
 
     /// Has these entries of the directory, of one slice, lead to what was made of it.

@@ -219,6 +219,11 @@ impl<'a> Slice<'a> {
         (slot / SLOTS..self.buckets()).flat_map(items).filter(move |(at, _)| *at >= slot)
     }
 
+    /// Empties a slot whose item nobody looks for any more.
+    pub fn clear(&self, slot: usize) {
+        self.at(slot / SLOTS).set(slot % SLOTS, 0, 0);
+    }
+
     pub fn all_items(self) -> Vec<(u16, Offset)> {
         let mut all = Vec::with_capacity(self.buckets() * SLOTS);
         self.items().for_each(|item| all.push(item));
@@ -302,6 +307,18 @@ impl<'a> Slice<'a> {
             }
         }
         homeless
+    }
+
+    /// Fills a slice that nobody can see with some items of one of as many blocks, in its order: each keeps its place.
+    pub fn fill_like(&self, old: Slice, items: &[(u16, Offset)]) {
+        debug_assert_eq!(self.blocks(), old.blocks());
+        let mut items = items.iter().peekable();
+        for (slot, offset) in old.items_from(0) {
+            if let Some(&(tag, _)) = items.next_if(|(_, next)| *next == offset) {
+                self.set_slot(tag, (slot / SLOTS, slot % SLOTS), offset);
+            }
+        }
+        debug_assert!(items.next().is_none(), "in another order");
     }
 
     /// Leaves a slice that nobody can see the ghosts of `old` that have room in their home buckets.
