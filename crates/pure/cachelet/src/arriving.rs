@@ -1,12 +1,15 @@
 //! A cachelet that arrives from another server, part by part.
 
-use mbal_model::{Key, Seconds, WorkerId};
+use mbal_model::{Key, Prefix, Route, Seconds, WorkerId};
 
 use crate::cachelet::Locked;
-use crate::item::{Access, Item};
+use crate::index::hash_of;
+use crate::item::Access;
+use crate::memory::{Offset, prefetch};
 use crate::part::{Broken, Fields, Heading, Part, Record, marks};
 use crate::routes::Way;
 use crate::shim::Ordering::*;
+use crate::slice::{BLOCKS_MAX, Entry, Slice};
 use crate::store::Store;
 use crate::types::{Draft, Full};
 
@@ -15,20 +18,33 @@ const STEP_RECORDS: usize = 48;
 /// Bytes after which a step ends.
 const STEP_BYTES: usize = 16 << 10;
 
+/// A directory that grows for what arrives takes no more than one of so many parts of the memory.
+const DIR_PART: usize = 256;
+
 /// What the destination of a move knows of the slice that is arriving.
-#[derive(Default)]
 pub struct Arriving {
+    prefix: Prefix,
     slice: u32,
     /// The next part's.
     number: u32,
-    /// An item whose value is still to come.
+    /// The slice's first hash.
+    first: u64,
+    /// Hashes from here on have items of an earlier attempt, which go first.
+    left: Option<u64>,
+    /// The part's heading has been heeded by every cachelet.
+    heeded: bool,
+    /// The index has a slice for what arrives.
+    has_way: bool,
     begun: Option<Begun>,
 }
 
+/// An item whose value is still to come.
 struct Begun {
     fields: Fields,
     key: Vec<u8>,
+    /// Nothing of one that is longer than an item may be here.
     value: Vec<u8>,
+    bytes_left: usize,
 }
 
 /// What to do about a part.
@@ -43,10 +59,27 @@ pub enum Turn {
 }
 
 impl Arriving {
-    /// Each part is imported once, in order. For the first part of a slice that is sent again what had begun is forgotten.
+    /// Of a move of this cachelet.
+    pub fn new(prefix: Prefix) -> Arriving {
+        Arriving {
+            prefix,
+            slice: 0,
+            number: 0,
+            first: 0,
+            left: None,
+            heeded: false,
+            has_way: false,
+            begun: None,
+        }
+    }
+
+    /// Each part is imported once, in order. For the first part of a slice that is sent again what has arrived of it is forgotten.
     pub fn turn_of(&mut self, heading: &Heading) -> Turn {
         let (slice, number) = (heading.slice, heading.number);
         if slice > self.slice && number == 0 {
+            if self.number > 0 && heading.first <= self.first {
+                self.left = Some(heading.first);
+            }
             (self.slice, self.number, self.begun) = (slice, 0, None);
         }
         if (slice, number) < (self.slice, self.number) {
@@ -55,6 +88,10 @@ impl Arriving {
         if (slice, number) > (self.slice, self.number) {
             return Turn::Early;
         }
+        if number == 0 {
+            (self.first, self.has_way) = (heading.first, false);
+        }
+        self.heeded = false;
         self.number += 1;
         Turn::Now
     }
@@ -65,11 +102,11 @@ impl Store {
     /// `worker`, which has entered. O(48 items), no more than 16 KiB and an item of that length; a longer value is stored at once.
     ///
     /// An item never replaces one that is here: what this server has got by itself since is newer. One of an older flush number is
-    /// dropped, and so is one that finds no room, as if evicted. A cachelet that has given no cas yet goes on with the source's
-    /// generation and counter, so that no cas is given twice.
+    /// dropped, and so is one that finds no room, or is longer than an item may be here, as if evicted. A cachelet that has given no
+    /// cas yet goes on with the source's generation and counter, so that no cas is given twice.
     ///
     /// # Errors
-    /// [`Broken`] if a value's pieces do not make it up. What was stored stays.
+    /// [`Broken`] if a value's pieces do not make it up, or an item belongs elsewhere. What was stored stays.
     pub fn import(
         &self,
         worker: WorkerId,
@@ -77,69 +114,150 @@ impl Store {
         part: &mut Part<'_>,
         now: Seconds,
     ) -> Result<bool, Broken> {
-        let mut bytes = 0;
-        for _ in 0..STEP_RECORDS {
-            match part.next().expect("it was read whole") {
-                None => return Ok(false),
-                Some(Record::Item { fields, key, value }) => {
+        if arriving.left.is_some() {
+            self.remove_left(arriving, now);
+            return Ok(true);
+        }
+        if !arriving.heeded {
+            self.heed(arriving.prefix, &part.heading, now);
+            arriving.heeded = true;
+        }
+        let (mut items, mut count, mut bytes) = ([None; STEP_RECORDS], 0, 0);
+        let mut more = true;
+        while count < STEP_RECORDS && bytes < STEP_BYTES {
+            let Some(record) = part.next().expect("it was read whole") else {
+                more = false;
+                break;
+            };
+            match record {
+                Record::Item { fields, key, value } => {
                     if arriving.begun.is_some() {
                         return Err(Broken);
                     }
-                    if value.len() == fields.value_bytes as usize {
-                        self.import_item(worker, &part.heading, &key, &fields, value, now);
-                    } else if fields.value_bytes as usize <= self.options().item_bytes_max {
-                        let mut begun = Begun { fields, key: key.bytes().to_vec(), value: vec![] };
-                        begun.value.extend_from_slice(value);
-                        arriving.begun = Some(begun);
-                    } else {
+                    let key = Key::new(key).expect("a part has keys of valid lengths");
+                    if !arriving.prefix.contains(key.hash()) {
                         return Err(Broken);
                     }
                     bytes += key.bytes().len() + value.len();
-                }
-                Some(Record::Further(piece)) => {
-                    let mut begun = arriving.begun.take().ok_or(Broken)?;
-                    if piece.is_empty() {
+                    if value.len() == fields.value_bytes as usize {
+                        self.prefetch_bucket(key.hash());
+                        items[count] = Some((fields, key, value));
+                        count += 1;
                         continue;
                     }
-                    begun.value.extend_from_slice(piece);
+                    let whole = fields.value_bytes as usize;
+                    let fits = whole <= self.options().item_bytes_max;
+                    let first = if fits { value.to_vec() } else { Vec::new() };
+                    let (key, bytes_left) = (key.bytes().to_vec(), whole - value.len());
+                    arriving.begun = Some(Begun { fields, key, value: first, bytes_left });
+                }
+                Record::Further(piece) => {
+                    let begun = arriving.begun.as_mut().ok_or(Broken)?;
                     bytes += piece.len();
-                    let whole = begun.fields.value_bytes as usize;
-                    if begun.value.len() > whole {
-                        return Err(Broken);
+                    begun.bytes_left = begun.bytes_left.checked_sub(piece.len()).ok_or(Broken)?;
+                    if begun.fields.value_bytes as usize <= self.options().item_bytes_max {
+                        begun.value.extend_from_slice(piece);
                     }
-                    if begun.value.len() < whole {
-                        arriving.begun = Some(begun);
+                    if !piece.is_empty() && begun.bytes_left > 0 {
                         continue;
                     }
-                    let Begun { fields, key, value } = begun;
-                    let key = Key::new(&key).expect("it was one");
-                    self.import_item(worker, &part.heading, &key, &fields, &value, now);
+                    let Begun { fields, key, value, .. } =
+                        arriving.begun.take().expect("it was there");
+                    if value.len() == fields.value_bytes as usize {
+                        let item = (fields, Key::new(&key).expect("it was one"), value.as_slice());
+                        self.import_item(worker, arriving, &part.heading, item, now);
+                    }
                 }
-            }
-            if bytes >= STEP_BYTES {
-                break;
             }
         }
-        Ok(true)
+        for item in items.into_iter().take(count).flatten() {
+            self.import_item(worker, arriving, &part.heading, item, now);
+        }
+        Ok(more)
     }
 
     fn import_item(
         &self,
         worker: WorkerId,
+        arriving: &mut Arriving,
         heading: &Heading,
-        key: &Key<'_>,
-        fields: &Fields,
-        value: &[u8],
+        (fields, key, value): (Fields, Key<'_>, &[u8]),
         now: Seconds,
     ) {
         let hash = key.hash();
         self.reserve(worker, hash, value.len(), now);
-        // The source sends what it likes; only what has a place here is taken.
-        let Way::Here(_) = self.routes.of(hash) else { return };
+        // Only what has a place here is taken.
+        if !matches!(self.route(worker, hash), Route::Own | Route::Neighbour(_)) {
+            return;
+        }
         let mut locked = self.lock(hash, now);
-        if locked.heeds(heading) && locked.find(key).is_none() {
-            // No room: as if evicted.
-            locked.take_in(key, fields, value).ok();
+        if !locked.heeds(heading) {
+            return;
+        }
+        if !arriving.has_way {
+            locked.make_way(hash, heading);
+            arriving.has_way = true;
+        }
+        // No room: as if evicted.
+        locked.arrive(&key, &fields, value).ok();
+    }
+
+    /// Gives up what has arrived of the slice that is on its way, since the source is to serve it again; true if there is more. Parts
+    /// of it that are still to come are over.
+    pub fn give_up(&self, arriving: &mut Arriving, now: Seconds) -> bool {
+        if arriving.left.is_none() && arriving.number == 0 {
+            return false;
+        }
+        if arriving.number > 0 {
+            (arriving.slice, arriving.number, arriving.begun) = (arriving.slice + 1, 0, None);
+            arriving.left = Some(arriving.first);
+        }
+        self.remove_left(arriving, now);
+        arriving.left.is_some()
+    }
+
+    /// Removes some items of an earlier attempt: the source still has every hash from `arriving.left` on, so whatever is here came by it.
+    fn remove_left(&self, arriving: &mut Arriving, now: Seconds) {
+        let last = arriving.prefix.last_hash();
+        let from = arriving.left.and_then(|from| self.routes.next_here(from));
+        let Some(from) = from.filter(|from| *from <= last) else {
+            arriving.left = None;
+            return;
+        };
+        let Way::Here(slot) = self.routes.of(from) else { return };
+        let (mut locked, end) = self.lock_slice(slot, from, now);
+        let slice = locked.slice_at(locked.entry(from));
+        let offsets: Vec<Offset> = slice.into_iter().flat_map(Slice::offsets).collect();
+        offsets.iter().for_each(|offset| prefetch(self.memory.at(*offset)));
+        let hashed = offsets.into_iter().map(|offset| (hash_of(&self.memory, offset), offset));
+        let left: Vec<(u64, Offset)> = hashed
+            .filter(|(hash, _)| (u128::from(from)..end).contains(&u128::from(*hash)))
+            .collect();
+        for &(hash, offset) in left.iter().take(STEP_RECORDS) {
+            let place = locked.place_at(hash, offset).expect("nobody moved it under this lock");
+            locked.unlink(hash, place);
+        }
+        if left.len() <= STEP_RECORDS {
+            arriving.left = u64::try_from(end).ok().filter(|end| *end <= last);
+        }
+    }
+
+    /// Every cachelet of the prefix goes by what the source says, be there no item for it.
+    fn heed(&self, prefix: Prefix, heading: &Heading, now: Seconds) {
+        let mut next = self.routes.next_here(prefix.first_hash());
+        while let Some(hash) = next.filter(|hash| *hash <= prefix.last_hash()) {
+            next = hash.checked_add(1 << (64 - Prefix::BITS_MAX));
+            let Way::Here(slot) = self.routes.of(hash) else { continue };
+            let mut locked = self.lock_cachelet(self.at(slot), now);
+            let Some(whole) = locked.cachelet.prefix().filter(|_| !locked.cachelet.is_away())
+            else {
+                continue;
+            };
+            locked.heeds(heading);
+            if locked.inner.splits {
+                self.lock_cachelet(self.child(locked.cachelet), now).heeds(heading);
+            }
+            next = whole.last_hash().checked_add(1).and_then(|hash| self.routes.next_here(hash));
         }
     }
 }
@@ -147,18 +265,6 @@ impl Store {
 impl Locked<'_> {
     /// Goes by what the source says of the cachelet; false if what it sends was flushed here.
     fn heeds(&mut self, heading: &Heading) -> bool {
-        let known = self.inner.flush_number;
-        if heading.flush_number < known {
-            return false;
-        }
-        if heading.flush_number > known {
-            self.flush();
-            self.inner.flush_number = heading.flush_number;
-        }
-        if heading.flush_in != 0 {
-            let flush_at = self.now.saturating_add(heading.flush_in);
-            self.cachelet.flush_at.store(flush_at, Relaxed);
-        }
         let generation = u32::from(heading.generation);
         if self.inner.counter == self.inner.counter_at_birth {
             self.cachelet.generation.store(generation, Relaxed);
@@ -167,10 +273,58 @@ impl Locked<'_> {
         if self.cachelet.generation.load(Relaxed) == generation {
             self.inner.counter = self.inner.counter.max(heading.counter);
         }
+        let known = self.inner.flush_number;
+        if heading.flush_number < known && !cfg!(planted = "no-flush-numbers") {
+            return false;
+        }
+        if heading.flush_number > known {
+            self.store.flushes.fetch_max(heading.flush_number, Relaxed);
+            self.flush(heading.flush_number);
+        }
+        if heading.flush_in != 0 && heading.flush_next > self.inner.flush_number {
+            self.store.flushes.fetch_max(heading.flush_next, Relaxed);
+            let flush_at = self.now.saturating_add(heading.flush_in);
+            self.cachelet.flush_at.store(flush_at, Relaxed);
+            self.inner.flush_next = heading.flush_next;
+        }
         true
     }
 
-    fn take_in(&mut self, key: &Key<'_>, fields: &Fields, value: &[u8]) -> Result<(), Full> {
+    /// Sees to it that the index has a slice for those hashes of the source's that belong here, of as many blocks. Slices arrive in
+    /// the order of their hashes: without this all items would crowd into one, to be split again and again.
+    fn make_way(&mut self, hash: u64, heading: &Heading) {
+        let bits = self.cachelet.prefix_bits.load(Relaxed);
+        let first = Prefix::of(hash, bits).first_hash();
+        let last = Prefix::of(hash, bits).last_hash();
+        let (low, high) = (heading.first.max(first), heading.last.min(last));
+        if !(low..=high).contains(&hash) {
+            return;
+        }
+        let zeros = low.trailing_zeros().min(high.wrapping_add(1).trailing_zeros());
+        let depth = (64 - bits).saturating_sub(zeros);
+        let dir_bytes = size_of::<Entry>().checked_shl(depth).filter(|_| depth < 24);
+        if dir_bytes.is_none_or(|bytes| bytes > self.store.options().memory_bytes / DIR_PART) {
+            return;
+        }
+        self.part_at(low);
+        if high < last {
+            self.part_at(high + 1);
+        }
+        while self.dir().depth() < depth {
+            self.double_dir();
+        }
+        let (low, high) = (self.entry(low), self.entry(high));
+        let is_empty = |entry: &Entry| entry.leads_like(&Entry::empty());
+        if !self.dir().entries[low..=high].iter().all(is_empty) {
+            return;
+        }
+        let Some(new) = self.take_slice_of(usize::from(heading.blocks).clamp(1, BLOCKS_MAX)) else {
+            return;
+        };
+        self.dir().entries[low..=high].iter().for_each(|entry| entry.lead(&new));
+    }
+
+    fn arrive(&mut self, key: &Key<'_>, fields: &Fields, value: &[u8]) -> Result<(), Full> {
         let has = |mark: u8| fields.marks & mark != 0;
         let deadline = match fields.remaining {
             0 => 0,
@@ -180,22 +334,14 @@ impl Locked<'_> {
             flags: fields.flags,
             deadline,
             parts: &[value],
-            cas: Some(fields.cas),
+            cas: None,
             stale: has(marks::STALE),
             win: has(marks::WIN),
             binary_key: has(marks::BINARY_KEY),
         };
-        let counter = self.inner.counter;
-        let stored = self.put(key, &draft);
-        // It has been stored once already, and has its cas.
-        self.inner.stats.total_items -= 1;
-        self.inner.counter = counter;
-        stored?;
         let last = self.now.saturating_sub(fields.idle);
         let (frequency, era) = (u32::from(fields.frequency), self.store.era());
         let access = Access::new(last, frequency, has(marks::FETCHED), era);
-        let place = self.place_of(key).expect("stored just now");
-        Item::at(&self.store.memory, place.offset).set_access(access.0);
-        Ok(())
+        self.take_in(key, &draft, fields.cas, access)
     }
 }

@@ -66,8 +66,9 @@ pub struct Inner {
     pub counter: u64,
     /// What it was when the cachelet was born.
     pub counter_at_birth: u64,
-    /// How often the cachelet has been flushed.
+    /// Of the last `flush_all` that this cachelet has seen, wherever it was; and of the one that comes at `flush_at`.
     pub flush_number: u32,
+    pub flush_next: u32,
     /// Its upper half is on its way to `child`.
     pub splits: bool,
     pub logs: [Log; LOGS],
@@ -178,7 +179,7 @@ impl Cachelet {
         self.set_away(None);
         inner.counter_at_birth = u64::from(prefix.first()) << CAS_PER_NODE_BITS;
         inner.counter = inner.counter_at_birth;
-        inner.flush_number = flush_number;
+        (inner.flush_number, inner.flush_next) = (flush_number, 0);
         inner.splits = false;
         inner.split_done = None;
     }
@@ -334,10 +335,7 @@ impl<'a> Locked<'a> {
         }
         self.inner.counter += 1;
         let cas = draft.cas.map_or(Cas::Own(self.inner.counter), |cas| self.classify(cas));
-        let fields = bits::when(draft.flags != 0, bits::FLAGS)
-            | bits::when(draft.deadline != 0, bits::DEADLINE)
-            | bits::when(matches!(cas, Cas::Foreign(_)), bits::FOREIGN_CAS);
-        let new = New { draft, cas, fields, value_bytes };
+        let new = New { draft, cas, fields: fields_of(draft, cas), value_bytes };
         self.inner.stats.total_items += 1;
         let (home, old) = self.home_and_place(key).unzip();
         let old = old.flatten();
@@ -348,11 +346,35 @@ impl<'a> Locked<'a> {
         }
         let frequency =
             old.map_or(0, |place| Access(self.item(place.offset).access()).frequency() + 1);
+        let access = Access::new(self.now, frequency, false, self.store.era());
         let returns = old.is_none() && self.is_ghost(key.hash());
         let log = self.log_for(temper_of_written(returns), draft.deadline);
-        let offset = self.write_new(key, &new, frequency, log)?;
+        let offset = self.write_new(key, &new, access, log)?;
         self.publish(key.hash(), old, offset)?;
         Ok(self.cas_value(cas))
+    }
+
+    /// Stores an item that comes from another server, where it was counted and got its cas, unless the key has one here.
+    pub(crate) fn take_in(
+        &mut self,
+        key: &Key,
+        draft: &Draft,
+        cas: u64,
+        access: Access,
+    ) -> Result<(), Full> {
+        let value_bytes = draft.parts.iter().map(|part| part.len()).sum::<usize>();
+        if key.bytes().len() + value_bytes > self.store.options().item_bytes_max {
+            return Err(Full::TooLarge);
+        }
+        let old = self.place_of(key);
+        if old.is_some() && !cfg!(planted = "import-over-newer") {
+            return Ok(());
+        }
+        let cas = self.classify(cas);
+        let new = New { draft, cas, fields: fields_of(draft, cas), value_bytes };
+        let log = self.log_for(Temper::New, draft.deadline);
+        let offset = self.write_new(key, &new, access, log)?;
+        self.publish(key.hash(), old, offset)
     }
 
     /// Makes a record that was written just now the key's item.
@@ -404,7 +426,7 @@ impl<'a> Locked<'a> {
         &mut self,
         key: &Key,
         new: &New,
-        frequency: u32,
+        access: Access,
         log: usize,
     ) -> Result<Offset, Full> {
         let &New { draft, cas, fields, value_bytes } = new;
@@ -432,12 +454,7 @@ impl<'a> Locked<'a> {
         let item = self.item(offset);
         let sequence =
             self.sequence(self.page_of(offset), cas).expect("append chose the page by it");
-        item.write_header(
-            Access::new(self.now, frequency, false, self.store.era()).0,
-            sequence,
-            layout,
-            marks(draft),
-        );
+        item.write_header(access.0, sequence, layout, marks(draft));
         item.write_key(key.bytes());
         fill_fields(item, draft, cas);
         if chained {
@@ -718,11 +735,11 @@ impl<'a> Locked<'a> {
         self.item(found.place.offset).touch_access(self.now, self.store.era());
     }
 
-    /// `flush_all`: forgets every item.
-    pub(crate) fn flush(&mut self) {
+    /// `flush_all` of this number: forgets every item.
+    pub(crate) fn flush(&mut self, number: u32) {
         self.drop_index();
         self.drop_logs();
-        self.inner.flush_number += 1;
+        self.inner.flush_number = self.inner.flush_number.max(number);
         self.cachelet.flush_at.store(0, Relaxed);
         self.inner.stats.items = 0;
         self.inner.stats.bytes = 0;
@@ -730,6 +747,13 @@ impl<'a> Locked<'a> {
             (class.items, class.bytes) = (0, 0);
         }
     }
+}
+
+/// The optional fields that an item of this draft has in its header.
+fn fields_of(draft: &Draft, cas: Cas) -> u8 {
+    bits::when(draft.flags != 0, bits::FLAGS)
+        | bits::when(draft.deadline != 0, bits::DEADLINE)
+        | bits::when(matches!(cas, Cas::Foreign(_)), bits::FOREIGN_CAS)
 }
 
 fn marks(draft: &Draft) -> u8 {

@@ -12,12 +12,11 @@
 use mbal_model::{MoveId, Prefix, Seconds};
 
 use crate::cachelet::{Cachelet, Locked};
-use crate::index::hash_of;
 use crate::item::{Access, Item};
-use crate::memory::{Offset, prefetch};
+use crate::memory::prefetch;
 use crate::part::{Fields, Heading, marks, write_further, write_item, write_length};
 use crate::shim::Ordering::*;
-use crate::slice::Slice;
+use crate::slice::{Entry, Slice};
 use crate::store::Store;
 use crate::view::View;
 
@@ -32,9 +31,11 @@ pub struct Cursor {
     slice: u32,
     /// Of the next part of this slice.
     number: u32,
-    /// Slots of the slice that are done.
+    /// Hashes of the frozen ones below this are done; 0 is none.
+    from: u64,
+    /// Slots of the index's slice there that are done.
     slots: usize,
-    /// Bytes of the next item's value that have left, and its cas: another cas is another item.
+    /// Bytes of the next item's value that have left, and its cas.
     value_at: usize,
     cas: u64,
 }
@@ -84,7 +85,7 @@ impl Store {
 
     /// True if nobody who was told that a slice is here before the stamp was made can still be in it.
     pub fn all_have_left(&self, stamp: u64) -> bool {
-        self.batches.passed(stamp)
+        self.batches.passed(stamp) || cfg!(planted = "no-wait-for-batches")
     }
 
     /// Appends items of the frozen slice to `out`, as the next ones of a part that begins where `out` is empty; false when it was
@@ -99,56 +100,58 @@ impl Store {
         now: Seconds,
         out: &mut Vec<u8>,
     ) -> bool {
-        let locked = self.leaver(prefix, now);
-        let gone = locked.cachelet.gone();
-        assert!(gone < locked.cachelet.frozen(), "a slice is frozen");
+        let mut locked = self.leaver(prefix, now);
+        let (gone, frozen) = (locked.cachelet.gone(), locked.cachelet.frozen());
+        assert!(gone < frozen, "a slice is frozen");
+        cursor.from = cursor.from.max(gone as u64);
+        locked.end_slice_at(prefix, cursor.from, frozen);
         if out.is_empty() {
             locked.heading(cursor).write(out);
         }
-        let more = match locked.slice_at(locked.entry(gone as u64)) {
-            Some(slice) => locked.export_some(slice, cursor, out),
-            None => false,
-        };
-        if !more {
-            cursor.slots = 0;
+        if let Some(slice) = locked.slice_at(locked.entry(cursor.from)) {
+            if locked.export_some(slice, cursor, out) {
+                return true;
+            }
         }
-        more
+        cursor.slots = 0;
+        // Who wrote to it before it froze may have split it since.
+        let end = locked.end_of_slice(cursor.from);
+        cursor.from = end as u64;
+        if end < frozen && !cfg!(planted = "one-slice-is-enough") {
+            return true;
+        }
+        cursor.from = 0;
+        false
     }
 
     /// Removes some items of the frozen slice, whose parts have all arrived; false when none is left, and the slice is gone.
     /// O([`STEP_ITEMS`]).
     pub fn forget(&self, prefix: Prefix, cursor: &mut Cursor, now: Seconds) -> bool {
         let mut locked = self.leaver(prefix, now);
-        let frozen = locked.cachelet.gone()..locked.cachelet.frozen();
-        let slice = locked.slice_at(locked.entry(frozen.start as u64));
-        let mut all = slice.into_iter().flat_map(Slice::offsets);
-        let mut some = Vec::with_capacity(STEP_ITEMS);
-        while some.len() < STEP_ITEMS {
-            let group: Vec<Offset> = all.by_ref().take(STEP_ITEMS - some.len()).collect();
-            if group.is_empty() {
-                break;
+        let (gone, frozen) = (locked.cachelet.gone(), locked.cachelet.frozen());
+        if gone < frozen {
+            let from = gone as u64;
+            locked.end_slice_at(prefix, from, frozen);
+            if locked.forget_some(from) {
+                return true;
             }
-            group.iter().for_each(|&offset| prefetch(self.memory.at(offset)));
-            let hashed = group.into_iter().map(|offset| (hash_of(&self.memory, offset), offset));
-            some.extend(hashed.filter(|(hash, _)| frozen.contains(&u128::from(*hash))));
+            let end = locked.end_of_slice(from).min(frozen);
+            locked.cachelet.have_gone(end);
+            if end < frozen {
+                return true;
+            }
         }
-        drop(all);
-        for &(hash, offset) in &some {
-            let place = locked.place_at(hash, offset).expect("nobody moved it under this lock");
-            locked.unlink(hash, place);
-        }
-        if some.len() == STEP_ITEMS {
-            return true;
-        }
-        locked.cachelet.has_gone();
         cursor.restart_slice();
         false
     }
 
-    /// The frozen slice is served here again: it did not arrive.
-    pub fn thaw(&self, prefix: Prefix, now: Seconds) {
+    /// The frozen slice is served here again: the destination has confirmed that it gave up what had arrived of it, see
+    /// [`Store::give_up`], or cannot serve it any more.
+    pub fn thaw(&self, prefix: Prefix, cursor: &mut Cursor, now: Seconds) {
         let locked = self.leaver(prefix, now);
         locked.cachelet.freeze(locked.cachelet.gone());
+        // What has been written meanwhile is to be sent.
+        cursor.restart_slice();
     }
 
     fn leaver(&self, prefix: Prefix, now: Seconds) -> Locked<'_> {
@@ -158,11 +161,51 @@ impl Store {
 }
 
 impl Locked<'_> {
+    /// After a flush the index's slice may reach beyond what was frozen, and those who write there would move its items.
+    fn end_slice_at(&mut self, prefix: Prefix, from: u64, frozen: u128) {
+        let goes_on = frozen <= u128::from(prefix.last_hash());
+        if goes_on && self.end_of_slice(from) > frozen && self.slice_at(self.entry(from)).is_some()
+        {
+            self.part_at(frozen as u64);
+        }
+    }
+
+    /// True if there is more to be removed of the index's slice. Nobody reads it any more.
+    fn forget_some(&mut self, from: u64) -> bool {
+        let memory = &self.store.memory;
+        let entry = self.entry(from);
+        let Some(slice) = self.slice_at(entry) else { return false };
+        let (mut some, mut count) = ([(0, 0); STEP_ITEMS], 0);
+        let mut all = slice.items_from(0);
+        for (at, (slot, offset)) in some.iter_mut().zip(&mut all) {
+            prefetch(memory.at(offset));
+            *at = (slot, offset);
+            count += 1;
+        }
+        let more = all.next().is_some();
+        drop(all);
+        for &(slot, offset) in &some[..count] {
+            self.slice_at(entry).expect("it has items").clear(slot);
+            self.kill_record(offset);
+        }
+        self.inner.stats.items -= count as u64;
+        if !more {
+            self.take_slice(entry, &Entry::empty());
+        }
+        more
+    }
+
     fn heading(&self, cursor: &Cursor) -> Heading {
         let flush_at = self.cachelet.flush_at.load(Relaxed);
+        let (gone, frozen) = (self.cachelet.gone(), self.cachelet.frozen());
+        let slice = self.slice_at(self.entry(gone as u64));
         Heading {
             slice: cursor.slice,
             number: cursor.number,
+            first: gone as u64,
+            last: (frozen - 1) as u64,
+            blocks: slice.map_or(0, |slice| slice.blocks() as u8),
+            flush_next: self.inner.flush_next,
             generation: self.cachelet.generation.load(Relaxed) as u16,
             counter: self.inner.counter,
             flush_number: self.inner.flush_number,
@@ -173,12 +216,10 @@ impl Locked<'_> {
     /// True if there is more of the slice.
     fn export_some(&self, slice: Slice<'_>, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool {
         let memory = &self.store.memory;
-        let frozen = self.cachelet.gone()..self.cachelet.frozen();
-        let mut next = [(0, 0); STEP_ITEMS + 1];
-        let mut count = 0;
-        for (place, offset) in slice.items_from(cursor.slots).take(next.len()) {
+        let (mut next, mut count) = ([(0, 0); STEP_ITEMS + 1], 0);
+        for (at, (place, offset)) in next.iter_mut().zip(slice.items_from(cursor.slots)) {
             prefetch(memory.at(offset));
-            next[count] = (place, offset);
+            *at = (place, offset);
             count += 1;
         }
         let most = out.len() + STEP_BYTES;
@@ -186,15 +227,14 @@ impl Locked<'_> {
             if out.len() >= most {
                 return true;
             }
-            if place > cursor.slots && cursor.value_at > 0 {
-                // Cleaning has evicted the item whose value was on its way.
+            let item = Item::at(memory, offset);
+            let goes = !item.expired(self.now);
+            if cursor.value_at > 0 && (place > cursor.slots || !goes) {
+                // Cleaning has evicted the item whose value was on its way, or its time has come.
                 abandon(cursor, out);
             }
             cursor.slots = place;
-            let item = Item::at(memory, offset);
-            // After a flush one slice may reach beyond what was frozen.
-            let is_frozen = frozen.contains(&u128::from(hash_of(memory, offset)));
-            if is_frozen && !item.expired(self.now) && self.export_item(item, cursor, out) {
+            if goes && self.export_item(item, cursor, out) {
                 return true;
             }
             cursor.slots = place + 1;
@@ -280,7 +320,7 @@ impl Cachelet {
         self.frozen.store((end >> 1) as u64, Release);
     }
 
-    fn has_gone(&self) {
-        self.gone.store(self.frozen.load(Relaxed), Release);
+    fn have_gone(&self, end: u128) {
+        self.gone.store((end >> 1) as u64, Release);
     }
 }

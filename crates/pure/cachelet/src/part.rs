@@ -1,7 +1,7 @@
 //! What travels between two servers: a part of a slice, as bytes.
 //!
 //! ```text
-//!   part:    slice 4 | number 4 | generation 2 | counter 8 | flush number 4 | flush in 4 | records
+//!   part:    slice 4 | number 4 | first 8 | last 8 | blocks 1 | generation 2 | counter 8 | flush number 4 | next 4 | in 4 | records
 //!   item:    key bytes 1 | marks 1 | flags 4 | remaining 4 | idle 4 | frequency 1 | cas 8 | value bytes 4 | key | value
 //!   piece:   the same marked so, its value no more than the part has room for
 //!   further: 0 1 | bytes 4 | bytes of that value; none of them says that the item has gone
@@ -9,7 +9,7 @@
 //!
 //! Times travel as what remains and what has passed, since clocks differ. All numbers are little-endian.
 
-use mbal_model::{Key, Seconds};
+use mbal_model::{KEY_BYTES_MAX, Seconds};
 
 /// The bytes do not read as a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,16 +21,25 @@ pub struct Heading {
     /// Which slice of the move, counted anew when one is sent again; and which of its parts.
     pub slice: u32,
     pub number: u32,
+    /// Its hashes: everything of the cachelet from `first` on is the source's still.
+    pub first: u64,
+    pub last: u64,
+    /// Blocks of its index, of which as many will do at the destination.
+    pub blocks: u8,
     /// The source's.
     pub generation: u16,
     pub counter: u64,
     pub flush_number: u32,
-    /// Seconds until a `flush_all` that was asked for; 0 is none.
+    /// Number of a `flush_all` that was asked for, and the seconds until then; 0 is none.
+    pub flush_next: u32,
     pub flush_in: Seconds,
 }
 
 /// The value of an item is longer than what stands beside it; see [`Record::Further`].
 const PIECE: u8 = 1 << 4;
+
+/// Of an item, before its key.
+const ITEM_BYTES: usize = 27;
 
 pub(crate) mod marks {
     pub const STALE: u8 = 1;
@@ -54,9 +63,10 @@ pub(crate) struct Fields {
     pub value_bytes: u32,
 }
 
+#[derive(Clone, Copy)]
 pub(crate) enum Record<'a> {
-    /// With the whole value, or with a first piece of it.
-    Item { fields: Fields, key: Key<'a>, value: &'a [u8] },
+    /// With the whole value, or with a first piece of it. The key has a valid length.
+    Item { fields: Fields, key: &'a [u8], value: &'a [u8] },
     /// More of the value of the last item; nothing if that has gone meanwhile.
     Further(&'a [u8]),
 }
@@ -65,9 +75,13 @@ impl Heading {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend(self.slice.to_le_bytes());
         out.extend(self.number.to_le_bytes());
+        out.extend(self.first.to_le_bytes());
+        out.extend(self.last.to_le_bytes());
+        out.push(self.blocks);
         out.extend(self.generation.to_le_bytes());
         out.extend(self.counter.to_le_bytes());
         out.extend(self.flush_number.to_le_bytes());
+        out.extend(self.flush_next.to_le_bytes());
         out.extend(self.flush_in.to_le_bytes());
     }
 
@@ -75,9 +89,13 @@ impl Heading {
         Ok(Heading {
             slice: u32::from_le_bytes(reader.array()?),
             number: u32::from_le_bytes(reader.array()?),
+            first: u64::from_le_bytes(reader.array()?),
+            last: u64::from_le_bytes(reader.array()?),
+            blocks: reader.array::<1>()?[0],
             generation: u16::from_le_bytes(reader.array()?),
             counter: u64::from_le_bytes(reader.array()?),
             flush_number: u32::from_le_bytes(reader.array()?),
+            flush_next: u32::from_le_bytes(reader.array()?),
             flush_in: u32::from_le_bytes(reader.array()?),
         })
     }
@@ -85,14 +103,16 @@ impl Heading {
 
 /// Begins an item; its key follows, and its value, or a piece of that with [`write_length`] before it.
 pub(crate) fn write_item(fields: &Fields, key: &[u8], in_pieces: bool, out: &mut Vec<u8>) {
-    out.push(key.len() as u8);
-    out.push(fields.marks | if in_pieces { PIECE } else { 0 });
-    out.extend(fields.flags.to_le_bytes());
-    out.extend(fields.remaining.to_le_bytes());
-    out.extend(fields.idle.to_le_bytes());
-    out.push(fields.frequency);
-    out.extend(fields.cas.to_le_bytes());
-    out.extend(fields.value_bytes.to_le_bytes());
+    let mut bytes = [0; ITEM_BYTES];
+    bytes[0] = key.len() as u8;
+    bytes[1] = fields.marks | if in_pieces { PIECE } else { 0 };
+    bytes[2..6].copy_from_slice(&fields.flags.to_le_bytes());
+    bytes[6..10].copy_from_slice(&fields.remaining.to_le_bytes());
+    bytes[10..14].copy_from_slice(&fields.idle.to_le_bytes());
+    bytes[14] = fields.frequency;
+    bytes[15..23].copy_from_slice(&fields.cas.to_le_bytes());
+    bytes[23..].copy_from_slice(&fields.value_bytes.to_le_bytes());
+    out.extend_from_slice(&bytes);
     out.extend_from_slice(key);
 }
 
@@ -130,22 +150,28 @@ impl<'a> Part<'a> {
         if reader.0.is_empty() {
             return Ok(None);
         }
-        let [key_bytes] = reader.array()?;
-        if key_bytes == 0 {
+        if reader.0[0] == 0 {
+            reader.take(1)?;
             let bytes = u32::from_le_bytes(reader.array()?) as usize;
             return Ok(Some(Record::Further(reader.take(bytes)?)));
         }
-        let [marks] = reader.array()?;
+        let head: [u8; ITEM_BYTES] = reader.array()?;
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (key_bytes, marks) = (usize::from(head[0]), head[1]);
         let fields = Fields {
             marks: marks & !PIECE,
-            flags: u32::from_le_bytes(reader.array()?),
-            remaining: u32::from_le_bytes(reader.array()?),
-            idle: u32::from_le_bytes(reader.array()?),
-            frequency: reader.array::<1>()?[0],
-            cas: u64::from_le_bytes(reader.array()?),
-            value_bytes: u32::from_le_bytes(reader.array()?),
+            flags: word(2),
+            remaining: word(6),
+            idle: word(10),
+            frequency: head[14],
+            cas: u64::from(word(15)) | u64::from(word(19)) << 32,
+            value_bytes: word(23),
         };
-        let key = Key::new(reader.take(usize::from(key_bytes))?).ok_or(Broken)?;
+        if key_bytes > KEY_BYTES_MAX {
+            return Err(Broken);
+        }
+        let key = reader.take(key_bytes)?;
         let bytes = match marks & PIECE {
             0 => fields.value_bytes as usize,
             _ => u32::from_le_bytes(reader.array()?) as usize,

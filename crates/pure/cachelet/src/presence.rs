@@ -158,6 +158,7 @@ impl Store {
             return false;
         }
         let Some(cachelet) = self.vacant_slot(&mut changes) else { return false };
+        self.flushes.fetch_max(birth.flush_number, Relaxed);
         self.bear(cachelet, prefix, owner, birth);
         // Last: who reads a version finds what it says.
         cachelet.set_owner(usize::from(owner.0), &self.version);
@@ -245,7 +246,7 @@ impl Store {
         let cachelet = self.at(slot);
         cachelet.set_prefix(None);
         let mut locked = self.lock_cachelet(cachelet, now);
-        locked.flush();
+        locked.flush(0);
         locked.vacate_index();
         drop(locked);
         self.routes.set(prefix, Way::Away(to));

@@ -38,6 +38,7 @@ impl Store {
         let birth = Birth { generation, flush_number: inner.flush_number };
         let mut born = child.inner.lock();
         child.is_born(&mut born, upper, WorkerId(parent.owner() as u16), birth);
+        born.flush_next = inner.flush_next;
         // Where the items that it gets have left off: so their cas stay short.
         born.counter = inner.counter;
         drop(born);
@@ -102,7 +103,7 @@ impl Locked<'_> {
     }
 
     /// Sees to it that a slice begins at `hash`.
-    fn part_at(&mut self, hash: u64) {
+    pub(crate) fn part_at(&mut self, hash: u64) {
         loop {
             let entry = self.entry(hash);
             let begins = hash == 0 || self.entry(hash - 1) != entry;

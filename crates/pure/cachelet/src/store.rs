@@ -14,11 +14,11 @@ use crate::log::TTL_CLASSES_MAX;
 use crate::memory::{Memory, Offset, prefetch};
 use crate::policy::{Gauge, Temper, Victim};
 use crate::pool::{Page, PageId, Pool};
-use crate::presence::{CACHELETS_MAX, Slots};
+use crate::presence::{CACHELETS_MAX, Changes, Slots};
 use crate::routes::{Routes, Slot, Way};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::slice::{self, Slice};
-use crate::sync::{Epochs, SpinLock, pause};
+use crate::sync::{Epochs, Guard, SpinLock, pause};
 use crate::types::{Options, StoreStats};
 use crate::view::View;
 
@@ -113,6 +113,8 @@ pub struct Store {
     /// Grows whenever a cachelet comes, goes, is split, or changes its owner.
     pub(crate) version: AtomicU64,
     pub(crate) routes: Routes,
+    /// The highest number of a `flush_all` that this server knows of.
+    pub(crate) flushes: AtomicU32,
     evictions: AtomicU32,
     /// By worker: the page that it has cleaned a part of.
     begun: Box<[SpinLock<Option<Begun>>]>,
@@ -175,6 +177,7 @@ impl Store {
             slots: Slots::new(),
             version: AtomicU64::new(0),
             routes: Routes::new(),
+            flushes: AtomicU32::new(0),
             evictions: AtomicU32::new(0),
             begun: (0..options.workers).map(|_| SpinLock::new(None)).collect(),
             clock: AtomicU32::new(0),
@@ -478,22 +481,40 @@ impl Store {
             Locked { store: self, cachelet, inner, now, pool, cleaning: false, window: u32::MAX };
         let flush_at = cachelet.flush_at.load(Relaxed);
         if flush_at != 0 && flush_at <= now {
-            locked.flush();
+            let number = locked.inner.flush_next;
+            locked.flush(number);
         }
         locked
     }
 
-    /// `flush_all`: everything stored before second `at` dies then; at once if `at` ≤ `now`.
-    pub fn flush(&self, at: Seconds, now: Seconds) {
+    /// `flush_all`: everything stored before second `at` dies then; at once if `at` ≤ `now`. Its number, by which the other servers
+    /// of a cluster are told, see [`Store::flush_as`].
+    pub fn flush(&self, at: Seconds, now: Seconds) -> u32 {
+        let changes = self.changes();
+        let number = self.flushes.load(Relaxed).saturating_add(1);
+        self.flush_all(changes, number, at, now);
+        number
+    }
+
+    /// A `flush_all` that another server has begun, and given this number: above that of every flush that it knew of. What travels
+    /// from a server that has seen it to one that has not, or the other way, is told apart by it.
+    pub fn flush_as(&self, number: u32, at: Seconds, now: Seconds) {
+        self.flush_all(self.changes(), number, at, now);
+    }
+
+    /// Nothing comes, goes or is split meanwhile: else a part that moves could be passed over.
+    fn flush_all(&self, _changes: Guard<'_, Changes>, number: u32, at: Seconds, now: Seconds) {
+        self.flushes.fetch_max(number, Relaxed);
         for cachelet in self.cachelets() {
             if is_planted(Fault::FlushSkipsNewHalf) && cachelet.prefix().is_none() {
                 continue;
             }
             let mut locked = self.lock_cachelet(cachelet, now);
             if at <= now {
-                locked.flush();
+                locked.flush(number);
             } else {
                 locked.cachelet.flush_at.store(at, Relaxed);
+                locked.inner.flush_next = number;
             }
         }
     }

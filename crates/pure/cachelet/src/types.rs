@@ -24,7 +24,7 @@ pub struct Options {
 pub struct Birth {
     /// The upper part of every cas that it gives; its lower 15 bits count.
     pub generation: u16,
-    /// How often the cachelet has been flushed, wherever it was.
+    /// Of the last `flush_all` that the cachelet has seen, wherever it was.
     pub flush_number: u32,
 }
 

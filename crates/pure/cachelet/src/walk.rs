@@ -66,7 +66,7 @@ impl Store {
     }
 
     /// The cachelet that has the slice of `from` now, locked, and where the slice ends.
-    fn lock_slice(&self, slot: Slot, from: u64, now: Seconds) -> (Locked<'_>, u128) {
+    pub(crate) fn lock_slice(&self, slot: Slot, from: u64, now: Seconds) -> (Locked<'_>, u128) {
         let mut cachelet = self.at(slot);
         let mut end = u128::MAX;
         loop {

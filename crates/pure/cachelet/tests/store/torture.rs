@@ -158,7 +158,7 @@ fn worker(
                         count(&met.released, store.release(prefix, to));
                     }
                 }
-                97 if random.below(2_000) == 0 => store.flush(0, 9),
+                97 if random.below(2_000) == 0 => drop(store.flush(0, 9)),
                 97 if random.below(200) == 0 => {
                     assert!(store.set_memory_limit((3 + random.below(5) as usize) << 20));
                 }

@@ -42,7 +42,7 @@ fn import(target: &Store, arriving: &mut Arriving, bytes: &[u8], now: u32) -> Re
 /// Moves all of a cachelet; the number of slices.
 fn travel(source: &Store, prefix: Prefix, target: &Store, now: u32) -> usize {
     assert!(source.begin_to_leave(prefix, MOVE));
-    let (mut cursor, mut arriving, mut slices) = (Cursor::default(), Arriving::default(), 0);
+    let (mut cursor, mut arriving, mut slices) = (Cursor::default(), Arriving::new(prefix), 0);
     while let Some(stamp) = source.freeze(prefix, NOW) {
         assert!(source.all_have_left(stamp), "nobody is in it");
         for part in parts_of(source, prefix, &mut cursor) {
@@ -103,7 +103,7 @@ fn a_slice_is_here_frozen_and_gone_and_nothing_else_changes() {
     assert!(source.all_have_left(stamp));
     let frozen = moving();
     assert!(frozen > 0);
-    source.thaw(prefix, NOW);
+    source.thaw(prefix, &mut cursor, NOW);
     assert_eq!(moving(), 0);
     assert!((0..4_000).all(|n| look(&source, n, NOW).is_some()));
     source.freeze(prefix, NOW).expect("again");
@@ -178,7 +178,7 @@ fn a_flush_meanwhile_is_not_undone() {
     put_all(&source, 0..200, |_| b"v".to_vec());
     assert!(source.begin_to_leave(Prefix::ALL, MOVE));
     source.freeze(Prefix::ALL, NOW).expect("a slice");
-    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::default());
+    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
     let parts = parts_of(&source, Prefix::ALL, &mut cursor);
     // Exported before the flush, imported after it.
     source.flush(0, NOW);
@@ -189,18 +189,20 @@ fn a_flush_meanwhile_is_not_undone() {
     }
     assert_eq!((target.stats().items, look(&target, 7, NOW).unwrap().1), (1, b"after".to_vec()));
     // What is stored after it travels; and what a destination has that was not flushed yet goes.
-    source.thaw(Prefix::ALL, NOW);
+    source.thaw(Prefix::ALL, &mut cursor, NOW);
+    while target.give_up(&mut arriving, NOW) {}
+    target.flush(0, NOW);
+    source.flush(0, NOW);
     put(&source, 8, b"new");
     let late = small();
     put(&late, 9, b"flushed");
     source.freeze(Prefix::ALL, NOW).expect("again");
-    cursor.restart_slice();
     for part in parts_of(&source, Prefix::ALL, &mut cursor) {
-        import(&late, &mut Arriving::default(), &part, NOW).expect("whole");
+        import(&late, &mut Arriving::new(Prefix::ALL), &part, NOW).expect("whole");
         import(&target, &mut arriving, &part, NOW).expect("whole");
     }
     assert_eq!((late.stats().items, look(&late, 8, NOW).unwrap().1), (1, b"new".to_vec()));
-    assert_eq!(target.stats().items, 2);
+    assert_eq!((target.stats().items, look(&target, 8, NOW).unwrap().1), (1, b"new".to_vec()));
 }
 
 #[test]
@@ -223,17 +225,200 @@ fn a_long_value_travels_in_pieces_and_is_given_up_if_it_is_evicted_on_its_way() 
     for _ in 0..10 {
         assert!(source.export(Prefix::ALL, &mut cursor, NOW, &mut out));
     }
-    // The slice thaws, and the item is replaced; it freezes, and goes on: what follows is another item's.
-    source.thaw(Prefix::ALL, NOW);
+    // The slice thaws, and the items are replaced; it freezes, and is sent from its beginning.
+    let mut arriving = Arriving::new(Prefix::ALL);
+    cursor.end_part();
+    assert_eq!(import(&target, &mut arriving, &out, NOW), Ok(Turn::Now));
+    source.thaw(Prefix::ALL, &mut cursor, NOW);
     put_all(&source, 0..4, |n| value(n + 4));
     source.freeze(Prefix::ALL, NOW).expect("the same");
-    while source.export(Prefix::ALL, &mut cursor, NOW, &mut out) {}
-    let mut arriving = Arriving::default();
-    assert_eq!(import(&target, &mut arriving, &out, NOW), Ok(Turn::Now));
-    for n in 0..4 {
-        assert!(look(&target, n, NOW).expect("it is there").1 == value(n + 4), "{n}");
+    out.clear();
+    while source.export(Prefix::ALL, &mut cursor, NOW, &mut out) {
+        if out.len() > 400_000 && out.len() < 420_000 {
+            remove(&source, (0..4).find(|n| look(&source, *n, NOW).is_some()).expect("four"));
+        }
     }
+    assert_eq!(import(&target, &mut arriving, &out, NOW), Ok(Turn::Now));
+    let there = (0..4).filter(|n| look(&target, *n, NOW).is_some());
+    assert!(there.clone().all(|n| look(&target, n, NOW).expect("seen").1 == value(n + 4)));
+    assert_eq!(
+        (there.count() as u64, source.stats().items),
+        (target.stats().items, target.stats().items)
+    );
     assert!(out.len() < 5 * 900_000);
+}
+
+fn remove(store: &Store, n: u64) {
+    let text = name(n);
+    let key = Key::new(text.as_bytes()).expect("short");
+    let mut locked = store.lock(key.hash(), NOW);
+    let found = locked.find(&key).expect("it is there");
+    locked.remove(&found);
+}
+
+fn hash(n: u64) -> u64 {
+    Key::new(name(n).as_bytes()).expect("short").hash()
+}
+
+#[test]
+fn a_slice_that_is_split_while_it_freezes_travels_whole() {
+    let source = Store::new(options(64, 2, 1));
+    put_all(&source, 0..1_000, |_| b"v".to_vec());
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    source.enter(WorkerId(1));
+    let stamp = source.freeze(Prefix::ALL, NOW).expect("a slice");
+    // Worker 1 was told before: it writes until there are several slices.
+    put_all(&source, 1_000..4_000, |_| b"v".to_vec());
+    source.leave(WorkerId(1));
+    assert!(source.all_have_left(stamp));
+    let target = Store::new(options(64, 1, 1));
+    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
+    for part in parts_of(&source, Prefix::ALL, &mut cursor) {
+        assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Turn::Now));
+    }
+    assert_eq!(target.stats().items, 4_000);
+    while source.forget(Prefix::ALL, &mut cursor, NOW) {}
+    assert_eq!((source.stats().items, source.freeze(Prefix::ALL, NOW)), (0, None));
+}
+
+#[test]
+fn slices_in_the_order_of_their_hashes_find_room_in_the_index() {
+    let (source, target) = (Store::new(options(64, 1, 1)), Store::new(options(64, 1, 1)));
+    put_all(&source, 0..200_000, |_| b"v".to_vec());
+    assert!(travel(&source, Prefix::ALL, &target, NOW) > 100);
+    let stats = target.stats();
+    assert_eq!((stats.items, stats.evictions), (200_000, 0));
+    assert!((0..200_000).all(|n| look(&target, n, NOW).is_some()));
+    // What the destination has stored by itself between two slices does not stand in their way.
+    let (source, target) = (Store::new(options(64, 1, 1)), Store::new(options(64, 1, 1)));
+    put_all(&source, (0..200_000).filter(|n| hash(*n) >> 60 != 1), |_| b"v".to_vec());
+    put_all(&target, (0..20_000).filter(|n| hash(*n) >> 60 == 1), |_| b"own".to_vec());
+    let items = source.stats().items + target.stats().items;
+    travel(&source, Prefix::ALL, &target, NOW);
+    assert_eq!((target.stats().items, target.stats().evictions), (items, 0));
+}
+
+#[test]
+fn what_is_longer_than_an_item_may_be_here_is_left_out() {
+    let source = small();
+    let target = Store::new(mbal_cachelet::Options { item_bytes_max: 1_000, ..options(16, 1, 1) });
+    put_all(&source, 0..30, |n| vec![7; [100, 5_000, 50_000][n as usize % 3]]);
+    travel(&source, Prefix::ALL, &target, NOW);
+    let stats = target.stats();
+    assert_eq!((stats.items, stats.total_items), (10, 0));
+    assert!((0..30).step_by(3).all(|n| look(&target, n, NOW).is_some()));
+}
+
+#[test]
+fn a_slice_without_items_tells_of_the_cas_that_were_given() {
+    let (source, target) = (small(), vacant());
+    let given = put(&source, 3, b"v");
+    remove(&source, 3);
+    travel(&source, Prefix::ALL, &target, NOW);
+    assert_eq!(put(&target, 3, b"w"), given + 1);
+    // So does one that was flushed at the destination before it came.
+    let (source, target) = (small(), vacant());
+    let given = put(&source, 3, b"v");
+    target.flush(0, NOW);
+    travel(&source, Prefix::ALL, &target, NOW);
+    assert_eq!(target.stats().items, 0);
+    assert_eq!(put(&target, 3, b"w"), given + 1);
+}
+
+/// Has the whole hash space, by a generation of its own.
+fn vacant() -> Store {
+    let birth = mbal_cachelet::Birth { generation: 9, flush_number: 0 };
+    let store = Store::vacant(options(16, 1, 1), Memory::heap(16 << 20)).expect("memory");
+    assert!(store.adopt(Prefix::ALL, WORKER, birth));
+    store
+}
+
+#[test]
+fn a_flush_that_travels_ahead_of_itself_is_the_same_flush() {
+    let (source, target) = (small(), small());
+    put_all(&target, 0..10, |_| b"flushed".to_vec());
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
+    let mut slice = || {
+        source.freeze(Prefix::ALL, NOW).expect("a slice");
+        for part in parts_of(&source, Prefix::ALL, &mut cursor) {
+            assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Turn::Now));
+        }
+        source.thaw(Prefix::ALL, &mut cursor, NOW);
+        target.stats().items
+    };
+    let number = source.flush(0, NOW);
+    assert_eq!(slice(), 0, "word of the flush has come");
+    put(&source, 1, b"after");
+    // The destination is asked to flush only now: what is stored at the source since is not older.
+    target.flush_as(number, 0, NOW);
+    assert_eq!(slice(), 1);
+    assert_eq!(target.flush(0, NOW), number + 1);
+    assert_eq!(slice(), 0, "the source has not heard of this one");
+    source.flush_as(number + 1, 0, NOW);
+    put(&source, 1, b"after");
+    assert_eq!(slice(), 1);
+}
+
+#[test]
+fn what_changed_while_a_slice_was_served_again_is_what_arrives() {
+    let (source, target) = (small(), small());
+    put_all(&source, 0..100, |_| b"old".to_vec());
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
+    let mut send = |arriving: &mut Arriving, gives_up: bool| {
+        source.freeze(Prefix::ALL, NOW).expect("a slice");
+        let parts = parts_of(&source, Prefix::ALL, &mut cursor);
+        for part in &parts {
+            assert_eq!(import(&target, arriving, part, NOW), Ok(Turn::Now));
+        }
+        while gives_up && target.give_up(arriving, NOW) {}
+        if gives_up {
+            assert_eq!(target.stats().items, 0);
+            assert_eq!(import(&target, arriving, &parts[0], NOW), Ok(Turn::Over));
+        }
+        source.thaw(Prefix::ALL, &mut cursor, NOW);
+    };
+    send(&mut arriving, true);
+    assert!(!target.give_up(&mut arriving, NOW));
+    // Once without a word to the destination: it finds out by itself.
+    send(&mut arriving, false);
+    put_all(&source, (0..100).step_by(2), |_| b"newer".to_vec());
+    (1..100).step_by(2).for_each(|n| remove(&source, n));
+    send(&mut arriving, false);
+    for n in 0..100 {
+        let value = look(&target, n, NOW).map(|(_, value)| value);
+        assert_eq!(value, (n % 2 == 0).then(|| b"newer".to_vec()), "{n}");
+    }
+}
+
+#[test]
+fn an_item_that_has_expired_here_is_newer_all_the_same() {
+    let (source, target) = (small(), small());
+    put(&source, 1, b"old");
+    let text = name(1);
+    let key = Key::new(text.as_bytes()).expect("short");
+    let draft = Draft { parts: &[b"newer"], deadline: NOW + 1, ..Draft::default() };
+    target.lock(key.hash(), NOW).put(&key, &draft).expect("there is room");
+    travel(&source, Prefix::ALL, &target, NOW + 5);
+    assert_eq!(look(&target, 1, NOW + 5), None);
+}
+
+#[test]
+fn nothing_is_imported_into_what_is_released_or_another_cachelet() {
+    let (source, target) = (small(), Store::new(options(16, 2, 2)));
+    put_all(&source, 0..100, |_| b"v".to_vec());
+    assert!(target.release(Prefix::nth(0, 1), Elsewhere::Peer(ServerId(2))));
+    travel(&source, Prefix::ALL, &target, NOW);
+    let lower = (0..100).filter(|n| hash(*n) >> 63 == 0).count() as u64;
+    assert_eq!(target.stats().items, 100 - lower);
+    let source = small();
+    put_all(&source, 0..100, |_| b"v".to_vec());
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    source.freeze(Prefix::ALL, NOW).expect("a slice");
+    let part = parts_of(&source, Prefix::ALL, &mut Cursor::default()).remove(0);
+    let mut arriving = Arriving::new(Prefix::nth(1, 1));
+    assert_eq!(import(&small(), &mut arriving, &part, NOW), Err(Broken));
 }
 
 #[test]
@@ -245,7 +430,7 @@ fn a_broken_part_changes_nothing() {
     let bytes = parts_of(&source, Prefix::ALL, &mut Cursor::default()).remove(0);
     assert!(Part::read(&bytes).is_ok());
     let broken = |bytes: &[u8]| Part::read(bytes).err();
-    let heading = 26;
+    let heading = 47;
     let whole: Vec<usize> =
         (0..bytes.len()).filter(|&cut| broken(&bytes[..cut]).is_none()).collect();
     assert!(whole[0] == heading && whole.len() < 120, "only between records: {whole:?}");
@@ -256,7 +441,7 @@ fn a_broken_part_changes_nothing() {
         [&bytes[..heading], &[0], &length.to_le_bytes(), &vec![1; length as usize]].concat()
     };
     for orphan in [further(0), further(9)] {
-        assert_eq!(import(&target, &mut Arriving::default(), &orphan, NOW), Err(Broken));
+        assert_eq!(import(&target, &mut Arriving::new(Prefix::ALL), &orphan, NOW), Err(Broken));
         target.leave(WORKER);
     }
     let mut huge = [&bytes[..heading], &[1, 16]].concat();
@@ -265,8 +450,7 @@ fn a_broken_part_changes_nothing() {
     huge.extend(*b"k");
     huge.extend(2u32.to_le_bytes());
     huge.extend(*b"vw");
-    assert_eq!(import(&target, &mut Arriving::default(), &huge, NOW), Err(Broken));
-    target.leave(WORKER);
+    assert_eq!(import(&target, &mut Arriving::new(Prefix::ALL), &huge, NOW), Ok(Turn::Now));
     assert_eq!(target.stats().items, 0);
 }
 
@@ -284,7 +468,7 @@ fn random_bytes_are_broken_or_harmless() {
             let at = random.below(bent.len() as u64) as usize;
             bent[at] = random.next() as u8;
         }
-        import(&target, &mut Arriving::default(), &bent, NOW).ok();
+        import(&target, &mut Arriving::new(Prefix::ALL), &bent, NOW).ok();
         target.leave(WORKER);
     }
 }
