@@ -77,7 +77,8 @@ impl Arriving {
     pub fn turn_of(&mut self, heading: &Heading) -> Turn {
         let (slice, number) = (heading.slice, heading.number);
         if slice > self.slice && number == 0 {
-            if self.number > 0 && heading.first <= self.first {
+            let came_before = self.number > 0 && heading.first <= self.first;
+            if came_before && !cfg!(planted = "keeps-what-was-left") {
                 self.left = Some(heading.first);
             }
             (self.slice, self.number, self.begun) = (slice, 0, None);
@@ -278,11 +279,9 @@ impl Locked<'_> {
             return false;
         }
         if heading.flush_number > known {
-            self.store.flushes.fetch_max(heading.flush_number, Relaxed);
             self.flush(heading.flush_number);
         }
         if heading.flush_in != 0 && heading.flush_next > self.inner.flush_number {
-            self.store.flushes.fetch_max(heading.flush_next, Relaxed);
             let flush_at = self.now.saturating_add(heading.flush_in);
             self.cachelet.flush_at.store(flush_at, Relaxed);
             self.inner.flush_next = heading.flush_next;

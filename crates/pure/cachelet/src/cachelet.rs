@@ -366,15 +366,14 @@ impl<'a> Locked<'a> {
         if key.bytes().len() + value_bytes > self.store.options().item_bytes_max {
             return Err(Full::TooLarge);
         }
-        let old = self.place_of(key);
-        if old.is_some() && !cfg!(planted = "import-over-newer") {
+        if self.place_of(key).is_some() {
             return Ok(());
         }
         let cas = self.classify(cas);
         let new = New { draft, cas, fields: fields_of(draft, cas), value_bytes };
         let log = self.log_for(Temper::New, draft.deadline);
         let offset = self.write_new(key, &new, access, log)?;
-        self.publish(key.hash(), old, offset)
+        self.publish(key.hash(), None, offset)
     }
 
     /// Makes a record that was written just now the key's item.
@@ -740,6 +739,7 @@ impl<'a> Locked<'a> {
         self.drop_index();
         self.drop_logs();
         self.inner.flush_number = self.inner.flush_number.max(number);
+        self.store.flushes.fetch_max(number, Relaxed);
         self.cachelet.flush_at.store(0, Relaxed);
         self.inner.stats.items = 0;
         self.inner.stats.bytes = 0;

@@ -34,6 +34,8 @@ pub(crate) struct Changes {
     leaving: VecDeque<Leaving>,
     /// Vacant, since this stamp.
     free: VecDeque<(u64, Slot)>,
+    /// When the last `flush_all` that was asked for a later second comes, and its number.
+    pub flush_next: (Seconds, u32),
 }
 
 struct Leaving {
@@ -158,8 +160,15 @@ impl Store {
             return false;
         }
         let Some(cachelet) = self.vacant_slot(&mut changes) else { return false };
-        self.flushes.fetch_max(birth.flush_number, Relaxed);
+        // A flush that has passed here is not to miss what arrives from where it has not been yet.
+        let known = self.flushes.fetch_max(birth.flush_number, Relaxed);
+        let birth = Birth { flush_number: birth.flush_number.max(known), ..birth };
         self.bear(cachelet, prefix, owner, birth);
+        let (at, number) = changes.flush_next;
+        if number > birth.flush_number {
+            cachelet.inner.lock().flush_next = number;
+            cachelet.flush_at.store(at, Relaxed);
+        }
         // Last: who reads a version finds what it says.
         cachelet.set_owner(usize::from(owner.0), &self.version);
         true

@@ -18,7 +18,7 @@ use crate::presence::{CACHELETS_MAX, Changes, Slots};
 use crate::routes::{Routes, Slot, Way};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::slice::{self, Slice};
-use crate::sync::{Epochs, Guard, SpinLock, pause};
+use crate::sync::{Epochs, SpinLock, pause};
 use crate::types::{Options, StoreStats};
 use crate::view::View;
 
@@ -113,7 +113,7 @@ pub struct Store {
     /// Grows whenever a cachelet comes, goes, is split, or changes its owner.
     pub(crate) version: AtomicU64,
     pub(crate) routes: Routes,
-    /// The highest number of a `flush_all` that this server knows of.
+    /// The highest number of a `flush_all` that has been done to a cachelet here.
     pub(crate) flushes: AtomicU32,
     evictions: AtomicU32,
     /// By worker: the page that it has cleaned a part of.
@@ -490,21 +490,21 @@ impl Store {
     /// `flush_all`: everything stored before second `at` dies then; at once if `at` ≤ `now`. Its number, by which the other servers
     /// of a cluster are told, see [`Store::flush_as`].
     pub fn flush(&self, at: Seconds, now: Seconds) -> u32 {
-        let changes = self.changes();
-        let number = self.flushes.load(Relaxed).saturating_add(1);
-        self.flush_all(changes, number, at, now);
+        let mut changes = self.changes();
+        let number = self.flushes.load(Relaxed).max(changes.flush_next.1).saturating_add(1);
+        self.flush_all(&mut changes, number, at, now);
         number
     }
 
     /// A `flush_all` that another server has begun, and given this number: above that of every flush that it knew of. What travels
     /// from a server that has seen it to one that has not, or the other way, is told apart by it.
     pub fn flush_as(&self, number: u32, at: Seconds, now: Seconds) {
-        self.flush_all(self.changes(), number, at, now);
+        self.flush_all(&mut self.changes(), number, at, now);
     }
 
     /// Nothing comes, goes or is split meanwhile: else a part that moves could be passed over.
-    fn flush_all(&self, _changes: Guard<'_, Changes>, number: u32, at: Seconds, now: Seconds) {
-        self.flushes.fetch_max(number, Relaxed);
+    fn flush_all(&self, changes: &mut Changes, number: u32, at: Seconds, now: Seconds) {
+        changes.flush_next = (at, number);
         for cachelet in self.cachelets() {
             if is_planted(Fault::FlushSkipsNewHalf) && cachelet.prefix().is_none() {
                 continue;

@@ -4,6 +4,7 @@
 
 mod ahead;
 mod bounds;
+mod journeys;
 mod limit;
 mod naive;
 mod oracle;

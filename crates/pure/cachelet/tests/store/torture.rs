@@ -29,14 +29,14 @@ struct Known {
 }
 
 /// A value of words that all say the same: key and version. The first says its length too.
-fn value(key: u64, version: u64, out: &mut Vec<u8>) {
+pub fn value(key: u64, version: u64, out: &mut Vec<u8>) {
     out.clear();
     // Few lengths, so that most writes overwrite in place, and some that need chunks.
     let words = [2, 5, 40, 40, 40, 40, 300, 5_000][(version % 8) as usize];
     out.extend(std::iter::repeat_n((key << 48 | version).to_le_bytes(), words).flatten());
 }
 
-fn check(key: u64, bytes: &[u8]) -> u64 {
+pub fn check(key: u64, bytes: &[u8]) -> u64 {
     let word = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().expect("chunks of 8"));
     let first = word(&bytes[..8]);
     let version = first & ((1 << 48) - 1);
@@ -158,7 +158,7 @@ fn worker(
                         count(&met.released, store.release(prefix, to));
                     }
                 }
-                97 if random.below(2_000) == 0 => drop(store.flush(0, 9)),
+                97 if random.below(2_000) == 0 => _ = store.flush(0, 9),
                 97 if random.below(200) == 0 => {
                     assert!(store.set_memory_limit((3 + random.below(5) as usize) << 20));
                 }
