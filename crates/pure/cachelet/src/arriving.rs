@@ -15,6 +15,8 @@ use crate::types::{Draft, Full};
 
 /// Records of one step.
 const STEP_RECORDS: usize = 48;
+/// The index, or another worker, may have taken the room that was made for an item: then it is made again, so often.
+const TRIES: usize = 16;
 /// Bytes after which a step ends.
 const STEP_BYTES: usize = 16 << 10;
 
@@ -186,21 +188,26 @@ impl Store {
         now: Seconds,
     ) {
         let hash = key.hash();
-        self.reserve(worker, hash, value.len(), now);
-        // Only what has a place here is taken.
-        if !matches!(self.route(worker, hash), Route::Own | Route::Neighbour(_)) {
-            return;
+        for _ in 0..TRIES {
+            self.reserve(worker, hash, value.len(), now);
+            // Only what has a place here is taken.
+            if !matches!(self.route(worker, hash), Route::Own | Route::Neighbour(_)) {
+                return;
+            }
+            let mut locked = self.lock(hash, now);
+            if !locked.heeds(heading) {
+                return;
+            }
+            if !arriving.has_way {
+                locked.make_way(hash, heading);
+                arriving.has_way = true;
+            }
+            if locked.arrive(&key, &fields, value) != Err(Full::OutOfMemory) {
+                return;
+            }
         }
-        let mut locked = self.lock(hash, now);
-        if !locked.heeds(heading) {
-            return;
-        }
-        if !arriving.has_way {
-            locked.make_way(hash, heading);
-            arriving.has_way = true;
-        }
-        // No room: as if evicted.
-        locked.arrive(&key, &fields, value).ok();
+        // As if evicted.
+        self.lock(hash, now).inner.stats.evictions += 1;
     }
 
     /// Gives up what has arrived of the slice that is on its way, since the source is to serve it again; true if there is more. Parts

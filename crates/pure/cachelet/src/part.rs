@@ -38,6 +38,9 @@ pub struct Heading {
 /// The value of an item is longer than what stands beside it; see [`Record::Further`].
 const PIECE: u8 = 1 << 4;
 
+/// Of a counter that is worth going on with: a cas has 48.
+const COUNTER_BITS_MAX: u32 = 47;
+
 /// Of an item, before its key.
 const ITEM_BYTES: usize = 27;
 
@@ -86,7 +89,7 @@ impl Heading {
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<Heading, Broken> {
-        Ok(Heading {
+        let heading = Heading {
             slice: u32::from_le_bytes(reader.array()?),
             number: u32::from_le_bytes(reader.array()?),
             first: u64::from_le_bytes(reader.array()?),
@@ -97,7 +100,10 @@ impl Heading {
             flush_number: u32::from_le_bytes(reader.array()?),
             flush_next: u32::from_le_bytes(reader.array()?),
             flush_in: u32::from_le_bytes(reader.array()?),
-        })
+        };
+        // No cachelet counts so far: the next cas would be another generation's.
+        let counts = heading.counter >> COUNTER_BITS_MAX == 0;
+        if counts { Ok(heading) } else { Err(Broken) }
     }
 }
 

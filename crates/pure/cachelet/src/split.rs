@@ -112,18 +112,19 @@ impl Locked<'_> {
             if begins && (run.start == entry || !has_slice) {
                 return;
             }
-            let parted = has_slice && self.split_slice(hash);
-            if !parted {
-                // Empty, or no memory to split it: then the directory grows, and a full slice
-                // that still spans the place is given up below.
+            // What is asked for may be finer than the few items of an index need.
+            if !has_slice || run.len() == 1 {
                 self.double_dir();
-                let entry = self.entry(hash);
-                if has_slice && self.dir().run(entry).start != entry {
-                    for (_, offset) in self.take_slice(entry, &Entry::empty()) {
-                        self.inner.stats.evictions += 1;
-                        self.inner.stats.items -= 1;
-                        self.kill_record(offset);
-                    }
+            } else if !self.split_slice(hash) {
+                // No memory for its halves: one that spans the place is given up.
+                if run.start == entry {
+                    self.double_dir();
+                    continue;
+                }
+                for (_, offset) in self.take_slice(entry, &Entry::empty()) {
+                    self.inner.stats.evictions += 1;
+                    self.inner.stats.items -= 1;
+                    self.kill_record(offset);
                 }
             }
         }

@@ -186,7 +186,11 @@ impl World {
                 let found = locked.find(&key);
                 let flushed = self.flushes.load(SeqCst) != flushes;
                 if self.ample && written.there == Some(flushes) && !flushed {
-                    assert!(found.is_some(), "lost: version {}", state.finished.load(Relaxed));
+                    if found.is_none() {
+                        drop(locked);
+                        let (version, evictions) = (state.finished.load(Relaxed), self.evictions());
+                        panic!("lost: version {version}, evictions {evictions:?}");
+                    }
                 }
                 let version = state.started.fetch_add(1, AcqRel) + 1;
                 written.there = None;
@@ -383,6 +387,10 @@ impl World {
         count(&self.met.flushes);
     }
 
+    fn evictions(&self) -> [u64; 2] {
+        self.stores.each_ref().map(|store| store.stats().evictions)
+    }
+
     fn is_enough(&self) -> bool {
         let Met { moves, slices, again, thawed, twice, flushes, splits, waits, elsewhere } =
             &self.met;
@@ -419,7 +427,7 @@ impl World {
             self.stop.store(true, Relaxed);
             workers.into_iter().for_each(|worker| worker.join().expect("its checks hold"));
         });
-        let evictions = self.stores.each_ref().map(|store| store.stats().evictions);
+        let evictions = self.evictions();
         println!("{:?}, evictions {evictions:?}", self.met);
         assert!(self.is_enough(), "{:?}", self.met);
         assert_eq!(evictions == [0, 0], self.ample, "{evictions:?}");

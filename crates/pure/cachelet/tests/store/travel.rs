@@ -292,7 +292,7 @@ fn slices_in_the_order_of_their_hashes_find_room_in_the_index() {
     // What the destination has stored by itself between two slices does not stand in their way.
     let (source, target) = (Store::new(options(64, 1, 1)), Store::new(options(64, 1, 1)));
     put_all(&source, (0..200_000).filter(|n| hash(*n) >> 60 != 1), |_| b"v".to_vec());
-    put_all(&target, (0..20_000).filter(|n| hash(*n) >> 60 == 1), |_| b"own".to_vec());
+    put_all(&target, (0..100).filter(|n| hash(*n) >> 60 == 1), |_| b"own".to_vec());
     let items = source.stats().items + target.stats().items;
     travel(&source, Prefix::ALL, &target, NOW);
     assert_eq!((target.stats().items, target.stats().evictions), (items, 0));
@@ -435,6 +435,9 @@ fn a_broken_part_changes_nothing() {
         (0..bytes.len()).filter(|&cut| broken(&bytes[..cut]).is_none()).collect();
     assert!(whole[0] == heading && whole.len() < 120, "only between records: {whole:?}");
     assert_eq!(broken(&[bytes.as_slice(), b"x"].concat()), Some(Broken));
+    let mut far = bytes.clone();
+    far[34] = 1 << 7;
+    assert_eq!(broken(&far[..heading]), Some(Broken), "a counter that would run over");
     // Pieces of nothing, and of more than there may be.
     let target = small();
     let further = |length: u32| {
