@@ -158,7 +158,9 @@ impl World {
                 let state = &self.known[n as usize];
                 let longest = 40_000;
                 // It leaves the epoch, so what is asked for comes after it.
-                self.stores.iter().for_each(|store| store.reserve(me, key.hash(), longest, NOW));
+                for store in &self.stores {
+                    store.reserve(me, key.hash(), longest, NOW);
+                }
                 let Some(store) = self.place(me, key.hash()) else {
                     count(&self.met.waits);
                     break;
@@ -220,7 +222,9 @@ impl World {
     fn fill(&self, me: WorkerId, n: u64) {
         let text = format!("filler:{n}");
         let key = Key::new(text.as_bytes()).expect("a valid key");
-        self.stores.iter().for_each(|store| store.reserve(me, key.hash(), 40, NOW));
+        for store in &self.stores {
+            store.reserve(me, key.hash(), 40, NOW);
+        }
         if let Some(store) = self.place(me, key.hash()) {
             let draft = Draft { parts: &[&[0xee; 40][..n as usize % 40]], ..Draft::default() };
             // Refused where memory is short: then it is just not there.
