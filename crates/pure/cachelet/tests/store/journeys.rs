@@ -187,12 +187,11 @@ impl World {
                 let mut locked = store.lock(key.hash(), NOW);
                 let found = locked.find(&key);
                 let flushed = self.flushes.load(SeqCst) != flushes;
-                if self.ample && written.there == Some(flushes) && !flushed {
-                    if found.is_none() {
-                        drop(locked);
-                        let (version, evictions) = (state.finished.load(Relaxed), self.evictions());
-                        panic!("lost: version {version}, evictions {evictions:?}");
-                    }
+                let must_be_there = self.ample && written.there == Some(flushes) && !flushed;
+                if must_be_there && found.is_none() {
+                    drop(locked);
+                    let (version, evictions) = (state.finished.load(Relaxed), self.evictions());
+                    panic!("lost: version {version}, evictions {evictions:?}");
                 }
                 let version = state.started.fetch_add(1, AcqRel) + 1;
                 written.there = None;
