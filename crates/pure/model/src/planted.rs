@@ -15,20 +15,6 @@ pub enum Fault {
     StalledIsIdle,
     /// 6: a key that is no base64 is taken for one that is.
     Base64Unchecked,
-    /// 1: a map that comes late takes the place of a newer one.
-    OlderMapFollowed,
-    /// 2: a request is sent to its owner twice.
-    ForwardedTwice,
-    /// 3: a reply that is there does not wait for a peer's before it.
-    RepliesOvertake,
-    /// 3: a link that comes up names its requests as the one before it did, so that replies reach others.
-    TicketsStartAnew,
-    /// 3: a cachelet that is born anew gives smaller cas than it did elsewhere.
-    BornTooOld,
-    /// 5: who waits for a link that breaks is told nothing.
-    LostAreForgotten,
-    /// 6: a request for a key of another server is served.
-    TooFarIsServed,
 }
 
 #[cfg(feature = "planted")]

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use mbal_model::ServerId;
-use mbal_model::planted::{Fault, is_planted};
 
 use crate::ConnId;
 use crate::slots::Place;
@@ -59,9 +58,6 @@ impl Links {
             self.links.insert(server, link).is_none(),
             "a link breaks before it comes up again"
         );
-        if is_planted(Fault::TicketsStartAnew) {
-            self.last_ticket = 0;
-        }
     }
 
     pub fn credit(&self, server: ServerId) -> Credit {
@@ -101,7 +97,6 @@ impl Links {
     /// Everybody who waits for an answer, and everybody who waits for a credit.
     pub fn broken(&mut self, server: ServerId) -> (Vec<Asker>, Vec<ConnId>) {
         match self.links.remove(&server) {
-            Some(_) if is_planted(Fault::LostAreForgotten) => (Vec::new(), Vec::new()),
             Some(link) => (link.asked.into_values().collect(), link.waiting.into()),
             None => (Vec::new(), Vec::new()),
         }

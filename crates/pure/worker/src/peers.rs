@@ -1,7 +1,6 @@
 //! Requests whose key another server owns: out to it, in from it, and on to a third.
 
 use mbal_cachelet::Ahead;
-use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Route, ServerId};
 use mbal_wire::{
     Admin, BINARY_REQUEST, Binary, Command, Get, HOPS_MAX, Login, Parsed, PeerRequest, Request,
@@ -99,9 +98,6 @@ impl Batch<'_> {
         let map_version = self.turn.map_version;
         let mut bytes = Vec::new();
         PeerRequest { hops: 1, map_version, request }.encode(&mut bytes);
-        if is_planted(Fault::ForwardedTwice) {
-            self.actions.push(Action::Forward { server, ticket, request: bytes.clone() });
-        }
         self.actions.push(Action::Forward { server, ticket, request: bytes });
     }
 
@@ -231,9 +227,7 @@ impl Turn<'_> {
                 let hops = peer.hops.saturating_add(1);
                 let mut bytes = Vec::new();
                 PeerRequest { hops, ..peer }.encode(&mut bytes);
-                if !is_planted(Fault::TooFarIsServed) {
-                    return (hops <= HOPS_MAX).then_some(Served::PassOn(server, bytes));
-                }
+                return (hops <= HOPS_MAX).then_some(Served::PassOn(server, bytes));
             }
             match self.execute(&request, Some(key)) {
                 Then::Resume(again) => rest = again,

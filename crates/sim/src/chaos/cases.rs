@@ -36,9 +36,7 @@ fn grows(told: &[(u64, &Op)]) -> Result<(), Violation> {
             let (_, other) = greater.next().expect("one has been seen");
             return Err(strange_cas(op, other));
         }
-        if !op.unordered {
-            *on_connection = *now;
-        }
+        *on_connection = *now;
     }
     Ok(())
 }

@@ -27,9 +27,7 @@ pub const WENT_BACK: u8 = 3;
 
 /// What the checks must know of the run.
 pub struct Facts<'a> {
-    /// By key: what its values are like, and the servers that have had it.
     pub kinds: &'a [Kind],
-    pub homes: &'a [Vec<usize>],
     /// The longest that a worker's clock was behind.
     pub lag: Micros,
     /// No memory was ever short: what wanted no answer was done.
@@ -39,18 +37,12 @@ pub struct Facts<'a> {
 pub fn check(history: &mut History, facts: &Facts<'_>) -> Result<(), Violation> {
     history.ops.iter_mut().for_each(|op| settle(op, facts));
     let flushes = flushes(history, facts);
-    // Of a key that has moved nobody knows whether the server that was flushed had it.
-    let doubtful: Vec<Op> =
-        flushes.iter().map(|flush| Op { told: Told::Nothing, ..flush.clone() }).collect();
     let mut by_key: Vec<Vec<&Op>> = vec![Vec::new(); facts.kinds.len()];
     for op in history.ops.iter().filter(|op| op.key != ALL_KEYS) {
         by_key[op.key].push(op);
     }
     for (index, mut ops) in by_key.into_iter().enumerate().filter(|(_, ops)| !ops.is_empty()) {
-        // A server flushes what is its own.
-        let homes = &facts.homes[index];
-        let flushes = if homes.len() > 1 { &doubtful } else { &flushes };
-        ops.extend(flushes.iter().filter(|flush| homes.contains(&flush.host)));
+        ops.extend(&flushes);
         let key = Key::new(index, ops, history, facts);
         key.check().map_err(|Violation { invariant, what }| {
             Violation::new(invariant, format!("key {index}, {what}\n{}", key.story()))
@@ -97,10 +89,7 @@ fn flushes(history: &History, facts: &Facts<'_>) -> Vec<Op> {
                 effect.answered = effect.answered.max(op.answered);
             }
             let disturbs = |other: &&&Op| {
-                other.host == op.host
-                    && other.place_of() != op.place_of()
-                    && !other.precedes(op)
-                    && !effect.precedes(other)
+                other.place_of() != op.place_of() && !other.precedes(op) && !effect.precedes(other)
             };
             if all.iter().any(|other| disturbs(&other)) {
                 effect.told = Told::Nothing;

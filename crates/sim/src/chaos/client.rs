@@ -21,15 +21,13 @@ const DEFAULT_WINDOW: usize = 256 << 10;
 pub enum Kind {
     /// Knows nothing of workers.
     Ordinary,
-    /// Has a connection to each worker's own port of one server, and asks it for what it owns.
+    /// Has a connection to each worker's own port, and asks it for what it owns.
     Smart,
     Stranger,
 }
 
 pub struct Client {
     pub kind: Kind,
-    /// The server that a smart one is of.
-    host: usize,
     /// Its connections, by slot.
     pub connections: Vec<usize>,
     /// By key: the slot that it is asked on.
@@ -48,10 +46,6 @@ impl Client {
         let slow = dice.percent(20);
         Client {
             kind,
-            host: match profile.servers {
-                1 => 0,
-                servers => dice.below(servers),
-            },
             connections: Vec::new(),
             routes: vec![0; profile.keys.len()],
             version: MapVersion::default(),
@@ -69,22 +63,17 @@ impl Client {
 impl World {
     /// A new connection of `client`: a smart one's to its own worker, others' to any.
     pub fn connect(&mut self, client: usize, slot: usize) {
-        let smart = self.clients[client].kind == Kind::Smart;
-        let seat = if smart {
-            self.hosts[self.clients[client].host].seats.start + slot
-        } else {
-            self.dice.below(self.seats.len())
-        };
-        let host = self.seats[seat].host;
         let this = &mut self.clients[client];
-        self.connections.push(Connection::new(client, host, slot, this.window));
+        self.connections.push(Connection::new(client, slot, this.window));
         let connection = self.connections.len() - 1;
         this.connections.truncate(this.connections.len().max(slot));
         match this.connections.get_mut(slot) {
             Some(place) => *place = connection,
             None => this.connections.push(connection),
         }
-        self.post(seat, Letter::Adopt { connection, own_port: smart });
+        let own_port = this.kind == Kind::Smart;
+        let seat = if own_port { slot } else { self.dice.below(self.seats.len()) };
+        self.post(seat, Letter::Adopt { connection, own_port });
     }
 
     fn delay(&mut self) -> Micros {
@@ -157,12 +146,10 @@ impl World {
                 out: &mut bytes,
             };
             let composed = composer.compose();
-            let breaks = self.hosts[self.connections[connection].host].breaks_known();
-            let changes = self.maps.changes_known();
             record(
                 &mut self.history,
                 &mut self.connections[connection],
-                (self.now, self.evictions, breaks, changes),
+                (self.now, self.evictions),
                 connection,
                 composed,
             );
@@ -186,12 +173,10 @@ impl World {
         let front = asked.iter().find(|asked| asked.form != Form::Silent).expect("it was parsed");
         let key = self.history.ops.get(front.ops.0).map(|op| op.key);
         let client = self.connections[connection].client;
-        let host = self.connections[connection].host;
         if let (Some((version, worker)), Some(key)) = (reply.owner, key) {
             let hash = self.profile.keys[key].hash();
             self.coverage.meet(Sight::ToldOwner);
-            let told = self.hosts[host].claims.told(version, hash, worker);
-            self.broken = self.broken.take().or(told.err());
+            self.broken = self.broken.take().or(self.claims.told(version, hash, worker).err());
             self.clients[client].routes[key] = usize::from(worker);
             self.clients[client].version = version.max(self.clients[client].version);
         }
@@ -200,7 +185,7 @@ impl World {
         }
         let Some(map) = &reply.map else { return self.coverage.meet(Sight::MapUnchanged) };
         self.coverage.meet(Sight::ToldMap);
-        match self.hosts[host].claims.told_all(map) {
+        match self.claims.told_all(map) {
             Ok(version) => self.clients[client].version = version,
             Err(violation) => self.broken = Some(violation),
         }
@@ -282,38 +267,19 @@ impl World {
     /// The oldest request of a connection is answered.
     fn settle(&mut self, connection: usize, told: Vec<Told>) {
         let asked = self.connections[connection].asked.pop_front().expect("looked at before");
-        let Connection { client, host, .. } = self.connections[connection];
+        let client = self.connections[connection].client;
         self.answered = self.now;
-        let doubt = self.doubt(host, asked.ops);
-        if told.contains(&Told::NoRoute) {
-            self.coverage.meet(Sight::NoRoute);
-            if doubt == Doubt::None {
-                let op = &self.history.ops[asked.ops.0];
-                return self.fail(5, format!("no route, though nothing stood in the way: {op:?}"));
-            }
-        } else if doubt == Doubt::None && self.is_gathered(asked.ops) {
-            self.coverage.meet(Sight::Gathered);
-        }
         for (op, told) in (asked.ops.0..asked.ops.0 + asked.ops.1).zip(told) {
             let op = &mut self.history.ops[op];
             op.answered = self.now;
             op.evictions.1 = self.evictions;
             op.told = told;
-            op.unordered = doubt == Doubt::Map;
-            let unknown = matches!(op.told, Told::NoRoute | Told::Error | Told::Quiet);
-            if unknown && doubt != Doubt::None {
-                // Executed or not, or yet to be executed: what was on a link that broke may still arrive.
-                if op.told == Told::Quiet {
-                    self.coverage.meet(Sight::QuietInDoubt);
-                }
-                (op.told, op.answered, op.unordered) = (Told::Nothing, NEVER, true);
-            }
             if let Told::Hit { cas, .. } | Told::Done { cas } = op.told {
                 if cas != 0 && op.key != ALL_KEYS {
                     self.clients[client].seen[op.key] = cas;
                 }
             }
-            if matches!(op.asks, Asks::Flush { .. }) && !self.hosts[host].splitting.is_empty() {
+            if matches!(op.asks, Asks::Flush { .. }) && !self.splitting.is_empty() {
                 self.coverage.meet(Sight::FlushInSplit);
             }
             match (op.asks, &op.told) {
@@ -331,47 +297,10 @@ impl World {
     }
 }
 
-/// What may have come between a request and its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doubt {
-    None,
-    /// A link of the server that was asked was missing.
-    Link,
-    /// Keys were on their way from server to server, and links may have been missing.
-    Map,
-}
-
-impl World {
-    fn doubt(&self, host: usize, (first, count): (usize, usize)) -> Doubt {
-        if !self.is_clustered() {
-            return Doubt::None;
-        }
-        let mut ops = self.history.ops[first..first + count].iter();
-        let is_elsewhere = |op: &Op| {
-            op.key != ALL_KEYS
-                && self.maps.homes(self.profile.keys[op.key].hash()).iter().any(|at| *at != host)
-        };
-        match ops.find(|op| is_elsewhere(op)) {
-            Some(op) if op.changes != self.maps.changes() => Doubt::Map,
-            Some(op) if op.breaks != self.hosts[host].breaks => Doubt::Link,
-            _ => Doubt::None,
-        }
-    }
-
-    /// True if its keys are of several servers.
-    fn is_gathered(&self, (first, count): (usize, usize)) -> bool {
-        let Some(map) = self.maps.newest() else { return false };
-        let server = |op: &Op| map.at(self.profile.keys[op.key].hash()).1.server;
-        self.history.ops[first..first + count]
-            .windows(2)
-            .any(|two| server(&two[0]) != server(&two[1]))
-    }
-}
-
 fn record(
     history: &mut History,
     this: &mut Connection,
-    (now, evictions, breaks, changes): (Micros, u64, u64, u64),
+    (now, evictions): (Micros, u64),
     connection: usize,
     Composed { form, asks }: Composed,
 ) {
@@ -382,10 +311,6 @@ fn record(
             key,
             connection,
             place: this.next_place,
-            host: this.host,
-            breaks,
-            changes,
-            unordered: false,
             asked: now,
             answered: NEVER,
             evictions: (evictions, u64::MAX),

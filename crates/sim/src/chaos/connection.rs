@@ -22,9 +22,7 @@ pub enum End {
 
 pub struct Connection {
     pub client: usize,
-    /// The server that it is to.
-    pub host: usize,
-    /// Which of the client's connections it is; a smart client has one to each worker of its server.
+    /// Which of the client's connections it is; a smart client has one to each worker.
     pub slot: usize,
     pub end: End,
     /// It has been with a worker, and is on its way to the next.
@@ -40,8 +38,6 @@ pub struct Connection {
     /// The socket takes so many bytes.
     pub window: usize,
     pub stalled: bool,
-    /// Not read: it waits for peers.
-    pub paused: bool,
     /// To be handed over once the output has left.
     pub leaving: Option<(WorkerId, Carried)>,
     /// To be closed once the output has left.
@@ -65,10 +61,9 @@ pub struct Asked {
 }
 
 impl Connection {
-    pub fn new(client: usize, host: usize, slot: usize, window: usize) -> Connection {
+    pub fn new(client: usize, slot: usize, window: usize) -> Connection {
         Connection {
             client,
-            host,
             slot,
             end: End::Underway,
             travels: false,
@@ -78,7 +73,6 @@ impl Connection {
             in_flight: 0,
             window,
             stalled: false,
-            paused: false,
             leaving: None,
             closing: false,
             last_up: 0,

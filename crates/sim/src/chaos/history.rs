@@ -90,8 +90,6 @@ pub enum Told {
     Refused,
     /// An error; whatever was there may be gone.
     Error,
-    /// The error of a server that cannot reach the key's owner, or lost it. Nobody knows whether the request was executed.
-    NoRoute,
 }
 
 #[derive(Clone, Debug)]
@@ -101,14 +99,6 @@ pub struct Op {
     /// Connection and place on it: requests of one are executed in their order.
     pub connection: usize,
     pub place: u32,
-    /// The server that was asked.
-    pub host: usize,
-    /// How often its links had broken; the greatest number if one was down.
-    pub breaks: u64,
-    /// How often the map had changed; the greatest number if it was changing.
-    pub changes: u64,
-    /// It may have taken another way than the next request of its connection: lost on a link, or sent by another map.
-    pub unordered: bool,
     pub asked: Micros,
     pub answered: Micros,
     /// Evictions in the server when it was asked, and when it was answered.
@@ -129,7 +119,7 @@ impl Op {
 
     /// True if `self` was executed before `later`, by all that a client can know.
     pub fn precedes(&self, later: &Op) -> bool {
-        (self.connection == later.connection && self.place < later.place && !self.unordered)
+        (self.connection == later.connection && self.place < later.place)
             || self.answered < later.asked
     }
 }

@@ -1,7 +1,6 @@
 //! Replies, read as a client reads them. What cannot be a reply to the request is a fault.
 
 use mbal_model::MapVersion;
-use mbal_worker::NO_ROUTE;
 
 use super::history::{Kind, Told};
 use super::values;
@@ -50,11 +49,10 @@ pub fn parse(form: &Form, input: &[u8]) -> Result<Option<Reply>, String> {
     let Some(line) = line(input) else { return Ok(None) };
     let after = line.len() + 2;
     let error = is_error(line);
-    let failed = if line == NO_ROUTE.as_bytes() { Told::NoRoute } else { Told::Error };
     let one = |told: Told| Ok(Some(Reply::of(told, after)));
     match form {
         Form::Values { keys, .. } if error => {
-            let told = vec![failed; keys.len()];
+            let told = vec![Told::Error; keys.len()];
             Ok(Some(Reply { told, bytes: after, ..Reply::default() }))
         }
         Form::Values { keys, cas } => parse_values(keys, *cas, input),
@@ -62,8 +60,8 @@ pub fn parse(form: &Form, input: &[u8]) -> Result<Option<Reply>, String> {
         Form::Fence => Err(strange(line)),
         Form::Config => parse_config(line, &input[after..], after),
         _ if error => match form {
-            Form::QuietMeta { .. } => fenced(Reply::of(failed, after), input),
-            _ => one(failed),
+            Form::QuietMeta { .. } => fenced(Reply::of(Told::Error, after), input),
+            _ => one(Told::Error),
         },
         Form::Line => match line {
             b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => one(Told::Done { cas: 0 }),

@@ -2,20 +2,19 @@
 
 use std::sync::Arc;
 
-use mbal_model::{ClusterMap, WorkerId};
-use mbal_wire::PeerRequest;
-use mbal_worker::{Action, Carried, ConnId, Event, Now, OUTPUT_BYTES_MAX, Server, Ticket, Worker};
+use mbal_model::WorkerId;
+use mbal_worker::{Action, Carried, ConnId, Event, Now, OUTPUT_BYTES_MAX, Server, Worker};
 
 use super::connection::End;
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
-use super::hosts::host_of;
 use super::world::{Happening, World};
 
 /// One receive takes at most this much.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Wall clock at the start of a run.
 const UNIX: u64 = 1_700_000_000;
+const FIRST_SECOND: u64 = 2;
 
 /// What comes by mailbox.
 pub enum Letter {
@@ -30,28 +29,6 @@ pub enum Letter {
     },
     /// An order.
     Tell(Event<'static>),
-    Mapped {
-        map: Arc<ClusterMap>,
-    },
-    LinkUp {
-        link: usize,
-    },
-    LinkBroken {
-        link: usize,
-    },
-    /// A peer forwards a request.
-    Asked {
-        link: usize,
-        life: usize,
-        ticket: Ticket,
-        request: Vec<u8>,
-    },
-    /// A peer has answered.
-    Answered {
-        link: usize,
-        ticket: Ticket,
-        reply: Vec<u8>,
-    },
 }
 
 /// What a worker does in a turn.
@@ -66,9 +43,6 @@ enum Job {
 }
 
 pub struct Seat {
-    /// Its server, and which of that one's workers it is.
-    pub host: usize,
-    pub id: WorkerId,
     pub worker: Worker,
     /// By connection.
     conns: Vec<Option<usize>>,
@@ -90,11 +64,9 @@ pub struct Seat {
 }
 
 impl Seat {
-    pub fn new(host: usize, id: WorkerId, server: &Arc<Server>) -> Seat {
+    pub fn new(index: usize, server: &Arc<Server>) -> Seat {
         Seat {
-            host,
-            id,
-            worker: Worker::new(id, Arc::clone(server)),
+            worker: Worker::new(WorkerId(index as u16), Arc::clone(server)),
             conns: Vec::new(),
             free: Vec::new(),
             ready: Vec::new(),
@@ -123,10 +95,6 @@ impl World {
             self.seats[seat].awake = Some(at);
             self.at(at, Happening::Step { seat });
         }
-    }
-
-    pub fn post_to(&mut self, host: usize, worker: WorkerId, letter: Letter) {
-        self.post(self.hosts[host].seats.start + usize::from(worker.0), letter);
     }
 
     /// Letters take their time, and overtake each other.
@@ -215,11 +183,7 @@ impl World {
             Job::Letter(letter) => self.open_letter(seat, letter),
             Job::Tick => {
                 self.coverage.meet(Sight::EventTick);
-                if self.is_clustered() {
-                    self.handle_and_look(seat, Event::Tick);
-                } else {
-                    self.handle(seat, Event::Tick);
-                }
+                self.handle(seat, Event::Tick);
             }
             Job::Timing => {
                 self.coverage.meet(Sight::EventTiming);
@@ -232,8 +196,7 @@ impl World {
             }
             Job::Background => {
                 let second = self.clock(seat).second;
-                let Seat { host, id, .. } = self.seats[seat];
-                self.hosts[host].server.store.background(id, second, 1);
+                self.server.store.background(WorkerId(seat as u16), second, 1);
             }
         }
         0
@@ -255,24 +218,15 @@ impl World {
                 self.notify(connection);
             }
             Letter::Tell(Event::Lend { order, cachelet, to, seen }) => {
-                let Seat { host, id, .. } = self.seats[seat];
-                let owner = self.hosts[host].store().owner(cachelet);
+                let store = &self.server.store;
+                let owner = store.owner(cachelet);
                 self.coverage.meet(Sight::EventLend);
                 self.handle(seat, Event::Lend { order, cachelet, to, seen });
-                let changed = self.hosts[host].store().owner(cachelet) != owner;
-                if changed && owner != Some(id) {
+                let changed = self.server.store.owner(cachelet) != owner;
+                if changed && owner != Some(WorkerId(seat as u16)) {
                     self.fail(1, format!("worker {seat} gave away what was {owner:?}'s"));
                 }
-                self.look_at_owners(host);
-            }
-            Letter::Mapped { map } => self.mapped(seat, map),
-            Letter::LinkUp { link } => self.link_up(link),
-            Letter::LinkBroken { link } => self.link_broken(link),
-            Letter::Asked { link, life, ticket, request } => {
-                self.asked(seat, link, life, ticket, &request);
-            }
-            Letter::Answered { link, ticket, reply } => {
-                self.answered_by_peer(seat, link, ticket, &reply);
+                self.look_at_owners();
             }
             Letter::Tell(event) => {
                 self.coverage.meet(match event {
@@ -305,8 +259,7 @@ impl World {
 
     fn clock(&self, seat: usize) -> Now {
         let elapsed = self.seats[seat].clock / SECOND;
-        let second = self.hosts[self.seats[seat].host].first_second + elapsed as u32;
-        Now { second, unix: UNIX + elapsed, micros: 0 }
+        Now { second: (FIRST_SECOND + elapsed) as u32, unix: UNIX + elapsed, micros: 0 }
     }
 
     fn serve(&mut self, seat: usize, conn: ConnId) -> u64 {
@@ -315,8 +268,7 @@ impl World {
             self.flush(connection);
             return 0;
         }
-        let this = &self.connections[connection];
-        if this.stalled || this.paused || this.closing {
+        if self.connections[connection].stalled || self.connections[connection].closing {
             return 0;
         }
         if self.connections[connection].arrived.is_empty() {
@@ -337,7 +289,7 @@ impl World {
     }
 
     /// Hands an event to the worker, and carries out what it asks for.
-    pub fn handle(&mut self, seat: usize, event: Event<'_>) {
+    fn handle(&mut self, seat: usize, event: Event<'_>) {
         let now = self.clock(seat);
         // Nobody's, while an event of an event is handled.
         let mut actions = std::mem::take(&mut self.actions);
@@ -348,9 +300,7 @@ impl World {
         actions.clear();
         self.actions = actions;
         if self.profile.tight {
-            let host = &mut self.hosts[self.seats[seat].host];
-            let evictions = host.server.store.stats().evictions;
-            self.evictions += evictions - std::mem::replace(&mut host.evictions, evictions);
+            self.evictions = self.server.store.stats().evictions;
         }
     }
 
@@ -365,7 +315,7 @@ impl World {
             }
             Action::Stall { conn } => {
                 self.coverage.meet(Sight::ActionStall);
-                self.count_bound(self.seats[seat].host, bytes.len());
+                self.count_bound(bytes.len());
                 let Some(connection) = connection_of(self, conn) else { return };
                 self.connections[connection].stalled = true;
                 if self.connections[connection].output.is_empty() {
@@ -381,32 +331,6 @@ impl World {
                 } else {
                     self.coverage.meet(Sight::LeftWithOutput);
                 }
-            }
-            Action::Pause { conn } => {
-                self.coverage.meet(Sight::ActionPause);
-                let Some(connection) = connection_of(self, conn) else { return };
-                if std::mem::replace(&mut self.connections[connection].paused, true) {
-                    self.fail(5, format!("connection {connection} was to pause twice"));
-                }
-            }
-            Action::Resume { conn } => {
-                self.coverage.meet(Sight::ActionResume);
-                let Some(connection) = connection_of(self, conn) else { return };
-                if !std::mem::replace(&mut self.connections[connection].paused, false) {
-                    self.fail(5, format!("connection {connection} was to go on, and did not wait"));
-                }
-                self.notify_if_arrived(connection);
-            }
-            Action::Forward { server, ticket, request } => {
-                self.coverage.meet(Sight::ActionForward);
-                if PeerRequest::decode(&request).is_some_and(|request| request.hops > 1) {
-                    self.coverage.meet(Sight::PassedOn);
-                }
-                self.forward(seat, host_of(server), ticket, request);
-            }
-            Action::Answer { server, ticket, reply } => {
-                self.coverage.meet(Sight::ActionAnswer);
-                self.answer(seat, host_of(server), ticket, reply);
             }
             // Nobody looks.
             Action::Say { .. } => {}
@@ -436,10 +360,9 @@ impl World {
     }
 
     /// Which bound a connection has come to, that is not read until its output has left.
-    fn count_bound(&mut self, host: usize, replied_bytes: usize) {
-        let host = &mut self.hosts[host];
-        let yields = host.server.sums().conn_yields;
-        let sight = if yields > std::mem::replace(&mut host.yields, yields) {
+    fn count_bound(&mut self, replied_bytes: usize) {
+        let yields = self.server.sums().conn_yields;
+        let sight = if yields > std::mem::replace(&mut self.yields, yields) {
             Sight::TurnOfRequests
         } else if replied_bytes >= OUTPUT_BYTES_MAX {
             Sight::OutputFull
@@ -488,7 +411,7 @@ impl World {
         self.connections[connection].travels = true;
         self.seats[seat].conns[conn.0 as usize] = None;
         self.seats[seat].free.push(conn);
-        self.post_to(self.seats[seat].host, to, Letter::Take { connection, session });
+        self.post(usize::from(to.0), Letter::Take { connection, session });
     }
 
     fn close(&mut self, connection: usize) {

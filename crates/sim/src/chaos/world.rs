@@ -14,20 +14,21 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use mbal_balance::{News, Proposal};
-use mbal_model::Outcome;
-use mbal_worker::Actions;
+use mbal_cachelet::Store;
+use mbal_worker::{Actions, Server};
 
-use super::Run;
+use mbal_model::{Outcome, Prefix};
+
+use super::balancing::Balancing;
 use super::checks::{Facts, Violation, check};
+use super::claims::Claims;
 use super::client::{self, Client};
 use super::connection::{Connection, End};
 use super::coverage::{Coverage, Sight};
 use super::dice::Dice;
 use super::history::{History, Micros, SECOND};
-use super::hosts::{self, Host};
-use super::links::{Crossing, Links};
-use super::maps::Maps;
 use super::memory;
+use super::operator::Orders;
 use super::profile::Profile;
 use super::seat::{Letter, Seat};
 
@@ -55,24 +56,14 @@ pub enum Happening {
     Step { seat: usize },
     /// A client asks something.
     Client { client: usize },
-    /// An epoch of a server's balancer ends.
-    Epoch { host: usize },
+    /// The balancer's epoch ends.
+    Epoch,
     /// A planner answers the balancer.
-    Planned { host: usize, number: u64, proposal: Option<Proposal> },
+    Planned { number: u64, proposal: Option<Proposal> },
     /// A worker's report reaches the balancer.
-    Reported { host: usize, order: u64, outcome: Outcome },
+    Reported { order: u64, outcome: Outcome },
     /// The operator changes something.
     Operator,
-    /// Something comes to the other end of a link.
-    Crossed { link: usize, life: usize, crossing: Crossing },
-    /// A link is dialed.
-    Dialed { link: usize },
-    /// One who waited in vain gives a link up.
-    GivenUp { link: usize, life: usize },
-    /// A new map.
-    Remap,
-    /// Something happens to the links between two servers.
-    Trouble,
 }
 
 pub struct World {
@@ -81,16 +72,21 @@ pub struct World {
     pub profile: Profile,
     pub coverage: Coverage,
     pub history: History,
-    pub hosts: Vec<Host>,
+    pub server: Arc<Server>,
     pub seats: Vec<Seat>,
-    pub links: Links,
-    pub maps: Maps,
     pub connections: Vec<Connection>,
     pub clients: Vec<Client>,
+    /// Cachelets that are being split.
+    pub splitting: Vec<Prefix>,
+    pub orders: Orders,
+    pub claims: Claims,
+    pub balancing: Balancing,
     pub operations_wanted: usize,
     pub evictions: u64,
     /// The longest that a worker's clock was behind.
     pub lag: Micros,
+    /// How often a connection had its share of requests in a turn.
+    pub yields: u64,
     /// When a client got its last answer.
     pub answered: Micros,
     pub broken: Option<Violation>,
@@ -105,24 +101,30 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(Run { seed, operations, servers }: Run) -> World {
+    pub fn new(seed: u64, operations: usize) -> World {
         let mut dice = Dice::new(seed);
-        let profile = Profile::roll(&mut dice, servers.map(usize::from));
-        let (hosts, seats) = hosts::all(&profile);
+        let profile = Profile::roll(&mut dice);
+        let memory = memory::of(profile.memory_bytes);
+        let store = Store::with_memory(profile.options(), memory);
+        let server = Arc::new(Server::new(profile.settings(), store));
+        let seats = (0..profile.workers).map(|index| Seat::new(index, &server)).collect();
         let mut world = World {
             now: 0,
             dice,
+            claims: Claims::new(&server.store),
+            balancing: Balancing::new(&server, &profile),
             coverage: Coverage::default(),
             history: History::default(),
-            hosts,
+            server,
             seats,
-            links: Links::default(),
-            maps: Maps::new(profile.map.clone()),
             connections: Vec::new(),
             clients: Vec::new(),
+            splitting: Vec::new(),
+            orders: Orders::default(),
             operations_wanted: operations,
             evictions: 0,
             lag: 0,
+            yields: 0,
             answered: 0,
             broken: None,
             scratch: Vec::new(),
@@ -133,7 +135,6 @@ impl World {
             free: Vec::new(),
             profile,
         };
-        world.begin_cluster();
         for seat in 0..world.seats.len() {
             world.wake(seat);
         }
@@ -145,16 +146,14 @@ impl World {
                 _ => client::Kind::Ordinary,
             };
             world.clients.push(Client::new(&mut world.dice, &world.profile, kind));
-            let connections = if kind == client::Kind::Smart { world.profile.workers } else { 1 };
+            let connections = if kind == client::Kind::Smart { world.seats.len() } else { 1 };
             for slot in 0..connections {
                 world.connect(client, slot);
             }
             world.after(0, Happening::Client { client });
         }
         world.after(0, Happening::Operator);
-        for host in 0..world.hosts.len() {
-            world.after(0, Happening::Epoch { host });
-        }
+        world.after(0, Happening::Epoch);
         world
     }
 
@@ -171,12 +170,10 @@ impl World {
             }
         }
         let verdict = self.judge();
-        let World { hosts, seats, history, coverage, .. } = self;
+        let World { server, seats, history, coverage, .. } = self;
         drop(seats);
-        for host in hosts {
-            let server = Arc::into_inner(host.server).expect("nobody else has it");
-            memory::keep(server.store.into_memory());
-        }
+        let server = Arc::into_inner(server).expect("nobody else has it");
+        memory::keep(server.store.into_memory());
         Ran { operations: history.ops.len(), coverage, verdict }
     }
 
@@ -201,21 +198,14 @@ impl World {
             );
             return Err(Violation::new(5, what));
         }
-        let mut orders = self.hosts.iter().filter_map(|host| host.orders.waiting.first_key_value());
-        if let Some((order, (sent, _))) = orders.next() {
+        if let Some((order, (sent, _))) = self.orders.waiting.first_key_value() {
             let what = format!("no report at {} of order {order:?}, sent at {sent}", self.now);
             return Err(Violation::new(5, what));
         }
-        let (mut evictions, mut refused) = (0, 0);
-        for host in &self.hosts {
-            let stats = host.store().stats();
-            evictions += stats.evictions;
-            if stats.expired > 0 {
-                self.coverage.meet(Sight::Expired);
-            }
-            // Memory may be short without an eviction: while what has been replaced waits for a worker that lost its core.
-            let workers = 0..self.profile.workers;
-            refused += workers.map(|at| host.server.sums_of(at).store_no_memory).sum::<u64>();
+        let stats = self.server.store.stats();
+        let evictions = stats.evictions;
+        if stats.expired > 0 {
+            self.coverage.meet(Sight::Expired);
         }
         if !self.profile.tight && evictions > 0 {
             // They were not looked at on the way: any item may have been among them.
@@ -225,10 +215,12 @@ impl World {
             self.coverage.meet(Sight::MemoryFull);
         }
         let kinds: Vec<_> = self.profile.keys.iter().map(|key| key.kind).collect();
+        // Memory may be short without an eviction: while what has been replaced waits for a worker that lost its core.
+        let refused: u64 = (0..self.profile.workers)
+            .map(|worker| self.server.sums_of(worker).store_no_memory)
+            .sum();
         let calm = evictions == 0 && refused == 0;
-        let homes: Vec<_> =
-            self.profile.keys.iter().map(|key| self.maps.homes(key.hash())).collect();
-        check(&mut self.history, &Facts { kinds: &kinds, homes: &homes, lag: self.lag, calm })
+        check(&mut self.history, &Facts { kinds: &kinds, lag: self.lag, calm })
     }
 
     /// So many requests, and a move at least.
@@ -241,8 +233,7 @@ impl World {
         let answered = |connection: &Connection| {
             !connection.open || connection.asked.is_empty() || self.is_stranger(connection.client)
         };
-        self.connections.iter().all(answered)
-            && self.hosts.iter().all(|host| host.orders.waiting.is_empty())
+        self.connections.iter().all(answered) && self.orders.waiting.is_empty()
     }
 
     pub fn is_stranger(&self, client: usize) -> bool {
@@ -283,21 +274,16 @@ impl World {
             Happening::Letter { seat, letter, sent } => self.receive(seat, letter, sent),
             Happening::Step { seat } => self.step(seat),
             Happening::Client { client } => self.client_wakes(client),
-            Happening::Epoch { host } => self.end_epoch(host),
-            Happening::Planned { host, number, proposal } => {
+            Happening::Epoch => self.end_epoch(),
+            Happening::Planned { number, proposal } => {
                 self.coverage.meet(Sight::NewsPlanned);
-                self.tell_balancer(host, News::Planned { number, proposal });
+                self.tell_balancer(News::Planned { number, proposal });
             }
-            Happening::Reported { host, order, outcome } => {
+            Happening::Reported { order, outcome } => {
                 self.coverage.meet(Sight::NewsReported);
-                self.tell_balancer(host, News::Reported { order, outcome });
+                self.tell_balancer(News::Reported { order, outcome });
             }
             Happening::Operator => self.operate(),
-            Happening::Crossed { link, life, crossing } => self.crossed(link, life, crossing),
-            Happening::Dialed { link } => self.dialed(link),
-            Happening::GivenUp { link, life } => self.give_up(link, life),
-            Happening::Remap => self.remap(),
-            Happening::Trouble => self.trouble(),
         }
     }
 
@@ -312,9 +298,8 @@ impl World {
     }
 
     /// Looks at who owns what, after what may have changed it.
-    pub fn look_at_owners(&mut self, host: usize) {
-        let host = &mut self.hosts[host];
-        match host.claims.look(&host.server.store) {
+    pub fn look_at_owners(&mut self) {
+        match self.claims.look(&self.server.store) {
             Ok(0) => {}
             Ok(_) => {
                 self.coverage.meet(Sight::OwnerChanged);
