@@ -78,9 +78,17 @@ struct Local {
 
 #[repr(align(64))]
 struct WorkerPool {
-    /// Length of `free`, for those who only look.
+    /// Lengths of `free` and of `limbo`, for those who only look.
     free: AtomicU32,
+    waiting: AtomicU32,
     local: SpinLock<Local>,
+}
+
+impl WorkerPool {
+    fn tell(&self, local: &Local) {
+        self.free.store(local.free.len() as u32, Relaxed);
+        self.waiting.store(local.limbo.len() as u32, Relaxed);
+    }
 }
 
 pub struct Pool {
@@ -101,8 +109,11 @@ const SPARE: u32 = 2;
 
 impl Pool {
     pub fn new(limit: PageId, workers: usize, chunk: u32) -> Pool {
-        let worker =
-            || WorkerPool { free: AtomicU32::new(0), local: SpinLock::new(Local::default()) };
+        let worker = || WorkerPool {
+            free: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            local: SpinLock::new(Local::default()),
+        };
         Pool {
             limit: AtomicU32::new(limit),
             surplus: AtomicU32::new(0),
@@ -184,7 +195,7 @@ impl Pool {
             self.refill(&mut local);
         }
         let page = local.free.pop();
-        pool.free.store(local.free.len() as u32, Relaxed);
+        pool.tell(&local);
         page
     }
 
@@ -208,7 +219,9 @@ impl Pool {
     /// Takes a page back whose last pointer has just been removed.
     pub fn release(&self, worker: usize, page: PageId, epochs: &Epochs) {
         let stamp = epochs.stamp();
-        self.workers[worker].local.lock().limbo.push_back((stamp, page));
+        let mut local = self.workers[worker].local.lock();
+        local.limbo.push_back((stamp, page));
+        self.workers[worker].tell(&local);
     }
 
     /// [`Pool::release`] for many.
@@ -216,6 +229,7 @@ impl Pool {
         let stamp = epochs.stamp();
         let mut local = self.workers[worker].local.lock();
         local.limbo.extend(pages.map(|page| (stamp, page)));
+        self.workers[worker].tell(&local);
     }
 
     /// Makes pages free whose stamp has been passed, and evens out between worker and global pool.
@@ -230,8 +244,16 @@ impl Pool {
                 self.give(local.free.drain(keep..));
             }
         }
-        pool.free.store(local.free.len() as u32, Relaxed);
+        pool.tell(&local);
         local.limbo.len() as u32
+    }
+
+    /// True if [`Pool::collect`] may find something.
+    pub fn is_spare_elsewhere(&self, worker: usize, keep: u32) -> bool {
+        let others = self.workers.iter().enumerate().filter(|&(other, _)| other != worker);
+        others
+            .map(|(_, pool)| pool)
+            .any(|pool| pool.free.load(Relaxed) + pool.waiting.load(Relaxed) > keep)
     }
 
     /// Moves what the other workers keep free beyond `keep` pages each to the global pool.
@@ -241,7 +263,7 @@ impl Pool {
             Self::reap_into(&mut local, epochs);
             let keep = (keep as usize).min(local.free.len());
             self.give(local.free.drain(keep..));
-            pool.free.store(local.free.len() as u32, Relaxed);
+            pool.tell(&local);
         }
     }
 

@@ -660,6 +660,9 @@ impl Store {
                 return true;
             }
         }
+        if self.collect_spare(worker) {
+            return true;
+        }
         if !self.options.evict {
             let mut cachelets = self.cachelets();
             return cachelets.any(|cachelet| self.lock_cachelet(cachelet, now).compact());
@@ -671,6 +674,18 @@ impl Store {
         let of_all = turn % TRADE_EVERY == 0;
         (!of_all && self.clean_among(worker, now, |cachelet| cachelet.owner() == worker))
             || self.clean_among(worker, now, |_| true)
+    }
+
+    /// Takes what other workers keep free beyond twice their need: they may have been given back much that they do not use.
+    /// False if that is nothing.
+    fn collect_spare(&self, worker: usize) -> bool {
+        let keep = self.pages_left();
+        if !self.pool.is_spare_elsewhere(worker, 2 * keep) {
+            return false;
+        }
+        let before = self.pool.available(worker);
+        self.pool.collect(worker, keep, &self.epochs);
+        self.pool.available(worker) > before
     }
 
     /// Cleans another part of the page that `worker` has begun; false if that page is not the oldest any more.

@@ -273,6 +273,20 @@ fn flushing_gives_all_memory_back() {
     }
 }
 
+/// A worker that has nothing to do gives back what a flush has dropped, and keeps it: others write with it all the same.
+#[test]
+fn what_another_worker_keeps_free_goes_before_items() {
+    let store = Store::new(options(16, 2, 1));
+    for round in 0..200 {
+        for n in 0..1_000 {
+            put(&store, &format!("key{n}"), &[0; 700], 0, 1).expect("there is room");
+        }
+        assert_eq!(store.stats().evictions, 0, "round {round}");
+        store.flush(0, 1);
+        while store.background(WorkerId(1), 1, 16) {}
+    }
+}
+
 #[test]
 fn growth_loses_nothing_while_there_is_memory() {
     let store = Store::new(options(256, 1, 16));

@@ -444,5 +444,5 @@ fn nothing_is_lost_on_a_journey_where_memory_suffices() {
 
 #[test]
 fn nothing_is_stale_or_comes_back_on_a_journey_where_it_does_not() {
-    World::new(options(4, WORKERS, 4), false).run();
+    World::new(options(3, WORKERS, 4), false).run();
 }
