@@ -38,6 +38,8 @@ pub fn key_number(bytes: &[u8]) -> Option<usize> {
 /// Times that mean the same however long an epoch takes, also when a broken line loses some digits.
 const EXPTIMES: [&str; 10] =
     ["0", "0", "0", "88888", "99999", "2147483647", "-1", "1000000000", "2592000", "-99"];
+/// Longer than an epoch takes.
+const SOON_S: i64 = 600;
 const BAD_NUMBERS: [&str; 12] = [
     "x",
     "-1",
@@ -439,7 +441,7 @@ impl Generator {
             1 => flags.extend(flags.last().cloned()),
             2 => flags.push(flag(" Pproxy Lpath")),
             3 => flags.push(vec![Piece::Bytes(b" \xe4".to_vec())]),
-            4 => flags.push(flag(" b c f h k l O P L q s t u v N1 R1 T1 I")),
+            4 => flags.push(flag(" b c f h k l O P L q s t u v N88888 R99 T99999 I")),
             _ => {}
         }
     }
@@ -889,6 +891,7 @@ impl Generator {
             return command;
         }
         let (row, length) = (command.row, size(&command, 0));
+        let whole = command.clone();
         let Some(Piece::Bytes(bytes)) = command.pieces.first_mut() else { return command };
         let line = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap_or(bytes.len());
         if line < 2 || length > TORN_BYTES_MAX {
@@ -919,6 +922,9 @@ impl Generator {
                 let last = bytes[..line].iter().rposition(|byte| *byte == b' ').unwrap_or(line);
                 bytes.drain(last..line);
             }
+        }
+        if ends_soon(bytes.split(|byte| *byte == b'\n').next().unwrap_or(bytes)) {
+            return whole;
         }
         // It may name another key now, and a cas may have become one.
         command.key = None;
@@ -1019,4 +1025,62 @@ fn is_of(flag: &[Piece], letter: u8) -> bool {
 
 fn flag(word: &str) -> Vec<Piece> {
     vec![Piece::Bytes(word.as_bytes().to_vec())]
+}
+
+/// True if a line names a time that may end while an epoch lasts.
+fn ends_soon(line: &[u8]) -> bool {
+    let words: Vec<&[u8]> =
+        line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
+    let is_soon = |word: &[u8]| {
+        // As memcached reads it: up to a blank or a zero.
+        let number =
+            word.trim_ascii().split(|byte| byte.is_ascii_whitespace() || *byte == 0).next();
+        let number =
+            number.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<i64>().ok());
+        number.is_some_and(|seconds| (1..=SOON_S).contains(&seconds))
+    };
+    match words[..] {
+        [b"gat" | b"gats", time, ..] | [b"touch", _, time, ..] => is_soon(time),
+        [b"mg" | b"ms" | b"md" | b"ma", _, ref flags @ ..] => {
+            flags.iter().any(|flag| matches!(flag, [b'T' | b'N', time @ ..] if is_soon(time)))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_ends_while_an_epoch_lasts() {
+        for seed in 0..60 {
+            for batch in Generator::new(seed, &[]).epoch(1000) {
+                for command in &batch.commands {
+                    let sent: Vec<u8> = command
+                        .pieces
+                        .iter()
+                        .flat_map(|piece| match piece {
+                            Piece::Bytes(bytes) => bytes.clone(),
+                            Piece::Cas { .. } => b"1".to_vec(),
+                        })
+                        .collect();
+                    let line = sent.split(|byte| *byte == b'\n').next().unwrap_or(&[]);
+                    assert!(!ends_soon(line), "seed {seed}: {}", crate::script::quoted(line));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_time_is_read_as_memcached_reads_it() {
+        for soon in ["touch a 1\r", "gat 8 8888 a", "gats  +9 a", "mg a T1\t0 v", "ma a N7\x00"] {
+            assert!(ends_soon(soon.as_bytes()), "{soon:?}");
+        }
+        for late in
+            ["touch a 88888", "gat -1 5", "mg a R5 T0", "mg a 5 T1x", "set a 0 5 7", "incr a 5"]
+        {
+            assert!(!ends_soon(late.as_bytes()), "{late:?}");
+        }
+    }
 }
