@@ -51,6 +51,10 @@ pub struct Batch {
 /// A key that no command writes.
 const ABSENT: &str = "~sync~";
 
+/// memcached gives the cas of an `ms` that it refuses late to the next item that the connection stores, which would be older than
+/// what others have stored since. This one takes it.
+pub const HEIR: &[u8] = b"set ~heir~ 0 0 0 noreply\r\n\r\n";
+
 /// More than any block that a broken command may leave open, in no-ops of 4 bytes.
 const FILLERS: usize = 40;
 
@@ -64,6 +68,9 @@ impl Command {
         pieces.extend(self.pieces.iter().cloned());
         if self.is_filled {
             pieces.push(Piece::Bytes(b"mn\r\n".repeat(FILLERS)));
+        }
+        if self.row == "ms" {
+            pieces.push(Piece::Bytes(HEIR.to_vec()));
         }
         if self.is_marked {
             pieces.push(Piece::Bytes(format!("mg {ABSENT} OM{number}\r\n").into_bytes()));

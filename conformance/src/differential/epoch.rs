@@ -1,7 +1,7 @@
 //! Plays an epoch against two peers at once.
 
 use super::cells::Cells;
-use super::command::{Batch, Command, End, Piece, sync};
+use super::command::{Batch, Command, End, HEIR, Piece, sync};
 use super::generate::{KEYS, key_number};
 use super::random::Random;
 use super::reply::{Comparer, Part, Unit, cas_values, kind, units};
@@ -126,6 +126,8 @@ impl<'a> Pair<'a> {
     fn settle(&mut self, conn: usize) {
         self.syncs += 1;
         let (request, reply) = sync(self.syncs);
+        // memcached's connections have what was left behind on those with the same descriptor before.
+        let request = [HEIR, &request].concat();
         self.send(conn, &[request.clone(), request]);
         for side in [&mut self.left, &mut self.right] {
             side.arrived.clear();

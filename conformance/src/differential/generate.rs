@@ -68,7 +68,6 @@ const ODD_NUMBERS: [&str; 12] = [
     "0000000000000000000009",
     "00000000000000000000009",
 ];
-const OPAQUE_BYTES_MAX: usize = 31;
 /// What a wrong size leaves over is read as a line, and a long line's meaning depends on how it arrives.
 const TORN_BYTES_MAX: usize = 1500;
 /// Numbers that stand above any cas that either server gives, so that what is lower is so on both.
@@ -583,28 +582,13 @@ impl Generator {
         self.meta_set_of(key, &text, flags, value)
     }
 
-    fn meta_set_of(
-        &mut self,
-        key: usize,
-        text: &str,
-        mut flags: Flags,
-        mut value: Vec<u8>,
-    ) -> Command {
-        let is_refused = |flag: &Vec<Piece>| {
-            is_of(flag, b'O')
-                && matches!(&flag[..], [Piece::Bytes(word)] if word.len() > 2 + OPAQUE_BYTES_MAX)
-        };
-        if flags.iter().any(is_refused) {
-            flags.retain(|flag| !is_of(flag, b'E'));
-        }
+    fn meta_set_of(&mut self, key: usize, text: &str, flags: Flags, mut value: Vec<u8>) -> Command {
         let is_long =
             flags.iter().flatten().any(|piece| matches!(piece, Piece::Bytes(b) if b.len() > 20));
         if is_long {
             value.truncate(TORN_BYTES_MAX);
         }
-        // A cas that was chosen for an item that is not stored, memcached gives to the next one.
-        let chooses = flags.iter().any(|flag| is_of(flag, b'E'));
-        let is_wrong = !chooses && value.len() < TORN_BYTES_MAX && self.random.percent(15);
+        let is_wrong = value.len() < TORN_BYTES_MAX && self.random.percent(15);
         let declared =
             if is_wrong { self.wrong_size(value.len()) } else { value.len().to_string() };
         let mut command = self.meta("ms", key, format!("ms {text} {declared}"), flags, 20);
