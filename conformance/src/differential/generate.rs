@@ -508,7 +508,7 @@ impl Generator {
             _ => {}
         }
         let mut flags = Vec::new();
-        let stale = self.stale.filter(|_| self.random.percent(30));
+        let stale = self.stale.filter(|_| self.random.percent(40));
         let named = stale.and_then(|key| Some((key, KEYS[key].text?.to_string())));
         let (key, text) = named.unwrap_or_else(|| self.meta_key(&mut flags));
         self.common_flags(&mut flags, "cfhklOstuvv");
@@ -617,6 +617,9 @@ impl Generator {
         }
         if self.random.percent(85) {
             flags.push(flag(" I"));
+            if self.random.percent(2) {
+                flags.push(flag(" I"));
+            }
             self.stale = Some(key);
         }
         if self.random.percent(35) {
@@ -727,6 +730,7 @@ impl Generator {
                     "slabs automove f x",
                     "slabs automove window 10",
                     "slabs automove window 2",
+                    "slabs automove window 1",
                     "slabs automove w",
                     "slabs a r 0.8",
                     "slabs r 1 2",
@@ -763,6 +767,7 @@ impl Generator {
                     "lru_crawler sl\0x 100",
                     "lru_crawler sleep 100 200",
                     "lru_crawler crawl nonsense",
+                    "lru_crawler crawl x,1",
                 ],
             ),
             (
