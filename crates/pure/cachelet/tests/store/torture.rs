@@ -92,7 +92,7 @@ fn worker(
                     // By another generation, as every time.
                     let generation = state.started.load(Relaxed) as u16;
                     let birth = Birth { generation, flush_number: 0 };
-                    let prefix = Prefix::of(key.hash(), 2 + random.below(3) as u32);
+                    let prefix = Prefix::of(key.hash(), 2 + random.below(5) as u32);
                     count(&met.adopted, store.adopt(prefix, me, birth));
                 }
                 continue;
