@@ -7,7 +7,7 @@ use mbal_link::{
     Accepting, Cluster, Dialing, HANDSHAKE_FRAME_BYTES_MAX, Step, next_frame, push_frame,
 };
 use mbal_model::ServerId;
-use mbal_worker::{Action, Event, Settings, Ticket};
+use mbal_worker::{Action, Event, Settings, Ticket, Ticketed};
 
 fuzz_target!(|input: &[u8]| {
     let cluster = Cluster::new("fuzz", 2, b"nobody knows it!");
@@ -34,8 +34,9 @@ fuzz_target!(|input: &[u8]| {
             }
         }
         // Whatever a peer asks, it gets one answer.
-        let (server, ticket, request) = (ServerId(1), Ticket(7), frame.payload);
-        let actions = rig.handle(Event::Asked { server, ticket, request });
+        let (server, ticket) = (ServerId(1), Ticket(7));
+        let requests = [Ticketed { ticket, bytes: frame.payload }];
+        let actions = rig.handle(Event::Asked { server, requests: &requests });
         let [Action::Answer { server: to, ticket: of, .. }] = &actions.list[..] else {
             panic!("{:?}", actions.list);
         };

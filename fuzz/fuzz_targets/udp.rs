@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use mbal_fuzz::{CONN, Rig};
 use mbal_wire::{DATAGRAM_BYTES_MAX, parse_datagram};
-use mbal_worker::{Action, Event, OUTPUT_BYTES_MAX, Settings};
+use mbal_worker::{Action, Event, OUTPUT_BYTES_MAX, Sender, Settings};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut rig = Rig::new(Settings { shutdown_enabled: true, ..Settings::default() });
@@ -13,11 +13,13 @@ fuzz_target!(|bytes: &[u8]| {
     // As it comes, and in a frame that is right.
     let framed = [&b"\x12\x34\0\0\0\x01\0\0"[..], bytes].concat();
     for datagram in [bytes, &framed] {
-        let actions = rig.handle(Event::Datagram { bytes: datagram });
+        let from = Sender { socket: 0, address: ([127, 0, 0, 1], 9).into() };
+        let actions = rig.handle(Event::Datagram { from, bytes: datagram });
         let asked = parse_datagram(datagram).map(|(id, _)| id.to_be_bytes());
         let (mut sequence, mut total) = (0, 0);
         for action in &actions.list {
-            let Action::Datagram { bytes } = action else { panic!("{action:?}") };
+            let Action::Datagram { to, bytes } = action else { panic!("{action:?}") };
+            assert_eq!(*to, from);
             let sent = &actions.bytes[bytes.clone()];
             let number = |at: usize| u16::from_be_bytes([sent[at], sent[at + 1]]);
             if sequence == total {

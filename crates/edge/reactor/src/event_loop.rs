@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use mbal_model::WorkerId;
-use mbal_worker::{Action, Actions, Carried, ConnId, Event, Report};
+use mbal_worker::{Action, Actions, Carried, ConnId, Event, Report, Sender};
 
 use crate::greeter::Guest;
 use crate::linker::{LinkNote, Linked};
@@ -348,20 +348,13 @@ impl EventLoop {
         now: u64,
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) {
-        let socket = &self.datagrams[socket];
         for _ in 0..DATAGRAMS_PER_WAKEUP {
+            let received = self.datagrams[socket].recv_from(&mut self.buffer);
             // A sender that cannot be reached, or nothing more: the next wake-up knows.
-            let Ok((count, sender)) = socket.recv_from(&mut self.buffer) else { return };
-            let bytes = &self.buffer[..count];
-            handle(now, Event::Datagram { bytes }, &mut self.actions);
-            for action in self.actions.list.drain(..) {
-                // Whatever else a stranger may bring about, it is not this connection's: there is none.
-                let Action::Datagram { bytes } = action else { continue };
-                // One that the kernel has no room for is lost, as any may be on its way.
-                drop(socket.send_to(&self.actions.bytes[bytes], sender));
-            }
-            self.actions.bytes.clear();
-            self.actions.bytes.shrink_to(REPLY_BYTES_KEPT);
+            let Ok((count, address)) = received else { return };
+            let (from, bytes) = (Sender { socket: socket as u16, address }, &self.buffer[..count]);
+            handle(now, Event::Datagram { from, bytes }, &mut self.actions);
+            self.settle(now, handle);
         }
     }
 
@@ -458,7 +451,11 @@ impl EventLoop {
                 Action::Shutdown { graceful } => {
                     self.post.main.post(Request::Shutdown { graceful })
                 }
-                Action::Datagram { .. } => unreachable!("no datagram has come"),
+                Action::Datagram { to, bytes } => {
+                    let socket = &self.datagrams[usize::from(to.socket)];
+                    // One that the kernel has no room for is lost, as any may be on its way.
+                    drop(socket.send_to(&actions.bytes[bytes], to.address));
+                }
                 Action::Pause { conn } => self.pause(conn, true),
                 Action::Resume { conn } => self.pause(conn, false),
                 Action::Forward { server, ticket, request } => {

@@ -114,7 +114,8 @@ fn is_no_flag(word: &[u8]) -> bool {
     !matches!(word[0], b'A'..=b'z' | b'0'..=b'9')
 }
 
-fn words_of(words: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// The words of a line, which blanks part.
+pub fn words_of(words: &[u8]) -> impl Iterator<Item = &[u8]> {
     words.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
 }
 

@@ -8,10 +8,10 @@ use mbal_wire::{BINARY_REQUEST, Limits, Parsed, Request, base64_decode, parse, p
 use crate::links::Links;
 use crate::log::VERBOSE;
 use crate::server::Protocol;
-use crate::session::{OUTPUT_BYTES_MAX, Session, Wait};
+use crate::session::{Client, OUTPUT_BYTES_MAX, Session, Wait};
 use crate::turn::{Then, Turn};
 use crate::watching::ERROR;
-use crate::{Action, ConnId, verbose};
+use crate::{Action, verbose};
 
 /// Requests whose cache misses overlap.
 pub(crate) const GROUP: usize = 16;
@@ -26,9 +26,8 @@ const TURNS_FOR_ROOM_MAX: u32 = 1000;
 /// sends many of them does not keep others waiting.
 const ADMIN_WEIGHT: u32 = 64;
 
-/// One connection's turn to be executed.
+/// Requests that are executed in one turn.
 pub(crate) struct Batch<'w> {
-    pub conn: ConnId,
     pub turn: Turn<'w>,
     pub links: &'w mut Links,
     pub actions: &'w mut Vec<Action>,
@@ -77,7 +76,7 @@ fn ended(used: usize, ended: Ended) -> Ran {
 }
 
 /// Why no further request was parsed.
-enum Stop {
+pub(crate) enum Stop {
     NeedMore(usize),
     Close,
 }
@@ -100,9 +99,9 @@ pub(crate) struct Job<'a> {
     pub request: Request<'a>,
     /// The request as it came, with its value.
     pub bytes: &'a [u8],
-    /// Where the request ends in the input.
-    end: usize,
-    skip: usize,
+    /// Where the request ends in the input, and how much follows that belongs to a refused value.
+    pub end: usize,
+    pub skip: usize,
 }
 
 impl Batch<'_> {
@@ -179,12 +178,10 @@ impl Batch<'_> {
             // A client that waits for its answer sends one request at a time; and what comes behind a
             // login is read with its outcome known.
             if parsed >= input.len() || first.request.is_login() {
-                decode_keys(&group, decoded);
-                self.turn.made_room = false;
-                let ([key], [ahead]) = prefetch(&self.turn.server.store, &group, decoded);
-                self.turn.look_at(&group, &[key]);
-                self.turn.ahead = ahead;
-                match self.execute(session, first, key, input.len(), &mut at) {
+                let ran = self.run_group(&group, decoded, |batch, job, key| {
+                    batch.execute(session, job, key, input.len(), &mut at)
+                });
+                match ran {
                     Some(ran) => return ran,
                     None => continue,
                 }
@@ -207,15 +204,11 @@ impl Batch<'_> {
                     }
                 }
             }
-            decode_keys(&jobs, decoded);
-            self.turn.made_room = false;
-            let (keys, ahead) = prefetch(&self.turn.server.store, &jobs, decoded);
-            self.turn.look_at(&jobs[..count], &keys);
-            for ((job, key), ahead) in jobs.iter().flatten().zip(keys).zip(ahead) {
-                self.turn.ahead = ahead;
-                if let Some(ran) = self.execute(session, job, key, input.len(), &mut at) {
-                    return ran;
-                }
+            let ran = self.run_group(&jobs, decoded, |batch, job, key| {
+                batch.execute(session, job, key, input.len(), &mut at)
+            });
+            if let Some(ran) = ran {
+                return ran;
             }
             if let Some(stop) = stop {
                 return stopped(session, at, stop);
@@ -224,7 +217,31 @@ impl Batch<'_> {
         ended(at, Ended::Hungry)
     }
 
-    /// One request; how the batch ends, if it does. `at` moves behind it once it is executed.
+    /// Looks for the keys of a group, all at once, and lets `execute` have one request after the other, until it says how the
+    /// batch ends. Every request takes this way, by whatever way it has come.
+    #[inline]
+    pub fn run_group<const N: usize, R>(
+        &mut self,
+        jobs: &[Option<Job<'_>>; N],
+        decoded: &mut Vec<u8>,
+        mut execute: impl FnMut(&mut Self, &Job<'_>, Option<Key<'_>>) -> Option<R>,
+    ) -> Option<R> {
+        decode_keys(jobs, decoded);
+        self.turn.made_room = false;
+        let (keys, ahead) = prefetch(&self.turn.server.store, jobs, decoded);
+        let count = jobs.iter().flatten().count();
+        self.turn.look_at(&jobs[..count], &keys);
+        for ((job, key), ahead) in jobs.iter().flatten().zip(keys).zip(ahead) {
+            self.turn.ahead = ahead;
+            let ended = execute(self, job, key);
+            if ended.is_some() {
+                return ended;
+            }
+        }
+        None
+    }
+
+    /// One request of a connection; how the batch ends, if it does. `at` moves behind it once it is executed.
     #[inline]
     fn execute(
         &mut self,
@@ -243,13 +260,7 @@ impl Batch<'_> {
                 self.turn.log_in(&job.request, session);
                 Then::Next
             }
-            None => {
-                let then = self.turn.execute(&job.request, key);
-                if let (true, Some(key)) = (job.request.follows(), key) {
-                    self.turn.followed(before, job.bytes.len(), &key);
-                }
-                then
-            }
+            None => self.execute_here(job, key),
             Some(then) => then,
         };
         if let Then::Wait(pause) = then {
@@ -276,7 +287,9 @@ impl Batch<'_> {
                 Some(ended(*at, Ended::Waits(Wait::Walk(walk))))
             }
             Then::RefreshCerts => {
-                self.actions.push(Action::RefreshCerts { conn: self.conn });
+                if let Client::Conn { conn, .. } = session.client {
+                    self.actions.push(Action::RefreshCerts { conn });
+                }
                 Some(ended(*at, Ended::Waits(Wait::Certificates)))
             }
             Then::Watch(watcher) => {
@@ -289,6 +302,17 @@ impl Batch<'_> {
             Then::Close(shutdown) => Some(ended(*at, Ended::closed(shutdown))),
             _ => self.bound(session, *at < input_bytes).map(|bound| ended(*at, bound)),
         }
+    }
+
+    /// One whose key is here, or that has none.
+    #[inline]
+    pub fn execute_here(&mut self, job: &Job<'_>, key: Option<Key<'_>>) -> Then {
+        let before = self.turn.out.len();
+        let then = self.turn.execute(&job.request, key);
+        if let (true, Some(key)) = (job.request.follows(), key) {
+            self.turn.followed(before, job.bytes.len(), &key);
+        }
+        then
     }
 
     /// A long value's room is made bit by bit, so that other connections have their turns between.
@@ -337,8 +361,9 @@ fn negotiate(session: &mut Session, input: &[u8]) -> bool {
     decides
 }
 
+/// The request that begins at `at`.
 #[inline]
-fn next_job<'a>(
+pub(crate) fn next_job<'a>(
     binary: bool,
     limits: &Limits,
     input: &'a [u8],

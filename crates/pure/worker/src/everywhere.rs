@@ -3,7 +3,7 @@
 use mbal_model::ServerId;
 use mbal_wire::{Admin, Binary, Command, Frame, Request, Status};
 
-use crate::batch::{Batch, Job, Pause};
+use crate::batch::{Batch, Job};
 use crate::links::Credit;
 use crate::session::Session;
 use crate::turn::Then;
@@ -64,8 +64,7 @@ impl Batch<'_> {
         let servers = self.turn.server.others();
         let spent = |server: &&ServerId| self.links.credit(**server) == Credit::Spent;
         if let Some(&server) = servers.iter().find(spent) {
-            self.links.wait(server, self.conn);
-            return Some(Then::Wait(Pause::Credit(server)));
+            return Some(self.wait(session, server));
         }
         let before = self.turn.out.len();
         self.turn.execute(&job.request, None);
@@ -78,7 +77,7 @@ impl Batch<'_> {
             session.slots.push_everywhere(Everywhere { done, frame, servers, unanswered, failed });
         let request = format!("flush_all {exptime}\r\n");
         for server in linked {
-            self.forward(server, session.serial, place, request.as_bytes());
+            self.forward(server, session.client, place, request.as_bytes());
         }
         session.slots.release(self.turn.out);
         Some(Then::Next)

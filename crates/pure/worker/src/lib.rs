@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -91,6 +92,20 @@ pub use worker::Worker;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);
 
+/// Who sent a datagram, by which of the driver's sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    pub socket: u16,
+    pub address: SocketAddr,
+}
+
+/// A request on a link, or a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticketed<'a> {
+    pub ticket: Ticket,
+    pub bytes: &'a [u8],
+}
+
 /// Everything that can happen to a worker.
 pub enum Event<'a> {
     Opened {
@@ -110,8 +125,8 @@ pub enum Event<'a> {
     CertsRefreshed { conn: ConnId, refreshed: Result<(), String> },
     /// Bytes arrived, as many as were there.
     Received { conn: ConnId, bytes: &'a [u8] },
-    /// A datagram arrived, from a sender whom the driver remembers.
-    Datagram { bytes: &'a [u8] },
+    /// A datagram arrived.
+    Datagram { from: Sender, bytes: &'a [u8] },
     /// All that was sent to a connection that had [`Action::Stall`]ed has left.
     Drained { conn: ConnId },
     /// The client sends no more, and may still read: it closes when other servers have answered what it asked.
@@ -135,12 +150,13 @@ pub enum Event<'a> {
     LinkUp { server: ServerId, credits: u32 },
     /// It broke. What was on it is not repeated, and its tickets will not be answered.
     LinkBroken { server: ServerId },
-    /// The answer to an [`Action::Forward`].
-    Answered { server: ServerId, ticket: Ticket, reply: &'a [u8] },
+    /// The answers to [`Action::Forward`]s that arrived together.
+    Answered { server: ServerId, replies: &'a [Ticketed<'a>] },
     /// The answer did not come in time; what still comes of it is nobody's.
     Unanswered { server: ServerId, ticket: Ticket },
-    /// A peer forwards a request; [`Action::Answer`] answers it.
-    Asked { server: ServerId, ticket: Ticket, request: &'a [u8] },
+    /// A peer forwards requests ([`mbal_wire::PeerRequest`]), which arrived together. Each is answered by an
+    /// [`Action::Answer`], in any order.
+    Asked { server: ServerId, requests: &'a [Ticketed<'a>] },
     /// About a second has passed since the last one; more if the worker was busy. Idle connections are
     /// closed, cachelets go where the map says, and a little is done in the background.
     Tick,
@@ -158,8 +174,9 @@ pub enum Action {
         conn: ConnId,
         bytes: Range<usize>,
     },
-    /// Send a datagram to the sender of the one that this is an answer to; it may get lost.
+    /// Send a datagram to the sender of the one that it answers; it may get lost.
     Datagram {
+        to: Sender,
         bytes: Range<usize>,
     },
     /// Read no more from `conn`; tell `Drained` when all its output has left (at once, if it has).

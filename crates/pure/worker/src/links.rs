@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use mbal_model::ServerId;
 
 use crate::ConnId;
+use crate::session::Client;
 use crate::slots::Place;
 
 /// Names a request on a link until it is answered.
@@ -15,10 +16,8 @@ pub struct Ticket(pub u64);
 /// Whom a reply is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// `session` tells a connection from an earlier one of the same name.
     Client {
-        conn: ConnId,
-        session: u64,
+        client: Client,
         place: Place,
     },
     /// A server that had sent the request here.

@@ -3,18 +3,18 @@
 use mbal_cachelet::Ahead;
 use mbal_model::{Key, Route, ServerId};
 use mbal_wire::{
-    Admin, BINARY_REQUEST, Binary, Command, Get, HOPS_MAX, Login, Parsed, PeerRequest, Request,
-    binary_delete, next_word, parse, parse_binary,
+    Admin, BINARY_REQUEST, Binary, Command, Get, HOPS_MAX, Limits, Login, Parsed, PeerRequest,
+    Request, binary_delete, next_word, parse, words_of,
 };
 
-use crate::Action;
-use crate::batch::{Batch, Job, Pause};
+use crate::batch::{Batch, GROUP, Job, Pause, next_job};
 use crate::classic::{BAD_FORMAT, any_too_long, get_again};
-use crate::links::{Asker, Credit};
-use crate::session::Session;
+use crate::links::{Asker, Credit, Ticket};
+use crate::session::{Client, Session};
 use crate::slots::{Gather, NO_ROUTE_LINE, Place};
 use crate::turn::{Then, Turn};
 use crate::unreachable::{END, Lost};
+use crate::{Action, Ticketed};
 
 /// Keys of a `get` that are gathered from several servers at a time: with values at the item
 /// limit, what a connection can make a worker hold.
@@ -56,7 +56,7 @@ impl Batch<'_> {
                 self.turn.counters.get_unreachable.add(lost.missed.into());
                 return Some(Then::Next);
             }
-            Credit::Spent => return Some(self.wait(server)),
+            Credit::Spent => return Some(self.wait(session, server)),
             Credit::Available => {}
         }
         match job.request {
@@ -77,28 +77,34 @@ impl Batch<'_> {
             }
             _ => {
                 let place = session.slots.push_peer(lost);
-                self.forward(server, session.serial, place, job.bytes);
+                self.forward(server, session.client, place, job.bytes);
             }
         }
         Some(Then::Next)
     }
 
-    fn wait(&mut self, server: ServerId) -> Then {
-        self.links.wait(server, self.conn);
+    pub fn wait(&mut self, session: &Session, server: ServerId) -> Then {
+        if let Client::Conn { conn, .. } = session.client {
+            self.links.wait(server, conn);
+        }
         Then::Wait(Pause::Credit(server))
     }
 
-    pub fn forward(&mut self, server: ServerId, session: u64, place: Place, request: &[u8]) {
+    pub fn forward(&mut self, server: ServerId, client: Client, place: Place, request: &[u8]) {
         self.turn.has_waiting = true;
-        self.send(server, Asker::Client { conn: self.conn, session, place }, request);
+        self.send(server, Asker::Client { client, place }, request);
     }
 
     fn send(&mut self, server: ServerId, asker: Asker, request: &[u8]) {
-        let ticket = self.links.ask(server, asker);
         let map_version = self.turn.map_version;
-        let mut bytes = Vec::new();
-        PeerRequest { hops: 1, map_version, request }.encode(&mut bytes);
-        self.actions.push(Action::Forward { server, ticket, request: bytes });
+        self.send_on(server, asker, &PeerRequest { hops: 1, map_version, request });
+    }
+
+    fn send_on(&mut self, server: ServerId, asker: Asker, peer: &PeerRequest<'_>) {
+        let ticket = self.links.ask(server, asker);
+        let mut request = Vec::new();
+        peer.encode(&mut request);
+        self.actions.push(Action::Forward { server, ticket, request });
     }
 
     /// A `get` of several keys: one request to every server that owns some of them. `None` if
@@ -137,7 +143,7 @@ impl Batch<'_> {
         }
         let spent = |server: &&ServerId| self.links.credit(**server) == Credit::Spent;
         if let Some(server) = servers.iter().find(spent) {
-            return Some(self.wait(*server));
+            return Some(self.wait(session, *server));
         }
         let keys = get.keys[..get.keys.len() - rest.len()].to_vec();
         let mut sources = vec![Some(self.turn.get_here(get, &words[0]))];
@@ -157,7 +163,7 @@ impl Batch<'_> {
                 self.turn.counters.get_unreachable.add(unreachable);
             } else {
                 let request = get_again(get, &words[at + 1]);
-                self.forward(*server, session.serial, place(at + 1), &request);
+                self.forward(*server, session.client, place(at + 1), &request);
             }
         }
         session.slots.release(self.turn.out);
@@ -165,75 +171,124 @@ impl Batch<'_> {
     }
 }
 
-/// What a server does with a request that a peer sent.
-pub(crate) enum Served {
+/// A peer's request, parsed.
+pub(crate) struct Asked<'a> {
+    ticket: Ticket,
+    peer: PeerRequest<'a>,
+}
+
+impl<'a> Asked<'a> {
+    /// `None` for what is no request, or more than one.
+    fn parse(asked: &Ticketed<'a>, limits: &Limits) -> Option<(Asked<'a>, Job<'a>)> {
+        let peer = PeerRequest::decode(asked.bytes)?;
+        let binary = peer.request[0] == BINARY_REQUEST;
+        let job = next_job(binary, limits, peer.request, 0).ok().filter(|job| job.skip == 0)?;
+        let is_for_all =
+            matches!(job.request, Request::Admin { command: Admin::FlushAll { .. }, .. });
+        (is_for_all || job.request.key().is_some())
+            .then_some((Asked { ticket: asked.ticket, peer }, job))
+    }
+}
+
+/// What becomes of a peer's request.
+enum Served {
     /// It was executed here.
     Reply,
-    /// It goes on to the owner.
-    PassOn(ServerId, Vec<u8>),
+    /// It goes on to the owner of its key.
+    PassOn(ServerId),
+    /// It has come too far, or is a `get` some of whose keys are not here.
+    Refused,
+}
+
+impl Batch<'_> {
+    /// Executes up to [`GROUP`] requests that server `from` sent, and answers them.
+    pub fn serve(&mut self, from: ServerId, requests: &[Ticketed<'_>], decoded: &mut Vec<u8>) {
+        let limits = self.turn.limits(Login::NotAsked);
+        let mut asked = [const { None }; GROUP];
+        let mut jobs = [const { None }; GROUP];
+        let mut count = 0;
+        for request in requests {
+            match Asked::parse(request, &limits) {
+                Some((who, job)) => {
+                    (asked[count], jobs[count]) = (Some(who), Some(job));
+                    count += 1;
+                }
+                None => self.answer(from, request.ticket, NO_ROUTE_LINE.to_vec()),
+            }
+        }
+        let mut asked = asked.iter().flatten();
+        self.run_group(&jobs, decoded, |batch, job, key| {
+            let asked = asked.next().expect("as many as jobs");
+            batch.serve_one(from, asked, job, key);
+            None::<()>
+        });
+    }
+
+    fn serve_one(
+        &mut self,
+        from: ServerId,
+        asked: &Asked<'_>,
+        job: &Job<'_>,
+        key: Option<Key<'_>>,
+    ) {
+        let Asked { ticket, peer } = asked;
+        let before = self.turn.out.len();
+        (self.turn.start, self.turn.further_keys) = (before, 0);
+        let reply = match self.turn.serve(&job.request, key) {
+            Served::Reply => self.turn.out.split_off(before),
+            // Without credit it is not kept: a peer that waits for us must not wait for others.
+            Served::PassOn(server)
+                if peer.hops < HOPS_MAX && self.links.credit(server) == Credit::Available =>
+            {
+                let asker = Asker::Peer { server: from, ticket: *ticket };
+                return self.send_on(server, asker, &PeerRequest { hops: peer.hops + 1, ..*peer });
+            }
+            Served::PassOn(_) | Served::Refused => {
+                self.turn.out.truncate(before);
+                NO_ROUTE_LINE.to_vec()
+            }
+        };
+        self.requests += 1;
+        self.answer(from, *ticket, reply);
+    }
+
+    fn answer(&mut self, server: ServerId, ticket: Ticket, reply: Vec<u8>) {
+        self.actions.push(Action::Answer { server, ticket, reply });
+    }
 }
 
 impl Turn<'_> {
     /// Executes a peer's request: its reply stands in `out`.
-    pub fn serve(&mut self, bytes: &[u8]) -> Served {
-        let before = self.out.len();
-        match self.try_serve(bytes) {
-            Some(served) => served,
-            None => {
-                self.out.truncate(before);
-                self.out.extend_from_slice(NO_ROUTE_LINE);
-                Served::Reply
+    fn serve(&mut self, request: &Request<'_>, key: Option<Key<'_>>) -> Served {
+        let Some(key) = key else {
+            if request.key().is_some() {
+                return Served::Refused;
+            }
+            self.execute(request, None);
+            return Served::Reply;
+        };
+        match self.route(&key) {
+            Route::Own | Route::Neighbour(_) => {}
+            Route::Peer(server) => return Served::PassOn(server),
+            Route::Moving(_) => return Served::Refused,
+        }
+        if let Request::Get(get) = request {
+            let is_here = |word| Key::new(word).is_some_and(|key| self.is_here(&key));
+            if !words_of(get.further).all(is_here) {
+                return Served::Refused;
             }
         }
-    }
-
-    /// `None` for what cannot be served: no request, or one that has come too far, or a `get`
-    /// some of whose keys are not here.
-    fn try_serve(&mut self, bytes: &[u8]) -> Option<Served> {
-        let peer = PeerRequest::decode(bytes)?;
-        let mut rest = peer.request.to_vec();
-        loop {
+        let mut then = self.execute(request, Some(key));
+        while let Then::Resume(again) = then {
+            (self.start, self.further_keys) = (self.out.len(), 0);
             let limits = self.limits(Login::NotAsked);
-            let parsed = match rest[0] {
-                BINARY_REQUEST => parse_binary(&rest, &limits),
-                _ => parse(&rest, &limits),
+            let Parsed::Request { request, .. } = parse(&again, &limits) else {
+                unreachable!("it is the rest of a get")
             };
-            let Parsed::Request { request, skip: 0, .. } = parsed else {
-                return None;
-            };
-            if let Request::Admin { command: Admin::FlushAll { .. }, .. } = request {
-                self.execute(&request, None);
-                return Some(Served::Reply);
-            }
-            let (word, base64) = request.key()?;
-            let mut decoded = [0; mbal_model::KEY_BYTES_MAX];
-            let word = if base64 {
-                let length = mbal_wire::base64_decode(word, &mut decoded)?;
-                &decoded[..length]
-            } else {
-                word
-            };
-            let key = Key::new(word)?;
-            if let Request::Get(get) = &request {
-                let mut keys = get.further;
-                while let Some((word, tail)) = next_word(keys) {
-                    if !self.is_here(&Key::new(word)?) {
-                        return None;
-                    }
-                    keys = tail;
-                }
-            }
-            if let Route::Peer(server) = self.route(&key) {
-                let hops = peer.hops.saturating_add(1);
-                let mut bytes = Vec::new();
-                PeerRequest { hops, ..peer }.encode(&mut bytes);
-                return (hops <= HOPS_MAX).then_some(Served::PassOn(server, bytes));
-            }
-            match self.execute(&request, Some(key)) {
-                Then::Resume(again) => rest = again,
-                _ => return Some(Served::Reply),
-            }
+            let key = request.key().and_then(|(word, _)| Key::new(word));
+            then = self.execute(&request, key);
         }
+        Served::Reply
     }
 
     #[inline]
@@ -246,13 +301,31 @@ impl Turn<'_> {
     }
 
     /// The values of those of a `get`'s keys that are here.
-    fn get_here(&mut self, get: &Get<'_>, mut keys: &[u8]) -> Vec<u8> {
+    fn get_here(&mut self, get: &Get<'_>, keys: &[u8]) -> Vec<u8> {
         let before = self.out.len();
-        while let Some((word, rest)) = next_word(keys) {
-            let key = Key::new(word).expect("none is too long");
-            self.count_route(&key);
-            self.get_one(get, &key, Ahead::NONE);
-            keys = rest;
+        let mut words = words_of(keys).peekable();
+        while words.peek().is_some() {
+            let mut group = [None; GROUP];
+            let mut ahead = [Ahead::NONE; GROUP];
+            let mut count = 0;
+            for word in words.by_ref().take(GROUP) {
+                let key = Key::new(word).expect("none is too long");
+                ahead[count] = self.server.store.prefetch_bucket(key.hash());
+                group[count] = Some(key);
+                count += 1;
+            }
+            for (key, ahead) in group.iter().flatten().zip(ahead) {
+                self.server.store.prefetch_item(key.hash(), ahead);
+            }
+            for (key, ahead) in group.iter().flatten().zip(ahead) {
+                self.count_route(key);
+                self.get_one(get, key, ahead);
+            }
+            // The first key of all was looked at with its request.
+            let further = group[..count]
+                .iter()
+                .position(|key| key.is_some_and(|key| key.bytes() != get.first));
+            self.look_at_gets(&group[further.unwrap_or(count)..count]);
         }
         self.out.split_off(before)
     }

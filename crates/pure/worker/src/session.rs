@@ -14,6 +14,7 @@ use mbal_model::WorkerId;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_wire::Login;
 
+use crate::ConnId;
 use crate::batch::Pause;
 use crate::conns::{Card, State};
 use crate::log::Watcher;
@@ -48,14 +49,32 @@ pub(crate) struct Session {
     pub closes: Option<&'static str>,
     /// Missing during its turn alone.
     pub card: Option<Arc<Card>>,
-    /// Tells the session from others of the same connection name.
-    pub serial: u64,
+    pub client: Client,
     /// The client chose this worker.
     pub own_port: bool,
     /// What it costs its worker.
     pub work: Work,
     /// The worker that it is to be handed to.
     pub due: Option<WorkerId>,
+}
+
+/// Whose session it is, as a worker names those that ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// `serial` tells a connection from an earlier one of the same name.
+    Conn {
+        conn: ConnId,
+        serial: u64,
+    },
+    Datagram {
+        serial: u64,
+    },
+}
+
+impl Default for Client {
+    fn default() -> Client {
+        Client::Datagram { serial: 0 }
+    }
 }
 
 /// Why a session executes nothing for the time being. Meanwhile its input is kept, unless it says otherwise.
@@ -162,7 +181,7 @@ impl Carried {
 /// Two are the same if they are the same session; for comparing actions.
 impl PartialEq for Carried {
     fn eq(&self, other: &Carried) -> bool {
-        self.0.serial == other.0.serial
+        self.0.client == other.0.client
     }
 }
 
@@ -170,7 +189,7 @@ impl Eq for Carried {}
 
 impl fmt::Debug for Carried {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "session {}", self.0.serial)
+        write!(out, "session of {:?}", self.0.client)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Events to sessions, sessions to batches.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -8,21 +9,21 @@ use mbal_model::{Outcome, Owner, Seconds, ServerId, WorkerId};
 use mbal_sketch::Sampler;
 use mbal_wire::streams;
 
-use crate::batch::{Batch, Ended, Pause};
+use crate::batch::{Batch, Ended, GROUP, Pause};
 use crate::conns::{Card, Endpoint};
 use crate::counters::Counters;
+use crate::datagram::Datagram;
 use crate::latency::ByClass;
-use crate::links::{Asker, Credit, Links, Ticket};
+use crate::links::{Asker, Links};
 use crate::load::turn_work;
 use crate::log::{self, STATES};
-use crate::peers::Served;
 use crate::server::Server;
-use crate::session::{OUTPUT_BYTES_MAX, Session, Wait};
-use crate::slots::NO_ROUTE_LINE;
+use crate::session::{Client, OUTPUT_BYTES_MAX, Session, Wait};
+use crate::slots::{NO_ROUTE_LINE, Slots};
 use crate::turn::Turn;
 use crate::walks::Walk;
 use crate::watching::send_lines_to;
-use crate::{Action, Actions, ConnId, Event, Now, OrderId, Report, verbose};
+use crate::{Action, Actions, ConnId, Event, Now, OrderId, Report, Ticketed, verbose};
 
 /// Steps of background work in a [`Event::Tick`], a part of a page each.
 const BACKGROUND_STEPS: usize = 4;
@@ -40,6 +41,10 @@ pub struct Worker {
     /// Stands for a peer.
     nobody: Arc<Card>,
     last_serial: u64,
+    /// Those whose reply has come in this event.
+    replied: Vec<Client>,
+    /// Datagrams whose replies have not all come.
+    pub(crate) datagrams: BTreeMap<u64, Datagram>,
     sampler: Sampler,
     /// What had been served when the timed wake-up began.
     served: ByClass,
@@ -65,6 +70,8 @@ impl Worker {
             watching: Vec::new(),
             nobody: Arc::new(unknown(u32::MAX)),
             last_serial: 0,
+            replied: Vec::new(),
+            datagrams: BTreeMap::new(),
             sampler,
             served: ByClass::default(),
             scratch: Vec::new(),
@@ -135,7 +142,7 @@ impl Worker {
                     }
                 }
             }
-            Event::Datagram { bytes } => self.datagram(now, bytes, actions),
+            Event::Datagram { from, bytes } => self.datagram(now, from, bytes, actions),
             Event::Drained { conn } => {
                 self.turn(now, conn, 0, actions, |batch, session| {
                     match std::mem::take(&mut session.wait) {
@@ -168,15 +175,19 @@ impl Worker {
             }
             Event::LinkUp { server, credits } => self.links.up(server, credits),
             Event::LinkBroken { server } => self.link_broken(now, server, actions),
-            Event::Answered { server, ticket, reply } => {
-                self.answered(now, server, ticket, Some(reply), actions);
+            Event::Answered { server, replies } => {
+                for Ticketed { ticket, bytes } in replies {
+                    let asker = self.links.answered(server, *ticket);
+                    asker.into_iter().for_each(|asker| self.fill(asker, Some(bytes), actions));
+                }
+                self.credits_came(now, server, actions);
             }
             Event::Unanswered { server, ticket } => {
-                self.answered(now, server, ticket, None, actions);
+                let asker = self.links.answered(server, ticket);
+                asker.into_iter().for_each(|asker| self.fill(asker, None, actions));
+                self.credits_came(now, server, actions);
             }
-            Event::Asked { server, ticket, request } => {
-                self.asked(now, server, ticket, request, actions);
-            }
+            Event::Asked { server, requests } => self.asked(now, server, requests, actions),
             Event::Tick => self.close_idle(now, actions),
             Event::Mapped { .. } | Event::Rests { .. } | Event::Timing | Event::Timed { .. } => {}
         }
@@ -217,9 +228,51 @@ impl Worker {
         if self.sessions.len() <= index {
             self.sessions.resize_with(index + 1, || None);
         }
-        self.last_serial += 1;
-        session.serial = self.last_serial;
+        let serial = self.next_serial();
+        session.client = Client::Conn { conn, serial };
         self.sessions[index] = Some(session);
+    }
+
+    pub(crate) fn next_serial(&mut self) -> u64 {
+        self.last_serial += 1;
+        self.last_serial
+    }
+
+    /// What requests are executed with, and how many keys were asked for before.
+    #[inline]
+    fn batch<'w>(
+        &'w mut self,
+        now: Now,
+        card: &'w Card,
+        out: &'w mut Vec<u8>,
+        actions: &'w mut Vec<Action>,
+    ) -> (Batch<'w>, u64) {
+        let worker = usize::from(self.here.worker.0);
+        let counters = self.server.counters(worker);
+        let start = out.len();
+        let turn = Turn {
+            server: &self.server,
+            counters,
+            classes: self.server.class_counters(worker),
+            watched: self.server.log.watched(),
+            card,
+            fd: card.fd,
+            has_waiting: false,
+            map_version: self.map_version,
+            here: self.here,
+            alone: self.alone,
+            now,
+            sampler: &mut self.sampler,
+            ahead: Ahead::NONE,
+            made_room: false,
+            scratch: &mut self.scratch,
+            out,
+            start,
+            further_keys: 0,
+            follows: false,
+        };
+        let (links, decoded, said) = (&mut self.links, &mut self.decoded, &mut self.said);
+        (Batch { turn, links, actions, decoded, requests: 0, said }, counters.keyed())
     }
 
     /// Lets `run` execute on a connection, unless that is closing, and sends what comes of it.
@@ -234,46 +287,15 @@ impl Worker {
     ) -> bool {
         let mut session = self.sessions[conn.0 as usize].take().expect("opened before");
         let start = actions.bytes.len();
-        let worker = usize::from(self.here.worker.0);
-        let counters = self.server.counters(worker);
         let card = session.card.take().expect("no turn within a turn");
-        let turn = Turn {
-            server: &self.server,
-            counters,
-            classes: self.server.class_counters(worker),
-            watched: self.server.log.watched(),
-            card: &card,
-            fd: card.fd,
-            has_waiting: false,
-            map_version: self.map_version,
-            here: self.here,
-            alone: self.alone,
-            now,
-            sampler: &mut self.sampler,
-            ahead: Ahead::NONE,
-            made_room: false,
-            scratch: &mut self.scratch,
-            out: &mut actions.bytes,
-            start,
-            further_keys: 0,
-            follows: false,
-        };
-        let keys_before = counters.keyed();
-        let mut batch = Batch {
-            conn,
-            turn,
-            links: &mut self.links,
-            actions: &mut actions.list,
-            decoded: &mut self.decoded,
-            requests: 0,
-            said: &mut self.said,
-        };
+        let (mut batch, keys_before) =
+            self.batch(now, &card, &mut actions.bytes, &mut actions.list);
         let ended = run(&mut batch, &mut session);
-        let follows = batch.turn.follows;
+        let (follows, counters) = (batch.turn.follows, batch.turn.counters);
         if batch.requests > 0 {
             card.commanded(now.second);
         }
-        let end = actions.bytes.len();
+        let end = batch.turn.out.len();
         let work = turn_work(counters.keyed() - keys_before, (arrived_bytes + end - start) as u64);
         counters.work.add(work);
         if follows {
@@ -281,10 +303,10 @@ impl Worker {
         } else if !session.own_port {
             counters.work_handable.add(work);
         }
-        session.work.add(work, self.server.epoch.load(Relaxed));
+        session.work.add(work, batch.turn.server.epoch.load(Relaxed));
         if start < end {
             counters.bytes_written.add((end - start) as u64);
-            actions.list.push(Action::Send { conn, bytes: start..end });
+            batch.actions.push(Action::Send { conn, bytes: start..end });
         }
         match ended {
             Ended::Hungry => {}
@@ -357,22 +379,53 @@ impl Worker {
         self.leave_if_due(conn, actions);
     }
 
-    fn deliver(&mut self, now: Now, asker: Asker, reply: Option<&[u8]>, actions: &mut Actions) {
-        let (conn, serial, place) = match asker {
-            Asker::Client { conn, session, place } => (conn, session, place),
+    /// A reply has come, or will not: it is kept until those before it have left.
+    fn fill(&mut self, asker: Asker, reply: Option<&[u8]>, actions: &mut Actions) {
+        let (client, place) = match asker {
+            Asker::Client { client, place } => (client, place),
             Asker::Peer { server, ticket } => {
                 let reply = reply.unwrap_or(NO_ROUTE_LINE).to_vec();
                 return actions.list.push(Action::Answer { server, ticket, reply });
             }
             Asker::Nobody => return,
         };
-        let session = self.sessions.get_mut(conn.0 as usize).and_then(Option::as_mut);
-        let Some(session) = session.filter(|session| session.serial == serial) else { return };
+        let Some(slots) = self.slots_of(client) else { return };
         let missed = match reply {
-            Some(reply) => session.slots.fill(place, reply),
-            None => session.slots.fail(place),
+            Some(reply) => slots.fill(place, reply),
+            None => slots.fail(place),
         };
         self.counters().get_unreachable.add(missed);
+        if !self.replied.contains(&client) {
+            self.replied.push(client);
+        }
+    }
+
+    /// `None` once the client has gone.
+    fn slots_of(&mut self, client: Client) -> Option<&mut Slots> {
+        match client {
+            Client::Conn { conn, .. } => {
+                let session = self.sessions.get_mut(conn.0 as usize)?.as_mut()?;
+                (session.client == client).then_some(&mut session.slots)
+            }
+            Client::Datagram { serial } => {
+                self.datagrams.get_mut(&serial).map(|datagram| &mut datagram.slots)
+            }
+        }
+    }
+
+    /// Sends what may leave, once for everybody who got something.
+    fn release_replied(&mut self, now: Now, actions: &mut Actions) {
+        let mut replied = std::mem::take(&mut self.replied);
+        for client in replied.drain(..) {
+            match client {
+                Client::Conn { conn, .. } => self.release(now, conn, actions),
+                Client::Datagram { serial } => self.release_datagram(serial, actions),
+            }
+        }
+        self.replied = replied;
+    }
+
+    fn release(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
         self.turn(now, conn, 0, actions, |batch, session| {
             session.slots.release(batch.turn.out);
             Ended::Hungry
@@ -387,17 +440,9 @@ impl Worker {
         }
     }
 
-    fn answered(
-        &mut self,
-        now: Now,
-        server: ServerId,
-        ticket: Ticket,
-        reply: Option<&[u8]>,
-        actions: &mut Actions,
-    ) {
-        if let Some(asker) = self.links.answered(server, ticket) {
-            self.deliver(now, asker, reply, actions);
-        }
+    /// Replies have come over this link, and made room for requests.
+    fn credits_came(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
+        self.release_replied(now, actions);
         // One that waited goes on, and the next while there is credit left.
         while let Some(conn) = self.links.next_waiting(server) {
             self.go_on(now, conn, actions);
@@ -407,59 +452,46 @@ impl Worker {
     fn link_broken(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
         let (askers, waiting) = self.links.broken(server);
         for asker in askers {
-            self.deliver(now, asker, None, actions);
+            self.fill(asker, None, actions);
         }
+        self.release_replied(now, actions);
         for conn in waiting {
             self.go_on(now, conn, actions);
         }
     }
 
-    /// What requests are executed with that come from no connection.
-    pub(crate) fn turn_for<'w>(&'w mut self, now: Now, out: &'w mut Vec<u8>) -> Turn<'w> {
-        let worker = usize::from(self.here.worker.0);
-        Turn {
-            server: &self.server,
-            counters: self.server.counters(worker),
-            classes: self.server.class_counters(worker),
-            watched: self.server.log.watched(),
-            card: &self.nobody,
-            fd: self.nobody.fd,
-            has_waiting: false,
-            map_version: self.map_version,
-            here: self.here,
-            alone: self.alone,
-            now,
-            sampler: &mut self.sampler,
-            ahead: Ahead::NONE,
-            made_room: false,
-            scratch: &mut self.scratch,
-            out,
-            start: 0,
-            further_keys: 0,
-            follows: false,
-        }
+    /// Executes requests that come from no connection. What they append to `out` is theirs to send.
+    pub(crate) fn turn_of_nobody(
+        &mut self,
+        now: Now,
+        arrived_bytes: usize,
+        out: &mut Vec<u8>,
+        actions: &mut Vec<Action>,
+        run: impl FnOnce(&mut Batch<'_>, &mut Vec<u8>),
+    ) {
+        let mut decoded = std::mem::take(&mut self.decoded);
+        let nobody = Arc::clone(&self.nobody);
+        let (mut batch, keys_before) = self.batch(now, &nobody, out, actions);
+        run(&mut batch, &mut decoded);
+        let counters = batch.turn.counters;
+        counters.work.add(turn_work(counters.keyed() - keys_before, arrived_bytes as u64));
+        self.decoded = decoded;
     }
 
     fn asked(
         &mut self,
         now: Now,
         from: ServerId,
-        ticket: Ticket,
-        request: &[u8],
+        requests: &[Ticketed<'_>],
         actions: &mut Actions,
     ) {
-        let mut reply = Vec::new();
-        let mut turn = self.turn_for(now, &mut reply);
-        match turn.serve(request) {
-            Served::Reply => {}
-            // Without credit it is not kept: a peer that waits for us must not wait for others.
-            Served::PassOn(server, request) if self.links.credit(server) == Credit::Available => {
-                let ticket = self.links.ask(server, Asker::Peer { server: from, ticket });
-                return actions.list.push(Action::Forward { server, ticket, request });
+        let bytes = requests.iter().map(|request| request.bytes.len()).sum();
+        let Actions { bytes: out, list } = actions;
+        self.turn_of_nobody(now, bytes, out, list, |batch, decoded| {
+            for requests in requests.chunks(GROUP) {
+                batch.serve(from, requests, decoded);
             }
-            Served::PassOn(..) => reply.extend_from_slice(NO_ROUTE_LINE),
-        }
-        actions.list.push(Action::Answer { server: from, ticket, reply });
+        });
     }
 }
 

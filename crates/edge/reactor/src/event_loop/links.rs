@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use mbal_link::{Due, Frame, Kind, Waiting, next_frame, push_frame};
 use mbal_model::ServerId;
-use mbal_worker::{Action, Actions, Event, OUTPUT_BYTES_MAX, Ticket};
+use mbal_worker::{Action, Actions, Event, OUTPUT_BYTES_MAX, Ticket, Ticketed};
 
 use super::{EventLoop, LINKS, REPLY_BYTES_KEPT};
 use crate::Mailbox;
@@ -14,6 +14,10 @@ use crate::link_tls::LinkTls;
 use crate::linker::{LinkNote, Linked};
 use crate::output::Output;
 use crate::sys::{self, READABLE, WRITABLE};
+
+/// Requests or replies that a worker is told of together.
+const TOLD_AT_ONCE: usize = 64;
+const NOTHING: Ticketed<'_> = Ticketed { ticket: Ticket(0), bytes: b"" };
 
 /// A link by which nothing was asked for so long, not even whether this server lives, has broken.
 const UNUSED_NS_MAX: u64 = 30_000_000_000;
@@ -182,8 +186,8 @@ impl Link {
         Ok(())
     }
 
-    /// Tells the worker what has arrived, up to a bound of replies; how many bytes that were. `tell` says how long the reply
-    /// is, if it is there already.
+    /// Tells the worker what has arrived, many frames at once, up to a bound of replies; how many bytes that were. `tell` says
+    /// how long the replies are that are there already.
     fn take(
         &mut self,
         bytes: &[u8],
@@ -198,30 +202,56 @@ impl Link {
                 self.stalled = true;
                 return Ok(bytes.len() - rest.len());
             }
+            let mut together = [NOTHING; TOLD_AT_ONCE];
+            let mut count = 0;
+            let gathered = self.gather(&mut rest, payload_bytes_max, &mut together, &mut count);
+            if count > 0 {
+                let together = &together[..count];
+                reply_bytes += tell(match self.end {
+                    End::Dialed { server, .. } => Event::Answered { server, replies: together },
+                    End::Accepted { server, .. } => Event::Asked { server, requests: together },
+                });
+            }
+            if gathered? {
+                return Ok(bytes.len() - rest.len());
+            }
+        }
+    }
+
+    /// Puts requests or replies into `together`, from the `count`th on; true if there are no more.
+    fn gather<'a>(
+        &mut self,
+        rest: &mut &'a [u8],
+        payload_bytes_max: usize,
+        together: &mut [Ticketed<'a>; TOLD_AT_ONCE],
+        count: &mut usize,
+    ) -> Result<bool, String> {
+        while *count < TOLD_AT_ONCE {
             let found = next_frame(rest, payload_bytes_max);
             let found = found.map_err(|_| "it sent what is no frame".to_owned())?;
-            let Some((frame, after)) = found else { return Ok(bytes.len() - rest.len()) };
-            rest = after;
+            let Some((frame, after)) = found else { return Ok(true) };
+            *rest = after;
             let Frame { kind, ticket, payload } = frame;
-            match (&mut self.end, kind) {
-                (End::Dialed { server, waiting }, Kind::Reply) => {
+            let ticket = match (&mut self.end, kind) {
+                (End::Dialed { waiting, .. }, Kind::Reply) => match waiting.answered(ticket) {
+                    Some(ticket) => ticket,
                     // One that comes too late has been answered for.
-                    if let Some(ticket) = waiting.answered(ticket) {
-                        let (server, ticket) = (*server, Ticket(ticket));
-                        tell(Event::Answered { server, ticket, reply: payload });
-                    }
-                }
-                (End::Dialed { .. }, Kind::Pong) => {}
-                (End::Accepted { server, serial, .. }, Kind::Request) => {
-                    let ticket = Ticket(u64::from(*serial) << 32 | u64::from(ticket));
-                    reply_bytes += tell(Event::Asked { server: *server, ticket, request: payload });
+                    None => continue,
+                },
+                (End::Dialed { .. }, Kind::Pong) => continue,
+                (End::Accepted { serial, .. }, Kind::Request) => {
+                    u64::from(*serial) << 32 | u64::from(ticket)
                 }
                 (End::Accepted { .. }, Kind::Ping) => {
                     push_frame(&mut self.sending, &Frame { kind: Kind::Pong, ..frame });
+                    continue;
                 }
                 _ => return Err("it sent what is not its to send".into()),
-            }
+            };
+            together[*count] = Ticketed { ticket: Ticket(ticket), bytes: payload };
+            *count += 1;
         }
+        Ok(false)
     }
 }
 
@@ -345,11 +375,13 @@ impl EventLoop {
         let max = self.links.as_ref().expect("it is a link").payload_bytes_max;
         let actions = &mut self.actions;
         let tell = |event: Event<'_>| {
+            let before = actions.list.len();
             handle(now, event, actions);
-            match actions.list.last() {
-                Some(Action::Answer { reply, .. }) => reply.len(),
+            let reply_bytes = |action: &Action| match action {
+                Action::Answer { reply, .. } => reply.len(),
                 _ => 0,
-            }
+            };
+            actions.list[before..].iter().map(reply_bytes).sum()
         };
         if link.input.is_empty() {
             let used = link.take(bytes, max, tell)?;

@@ -1,8 +1,13 @@
 //! UDP: a datagram in, its replies out.
 
-use mbal_worker::{Action, Event, Settings};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use mbal_worker::{Action, Event, Sender, Settings};
 
 use crate::rig::Rig;
+
+const SENDER: Sender =
+    Sender { socket: 1, address: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9)) };
 
 /// Request id 7, one datagram of one.
 fn ask(rig: &mut Rig, requests: &[u8]) -> Vec<Vec<u8>> {
@@ -10,9 +15,9 @@ fn ask(rig: &mut Rig, requests: &[u8]) -> Vec<Vec<u8>> {
 }
 
 fn ask_framed(rig: &mut Rig, bytes: &[u8]) -> Vec<Vec<u8>> {
-    let actions = rig.handle(Event::Datagram { bytes });
+    let actions = rig.handle(Event::Datagram { from: SENDER, bytes });
     let sent = actions.list.iter().map(|action| match action {
-        Action::Datagram { bytes } => actions.bytes[bytes.clone()].to_vec(),
+        Action::Datagram { to: SENDER, bytes } => actions.bytes[bytes.clone()].to_vec(),
         other => panic!("{other:?}"),
     });
     sent.collect()

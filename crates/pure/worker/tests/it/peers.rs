@@ -1,15 +1,18 @@
 //! Keys that other servers own: order, credits, lost links. Servers are workers without sockets;
 //! the test is the network between them.
 
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use crate::rig::{CONN, Rig};
 use mbal_model::{ClusterMap, Key, Owner, Prefix, ServerId, WorkerId};
 use mbal_wire::PeerRequest;
-use mbal_worker::{Action, Actions, Event, NO_ROUTE, Ticket};
+use mbal_worker::{Action, Actions, Event, NO_ROUTE, Sender, Ticket, Ticketed};
 
 const HERE: ServerId = ServerId(1);
 const PEERS: [ServerId; 2] = [ServerId(2), ServerId(3)];
+const SENDER: Sender =
+    Sender { socket: 0, address: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9)) };
 
 /// Four cachelets: the first two of server 1, then one each of 2 and 3.
 fn map() -> Arc<ClusterMap> {
@@ -88,7 +91,10 @@ impl Client {
     /// Answers the request that was forwarded `nth` of those that are unanswered.
     fn answer(&mut self, nth: usize, reply: &str) {
         let (server, ticket, _) = self.forwarded.remove(nth);
-        self.event(Event::Answered { server, ticket, reply: reply.as_bytes() });
+        self.event(Event::Answered {
+            server,
+            replies: &[Ticketed { ticket, bytes: reply.as_bytes() }],
+        });
     }
 
     fn requests(&self) -> Vec<(u16, String)> {
@@ -210,7 +216,10 @@ fn what_reads_misses_and_what_writes_fails_when_nobody_can_be_asked() {
                 let (server, ticket, _) = client.forwarded.remove(0);
                 client.event(Event::Unanswered { server, ticket });
                 // One that comes too late is nobody's.
-                client.event(Event::Answered { server, ticket, reply: b"OK\r\n" });
+                client.event(Event::Answered {
+                    server,
+                    replies: &[Ticketed { ticket, bytes: b"OK\r\n" }],
+                });
             }
             client.check(&format!("{reply}MN\r\n"));
             assert_eq!(client.unreachable(), missed, "{request}");
@@ -310,7 +319,8 @@ fn a_credit_goes_to_the_connection_that_waited_longest() {
     // The first to wait is gone; the second gets what it waited for.
     client.event(Event::Closed { conn: CONN });
     let (server, ticket, _) = client.forwarded.remove(0);
-    let actions = client.rig.handle(Event::Answered { server, ticket, reply: b"HD Oa\r\n" });
+    let replies = [Ticketed { ticket, bytes: b"HD Oa\r\n" }];
+    let actions = client.rig.handle(Event::Answered { server, replies: &replies });
     assert!(
         matches!(actions.list[..], [Action::Forward { .. }, Action::Resume { conn }] if conn == other)
     );
@@ -434,7 +444,8 @@ fn a_reply_to_a_connection_that_is_gone_reaches_nobody() {
 fn ask(rig: &mut Rig, hops: u8, request: &str) -> Vec<Action> {
     let mut bytes = Vec::new();
     PeerRequest { hops, map_version: 9, request: request.as_bytes() }.encode(&mut bytes);
-    rig.handle(Event::Asked { server: ServerId(7), ticket: Ticket(70), request: &bytes }).list
+    let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
+    rig.handle(Event::Asked { server: ServerId(7), requests: &requests }).list
 }
 
 #[test]
@@ -465,6 +476,146 @@ fn a_request_from_a_peer_is_served_or_passed_on_once() {
     assert_eq!(*server, PEERS[0]);
     assert_eq!(PeerRequest::decode(request).map(|request| request.hops), Some(2));
     assert_eq!(ask(&mut rig, 1, &format!("mg {two}\r\n")), error);
-    let answered = Event::Answered { server: *server, ticket: *ticket, reply: b"EN\r\n" };
+    let replies = [Ticketed { ticket: *ticket, bytes: b"EN\r\n" }];
+    let answered = Event::Answered { server: *server, replies: &replies };
     assert_eq!(rig.handle(answered).list, answer("EN\r\n"));
+}
+
+#[test]
+fn requests_that_arrive_together_are_executed_as_one_batch_and_counted_here() {
+    let mut rig = Rig::new();
+    rig.handle(Event::Mapped { here: HERE, map: map() });
+    rig.handle(Event::LinkUp { server: PEERS[0], credits: 9 });
+    let (here, two) = (key(1, 0), key(2, 0));
+    let value = "v".repeat(40);
+    let asked = [
+        format!("set {here} 0 0 40\r\n{value}\r\n"),
+        format!("mg {here} v\r\n"),
+        "nonsense\r\n".to_owned(),
+        format!("mg {two} v\r\n"),
+        format!("get {here} \r\n"),
+        format!("delete {here}\r\n"),
+    ];
+    let encoded = asked.map(|request| {
+        let mut bytes = Vec::new();
+        PeerRequest { hops: 1, map_version: 9, request: request.as_bytes() }.encode(&mut bytes);
+        bytes
+    });
+    // More than a group of them.
+    let round = encoded.iter().zip(0..);
+    let requests: Vec<Ticketed<'_>> = (0..5)
+        .flat_map(|_| round.clone())
+        .map(|(bytes, n)| Ticketed { ticket: Ticket(n), bytes })
+        .collect();
+    let list = rig.handle(Event::Asked { server: ServerId(7), requests: &requests }).list;
+    let answers = |of: u64| -> Vec<String> {
+        let reply = |action: &Action| match action {
+            Action::Answer { ticket, reply, .. } if ticket.0 == of => {
+                Some(String::from_utf8(reply.clone()).expect("text"))
+            }
+            _ => None,
+        };
+        list.iter().filter_map(reply).collect()
+    };
+    assert_eq!(answers(0), ["STORED\r\n"; 5]);
+    assert_eq!(answers(1), vec![format!("VA 40\r\n{value}\r\n"); 5]);
+    assert_eq!(answers(2), vec![format!("{NO_ROUTE}\r\n"); 5]);
+    assert_eq!(answers(4), vec![format!("VALUE {here} 0 40\r\n{value}\r\nEND\r\n"); 5]);
+    assert_eq!(answers(5), ["DELETED\r\n"; 5]);
+    let passed_on = |action: &&Action| matches!(action, Action::Forward { .. });
+    assert_eq!(list.iter().filter(passed_on).count(), 5);
+    assert_eq!(list.len(), 30);
+    let sums = rig.server.sums();
+    assert_eq!((sums.requests_own, sums.requests_peer), (20, 0));
+}
+
+#[test]
+fn replies_that_arrive_together_leave_in_one_send() {
+    let mut client = Client::new(9);
+    let keys: Vec<String> = (0..4).map(|nth| key(2, nth)).collect();
+    let asks: String = keys.iter().map(|key| format!("mg {key} k\r\n")).collect();
+    client.send(&asks);
+    let words: Vec<String> = keys.iter().map(|key| format!("HD k{key}\r\n")).collect();
+    let replies: Vec<Ticketed<'_>> = client
+        .forwarded
+        .iter()
+        .zip(&words)
+        .map(|((_, ticket, _), word)| Ticketed { ticket: *ticket, bytes: word.as_bytes() })
+        .rev()
+        .collect();
+    let actions = client.rig.handle(Event::Answered { server: PEERS[0], replies: &replies });
+    assert_eq!(actions.list, [Action::Send { conn: CONN, bytes: 0..actions.bytes.len() }]);
+    assert_eq!(actions.bytes, words.concat().as_bytes());
+}
+
+/// What is sent to [`SENDER`], without the frame of its datagram.
+fn datagrams(actions: &Actions) -> Vec<String> {
+    let sent = actions.list.iter().filter_map(|action| match action {
+        Action::Datagram { to, bytes } => {
+            assert_eq!(*to, SENDER);
+            let bytes = &actions.bytes[bytes.clone()];
+            assert_eq!(&bytes[..8], b"\0\x07\0\0\0\x01\0\0");
+            Some(String::from_utf8(bytes[8..].to_vec()).expect("text"))
+        }
+        Action::Forward { .. } => None,
+        other => panic!("{other:?}"),
+    });
+    sent.collect()
+}
+
+#[test]
+fn datagrams_reach_the_keys_of_other_servers() {
+    let mut client = Client::new(9);
+    let (here, two, three) = (key(1, 0), key(2, 0), key(3, 0));
+    client.send(&format!("set {here} 0 0 1\r\nh\r\n"));
+    client.check("STORED\r\n");
+    let mut forwarded = Vec::new();
+    let mut ask = |client: &mut Client, requests: &str| {
+        let bytes = [&b"\0\x07\0\0\0\x01\0\0"[..], requests.as_bytes()].concat();
+        let actions = client.rig.handle(Event::Datagram { from: SENDER, bytes: &bytes });
+        for action in &actions.list {
+            if let Action::Forward { server, ticket, request } = action {
+                let peer = PeerRequest::decode(request).expect("well formed");
+                let request = String::from_utf8(peer.request.to_vec()).expect("text");
+                forwarded.push((*server, *ticket, request));
+            }
+        }
+        (datagrams(&actions), std::mem::take(&mut forwarded))
+    };
+    let answer = |client: &mut Client, server: ServerId, ticket: Ticket, reply: &str| {
+        let replies = [Ticketed { ticket, bytes: reply.as_bytes() }];
+        datagrams(&client.rig.handle(Event::Answered { server, replies: &replies }))
+    };
+    // In the order of the requests.
+    let (told, asked) = ask(&mut client, &format!("mn\r\nget {two}\r\nget {here}\r\n"));
+    assert_eq!(told, ["MN\r\n"]);
+    let [(server, ticket, request)] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!((*server, request.as_str()), (PEERS[0], &*format!("get {two}\r\n")));
+    let reply = format!("VALUE {two} 0 1\r\nt\r\nEND\r\n");
+    let both = format!("{reply}VALUE {here} 0 1\r\nh\r\nEND\r\n");
+    assert_eq!(answer(&mut client, *server, *ticket, &reply), [both]);
+    assert_eq!(answer(&mut client, *server, *ticket, &reply), [""; 0], "it is answered once");
+    // One reply of three servers' keys.
+    let (told, asked) = ask(&mut client, &format!("get {three} {here} {two}\r\n"));
+    assert_eq!((told.len(), asked.len()), (0, 2));
+    assert_eq!(answer(&mut client, asked[1].0, asked[1].1, &reply), [""; 0]);
+    let third = format!("VALUE {three} 0 1\r\nd\r\nEND\r\n");
+    let all = format!(
+        "VALUE {three} 0 1\r\nd\r\nVALUE {here} 0 1\r\nh\r\nVALUE {two} 0 1\r\nt\r\nEND\r\n"
+    );
+    assert_eq!(answer(&mut client, asked[0].0, asked[0].1, &third), [all]);
+    let (told, asked) = ask(&mut client, &format!("get{}\r\n", format!(" {two}").repeat(65)));
+    assert_eq!(
+        (&told[..], asked.len()),
+        (&["SERVER_ERROR reply too large for UDP\r\n".to_owned()][..], 0)
+    );
+    // Who does not answer is a miss.
+    let (_, asked) = ask(&mut client, &format!("mg {two} k\r\n"));
+    let (server, ticket) = (asked[0].0, asked[0].1);
+    let actions = client.rig.handle(Event::Unanswered { server, ticket });
+    assert_eq!(datagrams(&actions), [format!("EN k{two}\r\n")]);
+    let (_, asked) = ask(&mut client, &format!("delete {two}\r\n"));
+    assert_eq!(asked.len(), 1);
+    let actions = client.rig.handle(Event::LinkBroken { server: PEERS[0] });
+    assert_eq!(datagrams(&actions), [format!("{NO_ROUTE}\r\n")]);
 }
