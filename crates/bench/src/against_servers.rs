@@ -104,7 +104,7 @@ impl Fake {
 fn run(flags: &str, address: &Address, task: Task) -> Result<Round, String> {
     let plan = Plan::new(&args(flags))?;
     let target = address.clone().into();
-    measure(plan.loads(&target, task, 1), plan.timeline(task), None, &AtomicBool::new(false))
+    measure(plan.loads(&target, task, 1), plan.timeline(task), &[], &AtomicBool::new(false))
 }
 
 fn open(requests_per_second: f64) -> Task {
@@ -296,7 +296,7 @@ fn every_operation_of_every_protocol_is_answered_as_memcached_answers() {
         );
         let peer = Peer::start("memcached -l 127.0.0.1 -p {port}", 1, &cores).unwrap();
         let plan = Plan::new(&args(&flags)).unwrap();
-        let run = |task| measure(plan.loads(&peer.target, task, 1), None, None, &stop).unwrap();
+        let run = |task| measure(plan.loads(&peer.target, task, 1), None, &[], &stop).unwrap();
         let (fill, verify) = (run(Task::Fill).tally, run(Task::Verify).tally);
         assert_eq!(
             (fill.counts.sets, verify.counts.hits, verify.wrong),
@@ -343,7 +343,7 @@ fn datagrams_are_answered_as_memcached_answers_and_long_values_are_put_together(
              --warmup 0 --requests 2000"
         );
         let plan = Plan::new(&args(&flags)).unwrap();
-        let run = |task| measure(plan.loads(&target, task, 1), None, None, &AtomicBool::new(false));
+        let run = |task| measure(plan.loads(&target, task, 1), None, &[], &AtomicBool::new(false));
         let fill = run(Task::Fill).unwrap().tally;
         let tally = run(CLOSED).unwrap().tally;
         assert_eq!((tally.wrong, &tally.wrong_shown[..]), (0, &[][..]), "{protocol}");
@@ -383,7 +383,7 @@ fn tls_carries_every_request_and_value() {
     let plan = Plan::new(&args(flags)).unwrap();
     let mut target = peer.target.clone();
     plan.enter(&mut target, None).unwrap();
-    let run = |task| measure(plan.loads(&target, task, 1), None, None, &AtomicBool::new(false));
+    let run = |task| measure(plan.loads(&target, task, 1), None, &[], &AtomicBool::new(false));
     assert_eq!(run(Task::Fill).unwrap().tally.counts.sets, 200);
     let tally = run(CLOSED).unwrap().tally;
     assert_eq!(

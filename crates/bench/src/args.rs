@@ -41,9 +41,9 @@ READING THE RESULT
 pub struct Args {
     #[command(flatten)]
     pub at: At,
-    /// Process whose CPU time is counted (known by itself with --compare)
+    /// Process whose CPU time is counted (known by itself with --compare); repeatable, for the sum of several
     #[arg(long, conflicts_with = "compare")]
-    pub server_pid: Option<u32>,
+    pub server_pid: Vec<u32>,
 
     /// Command of a peer to start and compare with; repeatable. {port} or {socket}, {threads} and {memory}
     /// are filled in; run by root, a memcached without -u gets `-u root`. With {worker_ports} each connection

@@ -106,7 +106,7 @@ fn run(
     stop: &AtomicBool,
 ) -> Result<Round, String> {
     let timeline = plan.timeline(task);
-    measure(plan.loads(&peer.target, task, round), timeline, Some(peer.pid()), stop)
+    measure(plan.loads(&peer.target, task, round), timeline, &[peer.pid()], stop)
 }
 
 /// Sets every key, then counts those that can be read.

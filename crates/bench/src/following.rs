@@ -93,7 +93,7 @@ fn a_smart_client_goes_to_the_owner_and_after_a_move_to_the_new_one() {
     let plan = Plan::new(&args(flags)).unwrap();
     let task = Task::Measure(Pace::Closed);
     let loads = plan.loads(&address.into(), task, 1);
-    let round = measure(loads, None, None, &AtomicBool::new(false)).unwrap();
+    let round = measure(loads, None, &[], &AtomicBool::new(false)).unwrap();
     assert_eq!((round.tally.counts.requests, round.tally.wrong), (4_000, 0));
     let got = |worker: usize, lent: usize| server.got[worker][lent].load(Ordering::SeqCst);
     assert!(got(0, 0) > 300, "{}", got(0, 0));

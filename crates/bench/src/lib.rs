@@ -119,7 +119,7 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
         return Err("the server does not answer `config get mbal`: no --follow".into());
     }
     let run =
-        |task| measure(plan.loads(&target, task, 1), plan.timeline(task), args.server_pid, stop);
+        |task| measure(plan.loads(&target, task, 1), plan.timeline(task), &args.server_pid, stop);
     if args.prefill {
         eprintln!("{}", compare::filled(run(Task::Fill)?, run(Task::Verify)?)?);
     }

@@ -1,5 +1,6 @@
 //! One measured run: the generator's threads, the server's CPU time over the window, and the figures.
 
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
@@ -124,19 +125,20 @@ fn grouped(value: f64) -> String {
 
 /// CPU readings at the first start and the last end of any thread's window.
 #[derive(Default)]
-struct Meter {
-    server_pid: Option<u32>,
+struct Meter<'a> {
+    server_pids: &'a [u32],
     start_ns: Option<(u64, u64)>,
     end_ns: (u64, u64),
     failure: Option<String>,
 }
 
-impl Meter {
+impl Meter<'_> {
     fn read(&mut self, edge: Edge) {
         if edge == Edge::Start && self.start_ns.is_some() {
             return;
         }
-        let server = self.server_pid.map_or(Ok(0), cpu::process_ns);
+        let server: io::Result<u64> =
+            self.server_pids.iter().map(|pid| cpu::process_ns(*pid)).sum();
         let both = server.and_then(|ns| Ok((ns, cpu::process_ns(std::process::id())?)));
         match (both, edge) {
             (Ok(both), Edge::Start) => self.start_ns = Some(both),
@@ -150,10 +152,10 @@ impl Meter {
 pub fn measure(
     loads: Vec<Load>,
     timeline: Option<Timeline>,
-    server_pid: Option<u32>,
+    server_pids: &[u32],
     stop: &AtomicBool,
 ) -> Result<Round, String> {
-    let meter = Mutex::new(Meter { server_pid, ..Meter::default() });
+    let meter = Mutex::new(Meter { server_pids, ..Meter::default() });
     let edge = |edge| meter.lock().unwrap_or_else(PoisonError::into_inner).read(edge);
     let over_time = timeline.as_ref();
     let tallies: Vec<Result<Tally, String>> = std::thread::scope(|scope| {
@@ -174,7 +176,7 @@ pub fn measure(
     let start = meter.start_ns.ok_or("the run ended before its window began")?;
     Ok(Round {
         tally,
-        server_cpu_ns: server_pid.map(|_| meter.end_ns.0.saturating_sub(start.0)),
+        server_cpu_ns: (!server_pids.is_empty()).then(|| meter.end_ns.0.saturating_sub(start.0)),
         client_cpu_ns: meter.end_ns.1.saturating_sub(start.1),
         rows: timeline.map_or(Vec::new(), Timeline::rows),
     })
