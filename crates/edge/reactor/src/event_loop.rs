@@ -459,14 +459,17 @@ impl EventLoop {
                 Action::Pause { conn } => self.pause(conn, true),
                 Action::Resume { conn } => self.pause(conn, false),
                 Action::Forward { server, ticket, request } => {
-                    self.links().forward(server, ticket, &request);
+                    self.links().forward(server, ticket, &actions.requests[request]);
                 }
-                Action::Answer { ticket, reply, .. } => self.links().answer(ticket, &reply),
+                Action::Answer { ticket, reply, .. } => {
+                    self.links().answer(ticket, &actions.bytes[reply]);
+                }
             }
         }
         drop(list);
-        actions.bytes.clear();
+        actions.clear();
         actions.bytes.shrink_to(REPLY_BYTES_KEPT);
+        actions.requests.shrink_to(REPLY_BYTES_KEPT);
         self.actions = actions;
     }
 

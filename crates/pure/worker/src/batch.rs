@@ -30,6 +30,8 @@ const ADMIN_WEIGHT: u32 = 64;
 pub(crate) struct Batch<'w> {
     pub turn: Turn<'w>,
     pub links: &'w mut Links,
+    /// Requests to other servers are appended here.
+    pub to_peers: &'w mut Vec<u8>,
     pub actions: &'w mut Vec<Action>,
     /// Keys that came in base64, decoded; reused from group to group.
     pub decoded: &'w mut Vec<u8>,

@@ -35,7 +35,8 @@ impl Worker {
         let serial = self.next_serial();
         let mut session = Session { client: Client::Datagram { serial }, ..Session::default() };
         let (mut replies, mut ends) = (Vec::new(), Vec::new());
-        self.turn_of_nobody(now, bytes.len(), &mut replies, &mut actions.list, |batch, decoded| {
+        let Actions { requests: to_peers, list, .. } = actions;
+        self.turn_of_nobody(now, bytes.len(), &mut replies, to_peers, list, |batch, decoded| {
             batch.run_datagram(&mut session, requests, decoded, &mut ends);
         });
         let mut start = 0;

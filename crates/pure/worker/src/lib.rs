@@ -199,17 +199,17 @@ pub enum Action {
     },
     /// What came of one of the balancer's orders.
     Report(Report),
-    /// Send a request ([`mbal_wire::PeerRequest`]) to a peer whose link is up.
+    /// Send a request ([`mbal_wire::PeerRequest`]) to a peer whose link is up. It lies in [`Actions::requests`].
     Forward {
         server: ServerId,
         ticket: Ticket,
-        request: Vec<u8>,
+        request: Range<usize>,
     },
     /// Answer a peer's request.
     Answer {
         server: ServerId,
         ticket: Ticket,
-        reply: Vec<u8>,
+        reply: Range<usize>,
     },
     /// Close `conn` when its output has left. What still arrives from it is ignored.
     Close {
@@ -237,12 +237,15 @@ pub enum Action {
 #[derive(Default)]
 pub struct Actions {
     pub bytes: Vec<u8>,
+    /// Requests to peers.
+    pub requests: Vec<u8>,
     pub list: Vec<Action>,
 }
 
 impl Actions {
     pub fn clear(&mut self) {
         self.bytes.clear();
+        self.requests.clear();
         self.list.clear();
     }
 }

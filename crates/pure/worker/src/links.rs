@@ -9,7 +9,7 @@ use crate::ConnId;
 use crate::session::Client;
 use crate::slots::Place;
 
-/// Names a request on a link until it is answered.
+/// Names a request on a link until it is answered: from 1 on, they count up from the moment that the link comes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -30,7 +30,10 @@ pub(crate) enum Asker {
 
 struct Link {
     credits: u32,
-    asked: BTreeMap<Ticket, Asker>,
+    /// Who waits for a reply, from the oldest request on; `None` once it has come.
+    asked: VecDeque<Option<Asker>>,
+    /// Requests before the oldest of those.
+    before: u64,
     /// Connections that wait for a credit, in the order in which they came.
     waiting: VecDeque<ConnId>,
 }
@@ -38,7 +41,6 @@ struct Link {
 #[derive(Default)]
 pub(crate) struct Links {
     links: BTreeMap<ServerId, Link>,
-    last_ticket: u64,
 }
 
 /// What a link has to offer.
@@ -52,7 +54,7 @@ pub(crate) enum Credit {
 
 impl Links {
     pub fn up(&mut self, server: ServerId, credits: u32) {
-        let link = Link { credits, asked: BTreeMap::new(), waiting: VecDeque::new() };
+        let link = Link { credits, asked: VecDeque::new(), before: 0, waiting: VecDeque::new() };
         assert!(
             self.links.insert(server, link).is_none(),
             "a link breaks before it comes up again"
@@ -71,10 +73,8 @@ impl Links {
     pub fn ask(&mut self, server: ServerId, asker: Asker) -> Ticket {
         let link = self.links.get_mut(&server).expect("its credit was looked at");
         link.credits -= 1;
-        self.last_ticket += 1;
-        let ticket = Ticket(self.last_ticket);
-        link.asked.insert(ticket, asker);
-        ticket
+        link.asked.push_back(Some(asker));
+        Ticket(link.before + link.asked.len() as u64)
     }
 
     /// `conn` goes on when `server`'s link has a credit, or is no more.
@@ -88,7 +88,12 @@ impl Links {
     /// Takes the credit back: who asked? `None` is a reply to nobody.
     pub fn answered(&mut self, server: ServerId, ticket: Ticket) -> Option<Asker> {
         let link = self.links.get_mut(&server)?;
-        let asker = link.asked.remove(&ticket)?;
+        let index = usize::try_from(ticket.0.checked_sub(link.before + 1)?).ok()?;
+        let asker = link.asked.get_mut(index)?.take()?;
+        while let Some(None) = link.asked.front() {
+            link.asked.pop_front();
+            link.before += 1;
+        }
         link.credits += 1;
         Some(asker)
     }
@@ -96,7 +101,7 @@ impl Links {
     /// Everybody who waits for an answer, and everybody who waits for a credit.
     pub fn broken(&mut self, server: ServerId) -> (Vec<Asker>, Vec<ConnId>) {
         match self.links.remove(&server) {
-            Some(link) => (link.asked.into_values().collect(), link.waiting.into()),
+            Some(link) => (link.asked.into_iter().flatten().collect(), link.waiting.into()),
             None => (Vec::new(), Vec::new()),
         }
     }

@@ -102,8 +102,9 @@ impl Batch<'_> {
 
     fn send_on(&mut self, server: ServerId, asker: Asker, peer: &PeerRequest<'_>) {
         let ticket = self.links.ask(server, asker);
-        let mut request = Vec::new();
-        peer.encode(&mut request);
+        let start = self.to_peers.len();
+        peer.encode(self.to_peers);
+        let request = start..self.to_peers.len();
         self.actions.push(Action::Forward { server, ticket, request });
     }
 
@@ -213,7 +214,11 @@ impl Batch<'_> {
                     (asked[count], jobs[count]) = (Some(who), Some(job));
                     count += 1;
                 }
-                None => self.answer(from, request.ticket, NO_ROUTE_LINE.to_vec()),
+                None => {
+                    let before = self.turn.out.len();
+                    self.turn.out.extend_from_slice(NO_ROUTE_LINE);
+                    self.answer(from, request.ticket, before);
+                }
             }
         }
         let mut asked = asked.iter().flatten();
@@ -234,8 +239,8 @@ impl Batch<'_> {
         let Asked { ticket, peer } = asked;
         let before = self.turn.out.len();
         (self.turn.start, self.turn.further_keys) = (before, 0);
-        let reply = match self.turn.serve(&job.request, key) {
-            Served::Reply => self.turn.out.split_off(before),
+        match self.turn.serve(&job.request, key) {
+            Served::Reply => {}
             // Without credit it is not kept: a peer that waits for us must not wait for others.
             Served::PassOn(server)
                 if peer.hops < HOPS_MAX && self.links.credit(server) == Credit::Available =>
@@ -245,14 +250,16 @@ impl Batch<'_> {
             }
             Served::PassOn(_) | Served::Refused => {
                 self.turn.out.truncate(before);
-                NO_ROUTE_LINE.to_vec()
+                self.turn.out.extend_from_slice(NO_ROUTE_LINE);
             }
-        };
+        }
         self.requests += 1;
-        self.answer(from, *ticket, reply);
+        self.answer(from, *ticket, before);
     }
 
-    fn answer(&mut self, server: ServerId, ticket: Ticket, reply: Vec<u8>) {
+    /// The answer begins at `start` of what has been told.
+    fn answer(&mut self, server: ServerId, ticket: Ticket, start: usize) {
+        let reply = start..self.turn.out.len();
         self.actions.push(Action::Answer { server, ticket, reply });
     }
 }

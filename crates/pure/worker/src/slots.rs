@@ -7,10 +7,12 @@
 //!                  |          |          |       |
 //!   slots        [ … ]    [ B … D ]   [   HD, MN   ]
 //! ```
-//! A slot leaves when all its parts are there and nothing stands before it. A connection whose
-//! requests are all served here has none.
+//! A slot leaves when all its parts are there and nothing stands before it. What was asked together leaves together, in one
+//! send: a client that sends many requests at a time would else get, and send, fewer and fewer at a time. A connection whose
+//! requests are all served here has no slots.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use mbal_wire::{next_value, next_word};
 
@@ -22,12 +24,24 @@ use crate::unreachable::{END, Lost};
 pub const NO_ROUTE: &str = "SERVER_ERROR no route to owner";
 pub(crate) const NO_ROUTE_LINE: &[u8] = b"SERVER_ERROR no route to owner\r\n";
 
+/// Replies beyond so many bytes, of those that wait, have memory of their own.
+const STORE_BYTES_MAX: usize = 64 << 10;
+/// What is kept of that memory while nothing waits.
+const STORE_BYTES_KEPT: usize = 4 << 10;
+
 #[derive(Default)]
 pub(crate) struct Slots {
     queue: VecDeque<Slot>,
     /// The number of the front slot; they count up.
     first: u64,
-    /// Bytes in the queue.
+    /// Replies that were there before the first slot, of requests that came with its.
+    ahead: Vec<u8>,
+    /// The slots before this one are of requests that came together, and so many of those are not ready.
+    together_to: u64,
+    unready: usize,
+    /// Replies, one behind the other.
+    store: Vec<u8>,
+    /// Bytes that wait.
     held: usize,
     /// A part of a `get` failed: its other parts, further back, are dropped.
     get_failed: bool,
@@ -35,14 +49,30 @@ pub(crate) struct Slots {
 
 enum Slot {
     /// Replies of requests that were served here.
-    Local(Vec<u8>),
+    Local(Reply),
     /// A request of one peer, and what the client is told if there is no reply.
     Peer {
-        reply: Option<Vec<u8>>,
+        reply: Option<Reply>,
         lost: Lost,
     },
     Gather(Gather),
     Everywhere(Everywhere),
+}
+
+/// A reply that waits.
+enum Reply {
+    /// There in [`Slots::store`].
+    Stored(Range<usize>),
+    Own(Vec<u8>),
+}
+
+impl Reply {
+    fn len(&self) -> usize {
+        match self {
+            Reply::Stored(range) => range.len(),
+            Reply::Own(bytes) => bytes.len(),
+        }
+    }
 }
 
 /// A `get` of several servers' keys, or of some of them if there are many.
@@ -79,9 +109,39 @@ impl Slots {
     /// Keeps a reply that is there behind those that are not.
     pub fn push_local(&mut self, reply: &[u8]) {
         self.held += reply.len();
-        match self.queue.back_mut() {
-            Some(Slot::Local(bytes)) => bytes.extend_from_slice(reply),
-            _ => self.queue.push_back(Slot::Local(reply.to_vec())),
+        let reply = self.keep(reply);
+        if let (Some(Slot::Local(Reply::Stored(last))), Reply::Stored(next)) =
+            (self.queue.back_mut(), &reply)
+        {
+            if last.end == next.start {
+                last.end = next.end;
+                return;
+            }
+        }
+        self.queue.push_back(Slot::Local(reply));
+    }
+
+    fn keep(&mut self, reply: &[u8]) -> Reply {
+        let start = self.store.len();
+        if start + reply.len() > STORE_BYTES_MAX {
+            return Reply::Own(reply.to_vec());
+        }
+        self.store.extend_from_slice(reply);
+        Reply::Stored(start..self.store.len())
+    }
+
+    /// The end of a turn that began without a slot: replies from `start` on were there before the first of them.
+    pub fn keep_ahead(&mut self, start: usize, out: &mut Vec<u8>) {
+        self.ahead.extend_from_slice(&out[start..]);
+        self.held += out.len() - start;
+        out.truncate(start);
+    }
+
+    /// What has been asked up to here came together, unless what came before still waits.
+    pub fn close_group(&mut self) {
+        if self.together_to <= self.first {
+            self.together_to = self.first + self.queue.len() as u64;
+            self.unready = self.queue.iter().filter(|slot| !slot.is_ready()).count();
         }
     }
 
@@ -103,31 +163,39 @@ impl Slots {
     pub fn fill(&mut self, place: Place, bytes: &[u8]) -> u64 {
         // A peer that had no route either says so as if the client spoke text.
         let is_lost = bytes == NO_ROUTE_LINE;
-        let slot = self.slot(place);
-        let (kept, missed) = match slot {
-            Slot::Peer { reply, lost } if is_lost => {
-                let told = std::mem::take(&mut lost.told).into_owned();
-                (reply.insert(told).len(), u64::from(lost.missed))
+        let index = self.index(place);
+        let missed = match &mut self.queue[index] {
+            Slot::Peer { lost, .. } => {
+                let told = std::mem::take(&mut lost.told);
+                let missed = if is_lost { lost.missed.into() } else { 0 };
+                let bytes = if is_lost { &told } else { bytes };
+                self.held += bytes.len();
+                let kept = self.keep(bytes);
+                let Slot::Peer { reply, .. } = &mut self.queue[index] else { unreachable!() };
+                *reply = Some(kept);
+                missed
             }
-            Slot::Peer { reply, .. } => (reply.insert(bytes.to_vec()).len(), 0),
             Slot::Gather(gather) => {
                 let missed = if is_lost { gather.keys_of(place.source) } else { 0 };
                 let bytes = if is_lost { END } else { bytes };
-                (gather.sources[place.source].insert(bytes.to_vec()).len(), missed)
+                self.held += bytes.len();
+                gather.sources[place.source] = Some(bytes.to_vec());
+                missed
             }
             Slot::Everywhere(everywhere) => {
                 everywhere.fill(bytes);
-                (0, 0)
+                0
             }
             Slot::Local(_) => unreachable!("nobody has a place there"),
         };
-        self.held += kept;
+        if place.slot < self.together_to && self.queue[index].is_ready() {
+            self.unready -= 1;
+        }
         missed
     }
 
-    fn slot(&mut self, place: Place) -> &mut Slot {
-        let index = usize::try_from(place.slot - self.first).expect("slots leave when filled");
-        &mut self.queue[index]
+    fn index(&self, place: Place) -> usize {
+        usize::try_from(place.slot - self.first).expect("slots leave when filled")
     }
 
     /// The reply will not come.
@@ -143,16 +211,30 @@ impl Slots {
 
     /// Appends to `out` what may leave.
     pub fn release(&mut self, out: &mut Vec<u8>) {
+        if self.unready > 0 {
+            return;
+        }
+        self.held -= self.ahead.len();
+        out.append(&mut self.ahead);
         while self.queue.front().is_some_and(Slot::is_ready) {
             let slot = self.queue.pop_front().expect("there is a front");
             self.first += 1;
             self.held -= slot.bytes();
             match slot {
-                Slot::Local(bytes) => out.extend_from_slice(&bytes),
-                Slot::Peer { reply, .. } => out.extend_from_slice(&reply.expect("it is ready")),
+                Slot::Local(reply) | Slot::Peer { reply: Some(reply), .. } => match reply {
+                    Reply::Stored(range) => out.extend_from_slice(&self.store[range]),
+                    Reply::Own(bytes) => out.extend_from_slice(&bytes),
+                },
+                Slot::Peer { reply: None, .. } => unreachable!("it is ready"),
                 Slot::Gather(gather) => self.release_get(&gather, out),
                 Slot::Everywhere(everywhere) => everywhere.push(out),
             }
+        }
+        if self.queue.is_empty() {
+            self.store.clear();
+            self.store.shrink_to(STORE_BYTES_KEPT);
+        } else {
+            self.close_group();
         }
     }
 
@@ -184,8 +266,8 @@ impl Slot {
 
     fn bytes(&self) -> usize {
         match self {
-            Slot::Local(bytes) => bytes.len(),
-            Slot::Peer { reply, .. } => reply.as_ref().map_or(0, Vec::len),
+            Slot::Local(reply) => reply.len(),
+            Slot::Peer { reply, .. } => reply.as_ref().map_or(0, Reply::len),
             Slot::Gather(gather) => gather.sources.iter().flatten().map(Vec::len).sum(),
             Slot::Everywhere(_) => 0,
         }

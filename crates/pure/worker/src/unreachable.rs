@@ -25,6 +25,9 @@ impl Lost {
         match request {
             Request::Get(_) => missed(END.into()),
             Request::MetaGet(meta) if meta.flags.has(b'q') => missed(b"".into()),
+            Request::MetaGet(meta) if !meta.flags.has(b'O') && !meta.flags.has(b'k') => {
+                missed(b"EN\r\n".into())
+            }
             Request::MetaGet(meta) => {
                 let mut told = b"EN".to_vec();
                 for word in meta.words() {

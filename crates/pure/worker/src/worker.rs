@@ -1,6 +1,7 @@
 //! Events to sessions, sessions to batches.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -245,6 +246,7 @@ impl Worker {
         now: Now,
         card: &'w Card,
         out: &'w mut Vec<u8>,
+        to_peers: &'w mut Vec<u8>,
         actions: &'w mut Vec<Action>,
     ) -> (Batch<'w>, u64) {
         let worker = usize::from(self.here.worker.0);
@@ -272,7 +274,8 @@ impl Worker {
             follows: false,
         };
         let (links, decoded, said) = (&mut self.links, &mut self.decoded, &mut self.said);
-        (Batch { turn, links, actions, decoded, requests: 0, said }, counters.keyed())
+        let batch = Batch { turn, links, to_peers, actions, decoded, requests: 0, said };
+        (batch, counters.keyed())
     }
 
     /// Lets `run` execute on a connection, unless that is closing, and sends what comes of it.
@@ -288,9 +291,16 @@ impl Worker {
         let mut session = self.sessions[conn.0 as usize].take().expect("opened before");
         let start = actions.bytes.len();
         let card = session.card.take().expect("no turn within a turn");
-        let (mut batch, keys_before) =
-            self.batch(now, &card, &mut actions.bytes, &mut actions.list);
+        let Actions { bytes, requests, list } = actions;
+        let (mut batch, keys_before) = self.batch(now, &card, bytes, requests, list);
+        let began_empty = session.slots.is_empty();
         let ended = run(&mut batch, &mut session);
+        if !session.slots.is_empty() {
+            if began_empty {
+                session.slots.keep_ahead(start, batch.turn.out);
+            }
+            session.slots.close_group();
+        }
         let (follows, counters) = (batch.turn.follows, batch.turn.counters);
         if batch.requests > 0 {
             card.commanded(now.second);
@@ -384,7 +394,7 @@ impl Worker {
         let (client, place) = match asker {
             Asker::Client { client, place } => (client, place),
             Asker::Peer { server, ticket } => {
-                let reply = reply.unwrap_or(NO_ROUTE_LINE).to_vec();
+                let reply = append(&mut actions.bytes, reply.unwrap_or(NO_ROUTE_LINE));
                 return actions.list.push(Action::Answer { server, ticket, reply });
             }
             Asker::Nobody => return,
@@ -466,12 +476,13 @@ impl Worker {
         now: Now,
         arrived_bytes: usize,
         out: &mut Vec<u8>,
+        to_peers: &mut Vec<u8>,
         actions: &mut Vec<Action>,
         run: impl FnOnce(&mut Batch<'_>, &mut Vec<u8>),
     ) {
         let mut decoded = std::mem::take(&mut self.decoded);
         let nobody = Arc::clone(&self.nobody);
-        let (mut batch, keys_before) = self.batch(now, &nobody, out, actions);
+        let (mut batch, keys_before) = self.batch(now, &nobody, out, to_peers, actions);
         run(&mut batch, &mut decoded);
         let counters = batch.turn.counters;
         counters.work.add(turn_work(counters.keyed() - keys_before, arrived_bytes as u64));
@@ -486,13 +497,20 @@ impl Worker {
         actions: &mut Actions,
     ) {
         let bytes = requests.iter().map(|request| request.bytes.len()).sum();
-        let Actions { bytes: out, list } = actions;
-        self.turn_of_nobody(now, bytes, out, list, |batch, decoded| {
+        let Actions { bytes: out, requests: to_peers, list } = actions;
+        self.turn_of_nobody(now, bytes, out, to_peers, list, |batch, decoded| {
             for requests in requests.chunks(GROUP) {
                 batch.serve(from, requests, decoded);
             }
         });
     }
+}
+
+/// Where what was appended stands.
+pub(crate) fn append(to: &mut Vec<u8>, bytes: &[u8]) -> Range<usize> {
+    let start = to.len();
+    to.extend_from_slice(bytes);
+    start..to.len()
 }
 
 fn close(conn: ConnId, session: &mut Session, actions: &mut Actions) {

@@ -51,7 +51,7 @@ impl Client {
     }
 
     fn event(&mut self, event: Event<'_>) {
-        let Actions { bytes, list } = self.rig.handle(event);
+        let Actions { bytes, requests, list } = self.rig.handle(event);
         let mut stalled = false;
         for action in list {
             match action {
@@ -59,7 +59,7 @@ impl Client {
                     self.replies += std::str::from_utf8(&bytes[range]).expect("text");
                 }
                 Action::Forward { server, ticket, request } => {
-                    self.forwarded.push((server, ticket, request));
+                    self.forwarded.push((server, ticket, requests[request].to_vec()));
                 }
                 Action::Close { .. } => self.closed = true,
                 Action::Datagram { .. } => unreachable!("no datagram has come"),
@@ -123,9 +123,26 @@ fn a_peers_request_goes_out_as_it_came() {
     );
     client.check("");
     client.answer(0, "STORED\r\n");
-    client.check("STORED\r\n");
     client.answer(0, "VA 3 t2\r\nabc\r\n");
-    client.check("VA 3 t2\r\nabc\r\n");
+    client.check("STORED\r\nVA 3 t2\r\nabc\r\n");
+}
+
+#[test]
+fn what_was_asked_together_is_answered_together_and_waits_for_nothing_later() {
+    let mut client = Client::new(8);
+    let two = key(2, 0);
+    client.send(&format!("mn\r\nmg {two} Oa\r\nmg {two} Ob\r\n"));
+    client.send(&format!("mg {two} Oc\r\nmg {two} Od\r\nmn\r\n"));
+    client.check("");
+    client.answer(2, "HD Oc\r\n");
+    client.answer(0, "HD Oa\r\n");
+    client.check("");
+    client.answer(0, "HD Ob\r\n");
+    // What is there of the second as well.
+    client.check("MN\r\nHD Oa\r\nHD Ob\r\nHD Oc\r\n");
+    client.send("version\r\n");
+    client.answer(0, "HD Od\r\n");
+    client.check("HD Od\r\nMN\r\nVERSION 1.6.45\r\n");
 }
 
 #[test]
@@ -247,11 +264,10 @@ fn flush_all_is_the_clusters() {
     let here = key(1, 0);
     client.send(&format!("set {here} 0 0 1\r\nH\r\nflush_all\r\nget {here}\r\n"));
     assert_eq!(client.requests(), [(2, "flush_all 0\r\n".into()), (3, "flush_all 0\r\n".into())]);
-    client.check("STORED\r\n");
     client.answer(1, "OK\r\n");
     client.check("");
     client.answer(0, "OK\r\n");
-    client.check("OK\r\nEND\r\n");
+    client.check("STORED\r\nOK\r\nEND\r\n");
     // A server that does not, and one that is not there.
     client.send("flush_all 10\r\n");
     client.answer(0, "CLIENT_ERROR flush_all not allowed\r\n");
@@ -440,12 +456,27 @@ fn a_reply_to_a_connection_that_is_gone_reaches_nobody() {
     client.check("MN\r\n");
 }
 
-/// What `rig` answers a peer, or passes on.
-fn ask(rig: &mut Rig, hops: u8, request: &str) -> Vec<Action> {
+/// What `rig` answers server 7, whose request has ticket 70, or passes on: to whom, by which ticket.
+fn ask(rig: &mut Rig, hops: u8, request: &str) -> Result<String, (ServerId, Ticket, Vec<u8>)> {
     let mut bytes = Vec::new();
     PeerRequest { hops, map_version: 9, request: request.as_bytes() }.encode(&mut bytes);
     let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
-    rig.handle(Event::Asked { server: ServerId(7), requests: &requests }).list
+    let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+    match &actions.list[..] {
+        [Action::Forward { server, ticket, request }] => {
+            Err((*server, *ticket, actions.requests[request.clone()].to_vec()))
+        }
+        _ => Ok(answer(&actions)),
+    }
+}
+
+/// What server 7 is told, by the ticket of its request.
+fn answer(actions: &Actions) -> String {
+    let [Action::Answer { server: ServerId(7), ticket: Ticket(70), reply }] = &actions.list[..]
+    else {
+        panic!("{:?}", actions.list)
+    };
+    String::from_utf8(actions.bytes[reply.clone()].to_vec()).expect("text")
 }
 
 #[test]
@@ -454,31 +485,29 @@ fn a_request_from_a_peer_is_served_or_passed_on_once() {
     rig.handle(Event::Mapped { here: HERE, map: map() });
     rig.handle(Event::LinkUp { server: PEERS[0], credits: 1 });
     let (here, two) = (key(1, 0), key(2, 0));
-    let answer = |reply: &str| {
-        let reply = reply.as_bytes().to_vec();
-        vec![Action::Answer { server: ServerId(7), ticket: Ticket(70), reply }]
-    };
-    let error = answer(&format!("{NO_ROUTE}\r\n"));
-    assert_eq!(ask(&mut rig, 1, "flush_all 0\r\n"), answer("OK\r\n"));
-    assert_eq!(ask(&mut rig, 1, &format!("set {here} 0 0 1\r\nv\r\n")), answer("STORED\r\n"));
-    assert_eq!(ask(&mut rig, 1, &format!("set {here} 0 0 1 noreply\r\nv\r\n")), answer(""));
     let get = format!("get {here} \r\n");
-    assert_eq!(ask(&mut rig, 2, &get), answer(&format!("VALUE {here} 0 1\r\nv\r\nEND\r\n")));
-    assert_eq!(ask(&mut rig, 1, &format!("get {here} {two}\r\n")), error);
-    assert_eq!(ask(&mut rig, 1, "get\r\n"), error);
-    assert_eq!(ask(&mut rig, 1, "set k 0 0 9\r\n"), error);
-    assert_eq!(ask(&mut rig, 2, &format!("mg {two}\r\n")), error);
-    let [Action::Forward { server, ticket, request }] =
-        &ask(&mut rig, 1, &format!("mg {two}\r\n"))[..]
-    else {
-        panic!("it is passed on");
-    };
-    assert_eq!(*server, PEERS[0]);
-    assert_eq!(PeerRequest::decode(request).map(|request| request.hops), Some(2));
-    assert_eq!(ask(&mut rig, 1, &format!("mg {two}\r\n")), error);
-    let replies = [Ticketed { ticket: *ticket, bytes: b"EN\r\n" }];
-    let answered = Event::Answered { server: *server, replies: &replies };
-    assert_eq!(rig.handle(answered).list, answer("EN\r\n"));
+    let value = format!("VALUE {here} 0 1\r\nv\r\nEND\r\n");
+    let error = format!("{NO_ROUTE}\r\n");
+    for (hops, request, reply) in [
+        (1, "flush_all 0\r\n".to_owned(), "OK\r\n"),
+        (1, format!("set {here} 0 0 1\r\nv\r\n"), "STORED\r\n"),
+        (1, format!("set {here} 0 0 1 noreply\r\nv\r\n"), ""),
+        (2, get, &value),
+        (1, format!("get {here} {two}\r\n"), &error),
+        (1, "get\r\n".to_owned(), &error),
+        (1, "set k 0 0 9\r\n".to_owned(), &error),
+        (2, format!("mg {two}\r\n"), &error),
+    ] {
+        assert_eq!(ask(&mut rig, hops, &request).as_deref(), Ok(reply), "{request}");
+    }
+    let (server, ticket, request) =
+        ask(&mut rig, 1, &format!("mg {two}\r\n")).expect_err("it is passed on");
+    assert_eq!(server, PEERS[0]);
+    assert_eq!(PeerRequest::decode(&request).map(|request| request.hops), Some(2));
+    assert_eq!(ask(&mut rig, 1, &format!("mg {two}\r\n")), Ok(error));
+    let replies = [Ticketed { ticket, bytes: b"EN\r\n" }];
+    let answered = rig.handle(Event::Answered { server, replies: &replies });
+    assert_eq!(answer(&answered), "EN\r\n");
 }
 
 #[test]
@@ -507,11 +536,12 @@ fn requests_that_arrive_together_are_executed_as_one_batch_and_counted_here() {
         .flat_map(|_| round.clone())
         .map(|(bytes, n)| Ticketed { ticket: Ticket(n), bytes })
         .collect();
-    let list = rig.handle(Event::Asked { server: ServerId(7), requests: &requests }).list;
+    let Actions { bytes, list, .. } =
+        rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
     let answers = |of: u64| -> Vec<String> {
         let reply = |action: &Action| match action {
             Action::Answer { ticket, reply, .. } if ticket.0 == of => {
-                Some(String::from_utf8(reply.clone()).expect("text"))
+                Some(String::from_utf8(bytes[reply.clone()].to_vec()).expect("text"))
             }
             _ => None,
         };
@@ -575,7 +605,8 @@ fn datagrams_reach_the_keys_of_other_servers() {
         let actions = client.rig.handle(Event::Datagram { from: SENDER, bytes: &bytes });
         for action in &actions.list {
             if let Action::Forward { server, ticket, request } = action {
-                let peer = PeerRequest::decode(request).expect("well formed");
+                let peer = PeerRequest::decode(&actions.requests[request.clone()]);
+                let peer = peer.expect("well formed");
                 let request = String::from_utf8(peer.request.to_vec()).expect("text");
                 forwarded.push((*server, *ticket, request));
             }
