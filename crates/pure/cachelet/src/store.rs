@@ -80,6 +80,12 @@ struct Home<'s> {
 impl Ahead<'_> {
     /// Of no key.
     pub const NONE: Ahead<'static> = Ahead(None);
+
+    /// Who owns the key's cachelet, if that is here and known.
+    #[inline]
+    pub fn owner(&self) -> Option<WorkerId> {
+        self.0.map(|home| WorkerId(home.cachelet.owner() as u16))
+    }
 }
 
 /// A page that eviction has cleaned a part of, and what its choice went by: the rest goes by the same.

@@ -22,6 +22,7 @@ pub const GATHER_KEYS_MAX: usize = 64;
 
 impl Batch<'_> {
     /// Sends the request to the server that owns its key. `None`: it is served here.
+    #[inline(always)]
     pub fn elsewhere(
         &mut self,
         session: &mut Session,
@@ -31,6 +32,17 @@ impl Batch<'_> {
         if self.turn.alone && !session.get_continues {
             return None;
         }
+        self.send_elsewhere(session, job, key)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_elsewhere(
+        &mut self,
+        session: &mut Session,
+        job: &Job<'_>,
+        key: Option<&Key<'_>>,
+    ) -> Option<Then> {
         // A client that names a cachelet asks its owner: it is told who that is.
         if matches!(job.request, Request::Binary(binary) if binary.frame.vbucket != 0) {
             return None;

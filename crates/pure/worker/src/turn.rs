@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mbal_cachelet::Ahead;
-use mbal_model::{Key, Owner, Route};
+use mbal_model::{Key, Owner, Route, WorkerId};
 use mbal_sketch::Sampler;
 use mbal_wire::{Limits, Login, Request, push_line};
 
@@ -69,8 +69,10 @@ pub(crate) enum Then {
 impl<'w> Turn<'w> {
     /// `key` is the request's (first) key, unless that is too long to be one.
     pub fn execute(&mut self, request: &Request<'_>, key: Option<Key<'_>>) -> Then {
-        if let Some(key) = key {
-            self.count_route(&key);
+        match (self.ahead.owner(), key) {
+            (Some(owner), _) => self.count_owner(owner),
+            (None, Some(key)) => self.count_route(&key),
+            (None, None) => {}
         }
         let the_key = || key.expect("the parser measured it");
         match request {
@@ -113,10 +115,18 @@ impl<'w> Turn<'w> {
 
     pub fn count_route(&self, key: &Key<'_>) {
         match self.route(key) {
-            Route::Own => self.counters.requests_own.add(1),
-            Route::Neighbour(_) => self.counters.requests_neighbour.add(1),
+            Route::Own => self.count_owner(self.here.worker),
+            Route::Neighbour(owner) => self.count_owner(owner),
             // Counted where it is forwarded.
             Route::Peer(_) | Route::Moving(_) => {}
+        }
+    }
+
+    #[inline]
+    fn count_owner(&self, owner: WorkerId) {
+        match owner == self.here.worker {
+            true => self.counters.requests_own.add(1),
+            false => self.counters.requests_neighbour.add(1),
         }
     }
 
