@@ -19,7 +19,7 @@ pub(crate) const GROUP: usize = 16;
 /// Storing more than this may take more cleaning than one turn should last.
 const LONG_VALUE_BYTES: usize = 32 << 10;
 
-/// Then room is made at once, however long that takes: others may have taken what was made free.
+/// After so many turns room is made at once, however long that takes: others may have taken what was made free.
 const TURNS_FOR_ROOM_MAX: u32 = 1000;
 
 /// A command for operators looks at the whole server: in a turn it counts for so many requests, so that who
@@ -113,7 +113,7 @@ impl Batch<'_> {
         self.turn.has_waiting = !session.slots.is_empty();
         let ran = match self.turn.watched & VERBOSE {
             0 => self.run_groups(session, input, &mut decoded),
-            _ => self.run_told(session, input, &mut decoded),
+            _ => self.run_verbose(session, input, &mut decoded),
         };
         *self.decoded = decoded;
         if !matches!(ran.ended, Ended::Hungry) {
@@ -124,7 +124,7 @@ impl Batch<'_> {
 
     /// One request after the other, each told with its replies.
     #[cold]
-    fn run_told(&mut self, session: &mut Session, input: &[u8], decoded: &mut Vec<u8>) -> Ran {
+    fn run_verbose(&mut self, session: &mut Session, input: &[u8], decoded: &mut Vec<u8>) -> Ran {
         let fd = self.turn.fd;
         let mut at = 0;
         loop {
@@ -296,8 +296,8 @@ impl Batch<'_> {
                 Some(ended(*at, Ended::Waits(Wait::Certificates)))
             }
             Then::Watch(watcher) => {
-                let told = Wait::Told { watcher, full: false };
-                Some(ended(input_bytes, Ended::Waits(told)))
+                let watching = Wait::Watching { watcher, full: false };
+                Some(ended(input_bytes, Ended::Waits(watching)))
             }
             Then::Resume(rewritten) => {
                 Some(Ran { used: *at, rewritten, ended: Ended::Waits(Wait::Output) })

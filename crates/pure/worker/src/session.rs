@@ -92,7 +92,7 @@ pub(crate) enum Wait {
     /// For certificates: [`crate::Event::CertsRefreshed`].
     Certificates,
     /// For what there is to tell, for ever. Input is dropped.
-    Told {
+    Watching {
         watcher: Arc<Watcher>,
         /// What it was told has not left yet.
         full: bool,
@@ -112,13 +112,13 @@ impl Wait {
     }
 
     pub fn drops_input(&self) -> bool {
-        matches!(self, Wait::Told { .. } | Wait::End { .. })
+        matches!(self, Wait::Watching { .. } | Wait::End { .. })
     }
 
     /// Who watches by this session.
     pub fn watcher(&self) -> Option<&Arc<Watcher>> {
         match self {
-            Wait::Told { watcher, .. } => Some(watcher),
+            Wait::Watching { watcher, .. } => Some(watcher),
             _ => None,
         }
     }
@@ -222,7 +222,7 @@ impl Session {
     pub fn state(&self) -> State {
         match self.wait {
             Wait::End { .. } => State::Closing,
-            Wait::Told { .. } => State::Watching,
+            Wait::Watching { .. } => State::Watching,
             Wait::Output | Wait::Walk(_) => State::Writing,
             Wait::Peers(_) => State::Waiting,
             Wait::No | Wait::Certificates if self.skip > 0 => State::Swallowing,

@@ -127,7 +127,7 @@ impl Worker {
 }
 
 pub(crate) fn send_lines_to(conn: ConnId, session: &mut Session, actions: &mut Actions) {
-    let Wait::Told { watcher, full: full @ false } = &mut session.wait else { return };
+    let Wait::Watching { watcher, full: full @ false } = &mut session.wait else { return };
     let start = actions.bytes.len();
     watcher.take(&mut actions.bytes);
     let end = actions.bytes.len();

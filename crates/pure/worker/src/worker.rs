@@ -149,8 +149,8 @@ impl Worker {
                     match std::mem::take(&mut session.wait) {
                         Wait::Walk(walk) => go_on_walking(batch, session, walk),
                         Wait::Output => run_pending(batch, session),
-                        Wait::Told { watcher, .. } => {
-                            session.wait = Wait::Told { watcher, full: false };
+                        Wait::Watching { watcher, .. } => {
+                            session.wait = Wait::Watching { watcher, full: false };
                             Ended::Hungry
                         }
                         // It has found something else to wait for meanwhile.
@@ -325,7 +325,7 @@ impl Worker {
                     Wait::Output | Wait::Walk(_) => actions.list.push(Action::Stall { conn }),
                     Wait::Peers(_) => actions.list.push(Action::Pause { conn }),
                     Wait::End { .. } => session.pending = Vec::new(),
-                    Wait::No | Wait::Certificates | Wait::Told { .. } => {}
+                    Wait::No | Wait::Certificates | Wait::Watching { .. } => {}
                 }
                 session.wait = wait;
             }
