@@ -9,6 +9,7 @@ use std::time::Duration;
 
 mod running;
 
+use mbal_link::{Dialing, NONCE_BYTES, Step, next_frame};
 use running::{Folder, Running, ask, certificate, eventually, stats};
 
 const KEYS: usize = 40;
@@ -286,6 +287,42 @@ fn strangers_are_turned_away_and_nobody_else_notices() {
     let (_, said) = servers.remove(0).signal("TERM");
     let turned_away = said.lines().filter(|line| line.contains("was turned away: ")).count();
     assert!(turned_away > 0, "{said}");
+}
+
+/// A link of a worker 9 of server 3, which is not running, to server 1.
+fn dial_as_server_3(cluster: &Cluster, nonce: u8) -> TcpStream {
+    let secret = fs::read(cluster.folder.path("secret")).unwrap();
+    let identity = mbal_link::Cluster::new("test", 3, secret.trim_ascii());
+    let mut stream = TcpStream::connect(("127.0.0.1", cluster.links[0])).unwrap();
+    let (mut dialing, hello) = Dialing::new(&identity, 9, 1, &[nonce; NONCE_BYTES], b"");
+    stream.write_all(&hello).unwrap();
+    let mut said = Vec::new();
+    loop {
+        let mut room = [0; 256];
+        let count = stream.read(&mut room).unwrap();
+        assert!(count > 0, "refused");
+        said.extend_from_slice(&room[..count]);
+        while let Some((frame, rest)) = next_frame(&said, 256).unwrap() {
+            match dialing.step(&frame) {
+                Step::Send(bytes) => stream.write_all(&bytes).unwrap(),
+                Step::Up(..) => return stream,
+                Step::Refuse(_, why) => panic!("{why:?}"),
+            }
+            let used = said.len() - rest.len();
+            said.drain(..used);
+        }
+    }
+}
+
+#[test]
+fn a_newer_link_of_a_worker_ends_its_older_one() {
+    let cluster = Cluster::new("again", &[]);
+    let _server = cluster.start(1);
+    let mut older = dial_as_server_3(&cluster, 1);
+    assert!(!closes(&mut older, Duration::from_millis(100)), "it is up");
+    let mut newer = dial_as_server_3(&cluster, 2);
+    assert!(closes(&mut older, Duration::from_secs(5)));
+    assert!(!closes(&mut newer, Duration::from_millis(100)));
 }
 
 #[test]

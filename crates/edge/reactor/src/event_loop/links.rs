@@ -54,8 +54,8 @@ struct Link {
 enum End {
     /// This side asks.
     Dialed { server: ServerId, waiting: Waiting },
-    /// The other side asks. `serial` tells its tickets from those of other links.
-    Accepted { server: ServerId, serial: u32, heard: u64 },
+    /// That worker of the other side asks. `serial` tells its tickets from those of other links.
+    Accepted { server: ServerId, worker: u16, serial: u32, heard: u64 },
 }
 
 impl Links {
@@ -114,6 +114,15 @@ impl Links {
             }
         }
         // Who asked has gone.
+    }
+
+    /// Who dials again has given the older link up. What still lies in it is not executed any more: a write could come after
+    /// newer ones.
+    fn drop_accepted(&mut self, from: ServerId, of: u16) {
+        let is_older = |link: &mut Link| matches!(link.end, End::Accepted { server, worker, .. } if (server, worker) == (from, of));
+        for link in &mut self.all {
+            drop(link.take_if(is_older));
+        }
     }
 
     fn ping(&mut self, place: usize) {
@@ -268,7 +277,11 @@ impl EventLoop {
         links.last_serial = links.last_serial.wrapping_add(1);
         let end = match dialed {
             true => End::Dialed { server, waiting: Waiting::new(links.timeout_ns) },
-            false => End::Accepted { server, serial: links.last_serial, heard: now },
+            false => {
+                links.drop_accepted(server, established.worker);
+                let (worker, serial) = (established.worker, links.last_serial);
+                End::Accepted { server, worker, serial, heard: now }
+            }
         };
         let (sending, output) = (Vec::new(), Output::default());
         let mut link = Link { fd, tls, input: Vec::new(), sending, output, stalled: false, end };
