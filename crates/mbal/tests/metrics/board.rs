@@ -1,6 +1,7 @@
 //! The Grafana board against a page of metrics: no panel asks for what no server tells.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use crate::json::Value;
 use crate::running::Running;
@@ -69,6 +70,40 @@ fn every_query_of_the_board_is_of_metrics_that_there_are() {
             }
         }
     }
+}
+
+/// Rules are parsed as panels' queries are, once Grafana's own variables have a value.
+#[test]
+fn promtool_parses_every_query() {
+    let board = Value::of(BOARD);
+    let queries = queries(&board);
+    let quoted = |query: &&str| {
+        let query = query.replace("$__rate_interval", "1m").replace("$__interval", "1m");
+        format!("      - {{record: x, expr: '{}'}}\n", query.replace('\'', "''"))
+    };
+    let rules: String = queries.iter().map(quoted).collect();
+    let (code, said) = checked_by_promtool("board", &rules);
+    if code.is_none() {
+        eprintln!("SKIPPED, NOT TESTED: no promtool");
+        return;
+    }
+    let found = format!("  SUCCESS: {} rules found", queries.len());
+    assert!(code == Some(0) && said.lines().any(|line| line == found), "{said}");
+    // It does refuse what is no query.
+    let (code, said) = checked_by_promtool("broken", &quoted(&"sum(rate(mbal_gets_total[1m])"));
+    assert!(code == Some(1) && said.contains("could not parse expression"), "{said}");
+}
+
+/// What promtool says of a group of rules; no code where there is no promtool.
+fn checked_by_promtool(name: &str, rules: &str) -> (Option<i32>, String) {
+    let file = std::env::temp_dir().join(format!("mbal-{name}-{}.yml", std::process::id()));
+    std::fs::write(&file, format!("groups:\n  - name: x\n    rules:\n{rules}")).unwrap();
+    let output =
+        Command::new("promtool").args(["check", "rules", "--lint=none"]).arg(&file).output();
+    std::fs::remove_file(&file).unwrap();
+    let Ok(output) = output else { return (None, String::new()) };
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    (output.status.code(), said)
 }
 
 /// The queries of the panels.
