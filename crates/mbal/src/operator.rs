@@ -23,6 +23,7 @@ TABLE
   fixed           of it, what moves with no cachelet: the requests of
                   connections whose clients know no workers
   cachelets       those that the worker owns
+  connections     those that it serves
 DECISION
   uneven          why: the workers differed; or: loan over, operator
   deviation       how far loads are from their average, on average, as a part
@@ -161,4 +162,30 @@ fn served(at: &At) -> Result<Served, String> {
 
 fn has_control(served: &Served) -> bool {
     control_paths(served).iter().any(|path| path.exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WORDS;
+
+    const PAGE: &str = include_str!("../../../docs/operate.md");
+
+    #[test]
+    fn the_words_of_status_are_the_same_in_its_help_and_on_the_page() {
+        let table = PAGE.split_once("`status` tells, in these words:").expect("it is there").1;
+        let rows = table.trim_start().lines().take_while(|line| line.starts_with('|')).skip(2);
+        let cells = rows.map(|row| row.split('|').nth(1).expect("a row has cells"));
+        let of_page: Vec<&str> =
+            cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+        assert!(of_page.len() > 15, "{of_page:?}");
+        for word in &of_page {
+            assert!(WORDS.contains(word), "{word} is not in the help");
+        }
+        // A name begins at the third column, its description behind two blanks, or in the next line.
+        let names = WORDS.lines().filter_map(|line| line.strip_prefix("  "));
+        let names = names.filter(|line| !line.starts_with(' '));
+        for name in names.flat_map(|line| line.split("  ").next().expect("one").split(", ")) {
+            assert!(of_page.contains(&name), "{name} is not on the page");
+        }
+    }
 }
