@@ -1,8 +1,15 @@
 //! A cachelet that arrives from another server, part by part.
+//!
+//! ```text
+//!   hashes of the cachelet:   | served here ....... | arriving | its source's ....... |
+//!   Store::route says:          Own or Neighbour      Peer       Peer
+//! ```
+//!
+//! A slice is served here once the source has said that it is gone there, since only then the source never serves it again.
 
-use mbal_model::{Key, Prefix, Route, Seconds, WorkerId};
+use mbal_model::{Elsewhere, Key, Prefix, Seconds, ServerId, WorkerId};
 
-use crate::cachelet::Locked;
+use crate::cachelet::{Cachelet, Locked};
 use crate::index::hash_of;
 use crate::item::Access;
 use crate::memory::{Offset, prefetch};
@@ -11,7 +18,7 @@ use crate::routes::Way;
 use crate::shim::Ordering::*;
 use crate::slice::{BLOCKS_MAX, Entry, Slice};
 use crate::store::Store;
-use crate::types::{Draft, Full};
+use crate::types::{Birth, Draft, Full};
 
 /// Records of one step.
 const STEP_RECORDS: usize = 48;
@@ -29,8 +36,9 @@ pub struct Arriving {
     slice: u32,
     /// The next part's.
     number: u32,
-    /// The slice's first hash.
+    /// The slice's hashes.
     first: u64,
+    last: u64,
     /// Hashes from here on have items of an earlier attempt, which go first.
     left: Option<u64>,
     /// The part's heading has been heeded by every cachelet.
@@ -67,7 +75,8 @@ impl Arriving {
             prefix,
             slice: 0,
             number: 0,
-            first: 0,
+            first: prefix.first_hash(),
+            last: prefix.first_hash(),
             left: None,
             heeded: false,
             has_way: false,
@@ -92,21 +101,55 @@ impl Arriving {
             return Turn::Early;
         }
         if number == 0 {
-            (self.first, self.has_way) = (heading.first, false);
+            (self.first, self.last) = (heading.first, heading.last);
+            self.has_way = false;
         }
         self.heeded = false;
         self.number += 1;
         Turn::Now
     }
+
+    /// The last hash of the slice that is on its way: for [`Store::serve_until`], as soon as the source has said that it is gone.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
 }
 
 impl Store {
+    /// A cachelet begins to arrive from a server, which serves it meanwhile: a slice at a time is imported, and then served by
+    /// worker `owner`, see [`Store::serve_until`]. False as for [`Store::adopt`].
+    pub fn begin_to_arrive(
+        &self,
+        prefix: Prefix,
+        owner: WorkerId,
+        birth: Birth,
+        from: ServerId,
+    ) -> bool {
+        self.bring(prefix, owner, birth, Some(from))
+    }
+
+    /// Every key of an arriving cachelet up to this hash is served here from now on: the source has said that it is gone there, be
+    /// it by a request that it sent on. A part of the next slice says so too, see [`Store::import`]. After its last hash the
+    /// cachelet is as any other.
+    pub fn serve_until(&self, prefix: Prefix, last: u64) {
+        let _changes = self.changes();
+        let Some(cachelet) = self.present(prefix).filter(|cachelet| cachelet.arrives()) else {
+            return;
+        };
+        cachelet.have_arrived(u128::from(last) + 1);
+        if last >= prefix.last_hash() {
+            cachelet.set_away(None);
+            self.version.fetch_add(1, Release);
+        }
+    }
+
     /// Stores some of the items of a part, whose [`Arriving::turn_of`] has come; false when that was all of it. Called by worker
     /// `worker`, which has entered. O(48 items), no more than 16 KiB and an item of that length; a longer value is stored at once.
     ///
     /// An item never replaces one that is here: what this server has got by itself since is newer. One of an older flush number is
     /// dropped, and so is one that finds no room, or is longer than an item may be here, as if evicted. A cachelet that has given no
-    /// cas yet goes on with the source's generation and counter, so that no cas is given twice.
+    /// cas yet goes on with the source's generation and counter, so that no cas is given twice. What comes before the part's slice
+    /// is gone at the source, and so served here.
     ///
     /// # Errors
     /// [`Broken`] if a value's pieces do not make it up, or an item belongs elsewhere. What was stored stays.
@@ -191,7 +234,7 @@ impl Store {
         for _ in 0..TRIES {
             self.reserve(worker, hash, value.len(), now);
             // Only what has a place here is taken.
-            if !matches!(self.route(worker, hash), Route::Own | Route::Neighbour(_)) {
+            if !self.takes(hash) {
                 return;
             }
             let mut locked = self.lock(hash, now);
@@ -208,6 +251,13 @@ impl Store {
         }
         // As if evicted.
         self.lock(hash, now).inner.stats.evictions += 1;
+    }
+
+    /// True of a key that is served here, or will be when its cachelet has arrived.
+    fn takes(&self, hash: u64) -> bool {
+        let Way::Here(slot) = self.routes.of(hash) else { return false };
+        let cachelet = self.at(slot);
+        cachelet.arrives() || cachelet.away(hash).is_none()
     }
 
     /// Gives up what has arrived of the slice that is on its way, since the source is to serve it again; true if there is more. Parts
@@ -262,6 +312,9 @@ impl Store {
                 continue;
             };
             locked.heeds(heading);
+            if whole == prefix && locked.cachelet.arrives() {
+                locked.cachelet.have_arrived(heading.first.into());
+            }
             if locked.inner.splits {
                 self.lock_cachelet(self.child(locked.cachelet), now).heeds(heading);
             }
@@ -349,5 +402,17 @@ impl Locked<'_> {
         let (frequency, era) = (u32::from(fields.frequency), self.store.era());
         let access = Access::new(last, frequency, has(marks::FETCHED), era);
         self.take_in(key, &draft, fields.cas, access)
+    }
+}
+
+/// Of a cachelet that arrives. The boundary is kept halved: the end of all hashes has 65 bits.
+impl Cachelet {
+    pub(crate) fn begin_to_arrive(&self, first: u64, from: ServerId) {
+        self.arrived.store(first >> 1, Relaxed);
+        self.set_partly_away(Elsewhere::Peer(from));
+    }
+
+    fn have_arrived(&self, end: u128) {
+        self.arrived.fetch_max((end >> 1) as u64, Release);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Elsewhere, Key, MoveId, Prefix, Seconds, WorkerId};
+use mbal_model::{Elsewhere, Key, Prefix, Seconds, WorkerId};
 
 use crate::blocks::Blocks;
 use crate::bucket::Bucket;
@@ -15,7 +15,7 @@ use crate::log::{LOGS, Log, temper_of};
 use crate::memory::Offset;
 use crate::policy::{Temper, temper_of_written};
 use crate::pool::PageId;
-use crate::routes::{LEAVES, Slot, decode, encode};
+use crate::routes::{MOVING, PARTLY, Slot, decode, encode};
 use crate::shim::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::slice::Place;
 use crate::store::Store;
@@ -34,6 +34,8 @@ pub struct Cachelet {
     /// While it leaves in slices: which hashes have gone, and which have at least been frozen, see [`crate::leaving`].
     pub(crate) gone: AtomicU64,
     pub(crate) frozen: AtomicU64,
+    /// While it arrives in slices: which hashes are served here, see [`crate::arriving`].
+    pub(crate) arrived: AtomicU64,
     /// Of the store's, this one.
     pub(crate) slot: Slot,
     /// Second at which everything older dies; 0 is none.
@@ -98,6 +100,7 @@ impl Cachelet {
             away: AtomicU32::new(0),
             gone: AtomicU64::new(0),
             frozen: AtomicU64::new(0),
+            arrived: AtomicU64::new(0),
             slot,
             flush_at: AtomicU32::new(0),
             owner: AtomicU32::new(0),
@@ -133,23 +136,37 @@ impl Cachelet {
 
     #[cold]
     fn away_by(&self, word: u32, hash: u64) -> Option<Elsewhere> {
-        let is_here = word & LEAVES != 0 && hash >> 1 >= self.frozen.load(Acquire);
-        (!is_here).then(|| decode(word & !LEAVES))
+        let elsewhere = decode(word & !PARTLY);
+        let is_here = word & PARTLY != 0
+            && match elsewhere {
+                Elsewhere::Moving(_) => hash >> 1 >= self.frozen.load(Acquire),
+                Elsewhere::Peer(_) => hash >> 1 < self.arrived.load(Acquire),
+            };
+        (!is_here).then_some(elsewhere)
     }
 
     /// All of it is elsewhere.
     pub fn is_away(&self) -> bool {
         let word = self.away.load(Acquire);
-        word != 0 && word & LEAVES == 0
+        word != 0 && word & PARTLY == 0
     }
 
-    /// It is here, but for some slices.
+    /// Some slices of it are here, and others are not: it leaves, or it arrives.
+    pub fn is_partly_here(&self) -> bool {
+        self.away.load(Acquire) & PARTLY != 0
+    }
+
     pub fn leaves(&self) -> bool {
-        self.away.load(Acquire) & LEAVES != 0
+        self.is_partly_here() && self.away.load(Acquire) & MOVING != 0
     }
 
-    pub fn set_leaves(&self, id: MoveId) {
-        self.away.store(encode(Elsewhere::Moving(id)) | LEAVES, Release);
+    pub fn arrives(&self) -> bool {
+        self.is_partly_here() && !self.leaves()
+    }
+
+    /// A part of it is elsewhere: which one, `gone` and `frozen` say, or `arrived`.
+    pub fn set_partly_away(&self, elsewhere: Elsewhere) {
+        self.away.store(encode(elsewhere) | PARTLY, Release);
     }
 
     pub fn set_away(&self, elsewhere: Option<Elsewhere>) {

@@ -9,7 +9,7 @@
 //! is here, nobody changes it any more but cleaning, which may still evict: so it is exported, and then forgotten, in steps that
 //! each hold the writer lock for some microseconds, and nothing that a client was told is missing from it.
 
-use mbal_model::{MoveId, Prefix, Seconds};
+use mbal_model::{Elsewhere, MoveId, Prefix, Seconds};
 
 use crate::cachelet::{Cachelet, Locked};
 use crate::item::{Access, Item};
@@ -53,12 +53,13 @@ impl Cursor {
 }
 
 impl Store {
-    /// A cachelet begins to leave by this move; its first slice has not. False if it is absent, leaves already or is being split.
+    /// A cachelet begins to leave by this move; its first slice has not. False if it is absent, leaves already,
+    /// is still arriving or is being split.
     pub fn begin_to_leave(&self, prefix: Prefix, id: MoveId) -> bool {
         let _changes = self.changes();
         let Some(cachelet) = self.present(prefix) else { return false };
         let locked = cachelet.inner.lock();
-        if locked.splits || cachelet.leaves() {
+        if locked.splits || cachelet.is_partly_here() {
             return false;
         }
         cachelet.begin_to_leave(id, prefix.first_hash());
@@ -305,7 +306,7 @@ impl Cachelet {
     fn begin_to_leave(&self, id: MoveId, first: u64) {
         self.gone.store(first >> 1, Relaxed);
         self.frozen.store(first >> 1, Relaxed);
-        self.set_leaves(id);
+        self.set_partly_away(Elsewhere::Moving(id));
     }
 
     fn gone(&self) -> u128 {

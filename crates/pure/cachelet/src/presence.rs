@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-use mbal_model::{Elsewhere, Prefix, Route, Seconds, WorkerId};
+use mbal_model::{Elsewhere, Prefix, Route, Seconds, ServerId, WorkerId};
 
 use crate::cachelet::Cachelet;
 use crate::routes::{Slot, Way};
@@ -117,17 +117,17 @@ impl Store {
         inside.map(|here| here.nodes()).sum::<usize>() >= prefix.nodes()
     }
 
-    /// The present cachelets, in the prefixes' order.
+    /// The present cachelets, in the prefixes' order. One that is still arriving is not among them.
     pub fn prefixes(&self) -> Vec<Prefix> {
-        let here = self.cachelets().filter(|cachelet| !cachelet.is_away());
+        let here = self.cachelets().filter(|cachelet| !cachelet.is_away() && !cachelet.arrives());
         let mut prefixes: Vec<Prefix> = here.filter_map(Cachelet::prefix).collect();
         prefixes.sort_unstable();
         prefixes
     }
 
-    /// The present cachelets with what planners want of them, in the prefixes' order.
+    /// The same with what planners want of them.
     pub fn held(&self) -> Vec<Held> {
-        let here = self.cachelets().filter(|cachelet| !cachelet.is_away());
+        let here = self.cachelets().filter(|cachelet| !cachelet.is_away() && !cachelet.arrives());
         let held = here.filter_map(|cachelet| {
             let logs: u32 = cachelet.log_pages.iter().map(|pages| pages.load(Relaxed)).sum();
             let pages = logs as usize + cachelet.inner.lock().blocks.pages();
@@ -155,6 +155,17 @@ impl Store {
     /// The cachelet `prefix` is served here from now on, empty, by worker `owner`. False, and nothing has changed, if some of it
     /// is here already, or has not yet gone, or the store has no room for another.
     pub fn adopt(&self, prefix: Prefix, owner: WorkerId, birth: Birth) -> bool {
+        self.bring(prefix, owner, birth, None)
+    }
+
+    /// [`Store::adopt`]; of a cachelet that arrives from another server nothing is served yet.
+    pub(crate) fn bring(
+        &self,
+        prefix: Prefix,
+        owner: WorkerId,
+        birth: Birth,
+        from: Option<ServerId>,
+    ) -> bool {
         let mut changes = self.slots.changes.lock();
         if !self.routes.is_absent(prefix) {
             return false;
@@ -163,7 +174,7 @@ impl Store {
         // A flush that has passed here is not to miss what arrives from where it has not been yet.
         let known = self.flushes.fetch_max(birth.flush_number, Relaxed);
         let birth = Birth { flush_number: birth.flush_number.max(known), ..birth };
-        self.bear(cachelet, prefix, owner, birth);
+        self.bear(cachelet, prefix, owner, birth, from);
         let (at, number) = changes.flush_next;
         if number > birth.flush_number {
             cachelet.inner.lock().flush_next = number;
@@ -174,8 +185,18 @@ impl Store {
         true
     }
 
-    fn bear(&self, vacant: &Cachelet, prefix: Prefix, owner: WorkerId, birth: Birth) {
+    fn bear(
+        &self,
+        vacant: &Cachelet,
+        prefix: Prefix,
+        owner: WorkerId,
+        birth: Birth,
+        from: Option<ServerId>,
+    ) {
         vacant.is_born(&mut vacant.inner.lock(), prefix, owner, birth);
+        if let Some(from) = from {
+            vacant.begin_to_arrive(prefix.first_hash(), from);
+        }
         vacant.set_prefix(Some(prefix));
         self.routes.set(prefix, Way::Here(vacant.slot));
     }
@@ -188,7 +209,7 @@ impl Store {
         for (at, prefix) in Prefix::equal(cachelets.trailing_zeros()).enumerate() {
             let owner = WorkerId((at * workers / cachelets) as u16);
             let vacant = self.vacant_slot(&mut changes).expect("no more than there is room for");
-            self.bear(vacant, prefix, owner, birth);
+            self.bear(vacant, prefix, owner, birth, None);
         }
     }
 

@@ -23,9 +23,9 @@ const FAN: usize = 1 << (Prefix::BITS_MAX - ROOT_BITS);
 /// Word of the root whose prefix is divided further.
 const SEE_FINE: u32 = u32::MAX;
 const ELSEWHERE: u32 = 1 << 31;
-const MOVING: u32 = 1 << 30;
-/// Beside [`encode`] of a move, in a cachelet: only some slices have gone.
-pub(crate) const LEAVES: u32 = 1 << 29;
+pub(crate) const MOVING: u32 = 1 << 30;
+/// In a cachelet: only some slices of it are there. It leaves by a move, or it arrives from a peer.
+pub(crate) const PARTLY: u32 = 1 << 29;
 
 /// Which of the store's cachelets: an index, and no name, since it is used again.
 pub(crate) type Slot = usize;
@@ -49,7 +49,7 @@ pub(crate) fn encode(elsewhere: Elsewhere) -> u32 {
     match elsewhere {
         Elsewhere::Peer(server) => ELSEWHERE | u32::from(server.0),
         Elsewhere::Moving(MoveId(id)) => {
-            assert!(id < LEAVES, "moves are named in 29 bits");
+            assert!(id < PARTLY, "moves are named in 29 bits");
             ELSEWHERE | MOVING | id
         }
     }
@@ -58,7 +58,7 @@ pub(crate) fn encode(elsewhere: Elsewhere) -> u32 {
 pub(crate) fn decode(word: u32) -> Elsewhere {
     match word & MOVING {
         0 => Elsewhere::Peer(ServerId(word as u16)),
-        _ => Elsewhere::Moving(MoveId(word & (LEAVES - 1))),
+        _ => Elsewhere::Moving(MoveId(word & (PARTLY - 1))),
     }
 }
 

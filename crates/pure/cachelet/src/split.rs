@@ -18,8 +18,8 @@ impl Store {
     /// Begins to split a cachelet: its upper half will be a cachelet of its own, once [`Store::split_step`] has said that it is
     /// done. Every key stays reachable throughout.
     ///
-    /// False, and nothing has changed, if it is absent, or as narrow as cachelets get, or the store has no more room for
-    /// cachelets, or its last split is too recent.
+    /// False, and nothing has changed, if it is absent, leaves or arrives, or as narrow as cachelets get, or the store has no
+    /// more room for cachelets, or its last split is too recent.
     pub fn split(&self, whole: Prefix, now: Seconds) -> bool {
         let mut changes = self.changes();
         let (Some(parent), Some((_, upper))) = (self.present(whole), whole.halves()) else {
@@ -28,7 +28,7 @@ impl Store {
         let mut locked = self.lock_cachelet(parent, now);
         let inner = &mut *locked.inner;
         if inner.splits
-            || parent.leaves()
+            || parent.is_partly_here()
             || inner.split_done.is_some_and(|stamp| !self.epochs.passed(stamp))
         {
             return false;

@@ -117,13 +117,22 @@ impl World {
     fn place(&self, me: WorkerId, hash: u64) -> Option<&Store> {
         let home = usize::from(self.homes[(hash >> (64 - BITS_MAX)) as usize].load(Acquire));
         match self.stores[home].route(me, hash) {
-            Route::Own | Route::Neighbour(_) => Some(&self.stores[home]),
+            Route::Own | Route::Neighbour(_) => {
+                let other = self.stores[1 - home].route(me, hash);
+                assert!(!serves(other), "served from two places");
+                Some(&self.stores[home])
+            }
             Route::Peer(_) => None,
             Route::Moving(id) => {
-                let to = self.current().filter(|of| of.id == id && of.gone >= Some(hash))?.to;
-                assert!(serves(self.stores[to].route(me, hash)), "gone, and not there");
+                let current = self.current().filter(|of| of.id == id && of.gone >= Some(hash))?;
+                let target = &self.stores[current.to];
+                if !serves(target.route(me, hash)) {
+                    let arriving = target.cachelet_of(hash).expect("some of it has come").0;
+                    target.serve_until(arriving, current.gone.expect("some of it has gone"));
+                }
+                assert!(serves(target.route(me, hash)), "gone, and not there");
                 count(&self.met.elsewhere);
-                Some(&self.stores[to])
+                Some(target)
             }
         }
     }
@@ -249,7 +258,8 @@ impl World {
                 continue;
             }
             // What was there before may still be on its way out.
-            self.wait_until(|| target.adopt(prefix, owner, Birth { generation, flush_number: 0 }));
+            let (birth, server) = (Birth { generation, flush_number: 0 }, ServerId(from as u16));
+            self.wait_until(|| target.begin_to_arrive(prefix, owner, birth, server));
             *self.current() = Some(Move { id: MoveId(id), to: 1 - from, gone: None });
             self.travel(source, prefix, target, &mut random);
             assert!(source.release(prefix, Elsewhere::Peer(ServerId(1 - from as u16))));
@@ -312,7 +322,10 @@ impl World {
                     _ => {}
                 }
             }
-            // All of it was acknowledged.
+            // All of it was acknowledged. The destination hears that it is gone by a request, or by the next slice.
+            if random.below(2) == 0 || last == prefix.last_hash() {
+                target.serve_until(prefix, arriving.last());
+            }
             if let Some(current) = self.current().as_mut() {
                 current.gone = Some(last);
             }

@@ -422,6 +422,80 @@ fn nothing_is_imported_into_what_is_released_or_another_cachelet() {
 }
 
 #[test]
+fn what_arrives_is_served_as_soon_as_it_is_gone_at_its_source() {
+    let source = Store::new(options(64, 1, 2));
+    put_all(&source, 0..20_000, |_| b"v".to_vec());
+    let (prefix, other) = (Prefix::nth(1, 1), Prefix::nth(0, 1));
+    let target = Store::vacant(options(64, 2, 2), Memory::heap(64 << 20)).expect("memory");
+    let birth = mbal_cachelet::Birth { generation: 9, flush_number: 0 };
+    assert!(target.begin_to_arrive(prefix, WorkerId(1), birth, ServerId(4)));
+    assert!(!target.adopt(prefix, WORKER, birth), "it is taken");
+    let hashes: Vec<u64> = (0..20_000).map(hash).filter(|hash| prefix.contains(*hash)).collect();
+    let here_up_to = |last: Option<u64>| {
+        for &hash in &hashes {
+            let wanted = match Some(hash) <= last {
+                true => Route::Neighbour(WorkerId(1)),
+                false => Route::Peer(ServerId(4)),
+            };
+            assert_eq!(target.route(WORKER, hash), wanted, "{hash:x} of {last:x?}");
+            // Never from two places.
+            let at_source = source.route(WORKER, hash);
+            assert!(at_source != Route::Own || wanted == Route::Peer(ServerId(4)));
+        }
+    };
+    here_up_to(None);
+    assert!(source.begin_to_leave(prefix, MOVE));
+    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(prefix));
+    let (mut slices, mut gone) = (0, None);
+    while source.freeze(prefix, NOW).is_some() {
+        for part in parts_of(&source, prefix, &mut cursor) {
+            assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Turn::Now));
+            // Of the slices before this one it is known by now.
+            here_up_to(gone);
+        }
+        while source.forget(prefix, &mut cursor, NOW) {}
+        gone = Some(arriving.last());
+        slices += 1;
+        if slices % 2 == 0 {
+            target.serve_until(prefix, arriving.last());
+            here_up_to(gone);
+        }
+        if gone < Some(prefix.last_hash()) {
+            assert!(!target.begin_to_leave(prefix, MOVE) && !target.split(prefix, NOW));
+            assert!(target.prefixes().is_empty(), "the map says that it is the source's");
+        }
+    }
+    assert!(slices > 3 && gone == Some(prefix.last_hash()));
+    target.serve_until(prefix, prefix.last_hash());
+    here_up_to(gone);
+    assert_eq!((target.prefixes(), source.prefixes()), (vec![prefix], vec![other, prefix]));
+    assert_eq!(target.stats().items, hashes.len() as u64);
+    assert!(target.is_here(prefix) && target.begin_to_leave(prefix, MOVE), "as any other");
+}
+
+#[test]
+fn what_arrives_can_be_sent_away_again() {
+    let (source, target) = (small(), Store::vacant(options(16, 1, 1), Memory::heap(16 << 20)));
+    let target = target.expect("memory");
+    put_all(&source, 0..100, |_| b"v".to_vec());
+    let birth = mbal_cachelet::Birth::default();
+    assert!(target.begin_to_arrive(Prefix::ALL, WORKER, birth, ServerId(4)));
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    source.freeze(Prefix::ALL, NOW).expect("a slice");
+    let mut arriving = Arriving::new(Prefix::ALL);
+    for part in parts_of(&source, Prefix::ALL, &mut Cursor::default()) {
+        assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Turn::Now));
+    }
+    assert_eq!((target.stats().items, target.route(WORKER, 0)), (100, Route::Peer(ServerId(4))));
+    assert!(target.release(Prefix::ALL, Elsewhere::Peer(ServerId(5))));
+    target.serve_until(Prefix::ALL, u64::MAX);
+    target.background(WORKER, NOW, 4);
+    assert_eq!((target.stats().items, target.route(WORKER, 0)), (0, Route::Peer(ServerId(5))));
+    assert!(target.adopt(Prefix::ALL, WORKER, birth));
+    assert_eq!(target.route(WORKER, u64::MAX), Route::Own, "nothing is left of the other");
+}
+
+#[test]
 fn a_broken_part_changes_nothing() {
     let source = small();
     fill(&source, 50);
