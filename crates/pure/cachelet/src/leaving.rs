@@ -24,6 +24,8 @@ use crate::view::View;
 const STEP_ITEMS: usize = 64;
 /// A step writes no more than about this; a longer value travels in pieces of it.
 const STEP_BYTES: usize = 16 << 10;
+/// Bytes of items that are removed in one step, since long values have a record for each page.
+const FORGOTTEN_BYTES: usize = 256 << 10;
 
 /// How far a cachelet's export has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -183,9 +185,15 @@ impl Locked<'_> {
             *at = (slot, offset);
             count += 1;
         }
-        let more = all.next().is_some();
+        let mut more = all.next().is_some();
         drop(all);
-        for &(slot, offset) in &some[..count] {
+        let mut bytes = 0;
+        for (done, &(slot, offset)) in some[..count].iter().enumerate() {
+            if bytes >= FORGOTTEN_BYTES {
+                (count, more) = (done, true);
+                break;
+            }
+            bytes += Item::at(memory, offset).value_bytes() as usize;
             self.slice_at(entry).expect("it has items").clear(slot);
             self.kill_record(offset);
         }

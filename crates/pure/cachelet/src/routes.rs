@@ -120,7 +120,10 @@ impl Routes {
             if let Way::Here(_) = self.of(hash) {
                 return Some(hash);
             }
-            hash = (hash >> FINE_SHIFT << FINE_SHIFT).checked_add(1 << FINE_SHIFT)?;
+            let root_shift = 64 - ROOT_BITS;
+            let is_fine = self.root[(hash >> root_shift) as usize].load(Acquire) == SEE_FINE;
+            let shift = if is_fine { FINE_SHIFT } else { root_shift };
+            hash = (hash >> shift << shift).checked_add(1 << shift)?;
         }
     }
 }
