@@ -16,7 +16,7 @@ use crate::memory::{Offset, prefetch};
 use crate::part::{Broken, Fields, Heading, Part, Record, marks};
 use crate::routes::Way;
 use crate::shim::Ordering::*;
-use crate::slice::{BLOCKS_MAX, Entry, Slice};
+use crate::slice::Slice;
 use crate::store::Store;
 use crate::types::{Birth, Draft, Full};
 
@@ -26,9 +26,6 @@ const STEP_RECORDS: usize = 48;
 const TRIES: usize = 16;
 /// Bytes after which a step ends.
 const STEP_BYTES: usize = 16 << 10;
-
-/// A directory that grows for what arrives takes no more than one of so many parts of the memory.
-const DIR_PART: usize = 256;
 
 /// What the destination of a move knows of the slice that is arriving.
 pub struct Arriving {
@@ -242,7 +239,11 @@ impl Store {
                 return;
             }
             if !arriving.has_way {
-                locked.make_way(hash, heading);
+                let (low, high) = locked.hashes_around(hash);
+                let (low, high) = (heading.first.max(low), heading.last.min(high));
+                if (low..=high).contains(&hash) {
+                    locked.make_way(low, high, usize::from(heading.blocks));
+                }
                 arriving.has_way = true;
             }
             if locked.arrive(&key, &fields, value) != Err(Full::OutOfMemory) {
@@ -302,8 +303,9 @@ impl Store {
 
     /// Every cachelet of the prefix goes by what the source says, be there no item for it.
     fn heed(&self, prefix: Prefix, heading: &Heading, now: Seconds) {
+        let last = prefix.last_hash();
         let mut next = self.routes.next_here(prefix.first_hash());
-        while let Some(hash) = next.filter(|hash| *hash <= prefix.last_hash()) {
+        while let Some(hash) = next.filter(|hash| *hash <= last) {
             next = hash.checked_add(1 << (64 - Prefix::BITS_MAX));
             let Way::Here(slot) = self.routes.of(hash) else { continue };
             let mut locked = self.lock_cachelet(self.at(slot), now);
@@ -318,7 +320,8 @@ impl Store {
             if locked.inner.splits {
                 self.lock_cachelet(self.child(locked.cachelet), now).heeds(heading);
             }
-            next = whole.last_hash().checked_add(1).and_then(|hash| self.routes.next_here(hash));
+            let behind = whole.last_hash().checked_add(1).filter(|hash| *hash <= last);
+            next = behind.and_then(|hash| self.routes.next_here(hash));
         }
     }
 }
@@ -347,40 +350,6 @@ impl Locked<'_> {
             self.inner.flush_next = heading.flush_next;
         }
         true
-    }
-
-    /// Sees to it that the index has a slice for those hashes of the source's that belong here, of as many blocks. Slices arrive in
-    /// the order of their hashes: without this all items would crowd into one, to be split again and again.
-    fn make_way(&mut self, hash: u64, heading: &Heading) {
-        let bits = self.cachelet.prefix_bits.load(Relaxed);
-        let first = Prefix::of(hash, bits).first_hash();
-        let last = Prefix::of(hash, bits).last_hash();
-        let (low, high) = (heading.first.max(first), heading.last.min(last));
-        if !(low..=high).contains(&hash) {
-            return;
-        }
-        let zeros = low.trailing_zeros().min(high.wrapping_add(1).trailing_zeros());
-        let depth = (64 - bits).saturating_sub(zeros);
-        let dir_bytes = size_of::<Entry>().checked_shl(depth).filter(|_| depth < 24);
-        if dir_bytes.is_none_or(|bytes| bytes > self.store.options().memory_bytes / DIR_PART) {
-            return;
-        }
-        self.part_at(low);
-        if high < last {
-            self.part_at(high + 1);
-        }
-        while self.dir().depth() < depth {
-            self.double_dir();
-        }
-        let (low, high) = (self.entry(low), self.entry(high));
-        let is_empty = |entry: &Entry| entry.leads_like(&Entry::empty());
-        if !self.dir().entries[low..=high].iter().all(is_empty) {
-            return;
-        }
-        let Some(new) = self.take_slice_of(usize::from(heading.blocks).clamp(1, BLOCKS_MAX)) else {
-            return;
-        };
-        self.dir().entries[low..=high].iter().for_each(|entry| entry.lead(&new));
     }
 
     fn arrive(&mut self, key: &Key<'_>, fields: &Fields, value: &[u8]) -> Result<(), Full> {

@@ -9,7 +9,7 @@ use crate::blocks::Blocks;
 use crate::bucket::Bucket;
 use crate::classes::ByClass;
 use crate::copy::overwrite_shared;
-use crate::index::Dir;
+use crate::index::{Dir, hash_of};
 use crate::item::{Access, CHUNK_HEADER_BYTES, Item, Layout, bits};
 use crate::log::{LOGS, Log, temper_of};
 use crate::memory::Offset;
@@ -394,7 +394,12 @@ impl<'a> Locked<'a> {
     }
 
     /// Makes a record that was written just now the key's item.
-    fn publish(&mut self, hash: u64, old: Option<Place>, offset: Offset) -> Result<(), Full> {
+    pub(crate) fn publish(
+        &mut self,
+        hash: u64,
+        old: Option<Place>,
+        offset: Offset,
+    ) -> Result<(), Full> {
         match old {
             Some(place) => {
                 self.repoint(hash, place, offset);
@@ -724,12 +729,13 @@ impl<'a> Locked<'a> {
         Ok(offset)
     }
 
-    /// Takes in a copy of an item of another cachelet, whose lock the caller holds too.
-    pub(crate) fn adopt(&mut self, hash: u64, old: Offset, log: usize) -> Result<(), Full> {
+    /// Takes in a copy of an item of another cachelet, whose lock the caller holds too: the record, which the index is still to lead to.
+    pub(crate) fn adopt(&mut self, old: Offset, log: usize) -> Result<Offset, Full> {
         let item = self.item(old);
         let first = match item.chain() {
             Some((bytes, _)) => {
-                let parts = self.parts(self.chunks(item));
+                let (parts, hash) =
+                    (self.parts(self.chunks(item)), hash_of(&self.store.memory, old));
                 self.write_chunks(hash, &parts, bytes as usize, item.deadline(), log, 0)?
             }
             None => 0,
@@ -742,7 +748,7 @@ impl<'a> Locked<'a> {
         }
         self.inner.stats.bytes += self.item(offset).stride(&self.store.memory) as u64;
         self.count_born(self.item(offset));
-        self.publish(hash, None, offset)
+        Ok(offset)
     }
 
     /// Counts as a read: last access, fetched, frequency.

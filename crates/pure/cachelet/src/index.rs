@@ -12,7 +12,7 @@ use crate::shim::Ordering::*;
 use crate::slice::{BLOCKS_MAX, Entry, Place, Slice};
 use crate::types::Full;
 
-use mbal_model::Key;
+use mbal_model::{Key, Prefix};
 
 /// 2^20 slices of up to 1,280 slots for one cachelet. Whoever makes keys collide beyond that evicts its own.
 const DEPTH_MAX: u32 = 20;
@@ -22,6 +22,9 @@ const SLOTS_PER_ITEM_MAX: usize = 4;
 
 /// So many items of a new slice may just find their places in its blocks, of 80 slots each; else it gets one more.
 const ITEMS_PER_BLOCK: usize = 74;
+
+/// A directory that grows for what comes from another cachelet takes no more than one of so many parts of the memory.
+const DIR_PART: usize = 256;
 
 pub struct Dir {
     depth: u32,
@@ -289,6 +292,41 @@ impl Locked<'_> {
         self.retire_blocks(ids);
     }
 
+    /// The hashes that the directory stands for, by one of them.
+    pub(crate) fn hashes_around(&self, hash: u64) -> (u64, u64) {
+        let all = Prefix::of(hash, self.cachelet.prefix_bits.load(Relaxed));
+        (all.first_hash(), all.last_hash())
+    }
+
+    /// Sees to it that the index has a slice of so many blocks for these hashes, where it has none. `None`, and nothing that is stored
+    /// has changed, if it has one, or no memory. Slices come from another cachelet in the order of their hashes: without this all
+    /// items would crowd into one, to be split again and again until the directory may not grow.
+    pub(crate) fn make_way(&mut self, low: u64, high: u64, blocks: usize) -> Option<Slice<'_>> {
+        let bits = self.cachelet.prefix_bits.load(Relaxed);
+        let (_, last) = self.hashes_around(low);
+        let zeros = low.trailing_zeros().min(high.wrapping_add(1).trailing_zeros());
+        let depth = (64 - bits).saturating_sub(zeros);
+        let dir_bytes = size_of::<Entry>().checked_shl(depth).filter(|_| depth < 24);
+        if dir_bytes.is_none_or(|bytes| bytes > self.store.options().memory_bytes / DIR_PART) {
+            return None;
+        }
+        self.part_at(low);
+        if high < last {
+            self.part_at(high + 1);
+        }
+        while self.dir().depth() < depth {
+            self.double_dir();
+        }
+        let (low, high) = (self.entry(low), self.entry(high));
+        let is_empty = |entry: &Entry| entry.leads_like(&Entry::empty());
+        if !self.dir().entries[low..=high].iter().all(is_empty) {
+            return None;
+        }
+        let new = self.take_slice_of(blocks.clamp(1, BLOCKS_MAX))?;
+        self.dir().entries[low..=high].iter().for_each(|entry| entry.lead(&new));
+        self.slice_at(low)
+    }
+
     /// The directory is no larger than the blocks that it leads to.
     fn may_double_dir(&self) -> bool {
         let dir = self.dir();
@@ -322,15 +360,14 @@ impl Locked<'_> {
         self.inner.old_dirs.push((stamp, old));
     }
 
-    /// Takes a slice (or an empty entry) out of the index; its items' places. Readers that are in it start again, and
+    /// Takes a slice (or an empty entry) out of the index; its items. Readers that are in it start again, and
     /// find `left` in the directory.
-    pub(crate) fn take_slice(&mut self, entry: usize, left: &Entry) -> Vec<(u64, Offset)> {
-        let memory = &self.store.memory;
+    pub(crate) fn take_slice(&mut self, entry: usize, left: &Entry) -> Vec<Offset> {
         let Some(old) = self.slice_at(entry) else {
             self.dir().entries[entry].lead(left);
             return Vec::new();
         };
-        let items = old.offsets().map(|offset| (hash_of(memory, offset), offset)).collect();
+        let items = old.offsets().collect();
         let run = self.dir().run(entry);
         self.replace(run, |_| left);
         items

@@ -321,6 +321,18 @@ impl<'a> Slice<'a> {
         debug_assert!(items.next().is_none(), "in another order");
     }
 
+    /// Fills a slice that nobody can see with what becomes of the items of another one of as many blocks: each has its place.
+    pub fn fill_from(&self, old: Slice, mut moved: impl FnMut(Offset) -> Option<Offset>) {
+        debug_assert_eq!(self.blocks(), old.blocks());
+        for bucket in 0..old.buckets() {
+            for (slot, tag, offset) in old.at(bucket).items() {
+                if let Some(offset) = moved(offset) {
+                    self.set_slot(tag, (bucket, slot), offset);
+                }
+            }
+        }
+    }
+
     /// Leaves a slice that nobody can see the ghosts of `old` that have room in their home buckets.
     pub fn inherit_ghosts(&self, old: Slice) {
         for (tag, stamp) in (0..old.buckets()).flat_map(|bucket| old.at(bucket).ghosts()) {

@@ -5,14 +5,17 @@ use mbal_model::{Prefix, Seconds, WorkerId};
 
 use crate::cachelet::Locked;
 use crate::index::hash_of;
+use crate::item::Item;
+use crate::memory::{Offset, prefetch};
 use crate::routes::Way;
 use crate::shim::Ordering::*;
-use crate::slice::{Entry, Slice};
+use crate::slice::Entry;
 use crate::store::Store;
 use crate::types::Birth;
 
-/// Slices of no more items are moved in one step.
-const STEP_ITEMS: usize = 128;
+/// Slices of no more items, and no more bytes, are moved in one step.
+const STEP_ITEMS: usize = 280;
+const STEP_BYTES: usize = 64 << 10;
 
 impl Store {
     /// Begins to split a cachelet: its upper half will be a cachelet of its own, once [`Store::split_step`] has said that it is
@@ -54,23 +57,37 @@ impl Store {
         true
     }
 
-    /// Moves one slice of a cachelet that is being split, or makes two of a long one; false once all have moved and the split is
-    /// done. O(items of a slice).
+    /// Moves one slice of a cachelet that is being split, or makes two of a long one, or makes room; false once all have moved and
+    /// the split is done. For whoever has begun the split, between two batches:
+    /// nobody else does it.
+    ///
+    /// O([`STEP_ITEMS`]), no more than [`STEP_BYTES`] or one item; or O(items of a slice), which are looked at.
     pub fn split_step(&self, whole: Prefix, now: Seconds) -> bool {
+        let step = match self.split_next(whole, now, true) {
+            Step::Short { owner, pages } if self.clean_for_split(owner, pages, now) => return true,
+            Step::Short { .. } => self.split_next(whole, now, false),
+            step => step,
+        };
+        step == Step::More
+    }
+
+    /// `needs_room`: a step for which there is too little is not done.
+    fn split_next(&self, whole: Prefix, now: Seconds, needs_room: bool) -> Step {
         let _changes = self.changes();
         let (Some(parent), Some((lower, upper))) = (self.present(whole), whole.halves()) else {
-            return false;
+            return Step::Done;
         };
         let mut locked = self.lock_cachelet(parent, now);
         if !locked.inner.splits {
-            return false;
+            return Step::Done;
         }
         let child = self.child(parent);
         locked.part_at(upper.first_hash());
-        let dir = locked.dir();
         let entries = locked.entry(upper.first_hash())..locked.entry(upper.last_hash()) + 1;
-        let next = entries.clone().find(|&entry| !dir.entries[entry].has_moved());
-        let Some(entry) = next else {
+        // They go in order.
+        let moved = locked.dir().entries[entries.clone()].partition_point(Entry::has_moved);
+        let entry = entries.start + moved;
+        if entry == entries.end {
             parent.set_prefix(Some(lower));
             child.set_prefix(Some(upper));
             self.routes.set(upper, Way::Here(child.slot));
@@ -78,18 +95,37 @@ impl Store {
             self.version.fetch_add(1, Release);
             locked.inner.splits = false;
             locked.inner.split_done = Some(self.epochs.stamp());
-            return false;
-        };
+            return Step::Done;
+        }
+        let (items, bytes) = locked.measure(entry);
         // A long slice is halved until a step is short, as far as the directory may grow.
-        let long = locked.slice_at(entry).is_some_and(|slice| slice.items().count() > STEP_ITEMS);
-        if long && locked.split_slice(locked.first_hash_of(entry)) {
-            return true;
+        let is_long = items > STEP_ITEMS || (items > 1 && bytes > STEP_BYTES);
+        if is_long && locked.split_slice(locked.first_hash_of(entry)) {
+            return Step::More;
+        }
+        let (owner, pages) = (child.owner(), self.pages_for(bytes));
+        if needs_room && items > 0 && self.pool.available(owner) <= pages {
+            return Step::Short { owner, pages };
         }
         let mut child = self.lock_cachelet(child, now);
         child.inner.counter = child.inner.counter.max(locked.inner.counter);
         locked.hand_over(entry, &mut child);
-        true
+        Step::More
     }
+
+    /// Makes some room, or has to wait for what has been made free; false if none can be had.
+    fn clean_for_split(&self, owner: usize, pages: u32, now: Seconds) -> bool {
+        let waiting = self.pool.reap(owner, &self.epochs);
+        let is_short = self.pool.available(owner) + waiting <= pages;
+        !is_short || self.clean_one(owner, now)
+    }
+}
+
+#[derive(PartialEq)]
+enum Step {
+    Done,
+    More,
+    Short { owner: usize, pages: u32 },
 }
 
 impl Locked<'_> {
@@ -107,13 +143,14 @@ impl Locked<'_> {
         loop {
             let entry = self.entry(hash);
             let begins = hash == 0 || self.entry(hash - 1) != entry;
-            let run = self.dir().run(entry);
             let has_slice = self.slice_at(entry).is_some();
-            if begins && (run.start == entry || !has_slice) {
+            // Only a slice's run is short: without one it may be most of the directory.
+            if begins && (!has_slice || self.dir().run(entry).start == entry) {
                 return;
             }
+            let run = if has_slice { self.dir().run(entry) } else { entry..entry + 1 };
             // What is asked for may be finer than the few items of an index need.
-            if !has_slice || run.len() == 1 {
+            if run.len() == 1 {
                 self.double_dir();
             } else if !self.split_slice(hash) {
                 // No memory for its halves: one that spans the place is given up.
@@ -121,7 +158,7 @@ impl Locked<'_> {
                     self.double_dir();
                     continue;
                 }
-                for (_, offset) in self.take_slice(entry, &Entry::empty()) {
+                for offset in self.take_slice(entry, &Entry::empty()) {
                     self.inner.stats.evictions += 1;
                     self.inner.stats.items -= 1;
                     self.kill_record(offset);
@@ -130,17 +167,57 @@ impl Locked<'_> {
         }
     }
 
+    /// Items of the slice of `entry`; and their bytes, if they are few enough for a step.
+    fn measure(&self, entry: usize) -> (usize, usize) {
+        let memory = &self.store.memory;
+        let Some(slice) = self.slice_at(entry) else { return (0, 0) };
+        let items = slice.offsets().count();
+        if items > STEP_ITEMS {
+            return (items, 0);
+        }
+        slice.offsets().for_each(|offset| prefetch(memory.at(offset)));
+        let bytes = slice.offsets().map(|offset| {
+            let item = Item::at(memory, offset);
+            item.stride(memory) + item.chain().map_or(0, |(bytes, _)| bytes as usize)
+        });
+        (items, bytes.sum())
+    }
+
     /// Moves the slice of `entry` to `child`.
     fn hand_over(&mut self, entry: usize, child: &mut Locked<'_>) {
-        let memory = &self.store.memory;
-        for offset in self.slice_at(entry).into_iter().flat_map(Slice::offsets) {
+        let Some(slice) = self.slice_at(entry) else {
+            self.take_slice(entry, &Entry::moved());
+            return;
+        };
+        let run = self.dir().run(entry);
+        let low = self.first_hash_of(run.start);
+        let high = match run.end < self.dir().entries.len() {
+            true => self.first_hash_of(run.end) - 1,
+            false => self.hashes_around(low).1,
+        };
+        let has_way = child.make_way(low, high, slice.blocks()).is_some();
+        let offsets = slice.offsets().map(|offset| {
             let log = self.page(self.page_of(offset)).log.load(Relaxed) as usize;
+            let copy = child.adopt(offset, log);
             // No room: as if evicted.
-            if child.adopt(hash_of(memory, offset), offset, log).is_err() {
-                child.inner.stats.evictions += 1;
+            child.inner.stats.evictions += u64::from(copy.is_err());
+            copy.ok()
+        });
+        let copies: Vec<Option<Offset>> = offsets.collect();
+        if has_way {
+            let mut next = copies.iter().copied();
+            let new = child.slice_at(child.entry(low)).expect("it was made");
+            new.fill_from(slice, |_| next.next().flatten());
+            child.inner.stats.items += copies.iter().flatten().count() as u64;
+        } else {
+            for copy in copies.into_iter().flatten() {
+                let hash = hash_of(&self.store.memory, copy);
+                if child.publish(hash, None, copy).is_err() {
+                    child.inner.stats.evictions += 1;
+                }
             }
         }
-        for (_, offset) in self.take_slice(entry, &Entry::moved()) {
+        for offset in self.take_slice(entry, &Entry::moved()) {
             self.inner.stats.items -= 1;
             self.kill_record(offset);
         }

@@ -612,7 +612,7 @@ impl Store {
     }
 
     /// A page's end may be lost with every piece.
-    fn pages_for(&self, bytes: usize) -> u32 {
+    pub(crate) fn pages_for(&self, bytes: usize) -> u32 {
         ((bytes + bytes / INLINE_PER_PAGE) >> self.page_shift) as u32 + PAGES_OF_A_WRITE
     }
 

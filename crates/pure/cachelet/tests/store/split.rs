@@ -90,6 +90,58 @@ fn a_split_keeps_every_item_reachable_at_every_step() {
 }
 
 #[test]
+fn many_items_find_room_in_the_index_of_the_new_half() {
+    let store = Store::new(options(128, 1, 1));
+    for n in 0..1_000_000 {
+        let text = name(n);
+        let key = Key::new(text.as_bytes()).expect("a valid key");
+        store.lock(key.hash(), NOW).put(&key, &Draft::default()).expect("there is room");
+    }
+    assert!(store.split(Prefix::ALL, NOW));
+    while store.split_step(Prefix::ALL, NOW) {}
+    assert_eq!((store.stats().items, store.stats().evictions), (1_000_000, 0));
+    assert!((0..1_000_000).all(|n| look(&store, n, NOW).is_some()));
+}
+
+#[test]
+fn long_values_are_split_one_by_one_and_get_room() {
+    let store = Store::new(options(64, 1, 2));
+    let value = |n: u64| vec![n as u8; 500_000];
+    let put_all = |keys: std::ops::Range<u64>| {
+        for n in keys {
+            let text = name(n);
+            let key = Key::new(text.as_bytes()).expect("a valid key");
+            store.enter(WORKER);
+            store.reserve(WORKER, key.hash(), 500_000, NOW);
+            let draft = Draft { parts: &[&value(n)], ..Draft::default() };
+            store.lock(key.hash(), NOW).put(&key, &draft).expect("there is room");
+            store.leave(WORKER);
+        }
+    };
+    put_all(0..40);
+    let (mut items, mut steps) = (0, 0);
+    for whole in store.prefixes() {
+        assert!(store.split(whole, NOW));
+        while store.split_step(whole, NOW) {
+            let half = store.stats_of(whole).expect("until all have moved").items;
+            assert!(steps == 0 || items <= half + 3, "{items}, then {half}");
+            (items, steps) = (half, steps + 1);
+        }
+        (items, steps) = (0, 0);
+    }
+    assert_eq!(store.stats().evictions, 0);
+    assert!((0..40).all(|n| look(&store, n, NOW).expect("kept").1 == value(n)));
+    // A memory that is full of them has to make room first: some are evicted, none for want of an attempt.
+    put_all(40..200);
+    let whole = store.prefixes()[0];
+    assert!(store.split(whole, NOW));
+    let before = store.stats().items;
+    while store.split_step(whole, NOW) {}
+    let after = store.stats().items;
+    assert!(after * 10 > before * 7, "{after} of {before}");
+}
+
+#[test]
 fn the_narrowest_cachelet_is_not_split() {
     let store = Store::new(options(16, 1, 1));
     let mut whole = Prefix::ALL;
