@@ -53,6 +53,8 @@ const WRITER: WorkerId = WorkerId(1);
 const READER: WorkerId = WorkerId(2);
 /// Requests of one batch.
 const BATCH: usize = 16;
+/// So many requests after which a client lets others run.
+const YIELD_EVERY: u64 = 1024;
 const VALUE_BYTES: [usize; 3] = [20, 100, 1_000_000];
 /// So many items of values of 1 MB beside the 64 MiB of what moves.
 const MEMORY_BYTES: usize = 256 << 20;
@@ -459,9 +461,11 @@ impl Journey {
             }
             self.target.leave(me);
             self.source.leave(me);
-            done.fetch_add(BATCH as u64, Relaxed);
-            // It may need the core of the one that moves, and does not hold a lock now.
-            std::thread::yield_now();
+            let all = done.fetch_add(BATCH as u64, Relaxed);
+            // It may have the core of the one that moves, and does not hold a lock now.
+            if all % YIELD_EVERY == 0 {
+                std::thread::yield_now();
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 //!
 //! A slice is served here once the source has said that it is gone there, since only then the source never serves it again.
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Elsewhere, Key, Prefix, Seconds, ServerId, WorkerId};
 
 use crate::cachelet::{Cachelet, Locked};
@@ -86,12 +87,15 @@ impl Arriving {
         let (slice, number) = (heading.slice, heading.number);
         if slice > self.slice && number == 0 {
             let came_before = self.number > 0 && heading.first <= self.first;
-            if came_before && !cfg!(planted = "keeps-what-was-left") {
+            if came_before && !is_planted(Fault::KeepsWhatArrived) {
                 self.left = Some(heading.first);
             }
             (self.slice, self.number, self.begun) = (slice, 0, None);
         }
         if (slice, number) < (self.slice, self.number) {
+            if is_planted(Fault::ImportAgain) || is_planted(Fault::ImportOverNewer) {
+                return Turn::Now;
+            }
             return Turn::Over;
         }
         if (slice, number) > (self.slice, self.number) {
@@ -338,7 +342,7 @@ impl Locked<'_> {
             self.inner.counter = self.inner.counter.max(heading.counter);
         }
         let known = self.inner.flush_number;
-        if heading.flush_number < known && !cfg!(planted = "no-flush-numbers") {
+        if heading.flush_number < known && !is_planted(Fault::FlushNumberIgnored) {
             return false;
         }
         if heading.flush_number > known {

@@ -383,14 +383,15 @@ impl<'a> Locked<'a> {
         if key.bytes().len() + value_bytes > self.store.options().item_bytes_max {
             return Err(Full::TooLarge);
         }
-        if self.place_of(key).is_some() {
+        let old = self.place_of(key);
+        if old.is_some() && !is_planted(Fault::ImportOverNewer) {
             return Ok(());
         }
         let cas = self.classify(cas);
         let new = New { draft, cas, fields: fields_of(draft, cas), value_bytes };
         let log = self.log_for(Temper::New, draft.deadline);
         let offset = self.write_new(key, &new, access, log)?;
-        self.publish(key.hash(), None, offset)
+        self.publish(key.hash(), old, offset)
     }
 
     /// Makes a record that was written just now the key's item.

@@ -9,6 +9,7 @@
 //! is here, nobody changes it any more but cleaning, which may still evict: so it is exported, and then forgotten, in steps that
 //! each hold the writer lock for some microseconds, and nothing that a client was told is missing from it.
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Elsewhere, MoveId, Prefix, Seconds};
 
 use crate::cachelet::{Cachelet, Locked};
@@ -88,7 +89,7 @@ impl Store {
 
     /// True if nobody who was told that a slice is here before the stamp was made can still be in it.
     pub fn all_have_left(&self, stamp: u64) -> bool {
-        self.batches.passed(stamp) || cfg!(planted = "no-wait-for-batches")
+        self.batches.passed(stamp) || is_planted(Fault::ExportBeforeBatchesEnd)
     }
 
     /// Appends items of the frozen slice to `out`, as the next ones of a part that begins where `out` is empty; false when it was

@@ -9,6 +9,16 @@ pub enum Fault {
     OwnerWithoutVersion,
     /// 2: a split sends requests to the new half before the items are there.
     RoutesBeforeItems,
+    /// 2: a slice is exported while batches go on in which somebody was told that it is here.
+    ExportBeforeBatchesEnd,
+    /// 3: parts of a slice are imported over what a client has stored since.
+    ImportOverNewer,
+    /// 3: a part is imported again, when its items may have been deleted.
+    ImportAgain,
+    /// 3: what arrived of a slice stays, and its source serves it again.
+    KeepsWhatArrived,
+    /// 3: what was exported before a `flush_all` is imported after it.
+    FlushNumberIgnored,
     /// 3: `flush_all` in the middle of a split passes over the new half.
     FlushSkipsNewHalf,
     /// 5: a connection is handed over while it waits for its output to leave.
