@@ -18,7 +18,7 @@ use crate::presence::{CACHELETS_MAX, Changes, Slots};
 use crate::routes::{Routes, Slot, Way};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::slice::{self, Slice};
-use crate::sync::{Epochs, SpinLock, pause};
+use crate::sync::{Epochs, SpinLock, enter, leave, pause};
 use crate::types::{Options, StoreStats};
 use crate::view::View;
 
@@ -311,15 +311,13 @@ impl Store {
     /// between them memory that the worker may be looking at is not reused.
     #[inline]
     pub fn enter(&self, worker: WorkerId) {
-        self.batches.enter_before_fence(usize::from(worker.0));
-        self.epochs.enter(usize::from(worker.0));
+        enter(&self.batches, &self.epochs, worker.0.into());
     }
 
     /// See [`Store::enter`].
     #[inline]
     pub fn leave(&self, worker: WorkerId) {
-        self.epochs.leave(usize::from(worker.0));
-        self.batches.leave(usize::from(worker.0));
+        leave(&self.batches, &self.epochs, worker.0.into());
     }
 
     #[inline(always)]
