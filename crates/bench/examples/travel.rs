@@ -11,6 +11,9 @@
 //! journey every key has its last version. One more journey is flushed between the export of a part and its import: nothing comes back.
 //! Then the cachelet is split where it is.
 //!
+//! Without clients (`--alone`) every round does the same steps. The last column takes the least of the rounds for each step: what
+//! interrupts do to one round they do not do to the same step of another.
+//!
 //! Both memories have been used before, unless `--fresh`: a page that the kernel has to find first costs a step what it costs a set.
 
 use std::fmt::Write;
@@ -70,11 +73,13 @@ fn thread_ns() -> u64 {
 struct Times {
     step: &'static str,
     ns: Vec<u64>,
+    /// Of the same step in every round the least, while all rounds have as many: as they have without clients.
+    least: Option<Vec<u64>>,
 }
 
 impl Times {
     fn new(step: &'static str) -> Times {
-        Times { step, ns: Vec::new() }
+        Times { step, ns: Vec::new(), least: None }
     }
 
     fn time<R>(&mut self, step: impl FnOnce() -> R) -> R {
@@ -88,11 +93,32 @@ impl Times {
         self.ns.iter().sum()
     }
 
-    /// Microseconds within which so large a share of the steps was done.
-    fn share_us(&self, share: f64) -> f64 {
-        let place = (self.ns.len() as f64 * share).ceil() as usize;
-        self.ns[place.clamp(1, self.ns.len()) - 1] as f64 / 1000.0
+    /// Another round's.
+    fn add(&mut self, other: Times) {
+        self.least = match self.least.take() {
+            None if self.ns.is_empty() => Some(other.ns.clone()),
+            Some(least) if least.len() == other.ns.len() => {
+                Some(least.iter().zip(&other.ns).map(|(one, other)| *one.min(other)).collect())
+            }
+            _ => None,
+        };
+        self.ns.extend(other.ns);
     }
+
+    /// A line of figures, in microseconds: shares of all steps, and of the least.
+    fn shares_us(&mut self) -> [f64; 5] {
+        let shares = [0.5, 0.99, 0.9999, 1.0].map(|share| share_us(&mut self.ns, share));
+        let [p50, p99, p9999, max] = shares;
+        let least = self.least.as_mut().map_or(f64::NAN, |least| share_us(least, 0.9999));
+        [p50, p99, p9999, max, least]
+    }
+}
+
+/// Microseconds within which so large a share of the steps was done.
+fn share_us(ns: &mut [u64], share: f64) -> f64 {
+    ns.sort_unstable();
+    let place = (ns.len() as f64 * share).ceil() as usize;
+    ns[place.clamp(1, ns.len()) - 1] as f64 / 1000.0
 }
 
 /// The steps of a journey.
@@ -115,10 +141,12 @@ impl Steps {
         [&mut self.freeze, &mut self.export, &mut self.read, &mut self.import, &mut self.forget]
     }
 
-    fn add(&mut self, mut other: Steps) {
-        for (times, other) in self.all().into_iter().zip(other.all()) {
-            times.ns.append(&mut other.ns);
-        }
+    fn add(&mut self, other: Steps) {
+        self.freeze.add(other.freeze);
+        self.export.add(other.export);
+        self.read.add(other.read);
+        self.import.add(other.import);
+        self.forget.add(other.forget);
     }
 
     fn total_ns(&mut self) -> u64 {
@@ -128,7 +156,8 @@ impl Steps {
 
 fn main() -> Result<(), String> {
     let args = Args::parse();
-    let mut csv = String::from("value_bytes,step,times,p50_us,p99_us,p99_99_us,max_us\n");
+    let mut csv =
+        String::from("value_bytes,step,times,p50_us,p99_us,p99_99_us,max_us,least_p99_99_us\n");
     println!(
         "CPU time of the thread that moves; 10 B keys, {} MiB of items, {} rounds",
         args.mib, args.rounds
@@ -142,27 +171,32 @@ fn main() -> Result<(), String> {
         let (mut steps, mut split) = (Steps::new(), Times::new("split_step"));
         for _ in 0..args.rounds {
             let journey = Journey::new(&args, value_bytes, memories);
-            let of_round = journey.go(&mut split, false);
-            println!("{value_bytes} B values: {}", of_round.1);
-            steps.add(of_round.0);
+            let mut split_of_round = Times::new("split_step");
+            let (of_round, line) = journey.go(&mut split_of_round, false);
+            println!("{value_bytes} B values: {line}");
+            steps.add(of_round);
+            split.add(split_of_round);
             memories = journey.into_memories(args.fresh);
         }
         let journey = Journey::new(&args, value_bytes, memories);
         println!("{value_bytes} B values: {}", journey.go(&mut Times::new("split_step"), true).1);
         memories = journey.into_memories(args.fresh);
         println!(
-            "{:>12} {:>9} {:>8} {:>8} {:>8} {:>8}",
-            "step, us", "times", "p50", "p99", "p99.99", "max"
+            "{:>12} {:>9} {:>8} {:>8} {:>8} {:>8} {:>14}",
+            "step, us", "times", "p50", "p99", "p99.99", "max", "least: p99.99"
         );
-        let mut control = control(steps.export.ns.len());
+        let mut control = control(steps.export.ns.len(), args.rounds);
         for times in steps.all().into_iter().chain([&mut split, &mut control]) {
-            times.ns.sort_unstable();
-            let shares = [0.5, 0.99, 0.9999, 1.0].map(|share| times.share_us(share));
-            let [p50, p99, p9999, max] = shares;
+            let [p50, p99, p9999, max, least] = times.shares_us();
             let (step, count) = (times.step, times.ns.len());
-            println!("{step:>12} {count:>9} {p50:>8.1} {p99:>8.1} {p9999:>8.1} {max:>8.1}");
-            writeln!(csv, "{value_bytes},{step},{count},{p50:.1},{p99:.1},{p9999:.1},{max:.1}")
-                .expect("a string grows");
+            println!(
+                "{step:>12} {count:>9} {p50:>8.1} {p99:>8.1} {p9999:>8.1} {max:>8.1} {least:>14.1}"
+            );
+            writeln!(
+                csv,
+                "{value_bytes},{step},{count},{p50:.1},{p99:.1},{p9999:.1},{max:.1},{least:.1}"
+            )
+            .expect("a string grows");
         }
     }
     match args.out {
@@ -174,11 +208,14 @@ fn main() -> Result<(), String> {
 }
 
 /// Steps of some microseconds that touch no memory: what is longer is the machine's.
-fn control(count: usize) -> Times {
+fn control(count: usize, rounds: usize) -> Times {
     let mut control = Times::new("control");
-    let mut random = Random::new(1);
-    for _ in 0..count {
-        control.time(|| (0..2_000).for_each(|_| _ = black_box(random.below(10))));
+    for _ in 0..rounds {
+        let (mut round, mut random) = (Times::new("control"), Random::new(1));
+        for _ in 0..count / rounds {
+            round.time(|| (0..2_000).for_each(|_| _ = black_box(random.below(10))));
+        }
+        control.add(round);
     }
     control
 }
