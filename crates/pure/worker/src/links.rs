@@ -25,7 +25,6 @@ pub(crate) enum Asker {
         server: ServerId,
         ticket: Ticket,
     },
-    Nobody,
 }
 
 struct Link {

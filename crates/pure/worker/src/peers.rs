@@ -72,19 +72,22 @@ impl Batch<'_> {
             Credit::Available => {}
         }
         match job.request {
-            // What the value was to replace is at its owner; the value itself goes nowhere.
+            // What the value was to replace is at its owner; the value itself goes nowhere. The client is told when the old one
+            // has gone: what is written after that must not be removed.
             Request::TooLarge { key, base64, remove, noreply } => {
                 self.turn.refuse_too_large(noreply);
                 let command: [&[u8]; 3] =
                     if base64 { [b"md ", key, b" b\r\n"] } else { [b"delete ", key, b"\r\n"] };
                 if remove {
-                    self.send(server, Asker::Nobody, &command.concat());
+                    let place = session.slots.push_removal();
+                    self.forward(server, session.client, place, &command.concat());
                 }
             }
             Request::Binary(Binary { frame, command: Command::TooLarge { key, remove } }) => {
                 self.turn.binary_too_large(&frame);
                 if remove {
-                    self.send(server, Asker::Nobody, &binary_delete(key));
+                    let place = session.slots.push_removal();
+                    self.forward(server, session.client, place, &binary_delete(key));
                 }
             }
             _ => {
@@ -104,10 +107,7 @@ impl Batch<'_> {
 
     pub fn forward(&mut self, server: ServerId, client: Client, place: Place, request: &[u8]) {
         self.turn.has_waiting = true;
-        self.send(server, Asker::Client { client, place }, request);
-    }
-
-    fn send(&mut self, server: ServerId, asker: Asker, request: &[u8]) {
+        let asker = Asker::Client { client, place };
         let map_version = self.turn.map_version;
         self.send_on(server, asker, &PeerRequest { hops: 1, map_version, request });
     }

@@ -55,6 +55,10 @@ enum Slot {
         reply: Option<Reply>,
         lost: Lost,
     },
+    /// What a refused value was to replace, until its owner has removed it. The client is told nothing of that.
+    Removal {
+        done: bool,
+    },
     Gather(Gather),
     Everywhere(Everywhere),
 }
@@ -151,6 +155,12 @@ impl Slots {
         Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
     }
 
+    /// A place for whatever the owner of an item to remove says.
+    pub fn push_removal(&mut self) -> Place {
+        self.queue.push_back(Slot::Removal { done: false });
+        Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
+    }
+
     /// Places for the replies of its sources.
     pub fn push_gather(&mut self, gather: Gather) -> impl Fn(usize) -> Place + use<> {
         self.held += gather.sources.iter().flatten().map(Vec::len).sum::<usize>();
@@ -184,6 +194,10 @@ impl Slots {
             }
             Slot::Everywhere(everywhere) => {
                 everywhere.fill(bytes);
+                0
+            }
+            Slot::Removal { done } => {
+                *done = true;
                 0
             }
             Slot::Local(_) => unreachable!("nobody has a place there"),
@@ -226,6 +240,7 @@ impl Slots {
                     Reply::Own(bytes) => out.extend_from_slice(&bytes),
                 },
                 Slot::Peer { reply: None, .. } => unreachable!("it is ready"),
+                Slot::Removal { .. } => {}
                 Slot::Gather(gather) => self.release_get(&gather, out),
                 Slot::Everywhere(everywhere) => everywhere.push(out),
             }
@@ -259,6 +274,7 @@ impl Slot {
         match self {
             Slot::Local(_) => true,
             Slot::Peer { reply, .. } => reply.is_some(),
+            Slot::Removal { done } => *done,
             Slot::Gather(gather) => gather.sources.iter().all(Option::is_some),
             Slot::Everywhere(everywhere) => everywhere.is_ready(),
         }
@@ -269,7 +285,7 @@ impl Slot {
             Slot::Local(reply) => reply.len(),
             Slot::Peer { reply, .. } => reply.as_ref().map_or(0, Reply::len),
             Slot::Gather(gather) => gather.sources.iter().flatten().map(Vec::len).sum(),
-            Slot::Everywhere(_) => 0,
+            Slot::Removal { .. } | Slot::Everywhere(_) => 0,
         }
     }
 }

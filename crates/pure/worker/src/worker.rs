@@ -397,7 +397,6 @@ impl Worker {
                 let reply = append(&mut actions.bytes, reply.unwrap_or(NO_ROUTE_LINE));
                 return actions.list.push(Action::Answer { server, ticket, reply });
             }
-            Asker::Nobody => return,
         };
         let Some(slots) = self.slots_of(client) else { return };
         let missed = match reply {

@@ -405,20 +405,33 @@ fn a_value_that_is_too_large_only_removes_the_old_one_at_its_owner() {
     let mut client = Client::new(8);
     let two = key(2, 0);
     let value = "v".repeat(1 << 20);
-    // As at home, it is told when the value has been swallowed, and whatever the owner says.
+    let error = "SERVER_ERROR object too large for cache\r\n";
+    // As at home, it is told when the value has been swallowed, and the old one has gone: what is written after that stays.
     client.send(&format!("set {two} 0 0 1048576\r\n"));
     assert_eq!(client.requests(), [(2, format!("delete {two}\r\n"))]);
     client.check("");
     client.send(&format!("{value}\r\nmn\r\n"));
-    client.check("SERVER_ERROR object too large for cache\r\nMN\r\n");
-    client.answer(0, "DELETED\r\n");
     client.check("");
-    // Behind a reply that has not come.
+    client.answer(0, "DELETED\r\n");
+    client.check(&format!("{error}MN\r\n"));
+    // Behind a reply that has not come, and whatever the owner says.
     client.send(&format!("mg {two}\r\nset {two} 0 0 1048576\r\n"));
     client.answer(0, "EN\r\n");
-    client.check("EN\r\n");
+    client.check("");
     client.send(&format!("{value}\r\nmn\r\n"));
-    client.check("SERVER_ERROR object too large for cache\r\nMN\r\n");
+    client.answer(0, "NOT_FOUND\r\n");
+    client.check(&format!("EN\r\n{error}MN\r\n"));
+    // The owner answers before all of the value is there, or never.
+    client.send(&format!("set {two} 0 0 1048576\r\n"));
+    client.answer(0, "DELETED\r\n");
+    client.check("");
+    client.send(&format!("{value}\r\n"));
+    client.check(error);
+    client.send(&format!("set {two} 0 0 1048576 noreply\r\n{value}\r\nmn\r\n"));
+    client.check("");
+    client.event(Event::LinkBroken { server: ServerId(2) });
+    client.check("MN\r\n");
+    assert_eq!(client.unreachable(), 0);
 }
 
 #[test]
