@@ -13,6 +13,18 @@ pub enum Route {
     Moving(MoveId),
 }
 
+impl Route {
+    /// The other server to ask, which for a key on its way is [`ServerId::NOBODY`]: at this moment nobody is known who serves it.
+    #[inline]
+    pub fn elsewhere(self) -> Option<ServerId> {
+        match self {
+            Route::Own | Route::Neighbour(_) => None,
+            Route::Peer(server) => Some(server),
+            Route::Moving(_) => Some(ServerId::NOBODY),
+        }
+    }
+}
+
 /// Where the keys of an absent cachelet are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elsewhere {

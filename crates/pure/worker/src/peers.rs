@@ -54,12 +54,7 @@ impl Batch<'_> {
             }
         }
         let Some(key) = key else { return self.everywhere(session, job) };
-        let server = match self.turn.route(key) {
-            Route::Own | Route::Neighbour(_) => return None,
-            Route::Peer(server) => server,
-            // Nobody is known who serves it at this moment.
-            Route::Moving(_) => ServerId::NOBODY,
-        };
+        let server = self.turn.route(key).elsewhere()?;
         self.turn.counters.requests_peer.add(1);
         let lost = Lost::of(&job.request, key);
         match self.links.credit(server) {
@@ -134,8 +129,8 @@ impl Batch<'_> {
         let mut rest = get.keys;
         while let Some((word, tail)) = next_word(rest).filter(|_| routes.len() < GATHER_KEYS_MAX) {
             let key = Key::new(word).expect("none is too long");
-            let source = match self.turn.route(&key) {
-                Route::Peer(server) => {
+            let source = match self.turn.route(&key).elsewhere() {
+                Some(server) => {
                     let known = servers.iter().position(|known| *known == server);
                     known.unwrap_or_else(|| {
                         servers.push(server);
@@ -143,7 +138,7 @@ impl Batch<'_> {
                         servers.len() - 1
                     }) + 1
                 }
-                _ => 0,
+                None => 0,
             };
             routes.push(source as u8);
             words[source].extend_from_slice(word);

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use crate::rig::{CONN, Rig};
-use mbal_model::{ClusterMap, Key, Owner, Prefix, ServerId, WorkerId};
+use mbal_model::{ClusterMap, Key, MoveId, Owner, Prefix, Route, ServerId, WorkerId};
 use mbal_wire::PeerRequest;
 use mbal_worker::{Action, Actions, Event, NO_ROUTE, Sender, Ticket, Ticketed};
 
@@ -662,4 +662,45 @@ fn datagrams_reach_the_keys_of_other_servers() {
     assert_eq!(asked.len(), 1);
     let actions = client.rig.handle(Event::LinkBroken { server: PEERS[0] });
     assert_eq!(datagrams(&actions), [format!("{NO_ROUTE}\r\n")]);
+}
+
+/// All slices of the cachelet that has the key are frozen, or gone.
+fn begin_to_move(client: &Client, key: &str) {
+    let store = &client.rig.server.store;
+    let hash = Key::new(key.as_bytes()).expect("short").hash();
+    let prefix = store.prefixes().into_iter().find(|prefix| prefix.contains(hash)).expect("here");
+    let now = client.rig.now.second;
+    assert!(store.begin_to_leave(prefix, MoveId(1)));
+    assert!(store.freeze(prefix, now).is_some());
+    let serves = Route::Moving(MoveId(1));
+    assert_eq!(store.route(WorkerId(0), hash), serves);
+}
+
+#[test]
+fn a_key_on_its_way_to_another_server_is_one_whose_owner_cannot_be_reached() {
+    let mut client = Client::new(8);
+    let (here, two) = (key(1, 0), key(2, 0));
+    client.send(&format!("set {here} 0 0 1\r\nv\r\n"));
+    client.check("STORED\r\n");
+    begin_to_move(&client, &here);
+    client.send(&format!("get {here}\r\nset {here} 0 0 1\r\nw\r\n"));
+    client.check(&format!("END\r\n{NO_ROUTE}\r\n"));
+    assert_eq!(client.unreachable(), 1);
+    // Alone, and with keys that others have.
+    client.send(&format!("get {here} {here}\r\nget {here} {two}\r\n"));
+    client.answer(0, &format!("VALUE {two} 0 1\r\nA\r\nEND\r\n"));
+    client.check(&format!("END\r\nVALUE {two} 0 1\r\nA\r\nEND\r\n"));
+    assert_eq!(client.unreachable(), 4);
+}
+
+#[test]
+fn a_peers_request_for_a_key_on_its_way_is_not_served() {
+    let mut client = Client::new(8);
+    let here = key(1, 0);
+    client.send(&format!("set {here} 0 0 1\r\nv\r\n"));
+    client.check("STORED\r\n");
+    begin_to_move(&client, &here);
+    for text in [format!("get {here}\r\n"), format!("set {here} 0 0 1\r\nw\r\n")] {
+        assert_eq!(ask(&mut client.rig, 1, &text), Ok(format!("{NO_ROUTE}\r\n")), "{text}");
+    }
 }
