@@ -495,9 +495,18 @@ impl Store {
     /// of a cluster are told, see [`Store::flush_as`].
     pub fn flush(&self, at: Seconds, now: Seconds) -> u32 {
         let mut changes = self.changes();
-        let number = self.flushes.load(Relaxed).max(changes.flush_next.1).saturating_add(1);
+        let number = self.newest_flush(&changes).saturating_add(1);
         self.flush_all(&mut changes, number, at, now);
         number
+    }
+
+    /// The number of the newest `flush_all` that this server knows of.
+    pub fn flush_number(&self) -> u32 {
+        self.newest_flush(&self.changes())
+    }
+
+    fn newest_flush(&self, changes: &Changes) -> u32 {
+        self.flushes.load(Relaxed).max(changes.flush_next.1)
     }
 
     /// A `flush_all` that another server has begun, and given this number: above that of every flush that it knew of. What travels

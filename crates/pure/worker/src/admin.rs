@@ -12,7 +12,7 @@ const VERBOSITY_MAX: u32 = 2;
 impl Turn<'_> {
     pub fn admin(&mut self, command: &Admin<'_>, noreply: bool) -> Then {
         match command {
-            Admin::FlushAll { exptime } => self.flush_all(*exptime, noreply),
+            Admin::FlushAll { exptime } => self.flush_all(*exptime, None, noreply),
             Admin::Stats(tokens) => return self.stats(tokens),
             Admin::Verbosity { level } => {
                 let level = (*level).min(VERBOSITY_MAX);
@@ -122,7 +122,8 @@ impl Turn<'_> {
         b"OK"
     }
 
-    fn flush_all(&mut self, exptime: Option<i32>, noreply: bool) {
+    /// `number`: that of another server, which has begun it.
+    pub fn flush_all(&mut self, exptime: Option<i32>, number: Option<u32>, noreply: bool) {
         self.counters.cmd_flush.add(1);
         if !self.server.settings.flush_enabled {
             return self.reply(noreply, b"CLIENT_ERROR flush_all not allowed");
@@ -130,15 +131,18 @@ impl Turn<'_> {
         let Some(exptime) = exptime else {
             return self.reply(noreply, b"CLIENT_ERROR invalid exptime argument");
         };
-        self.flush_items(exptime.into());
+        self.flush_items(exptime.into(), number);
         self.reply(noreply, b"OK");
     }
 
     /// What is there when `exptime` comes (0 is now), is gone then.
-    pub fn flush_items(&mut self, exptime: i64) {
+    pub fn flush_items(&mut self, exptime: i64, number: Option<u32>) {
         // memcached's delayed flush takes effect a second early.
         let now = self.now.second;
         let at = if exptime > 0 { self.now.deadline(exptime).saturating_sub(1) } else { now };
-        self.server.store.flush(at, now);
+        match number {
+            Some(number) => self.server.store.flush_as(number, at, now),
+            None => _ = self.server.store.flush(at, now),
+        }
     }
 }

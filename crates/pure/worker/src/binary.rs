@@ -45,7 +45,7 @@ impl Turn<'_> {
             }
             Command::Flush { exptime } => {
                 self.counters.cmd_flush.add(1);
-                self.flush_items((*exptime).into());
+                self.flush_items((*exptime).into(), None);
                 self.succeed(frame, b"", 0);
             }
             Command::Stats { topic } => return self.binary_stats(frame, topic),

@@ -49,6 +49,13 @@ impl Everywhere {
 }
 
 impl Batch<'_> {
+/// What another server is asked: the time, and the number that the flush has on all servers.
+pub(crate) fn read(request: &[u8]) -> Option<(i32, u32)> {
+    let words = request.strip_prefix(b"flush_all ")?.strip_suffix(b"\r\n")?;
+    let (exptime, number) = std::str::from_utf8(words).ok()?.split_once(' ')?;
+    Some((exptime.parse().ok()?, number.parse().ok()?))
+}
+
     /// Does here what is asked of the whole cluster, and asks its other servers. `None`: it is this server's alone.
     pub fn everywhere(&mut self, session: &mut Session, job: &Job<'_>) -> Option<Then> {
         if !self.turn.server.settings.flush_enabled {
@@ -75,7 +82,8 @@ impl Batch<'_> {
         let (servers, unanswered) = (servers.len() + 1, linked.len());
         let place =
             session.slots.push_everywhere(Everywhere { done, frame, servers, unanswered, failed });
-        let request = format!("flush_all {exptime}\r\n");
+        let number = self.turn.server.store.flush_number();
+        let request = format!("flush_all {exptime} {number}\r\n");
         for server in linked {
             self.forward(server, session.client, place, request.as_bytes());
         }

@@ -10,6 +10,7 @@ use mbal_wire::{
 use crate::batch::{Batch, GROUP, Job, Pause, next_job};
 use crate::classic::{BAD_FORMAT, any_too_long, get_again};
 use crate::links::{Asker, Credit, Ticket};
+use crate::everywhere;
 use crate::session::{Client, Session};
 use crate::slots::{Gather, NO_ROUTE_LINE, Place};
 use crate::turn::{Then, Turn};
@@ -246,7 +247,14 @@ impl Batch<'_> {
         let Asked { ticket, peer } = asked;
         let before = self.turn.out.len();
         (self.turn.start, self.turn.further_keys) = (before, 0);
-        match self.turn.serve(&job.request, key) {
+        let served = match everywhere::read(peer.request) {
+            Some((exptime, number)) => {
+                self.turn.flush_all(Some(exptime), Some(number), false);
+                Served::Reply
+            }
+            None => self.turn.serve(&job.request, key),
+        };
+        match served {
             Served::Reply => {}
             // Without credit it is not kept: a peer that waits for us must not wait for others.
             Served::PassOn(server)

@@ -263,19 +263,23 @@ fn flush_all_is_the_clusters() {
     let mut client = Client::new(8);
     let here = key(1, 0);
     client.send(&format!("set {here} 0 0 1\r\nH\r\nflush_all\r\nget {here}\r\n"));
-    assert_eq!(client.requests(), [(2, "flush_all 0\r\n".into()), (3, "flush_all 0\r\n".into())]);
+    let to_all = |exptime, number| {
+        [2, 3].map(|server| (server, format!("flush_all {exptime} {number}\r\n")))
+    };
+    assert_eq!(client.requests(), to_all(0, 1));
     client.answer(1, "OK\r\n");
     client.check("");
     client.answer(0, "OK\r\n");
     client.check("STORED\r\nOK\r\nEND\r\n");
     // A server that does not, and one that is not there.
     client.send("flush_all 10\r\n");
+    assert_eq!(client.requests(), to_all(10, 2));
     client.answer(0, "CLIENT_ERROR flush_all not allowed\r\n");
     client.event(Event::LinkBroken { server: PEERS[1] });
     client.check("SERVER_ERROR flush_all did not reach 2 of 3 servers\r\n");
     client.forwarded.clear();
     client.send("flush_all\r\nflush_all noreply\r\nflush_all x\r\n");
-    assert_eq!(client.requests(), [(2, "flush_all 0\r\n".into()), (2, "flush_all 0\r\n".into())]);
+    assert_eq!(client.requests(), [3, 4].map(|number| (2, format!("flush_all 0 {number}\r\n"))));
     client.answer(0, "OK\r\n");
     client.answer(0, "OK\r\n");
     client.check(
@@ -493,6 +497,18 @@ fn answer(actions: &Actions) -> String {
 }
 
 #[test]
+fn a_flush_has_one_number_on_all_servers() {
+    let mut client = Client::new(8);
+    let here = key(1, 0);
+    client.send(&format!("set {here} 0 0 1\r\nH\r\n"));
+    assert_eq!(ask(&mut client.rig, 1, "flush_all 0 41\r\n"), Ok("OK\r\n".into()));
+    client.send(&format!("get {here}\r\n"));
+    client.check("STORED\r\nEND\r\n");
+    client.send("flush_all\r\n");
+    assert_eq!(client.requests(), [2, 3].map(|server| (server, "flush_all 0 42\r\n".into())));
+}
+
+#[test]
 fn a_request_from_a_peer_is_served_or_passed_on_once() {
     let mut rig = Rig::new();
     rig.handle(Event::Mapped { here: HERE, map: map() });
@@ -502,7 +518,7 @@ fn a_request_from_a_peer_is_served_or_passed_on_once() {
     let value = format!("VALUE {here} 0 1\r\nv\r\nEND\r\n");
     let error = format!("{NO_ROUTE}\r\n");
     for (hops, request, reply) in [
-        (1, "flush_all 0\r\n".to_owned(), "OK\r\n"),
+        (1, "flush_all 0 1\r\n".to_owned(), "OK\r\n"),
         (1, format!("set {here} 0 0 1\r\nv\r\n"), "STORED\r\n"),
         (1, format!("set {here} 0 0 1 noreply\r\nv\r\n"), ""),
         (2, get, &value),
