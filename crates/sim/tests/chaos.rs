@@ -1,16 +1,15 @@
-//! A server's workers under chaos: a few runs; `./test` has thousands.
+//! Servers' workers under chaos: a few runs; `./test` has thousands.
 
-use mbal_sim::chaos::{Coverage, Sight, chaos};
-
-const OPERATIONS: usize = 1_000;
+use mbal_sim::chaos::{Coverage, Run, Sight, chaos};
 
 #[test]
 fn some_runs_hold_every_invariant() {
     let mut coverage = Coverage::default();
     for seed in 1..=60 {
-        let ran = chaos(seed, OPERATIONS);
-        assert_eq!(ran.verdict, Ok(()), "mbal sim chaos --seed {seed}");
-        assert!(ran.operations >= OPERATIONS);
+        let run = Run::of(seed);
+        let ran = chaos(run);
+        assert_eq!(ran.verdict, Ok(()), "{run}");
+        assert!(ran.operations >= run.operations);
         assert!(ran.coverage.of(Sight::OwnerChanged) > 0, "seed {seed} moves nothing");
         coverage.add(&ran.coverage);
     }
@@ -19,7 +18,17 @@ fn some_runs_hold_every_invariant() {
 }
 
 #[test]
+fn three_servers_hold_every_invariant() {
+    for seed in 1..=20 {
+        let run = Run { servers: Some(3), ..Run::of(seed) };
+        let ran = chaos(run);
+        assert_eq!(ran.verdict, Ok(()), "{run}");
+        assert!(ran.coverage.of(Sight::ActionForward) > 0, "seed {seed} asks no peer");
+    }
+}
+
+#[test]
 fn a_seed_makes_the_same_run_again() {
-    let tables = [5, 5].map(|seed| chaos(seed, OPERATIONS).coverage.table());
+    let tables = [5, 5].map(|seed| chaos(Run::of(seed)).coverage.table());
     assert_eq!(tables[0], tables[1]);
 }

@@ -1,5 +1,7 @@
 //! The real balancer among the workers, with planners of every kind: prompt, slow, silent, broken, lying.
 
+use std::sync::Arc;
+
 use mbal_balance::{
     Balancer, Cause, Duty, Lighten, Mode, News, Proposal, Question, Thresholds, Verdict, propose,
 };
@@ -37,40 +39,41 @@ impl Balancing {
 }
 
 impl World {
-    pub fn end_epoch(&mut self) {
-        let now = self.server.end_epoch(self.now * 1_000);
-        let reading = now.since(&self.balancing.before);
-        self.balancing.before = now;
+    pub fn end_epoch(&mut self, host: usize) {
+        let this = &mut self.hosts[host];
+        let now = this.server.end_epoch(self.now * 1_000);
+        let reading = now.since(&this.balancing.before);
+        this.balancing.before = now;
         self.coverage.meet(Sight::NewsEpoch);
-        self.tell_balancer(News::Epoch(reading));
+        self.tell_balancer(host, News::Epoch(reading));
         let epoch = self.profile.epoch;
-        self.after(epoch, Happening::Epoch);
+        self.after(epoch, Happening::Epoch { host });
     }
 
-    pub fn tell_balancer(&mut self, news: News) {
+    pub fn tell_balancer(&mut self, host: usize, news: News) {
         let mut duties = Vec::new();
-        self.balancing.balancer.handle(news, &mut duties);
+        self.hosts[host].balancing.balancer.handle(news, &mut duties);
         for duty in duties {
             match duty {
-                Duty::Ask(question) => self.ask_planner(question),
-                Duty::Order { order, what } => self.send_order(OrderId(order), what),
+                Duty::Ask(question) => self.ask_planner(host, question),
+                Duty::Order { order, what } => self.send_order(host, OrderId(order), what),
             }
         }
-        self.count_decisions();
+        self.count_decisions(host);
     }
 
-    fn send_order(&mut self, order: OrderId, what: Order) {
+    fn send_order(&mut self, host: usize, order: OrderId, what: Order) {
         let (sight, lends) = match what {
             Order::Lend { .. } => (Sight::DutyLend, true),
             Order::Lighten { .. } => (Sight::DutyLighten, false),
         };
         self.coverage.meet(sight);
-        self.orders.waiting.insert(order, (self.now, lends));
-        let (WorkerId(worker), event) = order_event(order, what);
-        self.post(usize::from(worker), Letter::Tell(event));
+        self.hosts[host].orders.waiting.insert(order, (self.now, lends));
+        let (worker, event) = order_event(order, what);
+        self.post_to(host, worker, Letter::Tell(event));
     }
 
-    fn ask_planner(&mut self, question: Question) {
+    fn ask_planner(&mut self, host: usize, question: Question) {
         self.coverage.meet(Sight::DutyAsk);
         let number = question.number;
         let epochs = |count: Micros, world: &World| count * world.profile.epoch;
@@ -88,31 +91,32 @@ impl World {
             _ => (Sight::PlannerPrompt, self.dice.between(1..=500), Some(propose(&question))),
         };
         self.coverage.meet(sight);
-        self.after(delay, Happening::Planned { number, proposal });
+        self.after(delay, Happening::Planned { host, number, proposal });
     }
 
     /// A worker has reported to the balancer; at times that gets lost.
-    pub fn report_to_balancer(&mut self, order: u64, outcome: Outcome) {
+    pub fn report_to_balancer(&mut self, host: usize, order: u64, outcome: Outcome) {
         if self.dice.percent(3) {
             return self.coverage.meet(Sight::ReportLost);
         }
         let longest = self.profile.delay;
         let delay = self.dice.skewed(1..=longest);
-        self.after(delay, Happening::Reported { order, outcome });
+        self.after(delay, Happening::Reported { host, order, outcome });
     }
 
     /// The operator asks the balancer, not the worker.
-    pub fn ask_balancer(&mut self) {
-        let prefixes = self.server.store.prefixes();
+    pub fn ask_balancer(&mut self, host: usize) {
+        let server = Arc::clone(&self.hosts[host].server);
+        let prefixes = server.store.prefixes();
         // At times one that there is not.
         let cachelet = self.dice.pick(&[prefixes.as_slice(), &[Prefix::ALL]].concat());
-        let to = self.server.address(WorkerId(self.dice.below(self.seats.len()) as u16));
+        let to = server.address(WorkerId(self.dice.below(self.profile.workers) as u16));
         self.coverage.meet(Sight::NewsAsked);
-        self.tell_balancer(News::Asked { cachelet, to });
+        self.tell_balancer(host, News::Asked { cachelet, to });
     }
 
-    fn count_decisions(&mut self) {
-        let Balancing { balancer, counted, .. } = &mut self.balancing;
+    fn count_decisions(&mut self, host: usize) {
+        let Balancing { balancer, counted, .. } = &mut self.hosts[host].balancing;
         for decision in balancer.decisions().rev().take_while(|past| past.number > *counted) {
             let sight = match (decision.cause, decision.verdict) {
                 (Cause::Uneven, Verdict::Ordered) => Sight::Evened,

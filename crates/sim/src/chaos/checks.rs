@@ -27,7 +27,11 @@ pub const WENT_BACK: u8 = 3;
 
 /// What the checks must know of the run.
 pub struct Facts<'a> {
+    /// By key: what its values are like, and the server that has it; `None` if several have had it.
     pub kinds: &'a [Kind],
+    pub homes: &'a [Option<usize>],
+    /// By key: by how long its deadlines may have been put off.
+    pub put_off: &'a [Micros],
     /// The longest that a worker's clock was behind.
     pub lag: Micros,
     /// No memory was ever short: what wanted no answer was done.
@@ -36,13 +40,16 @@ pub struct Facts<'a> {
 
 pub fn check(history: &mut History, facts: &Facts<'_>) -> Result<(), Violation> {
     history.ops.iter_mut().for_each(|op| settle(op, facts));
-    let flushes = flushes(history, facts);
+    let mut by_home: BTreeMap<Option<usize>, Vec<Op>> = BTreeMap::new();
+    for home in facts.homes {
+        by_home.entry(*home).or_insert_with(|| flushes(history, facts, *home));
+    }
     let mut by_key: Vec<Vec<&Op>> = vec![Vec::new(); facts.kinds.len()];
     for op in history.ops.iter().filter(|op| op.key != ALL_KEYS) {
         by_key[op.key].push(op);
     }
     for (index, mut ops) in by_key.into_iter().enumerate().filter(|(_, ops)| !ops.is_empty()) {
-        ops.extend(&flushes);
+        ops.extend(&by_home[&facts.homes[index]]);
         let key = Key::new(index, ops, history, facts);
         key.check().map_err(|Violation { invariant, what }| {
             Violation::new(invariant, format!("key {index}, {what}\n{}", key.story()))
@@ -72,12 +79,17 @@ fn settle(op: &mut Op, facts: &Facts<'_>) {
     }
 }
 
-/// `flush_all`, when it takes effect. A later one takes a delayed one's place; then nobody knows whether it did.
-fn flushes(history: &History, facts: &Facts<'_>) -> Vec<Op> {
-    let all: Vec<&Op> = history.ops.iter().filter(|op| op.key == ALL_KEYS).collect();
-    let effect = |(at, op): (usize, &&Op)| {
+/// `flush_all`, when it takes effect at the server `home`. A later one takes a delayed one's place; then nobody knows whether it did.
+fn flushes(history: &History, facts: &Facts<'_>, home: Option<usize>) -> Vec<Op> {
+    let put_off = match home {
+        Some(_) => 0,
+        None => facts.put_off.iter().copied().max().unwrap_or(0),
+    };
+    let of_all = history.ops.iter().filter(|op| op.key == ALL_KEYS).cloned();
+    let all: Vec<Op> = of_all.map(|op| at_home(op, home)).collect();
+    let effect = |(at, op): (usize, &Op)| {
         let Asks::Flush { delay } = op.asks else { unreachable!("nothing else is of all keys") };
-        let mut effect = (*op).clone();
+        let mut effect = op.clone();
         if delay > 0 {
             // memcached's delayed flush takes effect a second early.
             let wait = u64::from(delay - 1) * SECOND;
@@ -85,19 +97,32 @@ fn flushes(history: &History, facts: &Facts<'_>) -> Vec<Op> {
             effect.asked = start_of_second(op.asked.saturating_sub(facts.lag)) + wait;
             effect.asked = effect.asked.max(op.asked);
             if op.answered != NEVER {
-                effect.answered = start_of_second(op.answered) + wait + facts.lag;
+                effect.answered = start_of_second(op.answered) + wait + facts.lag + put_off;
                 effect.answered = effect.answered.max(op.answered);
             }
-            let disturbs = |other: &&&Op| {
+            let disturbs = |other: &Op| {
                 other.place_of() != op.place_of() && !other.precedes(op) && !effect.precedes(other)
             };
-            if all.iter().any(|other| disturbs(&other)) {
+            if all.iter().any(disturbs) {
                 effect.told = Told::Nothing;
             }
         }
         effect
     };
     all.iter().enumerate().map(effect).collect()
+}
+
+/// What a `flush_all` that has not reached every server means for keys of one: the server that was asked has done it.
+fn at_home(op: Op, home: Option<usize>) -> Op {
+    match op.told {
+        Told::NotEverywhere { .. } if home == Some(op.host) => {
+            Op { told: Told::Done { cas: 0 }, ..op }
+        }
+        Told::NotEverywhere { .. } => {
+            Op { told: Told::Nothing, answered: NEVER, unordered: true, ..op }
+        }
+        _ => op,
+    }
 }
 
 fn start_of_second(at: Micros) -> Micros {
@@ -251,7 +276,8 @@ impl<'a> Key<'a> {
 
     fn has_not_expired(&self, read: &Op, state: &State) -> Result<(), Violation> {
         let write = self.writer(state.base).expect("looked for before");
-        let seen = second(read.asked.saturating_sub(self.facts.lag));
+        let late = self.facts.lag + self.facts.put_off[self.index];
+        let seen = second(read.asked.saturating_sub(late));
         let keeps = |op: &Op| match exptime(op) {
             Some(0) => true,
             Some(..0) | None => false,

@@ -10,37 +10,28 @@ use mbal_model::{MapVersion, Prefix, WorkerId};
 
 use super::checks::Violation;
 
-/// The map's version of a server alone.
-const MAP: u64 = 1;
-/// A cachelet can be split in two so often.
-const SPLITS_MAX: u32 = 4;
+/// Where each run of hashes begins that has one owner; `None` is no worker of this server.
+type Owners = Vec<(u64, Option<WorkerId>)>;
 
 pub struct Claims {
-    /// Bits of the finest prefix.
-    bits: u32,
-    /// By local version: the owner of each of the finest prefixes.
-    owners: BTreeMap<u64, Vec<WorkerId>>,
+    /// The version of the newest map that the server has been told of.
+    pub map: u64,
+    /// By local version.
+    owners: BTreeMap<u64, Owners>,
 }
 
 impl Claims {
     pub fn new(store: &Store) -> Claims {
-        let bits = store.options().cachelets.trailing_zeros() + SPLITS_MAX;
-        let mut claims = Claims { bits, owners: BTreeMap::new() };
+        let mut claims = Claims { map: 1, owners: BTreeMap::new() };
         claims.look(store).expect("nothing was claimed before");
         claims
     }
 
-    /// No cachelet is split into narrower ones.
-    pub fn bits(&self) -> u32 {
-        self.bits
-    }
-
     /// Looks at the store; the number of changes since the last look.
     pub fn look(&mut self, store: &Store) -> Result<u64, Violation> {
-        let mut owners = Vec::with_capacity(1 << self.bits);
-        for held in store.held() {
-            owners.resize(owners.len() + (1 << (self.bits - held.prefix.bits())), held.owner);
-        }
+        let held = store.held();
+        let owners = runs(held.iter().map(|held| (held.prefix, held.owner)))
+            .ok_or_else(|| Violation::new(1, format!("cachelets overlap: {held:?}")))?;
         let version = store.version();
         let newest = self.owners.last_key_value().map_or(version, |(newest, _)| *newest);
         if version < newest {
@@ -53,10 +44,16 @@ impl Claims {
         Ok(version - newest)
     }
 
+    fn at(&self, version: MapVersion) -> Option<&Owners> {
+        self.owners.get(&version.local).filter(|_| (1..=self.map).contains(&version.map))
+    }
+
     /// A client was told that at `version` a prefix of the hash was a worker's.
     pub fn told(&self, version: MapVersion, hash: u64, worker: u16) -> Result<(), Violation> {
-        let owners = self.owners.get(&version.local).filter(|_| version.map == MAP);
-        let owner = owners.map(|owners| owners[(hash >> (64 - self.bits)) as usize]);
+        let owner = self.at(version).and_then(|owners| {
+            let after = owners.partition_point(|(first, _)| *first <= hash);
+            owners[after - 1].1
+        });
         if owner == Some(WorkerId(worker)) {
             return Ok(());
         }
@@ -70,28 +67,44 @@ impl Claims {
     pub fn told_all(&self, payload: &str) -> Result<MapVersion, Violation> {
         let strange = || Violation::new(1, format!("no map of the server: {payload:?}"));
         let mut version = None;
-        let mut covered = 0u64;
+        let mut told = Vec::new();
         for line in payload.lines() {
             let words: Vec<&str> = line.split(' ').collect();
             match (words.as_slice(), version) {
                 (["version", text], None) => version = MapVersion::parse(text.as_bytes()),
                 (["worker", ..], Some(_)) => {}
-                (["cachelet", prefix, worker], Some(version)) => {
+                (["cachelet", prefix, worker], Some(_)) => {
                     let prefix = Prefix::parse(prefix.as_bytes()).ok_or_else(strange)?;
-                    let worker = worker.parse().map_err(|_| strange())?;
-                    let first = prefix.first_hash() >> (64 - self.bits);
-                    let run = 1 << (self.bits - prefix.bits());
-                    if first != covered {
-                        return Err(strange());
-                    }
-                    covered += run;
-                    for place in first..first + run {
-                        self.told(version, place << (64 - self.bits), worker)?;
-                    }
+                    told.push((prefix, WorkerId(worker.parse().map_err(|_| strange())?)));
                 }
                 _ => return Err(strange()),
             }
         }
-        version.filter(|_| covered == 1 << self.bits).ok_or_else(strange)
+        let (version, owners) = version.zip(runs(told.into_iter())).ok_or_else(strange)?;
+        if self.at(version) == Some(&owners) { Ok(version) } else { Err(strange()) }
     }
+}
+
+/// From cachelets in the order of their prefixes; `None` if they are not, or overlap.
+fn runs(cachelets: impl Iterator<Item = (Prefix, WorkerId)>) -> Option<Owners> {
+    let mut runs = Owners::new();
+    let mut add = |first, owner| {
+        if runs.last().is_none_or(|(_, last)| *last != owner) {
+            runs.push((first, owner));
+        }
+    };
+    let mut next = Some(0);
+    for (prefix, owner) in cachelets {
+        let first = prefix.first_hash();
+        let end = next.filter(|end| *end <= first)?;
+        if end < first {
+            add(end, None);
+        }
+        add(first, Some(owner));
+        next = prefix.last_hash().checked_add(1);
+    }
+    if let Some(end) = next {
+        add(end, None);
+    }
+    Some(runs)
 }

@@ -1,9 +1,11 @@
 //! Clients: they ask in bursts, read at their pace, leave and come back.
 
+use std::ops::Range;
+
 use mbal_model::MapVersion;
 
 use super::compose::{Composed, Composer};
-use super::connection::{Asked, Connection};
+use super::connection::{Asked, Connection, End};
 use super::coverage::Sight;
 use super::dice::Dice;
 use super::history::{ALL_KEYS, Asks, History, Micros, NEVER, Op, Told, When};
@@ -21,13 +23,15 @@ const DEFAULT_WINDOW: usize = 256 << 10;
 pub enum Kind {
     /// Knows nothing of workers.
     Ordinary,
-    /// Has a connection to each worker's own port, and asks it for what it owns.
+    /// Has a connection to each worker's own port of one server, and asks it for what it owns.
     Smart,
     Stranger,
 }
 
 pub struct Client {
     pub kind: Kind,
+    /// The server that a smart one is of.
+    host: usize,
     /// Its connections, by slot.
     pub connections: Vec<usize>,
     /// By key: the slot that it is asked on.
@@ -46,6 +50,10 @@ impl Client {
         let slow = dice.percent(20);
         Client {
             kind,
+            host: match profile.servers {
+                1 => 0,
+                servers => dice.below(servers),
+            },
             connections: Vec::new(),
             routes: vec![0; profile.keys.len()],
             version: MapVersion::default(),
@@ -63,17 +71,22 @@ impl Client {
 impl World {
     /// A new connection of `client`: a smart one's to its own worker, others' to any.
     pub fn connect(&mut self, client: usize, slot: usize) {
+        let smart = self.clients[client].kind == Kind::Smart;
+        let seat = if smart {
+            self.hosts[self.clients[client].host].seats.start + slot
+        } else {
+            self.dice.below(self.seats.len())
+        };
+        let host = self.seats[seat].host;
         let this = &mut self.clients[client];
-        self.connections.push(Connection::new(client, slot, this.window));
+        self.connections.push(Connection::new(client, host, slot, this.window));
         let connection = self.connections.len() - 1;
         this.connections.truncate(this.connections.len().max(slot));
         match this.connections.get_mut(slot) {
             Some(place) => *place = connection,
             None => this.connections.push(connection),
         }
-        let own_port = this.kind == Kind::Smart;
-        let seat = if own_port { slot } else { self.dice.below(self.seats.len()) };
-        self.post(seat, Letter::Adopt { connection, own_port });
+        self.post(seat, Letter::Adopt { connection, own_port: smart });
     }
 
     fn delay(&mut self) -> Micros {
@@ -94,7 +107,12 @@ impl World {
             if !self.connections[connection].asked.is_empty() {
                 self.coverage.meet(Sight::PeerLeft);
             }
-            self.leave(connection);
+            if self.dice.percent(50) {
+                self.burst(client, connection);
+                self.finish(connection);
+            } else {
+                self.leave(connection);
+            }
             self.connect(client, slot);
         } else if self.connections[connection].asked.len() < UNANSWERED_MAX {
             self.burst(client, connection);
@@ -117,11 +135,38 @@ impl World {
     }
 
     fn leave(&mut self, connection: usize) {
-        let at = self.connections[connection].last_up.max(self.now) + 1;
-        self.connections[connection].last_up = at;
-        if std::mem::take(&mut self.connections[connection].open) {
-            self.at(at, Happening::Finished { connection });
+        let this = &mut self.connections[connection];
+        let at = this.last_up.max(self.now) + 1;
+        this.last_up = at;
+        if std::mem::take(&mut this.open) {
+            self.at(at, Happening::Finished { connection, reset: false });
+            // What is sent to one that has gone comes back as a break, at any time.
+            if self.dice.percent(50) {
+                self.coverage.meet(Sight::Reset);
+                let at = at + self.delay();
+                self.at(at, Happening::Finished { connection, reset: true });
+            }
         }
+    }
+
+    /// The client sends no more, and reads until the server closes.
+    fn finish(&mut self, connection: usize) {
+        let this = &mut self.connections[connection];
+        let at = this.last_up.max(self.now) + 1;
+        (this.last_up, this.half_open) = (at, true);
+        self.at(at, Happening::Finished { connection, reset: false });
+    }
+
+    /// The client sees that the server has closed.
+    pub fn ended(&mut self, connection: usize) {
+        let this = &mut self.connections[connection];
+        this.open = false;
+        if this.asked.is_empty() {
+            return self.coverage.meet(Sight::HalfClosedEnds);
+        }
+        let op = self.history.ops.get(this.asked[0].ops.0);
+        let what = format!("connection {connection} was closed with requests unanswered: {op:?}");
+        self.fail(5, what);
     }
 
     fn burst(&mut self, client: usize, connection: usize) {
@@ -173,10 +218,12 @@ impl World {
         let front = asked.iter().find(|asked| asked.form != Form::Silent).expect("it was parsed");
         let key = self.history.ops.get(front.ops.0).map(|op| op.key);
         let client = self.connections[connection].client;
+        let host = self.connections[connection].host;
         if let (Some((version, worker)), Some(key)) = (reply.owner, key) {
             let hash = self.profile.keys[key].hash();
             self.coverage.meet(Sight::ToldOwner);
-            self.broken = self.broken.take().or(self.claims.told(version, hash, worker).err());
+            let told = self.hosts[host].claims.told(version, hash, worker);
+            self.broken = self.broken.take().or(told.err());
             self.clients[client].routes[key] = usize::from(worker);
             self.clients[client].version = version.max(self.clients[client].version);
         }
@@ -185,7 +232,7 @@ impl World {
         }
         let Some(map) = &reply.map else { return self.coverage.meet(Sight::MapUnchanged) };
         self.coverage.meet(Sight::ToldMap);
-        match self.claims.told_all(map) {
+        match self.hosts[host].claims.told_all(map) {
             Ok(version) => self.clients[client].version = version,
             Err(violation) => self.broken = Some(violation),
         }
@@ -267,19 +314,41 @@ impl World {
     /// The oldest request of a connection is answered.
     fn settle(&mut self, connection: usize, told: Vec<Told>) {
         let asked = self.connections[connection].asked.pop_front().expect("looked at before");
-        let client = self.connections[connection].client;
+        let Connection { client, host, .. } = self.connections[connection];
         self.answered = self.now;
-        for (op, told) in (asked.ops.0..asked.ops.0 + asked.ops.1).zip(told) {
+        if self.is_clustered() && self.is_gathered(asked.ops) {
+            self.coverage.meet(Sight::Gathered);
+        }
+        let ops = asked.ops.0..asked.ops.0 + asked.ops.1;
+        let doubts: Vec<Doubt> =
+            ops.clone().map(|op| self.doubt(connection, &self.history.ops[op])).collect();
+        // A server that was asked for several keys, one of which it does not have, tells of none.
+        let any_moves = doubts.contains(&Doubt::Map);
+        for ((op, told), doubt) in ops.zip(told).zip(doubts) {
+            let doubt = match told {
+                Told::Absent if any_moves && !self.is_here(connection, op) => Doubt::Map,
+                _ => doubt,
+            };
+            let told = if self.is_clustered() {
+                let reads = self.history.ops[op].asks == Asks::Read
+                    || matches!(asked.form, Form::Values { .. });
+                self.told_by_cluster(connection, op, told, doubt, reads)
+            } else {
+                told
+            };
             let op = &mut self.history.ops[op];
-            op.answered = self.now;
-            op.evictions.1 = self.evictions;
+            (op.answered, op.evictions.1) = (self.now, self.evictions);
+            op.unordered = doubt == Doubt::Map;
+            if told == Told::Nothing {
+                (op.answered, op.unordered) = (NEVER, true);
+            }
             op.told = told;
             if let Told::Hit { cas, .. } | Told::Done { cas } = op.told {
                 if cas != 0 && op.key != ALL_KEYS {
                     self.clients[client].seen[op.key] = cas;
                 }
             }
-            if matches!(op.asks, Asks::Flush { .. }) && !self.splitting.is_empty() {
+            if matches!(op.asks, Asks::Flush { .. }) && !self.hosts[host].splitting.is_empty() {
                 self.coverage.meet(Sight::FlushInSplit);
             }
             match (op.asks, &op.told) {
@@ -297,6 +366,121 @@ impl World {
     }
 }
 
+/// What may have come between a request and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    None,
+    /// The link to its key's owner was missing, or slower than its deadline.
+    Link,
+    /// Its key was on its way from server to server.
+    Map,
+}
+
+impl World {
+    fn doubt(&self, connection: usize, op: &Op) -> Doubt {
+        if !self.is_clustered() {
+            return Doubt::None;
+        }
+        if op.key == ALL_KEYS {
+            // It is another request to each server, whose answers are looked at on their own.
+            return if self.maps.is_changing(op.asked) { Doubt::Map } else { Doubt::None };
+        }
+        let hash = self.profile.keys[op.key].hash();
+        if self.maps.moves(hash, op.asked) {
+            return Doubt::Map;
+        }
+        let owner = self.maps.host(hash).expect("there are several servers");
+        let mut seats = self.seats_of(connection, op.asked);
+        let is_elsewhere = owner != self.connections[connection].host;
+        match is_elsewhere && seats.any(|seat| self.was_missing(seat, owner, op.asked)) {
+            true => Doubt::Link,
+            false => Doubt::None,
+        }
+    }
+
+    /// True if the key is one of the server's that was asked.
+    fn is_here(&self, connection: usize, op: usize) -> bool {
+        let hash = self.profile.keys[self.history.ops[op].key].hash();
+        self.maps.host(hash) == Some(self.connections[connection].host)
+    }
+
+    /// The workers that may have served a connection since then.
+    fn seats_of(&self, connection: usize, since: Micros) -> Range<usize> {
+        let this = &self.connections[connection];
+        match this.end {
+            End::At { seat, .. } if this.came < since => seat..seat + 1,
+            _ => self.hosts[this.host].seats.clone(),
+        }
+    }
+
+    /// What an answer means where servers may not have reached each other; an answer that there may not be is a fault.
+    fn told_by_cluster(
+        &mut self,
+        connection: usize,
+        op: usize,
+        told: Told,
+        doubt: Doubt,
+        reads: bool,
+    ) -> Told {
+        let this = &self.history.ops[op];
+        let (asked, flushes) = (this.asked, this.key == ALL_KEYS);
+        match told {
+            Told::NotEverywhere { failed, servers } => {
+                self.coverage.meet(Sight::NotEverywhere);
+                let here = self.connections[connection].host;
+                let seats = self.seats_of(connection, asked);
+                let is_missed = |host: &usize| {
+                    *host != here && seats.clone().any(|seat| self.was_missing(seat, *host, asked))
+                };
+                let missed = (0..self.hosts.len()).filter(is_missed).count();
+                if !flushes || servers != self.hosts.len() || !(1..=missed).contains(&failed) {
+                    let what = format!("{told:?}, where {missed} were missed: {this:?}");
+                    self.fail(5, what);
+                }
+                told
+            }
+            Told::Done { .. } if flushes => {
+                self.coverage.meet(Sight::Everywhere);
+                told
+            }
+            Told::NoRoute if reads || flushes || doubt == Doubt::None => {
+                let what = format!("no route: {this:?}");
+                self.fail(5, what);
+                told
+            }
+            Told::NoRoute => {
+                self.coverage.meet(Sight::NoRoute);
+                Told::Nothing
+            }
+            // It has missed, or nobody was asked.
+            Told::Absent if reads && doubt != Doubt::None => {
+                let mut seats = self.seats_of(connection, asked);
+                if seats.any(|seat| self.counted_unreachable(seat, asked)) {
+                    self.coverage.meet(Sight::Unreachable);
+                    return Told::Nothing;
+                }
+                told
+            }
+            // Executed or not, or yet to be executed: what was on a link that broke may still arrive.
+            Told::Quiet if doubt != Doubt::None => {
+                self.coverage.meet(Sight::QuietInDoubt);
+                Told::Nothing
+            }
+            Told::Error if doubt != Doubt::None => Told::Nothing,
+            _ => told,
+        }
+    }
+
+    /// True if its keys are of several servers.
+    fn is_gathered(&self, (first, count): (usize, usize)) -> bool {
+        let Some(map) = self.maps.newest() else { return false };
+        let server = |op: &Op| map.at(self.profile.keys[op.key].hash()).1.server;
+        self.history.ops[first..first + count]
+            .windows(2)
+            .any(|two| server(&two[0]) != server(&two[1]))
+    }
+}
+
 fn record(
     history: &mut History,
     this: &mut Connection,
@@ -311,6 +495,8 @@ fn record(
             key,
             connection,
             place: this.next_place,
+            host: this.host,
+            unordered: false,
             asked: now,
             answered: NEVER,
             evictions: (evictions, u64::MAX),

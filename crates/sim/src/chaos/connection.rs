@@ -22,7 +22,9 @@ pub enum End {
 
 pub struct Connection {
     pub client: usize,
-    /// Which of the client's connections it is; a smart client has one to each worker.
+    /// The server that it is to.
+    pub host: usize,
+    /// Which of the client's connections it is; a smart client has one to each worker of its server.
     pub slot: usize,
     pub end: End,
     /// It has been with a worker, and is on its way to the next.
@@ -31,6 +33,12 @@ pub struct Connection {
     pub arrived: Waiting,
     /// The client will send no more.
     pub finished: bool,
+    /// ... and the worker has been told.
+    pub half_closed: bool,
+    /// The client broke it off.
+    pub reset: bool,
+    /// When its server's end came to where it is.
+    pub came: Micros,
     /// Replies that the socket has not taken.
     pub output: Waiting,
     /// Replies that the client has not read.
@@ -38,6 +46,8 @@ pub struct Connection {
     /// The socket takes so many bytes.
     pub window: usize,
     pub stalled: bool,
+    /// Not read: it waits for peers.
+    pub paused: bool,
     /// To be handed over once the output has left.
     pub leaving: Option<(WorkerId, Carried)>,
     /// To be closed once the output has left.
@@ -45,8 +55,9 @@ pub struct Connection {
     /// Nothing overtakes on a connection: when the last bytes arrive, in both directions.
     pub last_up: Micros,
     pub last_down: Micros,
-    /// The client's end.
+    /// The client's end. Half open: it sends no more, and reads until the server closes.
     pub open: bool,
+    pub half_open: bool,
     pub read: Vec<u8>,
     pub asked: VecDeque<Asked>,
     pub next_place: u32,
@@ -61,23 +72,29 @@ pub struct Asked {
 }
 
 impl Connection {
-    pub fn new(client: usize, slot: usize, window: usize) -> Connection {
+    pub fn new(client: usize, host: usize, slot: usize, window: usize) -> Connection {
         Connection {
             client,
+            host,
             slot,
             end: End::Underway,
             travels: false,
             arrived: Waiting::default(),
             finished: false,
+            half_closed: false,
+            reset: false,
+            came: 0,
             output: Waiting::default(),
             in_flight: 0,
             window,
             stalled: false,
+            paused: false,
             leaving: None,
             closing: false,
             last_up: 0,
             last_down: 0,
             open: true,
+            half_open: false,
             read: Vec::new(),
             asked: VecDeque::new(),
             next_place: 0,

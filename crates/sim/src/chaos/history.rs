@@ -90,6 +90,10 @@ pub enum Told {
     Refused,
     /// An error; whatever was there may be gone.
     Error,
+    /// The error of a server that cannot reach the key's owner, or lost it. Nobody knows whether the request was executed.
+    NoRoute,
+    /// `flush_all` was done by the server that was asked; of so many others it is not known.
+    NotEverywhere { failed: usize, servers: usize },
 }
 
 #[derive(Clone, Debug)]
@@ -99,6 +103,10 @@ pub struct Op {
     /// Connection and place on it: requests of one are executed in their order.
     pub connection: usize,
     pub place: u32,
+    /// The server that was asked.
+    pub host: usize,
+    /// It may have taken another way than the next request of its connection: lost on a link, or sent by another map.
+    pub unordered: bool,
     pub asked: Micros,
     pub answered: Micros,
     /// Evictions in the server when it was asked, and when it was answered.
@@ -119,7 +127,7 @@ impl Op {
 
     /// True if `self` was executed before `later`, by all that a client can know.
     pub fn precedes(&self, later: &Op) -> bool {
-        (self.connection == later.connection && self.place < later.place)
+        (self.connection == later.connection && self.place < later.place && !self.unordered)
             || self.answered < later.asked
     }
 }

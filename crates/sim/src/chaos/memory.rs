@@ -11,7 +11,7 @@ const LARGE_BYTES: usize = 16 << 20;
 
 thread_local! {
     /// By size, what the runs of this thread have left, zeroed.
-    static LEFT: RefCell<BTreeMap<usize, Memory>> = const { RefCell::new(BTreeMap::new()) };
+    static LEFT: RefCell<BTreeMap<usize, Vec<Memory>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// From now on the allocator keeps what is freed: as long as nothing large was freed, glibc gives every buffer of
@@ -21,9 +21,10 @@ pub fn keep_what_is_freed() {
 }
 
 pub fn of(bytes: usize) -> Memory {
-    LEFT.with_borrow_mut(|left| left.remove(&bytes)).unwrap_or_else(|| Memory::heap(bytes))
+    let left = LEFT.with_borrow_mut(|left| left.get_mut(&bytes)?.pop());
+    left.unwrap_or_else(|| Memory::heap(bytes))
 }
 
 pub fn keep(memory: Memory) {
-    LEFT.with_borrow_mut(|left| left.insert(memory.bytes(), memory));
+    LEFT.with_borrow_mut(|left| left.entry(memory.bytes()).or_default().push(memory));
 }

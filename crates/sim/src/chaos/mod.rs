@@ -1,8 +1,8 @@
-//! `mbal sim chaos`: the workers of one server in virtual time, and everything that can go wrong around them.
+//! `mbal sim chaos`: the workers of some servers in virtual time, and everything that can go wrong around them.
 //!
-//! A seed picks the server, its clients and strangers, delays, pieces, bursts, slow workers, and what is done to the
-//! server meanwhile. [`World`](world::World) plays it on one thread; [`checks`] look at what clients were told. The
-//! same seed makes the same run, so a failure is one line to replay.
+//! A seed picks one to three servers, their clients and strangers, delays, pieces, bursts, slow workers, and what is
+//! done to servers and links meanwhile. [`World`](world::World) plays it on one thread; [`checks`] look at what clients
+//! were told. The same seed makes the same run, so a failure is one line to replay.
 
 mod balancing;
 mod cases;
@@ -14,6 +14,10 @@ mod connection;
 mod coverage;
 mod dice;
 mod history;
+mod hosts;
+mod journeys;
+mod links;
+mod maps;
 mod memory;
 mod operator;
 mod profile;
@@ -38,9 +42,10 @@ const EXAMPLES: &str = "\
 EXAMPLES
   mbal sim chaos --seed 42                      one run; what it met
   mbal sim chaos --seeds 10000 --seconds 90     as many as fit, on all cores
+  mbal sim chaos --servers 3 --seeds 1000       all of three servers
   nice -n 19 mbal sim chaos --seeds 1000000     a night";
 
-/// The workers of one server under chaos; no acknowledged write may vanish, nothing may stall.
+/// The workers of one to three servers under chaos; no acknowledged write may vanish, nothing may stall.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -62,6 +67,9 @@ pub struct Args {
     /// Fail if anything in the table was never met; whatever --seconds says, 1,500 runs are made for it.
     #[arg(long)]
     complete: bool,
+    /// Servers of each run, 1 to 3; the seed chooses if absent.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=3))]
+    servers: Option<u8>,
     /// Requests of each run, at least.
     #[arg(long, default_value_t = OPERATIONS)]
     operations: usize,
@@ -75,28 +83,42 @@ const UNBROKEN: &str = "runs panic without the lock";
 const COMPLETE_RUNS: u64 = 1_500;
 
 /// One run.
-pub fn chaos(seed: u64, operations: usize) -> Ran {
-    world::World::new(seed, operations).run()
+pub fn chaos(run: Run) -> Ran {
+    world::World::new(run).run()
 }
 
 pub fn run(args: &Args) -> Result<(), String> {
     match args.seed {
-        Some(seed) => one(Run { seed, operations: args.operations }),
+        Some(seed) => one(args.run(seed)),
         None => many(args, chaos),
     }
 }
 
+impl Args {
+    fn run(&self, seed: u64) -> Run {
+        Run { seed, operations: self.operations, servers: self.servers }
+    }
+}
+
 /// What a run is made from.
-#[derive(Clone, Copy)]
-struct Run {
-    seed: u64,
-    operations: usize,
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub seed: u64,
+    /// Requests, at least.
+    pub operations: usize,
+    /// The seed chooses if absent.
+    pub servers: Option<u8>,
 }
 
 impl Run {
+    /// As it is without flags.
+    pub fn of(seed: u64) -> Run {
+        Run { seed, operations: OPERATIONS, servers: None }
+    }
+
     /// Makes it; a panic is what it broke.
-    fn made(self, make: impl Fn(u64, usize) -> Ran) -> Result<Ran, Violation> {
-        catch_unwind(AssertUnwindSafe(|| make(self.seed, self.operations))).map_err(|panic| {
+    fn made(self, make: impl Fn(Run) -> Ran) -> Result<Ran, Violation> {
+        catch_unwind(AssertUnwindSafe(|| make(self))).map_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
             Violation::new(6, format!("a panic: {text}"))
@@ -112,6 +134,9 @@ impl Run {
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "mbal sim chaos --seed {}", self.seed)?;
+        if let Some(servers) = self.servers {
+            write!(f, " --servers {servers}")?;
+        }
         match self.operations {
             OPERATIONS => Ok(()),
             other => write!(f, " --operations {other}"),
@@ -154,7 +179,7 @@ impl Tally {
     }
 }
 
-fn many(args: &Args, make: impl Fn(u64, usize) -> Ran + Copy + Send + Sync) -> Result<(), String> {
+fn many(args: &Args, make: impl Fn(Run) -> Ran + Copy + Send + Sync) -> Result<(), String> {
     let threads =
         args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
     let begin = Instant::now();
@@ -175,7 +200,7 @@ fn many(args: &Args, make: impl Fn(u64, usize) -> Ran + Copy + Send + Sync) -> R
                     if seed >= args.first + args.seeds {
                         break;
                     }
-                    let run = Run { seed, operations: args.operations };
+                    let run = args.run(seed);
                     let made = run.made(make);
                     if !tally.lock().expect(UNBROKEN).add(run, made) {
                         ends.store(true, Relaxed);
@@ -235,6 +260,7 @@ mod tests {
             seconds: None,
             threads: Some(2),
             complete: false,
+            servers: None,
             operations,
         }
     }
@@ -245,14 +271,18 @@ mod tests {
 
     #[test]
     fn a_run_that_panics_ends_all_and_is_told_with_its_seed() {
-        let make = |seed, _| if seed == 3 { panic!("seed {seed} has a hole") } else { fine() };
+        let make = |Run { seed, .. }| {
+            if seed == 3 { panic!("seed {seed} has a hole") } else { fine() }
+        };
         let told = "invariant 6: a panic: seed 3 has a hole\nmbal sim chaos --seed 3";
         assert_eq!(many(&args(OPERATIONS), make), Err(told.into()));
         assert_eq!(many(&args(70), make), Err(format!("{told} --operations 70")));
+        let three = Args { servers: Some(3), ..args(OPERATIONS) };
+        assert_eq!(many(&three, make), Err(format!("{told} --servers 3")));
     }
 
     #[test]
     fn runs_that_hold_everything_say_nothing() {
-        assert_eq!(many(&args(OPERATIONS), |_, _| fine()), Ok(()));
+        assert_eq!(many(&args(OPERATIONS), |_| fine()), Ok(()));
     }
 }

@@ -1,10 +1,15 @@
 //! What kind of run a seed makes.
 
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
 use mbal_cachelet::Options;
+use mbal_model::{ClusterMap, Owner, Prefix, WorkerId};
 use mbal_worker::Settings;
 
 use super::dice::Dice;
 use super::history::{Kind, Micros};
+use super::hosts::id_of;
 
 pub struct Key {
     pub name: String,
@@ -18,8 +23,27 @@ impl Key {
 }
 
 pub struct Profile {
+    pub servers: usize,
+    /// Of each server.
     pub workers: usize,
+    /// Who has what, if there are several servers.
+    pub map: Option<Arc<ClusterMap>>,
+    /// Between two maps, at most; 0 is never another.
+    pub remap: Micros,
+    /// Between two steps of a cachelet that travels with its items, at most.
+    pub journey: Micros,
+    /// Requests on a link that may be unanswered.
+    pub credits: u32,
+    /// The longest way between two servers.
+    pub link_delay: Micros,
+    /// A request that is not answered for so long has failed.
+    pub link_timeout: Micros,
+    /// Between two troubles of links, at most, and how long one lasts.
+    pub trouble: Micros,
+    pub outage: Micros,
     pub cachelets: usize,
+    /// Cachelets as narrow as this are not split.
+    pub cachelet_bits_max: u32,
     pub memory_bytes: usize,
     /// Memory is short: items are evicted.
     pub tight: bool,
@@ -53,25 +77,50 @@ pub struct Profile {
     pub meddle: Micros,
 }
 
+/// Of the cachelets that a server begins with; those of a map have its version, which is higher.
+const GENERATION: u16 = 7;
+const MAP_VERSION: u64 = 8;
+/// Of a map.
+const CACHELETS: RangeInclusive<u64> = 4..=12;
+pub const BITS_MAX: u32 = 12;
+
+const LINK_TIMEOUT_MIN: Micros = 500;
+
 const MEMORY_ROOMY: usize = 8 << 20;
 const MEMORY_TIGHT: usize = 1 << 20;
 
 impl Profile {
-    pub fn roll(dice: &mut Dice) -> Profile {
+    /// `servers`: so many; any number if absent.
+    pub fn roll(dice: &mut Dice, servers: Option<usize>) -> Profile {
+        let servers = servers.unwrap_or_else(|| dice.pick(&[1, 1, 2, 3]));
         let long = dice.percent(8);
         let tight = dice.percent(if long { 60 } else { 25 });
-        let workers = dice.between(2..=4) as usize;
+        let workers = dice.between(2..=if servers > 1 { 3 } else { 4 }) as usize;
         let clients = dice.between(3..=8) as usize;
+        let cachelets: usize = dice.pick(&[4, 8, 16]);
+        let keys = keys(dice);
+        let link_delay = dice.pick(&[20, 500, 20_000]);
+        let map = (servers > 1).then(|| Arc::new(map(dice, &keys, servers, workers)));
         Profile {
+            servers,
             workers,
-            cachelets: dice.pick(&[4, 8, 16]),
+            remap: dice.pick(&[0, 50_000, 1_000_000]),
+            journey: dice.pick(&[20, 2_000, 50_000]),
+            credits: dice.pick(&[1, 4, 64, 1024]),
+            link_delay,
+            link_timeout: LINK_TIMEOUT_MIN.max(link_delay * dice.pick(&[4, 50, 500])),
+            trouble: dice.pick(&[100_000, 2_000_000, 30_000_000]),
+            outage: dice.pick(&[1_000, 50_000, 2_000_000]),
+            cachelets,
+            cachelet_bits_max: cachelets.trailing_zeros() + if map.is_some() { 10 } else { 4 },
+            map,
             memory_bytes: if tight { MEMORY_TIGHT << usize::from(long) } else { MEMORY_ROOMY },
             tight,
             long,
             item_bytes_max: if long { 256 << 10 } else { dice.pick(&[1 << 20, 16 << 10]) },
             requests_per_event: dice.pick(&[512, 512, 20, 3]),
             value_bytes_max: if long { 240_000 } else { dice.pick(&[200, 2_000, 8_000]) },
-            keys: keys(dice),
+            keys,
             clients,
             smart: dice.below(clients + 1),
             strangers: dice.between(0..=2) as usize,
@@ -95,7 +144,7 @@ impl Profile {
             cachelets: self.cachelets,
             item_bytes_max: self.item_bytes_max,
             evict: true,
-            generation: 7,
+            generation: GENERATION,
         }
     }
 
@@ -126,4 +175,33 @@ fn keys(dice: &mut Dice) -> Vec<Key> {
         Key { name, kind }
     };
     (0..count).map(key).collect()
+}
+
+/// Cachelets of any widths, dealt out to all servers. Some are so narrow that a route to them is found in two steps.
+fn map(dice: &mut Dice, keys: &[Key], servers: usize, workers: usize) -> ClusterMap {
+    let mut prefixes = vec![Prefix::ALL];
+    for _ in 1..dice.between(CACHELETS) {
+        let at = dice.below(prefixes.len());
+        halve(&mut prefixes, at);
+    }
+    let hash = keys[dice.below(keys.len())].hash();
+    for _ in 0..dice.pick(&[0, 0, BITS_MAX]) {
+        let at = prefixes.iter().position(|prefix| prefix.contains(hash)).expect("they cover all");
+        halve(&mut prefixes, at);
+    }
+    dice.shuffle(&mut prefixes);
+    let owners = prefixes.into_iter().enumerate().map(|(at, prefix)| {
+        let server = if at < servers { at } else { dice.below(servers) };
+        let worker = WorkerId(dice.below(workers) as u16);
+        (prefix, Owner { server: id_of(server), worker })
+    });
+    ClusterMap::new(MAP_VERSION, owners.collect()).expect("halves cover what the whole did")
+}
+
+fn halve(prefixes: &mut Vec<Prefix>, at: usize) {
+    if prefixes[at].bits() < BITS_MAX {
+        let (lower, upper) = prefixes[at].halves().expect("it is wide enough");
+        prefixes[at] = lower;
+        prefixes.push(upper);
+    }
 }

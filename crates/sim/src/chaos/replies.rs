@@ -1,6 +1,7 @@
 //! Replies, read as a client reads them. What cannot be a reply to the request is a fault.
 
 use mbal_model::MapVersion;
+use mbal_worker::NO_ROUTE;
 
 use super::history::{Kind, Told};
 use super::values;
@@ -49,10 +50,15 @@ pub fn parse(form: &Form, input: &[u8]) -> Result<Option<Reply>, String> {
     let Some(line) = line(input) else { return Ok(None) };
     let after = line.len() + 2;
     let error = is_error(line);
+    let failed = match (line, not_everywhere(line)) {
+        (_, Some((failed, servers))) => Told::NotEverywhere { failed, servers },
+        (line, None) if line == NO_ROUTE.as_bytes() => Told::NoRoute,
+        _ => Told::Error,
+    };
     let one = |told: Told| Ok(Some(Reply::of(told, after)));
     match form {
         Form::Values { keys, .. } if error => {
-            let told = vec![Told::Error; keys.len()];
+            let told = vec![failed; keys.len()];
             Ok(Some(Reply { told, bytes: after, ..Reply::default() }))
         }
         Form::Values { keys, cas } => parse_values(keys, *cas, input),
@@ -60,8 +66,8 @@ pub fn parse(form: &Form, input: &[u8]) -> Result<Option<Reply>, String> {
         Form::Fence => Err(strange(line)),
         Form::Config => parse_config(line, &input[after..], after),
         _ if error => match form {
-            Form::QuietMeta { .. } => fenced(Reply::of(Told::Error, after), input),
-            _ => one(Told::Error),
+            Form::QuietMeta { .. } => fenced(Reply::of(failed, after), input),
+            _ => one(failed),
         },
         Form::Line => match line {
             b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => one(Told::Done { cas: 0 }),
@@ -117,6 +123,14 @@ fn line(input: &[u8]) -> Option<&[u8]> {
 
 fn strange(line: &[u8]) -> String {
     format!("no reply to this: {:?}", String::from_utf8_lossy(line))
+}
+
+/// From the error of a `flush_all`: servers that have not confirmed it, and servers of the cluster.
+fn not_everywhere(line: &[u8]) -> Option<(usize, usize)> {
+    let text = std::str::from_utf8(line).ok()?;
+    let counts = text.strip_prefix("SERVER_ERROR flush_all did not reach ")?;
+    let (failed, servers) = counts.strip_suffix(" servers")?.split_once(" of ")?;
+    Some((failed.parse().ok()?, servers.parse().ok()?))
 }
 
 fn is_error(line: &[u8]) -> bool {
@@ -197,4 +211,23 @@ fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, Str
         _ => return Err(strange(line)),
     };
     Ok(Some(Reply { owner, ..reply }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_was_not_done() {
+        let told = |line: &str| {
+            let reply = parse(&Form::Line, line.as_bytes()).expect("a reply").expect("whole");
+            assert_eq!(reply.bytes, line.len());
+            reply.told
+        };
+        let not_everywhere = "SERVER_ERROR flush_all did not reach 1 of 3 servers\r\n";
+        assert_eq!(told(not_everywhere), [Told::NotEverywhere { failed: 1, servers: 3 }]);
+        assert_eq!(told("SERVER_ERROR no route to owner\r\n"), [Told::NoRoute]);
+        assert_eq!(told("SERVER_ERROR out of memory\r\n"), [Told::Error]);
+        assert_eq!(told("OK\r\n"), [Told::Done { cas: 0 }]);
+    }
 }

@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
-use mbal_model::WorkerId;
-use mbal_worker::{Action, Carried, ConnId, Event, Now, OUTPUT_BYTES_MAX, Server, Worker};
+use mbal_model::{ClusterMap, WorkerId};
+use mbal_wire::PeerRequest;
+use mbal_worker::{
+    Action, Carried, ConnId, Event, NO_ROUTE, Now, OUTPUT_BYTES_MAX, Server, Ticket, Worker,
+};
 
 use super::connection::End;
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
+use super::hosts::host_of;
 use super::world::{Happening, World};
 
 /// One receive takes at most this much.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Wall clock at the start of a run.
 const UNIX: u64 = 1_700_000_000;
-const FIRST_SECOND: u64 = 2;
 
 /// What comes by mailbox.
 pub enum Letter {
@@ -29,6 +32,38 @@ pub enum Letter {
     },
     /// An order.
     Tell(Event<'static>),
+    Mapped {
+        map: Arc<ClusterMap>,
+    },
+    LinkUp {
+        link: usize,
+    },
+    LinkBroken {
+        link: usize,
+        life: usize,
+    },
+    /// A peer forwards a request.
+    Asked {
+        link: usize,
+        life: usize,
+        ticket: Ticket,
+        request: Vec<u8>,
+    },
+    /// A peer has answered.
+    Answered {
+        link: usize,
+        life: usize,
+        ticket: Ticket,
+        reply: Vec<u8>,
+    },
+    Ping {
+        link: usize,
+        life: usize,
+    },
+    Pong {
+        link: usize,
+        life: usize,
+    },
 }
 
 /// What a worker does in a turn.
@@ -43,6 +78,9 @@ enum Job {
 }
 
 pub struct Seat {
+    /// Its server, and which of that one's workers it is.
+    pub host: usize,
+    pub id: WorkerId,
     pub worker: Worker,
     /// By connection.
     conns: Vec<Option<usize>>,
@@ -61,12 +99,17 @@ pub struct Seat {
     next_tick: Micros,
     /// When it goes on, if that is in the queue.
     awake: Option<Micros>,
+    /// Gets that it has counted as those whose owner could not be reached, and when it last did.
+    unreachable: u64,
+    unreachable_at: Option<Micros>,
 }
 
 impl Seat {
-    pub fn new(index: usize, server: &Arc<Server>) -> Seat {
+    pub fn new(host: usize, id: WorkerId, server: &Arc<Server>) -> Seat {
         Seat {
-            worker: Worker::new(WorkerId(index as u16), Arc::clone(server)),
+            host,
+            id,
+            worker: Worker::new(id, Arc::clone(server)),
             conns: Vec::new(),
             free: Vec::new(),
             ready: Vec::new(),
@@ -78,6 +121,8 @@ impl Seat {
             busy: 0,
             next_tick: SECOND,
             awake: None,
+            unreachable: 0,
+            unreachable_at: None,
         }
     }
 }
@@ -95,6 +140,10 @@ impl World {
             self.seats[seat].awake = Some(at);
             self.at(at, Happening::Step { seat });
         }
+    }
+
+    pub fn post_to(&mut self, host: usize, worker: WorkerId, letter: Letter) {
+        self.post(self.hosts[host].seats.start + usize::from(worker.0), letter);
     }
 
     /// Letters take their time, and overtake each other.
@@ -124,7 +173,8 @@ impl World {
         }
         let Some(job) = self.seats[seat].turn.pop() else {
             let next = self.seats[seat].next_tick;
-            return self.step_at(seat, next);
+            let due = self.wakes_for_links(seat);
+            return self.step_at(seat, due.map_or(next, |due| due.min(next)));
         };
         let requests = self.do_job(seat, job);
         let slow = if self.dice.percent(self.profile.slow_percent) {
@@ -139,9 +189,24 @@ impl World {
         if self.seats[seat].turn.is_empty() {
             let busy_ns = std::mem::take(&mut self.seats[seat].busy) * 1_000 * self.profile.heavy;
             self.coverage.meet(Sight::EventRests);
+            if self.is_clustered() {
+                self.do_what_is_due(seat);
+            }
             self.handle(seat, Event::Rests { busy_ns });
         }
         self.step_at(seat, self.now + cost);
+    }
+
+    /// A worker that nothing has happened to looks at its links; when it has to do so again.
+    fn wakes_for_links(&mut self, seat: usize) -> Option<Micros> {
+        if !self.is_clustered() {
+            return None;
+        }
+        if self.next_due(seat).is_some_and(|due| due <= self.now) {
+            self.seats[seat].clock = self.now;
+            self.do_what_is_due(seat);
+        }
+        self.next_due(seat)
     }
 
     fn begin_turn(&mut self, seat: usize) {
@@ -183,7 +248,12 @@ impl World {
             Job::Letter(letter) => self.open_letter(seat, letter),
             Job::Tick => {
                 self.coverage.meet(Sight::EventTick);
-                self.handle(seat, Event::Tick);
+                if self.is_clustered() {
+                    self.handle_and_look(seat, Event::Tick);
+                    self.ask_idle_links(seat);
+                } else {
+                    self.handle(seat, Event::Tick);
+                }
             }
             Job::Timing => {
                 self.coverage.meet(Sight::EventTiming);
@@ -196,7 +266,8 @@ impl World {
             }
             Job::Background => {
                 let second = self.clock(seat).second;
-                self.server.store.background(WorkerId(seat as u16), second, 1);
+                let Seat { host, id, .. } = self.seats[seat];
+                self.hosts[host].server.store.background(id, second, 1);
             }
         }
         0
@@ -218,16 +289,27 @@ impl World {
                 self.notify(connection);
             }
             Letter::Tell(Event::Lend { order, cachelet, to, seen }) => {
-                let store = &self.server.store;
-                let owner = store.owner(cachelet);
+                let Seat { host, id, .. } = self.seats[seat];
+                let owner = self.hosts[host].store().owner(cachelet);
                 self.coverage.meet(Sight::EventLend);
                 self.handle(seat, Event::Lend { order, cachelet, to, seen });
-                let changed = self.server.store.owner(cachelet) != owner;
-                if changed && owner != Some(WorkerId(seat as u16)) {
+                let changed = self.hosts[host].store().owner(cachelet) != owner;
+                if changed && owner != Some(id) {
                     self.fail(1, format!("worker {seat} gave away what was {owner:?}'s"));
                 }
-                self.look_at_owners();
+                self.look_at_owners(host);
             }
+            Letter::Mapped { map } => self.mapped(seat, map),
+            Letter::LinkUp { link } => self.link_up(link),
+            Letter::LinkBroken { link, life } => self.link_broken(link, life),
+            Letter::Asked { link, life, ticket, request } => {
+                self.asked(seat, link, life, ticket, &request);
+            }
+            Letter::Answered { link, life, ticket, reply } => {
+                self.answered_by_peer(seat, (link, life), ticket, &reply);
+            }
+            Letter::Ping { link, life } => self.pinged(link, life),
+            Letter::Pong { link, life } => self.ponged(link, life),
             Letter::Tell(event) => {
                 self.coverage.meet(match event {
                     Event::Lighten { .. } => Sight::EventLighten,
@@ -247,6 +329,7 @@ impl World {
         });
         this.conns[conn.0 as usize] = Some(connection);
         self.connections[connection].end = End::At { seat, conn };
+        self.connections[connection].came = self.now;
         conn
     }
 
@@ -259,21 +342,27 @@ impl World {
 
     fn clock(&self, seat: usize) -> Now {
         let elapsed = self.seats[seat].clock / SECOND;
-        Now { second: (FIRST_SECOND + elapsed) as u32, unix: UNIX + elapsed, micros: 0 }
+        let second = self.hosts[self.seats[seat].host].first_second + elapsed as u32;
+        Now { second, unix: UNIX + elapsed, micros: 0 }
     }
 
     fn serve(&mut self, seat: usize, conn: ConnId) -> u64 {
         let Some(connection) = self.seats[seat].conns[conn.0 as usize] else { return 0 };
-        if !self.connections[connection].output.is_empty() {
+        let this = &self.connections[connection];
+        if this.reset && this.leaving.is_none() {
+            self.close(connection);
+            return 0;
+        }
+        if !this.output.is_empty() {
             self.flush(connection);
             return 0;
         }
-        if self.connections[connection].stalled || self.connections[connection].closing {
+        if this.stalled || this.paused || this.closing || this.half_closed {
             return 0;
         }
-        if self.connections[connection].arrived.is_empty() {
-            if self.connections[connection].finished {
-                self.close(connection);
+        if this.arrived.is_empty() {
+            if this.finished {
+                self.half_close(seat, conn, connection);
             }
             return 0;
         }
@@ -288,23 +377,70 @@ impl World {
         take as u64
     }
 
-    /// Hands an event to the worker, and carries out what it asks for.
-    fn handle(&mut self, seat: usize, event: Event<'_>) {
-        let now = self.clock(seat);
-        // Nobody's, while an event of an event is handled.
-        let mut actions = std::mem::take(&mut self.actions);
-        self.seats[seat].worker.handle(now, event, &mut actions);
-        for action in actions.list.drain(..) {
-            self.carry_out(seat, action, &actions.bytes);
+    /// Who has no other servers has sent all replies already.
+    fn half_close(&mut self, seat: usize, conn: ConnId, connection: usize) {
+        if !self.is_clustered() {
+            return self.close(connection);
         }
-        actions.clear();
-        self.actions = actions;
-        if self.profile.tight {
-            self.evictions = self.server.store.stats().evictions;
+        self.coverage.meet(Sight::EventHalfClosed);
+        self.connections[connection].half_closed = true;
+        self.handle(seat, Event::HalfClosed { conn });
+        if !self.connections[connection].closing {
+            self.coverage.meet(Sight::HalfClosedWaits);
         }
     }
 
-    fn carry_out(&mut self, seat: usize, action: Action, bytes: &[u8]) {
+    /// Hands an event to the worker, and carries out what it asks for.
+    pub fn handle(&mut self, seat: usize, event: Event<'_>) {
+        let now = self.clock(seat);
+        let tells_no_route = match event {
+            Event::Answered { replies, .. } => replies.iter().any(|reply| is_no_route(reply.bytes)),
+            _ => false,
+        };
+        // Nobody's, while an event of an event is handled.
+        let mut actions = std::mem::take(&mut self.actions);
+        self.seats[seat].worker.handle(now, event, &mut actions);
+        if self.is_clustered() {
+            self.look_at_unreachable(seat, tells_no_route);
+        }
+        for action in actions.list.drain(..) {
+            self.carry_out(seat, action, &actions.bytes, &actions.requests);
+        }
+        actions.clear();
+        self.actions = actions;
+        self.count_evictions(self.seats[seat].host);
+    }
+
+    pub fn count_evictions(&mut self, host: usize) {
+        if self.profile.tight {
+            let host = &mut self.hosts[host];
+            let evictions = host.server.store.stats().evictions;
+            self.evictions += evictions - std::mem::replace(&mut host.evictions, evictions);
+        }
+    }
+
+    /// Gets are counted as unreachable only where a link is missing, or a server on the way has none.
+    fn look_at_unreachable(&mut self, seat: usize, told_no_route: bool) {
+        let Seat { host, id, unreachable, .. } = self.seats[seat];
+        let count = self.hosts[host].server.sums_of(id.0.into()).get_unreachable;
+        if count == unreachable {
+            return;
+        }
+        self.seats[seat].unreachable = count;
+        self.seats[seat].unreachable_at = Some(self.now);
+        let mut others = (0..self.hosts.len()).filter(|other| *other != host);
+        let is_missing = others.any(|other| self.was_missing(seat, other, self.now));
+        if !told_no_route && !is_missing && !self.maps.is_changing(self.now) {
+            self.fail(5, format!("worker {seat} reached nobody, though all links were there"));
+        }
+    }
+
+    /// True if a worker has counted a get as unreachable since then.
+    pub fn counted_unreachable(&self, seat: usize, since: Micros) -> bool {
+        self.seats[seat].unreachable_at.is_some_and(|at| at >= since)
+    }
+
+    fn carry_out(&mut self, seat: usize, action: Action, bytes: &[u8], requests: &[u8]) {
         let connection_of = |world: &World, conn: ConnId| world.seats[seat].conns[conn.0 as usize];
         match action {
             Action::Send { conn, bytes: range } => {
@@ -315,7 +451,7 @@ impl World {
             }
             Action::Stall { conn } => {
                 self.coverage.meet(Sight::ActionStall);
-                self.count_bound(bytes.len());
+                self.count_bound(self.seats[seat].host, bytes.len());
                 let Some(connection) = connection_of(self, conn) else { return };
                 self.connections[connection].stalled = true;
                 if self.connections[connection].output.is_empty() {
@@ -332,6 +468,33 @@ impl World {
                     self.coverage.meet(Sight::LeftWithOutput);
                 }
             }
+            Action::Pause { conn } => {
+                self.coverage.meet(Sight::ActionPause);
+                let Some(connection) = connection_of(self, conn) else { return };
+                if std::mem::replace(&mut self.connections[connection].paused, true) {
+                    self.fail(5, format!("connection {connection} was to pause twice"));
+                }
+            }
+            Action::Resume { conn } => {
+                self.coverage.meet(Sight::ActionResume);
+                let Some(connection) = connection_of(self, conn) else { return };
+                if !std::mem::replace(&mut self.connections[connection].paused, false) {
+                    self.fail(5, format!("connection {connection} was to go on, and did not wait"));
+                }
+                self.notify_if_arrived(connection);
+            }
+            Action::Forward { server, ticket, request } => {
+                self.coverage.meet(Sight::ActionForward);
+                let request = requests[request].to_vec();
+                if PeerRequest::decode(&request).is_some_and(|request| request.hops > 1) {
+                    self.coverage.meet(Sight::PassedOn);
+                }
+                self.forward(seat, host_of(server), ticket, request);
+            }
+            Action::Answer { server, ticket, reply } => {
+                self.coverage.meet(Sight::ActionAnswer);
+                self.answer(seat, host_of(server), ticket, bytes[reply].to_vec());
+            }
             // Nobody looks.
             Action::Say { .. } => {}
             Action::Report(report) => {
@@ -341,15 +504,13 @@ impl World {
             Action::Close { conn } => {
                 self.coverage.meet(Sight::ActionClose);
                 let Some(connection) = connection_of(self, conn) else { return };
-                if !self.is_stranger(self.connections[connection].client) {
-                    self.fail(
-                        5,
-                        format!(
-                            "the server closed connection {connection}, which did nothing wrong"
-                        ),
-                    );
+                let this = &self.connections[connection];
+                if self.is_stranger(this.client) && !this.half_closed {
+                    self.coverage.meet(Sight::StrangerClosed);
+                } else if !this.half_closed {
+                    let what = "the server closed a connection that did nothing wrong";
+                    self.fail(5, format!("{what}: {connection}"));
                 }
-                self.coverage.meet(Sight::StrangerClosed);
                 self.connections[connection].closing = true;
                 if self.connections[connection].output.is_empty() {
                     self.close(connection);
@@ -360,9 +521,10 @@ impl World {
     }
 
     /// Which bound a connection has come to, that is not read until its output has left.
-    fn count_bound(&mut self, replied_bytes: usize) {
-        let yields = self.server.sums().conn_yields;
-        let sight = if yields > std::mem::replace(&mut self.yields, yields) {
+    fn count_bound(&mut self, host: usize, replied_bytes: usize) {
+        let host = &mut self.hosts[host];
+        let yields = host.server.sums().conn_yields;
+        let sight = if yields > std::mem::replace(&mut host.yields, yields) {
             Sight::TurnOfRequests
         } else if replied_bytes >= OUTPUT_BYTES_MAX {
             Sight::OutputFull
@@ -408,10 +570,11 @@ impl World {
         let (to, session) =
             self.connections[connection].leaving.take().expect("it was asked to leave");
         self.connections[connection].end = End::Underway;
+        self.connections[connection].came = self.now;
         self.connections[connection].travels = true;
         self.seats[seat].conns[conn.0 as usize] = None;
         self.seats[seat].free.push(conn);
-        self.post(usize::from(to.0), Letter::Take { connection, session });
+        self.post_to(self.seats[seat].host, to, Letter::Take { connection, session });
     }
 
     fn close(&mut self, connection: usize) {
@@ -422,6 +585,16 @@ impl World {
         self.handle(seat, Event::Closed { conn });
         self.seats[seat].free.push(conn);
         // The client learns of it.
-        self.connections[connection].open &= !self.is_stranger(self.connections[connection].client);
+        let this = &mut self.connections[connection];
+        if this.client >= self.profile.clients {
+            this.open = false;
+        } else if this.half_open {
+            let at = this.last_down.max(self.now) + 1;
+            self.at(at, Happening::Ended { connection });
+        }
     }
+}
+
+fn is_no_route(reply: &[u8]) -> bool {
+    reply.strip_suffix(b"\r\n") == Some(NO_ROUTE.as_bytes())
 }

@@ -14,21 +14,20 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use mbal_balance::{News, Proposal};
-use mbal_cachelet::Store;
-use mbal_worker::{Actions, Server};
+use mbal_model::Outcome;
+use mbal_worker::Actions;
 
-use mbal_model::{Outcome, Prefix};
-
-use super::balancing::Balancing;
+use super::Run;
 use super::checks::{Facts, Violation, check};
-use super::claims::Claims;
 use super::client::{self, Client};
 use super::connection::{Connection, End};
 use super::coverage::{Coverage, Sight};
 use super::dice::Dice;
 use super::history::{History, Micros, SECOND};
+use super::hosts::{self, Host};
+use super::links::{Crossing, Links};
+use super::maps::Maps;
 use super::memory;
-use super::operator::Orders;
 use super::profile::Profile;
 use super::seat::{Letter, Seat};
 
@@ -46,8 +45,10 @@ pub struct Ran {
 pub enum Happening {
     /// Bytes reach the server.
     Arrival { connection: usize, bytes: Vec<u8> },
-    /// The client's end of a connection is closed.
-    Finished { connection: usize },
+    /// The client sends no more, or has broken the connection off.
+    Finished { connection: usize, reset: bool },
+    /// The client learns that the server has closed.
+    Ended { connection: usize },
     /// Bytes reach the client.
     Delivery { connection: usize, bytes: Vec<u8> },
     /// A letter reaches a worker's mailbox; when it was sent.
@@ -56,14 +57,24 @@ pub enum Happening {
     Step { seat: usize },
     /// A client asks something.
     Client { client: usize },
-    /// The balancer's epoch ends.
-    Epoch,
+    /// An epoch of a server's balancer ends.
+    Epoch { host: usize },
     /// A planner answers the balancer.
-    Planned { number: u64, proposal: Option<Proposal> },
+    Planned { host: usize, number: u64, proposal: Option<Proposal> },
     /// A worker's report reaches the balancer.
-    Reported { order: u64, outcome: Outcome },
+    Reported { host: usize, order: u64, outcome: Outcome },
     /// The operator changes something.
     Operator,
+    /// Something comes to the other end of a link.
+    Crossed { link: usize, life: usize, crossing: Crossing },
+    /// A link is dialed.
+    Dialed { link: usize },
+    /// A new map, or a journey.
+    Remap,
+    /// A cachelet travels on.
+    Journey,
+    /// Something happens to the links between two servers.
+    Trouble,
 }
 
 pub struct World {
@@ -72,21 +83,16 @@ pub struct World {
     pub profile: Profile,
     pub coverage: Coverage,
     pub history: History,
-    pub server: Arc<Server>,
+    pub hosts: Vec<Host>,
     pub seats: Vec<Seat>,
+    pub links: Links,
+    pub maps: Maps,
     pub connections: Vec<Connection>,
     pub clients: Vec<Client>,
-    /// Cachelets that are being split.
-    pub splitting: Vec<Prefix>,
-    pub orders: Orders,
-    pub claims: Claims,
-    pub balancing: Balancing,
     pub operations_wanted: usize,
     pub evictions: u64,
     /// The longest that a worker's clock was behind.
     pub lag: Micros,
-    /// How often a connection had its share of requests in a turn.
-    pub yields: u64,
     /// When a client got its last answer.
     pub answered: Micros,
     pub broken: Option<Violation>,
@@ -101,30 +107,24 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, operations: usize) -> World {
+    pub fn new(Run { seed, operations, servers }: Run) -> World {
         let mut dice = Dice::new(seed);
-        let profile = Profile::roll(&mut dice);
-        let memory = memory::of(profile.memory_bytes);
-        let store = Store::with_memory(profile.options(), memory);
-        let server = Arc::new(Server::new(profile.settings(), store));
-        let seats = (0..profile.workers).map(|index| Seat::new(index, &server)).collect();
+        let profile = Profile::roll(&mut dice, servers.map(usize::from));
+        let (hosts, seats) = hosts::all(&profile);
         let mut world = World {
             now: 0,
             dice,
-            claims: Claims::new(&server.store),
-            balancing: Balancing::new(&server, &profile),
             coverage: Coverage::default(),
             history: History::default(),
-            server,
+            hosts,
             seats,
+            links: Links::default(),
+            maps: Maps::new(profile.map.clone()),
             connections: Vec::new(),
             clients: Vec::new(),
-            splitting: Vec::new(),
-            orders: Orders::default(),
             operations_wanted: operations,
             evictions: 0,
             lag: 0,
-            yields: 0,
             answered: 0,
             broken: None,
             scratch: Vec::new(),
@@ -135,6 +135,7 @@ impl World {
             free: Vec::new(),
             profile,
         };
+        world.begin_cluster();
         for seat in 0..world.seats.len() {
             world.wake(seat);
         }
@@ -146,14 +147,16 @@ impl World {
                 _ => client::Kind::Ordinary,
             };
             world.clients.push(Client::new(&mut world.dice, &world.profile, kind));
-            let connections = if kind == client::Kind::Smart { world.seats.len() } else { 1 };
+            let connections = if kind == client::Kind::Smart { world.profile.workers } else { 1 };
             for slot in 0..connections {
                 world.connect(client, slot);
             }
             world.after(0, Happening::Client { client });
         }
         world.after(0, Happening::Operator);
-        world.after(0, Happening::Epoch);
+        for host in 0..world.hosts.len() {
+            world.after(0, Happening::Epoch { host });
+        }
         world
     }
 
@@ -170,10 +173,12 @@ impl World {
             }
         }
         let verdict = self.judge();
-        let World { server, seats, history, coverage, .. } = self;
+        let World { hosts, seats, history, coverage, .. } = self;
         drop(seats);
-        let server = Arc::into_inner(server).expect("nobody else has it");
-        memory::keep(server.store.into_memory());
+        for host in hosts {
+            let server = Arc::into_inner(host.server).expect("nobody else has it");
+            memory::keep(server.store.into_memory());
+        }
         Ran { operations: history.ops.len(), coverage, verdict }
     }
 
@@ -181,31 +186,34 @@ impl World {
         if let Some(broken) = self.broken.take() {
             return Err(broken);
         }
-        let waiting = |connection: &&Connection| connection.open && !connection.asked.is_empty();
-        if let Some(connection) = self
-            .connections
-            .iter()
-            .find(|connection| waiting(connection) && !self.is_stranger(connection.client))
-        {
-            let asked = &connection.asked[0];
-            let what = format!(
-                "no answer at {} to what was asked at {}: {:?}; the connection is {:?}, stalled: {}",
-                self.now,
-                asked.at,
-                self.history.ops[asked.ops.0],
-                connection.end,
-                connection.stalled
-            );
-            return Err(Violation::new(5, what));
+        let mut waiting = self.connections.iter().filter(|connection| self.waits(connection));
+        if let Some(connection) = waiting.next() {
+            let (end, stalled, paused) = (connection.end, connection.stalled, connection.paused);
+            let end = format!("the connection is {end:?}, stalled: {stalled}, paused: {paused}");
+            let what = match connection.asked.front() {
+                Some(asked) => {
+                    let op = self.history.ops.get(asked.ops.0);
+                    format!("no answer at {} to what was asked at {}: {op:?}", self.now, asked.at)
+                }
+                None => "a client that sends no more waits for its end".to_owned(),
+            };
+            return Err(Violation::new(5, format!("{what}; {end}")));
         }
-        if let Some((order, (sent, _))) = self.orders.waiting.first_key_value() {
+        let mut orders = self.hosts.iter().filter_map(|host| host.orders.waiting.first_key_value());
+        if let Some((order, (sent, _))) = orders.next() {
             let what = format!("no report at {} of order {order:?}, sent at {sent}", self.now);
             return Err(Violation::new(5, what));
         }
-        let stats = self.server.store.stats();
-        let evictions = stats.evictions;
-        if stats.expired > 0 {
-            self.coverage.meet(Sight::Expired);
+        let (mut evictions, mut refused) = (0, 0);
+        for host in &self.hosts {
+            let stats = host.store().stats();
+            evictions += stats.evictions;
+            if stats.expired > 0 {
+                self.coverage.meet(Sight::Expired);
+            }
+            // Memory may be short without an eviction: while what has been replaced waits for a worker that lost its core.
+            let workers = 0..self.profile.workers;
+            refused += workers.map(|at| host.server.sums_of(at).store_no_memory).sum::<u64>();
         }
         if !self.profile.tight && evictions > 0 {
             // They were not looked at on the way: any item may have been among them.
@@ -215,12 +223,18 @@ impl World {
             self.coverage.meet(Sight::MemoryFull);
         }
         let kinds: Vec<_> = self.profile.keys.iter().map(|key| key.kind).collect();
-        // Memory may be short without an eviction: while what has been replaced waits for a worker that lost its core.
-        let refused: u64 = (0..self.profile.workers)
-            .map(|worker| self.server.sums_of(worker).store_no_memory)
-            .sum();
         let calm = evictions == 0 && refused == 0;
-        check(&mut self.history, &Facts { kinds: &kinds, lag: self.lag, calm })
+        let homes: Vec<_> =
+            self.profile.keys.iter().map(|key| self.maps.home(key.hash())).collect();
+        // Times travel as what remains, in seconds; a part may leave in one second and arrive in the next.
+        let put_off: Vec<_> = self
+            .profile
+            .keys
+            .iter()
+            .map(|key| self.maps.journeys(key.hash()) as u64 * SECOND)
+            .collect();
+        let facts = Facts { kinds: &kinds, homes: &homes, put_off: &put_off, lag: self.lag, calm };
+        check(&mut self.history, &facts)
     }
 
     /// So many requests, and a move at least.
@@ -230,10 +244,14 @@ impl World {
     }
 
     fn all_answered(&self) -> bool {
-        let answered = |connection: &Connection| {
-            !connection.open || connection.asked.is_empty() || self.is_stranger(connection.client)
-        };
-        self.connections.iter().all(answered) && self.orders.waiting.is_empty()
+        !self.connections.iter().any(|connection| self.waits(connection))
+            && self.hosts.iter().all(|host| host.orders.waiting.is_empty())
+    }
+
+    /// True if its client, who is no stranger, waits for an answer, or for its end.
+    fn waits(&self, connection: &Connection) -> bool {
+        let waits = connection.half_open || !connection.asked.is_empty();
+        connection.open && waits && !self.is_stranger(connection.client)
     }
 
     pub fn is_stranger(&self, client: usize) -> bool {
@@ -263,27 +281,34 @@ impl World {
                 self.connections[connection].arrived.push(bytes);
                 self.notify(connection);
             }
-            Happening::Finished { connection } => {
+            Happening::Finished { connection, reset } => {
                 if self.connections[connection].travels {
                     self.coverage.meet(Sight::ClosedUnderWay);
                 }
                 self.connections[connection].finished = true;
+                self.connections[connection].reset |= reset;
                 self.notify(connection);
             }
+            Happening::Ended { connection } => self.ended(connection),
             Happening::Delivery { connection, bytes } => self.delivered(connection, &bytes),
             Happening::Letter { seat, letter, sent } => self.receive(seat, letter, sent),
             Happening::Step { seat } => self.step(seat),
             Happening::Client { client } => self.client_wakes(client),
-            Happening::Epoch => self.end_epoch(),
-            Happening::Planned { number, proposal } => {
+            Happening::Epoch { host } => self.end_epoch(host),
+            Happening::Planned { host, number, proposal } => {
                 self.coverage.meet(Sight::NewsPlanned);
-                self.tell_balancer(News::Planned { number, proposal });
+                self.tell_balancer(host, News::Planned { number, proposal });
             }
-            Happening::Reported { order, outcome } => {
+            Happening::Reported { host, order, outcome } => {
                 self.coverage.meet(Sight::NewsReported);
-                self.tell_balancer(News::Reported { order, outcome });
+                self.tell_balancer(host, News::Reported { order, outcome });
             }
             Happening::Operator => self.operate(),
+            Happening::Crossed { link, life, crossing } => self.crossed(link, life, crossing),
+            Happening::Dialed { link } => self.dialed(link),
+            Happening::Remap => self.remap(),
+            Happening::Journey => self.travel(),
+            Happening::Trouble => self.trouble(),
         }
     }
 
@@ -298,8 +323,9 @@ impl World {
     }
 
     /// Looks at who owns what, after what may have changed it.
-    pub fn look_at_owners(&mut self) {
-        match self.claims.look(&self.server.store) {
+    pub fn look_at_owners(&mut self, host: usize) {
+        let host = &mut self.hosts[host];
+        match host.claims.look(&host.server.store) {
             Ok(0) => {}
             Ok(_) => {
                 self.coverage.meet(Sight::OwnerChanged);

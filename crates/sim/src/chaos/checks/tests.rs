@@ -9,6 +9,15 @@ fn verdict(ops: &[(usize, Micros, Micros, Asks, Told)]) -> Option<u8> {
 
 /// The same; `calm` if no memory was ever short.
 fn verdict_of(ops: &[(usize, Micros, Micros, Asks, Told)], calm: bool) -> Option<u8> {
+    verdict_at(ops, Some(0), calm)
+}
+
+/// The same of a key that this server has had all the time; all requests went to server 0.
+fn verdict_at(
+    ops: &[(usize, Micros, Micros, Asks, Told)],
+    home: Option<usize>,
+    calm: bool,
+) -> Option<u8> {
     let mut history = History { by_tag: vec![0; 10], ..History::default() };
     for (at, (connection, asked, answered, asks, told)) in ops.iter().enumerate() {
         if let Asks::Store { tag, .. } | Asks::Append { tag } = asks {
@@ -18,6 +27,8 @@ fn verdict_of(ops: &[(usize, Micros, Micros, Asks, Told)], calm: bool) -> Option
             key: if matches!(asks, Asks::Flush { .. }) { ALL_KEYS } else { 0 },
             connection: *connection,
             place: at as u32,
+            host: 0,
+            unordered: *told == Told::Nothing,
             asked: *asked,
             answered: *answered,
             evictions: (0, 0),
@@ -26,7 +37,7 @@ fn verdict_of(ops: &[(usize, Micros, Micros, Asks, Told)], calm: bool) -> Option
             quiet: false,
         });
     }
-    let facts = Facts { kinds: &[Kind::Register], lag: 0, calm };
+    let facts = Facts { kinds: &[Kind::Register], homes: &[home], put_off: &[0], lag: 0, calm };
     check(&mut history, &facts).err().map(|violation| violation.invariant)
 }
 
@@ -62,6 +73,21 @@ fn nobody_reads_an_older_value_after_a_newer_one() {
 }
 
 #[test]
+fn what_was_lost_may_be_done_later_and_once() {
+    let lost = (0, 2, NEVER, set(2), Told::Nothing);
+    let ops = [(0, 0, 1, set(1), DONE), lost, (0, 4, 5, set(3), DONE)];
+    let reads = |told: &[Told]| {
+        let reads =
+            told.iter().zip([8, 10]).map(|(told, at)| (1, at, at + 1, Asks::Read, told.clone()));
+        verdict(&[&ops[..], &reads.collect::<Vec<_>>()].concat())
+    };
+    assert_eq!([hit(2), hit(3)].map(|told| reads(&[told])), [None, None]);
+    assert_eq!([hit(1), Told::Absent].map(|told| reads(&[told])), [Some(WENT_BACK), None]);
+    assert_eq!(reads(&[hit(3), hit(2)]), None);
+    assert_eq!(reads(&[hit(2), hit(3)]), Some(WENT_BACK));
+}
+
+#[test]
 fn what_was_removed_stays_away_and_what_was_not_stays() {
     let read = |told| (1, 8, 9, Asks::Read, told);
     for remove in [Asks::Delete, Asks::Flush { delay: 0 }] {
@@ -70,6 +96,22 @@ fn what_was_removed_stays_away_and_what_was_not_stays() {
         assert_eq!(verdict(&ops(Told::Absent)), None, "{remove:?}");
     }
     assert_eq!(verdict(&[(0, 0, 1, set(1), DONE), read(Told::Absent)]), Some(LOST));
+}
+
+#[test]
+fn a_flush_that_has_not_reached_every_server_is_done_at_the_one_that_was_asked() {
+    let told = Told::NotEverywhere { failed: 1, servers: 3 };
+    let flush = (2, 4, 5, Asks::Flush { delay: 0 }, told);
+    let ops = |read| [(0, 0, 1, set(1), DONE), flush.clone(), (1, 8, 9, Asks::Read, read)];
+    let at = |home| [Told::Absent, hit(1)].map(|read| verdict_at(&ops(read), home, true));
+    assert_eq!(at(Some(0)), [None, Some(WENT_BACK)]);
+    assert_eq!(at(Some(1)), [None, None]);
+    // A key that has been with several servers.
+    assert_eq!(at(None), [None, None]);
+    // What was on a link that broke may still arrive, and remove what was written since.
+    let late = [flush.clone(), (0, 6, 7, set(1), DONE), (1, 8, 9, Asks::Read, Told::Absent)];
+    assert_eq!(verdict_at(&late, Some(1), true), None);
+    assert_eq!(verdict_at(&late, Some(0), true), Some(LOST));
 }
 
 #[test]

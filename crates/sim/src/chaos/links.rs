@@ -1,0 +1,374 @@
+//! Links between servers: each worker dials one to each other server, as in a server.
+//!
+//! ```text
+//!  Action::Forward --- later, in order ---> Event::Asked       of one life of the link: from LinkUp to LinkBroken
+//!  Event::Answered <-- later, in order ---- Action::Answer     it may end at any moment, for both ways at another
+//! ```
+//! What a link gives is what TCP gives: when it breaks, the last requests and replies are lost, or still on their way, and
+//! the next life may overtake them. So nobody knows whether a lost request was executed, or will be. Deadlines, and how long a
+//! link may be silent, are a server's own ([`Waiting`]). A server's event loop keeps from its worker what comes too late or
+//! twice; here the worker gets some of it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use mbal_link::{Due, Waiting};
+use mbal_worker::{Event, Ticket, Ticketed};
+
+use super::coverage::Sight;
+use super::history::{Micros, NEVER};
+use super::hosts::id_of;
+use super::seat::Letter;
+use super::world::{Happening, World};
+
+/// Both ways of a link.
+const THERE: usize = 0;
+const BACK: usize = 1;
+
+#[derive(Default)]
+pub struct Links {
+    all: Vec<Link>,
+    /// Requests of peers, by the name that the worker who answers knows them by.
+    asked: BTreeMap<Ticket, Forwarded>,
+    last_ticket: u64,
+}
+
+struct Link {
+    /// The worker that asks.
+    seat: usize,
+    /// The server that answers.
+    host: usize,
+    up: bool,
+    /// When it was last missing, or a request on it came to its deadline: [`NEVER`] is now.
+    missing: Micros,
+    lives: Vec<Life>,
+    /// Nothing arrives before this, either way.
+    silent: [Micros; 2],
+}
+
+/// A link from its beginning to its break.
+struct Life {
+    /// The worker that answers.
+    seat: usize,
+    waiting: Waiting,
+    broken: bool,
+    /// When the last thing arrives, either way.
+    last: [Micros; 2],
+    /// What would arrive later is lost.
+    cut: [Micros; 2],
+}
+
+struct Forwarded {
+    link: usize,
+    life: usize,
+    ticket: Ticket,
+}
+
+/// What is on its way between two servers.
+pub enum Crossing {
+    Request { ticket: Ticket, request: Vec<u8> },
+    Reply { ticket: Ticket, reply: Vec<u8> },
+    Ping,
+    Pong,
+}
+
+impl World {
+    pub fn begin_links(&mut self) {
+        for seat in 0..self.seats.len() {
+            let here = self.seats[seat].host;
+            for host in (0..self.hosts.len()).filter(|host| *host != here) {
+                let link = self.links.all.len();
+                let silent = [0; 2];
+                let (up, missing, lives) = (false, NEVER, Vec::new());
+                self.links.all.push(Link { seat, host, up, missing, lives, silent });
+                self.dial_later(link);
+            }
+        }
+        self.after(0, Happening::Trouble);
+    }
+
+    fn dial_later(&mut self, link: usize) {
+        let outage = self.profile.outage;
+        let pause = self.dice.skewed(1..=outage);
+        self.after(pause, Happening::Dialed { link });
+    }
+
+    pub fn dialed(&mut self, link: usize) {
+        self.post(self.links.all[link].seat, Letter::LinkUp { link });
+    }
+
+    /// The worker that asks learns that a link is up, with any worker at its other end.
+    pub fn link_up(&mut self, link: usize) {
+        let Link { seat, host, .. } = self.links.all[link];
+        let end = self.hosts[host].seats.start + self.dice.below(self.profile.workers);
+        let waiting = Waiting::new(self.profile.link_timeout * 1_000);
+        let this = &mut self.links.all[link];
+        let (last, cut) = ([0; 2], [NEVER; 2]);
+        this.lives.push(Life { seat: end, waiting, broken: false, last, cut });
+        (this.up, this.missing) = (true, self.now);
+        this.silent = [0; 2];
+        self.coverage.meet(Sight::EventLinkUp);
+        let (server, credits) = (id_of(host), self.profile.credits);
+        self.handle(seat, Event::LinkUp { server, credits });
+    }
+
+    /// ... that it broke, unless it knows, and dials again.
+    pub fn link_broken(&mut self, link: usize, life: usize) {
+        let this = &mut self.links.all[link];
+        if !this.up || this.lives.len() != life + 1 {
+            return;
+        }
+        (this.up, this.missing) = (false, NEVER);
+        let Link { seat, host, .. } = *this;
+        self.coverage.meet(Sight::EventLinkBroken);
+        self.handle(seat, Event::LinkBroken { server: id_of(host) });
+        self.dial_later(link);
+    }
+
+    fn break_link(&mut self, link: usize) {
+        let longest = self.profile.link_delay;
+        let mut cut = [NEVER; 2];
+        for way in &mut cut {
+            // Everything is lost, or some of it, or nothing.
+            *way = match self.dice.below(3) {
+                0 => self.now,
+                1 => self.now + self.dice.skewed(1..=2 * longest),
+                _ => NEVER,
+            };
+        }
+        let Link { seat, up, lives, .. } = &mut self.links.all[link];
+        let number = lives.len().wrapping_sub(1);
+        let Some(life) = lives.last_mut().filter(|life| *up && !life.broken) else { return };
+        life.broken = true;
+        life.cut = cut;
+        let seat = *seat;
+        self.post(seat, Letter::LinkBroken { link, life: number });
+    }
+
+    /// A worker's own, one to each other server.
+    pub fn links_of(&self, seat: usize) -> Range<usize> {
+        let others = self.hosts.len() - 1;
+        seat * others..(seat + 1) * others
+    }
+
+    /// True if a worker's link to a server was missing, or slower than its deadline, at some moment since then.
+    pub fn was_missing(&self, seat: usize, host: usize, since: Micros) -> bool {
+        let links = &self.links.all[self.links_of(seat)];
+        links.iter().any(|link| link.host == host && link.missing >= since)
+    }
+
+    /// When a worker that nothing happens to has to look at its links.
+    pub fn next_due(&self, seat: usize) -> Option<Micros> {
+        let due = |link: &Link| link.lives.last().filter(|_| link.up)?.waiting.next();
+        let next = self.links.all[self.links_of(seat)].iter().filter_map(due).min();
+        next.map(|next| next.div_ceil(1_000))
+    }
+
+    /// What a wake-up does about its links at its end.
+    pub fn do_what_is_due(&mut self, seat: usize) {
+        for link in self.links_of(seat) {
+            while let Some(life) = self.links.all[link].life() {
+                let this = &mut self.links.all[link];
+                let server = id_of(this.host);
+                match this.lives[life].waiting.due(self.now * 1_000) {
+                    None => break,
+                    Some(Due::Expired(ticket)) => {
+                        this.missing = self.now;
+                        self.coverage.meet(Sight::EventUnanswered);
+                        let ticket = Ticket(ticket);
+                        self.handle(seat, Event::Unanswered { server, ticket });
+                    }
+                    Some(Due::Ping) => self.send_across(link, life, THERE, Crossing::Ping),
+                    Some(Due::Silent) => {
+                        self.coverage.meet(Sight::FoundSilent);
+                        self.break_link(link);
+                        self.link_broken(link, life);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Once a second: servers of which nothing is heard are asked.
+    pub fn ask_idle_links(&mut self, seat: usize) {
+        for link in self.links_of(seat) {
+            let Some(life) = self.links.all[link].life() else { continue };
+            if self.links.all[link].lives[life].waiting.is_idle(self.now * 1_000) {
+                self.coverage.meet(Sight::IdleAsked);
+                self.send_across(link, life, THERE, Crossing::Ping);
+            }
+        }
+    }
+
+    /// One link breaks, or all between two servers, or one way of them is silent for a while.
+    pub fn trouble(&mut self) {
+        if self.asked_all() {
+            return;
+        }
+        let one = self.dice.below(self.links.all.len());
+        let ends = |world: &World, link: usize| {
+            let Link { seat, host, .. } = world.links.all[link];
+            (world.seats[seat].host, host)
+        };
+        let (asks, answers) = ends(self, one);
+        match self.dice.below(3) {
+            0 => self.break_link(one),
+            1 => {
+                self.coverage.meet(Sight::Parted);
+                for link in 0..self.links.all.len() {
+                    if [(asks, answers), (answers, asks)].contains(&ends(self, link)) {
+                        self.break_link(link);
+                    }
+                }
+            }
+            _ => {
+                self.coverage.meet(Sight::Silence);
+                let outage = self.profile.outage;
+                let until = self.now + self.dice.between(1..=outage);
+                let way = self.dice.below(2);
+                // What goes from one server to the other: requests on its links, replies on the other's.
+                for link in 0..self.links.all.len() {
+                    let this = match ends(self, link) {
+                        pair if pair == (asks, answers) => way,
+                        pair if pair == (answers, asks) => 1 - way,
+                        _ => continue,
+                    };
+                    let silent = &mut self.links.all[link].silent[this];
+                    *silent = until.max(*silent);
+                }
+            }
+        }
+        let longest = self.profile.trouble;
+        let pause = self.dice.skewed(1..=longest);
+        self.after(pause, Happening::Trouble);
+    }
+
+    fn send_across(&mut self, link: usize, life: usize, way: usize, crossing: Crossing) {
+        let longest = self.profile.link_delay;
+        let delay = self.dice.skewed(1..=longest);
+        let this = &mut self.links.all[link];
+        let last = &mut this.lives[life].last[way];
+        *last = (self.now + delay).max(*last + 1).max(this.silent[way]);
+        let at = *last;
+        self.at(at, Happening::Crossed { link, life, crossing });
+    }
+
+    pub fn forward(&mut self, seat: usize, host: usize, ticket: Ticket, request: Vec<u8>) {
+        let mut links = self.links.all.iter();
+        let Some(link) = links.position(|link| (link.seat, link.host) == (seat, host)) else {
+            return self.fail(5, format!("worker {seat} asks server {host}, which is no other"));
+        };
+        let Some(life) = self.links.all[link].life() else {
+            return self.fail(5, format!("worker {seat} asks server {host} without a link"));
+        };
+        let now_ns = self.now * 1_000;
+        self.links.all[link].lives[life].waiting.sent(ticket.0, now_ns);
+        self.send_across(link, life, THERE, Crossing::Request { ticket, request });
+    }
+
+    pub fn crossed(&mut self, link: usize, life: usize, crossing: Crossing) {
+        let this = &self.links.all[link];
+        let Life { seat: end, broken, cut, .. } = this.lives[life];
+        let receives = !broken && this.life() == Some(life);
+        let asks = this.seat;
+        let sent = self.now;
+        match crossing {
+            Crossing::Request { .. } if cut[THERE] < self.now => {
+                self.coverage.meet(Sight::RequestLost);
+            }
+            Crossing::Reply { .. } if cut[BACK] < self.now => self.coverage.meet(Sight::ReplyLost),
+            Crossing::Request { ticket, request } => {
+                if broken {
+                    self.coverage.meet(Sight::RequestAfterBreak);
+                }
+                self.receive(end, Letter::Asked { link, life, ticket, request }, sent);
+            }
+            Crossing::Reply { ticket, reply } => {
+                if broken {
+                    self.coverage.meet(Sight::ReplyAfterBreak);
+                }
+                if self.dice.percent(1) {
+                    self.coverage.meet(Sight::ReplyTwice);
+                    let reply = reply.clone();
+                    self.receive(asks, Letter::Answered { link, life, ticket, reply }, sent);
+                }
+                self.receive(asks, Letter::Answered { link, life, ticket, reply }, sent);
+            }
+            Crossing::Ping if cut[THERE] < self.now => {}
+            Crossing::Ping => self.receive(end, Letter::Ping { link, life }, sent),
+            Crossing::Pong if receives => self.receive(asks, Letter::Pong { link, life }, sent),
+            Crossing::Pong => {}
+        }
+    }
+
+    /// A peer's request is before a worker.
+    pub fn asked(&mut self, seat: usize, link: usize, life: usize, ticket: Ticket, request: &[u8]) {
+        self.links.last_ticket += 1;
+        let name = Ticket(self.links.last_ticket);
+        self.links.asked.insert(name, Forwarded { link, life, ticket });
+        let server = id_of(self.seats[self.links.all[link].seat].host);
+        self.coverage.meet(Sight::EventAsked);
+        let requests = &[Ticketed { ticket: name, bytes: request }];
+        self.handle(seat, Event::Asked { server, requests });
+    }
+
+    pub fn answer(&mut self, seat: usize, host: usize, ticket: Ticket, reply: Vec<u8>) {
+        let Some(Forwarded { link, life, ticket }) = self.links.asked.remove(&ticket) else {
+            return self.fail(5, format!("worker {seat} answers what nobody asked"));
+        };
+        let asks = self.seats[self.links.all[link].seat].host;
+        if self.links.all[link].lives[life].seat != seat || asks != host {
+            return self.fail(5, format!("worker {seat} answers what server {asks} asked another"));
+        }
+        self.send_across(link, life, BACK, Crossing::Reply { ticket, reply });
+    }
+
+    /// The reply is before the worker that asked; the link may have broken since.
+    pub fn answered_by_peer(
+        &mut self,
+        seat: usize,
+        (link, life): (usize, usize),
+        ticket: Ticket,
+        reply: &[u8],
+    ) {
+        self.coverage.meet(Sight::EventAnswered);
+        let this = &mut self.links.all[link];
+        let server = id_of(this.host);
+        // Tickets begin anew with each life.
+        if this.life() != Some(life) {
+            return;
+        }
+        let waiting = &mut this.lives[life].waiting;
+        let is_late = waiting.answered(ticket.0 as u32).is_none();
+        waiting.heard(self.now * 1_000);
+        if is_late {
+            self.coverage.meet(Sight::ReplyTooLate);
+            if self.dice.percent(80) {
+                return;
+            }
+        }
+        self.handle(
+            seat,
+            Event::Answered { server, replies: &[Ticketed { ticket, bytes: reply }] },
+        );
+    }
+
+    /// The other side is asked whether it lives.
+    pub fn pinged(&mut self, link: usize, life: usize) {
+        self.send_across(link, life, BACK, Crossing::Pong);
+    }
+
+    pub fn ponged(&mut self, link: usize, life: usize) {
+        let this = &mut self.links.all[link];
+        if this.life() == Some(life) {
+            this.lives[life].waiting.heard(self.now * 1_000);
+        }
+    }
+}
+
+impl Link {
+    /// The one that the worker that asks knows to be up.
+    fn life(&self) -> Option<usize> {
+        self.up.then(|| self.lives.len() - 1)
+    }
+}
