@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mbal_model::planted::{Fault, plant};
-use mbal_sim::chaos::chaos;
+use mbal_sim::chaos::{Run, chaos};
 
 /// No fault needs more runs than this.
 const SEEDS: u64 = 2_000;
@@ -16,7 +16,7 @@ fn found(fault: Fault, invariant: u8) -> Option<u64> {
     plant(Some(fault));
     let seed = (1..=SEEDS).find(|&seed| {
         // A panic is what invariant 6 forbids.
-        let ran = catch_unwind(AssertUnwindSafe(|| chaos(seed, 1_000).verdict));
+        let ran = catch_unwind(AssertUnwindSafe(|| chaos(Run::of(seed)).verdict));
         let broken = ran.map_or(Some(6), |verdict| verdict.err().map(|broken| broken.invariant));
         broken == Some(invariant)
     });
@@ -40,4 +40,15 @@ is_caught! {
     a_flush_that_passes_over_the_new_half: FlushSkipsNewHalf breaks 3,
     a_connection_that_is_handed_over_while_it_waits: StalledIsIdle breaks 5,
     bytes_that_are_not_looked_at: Base64Unchecked breaks 6,
+    an_older_map_in_the_place_of_a_newer_one: OlderMapFollowed breaks 1,
+    a_request_that_its_owner_executes_twice: ServedTwice breaks 2,
+    a_reply_that_overtakes_a_peers: RepliesOvertake breaks 3,
+    a_cas_that_is_smaller_where_its_cachelet_went: BornTooOld breaks 3,
+    a_miss_that_nobody_counts: MissNotCounted breaks 2,
+    a_slice_that_is_served_while_it_is_copied: FrozenIsServed breaks 2,
+    a_flush_that_has_not_reached_all_and_says_so_to_nobody: FlushForgetsServers breaks 3,
+    a_link_that_breaks_and_nobody_is_told: LostAreForgotten breaks 5,
+    a_deadline_that_passes_and_nobody_is_told: LateAreForgotten breaks 5,
+    a_client_that_sends_no_more_and_gets_no_more: HalfClosedIsClosed breaks 5,
+    a_request_that_came_too_far_and_is_served: TooFarIsServed breaks 6,
 }

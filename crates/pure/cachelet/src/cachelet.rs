@@ -137,9 +137,13 @@ impl Cachelet {
     #[cold]
     fn away_by(&self, word: u32, hash: u64) -> Option<Elsewhere> {
         let elsewhere = decode(word & !PARTLY);
+        let frozen = match is_planted(Fault::FrozenIsServed) {
+            true => &self.gone,
+            false => &self.frozen,
+        };
         let is_here = word & PARTLY != 0
             && match elsewhere {
-                Elsewhere::Moving(_) => hash >> 1 >= self.frozen.load(Acquire),
+                Elsewhere::Moving(_) => hash >> 1 >= frozen.load(Acquire),
                 Elsewhere::Peer(_) => hash >> 1 < self.arrived.load(Acquire),
             };
         (!is_here).then_some(elsewhere)

@@ -25,6 +25,28 @@ pub enum Fault {
     StalledIsIdle,
     /// 6: a key that is no base64 is taken for one that is.
     Base64Unchecked,
+    /// 1: a map that comes late takes the place of a newer one.
+    OlderMapFollowed,
+    /// 2: a peer's request is executed twice.
+    ServedTwice,
+    /// 3: a reply that is there does not wait for a peer's before it.
+    RepliesOvertake,
+    /// 3: a cachelet that is born anew gives smaller cas than it did elsewhere.
+    BornTooOld,
+    /// 2: a slice that is frozen is served on, while what it had is on its way.
+    FrozenIsServed,
+    /// 2: a get that missed since its key's owner could not be reached is not counted.
+    MissNotCounted,
+    /// 3: `flush_all` says that it is done, though a server was not reached.
+    FlushForgetsServers,
+    /// 5: who waits for a link that breaks is told nothing.
+    LostAreForgotten,
+    /// 5: who waits for a peer that does not answer in time is told nothing.
+    LateAreForgotten,
+    /// 5: a client that sends no more is closed before peers have answered what it asked.
+    HalfClosedIsClosed,
+    /// 6: a request for a key of another server is served.
+    TooFarIsServed,
 }
 
 #[cfg(feature = "planted")]

@@ -1,6 +1,7 @@
 //! `flush_all` of a cluster: the server that is asked asks all others, and answers when they have.
 
 use mbal_model::ServerId;
+use mbal_model::planted::{Fault, is_planted};
 use mbal_wire::{Admin, Binary, Command, Frame, Request, Status};
 
 use crate::batch::{Batch, Job};
@@ -34,7 +35,7 @@ impl Everywhere {
     }
 
     pub fn push(&self, out: &mut Vec<u8>) {
-        if self.failed == 0 {
+        if self.failed == 0 || is_planted(Fault::FlushForgetsServers) {
             return out.extend_from_slice(&self.done);
         }
         let (failed, servers) = (self.failed, self.servers);
@@ -48,7 +49,6 @@ impl Everywhere {
     }
 }
 
-impl Batch<'_> {
 /// What another server is asked: the time, and the number that the flush has on all servers.
 pub(crate) fn read(request: &[u8]) -> Option<(i32, u32)> {
     let words = request.strip_prefix(b"flush_all ")?.strip_suffix(b"\r\n")?;
@@ -56,6 +56,7 @@ pub(crate) fn read(request: &[u8]) -> Option<(i32, u32)> {
     Some((exptime.parse().ok()?, number.parse().ok()?))
 }
 
+impl Batch<'_> {
     /// Does here what is asked of the whole cluster, and asks its other servers. `None`: it is this server's alone.
     pub fn everywhere(&mut self, session: &mut Session, job: &Job<'_>) -> Option<Then> {
         if !self.turn.server.settings.flush_enabled {

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex};
 
 use mbal_cachelet::Birth;
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{ClusterMap, Elsewhere, Owner, Prefix, Seconds, ServerId, WorkerId};
 
 use crate::server::Server;
@@ -46,7 +47,10 @@ impl Server {
     /// A map of the cluster, unless a newer one is known.
     pub(crate) fn follow(&self, here: ServerId, map: Arc<ClusterMap>, now: Seconds) {
         let mut followed = self.following.0.lock().expect("nothing panics with it held");
-        if followed.as_ref().is_none_or(|known| known.map.version() < map.version()) {
+        let is_newer = |known: &Followed| {
+            known.map.version() < map.version() || is_planted(Fault::OlderMapFollowed)
+        };
+        if followed.as_ref().is_none_or(is_newer) {
             // Before anything leaves: who does not see it has entered its batch before.
             self.alone.store(map.serves_all(here), Release);
             self.map_version.store(map.version(), Release);
@@ -93,6 +97,7 @@ impl Server {
 
     fn bear(&self, prefix: Prefix, owner: Owner, version: u64) -> bool {
         let worker = WorkerId(owner.worker.0 % self.settings.workers);
-        self.store.adopt(prefix, worker, Birth { generation: version as u16, flush_number: 0 })
+        let generation = if is_planted(Fault::BornTooOld) { 0 } else { version as u16 };
+        self.store.adopt(prefix, worker, Birth { generation, flush_number: 0 })
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use mbal_model::ServerId;
+use mbal_model::planted::{Fault, is_planted};
 
 use crate::ConnId;
 use crate::session::Client;
@@ -100,6 +101,7 @@ impl Links {
     /// Everybody who waits for an answer, and everybody who waits for a credit.
     pub fn broken(&mut self, server: ServerId) -> (Vec<Asker>, Vec<ConnId>) {
         match self.links.remove(&server) {
+            Some(_) if is_planted(Fault::LostAreForgotten) => (Vec::new(), Vec::new()),
             Some(link) => (link.asked.into_iter().flatten().collect(), link.waiting.into()),
             None => (Vec::new(), Vec::new()),
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use mbal_cachelet::Ahead;
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Outcome, Owner, Seconds, ServerId, WorkerId};
 use mbal_sketch::Sampler;
 use mbal_wire::streams;
@@ -136,7 +137,7 @@ impl Worker {
             }
             Event::HalfClosed { conn } => {
                 let session = self.sessions[conn.0 as usize].as_ref().expect("opened before");
-                match session.slots.is_empty() {
+                match session.slots.is_empty() || is_planted(Fault::HalfClosedIsClosed) {
                     true => actions.list.push(Action::Close { conn }),
                     false => {
                         self.turn(now, conn, 0, actions, |_, _| Ended::closed(None));
@@ -183,6 +184,7 @@ impl Worker {
                 }
                 self.credits_came(now, server, actions);
             }
+            Event::Unanswered { .. } if is_planted(Fault::LateAreForgotten) => {}
             Event::Unanswered { server, ticket } => {
                 let asker = self.links.answered(server, ticket);
                 asker.into_iter().for_each(|asker| self.fill(asker, None, actions));
@@ -403,7 +405,9 @@ impl Worker {
             Some(reply) => slots.fill(place, reply),
             None => slots.fail(place),
         };
-        self.counters().get_unreachable.add(missed);
+        if !is_planted(Fault::MissNotCounted) {
+            self.counters().get_unreachable.add(missed);
+        }
         if !self.replied.contains(&client) {
             self.replied.push(client);
         }
