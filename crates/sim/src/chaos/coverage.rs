@@ -61,6 +61,7 @@ sights! {
     ReplyLost: "links: a reply was lost",
     RequestAfterBreak: "links: a request arrived after its link had broken",
     ReplyAfterBreak: "links: a reply arrived after its link had broken",
+    FramesTogether: "links: frames arrived together",
     ReplyTwice: "links: a reply arrived twice",
     ReplyTooLate: "links: a reply arrived after its request's deadline",
     FoundSilent: "links: one was given up, since nothing was heard",

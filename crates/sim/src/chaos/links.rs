@@ -301,15 +301,18 @@ impl World {
         }
     }
 
-    /// A peer's request is before a worker.
-    pub fn asked(&mut self, seat: usize, link: usize, life: usize, ticket: Ticket, request: &[u8]) {
-        self.links.last_ticket += 1;
-        let name = Ticket(self.links.last_ticket);
-        self.links.asked.insert(name, Forwarded { link, life, ticket });
+    /// A peer's requests are before a worker.
+    pub fn asked(&mut self, seat: usize, link: usize, life: usize, together: &[(Ticket, Vec<u8>)]) {
+        let mut named = Vec::new();
+        for (ticket, request) in together {
+            self.links.last_ticket += 1;
+            let name = Ticket(self.links.last_ticket);
+            self.links.asked.insert(name, Forwarded { link, life, ticket: *ticket });
+            named.push(Ticketed { ticket: name, bytes: request });
+        }
         let server = id_of(self.seats[self.links.all[link].seat].host);
         self.coverage.meet(Sight::EventAsked);
-        let requests = &[Ticketed { ticket: name, bytes: request }];
-        self.handle(seat, Event::Asked { server, requests });
+        self.handle(seat, Event::Asked { server, requests: &named });
     }
 
     pub fn answer(&mut self, seat: usize, host: usize, ticket: Ticket, reply: Vec<u8>) {
@@ -323,15 +326,13 @@ impl World {
         self.send_across(link, life, BACK, Crossing::Reply { ticket, reply });
     }
 
-    /// The reply is before the worker that asked; the link may have broken since.
+    /// Replies are before the worker that asked; the link may have broken since.
     pub fn answered_by_peer(
         &mut self,
         seat: usize,
         (link, life): (usize, usize),
-        ticket: Ticket,
-        reply: &[u8],
+        together: &[(Ticket, Vec<u8>)],
     ) {
-        self.coverage.meet(Sight::EventAnswered);
         let this = &mut self.links.all[link];
         let server = id_of(this.host);
         // Tickets begin anew with each life.
@@ -339,18 +340,21 @@ impl World {
             return;
         }
         let waiting = &mut this.lives[life].waiting;
-        let is_late = waiting.answered(ticket.0 as u32).is_none();
-        waiting.heard(self.now * 1_000);
-        if is_late {
-            self.coverage.meet(Sight::ReplyTooLate);
-            if self.dice.percent(80) {
-                return;
+        let mut replies = Vec::new();
+        for (ticket, reply) in together {
+            let is_late = waiting.answered(ticket.0 as u32).is_none();
+            if is_late {
+                self.coverage.meet(Sight::ReplyTooLate);
+            }
+            if !is_late || self.dice.percent(20) {
+                replies.push(Ticketed { ticket: *ticket, bytes: reply });
             }
         }
-        self.handle(
-            seat,
-            Event::Answered { server, replies: &[Ticketed { ticket, bytes: reply }] },
-        );
+        waiting.heard(self.now * 1_000);
+        if !replies.is_empty() {
+            self.coverage.meet(Sight::EventAnswered);
+            self.handle(seat, Event::Answered { server, replies: &replies });
+        }
     }
 
     /// The other side is asked whether it lives.

@@ -303,10 +303,32 @@ impl World {
             Letter::LinkUp { link } => self.link_up(link),
             Letter::LinkBroken { link, life } => self.link_broken(link, life),
             Letter::Asked { link, life, ticket, request } => {
-                self.asked(seat, link, life, ticket, &request);
+                let mut together = vec![(ticket, request)];
+                while let Some(next) = self.next_of(seat, |letter| match letter {
+                    Letter::Asked { link: at, life: of, ticket, request }
+                        if (*at, *of) == (link, life) =>
+                    {
+                        Some((*ticket, std::mem::take(request)))
+                    }
+                    _ => None,
+                }) {
+                    together.push(next);
+                }
+                self.asked(seat, link, life, &together);
             }
             Letter::Answered { link, life, ticket, reply } => {
-                self.answered_by_peer(seat, (link, life), ticket, &reply);
+                let mut together = vec![(ticket, reply)];
+                while let Some(next) = self.next_of(seat, |letter| match letter {
+                    Letter::Answered { link: at, life: of, ticket, reply }
+                        if (*at, *of) == (link, life) =>
+                    {
+                        Some((*ticket, std::mem::take(reply)))
+                    }
+                    _ => None,
+                }) {
+                    together.push(next);
+                }
+                self.answered_by_peer(seat, (link, life), &together);
             }
             Letter::Ping { link, life } => self.pinged(link, life),
             Letter::Pong { link, life } => self.ponged(link, life),
@@ -318,6 +340,19 @@ impl World {
                 self.handle(seat, event);
             }
         }
+    }
+
+    /// What is next in a worker's turn, if it is what `take` looks for: it has arrived together with what is being done.
+    fn next_of<T>(
+        &mut self,
+        seat: usize,
+        take: impl FnOnce(&mut Letter) -> Option<T>,
+    ) -> Option<T> {
+        let Some(Job::Letter(letter)) = self.seats[seat].turn.last_mut() else { return None };
+        let taken = take(letter)?;
+        self.seats[seat].turn.pop();
+        self.coverage.meet(Sight::FramesTogether);
+        Some(taken)
     }
 
     /// A name for a connection that a worker gets.
