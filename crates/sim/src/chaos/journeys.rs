@@ -5,8 +5,8 @@
 //!   between:                      parts are lost, come twice; slices are sent again, or served again (thaw)
 //!   destination:                  parts are acknowledged, and kept                       | adopt, import
 //! ```
-//! A destination has no route yet for a cachelet of which only some slices have arrived. So it keeps the parts until all slices have
-//! gone, and imports them at one moment. Until then a slice that is frozen or has gone is served by nobody.
+//! The destination keeps the parts until all slices have gone, and imports them at one moment. Until then a slice that is frozen or
+//! has gone is served by nobody. What is served slice by slice is for the torture of journeys in `cachelet`.
 
 use std::sync::Arc;
 
