@@ -4,7 +4,7 @@ use crate::peer::{Arrival, Conn, Peer};
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
 use mbal_worker::{
-    Action, Actions, ConnId, Event, Now, Passwords, Protocol, Server, Settings, Worker,
+    Action, Actions, ConnId, Event, Now, Passwords, Protocol, Settings, Shared, Worker,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl PurePeer {
                 .map_err(|line| format!("{file}: no colon in line {line}"))?;
         }
         let doorkeeper = Arc::new(move |user: &[u8], word: &[u8]| passwords.admits(user, word));
-        let server = Arc::new(Server::new(settings, store).guarded_by(doorkeeper));
+        let server = Arc::new(Shared::new(settings, store).guarded_by(doorkeeper));
         let worker = |number| Worker::new(WorkerId(number as u16), server.clone());
         Ok(PurePeer {
             workers: (0..workers).map(worker).collect(),

@@ -6,7 +6,7 @@ use mbal_cachelet::{Options, Store};
 use mbal_model::{KEY_BYTES_MAX, WorkerId};
 use mbal_wire::{LINE_BYTES_MAX, Limits, Login, Parsed, Request, base64_decode};
 use mbal_worker::{
-    Action, Actions, ConnId, Event, Now, OUTPUT_BYTES_MAX, Passwords, Server, Settings, Worker,
+    Action, Actions, ConnId, Event, Now, OUTPUT_BYTES_MAX, Passwords, Shared, Settings, Worker,
 };
 
 pub const CONN: ConnId = ConnId(0);
@@ -34,7 +34,7 @@ impl Rig {
         });
         let passwords = Passwords::parse(b"u:p", false).expect("it has a colon");
         let admits = move |user: &[u8], word: &[u8]| passwords.admits(user, word);
-        let server = Server::new(settings, store).guarded_by(Arc::new(admits));
+        let server = Shared::new(settings, store).guarded_by(Arc::new(admits));
         let now = Now { second: 100, unix: 1_700_000_000, micros: 0 };
         let worker = Worker::new(WorkerId(0), Arc::new(server));
         let mut rig = Rig { worker, now, closed: false };

@@ -88,7 +88,7 @@ pub type Planner = fn(&Question) -> Proposal;
 pub(crate) struct Balancing {
     pub config: BalanceConfig,
     pub planner: Planner,
-    pub server: Arc<mbal_worker::Server>,
+    pub server: Arc<mbal_worker::Shared>,
     pub tally: Arc<Tally>,
     pub workers: Arc<[Mailbox<Letter>]>,
     pub started: Started,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mbal_model::WorkerId;
 use mbal_random::Random;
 use mbal_reactor::{Letter, Mailbox};
-use mbal_worker::{ConnId, Event, OrderId, Server};
+use mbal_worker::{ConnId, Event, OrderId, Shared};
 
 /// Connections' names are small numbers; most tests have few.
 const CONNS: u64 = 4;
@@ -15,7 +15,7 @@ const CONNS: u64 = 4;
 /// Gives `per_second` orders, every other one to lend, until the process ends.
 pub(crate) fn start(
     per_second: u32,
-    server: &Arc<Server>,
+    server: &Arc<Shared>,
     workers: &Arc<[Mailbox<Letter>]>,
 ) -> std::io::Result<()> {
     let (server, workers) = (Arc::clone(server), Arc::clone(workers));

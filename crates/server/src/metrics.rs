@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::StoreStats;
 use mbal_model::Seconds;
-use mbal_worker::{Class, Server, Sums};
+use mbal_worker::{Class, Shared, Sums};
 
 use crate::balancing::Balanced;
 use crate::machine;
 
 /// The whole page, in the text format 0.0.4.
 pub(crate) fn page(
-    server: &Server,
+    server: &Shared,
     balanced: &Balanced,
     started_unix: u64,
     second: Seconds,
@@ -72,7 +72,7 @@ impl Page {
     /// One counter of each worker's, by other labels too.
     fn by_worker<const N: usize>(
         &mut self,
-        server: &Server,
+        server: &Shared,
         name: &str,
         help: &str,
         of: impl Fn(&Sums) -> [(Labels<'static>, u64); N],
@@ -88,7 +88,7 @@ impl Page {
         }
     }
 
-    fn process(&mut self, server: &Server, started_unix: u64) {
+    fn process(&mut self, server: &Shared, started_unix: u64) {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         self.gauge("mbal_info", "The server's version.", &[(&version, 1)]);
         let help = "Unix time of the server's start in seconds.";
@@ -106,7 +106,7 @@ impl Page {
         }
     }
 
-    fn requests(&mut self, server: &Server) {
+    fn requests(&mut self, server: &Shared) {
         let help =
             "Commands executed, as `stats` counts them: cmd_get and so on; gets count each key.";
         self.by_worker(server, "mbal_commands_total", help, |sums| {
@@ -173,7 +173,7 @@ impl Page {
         self.by_worker(server, "mbal_yields_total", help, |sums| [(&[], sums.conn_yields)]);
     }
 
-    fn cachelets(&mut self, server: &Server, second: Seconds) {
+    fn cachelets(&mut self, server: &Shared, second: Seconds) {
         let name = "mbal_cachelet_owner";
         self.family(name, "gauge", "The worker that owns the cachelet.");
         let held = server.store.held();
@@ -194,7 +194,7 @@ impl Page {
         }
     }
 
-    fn balancer(&mut self, server: &Server, balanced: &Balanced) {
+    fn balancer(&mut self, server: &Shared, balanced: &Balanced) {
         let name = "mbal_balancer_decisions_total";
         let help = "Decisions of the balancer, by why they were taken and what came of the plan.";
         self.family(name, "counter", help);
@@ -209,7 +209,7 @@ impl Page {
         self.by_worker(server, name, help, |sums| [(&[], sums.conns_handed_over)]);
     }
 
-    fn latency(&mut self, server: &Server) {
+    fn latency(&mut self, server: &Shared) {
         let name = "mbal_request_duration_seconds";
         let help = "Time from the wake-up that received a request until its reply was the kernel's; of a busy \
                     server's wake-ups one in up to 64 is timed and stands for all.";
@@ -231,7 +231,7 @@ impl Page {
         }
     }
 
-    fn memory(&mut self, server: &Server, store: &StoreStats) {
+    fn memory(&mut self, server: &Shared, store: &StoreStats) {
         let limit = server.memory_limit();
         let help = "Memory for items and their index (-m) in bytes.";
         self.gauge("mbal_memory_limit_bytes", help, &[(&[], limit)]);
@@ -267,7 +267,7 @@ impl Page {
         );
     }
 
-    fn connections(&mut self, server: &Server) {
+    fn connections(&mut self, server: &Shared) {
         let gauges = &server.gauges;
         let limit = server.settings.connections_max.into();
         self.gauge("mbal_connections_limit", "Client connections at a time (-c).", &[(&[], limit)]);

@@ -56,7 +56,7 @@ pub struct Running {
     starting: Starting,
     listener: Listener,
     workers: Vec<JoinHandle<()>>,
-    shared: Arc<mbal_worker::Server>,
+    shared: Arc<mbal_worker::Shared>,
     tally: Arc<Tally>,
     saying: Saying,
     door: Option<Door>,
@@ -69,7 +69,7 @@ struct Threads {
     workers: Vec<JoinHandle<()>>,
     mailboxes: Vec<Mailbox<Letter>>,
     main: Mailbox<Request>,
-    shared: Arc<mbal_worker::Server>,
+    shared: Arc<mbal_worker::Shared>,
     tally: Arc<Tally>,
     saying: Saying,
 }
@@ -237,8 +237,8 @@ impl Server {
     }
 
     /// What all workers share, which knows the listening sockets.
-    fn shared(&self, store: Store) -> io::Result<Arc<mbal_worker::Server>> {
-        let mut shared = mbal_worker::Server::new(self.settings(), store);
+    fn shared(&self, store: Store) -> io::Result<Arc<mbal_worker::Shared>> {
+        let mut shared = mbal_worker::Shared::new(self.settings(), store);
         if let Some(door) = &self.door {
             shared = shared.guarded_by(Arc::clone(&door.doorkeeper));
         }
@@ -274,7 +274,7 @@ impl Server {
     /// A thread for each worker, with the sockets that are its own.
     fn start_workers(
         &mut self,
-        shared: &Arc<mbal_worker::Server>,
+        shared: &Arc<mbal_worker::Shared>,
         tally: &Arc<Tally>,
         post: &Post,
         linker: Option<Mailbox<LinkNote>>,
@@ -455,7 +455,7 @@ fn pin_to_core(index: usize) {
 fn work(
     index: usize,
     event_loop: EventLoop,
-    shared: &Arc<mbal_worker::Server>,
+    shared: &Arc<mbal_worker::Shared>,
     tally: &Tally,
     tls: Option<Arc<TlsDoor>>,
     mapped: Option<(ServerId, Arc<ClusterMap>)>,
@@ -492,7 +492,7 @@ fn work(
     event_loop.run(handle, background).expect("epoll fails only for want of kernel memory");
 }
 
-fn observe(shared: &mbal_worker::Server, tally: &Tally) {
+fn observe(shared: &mbal_worker::Shared, tally: &Tally) {
     let gauges = &shared.gauges;
     gauges.curr_connections.store(tally.current() as u64, Relaxed);
     gauges.total_connections.store(tally.total(), Relaxed);
@@ -503,7 +503,7 @@ fn observe(shared: &mbal_worker::Server, tally: &Tally) {
     gauges.reserved_fds.store(DESCRIPTORS_SPARE, Relaxed);
 }
 
-fn observe_cpu(shared: &mbal_worker::Server) {
+fn observe_cpu(shared: &mbal_worker::Shared) {
     let (user_us, system_us) = process::cpu_time_us();
     shared.gauges.user_us.store(user_us, Relaxed);
     shared.gauges.system_us.store(system_us, Relaxed);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Verdict};
 use mbal_model::{Order, Outcome, Owner, Seconds, WorkerId};
 use mbal_reactor::Tally;
-use mbal_worker::Server;
+use mbal_worker::Shared;
 
 /// Decisions that `status` shows.
 const DECISIONS_SHOWN: usize = 12;
@@ -13,7 +13,7 @@ const DECISIONS_SHOWN: usize = 12;
 /// All that `status` and `explain` look at.
 pub(crate) struct Teller<'a> {
     pub balancer: &'a Balancer,
-    pub server: &'a Server,
+    pub server: &'a Shared,
     pub tally: &'a Tally,
     pub second: Seconds,
 }

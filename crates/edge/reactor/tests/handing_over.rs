@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use mbal_cachelet::{Options, Store};
 use mbal_model::WorkerId;
 use mbal_reactor::Letter;
-use mbal_worker::{Actions, ConnId, Event, Now, OrderId, Server, Settings, Worker};
+use mbal_worker::{Actions, ConnId, Event, Now, OrderId, Settings, Shared, Worker};
 use served::{Setup, connect, eventually};
 
 const WORKERS: u16 = 3;
@@ -27,7 +27,7 @@ fn workers() -> impl Fn(usize) -> Handle {
         evict: true,
         generation: 0,
     });
-    let server = Arc::new(Server::new(settings, store));
+    let server = Arc::new(Shared::new(settings, store));
     move |index| {
         let mut worker = Worker::new(WorkerId(index as u16), Arc::clone(&server));
         let now = Now { second: 2, unix: 1_700_000_000, micros: 0 };

@@ -16,8 +16,8 @@ impl Turn<'_> {
             Admin::Stats(tokens) => return self.stats(tokens),
             Admin::Verbosity { level } => {
                 let level = (*level).min(VERBOSITY_MAX);
-                self.server.gauges.verbosity.store(level.into(), Relaxed);
-                self.server.log.set_verbosity(level);
+                self.shared.gauges.verbosity.store(level.into(), Relaxed);
+                self.shared.log.set_verbosity(level);
                 self.reply(noreply, b"OK");
             }
             Admin::Map { known } => self.ownership(*known),
@@ -27,21 +27,21 @@ impl Turn<'_> {
                 self.reply(noreply, b"OK");
             }
             Admin::Crawler { on } => {
-                let was = self.server.crawler_enabled.swap(*on, Relaxed);
+                let was = self.shared.crawler_enabled.swap(*on, Relaxed);
                 let refused = *on && was;
                 let failed = b"ERROR failed to start lru crawler thread";
                 self.reply(noreply, if refused { failed } else { b"OK" });
             }
             Admin::Walk(purpose, classes) => return self.walk(*purpose, *classes, noreply),
             Admin::Watch(streams) => return self.watch(*streams),
-            Admin::RefreshCerts if self.server.settings.tls.enabled => return Then::RefreshCerts,
+            Admin::RefreshCerts if self.shared.settings.tls.enabled => return Then::RefreshCerts,
             Admin::RefreshCerts => self.reply(noreply, b"Error TLS not enabled"),
-            Admin::DebugTime { seconds: Some(seconds) } if self.server.settings.debug_time => {
-                self.server.gauges.time_shift.fetch_add(*seconds, Relaxed);
+            Admin::DebugTime { seconds: Some(seconds) } if self.shared.settings.debug_time => {
+                self.shared.gauges.time_shift.fetch_add(*seconds, Relaxed);
                 self.line(b"OK");
             }
             Admin::DebugTime { .. } => self.line(b"ERROR"),
-            Admin::Shutdown(_) if !self.server.settings.shutdown_enabled => {
+            Admin::Shutdown(_) if !self.shared.settings.shutdown_enabled => {
                 self.reply(noreply, b"SERVER_ERROR: shutdown not enabled");
             }
             Admin::Shutdown(None) => self.reply(noreply, b"CLIENT_ERROR invalid shutdown mode"),
@@ -53,7 +53,7 @@ impl Turn<'_> {
     }
 
     fn tune(&self, tune: Tune) {
-        let mut echoed = self.server.echoed.lock().expect("nothing panics with it held");
+        let mut echoed = self.shared.echoed.lock().expect("nothing panics with it held");
         match tune {
             Tune::Automove(level) => echoed.slab_automove = level,
             Tune::AutomoveRatio(ratio) => echoed.slab_automove_ratio = ratio,
@@ -69,7 +69,7 @@ impl Turn<'_> {
     }
 
     fn walk(&mut self, purpose: Purpose, classes: Option<ClassSet>, noreply: bool) -> Then {
-        let server = self.server;
+        let server = self.shared;
         let dumps = purpose != Purpose::Crawl;
         let refusal: &[u8] = if !server.crawler_enabled.load(Relaxed) {
             b"CLIENT_ERROR lru crawler disabled"
@@ -94,12 +94,12 @@ impl Turn<'_> {
     }
 
     fn watch(&mut self, streams: Option<u32>) -> Then {
-        let refusal: &[u8] = if !self.server.settings.watch_enabled {
+        let refusal: &[u8] = if !self.shared.settings.watch_enabled {
             b"CLIENT_ERROR watch commands not allowed"
         } else if self.replies_wait() {
             b"ERROR cannot pipeline other commands before watch"
         } else if let Some(streams) = streams {
-            match self.server.log.watch(streams, self.here.worker) {
+            match self.shared.log.watch(streams, self.here.worker) {
                 Some(watcher) => {
                     self.line(b"OK");
                     return Then::Watch(watcher);
@@ -115,17 +115,17 @@ impl Turn<'_> {
 
     fn memory_limit(&self, mib: u32) -> &'static [u8] {
         let bytes = u64::from(mib) << 20;
-        if !self.server.store.set_memory_limit(bytes as usize) {
+        if !self.shared.store.set_memory_limit(bytes as usize) {
             return b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
         }
-        self.server.memory_bytes.store(bytes, Relaxed);
+        self.shared.memory_bytes.store(bytes, Relaxed);
         b"OK"
     }
 
     /// `number`: that of another server, which has begun it.
     pub fn flush_all(&mut self, exptime: Option<i32>, number: Option<u32>, noreply: bool) {
         self.counters.cmd_flush.add(1);
-        if !self.server.settings.flush_enabled {
+        if !self.shared.settings.flush_enabled {
             return self.reply(noreply, b"CLIENT_ERROR flush_all not allowed");
         }
         let Some(exptime) = exptime else {
@@ -141,8 +141,8 @@ impl Turn<'_> {
         let now = self.now.second;
         let at = if exptime > 0 { self.now.deadline(exptime).saturating_sub(1) } else { now };
         match number {
-            Some(number) => self.server.store.flush_as(number, at, now),
-            None => _ = self.server.store.flush(at, now),
+            Some(number) => self.shared.store.flush_as(number, at, now),
+            None => _ = self.shared.store.flush(at, now),
         }
     }
 }

@@ -7,8 +7,8 @@ use mbal_wire::{BINARY_REQUEST, Limits, Parsed, Request, base64_decode, parse, p
 
 use crate::links::Links;
 use crate::log::VERBOSE;
-use crate::server::Protocol;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Session, Wait};
+use crate::settings::Protocol;
 use crate::turn::{Then, Turn};
 use crate::watching::ERROR;
 use crate::{Action, verbose};
@@ -230,7 +230,7 @@ impl Batch<'_> {
     ) -> Option<R> {
         decode_keys(jobs, decoded);
         self.turn.made_room = false;
-        let (keys, ahead) = prefetch(&self.turn.server.store, jobs, decoded);
+        let (keys, ahead) = prefetch(&self.turn.shared.store, jobs, decoded);
         let count = jobs.iter().position(Option::is_none).unwrap_or(N);
         self.turn.look_at(&jobs[..count], &keys);
         for (at, job) in jobs.iter().enumerate() {
@@ -326,7 +326,7 @@ impl Batch<'_> {
         key: Option<&Key<'_>>,
     ) -> bool {
         let (Some(key), true) = (key, job.bytes.len() > LONG_VALUE_BYTES) else { return false };
-        let store = &self.turn.server.store;
+        let store = &self.turn.shared.store;
         let (worker, second) = (self.turn.here.worker, self.turn.now.second);
         let waits = job.request.stores()
             && session.turns_for_room < TURNS_FOR_ROOM_MAX
@@ -338,7 +338,7 @@ impl Batch<'_> {
 
     /// The bound that has been reached, if any.
     fn bound(&mut self, session: &Session, more: bool) -> Option<Ended> {
-        let yields = self.requests >= self.turn.server.settings.requests_per_event && more;
+        let yields = self.requests >= self.turn.shared.settings.requests_per_event && more;
         if yields {
             self.turn.counters.conn_yields.add(1);
         }

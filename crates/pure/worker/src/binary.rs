@@ -40,7 +40,7 @@ impl Turn<'_> {
                 Removed::Exists => frame.push_error(self.out, Status::Exists),
                 Removed::NotFound => frame.push_error(self.out, Status::NotFound),
             },
-            Command::Flush { .. } if !self.server.settings.flush_enabled => {
+            Command::Flush { .. } if !self.shared.settings.flush_enabled => {
                 frame.push_error(self.out, Status::AuthError);
             }
             Command::Flush { exptime } => {
@@ -50,7 +50,7 @@ impl Turn<'_> {
             }
             Command::Stats { topic } => return self.binary_stats(frame, topic),
             Command::Noop => self.succeed(frame, b"", 0),
-            Command::Version => self.succeed(frame, self.server.settings.version.as_bytes(), 0),
+            Command::Version => self.succeed(frame, self.shared.settings.version.as_bytes(), 0),
             Command::Quit => {
                 self.succeed(frame, b"", 0);
                 return Then::Close(None);
@@ -78,7 +78,7 @@ impl Turn<'_> {
 
     /// Says which worker owns the key's cachelet.
     fn refer(&mut self, frame: &Frame, key: &Key<'_>) {
-        let store = &self.server.store;
+        let store = &self.shared.store;
         let version = self.version();
         let owner = match store.route(self.here.worker, key.hash()) {
             Route::Neighbour(worker) => worker,
@@ -186,7 +186,7 @@ impl Turn<'_> {
         let line: &[u8] = match topic {
             _ if topic.starts_with(b"reset") => b"stats reset",
             _ if topic.starts_with(b"settings") => b"stats settings",
-            _ if topic.starts_with(b"detail") && !self.server.settings.dump_enabled => {
+            _ if topic.starts_with(b"detail") && !self.shared.settings.dump_enabled => {
                 frame.push_error(self.out, Status::NotFound);
                 return Then::Next;
             }

@@ -62,7 +62,7 @@ impl Turn<'_> {
             while count < GROUP {
                 let Some((word, tail)) = next_word(rest) else { break };
                 let Some(key) = Key::new(word) else { return Some(self.bad_get(before)) };
-                ahead[count] = self.server.store.prefetch_bucket(key.hash());
+                ahead[count] = self.shared.store.prefetch_bucket(key.hash());
                 keys[count] = Some(key);
                 (rest, count) = (tail, count + 1);
             }
@@ -79,7 +79,7 @@ impl Turn<'_> {
                 break;
             }
             for (key, ahead) in keys.iter().flatten().zip(ahead) {
-                self.server.store.prefetch_item(key.hash(), ahead);
+                self.shared.store.prefetch_item(key.hash(), ahead);
             }
             (waiting, waiting_ahead) = (keys, ahead);
             (waiting_count, waiting_from) = (count, start);
@@ -136,13 +136,13 @@ impl Turn<'_> {
         ahead: Ahead<'_>,
         mut show: impl FnMut(&View<'_>, &mut Vec<u8>),
     ) -> bool {
-        let (store, now) = (&self.server.store, self.now.second);
+        let (store, now) = (&self.shared.store, self.now.second);
         let seen = store.look_ahead(ahead, key, now, true, self.out, |view, out| {
             show(view, out);
             Fetched::Hit { flags: view.flags(), value_bytes: view.value_bytes() }
         });
         let hit = seen.is_ok();
-        self.server.details.count(key.bytes(), Deed::Get { hit });
+        self.shared.details.count(key.bytes(), Deed::Get { hit });
         self.count_get(key, seen.unwrap_or_else(Fetched::Miss));
         hit
     }
@@ -154,9 +154,9 @@ impl Turn<'_> {
         mut show: impl FnMut(&View<'_>, &mut Vec<u8>),
     ) -> bool {
         self.counters.cmd_touch.add(1);
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let mut locked = self.shared.store.lock(key.hash(), self.now.second);
         let found = locked.find(key);
-        self.server.details.count(key.bytes(), Deed::Get { hit: found.is_some() });
+        self.shared.details.count(key.bytes(), Deed::Get { hit: found.is_some() });
         let old = found.map(|found| locked.view(&found, |view| view.meta()));
         self.tell_get(key, old.as_ref().into());
         let (Some(found), Some(old)) = (found, old) else {
@@ -187,7 +187,7 @@ impl Turn<'_> {
     /// `None`: the data block did not end where it should have.
     pub fn store_counted(&mut self, storage: &Storage<'_>, key: &Key<'_>) -> Option<Changed> {
         self.counters.cmd_set.add(1);
-        self.server.details.count(key.bytes(), Deed::Set);
+        self.shared.details.count(key.bytes(), Deed::Set);
         let Chunk::Value(value) = storage.chunk else { return None };
         let bytes = item_bytes(key.bytes().len(), storage.flags, value.len());
         let class = &self.classes[size_class(bytes)];
@@ -263,7 +263,7 @@ impl Turn<'_> {
 
     pub fn touch(&mut self, key: &Key<'_>, exptime: i32, noreply: bool) {
         self.counters.cmd_touch.add(1);
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let mut locked = self.shared.store.lock(key.hash(), self.now.second);
         let line: &[u8] = match locked.find(key) {
             Some(found) => {
                 self.counters.touch_hits.add(1);

@@ -29,7 +29,7 @@ impl Worker {
     pub(crate) fn datagram(&mut self, now: Now, from: Sender, bytes: &[u8], actions: &mut Actions) {
         self.counters().bytes_read.add(bytes.len() as u64);
         let Some((request_id, requests)) = parse_datagram(bytes) else { return };
-        if self.server.settings.login() != Login::NotAsked {
+        if self.shared.settings.login() != Login::NotAsked {
             return;
         }
         let serial = self.next_serial();
@@ -89,7 +89,7 @@ impl Batch<'_> {
     ) {
         let limits = self.turn.limits(Login::NotAsked);
         let binary = input[0] == BINARY_REQUEST;
-        let requests_max = self.turn.server.settings.requests_per_event;
+        let requests_max = self.turn.shared.settings.requests_per_event;
         let mut at = 0;
         loop {
             let mut jobs = [const { None }; GROUP];
@@ -150,7 +150,7 @@ impl Batch<'_> {
             Then::Walk(walk) if walk.is_a_dump() => {}
             Then::Walk(walk) => self.turn.walk_at_once(*walk),
             Then::Watch(watcher) => {
-                self.turn.server.log.unwatch(&watcher);
+                self.turn.shared.log.unwatch(&watcher);
                 self.turn.out.truncate(before);
             }
             _ => {}

@@ -59,7 +59,7 @@ pub(crate) fn read(request: &[u8]) -> Option<(i32, u32)> {
 impl Batch<'_> {
     /// Does here what is asked of the whole cluster, and asks its other servers. `None`: it is this server's alone.
     pub fn everywhere(&mut self, session: &mut Session, job: &Job<'_>) -> Option<Then> {
-        if !self.turn.server.settings.flush_enabled {
+        if !self.turn.shared.settings.flush_enabled {
             return None;
         }
         let (exptime, frame) = match &job.request {
@@ -69,7 +69,7 @@ impl Batch<'_> {
             }
             _ => return None,
         };
-        let servers = self.turn.server.others();
+        let servers = self.turn.shared.others();
         let spent = |server: &&ServerId| self.links.credit(**server) == Credit::Spent;
         if let Some(&server) = servers.iter().find(spent) {
             return Some(self.wait(session, server));
@@ -83,7 +83,7 @@ impl Batch<'_> {
         let (servers, unanswered) = (servers.len() + 1, linked.len());
         let place =
             session.slots.push_everywhere(Everywhere { done, frame, servers, unanswered, failed });
-        let number = self.turn.server.store.flush_number();
+        let number = self.turn.shared.store.flush_number();
         let request = format!("flush_all {exptime} {number}\r\n");
         for server in linked {
             self.forward(server, session.client, place, request.as_bytes());

@@ -10,7 +10,7 @@ use mbal_cachelet::Birth;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{ClusterMap, Elsewhere, Owner, Prefix, Seconds, ServerId, WorkerId};
 
-use crate::server::Server;
+use crate::shared::Shared;
 
 /// Shared by the workers: the first one that hears of a map has the server follow it.
 #[derive(Default)]
@@ -23,7 +23,7 @@ struct Followed {
     settled: bool,
 }
 
-impl Server {
+impl Shared {
     /// Which server of its cluster this is; 0 without one.
     pub fn here(&self) -> ServerId {
         let followed = self.following.0.lock().expect("nothing panics with it held");

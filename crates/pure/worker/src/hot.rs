@@ -276,7 +276,7 @@ impl Turn<'_> {
         keys: &[Option<Key<'_>>],
         access: impl Fn(usize) -> Access,
     ) {
-        let (server, second, requests) = (self.server, self.now.second, self.counters.keyed());
+        let (server, second, requests) = (self.shared, self.now.second, self.counters.keyed());
         let stands_for = self.sampler.requests_per_sample();
         let mut hot = server.hot(self.here.worker.0.into());
         hot.pass_to(second, requests);

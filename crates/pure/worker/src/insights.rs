@@ -19,14 +19,14 @@ impl Turn<'_> {
         let Some(count) = count.filter(|count| (1..=HOT_KEYS_MAX).contains(count)) else {
             return self.line(b"CLIENT_ERROR usage: stats hot [1 to 1000]");
         };
-        let keys = self.server.hottest(count as usize, self.now.second);
+        let keys = self.shared.hottest(count as usize, self.now.second);
         for (place, hot) in (1..).zip(keys) {
             self.out.extend_from_slice(format!("STAT {place}:key ").as_bytes());
             push_readable(self.out, &hot.key);
             self.line(b"");
             let value_bytes = |view: &View<'_>, _: &mut Vec<u8>| u64::from(view.value_bytes());
             let key = Key::new(&hot.key).expect("it was a request's");
-            let store = &self.server.store;
+            let store = &self.shared.store;
             let bytes = store.read(&key, self.now.second, false, self.out, value_bytes);
             for (name, value) in [
                 ("rate", hot.rate().round() as u64),
@@ -43,8 +43,8 @@ impl Turn<'_> {
     /// `stats cachelets`: who owns each, what is in it, its requests so far and in the last second, and
     /// these in percent of the server's. Requests are estimates, as in `stats hot`.
     pub fn stats_cachelets(&mut self) {
-        let store = &self.server.store;
-        let requests = self.server.cachelet_requests(self.now.second);
+        let store = &self.shared.store;
+        let requests = self.shared.cachelet_requests(self.now.second);
         let rate: f64 = requests.values().map(|(_, rate)| rate).sum();
         for (cachelet, (ever, late)) in requests {
             let (Some(stats), Some(owner)) = (store.stats_of(cachelet), store.owner(cachelet))
@@ -68,8 +68,8 @@ impl Turn<'_> {
 
     /// `stats workers`: what each has counted since the start.
     pub fn stats_workers(&mut self) {
-        for worker in 0..self.server.settings.workers {
-            let sums = self.server.sums_of(worker.into());
+        for worker in 0..self.shared.settings.workers {
+            let sums = self.shared.sums_of(worker.into());
             for (name, value) in [
                 ("own", sums.requests_own),
                 ("neighbour", sums.requests_neighbour),
@@ -91,7 +91,7 @@ impl Turn<'_> {
         if !matches!(what, b"" | b"buckets") {
             return self.line(b"CLIENT_ERROR usage: stats latency [buckets]");
         }
-        let histograms = self.server.latencies();
+        let histograms = self.shared.latencies();
         for class in Class::ALL {
             let (name, histogram) = (class.name(), histograms.of(class));
             if what == b"buckets" {

@@ -83,7 +83,7 @@ pub(crate) enum Removed {
 impl<'w> Turn<'w> {
     /// The key's writer lock, after seeing to it that there is room for a value.
     fn lock_to_store(&mut self, key: &Key<'_>, value_bytes: usize) -> Locked<'w> {
-        let store = &self.server.store;
+        let store = &self.shared.store;
         self.made_room |= store.reserve(self.here.worker, key.hash(), value_bytes, self.now.second);
         store.lock(key.hash(), self.now.second)
     }
@@ -101,7 +101,7 @@ impl<'w> Turn<'w> {
                 Ok(outcome) => return outcome,
                 Err(value_bytes) => room = value_bytes,
             }
-            if !self.server.store.options().evict {
+            if !self.shared.store.options().evict {
                 break;
             }
         }
@@ -194,8 +194,8 @@ impl<'w> Turn<'w> {
 
     /// Removes an item on a client's behalf. `cas` of 0 asks for none.
     pub fn delete_item(&mut self, key: &Key<'_>, cas: u64) -> Removed {
-        self.server.details.count(key.bytes(), Deed::Delete);
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        self.shared.details.count(key.bytes(), Deed::Delete);
+        let mut locked = self.shared.store.lock(key.hash(), self.now.second);
         let Some(found) = locked.find(key) else {
             self.counters.delete_misses.add(1);
             self.tell_get(key, Fetched::Miss(Miss::NotFound));
@@ -214,7 +214,7 @@ impl<'w> Turn<'w> {
 
     /// Removes the item that a value which could not be stored would have replaced.
     pub fn remove_item(&mut self, key: &Key<'_>) {
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let mut locked = self.shared.store.lock(key.hash(), self.now.second);
         if let Some(found) = locked.find(key) {
             locked.remove(&found);
         }

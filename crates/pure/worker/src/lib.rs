@@ -1,12 +1,12 @@
 //! One worker as a state machine: events and a time go in, actions come out.
 //!
 //! Knows no socket, thread or clock: the reactor drives it in a server, the simulator in virtual
-//! time. Construct a [`Server`], give it to every [`Worker`], and hand over what arrives:
+//! time. Construct a [`Shared`], give it to every [`Worker`], and hand over what arrives:
 //!
 //! ```
 //! use mbal_cachelet::{Options, Store};
 //! use mbal_model::{Outcome, WorkerId};
-//! use mbal_worker::{Actions, ConnId, Event, Now, Server, Settings, Worker};
+//! use mbal_worker::{Actions, ConnId, Event, Now, Settings, Shared, Worker};
 //! use std::sync::Arc;
 //!
 //! let options = Options {
@@ -17,8 +17,8 @@
 //!     evict: true,
 //!     generation: 1,
 //! };
-//! let server = Arc::new(Server::new(Settings::default(), Store::new(options)));
-//! let mut worker = Worker::new(WorkerId(0), server);
+//! let shared = Arc::new(Shared::new(Settings::default(), Store::new(options)));
+//! let mut worker = Worker::new(WorkerId(0), shared);
 //! let (now, mut actions) = (Now { second: 2, unix: 1_700_000_000, micros: 0 }, Actions::default());
 //! worker.handle(now, Event::Opened { conn: ConnId(0), own_port: false }, &mut actions);
 //! let bytes = b"set k 0 0 1\r\nv\r\nget k\r\n";
@@ -56,8 +56,9 @@ mod meta;
 mod orders;
 mod ownership;
 mod peers;
-mod server;
 mod session;
+mod settings;
+mod shared;
 mod slots;
 mod stats;
 mod stats_classes;
@@ -81,8 +82,9 @@ pub use load::Tallies;
 pub use login::{Doorkeeper, Passwords};
 pub use orders::{OrderId, Report, order_event};
 pub use peers::GATHER_KEYS_MAX;
-pub use server::{Echoed, Gauges, Protocol, Server, Settings, TlsSettings};
 pub use session::{Carried, OUTPUT_BYTES_MAX};
+pub use settings::{Echoed, Protocol, Settings, TlsSettings};
+pub use shared::{Gauges, Shared};
 pub use slots::NO_ROUTE;
 pub use time::Now;
 pub use worker::Worker;

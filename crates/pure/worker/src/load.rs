@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use mbal_cachelet::Held;
 use mbal_model::{CacheletLoad, Owner, Reading, ServerId, Snapshot, WorkerId, WorkerLoad};
 
-use crate::server::Server;
+use crate::shared::Shared;
 
 /// Work is counted in nanoseconds that it took once (decision 0200); only the ratios matter. One
 /// turn of a connection: waking, receiving, sending.
@@ -48,7 +48,7 @@ struct WorkerTally {
     handable: u64,
 }
 
-impl Server {
+impl Shared {
     /// Ends an epoch, at `now_ns` of any clock that does not jump: what has been counted so far.
     /// Called by one thread alone.
     pub fn end_epoch(&self, now_ns: u64) -> Tallies {

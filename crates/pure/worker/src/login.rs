@@ -104,7 +104,7 @@ impl Turn<'_> {
     }
 
     fn admits(&self, user: &[u8], password: &[u8]) -> bool {
-        let doorkeeper = self.server.doorkeeper.as_ref();
+        let doorkeeper = self.shared.doorkeeper.as_ref();
         let admitted = doorkeeper.is_some_and(|admits| admits(user, password));
         self.counters.auth_cmds.add(1);
         self.counters.auth_errors.add(u64::from(!admitted));

@@ -34,7 +34,7 @@ impl Turn<'_> {
             return self.meta_get_locked(meta, key, None);
         }
         let now = self.now.second;
-        let (store, ahead) = (&self.server.store, self.take_ahead());
+        let (store, ahead) = (&self.shared.store, self.take_ahead());
         let seen = store.look_ahead(ahead, key, now, !flags.has(b'u'), self.out, |view, out| {
             let item = view.meta();
             // The one who is told to recache it must be known to the item.
@@ -60,7 +60,7 @@ impl Turn<'_> {
     /// before this request looked at it once already.
     fn meta_get_locked(&mut self, meta: &Meta<'_>, key: &Key<'_>, before: Option<Item>) {
         let flags = meta.flags;
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let mut locked = self.shared.store.lock(key.hash(), self.now.second);
         let exptime = self.now.deadline(meta.exptime);
         let vivify = self.now.deadline(meta.vivify);
         let recache = self.now.deadline(meta.recache);
@@ -132,7 +132,7 @@ impl Turn<'_> {
 
     /// The opaque is found too long when it is to be repeated, after the flags before it.
     fn meta_get_refused(&mut self, meta: &Meta<'_>, key: &Key<'_>) {
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let mut locked = self.shared.store.lock(key.hash(), self.now.second);
         let found = locked.find(key);
         let before = meta.words().take_while(|word| !opaque_too_long(word));
         let mut deadline = None;
@@ -243,7 +243,7 @@ impl Turn<'_> {
         if meta.words().any(opaque_too_long) {
             return self.line(OPAQUE_TOO_LONG);
         }
-        let mut locked = self.server.store.lock(key.hash(), self.now.second);
+        let mut locked = self.shared.store.lock(key.hash(), self.now.second);
         let Some(found) = locked.find(key) else {
             drop(locked);
             self.counters.delete_misses.add(1);
@@ -362,7 +362,7 @@ impl Turn<'_> {
     pub fn meta_debug(&mut self, key: &Key<'_>) {
         self.counters.cmd_meta.add(1);
         let now = self.now.second;
-        let hit = self.server.store.read(key, now, false, self.out, |view, out| {
+        let hit = self.shared.store.read(key, now, false, self.out, |view, out| {
             let item = view.meta();
             out.extend_from_slice(b"ME ");
             if item.binary_key {

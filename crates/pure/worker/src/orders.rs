@@ -39,7 +39,7 @@ pub fn order_event(order: OrderId, what: Order) -> (WorkerId, Event<'static>) {
 
 impl Worker {
     pub(crate) fn lend(&self, cachelet: Prefix, to: WorkerId, seen: u64) -> Outcome {
-        let store = &self.server.store;
+        let store = &self.shared.store;
         if !self.is_other(to) || store.owner(cachelet).is_none() {
             Outcome::Refused
         } else if store.give(cachelet, self.here.worker, to, seen) {
@@ -80,7 +80,7 @@ impl Worker {
         if !self.is_other(to) {
             return Outcome::Refused;
         }
-        let epoch = self.server.epoch.load(Relaxed);
+        let epoch = self.shared.epoch.load(Relaxed);
         let mut all = 0;
         let mut free = Vec::new();
         for (index, session) in self.sessions.iter().enumerate() {
@@ -129,6 +129,6 @@ impl Worker {
     }
 
     fn is_other(&self, worker: WorkerId) -> bool {
-        worker != self.here.worker && worker.0 < self.server.settings.workers
+        worker != self.here.worker && worker.0 < self.shared.settings.workers
     }
 }

@@ -8,7 +8,7 @@ use crate::turn::Turn;
 impl Turn<'_> {
     /// The version of what [`Turn::ownership`] tells.
     pub fn version(&self) -> MapVersion {
-        MapVersion { map: self.map_version, local: self.server.store.version() }
+        MapVersion { map: self.map_version, local: self.shared.store.version() }
     }
 
     /// `config get mbal`, in the framing of ElastiCache's auto-discovery.
@@ -17,10 +17,10 @@ impl Turn<'_> {
         let version = self.version();
         if known != Some(version) {
             let mut payload = format!("version {version}\n");
-            for (worker, address) in self.server.settings.worker_addresses.iter().enumerate() {
+            for (worker, address) in self.shared.settings.worker_addresses.iter().enumerate() {
                 payload += &format!("worker {worker} {} {}\n", address.ip(), address.port());
             }
-            let store = &self.server.store;
+            let store = &self.shared.store;
             for held in store.held() {
                 payload += &format!("cachelet {} {}\n", held.prefix, held.owner.0);
             }
@@ -37,7 +37,7 @@ impl Turn<'_> {
         match self.route(key) {
             Route::Own => {
                 let bytes = request_bytes + self.out.len() - before;
-                self.server.store.count_work(key.hash(), key_work(1, bytes as u64));
+                self.shared.store.count_work(key.hash(), key_work(1, bytes as u64));
             }
             Route::Neighbour(owner) => self.tell_owner(before, owner),
             Route::Peer(_) | Route::Moving(_) => {}

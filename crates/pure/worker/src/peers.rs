@@ -321,7 +321,7 @@ impl Turn<'_> {
 
     #[inline]
     pub fn route(&self, key: &Key<'_>) -> Route {
-        self.server.store.route(self.here.worker, key.hash())
+        self.shared.store.route(self.here.worker, key.hash())
     }
 
     pub fn is_here(&self, key: &Key<'_>) -> bool {
@@ -338,12 +338,12 @@ impl Turn<'_> {
             let mut count = 0;
             for word in words.by_ref().take(GROUP) {
                 let key = Key::new(word).expect("none is too long");
-                ahead[count] = self.server.store.prefetch_bucket(key.hash());
+                ahead[count] = self.shared.store.prefetch_bucket(key.hash());
                 group[count] = Some(key);
                 count += 1;
             }
             for (key, ahead) in group.iter().flatten().zip(ahead) {
-                self.server.store.prefetch_item(key.hash(), ahead);
+                self.shared.store.prefetch_item(key.hash(), ahead);
             }
             for (key, ahead) in group.iter().flatten().zip(ahead) {
                 self.count_route(key);

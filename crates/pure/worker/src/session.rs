@@ -18,7 +18,7 @@ use crate::ConnId;
 use crate::batch::Pause;
 use crate::conns::{Card, State};
 use crate::log::Watcher;
-use crate::server::Protocol;
+use crate::settings::Protocol;
 use crate::slots::Slots;
 use crate::walks::Walk;
 

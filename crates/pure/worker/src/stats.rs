@@ -17,14 +17,14 @@ impl Turn<'_> {
         match (tokens.count, full_name(tokens.get(1), &STATS_TOPICS)) {
             (1, _) => self.stats_general(),
             (_, b"reset") => {
-                self.server.reset();
+                self.shared.reset();
                 self.line(b"RESET");
             }
             (_, b"hot") => self.stats_hot(tokens.get(2)),
             (_, b"cachelets") => self.stats_cachelets(),
             (_, b"workers") => self.stats_workers(),
             (_, b"latency") => self.stats_latency(tokens.get(2)),
-            (_, b"detail") if !self.server.settings.dump_enabled => {
+            (_, b"detail") if !self.shared.settings.dump_enabled => {
                 self.line(b"CLIENT_ERROR stats detail not allowed");
             }
             (_, b"detail") => self.stats_detail(tokens.get(2)),
@@ -32,10 +32,10 @@ impl Turn<'_> {
             (_, b"items") => self.stats_items(),
             (_, b"slabs") => self.stats_slabs(),
             (_, b"conns") => {
-                self.server.conns.tell(self.card, self.now.second, self.out);
+                self.shared.conns.tell(self.card, self.now.second, self.out);
                 self.line(b"END");
             }
-            (_, b"sizes") if self.server.settings.sizes_enabled => {
+            (_, b"sizes") if self.shared.settings.sizes_enabled => {
                 return Then::Walk(Box::new(Walk::sizes()));
             }
             (_, b"sizes") => {
@@ -51,7 +51,7 @@ impl Turn<'_> {
     }
 
     fn stats_cachedump(&mut self, tokens: &Tokens<'_>) -> Then {
-        if !self.server.settings.dump_enabled {
+        if !self.shared.settings.dump_enabled {
             self.line(b"CLIENT_ERROR stats cachedump not allowed");
             return Then::Next;
         }
@@ -82,7 +82,7 @@ impl Turn<'_> {
     }
 
     fn stats_detail(&mut self, what: &[u8]) {
-        let details = &self.server.details;
+        let details = &self.shared.details;
         let names = if what.is_empty() { &[][..] } else { &["on", "off", "dump"] };
         match full_name(what, names) {
             on @ (b"on" | b"off") => {
@@ -95,7 +95,7 @@ impl Turn<'_> {
     }
 
     fn stats_general(&mut self) {
-        let server = self.server;
+        let server = self.shared;
         let (settings, gauges) = (&server.settings, &server.gauges);
         let since = server.since_reset();
         let (sums, store) = (since.sums, since.store);

@@ -17,11 +17,11 @@ impl Turn<'_> {
     }
 
     pub(crate) fn stats_items(&mut self) {
-        let since = self.server.since_reset();
-        let class_stats = self.server.class_stats();
+        let since = self.shared.since_reset();
+        let class_stats = self.shared.class_stats();
         let ages = self.sampled_ages();
         let segmented =
-            self.server.echoed.lock().expect("nothing panics with it held").lru_maintainer;
+            self.shared.echoed.lock().expect("nothing panics with it held").lru_maintainer;
         for class in (1..CLASSES).filter(|class| class_stats[*class].items > 0) {
             let (store, done) = (&class_stats[class], &since.classes[class]);
             for (of_segments, name, value) in [
@@ -68,7 +68,7 @@ impl Turn<'_> {
         let now = self.now.second;
         for sample in 0..SAMPLED_SLICES {
             let from = sample * (u64::MAX / SAMPLED_SLICES);
-            self.server.store.walk(from, now, Dead::PassOver, 0, |view| {
+            self.shared.store.walk(from, now, Dead::PassOver, 0, |view| {
                 let meta = view.meta();
                 let bytes = item_bytes(view.key().len(), meta.flags, meta.value_bytes as usize);
                 let age = &mut ages[size_class(bytes)];
@@ -80,8 +80,8 @@ impl Turn<'_> {
 
     /// A class's items lie among those of others: its chunks are its items, and none of them is free.
     pub(crate) fn stats_slabs(&mut self) {
-        let since = self.server.since_reset();
-        let class_stats = self.server.class_stats();
+        let since = self.shared.since_reset();
+        let class_stats = self.shared.class_stats();
         let mut active = 0;
         for class in (1..CLASSES).filter(|class| class_stats[*class].items > 0) {
             let (store, done) = (&class_stats[class], &since.classes[class]);
@@ -108,7 +108,7 @@ impl Turn<'_> {
         }
         self.stat("active_slabs", active);
         // All of it is the server's from the start, page by page as it is used.
-        self.stat("total_malloced", self.server.memory_limit());
+        self.stat("total_malloced", self.shared.memory_limit());
         self.line(b"END");
     }
 }

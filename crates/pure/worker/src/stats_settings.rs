@@ -6,7 +6,7 @@ use crate::turn::Turn;
 
 impl Turn<'_> {
     pub(crate) fn stats_settings(&mut self) {
-        let server = self.server;
+        let server = self.shared;
         let settings = &server.settings;
         let tls = &settings.tls;
         let echoed = server.echoed.lock().expect("nothing panics with it held").clone();

@@ -71,7 +71,7 @@ impl<'w> Turn<'w> {
             Fetched::Miss(Miss::Expired) => ("expired", 0, 0),
         };
         let line = ItemLine { key: key.bytes(), class, value_bytes, fd: self.fd };
-        log::item_get(&self.server.log, self.now, status, &line);
+        log::item_get(&self.shared.log, self.now, status, &line);
     }
 
     /// Tells those who watch deletions that a text command took an item away.
@@ -81,7 +81,7 @@ impl<'w> Turn<'w> {
             let class = class_of(key, item.flags, item.value_bytes);
             let value_bytes = item.value_bytes as usize;
             let line = ItemLine { key: key.bytes(), class, value_bytes, fd: self.fd };
-            log::deletion(&self.server.log, self.now, command, &line);
+            log::deletion(&self.shared.log, self.now, command, &line);
         }
     }
 
@@ -118,6 +118,6 @@ impl<'w> Turn<'w> {
         let value_bytes = change.value.len();
         let class = class_of(key, change.flags, value_bytes as u32);
         let line = ItemLine { key: key.bytes(), class, value_bytes, fd: self.fd };
-        log::item_store(&self.server.log, self.now, status, command, ttl, &line);
+        log::item_store(&self.shared.log, self.now, status, command, ttl, &line);
     }
 }

@@ -12,12 +12,12 @@ use crate::batch::Pause;
 use crate::conns::Card;
 use crate::counters::{ClassCounters, Counters};
 use crate::log::Watcher;
-use crate::server::Server;
+use crate::shared::Shared;
 use crate::walks::Walk;
 
 /// What the requests of one connection are executed with.
 pub(crate) struct Turn<'w> {
-    pub server: &'w Server,
+    pub shared: &'w Shared,
     pub counters: &'w Counters,
     /// By class of size.
     pub classes: &'w [ClassCounters],
@@ -96,7 +96,7 @@ impl<'w> Turn<'w> {
             Request::Silence => {}
             Request::Version => {
                 self.out.extend_from_slice(b"VERSION ");
-                self.line(self.server.settings.version.as_bytes());
+                self.line(self.shared.settings.version.as_bytes());
             }
             Request::Quit => return Then::Close(None),
             Request::Binary(binary) => return self.binary(binary, key),
@@ -131,7 +131,7 @@ impl<'w> Turn<'w> {
     }
 
     pub fn limits(&self, login: Login) -> Limits {
-        Limits { item_bytes_max: self.server.settings.item_bytes_max, login }
+        Limits { item_bytes_max: self.shared.settings.item_bytes_max, login }
     }
 
     /// Reply bytes of this connection so far.

@@ -10,7 +10,7 @@
 //!   <28 connection closed.
 //! ```
 
-use crate::server::Protocol;
+use crate::settings::Protocol;
 
 /// Bytes in front of every binary request and reply.
 const HEADER_BYTES: usize = 24;

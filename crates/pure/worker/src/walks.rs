@@ -178,7 +178,7 @@ impl Turn<'_> {
         }
         if walk.is_of_the_crawler() {
             self.counters.crawler_starts.add(1);
-            self.server.crawls.fetch_add(1, Relaxed);
+            self.shared.crawls.fetch_add(1, Relaxed);
         }
     }
 
@@ -190,7 +190,7 @@ impl Turn<'_> {
             return;
         }
         if walk.is_of_the_crawler() {
-            self.server.crawls.fetch_sub(1, Relaxed);
+            self.shared.crawls.fetch_sub(1, Relaxed);
         }
         self.out.truncate(before);
         match &walk.frame {
@@ -207,7 +207,7 @@ impl Turn<'_> {
         };
         let (now, start) = (self.now, self.out.len());
         for _ in 0..SLICES_PER_STEP {
-            let store = &self.server.store;
+            let store = &self.shared.store;
             let out = &mut *self.out;
             let (next, removed) = store.walk(walk.from, now.second, dead, walk.classes.0, |view| {
                 walk.show(view, now, out)
@@ -255,7 +255,7 @@ impl Turn<'_> {
         if !walk.is_of_the_crawler() {
             return;
         }
-        self.server.crawls.fetch_sub(1, Relaxed);
+        self.shared.crawls.fetch_sub(1, Relaxed);
         let mut examined = 0;
         for (class, checked) in walk.checked.iter().enumerate() {
             examined += u64::from(*checked);
@@ -265,7 +265,7 @@ impl Turn<'_> {
         self.counters.crawler_reclaimed.add(walk.reclaimed);
         if self.watched & streams::SYSTEM != 0 {
             let reclaimed = walk.reclaimed;
-            self.server.log.write(self.now, streams::SYSTEM, |line| {
+            self.shared.log.write(self.now, streams::SYSTEM, |line| {
                 let told = format!(" type=lru_crawler examined={examined} reclaimed={reclaimed}");
                 line.extend_from_slice(told.as_bytes());
             });

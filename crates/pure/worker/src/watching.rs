@@ -18,12 +18,12 @@ const IDLE: &str = "idle_timeout";
 impl Worker {
     pub(crate) fn introduce(&mut self, now: Now, conn: ConnId, card: Arc<Card>) {
         card.commanded(now.second);
-        self.server.conns.enter(&card);
-        if self.server.log.watched() & streams::CONNECTIONS != 0 {
-            log::connection(&self.server.log, now, &card, None);
+        self.shared.conns.enter(&card);
+        if self.shared.log.watched() & streams::CONNECTIONS != 0 {
+            log::connection(&self.shared.log, now, &card, None);
         }
-        if self.server.log.watched() & VERBOSE != 0 {
-            verbose::opened(&mut self.said, card.fd, self.server.settings.protocol);
+        if self.shared.log.watched() & VERBOSE != 0 {
+            verbose::opened(&mut self.said, card.fd, self.shared.settings.protocol);
         }
         let session = self.sessions[conn.0 as usize].as_mut().expect("opened before");
         session.card = Some(card);
@@ -33,43 +33,43 @@ impl Worker {
         let Some(session) = self.sessions[conn.0 as usize].take() else { return };
         self.abandon_walk(&session);
         if let Some(watcher) = session.wait.watcher() {
-            self.server.log.unwatch(watcher);
+            self.shared.log.unwatch(watcher);
             self.watching.retain(|watching| *watching != conn);
-            if self.server.log.watched() & streams::EVICTIONS == 0 {
-                self.server.store.watch_evictions(false);
+            if self.shared.log.watched() & streams::EVICTIONS == 0 {
+                self.shared.store.watch_evictions(false);
             }
         }
         let card = session.card.expect("every session has one");
-        self.server.conns.leave(&card);
-        if self.server.log.watched() & VERBOSE != 0 {
+        self.shared.conns.leave(&card);
+        if self.shared.log.watched() & VERBOSE != 0 {
             verbose::closed(&mut self.said, card.fd);
         }
-        if self.server.log.watched() & streams::CONNECTIONS != 0 {
-            log::connection(&self.server.log, now, &card, Some(session.closes.unwrap_or(NORMAL)));
+        if self.shared.log.watched() & streams::CONNECTIONS != 0 {
+            log::connection(&self.shared.log, now, &card, Some(session.closes.unwrap_or(NORMAL)));
         }
     }
 
     fn abandon_walk(&self, session: &Session) {
         if matches!(&session.wait, Wait::Walk(walk) if walk.is_of_the_crawler()) {
-            self.server.crawls.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+            self.shared.crawls.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         }
     }
 
     /// `-o idle_timeout`: closes connections that have sent nothing for longer. A value on its way, and
     /// replies that have not left, keep one open.
     pub(crate) fn close_idle(&mut self, now: Now, actions: &mut Actions) {
-        let timeout = self.server.settings.idle_timeout;
+        let timeout = self.shared.settings.idle_timeout;
         if timeout == 0 {
             return;
         }
-        let counters = self.server.counters(self.here.worker.0.into());
+        let counters = self.shared.counters(self.here.worker.0.into());
         for (index, session) in self.sessions.iter_mut().enumerate() {
             let Some(session) = session else { continue };
             let card = session.card.as_ref().expect("every session has one");
             let idle = now.second.saturating_sub(card.last_command());
             if idle > timeout && session.is_at_rest() {
                 counters.idle_kicks.add(1);
-                if self.server.log.watched() & VERBOSE != 0 {
+                if self.shared.log.watched() & VERBOSE != 0 {
                     verbose::idle(&mut self.said, card.fd);
                 }
                 session.closes = Some(IDLE);
@@ -85,9 +85,9 @@ impl Worker {
         if !self.said.is_empty() {
             actions.list.push(Action::Say { lines: std::mem::take(&mut self.said) });
         }
-        if self.server.log.watched() & streams::EVICTIONS != 0 {
-            self.server.store.watch_evictions(true);
-            let (evicted, _lost) = self.server.store.take_evicted();
+        if self.shared.log.watched() & streams::EVICTIONS != 0 {
+            self.shared.store.watch_evictions(true);
+            let (evicted, _lost) = self.shared.store.take_evicted();
             for item in evicted {
                 let meta = &item.meta;
                 let bytes =
@@ -103,11 +103,11 @@ impl Worker {
                     deadline => i64::from(deadline) - i64::from(now.second),
                 };
                 let idle = now.second.saturating_sub(meta.last_access);
-                log::eviction(&self.server.log, now, meta.fetched, ttl, idle, &line);
+                log::eviction(&self.shared.log, now, meta.fetched, ttl, idle, &line);
             }
         }
         let here = self.here.worker;
-        let server = Arc::clone(&self.server);
+        let server = Arc::clone(&self.shared);
         for worker in server.log.nudged() {
             if worker == here {
                 self.send_lines(actions);

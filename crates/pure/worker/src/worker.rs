@@ -19,8 +19,8 @@ use crate::latency::ByClass;
 use crate::links::{Asker, Links};
 use crate::load::turn_work;
 use crate::log::{self, STATES};
-use crate::server::Server;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Session, Wait};
+use crate::shared::Shared;
 use crate::slots::{NO_ROUTE_LINE, Slots};
 use crate::turn::Turn;
 use crate::walks::Walk;
@@ -33,7 +33,7 @@ const BACKGROUND_STEPS: usize = 4;
 /// One worker: its sessions, and its share of the server.
 pub struct Worker {
     pub(crate) here: Owner,
-    pub(crate) server: Arc<Server>,
+    pub(crate) shared: Arc<Shared>,
     map_version: u64,
     alone: bool,
     links: Links,
@@ -59,12 +59,12 @@ pub struct Worker {
 
 impl Worker {
     /// A worker of a server that has no peers.
-    pub fn new(id: WorkerId, server: Arc<Server>) -> Worker {
+    pub fn new(id: WorkerId, shared: Arc<Shared>) -> Worker {
         let here = Owner { server: ServerId(0), worker: id };
-        let sampler = Sampler::new(server.hot_sample(Seconds::MAX), id.0.into());
+        let sampler = Sampler::new(shared.hot_sample(Seconds::MAX), id.0.into());
         Worker {
             here,
-            server,
+            shared,
             map_version: 1,
             alone: true,
             links: Links::default(),
@@ -88,7 +88,7 @@ impl Worker {
         match event {
             Event::Mapped { here, map } => {
                 self.here.server = here;
-                return self.server.follow(here, map, now.second);
+                return self.shared.follow(here, map, now.second);
             }
             Event::Rests { busy_ns } => return self.counters().busy_ns.add(busy_ns),
             Event::Timing => return self.time(None),
@@ -98,15 +98,15 @@ impl Worker {
             _ => {}
         }
         let ticks = matches!(event, Event::Tick);
-        let watched = self.server.log.watched();
-        self.server.store.enter(self.here.worker);
+        let watched = self.shared.log.watched();
+        self.shared.store.enter(self.here.worker);
         // Any worker may have heard of a newer map first.
-        self.alone = self.server.alone.load(Acquire);
-        self.map_version = self.server.map_version.load(Acquire);
+        self.alone = self.shared.alone.load(Acquire);
+        self.map_version = self.shared.map_version.load(Acquire);
         match event {
             Event::Opened { conn, own_port } => {
                 let card = Some(Arc::new(unknown(conn.0)));
-                let settings = &self.server.settings;
+                let settings = &self.shared.settings;
                 let (protocol, login) = (settings.protocol, settings.login());
                 let session = Session { own_port, protocol, login, card, ..Session::default() };
                 self.open(conn, Box::new(session));
@@ -115,7 +115,7 @@ impl Worker {
             Event::Introduced { conn, card } => self.introduce(now, conn, card),
             Event::TlsBroke { fd, why } => {
                 if watched & streams::CONNECTIONS != 0 {
-                    log::tls_error(&self.server.log, now, fd, &why);
+                    log::tls_error(&self.shared.log, now, fd, &why);
                 }
             }
             Event::Nudged => self.send_lines(actions),
@@ -127,7 +127,7 @@ impl Worker {
                 self.links.forget(conn);
             }
             Event::Received { conn, bytes } => {
-                let counters = self.server.counters(self.here.worker.0.into());
+                let counters = self.shared.counters(self.here.worker.0.into());
                 counters.bytes_read.add(bytes.len() as u64);
                 if self.turn(now, conn, bytes.len(), actions, |batch, session| {
                     received(batch, session, bytes)
@@ -197,10 +197,10 @@ impl Worker {
         if watched != 0 {
             self.pass_lines_on(now, actions);
         }
-        self.server.store.leave(self.here.worker);
+        self.shared.store.leave(self.here.worker);
         if ticks {
-            self.server.settle(now.second);
-            self.server.store.background(self.here.worker, now.second, BACKGROUND_STEPS);
+            self.shared.settle(now.second);
+            self.shared.store.background(self.here.worker, now.second, BACKGROUND_STEPS);
         }
     }
 
@@ -212,7 +212,7 @@ impl Worker {
     }
 
     pub(crate) fn counters(&self) -> &Counters {
-        self.server.counters(self.here.worker.0.into())
+        self.shared.counters(self.here.worker.0.into())
     }
 
     /// Reads the counters, and at the end of a timed wake-up says how long that took.
@@ -220,7 +220,7 @@ impl Worker {
     fn time(&mut self, took: Option<(u64, u32)>) {
         let served = self.counters().served();
         if let Some((elapsed_ns, stands_for)) = took {
-            let latency = self.server.latency(self.here.worker.0.into());
+            let latency = self.shared.latency(self.here.worker.0.into());
             latency.record(&self.served, &served, elapsed_ns, stands_for);
         }
         self.served = served;
@@ -252,13 +252,13 @@ impl Worker {
         actions: &'w mut Vec<Action>,
     ) -> (Batch<'w>, u64) {
         let worker = usize::from(self.here.worker.0);
-        let counters = self.server.counters(worker);
+        let counters = self.shared.counters(worker);
         let start = out.len();
         let turn = Turn {
-            server: &self.server,
+            shared: &self.shared,
             counters,
-            classes: self.server.class_counters(worker),
-            watched: self.server.log.watched(),
+            classes: self.shared.class_counters(worker),
+            watched: self.shared.log.watched(),
             card,
             fd: card.fd,
             has_waiting: false,
@@ -315,7 +315,7 @@ impl Worker {
         } else if !session.own_port {
             counters.work_handable.add(work);
         }
-        session.work.add(work, batch.turn.server.epoch.load(Relaxed));
+        session.work.add(work, batch.turn.shared.epoch.load(Relaxed));
         if start < end {
             counters.bytes_written.add((end - start) as u64);
             batch.actions.push(Action::Send { conn, bytes: start..end });
@@ -343,7 +343,7 @@ impl Worker {
             send_lines_to(conn, &mut session, actions);
         }
         let state = session.state();
-        if self.server.log.watched() & STATES != 0 {
+        if self.shared.log.watched() & STATES != 0 {
             verbose::changed(&mut self.said, card.fd, card.state_name(), state.name());
         }
         card.set_state(state);
@@ -364,7 +364,7 @@ impl Worker {
             return;
         }
         if refreshed.is_ok() {
-            self.server.gauges.certs_read.store(now.second.into(), Relaxed);
+            self.shared.gauges.certs_read.store(now.second.into(), Relaxed);
         }
         self.turn(now, conn, 0, actions, |batch, session| {
             session.wait = Wait::No;

@@ -6,7 +6,7 @@ use mbal_balance::{
     Balancer, Cause, Duty, Lighten, Mode, News, Proposal, Question, Thresholds, Verdict, propose,
 };
 use mbal_model::{Move, Order, Outcome, Owner, Prefix, ServerId, WorkerId};
-use mbal_worker::{OrderId, Server, Tallies, order_event};
+use mbal_worker::{OrderId, Shared, Tallies, order_event};
 
 use super::coverage::Sight;
 use super::dice::Dice;
@@ -27,7 +27,7 @@ pub struct Balancing {
 }
 
 impl Balancing {
-    pub fn new(server: &Server, profile: &Profile) -> Balancing {
+    pub fn new(server: &Shared, profile: &Profile) -> Balancing {
         let thresholds = Thresholds {
             patience: profile.patience,
             rest_epochs: profile.rest_epochs,

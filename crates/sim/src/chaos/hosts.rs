@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mbal_cachelet::Store;
 use mbal_model::{Prefix, ServerId, WorkerId};
-use mbal_worker::{Event, Server};
+use mbal_worker::{Event, Shared};
 
 use super::balancing::Balancing;
 use super::claims::Claims;
@@ -22,7 +22,7 @@ const FIRST_SECOND: u32 = 2;
 const SECONDS_APART: u32 = 1_000;
 
 pub struct Host {
-    pub server: Arc<Server>,
+    pub server: Arc<Shared>,
     /// Its workers, among the seats of all.
     pub seats: Range<usize>,
     pub first_second: u32,
@@ -63,7 +63,7 @@ pub fn all(profile: &Profile) -> (Vec<Host>, Vec<Seat>) {
     for host in 0..profile.servers {
         let memory = memory::of(profile.memory_bytes);
         let store = Store::with_memory(profile.options(), memory);
-        let server = Arc::new(Server::new(profile.settings(), store));
+        let server = Arc::new(Shared::new(profile.settings(), store));
         let first = seats.len();
         seats.extend(
             (0..profile.workers).map(|worker| Seat::new(host, WorkerId(worker as u16), &server)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mbal_model::{ClusterMap, WorkerId};
 use mbal_wire::PeerRequest;
 use mbal_worker::{
-    Action, Carried, ConnId, Event, NO_ROUTE, Now, OUTPUT_BYTES_MAX, Server, Ticket, Worker,
+    Action, Carried, ConnId, Event, NO_ROUTE, Now, OUTPUT_BYTES_MAX, Shared, Ticket, Worker,
 };
 
 use super::connection::End;
@@ -105,7 +105,7 @@ pub struct Seat {
 }
 
 impl Seat {
-    pub fn new(host: usize, id: WorkerId, server: &Arc<Server>) -> Seat {
+    pub fn new(host: usize, id: WorkerId, server: &Arc<Shared>) -> Seat {
         Seat {
             host,
             id,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mbal_cachelet::{Options, Store};
 use mbal_model::{Key, Outcome, Prefix, WorkerId};
-use mbal_worker::{Action, Actions, ConnId, Event, OrderId, Report, Server, Settings};
+use mbal_worker::{Action, Actions, ConnId, Event, OrderId, Report, Settings, Shared};
 use mbal_worker::{Carried, Worker};
 
 use crate::rig::{CONN, START};
@@ -13,7 +13,7 @@ const ORDER: OrderId = OrderId(5);
 
 /// Two workers with two cachelets each, and a connection on worker 0.
 pub struct Pair {
-    pub server: Arc<Server>,
+    pub server: Arc<Shared>,
     workers: [Worker; 2],
 }
 
@@ -34,7 +34,7 @@ impl Pair {
             evict: true,
             generation: 0,
         });
-        let server = Arc::new(Server::new(settings, store));
+        let server = Arc::new(Shared::new(settings, store));
         let workers = [0, 1].map(|worker| Worker::new(WorkerId(worker), Arc::clone(&server)));
         let mut pair = Pair { server, workers };
         pair.handle(0, Event::Opened { conn: CONN, own_port: false });

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use mbal_cachelet::{Options, Store};
 use mbal_model::WorkerId;
-use mbal_worker::{Action, Actions, ConnId, Doorkeeper, Event, Now, Server, Settings, Worker};
+use mbal_worker::{Action, Actions, ConnId, Doorkeeper, Event, Now, Settings, Shared, Worker};
 
 pub const CONN: ConnId = ConnId(0);
 pub const START: Now = Now { second: 100, unix: 1_700_000_000, micros: 0 };
 
 pub struct Rig {
     pub worker: Worker,
-    pub server: Arc<Server>,
+    pub server: Arc<Shared>,
     pub now: Now,
 }
 
@@ -33,7 +33,7 @@ impl Rig {
             evict: settings.evict,
             generation: 0,
         };
-        let server = Server::new(settings, Store::new(options)).guarded_by(doorkeeper);
+        let server = Shared::new(settings, Store::new(options)).guarded_by(doorkeeper);
         let server = Arc::new(server);
         let mut rig =
             Rig { worker: Worker::new(WorkerId(0), Arc::clone(&server)), server, now: START };
