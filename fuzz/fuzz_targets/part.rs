@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mbal_cachelet::{Arriving, Cursor, Dead, Options, Part, Store, Turn};
+use mbal_cachelet::{Arriving, Cursor, Dead, Options, Part, Store, Due};
 use mbal_model::{Key, MoveId, Prefix, WorkerId};
 
 const WORKER: WorkerId = WorkerId(0);
@@ -54,10 +54,10 @@ fuzz_target!(|bytes: &[u8]| {
         let (one, behind) = behind.split_at(length.min(behind.len()));
         rest = behind;
         let Ok(mut part) = Part::read(one) else { continue };
-        if arriving.turn_of(&part.heading) != Turn::Now {
+        if arriving.due(&part.heading) != Due::Now {
             continue;
         }
-        assert_ne!(arriving.turn_of(&part.heading), Turn::Now, "once only");
+        assert_ne!(arriving.due(&part.heading), Due::Now, "once only");
         let mut more = true;
         while more {
             store.enter(WORKER);
@@ -77,7 +77,7 @@ fuzz_target!(|bytes: &[u8]| {
         while store.export(upper, &mut cursor, NOW, &mut out) {}
         cursor.end_part();
         let mut part = Part::read(&out).expect("what is exported reads");
-        assert_eq!(arriving.turn_of(&part.heading), Turn::Now);
+        assert_eq!(arriving.due(&part.heading), Due::Now);
         target.enter(WORKER);
         while target.import(WORKER, &mut arriving, &mut part, NOW).expect("whole") {}
         target.leave(WORKER);

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use clap::Parser;
 use mbal_bench::Random;
-use mbal_cachelet::{Arriving, Birth, Cursor, Draft, Memory, Options, Part, Store, Turn};
+use mbal_cachelet::{Arriving, Birth, Cursor, Draft, Due, Memory, Options, Part, Store};
 use mbal_model::{Key, MoveId, Prefix, Route, ServerId, WorkerId};
 use mbal_reactor::Mapping;
 use rustix::time::{ClockId, clock_gettime};
@@ -406,7 +406,7 @@ impl Journey {
                     flush_to_come = false;
                 }
                 let mut part = steps.read.time(|| Part::read(&out).expect("whole"));
-                assert_eq!(arriving.turn_of(&part.heading), Turn::Now);
+                assert_eq!(arriving.due(&part.heading), Due::Now);
                 let mut rest = true;
                 while rest {
                     target.enter(MOVER);

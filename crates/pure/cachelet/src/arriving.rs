@@ -57,7 +57,7 @@ struct Begun {
 
 /// What to do about a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum Due {
     /// Import it.
     Now,
     /// It has been imported before; acknowledge it again.
@@ -83,7 +83,7 @@ impl Arriving {
     }
 
     /// Each part is imported once, in order. For the first part of a slice that is sent again what has arrived of it is forgotten.
-    pub fn turn_of(&mut self, heading: &Heading) -> Turn {
+    pub fn due(&mut self, heading: &Heading) -> Due {
         let (slice, number) = (heading.slice, heading.number);
         if slice > self.slice && number == 0 {
             let came_before = self.number > 0 && heading.first <= self.first;
@@ -94,12 +94,12 @@ impl Arriving {
         }
         if (slice, number) < (self.slice, self.number) {
             if is_planted(Fault::ImportAgain) || is_planted(Fault::ImportOverNewer) {
-                return Turn::Now;
+                return Due::Now;
             }
-            return Turn::Over;
+            return Due::Over;
         }
         if (slice, number) > (self.slice, self.number) {
-            return Turn::Early;
+            return Due::Early;
         }
         if number == 0 {
             (self.first, self.last) = (heading.first, heading.last);
@@ -107,7 +107,7 @@ impl Arriving {
         }
         self.heeded = false;
         self.number += 1;
-        Turn::Now
+        Due::Now
     }
 
     /// The last hash of the slice that is on its way: for [`Store::serve_until`], as soon as the source has said that it is gone.
@@ -144,7 +144,7 @@ impl Store {
         }
     }
 
-    /// Stores some of the items of a part, whose [`Arriving::turn_of`] has come; false when that was all of it. Called by worker
+    /// Stores some of the items of a part, whose [`Arriving::due`] has come; false when that was all of it. Called by worker
     /// `worker`, which has entered. O(48 items), no more than 16 KiB and an item of that length; a longer value is stored at once.
     ///
     /// An item never replaces one that is here: what this server has got by itself since is newer. One of an older flush number is

@@ -42,7 +42,7 @@ mod types;
 mod view;
 mod walk;
 
-pub use arriving::{Arriving, Turn};
+pub use arriving::{Arriving, Due};
 pub use cachelet::{Found, Locked};
 pub use classes::{ClassStats, Classes, Evicted};
 pub use leaving::Cursor;

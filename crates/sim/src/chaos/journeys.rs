@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use mbal_cachelet::{Arriving, Birth, Cursor, Part, Turn};
+use mbal_cachelet::{Arriving, Birth, Cursor, Due, Part};
 use mbal_model::{ClusterMap, Elsewhere, MoveId, Owner, Prefix, WorkerId};
 
 use super::coverage::Sight;
@@ -130,8 +130,8 @@ impl World {
         if what == 0 {
             self.coverage.meet(Sight::PartLost);
         } else {
-            let turn = self.deliver(journey, &part);
-            if turn == Turn::Early {
+            let due = self.deliver(journey, &part);
+            if due == Due::Early {
                 self.fail(2, "a part came before the one before it");
             }
         }
@@ -158,18 +158,18 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, journey: &mut Journey, bytes: &[u8]) -> Turn {
+    fn deliver(&mut self, journey: &mut Journey, bytes: &[u8]) -> Due {
         let part = Part::read(bytes).expect("it is as it was written");
-        let turn = journey.arriving.turn_of(&part.heading);
-        match turn {
-            Turn::Now => {
+        let due = journey.arriving.due(&part.heading);
+        match due {
+            Due::Now => {
                 let second = self.hosts[journey.to].second(self.now);
                 journey.parts.push((second, bytes.to_vec()));
             }
-            Turn::Over => self.coverage.meet(Sight::PartTwice),
-            Turn::Early => {}
+            Due::Over => self.coverage.meet(Sight::PartTwice),
+            Due::Early => {}
         }
-        turn
+        due
     }
 
     /// All slices have gone: the destination takes what it has kept. False if what it had of the cachelet before has not gone yet.
@@ -186,7 +186,7 @@ impl World {
         let mut arriving = Arriving::new(prefix);
         for (second, bytes) in &journey.parts {
             let mut part = Part::read(bytes).expect("it has been read before");
-            assert_eq!(arriving.turn_of(&part.heading), Turn::Now, "parts were kept in order");
+            assert_eq!(arriving.due(&part.heading), Due::Now, "parts were kept in order");
             let mut more = true;
             while more {
                 server.store.enter(worker);

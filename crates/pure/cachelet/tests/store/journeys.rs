@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use mbal_cachelet::{Arriving, Birth, Cursor, Draft, Memory, Options, Part, Store, Turn};
+use mbal_cachelet::{Arriving, Birth, Cursor, Draft, Due, Memory, Options, Part, Store};
 use mbal_model::planted::{Fault::*, is_planted};
 use mbal_model::{Elsewhere, Key, MoveId, Prefix, Route, ServerId, WorkerId};
 
@@ -299,7 +299,7 @@ impl World {
                 }
                 cursor.end_part();
                 last = Part::read(&out).expect("whole").heading.last;
-                assert_eq!(self.deliver(target, &mut arriving, &out), Turn::Now);
+                assert_eq!(self.deliver(target, &mut arriving, &out), Due::Now);
                 old.push(out);
                 match random.below(60) {
                     0..4 => {
@@ -340,10 +340,10 @@ impl World {
         }
     }
 
-    fn deliver(&self, target: &Store, arriving: &mut Arriving, bytes: &[u8]) -> Turn {
+    fn deliver(&self, target: &Store, arriving: &mut Arriving, bytes: &[u8]) -> Due {
         let mut part = Part::read(bytes).expect("whole");
-        let turn = arriving.turn_of(&part.heading);
-        if turn == Turn::Now {
+        let due = arriving.due(&part.heading);
+        if due == Due::Now {
             let mut more = true;
             while more {
                 target.enter(MOVER);
@@ -356,7 +356,7 @@ impl World {
                 target.background(MOVER, NOW, 1);
             }
         }
-        turn
+        due
     }
 
     fn trouble(&self, seed: u64) {

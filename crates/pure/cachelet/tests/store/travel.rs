@@ -1,6 +1,6 @@
 //! Slices that travel to another store: nothing lost, nothing older over newer, nothing back after a flush.
 
-use mbal_cachelet::{Arriving, Broken, Cursor, Draft, Memory, Meta, Part, Store, Turn};
+use mbal_cachelet::{Arriving, Broken, Cursor, Draft, Due, Memory, Meta, Part, Store};
 use mbal_model::{Elsewhere, Key, MoveId, Prefix, Route, ServerId, WorkerId};
 
 use crate::split::{NOW, WORKER, fill, look, name};
@@ -28,15 +28,15 @@ fn parts_of(source: &Store, prefix: Prefix, cursor: &mut Cursor) -> Vec<Vec<u8>>
     }
 }
 
-fn import(target: &Store, arriving: &mut Arriving, bytes: &[u8], now: u32) -> Result<Turn, Broken> {
+fn import(target: &Store, arriving: &mut Arriving, bytes: &[u8], now: u32) -> Result<Due, Broken> {
     let mut part = Part::read(bytes)?;
-    let turn = arriving.turn_of(&part.heading);
-    if turn == Turn::Now {
+    let due = arriving.due(&part.heading);
+    if due == Due::Now {
         target.enter(WORKER);
         while target.import(WORKER, arriving, &mut part, now)? {}
         target.leave(WORKER);
     }
-    Ok(turn)
+    Ok(due)
 }
 
 /// Moves all of a cachelet; the number of slices.
@@ -46,8 +46,8 @@ fn travel(source: &Store, prefix: Prefix, target: &Store, now: u32) -> usize {
     while let Some(stamp) = source.freeze(prefix, NOW) {
         assert!(source.all_have_left(stamp), "nobody is in it");
         for part in parts_of(source, prefix, &mut cursor) {
-            assert_eq!(import(target, &mut arriving, &part, now), Ok(Turn::Now));
-            assert_eq!(import(target, &mut arriving, &part, now), Ok(Turn::Over), "once only");
+            assert_eq!(import(target, &mut arriving, &part, now), Ok(Due::Now));
+            assert_eq!(import(target, &mut arriving, &part, now), Ok(Due::Over), "once only");
         }
         while source.forget(prefix, &mut cursor, NOW) {}
         slices += 1;
@@ -228,7 +228,7 @@ fn a_long_value_travels_in_pieces_and_is_given_up_if_it_is_evicted_on_its_way() 
     // The slice thaws, and the items are replaced; it freezes, and is sent from its beginning.
     let mut arriving = Arriving::new(Prefix::ALL);
     cursor.end_part();
-    assert_eq!(import(&target, &mut arriving, &out, NOW), Ok(Turn::Now));
+    assert_eq!(import(&target, &mut arriving, &out, NOW), Ok(Due::Now));
     source.thaw(Prefix::ALL, &mut cursor, NOW);
     put_all(&source, 0..4, |n| value(n + 4));
     source.freeze(Prefix::ALL, NOW).expect("the same");
@@ -238,7 +238,7 @@ fn a_long_value_travels_in_pieces_and_is_given_up_if_it_is_evicted_on_its_way() 
             remove(&source, (0..4).find(|n| look(&source, *n, NOW).is_some()).expect("four"));
         }
     }
-    assert_eq!(import(&target, &mut arriving, &out, NOW), Ok(Turn::Now));
+    assert_eq!(import(&target, &mut arriving, &out, NOW), Ok(Due::Now));
     let there = (0..4).filter(|n| look(&target, *n, NOW).is_some());
     assert!(there.clone().all(|n| look(&target, n, NOW).expect("seen").1 == value(n + 4)));
     assert_eq!(
@@ -274,7 +274,7 @@ fn a_slice_that_is_split_while_it_freezes_travels_whole() {
     let target = Store::new(options(64, 1, 1));
     let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
     for part in parts_of(&source, Prefix::ALL, &mut cursor) {
-        assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Turn::Now));
+        assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
     }
     assert_eq!(target.stats().items, 4_000);
     while source.forget(Prefix::ALL, &mut cursor, NOW) {}
@@ -342,7 +342,7 @@ fn a_flush_that_travels_ahead_of_itself_is_the_same_flush() {
     let mut slice = || {
         source.freeze(Prefix::ALL, NOW).expect("a slice");
         for part in parts_of(&source, Prefix::ALL, &mut cursor) {
-            assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Turn::Now));
+            assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
         }
         source.thaw(Prefix::ALL, &mut cursor, NOW);
         target.stats().items
@@ -370,12 +370,12 @@ fn what_changed_while_a_slice_was_served_again_is_what_arrives() {
         source.freeze(Prefix::ALL, NOW).expect("a slice");
         let parts = parts_of(&source, Prefix::ALL, &mut cursor);
         for part in &parts {
-            assert_eq!(import(&target, arriving, part, NOW), Ok(Turn::Now));
+            assert_eq!(import(&target, arriving, part, NOW), Ok(Due::Now));
         }
         while gives_up && target.give_up(arriving, NOW) {}
         if gives_up {
             assert_eq!(target.stats().items, 0);
-            assert_eq!(import(&target, arriving, &parts[0], NOW), Ok(Turn::Over));
+            assert_eq!(import(&target, arriving, &parts[0], NOW), Ok(Due::Over));
         }
         source.thaw(Prefix::ALL, &mut cursor, NOW);
     };
@@ -449,7 +449,7 @@ fn what_arrives_is_served_as_soon_as_it_is_gone_at_its_source() {
     let (mut slices, mut gone) = (0, None);
     while source.freeze(prefix, NOW).is_some() {
         for part in parts_of(&source, prefix, &mut cursor) {
-            assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Turn::Now));
+            assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
             // Of the slices before this one it is known by now.
             here_up_to(gone);
         }
@@ -484,7 +484,7 @@ fn what_arrives_can_be_sent_away_again() {
     source.freeze(Prefix::ALL, NOW).expect("a slice");
     let mut arriving = Arriving::new(Prefix::ALL);
     for part in parts_of(&source, Prefix::ALL, &mut Cursor::default()) {
-        assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Turn::Now));
+        assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
     }
     assert_eq!((target.stats().items, target.route(WORKER, 0)), (100, Route::Peer(ServerId(4))));
     assert!(target.release(Prefix::ALL, Elsewhere::Peer(ServerId(5))));
@@ -527,7 +527,7 @@ fn a_broken_part_changes_nothing() {
     huge.extend(*b"k");
     huge.extend(2u32.to_le_bytes());
     huge.extend(*b"vw");
-    assert_eq!(import(&target, &mut Arriving::new(Prefix::ALL), &huge, NOW), Ok(Turn::Now));
+    assert_eq!(import(&target, &mut Arriving::new(Prefix::ALL), &huge, NOW), Ok(Due::Now));
     assert_eq!(target.stats().items, 0);
 }
 
