@@ -171,30 +171,30 @@ impl Version {
     }
 }
 
-/// A worker's place in time; a cache line of its own.
+/// Since when a worker has been in; a cache line of its own.
 #[repr(align(64))]
-struct Place(AtomicU64);
+struct Mark(AtomicU64);
 
 const AWAY: u64 = u64::MAX;
 
 /// Which workers may still be looking at memory that has been taken out of every index; or are in a batch.
 pub struct Epochs {
     now: AtomicU64,
-    places: Box<[Place]>,
+    marks: Box<[Mark]>,
 }
 
 impl Epochs {
     pub fn new(workers: usize) -> Epochs {
         Epochs {
             now: AtomicU64::new(0),
-            places: (0..workers).map(|_| Place(AtomicU64::new(AWAY))).collect(),
+            marks: (0..workers).map(|_| Mark(AtomicU64::new(AWAY))).collect(),
         }
     }
 
     /// [`Epochs::enter`] for who enters other epochs right after, whose fence is this one's too.
     #[inline]
     fn enter_before_fence(&self, worker: usize) {
-        self.places[worker].0.store(self.now.load(Acquire), Relaxed);
+        self.marks[worker].0.store(self.now.load(Acquire), Relaxed);
     }
 
     /// Before a batch. Costs one full fence where there are several workers; one that is alone is in nobody's
@@ -202,8 +202,8 @@ impl Epochs {
     #[inline]
     pub fn enter(&self, worker: usize) {
         self.enter_before_fence(worker);
-        if self.places.len() > 1 || cfg!(loom) {
-            // Either this worker's place is seen by `passed`, or the unlinking before `stamp` is seen
+        if self.marks.len() > 1 || cfg!(loom) {
+            // Either this worker's mark is seen by `passed`, or the unlinking before `stamp` is seen
             // by this worker: the two fences allow no third case.
             fence(SeqCst);
         }
@@ -211,7 +211,7 @@ impl Epochs {
 
     #[inline]
     pub fn leave(&self, worker: usize) {
-        self.places[worker].0.store(AWAY, Release);
+        self.marks[worker].0.store(AWAY, Release);
     }
 
     /// The moment after which no new reader can find what has just been unlinked.
@@ -223,7 +223,7 @@ impl Epochs {
     /// True if nobody who was in before `stamp` is still in.
     pub fn passed(&self, stamp: u64) -> bool {
         fence(SeqCst);
-        let passed = self.places.iter().all(|place| place.0.load(Acquire) > stamp);
+        let passed = self.marks.iter().all(|mark| mark.0.load(Acquire) > stamp);
         passed || cfg!(planted = "no-epochs")
     }
 }
