@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - `access`: second of the last read or write (24 bits, wraps after 194 days), frequency (2 bits),
-//!   read at all (1), era of the last read or write (5, see `looks`). Readers store it without a lock; such a store may get lost.
+//!   read at all (1), era of the last read or write (5, see `samples`). Readers store it without a lock; such a store may get lost.
 //! - `sequence`: the cachelet's counter at the write, less the page's base; with the generation it is the cas.
 //! - A value that does not fit a page is a chain of chunks; the item then has the value's
 //!   whole length and the first chunk's offset in `chain`, and no value of its own.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Read in this order: [`sync`](sync) has the agreements between threads and their proof, `copy` what they need assembly for, `bucket` and
-//! `item` the bytes, `slice` what readers and writers share of the index, `index`, `blocks`, `log` and `clean` what a writer does under its lock, `looks` and `policy` whom to
+//! `item` the bytes, `slice` what readers and writers share of the index, `index`, `blocks`, `log` and `clean` what a writer does under its lock, `samples` and `policy` whom to
 //! evict, `store` how it all meets.
 
 mod copy;
@@ -29,12 +29,12 @@ mod index;
 mod leaving;
 mod limit;
 mod log;
-mod looks;
 mod part;
 mod policy;
 mod pool;
 mod presence;
 mod routes;
+mod samples;
 mod slice;
 mod split;
 mod store;

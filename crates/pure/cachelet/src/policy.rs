@@ -33,10 +33,10 @@ pub const ERAS_PER_TURN: u32 = 8;
 const POORER: f64 = 8.0;
 /// They are doubtful with less than one of so many...
 const DOUBTFUL: f64 = 2.0;
-/// ...and so many looks at the same page are enough of it: its fellows may be poor.
-const LOOKS_AT_A_PAGE: u32 = 16;
+/// ...and so many samples of the same page are enough of it: its fellows may be poor.
+const SAMPLES_OF_A_PAGE: u32 = 16;
 
-/// Items whose looks are weighed together: with every item seen the weight of earlier ones falls by one of so many.
+/// Items that are weighed together: with every item sampled the weight of earlier ones falls by one of so many.
 const ITEMS_WEIGHED: f64 = 320.0;
 /// Fewer say nothing.
 const ITEMS_WEIGHED_MIN: f64 = 64.0;
@@ -47,9 +47,9 @@ pub fn temper_of_written(returns: bool) -> Temper {
     if returns { Temper::Main } else { Temper::New }
 }
 
-/// What was seen of some items of a page that is the oldest of its kind.
+/// What some items of a page have earned that is the oldest of its kind.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Looks {
+pub struct Samples {
     pub items: f64,
     /// Those that were read in the time that both pages were there, each once.
     pub items_read: f64,
@@ -57,23 +57,23 @@ pub struct Looks {
     pub bytes: f64,
 }
 
-impl Looks {
-    fn add(&mut self, seen: Looks) {
-        let kept = (1.0 - seen.items / ITEMS_WEIGHED).max(0.0);
-        self.items = self.items * kept + seen.items;
-        self.items_read = self.items_read * kept + seen.items_read;
-        self.bytes = self.bytes * kept + seen.bytes;
+impl Samples {
+    fn add(&mut self, more: Samples) {
+        let kept = (1.0 - more.items / ITEMS_WEIGHED).max(0.0);
+        self.items = self.items * kept + more.items;
+        self.items_read = self.items_read * kept + more.items_read;
+        self.bytes = self.bytes * kept + more.bytes;
     }
 }
 
 /// Weighs the oldest main pages of a worker against its oldest new ones, over the same time.
 #[derive(Default)]
 pub struct Gauge {
-    new: Looks,
-    main: Looks,
-    /// The oldest main page, by its order, and how often it was looked at.
+    new: Samples,
+    main: Samples,
+    /// The oldest main page, by its order, and how often it was sampled.
     page: u64,
-    looks: u32,
+    times: u32,
 }
 
 /// What the oldest main pages earn.
@@ -86,18 +86,18 @@ pub enum Worth {
 }
 
 impl Gauge {
-    pub fn add(&mut self, new: Looks, main: Looks) {
+    pub fn add(&mut self, new: Samples, main: Samples) {
         self.new.add(new);
         self.main.add(main);
     }
 
-    /// The oldest main page is looked at; how often it was before.
-    pub fn look(&mut self, page: u64) -> u32 {
+    /// The oldest main page is to be sampled; how often it was before.
+    pub fn begin_sample(&mut self, page: u64) -> u32 {
         if self.page != page {
-            (self.page, self.looks) = (page, 0);
+            (self.page, self.times) = (page, 0);
         }
-        self.looks += 1;
-        self.looks - 1
+        self.times += 1;
+        self.times - 1
     }
 
     pub fn worth_of_main(&self) -> Worth {
@@ -107,7 +107,7 @@ impl Gauge {
             Worth::Rich
         } else if main * POORER < new {
             Worth::Poor
-        } else if main * DOUBTFUL < new && self.looks >= LOOKS_AT_A_PAGE {
+        } else if main * DOUBTFUL < new && self.times >= SAMPLES_OF_A_PAGE {
             Worth::Doubtful
         } else {
             Worth::Rich
@@ -174,40 +174,40 @@ mod tests {
     }
 
     #[test]
-    fn a_doubtful_main_page_goes_as_in_its_turn_after_many_looks_at_it() {
+    fn a_doubtful_main_page_goes_as_in_its_turn_after_many_samples_of_it() {
         let mut gauge = Gauge::default();
-        let looks = |items_read| Looks { items: 32.0, items_read, bytes: 1000.0 };
-        let mut look = |page| {
-            gauge.look(page);
-            gauge.add(looks(20.0), looks(6.0));
+        let samples = |items_read| Samples { items: 32.0, items_read, bytes: 1000.0 };
+        let mut sample = |page| {
+            gauge.begin_sample(page);
+            gauge.add(samples(20.0), samples(6.0));
             gauge.worth_of_main()
         };
         let until = |worth: [Worth; 20]| worth.iter().position(|worth| *worth == Worth::Doubtful);
-        assert_eq!(until([7; 20].map(&mut look)), Some(15));
-        assert_eq!(look(7), Worth::Doubtful);
-        assert_eq!(until([8; 20].map(&mut look)), Some(15), "another page is looked at anew");
+        assert_eq!(until([7; 20].map(&mut sample)), Some(15));
+        assert_eq!(sample(7), Worth::Doubtful);
+        assert_eq!(until([8; 20].map(&mut sample)), Some(15), "another page is sampled anew");
         let goes = Victim { temper: Temper::Main, window: u32::MAX };
         assert_eq!(Victim::choose(70, 30, Some((Worth::Doubtful, 2))), goes);
     }
 
     #[test]
     fn main_is_poor_if_it_earns_an_eighth_a_byte_of_what_new_does_and_not_at_once() {
-        let looks = |items_read, bytes| Looks { items: 32.0, items_read, bytes };
+        let samples = |items_read, bytes| Samples { items: 32.0, items_read, bytes };
         let mut gauge = Gauge::default();
         assert!(gauge.worth_of_main() != Worth::Poor, "nothing was seen yet");
-        gauge.add(looks(8.0, 1000.0), looks(0.0, 4000.0));
+        gauge.add(samples(8.0, 1000.0), samples(0.0, 4000.0));
         assert!(gauge.worth_of_main() != Worth::Poor, "a few items say nothing");
-        (0..20).for_each(|_| gauge.add(looks(8.0, 1000.0), looks(20.0, 4000.0)));
+        (0..20).for_each(|_| gauge.add(samples(8.0, 1000.0), samples(20.0, 4000.0)));
         // The items of main are longer: what counts is reads by the byte.
         assert!(gauge.worth_of_main() != Worth::Poor);
         let until = (0..).find(|_| {
-            gauge.add(looks(8.0, 1000.0), looks(0.0, 4000.0));
+            gauge.add(samples(8.0, 1000.0), samples(0.0, 4000.0));
             gauge.worth_of_main() == Worth::Poor
         });
         assert_eq!(until, Some(14));
-        gauge.add(looks(8.0, 1000.0), looks(32.0, 4000.0));
+        gauge.add(samples(8.0, 1000.0), samples(32.0, 4000.0));
         assert!(gauge.worth_of_main() != Worth::Poor);
-        (0..400).for_each(|_| gauge.add(looks(0.0, 1000.0), looks(0.0, 4000.0)));
+        (0..400).for_each(|_| gauge.add(samples(0.0, 1000.0), samples(0.0, 4000.0)));
         assert!(gauge.worth_of_main() != Worth::Poor, "nothing is read anywhere");
     }
 

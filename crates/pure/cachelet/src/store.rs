@@ -111,7 +111,7 @@ pub struct Store {
     pub(crate) batches: Epochs,
     /// Pages sealed so far, by anybody.
     pub(crate) seals: AtomicU64,
-    /// The time that items' accesses carry, see `looks`.
+    /// The time that items' accesses carry, see `samples`.
     pub(crate) era: AtomicU32,
     /// By worker.
     pub(crate) gauges: Box<[SpinLock<Gauge>]>,

@@ -6,14 +6,14 @@ use mbal_model::Seconds;
 
 use crate::cachelet::{Cachelet, Locked};
 use crate::item::{Access, ERAS, Item};
-use crate::policy::{ERAS_PER_TURN, Looks, Temper, Victim};
+use crate::policy::{ERAS_PER_TURN, Samples, Temper, Victim};
 use crate::shim::Ordering::*;
 use crate::store::Store;
 
-/// Items of a page that are looked at...
-const SAMPLE: usize = 32;
-/// ...and so many of its parts, in turn: a page may be looked at many times before it is cleaned.
-const SAMPLES: usize = 8;
+/// Items of a page in one sample.
+const ITEMS_OF_A_SAMPLE: usize = 32;
+/// So many parts of a page are sampled, one after the other: a page may be sampled many times before it is cleaned.
+const PARTS_OF_A_PAGE: usize = 8;
 
 impl Store {
     #[inline(always)]
@@ -60,13 +60,13 @@ impl Store {
             let age = self.seals.load(Relaxed).saturating_sub(new_order.max(main_order));
             let window = (age / self.seals_per_era()).min(u64::from(ERAS - 1)) as u32;
             if main_order < new_order || window > 0 {
-                let part = self.gauges[worker].lock().look(main_order);
-                let look = |cachelet, temper| {
-                    self.lock_cachelet(cachelet, now).look_at_oldest(temper, window, part)
+                let part = self.gauges[worker].lock().begin_sample(main_order);
+                let sample = |cachelet, temper| {
+                    self.lock_cachelet(cachelet, now).sample_oldest(temper, window, part)
                 };
-                let (seen_new, seen_main) = (look(new, Temper::New), look(main, Temper::Main));
+                let (of_new, of_main) = (sample(new, Temper::New), sample(main, Temper::Main));
                 let mut gauge = self.gauges[worker].lock();
-                gauge.add(seen_new, seen_main);
+                gauge.add(of_new, of_main);
                 weighed = Some((gauge.worth_of_main(), window));
             }
         }
@@ -77,22 +77,22 @@ impl Store {
 impl Locked<'_> {
     /// What became of some items of the oldest page of this temper in the last eras; which ones goes by `part`. Chunks
     /// are passed over.
-    fn look_at_oldest(&mut self, temper: Temper, window: u32, part: u32) -> Looks {
-        let mut looks = Looks::default();
-        let Some(id) = self.peek_oldest(temper) else { return looks };
+    fn sample_oldest(&mut self, temper: Temper, window: u32, part: u32) -> Samples {
+        let mut samples = Samples::default();
+        let Some(id) = self.peek_oldest(temper) else { return samples };
         let (memory, era) = (&self.store.memory, self.store.era());
         let live = self.page(id).live_records.load(Relaxed).max(1) as usize;
-        let skipped = part as usize % SAMPLES * SAMPLE % live;
+        let skipped = part as usize % PARTS_OF_A_PAGE * ITEMS_OF_A_SAMPLE % live;
         let items = self.records(id).map(|offset| Item::at(memory, offset));
         let items = items.filter(|item| !item.is_dead() && !item.is_chunk());
-        for item in items.skip(skipped).take(SAMPLE) {
+        for item in items.skip(skipped).take(ITEMS_OF_A_SAMPLE) {
             let access = Access(item.access());
             let in_time = access.eras_ago(era) <= window;
-            looks.items += 1.0;
-            looks.items_read += f64::from(u8::from(access.frequency() > 0 && in_time));
-            looks.bytes += item.stride(memory) as f64;
-            looks.bytes += item.chain().map_or(0.0, |(bytes, _)| f64::from(bytes));
+            samples.items += 1.0;
+            samples.items_read += f64::from(u8::from(access.frequency() > 0 && in_time));
+            samples.bytes += item.stride(memory) as f64;
+            samples.bytes += item.chain().map_or(0.0, |(bytes, _)| f64::from(bytes));
         }
-        looks
+        samples
     }
 }
