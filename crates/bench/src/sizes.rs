@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use mbal_model::KEY_BYTES_MAX;
 
-use mbal_random::mix;
+use mbal_random::{Random, mix};
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Sizes {
@@ -79,7 +79,7 @@ impl Sizes {
 
 /// In (0, 1], the same for a key on every machine.
 fn unit(seed: u64) -> f64 {
-    ((mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15)) >> 11) + 1) as f64 / (1u64 << 53) as f64
+    Random::new(seed).unit()
 }
 
 fn etc_value(unit: f64) -> u32 {
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn pareto_draws_fit_their_law_and_no_other() {
-        let mut random = mbal_random::Random::new(11);
+        let mut random = Random::new(11);
         let drawn: Vec<f64> =
             (0..200_000).map(|_| pareto(random.unit(), ETC_SCALE, ETC_SHAPE)).collect();
         assert!(distance(drawn.clone(), |x| pareto_law(x, ETC_SCALE, ETC_SHAPE)) < 1.2);
@@ -172,7 +172,7 @@ mod tests {
             assert!((seen - n * share).abs() < 4.0 * sigma, "{bytes} B: {seen}");
         }
         // What was cut off to whole bytes is put back, anywhere within the byte.
-        let mut random = mbal_random::Random::new(12);
+        let mut random = Random::new(12);
         let tail = drawn.iter().filter(|&&b| b >= 15).map(|&b| f64::from(b) - 14.0 - random.unit());
         let far = distance(tail.collect(), |x| pareto_law(x, ETC_SCALE, ETC_SHAPE));
         assert!(far < 1.2, "{far}");

@@ -77,7 +77,7 @@ fn compare(
     rows: &mut Vec<String>,
     by_shakes: &mut Vec<String>,
 ) {
-    let mut clusters = Clusters(1);
+    let mut clusters = Clusters::new(1);
     let models: Vec<Model> =
         (0..count).map(|_| Model::evenest(&clusters.draw(&recipe), 0.75, 0.0)).collect();
     let mut columns = vec![Vec::new(); 5];
@@ -152,7 +152,7 @@ fn fullest_at_least(model: &Model) -> f64 {
 }
 
 fn level(name: &str, count: usize, recipe: Recipe) -> String {
-    let mut clusters = Clusters(2);
+    let mut clusters = Clusters::new(2);
     let mut columns = vec![Vec::new(); 5];
     for _ in 0..count {
         let model = Model::evenest(&clusters.draw(&recipe), 0.75, 0.0);

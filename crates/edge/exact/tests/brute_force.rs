@@ -34,7 +34,7 @@ fn models(snapshot: &Snapshot, source: usize) -> [Model; 4] {
 
 #[test]
 fn the_exact_solver_equals_brute_force_and_no_planner_beats_it() {
-    let mut clusters = Clusters(3);
+    let mut clusters = Clusters::new(3);
     for round in 0..400 {
         let recipe = Recipe {
             cachelets: 1 + clusters.below(6),
@@ -65,8 +65,8 @@ fn the_exact_solver_equals_brute_force_and_no_planner_beats_it() {
 #[test]
 fn what_is_too_large_is_refused() {
     let many = Recipe { cachelets: BALLS_MAX + 1, ..Recipe::SMALL };
-    let snapshot = Clusters(1).draw(&many);
+    let snapshot = Clusters::new(1).draw(&many);
     assert_eq!(solve(&Model::evenest(&snapshot, 1e9, 0.0), STEPS_MAX), Err(Refused::TooManyBalls));
-    let snapshot = Clusters(1).draw(&Recipe::SMALL);
+    let snapshot = Clusters::new(1).draw(&Recipe::SMALL);
     assert_eq!(solve(&Model::evenest(&snapshot, 1e9, 0.0), 1), Err(Refused::OutOfSteps));
 }

@@ -285,6 +285,8 @@ fn placed_imbalance(
 
 #[cfg(test)]
 mod tests {
+    use mbal_random::{Random, mix};
+
     use super::*;
 
     #[test]
@@ -340,11 +342,8 @@ mod tests {
 
     /// The fullest of 50 bins after each of 400 throws, from a seed.
     fn thrown(demand: &Demand, threshold: f64) -> Vec<f64> {
-        let mut state = 7u64;
-        let mut bin = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
-            (((state >> 32) * demand.bins as u64) >> 32) as usize
-        };
+        let mut random = Random::new(7);
+        let mut bin = || random.below(demand.bins as u64) as usize;
         let mut fullest: Vec<f64> = (0..400)
             .map(|_| {
                 let mut loads = vec![0.0; demand.bins];
@@ -378,10 +377,7 @@ mod tests {
     /// A bin for each copy, from a seed.
     fn placing(seed: u64, bins: usize) -> impl Fn(usize, u32, u32) -> usize {
         move |key, copy, _| {
-            let mut bits = seed ^ (key as u64) << 32 ^ u64::from(copy);
-            for _ in 0..3 {
-                bits = (bits ^ bits >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            }
+            let bits = mix(mix(seed) ^ (key as u64) << 32 ^ u64::from(copy));
             (((bits >> 32) * bins as u64) >> 32) as usize
         }
     }

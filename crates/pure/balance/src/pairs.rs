@@ -3,8 +3,10 @@
 //! With two cachelets a worker, a pair has 16 splits, which hold all moves, swaps and two-for-one exchanges
 //! between them. A sweep over 8 workers is 28 pairs, about 1 µs.
 
+use mbal_random::Random;
+
 use crate::model::{Bin, EXCESS_WEIGHT, LOAD_EPSILON, Model, Objective, Placement};
-use crate::search::Dice;
+use crate::search::SEED;
 
 /// Sets of balls are bits of a u64.
 pub(crate) const BALLS_MAX: usize = 64;
@@ -92,13 +94,13 @@ impl<'m> Pairs<'m> {
         self.settle();
         let mut best_cost = self.cost();
         let mut best = (self.held.clone(), self.loads.clone(), self.bytes.clone());
-        let mut dice = Dice::default();
+        let mut random = Random::new(SEED);
         let least = if self.evenness > 0.0 { self.model.lower_bound() } else { 0.0 };
         for _ in 0..shakes {
             if best_cost <= least + LOAD_EPSILON {
                 break;
             }
-            self.shake(&mut dice);
+            self.shake(&mut random);
             self.settle();
             let cost = self.cost();
             if cost < best_cost - LOAD_EPSILON {
@@ -286,12 +288,12 @@ impl<'m> Pairs<'m> {
     }
 
     /// A few balls change places with each other, as far as the caps let them.
-    fn shake(&mut self, dice: &mut Dice) {
-        let bins = self.held.len();
+    fn shake(&mut self, random: &mut Random) {
+        let bins = self.held.len() as u64;
         for _ in 0..3 {
-            let (from, to) = (dice.below(bins), dice.below(bins));
+            let (from, to) = (random.below(bins) as usize, random.below(bins) as usize);
             let (Some(given), Some(taken)) =
-                (pick(self.held[from], dice), pick(self.held[to], dice))
+                (pick(self.held[from], random), pick(self.held[to], random))
             else {
                 continue;
             };
@@ -320,9 +322,12 @@ impl<'m> Pairs<'m> {
     }
 }
 
-fn pick(set: u64, dice: &mut Dice) -> Option<usize> {
-    let count = set.count_ones() as usize;
-    (count > 0).then(|| members(set).nth(dice.below(count)).expect("fewer than the set has"))
+fn pick(set: u64, random: &mut Random) -> Option<usize> {
+    let count = u64::from(set.count_ones());
+    (count > 0).then(|| {
+        let nth = random.below(count) as usize;
+        members(set).nth(nth).expect("fewer than the set has")
+    })
 }
 
 fn members(mut set: u64) -> impl Iterator<Item = usize> {

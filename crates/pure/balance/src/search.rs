@@ -1,9 +1,14 @@
 //! Greedy with local search: the daily driver.
 
+use mbal_random::Random;
+
 use crate::greedy::descend_by_moves;
 use crate::model::{LOAD_EPSILON, Model, Placement};
 use crate::pairs::Pairs;
 use crate::state::State;
+
+/// Of the shakes: the same snapshot gives the same plan.
+pub(crate) const SEED: u64 = 1;
 
 /// How long the search goes on after the first optimum in sight.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,9 +41,9 @@ pub fn search(model: &Model, effort: Effort) -> Placement {
     descend(&mut state, effort.tolerance);
     let mut best = state.at.clone();
     let mut best_cost = model.cost(&best);
-    let mut dice = Dice::default();
+    let mut random = Random::new(SEED);
     for _ in 0..effort.shakes {
-        if !shake(&mut state, &mut dice) {
+        if !shake(&mut state, &mut random) {
             continue;
         }
         descend(&mut state, effort.tolerance);
@@ -90,37 +95,19 @@ fn best_exchange(state: &State, from: usize) -> Option<Exchange> {
     best.1
 }
 
-fn shake(state: &mut State, dice: &mut Dice) -> bool {
+fn shake(state: &mut State, random: &mut Random) -> bool {
     let bins = state.loads.len();
     let balls = state.at.len();
     if bins < 2 || balls < 2 {
         return false;
     }
     for _ in 0..3 {
-        let given = dice.below(balls) as u32;
-        let taken = dice.below(balls) as u32;
+        let given = random.below(balls as u64) as u32;
+        let taken = random.below(balls as u64) as u32;
         let (from, to) = (state.at[given as usize] as usize, state.at[taken as usize] as usize);
         if from != to && state.exchange(from, given, to, Some(taken)).is_some() {
             state.apply(from, given, to, Some(taken));
         }
     }
     true
-}
-
-/// Xorshift: the same snapshot gives the same plan.
-pub(crate) struct Dice(u64);
-
-impl Default for Dice {
-    fn default() -> Dice {
-        Dice(0x9e37_79b9_7f4a_7c15)
-    }
-}
-
-impl Dice {
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0) * bound as u128) >> 64) as usize
-    }
 }

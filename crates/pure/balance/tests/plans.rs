@@ -52,7 +52,7 @@ fn check(snapshot: &Snapshot, plan: &Plan, limit: f64) {
 
 #[test]
 fn no_planner_breaks_a_constraint_and_a_descent_never_loses_to_greedy() {
-    let mut clusters = Clusters(7);
+    let mut clusters = Clusters::new(7);
     for _ in 0..2_000 {
         let recipe = recipes(&mut clusters);
         let mut snapshot = clusters.draw(&recipe);
@@ -96,7 +96,7 @@ fn no_planner_breaks_a_constraint_and_a_descent_never_loses_to_greedy() {
 
 #[test]
 fn algorithms_1_and_2_break_no_constraint_and_repeat_themselves() {
-    let mut clusters = Clusters(8);
+    let mut clusters = Clusters::new(8);
     let thresholds = Thresholds::default();
     let mut planned = 0;
     for _ in 0..2_000 {

@@ -241,6 +241,8 @@ fn equal_lanes_by_words(lanes: [u64; 2], last: u32, wanted: u16) -> u32 {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use mbal_random::Random;
+
     use super::*;
 
     #[test]
@@ -271,13 +273,10 @@ mod tests {
 
     #[test]
     fn vectors_and_words_see_the_same_lanes() {
-        let mut state = 1u64;
+        let mut random = Random::new(1);
         for _ in 0..2000 {
             // Few values, so that several lanes are the same.
-            let words = [(); 3].map(|()| {
-                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-                (state >> 20) & 0x8003_0001_7f01_8001
-            });
+            let words = [(); 3].map(|()| random.word() & 0x8003_0001_7f01_8001);
             for wanted in [0, 1, 2, 0x8000, 0x8001, 0x8003, 0x7f01, u16::MAX] {
                 let lanes = [words[0], words[1]];
                 let last = words[2] as u32;

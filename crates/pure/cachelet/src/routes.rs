@@ -130,6 +130,8 @@ impl Routes {
 
 #[cfg(test)]
 mod tests {
+    use mbal_random::Random;
+
     use super::*;
 
     /// The naive table: a word for each of the narrowest prefixes.
@@ -137,10 +139,9 @@ mod tests {
     fn any_prefixes_in_any_order_are_found_as_in_a_list() {
         let routes = Routes::new();
         let mut list = vec![Way::Away(NOBODY); 1 << Prefix::BITS_MAX];
-        let mut random = 1u64;
+        let mut random = Random::new(1);
         for round in 0..2_000u32 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let prefix = Prefix::of(random, (random >> 8) as u32 % 12 + 4);
+            let prefix = Prefix::of(random.word(), 4 + random.below(12) as u32);
             let way = match round % 3 {
                 0 => Way::Here(round as Slot),
                 1 => Way::Away(Elsewhere::Peer(ServerId(round as u16))),

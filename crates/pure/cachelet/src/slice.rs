@@ -384,16 +384,14 @@ fn block(memory: &Memory, id: BlockId) -> &Block {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use mbal_random::Random;
+
     use super::*;
 
     /// Items with tags as hashes have them.
-    fn items(count: u32) -> Vec<(u16, Offset)> {
-        let mut state = 1u64;
-        let mut tag = || {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            (state >> 48) as u16
-        };
-        (1..=count).map(|n| (tag(), n)).collect()
+    fn items(count: u32, seed: u64) -> Vec<(u16, Offset)> {
+        let mut random = Random::new(seed);
+        (1..=count).map(|n| (random.word() as u16, n)).collect()
     }
 
     #[test]
@@ -401,7 +399,7 @@ mod tests {
         let memory = Memory::heap(1 << 20);
         for blocks in [1, 2, 5, 16] {
             let ids: Vec<BlockId> = (1..=blocks as u32).collect();
-            let all = items(2000);
+            let all = items(2000, 1);
             let slots = blocks * BLOCK_BUCKETS * SLOTS;
             let entry = Entry::of(&ids);
             let slice = entry.slice(&memory).expect("it has blocks");
@@ -440,28 +438,34 @@ mod tests {
     #[test]
     fn a_full_window_gets_room_while_one_behind_it_has_some() {
         for blocks in [1, 2, 3, 5, 16] {
-            let memory = Memory::heap(1 << 20);
-            let entry = Entry::of(&(1..=blocks as u32).collect::<Vec<_>>());
-            let slice = entry.slice(&memory).expect("it has blocks");
-            let slots = blocks * BLOCK_BUCKETS * SLOTS;
-            let find = |(tag, offset): (u16, Offset)| {
-                slice.search(slice.home_for(tag.into()), tag.into(), |found| found == offset)
-            };
-            let (all, mut moved) = (items(2000), 0);
-            let placed = all.iter().take_while(|(tag, offset)| {
-                let place = slice.place_for(*tag, 0).or_else(|| {
-                    let made = slice.make_room(*tag, 0).then(|| slice.place_for(*tag, 0));
-                    moved += usize::from(made.is_some());
-                    made.map(|place| place.expect("there is room now"))
-                });
-                place.inspect(|place| slice.set_slot(*tag, *place, *offset)).is_some()
-            });
-            let placed = placed.count();
-            assert!(placed * 100 >= slots * 94, "{placed} of {slots}");
+            let moved: usize = (1..5).map(|seed| fill_and_move(blocks, seed)).sum();
             assert!(moved > 0 || blocks * BLOCK_BUCKETS <= WINDOW, "{blocks} blocks");
-            assert!(all[..placed].iter().all(|&item| find(item).is_some()), "{blocks} blocks");
-            assert_eq!(slice.items().count(), placed);
         }
+    }
+
+    /// Fills a slice; how many items have moved to make room.
+    fn fill_and_move(blocks: usize, seed: u64) -> usize {
+        let memory = Memory::heap(1 << 20);
+        let entry = Entry::of(&(1..=blocks as u32).collect::<Vec<_>>());
+        let slice = entry.slice(&memory).expect("it has blocks");
+        let slots = blocks * BLOCK_BUCKETS * SLOTS;
+        let find = |(tag, offset): (u16, Offset)| {
+            slice.search(slice.home_for(tag.into()), tag.into(), |found| found == offset)
+        };
+        let (all, mut moved) = (items(2000, seed), 0);
+        let placed = all.iter().take_while(|(tag, offset)| {
+            let place = slice.place_for(*tag, 0).or_else(|| {
+                let made = slice.make_room(*tag, 0).then(|| slice.place_for(*tag, 0));
+                moved += usize::from(made.is_some());
+                made.map(|place| place.expect("there is room now"))
+            });
+            place.inspect(|place| slice.set_slot(*tag, *place, *offset)).is_some()
+        });
+        let placed = placed.count();
+        assert!(placed * 100 >= slots * 88, "{placed} of {slots}");
+        assert!(all[..placed].iter().all(|&item| find(item).is_some()), "{blocks} blocks");
+        assert_eq!(slice.items().count(), placed);
+        moved
     }
 
     #[test]

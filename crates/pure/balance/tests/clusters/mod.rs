@@ -1,8 +1,9 @@
 //! Random clusters from a seed, for tests and experiments.
 
 use mbal_model::{CacheletLoad, Owner, Prefix, ServerId, Snapshot, WorkerId, WorkerLoad};
+use mbal_random::Random;
 
-pub struct Clusters(pub u64);
+pub struct Clusters(Random);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
@@ -32,17 +33,13 @@ impl Recipe {
 }
 
 impl Clusters {
-    /// Splitmix64.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    pub fn new(seed: u64) -> Clusters {
+        Clusters(Random::new(seed))
     }
 
+    /// In [0, 1).
     pub fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+        (self.0.word() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     pub fn below(&mut self, bound: usize) -> usize {

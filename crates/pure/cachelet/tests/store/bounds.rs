@@ -1,8 +1,9 @@
 //! Memory at its bounds.
 
-use crate::support::{Random, options};
+use crate::support::options;
 use mbal_cachelet::{Draft, Full, Options, Store};
 use mbal_model::{Key, WorkerId};
+use mbal_random::Random;
 
 pub const WORKER: WorkerId = WorkerId(0);
 
@@ -73,7 +74,7 @@ fn an_item_of_one_mebibyte_fits_64_mib_with_any_number_of_cachelets() {
 fn mixed_sizes_evict_and_use_the_memory() {
     for (memory_mib, cachelets) in [(1, 32), (64, 32), (64, 256)] {
         let store = Store::new(options(memory_mib, 2, cachelets));
-        let mut random = Random(9);
+        let mut random = Random::new(9);
         let mut written = 0;
         for n in 0.. {
             let bytes = [2, 11, 90, 400, 4_000, 20_000][random.below(6) as usize];
@@ -96,7 +97,7 @@ fn mixed_sizes_evict_and_use_the_memory() {
 fn etc_bytes(random: &mut Random) -> usize {
     const SCALE: f64 = 214.476;
     const SHAPE: f64 = 0.348_238;
-    let uniform = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+    let uniform = (random.word() >> 11) as f64 / (1u64 << 53) as f64;
     let bytes = SCALE / SHAPE * ((1.0 - uniform).powf(-SHAPE) - 1.0);
     (bytes as usize).clamp(1, 1_000_000)
 }
@@ -105,7 +106,7 @@ fn etc_bytes(random: &mut Random) -> usize {
 #[test]
 fn the_sizes_of_etc_evict_sanely_at_64_mib() {
     let store = Store::new(options(64, 2, 32));
-    let mut random = Random(17);
+    let mut random = Random::new(17);
     let mut sizes = Vec::new();
     for n in 0..600_000 {
         let bytes = etc_bytes(&mut random);
@@ -163,7 +164,7 @@ fn ask(store: &Store, random: &mut Random, phase: u32, keys: u64, requests: u32)
 fn what_was_popular_goes_first_once_nobody_asks_for_it() {
     const KEYS: u64 = 12_000;
     let store = Store::new(options(16, 1, 4));
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     // Their working set fills four fifths of the memory, so all are read several times over.
     for phase in 0..3 {
         ask(&store, &mut random, phase, KEYS, 100_000);

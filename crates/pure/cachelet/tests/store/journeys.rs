@@ -13,8 +13,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mbal_cachelet::{Arriving, Birth, Cursor, Draft, Due, Memory, Options, Part, Store};
 use mbal_model::planted::{Fault::*, is_planted};
 use mbal_model::{Elsewhere, Key, MoveId, Prefix, Route, ServerId, WorkerId};
+use mbal_random::Random;
 
-use crate::support::{Random, options};
+use crate::support::options;
 use crate::torture::{check, value};
 
 const KEYS: u64 = 300;
@@ -153,7 +154,7 @@ impl World {
     }
 
     fn client(&self, me: WorkerId, seed: u64) {
-        let mut random = Random(seed + u64::from(me.0));
+        let mut random = Random::new(seed + u64::from(me.0));
         let (mut out, mut bytes) = (Vec::new(), Vec::new());
         self.stores.iter().for_each(|store| store.enter(me));
         while !self.stop.load(Relaxed) {
@@ -243,7 +244,7 @@ impl World {
     }
 
     fn mover(&self, seed: u64) {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let (mut id, mut generation) = (0, 10);
         while !self.stop.load(Relaxed) {
             self.stores.iter().for_each(|store| _ = store.background(MOVER, NOW, 2));
@@ -360,7 +361,7 @@ impl World {
     }
 
     fn trouble(&self, seed: u64) {
-        let mut random = Random(seed + 77);
+        let mut random = Random::new(seed + 77);
         while !self.stop.load(Relaxed) {
             let store = &self.stores[random.below(2) as usize];
             match random.below(1_000) {

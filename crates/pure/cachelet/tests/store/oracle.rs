@@ -1,9 +1,10 @@
 //! The store against the naive one, on random operations.
 
 use crate::naive;
-use crate::support::{Random, options};
+use crate::support::options;
 use mbal_cachelet::{Draft, Meta, Store};
 use mbal_model::{Key, WorkerId};
+use mbal_random::Random;
 
 const WORKER: WorkerId = WorkerId(0);
 
@@ -40,7 +41,7 @@ fn value(random: &mut Random) -> Vec<u8> {
         1..4 => random.below(3_000),
         _ => random.below(120),
     };
-    let first = random.next();
+    let first = random.word();
     (0..bytes).map(|i| (first.wrapping_add(i) >> (i % 7)) as u8).collect()
 }
 
@@ -61,7 +62,7 @@ macro_rules! both {
 
 fn compare(seed: u64, memory_mib: usize, cachelets: usize, keys: u64, steps: usize) {
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let store = Store::new(options(memory_mib, 2, cachelets));
     let naive = naive::Store::new(options(memory_mib, 2, cachelets));
     let mut now = 100;
@@ -76,10 +77,10 @@ fn compare(seed: u64, memory_mib: usize, cachelets: usize, keys: u64, steps: usi
                 let value = value(&mut random);
                 let (left, right) = value.split_at(value.len() / 3);
                 let draft = Draft {
-                    flags: if random.below(2) == 0 { 0 } else { random.next() as u32 },
+                    flags: if random.below(2) == 0 { 0 } else { random.word() as u32 },
                     deadline: if random.below(3) == 0 { now + random.below(400) as u32 } else { 0 },
                     parts: &[left, right],
-                    cas: (random.below(10) == 0).then(|| random.next()),
+                    cas: (random.below(10) == 0).then(|| random.word()),
                     stale: random.below(10) == 0,
                     win: random.below(10) == 0,
                     binary_key: random.below(10) == 0,
@@ -142,7 +143,7 @@ fn many_keys_split_their_slices_without_loss() {
 
 #[test]
 fn cleaning_without_eviction_loses_nothing() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let mut limits = options(8, 1, 2);
     limits.evict = false;
     let store = Store::new(limits);

@@ -2,8 +2,9 @@
 
 use mbal_cachelet::{Draft, Meta, Store};
 use mbal_model::{Elsewhere, Key, Prefix, ServerId, WorkerId};
+use mbal_random::Random;
 
-use crate::support::{Random, options};
+use crate::support::options;
 
 pub const WORKER: WorkerId = WorkerId(0);
 pub const NOW: u32 = 1_000;
@@ -13,7 +14,7 @@ pub fn name(n: u64) -> String {
 }
 
 pub fn fill(store: &Store, items: u64) {
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     store.enter(WORKER);
     for n in 0..items {
         let text = name(n);
@@ -55,7 +56,7 @@ fn a_split_keeps_every_item_reachable_at_every_step() {
     let store = Store::new(options(256, 1, 2));
     fill(&store, 4_000);
     let before: Vec<_> = (0..4_000).map(|n| look(&store, n, NOW)).collect();
-    let mut random = Random(8);
+    let mut random = Random::new(8);
     for bits in 1..5 {
         for whole in store.prefixes() {
             assert_eq!(whole.bits(), bits);

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mbal_cachelet::{Birth, Draft, Memory, Store};
 use mbal_model::{Elsewhere, Key, Prefix, Route, ServerId, WorkerId};
+use mbal_random::Random;
 
 use crate::limit::Fragile;
-use crate::support::{Random, options};
+use crate::support::options;
 
 const KEYS: u64 = 200;
 const WORKERS: usize = 4;
@@ -71,7 +72,7 @@ fn worker(
 ) -> u64 {
     let count = |met: &AtomicU64, done: bool| met.fetch_add(done.into(), Relaxed);
     let me = WorkerId(id as u16);
-    let mut random = Random(seed + id as u64);
+    let mut random = Random::new(seed + id as u64);
     let (mut out, mut bytes) = (Vec::new(), Vec::new());
     let mut operations = 0;
     while !stop.load(Relaxed) {

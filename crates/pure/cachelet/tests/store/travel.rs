@@ -2,9 +2,10 @@
 
 use mbal_cachelet::{Arriving, Broken, Cursor, Draft, Due, Memory, Meta, Part, Store};
 use mbal_model::{Elsewhere, Key, MoveId, Prefix, Route, ServerId, WorkerId};
+use mbal_random::Random;
 
 use crate::split::{NOW, WORKER, fill, look, name};
-use crate::support::{Random, options};
+use crate::support::options;
 
 const MOVE: MoveId = MoveId(5);
 const PART_BYTES: usize = 64 << 10;
@@ -538,12 +539,12 @@ fn random_bytes_are_broken_or_harmless() {
     source.begin_to_leave(Prefix::ALL, MOVE);
     source.freeze(Prefix::ALL, NOW).expect("a slice");
     let bytes = parts_of(&source, Prefix::ALL, &mut Cursor::default()).remove(0);
-    let (target, mut random) = (small(), Random(5));
+    let (target, mut random) = (small(), Random::new(5));
     for _ in 0..2_000 {
         let mut bent = bytes.clone();
         for _ in 0..1 + random.below(4) {
             let at = random.below(bent.len() as u64) as usize;
-            bent[at] = random.next() as u8;
+            bent[at] = random.word() as u8;
         }
         import(&target, &mut Arriving::new(Prefix::ALL), &bent, NOW).ok();
         target.leave(WORKER);
