@@ -10,9 +10,10 @@
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Elsewhere, Key, Prefix, Seconds, ServerId, WorkerId};
 
-use crate::cachelet::{Cachelet, Locked};
+use crate::access::Access;
+use crate::cachelet::Cachelet;
 use crate::index::hash_of;
-use crate::item::Access;
+use crate::locked::Locked;
 use crate::memory::{Offset, prefetch};
 use crate::part::{Broken, Fields, Heading, Part, Record, marks};
 use crate::routes::Way;

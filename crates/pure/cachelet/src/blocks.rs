@@ -4,10 +4,10 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::bucket::{BLOCK_BUCKETS, BLOCK_BYTES, SLOTS};
-use crate::cachelet::Locked;
+use crate::entry::{BlockId, Entry};
+use crate::locked::Locked;
 use crate::pool::PageId;
 use crate::shim::Ordering::*;
-use crate::slice::{BlockId, Entry};
 
 /// An index is sparse, and gives pages back, when it has more slots than so many per item.
 const SPARSE_SLOTS_PER_ITEM: usize = 2;

@@ -4,8 +4,9 @@ use std::ops::{Deref, DerefMut};
 
 use mbal_model::{CLASSES, item_bytes, size_class};
 
-use crate::cachelet::Locked;
-use crate::item::{Access, Item};
+use crate::access::Access;
+use crate::item::Item;
+use crate::locked::Locked;
 use crate::memory::Offset;
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::store::Store;

@@ -2,8 +2,9 @@
 
 use mbal_model::Key;
 
-use crate::cachelet::Locked;
-use crate::item::{Access, Item, bits};
+use crate::access::Access;
+use crate::item::{Item, bits};
+use crate::locked::Locked;
 use crate::log::{Taken, temper_of};
 use crate::memory::{Offset, prefetch};
 use crate::policy::{Temper, survives};

@@ -5,11 +5,12 @@
 use std::ops::Range;
 
 use crate::bucket::{Bucket, SLOTS, tag_of};
-use crate::cachelet::Locked;
+use crate::entry::{BLOCKS_MAX, Entry};
 use crate::item::Item;
+use crate::locked::Locked;
 use crate::memory::{Memory, Offset, prefetch};
 use crate::shim::Ordering::*;
-use crate::slice::{BLOCKS_MAX, Entry, Place, Slice};
+use crate::slice::{Place, Slice};
 use crate::types::Full;
 
 use mbal_model::{Key, Prefix};

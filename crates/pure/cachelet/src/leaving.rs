@@ -12,12 +12,15 @@
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Elsewhere, MoveId, Prefix, Seconds};
 
-use crate::cachelet::{Cachelet, Locked};
-use crate::item::{Access, Item};
+use crate::access::Access;
+use crate::cachelet::Cachelet;
+use crate::entry::Entry;
+use crate::item::Item;
+use crate::locked::Locked;
 use crate::memory::prefetch;
 use crate::part::{Fields, Heading, marks, write_further, write_item, write_length};
 use crate::shim::Ordering::*;
-use crate::slice::{Entry, Slice};
+use crate::slice::Slice;
 use crate::store::Store;
 use crate::view::View;
 

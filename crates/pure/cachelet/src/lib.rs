@@ -8,48 +8,68 @@
 //!                  (lock)      1 line                          1 line     1-2 lines
 //! ```
 //!
-//! Read in this order: [`sync`](sync) has the agreements between threads and their proof, `copy` what they need assembly for, `bucket` and
-//! `item` the bytes, `slice` what readers and writers share of the index, `index`, `blocks`, `log` and `clean` what a writer does under its lock, `samples` and `policy` whom to
-//! evict, `store` how it all meets.
+//! Files are grouped below as they are best read. `sync` has the agreements between threads, and their proof.
 
+// What threads agree on, and what that needs assembly for.
 mod copy;
 mod shim;
 mod sync;
 
+// Bytes.
+mod access;
 mod bucket;
 mod item;
 mod memory;
 
-mod arriving;
+// What readers see of the index, without a lock.
+mod entry;
+mod reading;
+mod slice;
+mod view;
+
+// What a writer does under its lock: to items, to the index, to pages.
 mod blocks;
 mod cachelet;
-mod classes;
-mod clean;
+mod cas;
+mod chunks;
+mod flush;
 mod index;
-mod leaving;
-mod limit;
+mod locked;
 mod log;
-mod part;
+mod records;
+
+// Where memory comes from: whom to evict, and how.
+mod background;
+mod clean;
+mod evict;
+mod limit;
 mod policy;
 mod pool;
+mod samples;
+
+// How it all meets: the store, and which cachelets it has.
+mod classes;
 mod presence;
 mod routes;
-mod samples;
-mod slice;
-mod split;
 mod store;
 mod types;
-mod view;
 mod walk;
 
+// Cachelets that are split, or travel.
+mod arriving;
+mod leaving;
+mod part;
+mod split;
+
 pub use arriving::{Arriving, Due};
-pub use cachelet::{Found, Locked};
 pub use classes::{ClassStats, Classes, Evicted};
 pub use leaving::Cursor;
+pub use locked::{Found, Locked};
 pub use memory::{Memory, Region};
 pub use part::{Broken, Heading, Part};
 pub use presence::Held;
-pub use store::{Ahead, Miss, Store};
+pub use reading::{Ahead, Miss};
+pub use store::Store;
 pub use types::{Birth, Draft, Full, Meta, Options, StoreStats};
 pub use view::View;
 pub use walk::Dead;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use mbal_model::Seconds;
 
-use crate::cachelet::Locked;
 use crate::item::Item;
+use crate::locked::Locked;
 use crate::memory::Offset;
 use crate::policy::Temper;
 use crate::pool::{Page, PageId};

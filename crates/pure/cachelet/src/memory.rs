@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::bucket::BLOCK_BYTES;
-use crate::slice::BlockId;
+use crate::entry::BlockId;
 
 /// A place in the memory, in granules; 0 is nowhere.
 pub type Offset = u32;

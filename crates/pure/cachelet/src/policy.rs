@@ -12,7 +12,7 @@
 //! goes first, without any rounds (decision 0007). One page may deceive: if it is but doubtful, it goes after a while, and
 //! those behind it speak for themselves.
 
-use crate::item::Access;
+use crate::access::Access;
 
 /// The two kinds of logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,10 @@
 
 use mbal_model::Seconds;
 
-use crate::cachelet::{Cachelet, Locked};
-use crate::item::{Access, ERAS, Item};
+use crate::access::{Access, ERAS};
+use crate::cachelet::Cachelet;
+use crate::item::Item;
+use crate::locked::Locked;
 use crate::policy::{ERAS_PER_TURN, Samples, Temper, Victim};
 use crate::shim::Ordering::*;
 use crate::store::Store;

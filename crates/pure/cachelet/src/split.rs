@@ -3,13 +3,13 @@
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Prefix, Seconds, WorkerId};
 
-use crate::cachelet::Locked;
+use crate::entry::Entry;
 use crate::index::hash_of;
 use crate::item::Item;
+use crate::locked::Locked;
 use crate::memory::{Offset, prefetch};
 use crate::routes::Way;
 use crate::shim::Ordering::*;
-use crate::slice::Entry;
 use crate::store::Store;
 use crate::types::Birth;
 

@@ -2,9 +2,10 @@
 
 use mbal_model::Seconds;
 
+use crate::access::Access;
 use crate::cachelet::Cachelet;
 use crate::copy::copy_shared;
-use crate::item::{Access, Item, Layout, bits};
+use crate::item::{Item, Layout, bits};
 use crate::memory::{Memory, Offset};
 use crate::shim::Ordering::*;
 use crate::store::Store;

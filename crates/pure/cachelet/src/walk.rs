@@ -2,10 +2,10 @@
 
 use mbal_model::Seconds;
 
-use crate::cachelet::Locked;
 use crate::classes::class_of;
 use crate::index::hash_of;
 use crate::item::Item;
+use crate::locked::Locked;
 use crate::memory::Offset;
 use crate::routes::{Slot, Way};
 use crate::shim::Ordering::*;

@@ -1,0 +1,154 @@
+//! Values that do not fit a page: chains of chunks, which a log's pages are filled up with.
+
+use mbal_model::Seconds;
+
+use crate::index::hash_of;
+use crate::item::{CHUNK_HEADER_BYTES, Item};
+use crate::locked::Locked;
+use crate::memory::Offset;
+use crate::records::Rewrite;
+use crate::slice::Place;
+use crate::types::Full;
+
+impl<'a> Locked<'a> {
+    /// Writes a value, or a part of one, as a chain of chunks that fill up the log's pages and lead to `next`;
+    /// the first one.
+    pub(crate) fn write_chunks(
+        &mut self,
+        hash: u64,
+        parts: &[&[u8]],
+        bytes: usize,
+        deadline: Seconds,
+        log: usize,
+        next: Offset,
+    ) -> Result<Offset, Full> {
+        /// A shorter piece at a page's end is not worth a header.
+        const PIECE_BYTES_MIN: usize = 64;
+        let piece_max = self.store.page_bytes.min(1 << 16) - CHUNK_HEADER_BYTES - 8;
+        let (mut first, mut last, mut done) = (0, None::<Item>, 0);
+        while done < bytes {
+            let room = self.room(log).saturating_sub(CHUNK_HEADER_BYTES + 8);
+            let room = if room < PIECE_BYTES_MIN { piece_max } else { room };
+            let piece = (bytes - done).min(room).min(piece_max);
+            let stride = self.store.memory.round_up(CHUNK_HEADER_BYTES + piece);
+            let offset = match self.append(log, stride, deadline) {
+                Ok(offset) => offset,
+                Err(full) => {
+                    self.kill_chunks(first);
+                    return Err(full);
+                }
+            };
+            let chunk = self.item(offset);
+            chunk.write_chunk(hash, 0, piece);
+            // SAFETY: the chunk has room for the piece, which lies inside the parts.
+            unsafe { write_parts(parts, done, piece, chunk.chunk_value().0) }
+            match last {
+                None => first = offset,
+                Some(last) => last.set_next_chunk(offset),
+            }
+            (last, done) = (Some(chunk), done + piece);
+        }
+        if let Some(last) = last {
+            last.set_next_chunk(next);
+        }
+        Ok(first)
+    }
+
+    pub(crate) fn kill_chunks(&mut self, first: Offset) {
+        let mut at = first;
+        while at != 0 {
+            let next = self.item(at).next_chunk();
+            self.kill(at);
+            at = next;
+        }
+    }
+
+    pub(crate) fn chunks(&self, item: Item) -> impl Iterator<Item = Offset> + use<'a> {
+        let memory = &self.store.memory;
+        let first = item.chain().map(|(_, first)| first);
+        std::iter::successors(first, |&at| Some(Item::at(memory, at).next_chunk()))
+            .take_while(|&at| at != 0)
+    }
+
+    fn parts(&self, chunks: impl Iterator<Item = Offset>) -> Vec<&'a [u8]> {
+        let values = chunks.map(|at| self.item(at).chunk_value());
+        // SAFETY: chunks are never written again once they are published, and this lock keeps them.
+        let slice = |(at, len): (*mut u8, usize)| unsafe {
+            std::slice::from_raw_parts(at.cast_const(), len)
+        };
+        values.map(slice).collect()
+    }
+
+    /// Moves the chunk at `offset` of the item at `place`, and those that follow it in the same page, to a log.
+    pub(crate) fn relocate_chunks(
+        &mut self,
+        hash: u64,
+        place: Place,
+        offset: Offset,
+        log: usize,
+    ) -> Result<(), Full> {
+        let item = self.item(place.offset);
+        let (value_bytes, _) = item.chain().expect("the item has chunks");
+        let before = self.chunks(item).take_while(|&chunk| chunk != offset).last();
+        let page = self.page_of(offset);
+        let from = self.chunks(item).skip_while(|&chunk| chunk != offset);
+        let run: Vec<Offset> = from.take_while(|&chunk| self.page_of(chunk) == page).collect();
+        let last = self.item(*run.last().expect("the chunk itself"));
+        let parts = self.parts(run.iter().copied());
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        let first =
+            self.write_chunks(hash, &parts, bytes, item.deadline(), log, last.next_chunk())?;
+        self.inner.stats.copied_bytes += bytes as u64;
+        self.change(hash, || match before {
+            None => item.set_chain(value_bytes, first),
+            Some(before) => self.item(before).set_next_chunk(first),
+        });
+        run.into_iter().for_each(|chunk| self.kill(chunk));
+        Ok(())
+    }
+
+    /// Takes in a copy of an item of another cachelet, whose lock the caller holds too: the record, which the index is still to lead to.
+    pub(crate) fn adopt(&mut self, old: Offset, log: usize) -> Result<Offset, Full> {
+        let item = self.item(old);
+        let first = match item.chain() {
+            Some((bytes, _)) => {
+                let (parts, hash) =
+                    (self.parts(self.chunks(item)), hash_of(&self.store.memory, old));
+                self.write_chunks(hash, &parts, bytes as usize, item.deadline(), log, 0)?
+            }
+            None => 0,
+        };
+        let rewrite = Rewrite { log, ..self.as_it_is(item, old) };
+        let offset = self.copy_item(item, rewrite).inspect_err(|_| self.kill_chunks(first))?;
+        if let Some((bytes, _)) = item.chain() {
+            self.item(offset).set_chain(bytes, first);
+            self.inner.stats.bytes += u64::from(bytes);
+        }
+        self.inner.stats.bytes += self.item(offset).stride(&self.store.memory) as u64;
+        self.count_born(self.item(offset));
+        Ok(offset)
+    }
+}
+
+/// Copies `bytes` bytes of the joined parts, from `skip` on, to memory that nobody sees yet.
+///
+/// # Safety
+/// `target` has room for `bytes`, and the parts have `skip + bytes`.
+pub(crate) unsafe fn write_parts(
+    parts: &[&[u8]],
+    mut skip: usize,
+    mut bytes: usize,
+    mut target: *mut u8,
+) {
+    for part in parts {
+        let here = part.get(skip..).unwrap_or(&[]);
+        skip = skip.saturating_sub(part.len());
+        let taken = here.len().min(bytes);
+        // SAFETY: `taken` bytes remain on both sides.
+        unsafe {
+            std::ptr::copy_nonoverlapping(here.as_ptr(), target, taken);
+            target = target.add(taken);
+        }
+        bytes -= taken;
+    }
+}

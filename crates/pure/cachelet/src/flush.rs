@@ -1,0 +1,68 @@
+//! `flush_all`: every item is forgotten at once. A flush has a number, by which what travels between servers is told apart.
+
+use mbal_model::Seconds;
+use mbal_model::planted::{Fault, is_planted};
+
+use crate::locked::Locked;
+use crate::presence::Changes;
+use crate::shim::Ordering::*;
+use crate::store::Store;
+
+impl Store {
+    /// `flush_all`: everything stored before second `at` dies then; at once if `at` ≤ `now`. Its number, by which the other servers
+    /// of a cluster are told, see [`Store::flush_as`].
+    pub fn flush(&self, at: Seconds, now: Seconds) -> u32 {
+        let mut changes = self.changes();
+        let number = self.newest_flush(&changes).saturating_add(1);
+        self.flush_all(&mut changes, number, at, now);
+        number
+    }
+
+    /// The number of the newest `flush_all` that this server knows of.
+    pub fn flush_number(&self) -> u32 {
+        self.newest_flush(&self.changes())
+    }
+
+    fn newest_flush(&self, changes: &Changes) -> u32 {
+        self.flushes.load(Relaxed).max(changes.flush_next.1)
+    }
+
+    /// A `flush_all` that another server has begun, and given this number: above that of every flush that it knew of. What travels
+    /// from a server that has seen it to one that has not, or the other way, is told apart by it.
+    pub fn flush_as(&self, number: u32, at: Seconds, now: Seconds) {
+        self.flush_all(&mut self.changes(), number, at, now);
+    }
+
+    /// Nothing comes, goes or is split meanwhile: else a part that moves could be passed over.
+    fn flush_all(&self, changes: &mut Changes, number: u32, at: Seconds, now: Seconds) {
+        changes.flush_next = (at, number);
+        for cachelet in self.cachelets() {
+            if is_planted(Fault::FlushSkipsNewHalf) && cachelet.prefix().is_none() {
+                continue;
+            }
+            let mut locked = self.lock_cachelet(cachelet, now);
+            if at <= now {
+                locked.flush(number);
+            } else {
+                locked.cachelet.flush_at.store(at, Relaxed);
+                locked.inner.flush_next = number;
+            }
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// `flush_all` of this number: forgets every item.
+    pub(crate) fn flush(&mut self, number: u32) {
+        self.drop_index();
+        self.drop_logs();
+        self.inner.flush_number = self.inner.flush_number.max(number);
+        self.store.flushes.fetch_max(number, Relaxed);
+        self.cachelet.flush_at.store(0, Relaxed);
+        self.inner.stats.items = 0;
+        self.inner.stats.bytes = 0;
+        for class in self.inner.classes.iter_mut() {
+            (class.items, class.bytes) = (0, 0);
+        }
+    }
+}
