@@ -5,7 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod class;
+mod cluster;
+mod hint;
 mod key;
 mod map;
 mod order;
@@ -15,7 +18,10 @@ mod route;
 mod snapshot;
 mod version;
 
+pub use address::Address;
 pub use class::{CLASS_PAGE_BYTES, CLASSES, LAST_CLASS, class_bytes, item_bytes, size_class};
+pub use cluster::{Addresses, CLUSTER_NAME_BYTES_MAX, Cluster, ClusterView, MAP_VERSION_MAX};
+pub use hint::Hint;
 pub use key::{KEY_BYTES_MAX, Key};
 pub use map::{ClusterMap, Owner, Uncovered};
 pub use order::{Order, Outcome, Reading};
