@@ -67,9 +67,8 @@ impl Target {
     pub fn routes(&self, follow: bool) -> Result<Option<Routes>, String> {
         match (&self.address, self.own_ports) {
             (Address::Tcp(address), _) if follow => {
-                let asked = self
-                    .dial(*address)
-                    .and_then(|mut stream| Routes::ask(&mut stream, address.ip()));
+                let asked =
+                    self.dial(*address).and_then(|mut stream| Routes::ask(&mut stream, *address));
                 asked.map_err(|error| format!("{address}: {error}"))
             }
             (Address::Tcp(address), Some(OwnPorts { base, workers })) => {

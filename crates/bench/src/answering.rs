@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use mbal_model::Hint;
+
 use crate::connection::Received;
-use crate::follow::Moved;
 use crate::generator::{DRAIN, Generator, Phase, READ_BYTES};
 use crate::reader::{Alike, Reader, Then};
 use crate::replies::{Answer, Awaited, scan};
@@ -92,7 +93,7 @@ impl Generator<'_> {
         let mut after = std::mem::take(&mut self.after);
         for (reply, then) in after.drain(..) {
             match then {
-                Then::Heed(moved) => self.heed(reply, moved),
+                Then::Heed(hint) => self.heed(reply, index % self.width, hint),
                 Then::AskAgain => self.ask_again(reply),
                 Then::Counter => {
                     let (wording, connection) = (&self.load.wording, &mut self.connections[index]);
@@ -152,9 +153,10 @@ impl Generator<'_> {
         }
     }
 
-    fn heed(&mut self, reply: Awaited, moved: Moved) {
+    fn heed(&mut self, reply: Awaited, asked: usize, hint: Hint) {
         let Some(routes) = self.routes.as_mut().filter(|_| self.load.follow) else { return };
-        if routes.heed(self.load.wording.hash_of(reply.key, reply.is_counter()), moved) {
+        let hash = self.load.wording.hash_of(reply.key, reply.is_counter());
+        if routes.heed(hash, asked, hint) {
             self.load.wording.tell(routes.version());
         }
     }

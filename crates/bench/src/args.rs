@@ -25,7 +25,7 @@ EXAMPLES
   Give a peer twice to see what of a ratio is noise. At half of the first peer's peak:
     mbal bench --compare 'memcached -p {port}' --compare 'memcached -p {port}' --serve '' --rate 50%
   95% of the requests on 5% of the keys, all of worker 0 of 4, from a smart client, second by second:
-    mbal bench --prefill --follow --hotspot 95:5 --hot-worker 0/4 --set-share 0.05 --over-time seconds.csv
+    mbal bench --prefill --smart --hotspot 95:5 --hot-worker 0/4 --set-share 0.05 --over-time seconds.csv
   A recorded trace, where every miss is followed by a set, through both in 8 MB:
     mbal bench --compare 'memcached -m {memory} -p {port}' --memory 8 --trace sprite.txt.gz --value-bytes 1000
 
@@ -81,9 +81,9 @@ pub struct Args {
     /// Connections, over all threads of the generator
     #[arg(long, default_value_t = 50, value_parser = positive)]
     pub connections: usize,
-    /// Be a smart client: ask the server which worker serves what, go to workers' own ports, and obey what
-    /// replies say about moves. A client has a connection to each worker. Ordinary where the server cannot
-    #[arg(long)]
+    /// Be a smart client: ask the server which worker of which server serves what, go to workers' own ports, and
+    /// obey what replies say about moves. A client has a connection to each worker. Ordinary where the server cannot
+    #[arg(long = "smart", visible_alias = "follow")]
     pub follow: bool,
     /// SHARE% of an open loop goes by every Nth connection, as in 95:4; the rest by the others
     #[arg(long, value_name = "SHARE:N", requires = "rate", conflicts_with = "follow")]

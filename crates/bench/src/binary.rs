@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 
 use mbal_dial::wants_login;
+use mbal_model::Hint;
 
-use crate::follow::Moved;
 use crate::replies::{Answer, Awaited, Kind, Lengths, judge};
 use crate::wording::Write;
 
@@ -63,7 +63,7 @@ pub fn scan(
     lengths: Lengths,
     bytes: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    mut tell: impl FnMut(Awaited, Answer, Option<Moved>),
+    mut tell: impl FnMut(Awaited, Answer, Option<Hint>),
 ) -> Result<usize, String> {
     let mut at = 0;
     while let Some(head) = bytes[at..].first_chunk::<HEAD_BYTES>() {
@@ -90,7 +90,7 @@ pub fn scan(
             (Kind::Write(Write::Add), 2) | (Kind::Write(Write::Delete), 0 | 1) => Answer::Done,
             (Kind::Write(Write::Incr), 0) if body.len() == 8 => Answer::Done,
             (_, 7) => {
-                moved = Moved::parse(body);
+                moved = Hint::parse(body);
                 moved.map_or_else(|| wrong(asked, head, body), |_| Answer::Elsewhere)
             }
             _ => wrong(asked, head, body),
@@ -141,7 +141,7 @@ mod tests {
         kinds.iter().map(asked).collect()
     }
 
-    fn told(kinds: &[Kind], bytes: &[u8]) -> Result<Vec<(Answer, Option<Moved>)>, String> {
+    fn told(kinds: &[Kind], bytes: &[u8]) -> Result<Vec<(Answer, Option<Hint>)>, String> {
         let mut all = Vec::new();
         let mut awaited = awaited(kinds);
         let taken = scan(Lengths::Known, bytes, &mut awaited, |_, outcome, moved| {
@@ -167,11 +167,8 @@ mod tests {
         ] {
             assert_eq!(told(&[kind], &reply), Ok(vec![(outcome, None)]), "{kind:?}");
         }
-        let moved = told(&[Kind::Get], &reply(GET, 7, 0, b"1.18.3")).unwrap();
-        assert_eq!(
-            (moved[0].0.clone(), moved[0].1.map(|m| m.worker)),
-            (Answer::Elsewhere, Some(3))
-        );
+        let told = told(&[Kind::Get], &reply(GET, 7, 0, b"1.18.3"));
+        assert_eq!(told, Ok(vec![(Answer::Elsewhere, Hint::parse(b"1.18.3"))]));
     }
 
     #[test]

@@ -1,65 +1,39 @@
-//! What a smart client knows of its server: which worker serves which cachelet, and where it listens.
+//! What a smart client knows of its servers: which worker serves which cachelet, and where it listens.
 //!
-//! Asked for once by `config get mbal`, then kept up to date by the `L` tokens of replies. A route changes at
-//! once, whatever is still unanswered on the old one: values here follow from their keys, so no order between
-//! requests is at stake (decision 0220).
+//! Asked for once by `config get mbal`, then kept up to date by what replies say. A route changes at once, whatever is still
+//! unanswered on the old one: values here follow from their keys, so no order between requests is at stake (decision 0220).
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 
-use mbal_model::{MapVersion, Prefix};
+use mbal_dial::ServerName;
+use mbal_model::{ClusterView, Hint, MapVersion, Owner, Prefix};
 
-/// What an `L` token of a reply says: as of this version, the key's cachelet is that worker's.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moved {
-    pub version: MapVersion,
-    pub worker: u16,
-}
-
-#[derive(Clone, Debug, PartialEq)]
+/// All workers of all servers, in one row; each has an index.
+#[derive(Clone, Debug)]
 pub struct Routes {
-    version: MapVersion,
-    workers: Vec<SocketAddr>,
-    /// By the first `bits` of a hash, the cachelet's index.
-    cachelets: Vec<u32>,
-    bits: u32,
-    owners: Vec<Held>,
-}
-
-/// A cachelet, its worker, and the version that said so.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Held {
-    prefix: Prefix,
-    worker: u16,
-    version: MapVersion,
-}
-
-impl Moved {
-    /// `<map>.<local>.<worker>`, without the `L`.
-    pub fn parse(text: &[u8]) -> Option<Self> {
-        let (version, worker) = std::str::from_utf8(text).ok()?.rsplit_once('.')?;
-        Some(Self { version: MapVersion::parse(version.as_bytes())?, worker: worker.parse().ok()? })
-    }
+    table: mbal_routing::Routes,
+    owners: Vec<Owner>,
+    indices: BTreeMap<Owner, usize>,
+    addresses: Vec<SocketAddr>,
 }
 
 impl Routes {
     /// Each worker has an equal run of hashes, as long as nothing has been moved. `workers` is a power of two.
     pub fn even(ip: IpAddr, base: u16, workers: u16) -> Self {
-        let version = MapVersion { map: 1, local: 0 };
-        Self {
-            version,
-            workers: (0..workers).map(|worker| SocketAddr::new(ip, base + worker)).collect(),
-            cachelets: (0..u32::from(workers)).collect(),
-            bits: workers.trailing_zeros(),
-            owners: Prefix::equal(workers.trailing_zeros())
-                .zip(0..workers)
-                .map(|(prefix, worker)| Held { prefix, worker, version })
-                .collect(),
+        let at = |worker| SocketAddr::new(ip, base + worker).to_string();
+        let ports: Vec<String> = (0..workers).map(at).collect();
+        let mut page =
+            format!("version 1.0\nserver 0 client {} workers {}\n", at(0), ports.join(","));
+        for (prefix, worker) in Prefix::equal(workers.trailing_zeros()).zip(0..workers) {
+            page += &format!("cachelet {prefix} 0/{worker}\n");
         }
+        Self::parse(&page, SocketAddr::new(ip, base)).expect("equal prefixes cover the hashes")
     }
 
     /// Asks the server, which is at this address; `None` if it does not know the question.
-    pub fn ask(server: &mut (impl Read + Write), ip: IpAddr) -> io::Result<Option<Self>> {
+    pub fn ask(server: &mut (impl Read + Write), at: SocketAddr) -> io::Result<Option<Self>> {
         server.write_all(b"config get mbal 0.0\r\n")?;
         let mut input = BufReader::new(server);
         let mut line = String::new();
@@ -70,94 +44,57 @@ impl Routes {
         let mut page = vec![0; bytes.min(16 << 20)];
         input.read_exact(&mut page)?;
         let page = String::from_utf8(page).map_err(|_| bad("not text"))?;
-        let mut routes = Self::parse(&page).map_err(|line| bad(&line))?;
-        for worker in routes.workers.iter_mut().filter(|worker| worker.ip().is_unspecified()) {
-            worker.set_ip(ip);
-        }
-        Ok(Some(routes))
+        Self::parse(&page, at).map(Some).map_err(|why| bad(&why))
     }
 
-    /// The lines `version`, `worker` and `cachelet`; others are for other readers.
-    fn parse(page: &str) -> Result<Self, String> {
-        let mut version = None;
-        let (mut workers, mut prefixes) = (Vec::new(), Vec::new());
-        for line in page.lines() {
-            let bad = || format!("cannot read {line:?}");
-            let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            match words[..] {
-                ["version", text] => {
-                    version = Some(MapVersion::parse(text.as_bytes()).ok_or_else(bad)?)
-                }
-                ["worker", number, ip, port] => {
-                    let number: usize = number.parse().map_err(|_| bad())?;
-                    if number != workers.len() {
-                        return Err(bad());
-                    }
-                    let ip: IpAddr = ip.parse().map_err(|_| bad())?;
-                    workers.push(SocketAddr::new(ip, port.parse().map_err(|_| bad())?));
-                }
-                ["cachelet", prefix, worker] => {
-                    let prefix = Prefix::parse(prefix.as_bytes()).ok_or_else(bad)?;
-                    prefixes.push((prefix, worker.parse().map_err(|_| bad())?));
-                }
-                _ => {}
+    fn parse(page: &str, at: SocketAddr) -> Result<Self, String> {
+        let view = ClusterView::parse(page)?;
+        for (server, addresses) in &view.cluster.servers {
+            if addresses.workers.is_empty() {
+                let server = server.0;
+                return Err(format!(
+                    "no worker of server {server} has a port of its own (--worker-ports)"
+                ));
             }
         }
-        let version = version.ok_or("no version")?;
-        let bits = prefixes.iter().map(|(prefix, _)| prefix.bits()).max().ok_or("no cachelets")?;
-        if workers.is_empty() {
-            return Err("no worker has a port of its own (--worker-ports)".into());
-        }
-        let mut cachelets = vec![u32::MAX; 1 << bits];
-        let mut owners = Vec::new();
-        for (prefix, worker) in prefixes {
-            if usize::from(worker) >= workers.len() {
-                return Err(format!("worker {worker} has no port"));
-            }
-            let run = bits - prefix.bits();
-            cachelets[prefix.place() << run..(prefix.place() + 1) << run].fill(owners.len() as u32);
-            owners.push(Held { prefix, worker, version });
-        }
-        if cachelets.contains(&u32::MAX) {
-            return Err("some hashes are no cachelet's".into());
-        }
-        Ok(Self { version, workers, cachelets, bits, owners })
+        let table = mbal_routing::Routes::new(&view, &mbal_model::Address::at(at.ip(), at.port()));
+        let owners: Vec<Owner> = table.owners().collect();
+        let addresses = owners.iter().map(|owner| {
+            let address = table.address(*owner).expect("it is one of the table's");
+            let server = ServerName::Tcp { host: address.host.clone(), port: address.port };
+            let found = server.addresses().map_err(|error| format!("{address}: {error}"))?;
+            found.first().copied().ok_or_else(|| format!("{address}: no such host"))
+        });
+        let addresses = addresses.collect::<Result<_, _>>()?;
+        let indices = owners.iter().copied().zip(0..).collect();
+        Ok(Self { table, owners, indices, addresses })
     }
 
+    /// What requests say is known.
     pub fn version(&self) -> MapVersion {
-        self.version
+        let heard = self.table.servers().map(|server| self.table.heard(server));
+        heard.max().expect("a document names a server")
     }
 
     /// Where the workers listen.
     pub fn workers(&self) -> &[SocketAddr] {
-        &self.workers
-    }
-
-    pub fn cachelet(&self, hash: u64) -> usize {
-        // A shift by 64 is the whole table of one cachelet.
-        let prefix = hash.checked_shr(64 - self.bits).unwrap_or(0);
-        self.cachelets[prefix as usize] as usize
+        &self.addresses
     }
 
     /// How the binary protocol names the hash's cachelet.
     pub fn vbucket(&self, hash: u64) -> u16 {
-        self.owners[self.cachelet(hash)].prefix.vbucket()
+        self.table.cachelet(hash).vbucket()
     }
 
     pub fn worker(&self, hash: u64) -> usize {
-        usize::from(self.owners[self.cachelet(hash)].worker)
+        self.indices[&self.table.route(hash).owner]
     }
 
-    /// Routes the hash's cachelet as told, unless something newer is known; true when the version grew.
-    pub fn heed(&mut self, hash: u64, moved: Moved) -> bool {
-        let cachelet = self.cachelet(hash);
-        let owner = &mut self.owners[cachelet];
-        if usize::from(moved.worker) < self.workers.len() && moved.version >= owner.version {
-            (owner.worker, owner.version) = (moved.worker, moved.version);
-        }
-        let newer = moved.version > self.version;
-        self.version = self.version.max(moved.version);
-        newer
+    /// Routes the hash's cachelet as it was told by a worker, unless something newer is known; true when what is known grew.
+    pub fn heed(&mut self, hash: u64, asked: usize, hint: Hint) -> bool {
+        let before = self.version();
+        self.table.heed(hash, self.owners[asked].server, hint);
+        before < self.version()
     }
 }
 
@@ -165,49 +102,59 @@ impl Routes {
 mod tests {
     use super::*;
 
-    const PAGE: &str = "version 1.17\nworker 0 127.0.0.1 4000\nworker 1 127.0.0.1 4001\n\
-                        cachelet 0000/2 0\ncachelet 4000/2 1\ncachelet 8000/1 1\nfuture line\n";
+    const PAGE: &str = "version 1.17\nserver 0 client 0.0.0.0:11211 workers 0.0.0.0:4000,0.0.0.0:4001\n\
+        cachelet 0000/2 0/0\ncachelet 4000/2 0/1\ncachelet 8000/1 0/1\n";
+
+    fn at() -> SocketAddr {
+        "127.0.0.1:11211".parse().unwrap()
+    }
 
     #[test]
     fn a_hash_finds_its_worker_whatever_the_length_of_its_cachelets_prefix() {
-        let routes = Routes::parse(PAGE).unwrap();
+        let routes = Routes::parse(PAGE, at()).unwrap();
         let workers = [0u64, 1, 2, 3].map(|top| routes.worker(top << 62));
         assert_eq!(workers, [0, 1, 1, 1]);
-        assert_eq!(routes.cachelet(2 << 62), routes.cachelet(3 << 62));
+        assert_eq!(routes.vbucket(2 << 62), routes.vbucket(3 << 62));
         assert_eq!(routes.workers()[1], "127.0.0.1:4001".parse().unwrap());
-        let one = PAGE.lines().take(3).collect::<Vec<_>>().join("\n") + "\ncachelet 0000/0 1\n";
-        assert_eq!(Routes::parse(&one).unwrap().worker(u64::MAX), 1);
+    }
+
+    #[test]
+    fn workers_of_several_servers_stand_in_one_row() {
+        let page = "version 3.0\nserver 1 client 127.0.0.1:1 workers 127.0.0.1:10,127.0.0.1:11\n\
+            server 4 client 127.0.0.1:4 workers 127.0.0.1:40,127.0.0.1:41\n\
+            cachelet 0000/1 4/1\ncachelet 8000/1 1/1\n";
+        let mut routes = Routes::parse(page, at()).unwrap();
+        assert_eq!([0, 1 << 63].map(|hash| routes.worker(hash)), [3, 1]);
+        let hint = |text: &str| Hint::parse(text.as_bytes()).unwrap();
+        assert!(routes.heed(0, 3, hint("3.1.0")));
+        assert_eq!((routes.worker(0), routes.version().to_string().as_str()), (2, "3.1"));
+        assert!(!routes.heed(0, 0, hint("4.0.1/0")), "the map is not here yet");
+        assert_eq!(routes.worker(0), 0);
     }
 
     #[test]
     fn a_table_with_gaps_or_unknown_workers_is_refused() {
         for (from, to) in [
-            ("cachelet 8000/1 1", ""),
-            ("cachelet 4000/2 1", "cachelet 4000/2 2"),
-            ("cachelet 4000/2 1", "cachelet 4100/2 1"),
-            ("cachelet 4000/2 1", "cachelet 4000/16 1"),
+            ("cachelet 8000/1 0/1", ""),
+            ("cachelet 4000/2 0/1", "cachelet 4100/2 0/1"),
+            ("cachelet 4000/2 0/1", "cachelet 4000/16 0/1"),
             ("version 1.17", ""),
-            ("worker 0", "worker 5"),
+            (" workers 0.0.0.0:4000,0.0.0.0:4001", ""),
         ] {
-            assert!(Routes::parse(&PAGE.replace(from, to)).is_err(), "{from} -> {to}");
+            assert!(Routes::parse(&PAGE.replace(from, to), at()).is_err(), "{from} -> {to}");
         }
     }
 
     #[test]
-    fn a_newer_token_changes_a_route_and_an_older_one_does_not() {
-        let mut routes = Routes::parse(PAGE).unwrap();
-        let moved = |text: &str| Moved::parse(text.as_bytes()).unwrap();
-        assert!(routes.heed(0, moved("1.19.1")));
+    fn a_newer_hint_changes_a_route_and_an_older_one_does_not() {
+        let mut routes = Routes::parse(PAGE, at()).unwrap();
+        let hint = |text: &str| Hint::parse(text.as_bytes()).unwrap();
+        assert!(routes.heed(0, 0, hint("1.19.1")));
         assert_eq!((routes.worker(0), routes.version().to_string().as_str()), (1, "1.19"));
-        assert!(!routes.heed(0, moved("1.18.0")));
+        assert!(!routes.heed(0, 0, hint("1.18.0")));
         assert_eq!(routes.worker(0), 1, "1.18 is older than what is known of this cachelet");
-        assert!(!routes.heed(1 << 62, moved("1.18.0")));
+        assert!(!routes.heed(1 << 62, 1, hint("1.18.0")));
         assert_eq!(routes.worker(1 << 62), 0, "but newer than what was known of that one");
-        assert!(routes.heed(0, moved("2.0.9")), "a version without a worker that we know");
-        assert_eq!(routes.worker(0), 1);
-        for broken in ["", "1", "1.2", "1.2.x", "a.2.3"] {
-            assert_eq!(Moved::parse(broken.as_bytes()), None, "{broken:?}");
-        }
     }
 
     #[test]

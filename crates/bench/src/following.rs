@@ -28,7 +28,8 @@ impl TwoWorkers {
     fn listen(self: Arc<Self>) -> Address {
         let ports: Vec<u16> = (0..2).map(|worker| self.clone().listen_as(worker)).collect();
         let page = format!(
-            "version 1.5\nworker 0 127.0.0.1 {}\nworker 1 127.0.0.1 {}\ncachelet 0000/1 1\ncachelet 8000/1 0\n",
+            "version 1.5\nserver 0 client 0.0.0.0:0 workers 127.0.0.1:{},127.0.0.1:{}\n\
+             cachelet 0000/1 0/1\ncachelet 8000/1 0/0\n",
             ports[0], ports[1]
         );
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -116,7 +116,7 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
         cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
     }
     if args.follow && target.routes(true)?.is_none() {
-        return Err("the server does not answer `config get mbal`: no --follow".into());
+        return Err("the server does not answer `config get mbal`: no --smart".into());
     }
     let run =
         |task| measure(plan.loads(&target, task, 1), plan.timeline(task), &args.server_pid, stop);

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::follow::Moved;
+use mbal_model::Hint;
+
 use crate::replies::{Answer, Awaited};
 use crate::tally::Tally;
 use crate::timeline::Part;
@@ -15,7 +16,7 @@ pub enum Then {
     /// Text found no counter: make one.
     Counter,
     /// The key's cachelet has moved.
-    Heed(Moved),
+    Heed(Hint),
     /// It was not executed: ask the worker that has the key.
     AskAgain,
 }
@@ -51,7 +52,7 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub fn told(&mut self, reply: Awaited, outcome: Answer, moved: Option<Moved>) {
+    pub fn told(&mut self, reply: Awaited, outcome: Answer, moved: Option<Hint>) {
         self.after.extend(moved.map(|moved| (reply, Then::Heed(moved))));
         if outcome == Answer::Elsewhere {
             self.after.push((reply, Then::AskAgain));

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use mbal_model::Hint;
 use memchr::memchr;
 
 use crate::binary;
-use crate::follow::Moved;
 use crate::wording::{LABEL_BYTES, Protocol, Wording, Write, label};
 
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -77,7 +77,7 @@ pub fn scan(
     lengths: Lengths,
     bytes: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    mut tell: impl FnMut(Awaited, Answer, Option<Moved>),
+    mut tell: impl FnMut(Awaited, Answer, Option<Hint>),
 ) -> Result<usize, String> {
     if wording.protocol == Protocol::Binary {
         return binary::scan(lengths, bytes, awaited, tell);
@@ -167,9 +167,9 @@ fn plain(line: &[u8], protocol: Protocol, kind: Kind) -> Option<Answer> {
 }
 
 /// The `L` token of a meta reply.
-fn token(line: &[u8]) -> Option<Moved> {
+fn token(line: &[u8]) -> Option<Hint> {
     let flags = line.strip_suffix(b"\r\n")?.split(|byte| *byte == b' ').skip(1);
-    flags.filter_map(|flag| flag.strip_prefix(b"L")).find_map(Moved::parse)
+    flags.filter_map(|flag| flag.strip_prefix(b"L")).find_map(Hint::parse)
 }
 
 /// One line answers one key, but all the rest of a classic get.
@@ -225,7 +225,7 @@ fn find(
     wording: &Wording,
     name: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    tell: &mut impl FnMut(Awaited, Answer, Option<Moved>),
+    tell: &mut impl FnMut(Awaited, Answer, Option<Hint>),
 ) -> Option<Awaited> {
     while let Some(reply) = awaited.front().copied().filter(|reply| reply.kind == Kind::Get) {
         awaited.pop_front();
@@ -428,18 +428,20 @@ mod tests {
             let (mut wording, mut awaited) = (wording(Protocol::Meta), asked(Protocol::Meta, &[7]));
             wording.tell(MapVersion { map: 1, local: 17 });
             let mut all = Vec::new();
-            let tell =
-                |_, outcome, moved: Option<Moved>| all.push((outcome, moved.map(|m| m.worker)));
+            let tell = |_, outcome, hint: Option<Hint>| {
+                all.push((outcome, hint.map(|hint| hint.to_string())));
+            };
             scan(&wording, Lengths::Known, bytes, &mut awaited, tell).unwrap();
             all
         };
         let value = &meta_value(7)[b"VA 14".len()..];
-        for (head, worker) in
-            [("VA 14", None), ("VA 14 f0 L1.18.3", Some(3)), ("VA 14 L1.x.3", None)]
+        for (head, hint) in
+            [("VA 14", None), ("VA 14 f0 L1.18.3", Some("1.18.3")), ("VA 14 L1.x.3", None)]
         {
-            assert_eq!(told(&[head.as_bytes(), value].concat()), [(Answer::Hit, worker)], "{head}");
+            let hint = hint.map(String::from);
+            assert_eq!(told(&[head.as_bytes(), value].concat()), [(Answer::Hit, hint)], "{head}");
         }
-        assert_eq!(told(b"EN L1.18.2\r\n"), [(Answer::Miss, Some(2))]);
+        assert_eq!(told(b"EN L1.18.4/2\r\n"), [(Answer::Miss, Some("1.18.4/2".into()))]);
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use mbal_server::{
-    BalanceConfig, ClientCertificate, ClusterConfig, ClusterFile, Config, Control, Echoed, Listen,
+    BalanceConfig, ClientCertificate, Cluster, ClusterConfig, Config, Control, Echoed, Listen,
     Login, Mode, Protocol, ServerId, Settings, TlsSettings, UnixSocket, log,
 };
 
@@ -517,9 +518,9 @@ impl Flags {
         };
         let refused = |why: String| usage(format!("--cluster {}: {why}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-        let file = ClusterFile::parse(&text).map_err(refused)?;
+        let cluster = Arc::new(Cluster::parse(&text).map_err(refused)?);
         let here = ServerId(here);
-        if !file.servers.contains_key(&here) {
+        if !cluster.servers.contains_key(&here) {
             return Err(refused(format!("it has no server {}, which --server-id says", here.0)));
         }
         let refused = |why: String| usage(format!("--cluster-secret {}: {why}", secret.display()));
@@ -529,7 +530,7 @@ impl Flags {
             return Err(refused(format!("a secret has {SECRET_BYTES_MIN} bytes or more")));
         }
         let link_port = self.link_port;
-        Ok(Some(ClusterConfig { file, here, secret, link_port, link_timeout }))
+        Ok(Some(ClusterConfig { cluster, here, secret, link_port, link_timeout }))
     }
 
     /// Bytes of `-m` and `-I`.

@@ -44,13 +44,11 @@ impl Config {
     /// Where other servers dial: the address that they are told, or another port on all interfaces.
     pub(crate) fn link_place(&self) -> Option<Listen> {
         let cluster = self.cluster.as_ref()?;
-        let address = &cluster.file.servers[&cluster.here].link;
-        let (host, port) = address.rsplit_once(':').expect("an address is host:port");
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let named = Interface::Named(host.into());
+        let address = cluster.cluster.servers[&cluster.here].link.clone()?;
+        let named = Interface::Named(address.host);
         Some(match cluster.link_port {
             Some(port) => Listen { interface: Interface::All, port, tls: None },
-            None => Listen { interface: named, port: port.parse().ok()?, tls: None },
+            None => Listen { interface: named, port: address.port, tls: None },
         })
     }
 

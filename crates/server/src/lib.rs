@@ -37,12 +37,12 @@ mod tls;
 mod tls_links;
 
 pub use balancing::Planner;
-pub use cluster::{Addresses, ClusterConfig, ClusterFile};
+pub use cluster::ClusterConfig;
 pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixSocket};
 pub use control_path::{Served, control_paths};
 pub use error::StartError;
 pub use mbal_balance::{Mode, Proposal, Question};
-pub use mbal_model::ServerId;
+pub use mbal_model::{Cluster, ServerId};
 pub use mbal_reactor::{ClientCertificate, Ended};
 pub use mbal_worker::{Echoed, Protocol, Settings, TlsSettings};
 pub use serving::{Running, Server};

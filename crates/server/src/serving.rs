@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_link::Cluster;
-use mbal_model::{ClusterMap, ServerId, WorkerId};
+use mbal_model::{ServerId, WorkerId};
 use mbal_reactor::process::{self, Background, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
@@ -27,8 +27,8 @@ use crate::pid_file::PidFile;
 use crate::saying::Saying;
 use crate::starting::Starting;
 use crate::{
-    ClusterConfig, Config, Login, StartError, control, log, machine, metrics, panics, scrapes, tls,
-    tls_links,
+    ClusterConfig, Config, Login, StartError, cluster, control, log, machine, metrics, panics,
+    scrapes, tls, tls_links,
 };
 
 /// What a worker has in a server that stands alone, so that there is something to balance.
@@ -284,6 +284,8 @@ impl Server {
             Some(_) => Some(greet(post, tally, started.clock)?),
             None => None,
         };
+        let mapped = self.config.cluster.as_ref();
+        let mapped = mapped.map(|config| (config.here, cluster::resolved(&config.cluster)));
         let own_ports = mem::take(&mut self.listening.of_worker);
         let sockets = own_ports.into_iter().zip(mem::take(&mut self.listening.datagrams));
         let start = |(index, (own_ports, datagrams))| {
@@ -300,11 +302,7 @@ impl Server {
                 let (timeout_ns, bytes_max) = self.link_bounds(cluster);
                 event_loop = event_loop.with_links(linker.clone(), timeout_ns, bytes_max);
             }
-            let mapped = self
-                .config
-                .cluster
-                .as_ref()
-                .map(|cluster| (cluster.here, cluster.file.map.clone()));
+            let mapped = mapped.clone();
             let (shared, tally, tls) = (Arc::clone(shared), Arc::clone(tally), self.tls.clone());
             let pin = self.config.pin;
             thread::Builder::new().name(format!("mbal-worker-{index}")).spawn(move || {
@@ -325,10 +323,12 @@ impl Server {
             true => Some(tls_links::configs(&self.config.settings.tls).map_err(io::Error::other)?),
             false => None,
         };
-        let others = cluster.file.servers.iter().filter(|(server, _)| **server != cluster.here);
+        let others = cluster.cluster.servers.iter().filter(|(server, _)| **server != cluster.here);
+        let peers =
+            others.filter_map(|(server, at)| Some((*server, at.link.as_ref()?.to_string())));
         let plan = LinkPlan {
-            cluster: Cluster::new(&cluster.file.name, cluster.here.0, &cluster.secret),
-            peers: others.map(|(server, at)| (*server, at.link.clone())).collect(),
+            cluster: Cluster::new(&cluster.cluster.name, cluster.here.0, &cluster.secret),
+            peers: peers.collect(),
             timeout_ns,
             payload_bytes_max,
             tls,
@@ -413,7 +413,7 @@ fn make_room(config: &mut Config) -> Result<(), StartError> {
     let mut beside = u64::from(config.settings.workers) * per_worker + DESCRIPTORS_SPARE;
     if let Some(cluster) = &config.cluster {
         // To and from every other server's workers, of which there may be more than ours.
-        let links = 4 * config.settings.workers as usize * cluster.file.servers.len();
+        let links = 4 * config.settings.workers as usize * cluster.cluster.servers.len();
         beside += (links + STRANGERS_MAX) as u64;
     }
     let asked = config.settings.connections_max;
@@ -458,14 +458,14 @@ fn work(
     shared: &Arc<mbal_worker::Shared>,
     tally: &Tally,
     tls: Option<Arc<TlsDoor>>,
-    mapped: Option<(ServerId, Arc<ClusterMap>)>,
+    mapped: Option<(ServerId, Arc<mbal_model::Cluster>)>,
     started: Started,
 ) {
     let id = WorkerId(index as u16);
     let mut worker = Worker::new(id, Arc::clone(shared));
     let shifted = |now: Now| now.moved(shared.gauges.time_shift.load(Relaxed));
-    if let Some((here, map)) = mapped {
-        worker.handle(started.at(0), Event::Mapped { here, map }, &mut Actions::default());
+    if let Some((here, cluster)) = mapped {
+        worker.handle(started.at(0), Event::Mapped { here, cluster }, &mut Actions::default());
     }
     // All events of a wake-up have its time: it is worked out once.
     let mut last = (0, started.at(0));

@@ -37,7 +37,7 @@ pub(crate) fn parse<'a>(tokens: Tokens<'a>) -> Option<Request<'a>> {
         b"lru_crawler" => crawler(&tokens).and_then(admin),
         b"refresh_certs" => admin(Admin::RefreshCerts),
         b"debugtime" => admin(Admin::DebugTime { seconds: parse_i32(tokens.get(1)) }),
-        b"config" if (tokens.get(1), tokens.get(2)) == (b"get", b"mbal") => map(&tokens),
+        b"config" if tokens.get(1) == b"get" => config(&tokens),
         _ if is_http(&tokens) => return None,
         _ => Err("ERROR"),
     };
@@ -62,13 +62,17 @@ pub fn full_name<'a>(word: &'a [u8], names: &[&'a str]) -> &'a [u8] {
     names.iter().find(begins).map_or(word, |name| name.as_bytes())
 }
 
-fn map<'a>(tokens: &Tokens<'a>) -> Result<Request<'a>, &'static str> {
-    let known = match (tokens.count, tokens.get(3)) {
-        (3, _) => None,
-        (4, known) => Some(MapVersion::parse(known).ok_or(BAD_FORMAT)?),
+/// Who there is: for clients that know ElastiCache's auto-discovery, and for those that know MBal.
+fn config<'a>(tokens: &Tokens<'a>) -> Result<Request<'a>, &'static str> {
+    let command = match (tokens.get(2), tokens.count) {
+        (b"cluster", 3) => Admin::Discover,
+        (b"mbal", 3) => Admin::View { known: None },
+        (b"mbal", 4) => {
+            Admin::View { known: Some(MapVersion::parse(tokens.get(3)).ok_or(BAD_FORMAT)?) }
+        }
         _ => return Err("ERROR"),
     };
-    Ok(Request::Admin { command: Admin::Map { known }, noreply: false })
+    Ok(Request::Admin { command, noreply: false })
 }
 
 fn shutdown(tokens: &Tokens<'_>) -> Option<Shutdown> {

@@ -47,6 +47,8 @@ mod opcode {
     pub const SASL_AUTH: u8 = 0x21;
     pub const SASL_STEP: u8 = 0x22;
     pub const GATK: u8 = 0x23;
+    /// Not memcached's but ElastiCache's.
+    pub const CONFIG_GET: u8 = 0x60;
 
     /// The opcode with an answer for its success that does the same, and whether `opcode` has none.
     pub fn loud(opcode: u8) -> (u8, bool) {
@@ -121,7 +123,7 @@ pub struct Frame {
     pub opcode: u8,
     /// Success, or a miss of a get, is not told; errors are.
     pub quiet: bool,
-    /// 0 is an ordinary client; one that knows the cluster map sends 1 + the key's cachelet.
+    /// 0 is an ordinary client; one that knows the cluster map names the key's cachelet: `Prefix::vbucket`.
     pub vbucket: u16,
     pub opaque: [u8; 4],
     pub cas: u64,
@@ -169,6 +171,8 @@ pub enum Command<'a> {
     Noop,
     Version,
     Quit,
+    /// `config get cluster`: where clients reach the servers of the cluster.
+    Discover,
     Mechanisms,
     Authenticate {
         mechanism: &'a [u8],
@@ -286,6 +290,7 @@ pub fn parse_binary<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
         (opcode::FLUSH, 0, 0, 0) => Command::Flush { exptime: 0 },
         (opcode::FLUSH, 4, 0, 0) => Command::Flush { exptime: u32_at(extras, 0) },
         (opcode::STAT, 0, ..) => Command::Stats { topic: key },
+        (opcode::CONFIG_GET, 0, _, 0) if key == b"cluster" => Command::Discover,
         (opcode::NOOP, ..) if bare => Command::Noop,
         (opcode::VERSION, ..) if bare => Command::Version,
         (opcode::QUIT, ..) if bare => Command::Quit,

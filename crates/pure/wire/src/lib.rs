@@ -31,7 +31,7 @@ pub use number::{parse_u64, push_i64, push_u64, word_i32, word_u32, word_u64};
 pub use peer::{HOPS_MAX, PeerRequest, next_value};
 pub use reply::{push_line, push_value};
 pub use request::{
-    Admin, Chunk, ClassSet, Direction, Get, Limits, Login, Parsed, Request, Shutdown, Storage,
-    Tokens, Tune, Verb, Walk,
+    Admin, Chunk, ClassSet, DISCOVERY_KEY, Direction, Get, Limits, Login, Parsed, Request,
+    Shutdown, Storage, Tokens, Tune, Verb, Walk,
 };
 pub use udp::{DATAGRAM_BYTES_MAX, datagrams, parse_datagram};

@@ -86,10 +86,10 @@ impl<'a> Meta<'a> {
         })
     }
 
-    /// True if its `L` is a smart client's; any other is ignored, as memcached does.
+    /// What its `L` says that a smart client knows; any other `L` is ignored, as memcached does.
     #[cold]
-    pub(crate) fn names_a_version(&self) -> bool {
-        self.words().any(|word| word[0] == b'L' && MapVersion::parse(&word[1..]).is_some())
+    pub fn version(&self) -> Option<MapVersion> {
+        self.words().find(|word| word[0] == b'L').and_then(|word| MapVersion::parse(&word[1..]))
     }
 
     /// The cas that the item is to have, if the client chose one.

@@ -113,7 +113,23 @@ pub struct Get<'a> {
     pub touch: Option<i32>,
 }
 
+/// Older clients ask for this key instead of `config get cluster`.
+pub const DISCOVERY_KEY: &[u8] = b"AmazonElastiCache:cluster";
+
 impl<'a> Get<'a> {
+    /// True if it may be a client that looks for the servers of the cluster.
+    #[inline]
+    pub fn discovers(&self) -> bool {
+        // The length tells it from almost every other key.
+        self.first.len() == DISCOVERY_KEY.len() && self.asks_for_discovery_alone()
+    }
+
+    #[cold]
+    fn asks_for_discovery_alone(&self) -> bool {
+        let alone = next_word(self.further).is_none();
+        self.first == DISCOVERY_KEY && alone && !self.cas && self.touch.is_none()
+    }
+
     #[inline]
     pub(crate) fn new(keys: &'a [u8], cas: bool, touch: Option<i32>) -> Get<'a> {
         let (first, further) = next_word(keys).unwrap_or((&[], &[]));
@@ -171,8 +187,10 @@ pub enum Admin<'a> {
     },
     /// `None` is a mode that there is not.
     Shutdown(Option<Shutdown>),
+    /// `config get cluster`: where clients reach the servers of the cluster.
+    Discover,
     /// `config get mbal`: who owns what, unless that is what the client knows.
-    Map {
+    View {
         known: Option<MapVersion>,
     },
     /// What tunes machinery that is another here: the setting changes, and nothing else.
@@ -323,7 +341,7 @@ impl<'a> Request<'a> {
             Request::MetaGet(meta)
             | Request::MetaSet(meta, _)
             | Request::MetaDelete(meta)
-            | Request::MetaArithmetic(meta) => meta.flags.has(b'L') && meta.names_a_version(),
+            | Request::MetaArithmetic(meta) => meta.flags.has(b'L') && meta.version().is_some(),
             Request::Binary(binary) => binary.frame.vbucket != 0,
             _ => false,
         }

@@ -20,7 +20,8 @@ impl Turn<'_> {
                 self.shared.log.set_verbosity(level);
                 self.reply(noreply, b"OK");
             }
-            Admin::Map { known } => self.ownership(*known),
+            Admin::Discover => self.discover(),
+            Admin::View { known } => self.tell_view(*known),
             Admin::MemoryLimit { mib } => self.reply(noreply, self.memory_limit(*mib)),
             Admin::Tune(tune) => {
                 self.tune(*tune);

@@ -16,7 +16,10 @@ impl Turn<'_> {
     pub fn binary(&mut self, request: &Binary<'_>, key: Option<Key<'_>>) -> Then {
         let Binary { frame, command } = request;
         if let Some(key) = key.filter(|key| !self.is_where_the_client_thinks(frame, key)) {
-            self.refer(frame, &key);
+            match self.owner_elsewhere(&key) {
+                Some(hint) => frame.push(self.out, Status::NotMine, hint.to_string().as_bytes(), 0),
+                None => frame.push_error(self.out, Status::TemporaryFailure),
+            }
             return Then::Next;
         }
         let the_key = || key.expect("the parser measured it");
@@ -55,6 +58,7 @@ impl Turn<'_> {
                 self.succeed(frame, b"", 0);
                 return Then::Close(None);
             }
+            Command::Discover => self.binary_discover(frame),
             Command::Mechanisms => self.succeed(frame, MECHANISMS, 0),
             Command::Authenticate { .. } => unreachable!("the batch logs in"),
             Command::Refused { status, close } => {
@@ -74,17 +78,6 @@ impl Turn<'_> {
         // Some cachelet that begins there holds the key, be it narrower now or not.
         let begins_there = u32::from(first ^ node) >> first.trailing_zeros() == 0;
         frame.vbucket == 0 || (begins_there && self.route(key) == Route::Own)
-    }
-
-    /// Says which worker owns the key's cachelet.
-    fn refer(&mut self, frame: &Frame, key: &Key<'_>) {
-        let store = &self.shared.store;
-        let version = self.version();
-        let owner = match store.route(self.here.worker, key.hash()) {
-            Route::Neighbour(worker) => worker,
-            _ => self.here.worker,
-        };
-        frame.push(self.out, Status::NotMine, format!("{version}.{}", owner.0).as_bytes(), 0);
     }
 
     pub fn binary_too_large(&mut self, frame: &Frame) {

@@ -33,6 +33,7 @@ impl Turn<'_> {
                 return Then::Next;
             }
             None => {}
+            Some(_) if get.discovers() && self.get_discovery() => return Then::Next,
             Some(first) => {
                 let ahead = self.take_ahead();
                 self.get_one(get, &first, ahead);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use mbal_cachelet::Birth;
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{ClusterMap, Elsewhere, Owner, Prefix, Seconds, ServerId, WorkerId};
+use mbal_model::{Cluster, ClusterMap, Elsewhere, Owner, Prefix, Seconds, ServerId, WorkerId};
 
 use crate::shared::Shared;
 
@@ -18,7 +18,7 @@ pub(crate) struct Following(Mutex<Option<Followed>>);
 
 struct Followed {
     here: ServerId,
-    map: Arc<ClusterMap>,
+    cluster: Arc<Cluster>,
     /// The store is as the map says.
     settled: bool,
 }
@@ -30,11 +30,17 @@ impl Shared {
         followed.as_ref().map_or(ServerId(0), |followed| followed.here)
     }
 
+    /// Which server of which cluster this is; `None` without one.
+    pub(crate) fn cluster(&self) -> Option<(ServerId, Arc<Cluster>)> {
+        let followed = self.following.0.lock().expect("nothing panics with it held");
+        followed.as_ref().map(|followed| (followed.here, Arc::clone(&followed.cluster)))
+    }
+
     /// The other servers that have cachelets.
     pub(crate) fn others(&self) -> Vec<ServerId> {
         let followed = self.following.0.lock().expect("nothing panics with it held");
-        let Some(Followed { here, map, .. }) = &*followed else { return Vec::new() };
-        let owners = map.cachelets().iter().map(|(_, owner)| owner.server);
+        let Some(Followed { here, cluster, .. }) = &*followed else { return Vec::new() };
+        let owners = cluster.map.cachelets().iter().map(|(_, owner)| owner.server);
         let others: BTreeSet<ServerId> = owners.filter(|server| server != here).collect();
         others.into_iter().collect()
     }
@@ -45,16 +51,17 @@ impl Shared {
     }
 
     /// A map of the cluster, unless a newer one is known.
-    pub(crate) fn follow(&self, here: ServerId, map: Arc<ClusterMap>, now: Seconds) {
+    pub(crate) fn follow(&self, here: ServerId, cluster: Arc<Cluster>, now: Seconds) {
+        let map = &cluster.map;
         let mut followed = self.following.0.lock().expect("nothing panics with it held");
         let is_newer = |known: &Followed| {
-            known.map.version() < map.version() || is_planted(Fault::OlderMapFollowed)
+            known.cluster.map.version() < map.version() || is_planted(Fault::OlderMapFollowed)
         };
         if followed.as_ref().is_none_or(is_newer) {
             // Before anything leaves: who does not see it has entered its batch before.
             self.alone.store(map.serves_all(here), Release);
             self.map_version.store(map.version(), Release);
-            *followed = Some(Followed { here, map, settled: false });
+            *followed = Some(Followed { here, cluster, settled: false });
             self.unsettled.store(true, Relaxed);
         }
         drop(followed);
@@ -69,7 +76,7 @@ impl Shared {
         }
         let mut followed = self.following.0.lock().expect("nothing panics with it held");
         if let Some(followed) = followed.as_mut().filter(|followed| !followed.settled) {
-            followed.settled = self.is_settled(followed.here, &followed.map, now);
+            followed.settled = self.is_settled(followed.here, &followed.cluster.map, now);
             self.unsettled.store(!followed.settled, Relaxed);
         }
     }

@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mbal_model::{ClusterMap, Prefix, ServerId, WorkerId};
+use mbal_model::{Cluster, Prefix, ServerId, WorkerId};
 
 mod admin;
 mod batch;
@@ -42,6 +42,7 @@ mod conns;
 mod counters;
 mod datagram;
 mod details;
+mod discovery;
 mod everywhere;
 mod following;
 mod hot;
@@ -146,8 +147,8 @@ pub enum Event<'a> {
     /// Everything that had arrived is done: it has kept the worker's thread busy for so long, from
     /// waking to now.
     Rests { busy_ns: u64 },
-    /// Which server this is, and who owns what. Until then a server is alone.
-    Mapped { here: ServerId, map: Arc<ClusterMap> },
+    /// Which server this is, who the others are, and who owns what. Until then a server is alone.
+    Mapped { here: ServerId, cluster: Arc<Cluster> },
     /// A link to a peer came up: so many requests may be on it unanswered.
     LinkUp { server: ServerId, credits: u32 },
     /// It broke. What was on it is not repeated, and its tickets will not be answered.

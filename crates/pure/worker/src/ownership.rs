@@ -1,32 +1,89 @@
 //! Who owns what, for clients that know the workers. Others never see any of it.
 
-use mbal_model::{Key, MapVersion, Route, WorkerId};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use mbal_cachelet::Held;
+use mbal_model::{
+    Address, Addresses, Cluster, ClusterMap, ClusterView, Hint, Key, MapVersion, Owner, Prefix,
+    Route, ServerId, WorkerId,
+};
+use mbal_wire::Request;
 
 use crate::load::key_work;
+use crate::shared::Shared;
 use crate::turn::Turn;
 
+impl Shared {
+    /// The cluster's map, with the cachelets of this server at the workers that have them now.
+    pub(crate) fn view(&self) -> ClusterView {
+        // Read before the owners: they may be newer than it says, which the next question finds out.
+        let local = self.store.version();
+        let held = self.store.held();
+        let (here, cluster) = self.cluster().unwrap_or_else(|| (ServerId(0), self.alone()));
+        let mut owners = Vec::new();
+        for &(prefix, owner) in cluster.map.cachelets() {
+            match owner.server == here {
+                true => self.push_held(&mut owners, &held, prefix, owner),
+                false => owners.push((prefix, owner)),
+            }
+        }
+        let map = ClusterMap::new(cluster.map.version(), owners);
+        let map = Arc::new(map.expect("each cachelet stands for itself or for its parts"));
+        let (name, servers) = (cluster.name.clone(), cluster.servers.clone());
+        ClusterView { cluster: Cluster { name, map, servers }, local }
+    }
+
+    /// A cachelet of the map's as the store has it: whole, as a part of a wider one, or in parts. While the store is not yet as the
+    /// map says, it stands as in the map.
+    fn push_held(
+        &self,
+        owners: &mut Vec<(Prefix, Owner)>,
+        held: &[Held],
+        prefix: Prefix,
+        by_map: Owner,
+    ) {
+        let parts = || held.iter().filter(|held| held.prefix.overlaps(prefix));
+        let covered: usize = parts().map(|part| part.prefix.nodes().min(prefix.nodes())).sum();
+        if covered != prefix.nodes() {
+            let worker = WorkerId(by_map.worker.0 % self.settings.workers);
+            return owners.push((prefix, Owner { worker, ..by_map }));
+        }
+        for part in parts() {
+            let shown = if part.prefix.nodes() > prefix.nodes() { prefix } else { part.prefix };
+            owners.push((shown, Owner { worker: part.owner, ..by_map }));
+        }
+    }
+
+    /// What a server that is alone takes for its cluster.
+    fn alone(&self) -> Arc<Cluster> {
+        let workers: Vec<Address> = self
+            .settings
+            .worker_addresses
+            .iter()
+            .map(|address| Address::at(address.ip(), address.port()))
+            .collect();
+        let ip = self.settings.worker_addresses.first().map(|address| address.ip());
+        let ip = ip.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let client = Address::at(ip, self.settings.tcp_port);
+        let addresses = Addresses { link: None, client, workers, resolved: None };
+        let map = ClusterMap::alone(ServerId(0), self.settings.workers, 0);
+        let servers = BTreeMap::from([(ServerId(0), addresses)]);
+        Arc::new(Cluster { servers, ..Cluster::without_addresses(map) })
+    }
+}
+
 impl Turn<'_> {
-    /// The version of what [`Turn::ownership`] tells.
+    /// The version of what [`Shared::view`] tells.
     pub fn version(&self) -> MapVersion {
         MapVersion { map: self.map_version, local: self.shared.store.version() }
     }
 
     /// `config get mbal`, in the framing of ElastiCache's auto-discovery.
-    pub fn ownership(&mut self, known: Option<MapVersion>) {
-        // Read before the owners: they may be newer than it says, which the next question finds out.
-        let version = self.version();
-        if known != Some(version) {
-            let mut payload = format!("version {version}\n");
-            for (worker, address) in self.shared.settings.worker_addresses.iter().enumerate() {
-                payload += &format!("worker {worker} {} {}\n", address.ip(), address.port());
-            }
-            let store = &self.shared.store;
-            for held in store.held() {
-                payload += &format!("cachelet {} {}\n", held.prefix, held.owner.0);
-            }
-            let length = payload.len();
-            self.line(format!("CONFIG mbal 0 {length}").as_bytes());
-            self.line(payload.as_bytes());
+    pub fn tell_view(&mut self, known: Option<MapVersion>) {
+        if known != Some(self.version()) {
+            self.config(b"mbal", &self.shared.view().to_string());
         }
         self.line(b"END");
     }
@@ -39,22 +96,64 @@ impl Turn<'_> {
                 let bytes = request_bytes + self.out.len() - before;
                 self.shared.store.count_work(key.hash(), key_work(1, bytes as u64));
             }
-            Route::Neighbour(owner) => self.tell_owner(before, owner),
+            Route::Neighbour(worker) => {
+                let version = self.version();
+                push_hint(self.out, before, Hint::Worker { version, worker });
+            }
             Route::Peer(_) | Route::Moving(_) => {}
         }
     }
 
-    /// Adds to the reply that begins at `before` where the key's cachelet has gone.
+    /// Such a request was done for another server, which its client has asked: here, and by whom, is news to the client.
     #[cold]
-    fn tell_owner(&mut self, before: usize, owner: WorkerId) {
-        const STATUSES: [&[u8]; 6] = [b"HD", b"VA", b"EN", b"NF", b"NS", b"EX"];
-        let reply = &self.out[before..];
-        let Some(end) = memchr::memchr(b'\n', reply).filter(|end| *end > 2) else { return };
-        if !STATUSES.contains(&&reply[..2]) {
-            return;
-        }
-        let rest = self.out.split_off(before + end - 1);
-        self.out.extend_from_slice(format!(" L{}.{}", self.version(), owner.0).as_bytes());
-        self.out.extend_from_slice(&rest);
+    pub fn followed_from_afar(&mut self, before: usize, key: &Key<'_>) {
+        let worker = match self.route(key) {
+            Route::Own => self.here.worker,
+            Route::Neighbour(worker) => worker,
+            Route::Peer(_) | Route::Moving(_) => return,
+        };
+        let (version, server) = (self.version(), self.here.server);
+        push_hint(self.out, before, Hint::Server { version, server, worker });
     }
+
+    /// Such a request found nobody who could be reached; the client may know an older map, by which it chose this server.
+    pub fn tell_newer_map(&self, request: &Request<'_>, told: &mut Vec<u8>) {
+        let known = match request {
+            Request::MetaGet(meta) if request.follows() => meta.version(),
+            _ => None,
+        };
+        if known.is_some_and(|known| known.map < self.map_version) {
+            push_hint(told, 0, Hint::Newer { map: self.map_version });
+        }
+    }
+
+    /// Who owns the key's cachelet, for a client that has named one that is not this worker's. `None`: it is on its way.
+    pub fn owner_elsewhere(&self, key: &Key<'_>) -> Option<Hint> {
+        match self.route(key) {
+            Route::Own => Some(Hint::Worker { version: self.version(), worker: self.here.worker }),
+            Route::Neighbour(worker) => Some(Hint::Worker { version: self.version(), worker }),
+            Route::Peer(_) => {
+                let (_, cluster) = self.shared.cluster()?;
+                let Owner { server, worker } = cluster.map.at(key.hash()).1;
+                // Of loans in another server nothing is known here.
+                let version = MapVersion { map: cluster.map.version(), local: 0 };
+                (server != self.here.server).then_some(Hint::Server { version, server, worker })
+            }
+            Route::Moving(_) => None,
+        }
+    }
+}
+
+/// Adds to the meta reply that begins at `before`, if it is one that has tokens.
+#[cold]
+fn push_hint(out: &mut Vec<u8>, before: usize, hint: Hint) {
+    const STATUSES: [&[u8]; 6] = [b"HD", b"VA", b"EN", b"NF", b"NS", b"EX"];
+    let reply = &out[before..];
+    let Some(end) = memchr::memchr(b'\n', reply).filter(|end| *end > 2) else { return };
+    if !STATUSES.contains(&&reply[..2]) {
+        return;
+    }
+    let rest = out.split_off(before + end - 1);
+    out.extend_from_slice(format!(" L{hint}").as_bytes());
+    out.extend_from_slice(&rest);
 }

@@ -50,6 +50,10 @@ impl Batch<'_> {
             return None;
         }
         if let Request::Get(get) = &job.request {
+            // This server knows, whoever owns the key.
+            if get.discovers() && !session.get_continues {
+                return None;
+            }
             let several = next_word(get.further).is_some();
             if several || session.get_continues {
                 return self.gather(session, get);
@@ -58,7 +62,10 @@ impl Batch<'_> {
         let Some(key) = key else { return self.everywhere(session, job) };
         let server = self.turn.route(key).elsewhere()?;
         self.turn.counters.requests_peer.add(1);
-        let lost = Lost::of(&job.request, key);
+        let mut lost = Lost::of(&job.request, key);
+        if lost.missed && job.request.follows() {
+            self.turn.tell_newer_map(&job.request, lost.told.to_mut());
+        }
         match self.links.credit(server) {
             Credit::NoLink => {
                 self.turn.out.extend_from_slice(&lost.told);
@@ -260,7 +267,11 @@ impl Batch<'_> {
             None => self.turn.serve(&job.request, key),
         };
         match served {
-            Served::Reply => {}
+            Served::Reply => {
+                if let (true, Some(key)) = (job.request.follows(), &key) {
+                    self.turn.followed_from_afar(before, key);
+                }
+            }
             // Without credit it is not kept: a peer that waits for us must not wait for others.
             Served::PassOn(server)
                 if peer.hops < HOPS_MAX && self.links.credit(server) == Credit::Available =>

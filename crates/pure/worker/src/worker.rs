@@ -86,9 +86,9 @@ impl Worker {
     pub fn handle(&mut self, now: Now, event: Event<'_>, actions: &mut Actions) {
         // What touches no item, or what waits for others to have left the cachelets that they were in.
         match event {
-            Event::Mapped { here, map } => {
+            Event::Mapped { here, cluster } => {
                 self.here.server = here;
-                return self.shared.follow(here, map, now.second);
+                return self.shared.follow(here, cluster, now.second);
             }
             Event::Rests { busy_ns } => return self.counters().busy_ns.add(busy_ns),
             Event::Timing => return self.time(None),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use mbal_cachelet::Store;
-use mbal_model::{MapVersion, Prefix, WorkerId};
+use mbal_model::{ClusterView, MapVersion, Prefix, ServerId, WorkerId};
 
 use super::checks::Violation;
 
@@ -49,40 +49,45 @@ impl Claims {
     }
 
     /// A client was told that at `version` a prefix of the hash was a worker's.
-    pub fn told(&self, version: MapVersion, hash: u64, worker: u16) -> Result<(), Violation> {
-        let owner = self.at(version).and_then(|owners| {
-            let after = owners.partition_point(|(first, _)| *first <= hash);
-            owners[after - 1].1
-        });
-        if owner == Some(WorkerId(worker)) {
+    pub fn told(&self, version: MapVersion, hash: u64, worker: WorkerId) -> Result<(), Violation> {
+        let owner = self.at(version).and_then(|owners| owner_at(owners, hash));
+        if owner == Some(worker) {
             return Ok(());
         }
         let what = format!(
-            "a client was told that {hash:x} is worker {worker}'s at {version}; it is {owner:?}'s"
+            "a client was told that {hash:x} is {worker:?}'s at {version}; it is {owner:?}'s"
         );
         Err(Violation::new(1, what))
     }
 
-    /// The same of all prefixes: the payload of `config get mbal`. The version that it is of.
-    pub fn told_all(&self, payload: &str) -> Result<MapVersion, Violation> {
-        let strange = || Violation::new(1, format!("no map of the server: {payload:?}"));
-        let mut version = None;
-        let mut told = Vec::new();
-        for line in payload.lines() {
-            let words: Vec<&str> = line.split(' ').collect();
-            match (words.as_slice(), version) {
-                (["version", text], None) => version = MapVersion::parse(text.as_bytes()),
-                (["worker", ..], Some(_)) => {}
-                (["cachelet", prefix, worker], Some(_)) => {
-                    let prefix = Prefix::parse(prefix.as_bytes()).ok_or_else(strange)?;
-                    told.push((prefix, WorkerId(worker.parse().map_err(|_| strange())?)));
-                }
-                _ => return Err(strange()),
-            }
-        }
-        let (version, owners) = version.zip(runs(told.into_iter())).ok_or_else(strange)?;
-        if self.at(version) == Some(&owners) { Ok(version) } else { Err(strange()) }
+    /// A client was told of a map.
+    pub fn knows(&self, map: u64) -> Result<(), Violation> {
+        let is_known = (1..=self.map).contains(&map);
+        let what = || Violation::new(1, format!("a client was told of map {map}"));
+        if is_known { Ok(()) } else { Err(what()) }
     }
+
+    /// The same of all prefixes that the map gives to server `here`: the payload of `config get mbal`. The version that it is of.
+    pub fn told_all(&self, here: ServerId, payload: &str) -> Result<MapVersion, Violation> {
+        let strange = || Violation::new(1, format!("no map of the server: {payload:?}"));
+        let view = ClusterView::parse(payload).map_err(|_| strange())?;
+        let own = view.cluster.map.cachelets().iter();
+        let own = own.filter(|(_, owner)| owner.server == here);
+        let told = runs(own.map(|(prefix, owner)| (*prefix, owner.worker))).ok_or_else(strange)?;
+        let known = self.at(view.version()).ok_or_else(strange)?;
+        let starts = told.iter().chain(known).map(|(first, _)| *first);
+        // While a cachelet travels the server may not have what the map gives to it, or the other way round.
+        let agrees = |hash| match (owner_at(known, hash), owner_at(&told, hash)) {
+            (Some(known), Some(told)) => known == told,
+            _ => true,
+        };
+        if starts.into_iter().all(agrees) { Ok(view.version()) } else { Err(strange()) }
+    }
+}
+
+fn owner_at(runs: &Owners, hash: u64) -> Option<WorkerId> {
+    let after = runs.partition_point(|(first, _)| *first <= hash);
+    runs[after - 1].1
 }
 
 /// From cachelets in the order of their prefixes; `None` if they are not, or overlap.

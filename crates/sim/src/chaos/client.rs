@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use mbal_model::MapVersion;
+use mbal_model::{Hint, MapVersion, ServerId};
 
 use super::compose::{Composed, Composer};
 use super::connection::{Asked, Connection, End};
 use super::coverage::Sight;
 use super::dice::Dice;
 use super::history::{ALL_KEYS, Asks, History, Micros, NEVER, Op, Told, When};
+use super::hosts::{host_of, id_of};
 use super::profile::Profile;
 use super::replies::{Form, Reply, parse};
 use super::seat::Letter;
@@ -219,20 +220,31 @@ impl World {
         let key = self.history.ops.get(front.ops.0).map(|op| op.key);
         let client = self.connections[connection].client;
         let host = self.connections[connection].host;
-        if let (Some((version, worker)), Some(key)) = (reply.owner, key) {
+        if let (Some(hint), Some(key)) = (reply.hint, key) {
             let hash = self.profile.keys[key].hash();
-            self.coverage.meet(Sight::ToldOwner);
-            let told = self.hosts[host].claims.told(version, hash, worker);
+            let told = match hint {
+                Hint::Worker { version, worker } => {
+                    self.coverage.meet(Sight::ToldOwner);
+                    self.clients[client].routes[key] = usize::from(worker.0);
+                    self.clients[client].version = version.max(self.clients[client].version);
+                    self.hosts[host].claims.told(version, hash, worker)
+                }
+                // The client knows the workers of one server.
+                Hint::Server { version, server, worker } => {
+                    self.coverage.meet(Sight::ToldServer);
+                    self.hosts[host_of(server)].claims.told(version, hash, worker)
+                }
+                Hint::Newer { map } => self.hosts[host].claims.knows(map),
+            };
             self.broken = self.broken.take().or(told.err());
-            self.clients[client].routes[key] = usize::from(worker);
-            self.clients[client].version = version.max(self.clients[client].version);
         }
         if front.form != Form::Config {
             return;
         }
         let Some(map) = &reply.map else { return self.coverage.meet(Sight::MapUnchanged) };
         self.coverage.meet(Sight::ToldMap);
-        match self.hosts[host].claims.told_all(map) {
+        let here = if self.is_clustered() { id_of(host) } else { ServerId(0) };
+        match self.hosts[host].claims.told_all(here, map) {
             Ok(version) => self.clients[client].version = version,
             Err(violation) => self.broken = Some(violation),
         }

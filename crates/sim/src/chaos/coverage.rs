@@ -119,6 +119,7 @@ sights! {
     ClosedUnderWay: "race: a client closed while its connection was between two workers",
     Overtaken: "race: a later letter arrived first",
     ToldOwner: "smart client: told where a cachelet has gone",
+    ToldServer: "smart client: told which server, and which worker of it, was asked instead",
     ToldMap: "smart client: told who owns what",
     MapUnchanged: "smart client: told that nothing has changed",
     ChangedUnderWay: "race: an owner changed with requests of its keys on their way",

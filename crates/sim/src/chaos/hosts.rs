@@ -11,6 +11,7 @@ use super::balancing::Balancing;
 use super::claims::Claims;
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
+use super::maps::without_addresses;
 use super::memory;
 use super::operator::Orders;
 use super::profile::Profile;
@@ -90,7 +91,7 @@ impl World {
         for seat in 0..self.seats.len() {
             let here = id_of(self.seats[seat].host);
             self.coverage.meet(Sight::EventMapped);
-            self.handle(seat, Event::Mapped { here, map: Arc::clone(&map) });
+            self.handle(seat, Event::Mapped { here, cluster: without_addresses(&map) });
         }
         for host in &mut self.hosts {
             host.claims = Claims::new(&host.server.store);

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use mbal_model::{ClusterMap, Owner, Prefix, WorkerId};
+use mbal_model::{Cluster, ClusterMap, Owner, Prefix, WorkerId};
 use mbal_worker::Event;
 
 use super::coverage::Sight;
@@ -97,6 +97,11 @@ impl Maps {
     }
 }
 
+/// What a worker is told: nobody dials here.
+pub fn without_addresses(map: &ClusterMap) -> Arc<Cluster> {
+    Arc::new(Cluster::without_addresses(map.clone()))
+}
+
 impl World {
     pub fn remap(&mut self) {
         if self.asked_all() {
@@ -163,7 +168,8 @@ impl World {
         }
         claims.map = claims.map.max(map.version());
         self.coverage.meet(Sight::EventMapped);
-        self.handle_and_look(seat, Event::Mapped { here: id_of(host), map });
+        let cluster = without_addresses(&map);
+        self.handle_and_look(seat, Event::Mapped { here: id_of(host), cluster });
     }
 
     /// Hands over an event that may have a server follow its map, and looks at what came of it.

@@ -1,6 +1,6 @@
 //! Replies, read as a client reads them. What cannot be a reply to the request is a fault.
 
-use mbal_model::MapVersion;
+use mbal_model::Hint;
 use mbal_worker::NO_ROUTE;
 
 use super::history::{Kind, Told};
@@ -35,8 +35,8 @@ pub struct Reply {
     pub bytes: usize,
     /// The payload of `config get mbal`, if the client's map was old.
     pub map: Option<String>,
-    /// An `L` token: at this version the key was this worker's.
-    pub owner: Option<(MapVersion, u16)>,
+    /// An `L` token.
+    pub hint: Option<Hint>,
 }
 
 impl Reply {
@@ -188,14 +188,12 @@ fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, Str
         "VA" => words.next().and_then(|word| word.parse().ok()).ok_or_else(|| strange(line))?,
         _ => 0,
     };
-    let (mut cas, mut owner) = (0, None);
+    let (mut cas, mut hint) = (0, None);
     for word in words {
         match word.split_at_checked(1).unwrap_or_default() {
             ("c", number) => cas = number.parse().map_err(|_| strange(line))?,
             ("L", text) => {
-                let (version, worker) = text.rsplit_once('.').ok_or_else(|| strange(line))?;
-                let version = MapVersion::parse(version.as_bytes()).ok_or_else(|| strange(line))?;
-                owner = Some((version, worker.parse().map_err(|_| strange(line))?));
+                hint = Some(Hint::parse(text.as_bytes()).ok_or_else(|| strange(line))?);
             }
             _ => {}
         }
@@ -210,7 +208,7 @@ fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, Str
         "NS" | "EX" => Reply::of(Told::Refused, after),
         _ => return Err(strange(line)),
     };
-    Ok(Some(Reply { owner, ..reply }))
+    Ok(Some(Reply { hint, ..reply }))
 }
 
 #[cfg(test)]

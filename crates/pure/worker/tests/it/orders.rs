@@ -164,13 +164,14 @@ fn a_client_that_sends_its_version_is_told_where_a_cachelet_has_gone() {
 #[test]
 fn ownership_is_told_to_whom_it_is_news() {
     let mut pair = Pair::new();
-    let payload = "version 1.0\nworker 0 127.0.0.1 7000\nworker 1 127.0.0.1 7001\n\
-                   cachelet 0000/2 0\ncachelet 4000/2 0\ncachelet 8000/2 1\ncachelet c000/2 1\n";
+    let payload = "cluster mbal\nversion 1.0\n\
+                   server 0 client 127.0.0.1:11211 workers 127.0.0.1:7000,127.0.0.1:7001\n\
+                   cachelet 0000/2 0/0\ncachelet 4000/2 0/0\ncachelet 8000/2 0/1\ncachelet c000/2 0/1\n";
     let whole = format!("CONFIG mbal 0 {}\r\n{payload}\r\nEND\r\n", payload.len());
     pair.check(0, "config get mbal\r\nconfig get mbal 1.0\r\n", &format!("{whole}END\r\n"));
     pair.check(0, "config get mbal 0.9\r\n", &whole);
     pair.lend(0, 1, 1, 0);
-    let whole = whole.replace("version 1.0", "version 1.1").replace("4000/2 0", "4000/2 1");
+    let whole = whole.replace("version 1.0", "version 1.1").replace("4000/2 0/0", "4000/2 0/1");
     pair.check(0, "config get mbal 1.0\r\n", &whole);
     pair.check(0, "config get mbal x\r\n", "CLIENT_ERROR bad command line format\r\n");
     pair.check(0, "config get\r\nconfig set mbal 1.0\r\n", "ERROR\r\nERROR\r\n");

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use crate::rig::{CONN, Rig};
-use mbal_model::{ClusterMap, Key, MoveId, Owner, Prefix, Route, ServerId, WorkerId};
+use mbal_model::{Cluster, ClusterMap, Key, MoveId, Owner, Prefix, Route, ServerId, WorkerId};
 use mbal_wire::PeerRequest;
 use mbal_worker::{Action, Actions, Event, NO_ROUTE, Sender, Ticket, Ticketed};
 
@@ -19,6 +19,10 @@ fn map() -> Arc<ClusterMap> {
     let owner = |server| Owner { server: ServerId(server), worker: WorkerId(0) };
     let owners = Prefix::equal(2).zip([1, 1, 2, 3].map(owner)).collect();
     Arc::new(ClusterMap::new(9, owners).expect("they cover all"))
+}
+
+fn cluster() -> Arc<Cluster> {
+    Arc::new(Cluster::without_addresses(ClusterMap::clone(&map())))
 }
 
 /// The `nth` key that `server` owns.
@@ -43,7 +47,7 @@ struct Client {
 impl Client {
     fn new(credits: u32) -> Client {
         let mut rig = Rig::new();
-        rig.handle(Event::Mapped { here: HERE, map: map() });
+        rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
         for server in PEERS {
             rig.handle(Event::LinkUp { server, credits });
         }
@@ -511,7 +515,7 @@ fn a_flush_has_one_number_on_all_servers() {
 #[test]
 fn a_request_from_a_peer_is_served_or_passed_on_once() {
     let mut rig = Rig::new();
-    rig.handle(Event::Mapped { here: HERE, map: map() });
+    rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
     rig.handle(Event::LinkUp { server: PEERS[0], credits: 1 });
     let (here, two) = (key(1, 0), key(2, 0));
     let get = format!("get {here} \r\n");
@@ -542,7 +546,7 @@ fn a_request_from_a_peer_is_served_or_passed_on_once() {
 #[test]
 fn requests_that_arrive_together_are_executed_as_one_batch_and_counted_here() {
     let mut rig = Rig::new();
-    rig.handle(Event::Mapped { here: HERE, map: map() });
+    rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
     rig.handle(Event::LinkUp { server: PEERS[0], credits: 9 });
     let (here, two) = (key(1, 0), key(2, 0));
     let value = "v".repeat(40);

@@ -1,0 +1,64 @@
+//! Where clients reach the servers of the cluster, as ElastiCache's auto-discovery tells it: for clients that know that,
+//! and nothing of MBal.
+
+use mbal_model::Cluster;
+use mbal_wire::{DISCOVERY_KEY, Frame, Head, Status, push_value};
+
+use crate::turn::Turn;
+
+impl Turn<'_> {
+    /// `config get cluster`
+    pub fn discover(&mut self) {
+        let Some(listed) = self.listed() else { return self.line(b"ERROR") };
+        self.config(b"cluster", &listed);
+        self.line(b"END");
+    }
+
+    /// A payload as `config get` frames it: the length counts all its lines, but not the line end that follows.
+    pub fn config(&mut self, name: &[u8], payload: &str) {
+        self.out.extend_from_slice(b"CONFIG ");
+        self.out.extend_from_slice(name);
+        self.line(format!(" 0 {}", payload.len()).as_bytes());
+        self.line(payload.as_bytes());
+    }
+
+    /// A `get` of the key that older clients ask for; false where there is no cluster: then it is a key like any other.
+    #[cold]
+    pub fn get_discovery(&mut self) -> bool {
+        let Some(listed) = self.listed() else { return false };
+        push_value(self.out, DISCOVERY_KEY, 0, listed.len() as u32, None);
+        self.line(listed.as_bytes());
+        self.line(b"END");
+        true
+    }
+
+    pub fn binary_discover(&mut self, frame: &Frame) {
+        match self.listed() {
+            Some(listed) => {
+                // Flags, as before any value.
+                let (extras, value_bytes) = (&[0; 4], listed.len() as u32);
+                let head = Head { extras, value_bytes, ..Head::default() };
+                frame.push_head(self.out, Status::Success, &head);
+                self.out.extend_from_slice(listed.as_bytes());
+            }
+            None => frame.push_error(self.out, Status::UnknownCommand),
+        }
+    }
+
+    /// `None` without a cluster.
+    fn listed(&self) -> Option<String> {
+        self.shared.cluster().map(|(_, cluster)| list(&cluster))
+    }
+}
+
+/// The map's version, and `name|IPv4 address|port` of each server. What is no IPv4 address leaves the middle empty.
+fn list(cluster: &Cluster) -> String {
+    let mut listed = format!("{}\n", cluster.map.version());
+    for (at, addresses) in cluster.servers.values().enumerate() {
+        let ip = addresses.client_ipv4().map(|ip| ip.to_string()).unwrap_or_default();
+        let client = &addresses.client;
+        let blank = if at == 0 { "" } else { " " };
+        listed += &format!("{blank}{}|{ip}|{}", client.host, client.port);
+    }
+    listed + "\n"
+}
