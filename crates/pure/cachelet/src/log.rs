@@ -163,6 +163,21 @@ impl<'a> Locked<'a> {
         self.publish_oldest();
     }
 
+    /// Gives a sealed page, with all that lives in it, to the same log of another cachelet: as if it had been filled there just now.
+    pub(crate) fn hand_over_page(&mut self, id: PageId, to: &mut Locked<'_>) {
+        let page = self.page(id);
+        let log = page.log.load(Relaxed) as usize;
+        let dead = page.fill.load(Relaxed) - page.live_bytes.load(Relaxed);
+        self.inner.dead_bytes -= u64::from(dead);
+        self.count_pages(log, -1);
+        to.inner.dead_bytes += u64::from(dead);
+        to.count_pages(log, 1);
+        page.cleaned.store(0, Relaxed);
+        // Its entry in the queue of this cachelet is stale by that.
+        to.seal_page(log, id);
+        self.publish_oldest();
+    }
+
     /// Undoes the taking of a page.
     pub(crate) fn put_back(&mut self, log: usize, Taken { order, id }: Taken) {
         self.page(id).sealed.store(order, Relaxed);

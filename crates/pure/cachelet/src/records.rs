@@ -188,17 +188,27 @@ impl Locked<'_> {
         Ok(offset)
     }
 
+    /// An item that another cachelet has taken in, but for the chunks that are `left`.
+    pub(crate) fn kill_adopted(&mut self, offset: Offset, left: Vec<Offset>) {
+        self.uncount(offset);
+        left.into_iter().for_each(|chunk| self.kill(chunk));
+        self.kill(offset);
+    }
+
     /// A whole item whose last pointer is gone, or never was there.
     pub(crate) fn kill_record(&mut self, offset: Offset) {
-        let item = self.item(offset);
-        let stride = item.stride(&self.store.memory) as u64;
-        let chained = item.chain();
-        self.count_dead(item);
-        self.inner.stats.bytes -= stride + chained.map_or(0, |(bytes, _)| u64::from(bytes));
-        if let Some((_, first)) = chained {
+        self.uncount(offset);
+        if let Some((_, first)) = self.item(offset).chain() {
             self.kill_chunks(first);
         }
         self.kill(offset);
+    }
+
+    fn uncount(&mut self, offset: Offset) {
+        let item = self.item(offset);
+        let chained = item.chain().map_or(0, |(bytes, _)| u64::from(bytes));
+        self.count_dead(item);
+        self.inner.stats.bytes -= item.stride(&self.store.memory) as u64 + chained;
     }
 }
 

@@ -3,6 +3,7 @@
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Prefix, Seconds, WorkerId};
 
+use crate::chunks::Adopted;
 use crate::entry::Entry;
 use crate::index::hash_of;
 use crate::item::Item;
@@ -167,7 +168,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Items of the slice of `entry`; and their bytes, if they are few enough for a step.
+    /// Items of the slice of `entry`; and the bytes that are to be copied, if they are few enough for a step.
     fn measure(&self, entry: usize) -> (usize, usize) {
         let memory = &self.store.memory;
         let Some(slice) = self.slice_at(entry) else { return (0, 0) };
@@ -176,10 +177,7 @@ impl Locked<'_> {
             return (items, 0);
         }
         slice.offsets().for_each(|offset| prefetch(memory.at(offset)));
-        let bytes = slice.offsets().map(|offset| {
-            let item = Item::at(memory, offset);
-            item.stride(memory) + item.chain().map_or(0, |(bytes, _)| bytes as usize)
-        });
+        let bytes = slice.offsets().map(|offset| self.adoption_bytes(Item::at(memory, offset)));
         (items, bytes.sum())
     }
 
@@ -196,30 +194,37 @@ impl Locked<'_> {
             false => self.hashes_around(low).1,
         };
         let has_way = child.make_way(low, high, slice.blocks()).is_some();
-        let offsets = slice.offsets().map(|offset| {
+        let offsets: Vec<Offset> = slice.offsets().collect();
+        let mut adopted: Vec<Option<Adopted>> = Vec::with_capacity(offsets.len());
+        for offset in offsets {
             let log = self.page(self.page_of(offset)).log.load(Relaxed) as usize;
-            let copy = child.adopt(offset, log);
+            let copy = child.adopt(self, offset, log);
             // No room: as if evicted.
             child.inner.stats.evictions += u64::from(copy.is_err());
-            copy.ok()
-        });
-        let copies: Vec<Option<Offset>> = offsets.collect();
+            adopted.push(copy.ok());
+        }
+        let copies = adopted.iter().map(|adopted| Some(adopted.as_ref()?.offset));
         if has_way {
-            let mut next = copies.iter().copied();
+            let mut next = copies.clone();
+            let old = self.slice_at(entry).expect("nobody else changes it");
             let new = child.slice_at(child.entry(low)).expect("it was made");
-            new.fill_from(slice, |_| next.next().flatten());
-            child.inner.stats.items += copies.iter().flatten().count() as u64;
+            new.fill_from(old, |_| next.next().flatten());
+            child.inner.stats.items += copies.flatten().count() as u64;
         } else {
-            for copy in copies.into_iter().flatten() {
+            for copy in copies.flatten() {
                 let hash = hash_of(&self.store.memory, copy);
                 if child.publish(hash, None, copy).is_err() {
                     child.inner.stats.evictions += 1;
                 }
             }
         }
-        for offset in self.take_slice(entry, &Entry::moved()) {
-            self.inner.stats.items -= 1;
-            self.kill_record(offset);
+        let old = self.take_slice(entry, &Entry::moved());
+        self.inner.stats.items -= old.len() as u64;
+        for (offset, adopted) in old.into_iter().zip(adopted) {
+            match adopted {
+                Some(Adopted { left, .. }) => self.kill_adopted(offset, left),
+                None => self.kill_record(offset),
+            }
         }
     }
 }
