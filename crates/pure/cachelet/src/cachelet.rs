@@ -15,6 +15,7 @@ use crate::routes::{MOVING, PARTLY, Slot, decode, encode};
 use crate::shim::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::sync::SpinLock;
 use crate::types::{Birth, StoreStats};
+use crate::unfinished::Unfinished;
 
 /// Cachelets that are born together begin to count so far apart, by virtual node: a cas of one is not another's.
 const CAS_PER_NODE_BITS: u32 = 28;
@@ -82,6 +83,8 @@ pub struct Inner {
     pub dead_bytes: u64,
     pub stats: StoreStats,
     pub classes: ByClass,
+    /// A long value of which not all pieces have come.
+    pub unfinished: Option<Unfinished>,
     /// Pages that a flush has dropped, each with the order in which it was sealed; none is empty.
     pub dropped: Vec<VecDeque<(u64, PageId)>>,
     /// Scratch of `clean`: hash and place of a page's live records.

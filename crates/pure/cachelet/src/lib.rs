@@ -57,9 +57,11 @@ mod walk;
 
 // Cachelets that are split, or travel.
 mod arriving;
+mod importing;
 mod leaving;
 mod part;
 mod split;
+mod unfinished;
 
 pub use arriving::{Arriving, Due};
 pub use classes::{ClassStats, Classes, Evicted};

@@ -119,6 +119,13 @@ impl<'a> Locked<'a> {
         // Taken before sealing: a full memory leaves the open page as it is.
         let id = self.take_page().ok_or(Full::OutOfMemory)?;
         self.seal(log);
+        self.begin_page(log, id);
+        self.inner.logs[log].open = Some(id);
+        Ok(id)
+    }
+
+    /// A page without records is this log's.
+    fn begin_page(&mut self, log: usize, id: PageId) {
         let base = self.inner.counter.saturating_sub(BASE_MARGIN);
         let page = self.page(id);
         page.base.store(base, Relaxed);
@@ -128,9 +135,21 @@ impl<'a> Locked<'a> {
         page.latest.store(0, Relaxed);
         page.log.store(log as u32, Relaxed);
         page.cleaned.store(0, Relaxed);
-        self.inner.logs[log].open = Some(id);
         self.count_pages(log, 1);
-        Ok(id)
+    }
+
+    /// A page that is in no log, and begins with a record of `bytes`, is this log's, and sealed. [`Locked::publish_oldest`] is the
+    /// caller's.
+    pub(crate) fn join_log(&mut self, log: usize, id: PageId, bytes: u32, deadline: Seconds) {
+        self.begin_page(log, id);
+        let page = self.page(id);
+        page.fill.store(bytes, Relaxed);
+        page.live_records.store(1, Relaxed);
+        page.live_bytes.store(bytes, Relaxed);
+        self.outlive(id, deadline);
+        let order = self.store.next_seal();
+        page.sealed.store(order, Relaxed);
+        self.inner.logs[log].sealed.push_back((order, id));
     }
 
     pub(crate) fn take_page(&self) -> Option<PageId> {
@@ -335,6 +354,7 @@ impl<'a> Locked<'a> {
         }
         self.cachelet.log_pages.iter().for_each(|pages| pages.store(0, Relaxed));
         self.inner.dead_bytes = 0;
+        self.drop_value();
         self.publish_oldest();
     }
 

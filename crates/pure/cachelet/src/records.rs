@@ -72,41 +72,49 @@ impl Locked<'_> {
         access: Access,
         log: usize,
     ) -> Result<Offset, Full> {
-        let &New { draft, cas, fields, value_bytes } = new;
+        let &New { draft, fields, value_bytes, .. } = new;
         let inline = Layout::new(fields, key.bytes().len(), value_bytes.min(usize::from(u16::MAX)));
         let chained =
             inline.bytes() > self.store.inline_bytes_max || value_bytes > usize::from(u16::MAX);
-        let layout = match chained {
-            true => Layout::new(fields | bits::CHAINED, key.bytes().len(), 0),
-            false => inline,
-        };
-        let first = match chained {
-            true => {
-                self.write_chunks(key.hash(), draft.parts, value_bytes, draft.deadline, log, 0)?
-            }
-            false => 0,
+        if !chained {
+            return self.write_record(key, new, access, log, None);
+        }
+        let first =
+            self.write_chunks(key.hash(), draft.parts, value_bytes, draft.deadline, log, 0)?;
+        let offset = self.write_record(key, new, access, log, Some(first));
+        offset.inspect_err(|_| self.kill_chunks(first))
+    }
+
+    /// Writes the item's record: with its value, or leading to the first chunk of it.
+    pub(crate) fn write_record(
+        &mut self,
+        key: &Key,
+        new: &New,
+        access: Access,
+        log: usize,
+        chunk: Option<Offset>,
+    ) -> Result<Offset, Full> {
+        let &New { draft, cas, fields, value_bytes } = new;
+        let layout = match chunk {
+            Some(_) => Layout::new(fields | bits::CHAINED, key.bytes().len(), 0),
+            None => Layout::new(fields, key.bytes().len(), value_bytes),
         };
         let bytes = self.store.memory.round_up(layout.bytes());
-        let offset = match self.append(log, bytes, draft.deadline) {
-            Ok(offset) => offset,
-            Err(full) => {
-                self.kill_chunks(first);
-                return Err(full);
-            }
-        };
+        let offset = self.append(log, bytes, draft.deadline)?;
         let item = self.item(offset);
         let sequence =
             self.sequence(self.page_of(offset), cas).expect("append chose the page by it");
         item.write_header(access.0, sequence, layout, marks(draft));
         item.write_key(key.bytes());
         fill_fields(item, draft, cas);
-        if chained {
+        if let Some(first) = chunk {
             item.set_chain(value_bytes as u32, first);
+            self.inner.stats.bytes += value_bytes as u64;
         } else {
             // SAFETY: the record has room for exactly the parts.
             unsafe { write_parts(draft.parts, 0, value_bytes, item.value().0) }
         }
-        self.inner.stats.bytes += bytes as u64 + value_bytes as u64 * u64::from(chained);
+        self.inner.stats.bytes += bytes as u64;
         self.count_born(item);
         Ok(offset)
     }

@@ -1,0 +1,306 @@
+//! How the parts of a slice are stored where it arrives, step by step.
+
+use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Key, Prefix, Seconds, WorkerId};
+
+use crate::access::Access;
+use crate::arriving::Arriving;
+use crate::locked::Locked;
+use crate::part::{Broken, Fields, Heading, Part, Record, marks};
+use crate::routes::Way;
+use crate::shim::Ordering::*;
+use crate::store::Store;
+use crate::types::{Draft, Full};
+
+/// Records of one step.
+pub(crate) const STEP_RECORDS: usize = 48;
+/// The index, or another worker, may have taken the room that was made for an item: then it is made again, so often.
+const TRIES: usize = 16;
+/// Bytes after which a step ends.
+const STEP_BYTES: usize = 16 << 10;
+
+/// An item whose value is still to come.
+pub(crate) struct Begun {
+    fields: Fields,
+    key: Vec<u8>,
+    /// Bytes of its value that have come.
+    done: usize,
+    /// It is not stored: longer than an item may be here, flushed, or out of memory. The rest of it is passed over.
+    is_lost: bool,
+}
+
+impl Begun {
+    fn bytes_left(&self) -> usize {
+        self.fields.value_bytes as usize - self.done
+    }
+}
+
+impl Store {
+    /// Stores some of the items of a part, for which [`Arriving::due`] has said so; false when that was all of it. Called by worker
+    /// `worker`, which has entered. O(48 items), no more than 16 KiB and an item of that length; of a value that comes in pieces the
+    /// last step writes less than a page more.
+    ///
+    /// An item never replaces one that is here: what this server has got by itself since is newer. One of an older flush number is
+    /// dropped, and so is one that finds no room, or is longer than an item may be here, as if evicted. A cachelet that has given no
+    /// cas yet goes on with the source's generation and counter, so that no cas is given twice. What comes before the part's slice
+    /// is gone at the source, and so served here.
+    ///
+    /// # Errors
+    /// [`Broken`] if a value's pieces do not make it up, or an item belongs elsewhere. What was stored stays.
+    pub fn import(
+        &self,
+        worker: WorkerId,
+        arriving: &mut Arriving,
+        part: &mut Part<'_>,
+        now: Seconds,
+    ) -> Result<bool, Broken> {
+        if arriving.left.is_some() {
+            self.remove_left(arriving, now);
+            return Ok(true);
+        }
+        if !arriving.heeded {
+            self.heed(arriving.prefix, &part.heading, now);
+            arriving.heeded = true;
+        }
+        let (mut items, mut count, mut bytes) = ([None; STEP_RECORDS], 0, 0);
+        let mut more = true;
+        while count < STEP_RECORDS && bytes < STEP_BYTES {
+            let Some(record) = part.next().expect("it was read whole") else {
+                more = false;
+                break;
+            };
+            match record {
+                Record::Item { fields, key, value } => {
+                    if arriving.begun.is_some() {
+                        return Err(Broken);
+                    }
+                    let key = Key::new(key).expect("a part has keys of valid lengths");
+                    if !arriving.prefix.contains(key.hash()) {
+                        return Err(Broken);
+                    }
+                    bytes += key.bytes().len() + value.len();
+                    if value.len() == fields.value_bytes as usize {
+                        self.prefetch_bucket(key.hash());
+                        items[count] = Some((fields, key, value));
+                        count += 1;
+                        continue;
+                    }
+                    let is_lost = fields.value_bytes as usize > self.options().item_bytes_max;
+                    let key = key.bytes().to_vec();
+                    let begun = Begun { fields, key, done: 0, is_lost };
+                    self.import_piece(worker, arriving, &part.heading, begun, value, now);
+                }
+                Record::Further(piece) => {
+                    let begun = arriving.begun.take().ok_or(Broken)?;
+                    bytes += piece.len();
+                    if piece.len() > begun.bytes_left() {
+                        return Err(Broken);
+                    }
+                    if piece.is_empty() {
+                        // It has gone at the source.
+                        self.lose(&begun, now);
+                    } else {
+                        self.import_piece(worker, arriving, &part.heading, begun, piece, now);
+                    }
+                }
+            }
+        }
+        for item in items.into_iter().take(count).flatten() {
+            self.import_item(worker, arriving, &part.heading, item, now);
+        }
+        Ok(more)
+    }
+
+    fn import_item(
+        &self,
+        worker: WorkerId,
+        arriving: &mut Arriving,
+        heading: &Heading,
+        (fields, key, value): (Fields, Key<'_>, &[u8]),
+        now: Seconds,
+    ) {
+        let room = value.len();
+        self.with_room(worker, arriving, heading, key.hash(), room, now, |locked| {
+            locked.take_in(
+                &key,
+                &locked.draft_of(&fields, &[value]),
+                fields.cas,
+                locked.access_of(&fields),
+            )
+        });
+    }
+
+    /// The next piece of a value; with the last one the item is stored.
+    fn import_piece(
+        &self,
+        worker: WorkerId,
+        arriving: &mut Arriving,
+        heading: &Heading,
+        mut begun: Begun,
+        piece: &[u8],
+        now: Seconds,
+    ) {
+        let key = Key::new(&begun.key).expect("it was one");
+        let (hash, start, fields) = (key.hash(), begun.done, begun.fields);
+        let bytes = fields.value_bytes as usize;
+        let is_last = piece.len() == begun.bytes_left();
+        // What was kept of it is less than a page.
+        let room = piece.len() + if is_last { self.page_bytes } else { 0 };
+        let mut is_first = start == 0;
+        let mut store = |locked: &mut Locked<'_>| {
+            if std::mem::take(&mut is_first) {
+                locked.begin_value(hash, bytes);
+            }
+            let goes_on = locked.add_piece(hash, bytes, start, piece)?;
+            if goes_on && is_last {
+                locked.finish_value(
+                    &key,
+                    &locked.draft_of(&fields, &[]),
+                    fields.cas,
+                    locked.access_of(&fields),
+                )?;
+            }
+            Ok(goes_on)
+        };
+        if !begun.is_lost {
+            let stored = self.with_room(worker, arriving, heading, hash, room, now, &mut store);
+            begun.is_lost = stored != Some(true);
+            if begun.is_lost {
+                self.lose(&begun, now);
+            }
+        }
+        begun.done += piece.len();
+        arriving.begun = Some(begun).filter(|begun| begun.bytes_left() > 0);
+    }
+
+    /// What has come of a value is given up.
+    fn lose(&self, begun: &Begun, now: Seconds) {
+        let hash = Key::new(&begun.key).expect("it was one").hash();
+        if self.takes(hash) {
+            self.lock(hash, now).drop_value();
+        }
+    }
+
+    /// Has an item, or a piece of one, stored in the cachelet of `hash`, which has got room for so many bytes. `None` if that has no
+    /// place here, was flushed, or finds no room.
+    #[allow(clippy::too_many_arguments)]
+    fn with_room<R>(
+        &self,
+        worker: WorkerId,
+        arriving: &mut Arriving,
+        heading: &Heading,
+        hash: u64,
+        bytes: usize,
+        now: Seconds,
+        mut store: impl FnMut(&mut Locked<'_>) -> Result<R, Full>,
+    ) -> Option<R> {
+        for _ in 0..TRIES {
+            self.reserve(worker, hash, bytes, now);
+            // Only what has a place here is taken.
+            if !self.takes(hash) {
+                return None;
+            }
+            let mut locked = self.lock(hash, now);
+            if !locked.heeds(heading) {
+                return None;
+            }
+            if !arriving.has_way {
+                let (low, high) = locked.hashes_around(hash);
+                let (low, high) = (heading.first.max(low), heading.last.min(high));
+                if (low..=high).contains(&hash) {
+                    locked.make_way(low, high, usize::from(heading.blocks));
+                }
+                arriving.has_way = true;
+            }
+            match store(&mut locked) {
+                Ok(done) => return Some(done),
+                Err(Full::OutOfMemory) => {}
+                Err(Full::TooLarge) => return None,
+            }
+        }
+        // As if evicted.
+        self.lock(hash, now).inner.stats.evictions += 1;
+        None
+    }
+
+    /// True of a key that is served here, or will be when its cachelet has arrived.
+    fn takes(&self, hash: u64) -> bool {
+        let Way::Here(slot) = self.routes.of(hash) else { return false };
+        let cachelet = self.at(slot);
+        cachelet.arrives() || cachelet.away(hash).is_none()
+    }
+
+    /// Every cachelet of the prefix goes by what the source says, be there no item for it.
+    fn heed(&self, prefix: Prefix, heading: &Heading, now: Seconds) {
+        let last = prefix.last_hash();
+        let mut next = self.routes.next_here(prefix.first_hash());
+        while let Some(hash) = next.filter(|hash| *hash <= last) {
+            next = hash.checked_add(1 << (64 - Prefix::BITS_MAX));
+            let Way::Here(slot) = self.routes.of(hash) else { continue };
+            let mut locked = self.lock_cachelet(self.at(slot), now);
+            let Some(whole) = locked.cachelet.prefix().filter(|_| !locked.cachelet.is_away())
+            else {
+                continue;
+            };
+            locked.heeds(heading);
+            if whole == prefix && locked.cachelet.arrives() {
+                locked.cachelet.have_arrived(heading.first.into());
+            }
+            if locked.inner.splits {
+                self.lock_cachelet(self.child(locked.cachelet), now).heeds(heading);
+            }
+            let behind = whole.last_hash().checked_add(1).filter(|hash| *hash <= last);
+            next = behind.and_then(|hash| self.routes.next_here(hash));
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Goes by what the source says of the cachelet; false if what it sends was flushed here.
+    fn heeds(&mut self, heading: &Heading) -> bool {
+        let generation = u32::from(heading.generation);
+        if self.inner.counter == self.inner.counter_at_birth {
+            self.cachelet.generation.store(generation, Relaxed);
+            (self.inner.counter, self.inner.counter_at_birth) = (heading.counter, 0);
+        }
+        if self.cachelet.generation.load(Relaxed) == generation {
+            self.inner.counter = self.inner.counter.max(heading.counter);
+        }
+        let known = self.inner.flush_number;
+        if heading.flush_number < known && !is_planted(Fault::FlushNumberIgnored) {
+            return false;
+        }
+        if heading.flush_number > known {
+            self.flush(heading.flush_number);
+        }
+        if heading.flush_in != 0 && heading.flush_next > self.inner.flush_number {
+            let flush_at = self.now.saturating_add(heading.flush_in);
+            self.cachelet.flush_at.store(flush_at, Relaxed);
+            self.inner.flush_next = heading.flush_next;
+        }
+        true
+    }
+
+    fn draft_of<'d>(&self, fields: &Fields, parts: &'d [&'d [u8]]) -> Draft<'d> {
+        let has = |mark: u8| fields.marks & mark != 0;
+        let deadline = match fields.remaining {
+            0 => 0,
+            remaining => self.now.saturating_add(remaining),
+        };
+        Draft {
+            flags: fields.flags,
+            deadline,
+            parts,
+            cas: None,
+            stale: has(marks::STALE),
+            win: has(marks::WIN),
+            binary_key: has(marks::BINARY_KEY),
+        }
+    }
+
+    fn access_of(&self, fields: &Fields) -> Access {
+        let last = self.now.saturating_sub(fields.idle);
+        let is_fetched = fields.marks & marks::FETCHED != 0;
+        Access::new(last, u32::from(fields.frequency), is_fetched, self.store.era())
+    }
+}
