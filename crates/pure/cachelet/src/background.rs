@@ -9,12 +9,15 @@ use crate::shim::Ordering::*;
 use crate::store::Store;
 
 impl Store {
-    /// At most `budget` steps of expiry and of eviction ahead for the cachelets of `worker`, each a
+    /// At most `budget` steps for the cachelets of `worker`: of splits that have begun, of expiry and of eviction ahead, each a
     /// part of a page; true if there is more to do. Not between [`Store::enter`] and [`Store::leave`].
     pub fn background(&self, worker: WorkerId, now: Seconds, budget: usize) -> bool {
         let worker = usize::from(worker.0);
         for _ in 0..budget {
-            if self.drop_released(now) || self.give_back_dropped(worker, now) {
+            if self.drop_released(now)
+                || self.give_back_dropped(worker, now)
+                || self.go_on_splitting(worker, now)
+            {
                 continue;
             }
             if self.pool.surplus() > 0 {

@@ -3,6 +3,7 @@
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Prefix, Seconds, WorkerId};
 
+use crate::cachelet::Cachelet;
 use crate::chunks::Adopted;
 use crate::entry::Entry;
 use crate::index::hash_of;
@@ -19,8 +20,8 @@ const STEP_ITEMS: usize = 280;
 const STEP_BYTES: usize = 64 << 10;
 
 impl Store {
-    /// Begins to split a cachelet: its upper half will be a cachelet of its own, once [`Store::split_step`] has said that it is
-    /// done. Every key stays reachable throughout.
+    /// Begins to split a cachelet: its upper half will be a cachelet of its own, once all slices of it have moved. The owner does
+    /// that, step by step, in [`Store::background`]. Every key stays reachable throughout.
     ///
     /// False, and nothing has changed, if it is absent, leaves or arrives, or as narrow as cachelets get, or the store has no
     /// more room for cachelets, or its last split is too recent.
@@ -50,6 +51,7 @@ impl Store {
         child.flush_at.store(parent.flush_at.load(Relaxed), Relaxed);
         inner.split_done = None;
         inner.splits = true;
+        self.splitting.fetch_add(1, Relaxed);
         parent.child.store(child.slot as u32 + 1, Release);
         if is_planted(Fault::RoutesBeforeItems) {
             self.routes.set(upper, Way::Here(child.slot));
@@ -58,11 +60,25 @@ impl Store {
         true
     }
 
+    /// A step for a cachelet of `worker` that is being split; false if there is none. Part of [`Store::background`].
+    pub(crate) fn go_on_splitting(&self, worker: usize, now: Seconds) -> bool {
+        if self.splitting.load(Relaxed) == 0 {
+            return false;
+        }
+        let mut owned = self.cachelets().filter(|cachelet| cachelet.owner() == worker);
+        let whole = owned.find(|cachelet| cachelet.inner.lock().splits).and_then(Cachelet::prefix);
+        whole.is_some_and(|whole| {
+            self.split_step(whole, now);
+            true
+        })
+    }
+
     /// Moves one slice of a cachelet that is being split, or makes two of a long one, or makes room; false once all have moved and
-    /// the split is done. For whoever has begun the split, between two batches:
-    /// nobody else does it.
+    /// the split is done. [`Store::background`] does this in a server; tests and simulators may want to see what is between two
+    /// steps. Not between [`Store::enter`] and [`Store::leave`].
     ///
-    /// O([`STEP_ITEMS`]), no more than [`STEP_BYTES`] or one item; or O(items of a slice), which are looked at.
+    /// O([`STEP_ITEMS`]), copying no more than [`STEP_BYTES`] or one item; or O(items of a slice), which are looked at. Of a long value
+    /// only what shares a page with others is copied.
     pub fn split_step(&self, whole: Prefix, now: Seconds) -> bool {
         let step = match self.split_next(whole, now, true) {
             Step::Short { owner, pages } if self.clean_for_split(owner, pages, now) => return true,
@@ -95,6 +111,7 @@ impl Store {
             // The child may have been lent meanwhile: then these keys change their owner now.
             self.version.fetch_add(1, Release);
             locked.inner.splits = false;
+            self.splitting.fetch_sub(1, Relaxed);
             locked.inner.split_done = Some(self.epochs.stamp());
             return Step::Done;
         }

@@ -75,6 +75,8 @@ pub struct Store {
     clock: AtomicU32,
     /// Cachelets with pages that a flush has dropped, and that are still to be given back.
     pub(crate) with_dropped: AtomicU32,
+    /// Cachelets that are being split.
+    pub(crate) splitting: AtomicU32,
     pub(crate) witness: Witness,
     /// The second in which each worker last found no expired page.
     pub(crate) looked_for_expired: Box<[AtomicU32]>,
@@ -135,6 +137,7 @@ impl Store {
             begun: (0..options.workers).map(|_| SpinLock::new(None)).collect(),
             clock: AtomicU32::new(0),
             with_dropped: AtomicU32::new(0),
+            splitting: AtomicU32::new(0),
             witness: Witness::new(),
             looked_for_expired: (0..options.workers).map(|_| AtomicU32::new(0)).collect(),
             options,

@@ -178,8 +178,11 @@ impl World {
         let before = self.hosts[host].store().prefixes();
         self.handle(seat, event);
         let after = self.hosts[host].store().prefixes();
-        for gone in before.iter().filter(|prefix| !after.contains(prefix)) {
-            self.drop_items(host, *gone);
+        for prefix in before {
+            // One that has been split is here by other names.
+            if !self.hosts[host].store().is_here(prefix) {
+                self.drop_items(host, prefix);
+            }
         }
         self.look_at_owners(host);
         for other in (0..self.hosts.len()).filter(|other| *other != host) {

@@ -253,6 +253,8 @@ impl World {
                     self.ask_idle_links(seat);
                 } else {
                     self.handle(seat, Event::Tick);
+                    // A split may be done.
+                    self.look_at_owners(self.seats[seat].host);
                 }
             }
             Job::Timing => {
@@ -267,7 +269,13 @@ impl World {
             Job::Background => {
                 let second = self.clock(seat).second;
                 let Seat { host, id, .. } = self.seats[seat];
-                self.hosts[host].server.store.background(id, second, 1);
+                let store = &self.hosts[host].server.store;
+                let version = store.version();
+                store.background(id, second, 1);
+                if store.version() != version {
+                    // A split may be done.
+                    self.look_at_owners(host);
+                }
             }
         }
         0
