@@ -4,10 +4,12 @@
 
 mod ahead;
 mod bounds;
+mod broken;
 mod journeys;
 mod limit;
 mod naive;
 mod oracle;
+mod pieces;
 mod presence;
 mod split;
 mod support;

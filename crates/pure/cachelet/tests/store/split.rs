@@ -1,55 +1,10 @@
 //! Cachelets that are split lose nothing and invent nothing.
 
-use mbal_cachelet::{Draft, Meta, Store};
+use mbal_cachelet::{Draft, Store};
 use mbal_model::{Elsewhere, Key, Prefix, ServerId, WorkerId};
 use mbal_random::Random;
 
-use crate::support::options;
-
-pub const WORKER: WorkerId = WorkerId(0);
-pub const NOW: u32 = 1_000;
-
-pub fn name(n: u64) -> String {
-    format!("item:{n}")
-}
-
-pub fn fill(store: &Store, items: u64) {
-    let mut random = Random::new(3);
-    store.enter(WORKER);
-    for n in 0..items {
-        let text = name(n);
-        let key = Key::new(text.as_bytes()).expect("a valid key");
-        let bytes = [0, 30, 500, 20_000][random.below(4) as usize];
-        let value = vec![n as u8; bytes / (1 + n as usize % 3)];
-        let draft = Draft {
-            flags: n as u32 % 5,
-            deadline: if n % 4 == 0 { NOW + 50 + n as u32 } else { 0 },
-            parts: &[&value],
-            cas: (n % 7 == 0).then_some(n << 20),
-            stale: n % 11 == 0,
-            win: n % 13 == 0,
-            binary_key: n % 17 == 0,
-        };
-        store.lock(key.hash(), NOW).put(&key, &draft).expect("there is room");
-        if n % 2 == 0 {
-            store.read(&key, NOW, true, &mut Vec::new(), |_, _| ());
-        }
-    }
-    store.leave(WORKER);
-}
-
-pub fn look(store: &Store, n: u64, now: u32) -> Option<(Meta, Vec<u8>)> {
-    let text = name(n);
-    let key = Key::new(text.as_bytes()).expect("a valid key");
-    let mut value = Vec::new();
-    store.enter(WORKER);
-    let meta = store.read(&key, now, false, &mut value, |view, out| {
-        view.copy_value(out);
-        view.meta()
-    });
-    store.leave(WORKER);
-    Some((meta?, value))
-}
+use crate::support::{NOW, WORKER, fill, look, name, options};
 
 #[test]
 fn a_split_keeps_every_item_reachable_at_every_step() {
@@ -199,4 +154,20 @@ fn cas_goes_on_where_it_was_after_a_split() {
         store.leave(WORKER);
         assert!(Some(cas & 0xffff_ffff) > highest || n << 20 == cas, "{cas:x}");
     }
+}
+
+#[test]
+fn a_split_that_has_begun_is_done_in_its_owners_background() {
+    let store = Store::new(options(64, 2, 1));
+    fill(&store, 2_000);
+    let before: Vec<_> = (0..2_000).map(|n| look(&store, n, NOW)).collect();
+    assert!(store.split(Prefix::ALL, NOW));
+    while store.background(WorkerId(1), NOW, 16) {}
+    assert_eq!(store.prefixes(), [Prefix::ALL], "it is another worker's");
+    while store.background(WORKER, NOW, 1) {
+        assert!((0..2_000).all(|n| look(&store, n, NOW) == before[n as usize]));
+    }
+    assert!(store.prefixes().into_iter().eq(Prefix::equal(1)));
+    assert!(!store.split_step(Prefix::ALL, NOW));
+    assert!((0..2_000).all(|n| look(&store, n, NOW) == before[n as usize]));
 }

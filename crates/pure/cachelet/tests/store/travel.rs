@@ -1,60 +1,12 @@
 //! Slices that travel to another store: nothing lost, nothing older over newer, nothing back after a flush.
 
-use mbal_cachelet::{Arriving, Broken, Cursor, Draft, Due, Memory, Meta, Part, Store};
-use mbal_model::{Elsewhere, Key, MoveId, Prefix, Route, ServerId, WorkerId};
-use mbal_random::Random;
+use mbal_cachelet::{Arriving, Broken, Cursor, Draft, Due, Memory, Meta, Store};
+use mbal_model::{Elsewhere, Key, Prefix, Route, ServerId, WorkerId};
 
-use crate::split::{NOW, WORKER, fill, look, name};
-use crate::support::options;
-
-const MOVE: MoveId = MoveId(5);
-const PART_BYTES: usize = 64 << 10;
-
-/// Parts of the slice that is frozen now.
-fn parts_of(source: &Store, prefix: Prefix, cursor: &mut Cursor) -> Vec<Vec<u8>> {
-    let mut parts = vec![Vec::new()];
-    loop {
-        let out = parts.last_mut().expect("one at least");
-        let more = source.export(prefix, cursor, NOW, out);
-        assert!(out.len() < PART_BYTES + (40 << 10), "{} bytes", out.len());
-        if !more || out.len() >= PART_BYTES {
-            cursor.end_part();
-        }
-        if !more {
-            return parts;
-        }
-        if out.len() >= PART_BYTES {
-            parts.push(Vec::new());
-        }
-    }
-}
-
-fn import(target: &Store, arriving: &mut Arriving, bytes: &[u8], now: u32) -> Result<Due, Broken> {
-    let mut part = Part::read(bytes)?;
-    let due = arriving.due(&part.heading);
-    if due == Due::Now {
-        target.enter(WORKER);
-        while target.import(WORKER, arriving, &mut part, now)? {}
-        target.leave(WORKER);
-    }
-    Ok(due)
-}
-
-/// Moves all of a cachelet; the number of slices.
-fn travel(source: &Store, prefix: Prefix, target: &Store, now: u32) -> usize {
-    assert!(source.begin_to_leave(prefix, MOVE));
-    let (mut cursor, mut arriving, mut slices) = (Cursor::default(), Arriving::new(prefix), 0);
-    while let Some(stamp) = source.freeze(prefix, NOW) {
-        assert!(source.all_have_left(stamp), "nobody is in it");
-        for part in parts_of(source, prefix, &mut cursor) {
-            assert_eq!(import(target, &mut arriving, &part, now), Ok(Due::Now));
-            assert_eq!(import(target, &mut arriving, &part, now), Ok(Due::Over), "once only");
-        }
-        while source.forget(prefix, &mut cursor, NOW) {}
-        slices += 1;
-    }
-    slices
-}
+use crate::support::{
+    MOVE, NOW, WORKER, fill, hash, import, look, name, options, parts_of, put, put_all, remove,
+    small, travel, vacant,
+};
 
 #[test]
 fn slices_travel_to_another_server_whole() {
@@ -120,26 +72,6 @@ fn a_slice_is_here_frozen_and_gone_and_nothing_else_changes() {
     source.background(WORKER, NOW, 4);
     assert_eq!(source.prefixes(), [other]);
     assert_eq!(source.stats_of(other).map(|stats| stats.items), Some(source.stats().items));
-}
-
-fn put(store: &Store, n: u64, value: &[u8]) -> u64 {
-    let text = name(n);
-    let key = Key::new(text.as_bytes()).expect("short");
-    store.enter(WORKER);
-    let draft = Draft { parts: &[value], ..Draft::default() };
-    let cas = store.lock(key.hash(), NOW).put(&key, &draft).expect("there is room");
-    store.leave(WORKER);
-    cas
-}
-
-fn put_all(store: &Store, keys: impl Iterator<Item = u64>, value: impl Fn(u64) -> Vec<u8>) {
-    for n in keys {
-        put(store, n, &value(n));
-    }
-}
-
-fn small() -> Store {
-    Store::new(options(16, 1, 1))
 }
 
 #[test]
@@ -216,52 +148,6 @@ fn a_delayed_flush_travels() {
 }
 
 #[test]
-fn a_long_value_travels_in_pieces_and_is_given_up_if_it_is_evicted_on_its_way() {
-    let (source, target) = (Store::new(options(64, 1, 1)), Store::new(options(64, 1, 1)));
-    let value = |n: u64| (0..900_000u64).map(|at| (at * 31 + n) as u8).collect::<Vec<u8>>();
-    put_all(&source, 0..4, value);
-    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
-    source.freeze(Prefix::ALL, NOW).expect("a slice");
-    let (mut cursor, mut out) = (Cursor::default(), Vec::new());
-    for _ in 0..10 {
-        assert!(source.export(Prefix::ALL, &mut cursor, NOW, &mut out));
-    }
-    // The slice thaws, and the items are replaced; it freezes, and is sent from its beginning.
-    let mut arriving = Arriving::new(Prefix::ALL);
-    cursor.end_part();
-    assert_eq!(import(&target, &mut arriving, &out, NOW), Ok(Due::Now));
-    source.thaw(Prefix::ALL, &mut cursor, NOW);
-    put_all(&source, 0..4, |n| value(n + 4));
-    source.freeze(Prefix::ALL, NOW).expect("the same");
-    out.clear();
-    while source.export(Prefix::ALL, &mut cursor, NOW, &mut out) {
-        if out.len() > 400_000 && out.len() < 420_000 {
-            remove(&source, (0..4).find(|n| look(&source, *n, NOW).is_some()).expect("four"));
-        }
-    }
-    assert_eq!(import(&target, &mut arriving, &out, NOW), Ok(Due::Now));
-    let there = (0..4).filter(|n| look(&target, *n, NOW).is_some());
-    assert!(there.clone().all(|n| look(&target, n, NOW).expect("seen").1 == value(n + 4)));
-    assert_eq!(
-        (there.count() as u64, source.stats().items),
-        (target.stats().items, target.stats().items)
-    );
-    assert!(out.len() < 5 * 900_000);
-}
-
-fn remove(store: &Store, n: u64) {
-    let text = name(n);
-    let key = Key::new(text.as_bytes()).expect("short");
-    let mut locked = store.lock(key.hash(), NOW);
-    let found = locked.find(&key).expect("it is there");
-    locked.remove(&found);
-}
-
-fn hash(n: u64) -> u64 {
-    Key::new(name(n).as_bytes()).expect("short").hash()
-}
-
-#[test]
 fn a_slice_that_is_split_while_it_freezes_travels_whole() {
     let source = Store::new(options(64, 2, 1));
     put_all(&source, 0..1_000, |_| b"v".to_vec());
@@ -300,17 +186,6 @@ fn slices_in_the_order_of_their_hashes_find_room_in_the_index() {
 }
 
 #[test]
-fn what_is_longer_than_an_item_may_be_here_is_left_out() {
-    let source = small();
-    let target = Store::new(mbal_cachelet::Options { item_bytes_max: 1_000, ..options(16, 1, 1) });
-    put_all(&source, 0..30, |n| vec![7; [100, 5_000, 50_000][n as usize % 3]]);
-    travel(&source, Prefix::ALL, &target, NOW);
-    let stats = target.stats();
-    assert_eq!((stats.items, stats.total_items), (10, 0));
-    assert!((0..30).step_by(3).all(|n| look(&target, n, NOW).is_some()));
-}
-
-#[test]
 fn a_slice_without_items_tells_of_the_cas_that_were_given() {
     let (source, target) = (small(), vacant());
     let given = put(&source, 3, b"v");
@@ -324,14 +199,6 @@ fn a_slice_without_items_tells_of_the_cas_that_were_given() {
     travel(&source, Prefix::ALL, &target, NOW);
     assert_eq!(target.stats().items, 0);
     assert_eq!(put(&target, 3, b"w"), given + 1);
-}
-
-/// Has the whole hash space, by a generation of its own.
-fn vacant() -> Store {
-    let birth = mbal_cachelet::Birth { generation: 9, flush_number: 0 };
-    let store = Store::vacant(options(16, 1, 1), Memory::heap(16 << 20)).expect("memory");
-    assert!(store.adopt(Prefix::ALL, WORKER, birth));
-    store
 }
 
 #[test]
@@ -494,59 +361,4 @@ fn what_arrives_can_be_sent_away_again() {
     assert_eq!((target.stats().items, target.route(WORKER, 0)), (0, Route::Peer(ServerId(5))));
     assert!(target.adopt(Prefix::ALL, WORKER, birth));
     assert_eq!(target.route(WORKER, u64::MAX), Route::Own, "nothing is left of the other");
-}
-
-#[test]
-fn a_broken_part_changes_nothing() {
-    let source = small();
-    fill(&source, 50);
-    source.begin_to_leave(Prefix::ALL, MOVE);
-    source.freeze(Prefix::ALL, NOW).expect("a slice");
-    let bytes = parts_of(&source, Prefix::ALL, &mut Cursor::default()).remove(0);
-    assert!(Part::read(&bytes).is_ok());
-    let broken = |bytes: &[u8]| Part::read(bytes).err();
-    let heading = 47;
-    let whole: Vec<usize> =
-        (0..bytes.len()).filter(|&cut| broken(&bytes[..cut]).is_none()).collect();
-    assert!(whole[0] == heading && whole.len() < 120, "only between records: {whole:?}");
-    assert_eq!(broken(&[bytes.as_slice(), b"x"].concat()), Some(Broken));
-    let mut far = bytes.clone();
-    far[34] = 1 << 7;
-    assert_eq!(broken(&far[..heading]), Some(Broken), "a counter that would run over");
-    // Pieces of nothing, and of more than there may be.
-    let target = small();
-    let further = |length: u32| {
-        [&bytes[..heading], &[0], &length.to_le_bytes(), &vec![1; length as usize]].concat()
-    };
-    for orphan in [further(0), further(9)] {
-        assert_eq!(import(&target, &mut Arriving::new(Prefix::ALL), &orphan, NOW), Err(Broken));
-        target.leave(WORKER);
-    }
-    let mut huge = [&bytes[..heading], &[1, 16]].concat();
-    huge.extend([0; 4 + 4 + 4 + 1 + 8]);
-    huge.extend(u32::MAX.to_le_bytes());
-    huge.extend(*b"k");
-    huge.extend(2u32.to_le_bytes());
-    huge.extend(*b"vw");
-    assert_eq!(import(&target, &mut Arriving::new(Prefix::ALL), &huge, NOW), Ok(Due::Now));
-    assert_eq!(target.stats().items, 0);
-}
-
-#[test]
-fn random_bytes_are_broken_or_harmless() {
-    let source = small();
-    fill(&source, 60);
-    source.begin_to_leave(Prefix::ALL, MOVE);
-    source.freeze(Prefix::ALL, NOW).expect("a slice");
-    let bytes = parts_of(&source, Prefix::ALL, &mut Cursor::default()).remove(0);
-    let (target, mut random) = (small(), Random::new(5));
-    for _ in 0..2_000 {
-        let mut bent = bytes.clone();
-        for _ in 0..1 + random.below(4) {
-            let at = random.below(bent.len() as u64) as usize;
-            bent[at] = random.word() as u8;
-        }
-        import(&target, &mut Arriving::new(Prefix::ALL), &bent, NOW).ok();
-        target.leave(WORKER);
-    }
 }
