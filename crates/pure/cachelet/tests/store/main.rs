@@ -5,7 +5,6 @@
 mod ahead;
 mod bounds;
 mod broken;
-mod ends;
 mod journeys;
 mod limit;
 mod naive;

@@ -1,0 +1,351 @@
+//! The client: from a key to its owner's connection, and what is done when that fails.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use mbal_model::{Address, Hint, Owner, ServerId, WorkerId};
+use mbal_routing::Routes;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, timeout_at};
+
+use crate::connection::{Connection, Outcome, Requests};
+use crate::error::Error;
+use crate::options::Options;
+use crate::pool::{News, Pool, Unreached};
+use crate::refresh;
+use crate::reply::{Form, MetaReply, Reply, Status};
+use crate::request::{Command, SentKey};
+
+/// A request is tried no more often, whatever happens.
+const TRIES_MAX: usize = 3;
+/// Commands that concern a whole server may take so much longer than a request of a key.
+const ADMIN_PATIENCE: u32 = 4;
+/// Where a server listens if nobody says so.
+const PORT: u16 = 11211;
+/// Keys of a `get_many` that leave as one job.
+const BATCH_KEYS: usize = 256;
+
+/// A client of a cluster. Cheap to clone; clones share connections and the map.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) inner: Arc<Inner>,
+    _refreshing: Arc<Refreshing>,
+}
+
+/// Ends the task that keeps the map true.
+struct Refreshing(AbortHandle);
+
+impl Drop for Refreshing {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+pub(crate) struct Inner {
+    pub options: Options,
+    routes: RwLock<Routes>,
+    pub pool: Pool,
+    pub news: Arc<News>,
+    /// The server that is said to have a newer map.
+    pub asks: Mutex<Option<ServerId>>,
+    /// Whose turn it is to be asked for news.
+    pub turn: AtomicUsize,
+    /// Counts how often somebody was.
+    pub rounds: watch::Sender<u64>,
+    pub seeds: Vec<Address>,
+    pub missed: AtomicU64,
+}
+
+/// How far a request has come, for the case that its time is over.
+#[derive(Default)]
+struct Progress {
+    server: Option<ServerId>,
+    may_be_executed: bool,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Target {
+    owner: Owner,
+    address: Address,
+    nth: usize,
+}
+
+impl Client {
+    /// Asks these addresses, one after the other, for the cluster's map: any servers of the cluster, as `host:port` or `host`.
+    ///
+    /// # Errors
+    /// [`Error::NoMap`] if none of them has one to give.
+    pub async fn connect<S: AsRef<str>>(
+        servers: impl IntoIterator<Item = S>,
+        options: Options,
+    ) -> Result<Client, Error> {
+        let seed = |text: S| {
+            let text = text.as_ref();
+            let with_port = || Address::parse(&format!("{text}:{PORT}"));
+            let unknown = || Error::NoMap(format!("{text:?} is no host:port"));
+            Address::parse(text).or_else(with_port).ok_or_else(unknown)
+        };
+        let seeds = servers.into_iter().map(seed).collect::<Result<Vec<_>, _>>()?;
+        let routes = refresh::first(&seeds, &options).await?;
+        let news = Arc::new(News::default());
+        let inner = Arc::new(Inner {
+            pool: Pool::new(options.clone(), Arc::clone(&news)),
+            options,
+            routes: RwLock::new(routes),
+            news,
+            asks: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            rounds: watch::Sender::new(0),
+            seeds,
+            missed: AtomicU64::new(0),
+        });
+        let refreshing = tokio::spawn(refresh::run(Arc::downgrade(&inner)));
+        Ok(Client { inner, _refreshing: Arc::new(Refreshing(refreshing.abort_handle())) })
+    }
+}
+
+impl Inner {
+    pub fn routes(&self) -> RwLockReadGuard<'_, Routes> {
+        self.routes.read().expect("nothing panics with it held")
+    }
+
+    pub fn routes_mut(&self) -> RwLockWriteGuard<'_, Routes> {
+        self.routes.write().expect("nothing panics with it held")
+    }
+
+    /// Asks a key's owner.
+    pub async fn ask(&self, key: &SentKey, command: &Command<'_>) -> Result<MetaReply, Error> {
+        let mut progress = Progress::default();
+        let deadline = Instant::now() + self.options.timeout;
+        let answer = timeout_at(deadline, self.try_to_ask(key, command, &mut progress)).await;
+        answer.unwrap_or_else(|_| {
+            let server = progress.server.unwrap_or(ServerId::NOBODY);
+            match progress.may_be_executed {
+                true => Err(Error::Unknown(server)),
+                false => Err(Error::Unreachable(server)),
+            }
+        })
+    }
+
+    async fn try_to_ask(
+        &self,
+        key: &SentKey,
+        command: &Command<'_>,
+        progress: &mut Progress,
+    ) -> Result<MetaReply, Error> {
+        let mut server = ServerId::NOBODY;
+        for _ in 0..TRIES_MAX {
+            let target = self.target(key.hash).await;
+            server = target.owner.server;
+            progress.server = Some(server);
+            let connection = match self.connection(&target).await {
+                Ok(connection) => connection,
+                Err(Unreached::LeftAlone) => break,
+                Err(Unreached::Failed) if self.is_elsewhere(key.hash, &target).await => continue,
+                Err(Unreached::Failed) => break,
+            };
+            let mut bytes = Vec::new();
+            command.push(&mut bytes, key, self.routes().heard(server));
+            progress.may_be_executed = true;
+            let outcome = connection.ask(self.requests(bytes, Form::Meta, 1)).await;
+            match outcome {
+                Outcome::Replies(replies) => {
+                    progress.may_be_executed = false;
+                    let reply = self.heard(key.hash, server, replies.into_iter().next())?;
+                    let is_too_old = matches!(reply.hint, Some(Hint::Newer { .. }));
+                    let missed = reply.status == Status::Miss && command.reads() && is_too_old;
+                    if missed && self.is_elsewhere(key.hash, &target).await {
+                        continue;
+                    }
+                    return Ok(reply);
+                }
+                // The next try opens another connection.
+                Outcome::Unsent => progress.may_be_executed = false,
+                Outcome::Lost if command.reads() => progress.may_be_executed = false,
+                Outcome::Lost => return Err(Error::Unknown(server)),
+            }
+        }
+        Err(Error::Unreachable(server))
+    }
+
+    /// Asks the owners of many keys at once; the answers in the keys' order.
+    pub async fn get_many(self: &Arc<Self>, keys: Vec<SentKey>) -> Vec<Result<MetaReply, Error>> {
+        let mut batches: BTreeMap<Target, Vec<usize>> = BTreeMap::new();
+        for (at, key) in keys.iter().enumerate() {
+            batches.entry(self.target(key.hash).await).or_default().push(at);
+        }
+        let keys = Arc::new(keys);
+        let mut asking = JoinSet::new();
+        for (target, batch) in &batches {
+            for batch in batch.chunks(BATCH_KEYS) {
+                let (inner, keys) = (Arc::clone(self), Arc::clone(&keys));
+                let (target, batch) = (target.clone(), batch.to_vec());
+                asking.spawn(async move { inner.get_batch(&target, &keys, batch).await });
+            }
+        }
+        let nobody = || Err(Error::Unreachable(ServerId::NOBODY));
+        let mut answers: Vec<Result<MetaReply, Error>> = keys.iter().map(|_| nobody()).collect();
+        while let Some(told) = asking.join_next().await {
+            for (at, answer) in told.expect("no batch panics") {
+                answers[at] = answer;
+            }
+        }
+        answers
+    }
+
+    async fn get_batch(
+        &self,
+        target: &Target,
+        keys: &[SentKey],
+        batch: Vec<usize>,
+    ) -> Vec<(usize, Result<MetaReply, Error>)> {
+        let server = target.owner.server;
+        let known = self.routes().heard(server);
+        let mut bytes = Vec::new();
+        batch.iter().for_each(|at| Command::Get.push(&mut bytes, &keys[*at], known));
+        let deadline = Instant::now() + self.options.timeout;
+        let asked = async {
+            let connection = self.connection(target).await.ok()?;
+            match connection.ask(self.requests(bytes, Form::Meta, batch.len())).await {
+                Outcome::Replies(replies) => Some(replies),
+                Outcome::Unsent | Outcome::Lost => None,
+            }
+        };
+        let mut answers = Vec::new();
+        match timeout_at(deadline, asked).await {
+            Ok(Some(replies)) => {
+                for (at, reply) in batch.into_iter().zip(replies) {
+                    answers.push((at, self.heard(keys[at].hash, server, Some(reply))));
+                }
+            }
+            // One after the other, as far as time allows: the first of them finds out whether there is somebody to ask.
+            Ok(None) => {
+                for at in batch {
+                    let answer = timeout_at(deadline, self.ask(&keys[at], &Command::Get)).await;
+                    answers.push((at, answer.unwrap_or(Err(Error::Unreachable(server)))));
+                }
+            }
+            Err(_) => {
+                answers.extend(batch.into_iter().map(|at| (at, Err(Error::Unknown(server)))));
+            }
+        }
+        answers
+    }
+
+    /// Where the owner of this hash is asked, once nothing is unanswered where it was before.
+    async fn target(&self, hash: u64) -> Target {
+        loop {
+            let (route, target, before) = {
+                let routes = self.routes();
+                let route = routes.route(hash);
+                let target = |owner| {
+                    let address = routes.address(owner).cloned();
+                    let nth = hash as usize % self.options.connections;
+                    address.map(|address| Target { owner, address, nth })
+                };
+                let before = route.before.map(|owner| (owner, target(owner)));
+                (route, target(route.owner).expect("an owner has an address"), before)
+            };
+            let Some((owner, before)) = before else { return target };
+            if let Some(before) = before {
+                self.await_answers(&before).await;
+            }
+            self.routes_mut().settled(hash, owner);
+            if self.routes().route(hash).owner == route.owner {
+                return target;
+            }
+        }
+    }
+
+    /// Waits until what has been asked there is answered, or will never be.
+    async fn await_answers(&self, before: &Target) {
+        let open = self.pool.open(before.owner.server, &before.address, before.nth);
+        let Some(connection) = open.filter(|open| open.unanswered() > 0) else { return };
+        // Replies come in order, so this one comes last. However it ends, nothing is unanswered.
+        drop(connection.ask(self.requests(b"mn\r\n".to_vec(), Form::Meta, 1)).await);
+    }
+
+    /// True if, by the newest map that can be had, somebody else is to be asked.
+    async fn is_elsewhere(&self, hash: u64, target: &Target) -> bool {
+        let mut rounds = self.rounds.subscribe();
+        self.news.notify.notify_one();
+        // The task that refreshes lives as long as the client.
+        drop(rounds.changed().await);
+        let routes = self.routes();
+        let owner = routes.route(hash).owner;
+        owner != target.owner || routes.address(owner) != Some(&target.address)
+    }
+
+    async fn connection(&self, target: &Target) -> Result<Arc<Connection>, Unreached> {
+        self.pool.connection(target.owner.server, &target.address, target.nth).await
+    }
+
+    fn requests(&self, bytes: Vec<u8>, form: Form, replies: usize) -> Requests {
+        Requests { bytes, form, replies, patience: self.options.timeout }
+    }
+
+    /// Takes the hint of a reply that `server` gave.
+    fn heard(&self, hash: u64, server: ServerId, reply: Option<Reply>) -> Result<MetaReply, Error> {
+        match reply {
+            Some(Reply::Meta(reply)) => {
+                if let Some(hint) = reply.hint {
+                    let heeded = self.routes_mut().heed(hash, server, hint);
+                    heeded.ask.into_iter().for_each(|server| self.ask_for_map(server));
+                }
+                Ok(reply)
+            }
+            Some(Reply::Refused(text)) => Err(self.refusal(text, server)),
+            _ => unreachable!("a meta command has a meta reply"),
+        }
+    }
+
+    fn ask_for_map(&self, server: ServerId) {
+        *self.asks.lock().expect("nothing panics with it held") = Some(server);
+        self.news.notify.notify_one();
+    }
+
+    pub fn refusal(&self, text: String, server: ServerId) -> Error {
+        match text.strip_prefix("SERVER_ERROR ") {
+            // Another server has the key, and did not answer the one that was asked: the map may be old.
+            Some("no route to owner") => {
+                self.news.notify.notify_one();
+                Error::Unknown(server)
+            }
+            Some(text) => Error::Server(text.to_owned()),
+            None => Error::Client(text.trim_start_matches("CLIENT_ERROR ").to_owned()),
+        }
+    }
+
+    /// Asks a server for what is no key's.
+    pub async fn ask_server(
+        &self,
+        server: ServerId,
+        bytes: Vec<u8>,
+        form: Form,
+    ) -> Result<Reply, Error> {
+        let patience: Duration = self.options.timeout * ADMIN_PATIENCE;
+        let first = Owner { server, worker: WorkerId(0) };
+        let address = self.routes().address(first).cloned().ok_or(Error::Unreachable(server))?;
+        let target = Target { owner: first, address, nth: 0 };
+        let connection = self.connection(&target).await.map_err(|_| Error::Unreachable(server))?;
+        let requests = Requests { bytes, form, replies: 1, patience };
+        match timeout_at(Instant::now() + patience, connection.ask(requests)).await {
+            Err(_) | Ok(Outcome::Lost) => Err(Error::Unknown(server)),
+            Ok(Outcome::Unsent) => Err(Error::Unreachable(server)),
+            Ok(Outcome::Replies(replies)) => match replies.into_iter().next() {
+                Some(Reply::Refused(text)) => Err(self.refusal(text, server)),
+                Some(reply) => Ok(reply),
+                None => Err(Error::Unknown(server)),
+            },
+        }
+    }
+
+    /// Keys that were not found since nobody was there to be asked.
+    pub fn missed(&self, keys: u64) {
+        self.missed.fetch_add(keys, Relaxed);
+    }
+}

@@ -1,0 +1,240 @@
+//! Replies from bytes, as they arrive. What cannot be a reply ends the connection.
+
+use mbal_model::Hint;
+
+/// What a request is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A meta command's reply.
+    Meta,
+    /// One line.
+    Line,
+    /// `STAT` lines and `END`.
+    Stats,
+    /// The reply to `config get mbal`.
+    View,
+}
+
+/// A whole reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    Meta(MetaReply),
+    Line(String),
+    Stats(Vec<(String, String)>),
+    /// `None`: what the client knows is what there is.
+    View(Option<String>),
+    /// `ERROR`, `CLIENT_ERROR ...` or `SERVER_ERROR ...`.
+    Refused(String),
+}
+
+/// The reply to a meta command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetaReply {
+    pub status: Status,
+    pub value: Vec<u8>,
+    pub flags: u32,
+    pub cas: u64,
+    pub hint: Option<Hint>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Status {
+    /// `HD`
+    #[default]
+    Done,
+    /// `VA`
+    Value,
+    /// `EN`
+    Miss,
+    /// `NF`
+    NotFound,
+    /// `NS`
+    NotStored,
+    /// `EX`
+    Exists,
+    /// `MN`
+    Noop,
+}
+
+/// These bytes are no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Garbage;
+
+/// A line is longer in no reply: a key and its flags, an error.
+const LINE_BYTES_MAX: usize = 4096;
+/// Longer values than this no server has (`-I`).
+const VALUE_BYTES_MAX: usize = 1 << 30;
+/// A map of 2^15 cachelets and a thousand servers has less.
+const VIEW_BYTES_MAX: usize = 16 << 20;
+/// More statistics no server has.
+const STATS_BYTES_MAX: usize = 16 << 20;
+
+/// The reply at the start of `input`, and its length; `None`: more must come.
+pub fn parse(form: Form, input: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
+    let Some((line, after)) = line(input)? else { return Ok(None) };
+    if line == b"ERROR" || line.starts_with(b"CLIENT_ERROR ") || line.starts_with(b"SERVER_ERROR ")
+    {
+        return Ok(Some((Reply::Refused(text(line)?), after)));
+    }
+    match form {
+        Form::Line => Ok(Some((Reply::Line(text(line)?), after))),
+        Form::Meta => parse_meta(line, &input[after..], after),
+        Form::Stats => parse_stats(input),
+        Form::View => match line.strip_prefix(b"CONFIG mbal 0 ") {
+            None if line == b"END" => Ok(Some((Reply::View(None), after))),
+            None => Err(Garbage),
+            Some(bytes) => {
+                let bytes =
+                    number(bytes).filter(|bytes| *bytes <= VIEW_BYTES_MAX).ok_or(Garbage)?;
+                let Some(page) = block(&input[after..], bytes, b"\r\nEND\r\n")? else {
+                    return Ok(None);
+                };
+                Ok(Some((Reply::View(Some(text(page)?)), after + bytes + b"\r\nEND\r\n".len())))
+            }
+        },
+    }
+}
+
+fn parse_meta(line: &[u8], rest: &[u8], after: usize) -> Result<Option<(Reply, usize)>, Garbage> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let status = match words.next().unwrap_or_default() {
+        b"HD" => Status::Done,
+        b"VA" => Status::Value,
+        b"EN" => Status::Miss,
+        b"NF" => Status::NotFound,
+        b"NS" => Status::NotStored,
+        b"EX" => Status::Exists,
+        b"MN" => Status::Noop,
+        _ => return Err(Garbage),
+    };
+    let mut reply = MetaReply { status, ..MetaReply::default() };
+    let mut bytes = after;
+    if status == Status::Value {
+        let length = words.next().and_then(number);
+        let length = length.filter(|length| *length <= VALUE_BYTES_MAX).ok_or(Garbage)?;
+        let Some(value) = block(rest, length, b"\r\n")? else { return Ok(None) };
+        reply.value = value.to_vec();
+        bytes += length + 2;
+    }
+    for word in words {
+        match word.split_first() {
+            Some((b'f', flags)) => reply.flags = number(flags).ok_or(Garbage)?,
+            Some((b'c', cas)) => reply.cas = number(cas).ok_or(Garbage)?,
+            // One that is not understood says nothing: it is advice.
+            Some((b'L', hint)) => reply.hint = Hint::parse(hint),
+            _ => {}
+        }
+    }
+    Ok(Some((Reply::Meta(reply), bytes)))
+}
+
+fn parse_stats(input: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
+    let mut stats = Vec::new();
+    let mut at = 0;
+    loop {
+        let Some((line, after)) = line(&input[at..])? else {
+            return if at > STATS_BYTES_MAX { Err(Garbage) } else { Ok(None) };
+        };
+        at += after;
+        match line.strip_prefix(b"STAT ") {
+            Some(stat) => {
+                let stat = text(stat)?;
+                let (name, value) = stat.split_once(' ').unwrap_or((&stat, ""));
+                stats.push((name.to_owned(), value.to_owned()));
+            }
+            None if matches!(line, b"END" | b"RESET" | b"OK") => {
+                return Ok(Some((Reply::Stats(stats), at)));
+            }
+            None => return Err(Garbage),
+        }
+    }
+}
+
+/// The first line without its end, and where the next one begins.
+fn line(input: &[u8]) -> Result<Option<(&[u8], usize)>, Garbage> {
+    let seen = &input[..input.len().min(LINE_BYTES_MAX)];
+    match seen.iter().position(|byte| *byte == b'\n') {
+        Some(end) => match input[..end].strip_suffix(b"\r") {
+            Some(line) => Ok(Some((line, end + 1))),
+            None => Err(Garbage),
+        },
+        None if seen.len() == LINE_BYTES_MAX => Err(Garbage),
+        None => Ok(None),
+    }
+}
+
+/// So many bytes with this end; `None` until they are there.
+fn block<'a>(input: &'a [u8], bytes: usize, end: &[u8]) -> Result<Option<&'a [u8]>, Garbage> {
+    let Some(tail) = input.get(bytes..bytes + end.len()) else { return Ok(None) };
+    if tail == end { Ok(Some(&input[..bytes])) } else { Err(Garbage) }
+}
+
+fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
+    let is_plain = digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok()?.parse().ok().filter(|_| is_plain)
+}
+
+fn text(bytes: &[u8]) -> Result<String, Garbage> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| Garbage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the input is cut into, nothing is told before the end, and then the same.
+    #[track_caller]
+    fn check(form: Form, input: &str, reply: Reply) {
+        let bytes = input.as_bytes();
+        for cut in 0..bytes.len() {
+            assert_eq!(parse(form, &bytes[..cut]), Ok(None), "{input:?} up to {cut}");
+        }
+        let behind = [bytes, b"HD\r\n"].concat();
+        assert_eq!(parse(form, &behind), Ok(Some((reply, bytes.len()))), "{input:?}");
+    }
+
+    fn meta(status: Status) -> MetaReply {
+        MetaReply { status, ..MetaReply::default() }
+    }
+
+    #[test]
+    fn replies_are_read_wherever_they_are_cut() {
+        check(Form::Meta, "HD\r\n", Reply::Meta(meta(Status::Done)));
+        let hint = Hint::parse(b"5.3.2/1");
+        check(Form::Meta, "EN L5.3.2/1\r\n", Reply::Meta(MetaReply { hint, ..meta(Status::Miss) }));
+        let value = b"a\r\nb".to_vec();
+        let hit = MetaReply { value, flags: 7, cas: 99, ..meta(Status::Value) };
+        check(Form::Meta, "VA 4 f7 c99 Lx\r\na\r\nb\r\n", Reply::Meta(hit));
+        check(Form::Meta, "SERVER_ERROR no\r\n", Reply::Refused("SERVER_ERROR no".into()));
+        check(Form::Line, "VERSION 1\r\n", Reply::Line("VERSION 1".into()));
+        let stats = vec![("a".into(), "1 2".into()), ("b".into(), String::new())];
+        check(Form::Stats, "STAT a 1 2\r\nSTAT b \r\nEND\r\n", Reply::Stats(stats));
+        check(Form::View, "END\r\n", Reply::View(None));
+        check(Form::View, "CONFIG mbal 0 2\r\nx\n\r\nEND\r\n", Reply::View(Some("x\n".into())));
+        check(Form::View, "ERROR\r\n", Reply::Refused("ERROR".into()));
+    }
+
+    #[test]
+    fn garbage_is_known_as_soon_as_it_is_there() {
+        let long = "x".repeat(LINE_BYTES_MAX);
+        for (form, input) in [
+            (Form::Meta, "OK\r\n"),
+            (Form::Meta, "HD\n"),
+            (Form::Meta, "VA\r\n"),
+            (Form::Meta, "VA x\r\n"),
+            (Form::Meta, "VA +1\r\nv\r\n"),
+            (Form::Meta, "VA 9999999999\r\n"),
+            (Form::Meta, "VA 1\r\nvv\r\n"),
+            (Form::Meta, "VA 1 f-1\r\nv\r\n"),
+            (Form::Meta, &long),
+            (Form::Line, &long),
+            (Form::Stats, "VALUE k 0 1\r\n"),
+            (Form::View, "CONFIG cluster 0 2\r\n"),
+            (Form::View, "CONFIG mbal 0 99999999\r\n"),
+            (Form::View, "CONFIG mbal 0 1\r\nxx\r\nEND\r\n"),
+        ] {
+            assert_eq!(parse(form, input.as_bytes()), Err(Garbage), "{input:.20}");
+        }
+        assert_eq!(parse(Form::Line, b"\xff\xfe\r\n"), Err(Garbage));
+    }
+}
