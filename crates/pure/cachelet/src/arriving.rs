@@ -130,6 +130,15 @@ impl Store {
         }
     }
 
+    /// All of an arriving cachelet is served here from now on, though not all of it came: its source is dead. What came of a slice that
+    /// was not gone there has been given up, see [`Store::give_up`]. The cas leap ahead of all that the source may have given since.
+    pub fn inherit(&self, prefix: Prefix, now: Seconds) {
+        if let Some(cachelet) = self.present(prefix).filter(|cachelet| cachelet.arrives()) {
+            self.lock_cachelet(cachelet, now).leap();
+        }
+        self.serve_until(prefix, prefix.last_hash());
+    }
+
     /// Gives up what has arrived of the slice that is on its way, since the source is to serve it again; true if there is more. Parts
     /// of it that are still to come are over.
     pub fn give_up(&self, arriving: &mut Arriving, now: Seconds) -> bool {

@@ -7,6 +7,8 @@ use crate::shim::Ordering::*;
 const COUNTER_BITS: u32 = 48;
 /// A cas this far behind the counter is written out: a page's base may lie above it.
 const OWN_CAS_REACH: u64 = 1 << 30;
+/// More cas than a cachelet can have given in another process, before that died.
+const CAS_LEAP: u64 = 1 << 36;
 
 #[derive(Clone, Copy)]
 pub(crate) enum Cas {
@@ -20,6 +22,11 @@ impl Locked<'_> {
     pub fn next_cas(&mut self) -> u64 {
         self.inner.counter += 1;
         self.cas_of(self.inner.counter)
+    }
+
+    /// The next cas are above all that another process can have given in the name of this cachelet.
+    pub(crate) fn leap(&mut self) {
+        self.inner.counter += CAS_LEAP;
     }
 
     /// How an item can have this cas: short, if the cachelet gave it and not too long ago.

@@ -161,6 +161,23 @@ impl Store {
         cursor.restart_slice();
     }
 
+    /// The cachelet leaves no more: all of it is served here. What has gone is empty, and may have been served elsewhere, by who is dead
+    /// now: so its cas leap ahead of all that were given there.
+    ///
+    /// # Panics
+    /// Unless the cachelet leaves, and no slice of it is frozen.
+    pub fn stay(&self, prefix: Prefix, now: Seconds) {
+        let _changes = self.changes();
+        let mut locked = self.leaver(prefix, now);
+        let gone = locked.cachelet.gone();
+        assert_eq!(gone, locked.cachelet.frozen(), "what was frozen has thawed, or has gone");
+        if gone > u128::from(prefix.first_hash()) && !is_planted(Fault::TakenBackWithoutLeap) {
+            locked.leap();
+        }
+        locked.cachelet.set_away(None);
+        self.version.fetch_add(1, Release);
+    }
+
     fn leaver(&self, prefix: Prefix, now: Seconds) -> Locked<'_> {
         let cachelet = self.present(prefix).filter(|cachelet| cachelet.leaves());
         self.lock_cachelet(cachelet.expect("the cachelet leaves"), now)

@@ -47,6 +47,26 @@ pub enum Fault {
     HalfClosedIsClosed,
     /// 6: a request for a key of another server is served.
     TooFarIsServed,
+    /// 1: the destination of a move serves what has come, and the source has not called gone.
+    ServedBeforeGone,
+    /// 1: the source of a move takes back what is gone, since its link broke.
+    TakenBackUnasked,
+    /// 2: a slice is called gone when it has been sent, and not all of it taken.
+    GoneBeforeTaken,
+    /// 2: a slice is forgotten before its destination has said that it serves it.
+    ForgottenBeforeServed,
+    /// 2: the destination drops a slice that was gone, when the source dies.
+    GivesUpWhatIsServed,
+    /// 3: the destination serves what came of a slice that was not gone, when the source dies.
+    KeepsUnfinished,
+    /// 3: the source serves its old copy of a slice that was gone, when the destination dies.
+    ThawsWhatIsGone,
+    /// 3: a cachelet that is taken back gives the cas again that its destination gave.
+    TakenBackWithoutLeap,
+    /// 5: a slice stays frozen while its destination is silent.
+    FrozenForEver,
+    /// 5: parts are sent, however many have not been taken.
+    SendsWithoutBound,
 }
 
 #[cfg(feature = "planted")]

@@ -5,6 +5,7 @@
 mod ahead;
 mod bounds;
 mod broken;
+mod ends;
 mod journeys;
 mod limit;
 mod naive;

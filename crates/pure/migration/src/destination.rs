@@ -1,0 +1,390 @@
+//! The side of a move that gets the cachelet.
+//!
+//! ```text
+//!  hashes:   | served .......... | came, or is to come ..... |
+//!                      Gone -->  |     here its source serves
+//! ```
+//!
+//! It serves what it knows to be gone at the source, and nothing else; what lies behind may be out of date at any time, since the source may serve
+//! it again without a word.
+
+use std::collections::VecDeque;
+
+use mbal_model::MoveId;
+use mbal_model::planted::{Fault, is_planted};
+
+use crate::message::{Answer, Ask, Begin, Refusal};
+use crate::order::{Incarnation, MOVES_MAX};
+use crate::window::{BYTES_IN_FLIGHT_MAX, PARTS_IN_FLIGHT_MAX};
+
+/// Room for the cachelet is waited for so long: what was there of it may still be on its way out.
+const ROOM_NS_MAX: u64 = 1_000_000_000;
+const ROOM_AGAIN_NS: u64 = 1_000_000;
+
+/// What can happen to the destination of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// The source says this, over its newest link.
+    Asked(Ask<'a>),
+    LinkDown,
+    /// Whether this server's latency is over its budget.
+    Strained(bool),
+    /// The newest map gives the cachelet to this server.
+    Owned,
+    /// The coordinator has ended the move otherwise.
+    Ended,
+}
+
+/// What is to be done to the store, named after its functions; each is answered by the function that it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// `begin_to_arrive`; [`Destination::adopted`].
+    Adopt,
+    /// All of this part, if its turn has come; [`Destination::imported`].
+    Import(Vec<u8>),
+    /// [`Destination::serves`].
+    ServeUntil(u64),
+    /// [`Destination::gave_up`].
+    GiveUp,
+    /// [`Destination::inherited`].
+    Inherit,
+    /// [`Destination::released`].
+    Release,
+}
+
+/// What the destination wants now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    Say(Answer),
+    Do(Step),
+    /// Nothing until then, or until something happens.
+    Wait(Option<u64>),
+}
+
+/// A part that is in the store, by this import or by an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Imported {
+    pub slice: u32,
+    pub number: u32,
+    /// The last hash of the slice that is arriving.
+    pub last: u64,
+}
+
+/// What the coordinator could hear, and does not need to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Arriving,
+    /// All of it is served here.
+    Whole,
+    /// The move is over, and the cachelet is this server's.
+    Owned,
+    /// The move is over, and nothing is left of it here.
+    Dropped,
+}
+
+/// What becomes of a [`Begin`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    New,
+    /// Of this one's move.
+    Known(usize),
+    /// Of a newer move than this one's, which ends.
+    Instead(usize),
+    Refused(Refusal),
+}
+
+/// The source said what cannot be; the link is to be broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Adopting { again_at: u64, until: u64 },
+    Open,
+    Releasing,
+    Over(State),
+}
+
+/// A cachelet that comes to this server.
+#[derive(Debug)]
+pub struct Destination {
+    id: MoveId,
+    begin: Begin,
+    phase: Phase,
+    say: VecDeque<Answer>,
+    /// To be imported.
+    parts: VecDeque<Vec<u8>>,
+    part_bytes: usize,
+    /// A part of this link is being imported.
+    importing: bool,
+    /// The last hash of the slice of which the last part came.
+    came: Option<u64>,
+    /// The last hash that is served here.
+    served: Option<u64>,
+    /// What is gone at the source, and so to be served.
+    gone: Option<u64>,
+    owes_ready: bool,
+    owes_served: bool,
+    owned: bool,
+    strained: bool,
+}
+
+impl Destination {
+    /// What becomes of a [`Begin`] at the process `here`, which has these moves.
+    pub fn meet(here: Incarnation, id: MoveId, begin: &Begin, moves: &[&Destination]) -> Meeting {
+        if begin.destination != here {
+            return Meeting::Refused(Refusal::Incarnation);
+        }
+        let under_way = |one: &(usize, &Destination)| !matches!(one.1.phase, Phase::Over(_));
+        let mut known = moves.iter().enumerate().map(|(at, one)| (at, *one)).filter(under_way);
+        if let Some((at, _)) = known.clone().find(|(_, one)| one.id == id) {
+            return Meeting::Known(at);
+        }
+        if let Some((at, other)) =
+            known.clone().find(|(_, other)| other.begin.prefix.overlaps(begin.prefix))
+        {
+            let gives_way = id > other.id && other.served.is_none() && begin.gone.is_none();
+            return match gives_way {
+                true => Meeting::Instead(at),
+                false => Meeting::Refused(Refusal::OtherMove),
+            };
+        }
+        // What has gone would have to be here.
+        if begin.gone.is_some() {
+            return Meeting::Refused(Refusal::OtherMove);
+        }
+        match known.nth(MOVES_MAX - 1) {
+            Some(_) => Meeting::Refused(Refusal::NoRoom),
+            None => Meeting::New,
+        }
+    }
+
+    /// Of a [`Begin`] that was met as [`Meeting::New`] or [`Meeting::Instead`].
+    pub fn new(now: u64, id: MoveId, begin: Begin) -> Destination {
+        Destination {
+            id,
+            begin,
+            phase: Phase::Adopting { again_at: now, until: now + ROOM_NS_MAX },
+            say: VecDeque::new(),
+            parts: VecDeque::new(),
+            part_bytes: 0,
+            importing: false,
+            came: None,
+            served: None,
+            gone: None,
+            owes_ready: true,
+            owes_served: false,
+            owned: false,
+            strained: false,
+        }
+    }
+
+    pub fn id(&self) -> MoveId {
+        self.id
+    }
+
+    pub fn begin(&self) -> &Begin {
+        &self.begin
+    }
+
+    pub fn state(&self) -> State {
+        match self.phase {
+            Phase::Over(state) => state,
+            Phase::Open if self.served == Some(self.begin.prefix.last_hash()) => State::Whole,
+            _ => State::Arriving,
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over(_)) && self.say.is_empty()
+    }
+
+    /// # Errors
+    /// [`Broken`] ends the link; what is served stays so.
+    pub fn handle(&mut self, event: Event<'_>) -> Result<(), Broken> {
+        match event {
+            Event::Asked(_) if !matches!(self.phase, Phase::Adopting { .. } | Phase::Open) => {}
+            Event::Asked(ask) => return self.asked(ask),
+            Event::LinkDown => self.link_down(),
+            Event::Strained(strained) => self.strained = strained,
+            Event::Owned => {
+                self.forget_parts();
+                self.owned = true;
+            }
+            Event::Ended => self.end(),
+        }
+        Ok(())
+    }
+
+    fn link_down(&mut self) {
+        self.forget_parts();
+        self.say.clear();
+        (self.owes_ready, self.owes_served, self.importing) = (false, false, false);
+    }
+
+    fn forget_parts(&mut self) {
+        self.parts.clear();
+        self.part_bytes = 0;
+    }
+
+    fn end(&mut self) {
+        self.forget_parts();
+        match self.phase {
+            Phase::Adopting { .. } => self.phase = Phase::Over(State::Dropped),
+            Phase::Open => self.phase = Phase::Releasing,
+            Phase::Releasing | Phase::Over(_) => {}
+        }
+    }
+
+    fn asked(&mut self, ask: Ask<'_>) -> Result<(), Broken> {
+        match ask {
+            Ask::Begin(begin) => {
+                if (Begin { gone: None, ..begin }) != (Begin { gone: None, ..self.begin }) {
+                    return Err(Broken);
+                }
+                self.link_down();
+                self.owes_ready = true;
+                begin.gone.map_or(Ok(()), |last| self.has_gone(last))
+            }
+            Ask::Part(bytes) => {
+                let is_full = self.parts.len() >= PARTS_IN_FLIGHT_MAX
+                    || self.part_bytes >= BYTES_IN_FLIGHT_MAX;
+                if is_full || self.phase != Phase::Open {
+                    return Err(Broken);
+                }
+                self.part_bytes += bytes.len();
+                self.parts.push_back(bytes.to_vec());
+                Ok(())
+            }
+            Ask::Gone(last) => {
+                self.owes_served = true;
+                self.has_gone(last)
+            }
+            Ask::Cancel if self.served.max(self.gone).is_some() => Err(Broken),
+            Ask::Cancel => {
+                self.end();
+                Ok(())
+            }
+        }
+    }
+
+    /// The source calls everything up to here gone: by a message, or by a request that it sent on.
+    ///
+    /// # Errors
+    /// [`Broken`] if that has not come: a source that sends a slice on knows that it has.
+    pub fn has_gone(&mut self, last: u64) -> Result<(), Broken> {
+        if let Phase::Over(_) = self.phase {
+            return Ok(());
+        }
+        let has_come = Some(last) <= self.served || Some(last) == self.came;
+        if !has_come && !is_planted(Fault::GoneBeforeTaken) || self.phase != Phase::Open {
+            return Err(Broken);
+        }
+        self.gone = self.gone.max(Some(last));
+        Ok(())
+    }
+
+    /// What to do next. To be asked again and again until it is to wait.
+    pub fn next(&mut self, now: u64) -> Next {
+        if let Some(answer) = self.say.pop_front() {
+            return Next::Say(answer);
+        }
+        match self.phase {
+            Phase::Over(_) => Next::Wait(None),
+            Phase::Releasing => Next::Do(Step::Release),
+            // Nothing has come of it: whoever follows the map adopts it.
+            Phase::Adopting { .. } if self.owned => {
+                self.phase = Phase::Over(State::Dropped);
+                Next::Wait(None)
+            }
+            Phase::Adopting { until, .. } if until <= now => {
+                self.phase = Phase::Over(State::Dropped);
+                Next::Say(Answer::Refused(Refusal::NoRoom))
+            }
+            Phase::Adopting { again_at, .. } if again_at <= now => Next::Do(Step::Adopt),
+            Phase::Adopting { again_at, .. } => Next::Wait(Some(again_at)),
+            Phase::Open => self.next_open(),
+        }
+    }
+
+    fn next_open(&mut self) -> Next {
+        if let Some(last) = self.gone.filter(|last| Some(*last) > self.served) {
+            return Next::Do(Step::ServeUntil(last));
+        }
+        if self.owned {
+            return self.next_owned();
+        }
+        if std::mem::take(&mut self.owes_ready) {
+            return Next::Say(Answer::Ready(self.served));
+        }
+        if let Some(last) = self.served.filter(|_| std::mem::take(&mut self.owes_served)) {
+            return Next::Say(Answer::Served(last));
+        }
+        let Some(part) = self.parts.pop_front() else { return Next::Wait(None) };
+        self.part_bytes -= part.len();
+        self.importing = true;
+        Next::Do(Step::Import(part))
+    }
+
+    fn next_owned(&mut self) -> Next {
+        if self.served == Some(self.begin.prefix.last_hash()) {
+            self.phase = Phase::Over(State::Owned);
+            return Next::Wait(None);
+        }
+        // The source has died. What came of a slice that was not gone may be older than what it served since.
+        let is_unfinished = self.came > self.served && !is_planted(Fault::KeepsUnfinished)
+            || self.came.is_some() && is_planted(Fault::GivesUpWhatIsServed);
+        Next::Do(if is_unfinished { Step::GiveUp } else { Step::Inherit })
+    }
+
+    /// Whether the cachelet arrives now.
+    pub fn adopted(&mut self, now: u64, arrives: bool) {
+        let Phase::Adopting { until, .. } = self.phase else { panic!("it was to be adopted") };
+        self.phase = match arrives {
+            true => Phase::Open,
+            false => Phase::Adopting { again_at: now + ROOM_AGAIN_NS, until },
+        };
+    }
+
+    /// A part is in the store; or it cannot be imported, since it is broken, or one before it is missing.
+    ///
+    /// # Errors
+    /// [`Broken`] for the latter.
+    pub fn imported(&mut self, part: Option<Imported>) -> Result<(), Broken> {
+        let Some(Imported { slice, number, last }) = part else {
+            self.forget_parts();
+            return Err(Broken);
+        };
+        self.came = Some(last);
+        if is_planted(Fault::ServedBeforeGone) {
+            self.gone = self.came.max(self.gone);
+        }
+        // The source has forgotten what it sent over a link that broke meanwhile.
+        if std::mem::take(&mut self.importing) {
+            self.say.push_back(Answer::Taken { slice, number, strained: self.strained });
+        }
+        Ok(())
+    }
+
+    /// Everything up to this hash is served here.
+    pub fn serves(&mut self, last: u64) {
+        self.served = self.served.max(Some(last));
+    }
+
+    /// `more` of what came of a slice that was not gone is to be given up.
+    pub fn gave_up(&mut self, more: bool) {
+        if !more {
+            self.came = None;
+        }
+    }
+
+    /// All of the cachelet is served here, though not all of it came.
+    pub fn inherited(&mut self) {
+        self.phase = Phase::Over(State::Owned);
+    }
+
+    /// Nothing of the cachelet is here.
+    pub fn released(&mut self) {
+        self.phase = Phase::Over(State::Dropped);
+    }
+}

@@ -1,0 +1,391 @@
+//! Each side of a move by itself: what it wants when what happens.
+
+use mbal_migration::destination::{self, Destination, Imported, Meeting};
+use mbal_migration::source::{self, Event, Exported, Next, Source, Step};
+use mbal_migration::{
+    Answer, Ask, BYTES_IN_FLIGHT_MAX, Begin, Incarnation, MOVES_MAX, Order, PART_BYTES,
+    PARTS_IN_FLIGHT_MAX, Refusal, State, Why,
+};
+use mbal_model::{MoveId, Prefix, WorkerId};
+
+const HERE: Incarnation = Incarnation(2);
+const MILLISECOND: u64 = 1_000_000;
+
+fn prefix() -> Prefix {
+    Prefix::new(0x2c00, 6).expect("a prefix")
+}
+
+fn order() -> Order {
+    Order {
+        id: MoveId(7),
+        prefix: prefix(),
+        source: Incarnation(1),
+        destination: HERE,
+        worker: WorkerId(3),
+        generation: 12,
+    }
+}
+
+fn begin(gone: Option<u64>) -> Begin {
+    let Order { prefix, source, destination, worker, generation, .. } = order();
+    Begin { prefix, source, destination, worker, generation, gone }
+}
+
+/// The last hash of the first slice.
+fn first_last() -> u64 {
+    prefix().first_hash() + (1 << 50) - 1
+}
+
+fn taken(slice: u32, number: u32) -> Event {
+    Event::Answer(Answer::Taken { slice, number, strained: false })
+}
+
+fn part(slice: u32, number: u32, last: u64, more: bool) -> Exported {
+    Exported { slice, number, last, bytes: PART_BYTES, more }
+}
+
+/// A source with a link, whose first slice is to be exported.
+fn sending() -> Source {
+    let mut source = Source::new(order());
+    assert_eq!(source.next(0), Next::Wait(None), "there is no link");
+    source.handle(0, Event::LinkUp).unwrap();
+    assert_eq!(source.next(0), Next::Say(Ask::Begin(begin(None))));
+    assert_eq!((source.next(0), source.state()), (Next::Wait(None), State::Asking));
+    source.handle(0, Event::Answer(Answer::Ready(None))).unwrap();
+    assert_eq!(source.next(0), Next::Do(Step::BeginToLeave));
+    source.began(0, true);
+    assert_eq!((source.next(0), source.state()), (Next::Do(Step::Freeze), State::Moving));
+    source.froze(0, Some(33));
+    assert_eq!(source.next(0), Next::Do(Step::Look(33)));
+    source.looked(0, true);
+    assert_eq!(source.next(0), Next::Do(Step::Export));
+    source
+}
+
+/// One whose first slice is gone, and not confirmed.
+fn gone() -> Source {
+    let mut source = sending();
+    source.exported(0, part(0, 0, first_last(), false));
+    source.handle(5, taken(0, 0)).unwrap();
+    assert_eq!(source.next(5), Next::Say(Ask::Gone(first_last())));
+    source
+}
+
+#[test]
+fn a_slice_is_gone_when_all_of_it_is_taken_and_forgotten_when_it_is_served() {
+    let mut source = sending();
+    source.exported(0, part(0, 0, first_last(), true));
+    assert_eq!(source.next(0), Next::Do(Step::Export));
+    source.exported(0, part(0, 1, first_last(), false));
+    source.handle(1, taken(0, 0)).unwrap();
+    assert_eq!((source.next(1), source.gone()), (Next::Wait(Some(200 * MILLISECOND)), None));
+    source.handle(2, taken(0, 1)).unwrap();
+    assert_eq!(source.gone(), Some(first_last()));
+    assert_eq!(source.next(2), Next::Say(Ask::Gone(first_last())));
+    assert_eq!(source.next(2), Next::Wait(None));
+    source.handle(3, Event::Answer(Answer::Served(first_last()))).unwrap();
+    assert_eq!(source.next(3), Next::Do(Step::Forget));
+    source.forgot(3, true);
+    assert_eq!(source.next(3), Next::Do(Step::Forget));
+    source.forgot(3, false);
+    assert_eq!(source.next(3), Next::Do(Step::Freeze));
+    let progress = source.progress();
+    assert_eq!((progress.slices, progress.parts, progress.bytes), (1, 2, 2 * PART_BYTES as u64));
+    assert_eq!((progress.paused_ns_longest, progress.paused_ns_sum), (2, 2));
+}
+
+#[test]
+fn the_last_slice_seals_the_cachelet_and_a_map_releases_it() {
+    let mut source = sending();
+    let last = prefix().last_hash();
+    source.exported(0, part(0, 0, last, false));
+    source.handle(0, taken(0, 0)).unwrap();
+    source.handle(0, Event::Answer(Answer::Served(last))).unwrap();
+    assert_eq!(source.next(0), Next::Say(Ask::Gone(last)));
+    source.forgot(0, false);
+    assert_eq!((source.state(), source.next(0)), (State::Sealed, Next::Wait(None)));
+    source.handle(0, Event::Cancel).unwrap();
+    source.handle(0, Event::LinkDown).unwrap();
+    source.handle(0, Event::LinkUp).unwrap();
+    assert_eq!((source.next(0), source.progress().cancelled_too_late), (Next::Wait(None), true));
+    source.handle(0, Event::HandedOver).unwrap();
+    assert_eq!(source.next(0), Next::Do(Step::Release));
+    source.released();
+    assert_eq!((source.state(), source.is_over()), (State::HandedOver, true));
+}
+
+#[test]
+fn a_link_that_breaks_thaws_what_is_on_its_way_and_what_is_gone_stays_gone() {
+    let mut source = sending();
+    source.exported(0, part(0, 0, first_last(), true));
+    source.handle(1, Event::LinkDown).unwrap();
+    assert_eq!(source.next(1), Next::Do(Step::Thaw));
+    source.thawed(1);
+    assert_eq!(source.next(1), Next::Wait(None));
+    source.handle(9, Event::LinkUp).unwrap();
+    assert_eq!(source.next(9), Next::Say(Ask::Begin(begin(None))));
+    source.handle(9, Event::Answer(Answer::Ready(None))).unwrap();
+    assert_eq!((source.next(9), source.progress().again), (Next::Do(Step::Freeze), 1));
+
+    let mut source = gone();
+    source.handle(6, Event::LinkDown).unwrap();
+    assert_eq!((source.next(6), source.gone()), (Next::Wait(None), Some(first_last())));
+    source.handle(9, Event::LinkUp).unwrap();
+    assert_eq!(source.next(9), Next::Say(Ask::Begin(begin(Some(first_last())))));
+    let forgot_it = source.handle(9, Event::Answer(Answer::Ready(None)));
+    assert_eq!(forgot_it, Err(source::Broken), "it does not serve what is gone");
+    source.handle(9, Event::Answer(Answer::Ready(Some(first_last())))).unwrap();
+    assert_eq!(source.next(9), Next::Do(Step::Forget));
+}
+
+#[test]
+fn a_slice_that_takes_too_long_is_served_again_and_gets_twice_the_time() {
+    let mut source = sending();
+    source.exported(0, part(0, 0, first_last(), false));
+    let late = 200 * MILLISECOND;
+    assert_eq!(source.next(late - 1), Next::Wait(Some(late)));
+    assert_eq!(source.next(late), Next::Do(Step::Thaw));
+    source.thawed(late);
+    assert_eq!(source.next(9 * late), Next::Wait(None), "a part is still on its way");
+    source.handle(late, taken(0, 0)).unwrap();
+    assert_eq!(source.gone(), None);
+    assert_eq!(source.next(late), Next::Wait(Some(2 * late)), "it rests");
+    assert_eq!(source.next(2 * late), Next::Do(Step::Freeze));
+    source.froze(2 * late, Some(34));
+    source.looked(2 * late, true);
+    source.exported(2 * late, part(1, 0, first_last(), false));
+    assert_eq!(source.next(3 * late), Next::Wait(Some(4 * late)));
+}
+
+#[test]
+fn parts_wait_until_others_are_taken() {
+    let mut source = sending();
+    let most = PARTS_IN_FLIGHT_MAX.min(BYTES_IN_FLIGHT_MAX / PART_BYTES) as u32;
+    for number in 0..most {
+        assert_eq!(source.next(0), Next::Do(Step::Export));
+        source.exported(0, part(0, number, first_last(), true));
+    }
+    assert!(matches!(source.next(0), Next::Wait(_)));
+    assert_eq!(source.handle(0, taken(0, 1)), Err(source::Broken), "out of turn");
+    source.handle(0, taken(0, 0)).unwrap();
+    assert_eq!(source.next(0), Next::Do(Step::Export));
+}
+
+#[test]
+fn a_cancelled_cachelet_stays_if_none_of_it_is_gone() {
+    let mut source = sending();
+    source.exported(0, part(0, 0, first_last(), false));
+    source.handle(0, Event::Cancel).unwrap();
+    source.handle(0, taken(0, 0)).unwrap();
+    assert_eq!((source.gone(), source.next(0)), (None, Next::Do(Step::Thaw)));
+    source.thawed(0);
+    assert_eq!(source.next(0), Next::Do(Step::Stay));
+    source.stayed();
+    assert_eq!(source.state(), State::Back(Why::Cancelled));
+    assert_eq!((source.next(0), source.is_over()), (Next::Say(Ask::Cancel), true));
+
+    let mut source = gone();
+    source.handle(5, Event::Cancel).unwrap();
+    source.handle(5, Event::Answer(Answer::Served(first_last()))).unwrap();
+    assert_eq!(source.next(5), Next::Do(Step::Forget), "it goes on");
+    assert!(source.progress().cancelled_too_late);
+}
+
+#[test]
+fn what_is_gone_is_forgotten_before_it_is_taken_back() {
+    let mut source = gone();
+    source.handle(6, Event::LinkDown).unwrap();
+    source.handle(6, Event::Lost).unwrap();
+    assert_eq!(source.next(6), Next::Do(Step::Forget));
+    source.forgot(6, false);
+    assert_eq!(source.next(6), Next::Do(Step::Stay));
+    source.stayed();
+    assert_eq!((source.gone(), source.state()), (None, State::Back(Why::Lost)));
+}
+
+#[test]
+fn a_refused_or_stuck_cachelet_stays() {
+    let mut source = Source::new(order());
+    source.handle(0, Event::LinkUp).unwrap();
+    source.handle(0, Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
+    while source.next(0) != Next::Wait(None) {}
+    assert_eq!(source.state(), State::Back(Why::Refused(Refusal::NoRoom)));
+
+    let mut source = Source::new(order());
+    source.handle(0, Event::LinkUp).unwrap();
+    source.handle(0, Event::Answer(Answer::Ready(None))).unwrap();
+    let (mut now, mut tries) = (0, 0);
+    loop {
+        match source.next(now) {
+            Next::Do(step) => {
+                assert_eq!(step, Step::BeginToLeave);
+                source.began(now, false);
+                tries += 1;
+            }
+            Next::Wait(Some(until)) => now = until,
+            Next::Wait(None) => break,
+            Next::Say(_) => {}
+        }
+    }
+    assert_eq!(
+        (source.state(), tries, now),
+        (State::Back(Why::CannotLeave), 1_000, 10_000 * MILLISECOND)
+    );
+}
+
+#[test]
+fn rests_are_between_slices_while_either_side_is_strained() {
+    let mut source = sending();
+    source.exported(0, part(0, 0, first_last(), false));
+    let strained = Answer::Taken { slice: 0, number: 0, strained: true };
+    source.handle(0, Event::Answer(strained)).unwrap();
+    source.handle(0, Event::Answer(Answer::Served(first_last()))).unwrap();
+    assert_eq!(source.next(0), Next::Say(Ask::Gone(first_last())));
+    source.forgot(0, false);
+    assert_eq!(source.next(0), Next::Wait(Some(MILLISECOND)));
+    assert!(source.progress().is_slowed);
+}
+
+/// A destination that is ready.
+fn ready() -> Destination {
+    let mut here = Destination::new(0, MoveId(7), begin(None));
+    assert_eq!(here.next(0), destination::Next::Do(destination::Step::Adopt));
+    here.adopted(0, false);
+    assert_eq!(here.next(0), destination::Next::Wait(Some(MILLISECOND)));
+    assert_eq!(here.next(MILLISECOND), destination::Next::Do(destination::Step::Adopt));
+    here.adopted(0, true);
+    assert_eq!(here.next(0), destination::Next::Say(Answer::Ready(None)));
+    assert_eq!(here.next(0), destination::Next::Wait(None));
+    here
+}
+
+fn asked(here: &mut Destination, ask: Ask<'_>) -> Result<(), destination::Broken> {
+    here.handle(destination::Event::Asked(ask))
+}
+
+/// One with a slice in its store, which is not known to be gone.
+fn with_slice() -> Destination {
+    let mut here = ready();
+    asked(&mut here, Ask::Part(b"a part")).unwrap();
+    let import = destination::Step::Import(b"a part".to_vec());
+    assert_eq!(here.next(0), destination::Next::Do(import));
+    here.imported(Some(Imported { slice: 0, number: 0, last: first_last() })).unwrap();
+    let taken = Answer::Taken { slice: 0, number: 0, strained: false };
+    assert_eq!(here.next(0), destination::Next::Say(taken));
+    assert_eq!(here.next(0), destination::Next::Wait(None), "the source serves it");
+    here
+}
+
+#[test]
+fn what_came_is_served_when_it_is_gone_however_that_is_heard() {
+    let serve = || destination::Next::Do(destination::Step::ServeUntil(first_last()));
+    let mut here = with_slice();
+    asked(&mut here, Ask::Gone(first_last())).unwrap();
+    assert_eq!(here.next(0), serve());
+    here.serves(first_last());
+    assert_eq!(here.next(0), destination::Next::Say(Answer::Served(first_last())));
+
+    let mut here = with_slice();
+    here.has_gone(first_last()).unwrap();
+    assert_eq!(here.next(0), serve());
+    here.serves(first_last());
+    assert_eq!(here.next(0), destination::Next::Wait(None), "no message came");
+
+    let mut here = with_slice();
+    here.handle(destination::Event::LinkDown).unwrap();
+    asked(&mut here, Ask::Begin(begin(Some(first_last())))).unwrap();
+    assert_eq!(here.next(0), serve());
+    here.serves(first_last());
+    assert_eq!(here.next(0), destination::Next::Say(Answer::Ready(Some(first_last()))));
+}
+
+#[test]
+fn what_cannot_be_breaks_the_link() {
+    let broken = Err(destination::Broken);
+    let mut here = with_slice();
+    assert_eq!(asked(&mut here, Ask::Gone(first_last() + 1)), broken, "it has not come");
+    let other = Begin { worker: WorkerId(4), ..begin(None) };
+    assert_eq!(asked(&mut here, Ask::Begin(other)), broken);
+    for _ in 0..PARTS_IN_FLIGHT_MAX {
+        asked(&mut here, Ask::Part(b"")).unwrap();
+    }
+    assert_eq!(asked(&mut here, Ask::Part(b"")), broken, "more than may be in flight");
+    let mut here = with_slice();
+    here.has_gone(first_last()).unwrap();
+    assert_eq!(asked(&mut here, Ask::Cancel), broken, "something has gone");
+    assert_eq!(ready().imported(None), broken);
+}
+
+#[test]
+fn a_dead_sources_unfinished_slice_is_given_up_and_what_was_gone_is_not() {
+    let step = |step| destination::Next::Do(step);
+    let mut here = with_slice();
+    here.handle(destination::Event::Owned).unwrap();
+    assert_eq!(here.next(0), step(destination::Step::GiveUp));
+    here.gave_up(true);
+    assert_eq!(here.next(0), step(destination::Step::GiveUp));
+    here.gave_up(false);
+    assert_eq!(here.next(0), step(destination::Step::Inherit));
+    here.inherited();
+    assert_eq!((here.state(), here.is_over()), (destination::State::Owned, true));
+
+    let mut here = with_slice();
+    here.has_gone(first_last()).unwrap();
+    here.handle(destination::Event::Owned).unwrap();
+    assert_eq!(here.next(0), step(destination::Step::ServeUntil(first_last())));
+    here.serves(first_last());
+    assert_eq!(here.next(0), step(destination::Step::Inherit));
+}
+
+#[test]
+fn a_part_of_an_older_link_is_not_acknowledged() {
+    let mut here = ready();
+    asked(&mut here, Ask::Part(b"a part")).unwrap();
+    assert!(matches!(here.next(0), destination::Next::Do(destination::Step::Import(_))));
+    here.handle(destination::Event::LinkDown).unwrap();
+    here.imported(Some(Imported { slice: 0, number: 0, last: first_last() })).unwrap();
+    asked(&mut here, Ask::Begin(begin(None))).unwrap();
+    assert_eq!(here.next(0), destination::Next::Say(Answer::Ready(None)));
+    assert_eq!(here.next(0), destination::Next::Wait(None));
+}
+
+#[test]
+fn a_begin_is_met_by_what_is_known() {
+    let meet = |id: u32, begin: Begin, moves: &[&Destination]| {
+        Destination::meet(HERE, MoveId(id), &begin, moves)
+    };
+    let refused = |why| Meeting::Refused(why);
+    let elsewhere = Begin { destination: Incarnation(3), ..begin(None) };
+    assert_eq!(meet(7, begin(None), &[]), Meeting::New);
+    assert_eq!(meet(7, elsewhere, &[]), refused(Refusal::Incarnation));
+    assert_eq!(meet(7, begin(Some(first_last())), &[]), refused(Refusal::OtherMove));
+    let mut known = with_slice();
+    assert_eq!(meet(7, begin(None), &[&known]), Meeting::Known(0));
+    assert_eq!(meet(8, begin(None), &[&known]), Meeting::Instead(0));
+    assert_eq!(meet(6, begin(None), &[&known]), refused(Refusal::OtherMove));
+    let half = Begin { prefix: prefix().halves().expect("it has").1, ..begin(None) };
+    assert_eq!(meet(8, half, &[&known]), Meeting::Instead(0), "it overlaps");
+    known.serves(first_last());
+    assert_eq!(meet(8, begin(None), &[&known]), refused(Refusal::OtherMove));
+    let others: Vec<Destination> = (0..MOVES_MAX)
+        .map(|at| Begin { prefix: Prefix::nth(at, 6), ..begin(None) })
+        .map(|begin| Destination::new(0, MoveId(0), begin))
+        .collect();
+    let others: Vec<&Destination> = others.iter().collect();
+    assert_eq!(meet(8, begin(None), &others), refused(Refusal::NoRoom));
+}
+
+#[test]
+fn room_is_waited_for_and_then_refused() {
+    let mut here = Destination::new(0, MoveId(7), begin(None));
+    let mut now = 0;
+    let answer = loop {
+        match here.next(now) {
+            destination::Next::Do(_) => here.adopted(now, false),
+            destination::Next::Wait(until) => now = until.expect("it tries again"),
+            destination::Next::Say(answer) => break answer,
+        }
+    };
+    assert_eq!((answer, now), (Answer::Refused(Refusal::NoRoom), 1_000 * MILLISECOND));
+    assert_eq!((here.state(), here.is_over()), (destination::State::Dropped, true));
+}
