@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use mbal_link::{Frame, Kind, Waiting, next_frame, push_frame};
+use mbal_link::{Frame, Gathering, Kind, Waiting, next_frame, push_frame};
 use mbal_model::ServerId;
 use mbal_worker::{Event, OUTPUT_BYTES_MAX, Ticket, Ticketed};
 
@@ -31,7 +31,7 @@ pub(super) struct Link {
 
 pub(super) enum End {
     /// This side asks.
-    Dialed { server: ServerId, waiting: Waiting },
+    Dialed { server: ServerId, waiting: Waiting, gathering: Gathering },
     /// That worker of the other side asks. `serial` tells its tickets from those of other links.
     Accepted { server: ServerId, worker: u16, serial: u32, heard: u64 },
 }
@@ -58,7 +58,20 @@ impl Link {
         Some(Event::AskerGone { server, tickets: Ticket(first)..Ticket(first + (1 << 32)) })
     }
 
-    pub(super) fn send(&mut self) -> Result<(), String> {
+    /// Until when what is to be sent waits for more.
+    pub(super) fn gathers_until(&self, now: u64) -> Option<u64> {
+        match &self.end {
+            End::Dialed { waiting, gathering, .. } if !self.sending.is_empty() => {
+                gathering.waits_until(waiting.unanswered(), self.sending.len(), now)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn send(&mut self, now: u64) -> Result<(), String> {
+        if let End::Dialed { gathering, .. } = &mut self.end {
+            gathering.sent(now);
+        }
         if let Some(tls) = &mut self.tls {
             let mut cipher = Vec::new();
             tls.send(&self.sending, &mut cipher);

@@ -1,10 +1,10 @@
 //! A worker's links to other servers, from handshake to break: frames to events, actions to frames.
 //!
-//! What a wake-up sends over a link leaves in one send at its end.
+//! What a wake-up sends over a link leaves in one send at its end, or later with more ([`Gathering`]).
 
 use std::os::fd::AsFd;
 
-use mbal_link::{Due, Frame, Kind, Waiting, push_frame};
+use mbal_link::{Due, Frame, Gathering, Kind, Waiting, push_frame};
 use mbal_model::ServerId;
 use mbal_worker::{Action, Actions, Event, Ticket};
 
@@ -26,6 +26,8 @@ pub(super) struct Links {
     all: Vec<Option<Link>>,
     /// Those with something to send.
     unsent: Vec<usize>,
+    /// Those of them that wait for more; empty between two wake-ups.
+    gathering: Vec<usize>,
     /// What the worker has not been told yet: dialed ones that broke, and who asked over those that have gone.
     pub(super) news: Vec<Event<'static>>,
     last_serial: u32,
@@ -45,6 +47,7 @@ impl Links {
             payload_bytes_max,
             all: Vec::new(),
             unsent: Vec::new(),
+            gathering: Vec::new(),
             news: Vec::new(),
             last_serial: 0,
             now: 0,
@@ -53,7 +56,10 @@ impl Links {
 
     pub(super) fn next_deadline(&self) -> Option<u64> {
         let deadline = |link: &Link| match &link.end {
-            End::Dialed { waiting, .. } => waiting.next(),
+            End::Dialed { waiting, .. } => {
+                let moments = [waiting.next(), link.gathers_until(self.now)];
+                moments.into_iter().flatten().min()
+            }
             End::Accepted { .. } => link.can_go_on().then_some(0),
         };
         self.all.iter().flatten().filter_map(deadline).min()
@@ -62,11 +68,13 @@ impl Links {
     pub(super) fn forward(&mut self, to: ServerId, ticket: Ticket, request: &[u8]) {
         let now = self.now;
         for (place, link) in self.all.iter_mut().enumerate() {
-            let Some(Link { end: End::Dialed { server, waiting }, sending, .. }) = link else {
+            let Some(Link { end: End::Dialed { server, waiting, gathering }, sending, .. }) = link
+            else {
                 continue;
             };
             if *server == to {
                 waiting.sent(ticket.0, now);
+                gathering.gathers();
                 let frame =
                     Frame { kind: Kind::Request, ticket: ticket.0 as u32, payload: request };
                 push(sending, &frame, place, &mut self.unsent);
@@ -136,7 +144,10 @@ impl EventLoop {
         let links = self.links.as_mut().expect("who has a linker has links");
         links.last_serial = links.last_serial.wrapping_add(1);
         let end = match dialed {
-            true => End::Dialed { server, waiting: Waiting::new(links.timeout_ns) },
+            true => {
+                let (waiting, gathering) = (Waiting::new(links.timeout_ns), Gathering::default());
+                End::Dialed { server, waiting, gathering }
+            }
             false => {
                 links.drop_accepted(server, established.worker);
                 let (worker, serial) = (established.worker, links.last_serial);
@@ -178,7 +189,7 @@ impl EventLoop {
         let links = self.links.as_mut().expect("it is a link");
         match went {
             Ok(()) => {
-                if !link.sending.is_empty() {
+                if !link.sending.is_empty() && !links.unsent.contains(&place) {
                     links.unsent.push(place);
                 }
                 links.all[place] = Some(link);
@@ -231,7 +242,10 @@ impl EventLoop {
             }
         }
         match &mut link.end {
-            End::Dialed { waiting, .. } => waiting.heard(now),
+            End::Dialed { waiting, gathering, .. } => {
+                waiting.heard(now);
+                gathering.heard();
+            }
             End::Accepted { heard, .. } => *heard = now,
         }
         Ok(())
@@ -288,12 +302,16 @@ impl EventLoop {
         self.go_on_with_stalled(now, handle);
         while let Some(place) = self.links().unsent.pop() {
             let Some(mut link) = self.links().all[place].take() else { continue };
-            if link.sending.is_empty() {
+            let gathers = link.gathers_until(now).is_some();
+            if gathers || link.sending.is_empty() {
                 self.links().all[place] = Some(link);
+                if gathers {
+                    self.links().gathering.push(place);
+                }
                 continue;
             }
             let had_output = !link.output.is_empty();
-            let mut went = link.send();
+            let mut went = link.send(now);
             if went.is_ok() && had_output == link.output.is_empty() {
                 went = self.listen_to(place, &link);
             }
@@ -306,12 +324,14 @@ impl EventLoop {
                 }
             }
         }
+        let links = self.links();
+        std::mem::swap(&mut links.unsent, &mut links.gathering);
     }
 
     fn do_what_is_due(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
         for place in 0..self.links().all.len() {
             let worker = self.worker;
-            while let Some(Link { end: End::Dialed { server, waiting }, .. }) =
+            while let Some(Link { end: End::Dialed { server, waiting, .. }, .. }) =
                 &mut self.links().all[place]
             {
                 let server = *server;
