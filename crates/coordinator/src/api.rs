@@ -1,0 +1,226 @@
+//! The HTTP API: paths to questions, answers to JSON.
+
+use std::sync::{Arc, Mutex};
+
+use axum::body::Bytes;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use mbal_control::api::{Failure, Heartbeat, Incarnation, MoveCall, Registration};
+use mbal_control::{Answer, Ask, Refusal};
+use mbal_model::ServerId;
+use serde::Deserialize;
+
+use crate::driver::{Driver, Failed};
+
+/// The description of this API.
+pub const OPENAPI: &str = include_str!("openapi.json");
+/// Method and path of every call; a test compares them with the description.
+pub const ROUTES: [(&str, &str); 11] = [
+    ("get", "/v1/map"),
+    ("get", "/v1/status"),
+    ("get", "/v1/events"),
+    ("get", "/openapi.json"),
+    ("post", "/v1/servers"),
+    ("delete", "/v1/servers/{id}"),
+    ("post", "/v1/servers/{id}/heartbeat"),
+    ("post", "/v1/servers/{id}/lost"),
+    ("post", "/v1/moves"),
+    ("delete", "/v1/moves/{number}"),
+    ("get", "/healthz"),
+];
+
+/// A heartbeat of 64 workers and 4,096 cachelets is a tenth of it.
+const BODY_BYTES_MAX: usize = 4 << 20;
+
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub driver: Arc<Mutex<Driver>>,
+    /// Of `Authorization: Bearer`, hashed: what changes anything needs it.
+    pub token: Option<Arc<[u8]>>,
+}
+
+pub(crate) fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/v1/map", get(map))
+        .route("/v1/status", get(status))
+        .route("/v1/events", get(events))
+        .route("/openapi.json", get(openapi))
+        .route("/healthz", get(async || "ok\n"))
+        .route("/v1/servers", post(register))
+        .route("/v1/servers/{id}", delete(leave))
+        .route("/v1/servers/{id}/heartbeat", post(heartbeat))
+        .route("/v1/servers/{id}/lost", post(lost))
+        .route("/v1/moves", post(begin_move))
+        .route("/v1/moves/{number}", delete(cancel_move))
+        .fallback(async || {
+            failed(StatusCode::NOT_FOUND, "there is no such path; /openapi.json lists them")
+        })
+        .method_not_allowed_fallback(async || {
+            failed(StatusCode::METHOD_NOT_ALLOWED, "not this way; /openapi.json says how")
+        })
+        .layer(middleware::from_fn_with_state(shared.clone(), authorized))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(shared)
+}
+
+fn failed(status: StatusCode, why: impl Into<String>) -> Response {
+    (status, Json(Failure { error: why.into() })).into_response()
+}
+
+pub(crate) fn hashed(token: &str) -> Arc<[u8]> {
+    ring::digest::digest(&ring::digest::SHA256, token.as_bytes()).as_ref().into()
+}
+
+/// Reading is free where one can connect; whatever changes something needs the token.
+async fn authorized(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let said = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let said = said.and_then(|value| value.strip_prefix("Bearer "));
+    let is_free = matches!(*request.method(), Method::GET | Method::HEAD);
+    match (&shared.token, said) {
+        (Some(token), said) if !is_free && said.map(hashed).as_ref() != Some(token) => {
+            let mut response =
+                failed(StatusCode::UNAUTHORIZED, "this call needs `Authorization: Bearer TOKEN`");
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, "Bearer".parse().expect("a header's value"));
+            response
+        }
+        _ => next.run(request).await,
+    }
+}
+
+/// A JSON body, whatever its content type says; what is wrong with it is an answer like every other.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: for<'a> Deserialize<'a>> FromRequest<S> for Body<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Body<T>, Response> {
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(|rejection| failed(rejection.status(), rejection.body_text()))?;
+        match Json::<T>::from_bytes(&bytes) {
+            Ok(Json(body)) => Ok(Body(body)),
+            Err(rejection) => {
+                let why = match &rejection {
+                    JsonRejection::JsonDataError(error) => error.body_text(),
+                    other => other.body_text(),
+                };
+                Err(failed(StatusCode::BAD_REQUEST, why))
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// The driver saves files: it does not belong on the threads that serve sockets.
+    async fn ask(self, ask: Ask) -> Result<Answer, Response> {
+        let asked = tokio::task::spawn_blocking(move || {
+            self.driver.lock().expect("a transaction does not panic").ask(ask)
+        });
+        match asked.await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(Failed::Refused(refusal))) => {
+                let status = match refusal {
+                    Refusal::Senseless(_) => StatusCode::BAD_REQUEST,
+                    Refusal::Unknown(_) => StatusCode::NOT_FOUND,
+                    Refusal::Conflict(_) => StatusCode::CONFLICT,
+                };
+                Err(failed(status, refusal.to_string()))
+            }
+            Ok(Err(Failed::Unsaved(why))) => Err(failed(StatusCode::SERVICE_UNAVAILABLE, why)),
+            Err(_) => Err(failed(StatusCode::INTERNAL_SERVER_ERROR, "a fault of the coordinator")),
+        }
+    }
+
+    async fn tell(self, ask: Ask) -> Response {
+        match self.ask(ask).await {
+            Ok(Answer::Registered(registered)) => Json(registered).into_response(),
+            Ok(Answer::News(news)) => Json(news).into_response(),
+            Ok(Answer::Status(status)) => Json(status).into_response(),
+            Ok(Answer::Map(document)) => document.into_response(),
+            Ok(Answer::Move(number)) => {
+                Json(serde_json::json!({ "number": number })).into_response()
+            }
+            Ok(Answer::Done) => Json(serde_json::json!({})).into_response(),
+            Err(response) => response,
+        }
+    }
+}
+
+async fn map(State(shared): State<Shared>) -> Response {
+    shared.tell(Ask::Map).await
+}
+
+async fn status(State(shared): State<Shared>) -> Response {
+    shared.tell(Ask::Status).await
+}
+
+async fn events(State(shared): State<Shared>) -> Response {
+    let events = shared.driver.lock().expect("a transaction does not panic").events();
+    Json(serde_json::json!({ "events": events })).into_response()
+}
+
+async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+async fn register(State(shared): State<Shared>, Body(body): Body<Registration>) -> Response {
+    shared.tell(Ask::Register(body)).await
+}
+
+async fn heartbeat(
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+    Body(body): Body<Heartbeat>,
+) -> Response {
+    match server(&id) {
+        Ok(id) => shared.tell(Ask::Heartbeat(id, body)).await,
+        Err(response) => response,
+    }
+}
+
+#[derive(Deserialize)]
+struct Leaving {
+    incarnation: Incarnation,
+}
+
+async fn leave(
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+    Body(body): Body<Leaving>,
+) -> Response {
+    match server(&id) {
+        Ok(id) => shared.tell(Ask::Leave(id, body.incarnation)).await,
+        Err(response) => response,
+    }
+}
+
+async fn lost(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
+    match server(&id) {
+        Ok(id) => shared.tell(Ask::Lost(id)).await,
+        Err(response) => response,
+    }
+}
+
+async fn begin_move(State(shared): State<Shared>, Body(body): Body<MoveCall>) -> Response {
+    shared.tell(Ask::Move(body)).await
+}
+
+async fn cancel_move(State(shared): State<Shared>, Path(number): Path<String>) -> Response {
+    match number.parse() {
+        Ok(number) => shared.tell(Ask::CancelMove(number)).await,
+        Err(_) => failed(StatusCode::BAD_REQUEST, "a move has a number"),
+    }
+}
+
+#[expect(clippy::result_large_err, reason = "the error is the answer, and is made once a call")]
+fn server(id: &str) -> Result<ServerId, Response> {
+    let id = id.parse().ok().map(ServerId).filter(|id| *id != ServerId::NOBODY);
+    id.ok_or_else(|| failed(StatusCode::BAD_REQUEST, "a server is a number from 0 to 65534"))
+}

@@ -1,0 +1,266 @@
+//! The API over real sockets, with a state on a real disk.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mbal_control::Settings;
+use mbal_coordinator::{Config, OPENAPI, ROUTES, Running, start};
+use serde_json::{Value, json};
+
+/// A folder of its own, gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!(
+            "mbal-coordinator-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("the system's folder can be written");
+        Folder(folder)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.0.join("shop.json")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn config(state: &Path) -> Config {
+    Config {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        state: state.into(),
+        settings: Settings { cluster: "shop".into(), servers_first: 1, ..Settings::default() },
+        token: None,
+    }
+}
+
+fn begin(config: Config) -> Running {
+    start(config, Box::new(|_| {})).expect("it starts")
+}
+
+/// Method, path, body: status and what was said.
+fn call(running: &Running, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    call_with(running, method, path, body, None)
+}
+
+fn call_with(
+    running: &Running,
+    method: &str,
+    path: &str,
+    body: Option<Value>,
+    token: Option<&str>,
+) -> (u16, Value) {
+    let mut request = ureq::request(method, &format!("http://{}{path}", running.address));
+    if let Some(token) = token {
+        request = request.set("Authorization", &format!("Bearer {token}"));
+    }
+    let answer = match body {
+        Some(body) => request.send_json(body),
+        None => request.call(),
+    };
+    let response = match answer {
+        Ok(response) | Err(ureq::Error::Status(_, response)) => response,
+        Err(error) => panic!("{error}"),
+    };
+    let status = response.status();
+    let text = response.into_string().expect("it is text");
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+fn registration(host: u8) -> Value {
+    json!({ "incarnation": format!("{host:016x}"), "cluster": "shop", "client": format!("10.0.0.{host}:11211"),
+        "link": format!("10.0.0.{host}:11311"), "workers": [format!("10.0.0.{host}:11300")], "memory_bytes": 64 << 20 })
+}
+
+#[test]
+fn a_server_registers_beats_and_leaves() {
+    let folder = Folder::new();
+    let running = begin(config(&folder.state()));
+    let (status, registered) = call(&running, "POST", "/v1/servers", Some(registration(1)));
+    assert_eq!(
+        (status, &registered["id"], &registered["epoch_ms"]),
+        (200, &json!(1), &json!(1000))
+    );
+    let map = registered["map"].as_str().expect("there is a map");
+    assert!(
+        map.starts_with(
+            "cluster shop\nversion 1\nserver 1 link 10.0.0.1:11311 client 10.0.0.1:11211"
+        ),
+        "{map}"
+    );
+    assert_eq!(call(&running, "GET", "/v1/map", None), (200, Value::String(map.into())));
+    let beat = json!({ "incarnation": format!("{:016x}", 1), "map_version": 1, "workers": [{ "fixed": 0.25 }] });
+    let (status, news) = call(&running, "POST", "/v1/servers/1/heartbeat", Some(beat));
+    assert_eq!((status, news), (200, json!({ "moves_ever": 0 })));
+    let (_, told) = call(&running, "GET", "/v1/status", None);
+    assert_eq!(
+        (&told["servers"][0]["load"], &told["servers"][0]["state"]),
+        (&json!(0.25), &json!("serving"))
+    );
+    let leaving = json!({ "incarnation": format!("{:016x}", 1) });
+    assert_eq!(call(&running, "DELETE", "/v1/servers/1", Some(leaving)).0, 200);
+    assert_eq!(call(&running, "GET", "/v1/status", None).1["servers"][0]["state"], "lost");
+    let (_, events) = call(&running, "GET", "/v1/events", None);
+    let texts: Vec<&str> = events["events"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| one["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        texts,
+        ["server 1 is dead", "the first map: 16 cachelets", "server 1 registers: 10.0.0.1:11211"]
+    );
+}
+
+#[test]
+fn bad_requests_are_told_what_is_wrong() {
+    let folder = Folder::new();
+    let running = begin(config(&folder.state()));
+    call(&running, "POST", "/v1/servers", Some(registration(1)));
+    let mut other = registration(2);
+    other["cluster"] = json!("other");
+    let short = json!({ "incarnation": "12", "cluster": "shop" });
+    let cases = [
+        ("GET", "/v1/nothing", None, 404, "openapi.json"),
+        ("PUT", "/v1/map", None, 405, "openapi.json"),
+        ("POST", "/v1/servers", Some(json!([1, 2])), 400, "invalid type"),
+        ("POST", "/v1/servers", Some(short), 400, "16 hexadecimal digits"),
+        ("POST", "/v1/servers", Some(other), 409, "this is cluster shop, not other"),
+        ("POST", "/v1/servers/x/heartbeat", Some(json!({})), 400, "a number from 0 to 65534"),
+        ("POST", "/v1/servers/9/heartbeat", Some(json!({})), 404, "no server 9"),
+        ("POST", "/v1/servers/1/heartbeat", Some(json!({})), 409, "another process"),
+        ("POST", "/v1/servers/9/lost", None, 404, "no server 9"),
+        (
+            "POST",
+            "/v1/moves",
+            Some(json!({ "prefix": "0000/4", "server": 1 })),
+            409,
+            "has 0000/4 already",
+        ),
+        ("DELETE", "/v1/moves/x", None, 400, "a number"),
+        ("DELETE", "/v1/moves/7", None, 404, "no move 7"),
+    ];
+    for (method, path, body, status, why) in cases {
+        let (answered, told) = call(&running, method, path, body);
+        let error = told["error"].as_str().unwrap_or_default();
+        assert!(answered == status && error.contains(why), "{method} {path}: {answered} {told}");
+    }
+    let long = json!({ "cluster": "x".repeat(5 << 20) });
+    assert_eq!(call(&running, "POST", "/v1/servers", Some(long)).0, 413);
+    let mut stranger = TcpStream::connect(running.address).expect("it listens");
+    stranger.write_all(b"get key\r\n\0\xff garbage\r\n\r\n").expect("it is taken");
+    let mut said = Vec::new();
+    drop(stranger.read_to_end(&mut said));
+    assert!(said.starts_with(b"HTTP/1.1 400"), "{}", String::from_utf8_lossy(&said));
+    assert_eq!(call(&running, "GET", "/healthz", None).1, "ok\n");
+}
+
+#[test]
+fn what_changes_something_needs_the_token() {
+    let folder = Folder::new();
+    let running = begin(Config { token: Some("a secret".into()), ..config(&folder.state()) });
+    for token in [None, Some("a guess"), Some("")] {
+        let (status, told) =
+            call_with(&running, "POST", "/v1/servers", Some(registration(1)), token);
+        assert_eq!(status, 401, "{told}");
+    }
+    assert_eq!(
+        call_with(&running, "POST", "/v1/servers", Some(registration(1)), Some("a secret")).0,
+        200
+    );
+    assert_eq!(call(&running, "GET", "/v1/status", None).0, 200, "reading is free");
+}
+
+#[test]
+fn a_restart_knows_everything_but_what_was_heard() {
+    let folder = Folder::new();
+    let running = begin(config(&folder.state()));
+    call(&running, "POST", "/v1/servers", Some(registration(1)));
+    let map = call(&running, "GET", "/v1/map", None);
+    let second =
+        start(config(&folder.state()), Box::new(|_| {})).err().expect("the file is in use");
+    assert!(second.contains("another coordinator uses it"), "{second}");
+    drop(running);
+    let running = begin(config(&folder.state()));
+    assert_eq!(call(&running, "GET", "/v1/map", None), map);
+    assert_eq!(call(&running, "GET", "/v1/status", None).1["servers"][0]["state"], "silent");
+}
+
+#[test]
+fn a_broken_or_foreign_state_is_refused_with_what_is_left() {
+    let folder = Folder::new();
+    let running = begin(config(&folder.state()));
+    call(&running, "POST", "/v1/servers", Some(registration(1)));
+    drop(running);
+    let text = std::fs::read_to_string(folder.state()).expect("it was written");
+    let refused =
+        |config: Config| start(config, Box::new(|_| {})).err().expect("it does not start");
+    let settings = Settings { cluster: "other".into(), ..Settings::default() };
+    let why = refused(Config { settings, ..config(&folder.state()) });
+    assert!(why.contains("the state is of cluster shop, not other"), "{why}");
+    for broken in [&text[..text.len() / 2], "", "\u{fffd}", "{\"format\": 9}"] {
+        std::fs::write(folder.state(), broken).expect("it can be written");
+        let why = refused(config(&folder.state()));
+        assert!(why.contains("shop.json.unreadable") && why.contains("shop.json.before"), "{why}");
+        assert_eq!(
+            std::fs::read_to_string(folder.state()).ok().as_deref(),
+            Some(broken),
+            "it is left as it is"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_saved_is_refused_and_did_not_happen() {
+    let folder = Folder::new();
+    let running = begin(config(&folder.state()));
+    call(&running, "POST", "/v1/servers", Some(registration(1)));
+    // A folder in the place of the new file: like a disk that is full, nothing can be written.
+    let new = folder.0.join("shop.json.new");
+    std::fs::create_dir(&new).expect("it can be made");
+    let (status, told) = call(&running, "POST", "/v1/servers/1/lost", None);
+    assert_eq!(status, 503, "{told}");
+    assert!(told["error"].as_str().is_some_and(|why| why.contains("cannot be saved")));
+    assert_ne!(call(&running, "GET", "/v1/status", None).1["servers"][0]["state"], "lost");
+    std::fs::remove_dir(&new).expect("it is empty");
+    assert_eq!(call(&running, "POST", "/v1/servers/1/lost", None).0, 200);
+}
+
+#[test]
+fn the_description_has_every_call() {
+    let description: Value = serde_json::from_str(OPENAPI).expect("it is JSON");
+    let paths = description["paths"].as_object().expect("paths");
+    let mut described: Vec<(&str, &str)> = paths
+        .iter()
+        .flat_map(|(path, calls)| {
+            calls.as_object().unwrap().keys().map(|method| (method.as_str(), path.as_str()))
+        })
+        .collect();
+    let mut routes = ROUTES.to_vec();
+    described.sort_unstable();
+    routes.sort_unstable();
+    assert_eq!(described, routes);
+    let folder = Folder::new();
+    let running = begin(config(&folder.state()));
+    for (method, path) in routes {
+        let path = path.replace("{id}", "1").replace("{number}", "1");
+        let (status, told) = call(&running, &method.to_uppercase(), &path, None);
+        assert!(
+            status != 405 && !told.to_string().contains("no such path"),
+            "{method} {path}: {told}"
+        );
+    }
+    assert_eq!(call(&running, "GET", "/openapi.json", None).1, description);
+}

@@ -1,0 +1,236 @@
+//! What servers and operators say to a coordinator, and are told: the bodies of its HTTP calls, as JSON.
+//!
+//! Fields that a reader does not know are ignored, those that it misses have defaults: servers and coordinators of
+//! neighbouring versions understand each other.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A process, told apart from others of the same id by a number that it drew at its start. In JSON 16 hexadecimal digits,
+/// since 64 bits do not fit into every reader's numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Incarnation(pub u64);
+
+impl From<u64> for Incarnation {
+    fn from(number: u64) -> Incarnation {
+        Incarnation(number)
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:016x}", self.0)
+    }
+}
+
+impl From<Incarnation> for String {
+    fn from(incarnation: Incarnation) -> String {
+        incarnation.to_string()
+    }
+}
+
+impl TryFrom<String> for Incarnation {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Incarnation, &'static str> {
+        let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_hex.then(|| u64::from_str_radix(&text, 16).ok()).flatten();
+        number.map(Incarnation).ok_or("an incarnation is 16 hexadecimal digits")
+    }
+}
+
+/// `POST /v1/servers`: a process wants to serve.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Registration {
+    /// The id that it was given, by an operator or an earlier registration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u16>,
+    pub incarnation: Incarnation,
+    /// The cluster's name; a server of another one is refused.
+    pub cluster: String,
+    /// Where clients, servers, and smart clients (for each worker) reach it: `host:port`.
+    pub client: String,
+    pub link: String,
+    pub workers: Vec<String>,
+    pub memory_bytes: u64,
+}
+
+/// The answer: what it is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Registered {
+    pub id: u16,
+    /// Milliseconds between two heartbeats.
+    pub epoch_ms: u64,
+    /// The map document, once there is a map.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub map: Option<String>,
+}
+
+/// `POST /v1/servers/{id}/heartbeat`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Heartbeat {
+    pub incarnation: Incarnation,
+    /// Of the newest map that it follows; 0 is none.
+    pub map_version: u64,
+    /// Loads of its workers in its last epoch; 1 is saturated.
+    pub workers: Vec<WorkerReport>,
+    /// What became of moves that it takes part in.
+    pub moves: Vec<MoveReport>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkerReport {
+    /// Load that stays where the connections are.
+    pub fixed: f64,
+    pub cachelets: Vec<CacheletReport>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CacheletReport {
+    pub prefix: String,
+    pub load: f64,
+    pub bytes: u64,
+}
+
+/// What the source of a move says of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MoveReport {
+    pub number: u32,
+    pub progress: Progress,
+    /// Slices that the destination serves, and how many there are.
+    pub slices_gone: u32,
+    pub slices: u32,
+    pub bytes: u64,
+    pub items: u64,
+    /// How long requests waited for a slice: the longest, and all together.
+    pub paused_us_max: u64,
+    pub paused_us: u64,
+    /// It goes slower than it could, since p99 is over the budget.
+    pub slowed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Progress {
+    /// The destination has not answered yet.
+    #[default]
+    Asking,
+    Moving,
+    /// Its source serves nothing of the cachelet any more; the destination serves it all.
+    Sealed,
+    /// Its source serves everything.
+    Back,
+    /// The destination does not take it, though it serves a part already.
+    Refused,
+    /// It cannot be cancelled any more: a part is served by the destination.
+    TooLate,
+}
+
+/// The answer: what is new.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct News {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub map: Option<String>,
+    /// All moves under way in which the server takes part. One that is not here, and whose number is not above
+    /// `moves_ever`, is over.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<MoveNews>,
+    /// The highest number that a move was given.
+    pub moves_ever: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MoveNews {
+    pub number: u32,
+    pub prefix: String,
+    pub from: u16,
+    pub to: u16,
+    /// Of the destination.
+    pub worker: u16,
+    /// The process that it is meant for.
+    pub to_incarnation: Incarnation,
+    pub word: Word,
+}
+
+/// What the coordinator has decided of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Word {
+    /// It is to be done.
+    Go,
+    /// The source is to serve everything again, if nothing is gone.
+    Cancel,
+    /// The destination is dead: the source is to serve everything again.
+    DestinationLost,
+}
+
+/// `POST /v1/moves`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MoveCall {
+    pub prefix: String,
+    pub server: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u16>,
+}
+
+/// `GET /v1/status`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub cluster: String,
+    /// 0 while there is no map.
+    pub map_version: u64,
+    /// Servers that have to register before there is a map.
+    #[serde(default)]
+    pub waits_for: usize,
+    pub servers: Vec<ServerStatus>,
+    pub moves: Vec<MoveStatus>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    pub id: u16,
+    pub incarnation: Incarnation,
+    pub client: String,
+    pub link: String,
+    pub workers: usize,
+    pub memory_bytes: u64,
+    pub cachelets: usize,
+    /// Part of all hashes that it has by the map.
+    pub share: f64,
+    /// Mean load of its workers.
+    pub load: f64,
+    /// Of the map that it follows.
+    pub map_version: u64,
+    /// Milliseconds since its last heartbeat; none since the coordinator was started is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_ms: Option<u64>,
+    /// `serving`, `silent` (heartbeats are missing) or `lost`.
+    pub state: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MoveStatus {
+    pub number: u32,
+    pub prefix: String,
+    pub from: u16,
+    pub to: u16,
+    /// `go`, `cancel` or `destination-lost`.
+    pub word: Word,
+    /// What its source has said last.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub report: Option<MoveReport>,
+}
+
+/// Whatever went wrong, to the caller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    pub error: String,
+}

@@ -1,0 +1,200 @@
+//! One event after the other: what is asked, what changes, what is answered.
+
+use std::fmt;
+use std::time::Duration;
+
+use std::collections::BTreeMap;
+
+use mbal_model::{Prefix, ServerId};
+
+use crate::api::{self, Incarnation, News, Registered, Status};
+use crate::members::Heard;
+use crate::state::State;
+
+/// Microseconds since the coordinator's start, by a clock that never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Micros(pub u64);
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The cluster's name.
+    pub cluster: String,
+    /// Servers that have to register before the first map is made.
+    pub servers_first: usize,
+    /// Time between two heartbeats of a server.
+    pub epoch: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { cluster: "mbal".into(), servers_first: 1, epoch: Duration::from_secs(1) }
+    }
+}
+
+/// Everything that can be asked of a coordinator.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ask {
+    Register(api::Registration),
+    Heartbeat(ServerId, api::Heartbeat),
+    /// A process ends, and holds nothing any more.
+    Leave(ServerId, Incarnation),
+    Map,
+    Status,
+    Move(api::MoveCall),
+    CancelMove(u32),
+    /// An operator says that this server's process is dead.
+    Lost(ServerId),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Registered(Registered),
+    News(News),
+    /// A map document.
+    Map(String),
+    Status(Status),
+    /// The number of the move that was begun.
+    Move(u32),
+    Done,
+}
+
+/// Why not. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It cannot be meant so.
+    Senseless(String),
+    /// There is no such thing.
+    Unknown(String),
+    /// It does not fit what is.
+    Conflict(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Refusal::Senseless(why) | Refusal::Unknown(why) | Refusal::Conflict(why)) = self;
+        out.write_str(why)
+    }
+}
+
+/// What came of an event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    /// The state is another one, to be saved before the answer is given.
+    pub changed: bool,
+    pub answer: Result<Answer, Refusal>,
+    /// For the log: what was decided.
+    pub said: Vec<String>,
+}
+
+/// Who is a member, who has what, what moves.
+#[derive(Debug)]
+pub struct Coordinator {
+    pub(crate) settings: Settings,
+    pub(crate) state: State,
+    /// What servers have said since this process began; lost with it.
+    pub(crate) heard: BTreeMap<ServerId, Heard>,
+    pub(crate) said: Vec<String>,
+}
+
+impl Coordinator {
+    /// Without a past.
+    pub fn new(settings: Settings) -> Coordinator {
+        let state = State { cluster: settings.cluster.clone(), ..State::default() };
+        Coordinator { settings, state, heard: BTreeMap::new(), said: Vec::new() }
+    }
+
+    /// With what was saved. A name that is another one is refused: it is the state of another cluster.
+    pub fn resume(settings: Settings, state: State) -> Result<Coordinator, Refusal> {
+        if state.cluster != settings.cluster {
+            let why =
+                format!("the state is of cluster {}, not {}", state.cluster, settings.cluster);
+            return Err(Refusal::Conflict(why));
+        }
+        Ok(Coordinator { settings, state, heard: BTreeMap::new(), said: Vec::new() })
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The state as it was, since the new one could not be saved.
+    pub fn restore(&mut self, state: State) {
+        self.state = state;
+    }
+
+    /// One transaction. A refusal changes nothing but what is known of heartbeats.
+    pub fn handle(&mut self, now: Micros, ask: Ask) -> Done {
+        let before = self.state.clone();
+        let answer = match ask {
+            Ask::Register(registration) => self.register(now, registration).map(Answer::Registered),
+            Ask::Heartbeat(server, heartbeat) => {
+                self.heartbeat(now, server, heartbeat).map(Answer::News)
+            }
+            Ask::Leave(server, incarnation) => self.leave(server, incarnation),
+            Ask::Map => self.map().map(Answer::Map),
+            Ask::Status => Ok(Answer::Status(self.status(now))),
+            Ask::Move(call) => self.begin_move(&call).map(Answer::Move),
+            Ask::CancelMove(number) => self.cancel_move(number),
+            Ask::Lost(server) => self.lost(server),
+        };
+        if answer.is_err() {
+            self.state = before;
+            self.said.clear();
+            return Done { changed: false, answer, said: Vec::new() };
+        }
+        let changed = self.state != before;
+        Done { changed, answer, said: std::mem::take(&mut self.said) }
+    }
+
+    fn map(&self) -> Result<String, Refusal> {
+        let document = self.state.document();
+        document.map(|document| document.to_string()).ok_or_else(|| self.no_map())
+    }
+
+    pub(crate) fn no_map(&self) -> Refusal {
+        let missing = self.missing();
+        Refusal::Conflict(format!("there is no map yet: {missing} more servers have to register"))
+    }
+
+    /// Servers that the first map still waits for.
+    pub(crate) fn missing(&self) -> usize {
+        match self.state.map {
+            Some(_) => 0,
+            None => self.settings.servers_first.saturating_sub(self.state.members.len()),
+        }
+    }
+
+    fn report_of(&self, number: u32, one: &crate::moves::Move) -> Option<api::MoveReport> {
+        let reports = &self.heard.get(&one.from.server)?.moves;
+        reports.iter().find(|report| report.number == number).cloned()
+    }
+
+    fn status(&self, now: Micros) -> Status {
+        let state = &self.state;
+        Status {
+            cluster: state.cluster.clone(),
+            map_version: state.map.as_ref().map_or(0, |map| map.version()),
+            waits_for: self.missing(),
+            servers: state.members.keys().map(|server| self.server_status(now, *server)).collect(),
+            moves: state
+                .moves
+                .iter()
+                .map(|(id, one)| one.status(id.0, self.report_of(id.0, one)))
+                .collect(),
+        }
+    }
+}
+
+/// The server of that number.
+pub(crate) fn known(state: &State, server: ServerId) -> Result<&crate::state::Member, Refusal> {
+    state
+        .members
+        .get(&server)
+        .ok_or_else(|| Refusal::Unknown(format!("there is no server {}", server.0)))
+}
+
+/// A prefix as an operator writes it.
+pub(crate) fn prefix(text: &str) -> Result<Prefix, Refusal> {
+    let expected = || Refusal::Senseless(format!("a cachelet is a prefix like 2800/5, not {text}"));
+    Prefix::parse(text.as_bytes()).ok_or_else(expected)
+}

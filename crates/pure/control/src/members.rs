@@ -1,0 +1,213 @@
+//! Servers come, are heard of, and go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mbal_model::{Address, ClusterMap, ServerId};
+
+use crate::api::{self, Heartbeat, Incarnation, News, Registered, Registration, ServerStatus};
+use crate::coordinator::{Answer, Coordinator, Micros, Refusal, known};
+use crate::placement::{deal, redeal};
+use crate::state::{Member, addresses};
+
+/// A server that has missed so many heartbeats is called silent.
+const MISSED_MAX: u64 = 3;
+/// Ids that a coordinator gives begin here.
+const FIRST_ID: u16 = 1;
+
+/// What a server has said lately.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Heard {
+    pub at: Micros,
+    pub map_version: u64,
+    pub workers: Vec<api::WorkerReport>,
+    pub moves: Vec<api::MoveReport>,
+}
+
+impl Coordinator {
+    /// A process wants to serve. One that asks again is told the same again. Another process under a known id is
+    /// certain death of the one before: its cachelets stay where they are, empty, under a new version of the map, since
+    /// what is born under one version gives no cas that was given under another.
+    pub(crate) fn register(
+        &mut self,
+        now: Micros,
+        asked: Registration,
+    ) -> Result<Registered, Refusal> {
+        let member = self.candidate(&asked)?;
+        let id = match asked.id {
+            Some(id) if ServerId(id) == ServerId::NOBODY => {
+                return Err(Refusal::Senseless("a server's id is 0 to 65534".into()));
+            }
+            Some(id) => ServerId(id),
+            None => self.id_for(&member)?,
+        };
+        if let Some((other, _)) = self.with_addresses_of(&member).find(|(other, _)| **other != id) {
+            let why = format!("server {} has one of these addresses", other.0);
+            return Err(Refusal::Conflict(why));
+        }
+        let before = self.state.members.insert(id, member);
+        let is_known =
+            before.as_ref().is_some_and(|before| before.incarnation == asked.incarnation);
+        self.heard.entry(id).or_default().at = now;
+        if !is_known {
+            self.said.push(format!("server {} registers: {}", id.0, asked.client));
+            self.heard.insert(id, Heard { at: now, ..Heard::default() });
+            self.moves_of_dead(id);
+        }
+        match &self.state.map {
+            Some(map) if !is_known => {
+                // One that was dead has had its cachelets dealt to others. Where they are is not news; who they are at is.
+                let owners = map.cachelets().to_vec();
+                self.publish(owners);
+            }
+            None if self.missing() == 0 => {
+                let owners = deal(&self.workers());
+                self.said.push(format!("the first map: {} cachelets", owners.len()));
+                self.publish(owners);
+            }
+            _ => {}
+        }
+        let map = self.state.document().map(|document| document.to_string());
+        Ok(Registered { id: id.0, epoch_ms: self.settings.epoch.as_millis() as u64, map })
+    }
+
+    fn candidate(&self, asked: &Registration) -> Result<Member, Refusal> {
+        if asked.cluster != self.state.cluster {
+            let why = format!("this is cluster {}, not {}", self.state.cluster, asked.cluster);
+            return Err(Refusal::Conflict(why));
+        }
+        if asked.incarnation == Member::DEAD {
+            return Err(Refusal::Senseless("an incarnation is not 0".into()));
+        }
+        let addresses = addresses(&asked.client, &asked.link, &asked.workers);
+        let addresses = addresses.map_err(Refusal::Senseless)?;
+        Ok(Member { incarnation: asked.incarnation, addresses, memory_bytes: asked.memory_bytes })
+    }
+
+    fn with_addresses_of(&self, member: &Member) -> impl Iterator<Item = (&ServerId, &Member)> {
+        let (link, client) = (member.addresses.link.clone(), member.addresses.client.clone());
+        self.state.members.iter().filter(move |(_, other)| {
+            other.is_alive() && (other.addresses.link == link || other.addresses.client == client)
+        })
+    }
+
+    /// Who comes back to its addresses is who it was; else the least number that is free.
+    fn id_for(&self, member: &Member) -> Result<ServerId, Refusal> {
+        let same = self.state.members.iter().find(|(_, other)| other.addresses == member.addresses);
+        if let Some((id, _)) = same {
+            return Ok(*id);
+        }
+        let free = (FIRST_ID..ServerId::NOBODY.0).map(ServerId);
+        let mut free = free.filter(|id| !self.state.members.contains_key(id));
+        free.next().ok_or_else(|| Refusal::Conflict("there are 65,534 servers already".into()))
+    }
+
+    /// Workers of the servers that are alive.
+    fn workers(&self) -> BTreeMap<ServerId, u16> {
+        let alive = self.state.members.iter().filter(|(_, member)| member.is_alive());
+        alive.map(|(id, member)| (*id, member.workers())).collect()
+    }
+
+    pub(crate) fn publish(&mut self, owners: Vec<(mbal_model::Prefix, mbal_model::Owner)>) {
+        let version = self.state.map.as_ref().map_or(0, |map| map.version()) + 1;
+        let map = ClusterMap::new(version, owners);
+        let map = map.expect("a map's prefixes in another map's places cover the hashes as well");
+        self.state.map = Some(Arc::new(map));
+    }
+
+    /// What a server has to say, and what is new for it.
+    pub(crate) fn heartbeat(
+        &mut self,
+        now: Micros,
+        server: ServerId,
+        heartbeat: Heartbeat,
+    ) -> Result<News, Refusal> {
+        let member = known(&self.state, server)?;
+        if member.incarnation != heartbeat.incarnation {
+            let why = format!("server {} is another process now, or was said to be dead", server.0);
+            return Err(Refusal::Conflict(why));
+        }
+        for report in &heartbeat.moves {
+            self.move_reported(server, report);
+        }
+        let Heartbeat { map_version, workers, moves, .. } = heartbeat;
+        self.heard.insert(server, Heard { at: now, map_version, workers, moves });
+        let newer = self.state.document().filter(|document| document.map.version() > map_version);
+        Ok(News {
+            map: newer.map(|document| document.to_string()),
+            moves: self.moves_of(server),
+            moves_ever: self.state.moves_ever,
+        })
+    }
+
+    /// A process has ended: its cachelets begin empty elsewhere, if it is the one that is known.
+    pub(crate) fn leave(
+        &mut self,
+        server: ServerId,
+        incarnation: Incarnation,
+    ) -> Result<Answer, Refusal> {
+        if known(&self.state, server)?.incarnation != incarnation {
+            let why = format!("server {} is another process now", server.0);
+            return Err(Refusal::Conflict(why));
+        }
+        self.lost(server)
+    }
+
+    /// Certain death, by whoever knows. Saying it twice changes nothing.
+    pub(crate) fn lost(&mut self, server: ServerId) -> Result<Answer, Refusal> {
+        if !known(&self.state, server)?.is_alive() {
+            return Ok(Answer::Done);
+        }
+        let member = self.state.members.get_mut(&server).expect("it is known");
+        member.incarnation = Member::DEAD;
+        self.heard.remove(&server);
+        self.said.push(format!("server {} is dead", server.0));
+        self.moves_of_dead(server);
+        let workers = self.workers();
+        if let Some(map) = self.state.map.clone() {
+            let owners = redeal(map.cachelets(), server, &workers);
+            let moved = owners.iter().zip(map.cachelets()).filter(|(new, old)| new != old).count();
+            if moved > 0 {
+                self.said.push(format!(
+                    "{moved} cachelets of server {} begin empty elsewhere",
+                    server.0
+                ));
+                self.publish(owners);
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn server_status(&self, now: Micros, id: ServerId) -> ServerStatus {
+        let member = &self.state.members[&id];
+        let owned = self.state.map.iter().flat_map(|map| map.cachelets());
+        let owned: Vec<_> = owned.filter(|(_, owner)| owner.server == id).collect();
+        let nodes: usize = owned.iter().map(|(prefix, _)| prefix.nodes()).sum();
+        let heard = self.heard.get(&id);
+        let silent = heard.map(|heard| (now.0 - heard.at.0) / 1000);
+        let missed_ms = self.settings.epoch.as_millis() as u64 * MISSED_MAX;
+        let state = match (member.is_alive(), silent) {
+            (false, _) => "lost",
+            (true, Some(ms)) if ms <= missed_ms => "serving",
+            (true, _) => "silent",
+        };
+        let workers = heard.map_or(&[][..], |heard| &heard.workers);
+        let load = |worker: &api::WorkerReport| {
+            worker.fixed + worker.cachelets.iter().map(|one| one.load).sum::<f64>()
+        };
+        ServerStatus {
+            id: id.0,
+            incarnation: member.incarnation,
+            client: member.addresses.client.to_string(),
+            link: member.addresses.link.as_ref().map(Address::to_string).unwrap_or_default(),
+            workers: member.addresses.workers.len(),
+            memory_bytes: member.memory_bytes,
+            cachelets: owned.len(),
+            share: nodes as f64 / 65_536.0,
+            load: workers.iter().map(load).sum::<f64>() / workers.len().max(1) as f64,
+            map_version: heard.map_or(0, |heard| heard.map_version),
+            silent_ms: silent,
+            state: state.into(),
+        }
+    }
+}

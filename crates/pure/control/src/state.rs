@@ -1,0 +1,157 @@
+//! What a coordinator has to remember: members, the map, moves under way. Saved whole, as JSON.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use mbal_model::{Address, Addresses, Cluster, ClusterMap, MoveId, ServerId};
+use serde::{Deserialize, Serialize};
+
+use crate::api::Incarnation;
+use crate::moves::{Move, SavedMove};
+
+/// Of the saved form. A reader refuses any other.
+const FORMAT: u32 = 1;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// The cluster's name.
+    pub cluster: String,
+    pub members: BTreeMap<ServerId, Member>,
+    /// None until enough servers have registered.
+    pub map: Option<Arc<ClusterMap>>,
+    pub moves: BTreeMap<MoveId, Move>,
+    /// The last move's; numbers are not used twice.
+    pub moves_ever: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// 0 of a process that is known to be dead.
+    pub incarnation: Incarnation,
+    pub addresses: Addresses,
+    pub memory_bytes: u64,
+}
+
+impl Member {
+    pub const DEAD: Incarnation = Incarnation(0);
+
+    pub fn is_alive(&self) -> bool {
+        self.incarnation != Member::DEAD
+    }
+
+    /// One at least: a server says no ports if its workers have none of their own.
+    pub fn workers(&self) -> u16 {
+        self.addresses.workers.len().clamp(1, usize::from(u16::MAX)) as u16
+    }
+}
+
+/// Why a saved state cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unreadable(pub String);
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Saved {
+    format: u32,
+    cluster: String,
+    members: BTreeMap<u16, SavedMember>,
+    /// A map document.
+    map: Option<String>,
+    moves: BTreeMap<u32, SavedMove>,
+    moves_ever: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedMember {
+    incarnation: Incarnation,
+    client: String,
+    link: String,
+    workers: Vec<String>,
+    memory_bytes: u64,
+}
+
+impl State {
+    /// The map with the addresses of the members that are alive, or that it needs; none if there is no map.
+    pub fn document(&self) -> Option<Cluster> {
+        let map = self.map.clone()?;
+        let named = map.cachelets().iter().map(|(_, owner)| owner.server);
+        let named: BTreeSet<ServerId> = named.collect();
+        let members = self.members.iter();
+        let members = members.filter(|(id, member)| member.is_alive() || named.contains(id));
+        let servers = members.map(|(id, member)| (*id, member.addresses.clone())).collect();
+        Some(Cluster { name: self.cluster.clone(), servers, map })
+    }
+
+    pub fn to_json(&self) -> String {
+        let member = |member: &Member| SavedMember {
+            incarnation: member.incarnation,
+            client: member.addresses.client.to_string(),
+            link: member.addresses.link.iter().map(Address::to_string).collect(),
+            workers: member.addresses.workers.iter().map(Address::to_string).collect(),
+            memory_bytes: member.memory_bytes,
+        };
+        let saved = Saved {
+            format: FORMAT,
+            cluster: self.cluster.clone(),
+            members: self.members.iter().map(|(id, one)| (id.0, member(one))).collect(),
+            map: self.document().map(|document| document.to_string()),
+            moves: self.moves.iter().map(|(id, one)| (id.0, SavedMove::from(one))).collect(),
+            moves_ever: self.moves_ever,
+        };
+        let text =
+            serde_json::to_string_pretty(&saved).expect("strings and numbers have a JSON form");
+        text + "\n"
+    }
+
+    pub fn from_json(text: &str) -> Result<State, Unreadable> {
+        let saved: Saved = serde_json::from_str(text)
+            .map_err(|error| Unreadable(format!("not a coordinator's state: {error}")))?;
+        if saved.format != FORMAT {
+            return Err(Unreadable(format!(
+                "format {}, and this program reads {FORMAT}",
+                saved.format
+            )));
+        }
+        let members = saved.members.into_iter().map(|(id, one)| {
+            let addresses = addresses(&one.client, &one.link, &one.workers);
+            let addresses = addresses.map_err(|why| Unreadable(format!("server {id}: {why}")))?;
+            let SavedMember { incarnation, memory_bytes, .. } = one;
+            Ok((ServerId(id), Member { incarnation, addresses, memory_bytes }))
+        });
+        let parsed = saved.map.as_deref().map(Cluster::parse).transpose();
+        let map = parsed.map_err(|why| Unreadable(format!("its map: {why}")))?;
+        let moves = saved.moves.into_iter().map(|(number, saved)| {
+            let back =
+                Move::try_from(saved).map_err(|why| Unreadable(format!("move {number}: {why}")));
+            Ok((MoveId(number), back?))
+        });
+        Ok(State {
+            cluster: saved.cluster,
+            members: members.collect::<Result<_, Unreadable>>()?,
+            map: map.map(|cluster| cluster.map),
+            moves: moves.collect::<Result<_, Unreadable>>()?,
+            moves_ever: saved.moves_ever,
+        })
+    }
+}
+
+/// Where a server says that it is; or which of it is no address.
+pub(crate) fn addresses(client: &str, link: &str, workers: &[String]) -> Result<Addresses, String> {
+    let address = |text: &str| {
+        Address::parse(text).ok_or_else(|| format!("an address is host:port, not {text:?}"))
+    };
+    Ok(Addresses {
+        link: Some(address(link)?),
+        client: address(client)?,
+        workers: workers.iter().map(|text| address(text)).collect::<Result<_, _>>()?,
+        resolved: None,
+    })
+}

@@ -1,0 +1,337 @@
+//! What a coordinator answers, and what it remembers.
+
+use mbal_control::api::{
+    Heartbeat, Incarnation, MoveCall, MoveReport, Progress, Registered, Registration, Word,
+};
+use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
+use mbal_model::{Cluster, Prefix, ServerId};
+
+struct Rig {
+    coordinator: Coordinator,
+    now: Micros,
+}
+
+impl Rig {
+    fn new(servers_first: usize) -> Rig {
+        let settings = Settings { cluster: "shop".into(), servers_first, ..Settings::default() };
+        Rig { coordinator: Coordinator::new(settings), now: Micros(0) }
+    }
+
+    /// Three servers with two workers each, and their map.
+    fn three() -> Rig {
+        let mut rig = Rig::new(3);
+        for id in 1..=3 {
+            rig.register(id, u64::from(id)).expect("nobody is in the way");
+        }
+        rig
+    }
+
+    fn ask(&mut self, ask: Ask) -> Result<Answer, Refusal> {
+        let before = self.coordinator.state().clone();
+        let done = self.coordinator.handle(self.now, ask);
+        assert_eq!(
+            done.changed,
+            *self.coordinator.state() != before,
+            "what is saved is what changed"
+        );
+        assert!(done.answer.is_ok() || !done.changed, "a refusal changes nothing");
+        // Whatever is asked, the state can be read again.
+        let read = State::from_json(&self.coordinator.state().to_json());
+        assert_eq!(read.as_ref(), Ok(self.coordinator.state()));
+        done.answer
+    }
+
+    fn register(&mut self, id: u16, incarnation: u64) -> Result<Registered, Refusal> {
+        match self.ask(Ask::Register(registration(id, incarnation)))? {
+            Answer::Registered(registered) => Ok(registered),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn beat(
+        &mut self,
+        id: u16,
+        incarnation: u64,
+        moves: Vec<MoveReport>,
+    ) -> Result<mbal_control::api::News, Refusal> {
+        let map_version = self.version();
+        let beat = Heartbeat {
+            incarnation: Incarnation(incarnation),
+            map_version,
+            moves,
+            ..Heartbeat::default()
+        };
+        match self.ask(Ask::Heartbeat(ServerId(id), beat))? {
+            Answer::News(news) => Ok(news),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn document(&self) -> Cluster {
+        self.coordinator.state().document().expect("there is a map")
+    }
+
+    fn version(&self) -> u64 {
+        self.coordinator.state().map.as_ref().map_or(0, |map| map.version())
+    }
+
+    fn of(&self, id: u16) -> Vec<Prefix> {
+        let document = self.document();
+        let held = document.map.cachelets().iter().filter(|(_, owner)| owner.server.0 == id);
+        held.map(|(prefix, _)| *prefix).collect()
+    }
+
+    /// The first cachelet of server 1 is ordered to server 2.
+    fn ordered() -> (Rig, Prefix, u32) {
+        let mut rig = Rig::three();
+        let prefix = rig.of(1)[0];
+        let call = MoveCall { prefix: prefix.to_string(), server: 2, worker: Some(1) };
+        match rig.ask(Ask::Move(call)) {
+            Ok(Answer::Move(number)) => (rig, prefix, number),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn registration(id: u16, incarnation: u64) -> Registration {
+    Registration {
+        id: Some(id),
+        incarnation: Incarnation(incarnation),
+        cluster: "shop".into(),
+        client: format!("10.0.0.{id}:11211"),
+        link: format!("10.0.0.{id}:11311"),
+        workers: (0..2).map(|worker| format!("10.0.0.{id}:{}", 11300 + worker)).collect(),
+        memory_bytes: 64 << 20,
+    }
+}
+
+fn report(number: u32, progress: Progress) -> Vec<MoveReport> {
+    vec![MoveReport { number, progress, ..MoveReport::default() }]
+}
+
+#[test]
+fn there_is_a_map_as_soon_as_enough_servers_are_there() {
+    let mut rig = Rig::new(3);
+    assert_eq!(rig.register(1, 11).expect("welcome").map, None);
+    assert_eq!(rig.register(2, 22).expect("welcome").map, None);
+    assert!(matches!(rig.ask(Ask::Map), Err(Refusal::Conflict(why)) if why.contains("1 more")));
+    let map = rig.register(3, 33).expect("welcome").map.expect("a map");
+    let cluster = Cluster::parse(&map).expect("a map document");
+    assert_eq!(
+        (cluster.map.version(), cluster.map.cachelets().len(), cluster.servers.len()),
+        (1, 128, 3)
+    );
+    // Those who came before hear of it by their heartbeat.
+    let news = rig.ask(Ask::Heartbeat(
+        ServerId(1),
+        Heartbeat { incarnation: Incarnation(11), ..Heartbeat::default() },
+    ));
+    assert!(matches!(news, Ok(Answer::News(news)) if news.map == Some(map)));
+    assert_eq!(
+        rig.beat(2, 22, Vec::new()).expect("known").map,
+        None,
+        "who has the newest is told none"
+    );
+}
+
+#[test]
+fn without_an_id_a_server_gets_the_least_free_one_and_keeps_it() {
+    let mut rig = Rig::new(9);
+    rig.register(1, 1).expect("welcome");
+    let nameless =
+        |host: u16, incarnation| Registration { id: None, ..registration(host, incarnation) };
+    let mut id_of = |registration| match rig.ask(Ask::Register(registration)) {
+        Ok(Answer::Registered(registered)) => registered.id,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(id_of(nameless(7, 70)), 2);
+    assert_eq!(id_of(nameless(8, 80)), 3);
+    assert_eq!(id_of(nameless(7, 71)), 2, "who comes back to its addresses is who it was");
+}
+
+#[test]
+fn another_process_of_the_same_id_is_empty_and_the_old_one_is_refused() {
+    let mut rig = Rig::three();
+    let (version, held) = (rig.version(), rig.of(2));
+    rig.register(2, 2).expect("the same process asks again");
+    assert_eq!(rig.version(), version, "which is no news");
+    rig.register(2, 200).expect("it was started again");
+    assert_eq!(rig.version(), version + 1, "what is born now has cas of its own");
+    assert_eq!(rig.of(2), held);
+    assert!(matches!(rig.beat(2, 2, Vec::new()), Err(Refusal::Conflict(_))));
+    assert!(rig.beat(2, 200, Vec::new()).is_ok());
+}
+
+#[test]
+fn the_cachelets_of_a_dead_server_begin_elsewhere_and_it_returns_without_any() {
+    let mut rig = Rig::three();
+    rig.ask(Ask::Lost(ServerId(3))).expect("it is known");
+    assert_eq!(rig.of(3), []);
+    assert_eq!(rig.of(1).len() + rig.of(2).len(), 128);
+    assert!(!rig.document().servers.contains_key(&ServerId(3)));
+    let version = rig.version();
+    rig.ask(Ask::Lost(ServerId(3))).expect("saying it twice changes nothing");
+    assert_eq!(rig.version(), version);
+    assert!(
+        matches!(rig.beat(3, 3, Vec::new()), Err(Refusal::Conflict(_))),
+        "it was said to be dead"
+    );
+    rig.register(3, 300).expect("it comes back");
+    assert_eq!(rig.of(3), []);
+    assert!(rig.document().servers.contains_key(&ServerId(3)), "so that clients may ask it");
+}
+
+#[test]
+fn a_process_that_says_goodbye_is_dead_if_it_is_the_one() {
+    let mut rig = Rig::three();
+    assert!(matches!(rig.ask(Ask::Leave(ServerId(3), Incarnation(4))), Err(Refusal::Conflict(_))));
+    assert_eq!(rig.ask(Ask::Leave(ServerId(3), Incarnation(3))), Ok(Answer::Done));
+    assert_eq!(rig.of(3), []);
+}
+
+#[test]
+fn when_all_are_dead_the_last_keeps_its_cachelets() {
+    let mut rig = Rig::three();
+    for id in 1..=3 {
+        rig.ask(Ask::Lost(ServerId(id))).expect("it is known");
+    }
+    assert_eq!(rig.of(3).len(), 128);
+    rig.register(3, 300).expect("it comes back");
+    assert_eq!(rig.of(3).len(), 128);
+}
+
+#[test]
+fn nonsense_and_strangers_are_refused() {
+    let mut rig = Rig::three();
+    let good = registration(4, 4);
+    let bad = [
+        Registration { cluster: "other".into(), ..good.clone() },
+        Registration { incarnation: Incarnation(0), ..good.clone() },
+        Registration { client: "nowhere".into(), ..good.clone() },
+        Registration { link: String::new(), ..good.clone() },
+        Registration { workers: vec!["10.0.0.4".into()], ..good.clone() },
+        Registration { id: Some(u16::MAX), ..good.clone() },
+        Registration { client: "10.0.0.1:11211".into(), ..good.clone() },
+        Registration { link: "10.0.0.2:11311".into(), ..good },
+    ];
+    for registration in bad {
+        let answer = rig.ask(Ask::Register(registration.clone()));
+        assert!(
+            matches!(answer, Err(Refusal::Conflict(_) | Refusal::Senseless(_))),
+            "{registration:?}"
+        );
+    }
+    assert!(matches!(rig.beat(4, 4, Vec::new()), Err(Refusal::Unknown(_))));
+    assert!(matches!(rig.ask(Ask::Lost(ServerId(4))), Err(Refusal::Unknown(_))));
+    assert!(matches!(rig.ask(Ask::CancelMove(1)), Err(Refusal::Unknown(_))));
+    let mut order = |prefix: &str, server, worker| {
+        rig.ask(Ask::Move(MoveCall { prefix: prefix.into(), server, worker }))
+    };
+    assert!(matches!(order("0000", 2, None), Err(Refusal::Senseless(_))));
+    assert!(
+        matches!(order("0000/1", 2, None), Err(Refusal::Unknown(why)) if why.contains("0000/7"))
+    );
+    assert!(matches!(order("0000/7", 9, None), Err(Refusal::Unknown(_))));
+    assert!(matches!(order("0000/7", 1, None), Err(Refusal::Conflict(_))), "it has it already");
+    assert!(matches!(order("0000/7", 2, Some(2)), Err(Refusal::Senseless(_))));
+}
+
+#[test]
+fn a_move_is_told_to_both_sides_until_the_source_has_sealed_it() {
+    let (mut rig, prefix, number) = Rig::ordered();
+    for id in [1, 2] {
+        let news = rig.beat(id, id.into(), Vec::new()).expect("known");
+        let told = &news.moves[0];
+        assert_eq!(
+            (told.number, told.from, told.to, told.worker, told.word),
+            (number, 1, 2, 1, Word::Go)
+        );
+        assert_eq!((told.to_incarnation, news.moves_ever), (Incarnation(2), number));
+    }
+    assert_eq!(rig.beat(3, 3, Vec::new()).expect("known").moves, []);
+    rig.beat(1, 1, report(number, Progress::Moving)).expect("known");
+    let version = rig.version();
+    rig.beat(2, 2, report(number, Progress::Sealed)).expect("known");
+    assert_eq!(rig.version(), version, "only the source says so");
+    rig.beat(1, 1, report(number, Progress::Sealed)).expect("known");
+    assert_eq!(rig.version(), version + 1);
+    assert!(rig.of(2).contains(&prefix));
+    let news =
+        rig.beat(1, 1, report(number, Progress::Sealed)).expect("saying it twice changes nothing");
+    assert_eq!((news.moves, news.moves_ever, rig.version()), (Vec::new(), number, version + 1));
+}
+
+#[test]
+fn a_cachelet_moves_once_at_a_time() {
+    let (mut rig, prefix, _) = Rig::ordered();
+    let again = MoveCall { prefix: prefix.to_string(), server: 3, worker: None };
+    assert!(matches!(rig.ask(Ask::Move(again)), Err(Refusal::Conflict(_))));
+}
+
+#[test]
+fn a_cancelled_move_ends_when_its_source_serves_again_or_goes_on_if_that_is_too_late() {
+    let (mut rig, prefix, number) = Rig::ordered();
+    rig.ask(Ask::CancelMove(number)).expect("it is under way");
+    assert_eq!(
+        rig.beat(1, 1, report(number, Progress::Moving)).expect("known").moves[0].word,
+        Word::Cancel
+    );
+    let news = rig.beat(1, 1, report(number, Progress::TooLate)).expect("known");
+    assert_eq!(news.moves[0].word, Word::Go);
+    rig.ask(Ask::CancelMove(number)).expect("it is under way");
+    rig.beat(1, 1, report(number, Progress::Back)).expect("known");
+    assert!(rig.of(1).contains(&prefix));
+    assert!(rig.coordinator.state().moves.is_empty());
+}
+
+#[test]
+fn what_moved_from_a_dead_server_is_the_destinations() {
+    for comes_back in [false, true] {
+        let (mut rig, prefix, _) = Rig::ordered();
+        match comes_back {
+            true => drop(rig.register(1, 100).expect("it was started again")),
+            false => drop(rig.ask(Ask::Lost(ServerId(1))).expect("it is known")),
+        }
+        assert!(rig.of(2).contains(&prefix), "it serves what it got, which must not vanish");
+        assert!(rig.coordinator.state().moves.is_empty());
+    }
+}
+
+#[test]
+fn what_moved_to_a_dead_server_is_taken_back_whatever_was_sealed() {
+    let (mut rig, prefix, number) = Rig::ordered();
+    rig.register(2, 200).expect("it was started again");
+    let news = rig.beat(1, 1, report(number, Progress::Sealed)).expect("known");
+    assert_eq!(news.moves[0].word, Word::DestinationLost);
+    assert!(rig.of(1).contains(&prefix), "that word was said before it was heard");
+    rig.beat(1, 1, report(number, Progress::Back)).expect("known");
+    assert!(rig.coordinator.state().moves.is_empty());
+}
+
+#[test]
+fn a_state_of_another_cluster_form_or_kind_is_refused() {
+    let (rig, ..) = Rig::ordered();
+    let text = rig.coordinator.state().to_json();
+    let state = State::from_json(&text).expect("it was written so");
+    let other = Settings { cluster: "other".into(), ..Settings::default() };
+    assert!(matches!(Coordinator::resume(other, state), Err(Refusal::Conflict(_))));
+    for (from, to) in [
+        ("\"format\": 1", "\"format\": 2"),
+        ("cachelet 0000", "cachelet 8000"),
+        ("{", "["),
+        ("10.0.0.1:11211", "1"),
+    ] {
+        assert!(State::from_json(&text.replacen(from, to, 1)).is_err(), "{from} {to}");
+    }
+    let half = &text[..text.len() / 2];
+    assert!(State::from_json(half).is_err());
+}
+
+#[test]
+fn what_could_not_be_saved_did_not_happen() {
+    let mut rig = Rig::three();
+    let before = rig.coordinator.state().clone();
+    rig.ask(Ask::Lost(ServerId(1))).expect("it is known");
+    rig.coordinator.restore(before);
+    assert!(rig.beat(1, 1, Vec::new()).is_ok(), "it lives");
+}
