@@ -48,7 +48,7 @@ pub type Say = dyn Fn(bool, &'static str, &str) + Send;
 /// What a server is told of its cluster, as far as links go.
 pub struct LinkPlan {
     pub cluster: Cluster,
-    /// The other servers, and where each takes links.
+    /// The other servers at first, and where each takes links ([`LinkNote::Peers`]).
     pub peers: Vec<(ServerId, String)>,
     /// A request that is unanswered for so long has failed; so has a handshake.
     pub timeout_ns: u64,
@@ -64,6 +64,8 @@ pub struct LinkPlan {
 pub enum LinkNote {
     /// A link that this worker had dialed is no more.
     Lost { worker: usize, server: ServerId, why: String },
+    /// The other servers are these from now on. Links to others are not dialed again; those that are up stay.
+    Peers(Vec<(ServerId, String)>),
 }
 
 /// A link whose handshake is over.
@@ -98,10 +100,22 @@ pub struct Linker {
 /// A link that is to be.
 struct Dial {
     worker: usize,
-    peer: usize,
+    server: ServerId,
+    /// `None` of a server that is no peer any more.
+    address: Option<String>,
     backoff: Backoff,
-    /// When to dial; `None` while it is up or being dialed.
+    /// It is up, or being dialed.
+    is_begun: bool,
+    /// When to dial; `None` while it is up or being dialed, or not to be.
     due: Option<u64>,
+}
+
+impl Dial {
+    fn failed(&mut self, now: u64) {
+        self.is_begun = false;
+        let pause = self.backoff.failed(random());
+        self.due = self.address.as_ref().map(|_| now + pause);
+    }
 }
 
 /// What the log has been told of a server.
@@ -138,23 +152,21 @@ enum Next {
 }
 
 impl Linker {
-    /// `doors` are the listening sockets at which other servers dial.
+    /// `doors` are the listening sockets at which other servers dial, `inbox` is where event loops tell what became of their links.
     pub fn new(
         plan: LinkPlan,
         doors: Vec<OwnedFd>,
+        inbox: Mailbox<LinkNote>,
         workers: Arc<[Mailbox<Letter>]>,
         clock: Clock,
     ) -> io::Result<Linker> {
-        let (epoll, inbox) = (Epoll::new()?, Mailbox::new()?);
+        let epoll = Epoll::new()?;
         epoll.add(inbox.bell(), READABLE, MAILBOX)?;
         for (door, token) in doors.iter().zip(DOORS..) {
             epoll.add(door.as_fd(), READABLE, token)?;
         }
-        let dial = |worker, peer| Dial { worker, peer, backoff: Backoff::default(), due: Some(0) };
-        let dials = (0..plan.peers.len())
-            .flat_map(|peer| (0..workers.len()).map(move |worker| dial(worker, peer)))
-            .collect();
-        Ok(Linker {
+        let peers = plan.peers.clone();
+        let mut linker = Linker {
             plan,
             epoll,
             inbox,
@@ -162,19 +174,47 @@ impl Linker {
             clock,
             doors,
             shut_until: None,
-            dials,
+            dials: Vec::new(),
             news: BTreeMap::new(),
             talks: Vec::new(),
             strangers: 0,
             next_say: 0,
             unsaid: 0,
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
-        })
+        };
+        linker.know(peers, 0);
+        Ok(linker)
     }
 
-    /// Where event loops tell what became of their links.
-    pub fn inbox(&self) -> Mailbox<LinkNote> {
-        self.inbox.clone()
+    /// Dials whoever is new or has moved, and forgets where the others were. A dial keeps its place: handshakes name it.
+    fn know(&mut self, peers: Vec<(ServerId, String)>, now: u64) {
+        for dial in &mut self.dials {
+            let found = peers.iter().find(|(server, _)| *server == dial.server);
+            let address = found.map(|(_, address)| address.clone());
+            if dial.address == address {
+                continue;
+            }
+            dial.address = address;
+            dial.backoff = Backoff::default();
+            dial.due = dial.address.as_ref().filter(|_| !dial.is_begun).map(|_| now);
+        }
+        for (server, address) in peers {
+            if self.dials.iter().any(|dial| dial.server == server) {
+                continue;
+            }
+            for worker in 0..self.workers.len() {
+                let address = Some(address.clone());
+                let backoff = Backoff::default();
+                self.dials.push(Dial {
+                    worker,
+                    server,
+                    address,
+                    backoff,
+                    is_begun: false,
+                    due: Some(now),
+                });
+            }
+        }
     }
 
     /// Links for the life of the process.
@@ -214,26 +254,32 @@ impl Linker {
     }
 
     fn hear(&mut self, now: u64) {
-        for LinkNote::Lost { worker, server, why } in self.inbox.collect() {
-            let news = self.news.entry(server).or_default();
-            news.up -= 1;
-            let is_news = news.up == 0;
-            if is_news {
-                let text = format!("mbal: the link to server {} is lost: {why}", server.0);
-                (self.plan.say)(true, "link_lost", &text);
-                news.said = why;
+        for note in self.inbox.collect() {
+            match note {
+                LinkNote::Lost { worker, server, why } => self.lost(worker, server, why, now),
+                LinkNote::Peers(peers) => self.know(peers, now),
             }
-            let is_it =
-                |dial: &&mut Dial| dial.worker == worker && self.plan.peers[dial.peer].0 == server;
-            let dial = self.dials.iter_mut().find(is_it).expect("it was dialed here");
-            dial.due = Some(now + dial.backoff.failed(random()));
         }
+    }
+
+    fn lost(&mut self, worker: usize, server: ServerId, why: String, now: u64) {
+        let news = self.news.entry(server).or_default();
+        news.up -= 1;
+        if news.up == 0 {
+            let text = format!("mbal: the link to server {} is lost: {why}", server.0);
+            (self.plan.say)(true, "link_lost", &text);
+            news.said = why;
+        }
+        let is_it = |dial: &&mut Dial| dial.worker == worker && dial.server == server;
+        let dial = self.dials.iter_mut().find(is_it).expect("it was dialed here");
+        dial.failed(now);
     }
 
     fn dial_due(&mut self, now: u64) {
         for at in 0..self.dials.len() {
             if self.dials[at].due.is_some_and(|due| due <= now) {
                 self.dials[at].due = None;
+                self.dials[at].is_begun = true;
                 if let Err(error) = self.dial(at, now) {
                     self.dial_failed(at, &error.to_string(), now);
                 }
@@ -242,8 +288,8 @@ impl Linker {
     }
 
     fn dial(&mut self, at: usize, now: u64) -> io::Result<()> {
-        let address = &self.plan.peers[self.dials[at].peer].1;
-        let address = address.as_str().to_socket_addrs()?.next();
+        let address = self.dials[at].address.as_deref().unwrap_or_default();
+        let address = address.to_socket_addrs()?.next();
         let fd = connect_tcp(address.ok_or(io::ErrorKind::NotFound)?)?;
         let client = self.plan.tls.as_ref().map(|(_, client)| client);
         let tls = client.map(LinkTls::dial).transpose()?;
@@ -272,9 +318,8 @@ impl Linker {
     }
 
     fn dial_failed(&mut self, at: usize, why: &str, now: u64) {
-        let dial = &mut self.dials[at];
-        dial.due = Some(now + dial.backoff.failed(random()));
-        let server = self.plan.peers[dial.peer].0;
+        self.dials[at].failed(now);
+        let server = self.dials[at].server;
         let news = self.news.entry(server).or_default();
         // Who tries every second says it once.
         if news.up == 0 && news.said != why {
@@ -466,9 +511,9 @@ impl Talk {
         match &mut self.side {
             Side::Dials(at, dialing @ None) => {
                 let dial = &dials[*at];
-                let to = plan.peers[dial.peer].0;
+                let to = dial.server.0;
                 let (begun, hello) =
-                    Dialing::new(&plan.cluster, dial.worker as u16, to.0, &nonce, &binding);
+                    Dialing::new(&plan.cluster, dial.worker as u16, to, &nonce, &binding);
                 *dialing = Some(begun);
                 self.push(&hello);
             }

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use crate::sys::check;
 
@@ -290,4 +292,18 @@ pub fn cpu_time_us() -> (u64, u64) {
     };
     let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
     (us(usage.ru_utime), us(usage.ru_stime))
+}
+
+/// Has a child that is still to be started end when the calling thread does, however that happens.
+pub fn end_with_parent(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call, which allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM)).map(drop));
+    }
+}
+
+/// Asks a child to end. One that has ended, and was not waited for, hears nothing.
+pub fn terminate(child: u32) {
+    // SAFETY: takes no pointer.
+    unsafe { libc::kill(child as libc::pid_t, libc::SIGTERM) };
 }
