@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use mbal_balance::{Balancer, Decision, Duty, News, Proposal, Question, Thresholds};
-use mbal_model::{Outcome, Prefix, WorkerId};
+use mbal_model::{Outcome, Prefix, WorkerId, WorkerLoad};
 use mbal_reactor::{Letter, Mailbox, Tally};
 use mbal_worker::{OrderId, Report, Tallies, order_event};
 
@@ -66,6 +66,8 @@ pub(crate) struct Balanced {
     /// By cause and verdict, if there has been one.
     decisions: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     pub loans: AtomicU64,
+    /// Loads at the end of the last epoch.
+    pub workers: Mutex<Vec<WorkerLoad>>,
 }
 
 impl Balanced {
@@ -187,6 +189,8 @@ impl Balancing {
                     before = tallies;
                     ends_ns = (ends_ns + epoch_ns).max(now_ns);
                     balancer.handle(News::Epoch(reading), &mut duties);
+                    let workers = balancer.reading().snapshot.workers.clone();
+                    *self.balanced.workers.lock().expect("nothing panics with it held") = workers;
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }

@@ -1,19 +1,19 @@
 //! What a server is told of its cluster.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mbal_model::{CLUSTER_NAME_BYTES_MAX, Cluster, ServerId};
+use mbal_model::{CLUSTER_NAME_BYTES_MAX, Cluster, ClusterMap, Owner, Prefix, ServerId, WorkerId};
 
 const _: () = assert!(CLUSTER_NAME_BYTES_MAX == mbal_link::CLUSTER_BYTES_MAX);
 
 /// What a server is told of its cluster.
 #[derive(Clone, PartialEq)]
 pub struct ClusterConfig {
-    pub cluster: Arc<Cluster>,
-    pub here: ServerId,
+    pub map: MapFrom,
     pub secret: Vec<u8>,
     /// Where other servers dial, if not at the port of the map's own address.
     pub link_port: Option<u16>,
@@ -21,12 +21,59 @@ pub struct ClusterConfig {
     pub link_timeout: Duration,
 }
 
+/// Who says which server has what.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MapFrom {
+    /// A file, for as long as the process lives.
+    File {
+        cluster: Arc<Cluster>,
+        here: ServerId,
+    },
+    Coordinator(CoordinatorConfig),
+}
+
+#[derive(Clone, PartialEq)]
+pub struct CoordinatorConfig {
+    /// `http://host:port`.
+    pub url: String,
+    pub token: Option<String>,
+    /// The cluster's name.
+    pub cluster: String,
+    /// The coordinator gives one to a server without.
+    pub id: Option<ServerId>,
+    /// The host by which others reach this server; without, the one by which it reaches the coordinator.
+    pub advertise: Option<String>,
+}
+
+/// Not the token.
+impl fmt::Debug for CoordinatorConfig {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CoordinatorConfig { url, cluster, id, advertise, .. } = self;
+        write!(out, "CoordinatorConfig {:?}", (url, cluster, id, advertise))
+    }
+}
+
 /// Not the secret.
 impl fmt::Debug for ClusterConfig {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ClusterConfig { cluster, here, link_port, link_timeout, .. } = self;
-        let fields = (cluster, here, link_port, link_timeout);
-        write!(out, "ClusterConfig {fields:?}")
+        let ClusterConfig { map, link_port, link_timeout, .. } = self;
+        write!(out, "ClusterConfig {:?}", (map, link_port, link_timeout))
+    }
+}
+
+impl ClusterConfig {
+    /// What a server serves by until it has heard of a map: nothing, and it knows nobody who does.
+    pub(crate) fn first_map(&self) -> (ServerId, Arc<Cluster>) {
+        match &self.map {
+            MapFrom::File { cluster, here } => (*here, resolved(cluster)),
+            MapFrom::Coordinator(config) => {
+                let nobody = Owner { server: ServerId::NOBODY, worker: WorkerId(0) };
+                let map = ClusterMap::new(0, vec![(Prefix::ALL, nobody)]);
+                let map = Arc::new(map.expect("one prefix covers all"));
+                let name = config.cluster.clone();
+                (ServerId(0), Arc::new(Cluster { name, map, servers: BTreeMap::new() }))
+            }
+        }
     }
 }
 

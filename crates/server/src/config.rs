@@ -7,7 +7,7 @@ use mbal_balance::Mode;
 use mbal_reactor::ClientCertificate;
 use mbal_worker::Settings;
 
-use crate::ClusterConfig;
+use crate::{ClusterConfig, MapFrom};
 
 /// Everything that a server is told at its start; checked by whoever makes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,12 +44,20 @@ impl Config {
     /// Where other servers dial: the address that they are told, or another port on all interfaces.
     pub(crate) fn link_place(&self) -> Option<Listen> {
         let cluster = self.cluster.as_ref()?;
-        let address = cluster.cluster.servers[&cluster.here].link.clone()?;
-        let named = Interface::Named(address.host);
-        Some(match cluster.link_port {
-            Some(port) => Listen { interface: Interface::All, port, tls: None },
-            None => Listen { interface: named, port: address.port, tls: None },
-        })
+        let (interface, port) = match (&cluster.map, cluster.link_port) {
+            (MapFrom::File { .. }, Some(port)) => (Interface::All, port),
+            (MapFrom::File { cluster, here }, None) => {
+                let address = cluster.servers[here].link.as_ref()?;
+                (Interface::Named(address.host.clone()), address.port)
+            }
+            (MapFrom::Coordinator(_), port) => {
+                let is_local = self.listen.iter().all(|one| one.interface == Interface::Loopback);
+                let interface =
+                    if is_local { Interface::Named("127.0.0.1".into()) } else { Interface::All };
+                (interface, port.unwrap_or(0))
+            }
+        };
+        Some(Listen { interface, port, tls: None })
     }
 
     /// The interfaces that were named, by comma; `None` is all or loopback.

@@ -59,6 +59,7 @@ impl Listening {
         let mut worker_addresses = Vec::new();
         if let Some(base) = config.worker_ports {
             for (own, port) in of_worker.iter_mut().zip(base..) {
+                let port = if base == 0 { 0 } else { port };
                 own_secured.clear();
                 for listen in once_each(&config.listen) {
                     let listen = Listen { port, ..listen.clone() };

@@ -1,9 +1,9 @@
 //! A server's life: sockets, threads, serving, the end.
 
-use std::cell::Cell;
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
@@ -11,25 +11,27 @@ use std::thread::{self, JoinHandle};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mbal_cachelet::{Memory, Options, Store};
-use mbal_link::Cluster;
-use mbal_model::{ServerId, WorkerId};
+use mbal_control::api::{Incarnation, Registration};
+use mbal_model::{Address, ServerId, WorkerId};
 use mbal_reactor::process::{self, Background, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
-    Clock, Ended, EventLoop, Greeter, Guest, Letter, LinkNote, LinkPlan, Linker, Listener, Mailbox,
-    Mapping, Post, Request, STRANGERS_MAX, Tally, TlsDoor,
+    Clock, Ended, EventLoop, Greeter, Guest, Letter, LinkNote, Listener, Mailbox, Mapping, Post,
+    Request, STRANGERS_MAX, Tally, TlsDoor,
 };
-use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Moment, Now, Settings, Worker};
+use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Now, Settings, Worker};
 
 use crate::balancing::{Balanced, Balancing, Note, Planner};
+use crate::linking::Linking;
 use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
+use crate::membership::Member;
 use crate::passwords::Door;
 use crate::pid_file::PidFile;
 use crate::saying::Saying;
 use crate::starting::Starting;
 use crate::{
-    ClusterConfig, Config, Login, StartError, cluster, control, log, machine, metrics, panics,
-    scrapes, tls, tls_links,
+    ClusterConfig, Config, CoordinatorConfig, Interface, Login, MapFrom, StartError, control, log,
+    machine, membership, metrics, panics, scrapes, tls, tls_links,
 };
 
 /// What a worker has in a server that stands alone, so that there is something to balance.
@@ -40,6 +42,9 @@ const BACKGROUND_STEPS: usize = 1;
 const LINE_BYTES_MAX: usize = 1024;
 /// Descriptors beside the clients': standard streams, epolls, bells, listening sockets and some.
 const DESCRIPTORS_SPARE: u64 = 64;
+
+/// Room for the links of so many servers is kept if nobody says how many there are.
+const SERVERS_EXPECTED: usize = 16;
 
 /// A server with its sockets open, about to serve.
 pub struct Server {
@@ -193,8 +198,12 @@ impl Server {
         };
         scrapes::serve(mem::take(&mut self.listening.metrics), page)?;
 
-        let linker = self.start_linker(&post, started.clock)?;
+        let linking = self.linking(&post, started.clock)?;
+        let linker = linking.as_ref().map(|linking| linking.inbox.clone());
         let threads = self.start_workers(&shared, &tally, &post, linker, started)?;
+        if let Some(linking) = linking {
+            self.join(linking, &balanced)?;
+        }
         if let Some(listener) = self.listening.control.take() {
             control::start(listener, notes.clone())?;
         }
@@ -285,8 +294,7 @@ impl Server {
             Some(_) => Some(greet(post, tally, started.clock)?),
             None => None,
         };
-        let mapped = self.config.cluster.as_ref();
-        let mapped = mapped.map(|config| (config.here, cluster::resolved(&config.cluster)));
+        let mapped = self.config.cluster.as_ref().map(ClusterConfig::first_map);
         let own_ports = mem::take(&mut self.listening.of_worker);
         let sockets = own_ports.into_iter().zip(mem::take(&mut self.listening.datagrams));
         let start = |(index, (own_ports, datagrams))| {
@@ -316,35 +324,72 @@ impl Server {
         sockets.enumerate().map(start).collect()
     }
 
-    /// Starts the thread that brings links up, if there are other servers; where it is told what becomes of them.
-    fn start_linker(&mut self, post: &Post, clock: Clock) -> io::Result<Option<Mailbox<LinkNote>>> {
+    /// What brings links up, if there may be other servers.
+    fn linking(&mut self, post: &Post, clock: Clock) -> io::Result<Option<Linking>> {
         let Some(cluster) = &self.config.cluster else { return Ok(None) };
         let (timeout_ns, payload_bytes_max) = self.link_bounds(cluster);
         let tls = match self.config.settings.tls.enabled {
             true => Some(tls_links::configs(&self.config.settings.tls).map_err(io::Error::other)?),
             false => None,
         };
-        let others = cluster.cluster.servers.iter().filter(|(server, _)| **server != cluster.here);
-        let peers =
-            others.filter_map(|(server, at)| Some((*server, at.link.as_ref()?.to_string())));
-        let plan = LinkPlan {
-            cluster: Cluster::new(&cluster.cluster.name, cluster.here.0, &cluster.secret),
-            peers: peers.collect(),
+        Ok(Some(Linking {
+            inbox: Mailbox::new()?,
+            doors: mem::take(&mut self.listening.links),
+            workers: Arc::clone(&post.workers),
+            clock,
+            secret: cluster.secret.clone(),
             timeout_ns,
             payload_bytes_max,
             tls,
-            say: Box::new(|warns, name, text| match warns {
-                true => log::warn(name, text),
-                false => log::info(name, text),
-            }),
+        }))
+    }
+
+    /// Links come up at once where a file says who there is, else when the coordinator has said so.
+    fn join(&self, linking: Linking, balanced: &Arc<Balanced>) -> io::Result<()> {
+        match self.config.cluster.as_ref().map(|cluster| &cluster.map) {
+            None => Ok(()),
+            Some(MapFrom::File { cluster, here }) => linking.start(*here, cluster),
+            Some(MapFrom::Coordinator(config)) => {
+                let member = Member {
+                    addresses: self.advertised(config, &linking.doors)?,
+                    config: config.clone(),
+                    workers: Arc::clone(&linking.workers),
+                    balanced: Arc::clone(balanced),
+                    incarnation: incarnation(),
+                };
+                member.start(linking)
+            }
+        }
+    }
+
+    /// Where others reach this server: the ports that were taken, at the host that they are told.
+    fn advertised(
+        &self,
+        config: &CoordinatorConfig,
+        doors: &[OwnedFd],
+    ) -> io::Result<Registration> {
+        let is_local = self.config.listen.iter().all(|one| one.interface == Interface::Loopback);
+        let host = match &config.advertise {
+            Some(host) => host.clone(),
+            None if is_local => "127.0.0.1".into(),
+            None => membership::own_host(&config.url)?,
         };
-        let doors = mem::take(&mut self.listening.links);
-        let linker = Linker::new(plan, doors, Arc::clone(&post.workers), clock)?;
-        let inbox = linker.inbox();
-        thread::Builder::new().name("mbal-linker".into()).spawn(move || {
-            linker.run().expect("epoll fails only for want of kernel memory");
-        })?;
-        Ok(Some(inbox))
+        let at = |port: u16| Address { host: host.clone(), port }.to_string();
+        let port_of =
+            |door: &OwnedFd| Ok(TcpListener::from(door.try_clone()?).local_addr()?.port());
+        let link: io::Result<u16> = doors.first().map_or(Ok(0), port_of);
+        Ok(Registration {
+            client: at(self.listening.addresses.first().map_or(0, |address| address.port())),
+            link: at(link?),
+            workers: self
+                .listening
+                .worker_addresses
+                .iter()
+                .map(|address| at(address.port()))
+                .collect(),
+            memory_bytes: self.config.settings.memory_bytes,
+            ..Registration::default()
+        })
     }
 
     /// Nanoseconds that a request may take, and bytes that it or its reply may have: a `get` of as many keys as go at a time.
@@ -414,7 +459,11 @@ fn make_room(config: &mut Config) -> Result<(), StartError> {
     let mut beside = u64::from(config.settings.workers) * per_worker + DESCRIPTORS_SPARE;
     if let Some(cluster) = &config.cluster {
         // To and from every other server's workers, of which there may be more than ours.
-        let links = 4 * config.settings.workers as usize * cluster.cluster.servers.len();
+        let servers = match &cluster.map {
+            MapFrom::File { cluster, .. } => cluster.servers.len(),
+            MapFrom::Coordinator(_) => SERVERS_EXPECTED,
+        };
+        let links = 4 * config.settings.workers as usize * servers;
         beside += (links + STRANGERS_MAX) as u64;
     }
     let asked = config.settings.connections_max;
@@ -468,7 +517,6 @@ fn work(
     if let Some((here, cluster)) = mapped {
         worker.handle(started.at(0), Event::Mapped { here, cluster }, &mut Actions::default());
     }
-    let wake = Cell::new(None);
     // All events of a wake-up have its time: it is worked out once.
     let mut last = (0, started.at(0));
     let handle = |now_ns, event: Event, actions: &mut _| {
@@ -488,17 +536,10 @@ fn work(
             last = (now_ns, started.at(now_ns));
         }
         worker.handle(shifted(last.1), event, actions);
-        wake.set(worker.next_wake());
-    };
-    let next_wake = || {
-        let shift = shared.gauges.time_shift.load(Relaxed);
-        wake.get().map(|moment| started.ns_of(moment, shift))
     };
     let background =
         |now_ns| shared.store.background(id, shifted(started.at(now_ns)).second, BACKGROUND_STEPS);
-    event_loop
-        .run(handle, background, next_wake)
-        .expect("epoll fails only for want of kernel memory");
+    event_loop.run(handle, background).expect("epoll fails only for want of kernel memory");
 }
 
 fn observe(shared: &mbal_worker::Shared, tally: &Tally) {
@@ -556,10 +597,12 @@ impl Started {
             micros: (since % 1_000_000_000 / 1_000) as u32,
         }
     }
+}
 
-    /// When that is by the loop's clock: from then on, [`Started::at`] moved by `shift` seconds is at this moment or later.
-    fn ns_of(&self, moment: Moment, shift: i32) -> u64 {
-        let first = Self::FIRST_SECOND.saturating_add_signed(shift.into()) * 1_000_000;
-        (moment.0.saturating_sub(first) * 1_000).saturating_sub(self.fraction_ns)
-    }
+/// A number that no other process has drawn, nor this one before.
+fn incarnation() -> Incarnation {
+    use ring::rand::SecureRandom;
+    let mut bytes = [0; 8];
+    ring::rand::SystemRandom::new().fill(&mut bytes).expect("the kernel has random bytes");
+    Incarnation(u64::from_le_bytes(bytes).max(1))
 }

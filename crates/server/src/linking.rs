@@ -1,0 +1,55 @@
+//! What a server's linker needs, until it is known which server it is.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+
+use mbal_model::{Cluster, ServerId};
+use mbal_reactor::{Clock, Letter, LinkNote, LinkPlan, Linker, Mailbox};
+use rustls::{ClientConfig, ServerConfig};
+
+use crate::log;
+
+pub(crate) struct Linking {
+    /// Where event loops tell what became of their links, and the other servers are told.
+    pub inbox: Mailbox<LinkNote>,
+    /// The listening sockets.
+    pub doors: Vec<OwnedFd>,
+    pub workers: Arc<[Mailbox<Letter>]>,
+    pub clock: Clock,
+    pub secret: Vec<u8>,
+    pub timeout_ns: u64,
+    pub payload_bytes_max: usize,
+    pub tls: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
+}
+
+impl Linking {
+    /// Starts the thread that brings links up. Whoever dials before waits in the kernel.
+    pub(crate) fn start(self, here: ServerId, cluster: &Cluster) -> io::Result<()> {
+        let Linking { inbox, doors, workers, clock, secret, timeout_ns, payload_bytes_max, tls } =
+            self;
+        let plan = LinkPlan {
+            cluster: mbal_link::Cluster::new(&cluster.name, here.0, &secret),
+            peers: peers(cluster, here),
+            timeout_ns,
+            payload_bytes_max,
+            tls,
+            say: Box::new(|warns, name, text| match warns {
+                true => log::warn(name, text),
+                false => log::info(name, text),
+            }),
+        };
+        let linker = Linker::new(plan, doors, inbox, workers, clock)?;
+        thread::Builder::new().name("mbal-linker".into()).spawn(move || {
+            linker.run().expect("epoll fails only for want of kernel memory");
+        })?;
+        Ok(())
+    }
+}
+
+/// The other servers, and where they take links.
+pub(crate) fn peers(cluster: &Cluster, here: ServerId) -> Vec<(ServerId, String)> {
+    let others = cluster.servers.iter().filter(|(server, _)| **server != here);
+    others.filter_map(|(server, at)| Some((*server, at.link.as_ref()?.to_string()))).collect()
+}

@@ -1,0 +1,241 @@
+//! A member of a coordinated cluster: registers, says each epoch how it is, and follows the map.
+//!
+//! ```text
+//!   mbal-member ── POST /v1/servers, heartbeats ──► coordinator
+//!        │  newer map
+//!        ├──Event::Mapped──► workers
+//!        └──LinkNote::Peers──► linker
+//! ```
+//! A coordinator that is silent changes nothing: the server goes on with the last map. `docs/design/cluster.md`.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use mbal_control::api::{
+    CacheletReport, Failure, Heartbeat, Incarnation, News, Registered, Registration, WorkerReport,
+};
+use mbal_model::{Cluster, ServerId};
+use mbal_reactor::{Letter, LinkNote, Mailbox};
+use mbal_worker::Event;
+
+use crate::balancing::Balanced;
+use crate::linking::{Linking, peers};
+use crate::{CoordinatorConfig, cluster, log};
+
+/// A coordinator that does not answer for so long is asked again later.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// Pauses after failures: the first, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+
+/// Exit code of a server that is one no more.
+const EX_UNAVAILABLE: i32 = 69;
+
+pub(crate) struct Member {
+    pub config: CoordinatorConfig,
+    /// Without its id and incarnation.
+    pub addresses: Registration,
+    pub workers: Arc<[Mailbox<Letter>]>,
+    pub balanced: Arc<Balanced>,
+    pub incarnation: Incarnation,
+}
+
+/// Why a call was in vain.
+enum Failed {
+    /// Nobody answers, or somebody who is ill: later perhaps.
+    Silent(String),
+    /// By a coordinator that is well, with its status.
+    Refused(u16, String),
+}
+
+/// What has been said in the log already: who tries every second says it once.
+#[derive(Default)]
+struct Said(String);
+
+impl Said {
+    fn failed(&mut self, why: &str) {
+        if self.0 != why {
+            log::warn("coordinator", &format!("mbal: {why}"));
+            self.0 = why.to_owned();
+        }
+    }
+
+    fn worked(&mut self) {
+        if !std::mem::take(&mut self.0).is_empty() {
+            log::info("coordinator", "mbal: the coordinator answers again");
+        }
+    }
+}
+
+impl Member {
+    /// Starts the thread that is in touch with the coordinator, for the life of the process.
+    pub(crate) fn start(self, linking: Linking) -> io::Result<()> {
+        thread::Builder::new().name("mbal-member".into()).spawn(move || self.run(linking))?;
+        Ok(())
+    }
+
+    fn run(self, linking: Linking) {
+        let agent = ureq::AgentBuilder::new().timeout(ANSWERS_WITHIN).build();
+        let mut said = Said::default();
+        let registered = self.register(&agent, &mut said);
+        let here = ServerId(registered.id);
+        log::info(
+            "registered",
+            &format!("mbal: server {} of cluster {}", here.0, self.config.cluster),
+        );
+        let epoch = Duration::from_millis(registered.epoch_ms.clamp(10, 60_000));
+        let mut version = 0;
+        let mut linking = Some(linking);
+        let inbox = linking.as_ref().expect("it was just put there").inbox.clone();
+        let mut map = registered.map;
+        loop {
+            if let Some(cluster) = map.take().and_then(|text| self.understood(&text, &mut said)) {
+                version = cluster.map.version();
+                match linking.take() {
+                    Some(linking) => {
+                        linking
+                            .start(here, &cluster)
+                            .expect("threads and epolls can be had at the start");
+                    }
+                    None => inbox.post(LinkNote::Peers(peers(&cluster, here))),
+                }
+                self.tell(here, &cluster::resolved(&Arc::new(cluster)));
+            }
+            thread::sleep(epoch);
+            match self.beat(&agent, here, version) {
+                Ok(news) => {
+                    said.worked();
+                    map = news.map;
+                }
+                Err(Failed::Refused(409, why)) => {
+                    // Somebody else is this server now: whatever is served here would be stale.
+                    log::error(
+                        "not_a_member",
+                        &format!("mbal: the coordinator refuses this server: {why}"),
+                    );
+                    std::process::exit(EX_UNAVAILABLE);
+                }
+                Err(Failed::Refused(status, why)) => {
+                    said.failed(&format!("the coordinator refuses this server ({status}): {why}"));
+                }
+                Err(Failed::Silent(why)) => {
+                    said.failed(&format!("no coordinator, the last map is used: {why}"));
+                }
+            }
+        }
+    }
+
+    /// Until it has worked. Refusals are tried again, too: an operator may mend what they say.
+    fn register(&self, agent: &ureq::Agent, said: &mut Said) -> Registered {
+        let registration = Registration {
+            id: self.config.id.map(|id| id.0),
+            incarnation: self.incarnation,
+            cluster: self.config.cluster.clone(),
+            ..self.addresses.clone()
+        };
+        let mut pause = PAUSES[0];
+        loop {
+            match self.post(agent, "/v1/servers", &registration) {
+                Ok(registered) => {
+                    said.worked();
+                    return registered;
+                }
+                Err(Failed::Silent(why)) => said.failed(&format!("no coordinator: {why}")),
+                Err(Failed::Refused(status, why)) => {
+                    said.failed(&format!("the coordinator refuses this server ({status}): {why}"));
+                }
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(PAUSES[1]);
+        }
+    }
+
+    fn beat(&self, agent: &ureq::Agent, here: ServerId, map_version: u64) -> Result<News, Failed> {
+        let workers = self.balanced.workers.lock().expect("nothing panics with it held").clone();
+        let workers = workers.iter().map(|worker| WorkerReport {
+            fixed: worker.fixed,
+            cachelets: worker
+                .cachelets
+                .iter()
+                .map(|one| CacheletReport {
+                    prefix: one.cachelet.to_string(),
+                    load: one.load,
+                    bytes: one.bytes,
+                })
+                .collect(),
+        });
+        let heartbeat = Heartbeat {
+            incarnation: self.incarnation,
+            map_version,
+            workers: workers.collect(),
+            moves: Vec::new(),
+        };
+        self.post(agent, &format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)
+    }
+
+    fn post<A: serde::Serialize, B: serde::de::DeserializeOwned>(
+        &self,
+        agent: &ureq::Agent,
+        path: &str,
+        body: &A,
+    ) -> Result<B, Failed> {
+        let mut request = agent.post(&format!("{}{path}", self.config.url));
+        if let Some(token) = &self.config.token {
+            request = request.set("Authorization", &format!("Bearer {token}"));
+        }
+        match request.send_json(body) {
+            Ok(response) => response.into_json().map_err(|error| Failed::Silent(error.to_string())),
+            Err(ureq::Error::Status(status @ (500..=599 | 408), response)) => {
+                Err(Failed::Silent(format!("{status}: {}", why(response))))
+            }
+            Err(ureq::Error::Status(status, response)) => {
+                Err(Failed::Refused(status, why(response)))
+            }
+            Err(ureq::Error::Transport(error)) => Err(Failed::Silent(error.to_string())),
+        }
+    }
+
+    fn understood(&self, text: &str, said: &mut Said) -> Option<Cluster> {
+        match Cluster::parse(text) {
+            Ok(cluster) if cluster.name == self.config.cluster => Some(cluster),
+            Ok(cluster) => {
+                said.failed(&format!(
+                    "a map of cluster {}, not {}",
+                    cluster.name, self.config.cluster
+                ));
+                None
+            }
+            Err(why) => {
+                said.failed(&format!("a map that is none: {why}"));
+                None
+            }
+        }
+    }
+
+    fn tell(&self, here: ServerId, cluster: &Arc<Cluster>) {
+        let text = format!("mbal: follows map {}", cluster.map.version());
+        log::info("map_followed", &text);
+        for worker in self.workers.iter() {
+            worker.post(Letter::Tell(Event::Mapped { here, cluster: Arc::clone(cluster) }));
+        }
+    }
+}
+
+fn why(response: ureq::Response) -> String {
+    match response.into_json::<Failure>() {
+        Ok(failure) => failure.error,
+        Err(_) => "an answer that is none of a coordinator".into(),
+    }
+}
+
+/// The address by which this host reaches the coordinator, and so the one by which it can be reached from there.
+pub(crate) fn own_host(url: &str) -> io::Result<String> {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    // Nothing is sent: the kernel says by which way it would be.
+    socket.connect(authority)?;
+    Ok(socket.local_addr()?.ip().to_string())
+}
