@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use mbal_server::{
-    BalanceConfig, ClientCertificate, Cluster, ClusterConfig, Config, Control, Echoed, Listen,
-    Login, Mode, Protocol, ServerId, Settings, TlsSettings, UnixSocket, log,
+    BalanceConfig, ClientCertificate, Cluster, ClusterConfig, Config, Control, CoordinatorConfig,
+    Echoed, Listen, Login, MapFrom, Mode, Protocol, ServerId, Settings, TlsSettings, UnixSocket,
+    log,
 };
 
 use crate::extended::Extended;
@@ -127,21 +128,39 @@ pub struct Flags {
     #[arg(long, value_name = "num", default_value_t = 0, hide = true)]
     chaos: u32,
 
-    /// Be one of several servers that share the keys: a file that says which there are, and who has which cachelets
+    /// Be one of several servers that share the keys: the coordinator that says which there are, and who has which
+    /// cachelets, like http://10.0.0.1:11210
+    #[arg(long, env = "MBAL_COORDINATOR", value_name = "url", requires = "cluster_secret")]
+    #[arg(conflicts_with = "cluster")]
+    coordinator: Option<String>,
+
+    /// A file with the token that the coordinator asks for
+    #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file", requires = "coordinator")]
+    coordinator_token: Option<PathBuf>,
+
+    /// Name of the coordinator's cluster
+    #[arg(long, env = "MBAL_CLUSTER_NAME", value_name = "name", default_value = "mbal")]
+    cluster_name: String,
+
+    /// Host by which others reach this server; by default the address that leads to the coordinator
+    #[arg(long, env = "MBAL_ADVERTISE", value_name = "host", requires = "coordinator")]
+    advertise: Option<String>,
+
+    /// Be one of several servers without a coordinator: a file that says which there are, and who has which cachelets
     #[arg(long, env = "MBAL_CLUSTER", value_name = "file", requires = "server_id")]
     #[arg(requires = "cluster_secret")]
     cluster: Option<PathBuf>,
 
-    /// Which of the cluster's servers this is
-    #[arg(long, env = "MBAL_SERVER_ID", value_name = "num", requires = "cluster")]
+    /// Which of the cluster's servers this is; a coordinator gives a number to a server without
+    #[arg(long, env = "MBAL_SERVER_ID", value_name = "num")]
     server_id: Option<u16>,
 
     /// A file with the secret by which the cluster's servers know each other, 16 bytes or more
-    #[arg(long, env = "MBAL_CLUSTER_SECRET", value_name = "file", requires = "cluster")]
+    #[arg(long, env = "MBAL_CLUSTER_SECRET", value_name = "file")]
     cluster_secret: Option<PathBuf>,
 
-    /// Take other servers' links at this port of all interfaces, not at the address that the cluster's file says
-    #[arg(long, env = "MBAL_LINK_PORT", value_name = "num", requires = "cluster")]
+    /// Take other servers' links at this port; by default the one that the cluster's file says, or any free one
+    #[arg(long, env = "MBAL_LINK_PORT", value_name = "num")]
     link_port: Option<u16>,
 
     /// Give up a request that another server has not answered: seconds, or a number with ms or s
@@ -510,19 +529,9 @@ impl Flags {
                 "--link-timeout {text}: seconds, or with ms, from 10ms to 60s"
             )));
         };
-        // clap has seen to it that all three are there, or none.
-        let (Some(path), Some(secret), Some(here)) =
-            (&self.cluster, &self.cluster_secret, self.server_id)
-        else {
-            return Ok(None);
-        };
-        let refused = |why: String| usage(format!("--cluster {}: {why}", path.display()));
-        let text = fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-        let cluster = Arc::new(Cluster::parse(&text).map_err(refused)?);
-        let here = ServerId(here);
-        if !cluster.servers.contains_key(&here) {
-            return Err(refused(format!("it has no server {}, which --server-id says", here.0)));
-        }
+        let Some(map) = self.map_from()? else { return Ok(None) };
+        let secret = self.cluster_secret.as_ref();
+        let secret = secret.ok_or_else(|| usage("a cluster needs --cluster-secret"))?;
         let refused = |why: String| usage(format!("--cluster-secret {}: {why}", secret.display()));
         let secret = fs::read(secret).map_err(|error| refused(error.to_string()))?;
         let secret = secret.trim_ascii().to_vec();
@@ -530,7 +539,40 @@ impl Flags {
             return Err(refused(format!("a secret has {SECRET_BYTES_MIN} bytes or more")));
         }
         let link_port = self.link_port;
-        Ok(Some(ClusterConfig { cluster, here, secret, link_port, link_timeout }))
+        Ok(Some(ClusterConfig { map, secret, link_port, link_timeout }))
+    }
+
+    /// Who says which server has what, if this is one of several.
+    fn map_from(&self) -> Result<Option<MapFrom>, Refused> {
+        let id = self.server_id.map(ServerId);
+        if let Some(url) = &self.coordinator {
+            if !url.starts_with("http://") {
+                return Err(usage(format!(
+                    "--coordinator {url}: it is like http://10.0.0.1:11210"
+                )));
+            }
+            let read = |path: &PathBuf| {
+                let failed =
+                    |error| usage(format!("--coordinator-token {}: {error}", path.display()));
+                fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed)
+            };
+            return Ok(Some(MapFrom::Coordinator(CoordinatorConfig {
+                url: url.trim_end_matches('/').to_owned(),
+                token: self.coordinator_token.as_ref().map(read).transpose()?,
+                cluster: self.cluster_name.clone(),
+                id,
+                advertise: self.advertise.clone(),
+            })));
+        }
+        let Some(path) = &self.cluster else { return Ok(None) };
+        let here = id.ok_or_else(|| usage("--cluster needs --server-id"))?;
+        let refused = |why: String| usage(format!("--cluster {}: {why}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+        let cluster = Arc::new(Cluster::parse(&text).map_err(refused)?);
+        if !cluster.servers.contains_key(&here) {
+            return Err(refused(format!("it has no server {}, which --server-id says", here.0)));
+        }
+        Ok(Some(MapFrom::File { cluster, here }))
     }
 
     /// Bytes of `-m` and `-I`.

@@ -148,7 +148,7 @@ fn refusals_with_memcacheds_exit_codes() {
             "64 -e: items are kept in no file here, a restart is cold. Start without it.",
         ),
         ("-o ext_path=/x:1g", "64 This server is not built with extstore support."),
-        ("-t 2 --worker-ports 65535", "64 --worker-ports 65535: 2 workers need ports 1 to 65535"),
+        ("-t 2 --worker-ports 65535", "64 --worker-ports 65535: 2 workers need ports up to 65535"),
         (
             "-t 4 --worker-ports 11210",
             "64 --worker-ports 11210: port 11211 is the common port already",

@@ -95,13 +95,15 @@ fn split(spec: &str) -> Result<(&str, Option<i32>), Refused> {
 pub fn worker_ports(base: u16, workers: u16, listen: &[Listen], tls: bool) -> Result<u16, Refused> {
     let refused = |why: String| Err(usage(format!("--worker-ports {base}: {why}")));
     let ports = usize::from(base)..usize::from(base) + usize::from(workers);
-    if base == 0 || usize::from(u16::MAX) + 1 < ports.end {
-        return refused(format!("{workers} workers need ports 1 to 65535"));
+    if usize::from(u16::MAX) + 1 < ports.end {
+        return refused(format!("{workers} workers need ports up to 65535"));
     }
     if listen.is_empty() {
         return refused("without a TCP port (-s, or -p 0) workers have none of their own".into());
     }
-    if let Some(place) = listen.iter().find(|place| ports.contains(&usize::from(place.port))) {
+    // From 0 any free ports are taken.
+    let is_taken = |place: &&Listen| base != 0 && ports.contains(&usize::from(place.port));
+    if let Some(place) = listen.iter().find(is_taken) {
         return refused(format!("port {} is the common port already", place.port));
     }
     let both_ways = |place: &&Listen| {

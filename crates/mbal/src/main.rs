@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod cluster;
+mod coordinator;
 #[cfg(test)]
 mod documented;
 mod extended;
@@ -11,6 +13,7 @@ mod flags_table;
 mod listen;
 mod operator;
 mod passwords;
+mod up;
 mod wording;
 
 use std::ffi::OsString;
@@ -35,6 +38,8 @@ const SERVE_AS_MEMCACHED: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     ", a cache server that any memcached client can use."
 );
+const UP: &str = "A cluster on this machine: a coordinator and some servers, until Ctrl-C.";
+const COORDINATOR: &str = "Says which servers a cluster has, and which of them has which keys.";
 const BENCH: &str = "Loads memcached-compatible servers and says what a request costs them.";
 const TOP: &str =
     "Shows what a server does now: rate, hits, latency, workers, the hottest cachelets and keys.";
@@ -64,6 +69,11 @@ fn main() -> ExitCode {
     }
     match matches.subcommand() {
         Some(("serve", matches)) => serve(matches, false),
+        Some(("up", matches)) => up::run(&read(matches)),
+        Some(("coordinator", matches)) => coordinator::run(&read(matches)),
+        Some(("map", matches)) => cluster::map(&read(matches)),
+        Some(("events", matches)) => cluster::events(&read(matches)),
+        Some(("lost", matches)) => cluster::lost(&read(matches)),
         Some(("status", matches)) => operator::status(&read(matches)),
         Some(("move", matches)) => operator::move_cachelet(&read(matches)),
         Some(("explain", matches)) => operator::explain(&read(matches)),
@@ -86,14 +96,30 @@ fn mbal_command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(serve_command("serve", MBAL).display_name("mbal"))
+        .subcommand(up::Up::augment_args(Command::new("up").about(UP)))
+        .subcommand(coordinator::Coordinator::augment_args(
+            Command::new("coordinator").about(COORDINATOR),
+        ))
         .subcommand(operator::Status::augment_args(
-            Command::new("status").about("Loads, loans and the balancer's last decisions."),
+            Command::new("status").about(
+                "Loads, loans and the balancer's last decisions; or the servers of a cluster.",
+            ),
         ))
         .subcommand(operator::Move::augment_args(
-            Command::new("move").about("Lends a cachelet to another worker."),
+            Command::new("move")
+                .about("Lends a cachelet to another worker, or moves it to another server."),
         ))
         .subcommand(operator::Explain::augment_args(
             Command::new("explain").about("Why a key or a cachelet is where it is."),
+        ))
+        .subcommand(cluster::Map::augment_args(
+            Command::new("map").about("A cluster's servers, and who has which cachelet."),
+        ))
+        .subcommand(cluster::Events::augment_args(
+            Command::new("events").about("What a cluster's coordinator has decided."),
+        ))
+        .subcommand(cluster::Lost::augment_args(
+            Command::new("lost").about("Says that a server of a cluster is dead."),
         ))
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
         .subcommand(mbal_top::Args::augment_args(Command::new("top").about(TOP)))

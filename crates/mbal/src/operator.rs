@@ -9,6 +9,8 @@ use mbal_model::Prefix;
 use mbal_server::control::{ask, ask_server};
 use mbal_server::{Served, control_paths};
 
+use crate::cluster;
+
 /// What the words of `status` and of a decision mean, on 80 columns; `docs/operate.md` says the same.
 const WORDS: &str = "\
 FIRST LINE
@@ -43,6 +45,8 @@ EXAMPLES
   mbal status                     the server on port 11211 of this host
   mbal status 10.0.0.5:11212      the one that listens there, on this host
   mbal status unix:/run/mbal.sock --json
+  mbal status --coordinator http://127.0.0.1:11210
+                                  all servers of a cluster
 
 ";
 
@@ -50,6 +54,8 @@ const MOVE_EXAMPLES: &str = "\
 EXAMPLES
   mbal move 2800/5 1              lends cachelet 2800/5 to worker 1
   mbal move 2800/5 1 unix:/run/mbal.sock
+  mbal move 2800/5 2/0 --coordinator http://127.0.0.1:11210
+                                  moves it to server 2 of a cluster
 
 Clients that know the workers follow. The load of all others stays with their
 connections.";
@@ -83,6 +89,9 @@ pub struct Status {
 
     #[command(flatten)]
     at: Where,
+
+    #[command(flatten)]
+    cluster: OfCluster,
 }
 
 #[derive(Args, Debug)]
@@ -92,12 +101,26 @@ pub struct Move {
     #[arg(value_name = "CACHELET", value_parser = cachelet)]
     cachelet: Prefix,
 
-    /// Number of the worker that is to own it, from 0
+    /// Number of the worker that is to own it, from 0; in a cluster SERVER, or SERVER/WORKER
     #[arg(value_name = "WORKER")]
-    worker: u16,
+    to: String,
 
     #[command(flatten)]
     at: Where,
+
+    #[command(flatten)]
+    cluster: OfCluster,
+}
+
+/// A whole cluster is asked by its coordinator.
+#[derive(Args, Debug)]
+struct OfCluster {
+    /// Ask the coordinator of a cluster, like http://127.0.0.1:11210, instead of a server
+    #[arg(long, env = "MBAL_COORDINATOR", value_name = "url")]
+    coordinator: Option<String>,
+
+    #[command(flatten)]
+    token: cluster::Token,
 }
 
 #[derive(Args, Debug)]
@@ -112,11 +135,36 @@ pub struct Explain {
 }
 
 pub fn status(status: &Status) -> ExitCode {
-    tell(&status.at, if status.json { "status json" } else { "status" })
+    match &status.cluster.coordinator {
+        Some(url) => cluster::status(url, &status.cluster.token, status.json),
+        None => tell(&status.at, if status.json { "status json" } else { "status" }),
+    }
 }
 
 pub fn move_cachelet(what: &Move) -> ExitCode {
-    tell(&what.at, &format!("move {} {}", what.cachelet, what.worker))
+    let OfCluster { coordinator, token } = &what.cluster;
+    let moved = match coordinator {
+        Some(url) => server_and_worker(&what.to)
+            .map(|to| cluster::move_cachelet(url, token, what.cachelet, to)),
+        None => what
+            .to
+            .parse::<u16>()
+            .ok()
+            .map(|worker| tell(&what.at, &format!("move {} {worker}", what.cachelet))),
+    };
+    moved.unwrap_or_else(|| {
+        let expected =
+            if coordinator.is_some() { "SERVER or SERVER/WORKER" } else { "a worker's number" };
+        eprintln!("mbal move: {}: expected {expected}", what.to);
+        ExitCode::FAILURE
+    })
+}
+
+fn server_and_worker(text: &str) -> Option<(u16, Option<u16>)> {
+    match text.split_once('/') {
+        Some((server, worker)) => Some((server.parse().ok()?, Some(worker.parse().ok()?))),
+        None => Some((text.parse().ok()?, None)),
+    }
 }
 
 fn cachelet(text: &str) -> Result<Prefix, String> {

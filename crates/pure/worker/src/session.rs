@@ -18,10 +18,8 @@ use crate::ConnId;
 use crate::batch::Pause;
 use crate::conns::{Card, State};
 use crate::log::Watcher;
-use crate::room::RoomWait;
 use crate::settings::Protocol;
 use crate::slots::Slots;
-use crate::time::Moment;
 use crate::walks::Walk;
 
 #[derive(Default)]
@@ -41,8 +39,8 @@ pub(crate) struct Session {
     ///
     /// [`Gather`]: crate::slots::Gather
     pub get_continues: bool,
-    /// How the next request has waited for room.
-    pub room: Option<RoomWait>,
+    /// Turns that the next request has waited while room was made for its value.
+    pub turns_for_room: u32,
     pub protocol: Protocol,
     pub login: Login,
     /// SASL: credentials come with the next step.
@@ -91,8 +89,6 @@ pub(crate) enum Wait {
     Walk(Box<Walk>),
     /// For peers.
     Peers(Pause),
-    /// For room, until then: [`crate::Event::Woken`].
-    Room(Moment),
     /// For certificates: [`crate::Event::CertsRefreshed`].
     Certificates,
     /// For what there is to tell, for ever. Input is dropped.
@@ -228,7 +224,7 @@ impl Session {
             Wait::End { .. } => State::Closing,
             Wait::Watching { .. } => State::Watching,
             Wait::Output | Wait::Walk(_) => State::Writing,
-            Wait::Peers(_) | Wait::Room(_) => State::Waiting,
+            Wait::Peers(_) => State::Waiting,
             Wait::No | Wait::Certificates if self.skip > 0 => State::Swallowing,
             Wait::No | Wait::Certificates if self.need > 0 => State::Storing,
             Wait::No | Wait::Certificates => State::Reading,

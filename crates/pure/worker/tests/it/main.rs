@@ -15,7 +15,6 @@ mod maps;
 mod meta;
 mod orders;
 mod peers;
-mod room;
 mod splits;
 mod stats;
 mod verbose;

@@ -1,0 +1,297 @@
+//! `mbal map`, `lost`, `events`, and `status` and `move` of a whole cluster: questions to a coordinator.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use mbal_control::api::{Failure, MoveCall, Status};
+use mbal_model::Prefix;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// The coordinator to ask.
+#[derive(Args, Clone, Debug)]
+pub struct At {
+    /// The cluster's coordinator
+    #[arg(
+        long,
+        env = "MBAL_COORDINATOR",
+        value_name = "url",
+        default_value = "http://127.0.0.1:11210"
+    )]
+    coordinator: String,
+
+    #[command(flatten)]
+    token: Token,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Token {
+    /// A file with the token that the coordinator asks for
+    #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file")]
+    coordinator_token: Option<std::path::PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
+  mbal map                                    of the coordinator on this host
+  mbal map --coordinator http://10.0.0.1:11210
+
+`mbal serve --cluster FILE` reads what this prints.")]
+pub struct Map {
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
+  mbal events     time (UTC), number and text of the last 1,000 decisions")]
+pub struct Events {
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
+  mbal lost 3     server 3 is dead: its cachelets begin empty on the others
+
+Say it only of a process that runs no more: one that does would go on serving
+what others serve as well.")]
+pub struct Lost {
+    /// The server's number
+    #[arg(value_name = "SERVER")]
+    server: u16,
+
+    #[command(flatten)]
+    at: At,
+}
+
+pub fn map(map: &Map) -> ExitCode {
+    told(map.at.caller().and_then(|caller| caller.text("GET", "/v1/map", None)))
+}
+
+pub fn events(events: &Events) -> ExitCode {
+    told(events.at.caller().and_then(|caller| caller.events()))
+}
+
+pub fn lost(lost: &Lost) -> ExitCode {
+    let path = format!("/v1/servers/{}/lost", lost.server);
+    told(
+        lost.at.caller().and_then(|caller| caller.text("POST", &path, None)).map(|_| String::new()),
+    )
+}
+
+/// `mbal status --coordinator URL`.
+pub fn status(url: &str, token: &Token, json: bool) -> ExitCode {
+    let asked = Caller::new(url, token).and_then(|caller| caller.text("GET", "/v1/status", None));
+    told(asked.and_then(|text| if json { Ok(text + "\n") } else { Ok(table(&read(&text)?)) }))
+}
+
+/// `mbal move CACHELET SERVER[/WORKER] --coordinator URL`.
+pub fn move_cachelet(
+    url: &str,
+    token: &Token,
+    cachelet: Prefix,
+    to: (u16, Option<u16>),
+) -> ExitCode {
+    #[derive(Deserialize)]
+    struct Begun {
+        number: u32,
+    }
+    let call = MoveCall { prefix: cachelet.to_string(), server: to.0, worker: to.1 };
+    let body = serde_json::to_value(&call).expect("numbers and strings have a JSON form");
+    let asked =
+        Caller::new(url, token).and_then(|caller| caller.text("POST", "/v1/moves", Some(&body)));
+    told(asked.and_then(|text| Ok(format!("move {} begins\n", read::<Begun>(&text)?.number))))
+}
+
+fn told(answer: Result<String, String>) -> ExitCode {
+    match answer {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("mbal: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text)
+        .map_err(|error| format!("an answer that is none of a coordinator: {error}"))
+}
+
+struct Caller {
+    url: String,
+    token: Option<String>,
+}
+
+impl At {
+    fn caller(&self) -> Result<Caller, String> {
+        Caller::new(&self.coordinator, &self.token)
+    }
+}
+
+impl Caller {
+    fn new(url: &str, token: &Token) -> Result<Caller, String> {
+        if !url.starts_with("http://") {
+            return Err(format!("--coordinator {url}: it is like http://10.0.0.1:11210"));
+        }
+        let read = |path: &std::path::PathBuf| match std::fs::read_to_string(path) {
+            Ok(text) => Ok(text.trim().to_owned()),
+            Err(error) => Err(format!("--coordinator-token {}: {error}", path.display())),
+        };
+        let token = token.coordinator_token.as_ref().map(read).transpose()?;
+        Ok(Caller { url: url.trim_end_matches('/').into(), token })
+    }
+
+    fn text(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&serde_json::Value>,
+    ) -> Result<String, String> {
+        let agent = ureq::AgentBuilder::new().timeout(ANSWERS_WITHIN).build();
+        let mut request = agent.request(method, &format!("{}{path}", self.url));
+        if let Some(token) = &self.token {
+            request = request.set("Authorization", &format!("Bearer {token}"));
+        }
+        let answer = match body {
+            Some(body) => request.send_json(body),
+            None => request.call(),
+        };
+        match answer {
+            Ok(response) => {
+                response.into_string().map_err(|error| format!("{}: {error}", self.url))
+            }
+            Err(ureq::Error::Status(status, response)) => {
+                Err(match response.into_json::<Failure>() {
+                    Ok(failure) => failure.error,
+                    Err(_) => format!("{}: status {status}", self.url),
+                })
+            }
+            Err(error) => Err(format!("no coordinator: {error}")),
+        }
+    }
+
+    /// Oldest first, as a log is read.
+    fn events(&self) -> Result<String, String> {
+        #[derive(Deserialize)]
+        struct Events {
+            events: Vec<Event>,
+        }
+        #[derive(Deserialize)]
+        struct Event {
+            number: u64,
+            unix: u64,
+            text: String,
+        }
+        let events: Events = read(&self.text("GET", "/v1/events", None)?)?;
+        let line =
+            |event: &Event| format!("{} {:>5} {}\n", clock(event.unix), event.number, event.text);
+        Ok(events.events.iter().rev().map(line).collect())
+    }
+}
+
+/// The time of day in UTC.
+fn clock(unix: u64) -> String {
+    let second = unix % 86_400;
+    format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+}
+
+fn table(status: &Status) -> String {
+    let mut out = match status.waits_for {
+        0 => format!("cluster {}, map version {}\n", status.cluster, status.map_version),
+        more => format!(
+            "cluster {}, no map yet: {more} more servers have to register\n",
+            status.cluster
+        ),
+    };
+    out += "server  state      load  share  cachelets  map  clients\n";
+    for server in &status.servers {
+        let _ = writeln!(
+            out,
+            "{:>6}  {:<8} {:>6.2} {:>5.1}% {:>10} {:>4}  {}",
+            server.id,
+            server.state,
+            server.load,
+            server.share * 100.0,
+            server.cachelets,
+            server.map_version,
+            server.client
+        );
+    }
+    for one in &status.moves {
+        let _ = write!(
+            out,
+            "move {}: {} from server {} to {}",
+            one.number, one.prefix, one.from, one.to
+        );
+        if let Some(report) = &one.report {
+            let _ = write!(
+                out,
+                ", {} of {} slices, {} bytes",
+                report.slices_gone, report.slices, report.bytes
+            );
+        }
+        out += "\n";
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use mbal_control::api::{MoveReport, MoveStatus, ServerStatus, Word};
+
+    use super::*;
+
+    #[test]
+    fn a_table_says_who_serves_what() {
+        let server = ServerStatus {
+            id: 2,
+            state: "serving".into(),
+            load: 0.256,
+            share: 0.3333,
+            cachelets: 43,
+            map_version: 7,
+            client: "10.0.0.2:11211".into(),
+            ..ServerStatus::default()
+        };
+        let report = MoveReport { slices_gone: 3, slices: 8, bytes: 4096, ..MoveReport::default() };
+        let one = MoveStatus {
+            number: 5,
+            prefix: "2c00/6".into(),
+            from: 2,
+            to: 3,
+            word: Word::Go,
+            report: Some(report),
+        };
+        let mut status = Status {
+            cluster: "shop".into(),
+            map_version: 7,
+            waits_for: 0,
+            servers: vec![server],
+            moves: vec![one],
+        };
+        let expected = "\
+cluster shop, map version 7
+server  state      load  share  cachelets  map  clients
+     2  serving    0.26  33.3%         43    7  10.0.0.2:11211
+move 5: 2c00/6 from server 2 to 3, 3 of 8 slices, 4096 bytes
+";
+        assert_eq!(table(&status), expected);
+        status.waits_for = 2;
+        assert!(
+            table(&status)
+                .starts_with("cluster shop, no map yet: 2 more servers have to register\n")
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! `mbal coordinator`: flags, and the process around `mbal_coordinator`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use mbal_coordinator::Config;
+use mbal_server::log;
+
+/// What a server asks by default has this port.
+pub const PORT: u16 = 11210;
+const EX_OSERR: u8 = 71;
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  mbal coordinator --servers 3
+                        on this host; the map is made when three servers have come
+  mbal coordinator --listen 10.0.0.1:11210 --token-file /etc/mbal/token
+                        for other hosts, which have to know the token
+  mbal serve --coordinator http://10.0.0.1:11210 --cluster-secret /etc/mbal/secret
+                        a server of its cluster
+  curl http://10.0.0.1:11210/v1/status
+                        servers and moves; /openapi.json describes all calls
+
+Servers go on with the last map while the coordinator is gone.";
+
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Coordinator {
+    /// Where to listen; loopback unless told otherwise
+    #[arg(long, env = "MBAL_COORDINATOR_LISTEN", value_name = "ip:port", default_value_t = SocketAddr::from(([127, 0, 0, 1], PORT)))]
+    listen: SocketAddr,
+
+    /// File of the coordinator's state; by default NAME.json in /var/lib/mbal, or in $XDG_STATE_HOME/mbal
+    #[arg(long, env = "MBAL_COORDINATOR_STATE", value_name = "file")]
+    state: Option<PathBuf>,
+
+    /// The cluster's name
+    #[arg(long, env = "MBAL_CLUSTER_NAME", value_name = "name", default_value = "mbal")]
+    cluster_name: String,
+
+    /// Servers that have to come before the first map is made
+    #[arg(long, env = "MBAL_SERVERS", value_name = "num", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    servers: u16,
+
+    /// Milliseconds between two heartbeats of a server
+    #[arg(long, env = "MBAL_HEARTBEAT_MS", value_name = "ms", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    heartbeat_ms: u32,
+
+    /// A file with the token that callers need who change something
+    #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file")]
+    token_file: Option<PathBuf>,
+}
+
+pub fn run(flags: &Coordinator) -> ExitCode {
+    match flags.config().and_then(serve) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            log::error("not_started", &format!("mbal coordinator: {why}"));
+            ExitCode::from(EX_OSERR)
+        }
+    }
+}
+
+fn serve(config: Config) -> Result<(), String> {
+    let needs_token = config.token.is_some();
+    if !needs_token && !config.listen.ip().is_loopback() {
+        log::warn(
+            "no_token",
+            "mbal coordinator: without --token-file whoever can connect can change the cluster",
+        );
+    }
+    let state = config.state.display().to_string();
+    let running = mbal_coordinator::start(
+        config,
+        Box::new(|text| log::info("coordinator", &format!("mbal: {text}"))),
+    )?;
+    log::info(
+        "started",
+        &format!("mbal coordinator: http://{}, state in {state}", running.address),
+    );
+    running.wait().map_err(|error| error.to_string())
+}
+
+impl Coordinator {
+    fn config(&self) -> Result<Config, String> {
+        let read = |path: &PathBuf| match std::fs::read_to_string(path) {
+            Ok(text) if text.trim().is_empty() => {
+                Err(format!("{}: there is no token", path.display()))
+            }
+            Ok(text) => Ok(text.trim().to_owned()),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        };
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if self.cluster_name.is_empty()
+            || 64 < self.cluster_name.len()
+            || !self.cluster_name.bytes().all(is_name)
+        {
+            return Err(format!(
+                "--cluster-name {}: letters, digits, - _ and ., at most 64",
+                self.cluster_name
+            ));
+        }
+        let state = match &self.state {
+            Some(path) => path.clone(),
+            None => state_folder()?.join(format!("{}.json", self.cluster_name)),
+        };
+        Ok(Config {
+            listen: self.listen,
+            state,
+            settings: mbal_coordinator::Settings {
+                cluster: self.cluster_name.clone(),
+                servers_first: self.servers.into(),
+                epoch: Duration::from_millis(self.heartbeat_ms.into()),
+            },
+            token: self.token_file.as_ref().map(read).transpose()?,
+        })
+    }
+}
+
+/// Where state that has to survive belongs.
+fn state_folder() -> Result<PathBuf, String> {
+    if mbal_reactor::process::is_root() {
+        return Ok("/var/lib/mbal".into());
+    }
+    let absolute = |name| {
+        std::env::var_os(name).map(PathBuf::from).filter(|path: &PathBuf| path.is_absolute())
+    };
+    let state = absolute("XDG_STATE_HOME");
+    let state = state
+        .or_else(|| absolute("HOME").map(|home: PathBuf| home.join(Path::new(".local/state"))));
+    state.map(|state| state.join("mbal")).ok_or_else(|| "say --state: there is no $HOME".into())
+}

@@ -1,0 +1,258 @@
+//! `mbal up`: a coordinator and some servers as processes of this machine, until Ctrl-C.
+//!
+//! The coordinator is a thread of this process; each server is a child, started again when it dies, and ended when this
+//! process is, however that happens.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use mbal_model::Cluster;
+use mbal_reactor::process::{self, Signal, Signals};
+use mbal_server::log;
+
+use crate::coordinator::PORT;
+
+const CLUSTER: &str = "mbal";
+/// How often children are looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A server that dies again so soon is started later and later.
+const SETTLED_AFTER: Duration = Duration::from_secs(10);
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+/// Servers have so long to end, then they are killed.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+/// All servers have registered by then, or why not is said.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  mbal up                        three servers; clients use 127.0.0.1:11211
+  mbal up --servers 5 -p 12000   clients' ports 12000 to 12004
+  mbal up -- -m 1024 -t 2        flags behind -- are every server's
+  mbal status --coordinator http://127.0.0.1:11210
+                                 what the cluster does
+
+Any memcached client gets right answers from any of the servers. Ctrl-C ends
+all of them; what was stored is gone then.";
+
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Up {
+    /// How many servers
+    #[arg(long, env = "MBAL_SERVERS", value_name = "num", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    servers: u16,
+
+    /// Clients' port of the first server; the others follow. 0: any free ones
+    #[arg(short, long, env = "MBAL_PORT", value_name = "num", default_value_t = 11211)]
+    port: u16,
+
+    /// The coordinator's port; 0: any free one
+    #[arg(long, value_name = "num", default_value_t = PORT)]
+    coordinator_port: u16,
+
+    /// Flags of every server, as `mbal serve` has them
+    #[arg(last = true, value_name = "flags of mbal serve")]
+    flags: Vec<String>,
+}
+
+/// A server that is to be there.
+struct Server {
+    id: u16,
+    port: u16,
+    child: Option<Child>,
+    begun: Instant,
+    pause: Duration,
+    due: Option<Instant>,
+}
+
+/// Files of this cluster, which go with it.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+pub fn run(up: &Up) -> ExitCode {
+    match serve(up) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            log::error("not_started", &format!("mbal up: {why}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(up: &Up) -> Result<(), String> {
+    let failed = |error: io::Error| error.to_string();
+    // Before there are threads, which would inherit none of it.
+    let signals = Signals::take().map_err(failed)?;
+    let folder = Folder::new().map_err(failed)?;
+    let secret = folder.secret().map_err(failed)?;
+    let config = mbal_coordinator::Config {
+        listen: SocketAddr::from(([127, 0, 0, 1], up.coordinator_port)),
+        state: folder.0.join("state.json"),
+        settings: mbal_coordinator::Settings {
+            cluster: CLUSTER.into(),
+            servers_first: up.servers.into(),
+            ..Default::default()
+        },
+        token: None,
+    };
+    let say = Box::new(|text: &str| log::info("coordinator", &format!("mbal: {text}")));
+    let coordinator = mbal_coordinator::start(config, say)?;
+    let url = format!("http://{}", coordinator.address);
+    let program = std::env::current_exe().map_err(failed)?;
+    let start = |server: &Server| {
+        let mut command = Command::new(&program);
+        command.arg("serve").args(["-p", &port_flag(server.port), "--coordinator", &url]);
+        command.args(["--server-id", &server.id.to_string(), "--worker-ports", "0", "-U", "0"]);
+        command.arg("--cluster-secret").arg(&secret).args(&up.flags);
+        // Ctrl-C is for this process alone, which ends the others.
+        command.process_group(0);
+        process::end_with_parent(&mut command);
+        command.spawn()
+    };
+    let mut servers: Vec<Server> = (0..up.servers).map(|at| Server::new(at, up.port)).collect();
+    for server in &mut servers {
+        server.child = Some(start(server).map_err(failed)?);
+    }
+    let mut ready = Some(Instant::now() + READY_WITHIN);
+    loop {
+        if let Some(Signal::Interrupt | Signal::Terminate) = signals.next().map_err(failed)? {
+            break;
+        }
+        std::thread::sleep(LOOK_EVERY);
+        for server in &mut servers {
+            server.look_after(&start);
+        }
+        if let Some(until) = ready {
+            match coordinator.cluster() {
+                Some(cluster) => {
+                    say_ready(&url, &cluster);
+                    ready = None;
+                }
+                None if until <= Instant::now() => {
+                    log::warn(
+                        "not_ready",
+                        "mbal up: not all servers have come yet; their lines above say why",
+                    );
+                    ready = None;
+                }
+                None => {}
+            }
+        }
+    }
+    log::info("stopping", "mbal up: ending all servers");
+    end(&mut servers);
+    Ok(())
+}
+
+fn port_flag(port: u16) -> String {
+    // To `serve`, 0 is no port at all, and -1 any.
+    if port == 0 { "-1".into() } else { port.to_string() }
+}
+
+fn say_ready(url: &str, cluster: &Cluster) {
+    let clients = cluster.servers.values().map(|server| server.client.to_string());
+    let clients: Vec<String> = clients.collect();
+    let text = format!(
+        "mbal up: {} servers, any of them for any client: {}",
+        clients.len(),
+        clients.join(" ")
+    );
+    log::info("ready", &text);
+    log::info("coordinator_at", &format!("coordinator: {url}/v1/status"));
+    if let Some(first) = cluster.servers.values().next() {
+        let (host, port) = (&first.client.host, first.client.port);
+        let example = format!(
+            "try it: bash -c 'exec 3<>/dev/tcp/{host}/{port}; printf \"set k 0 0 5\\r\\nhello\\r\\nget k\\r\\nquit\\r\\n\" >&3; cat <&3'"
+        );
+        log::info("example", &example);
+    }
+}
+
+impl Server {
+    fn new(at: u16, first_port: u16) -> Server {
+        let port = if first_port == 0 { 0 } else { first_port + at };
+        Server { id: at + 1, port, child: None, begun: Instant::now(), pause: PAUSES[0], due: None }
+    }
+
+    /// Starts it again after it has died, at once if it had lived for a while.
+    fn look_after(&mut self, start: &impl Fn(&Server) -> io::Result<Child>) {
+        if let Some(child) = &mut self.child {
+            let Ok(Some(status)) = child.try_wait() else { return };
+            if self.begun.elapsed() > SETTLED_AFTER {
+                self.pause = PAUSES[0];
+            }
+            log::warn(
+                "server_died",
+                &format!("mbal up: server {} has ended ({status}); it is started again", self.id),
+            );
+            self.child = None;
+            self.due = Some(Instant::now() + self.pause);
+            self.pause = (self.pause * 2).min(PAUSES[1]);
+        }
+        if self.due.is_some_and(|due| due <= Instant::now()) {
+            self.due = None;
+            self.begun = Instant::now();
+            match start(self) {
+                Ok(child) => self.child = Some(child),
+                Err(error) => {
+                    log::warn(
+                        "server_not_started",
+                        &format!("mbal up: server {}: {error}", self.id),
+                    );
+                    self.due = Some(Instant::now() + self.pause);
+                }
+            }
+        }
+    }
+}
+
+fn end(servers: &mut [Server]) {
+    let children = servers.iter_mut().filter_map(|server| server.child.as_mut());
+    let mut children: Vec<&mut Child> = children.collect();
+    for child in &mut children {
+        process::terminate(child.id());
+    }
+    let until = Instant::now() + ENDS_WITHIN;
+    for child in children {
+        while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
+            std::thread::sleep(LOOK_EVERY / 5);
+        }
+        if matches!(child.try_wait(), Ok(None)) {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+impl Folder {
+    fn new() -> io::Result<Folder> {
+        let name = format!("mbal-up-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder)?;
+        Ok(Folder(folder))
+    }
+
+    /// A secret that nobody else can read.
+    fn secret(&self) -> io::Result<PathBuf> {
+        let path = Path::new(&self.0).join("secret");
+        let mut bytes = [0; 16];
+        io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut bytes)?;
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+        for byte in bytes {
+            write!(file, "{byte:02x}")?;
+        }
+        Ok(path)
+    }
+}

@@ -1,0 +1,206 @@
+//! Servers and a coordinator that were started one by one: who waits for whom, and what goes on without the other.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+mod running;
+
+use running::{Folder, Running, ask, eventually, output_of};
+
+const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
+
+/// A coordinator, killed with the test.
+struct Coordinator {
+    child: Child,
+    url: String,
+}
+
+impl Coordinator {
+    fn start(folder: &Folder, port: u16, servers: usize) -> Coordinator {
+        let listen = format!("127.0.0.1:{port}");
+        let mut command = Command::new(MBAL);
+        command.args(["coordinator", "--listen", &listen, "--servers", &servers.to_string()]);
+        command.args(["--heartbeat-ms", "100", "--state"]).arg(folder.path("state.json"));
+        let child = command.stderr(Stdio::null()).spawn().expect("the program is there");
+        Coordinator { child, url: format!("http://{listen}") }
+    }
+
+    fn kill(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+
+    fn map(&self) -> Option<String> {
+        let output = output_of(MBAL.as_ref(), &["map", "--coordinator", &self.url]);
+        output.status.success().then(|| String::from_utf8(output.stdout).expect("it is text"))
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+    listener.local_addr().expect("it has an address").port()
+}
+
+fn folder(test: &str) -> Folder {
+    let folder = Folder::new(test);
+    std::fs::write(folder.path("secret"), "a secret of this test\n").expect("it can be written");
+    folder
+}
+
+fn arguments<'a>(url: &'a str, secret: &'a str) -> Vec<&'a str> {
+    vec![
+        "-p",
+        "-1",
+        "-t",
+        "1",
+        "--control",
+        "off",
+        "--worker-ports",
+        "0",
+        "--coordinator",
+        url,
+        "--cluster-secret",
+        secret,
+    ]
+}
+
+fn server(folder: &Folder, url: &str) -> Running {
+    drop(std::fs::remove_file(folder.path("ports")));
+    let secret = folder.path("secret").display().to_string();
+    Running::serve(folder, &arguments(url, &secret))
+}
+
+fn stores(server: &Running) -> bool {
+    let mut stream = server.connect();
+    let mut all = true;
+    for n in 0..20 {
+        use std::io::Write;
+        stream.write_all(format!("set k{n} 0 0 1\r\nv\r\n").as_bytes()).expect("it is taken");
+        let mut reply = [0; 64];
+        let count = stream.read(&mut reply).expect("it answers");
+        all &= reply[..count] == *b"STORED\r\n";
+    }
+    all
+}
+
+#[test]
+fn servers_wait_for_their_coordinator_and_it_for_them() {
+    let folder = folder("wait");
+    let port = free_port();
+    let url = format!("http://127.0.0.1:{port}");
+    let first = server(&folder, &url);
+    ask(&mut first.connect(), "get k\r\n", "END\r\n");
+    ask(&mut first.connect(), "set k 0 0 1\r\nv\r\n", "SERVER_ERROR no route to owner\r\n");
+    let coordinator = Coordinator::start(&folder, port, 2);
+    assert_eq!(coordinator.map(), None);
+    let second = server(&folder, &url);
+    eventually("there is a map", || coordinator.map().is_some());
+    eventually("all keys can be stored at either", || stores(&first) && stores(&second));
+}
+
+#[test]
+fn clients_notice_nothing_of_a_coordinator_that_is_gone_and_comes_back() {
+    let folder = folder("gone");
+    let port = free_port();
+    let mut coordinator = Coordinator::start(&folder, port, 2);
+    let servers = [server(&folder, &coordinator.url), server(&folder, &coordinator.url)];
+    eventually("all keys can be stored", || servers.iter().all(stores));
+    let map = coordinator.map();
+    coordinator.kill();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(servers.iter().all(stores));
+    let coordinator = Coordinator::start(&folder, port, 2);
+    eventually("it is there again", || coordinator.map().is_some());
+    assert_eq!(coordinator.map(), map, "it knows what it knew");
+    eventually("both say so", || {
+        let status = output_of(MBAL.as_ref(), &["status", "--coordinator", &coordinator.url]);
+        String::from_utf8_lossy(&status.stdout).matches("serving").count() == 2
+    });
+    assert!(servers.iter().all(stores));
+}
+
+#[test]
+fn a_second_server_of_an_id_takes_the_place_of_the_first_which_ends() {
+    let folder = folder("twice");
+    let coordinator = Coordinator::start(&folder, free_port(), 1);
+    let secret = folder.path("secret").display().to_string();
+    let mut arguments = arguments(&coordinator.url, &secret);
+    arguments.extend(["--server-id", "7"]);
+    let mut first = Running::serve(&folder, &arguments);
+    eventually("it serves", || stores(&first));
+    drop(std::fs::remove_file(folder.path("ports")));
+    let second = Running::serve(&folder, &arguments);
+    let (status, said) = first.wait();
+    assert_eq!(status.code(), Some(69), "{said}");
+    assert!(said.contains("another process"), "{said}");
+    eventually("the second one serves", || stores(&second));
+    ask(&mut second.connect(), "delete k1\r\n", "DELETED\r\n");
+}
+
+#[test]
+fn a_server_of_another_cluster_is_refused_with_the_reason() {
+    let folder = folder("other");
+    let coordinator = Coordinator::start(&folder, free_port(), 1);
+    eventually("it listens", || {
+        std::net::TcpStream::connect(&coordinator.url["http://".len()..]).is_ok()
+    });
+    let mut command = Command::new(MBAL);
+    command.args(["serve", "-p", "-1", "--control", "off", "--cluster-name", "other"]);
+    command
+        .args(["--coordinator", &coordinator.url, "--cluster-secret"])
+        .arg(folder.path("secret"));
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("the program is there");
+    let said = lines(child.stderr.take().expect("it is piped"));
+    let refused = loop {
+        let line = said.recv_timeout(Duration::from_secs(20)).expect("it says so");
+        if line.contains("refuses") {
+            break line;
+        }
+    };
+    assert!(refused.contains("(409): this is cluster mbal, not other"), "{refused}");
+    drop(child.kill());
+    drop(child.wait());
+}
+
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    use std::io::BufRead;
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let lines = std::io::BufReader::new(stream).lines();
+        lines.map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+    });
+    receiver
+}
+
+#[test]
+fn wrong_flags_are_told_by_name() {
+    let folder = folder("flags");
+    let secret = folder.path("secret").display().to_string();
+    let said = |words: &[&str]| {
+        let output = output_of(Path::new(MBAL), words);
+        assert!(!output.status.success(), "{words:?}");
+        String::from_utf8(output.stderr).expect("it is text")
+    };
+    let url = "http://127.0.0.1:1";
+    let told = said(&["serve", "--coordinator", "127.0.0.1:1", "--cluster-secret", &secret]);
+    assert!(told.contains("--coordinator 127.0.0.1:1: it is like http://"), "{told}");
+    assert!(said(&["serve", "--coordinator", url]).contains("--cluster-secret"));
+    assert!(
+        said(&["serve", "--coordinator", url, "--cluster-secret", "/no/such"]).contains("/no/such")
+    );
+    assert!(said(&["status", "--coordinator", url]).contains("no coordinator"));
+    assert!(said(&["move", "0000/1", "x", "--coordinator", url]).contains("SERVER/WORKER"));
+    assert!(said(&["coordinator", "--cluster-name", "a/b"]).contains("--cluster-name a/b"));
+    assert!(said(&["coordinator", "--state", "/dev/null/x"]).contains("/dev/null"));
+    assert!(said(&["up", "--servers", "0"]).contains("--servers"));
+}

@@ -1,0 +1,209 @@
+//! `mbal up`: a cluster in one command, what is left of it when a part dies, and how it ends.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+mod running;
+
+use running::{eventually, output_of};
+
+const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
+const SERVERS: usize = 3;
+const KEYS: usize = 40;
+
+/// A cluster on free ports, ended with the test.
+struct Up {
+    child: Child,
+    /// What it says that was not looked at yet.
+    lines: Receiver<String>,
+    coordinator: String,
+    clients: Vec<String>,
+}
+
+impl Up {
+    fn start() -> Up {
+        let mut child = Command::new(MBAL)
+            .args(["up", "-p", "0", "--coordinator-port", "0", "--", "-t", "2", "--control", "off"])
+            .args(["--link-timeout", "300ms"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program is there");
+        let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            // Until the last of those who write there has ended.
+            stderr.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+        });
+        let mut up = Up { child, lines, coordinator: String::new(), clients: Vec::new() };
+        let ready = up.hear("any of them for any client: ");
+        up.clients = ready.split(' ').map(str::to_owned).collect();
+        let url = up.hear("coordinator: ");
+        up.coordinator = url.trim_end_matches("/v1/status").to_owned();
+        for at in 0..SERVERS {
+            eventually("all owners can be reached", || up.stored_by(at) == KEYS);
+        }
+        up
+    }
+
+    /// The rest of the next line that has `marker` in it.
+    fn hear(&self, marker: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(Duration::from_secs(30)).expect("it says so");
+            if let Some((_, rest)) = line.split_once(marker) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    /// How many of the keys can be stored by this server's port.
+    fn stored_by(&self, at: usize) -> usize {
+        let request: String = (0..KEYS).map(|n| format!("set k{n} 0 0 1\r\nv\r\n")).collect();
+        self.reply(at, &request).matches("STORED").count()
+    }
+
+    fn found_by(&self, at: usize) -> usize {
+        let keys: String = (0..KEYS).map(|n| format!(" k{n}")).collect();
+        self.reply(at, &format!("get{keys}\r\n")).matches("VALUE k").count()
+    }
+
+    fn reply(&self, at: usize, request: &str) -> String {
+        let Ok(mut stream) = TcpStream::connect(&self.clients[at]) else { return String::new() };
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+        let sent = stream.write_all(format!("{request}quit\r\n").as_bytes());
+        let mut reply = String::new();
+        drop(sent.and_then(|()| stream.read_to_string(&mut reply)));
+        reply
+    }
+
+    /// What the cluster's map calls its version.
+    fn map_version(&self) -> u64 {
+        let map = self.mbal(&["map"]);
+        let line = map.lines().find_map(|line| line.strip_prefix("version "));
+        line.expect("a map has a version").parse().expect("it is a number")
+    }
+
+    fn mbal(&self, words: &[&str]) -> String {
+        let arguments = [words, &["--coordinator", &self.coordinator]].concat();
+        let output = output_of(MBAL.as_ref(), &arguments);
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
+        assert!(output.status.success(), "{words:?}: {}", text(output.stderr));
+        text(output.stdout)
+    }
+
+    /// Process numbers of the servers, by their ids.
+    fn pids(&self) -> BTreeMap<usize, String> {
+        let children = format!("/proc/{0}/task/{0}/children", self.child.id());
+        let children = std::fs::read_to_string(children).unwrap_or_default();
+        let id = |pid: &str| {
+            let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+            let mut words = command.split('\0').skip_while(|word| *word != "--server-id");
+            words.nth(1)?.parse().ok()
+        };
+        children.split_whitespace().filter_map(|pid| Some((id(pid)?, pid.to_owned()))).collect()
+    }
+
+    fn signal(&self, name: &str) {
+        send(name, &self.child.id().to_string());
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("it ends", || {
+            status = self.child.try_wait().expect("it is a child");
+            status.is_some()
+        });
+        status.expect("it has ended")
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn send(name: &str, pid: &str) {
+    assert!(
+        Command::new("kill").args(["-s", name, pid]).status().expect("there is a kill").success()
+    );
+}
+
+fn is_there(pid: &str) -> bool {
+    // A zombie runs no more.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+#[test]
+fn every_key_is_reached_at_any_port_and_operators_see_the_servers() {
+    let up = Up::start();
+    for at in 0..SERVERS {
+        assert_eq!(up.found_by(at), KEYS);
+    }
+    let table = up.mbal(&["status"]);
+    assert_eq!(table.matches("serving").count(), SERVERS, "{table}");
+    assert!(up.clients.iter().all(|client| table.contains(client)), "{table}");
+    let discovered = up.reply(1, "config get cluster\r\n");
+    let listed = |client: &String| discovered.contains(&client.replace(':', "|"));
+    assert!(up.clients.iter().all(listed), "{discovered}");
+    assert!(up.mbal(&["events"]).contains("the first map: 128 cachelets"));
+    assert!(up.mbal(&["status", "--json"]).contains(r#""state":"serving""#));
+}
+
+#[test]
+fn a_server_that_is_killed_comes_back_empty_and_the_others_find_it() {
+    let up = Up::start();
+    let version = up.map_version();
+    let before = up.pids();
+    send("KILL", &before[&2]);
+    eventually("it is another process", || up.pids().get(&2).is_some_and(|pid| *pid != before[&2]));
+    eventually("there is a newer map", || up.map_version() > version);
+    // Its clients' port is another one, since it was any free one.
+    eventually("its keys are missed, and stored again", || up.stored_by(0) == KEYS);
+    assert_eq!(up.found_by(0), KEYS);
+    eventually("the third one finds it too", || up.found_by(2) == KEYS);
+}
+
+#[test]
+fn without_a_lost_server_the_others_serve_its_keys() {
+    let up = Up::start();
+    let version = up.map_version();
+    // It cannot come back while it is stopped, and its parent does not take it for dead.
+    let stopped = up.pids()[&3].clone();
+    send("STOP", &stopped);
+    eventually("its keys are missed", || up.found_by(0) < KEYS);
+    up.mbal(&["lost", "3"]);
+    assert!(up.map_version() > version);
+    eventually("all keys can be stored", || up.stored_by(0) == KEYS && up.stored_by(1) == KEYS);
+    assert_eq!(up.found_by(1), KEYS);
+    // When it goes on it is told that it is no member, and ends: what it has is stale.
+    send("CONT", &stopped);
+    eventually("it ends", || !is_there(&stopped));
+}
+
+#[test]
+fn ctrl_c_ends_all_of_it() {
+    let mut up = Up::start();
+    let pids = up.pids();
+    assert_eq!(pids.len(), SERVERS);
+    up.signal("INT");
+    assert!(up.wait().success());
+    assert!(pids.values().all(|pid| !is_there(pid)));
+    let name = format!("mbal-up-{}", up.child.id());
+    assert!(!std::env::temp_dir().join(name).exists(), "its files go with it");
+}
+
+#[test]
+fn servers_do_not_outlive_what_started_them() {
+    let mut up = Up::start();
+    let pids = up.pids();
+    up.signal("KILL");
+    up.wait();
+    eventually("all servers end", || pids.values().all(|pid| !is_there(pid)));
+    drop(std::fs::remove_dir_all(std::env::temp_dir().join(format!("mbal-up-{}", up.child.id()))));
+}
