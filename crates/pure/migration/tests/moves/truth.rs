@@ -83,7 +83,7 @@ impl Truth {
             self.look(n, cas.map(|cas| (out.as_slice(), cas)))?;
             return Ok(cas);
         }
-        store.reserve(worker, key.hash(), bytes.len(), NOW);
+        let _room = store.reserve_at_once(worker, key.hash(), bytes.len(), NOW);
         let mut locked = store.lock(key.hash(), NOW);
         let found = locked.find(&key);
         let seen = found.as_ref().map(|found| {

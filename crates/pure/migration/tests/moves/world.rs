@@ -216,7 +216,7 @@ impl World {
                 store.enter(CLIENT);
                 if store.route(CLIENT, key.hash()) == Route::Own {
                     let draft = Draft { parts: &[&[7; 30]], ..Draft::default() };
-                    store.reserve(CLIENT, key.hash(), 30, NOW);
+                    let _room = store.reserve_at_once(CLIENT, key.hash(), 30, NOW);
                     store.lock(key.hash(), NOW).put(&key, &draft).expect("memory suffices");
                 }
                 store.leave(CLIENT);
