@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mbal_model::{Address, ClusterMap, ServerId};
+use mbal_model::{Address, ClusterMap, Owner, Prefix, ServerId};
 
 use crate::api::{self, Heartbeat, Incarnation, News, Registered, Registration, ServerStatus};
 use crate::coordinator::{Answer, Coordinator, Micros, Refusal, known};
@@ -55,9 +55,9 @@ impl Coordinator {
             self.moves_of_dead(id);
         }
         match &self.state.map {
+            // A new process at least; and if all were dead, their cachelets.
             Some(map) if !is_known => {
-                // One that was dead has had its cachelets dealt to others. Where they are is not news; who they are at is.
-                let owners = map.cachelets().to_vec();
+                let owners = self.without_the_dead(map.cachelets());
                 self.publish(owners);
             }
             None if self.missing() == 0 => {
@@ -108,7 +108,14 @@ impl Coordinator {
         alive.map(|(id, member)| (*id, member.workers())).collect()
     }
 
-    pub(crate) fn publish(&mut self, owners: Vec<(mbal_model::Prefix, mbal_model::Owner)>) {
+    /// What dead servers have by a map is the others', if there are any.
+    fn without_the_dead(&self, owners: &[(Prefix, Owner)]) -> Vec<(Prefix, Owner)> {
+        let workers = self.workers();
+        let dead = self.state.members.iter().filter(|(_, member)| !member.is_alive());
+        dead.fold(owners.to_vec(), |owners, (id, _)| redeal(&owners, *id, &workers))
+    }
+
+    pub(crate) fn publish(&mut self, owners: Vec<(Prefix, Owner)>) {
         let version = self.state.map.as_ref().map_or(0, |map| map.version()) + 1;
         let map = ClusterMap::new(version, owners);
         let map = map.expect("a map's prefixes in another map's places cover the hashes as well");
@@ -163,9 +170,8 @@ impl Coordinator {
         self.heard.remove(&server);
         self.said.push(format!("server {} is dead", server.0));
         self.moves_of_dead(server);
-        let workers = self.workers();
         if let Some(map) = self.state.map.clone() {
-            let owners = redeal(map.cachelets(), server, &workers);
+            let owners = self.without_the_dead(map.cachelets());
             let moved = owners.iter().zip(map.cachelets()).filter(|(new, old)| new != old).count();
             if moved > 0 {
                 self.said.push(format!(

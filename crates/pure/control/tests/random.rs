@@ -1,0 +1,177 @@
+//! Whatever is asked in whatever order, what holds for every map and every move holds.
+
+use mbal_control::api::{
+    Heartbeat, Incarnation, MoveCall, MoveReport, Progress, Registration, Word,
+};
+use mbal_control::{Ask, Coordinator, Member, Micros, Settings, State};
+use mbal_model::ServerId;
+use mbal_random::Random;
+
+const SERVERS: u64 = 5;
+const SEEDS: u64 = 100;
+const STEPS: u64 = 300;
+
+struct World {
+    random: Random,
+    coordinator: Coordinator,
+    now: u64,
+    /// The last incarnation of each server, which may be dead.
+    incarnations: [u64; SERVERS as usize],
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let coordinator = Coordinator::new(settings());
+        World {
+            random: Random::new(seed),
+            coordinator,
+            now: 0,
+            incarnations: [0; SERVERS as usize],
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.below(bound)
+    }
+
+    fn server(&mut self) -> u16 {
+        self.below(SERVERS) as u16
+    }
+
+    fn ask(&mut self) -> Ask {
+        let id = self.server();
+        let at = usize::from(id);
+        match self.below(20) {
+            0..4 => {
+                // The same process again, or a new one.
+                if self.incarnations[at] == 0 || self.below(2) == 0 {
+                    self.incarnations[at] = self.now + 1;
+                }
+                Ask::Register(Registration {
+                    id: Some(id),
+                    incarnation: Incarnation(self.incarnations[at]),
+                    cluster: "shop".into(),
+                    client: format!("10.0.0.{id}:11211"),
+                    link: format!("10.0.0.{id}:11311"),
+                    workers: vec![format!("10.0.0.{id}:11300"); 1 + at % 3],
+                    memory_bytes: 1 << 20,
+                })
+            }
+            4..11 => {
+                let count = self.coordinator.state().moves_ever;
+                let reports = (0..self.below(3)).map(|_| MoveReport {
+                    number: 1 + self.random.below(u64::from(count) + 1) as u32,
+                    progress: [
+                        Progress::Asking,
+                        Progress::Moving,
+                        Progress::Sealed,
+                        Progress::Back,
+                        Progress::Refused,
+                        Progress::TooLate,
+                    ][self.random.below(6) as usize],
+                    ..MoveReport::default()
+                });
+                let moves = reports.collect();
+                // Now and then of a process that was before.
+                let late = self.below(8) == 0;
+                let incarnation = Incarnation(
+                    self.incarnations[at] - u64::from(late && self.incarnations[at] > 0),
+                );
+                Ask::Heartbeat(
+                    ServerId(id),
+                    Heartbeat { incarnation, moves, ..Heartbeat::default() },
+                )
+            }
+            11..17 => {
+                let held = self.coordinator.state().map.clone();
+                let prefix = held.map_or_else(
+                    || "0000/1".to_owned(),
+                    |map| map.at(self.random.word()).0.to_string(),
+                );
+                Ask::Move(MoveCall { prefix, server: id, worker: None })
+            }
+            17 => Ask::CancelMove(1 + self.below(8) as u32),
+            18 => Ask::Lost(ServerId(id)),
+            _ => Ask::Leave(ServerId(id), Incarnation(self.incarnations[at])),
+        }
+    }
+}
+
+fn settings() -> Settings {
+    Settings { cluster: "shop".into(), servers_first: 2, ..Settings::default() }
+}
+
+/// What holds of every state, and between one and the next.
+fn check(before: &State, after: &State) -> Result<(), String> {
+    if let (Some(old), Some(new)) = (&before.map, &after.map) {
+        if new.version() < old.version() {
+            return Err("a map's version went back".into());
+        }
+        if new.version() == old.version() && new != old {
+            return Err("two maps of one version".into());
+        }
+    }
+    if before.map.is_some() && after.map.is_none() {
+        return Err("the map is gone".into());
+    }
+    let alive = |id: &ServerId| after.members.get(id).is_some_and(Member::is_alive);
+    let anybody = after.members.keys().any(alive);
+    for (prefix, owner) in after.map.iter().flat_map(|map| map.cachelets()) {
+        if anybody && !alive(&owner.server) {
+            return Err(format!("{prefix} is with a dead server, though another lives"));
+        }
+        if owner.worker.0 >= after.members[&owner.server].workers() && alive(&owner.server) {
+            return Err(format!("{prefix} is with a worker that there is not"));
+        }
+    }
+    let mut moving = std::collections::BTreeSet::new();
+    for (number, one) in &after.moves {
+        if !moving.insert(one.prefix) {
+            return Err(format!("{} moves twice", one.prefix));
+        }
+        let map = after.map.as_ref().ok_or("a move without a map")?;
+        let owner = map.cachelets().iter().find(|(held, _)| *held == one.prefix);
+        if owner.is_none_or(|(_, owner)| owner.server != one.from.server) {
+            return Err(format!("move {} is from a server that has not its cachelet", number.0));
+        }
+        let is_same = after.members[&one.to.server].incarnation == one.to_incarnation;
+        if !is_same && one.word != Word::DestinationLost {
+            return Err(format!("move {} goes to a process that is gone", number.0));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn maps_and_moves_are_right_after_every_step() {
+    for seed in 1..=SEEDS {
+        let mut world = World::new(seed);
+        let (mut refused, mut restarted) = (0, 0);
+        for step in 0..STEPS {
+            world.now += 1 + world.below(1000);
+            let ask = world.ask();
+            let before = world.coordinator.state().clone();
+            let done = world.coordinator.handle(Micros(world.now), ask.clone());
+            refused += u64::from(done.answer.is_err());
+            let after = world.coordinator.state().clone();
+            if let Err(why) = check(&before, &after) {
+                panic!("seed {seed}, step {step}, {ask:?}: {why}");
+            }
+            assert_eq!(
+                State::from_json(&after.to_json()).as_ref(),
+                Ok(&after),
+                "seed {seed}, step {step}"
+            );
+            match world.below(30) {
+                0 => world.coordinator.restore(before),
+                1 => {
+                    restarted += 1;
+                    let resumed = Coordinator::resume(settings(), after);
+                    world.coordinator = resumed.expect("it is the same cluster");
+                }
+                _ => {}
+            }
+        }
+        assert!(refused < STEPS && restarted > 0, "seed {seed} does something");
+    }
+}
