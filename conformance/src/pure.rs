@@ -4,7 +4,7 @@ use crate::peer::{Arrival, Conn, Peer};
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_model::WorkerId;
 use mbal_worker::{
-    Action, Actions, ConnId, Event, Now, Passwords, Protocol, Settings, Shared, Worker,
+    Action, Actions, ConnId, Event, Moment, Now, Passwords, Protocol, Settings, Shared, Worker,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,10 +105,11 @@ impl PurePeer {
                 Action::Nudge { worker } => nudged.push(usize::from(worker.0)),
                 Action::Report(_) | Action::Say { .. } => {}
                 Action::Datagram { .. } => unreachable!("no datagram has come"),
-                Action::Pause { .. }
-                | Action::Resume { .. }
-                | Action::Forward { .. }
-                | Action::Answer { .. } => unreachable!("this server has no peers"),
+                // For room alone, which is looked for again in `Self::drain`.
+                Action::Pause { .. } | Action::Resume { .. } => {}
+                Action::Forward { .. } | Action::Answer { .. } => {
+                    unreachable!("this server has no peers")
+                }
                 Action::RefreshCerts { .. } => unreachable!("this server has no certificates"),
             }
         }
@@ -133,12 +134,28 @@ impl PurePeer {
         }
     }
 
-    /// Everything sent has left: a client that stalled is read again.
+    /// Time passes until then, if it has not yet; no more than it takes to wait for room.
+    fn pass_until(&mut self, moment: Moment) {
+        let micros = u64::from(self.now.micros) + moment.0.saturating_sub(self.now.moment().0);
+        let seconds = micros / 1_000_000;
+        self.now.second += seconds as u32;
+        self.now.unix += seconds;
+        self.now.micros = (micros % 1_000_000) as u32;
+    }
+
+    /// Everything sent has left: a client that stalled is read again, or has waited for room.
     fn drain(&mut self, conn: Conn) {
-        while self.clients[conn].is_stalled && !self.clients[conn].is_closed {
-            self.clients[conn].is_stalled = false;
+        loop {
             let worker = self.clients[conn].worker;
-            self.handle(worker, Event::Drained { conn: ConnId(conn as u32) });
+            if let Some(wake) = self.workers[worker].next_wake() {
+                self.pass_until(wake);
+                self.handle(worker, Event::Woken);
+            } else if self.clients[conn].is_stalled && !self.clients[conn].is_closed {
+                self.clients[conn].is_stalled = false;
+                self.handle(worker, Event::Drained { conn: ConnId(conn as u32) });
+            } else {
+                break;
+            }
         }
         let waiting = std::mem::take(&mut self.clients[conn].waiting);
         if !waiting.is_empty() {

@@ -55,7 +55,7 @@ impl Rig {
             assert!(!self.closed || actions.list.is_empty(), "busy after it was closed");
             let reply_max = OUTPUT_BYTES_MAX + 2 * ITEM_BYTES_MAX;
             assert!(actions.bytes.len() <= reply_max, "{} bytes at once", actions.bytes.len());
-            let mut stalled = false;
+            let (mut stalled, mut paused) = (false, false);
             for action in &actions.list {
                 match action {
                     Action::Close { .. } => {
@@ -63,14 +63,20 @@ impl Rig {
                         self.closed = true;
                     }
                     Action::Stall { .. } => stalled = true,
+                    Action::Pause { .. } => paused = true,
+                    Action::Resume { .. } => paused = false,
                     _ => {}
                 }
             }
             replies.append(&mut actions.bytes);
-            if !stalled {
-                return;
-            }
-            actions = self.handle(Event::Drained { conn: CONN });
+            actions = match self.worker.next_wake() {
+                Some(wake) => {
+                    self.now.micros += wake.0.saturating_sub(self.now.moment().0) as u32;
+                    self.handle(Event::Woken)
+                }
+                None if stalled => self.handle(Event::Drained { conn: CONN }),
+                None => return assert!(!paused, "it waits for nothing"),
+            };
         }
     }
 }

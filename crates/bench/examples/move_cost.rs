@@ -31,7 +31,7 @@ fn main() {
         let text = format!("key-{number:012}");
         let key = Key::new(text.as_bytes()).expect("a valid key");
         store.enter(worker);
-        store.reserve(worker, key.hash(), 32, 2);
+        let _room = store.reserve(worker, key.hash(), 32, 2);
         let draft = Draft { parts: &[&[7; 32]], ..Draft::default() };
         store.lock(key.hash(), 2).put(&key, &draft).expect("there is room");
         store.leave(worker);

@@ -20,10 +20,11 @@ use std::fmt::Write;
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::thread;
 
 use clap::Parser;
 use mbal_bench::Random;
-use mbal_cachelet::{Arriving, Birth, Cursor, Draft, Due, Memory, Options, Part, Store};
+use mbal_cachelet::{Arriving, Birth, Cursor, Draft, Due, Memory, Options, Part, Room, Store};
 use mbal_model::{Key, MoveId, Prefix, Route, ServerId, WorkerId};
 use mbal_reactor::Mapping;
 use rustix::time::{ClockId, clock_gettime};
@@ -267,7 +268,9 @@ fn with_key<R>(number: u64, then: impl FnOnce(&Key<'_>) -> R) -> R {
 
 fn put(store: &Store, worker: WorkerId, number: u64, value: &[u8]) {
     with_key(number, |key| {
-        store.reserve(worker, key.hash(), value.len(), NOW);
+        while store.reserve_at_once(worker, key.hash(), value.len(), NOW) == Room::InUse {
+            thread::yield_now();
+        }
         let draft = Draft { parts: &[value], ..Draft::default() };
         store.lock(key.hash(), NOW).put(key, &draft).expect("there is room");
     });

@@ -1,5 +1,6 @@
 //! A server's life: sockets, threads, serving, the end.
 
+use std::cell::Cell;
 use std::io;
 use std::mem;
 use std::net::TcpListener;
@@ -19,7 +20,7 @@ use mbal_reactor::{
     Clock, Ended, EventLoop, Greeter, Guest, Letter, LinkNote, Listener, Mailbox, Mapping, Post,
     Request, STRANGERS_MAX, Tally, TlsDoor,
 };
-use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Now, Settings, Worker};
+use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Moment, Now, Settings, Worker};
 
 use crate::balancing::{Balanced, Balancing, Note, Planner};
 use crate::linking::Linking;
@@ -517,6 +518,7 @@ fn work(
     if let Some((here, cluster)) = mapped {
         worker.handle(started.at(0), Event::Mapped { here, cluster }, &mut Actions::default());
     }
+    let wake = Cell::new(None);
     // All events of a wake-up have its time: it is worked out once.
     let mut last = (0, started.at(0));
     let handle = |now_ns, event: Event, actions: &mut _| {
@@ -536,10 +538,17 @@ fn work(
             last = (now_ns, started.at(now_ns));
         }
         worker.handle(shifted(last.1), event, actions);
+        wake.set(worker.next_wake());
+    };
+    let next_wake = || {
+        let shift = shared.gauges.time_shift.load(Relaxed);
+        wake.get().map(|moment| started.ns_of(moment, shift))
     };
     let background =
         |now_ns| shared.store.background(id, shifted(started.at(now_ns)).second, BACKGROUND_STEPS);
-    event_loop.run(handle, background).expect("epoll fails only for want of kernel memory");
+    event_loop
+        .run(handle, background, next_wake)
+        .expect("epoll fails only for want of kernel memory");
 }
 
 fn observe(shared: &mbal_worker::Shared, tally: &Tally) {
@@ -596,6 +605,12 @@ impl Started {
             unix: self.unix + elapsed,
             micros: (since % 1_000_000_000 / 1_000) as u32,
         }
+    }
+
+    /// When that is by the loop's clock: from then on, [`Started::at`] moved by `shift` seconds is at this moment or later.
+    fn ns_of(&self, moment: Moment, shift: i32) -> u64 {
+        let first = Self::FIRST_SECOND.saturating_add_signed(shift.into()) * 1_000_000;
+        (moment.0.saturating_sub(first) * 1_000).saturating_sub(self.fraction_ns)
     }
 }
 

@@ -50,5 +50,6 @@ is_caught! {
     a_link_that_breaks_and_nobody_is_told: LostAreForgotten breaks 5,
     a_deadline_that_passes_and_nobody_is_told: LateAreForgotten breaks 5,
     a_client_that_sends_no_more_and_gets_no_more: HalfClosedIsClosed breaks 5,
+    a_wait_for_room_that_nobody_ends: NobodyIsWoken breaks 5,
     a_request_that_came_too_far_and_is_served: TooFarIsServed breaks 6,
 }

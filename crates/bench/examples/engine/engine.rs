@@ -1,6 +1,8 @@
 //! The store as a worker drives it: an epoch around each batch, room reserved before each write.
 
-use mbal_cachelet::{Draft, Full, Options, Store};
+use std::thread;
+
+use mbal_cachelet::{Draft, Full, Options, Room, Store};
 use mbal_model::{Key, Seconds, WorkerId};
 
 /// Steps of background work between two looks at the clock, as the server asks for.
@@ -47,10 +49,17 @@ impl<'s> Engine<'s> {
     pub fn set(&mut self, key: &Key, draft: &Draft, now: Seconds) -> Result<u64, Full> {
         let bytes = draft.parts.iter().map(|part| part.len()).sum();
         self.store.enter(self.worker);
-        self.store.reserve(self.worker, key.hash(), bytes, now);
+        make_room(self.store, self.worker, key.hash(), bytes, now);
         let stored = self.store.lock(key.hash(), now).put(key, draft);
         self.store.leave(self.worker);
         self.rest(now);
         stored
+    }
+}
+
+/// Sees to it that there is room, coming again while memory is in use, as a server's worker does.
+pub fn make_room(store: &Store, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) {
+    while store.reserve_at_once(worker, hash, bytes, now) == Room::InUse {
+        thread::yield_now();
     }
 }

@@ -10,13 +10,13 @@
 use std::path::Path;
 
 use mbal_bench::{Popularity, Random};
-use mbal_cachelet::{Draft, Memory, Store};
+use mbal_cachelet::{Draft, Memory, Room, Store};
 use mbal_model::{Key, Seconds};
 use mbal_reactor::Mapping;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::drawn;
-use crate::engine::{Engine, options};
+use crate::engine::{Engine, make_room, options};
 use crate::output::{Page, Sheet};
 
 #[derive(clap::Args)]
@@ -91,7 +91,7 @@ fn set(engine: &mut Engine, text: &str, value: &[u8], deadline: Seconds, now: Se
     store.enter(worker);
     // As a server does: the index may have taken what was reserved for the item.
     let stored = (0..16).any(|_| {
-        store.reserve(worker, key.hash(), value.len(), now);
+        make_room(store, worker, key.hash(), value.len(), now);
         store.lock(key.hash(), now).put(&key, &draft).is_ok()
     });
     store.leave(worker);
@@ -209,8 +209,8 @@ fn measure(args: &Args) -> Vec<Times> {
         let mut ready = false;
         while !ready {
             store.enter(engine.worker);
-            let part = || store.reserve_part(engine.worker, key.hash(), item_max.len(), 4);
-            ready = turns.time(part);
+            let part = || store.reserve(engine.worker, key.hash(), item_max.len(), 4);
+            ready = !matches!(turns.time(part), Room::Partly | Room::InUse);
             store.leave(engine.worker);
         }
         long_sets.time(|| set(&mut engine, &text, &item_max, 0, 4));

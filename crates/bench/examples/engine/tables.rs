@@ -17,7 +17,7 @@ use mbal_cachelet::{Ahead, Draft, Store, View};
 use mbal_model::{Key, Route, WorkerId};
 
 use crate::drawn;
-use crate::engine::{Engine, options};
+use crate::engine::{Engine, make_room, options};
 use crate::output::{Page, Sheet};
 use crate::rival::{Locking, Rival};
 
@@ -129,7 +129,7 @@ impl Access for Engine<'_> {
         for key in keys {
             // Another worker may take the room that was just made; the server tries as often.
             let stored = (0..16).any(|_| {
-                self.store.reserve(self.worker, key.hash(), value.len(), NOW);
+                make_room(self.store, self.worker, key.hash(), value.len(), NOW);
                 self.store.lock(key.hash(), NOW).put(key, &draft).is_ok()
             });
             assert!(stored, "eviction makes room");

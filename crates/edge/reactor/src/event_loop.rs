@@ -2,24 +2,25 @@
 
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use mbal_model::WorkerId;
 use mbal_worker::{Action, Actions, Carried, ConnId, Event, Report, Sender};
 
 use crate::greeter::Guest;
 use crate::linker::{LinkNote, Linked};
-use crate::listener::{Doors, RETRY_MS, Request};
-use crate::output::Output;
-use crate::socket;
+use crate::listener::{Doors, RETRY_NS, Request};
 use crate::stopwatch::Stopwatch;
-use crate::sys::{self, Epoll, HUNG_UP, READABLE, Ready, WRITABLE};
-use crate::tls::{Broken, ClientCertificate, Tls, TlsDoor};
+use crate::sys::{self, Epoll, READABLE, Ready};
+use crate::tls::{ClientCertificate, TlsDoor};
 use crate::{Clock, Mailbox, Tally};
 
+mod conns;
+mod link;
 mod links;
+mod secured;
 
+use conns::Conn;
 use links::Links;
 
 /// One receive takes at most this much; what is left in the kernel is reported again.
@@ -31,9 +32,6 @@ const BACKGROUND_NS: u64 = 50_000;
 const READY_PER_WAIT: usize = 256;
 /// Actions keep their memory from one event to the next, up to this much.
 const REPLY_BYTES_KEPT: usize = 1 << 20;
-
-/// What a connection is watched for. Nobody here asks who has hung up: the listener does, in [`Tally::hung_up`].
-const RECEIVING: u32 = READABLE | HUNG_UP;
 
 const MAILBOX: u64 = u64::MAX;
 /// Tokens from here up are listening sockets, below are connections.
@@ -114,26 +112,6 @@ pub struct EventLoop {
     links: Option<Box<Links>>,
 }
 
-struct Conn {
-    fd: OwnedFd,
-    /// `None` is plain text.
-    tls: Option<Box<Tls>>,
-    output: Output,
-    stalled: bool,
-    /// It waits for other servers, and is not read.
-    paused: bool,
-    closing: bool,
-    /// It goes to this worker when its output has left; here it has no session any more.
-    leaving: Option<(WorkerId, Carried)>,
-}
-
-impl Conn {
-    /// What is worth waking up for while there is no output.
-    fn interest(&self) -> u32 {
-        if self.paused { 0 } else { RECEIVING }
-    }
-}
-
 impl EventLoop {
     /// `own_ports` are listening sockets whose connections stay with this worker.
     pub fn new(
@@ -211,19 +189,21 @@ impl EventLoop {
     /// `handle` is the worker: time in nanoseconds of the loop's clock, what happened, what to do.
     /// `background` does a step of work that can wait, and says whether there is more. Once a millisecond at most, after the
     /// ready connections have had their turn, steps are begun for 50 µs. While there is more, the loop wakes up for it.
-    pub fn run<H, B>(mut self, mut handle: H, mut background: B) -> io::Result<()>
+    /// `next_wake` says when the worker wants to be [woken](Event::Woken), by the same clock, after what it has handled.
+    pub fn run<H, B, W>(mut self, mut handle: H, mut background: B, next_wake: W) -> io::Result<()>
     where
         H: FnMut(u64, Event, &mut Actions),
         B: FnMut(u64) -> bool,
+        W: Fn() -> Option<u64>,
     {
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let mut next_tick = TICK_NS;
         let mut next_background = 0;
         let mut more_background = false;
-        let mut timeout_ms = 0;
+        let mut timeout_ns = 0;
         let mut stopwatch = Stopwatch::new();
         loop {
-            let count = self.epoll.wait(&mut ready, timeout_ms)?;
+            let count = self.epoll.wait_ns(&mut ready, timeout_ns)?;
             // Once per wake-up: everything that had arrived by now is handled at this time.
             let now = self.clock.now_ns();
             if let Some(links) = &mut self.links {
@@ -250,6 +230,10 @@ impl EventLoop {
                 }
             }
             self.resume_drained(now, &mut handle);
+            if next_wake().is_some_and(|wake| wake <= now) {
+                handle(now, Event::Woken, &mut self.actions);
+                self.settle(now, &mut handle);
+            }
             if let Some(stands_for) = timed {
                 let elapsed_ns = self.clock.now_ns() - now;
                 self.time(now, Event::Timed { elapsed_ns, stands_for }, &mut handle);
@@ -291,20 +275,29 @@ impl EventLoop {
                 more_background = self.work_in_background(&mut background);
             }
             self.doors.retry(now, &self.epoll, &self.tally)?;
-            timeout_ms = if !self.drained.is_empty() {
-                0
-            } else if more_background {
-                1
-            } else if self.doors.paused() {
-                RETRY_MS
-            } else {
-                let next_link = self.links.as_ref().and_then(|links| links.next_deadline());
-                let next = next_link.map_or(next_tick, |link| next_tick.min(link.max(now)));
-                (next - now).div_ceil(1_000_000) as i32
+            let until = match self.drained.is_empty() {
+                true => self.wakes_at(now, next_tick, more_background, next_wake()),
+                false => now,
             };
             let busy_ns = self.clock.now_ns() - now;
+            timeout_ns = until.saturating_sub(now + busy_ns);
             handle(now, Event::Rests { busy_ns }, &mut self.actions);
         }
+    }
+
+    /// When the loop goes on, even if nothing comes.
+    fn wakes_at(
+        &self,
+        now: u64,
+        next_tick: u64,
+        more_background: bool,
+        next_wake: Option<u64>,
+    ) -> u64 {
+        let background = more_background.then_some(now + BACKGROUND_EVERY_NS);
+        let doors = self.doors.paused().then_some(now + RETRY_NS);
+        let links = self.links.as_ref().and_then(|links| links.next_deadline());
+        let moments = [background, doors, links, next_wake];
+        moments.into_iter().flatten().fold(next_tick, u64::min)
     }
 
     #[cold]
@@ -358,52 +351,6 @@ impl EventLoop {
         }
     }
 
-    #[cold]
-    fn serve_tls(
-        &mut self,
-        id: ConnId,
-        now: u64,
-        handle: &mut impl FnMut(u64, Event, &mut Actions),
-    ) {
-        let conn = self.conns[id.0 as usize].as_mut().expect("it is there: serve looked");
-        let tls = conn.tls.as_mut().expect("it has TLS: serve looked");
-        let count = match sys::recv(conn.fd.as_fd(), &mut self.buffer) {
-            Ok(count @ 1..) => count,
-            Err(error) if sys::is_transient(&error) => return,
-            Ok(0) => {
-                self.half_closed(id, now, handle);
-                return self.settle(now, handle);
-            }
-            Err(_) => {
-                self.close(id);
-                return self.settle(now, handle);
-            }
-        };
-        let (mut plain, mut cipher) =
-            (std::mem::take(&mut self.plain), std::mem::take(&mut self.cipher));
-        let received = tls.receive(&self.buffer[..count], &mut plain, &mut cipher);
-        if !cipher.is_empty() {
-            self.send_raw(id, &cipher);
-        }
-        match received {
-            Ok(()) if plain.is_empty() => {}
-            Ok(()) => {
-                let bytes = plain.as_slice();
-                handle(now, Event::Received { conn: id, bytes }, &mut self.actions);
-            }
-            Err(Broken(why)) => {
-                let conn = self.conns[id.0 as usize].as_ref();
-                let fd = conn.map_or(0, |conn| conn.fd.as_raw_fd() as u32);
-                handle(now, Event::TlsBroke { fd, why }, &mut self.actions);
-                self.close_when_sent(id);
-            }
-        }
-        plain.clear();
-        cipher.clear();
-        (self.plain, self.cipher) = (plain, cipher);
-        self.settle(now, handle);
-    }
-
     /// Carries out what the worker asked for, and tells it of connections that went on the way.
     #[inline]
     fn settle(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
@@ -416,8 +363,8 @@ impl EventLoop {
                 handle(now, Event::CertsRefreshed { conn, refreshed }, &mut self.actions);
                 continue;
             }
-            if let Some(server) = self.links.as_mut().and_then(|links| links.broken.pop()) {
-                handle(now, Event::LinkBroken { server }, &mut self.actions);
+            if let Some(news) = self.links.as_mut().and_then(|links| links.news.pop()) {
+                handle(now, news, &mut self.actions);
                 continue;
             }
             let Some(conn) = self.closed.pop() else { return };
@@ -475,244 +422,6 @@ impl EventLoop {
 
     fn links(&mut self) -> &mut Links {
         self.links.as_mut().expect("what is of links comes from links")
-    }
-
-    #[cold]
-    fn pause(&mut self, id: ConnId, paused: bool) {
-        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
-        conn.paused = paused;
-        // One that has output is not read until that has left.
-        if conn.output.is_empty()
-            && self.epoll.modify(conn.fd.as_fd(), conn.interest(), u64::from(id.0)).is_err()
-        {
-            self.close(id);
-        }
-    }
-
-    /// Who has no other servers has sent all replies already.
-    fn half_closed(
-        &mut self,
-        id: ConnId,
-        now: u64,
-        handle: &mut impl FnMut(u64, Event, &mut Actions),
-    ) {
-        if self.links.is_none() {
-            return self.close(id);
-        }
-        self.pause(id, true);
-        handle(now, Event::HalfClosed { conn: id }, &mut self.actions);
-    }
-
-    /// Nobody listens to it, so it broke, or was ready before it paused.
-    #[cold]
-    fn serve_paused(&mut self, id: ConnId) {
-        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
-        match sys::peek(conn.fd.as_fd()) {
-            Err(error) if !sys::is_transient(&error) => self.close(id),
-            _ => {}
-        }
-    }
-
-    #[inline]
-    fn send(&mut self, id: ConnId, bytes: &[u8]) {
-        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
-        let Some(tls) = &mut conn.tls else { return self.send_raw(id, bytes) };
-        let mut cipher = Vec::new();
-        tls.send(bytes, &mut cipher);
-        self.send_raw(id, &cipher);
-    }
-
-    #[inline]
-    fn send_raw(&mut self, id: ConnId, bytes: &[u8]) {
-        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
-        if !conn.output.is_empty() {
-            conn.output.push(bytes);
-            return;
-        }
-        match sys::send(conn.fd.as_fd(), bytes) {
-            Ok(sent) if sent == bytes.len() => {}
-            Ok(sent) => self.queue(id, &bytes[sent..]),
-            Err(error) if sys::is_transient(&error) => self.queue(id, bytes),
-            Err(_) => self.close(id),
-        }
-    }
-
-    /// Keeps what the kernel did not take, and stops reading until it has.
-    fn queue(&mut self, id: ConnId, rest: &[u8]) {
-        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
-        conn.output.push(rest);
-        if self.epoll.modify(conn.fd.as_fd(), WRITABLE, u64::from(id.0)).is_err() {
-            self.close(id);
-        }
-    }
-
-    fn flush(&mut self, id: ConnId) {
-        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
-        match sys::send(conn.fd.as_fd(), conn.output.unsent()) {
-            Ok(sent) => conn.output.sent(sent),
-            Err(error) if sys::is_transient(&error) => return,
-            Err(_) => return self.close(id),
-        }
-        if !conn.output.is_empty() {
-            return;
-        }
-        if conn.leaving.is_some() {
-            self.leave(id);
-        } else if conn.closing
-            || self.epoll.modify(conn.fd.as_fd(), conn.interest(), u64::from(id.0)).is_err()
-        {
-            self.close(id);
-        } else if conn.stalled {
-            self.drained.push(id);
-        }
-    }
-
-    fn stall(&mut self, id: ConnId) {
-        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
-        conn.stalled = true;
-        if conn.output.is_empty() {
-            self.drained.push(id);
-        }
-    }
-
-    fn resume_drained(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
-        let due = self.drained.len();
-        for turn in 0..due {
-            let id = self.drained[turn];
-            let Some(conn) = &mut self.conns[id.0 as usize] else { continue };
-            if std::mem::take(&mut conn.stalled) {
-                handle(now, Event::Drained { conn: id }, &mut self.actions);
-                self.settle(now, handle);
-            }
-        }
-        // Those that stalled again meanwhile wait for the next turn, so that nobody is starved.
-        self.drained.drain(..due);
-    }
-
-    fn close_when_sent(&mut self, id: ConnId) {
-        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
-        conn.closing = true;
-        if let Some(tls) = &mut conn.tls {
-            let mut goodbye = Vec::new();
-            tls.close(&mut goodbye);
-            self.send_raw(id, &goodbye);
-        }
-        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
-        if conn.output.is_empty() {
-            self.close(id);
-        }
-    }
-
-    fn close(&mut self, id: ConnId) {
-        if self.conns[id.0 as usize].take().is_some() {
-            self.tally.leave(self.worker);
-            self.closed.push(id);
-        }
-    }
-
-    fn hand_over(&mut self, id: ConnId, to: WorkerId, session: Carried) {
-        match &mut self.conns[id.0 as usize] {
-            // It broke while its last reply was sent: the session goes with it.
-            None => {}
-            Some(conn) => {
-                conn.leaving = Some((to, session));
-                if conn.output.is_empty() {
-                    self.leave(id);
-                }
-            }
-        }
-    }
-
-    fn leave(&mut self, id: ConnId) {
-        let Some(mut conn) = self.conns[id.0 as usize].take() else { return };
-        self.free.push(id);
-        let (to, session) = conn.leaving.take().expect("it was asked to leave");
-        if self.epoll.remove(conn.fd.as_fd()).is_err() {
-            return self.tally.leave(self.worker);
-        }
-        let to = usize::from(to.0);
-        self.tally.hand_over(self.worker, to);
-        self.post.workers[to].post(Letter::Take(Handed { conn, session }));
-    }
-
-    /// A connection has come: who speaks TLS shakes hands first.
-    fn receive(
-        &mut self,
-        fd: OwnedFd,
-        tls: Option<ClientCertificate>,
-        own_port: bool,
-        now: u64,
-        handle: &mut impl FnMut(u64, Event, &mut Actions),
-    ) {
-        match (&self.tls, &self.greeter, tls) {
-            (Some(door), Some(greeter), Some(certificate)) => match door.open(certificate) {
-                Some(tls) => greeter.post(Guest::new(fd, tls, self.worker, own_port)),
-                None => self.tally.leave(self.worker),
-            },
-            _ => drop(self.adopt(fd, None, own_port, now, handle)),
-        }
-    }
-
-    fn welcome(
-        &mut self,
-        guest: Guest,
-        now: u64,
-        handle: &mut impl FnMut(u64, Event, &mut Actions),
-    ) {
-        let Guest { fd, tls, own_port, plain, .. } = guest;
-        let Some(conn) = self.adopt(fd, Some(tls), own_port, now, handle) else { return };
-        if !plain.is_empty() && self.conns[conn.0 as usize].is_some() {
-            handle(now, Event::Received { conn, bytes: &plain }, &mut self.actions);
-            self.settle(now, handle);
-        }
-    }
-
-    fn adopt(
-        &mut self,
-        fd: OwnedFd,
-        tls: Option<Box<Tls>>,
-        own_port: bool,
-        now: u64,
-        handle: &mut impl FnMut(u64, Event, &mut Actions),
-    ) -> Option<ConnId> {
-        let card = socket::card(fd.as_fd()).map(Arc::new);
-        let output = Output::default();
-        let conn =
-            Conn { fd, tls, output, stalled: false, paused: false, closing: false, leaving: None };
-        let conn = self.admit(conn)?;
-        handle(now, Event::Opened { conn, own_port }, &mut self.actions);
-        if let Some(card) = card {
-            handle(now, Event::Introduced { conn, card }, &mut self.actions);
-        }
-        self.settle(now, handle);
-        Some(conn)
-    }
-
-    fn take(
-        &mut self,
-        handed: Handed,
-        now: u64,
-        handle: &mut impl FnMut(u64, Event, &mut Actions),
-    ) {
-        let Handed { conn, session } = handed;
-        let Some(conn) = self.admit(conn) else { return };
-        handle(now, Event::Adopted { conn, session }, &mut self.actions);
-        self.settle(now, handle);
-    }
-
-    /// Names a connection that the tally counts here, and listens to it.
-    fn admit(&mut self, conn: Conn) -> Option<ConnId> {
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.conns.push(None);
-            ConnId(self.conns.len() as u32 - 1)
-        });
-        if self.epoll.add(conn.fd.as_fd(), RECEIVING, u64::from(id.0)).is_err() {
-            self.tally.leave(self.worker);
-            self.free.push(id);
-            return None;
-        }
-        self.conns[id.0 as usize] = Some(conn);
-        Some(id)
     }
 
     /// False when nothing is left to do in the background.

@@ -9,8 +9,8 @@ use crate::sys::{self, Epoll, READABLE, Ready};
 use crate::{ClientCertificate, Clock, Letter, Mailbox, Tally};
 
 /// How long accepting pauses when descriptors or places have run out.
-pub(crate) const RETRY_MS: i32 = 10;
-const RETRY_NS: u64 = RETRY_MS as u64 * 1_000_000;
+const RETRY_MS: i32 = 10;
+pub(crate) const RETRY_NS: u64 = RETRY_MS as u64 * 1_000_000;
 
 /// memcached's answer to one connection too many.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";

@@ -45,6 +45,8 @@ impl Store {
     /// cas yet goes on with the source's generation and counter, so that no cas is given twice. What comes before the part's slice
     /// is gone at the source, and so served here.
     ///
+    /// Whoever can come again asks [`Store::reserve`] for the part's bytes first: nobody waits for room here.
+    ///
     /// # Errors
     /// [`Broken`] if a value's pieces do not make it up, or an item belongs elsewhere. What was stored stays.
     pub fn import(
@@ -195,7 +197,8 @@ impl Store {
         mut store: impl FnMut(&mut Locked<'_>) -> Result<R, Full>,
     ) -> Option<R> {
         for _ in 0..TRIES {
-            self.reserve(worker, hash, bytes, now);
+            // Whoever can come again has asked before: what is not there now is not waited for.
+            let _room = self.reserve_at_once(worker, hash, bytes, now);
             // Only what has a place here is taken.
             if !self.takes(hash) {
                 return None;

@@ -38,13 +38,14 @@ mod locked;
 mod log;
 mod records;
 
-// Where memory comes from: whom to evict, and how.
+// Where memory comes from: whom to evict, and how, and what came of it.
 mod background;
 mod clean;
 mod evict;
 mod limit;
 mod policy;
 mod pool;
+mod room;
 mod samples;
 
 // How it all meets: the store, and which cachelets it has.
@@ -71,6 +72,7 @@ pub use memory::{Memory, Region};
 pub use part::{Broken, Heading, Part};
 pub use presence::Held;
 pub use reading::{Ahead, Miss};
+pub use room::Room;
 pub use store::Store;
 pub use types::{Birth, Draft, Full, Meta, Options, StoreStats};
 pub use view::View;

@@ -13,7 +13,7 @@ use crate::pool::{Page, Pool};
 use crate::presence::{CACHELETS_MAX, Slots};
 use crate::routes::{Routes, Slot, Way};
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
-use crate::sync::{Epochs, SpinLock, enter, leave, pause};
+use crate::sync::{Epochs, SpinLock, enter, leave};
 use crate::types::{Options, StoreStats};
 
 /// Pages are this part of a cachelet's share of the memory, within bounds.
@@ -22,26 +22,7 @@ const PAGE_BYTES_MIN: usize = 4 << 10;
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Longer items are chained, so that less than this part of a page is lost at its end.
-const INLINE_PER_PAGE: usize = 8;
-
-/// Memory that is kept free for each worker's writes.
-const RESERVE_BYTES: usize = 256 << 10;
-/// What one that is alone keeps free ahead of its writes is no more than this part of all.
-const RESERVES_PER_SHARE: u32 = 512;
-/// And the pages that a write may need at once: one to write to, and one for the index.
-const PAGES_OF_A_WRITE: u32 = 2;
-/// With no more every write cleans a part of a page, so that none has to clean a whole one: those two, and two that
-/// writes may open meanwhile.
-const PAGES_AHEAD_OF_A_WRITE: u32 = PAGES_OF_A_WRITE + 2;
-
-/// A value that needs more has a part of each page in so many bytes cleaned for it in one go.
-const CLEANED_BYTES_AT_ONCE: usize = 64 << 10;
-
-/// Tries before a writer that finds no memory is told so. Each waits a moment for the other workers'
-/// batches, all of them for some 20 ms: longer than a worker is kept from its core.
-const RESERVE_TRIES: u32 = 200_000;
-/// Of these, so many may find nothing to clean.
-const FRUITLESS_MAX: u32 = 2_000;
+pub(crate) const INLINE_PER_PAGE: usize = 8;
 
 pub struct Store {
     options: Options,
@@ -225,124 +206,6 @@ impl Store {
     pub(crate) fn child(&self, cachelet: &Cachelet) -> &Cachelet {
         let child = cachelet.child.load(Acquire);
         self.at(child.checked_sub(1).expect("a moved slice has a child to go to") as Slot)
-    }
-
-    /// Pages that a worker has made free ahead of its writes. One that is alone waits for nobody's batch until they are
-    /// free, so few will do.
-    pub(crate) fn pages_ahead(&self) -> u32 {
-        match self.options.workers {
-            1 => {
-                let part = self.share() / RESERVES_PER_SHARE + PAGES_OF_A_WRITE;
-                self.pages_left().min(part.max(PAGES_AHEAD_OF_A_WRITE + 1))
-            }
-            _ => self.pages_left(),
-        }
-    }
-
-    /// Pages that a worker is left for its writes while another needs many at once.
-    pub(crate) fn pages_left(&self) -> u32 {
-        let pages = (RESERVE_BYTES / self.page_bytes) as u32 + PAGES_OF_A_WRITE;
-        pages.min(self.share() / 16).max(PAGES_OF_A_WRITE)
-    }
-
-    /// A worker's part of all pages.
-    fn share(&self) -> u32 {
-        self.pool.limit() / self.options.workers as u32
-    }
-
-    /// Sees to it that an item of about `bytes` can be stored under `hash`, by eviction if need be.
-    /// Called by worker `worker` before it takes the lock, holding nothing found before.
-    ///
-    /// Cheap while memory is kept free ahead. Where that comes to an end it cleans a part of a page; where it has,
-    /// whole pages, and waits, out of its own epoch, for the batches of other workers.
-    ///
-    /// True if it has left its epoch meanwhile: what [`Store::prefetch_bucket`] has told is void.
-    #[inline]
-    pub fn reserve(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) -> bool {
-        let owner = self.owner_or(worker, hash);
-        let pages = self.pages_for(bytes);
-        let leaves = self.pool.available(owner) <= pages.max(PAGES_AHEAD_OF_A_WRITE);
-        if leaves {
-            self.epochs.leave(worker.0.into());
-            self.clean_ahead(owner, now);
-            if self.pool.available(owner) <= pages {
-                self.make_room(owner, pages, now);
-            }
-            self.epochs.enter(worker.0.into());
-        }
-        leaves
-    }
-
-    /// The owner of a key's cachelet; `worker` if that is absent.
-    #[inline]
-    fn owner_or(&self, worker: WorkerId, hash: u64) -> usize {
-        match self.routes.of(hash) {
-            Way::Here(slot) => self.at(slot).owner(),
-            Way::Away(_) => worker.0.into(),
-        }
-    }
-
-    /// So that not one of those who write has to clean a whole page at once.
-    #[cold]
-    fn clean_ahead(&self, owner: usize, now: Seconds) {
-        let waiting = self.pool.reap(owner, &self.epochs);
-        let enough = self.pages_left().min(PAGES_AHEAD_OF_A_WRITE + 1);
-        if self.options.evict && self.pool.available(owner) + waiting < enough {
-            self.clean_one(owner, now);
-        }
-    }
-
-    /// Does a part of what [`Store::reserve`] would have to do for a long value, no more than
-    /// [`CLEANED_BYTES_AT_ONCE`] of cleaning; false if there is more to be done. So a value of many pages
-    /// does not keep a worker from its other connections.
-    pub fn reserve_part(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) -> bool {
-        let owner = self.owner_or(worker, hash);
-        let pages = self.pages_for(bytes);
-        let at_once = (CLEANED_BYTES_AT_ONCE / self.page_bytes) as u32;
-        if self.pool.available(owner) > pages || pages <= at_once || !self.options.evict {
-            return true;
-        }
-        self.epochs.leave(worker.0.into());
-        for _ in 0..at_once {
-            if self.pool.available(owner) + self.pool.reap(owner, &self.epochs) > pages {
-                break;
-            }
-            self.clean_one(owner, now);
-        }
-        self.epochs.enter(worker.0.into());
-        self.pool.available(owner) > pages
-    }
-
-    /// A page's end may be lost with every piece.
-    pub(crate) fn pages_for(&self, bytes: usize) -> u32 {
-        ((bytes + bytes / INLINE_PER_PAGE) >> self.page_shift) as u32 + PAGES_OF_A_WRITE
-    }
-
-    #[cold]
-    fn make_room(&self, owner: usize, pages: u32, now: Seconds) {
-        let (mut spins, mut fruitless) = (0, 0);
-        // Another worker may take of what is made free for a long value, before that is stored.
-        let ahead = if pages > self.pages_for(0) { self.pages_left() } else { 1 };
-        self.pool.collect(owner, self.pages_left(), &self.epochs);
-        for _ in 0..RESERVE_TRIES {
-            let waiting = self.pool.reap(owner, &self.epochs);
-            if self.pool.available(owner) > pages {
-                break;
-            }
-            if waiting < pages + ahead {
-                if !self.clean_one(owner, now) && waiting == 0 {
-                    // All that could be cleaned is another worker's at this moment, or there is nothing.
-                    self.pool.collect(owner, 0, &self.epochs);
-                    fruitless += 1;
-                    if fruitless > FRUITLESS_MAX || !self.options.evict {
-                        break;
-                    }
-                    pause(&mut spins);
-                }
-            } else {
-                pause(&mut spins);
-            }
-        }
     }
 
     /// One cachelet's, without what only a whole store has; counters are those of all that were in its place.

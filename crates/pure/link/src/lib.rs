@@ -8,11 +8,13 @@
 
 mod backoff;
 mod frame;
+mod gathering;
 mod handshake;
 mod waiting;
 
 pub use backoff::{Backoff, PAUSE_NS_MAX};
 pub use frame::{Frame, HEADER_BYTES, Kind, Malformed, next_frame, push_frame};
+pub use gathering::Gathering;
 pub use handshake::{
     Accepting, CLUSTER_BYTES_MAX, Cluster, Dialing, Established, HANDSHAKE_FRAME_BYTES_MAX,
     NONCE_BYTES, Refused, Step, VERSIONS,

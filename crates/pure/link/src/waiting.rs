@@ -45,6 +45,11 @@ impl Waiting {
         self.silent_since.get_or_insert(now);
     }
 
+    /// Requests that may still be answered; about, since some are over whose places are not free yet.
+    pub fn unanswered(&self) -> usize {
+        self.requests.len()
+    }
+
     /// Which request a reply answers, by the last 32 bits of its ticket; `None` if it comes too late, or nobody asked.
     pub fn answered(&mut self, wire_ticket: u32) -> Option<u64> {
         let first = self.requests.front()?.ticket;

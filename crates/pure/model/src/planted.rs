@@ -45,6 +45,8 @@ pub enum Fault {
     LateAreForgotten,
     /// 5: a client that sends no more is closed before peers have answered what it asked.
     HalfClosedIsClosed,
+    /// 5: who waits for room is not tried again.
+    NobodyIsWoken,
     /// 6: a request for a key of another server is served.
     TooFarIsServed,
     /// 1: the destination of a move serves what has come, and the source has not called gone.

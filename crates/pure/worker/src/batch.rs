@@ -5,22 +5,19 @@ use mbal_cachelet::{Ahead, Store};
 use mbal_model::{KEY_BYTES_MAX, Key, ServerId};
 use mbal_wire::{BINARY_REQUEST, Limits, Parsed, Request, base64_decode, parse, parse_binary};
 
+use crate::held::{Again, Held};
 use crate::links::Links;
 use crate::log::VERBOSE;
+use crate::room::Haste;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Session, Wait};
 use crate::settings::Protocol;
 use crate::turn::{Then, Turn};
+use crate::wakes::Wakes;
 use crate::watching::ERROR;
 use crate::{Action, verbose};
 
 /// Requests whose cache misses overlap.
 pub(crate) const GROUP: usize = 16;
-
-/// Storing more than this may take more cleaning than one turn should last.
-const LONG_VALUE_BYTES: usize = 32 << 10;
-
-/// After so many turns room is made at once, however long that takes: others may have taken what was made free.
-const TURNS_FOR_ROOM_MAX: u32 = 1000;
 
 /// A command for operators looks at the whole server: in a turn it counts for so many requests, so that who
 /// sends many of them does not keep others waiting.
@@ -33,6 +30,10 @@ pub(crate) struct Batch<'w> {
     /// Requests to other servers are appended here.
     pub to_peers: &'w mut Vec<u8>,
     pub actions: &'w mut Vec<Action>,
+    /// Peers' requests that are not executed yet; and the one among them that is tried again in this turn.
+    pub held: &'w mut Held,
+    pub again: Option<Again>,
+    pub wakes: &'w mut Wakes,
     /// Keys that came in base64, decoded; reused from group to group.
     pub decoded: &'w mut Vec<u8>,
     /// Requests executed so far.
@@ -255,10 +256,9 @@ impl Batch<'_> {
         at: &mut usize,
     ) -> Option<Ran> {
         let before = self.turn.out.len();
+        let now = self.turn.now.moment();
+        self.turn.haste = session.room.map_or(Haste::None, |wait| wait.haste(now));
         let then = match self.elsewhere(session, job, key.as_ref()) {
-            None if self.waits_for_room(session, job, key.as_ref()) => {
-                return Some(ended(*at, Ended::Waits(Wait::Output)));
-            }
             None if job.request.is_login() => {
                 self.turn.log_in(&job.request, session);
                 Then::Next
@@ -269,6 +269,11 @@ impl Batch<'_> {
         if let Then::Wait(pause) = then {
             return Some(ended(*at, Ended::Waits(Wait::Peers(pause))));
         }
+        if let Then::NoRoom(room) = then {
+            let again = session.room.get_or_insert_default().again(room, now);
+            return Some(ended(*at, Ended::Waits(Wait::Room(again))));
+        }
+        session.room = None;
         *at = job.end;
         if job.skip > 0 {
             session.skip = job.skip;
@@ -312,28 +317,12 @@ impl Batch<'_> {
     pub fn execute_here(&mut self, job: &Job<'_>, key: Option<Key<'_>>) -> Then {
         let before = self.turn.out.len();
         let then = self.turn.execute(&job.request, key);
-        if let (true, Some(key)) = (job.request.follows(), key) {
+        if let (true, Some(key), false) =
+            (job.request.follows(), key, matches!(then, Then::NoRoom(_)))
+        {
             self.turn.followed(before, job.bytes.len(), &key);
         }
         then
-    }
-
-    /// A long value's room is made bit by bit, so that other connections have their turns between.
-    fn waits_for_room(
-        &mut self,
-        session: &mut Session,
-        job: &Job<'_>,
-        key: Option<&Key<'_>>,
-    ) -> bool {
-        let (Some(key), true) = (key, job.bytes.len() > LONG_VALUE_BYTES) else { return false };
-        let store = &self.turn.shared.store;
-        let (worker, second) = (self.turn.here.worker, self.turn.now.second);
-        let waits = job.request.stores()
-            && session.turns_for_room < TURNS_FOR_ROOM_MAX
-            && !store.reserve_part(worker, key.hash(), job.bytes.len(), second);
-        self.turn.made_room = true;
-        session.turns_for_room = if waits { session.turns_for_room + 1 } else { 0 };
-        waits
     }
 
     /// The bound that has been reached, if any.

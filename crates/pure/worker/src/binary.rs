@@ -135,6 +135,7 @@ impl Turn<'_> {
                 Verb::Replace => Status::NotFound,
                 _ => Status::NotStored,
             },
+            Some(Changed::NoRoom) => return,
             None => unreachable!("a binary value is as long as it says"),
         };
         frame.push_error(self.out, status);
@@ -165,6 +166,7 @@ impl Turn<'_> {
                 Sum::NotNumeric => Status::NotNumeric,
                 Sum::Exists => Status::Exists,
                 Sum::Full => return self.out_of_memory(frame, "incrementing value"),
+                Sum::NoRoom => return,
                 Sum::NotFound => {
                     self.count_missed(direction);
                     Status::NotFound

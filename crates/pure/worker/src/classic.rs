@@ -181,18 +181,17 @@ impl Turn<'_> {
             Some(Changed::NotFound) => b"NOT_FOUND",
             Some(Changed::Refused) => b"NOT_STORED",
             Some(Changed::Full(full)) => full_line(full),
+            Some(Changed::NoRoom) => return,
         };
         self.reply(storage.noreply, line);
     }
 
     /// `None`: the data block did not end where it should have.
     pub fn store_counted(&mut self, storage: &Storage<'_>, key: &Key<'_>) -> Option<Changed> {
-        self.counters.cmd_set.add(1);
-        self.shared.details.count(key.bytes(), Deed::Set);
-        let Chunk::Value(value) = storage.chunk else { return None };
-        let bytes = item_bytes(key.bytes().len(), storage.flags, value.len());
-        let class = &self.classes[size_class(bytes)];
-        class.cmd_set.add(1);
+        let Chunk::Value(value) = storage.chunk else {
+            self.count_set(key);
+            return None;
+        };
         let change = Change {
             verb: storage.verb,
             flags: storage.flags,
@@ -205,6 +204,13 @@ impl Turn<'_> {
             binary_key: false,
         };
         let outcome = self.store_item(key, &change);
+        if matches!(outcome, Changed::NoRoom) {
+            return Some(outcome);
+        }
+        self.count_set(key);
+        let bytes = item_bytes(key.bytes().len(), storage.flags, value.len());
+        let class = &self.classes[size_class(bytes)];
+        class.cmd_set.add(1);
         if let Changed::Full(full) = outcome {
             if storage.verb == Verb::Set {
                 self.remove_item(key);
@@ -213,6 +219,11 @@ impl Turn<'_> {
             self.count_full(full);
         }
         Some(outcome)
+    }
+
+    fn count_set(&self, key: &Key<'_>) {
+        self.counters.cmd_set.add(1);
+        self.shared.details.count(key.bytes(), Deed::Set);
     }
 
     pub fn count_full(&mut self, full: Full) {
@@ -249,6 +260,7 @@ impl Turn<'_> {
                 b"NOT_FOUND"
             }
             Sum::Full => OUT_OF_MEMORY,
+            Sum::NoRoom => return,
             Sum::Exists => unreachable!("no cas was asked for"),
             Sum::Created { .. } => unreachable!("nothing was to be created"),
         };

@@ -29,7 +29,7 @@ pub enum State {
     Swallowing,
     /// Replies have to leave first.
     Writing,
-    /// Peers have to answer first.
+    /// Peers have to answer first, or there is no room yet.
     Waiting,
     Watching,
     Closing,

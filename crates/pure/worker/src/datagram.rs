@@ -5,6 +5,7 @@ use mbal_wire::{BINARY_REQUEST, Login, Request, datagrams, parse_datagram, push_
 
 use crate::batch::{Batch, GROUP, Job, next_job};
 use crate::peers::GATHER_KEYS_MAX;
+use crate::room::Haste;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Session};
 use crate::slots::Slots;
 use crate::turn::Then;
@@ -87,6 +88,8 @@ impl Batch<'_> {
         decoded: &mut Vec<u8>,
         ends: &mut Vec<usize>,
     ) {
+        // Nothing is kept of a datagram: it is executed now or never.
+        self.turn.haste = Haste::Last;
         let limits = self.turn.limits(Login::NotAsked);
         let binary = input[0] == BINARY_REQUEST;
         let requests_max = self.turn.shared.settings.requests_per_event;

@@ -10,7 +10,14 @@ use mbal_cachelet::Birth;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Cluster, ClusterMap, Elsewhere, Owner, Prefix, Seconds, ServerId, WorkerId};
 
+use crate::Now;
 use crate::shared::Shared;
+use crate::wakes::Sleeper;
+use crate::worker::Worker;
+
+/// Others' batches are over in a moment, unless one has lost its core; a journey may take long.
+const SETTLE_MICROS_MIN: u64 = 1_000;
+const SETTLE_DOUBLINGS_MAX: u32 = 10;
 
 /// Shared by the workers: the first one that hears of a map has the server follow it.
 #[derive(Default)]
@@ -68,6 +75,11 @@ impl Shared {
         self.settle(now);
     }
 
+    /// True while there is more to do for the store to be as the map says.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.unsettled.load(Relaxed)
+    }
+
     /// Goes on until the store is as the map says: what is leaving has to be gone before others come.
     /// Not between [`mbal_cachelet::Store::enter`] and its `leave`.
     pub(crate) fn settle(&self, now: Seconds) {
@@ -106,5 +118,19 @@ impl Shared {
         let worker = WorkerId(owner.worker.0 % self.settings.workers);
         let generation = if is_planted(Fault::BornTooOld) { 0 } else { version as u16 };
         self.store.adopt(prefix, worker, Birth { generation, flush_number: 0 })
+    }
+}
+
+impl Worker {
+    /// What is to leave waits for batches of other workers: looks again a moment later.
+    pub(crate) fn settle_later(&mut self, now: Now) {
+        if !self.shared.is_unsettled() {
+            self.unsettled = 0;
+            return self.wakes.forget(Sleeper::Map);
+        }
+        let pause = SETTLE_MICROS_MIN << self.unsettled.min(SETTLE_DOUBLINGS_MAX);
+        self.unsettled += 1;
+        self.wakes.forget(Sleeper::Map);
+        self.wakes.set(now.moment().after(pause), Sleeper::Map);
     }
 }

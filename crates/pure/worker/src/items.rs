@@ -1,6 +1,6 @@
 //! What classic, meta and binary commands have in common: conditions and changes of one item.
 
-use mbal_cachelet::{Draft, Full, Locked, Meta, Miss};
+use mbal_cachelet::{Draft, Full, Meta, Miss};
 use mbal_model::{Key, Seconds};
 use mbal_wire::{Direction, Login, Verb, parse_u64, push_u64};
 
@@ -44,6 +44,8 @@ pub(crate) enum Changed {
     /// The verb's condition does not hold, or an append found no room.
     Refused,
     Full(Full),
+    /// Nothing was done: see [`Turn::no_room`].
+    NoRoom,
 }
 
 /// What came of adding or subtracting.
@@ -62,6 +64,8 @@ pub(crate) enum Sum {
     NotFound,
     Exists,
     Full,
+    /// Nothing was done: see [`Turn::no_room`].
+    NoRoom,
 }
 
 /// What an item that is counted gets beside its value.
@@ -80,16 +84,12 @@ pub(crate) enum Removed {
     Exists,
 }
 
-impl<'w> Turn<'w> {
-    /// The key's writer lock, after seeing to it that there is room for a value.
-    fn lock_to_store(&mut self, key: &Key<'_>, value_bytes: usize) -> Locked<'w> {
-        let store = &self.shared.store;
-        self.made_room |= store.reserve(self.here.worker, key.hash(), value_bytes, self.now.second);
-        store.lock(key.hash(), self.now.second)
-    }
-
+impl Turn<'_> {
     pub fn store_item(&mut self, key: &Key<'_>, change: &Change<'_>) -> Changed {
         let outcome = self.store_unwatched(key, change);
+        if matches!(outcome, Changed::NoRoom) {
+            return outcome;
+        }
         self.tell_store(key, change, &outcome);
         outcome
     }
@@ -119,7 +119,7 @@ impl<'w> Turn<'w> {
         change: &Change<'_>,
         room: usize,
     ) -> Result<Changed, usize> {
-        let mut locked = self.lock_to_store(key, room);
+        let Some(mut locked) = self.lock_to_store(key, room) else { return Ok(Changed::NoRoom) };
         let parts;
         let mut draft = Draft {
             flags: change.flags,
@@ -251,6 +251,7 @@ impl<'w> Turn<'w> {
                 // Another worker was faster: then there is something to count.
                 Changed::Refused => {}
                 Changed::Full(_) => return Sum::Full,
+                Changed::NoRoom => return Sum::NoRoom,
                 Changed::Exists | Changed::NotFound => unreachable!("an add compares no cas"),
             }
         }
@@ -267,7 +268,7 @@ impl<'w> Turn<'w> {
         cas: u64,
         new: New,
     ) -> Sum {
-        let mut locked = self.lock_to_store(key, 0);
+        let Some(mut locked) = self.lock_to_store(key, 0) else { return Sum::NoRoom };
         let Some(found) = locked.find(key) else {
             self.tell_get(key, Fetched::Miss(Miss::NotFound));
             return Sum::NotFound;

@@ -45,6 +45,7 @@ mod details;
 mod discovery;
 mod everywhere;
 mod following;
+mod held;
 mod hot;
 mod insights;
 mod items;
@@ -57,6 +58,7 @@ mod meta;
 mod orders;
 mod ownership;
 mod peers;
+mod room;
 mod session;
 mod settings;
 mod shared;
@@ -69,6 +71,7 @@ mod time;
 mod turn;
 mod unreachable;
 mod verbose;
+mod wakes;
 mod walks;
 mod watching;
 mod worker;
@@ -83,11 +86,12 @@ pub use load::Tallies;
 pub use login::{Doorkeeper, Passwords};
 pub use orders::{OrderId, Report, order_event};
 pub use peers::GATHER_KEYS_MAX;
+pub use room::ROOM_MICROS_MAX;
 pub use session::{Carried, OUTPUT_BYTES_MAX};
 pub use settings::{Echoed, Protocol, Settings, TlsSettings};
 pub use shared::{Gauges, Shared};
 pub use slots::NO_ROUTE;
-pub use time::Now;
+pub use time::{Moment, Now};
 pub use worker::Worker;
 
 /// A connection, named by whoever drives the worker: a small number (it indexes a table), used
@@ -160,6 +164,10 @@ pub enum Event<'a> {
     /// A peer forwards requests ([`mbal_wire::PeerRequest`]), which arrived together. Each is answered by an
     /// [`Action::Answer`], in any order.
     Asked { server: ServerId, requests: &'a [Ticketed<'a>] },
+    /// The link has gone over which a peer asked what has these tickets: nobody waits for the answers.
+    AskerGone { server: ServerId, tickets: Range<Ticket> },
+    /// The moment of [`Worker::next_wake`] has come.
+    Woken,
     /// About a second has passed since the last one; more if the worker was busy. Idle connections are
     /// closed, cachelets go where the map says, and a little is done in the background.
     Tick,
@@ -186,7 +194,7 @@ pub enum Action {
     Stall {
         conn: ConnId,
     },
-    /// Read no more from `conn` until [`Action::Resume`]: it waits for peers, not for its output.
+    /// Read no more from `conn` until [`Action::Resume`]: it waits for peers or for room, not for its output.
     Pause {
         conn: ConnId,
     },

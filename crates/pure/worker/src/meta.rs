@@ -182,13 +182,10 @@ impl Turn<'_> {
     }
 
     pub fn meta_set(&mut self, meta: &Meta<'_>, key: &Key<'_>, chunk: Chunk<'_>) {
-        self.counters.cmd_set.add(1);
         let Chunk::Value(value) = chunk else {
+            self.counters.cmd_set.add(1);
             return self.line(BAD_CHUNK);
         };
-        let bytes = item_bytes(key.bytes().len(), meta.client_flags, value.len());
-        let class = &self.classes[size_class(bytes)];
-        class.cmd_set.add(1);
         let asked = meta.flags.has(b'C');
         let verb = match meta.mode {
             b'E' => Verb::Add,
@@ -215,6 +212,13 @@ impl Turn<'_> {
                 binary_key: meta.flags.has(b'b'),
             },
         );
+        if matches!(stored, Changed::NoRoom) {
+            return;
+        }
+        let bytes = item_bytes(key.bytes().len(), meta.client_flags, value.len());
+        let class = &self.classes[size_class(bytes)];
+        self.counters.cmd_set.add(1);
+        class.cmd_set.add(1);
         let (status, cas, value_bytes): (&[u8], u64, usize) = match stored {
             Changed::Done { .. } if meta.flags.has(b'q') => return,
             Changed::Done { cas, value_bytes } => (b"HD", cas, value_bytes),
@@ -227,6 +231,7 @@ impl Turn<'_> {
                 self.count_full(full);
                 return self.line(full_line(full));
             }
+            Changed::NoRoom => unreachable!("nothing was done"),
         };
         self.out.extend_from_slice(status);
         for word in meta.words() {
@@ -319,6 +324,7 @@ impl Turn<'_> {
             Sum::Created { value, cas } => (value, Item { cas, ..absent(self.now.second) }, true),
             Sum::NotNumeric => return self.line(NOT_NUMERIC),
             Sum::Full => return self.line(OUT_OF_MEMORY),
+            Sum::NoRoom => return,
             Sum::Exists if too_long => return self.line(OPAQUE_TOO_LONG),
             Sum::Exists => return self.status(b"EX", meta, key),
             Sum::NotFound => {

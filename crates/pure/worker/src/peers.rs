@@ -1,6 +1,6 @@
 //! Requests whose key another server owns: out to it, in from it, and on to a third.
 
-use mbal_cachelet::Ahead;
+use mbal_cachelet::{Ahead, Room};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Route, ServerId};
 use mbal_wire::{
@@ -190,7 +190,7 @@ impl Batch<'_> {
 
 /// A peer's request, parsed.
 pub(crate) struct Asked<'a> {
-    ticket: Ticket,
+    as_it_came: Ticketed<'a>,
     peer: PeerRequest<'a>,
 }
 
@@ -203,7 +203,7 @@ impl<'a> Asked<'a> {
         let is_for_all =
             matches!(job.request, Request::Admin { command: Admin::FlushAll { .. }, .. });
         (is_for_all || job.request.key().is_some())
-            .then_some((Asked { ticket: asked.ticket, peer }, job))
+            .then_some((Asked { as_it_came: *asked, peer }, job))
     }
 }
 
@@ -215,6 +215,8 @@ enum Served {
     PassOn(ServerId),
     /// It has come too far, or is a `get` some of whose keys are not here.
     Refused,
+    /// It was not executed: there is no room yet.
+    NoRoom(Room),
 }
 
 impl Batch<'_> {
@@ -252,7 +254,9 @@ impl Batch<'_> {
         job: &Job<'_>,
         key: Option<Key<'_>>,
     ) {
-        let Asked { ticket, peer } = asked;
+        let Asked { as_it_came, peer } = asked;
+        let Some(haste) = self.haste_of(from, as_it_came, job, key.as_ref()) else { return };
+        self.turn.haste = haste;
         let before = self.turn.out.len();
         (self.turn.start, self.turn.further_keys) = (before, 0);
         if is_planted(Fault::ServedTwice) {
@@ -272,11 +276,14 @@ impl Batch<'_> {
                     self.turn.followed_from_afar(before, key);
                 }
             }
+            Served::NoRoom(room) => {
+                return self.hold_for_room(from, as_it_came, job, key.as_ref(), room);
+            }
             // Without credit it is not kept: a peer that waits for us must not wait for others.
             Served::PassOn(server)
                 if peer.hops < HOPS_MAX && self.links.credit(server) == Credit::Available =>
             {
-                let asker = Asker::Peer { server: from, ticket: *ticket };
+                let asker = Asker::Peer { server: from, ticket: as_it_came.ticket };
                 return self.send_on(server, asker, &PeerRequest { hops: peer.hops + 1, ..*peer });
             }
             Served::PassOn(_) | Served::Refused => {
@@ -285,7 +292,7 @@ impl Batch<'_> {
             }
         }
         self.requests += 1;
-        self.answer(from, *ticket, before);
+        self.answer(from, as_it_came.ticket, before);
     }
 
     /// The answer begins at `start` of what has been told.
@@ -327,7 +334,10 @@ impl Turn<'_> {
             let key = request.key().and_then(|(word, _)| Key::new(word));
             then = self.execute(&request, key);
         }
-        Served::Reply
+        match then {
+            Then::NoRoom(room) => Served::NoRoom(room),
+            _ => Served::Reply,
+        }
     }
 
     #[inline]

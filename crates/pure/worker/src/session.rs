@@ -18,8 +18,10 @@ use crate::ConnId;
 use crate::batch::Pause;
 use crate::conns::{Card, State};
 use crate::log::Watcher;
+use crate::room::RoomWait;
 use crate::settings::Protocol;
 use crate::slots::Slots;
+use crate::time::Moment;
 use crate::walks::Walk;
 
 #[derive(Default)]
@@ -39,8 +41,8 @@ pub(crate) struct Session {
     ///
     /// [`Gather`]: crate::slots::Gather
     pub get_continues: bool,
-    /// Turns that the next request has waited while room was made for its value.
-    pub turns_for_room: u32,
+    /// How the next request has waited for room.
+    pub room: Option<RoomWait>,
     pub protocol: Protocol,
     pub login: Login,
     /// SASL: credentials come with the next step.
@@ -89,6 +91,8 @@ pub(crate) enum Wait {
     Walk(Box<Walk>),
     /// For peers.
     Peers(Pause),
+    /// For room, until then: [`crate::Event::Woken`].
+    Room(Moment),
     /// For certificates: [`crate::Event::CertsRefreshed`].
     Certificates,
     /// For what there is to tell, for ever. Input is dropped.
@@ -224,7 +228,7 @@ impl Session {
             Wait::End { .. } => State::Closing,
             Wait::Watching { .. } => State::Watching,
             Wait::Output | Wait::Walk(_) => State::Writing,
-            Wait::Peers(_) => State::Waiting,
+            Wait::Peers(_) | Wait::Room(_) => State::Waiting,
             Wait::No | Wait::Certificates if self.skip > 0 => State::Swallowing,
             Wait::No | Wait::Certificates if self.need > 0 => State::Storing,
             Wait::No | Wait::Certificates => State::Reading,

@@ -102,6 +102,7 @@ impl<'w> Turn<'w> {
             Changed::Refused => "not_stored",
             Changed::Full(mbal_cachelet::Full::TooLarge) => "too_large",
             Changed::Full(mbal_cachelet::Full::OutOfMemory) => "no_memory",
+            Changed::NoRoom => unreachable!("nothing was done"),
         };
         let command = match change.verb {
             Verb::Set => "set",

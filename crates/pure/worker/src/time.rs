@@ -10,14 +10,29 @@ pub struct Now {
     pub second: Seconds,
     /// Seconds since 1970 on the wall clock: what a client's absolute exptime is measured by.
     pub unix: u64,
-    /// What has passed of that second, in microseconds: watchers are told.
+    /// What has passed of that second, in microseconds.
     pub micros: u32,
+}
+
+/// A moment on the server's monotonic clock, in microseconds. [`Now::second`] counts its seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// So many microseconds later.
+    pub const fn after(self, micros: u64) -> Moment {
+        Moment(self.0 + micros)
+    }
 }
 
 /// The longest exptime that counts from now, in seconds (30 days); larger ones are points in time.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
 impl Now {
+    pub fn moment(self) -> Moment {
+        Moment(u64::from(self.second) * 1_000_000 + u64::from(self.micros))
+    }
+
     /// The time by a clock that was moved by so many seconds.
     #[inline]
     pub fn moved(self, seconds: i32) -> Now {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mbal_cachelet::Ahead;
+use mbal_cachelet::{Ahead, Room};
 use mbal_model::{Key, Owner, Route, WorkerId};
 use mbal_sketch::Sampler;
 use mbal_wire::{Limits, Login, Request, push_line};
@@ -12,6 +12,7 @@ use crate::batch::Pause;
 use crate::conns::Card;
 use crate::counters::{ClassCounters, Counters};
 use crate::log::Watcher;
+use crate::room::Haste;
 use crate::shared::Shared;
 use crate::walks::Walk;
 
@@ -36,6 +37,9 @@ pub(crate) struct Turn<'w> {
     pub ahead: Ahead<'w>,
     /// What was known ahead is void: room was made since.
     pub made_room: bool,
+    /// What the next request may do for room; and what came of that, if it was not executed for want of it.
+    pub haste: Haste,
+    pub no_room: Option<Room>,
     /// Values on their way from an item to its successor.
     pub scratch: &'w mut Vec<u8>,
     /// Replies are appended here.
@@ -57,6 +61,8 @@ pub(crate) enum Then {
     Resume(Vec<u8>),
     /// It was not executed: peers have to answer others first.
     Wait(Pause),
+    /// It was not executed: there is no room yet.
+    NoRoom(Room),
     Close(Option<bool>),
     /// The answer takes many steps.
     Walk(Box<Walk>),
@@ -68,12 +74,22 @@ pub(crate) enum Then {
 
 impl<'w> Turn<'w> {
     /// `key` is the request's (first) key, unless that is too long to be one.
+    #[inline]
     pub fn execute(&mut self, request: &Request<'_>, key: Option<Key<'_>>) -> Then {
-        match (self.ahead.owner(), key) {
+        let owner = self.ahead.owner();
+        let then = self.execute_uncounted(request, key);
+        if let Some(room) = self.no_room.take() {
+            return Then::NoRoom(room);
+        }
+        match (owner, key) {
             (Some(owner), _) => self.count_owner(owner),
             (None, Some(key)) => self.count_route(&key),
             (None, None) => {}
         }
+        then
+    }
+
+    fn execute_uncounted(&mut self, request: &Request<'_>, key: Option<Key<'_>>) -> Then {
         let the_key = || key.expect("the parser measured it");
         match request {
             Request::Get(get) => return self.get(get, key),

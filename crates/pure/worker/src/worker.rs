@@ -1,6 +1,7 @@
 //! Events to sessions, sessions to batches.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -15,14 +16,17 @@ use crate::batch::{Batch, Ended, GROUP, Pause};
 use crate::conns::{Card, Endpoint};
 use crate::counters::Counters;
 use crate::datagram::Datagram;
+use crate::held::Held;
 use crate::latency::ByClass;
 use crate::links::{Asker, Links};
 use crate::load::turn_work;
 use crate::log::{self, STATES};
+use crate::room::Haste;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Session, Wait};
 use crate::shared::Shared;
 use crate::slots::{NO_ROUTE_LINE, Slots};
 use crate::turn::Turn;
+use crate::wakes::{Sleeper, Wakes};
 use crate::walks::Walk;
 use crate::watching::send_lines_to;
 use crate::{Action, Actions, ConnId, Event, Now, OrderId, Report, Ticketed, verbose};
@@ -37,6 +41,13 @@ pub struct Worker {
     map_version: u64,
     alone: bool,
     links: Links,
+    /// Peers' requests that are not executed yet.
+    pub(crate) held: Held,
+    pub(crate) wakes: Wakes,
+    /// The store is not yet as the map says: it is looked at after this event.
+    pub(crate) settles: bool,
+    /// How often it has been looked at in vain.
+    pub(crate) unsettled: u32,
     pub(crate) sessions: Vec<Option<Box<Session>>>,
     /// Those that watch.
     pub(crate) watching: Vec<ConnId>,
@@ -68,6 +79,10 @@ impl Worker {
             map_version: 1,
             alone: true,
             links: Links::default(),
+            held: Held::default(),
+            wakes: Wakes::default(),
+            settles: false,
+            unsettled: 0,
             sessions: Vec::new(),
             watching: Vec::new(),
             nobody: Arc::new(unknown(u32::MAX)),
@@ -88,7 +103,8 @@ impl Worker {
         match event {
             Event::Mapped { here, cluster } => {
                 self.here.server = here;
-                return self.shared.follow(here, cluster, now.second);
+                self.shared.follow(here, cluster, now.second);
+                return self.settle_later(now);
             }
             Event::Rests { busy_ns } => return self.counters().busy_ns.add(busy_ns),
             Event::Timing => return self.time(None),
@@ -125,6 +141,7 @@ impl Worker {
             Event::Closed { conn } => {
                 self.part_from(now, conn);
                 self.links.forget(conn);
+                self.wakes.forget(Sleeper::Conn(conn));
             }
             Event::Received { conn, bytes } => {
                 let counters = self.shared.counters(self.here.worker.0.into());
@@ -191,6 +208,8 @@ impl Worker {
                 self.credits_came(now, server, actions);
             }
             Event::Asked { server, requests } => self.asked(now, server, requests, actions),
+            Event::AskerGone { server, tickets } => self.drop_held(now, server, &tickets, actions),
+            Event::Woken => self.woken(now, actions),
             Event::Tick => self.close_idle(now, actions),
             Event::Mapped { .. } | Event::Rests { .. } | Event::Timing | Event::Timed { .. } => {}
         }
@@ -198,8 +217,12 @@ impl Worker {
             self.pass_lines_on(now, actions);
         }
         self.shared.store.leave(self.here.worker);
-        if ticks {
+        let settles = mem::take(&mut self.settles);
+        if ticks || settles {
             self.shared.settle(now.second);
+            self.settle_later(now);
+        }
+        if ticks {
             self.shared.store.background(self.here.worker, now.second, BACKGROUND_STEPS);
         }
     }
@@ -269,14 +292,26 @@ impl Worker {
             sampler: &mut self.sampler,
             ahead: Ahead::NONE,
             made_room: false,
+            haste: Haste::None,
+            no_room: None,
             scratch: &mut self.scratch,
             out,
             start,
             further_keys: 0,
             follows: false,
         };
-        let (links, decoded, said) = (&mut self.links, &mut self.decoded, &mut self.said);
-        let batch = Batch { turn, links, to_peers, actions, decoded, requests: 0, said };
+        let batch = Batch {
+            turn,
+            links: &mut self.links,
+            to_peers,
+            actions,
+            held: &mut self.held,
+            again: None,
+            wakes: &mut self.wakes,
+            decoded: &mut self.decoded,
+            requests: 0,
+            said: &mut self.said,
+        };
         (batch, counters.keyed())
     }
 
@@ -326,6 +361,12 @@ impl Worker {
                 match wait {
                     Wait::Output | Wait::Walk(_) => actions.list.push(Action::Stall { conn }),
                     Wait::Peers(_) => actions.list.push(Action::Pause { conn }),
+                    Wait::Room(at) => {
+                        actions.list.push(Action::Pause { conn });
+                        if !is_planted(Fault::NobodyIsWoken) {
+                            self.wakes.set(at, Sleeper::Conn(conn));
+                        }
+                    }
                     Wait::End { .. } => session.pending = Vec::new(),
                     Wait::No | Wait::Certificates | Wait::Watching { .. } => {}
                 }
@@ -376,8 +417,8 @@ impl Worker {
         self.leave_if_due(conn, actions);
     }
 
-    /// A connection that waited for peers, perhaps no longer does.
-    fn go_on(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
+    /// A connection that waited for peers or for room, perhaps no longer does.
+    pub(crate) fn go_on(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
         let at = actions.list.len();
         self.turn(now, conn, 0, actions, |batch, session| {
             session.wait = Wait::No;
@@ -499,6 +540,7 @@ impl Worker {
         requests: &[Ticketed<'_>],
         actions: &mut Actions,
     ) {
+        self.bound_held(now, actions);
         let bytes = requests.iter().map(|request| request.bytes.len()).sum();
         let Actions { bytes: out, requests: to_peers, list } = actions;
         self.turn_of_nobody(now, bytes, out, to_peers, list, |batch, decoded| {

@@ -30,7 +30,7 @@ pub struct Links {
     all: Vec<Link>,
     /// Requests of peers, by the name that the worker who answers knows them by.
     asked: BTreeMap<Ticket, Forwarded>,
-    last_ticket: u64,
+    last_serial: u64,
 }
 
 struct Link {
@@ -51,6 +51,11 @@ struct Life {
     /// The worker that answers.
     seat: usize,
     waiting: Waiting,
+    /// Tells the names of its requests from those of other lives; and how many there are.
+    serial: u64,
+    asked: u64,
+    /// The worker that answers knows that it has gone.
+    forsaken: bool,
     broken: bool,
     /// When the last thing arrives, either way.
     last: [Micros; 2],
@@ -104,7 +109,10 @@ impl World {
         let waiting = Waiting::new(self.profile.link_timeout * 1_000);
         let this = &mut self.links.all[link];
         let (last, cut) = ([0; 2], [NEVER; 2]);
-        this.lives.push(Life { seat: end, waiting, broken: false, last, cut });
+        self.links.last_serial += 1;
+        let serial = self.links.last_serial;
+        let (asked, forsaken, broken) = (0, false, false);
+        this.lives.push(Life { seat: end, waiting, serial, asked, forsaken, broken, last, cut });
         (this.up, this.missing) = (true, self.now);
         this.silent = [0; 2];
         self.coverage.meet(Sight::EventLinkUp);
@@ -141,8 +149,9 @@ impl World {
         let Some(life) = lives.last_mut().filter(|life| *up && !life.broken) else { return };
         life.broken = true;
         life.cut = cut;
-        let seat = *seat;
-        self.post(seat, Letter::LinkBroken { link, life: number });
+        let (asks, answers) = (*seat, life.seat);
+        self.post(asks, Letter::LinkBroken { link, life: number });
+        self.post(answers, Letter::AskerGone { link, life: number });
     }
 
     /// A worker's own, one to each other server.
@@ -304,15 +313,29 @@ impl World {
     /// A peer's requests are before a worker.
     pub fn asked(&mut self, seat: usize, link: usize, life: usize, together: &[(Ticket, Vec<u8>)]) {
         let mut named = Vec::new();
+        if self.links.all[link].lives[life].forsaken {
+            return self.coverage.meet(Sight::RequestLost);
+        }
         for (ticket, request) in together {
-            self.links.last_ticket += 1;
-            let name = Ticket(self.links.last_ticket);
+            let this = &mut self.links.all[link].lives[life];
+            this.asked += 1;
+            let name = Ticket(this.serial << 32 | this.asked);
             self.links.asked.insert(name, Forwarded { link, life, ticket: *ticket });
             named.push(Ticketed { ticket: name, bytes: request });
         }
         let server = id_of(self.seats[self.links.all[link].seat].host);
         self.coverage.meet(Sight::EventAsked);
         self.handle(seat, Event::Asked { server, requests: &named });
+    }
+
+    /// The worker that answers learns that a link has gone: nothing more comes of it.
+    pub fn asker_gone(&mut self, seat: usize, link: usize, life: usize) {
+        let server = id_of(self.seats[self.links.all[link].seat].host);
+        let this = &mut self.links.all[link].lives[life];
+        this.forsaken = true;
+        let tickets = Ticket(this.serial << 32)..Ticket((this.serial + 1) << 32);
+        self.coverage.meet(Sight::EventAskerGone);
+        self.handle(seat, Event::AskerGone { server, tickets });
     }
 
     pub fn answer(&mut self, seat: usize, host: usize, ticket: Ticket, reply: Vec<u8>) {

@@ -124,8 +124,12 @@ impl World {
         let mut owners = newest.cachelets().to_vec();
         let at = self.dice.below(owners.len());
         let (mut prefix, owner) = owners[at];
-        // All of it is dropped, be it half of it that leaves.
-        let whole = prefix;
+        let from = host_of(owner.server);
+        // All of it is dropped, be it half of it that leaves; and what there is may be wider than the map's.
+        let cachelets = self.hosts[from].store().prefixes();
+        let wide =
+            cachelets.into_iter().find(|at| at.overlaps(prefix) && at.bits() < prefix.bits());
+        let whole = wide.unwrap_or(prefix);
         if owners.iter().filter(|(_, other)| other.server == owner.server).count() < 2 {
             return;
         }
@@ -135,7 +139,6 @@ impl World {
             owners.push((upper, owner));
             prefix = upper;
         }
-        let from = host_of(owner.server);
         let to = (from + 1 + self.dice.below(self.hosts.len() - 1)) % self.hosts.len();
         let worker = WorkerId(self.dice.below(self.profile.workers) as u16);
         let moved = owners.iter_mut().find(|(other, _)| *other == prefix).expect("it is there");
@@ -203,19 +206,19 @@ impl World {
             }
         }
         let Maps { underway, leaving, journey, .. } = &self.maps;
-        if *underway == 0 && leaving.is_none() && journey.is_none() {
-            let newest = self.maps.newest().expect("it is followed");
-            let is_settled = newest
-                .cachelets()
-                .iter()
-                .all(|(prefix, owner)| self.hosts[host_of(owner.server)].store().is_here(*prefix));
-            if is_settled {
-                let changes = self.maps.changes.iter_mut().rev();
-                for change in changes.take_while(|change| change.settled == NEVER) {
-                    change.settled = self.now;
-                }
+        if *underway == 0 && leaving.is_none() && journey.is_none() && self.all_are_here() {
+            let changes = self.maps.changes.iter_mut().rev();
+            for change in changes.take_while(|change| change.settled == NEVER) {
+                change.settled = self.now;
             }
         }
+    }
+
+    /// Every cachelet is where the newest map says.
+    pub fn all_are_here(&self) -> bool {
+        let Some(newest) = self.maps.newest() else { return true };
+        let mut cachelets = newest.cachelets().iter();
+        cachelets.all(|(prefix, owner)| self.hosts[host_of(owner.server)].store().is_here(*prefix))
     }
 
     /// For the checkers a cachelet that is dropped is flushed.

@@ -56,6 +56,11 @@ pub enum Letter {
         ticket: Ticket,
         reply: Vec<u8>,
     },
+    /// The link has gone over which a peer asked.
+    AskerGone {
+        link: usize,
+        life: usize,
+    },
     Ping {
         link: usize,
         life: usize,
@@ -71,6 +76,7 @@ enum Job {
     Serve(ConnId),
     Drained(ConnId),
     Letter(Letter),
+    Woken,
     Tick,
     Background,
     Timing,
@@ -94,6 +100,8 @@ pub struct Seat {
     /// What is left of this turn, and the clock that it goes by.
     turn: Vec<Job>,
     clock: Micros,
+    /// It has lost its core in the middle of a batch: what it may look at is not reused.
+    in_batch: bool,
     /// How long it has been at work in this turn.
     busy: Micros,
     next_tick: Micros,
@@ -118,6 +126,7 @@ impl Seat {
             newest: 0,
             turn: Vec::new(),
             clock: 0,
+            in_batch: false,
             busy: 0,
             next_tick: SECOND,
             awake: None,
@@ -168,17 +177,28 @@ impl World {
             return;
         }
         self.seats[seat].awake = None;
+        if std::mem::take(&mut self.seats[seat].in_batch) {
+            let Seat { host, id, .. } = self.seats[seat];
+            self.hosts[host].store().leave(id);
+        }
         if self.seats[seat].turn.is_empty() {
             self.begin_turn(seat);
         }
         let Some(job) = self.seats[seat].turn.pop() else {
-            let next = self.seats[seat].next_tick;
-            let due = self.wakes_for_links(seat);
-            return self.step_at(seat, due.map_or(next, |due| due.min(next)));
+            let tick = Some(self.seats[seat].next_tick);
+            let moments = [tick, self.wakes_for_links(seat), self.next_wake(seat)];
+            let next = moments.into_iter().flatten().min().expect("there is a next tick");
+            return self.step_at(seat, next);
         };
         let requests = self.do_job(seat, job);
         let slow = if self.dice.percent(self.profile.slow_percent) {
             self.coverage.meet(Sight::SlowWorker);
+            // Servers follow their first map before they have clients.
+            if self.all_are_here() {
+                let Seat { host, id, .. } = self.seats[seat];
+                self.hosts[host].store().enter(id);
+                self.seats[seat].in_batch = true;
+            }
             let longest = self.profile.slow;
             self.dice.skewed(1..=longest)
         } else {
@@ -197,6 +217,13 @@ impl World {
         self.step_at(seat, self.now + cost);
     }
 
+    /// When a worker wants to be woken.
+    fn next_wake(&self, seat: usize) -> Option<Micros> {
+        let Seat { host, worker, .. } = &self.seats[seat];
+        let begin = u64::from(self.hosts[*host].first_second) * SECOND;
+        worker.next_wake().map(|moment| moment.0 - begin)
+    }
+
     /// A worker that nothing has happened to looks at its links; when it has to do so again.
     fn wakes_for_links(&mut self, seat: usize) -> Option<Micros> {
         if !self.is_clustered() {
@@ -210,11 +237,13 @@ impl World {
     }
 
     fn begin_turn(&mut self, seat: usize) {
+        let wakes = self.next_wake(seat).is_some_and(|wake| wake <= self.now);
         let this = &mut self.seats[seat];
         let mut jobs: Vec<Job> = this.ready.drain(..).map(Job::Serve).collect();
         self.dice.shuffle(&mut jobs);
         jobs.extend(this.drained.drain(..).map(Job::Drained));
         jobs.extend(this.letters.drain(..).map(Job::Letter));
+        jobs.extend(wakes.then_some(Job::Woken));
         if this.next_tick <= self.now {
             this.next_tick = self.now + SECOND;
             jobs.push(Job::Tick);
@@ -255,6 +284,14 @@ impl World {
                     self.handle(seat, Event::Tick);
                     // A split may be done.
                     self.look_at_owners(self.seats[seat].host);
+                }
+            }
+            Job::Woken => {
+                self.coverage.meet(Sight::EventWoken);
+                if self.is_clustered() {
+                    self.handle_and_look(seat, Event::Woken);
+                } else {
+                    self.handle(seat, Event::Woken);
                 }
             }
             Job::Timing => {
@@ -338,6 +375,7 @@ impl World {
                 }
                 self.answered_by_peer(seat, (link, life), &together);
             }
+            Letter::AskerGone { link, life } => self.asker_gone(seat, link, life),
             Letter::Ping { link, life } => self.pinged(link, life),
             Letter::Pong { link, life } => self.ponged(link, life),
             Letter::Tell(event) => {
@@ -384,9 +422,10 @@ impl World {
     }
 
     fn clock(&self, seat: usize) -> Now {
-        let elapsed = self.seats[seat].clock / SECOND;
+        let clock = self.seats[seat].clock;
+        let elapsed = clock / SECOND;
         let second = self.hosts[self.seats[seat].host].first_second + elapsed as u32;
-        Now { second, unix: UNIX + elapsed, micros: 0 }
+        Now { second, unix: UNIX + elapsed, micros: (clock % SECOND) as u32 }
     }
 
     fn serve(&mut self, seat: usize, conn: ConnId) -> u64 {
@@ -440,9 +479,16 @@ impl World {
             Event::Answered { replies, .. } => replies.iter().any(|reply| is_no_route(reply.bytes)),
             _ => false,
         };
+        let asked = match event {
+            Event::Asked { requests, .. } => requests.len(),
+            _ => 0,
+        };
         // Nobody's, while an event of an event is handled.
         let mut actions = std::mem::take(&mut self.actions);
         self.seats[seat].worker.handle(now, event, &mut actions);
+        if actions.list.len() < asked {
+            self.coverage.meet(Sight::PeerHeld);
+        }
         if self.is_clustered() {
             self.look_at_unreachable(seat, tells_no_route);
         }
@@ -513,6 +559,14 @@ impl World {
             }
             Action::Pause { conn } => {
                 self.coverage.meet(Sight::ActionPause);
+                if let Some(wake) = self.next_wake(seat) {
+                    let now = self.seats[seat].clock;
+                    self.coverage.meet(if wake <= now {
+                        Sight::RoomInTurns
+                    } else {
+                        Sight::RoomInUse
+                    });
+                }
                 let Some(connection) = connection_of(self, conn) else { return };
                 if std::mem::replace(&mut self.connections[connection].paused, true) {
                     self.fail(5, format!("connection {connection} was to pause twice"));
@@ -567,14 +621,11 @@ impl World {
     fn count_bound(&mut self, host: usize, replied_bytes: usize) {
         let host = &mut self.hosts[host];
         let yields = host.server.sums().conn_yields;
-        let sight = if yields > std::mem::replace(&mut host.yields, yields) {
-            Sight::TurnOfRequests
+        if yields > std::mem::replace(&mut host.yields, yields) {
+            self.coverage.meet(Sight::TurnOfRequests);
         } else if replied_bytes >= OUTPUT_BYTES_MAX {
-            Sight::OutputFull
-        } else {
-            Sight::RoomInTurns
-        };
-        self.coverage.meet(sight);
+            self.coverage.meet(Sight::OutputFull);
+        }
     }
 
     /// Gives the socket what it takes.

@@ -1,23 +1,19 @@
 //! A worker's links to other servers, from handshake to break: frames to events, actions to frames.
 //!
-//! What a wake-up sends over a link leaves in one send at its end.
+//! What a wake-up sends over a link leaves in one send at its end, or later with more ([`Gathering`]).
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
-use mbal_link::{Due, Frame, Kind, Waiting, next_frame, push_frame};
+use mbal_link::{Due, Frame, Gathering, Kind, Waiting, push_frame};
 use mbal_model::ServerId;
-use mbal_worker::{Action, Actions, Event, OUTPUT_BYTES_MAX, Ticket, Ticketed};
+use mbal_worker::{Action, Actions, Event, Ticket};
 
+use super::link::{End, Link};
 use super::{EventLoop, LINKS, REPLY_BYTES_KEPT};
 use crate::Mailbox;
-use crate::link_tls::LinkTls;
 use crate::linker::{LinkNote, Linked};
 use crate::output::Output;
-use crate::sys::{self, READABLE, WRITABLE};
-
-/// Requests or replies that a worker is told of together.
-const TOLD_AT_ONCE: usize = 64;
-const NOTHING: Ticketed<'_> = Ticketed { ticket: Ticket(0), bytes: b"" };
+use crate::sys::{self, READABLE};
 
 /// A link by which nothing was asked for so long, not even whether this server lives, has broken.
 const UNUSED_NS_MAX: u64 = 30_000_000_000;
@@ -30,32 +26,13 @@ pub(super) struct Links {
     all: Vec<Option<Link>>,
     /// Those with something to send.
     unsent: Vec<usize>,
-    /// Dialed ones that broke, and the worker has not been told yet.
-    pub(super) broken: Vec<ServerId>,
+    /// Those of them that wait for more; empty between two wake-ups.
+    gathering: Vec<usize>,
+    /// What the worker has not been told yet: dialed ones that broke, and who asked over those that have gone.
+    pub(super) news: Vec<Event<'static>>,
     last_serial: u32,
     /// Of this wake-up.
     pub(super) now: u64,
-}
-
-struct Link {
-    fd: OwnedFd,
-    tls: Option<LinkTls>,
-    /// The start of a frame.
-    input: Vec<u8>,
-    /// What this wake-up sends.
-    sending: Vec<u8>,
-    /// What the kernel has not taken yet.
-    output: Output,
-    /// `input` has whole frames, whose replies are to wait until others have left.
-    stalled: bool,
-    end: End,
-}
-
-enum End {
-    /// This side asks.
-    Dialed { server: ServerId, waiting: Waiting },
-    /// That worker of the other side asks. `serial` tells its tickets from those of other links.
-    Accepted { server: ServerId, worker: u16, serial: u32, heard: u64 },
 }
 
 impl Links {
@@ -70,7 +47,8 @@ impl Links {
             payload_bytes_max,
             all: Vec::new(),
             unsent: Vec::new(),
-            broken: Vec::new(),
+            gathering: Vec::new(),
+            news: Vec::new(),
             last_serial: 0,
             now: 0,
         }
@@ -78,7 +56,10 @@ impl Links {
 
     pub(super) fn next_deadline(&self) -> Option<u64> {
         let deadline = |link: &Link| match &link.end {
-            End::Dialed { waiting, .. } => waiting.next(),
+            End::Dialed { waiting, .. } => {
+                let moments = [waiting.next(), link.gathers_until(self.now)];
+                moments.into_iter().flatten().min()
+            }
             End::Accepted { .. } => link.can_go_on().then_some(0),
         };
         self.all.iter().flatten().filter_map(deadline).min()
@@ -87,11 +68,13 @@ impl Links {
     pub(super) fn forward(&mut self, to: ServerId, ticket: Ticket, request: &[u8]) {
         let now = self.now;
         for (place, link) in self.all.iter_mut().enumerate() {
-            let Some(Link { end: End::Dialed { server, waiting }, sending, .. }) = link else {
+            let Some(Link { end: End::Dialed { server, waiting, gathering }, sending, .. }) = link
+            else {
                 continue;
             };
             if *server == to {
                 waiting.sent(ticket.0, now);
+                gathering.gathers();
                 let frame =
                     Frame { kind: Kind::Request, ticket: ticket.0 as u32, payload: request };
                 push(sending, &frame, place, &mut self.unsent);
@@ -120,9 +103,8 @@ impl Links {
     /// newer ones.
     fn drop_accepted(&mut self, from: ServerId, of: u16) {
         let is_older = |link: &mut Link| matches!(link.end, End::Accepted { server, worker, .. } if (server, worker) == (from, of));
-        for link in &mut self.all {
-            drop(link.take_if(is_older));
-        }
+        let older = self.all.iter_mut().filter_map(|link| link.take_if(is_older));
+        self.news.extend(older.filter_map(|link| link.asker_gone()));
     }
 
     fn ping(&mut self, place: usize) {
@@ -133,9 +115,12 @@ impl Links {
 
     /// Takes a link away that is no good any more.
     fn end(&mut self, worker: usize, link: Link, why: String) {
-        if let End::Dialed { server, .. } = link.end {
-            self.broken.push(server);
-            self.linker.post(LinkNote::Lost { worker, server, why });
+        match link.end {
+            End::Dialed { server, .. } => {
+                self.news.push(Event::LinkBroken { server });
+                self.linker.post(LinkNote::Lost { worker, server, why });
+            }
+            End::Accepted { .. } => self.news.extend(link.asker_gone()),
         }
     }
 }
@@ -145,123 +130,6 @@ fn push(sending: &mut Vec<u8>, frame: &Frame<'_>, place: usize, unsent: &mut Vec
         unsent.push(place);
     }
     push_frame(sending, frame);
-}
-
-impl Link {
-    /// What is worth waking up for. Who does not take its replies is not read; who sends replies always is.
-    fn interest(&self) -> u32 {
-        match (&self.end, self.output.is_empty()) {
-            (_, true) => READABLE,
-            (End::Dialed { .. }, false) => READABLE | WRITABLE,
-            (End::Accepted { .. }, false) => WRITABLE,
-        }
-    }
-
-    /// It has stalled, and what it stalled for has left.
-    fn can_go_on(&self) -> bool {
-        self.stalled && self.output.is_empty() && self.sending.is_empty()
-    }
-
-    fn send(&mut self) -> Result<(), String> {
-        if let Some(tls) = &mut self.tls {
-            let mut cipher = Vec::new();
-            tls.send(&self.sending, &mut cipher);
-            self.sending = cipher;
-        }
-        if self.output.is_empty() {
-            let sent = match sys::send(self.fd.as_fd(), &self.sending) {
-                Ok(sent) => sent,
-                Err(error) if sys::is_transient(&error) => 0,
-                Err(error) => return Err(error.to_string()),
-            };
-            self.output.push(&self.sending[sent..]);
-        } else {
-            self.output.push(&self.sending);
-        }
-        self.sending.clear();
-        self.sending.shrink_to(REPLY_BYTES_KEPT);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), String> {
-        if self.output.is_empty() {
-            return Ok(());
-        }
-        match sys::send(self.fd.as_fd(), self.output.unsent()) {
-            Ok(sent) => self.output.sent(sent),
-            Err(error) if sys::is_transient(&error) => {}
-            Err(error) => return Err(error.to_string()),
-        }
-        Ok(())
-    }
-
-    /// Tells the worker what has arrived, many frames at once, up to a bound of replies; how many bytes that were. `tell` says
-    /// how long the replies are that are there already.
-    fn take(
-        &mut self,
-        bytes: &[u8],
-        payload_bytes_max: usize,
-        mut tell: impl FnMut(Event<'_>) -> usize,
-    ) -> Result<usize, String> {
-        let mut rest = bytes;
-        let mut reply_bytes = 0;
-        self.stalled = false;
-        loop {
-            if reply_bytes >= OUTPUT_BYTES_MAX {
-                self.stalled = true;
-                return Ok(bytes.len() - rest.len());
-            }
-            let mut together = [NOTHING; TOLD_AT_ONCE];
-            let mut count = 0;
-            let gathered = self.gather(&mut rest, payload_bytes_max, &mut together, &mut count);
-            if count > 0 {
-                let together = &together[..count];
-                reply_bytes += tell(match self.end {
-                    End::Dialed { server, .. } => Event::Answered { server, replies: together },
-                    End::Accepted { server, .. } => Event::Asked { server, requests: together },
-                });
-            }
-            if gathered? {
-                return Ok(bytes.len() - rest.len());
-            }
-        }
-    }
-
-    /// Puts requests or replies into `together`, from the `count`th on; true if there are no more.
-    fn gather<'a>(
-        &mut self,
-        rest: &mut &'a [u8],
-        payload_bytes_max: usize,
-        together: &mut [Ticketed<'a>; TOLD_AT_ONCE],
-        count: &mut usize,
-    ) -> Result<bool, String> {
-        while *count < TOLD_AT_ONCE {
-            let found = next_frame(rest, payload_bytes_max);
-            let found = found.map_err(|_| "it sent what is no frame".to_owned())?;
-            let Some((frame, after)) = found else { return Ok(true) };
-            *rest = after;
-            let Frame { kind, ticket, payload } = frame;
-            let ticket = match (&mut self.end, kind) {
-                (End::Dialed { waiting, .. }, Kind::Reply) => match waiting.answered(ticket) {
-                    Some(ticket) => ticket,
-                    // One that comes too late has been answered for.
-                    None => continue,
-                },
-                (End::Dialed { .. }, Kind::Pong) => continue,
-                (End::Accepted { serial, .. }, Kind::Request) => {
-                    u64::from(*serial) << 32 | u64::from(ticket)
-                }
-                (End::Accepted { .. }, Kind::Ping) => {
-                    push_frame(&mut self.sending, &Frame { kind: Kind::Pong, ..frame });
-                    continue;
-                }
-                _ => return Err("it sent what is not its to send".into()),
-            };
-            together[*count] = Ticketed { ticket: Ticket(ticket), bytes: payload };
-            *count += 1;
-        }
-        Ok(false)
-    }
 }
 
 impl EventLoop {
@@ -276,7 +144,10 @@ impl EventLoop {
         let links = self.links.as_mut().expect("who has a linker has links");
         links.last_serial = links.last_serial.wrapping_add(1);
         let end = match dialed {
-            true => End::Dialed { server, waiting: Waiting::new(links.timeout_ns) },
+            true => {
+                let (waiting, gathering) = (Waiting::new(links.timeout_ns), Gathering::default());
+                End::Dialed { server, waiting, gathering }
+            }
             false => {
                 links.drop_accepted(server, established.worker);
                 let (worker, serial) = (established.worker, links.last_serial);
@@ -318,7 +189,7 @@ impl EventLoop {
         let links = self.links.as_mut().expect("it is a link");
         match went {
             Ok(()) => {
-                if !link.sending.is_empty() {
+                if !link.sending.is_empty() && !links.unsent.contains(&place) {
                     links.unsent.push(place);
                 }
                 links.all[place] = Some(link);
@@ -371,7 +242,10 @@ impl EventLoop {
             }
         }
         match &mut link.end {
-            End::Dialed { waiting, .. } => waiting.heard(now),
+            End::Dialed { waiting, gathering, .. } => {
+                waiting.heard(now);
+                gathering.heard();
+            }
             End::Accepted { heard, .. } => *heard = now,
         }
         Ok(())
@@ -428,12 +302,16 @@ impl EventLoop {
         self.go_on_with_stalled(now, handle);
         while let Some(place) = self.links().unsent.pop() {
             let Some(mut link) = self.links().all[place].take() else { continue };
-            if link.sending.is_empty() {
+            let gathers = link.gathers_until(now).is_some();
+            if gathers || link.sending.is_empty() {
                 self.links().all[place] = Some(link);
+                if gathers {
+                    self.links().gathering.push(place);
+                }
                 continue;
             }
             let had_output = !link.output.is_empty();
-            let mut went = link.send();
+            let mut went = link.send(now);
             if went.is_ok() && had_output == link.output.is_empty() {
                 went = self.listen_to(place, &link);
             }
@@ -446,12 +324,14 @@ impl EventLoop {
                 }
             }
         }
+        let links = self.links();
+        std::mem::swap(&mut links.unsent, &mut links.gathering);
     }
 
     fn do_what_is_due(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
         for place in 0..self.links().all.len() {
             let worker = self.worker;
-            while let Some(Link { end: End::Dialed { server, waiting }, .. }) =
+            while let Some(Link { end: End::Dialed { server, waiting, .. }, .. }) =
                 &mut self.links().all[place]
             {
                 let server = *server;
@@ -500,7 +380,8 @@ impl EventLoop {
                     }
                 }
                 End::Accepted { heard, .. } if *heard + UNUSED_NS_MAX <= now => {
-                    links.all[place] = None;
+                    let gone = links.all[place].take().and_then(|link| link.asker_gone());
+                    links.news.extend(gone);
                 }
                 End::Accepted { .. } => {}
             }

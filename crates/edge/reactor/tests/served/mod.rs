@@ -78,7 +78,7 @@ impl Setup {
                     false
                 };
                 event_loop
-                    .run(move |_now, event, actions| handle(event, actions), background)
+                    .run(move |_now, event, actions| handle(event, actions), background, || None)
                     .unwrap();
             }));
         }

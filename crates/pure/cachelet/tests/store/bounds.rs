@@ -1,7 +1,7 @@
 //! Memory at its bounds.
 
-use crate::support::options;
-use mbal_cachelet::{Draft, Full, Options, Store};
+use crate::support::{make_room, options};
+use mbal_cachelet::{Draft, Full, Options, Room, Store};
 use mbal_model::{Key, WorkerId};
 use mbal_random::Random;
 
@@ -10,7 +10,7 @@ pub const WORKER: WorkerId = WorkerId(0);
 pub fn put(store: &Store, text: &str, value: &[u8], deadline: u32, now: u32) -> Result<u64, Full> {
     let key = Key::new(text.as_bytes()).expect("a valid key");
     store.enter(WORKER);
-    store.reserve(WORKER, key.hash(), value.len(), now);
+    make_room(store, WORKER, key.hash(), value.len(), now);
     let stored = store
         .lock(key.hash(), now)
         .put(&key, &Draft { parts: &[value], deadline, ..Draft::default() });
@@ -243,7 +243,7 @@ fn no_job_evicts_or_expires_more_than_a_part_of_a_page() {
         let draft = Draft { parts: &[&[7; 20]], deadline, ..Draft::default() };
         // As a server does: the index may have taken what was reserved.
         let stored = (0..16).any(|_| {
-            store.reserve(WORKER, key.hash(), 20, now);
+            make_room(&store, WORKER, key.hash(), 20, now);
             store.lock(key.hash(), now).put(&key, &draft).is_ok()
         });
         store.leave(WORKER);
@@ -325,6 +325,43 @@ fn an_index_gives_back_what_fewer_items_do_not_need() {
     assert!(store.stats().index_bytes > after.index_bytes, "it grows again");
 }
 
+#[test]
+fn memory_that_another_worker_may_see_is_in_use_until_its_batch_is_over() {
+    let store = Store::new(options(16, 2, 2));
+    let (slow, hash) = (WorkerId(1), 7);
+    store.enter(slow);
+    let room = (0..).find_map(|n| {
+        let (text, bytes) = (format!("key{n}"), 700);
+        let key = Key::new(text.as_bytes()).expect("a valid key");
+        store.enter(WORKER);
+        let room = store.reserve(WORKER, key.hash(), bytes, 1);
+        let draft = Draft { parts: &[&[7; 700]], ..Draft::default() };
+        let stored = store.lock(key.hash(), 1).put(&key, &draft);
+        store.leave(WORKER);
+        assert!(stored.is_ok() || room == Room::InUse, "{room:?}");
+        stored.is_err().then_some(room)
+    });
+    assert_eq!(room, Some(Room::InUse));
+    store.enter(WORKER);
+    assert_eq!(store.reserve_at_once(WORKER, hash, 700, 1), Room::InUse);
+    store.leave(slow);
+    assert_eq!(store.reserve(WORKER, hash, 700, 1), Room::Made);
+    // A value of many pages is made room for bit by bit.
+    assert_eq!(store.reserve(WORKER, hash, 1 << 20, 1), Room::Partly);
+    assert_eq!(store.reserve_at_once(WORKER, hash, 1 << 20, 1), Room::Made);
+    store.leave(WORKER);
+}
+
+#[test]
+fn without_eviction_a_full_memory_has_room_nowhere() {
+    let store = Store::new(Options { evict: false, ..options(16, 2, 2) });
+    let mut values = (0..10_000).map(|n| put(&store, &format!("key{n}"), &[7; 100_000], 0, 1));
+    assert!(values.any(|put| put == Err(Full::OutOfMemory)), "there is always room");
+    store.enter(WORKER);
+    assert_eq!(store.reserve(WORKER, 7, 200_000, 1), Room::Nowhere);
+    store.leave(WORKER);
+}
+
 /// What a full memory needs to make room for, other workers' batches hold back only for moments.
 #[test]
 fn two_workers_storing_long_values_are_not_refused() {
@@ -339,7 +376,7 @@ fn two_workers_storing_long_values_are_not_refused() {
                     let key = Key::new(text.as_bytes()).expect("a valid key");
                     store.enter(me);
                     let stored = (0..16).any(|_| {
-                        store.reserve(me, key.hash(), value.len(), 1);
+                        make_room(store, me, key.hash(), value.len(), 1);
                         let draft = Draft { parts: &[value], ..Draft::default() };
                         store.lock(key.hash(), 1).put(&key, &draft).is_ok()
                     });

@@ -15,7 +15,7 @@ use mbal_model::planted::{Fault::*, is_planted};
 use mbal_model::{Elsewhere, Key, MoveId, Prefix, Route, ServerId, WorkerId};
 use mbal_random::Random;
 
-use crate::support::options;
+use crate::support::{make_room, options};
 use crate::torture::{check, value};
 
 const KEYS: u64 = 300;
@@ -171,7 +171,7 @@ impl World {
                 let longest = 40_000;
                 // It leaves the epoch, so what is asked for comes after it.
                 for store in &self.stores {
-                    store.reserve(me, key.hash(), longest, NOW);
+                    make_room(store, me, key.hash(), longest, NOW);
                 }
                 let Some(store) = self.place(me, key.hash()) else {
                     count(&self.met.waits);
@@ -234,7 +234,7 @@ impl World {
         let text = format!("filler:{n}");
         let key = Key::new(text.as_bytes()).expect("a valid key");
         for store in &self.stores {
-            store.reserve(me, key.hash(), 40, NOW);
+            make_room(store, me, key.hash(), 40, NOW);
         }
         if let Some(store) = self.place(me, key.hash()) {
             let draft = Draft { parts: &[&[0xee; 40][..n as usize % 40]], ..Draft::default() };

@@ -1,7 +1,7 @@
 //! The store against the naive one, on random operations.
 
 use crate::naive;
-use crate::support::options;
+use crate::support::{make_room, options};
 use mbal_cachelet::{Draft, Meta, Store};
 use mbal_model::{Key, WorkerId};
 use mbal_random::Random;
@@ -85,7 +85,7 @@ fn compare(seed: u64, memory_mib: usize, cachelets: usize, keys: u64, steps: usi
                     win: random.below(10) == 0,
                     binary_key: random.below(10) == 0,
                 };
-                store.reserve(WORKER, hash, value.len(), now);
+                make_room(&store, WORKER, hash, value.len(), now);
                 both!(store.lock(hash, now), naive.lock(hash, now), locked => locked.put(&key, &draft)).expect("memory for all");
             }
             80..86 => {
@@ -154,7 +154,7 @@ fn cleaning_without_eviction_loses_nothing() {
         let key = Key::new(text.as_bytes()).expect("a valid key");
         let value = vec![step as u8; random.below(4_000) as usize];
         store.enter(WORKER);
-        store.reserve(WORKER, key.hash(), value.len(), 1);
+        make_room(&store, WORKER, key.hash(), value.len(), 1);
         let stored =
             store.lock(key.hash(), 1).put(&key, &Draft { parts: &[&value], ..Draft::default() });
         store.leave(WORKER);

@@ -4,7 +4,7 @@ use mbal_cachelet::{Arriving, Cursor, Draft, Due, Options, Part, Store};
 use mbal_model::{Key, Prefix};
 
 use crate::support::{
-    MOVE, NOW, WORKER, import, look, options, put, put_all, remove, small, travel,
+    MOVE, NOW, WORKER, import, look, make_room, options, put, put_all, remove, small, travel,
 };
 
 fn value(n: u64) -> Vec<u8> {
@@ -222,7 +222,7 @@ fn long_values_that_were_split_are_cleaned_and_travel() {
     let put_and_read = |keys: std::ops::Range<u64>| {
         for n in keys {
             source.enter(WORKER);
-            source.reserve(WORKER, crate::support::hash(n), 800_000, NOW);
+            make_room(&source, WORKER, crate::support::hash(n), 800_000, NOW);
             source.leave(WORKER);
             put(&source, n, &long(n));
             if n % 3 == 0 {

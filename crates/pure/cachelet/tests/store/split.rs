@@ -4,7 +4,7 @@ use mbal_cachelet::{Draft, Store};
 use mbal_model::{Elsewhere, Key, Prefix, ServerId, WorkerId};
 use mbal_random::Random;
 
-use crate::support::{NOW, WORKER, fill, look, name, options};
+use crate::support::{NOW, WORKER, fill, look, make_room, name, options};
 
 #[test]
 fn a_split_keeps_every_item_reachable_at_every_step() {
@@ -68,7 +68,7 @@ fn long_values_are_split_one_by_one_and_get_room() {
             let text = name(n);
             let key = Key::new(text.as_bytes()).expect("a valid key");
             store.enter(WORKER);
-            store.reserve(WORKER, key.hash(), 500_000, NOW);
+            make_room(&store, WORKER, key.hash(), 500_000, NOW);
             let draft = Draft { parts: &[&value(n)], ..Draft::default() };
             store.lock(key.hash(), NOW).put(&key, &draft).expect("there is room");
             store.leave(WORKER);

@@ -1,7 +1,7 @@
 //! What the tests of stores do often.
 
 use mbal_cachelet::{
-    Arriving, Birth, Broken, Cursor, Draft, Due, Memory, Meta, Options, Part, Store,
+    Arriving, Birth, Broken, Cursor, Draft, Due, Memory, Meta, Options, Part, Room, Store,
 };
 use mbal_model::{Key, MoveId, Prefix, WorkerId};
 use mbal_random::Random;
@@ -153,4 +153,17 @@ pub fn travel(source: &Store, prefix: Prefix, target: &Store, now: u32) -> usize
         slices += 1;
     }
     slices
+}
+
+/// Tries before a test's worker goes on without room.
+const TRIES: u32 = 200_000;
+
+/// [`Store::reserve`], coming again while memory is in use, as a server's worker does.
+pub fn make_room(store: &Store, worker: WorkerId, hash: u64, bytes: usize, now: u32) {
+    for _ in 0..TRIES {
+        match store.reserve_at_once(worker, hash, bytes, now) {
+            Room::InUse => std::thread::yield_now(),
+            _ => return,
+        }
+    }
 }

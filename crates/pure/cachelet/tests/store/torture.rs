@@ -13,7 +13,7 @@ use mbal_model::{Elsewhere, Key, Prefix, Route, ServerId, WorkerId};
 use mbal_random::Random;
 
 use crate::limit::Fragile;
-use crate::support::options;
+use crate::support::{make_room, options};
 
 const KEYS: u64 = 200;
 const WORKERS: usize = 4;
@@ -86,7 +86,7 @@ fn worker(
             let what = random.below(100);
             if (60..90).contains(&what) {
                 // The longest; what follows is of one epoch.
-                store.reserve(me, key.hash(), 40_000, 9);
+                make_room(store, me, key.hash(), 40_000, 9);
             }
             if !matches!(store.route(me, key.hash()), Route::Own | Route::Neighbour(_)) {
                 if random.below(50) == 0 {
@@ -143,7 +143,7 @@ fn worker(
                     let key = Key::new(text.as_bytes()).expect("a valid key");
                     let filler = [0xee; 700];
                     let filler = &filler[..random.below(700) as usize];
-                    store.reserve(me, key.hash(), filler.len(), 9);
+                    make_room(store, me, key.hash(), filler.len(), 9);
                     if !matches!(store.route(me, key.hash()), Route::Own | Route::Neighbour(_)) {
                         continue;
                     }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use mbal_cachelet::{Dead, Draft, Options, Store};
 use mbal_model::{CLASSES, Key, WorkerId, item_bytes, size_class};
 
+use crate::support::make_room;
+
 const NOW: u32 = 100;
 
 fn filled(items: u32, deadline: impl Fn(u32) -> u32) -> Store {
@@ -21,7 +23,7 @@ fn filled(items: u32, deadline: impl Fn(u32) -> u32) -> Store {
     for number in 0..items {
         let (name, value) = (number.to_string(), vec![b'v'; number as usize % 300]);
         let key = Key::new(name.as_bytes()).expect("short");
-        store.reserve(WorkerId(0), key.hash(), value.len(), NOW);
+        make_room(&store, WorkerId(0), key.hash(), value.len(), NOW);
         let draft = Draft { parts: &[&value], deadline: deadline(number), ..Draft::default() };
         store.lock(key.hash(), NOW).put(&key, &draft).expect("there is room");
     }

@@ -6,7 +6,7 @@ use mbal_worker::{Action, Event, Sender, Settings};
 
 use crate::rig::Rig;
 
-const SENDER: Sender =
+pub const SENDER: Sender =
     Sender { socket: 1, address: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9)) };
 
 /// Request id 7, one datagram of one.

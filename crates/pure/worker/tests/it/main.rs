@@ -15,6 +15,7 @@ mod maps;
 mod meta;
 mod orders;
 mod peers;
+mod room;
 mod splits;
 mod stats;
 mod verbose;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use mbal_cachelet::{Options, Store};
 use mbal_model::WorkerId;
-use mbal_worker::{Action, Actions, ConnId, Doorkeeper, Event, Now, Settings, Shared, Worker};
+use mbal_worker::{
+    Action, Actions, ConnId, Doorkeeper, Event, Moment, Now, Settings, Shared, Worker,
+};
 
 pub const CONN: ConnId = ConnId(0);
 pub const START: Now = Now { second: 100, unix: 1_700_000_000, micros: 0 };
@@ -61,11 +63,28 @@ impl Rig {
     pub fn send(&mut self, input: &[u8]) -> Vec<u8> {
         let mut actions = self.handle(Event::Received { conn: CONN, bytes: input });
         let mut replies = actions.bytes.clone();
-        while actions.list.contains(&Action::Stall { conn: CONN }) {
-            actions = self.handle(Event::Drained { conn: CONN });
+        loop {
+            let stalls = actions.list.contains(&Action::Stall { conn: CONN });
+            actions = match self.worker.next_wake() {
+                Some(wake) => {
+                    self.pass_until(wake);
+                    self.handle(Event::Woken)
+                }
+                None if stalls => self.handle(Event::Drained { conn: CONN }),
+                None => return replies,
+            };
             replies.extend_from_slice(&actions.bytes);
         }
-        replies
+    }
+
+    /// Time passes until then, if it has not yet.
+    pub fn pass_until(&mut self, moment: Moment) {
+        let micros = moment.0.max(self.now.moment().0) - self.now.moment().0;
+        let micros = u64::from(self.now.micros) + micros;
+        let seconds = micros / 1_000_000;
+        self.now.second += seconds as u32;
+        self.now.unix += seconds;
+        self.now.micros = (micros % 1_000_000) as u32;
     }
 
     #[track_caller]

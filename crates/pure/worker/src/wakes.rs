@@ -1,0 +1,71 @@
+//! When a worker wants to be woken, and for whom.
+
+use std::collections::BTreeSet;
+
+use crate::ConnId;
+use crate::time::Moment;
+
+/// Who waits for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Sleeper {
+    /// A connection, for room.
+    Conn(ConnId),
+    /// A peer's request, for room: by its number among those that are held.
+    Held(u64),
+    /// What the map has changed, for batches to be over.
+    Map,
+}
+
+/// Those who wait for a moment, each for one.
+#[derive(Default)]
+pub(crate) struct Wakes {
+    /// At one moment, in the order in which they came.
+    all: BTreeSet<(Moment, u64, Sleeper)>,
+    last: u64,
+}
+
+impl Wakes {
+    pub fn set(&mut self, at: Moment, sleeper: Sleeper) {
+        self.last += 1;
+        self.all.insert((at, self.last, sleeper));
+    }
+
+    /// The earliest moment that anybody waits for.
+    pub fn next(&self) -> Option<Moment> {
+        self.all.first().map(|(at, ..)| *at)
+    }
+
+    /// Takes out those whose moment has come, up to `most`.
+    pub fn due(&mut self, now: Moment, most: usize) -> Vec<Sleeper> {
+        let mut due = Vec::new();
+        while due.len() < most && self.next().is_some_and(|next| next <= now) {
+            due.extend(self.all.pop_first().map(|(.., sleeper)| sleeper));
+        }
+        due
+    }
+
+    pub fn forget(&mut self, sleeper: Sleeper) {
+        self.all.retain(|(.., other)| *other != sleeper);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_due_comes_in_order_and_the_rest_next_time() {
+        let conn = |number| Sleeper::Conn(ConnId(number));
+        let mut wakes = Wakes::default();
+        assert_eq!(wakes.next(), None);
+        wakes.set(Moment(30), conn(0));
+        wakes.set(Moment(20), conn(2));
+        wakes.set(Moment(20), conn(1));
+        wakes.set(Moment(10), Sleeper::Held(7));
+        assert_eq!((wakes.next(), wakes.due(Moment(9), 9)), (Some(Moment(10)), vec![]));
+        assert_eq!(wakes.due(Moment(20), 2), [Sleeper::Held(7), conn(2)]);
+        assert_eq!((wakes.next(), wakes.due(Moment(20), 9)), (Some(Moment(20)), vec![conn(1)]));
+        wakes.forget(conn(0));
+        assert_eq!((wakes.next(), wakes.due(Moment(99), 9)), (None, vec![]));
+    }
+}
