@@ -149,6 +149,20 @@ impl<'a> Part<'a> {
         Ok(part)
     }
 
+    /// Bytes of its records that are still to be imported.
+    pub fn left(&self) -> usize {
+        self.records.0.len()
+    }
+
+    /// A part again that has been read whole, and of which so many bytes are [`Part::left`].
+    ///
+    /// # Panics
+    /// If it has fewer, or does not begin as a part.
+    pub fn resume(bytes: &'a [u8], left: usize) -> Part<'a> {
+        let heading = Heading::read(&mut Reader(bytes)).expect("it has been read whole");
+        Part { heading, records: Reader(&bytes[bytes.len() - left..]) }
+    }
+
     /// The next record; `None` at the end.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Record<'a>>, Broken> {

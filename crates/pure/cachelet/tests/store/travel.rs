@@ -1,6 +1,6 @@
 //! Slices that travel to another store: nothing lost, nothing older over newer, nothing back after a flush.
 
-use mbal_cachelet::{Arriving, Broken, Cursor, Draft, Due, Memory, Meta, Store};
+use mbal_cachelet::{Arriving, Broken, Cursor, Draft, Due, Memory, Meta, Part, Store};
 use mbal_model::{Elsewhere, Key, Prefix, Route, ServerId, WorkerId};
 
 use crate::support::{
@@ -32,6 +32,30 @@ fn slices_travel_to_another_server_whole() {
         assert_eq!(is, moved, "{}", name(n));
         assert!(value == travelled);
     }
+}
+
+#[test]
+fn an_import_goes_on_where_it_was_left() {
+    let (source, target) = (small(), small());
+    put_all(&source, 0..200, |n| vec![n as u8; 200]);
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    source.freeze(Prefix::ALL, NOW).expect("a slice");
+    let bytes = parts_of(&source, Prefix::ALL, &mut Cursor::default()).remove(0);
+    let part = Part::read(&bytes).expect("whole");
+    let mut arriving = Arriving::new(Prefix::ALL);
+    assert_eq!(arriving.due(&part.heading), Due::Now);
+    let (mut left, mut steps, mut more) = (part.left(), 0, true);
+    while more {
+        let mut part = Part::resume(&bytes, left);
+        target.enter(WORKER);
+        more = target.import(WORKER, &mut arriving, &mut part, NOW).expect("whole");
+        target.leave(WORKER);
+        assert!(part.left() < left || !more, "it goes on");
+        (left, steps) = (part.left(), steps + 1);
+    }
+    assert!(steps > 3, "{steps} steps");
+    assert_eq!((left, target.stats().items), (0, 200));
+    assert!((0..200).all(|n| look(&target, n, NOW).is_some()));
 }
 
 #[test]
