@@ -1,17 +1,20 @@
 //! One cachelet's move between two servers: the two sides as state machines. `docs/design/moves.md` is the protocol.
 //!
-//! Called by each server's migrator, which has the store and the links. Never touches an item, a socket or a clock: whatever is to be done
-//! to the store is a [`Step`](source::Step) that the caller carries out, and times are arguments, in nanoseconds of any clock that does not go back.
+//! Called by who has a server's store and links. Never opens a socket or reads a clock: times are arguments, in nanoseconds of any clock that does
+//! not go back.
 //!
 //! ```text
-//!   link, coordinator                    store
-//!      |  handle(now, Event)               ^
-//!      v                                   | one bounded step
-//!   Source, Destination --- next(now) -----+--> or a message to be sent, or until when to wait
+//!   link, coordinator                             store
+//!      |  handle(now, Event)                        ^
+//!      v                                            | one bounded step
+//!   Source, Destination --- next(now) --- Leaver, Arriver: advance(now, store) --> a message to be sent, or until when to wait
 //! ```
+//!
+//! The two sides know slices by name only; `carry` knows the store.
 
 #![forbid(unsafe_code)]
 
+mod carry;
 pub mod destination;
 pub mod message;
 mod order;
@@ -20,6 +23,7 @@ mod report;
 pub mod source;
 mod window;
 
+pub use carry::{Advance, Arriver, Leaver, Now};
 pub use destination::Destination;
 pub use message::{Answer, Ask, Begin, Malformed, Refusal};
 pub use order::{Incarnation, MOVES_MAX, Order};

@@ -185,6 +185,11 @@ impl Source {
         matches!(self.phase, Phase::Over(_)) && self.say.is_empty()
     }
 
+    /// A slice is frozen, and somebody may still be in it.
+    pub fn is_waiting_for_batches(&self) -> bool {
+        matches!(self.phase, Phase::Frozen { .. })
+    }
+
     /// A slice is gone, and the destination has not said that it serves it.
     pub fn is_unconfirmed(&self) -> bool {
         self.phase == Phase::Gone

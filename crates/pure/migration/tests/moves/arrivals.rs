@@ -1,11 +1,10 @@
 //! The cachelets that come to a server.
 
-use mbal_cachelet::{Arriving, Birth, Due, Part, Store};
-use mbal_migration::destination::{self, Destination, Imported, Meeting};
-use mbal_migration::{Answer, Ask};
+use mbal_migration::destination::{self, Destination, Meeting, Step};
+use mbal_migration::{Advance, Answer, Arriver, Ask, Now};
 use mbal_model::{MoveId, ServerId};
 
-use crate::host::{Arriver, Host};
+use crate::host::{Coming, Host, brief, owner_by};
 use crate::links::Link;
 use crate::met::Failed;
 use crate::world::{MOVER, NOW, World};
@@ -15,26 +14,27 @@ impl World {
     pub fn pump_destination(&mut self, host: usize, id: MoveId) -> Result<(), Failed> {
         let (now, mut pause) = (self.now, self.pause());
         let Some(at) = self.hosts[host].arriver(id) else { return Ok(()) };
-        let Host { arrivers, store, is_slow, .. } = &mut self.hosts[host];
-        let one = &mut arrivers[at];
+        let Host { coming, store, map, is_slow, .. } = &mut self.hosts[host];
+        let one = &mut coming[at];
         if one.pump_at != Some(now) {
             return Ok(());
         }
         one.pump_at = None;
         let store = store.as_ref().expect("it lives");
-        let (begin, from) = (*one.destination.begin(), one.from);
-        let prefix = begin.prefix;
-        let next = one.destination.next(now);
+        let (prefix, from) = (one.arriver.destination.begin().prefix, one.from);
+        let (times, owner) = (Now { ns: now, second: NOW }, owner_by(map.as_ref(), prefix));
+        let advance = one.arriver.advance(times, store, MOVER, owner, self.newest_flush);
+        store.background(MOVER, NOW, 1);
         if self.tells {
-            let mut text = format!("{next:x?}");
-            text.truncate(60);
+            let text = advance.as_ref().map_or("broken".to_owned(), brief);
             println!("{now} destination {host} {id:?} {prefix}: {text}");
         }
-        match next {
-            destination::Next::Wait(until) => {
-                if one.destination.is_over() {
-                    let state = one.destination.state();
-                    self.hosts[host].arrivers.remove(at);
+        match advance {
+            Err(_) => self.is_broken(from, host, "a part that cannot be"),
+            Ok(Advance::Wait(until)) => {
+                if one.arriver.destination.is_over() {
+                    let state = one.arriver.destination.state();
+                    self.hosts[host].coming.remove(at);
                     self.met.count(match state {
                         destination::State::Owned => "arrived",
                         _ => "dropped",
@@ -44,48 +44,12 @@ impl World {
                 }
                 return Ok(());
             }
-            destination::Next::Say(answer) => {
-                let mut payload = Vec::new();
-                let kind = answer.encode(&mut payload);
-                self.send(from, host, 1, id, kind, payload);
-            }
-            destination::Next::Do(step) => match step {
-                destination::Step::Adopt => {
-                    let generation = begin.generation;
-                    let birth = Birth { generation, flush_number: self.newest_flush };
-                    let source = ServerId(from as u16);
-                    let arrives = store.begin_to_arrive(prefix, begin.worker, birth, source);
-                    one.destination.adopted(now, arrives);
-                }
-                destination::Step::Import(bytes) => {
-                    if *is_slow {
-                        pause += 50_000_000;
-                    }
-                    let imported = import(store, &mut one.arriving, &bytes);
-                    if one.destination.imported(imported).is_err() {
-                        self.is_broken(from, host, "a part that cannot be");
-                    }
-                }
-                destination::Step::ServeUntil(last) => {
-                    store.serve_until(prefix, last);
-                    one.destination.serves(last);
-                }
-                destination::Step::GiveUp => {
-                    let more = store.give_up(&mut one.arriving, NOW);
-                    one.destination.gave_up(more);
-                    self.met.count("gave up what came");
-                }
-                destination::Step::Inherit => {
-                    store.inherit(prefix, NOW);
-                    one.destination.inherited();
-                    self.met.count("inherited");
-                }
-                destination::Step::Release => {
-                    let owner = self.hosts[host].owner(prefix);
-                    let here = &mut self.hosts[host];
-                    assert!(here.store.as_ref().expect("it lives").release(prefix, owner));
-                    here.arrivers[at].destination.released();
-                }
+            Ok(Advance::Say { kind, payload }) => self.send(from, host, 1, id, kind, payload),
+            Ok(Advance::Did(step)) => match step {
+                Step::Import(_) if *is_slow => pause += 50_000_000,
+                Step::GiveUp => self.met.count("gave up what came"),
+                Step::Inherit => self.met.count("inherited"),
+                _ => {}
             },
         }
         self.pump_destination_at(host, id, now + pause);
@@ -104,7 +68,7 @@ impl World {
         };
         let here = self.hosts[host].incarnation;
         let known: Vec<&Destination> =
-            self.hosts[host].arrivers.iter().map(|one| &one.destination).collect();
+            self.hosts[host].coming.iter().map(|one| &one.arriver.destination).collect();
         let meeting = Destination::meet(here, id, &begin, &known);
         match meeting {
             Meeting::Known(_) => {
@@ -123,14 +87,14 @@ impl World {
             }
             Meeting::Instead(at) => {
                 self.met.count("a newer move instead");
-                let older = self.hosts[host].arrivers[at].destination.id();
+                let older = self.hosts[host].coming[at].arriver.destination.id();
                 self.tell_destination(host, older, destination::Event::Ended).expect("no peer");
             }
             Meeting::New => {}
         }
         let destination = Destination::new(self.now, id, begin);
-        let arriving = Arriving::new(begin.prefix);
-        self.hosts[host].arrivers.push(Arriver { destination, from, arriving, pump_at: None });
+        let arriver = Arriver::new(destination, ServerId(from as u16));
+        self.hosts[host].coming.push(Coming { arriver, from, pump_at: None });
         self.pump_destination_at(host, id, self.now + 1);
     }
 
@@ -144,34 +108,8 @@ impl World {
     pub fn knows_gone(&mut self, host: usize, id: MoveId, last: u64) -> bool {
         // Of a move that is over it is a request as any other.
         let Some(at) = self.hosts[host].arriver(id) else { return true };
-        let Host { arrivers, store, .. } = &mut self.hosts[host];
-        let destination = &mut arrivers[at].destination;
-        if destination.has_gone(last).is_err() {
-            return false;
-        }
+        let Host { coming, store, .. } = &mut self.hosts[host];
         let store = store.as_ref().expect("it lives");
-        store.serve_until(destination.begin().prefix, last);
-        destination.serves(last);
-        true
+        coming[at].arriver.knows_gone(store, last).is_ok()
     }
-}
-
-fn import(store: &Store, arriving: &mut Arriving, bytes: &[u8]) -> Option<Imported> {
-    let mut part = Part::read(bytes).ok()?;
-    let (slice, number) = (part.heading.slice, part.heading.number);
-    match arriving.due(&part.heading) {
-        Due::Early => return None,
-        Due::Over => {}
-        Due::Now => {
-            let mut more = true;
-            while more {
-                store.enter(MOVER);
-                let imported = store.import(MOVER, arriving, &mut part, NOW);
-                store.leave(MOVER);
-                store.background(MOVER, NOW, 1);
-                more = imported.ok()?;
-            }
-        }
-    }
-    Some(Imported { slice, number, last: arriving.last() })
 }

@@ -75,10 +75,10 @@ impl World {
             Route::Peer(_) => self.met.count("came too far"),
             Route::Moving(id) => {
                 store.leave(CLIENT);
-                let leaver = self.hosts[host].leaver(id).expect("a cachelet leaves by a move");
-                if let Some(last) = leaver.source.gone().filter(|last| hash <= *last) {
+                let leaving = self.hosts[host].leaver(id).expect("a cachelet leaves by a move");
+                if let Some(last) = leaving.leaver.source.gone().filter(|last| hash <= *last) {
                     self.met.count("sent on, since it is gone");
-                    let (host, hops) = (leaver.to, hops + 1);
+                    let (host, hops) = (leaving.to, hops + 1);
                     on(self, Request { host, hops, moved: Some((id, last)), ..request });
                 } else if self.now < deadline {
                     self.met.count("waited for a slice");

@@ -55,19 +55,19 @@ impl World {
         if self.tells {
             println!("{} link {from}-{to} breaks", self.now);
         }
-        for one in self.hosts[from].leavers.iter().filter(|one| one.to == to) {
+        for one in self.hosts[from].leaving.iter().filter(|one| one.to == to) {
             let hashes = self.hosts[from].store.as_ref().map(|store| {
-                let prefix = one.source.order().prefix;
+                let prefix = one.leaver.source.order().prefix;
                 let frozen = |hash: u64| {
                     let is_moving = matches!(store.route(CLIENT, hash), Route::Moving(_));
-                    is_moving && Some(hash) > one.source.gone()
+                    is_moving && Some(hash) > one.leaver.source.gone()
                 };
                 (0..KEYS).map(hash_of).any(|hash| prefix.contains(hash) && frozen(hash))
             });
             if hashes == Some(true) {
                 self.met.count("a link broke while a slice was on its way");
             }
-            if one.source.is_unconfirmed() {
+            if one.leaver.source.is_unconfirmed() {
                 self.met.count("a link broke while a slice was gone and not confirmed");
             }
         }
@@ -93,8 +93,8 @@ impl World {
         }
         (link.is_up, link.is_whole) = (false, false);
         let at = link.down_until.max(self.now) + 1;
-        let leaving = self.hosts[from].leavers.iter().filter(|one| one.to == to);
-        let leaving: Vec<MoveId> = leaving.map(|one| one.source.order().id).collect();
+        let leaving = self.hosts[from].leaving.iter().filter(|one| one.to == to);
+        let leaving: Vec<MoveId> = leaving.map(|one| one.leaver.source.order().id).collect();
         for id in leaving {
             self.tell_source(from, id, source::Event::LinkDown);
         }
@@ -104,8 +104,8 @@ impl World {
 
     /// The accepting side answers no more what came over this link.
     pub fn link_ends(&mut self, from: usize, to: usize) {
-        let arriving = self.hosts[to].arrivers.iter().filter(|one| one.from == from);
-        let arriving: Vec<MoveId> = arriving.map(|one| one.destination.id()).collect();
+        let arriving = self.hosts[to].coming.iter().filter(|one| one.from == from);
+        let arriving: Vec<MoveId> = arriving.map(|one| one.arriver.destination.id()).collect();
         for id in arriving {
             let event = destination::Event::LinkDown;
             self.tell_destination(to, id, event).expect("no peer says so");
@@ -124,8 +124,8 @@ impl World {
         link.comes_up();
         // Who accepts a link has no older one of the same server.
         self.link_ends(from, to);
-        let leaving = self.hosts[from].leavers.iter().filter(|one| one.to == to);
-        let leaving: Vec<MoveId> = leaving.map(|one| one.source.order().id).collect();
+        let leaving = self.hosts[from].leaving.iter().filter(|one| one.to == to);
+        let leaving: Vec<MoveId> = leaving.map(|one| one.leaver.source.order().id).collect();
         for id in leaving {
             self.tell_source(from, id, source::Event::LinkUp);
         }

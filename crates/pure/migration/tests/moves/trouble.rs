@@ -96,8 +96,10 @@ impl World {
     pub fn tell_strain(&mut self, host: usize) {
         let strained = self.hosts[host].strained;
         let here = &self.hosts[host];
-        let leaving: Vec<MoveId> = here.leavers.iter().map(|one| one.source.order().id).collect();
-        let arriving: Vec<MoveId> = here.arrivers.iter().map(|one| one.destination.id()).collect();
+        let leaving: Vec<MoveId> =
+            here.leaving.iter().map(|one| one.leaver.source.order().id).collect();
+        let arriving: Vec<MoveId> =
+            here.coming.iter().map(|one| one.arriver.destination.id()).collect();
         for id in leaving {
             self.tell_source(host, id, source::Event::Strained(strained));
         }
@@ -132,8 +134,8 @@ impl World {
         self.truth.dies(&store, |hash| others.iter().any(|store| serves(store, hash)));
         let here = &mut self.hosts[host];
         (here.map, here.in_slow_batch, here.is_slow, here.strained) = (None, false, false, false);
-        here.leavers.clear();
-        here.arrivers.clear();
+        here.leaving.clear();
+        here.coming.clear();
         for other in (0..self.profile.hosts).filter(|other| *other != host) {
             self.break_link(host, other, 0);
             self.links[host][other].is_up = false;
@@ -146,7 +148,7 @@ impl World {
         self.lives += 1;
         self.tell(|| format!("server {host} begins again"));
         let life = Incarnation(self.lives);
-        self.hosts[host].store = Some(store());
+        self.hosts[host].store = Some(store(self.profile.is_short));
         self.hosts[host].incarnation = life;
         let wait = self.about(self.profile.heartbeat);
         self.after(wait, Event::Heartbeat { host, life });

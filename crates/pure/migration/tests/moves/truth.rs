@@ -54,12 +54,14 @@ pub struct Truth {
     cas: BTreeSet<(u64, u64)>,
     /// Versions when the flush began that is under way.
     flush: Option<Vec<u64>>,
+    /// Memory is short: anything may be missing.
+    evicts: bool,
 }
 
 impl Truth {
-    pub fn new() -> Truth {
+    pub fn new(evicts: bool) -> Truth {
         let known = vec![Known::default(); KEYS as usize];
-        Truth { known, cas: BTreeSet::new(), flush: None }
+        Truth { known, cas: BTreeSet::new(), flush: None, evicts }
     }
 
     /// Executes an operation by a worker that has entered, and has been told that the key is served by this store. The item's cas then, if it is there.
@@ -95,7 +97,7 @@ impl Truth {
         });
         self.look(n, seen.as_ref().map(|(out, cas)| (out.as_slice(), *cas)))?;
         let known = &mut self.known[n as usize];
-        let may_miss = self.flush.is_some();
+        let may_miss = self.flush.is_some() || self.evicts;
         match op {
             Op::Get => unreachable!("done above"),
             Op::Cas(cas) if seen.as_ref().map(|(_, seen)| *seen) != Some(cas) => {
@@ -110,7 +112,15 @@ impl Truth {
             }
             Op::Set | Op::Cas(_) => {
                 let draft = Draft { parts: &[&bytes], ..Draft::default() };
-                let cas = locked.put(&key, &draft).expect("memory suffices");
+                let Ok(cas) = locked.put(&key, &draft) else {
+                    assert!(self.evicts, "memory suffices");
+                    // The old value must not outlive a write that failed.
+                    if let Some(found) = locked.find(&key) {
+                        locked.remove(&found);
+                    }
+                    *known = Known { version: next, there: false, cas: 0, may_miss };
+                    return Ok(None);
+                };
                 if !self.cas.insert((n, cas)) {
                     return Err(Failed::new(3, format!("cas {cas:x} is given twice, to key {n}")));
                 }

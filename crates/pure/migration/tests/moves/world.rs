@@ -32,6 +32,8 @@ pub struct Profile {
     pub hosts: usize,
     pub bits: u32,
     pub fillers: u64,
+    /// Memory is short, so that pages are cleaned and items evicted.
+    pub is_short: bool,
     pub part_bytes: usize,
     pub op_gap: u64,
     pub trouble_gap: u64,
@@ -45,10 +47,13 @@ impl Profile {
     fn new(random: &mut Random) -> Profile {
         let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
         let op_gap = one_of(&[20_000, 100_000, 400_000, 4_000_000]);
+        let is_short = one_of(&[0, 0, 0, 1]) == 1;
+        let fillers = if is_short { 12_000 } else { one_of(&[0, 1_000, 6_000]) };
         Profile {
+            is_short,
+            fillers,
             hosts: one_of(&[2, 3, 3]) as usize,
             bits: one_of(&[1, 2, 3]) as u32,
-            fillers: one_of(&[0, 1_000, 6_000]),
             part_bytes: one_of(&[400, 4_000, 64 << 10]) as usize,
             op_gap,
             trouble_gap: op_gap * one_of(&[8, 25, 100]),
@@ -144,16 +149,17 @@ pub struct World {
     pub tells: bool,
 }
 
-pub fn store() -> Store {
+pub fn store(is_short: bool) -> Store {
+    let memory_bytes = if is_short { 2 << 20 } else { 24 << 20 };
     let options = Options {
-        memory_bytes: 24 << 20,
+        memory_bytes,
         workers: 3,
         cachelets: 8,
         item_bytes_max: 1 << 20,
-        evict: false,
+        evict: is_short,
         generation: 1,
     };
-    Store::vacant(options, Memory::heap(24 << 20)).expect("memory")
+    Store::vacant(options, Memory::heap(memory_bytes)).expect("memory")
 }
 
 impl World {
@@ -165,16 +171,17 @@ impl World {
         let map = Map { version: 1, owners: owners.collect() };
         let hosts = (0..count).map(|at| Host {
             incarnation: Incarnation(at as u64 + 1),
-            store: Some(store()),
+            store: Some(store(profile.is_short)),
             map: Some(map.clone()),
-            leavers: Vec::new(),
-            arrivers: Vec::new(),
+            leaving: Vec::new(),
+            coming: Vec::new(),
             in_slow_batch: false,
             is_slow: false,
             strained: false,
         });
         let hosts: Vec<Host> = hosts.collect();
         let members = hosts.iter().map(|host| host.incarnation).collect();
+        let is_short = profile.is_short;
         let mut world = World {
             now: 0,
             events: BTreeMap::new(),
@@ -184,7 +191,7 @@ impl World {
             hosts,
             links: vec![vec![Link::default(); count]; count],
             coordinator: Coordinator::new(map, members),
-            truth: Truth::new(),
+            truth: Truth::new(is_short),
             seen: vec![None; KEYS as usize],
             met: Met::default(),
             broken: None,
@@ -208,6 +215,7 @@ impl World {
                 assert!(is_mine || store.point(prefix, elsewhere(owner)));
             }
         }
+        let bytes = if self.profile.is_short { 500 } else { 30 };
         for n in 0..self.profile.fillers {
             let text = format!("filler:{n}");
             let key = Key::new(text.as_bytes()).expect("short");
@@ -215,9 +223,10 @@ impl World {
                 let store = host.store.as_ref().expect("it lives");
                 store.enter(CLIENT);
                 if store.route(CLIENT, key.hash()) == Route::Own {
-                    let draft = Draft { parts: &[&[7; 30]], ..Draft::default() };
-                    let _room = store.reserve_at_once(CLIENT, key.hash(), 30, NOW);
-                    store.lock(key.hash(), NOW).put(&key, &draft).expect("memory suffices");
+                    let draft = Draft { parts: &[&[7; 500][..bytes]], ..Draft::default() };
+                    let _room = store.reserve_at_once(CLIENT, key.hash(), bytes, NOW);
+                    let put = store.lock(key.hash(), NOW).put(&key, &draft);
+                    assert!(put.is_ok() || self.profile.is_short, "memory suffices");
                 }
                 store.leave(CLIENT);
             }
@@ -384,7 +393,8 @@ impl World {
         if self.random.below(10) == 0 {
             self.order();
         }
-        if self.random.below(6) == 0 {
+        // Where memory is short, who needs some would wait for this batch, on the same thread.
+        if self.random.below(6) == 0 && !self.profile.is_short {
             let host = self.host();
             self.slow_batch(host);
         }
@@ -400,6 +410,9 @@ impl World {
             return;
         }
         let store = self.hosts[host].store.as_ref().expect("it lives");
+        if store.stats().evictions > 0 {
+            self.met.count("evicted something");
+        }
         for worker in [CLIENT, MOVER] {
             store.background(worker, NOW, 2);
         }

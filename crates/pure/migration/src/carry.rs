@@ -1,0 +1,246 @@
+//! Carries out what the two sides of a move want of a store, one bounded step at a time.
+//!
+//! For whoever has a moment: each call holds no lock for longer than a step of `cachelet` does, some ten microseconds.
+
+use mbal_cachelet::{Arriving, Birth, Cursor, Due, Part, Store};
+use mbal_model::{Elsewhere, Seconds, ServerId, WorkerId};
+
+use crate::destination::{self, Destination, Imported};
+use crate::message::Ask;
+use crate::order::Order;
+use crate::source::{self, Exported, Source};
+use crate::window::PART_BYTES;
+
+/// What came of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Advance<Step> {
+    /// This payload of this kind is to be sent, in a frame whose ticket is the move's number.
+    Say { kind: u8, payload: Vec<u8> },
+    /// A step was done. There may be more to do at once.
+    Did(Step),
+    /// Nothing until then, in nanoseconds, or until something happens.
+    Wait(Option<u64>),
+}
+
+/// When a call is made, by both clocks that a move goes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    pub ns: u64,
+    /// The store's second.
+    pub second: Seconds,
+}
+
+/// A cachelet that leaves this server.
+pub struct Leaver {
+    pub source: Source,
+    cursor: Cursor,
+    /// It grows until it is sent.
+    part: Vec<u8>,
+    part_bytes: usize,
+}
+
+impl Leaver {
+    pub fn new(order: Order) -> Leaver {
+        Leaver::with_parts(order, PART_BYTES)
+    }
+
+    /// One whose parts are sent when they have so many bytes.
+    pub fn with_parts(order: Order, part_bytes: usize) -> Leaver {
+        let (source, cursor) = (Source::new(order), Cursor::default());
+        Leaver { source, cursor, part: Vec::new(), part_bytes }
+    }
+
+    /// Does the next thing. `owner`: who has the cachelet by the newest map. From any thread that is in no batch.
+    pub fn advance(&mut self, now: Now, store: &Store, owner: Elsewhere) -> Advance<source::Step> {
+        let step = match self.source.next(now.ns) {
+            source::Next::Say(ask) => return say(ask),
+            source::Next::Wait(until) => return Advance::Wait(until),
+            source::Next::Do(step) => step,
+        };
+        let (prefix, id) = (self.source.order().prefix, self.source.order().id);
+        let (source, cursor) = (&mut self.source, &mut self.cursor);
+        match step {
+            source::Step::BeginToLeave => source.began(now.ns, store.begin_to_leave(prefix, id)),
+            source::Step::Freeze => source.froze(now.ns, store.freeze(prefix, now.second)),
+            source::Step::Look(stamp) => source.looked(now.ns, store.all_have_left(stamp)),
+            source::Step::Export => {
+                let more = store.export(prefix, cursor, now.second, &mut self.part);
+                if !more || self.part.len() >= self.part_bytes {
+                    return self.part_is_complete(now.ns, more);
+                }
+            }
+            source::Step::Thaw => {
+                self.part.clear();
+                store.thaw(prefix, cursor, now.second);
+                source.thawed(now.ns);
+            }
+            source::Step::Forget => {
+                source.forgot(now.ns, store.forget(prefix, cursor, now.second));
+            }
+            source::Step::Stay => {
+                store.stay(prefix, now.second);
+                source.stayed();
+            }
+            source::Step::Release => {
+                assert!(store.release(prefix, owner), "a cachelet that leaves is here");
+                source.released();
+            }
+        }
+        Advance::Did(step)
+    }
+
+    fn part_is_complete(&mut self, now_ns: u64, more: bool) -> Advance<source::Step> {
+        self.cursor.end_part();
+        let part = std::mem::take(&mut self.part);
+        let heading = Part::read(&part).expect("what is exported reads").heading;
+        let (slice, number, last) = (heading.slice, heading.number, heading.last);
+        self.source.exported(now_ns, Exported { slice, number, last, bytes: part.len(), more });
+        say(Ask::Part(&part))
+    }
+}
+
+fn say<Step>(ask: Ask<'_>) -> Advance<Step> {
+    let mut payload = Vec::new();
+    let kind = ask.encode(&mut payload);
+    Advance::Say { kind, payload }
+}
+
+/// A cachelet that comes to this server.
+pub struct Arriver {
+    pub destination: Destination,
+    from: ServerId,
+    arriving: Arriving,
+    /// A part of which the first steps are done, and how many bytes of it are left.
+    begun: Option<(Vec<u8>, usize)>,
+}
+
+impl Arriver {
+    pub fn new(destination: Destination, from: ServerId) -> Arriver {
+        let arriving = Arriving::new(destination.begin().prefix);
+        Arriver { destination, from, arriving, begun: None }
+    }
+
+    /// Who serves what has not come.
+    pub fn from(&self) -> ServerId {
+        self.from
+    }
+
+    /// Does the next thing, for worker `worker`, which is in no batch. `owner` as for [`Leaver::advance`]. `flush_number`: the newest one that
+    /// this server knows of.
+    ///
+    /// # Errors
+    /// [`destination::Broken`] if what came cannot be: the link is to be broken.
+    pub fn advance(
+        &mut self,
+        now: Now,
+        store: &Store,
+        worker: WorkerId,
+        owner: Elsewhere,
+        flush_number: u32,
+    ) -> Result<Advance<destination::Step>, destination::Broken> {
+        if let Some((part, left)) = self.begun.take() {
+            self.import(now, store, worker, part, left)?;
+            return Ok(Advance::Did(destination::Step::Import(Vec::new())));
+        }
+        let step = match self.destination.next(now.ns) {
+            destination::Next::Say(answer) => {
+                let mut payload = Vec::new();
+                let kind = answer.encode(&mut payload);
+                return Ok(Advance::Say { kind, payload });
+            }
+            destination::Next::Wait(until) => return Ok(Advance::Wait(until)),
+            destination::Next::Do(step) => step,
+        };
+        let (begin, here) = (*self.destination.begin(), &mut self.destination);
+        let prefix = begin.prefix;
+        let done = match step {
+            destination::Step::Adopt => {
+                let birth = Birth { generation: begin.generation, flush_number };
+                let arrives = store.begin_to_arrive(prefix, begin.worker, birth, self.from);
+                here.adopted(now.ns, arrives);
+                destination::Step::Adopt
+            }
+            destination::Step::Import(part) => {
+                self.begin_to_import(now, store, worker, part)?;
+                destination::Step::Import(Vec::new())
+            }
+            destination::Step::ServeUntil(last) => {
+                store.serve_until(prefix, last);
+                here.serves(last);
+                step
+            }
+            destination::Step::GiveUp => {
+                here.gave_up(store.give_up(&mut self.arriving, now.second));
+                step
+            }
+            destination::Step::Inherit => {
+                store.inherit(prefix, now.second);
+                here.inherited();
+                step
+            }
+            destination::Step::Release => {
+                assert!(store.release(prefix, owner), "a cachelet that arrives is here");
+                here.released();
+                step
+            }
+        };
+        Ok(Advance::Did(done))
+    }
+
+    /// A request was sent on by the source, and says that everything up to `last` is gone there: it is served from now on.
+    ///
+    /// # Errors
+    /// [`destination::Broken`] if that has not come. The request is to be refused.
+    pub fn knows_gone(&mut self, store: &Store, last: u64) -> Result<(), destination::Broken> {
+        self.destination.has_gone(last)?;
+        store.serve_until(self.destination.begin().prefix, last);
+        self.destination.serves(last);
+        Ok(())
+    }
+
+    fn begin_to_import(
+        &mut self,
+        now: Now,
+        store: &Store,
+        worker: WorkerId,
+        bytes: Vec<u8>,
+    ) -> Result<(), destination::Broken> {
+        let Ok(part) = Part::read(&bytes) else { return self.destination.imported(None) };
+        let left = part.left();
+        match self.arriving.due(&part.heading) {
+            Due::Now => self.import(now, store, worker, bytes, left),
+            Due::Over => self.destination.imported(Some(self.named(&bytes))),
+            Due::Early => self.destination.imported(None),
+        }
+    }
+
+    /// A step of a part, of whose bytes so many are left.
+    fn import(
+        &mut self,
+        now: Now,
+        store: &Store,
+        worker: WorkerId,
+        bytes: Vec<u8>,
+        left: usize,
+    ) -> Result<(), destination::Broken> {
+        let mut part = Part::resume(&bytes, left);
+        store.enter(worker);
+        let imported = store.import(worker, &mut self.arriving, &mut part, now.second);
+        store.leave(worker);
+        match imported {
+            Err(_) => self.destination.imported(None),
+            Ok(true) => {
+                let left = part.left();
+                self.begun = Some((bytes, left));
+                Ok(())
+            }
+            Ok(false) => self.destination.imported(Some(self.named(&bytes))),
+        }
+    }
+
+    fn named(&self, part: &[u8]) -> Imported {
+        let heading = Part::resume(part, 0).heading;
+        let (slice, number) = (heading.slice, heading.number);
+        Imported { slice, number, last: self.arriving.last() }
+    }
+}
