@@ -82,7 +82,8 @@ impl Leaver {
                 source.stayed();
             }
             source::Step::Release => {
-                assert!(store.release(prefix, owner), "a cachelet that leaves is here");
+                // False if who follows the map was faster.
+                store.release(prefix, owner);
                 source.released();
             }
         }
@@ -179,7 +180,7 @@ impl Arriver {
                 step
             }
             destination::Step::Release => {
-                assert!(store.release(prefix, owner), "a cachelet that arrives is here");
+                store.release(prefix, owner);
                 here.released();
                 step
             }
