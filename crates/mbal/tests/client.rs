@@ -58,7 +58,6 @@ impl Servers {
         let id = id.to_string();
         let mut arguments = vec!["-p", "-1", "-t", "2", "--control", "off", "-l", "127.0.0.1"];
         arguments.extend(["--metrics", "127.0.0.1:0", "--worker-ports", &base]);
-        arguments.extend(["--balance", "off"]);
         arguments.extend(["--cluster", &map, "--server-id", &id, "--cluster-secret", &secret]);
         arguments.extend(self.more.iter().map(String::as_str));
         drop(fs::remove_file(self.folder.path("ports")));
@@ -161,7 +160,7 @@ async fn set_all(client: &Client) {
 
 #[tokio::test]
 async fn every_command_reaches_its_owners_worker_in_one_hop() {
-    let servers = Servers::new("client-commands", &[]);
+    let servers = Servers::new("client-commands", &["--balance", "off"]);
     let running = servers.start_all();
     let client = servers.client(&running, Options::new().connections_per_worker(2)).await;
     set_all(&client).await;
@@ -286,7 +285,7 @@ fn give_away(servers: &Servers) {
 
 #[tokio::test]
 async fn a_client_follows_a_newer_map() {
-    let servers = Servers::new("client-map", &[]);
+    let servers = Servers::new("client-map", &["--balance", "off"]);
     let mut running = servers.start_all();
     // News by hints alone, not by polls.
     let options = Options::new().poll(Duration::from_secs(3600));
@@ -352,6 +351,49 @@ async fn a_client_whose_map_is_wrong_is_served_all_the_same() {
 }
 
 #[tokio::test]
+async fn requests_of_a_key_keep_their_order_while_owners_change_all_the_time() {
+    let servers = Servers::new("client-chaos", &["--chaos", "3000"]);
+    let running = servers.start_all();
+    let client = servers.client(&running, Options::new().connections_per_worker(2)).await;
+    eventually("all can be written", async || {
+        for key in keys() {
+            if client.set(&key, "0", Store::forever()).await.is_err() {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+    let counting = keys().into_iter().map(|key| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            for round in 1..=100u64 {
+                assert_eq!(client.incr(&key, 1).await, Ok(Some(round)), "{key}");
+                let found = client.get(&key).await.unwrap().map(|value| value.bytes);
+                assert_eq!(found, Some(round.to_string().into_bytes()), "{key}");
+            }
+        })
+    });
+    for counted in counting.collect::<Vec<_>>() {
+        counted.await.unwrap();
+    }
+    assert_eq!(client.unreachable_gets(), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_is_alone_is_a_cluster_of_one() {
+    let folder = Folder::new("client-alone");
+    let alone = Running::serve(&folder, &["-p", "-1", "-t", "2", "--control", "off"]);
+    let at = format!("127.0.0.1:{}", alone.port);
+    let client = Client::connect([at], Options::new()).await.unwrap();
+    set_all(&client).await;
+    let values = client.get_many(keys()).await.unwrap();
+    let values: Vec<_> = values.into_iter().map(|value| value.unwrap().bytes).collect();
+    assert_eq!(values, keys().into_iter().map(String::into_bytes).collect::<Vec<_>>());
+    assert_eq!((client.map_version(), client.version().await.len()), (1, 1));
+}
+
+#[tokio::test]
 async fn who_has_to_log_in_does_so_on_every_connection() {
     let folder = Folder::new("client-login-users");
     fs::write(folder.path("users"), "ann:se cret\n").unwrap();
@@ -413,7 +455,7 @@ async fn tls_is_spoken_with_those_whom_the_caller_trusts() {
 
 #[test]
 fn the_benchmarks_smart_client_goes_to_the_owners_of_a_cluster() {
-    let servers = Servers::new("client-bench", &[]);
+    let servers = Servers::new("client-bench", &["--balance", "off"]);
     let running = servers.start_all();
     for protocol in ["meta", "binary"] {
         let bench = Command::new(MBAL)
