@@ -48,6 +48,7 @@ impl Worker {
         if !session.slots.is_empty() {
             let datagram = Datagram { to: from, request_id, slots: session.slots };
             self.datagrams.insert(serial, datagram);
+            self.release_datagram(serial, actions);
         }
     }
 

@@ -88,7 +88,7 @@ impl Batch<'_> {
         for server in linked {
             self.forward(server, session.client, place, request.as_bytes());
         }
-        session.slots.release(self.turn.out);
+        self.turn.has_waiting = true;
         Some(Then::Next)
     }
 }

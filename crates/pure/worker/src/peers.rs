@@ -183,7 +183,7 @@ impl Batch<'_> {
                 self.forward(*server, session.client, place(at + 1), &request);
             }
         }
-        session.slots.release(self.turn.out);
+        self.turn.has_waiting = true;
         Some(if ends { Then::Next } else { Then::Resume(get_again(get, rest)) })
     }
 }

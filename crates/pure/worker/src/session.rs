@@ -249,7 +249,6 @@ impl Session {
         if waits && before < out.len() {
             self.slots.push_local(&out[before..]);
             out.truncate(before);
-            self.slots.release(out);
         }
     }
 

@@ -142,7 +142,7 @@ impl Slots {
     }
 
     /// What has been asked up to here came together, unless what came before still waits.
-    pub fn close_group(&mut self) {
+    fn close_group(&mut self) {
         if self.together_to <= self.first {
             self.together_to = self.first + self.queue.len() as u64;
             self.unready = self.queue.iter().filter(|slot| !slot.is_ready()).count();
@@ -223,14 +223,23 @@ impl Slots {
         Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
     }
 
-    /// Appends to `out` what may leave.
+    /// Appends to `out` what may leave. At the end of a turn: what is asked in it later belongs to what was asked before.
     pub fn release(&mut self, out: &mut Vec<u8>) {
-        if self.unready > 0 {
-            return;
+        self.close_group();
+        while self.unready == 0 && !self.queue.is_empty() {
+            self.release_group(out);
+            self.close_group();
         }
+        if self.queue.is_empty() {
+            self.store.clear();
+            self.store.shrink_to(STORE_BYTES_KEPT);
+        }
+    }
+
+    fn release_group(&mut self, out: &mut Vec<u8>) {
         self.held -= self.ahead.len();
         out.append(&mut self.ahead);
-        while self.queue.front().is_some_and(Slot::is_ready) {
+        while self.first < self.together_to {
             let slot = self.queue.pop_front().expect("there is a front");
             self.first += 1;
             self.held -= slot.bytes();
@@ -244,12 +253,6 @@ impl Slots {
                 Slot::Gather(gather) => self.release_get(&gather, out),
                 Slot::Everywhere(everywhere) => everywhere.push(out),
             }
-        }
-        if self.queue.is_empty() {
-            self.store.clear();
-            self.store.shrink_to(STORE_BYTES_KEPT);
-        } else {
-            self.close_group();
         }
     }
 

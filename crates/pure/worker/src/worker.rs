@@ -336,7 +336,7 @@ impl Worker {
             if began_empty {
                 session.slots.keep_ahead(start, batch.turn.out);
             }
-            session.slots.close_group();
+            session.slots.release(batch.turn.out);
         }
         let (follows, counters) = (batch.turn.follows, batch.turn.counters);
         if batch.requests > 0 {
@@ -357,7 +357,12 @@ impl Worker {
         }
         match ended {
             Ended::Hungry => {}
-            Ended::Waits(wait) => {
+            Ended::Waits(mut wait) => {
+                let held = session.slots.held_bytes();
+                if matches!(wait, Wait::Peers(Pause::Order)) && held < OUTPUT_BYTES_MAX {
+                    // All that was to leave first has just left.
+                    wait = Wait::Output;
+                }
                 match wait {
                     Wait::Output | Wait::Walk(_) => actions.list.push(Action::Stall { conn }),
                     Wait::Peers(_) => actions.list.push(Action::Pause { conn }),
@@ -480,10 +485,8 @@ impl Worker {
     }
 
     fn release(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
-        self.turn(now, conn, 0, actions, |batch, session| {
-            session.slots.release(batch.turn.out);
-            Ended::Hungry
-        });
+        // The end of every turn sends what may leave.
+        self.turn(now, conn, 0, actions, |_, _| Ended::Hungry);
         let session = self.sessions[conn.0 as usize].as_ref().expect("its turn is over");
         let held = session.slots.held_bytes();
         let in_order = matches!(session.wait, Wait::Peers(Pause::Order));

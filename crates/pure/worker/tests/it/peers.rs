@@ -142,11 +142,23 @@ fn what_was_asked_together_is_answered_together_and_waits_for_nothing_later() {
     client.answer(0, "HD Oa\r\n");
     client.check("");
     client.answer(0, "HD Ob\r\n");
-    // What is there of the second as well.
-    client.check("MN\r\nHD Oa\r\nHD Ob\r\nHD Oc\r\n");
+    // What is there of the second waits for the rest of it.
+    client.check("MN\r\nHD Oa\r\nHD Ob\r\n");
     client.send("version\r\n");
     client.answer(0, "HD Od\r\n");
-    client.check("HD Od\r\nMN\r\nVERSION 1.6.45\r\n");
+    client.check("HD Oc\r\nHD Od\r\nMN\r\nVERSION 1.6.45\r\n");
+}
+
+#[test]
+fn what_is_here_does_not_divide_what_was_asked_together() {
+    let mut client = Client::new(8);
+    let (two, three) = (key(2, 0), key(3, 0));
+    client.send(&format!("mg {two} Oa\r\nmn\r\nmg {three} Ob\r\nmn\r\nmg {two} Oc\r\n"));
+    client.answer(0, "HD Oa\r\n");
+    client.answer(1, "HD Oc\r\n");
+    client.check("");
+    client.answer(0, "HD Ob\r\n");
+    client.check("HD Oa\r\nMN\r\nHD Ob\r\nMN\r\nHD Oc\r\n");
 }
 
 #[test]
