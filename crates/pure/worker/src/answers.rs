@@ -1,0 +1,102 @@
+//! What peers have answered: to whom it goes, and what may leave now.
+
+use std::ops::Range;
+
+use mbal_model::ServerId;
+use mbal_model::planted::{Fault, is_planted};
+
+use crate::batch::{Ended, Pause};
+use crate::links::Asker;
+use crate::session::{Client, OUTPUT_BYTES_MAX, Wait};
+use crate::slots::{NO_ROUTE_LINE, Slots};
+use crate::worker::Worker;
+use crate::{Action, Actions, ConnId, Now};
+
+impl Worker {
+    /// A reply has come, or will not: it is kept until those before it have left.
+    pub(crate) fn fill(&mut self, asker: Asker, reply: Option<&[u8]>, actions: &mut Actions) {
+        let (client, place) = match asker {
+            Asker::Client { client, place } => (client, place),
+            Asker::Peer { server, ticket } => {
+                let reply = append(&mut actions.bytes, reply.unwrap_or(NO_ROUTE_LINE));
+                return actions.list.push(Action::Answer { server, ticket, reply });
+            }
+        };
+        let Some(slots) = self.slots_of(client) else { return };
+        let missed = match reply {
+            Some(reply) => slots.fill(place, reply),
+            None => slots.fail(place),
+        };
+        if !is_planted(Fault::MissNotCounted) {
+            self.counters().get_unreachable.add(missed);
+        }
+        if !self.replied.contains(&client) {
+            self.replied.push(client);
+        }
+    }
+
+    /// `None` once the client has gone.
+    pub(crate) fn slots_of(&mut self, client: Client) -> Option<&mut Slots> {
+        match client {
+            Client::Conn { conn, .. } => {
+                let session = self.sessions.get_mut(conn.0 as usize)?.as_mut()?;
+                (session.client == client).then_some(&mut session.slots)
+            }
+            Client::Datagram { serial } => {
+                self.datagrams.get_mut(&serial).map(|datagram| &mut datagram.slots)
+            }
+        }
+    }
+
+    /// Sends what may leave, once for everybody who got something.
+    pub(crate) fn release_replied(&mut self, now: Now, actions: &mut Actions) {
+        let mut replied = std::mem::take(&mut self.replied);
+        for client in replied.drain(..) {
+            match client {
+                Client::Conn { conn, .. } => self.release(now, conn, actions),
+                Client::Datagram { serial } => self.release_datagram(serial, actions),
+            }
+        }
+        self.replied = replied;
+    }
+
+    pub(crate) fn release(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
+        // The end of every turn sends what may leave.
+        self.turn(now, conn, 0, actions, |_, _| Ended::Hungry);
+        let session = self.sessions[conn.0 as usize].as_ref().expect("its turn is over");
+        let held = session.slots.held_bytes();
+        let in_order = matches!(session.wait, Wait::Peers(Pause::Order));
+        if in_order && held < OUTPUT_BYTES_MAX {
+            self.go_on(now, conn, actions);
+        } else {
+            self.leave_if_due(conn, actions);
+        }
+    }
+
+    /// Replies have come over this link, and made room for requests.
+    pub(crate) fn credits_came(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
+        self.release_replied(now, actions);
+        // One that waited goes on, and the next while there is credit left.
+        while let Some(conn) = self.links.next_waiting(server) {
+            self.go_on(now, conn, actions);
+        }
+    }
+
+    pub(crate) fn link_broken(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
+        let (askers, waiting) = self.links.broken(server);
+        for asker in askers {
+            self.fill(asker, None, actions);
+        }
+        self.release_replied(now, actions);
+        for conn in waiting {
+            self.go_on(now, conn, actions);
+        }
+    }
+}
+
+/// Where what was appended stands.
+pub(crate) fn append(to: &mut Vec<u8>, bytes: &[u8]) -> Range<usize> {
+    let start = to.len();
+    to.extend_from_slice(bytes);
+    start..to.len()
+}

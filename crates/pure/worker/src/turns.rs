@@ -1,0 +1,223 @@
+//! Turns: requests are executed for a connection, or for nobody, and what comes of them is asked for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use mbal_cachelet::Ahead;
+use mbal_model::planted::{Fault, is_planted};
+
+use crate::batch::{Batch, Ended, Pause};
+use crate::conns::Card;
+use crate::input::run_pending;
+use crate::load::turn_work;
+use crate::log::STATES;
+use crate::room::Haste;
+use crate::session::{OUTPUT_BYTES_MAX, Session, Wait};
+use crate::turn::Turn;
+use crate::wakes::Sleeper;
+use crate::watching::send_lines_to;
+use crate::worker::Worker;
+use crate::{Action, Actions, ConnId, Now, verbose};
+
+impl Worker {
+    /// What requests are executed with, and how many keys were asked for before.
+    #[inline]
+    pub(crate) fn batch<'w>(
+        &'w mut self,
+        now: Now,
+        card: &'w Card,
+        out: &'w mut Vec<u8>,
+        to_peers: &'w mut Vec<u8>,
+        actions: &'w mut Vec<Action>,
+    ) -> (Batch<'w>, u64) {
+        let worker = usize::from(self.here.worker.0);
+        let counters = self.shared.counters(worker);
+        let start = out.len();
+        let turn = Turn {
+            shared: &self.shared,
+            counters,
+            classes: self.shared.class_counters(worker),
+            watched: self.shared.log.watched(),
+            card,
+            fd: card.fd,
+            has_waiting: false,
+            map_version: self.map_version,
+            here: self.here,
+            alone: self.alone,
+            now,
+            sampler: &mut self.sampler,
+            ahead: Ahead::NONE,
+            made_room: false,
+            haste: Haste::None,
+            no_room: None,
+            scratch: &mut self.scratch,
+            out,
+            start,
+            further_keys: 0,
+            follows: false,
+        };
+        let batch = Batch {
+            turn,
+            links: &mut self.links,
+            to_peers,
+            actions,
+            held: &mut self.held,
+            again: None,
+            wakes: &mut self.wakes,
+            decoded: &mut self.decoded,
+            requests: 0,
+            said: &mut self.said,
+        };
+        (batch, counters.keyed())
+    }
+
+    /// Lets `run` execute on a connection, unless that is closing, and sends what comes of it.
+    /// True if the connection is due to leave for another worker.
+    pub(crate) fn turn(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        arrived_bytes: usize,
+        actions: &mut Actions,
+        run: impl FnOnce(&mut Batch<'_>, &mut Session) -> Ended,
+    ) -> bool {
+        let mut session = self.sessions[conn.0 as usize].take().expect("opened before");
+        let start = actions.bytes.len();
+        let card = session.card.take().expect("no turn within a turn");
+        let Actions { bytes, requests, list } = actions;
+        let (mut batch, keys_before) = self.batch(now, &card, bytes, requests, list);
+        let began_empty = session.slots.is_empty();
+        let ended = run(&mut batch, &mut session);
+        if !session.slots.is_empty() {
+            if began_empty {
+                session.slots.keep_ahead(start, batch.turn.out);
+            }
+            session.slots.release(batch.turn.out);
+        }
+        let (follows, counters) = (batch.turn.follows, batch.turn.counters);
+        if batch.requests > 0 {
+            card.commanded(now.second);
+        }
+        let end = batch.turn.out.len();
+        let work = turn_work(counters.keyed() - keys_before, (arrived_bytes + end - start) as u64);
+        counters.work.add(work);
+        if follows {
+            counters.work_followed.add(work);
+        } else if !session.own_port {
+            counters.work_handable.add(work);
+        }
+        session.work.add(work, batch.turn.shared.epoch.load(Relaxed));
+        if start < end {
+            counters.bytes_written.add((end - start) as u64);
+            batch.actions.push(Action::Send { conn, bytes: start..end });
+        }
+        match ended {
+            Ended::Hungry => {}
+            Ended::Waits(mut wait) => {
+                let held = session.slots.held_bytes();
+                if matches!(wait, Wait::Peers(Pause::Order)) && held < OUTPUT_BYTES_MAX {
+                    // All that was to leave first has just left.
+                    wait = Wait::Output;
+                }
+                match wait {
+                    Wait::Output | Wait::Walk(_) => actions.list.push(Action::Stall { conn }),
+                    Wait::Peers(_) => actions.list.push(Action::Pause { conn }),
+                    Wait::Room(at) => {
+                        actions.list.push(Action::Pause { conn });
+                        if !is_planted(Fault::NobodyIsWoken) {
+                            self.wakes.set(at, Sleeper::Conn(conn));
+                        }
+                    }
+                    Wait::End { .. } => session.pending = Vec::new(),
+                    Wait::No | Wait::Certificates | Wait::Watching { .. } => {}
+                }
+                session.wait = wait;
+            }
+        }
+        if session.slots.is_empty() {
+            close(conn, &mut session, actions);
+        }
+        let due = session.due.is_some();
+        if session.wait.watcher().is_some() {
+            if !self.watching.contains(&conn) {
+                self.watching.push(conn);
+            }
+            send_lines_to(conn, &mut session, actions);
+        }
+        let state = session.state();
+        if self.shared.log.watched() & STATES != 0 {
+            verbose::changed(&mut self.said, card.fd, card.state_name(), state.name());
+        }
+        card.set_state(state);
+        session.card = Some(card);
+        self.sessions[conn.0 as usize] = Some(session);
+        due
+    }
+
+    /// A connection that waited for peers or for room, perhaps no longer does.
+    pub(crate) fn go_on(&mut self, now: Now, conn: ConnId, actions: &mut Actions) {
+        let at = actions.list.len();
+        self.turn(now, conn, 0, actions, |batch, session| {
+            session.wait = Wait::No;
+            run_pending(batch, session)
+        });
+        // To wait again is no news.
+        match actions.list[at..].iter().position(|action| *action == Action::Pause { conn }) {
+            Some(pause) => drop(actions.list.remove(at + pause)),
+            None => actions.list.push(Action::Resume { conn }),
+        }
+        self.leave_if_due(conn, actions);
+    }
+
+    pub(crate) fn certs_refreshed(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        refreshed: Result<(), String>,
+        actions: &mut Actions,
+    ) {
+        let waits = self.sessions.get(conn.0 as usize).and_then(Option::as_ref);
+        if !waits.is_some_and(|session| matches!(session.wait, Wait::Certificates)) {
+            return;
+        }
+        if refreshed.is_ok() {
+            self.shared.gauges.certs_read.store(now.second.into(), Relaxed);
+        }
+        self.turn(now, conn, 0, actions, |batch, session| {
+            session.wait = Wait::No;
+            let before = batch.turn.out.len();
+            batch.turn.line(refreshed.err().unwrap_or("OK".into()).as_bytes());
+            session.order(before, batch.turn.out);
+            run_pending(batch, session)
+        });
+        self.leave_if_due(conn, actions);
+    }
+
+    /// Executes requests that come from no connection. What they append to `out` is theirs to send.
+    pub(crate) fn turn_of_nobody(
+        &mut self,
+        now: Now,
+        arrived_bytes: usize,
+        out: &mut Vec<u8>,
+        to_peers: &mut Vec<u8>,
+        actions: &mut Vec<Action>,
+        run: impl FnOnce(&mut Batch<'_>, &mut Vec<u8>),
+    ) {
+        let mut decoded = std::mem::take(&mut self.decoded);
+        let nobody = Arc::clone(&self.nobody);
+        let (mut batch, keys_before) = self.batch(now, &nobody, out, to_peers, actions);
+        run(&mut batch, &mut decoded);
+        let counters = batch.turn.counters;
+        counters.work.add(turn_work(counters.keyed() - keys_before, arrived_bytes as u64));
+        self.decoded = decoded;
+    }
+}
+
+fn close(conn: ConnId, session: &mut Session, actions: &mut Actions) {
+    let Wait::End { shutdown, asked: asked @ false } = &mut session.wait else { return };
+    *asked = true;
+    actions.list.push(Action::Close { conn });
+    if let Some(graceful) = *shutdown {
+        actions.list.push(Action::Shutdown { graceful });
+    }
+}
