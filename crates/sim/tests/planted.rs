@@ -46,6 +46,7 @@ is_caught! {
     a_cas_that_is_smaller_where_its_cachelet_went: BornTooOld breaks 3,
     a_miss_that_nobody_counts: MissNotCounted breaks 2,
     a_slice_that_is_served_while_it_is_copied: FrozenIsServed breaks 2,
+    a_slice_that_is_served_before_all_of_it_has_come: ServedWhileItComes breaks 1,
     a_flush_that_has_not_reached_all_and_says_so_to_nobody: FlushForgetsServers breaks 3,
     a_link_that_breaks_and_nobody_is_told: LostAreForgotten breaks 5,
     a_deadline_that_passes_and_nobody_is_told: LateAreForgotten breaks 5,

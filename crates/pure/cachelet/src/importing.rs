@@ -247,7 +247,11 @@ impl Store {
             };
             locked.heeds(heading);
             if whole == prefix && locked.cachelet.arrives() {
-                locked.cachelet.have_arrived(heading.first.into());
+                let gone = match is_planted(Fault::ServedWhileItComes) {
+                    true => u128::from(heading.last) + 1,
+                    false => heading.first.into(),
+                };
+                locked.cachelet.have_arrived(gone);
             }
             if locked.inner.splits {
                 self.lock_cachelet(self.child(locked.cachelet), now).heeds(heading);

@@ -35,6 +35,8 @@ pub enum Fault {
     BornTooOld,
     /// 2: a slice that is frozen is served on, while what it had is on its way.
     FrozenIsServed,
+    /// 1: a store serves a slice as soon as a part of it has come.
+    ServedWhileItComes,
     /// 2: a get that missed since its key's owner could not be reached is not counted.
     MissNotCounted,
     /// 3: `flush_all` says that it is done, though a server was not reached.

@@ -23,14 +23,23 @@ pub struct Claims {
 impl Claims {
     pub fn new(store: &Store) -> Claims {
         let mut claims = Claims { map: 1, owners: BTreeMap::new() };
-        claims.look(store).expect("nothing was claimed before");
+        claims.look(store, None).expect("nothing was claimed before");
         claims
     }
 
-    /// Looks at the store; the number of changes since the last look.
-    pub fn look(&mut self, store: &Store) -> Result<u64, Violation> {
-        let held = store.held();
-        let owners = runs(held.iter().map(|held| (held.prefix, held.owner)))
+    /// Looks at the store, to which a cachelet may be on its way; the number of changes since the last look.
+    pub fn look(&mut self, store: &Store, arriving: Option<Prefix>) -> Result<u64, Violation> {
+        let held = store.held().into_iter().map(|held| (held.prefix, held.owner));
+        let mut held: Vec<(Prefix, WorkerId)> = held.collect();
+        if let Some((prefix, owner)) =
+            arriving.and_then(|prefix| Some((prefix, store.owner(prefix)?)))
+        {
+            // Of its slices those that have arrived are told of.
+            held.retain(|(other, _)| *other != prefix);
+            held.push((prefix, owner));
+            held.sort_unstable_by_key(|(prefix, _)| *prefix);
+        }
+        let owners = runs(held.iter().copied())
             .ok_or_else(|| Violation::new(1, format!("cachelets overlap: {held:?}")))?;
         let version = store.version();
         let newest = self.owners.last_key_value().map_or(version, |(newest, _)| *newest);

@@ -78,6 +78,7 @@ sights! {
     PartTwice: "journey: a part came twice",
     SliceAgain: "journey: a slice was sent again",
     SliceThawed: "journey: a slice was served again",
+    SliceServed: "journey: a slice was served at its destination before others had gone",
     JourneyOver: "journey: a cachelet arrived with its items",
     NoRoute: "peers: a client was told of no route",
     Unreachable: "peers: a get missed, since its key's owner could not be reached",

@@ -324,8 +324,9 @@ impl World {
 
     /// Looks at who owns what, after what may have changed it.
     pub fn look_at_owners(&mut self, host: usize) {
+        let arriving = self.maps.journey.as_ref().and_then(|journey| journey.to(host));
         let host = &mut self.hosts[host];
-        match host.claims.look(&host.server.store) {
+        match host.claims.look(&host.server.store, arriving) {
             Ok(0) => {}
             Ok(_) => {
                 self.coverage.meet(Sight::OwnerChanged);
