@@ -100,7 +100,7 @@ impl Turn<'_> {
             if self.replied_bytes() >= OUTPUT_BYTES_MAX {
                 break;
             }
-            self.count_route(key);
+            self.count_executed(Some(key), ahead.owner());
             self.get_one(get, key, ahead);
             answered += 1;
         }

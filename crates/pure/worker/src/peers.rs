@@ -367,7 +367,7 @@ impl Turn<'_> {
                 self.shared.store.prefetch_item(key.hash(), ahead);
             }
             for (key, ahead) in group.iter().flatten().zip(ahead) {
-                self.count_route(key);
+                self.count_executed(Some(key), ahead.owner());
                 self.get_one(get, key, ahead);
             }
             // The first key of all was looked at with its request.

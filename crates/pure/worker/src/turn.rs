@@ -81,11 +81,7 @@ impl<'w> Turn<'w> {
         if let Some(room) = self.no_room.take() {
             return Then::NoRoom(room);
         }
-        match (owner, key) {
-            (Some(owner), _) => self.count_owner(owner),
-            (None, Some(key)) => self.count_route(&key),
-            (None, None) => {}
-        }
+        self.count_executed(key.as_ref(), owner);
         then
     }
 
@@ -129,12 +125,18 @@ impl<'w> Turn<'w> {
         if self.made_room { Ahead::NONE } else { known }
     }
 
-    pub fn count_route(&self, key: &Key<'_>) {
-        match self.route(key) {
-            Route::Own => self.count_owner(self.here.worker),
-            Route::Neighbour(owner) => self.count_owner(owner),
-            // Counted where it is forwarded.
-            Route::Peer(_) | Route::Moving(_) => {}
+    /// Counts a key's request, by whose cachelet that is. `owner` is who was found ahead of it, which spares the way there.
+    #[inline]
+    pub fn count_executed(&self, key: Option<&Key<'_>>, owner: Option<WorkerId>) {
+        match (owner, key) {
+            (Some(owner), _) => self.count_owner(owner),
+            (None, Some(key)) => match self.route(key) {
+                Route::Own => self.count_owner(self.here.worker),
+                Route::Neighbour(owner) => self.count_owner(owner),
+                // Counted where it is forwarded.
+                Route::Peer(_) | Route::Moving(_) => {}
+            },
+            (None, None) => {}
         }
     }
 
