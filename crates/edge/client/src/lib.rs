@@ -35,8 +35,8 @@
 //! # Order
 //!
 //! Requests of one key that are made one after the other, each after the answer to the one before, are executed in that order. So are those
-//! of one key that are made at once in one task, while the key's cachelet stays where it is. When it moves, the client waits until nothing is
-//! unanswered at its old place before it asks at the new one.
+//! of one key that are made at once in one task, while the key's cachelet stays where it is. When it moves, requests for its new place wait until
+//! nothing is unanswered at the old one; of several that wait so, a later one may pass an earlier one.
 //!
 //! # Not here
 //!
