@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// The coordinator to ask.
+// The coordinator to ask. No docstring: it would become the help of who has these flags.
 #[derive(Args, Clone, Debug)]
 pub struct At {
     /// The cluster's coordinator

@@ -112,7 +112,7 @@ pub struct Move {
     cluster: OfCluster,
 }
 
-/// A whole cluster is asked by its coordinator.
+// A whole cluster is asked by its coordinator. No docstring: it would become the help of who has these flags.
 #[derive(Args, Debug)]
 struct OfCluster {
     /// Ask the coordinator of a cluster, like http://127.0.0.1:11210, instead of a server
