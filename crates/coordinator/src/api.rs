@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 
 use axum::body::Bytes;
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -106,13 +105,7 @@ impl<S: Send + Sync, T: for<'a> Deserialize<'a>> FromRequest<S> for Body<T> {
             .map_err(|rejection| failed(rejection.status(), rejection.body_text()))?;
         match Json::<T>::from_bytes(&bytes) {
             Ok(Json(body)) => Ok(Body(body)),
-            Err(rejection) => {
-                let why = match &rejection {
-                    JsonRejection::JsonDataError(error) => error.body_text(),
-                    other => other.body_text(),
-                };
-                Err(failed(StatusCode::BAD_REQUEST, why))
-            }
+            Err(rejection) => Err(failed(StatusCode::BAD_REQUEST, rejection.body_text())),
         }
     }
 }

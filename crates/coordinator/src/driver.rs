@@ -54,9 +54,8 @@ impl Driver {
 
     pub(crate) fn ask(&mut self, ask: Ask) -> Result<Answer, Failed> {
         let now = Micros(self.started.elapsed().as_micros() as u64);
-        let before = self.coordinator.state().clone();
         let done = self.coordinator.handle(now, ask);
-        if done.changed {
+        if let Some(before) = done.before {
             if let Err(error) = self.file.save(self.coordinator.state()) {
                 self.coordinator.restore(before);
                 let why = format!("the coordinator's state cannot be saved: {error}");

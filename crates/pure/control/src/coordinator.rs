@@ -79,8 +79,8 @@ impl fmt::Display for Refusal {
 /// What came of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
-    /// The state is another one, to be saved before the answer is given.
-    pub changed: bool,
+    /// The state as it was, if it is another one now: that one is to be saved before the answer is given, or this one put back.
+    pub before: Option<State>,
     pub answer: Result<Answer, Refusal>,
     /// For the log: what was decided.
     pub said: Vec<String>,
@@ -140,10 +140,10 @@ impl Coordinator {
         if answer.is_err() {
             self.state = before;
             self.said.clear();
-            return Done { changed: false, answer, said: Vec::new() };
+            return Done { before: None, answer, said: Vec::new() };
         }
-        let changed = self.state != before;
-        Done { changed, answer, said: std::mem::take(&mut self.said) }
+        let before = (self.state != before).then_some(before);
+        Done { before, answer, said: std::mem::take(&mut self.said) }
     }
 
     fn map(&self) -> Result<String, Refusal> {

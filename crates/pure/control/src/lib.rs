@@ -17,7 +17,7 @@
 //!     ..Default::default()
 //! };
 //! let done = coordinator.handle(Micros(0), Ask::Register(registration));
-//! assert!(done.changed && done.answer.is_ok());
+//! assert!(done.before.is_some() && done.answer.is_ok());
 //! assert_eq!(coordinator.state().map.as_ref().map(|map| map.version()), Some(1));
 //! ```
 

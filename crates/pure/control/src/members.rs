@@ -139,7 +139,8 @@ impl Coordinator {
         }
         let Heartbeat { map_version, workers, moves, .. } = heartbeat;
         self.heard.insert(server, Heard { at: now, map_version, workers, moves });
-        let newer = self.state.document().filter(|document| document.map.version() > map_version);
+        let is_newer = self.state.map.as_ref().is_some_and(|map| map.version() > map_version);
+        let newer = if is_newer { self.state.document() } else { None };
         Ok(News {
             map: newer.map(|document| document.to_string()),
             moves: self.moves_of(server),

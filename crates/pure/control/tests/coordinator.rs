@@ -30,11 +30,11 @@ impl Rig {
         let before = self.coordinator.state().clone();
         let done = self.coordinator.handle(self.now, ask);
         assert_eq!(
-            done.changed,
+            done.before.is_some(),
             *self.coordinator.state() != before,
             "what is saved is what changed"
         );
-        assert!(done.answer.is_ok() || !done.changed, "a refusal changes nothing");
+        assert!(done.answer.is_ok() || done.before.is_none(), "a refusal changes nothing");
         // Whatever is asked, the state can be read again.
         let read = State::from_json(&self.coordinator.state().to_json());
         assert_eq!(read.as_ref(), Ok(self.coordinator.state()));
