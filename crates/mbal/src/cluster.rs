@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use mbal_control::api::{Failure, MoveCall, Status};
+use mbal_control::api::{MoveCall, Status};
 use mbal_model::Prefix;
+use mbal_server::{CallFailed, Caller, token_of};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -73,23 +74,26 @@ pub struct Lost {
 }
 
 pub fn map(map: &Map) -> ExitCode {
-    told(map.at.caller().and_then(|caller| caller.text("GET", "/v1/map", None)))
+    told(map.at.caller().and_then(|caller| text(&caller, "GET", "/v1/map", None)))
 }
 
 pub fn events(events: &Events) -> ExitCode {
-    told(events.at.caller().and_then(|caller| caller.events()))
+    told(events.at.caller().and_then(|caller| log_of(&caller)))
 }
 
 pub fn lost(lost: &Lost) -> ExitCode {
     let path = format!("/v1/servers/{}/lost", lost.server);
     told(
-        lost.at.caller().and_then(|caller| caller.text("POST", &path, None)).map(|_| String::new()),
+        lost.at
+            .caller()
+            .and_then(|caller| text(&caller, "POST", &path, None))
+            .map(|_| String::new()),
     )
 }
 
 /// `mbal status --coordinator URL`.
 pub fn status(url: &str, token: &Token, json: bool) -> ExitCode {
-    let asked = Caller::new(url, token).and_then(|caller| caller.text("GET", "/v1/status", None));
+    let asked = caller(url, token).and_then(|caller| text(&caller, "GET", "/v1/status", None));
     told(asked.and_then(|text| if json { Ok(text + "\n") } else { Ok(table(&read(&text)?)) }))
 }
 
@@ -105,9 +109,8 @@ pub fn move_cachelet(
         number: u32,
     }
     let call = MoveCall { prefix: cachelet.to_string(), server: to.0, worker: to.1 };
-    let body = serde_json::to_value(&call).expect("numbers and strings have a JSON form");
     let asked =
-        Caller::new(url, token).and_then(|caller| caller.text("POST", "/v1/moves", Some(&body)));
+        caller(url, token).and_then(|caller| text(&caller, "POST", "/v1/moves", Some(&call)));
     told(asked.and_then(|text| Ok(format!("move {} begins\n", read::<Begun>(&text)?.number))))
 }
 
@@ -129,76 +132,46 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
         .map_err(|error| format!("an answer that is none of a coordinator: {error}"))
 }
 
-struct Caller {
-    url: String,
-    token: Option<String>,
-}
-
 impl At {
     fn caller(&self) -> Result<Caller, String> {
-        Caller::new(&self.coordinator, &self.token)
+        caller(&self.coordinator, &self.token)
     }
 }
 
-impl Caller {
-    fn new(url: &str, token: &Token) -> Result<Caller, String> {
-        if !url.starts_with("http://") {
-            return Err(format!("--coordinator {url}: it is like http://10.0.0.1:11210"));
-        }
-        let read = |path: &std::path::PathBuf| match std::fs::read_to_string(path) {
-            Ok(text) => Ok(text.trim().to_owned()),
-            Err(error) => Err(format!("--coordinator-token {}: {error}", path.display())),
-        };
-        let token = token.coordinator_token.as_ref().map(read).transpose()?;
-        Ok(Caller { url: url.trim_end_matches('/').into(), token })
-    }
+fn caller(url: &str, token: &Token) -> Result<Caller, String> {
+    let token = token.coordinator_token.as_ref();
+    let token = token.map(|path| token_of("--coordinator-token", path)).transpose()?;
+    Caller::new(url, token, ANSWERS_WITHIN)
+}
 
-    fn text(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<&serde_json::Value>,
-    ) -> Result<String, String> {
-        let agent = ureq::AgentBuilder::new().timeout(ANSWERS_WITHIN).build();
-        let mut request = agent.request(method, &format!("{}{path}", self.url));
-        if let Some(token) = &self.token {
-            request = request.set("Authorization", &format!("Bearer {token}"));
-        }
-        let answer = match body {
-            Some(body) => request.send_json(body),
-            None => request.call(),
-        };
-        match answer {
-            Ok(response) => {
-                response.into_string().map_err(|error| format!("{}: {error}", self.url))
-            }
-            Err(ureq::Error::Status(status, response)) => {
-                Err(match response.into_json::<Failure>() {
-                    Ok(failure) => failure.error,
-                    Err(_) => format!("{}: status {status}", self.url),
-                })
-            }
-            Err(error) => Err(format!("no coordinator: {error}")),
-        }
-    }
+fn text(
+    caller: &Caller,
+    method: &str,
+    path: &str,
+    body: Option<&MoveCall>,
+) -> Result<String, String> {
+    caller.call(method, path, body).map_err(|failed| match failed {
+        CallFailed::Silent(why) => format!("no coordinator: {why}"),
+        CallFailed::Refused(_, why) => why,
+    })
+}
 
-    /// Oldest first, as a log is read.
-    fn events(&self) -> Result<String, String> {
-        #[derive(Deserialize)]
-        struct Events {
-            events: Vec<Event>,
-        }
-        #[derive(Deserialize)]
-        struct Event {
-            number: u64,
-            unix: u64,
-            text: String,
-        }
-        let events: Events = read(&self.text("GET", "/v1/events", None)?)?;
-        let line =
-            |event: &Event| format!("{} {:>5} {}\n", clock(event.unix), event.number, event.text);
-        Ok(events.events.iter().rev().map(line).collect())
+/// Oldest first, as a log is read.
+fn log_of(caller: &Caller) -> Result<String, String> {
+    #[derive(Deserialize)]
+    struct Events {
+        events: Vec<Event>,
     }
+    #[derive(Deserialize)]
+    struct Event {
+        number: u64,
+        unix: u64,
+        text: String,
+    }
+    let events: Events = read(&text(caller, "GET", "/v1/events", None)?)?;
+    let line =
+        |event: &Event| format!("{} {:>5} {}\n", clock(event.unix), event.number, event.text);
+    Ok(events.events.iter().rev().map(line).collect())
 }
 
 /// The time of day in UTC.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use mbal_coordinator::Config;
-use mbal_server::log;
+use mbal_server::{log, token_of};
 
 /// What a server asks by default has this port.
 pub const PORT: u16 = 11210;
@@ -88,13 +88,8 @@ fn serve(config: Config) -> Result<(), String> {
 
 impl Coordinator {
     fn config(&self) -> Result<Config, String> {
-        let read = |path: &PathBuf| match std::fs::read_to_string(path) {
-            Ok(text) if text.trim().is_empty() => {
-                Err(format!("{}: there is no token", path.display()))
-            }
-            Ok(text) => Ok(text.trim().to_owned()),
-            Err(error) => Err(format!("{}: {error}", path.display())),
-        };
+        let token = self.token_file.as_ref();
+        let token = token.map(|path| token_of("--token-file", path)).transpose()?;
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if self.cluster_name.is_empty()
             || 64 < self.cluster_name.len()
@@ -117,7 +112,7 @@ impl Coordinator {
                 servers_first: self.servers.into(),
                 epoch: Duration::from_millis(self.heartbeat_ms.into()),
             },
-            token: self.token_file.as_ref().map(read).transpose()?,
+            token,
         })
     }
 }

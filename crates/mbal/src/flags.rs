@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use mbal_server::{
-    BalanceConfig, ClientCertificate, Cluster, ClusterConfig, Config, Control, CoordinatorConfig,
-    Echoed, Listen, Login, MapFrom, Mode, Protocol, ServerId, Settings, TlsSettings, UnixSocket,
-    log,
+    BalanceConfig, Caller, ClientCertificate, Cluster, ClusterConfig, Config, Control,
+    CoordinatorConfig, Echoed, Listen, Login, MapFrom, Mode, Protocol, ServerId, Settings,
+    TlsSettings, UnixSocket, log, token_of,
 };
 
 use crate::extended::Extended;
@@ -546,19 +546,12 @@ impl Flags {
     fn map_from(&self) -> Result<Option<MapFrom>, Refused> {
         let id = self.server_id.map(ServerId);
         if let Some(url) = &self.coordinator {
-            if !url.starts_with("http://") {
-                return Err(usage(format!(
-                    "--coordinator {url}: it is like http://10.0.0.1:11210"
-                )));
-            }
-            let read = |path: &PathBuf| {
-                let failed =
-                    |error| usage(format!("--coordinator-token {}: {error}", path.display()));
-                fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed)
-            };
+            let url = Caller::checked(url).map_err(usage)?;
+            let token = self.coordinator_token.as_ref();
+            let token = token.map(|path| token_of("--coordinator-token", path)).transpose();
             return Ok(Some(MapFrom::Coordinator(CoordinatorConfig {
-                url: url.trim_end_matches('/').to_owned(),
-                token: self.coordinator_token.as_ref().map(read).transpose()?,
+                url: url.to_owned(),
+                token: token.map_err(usage)?,
                 cluster: self.cluster_name.clone(),
                 id,
                 advertise: self.advertise.clone(),

@@ -92,8 +92,11 @@ pub fn run(up: &Up) -> ExitCode {
 }
 
 fn serve(up: &Up) -> Result<(), String> {
+    if up.port.checked_add(up.servers - 1).is_none() {
+        return Err(format!("-p {}: {} servers need ports up to 65535", up.port, up.servers));
+    }
     let failed = |error: io::Error| error.to_string();
-    // Before there are threads, which would inherit none of it.
+    // Before there are other threads: these inherit that the signals interrupt nobody.
     let signals = Signals::take().map_err(failed)?;
     let folder = Folder::new().map_err(failed)?;
     let secret = folder.secret().map_err(failed)?;

@@ -203,4 +203,5 @@ fn wrong_flags_are_told_by_name() {
     assert!(said(&["coordinator", "--cluster-name", "a/b"]).contains("--cluster-name a/b"));
     assert!(said(&["coordinator", "--state", "/dev/null/x"]).contains("/dev/null"));
     assert!(said(&["up", "--servers", "0"]).contains("--servers"));
+    assert!(said(&["up", "-p", "65535"]).contains("-p 65535: 3 servers need ports up to 65535"));
 }

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod balancing;
+mod calling;
 mod chaos;
 mod cluster;
 mod config;
@@ -39,6 +40,7 @@ mod tls;
 mod tls_links;
 
 pub use balancing::Planner;
+pub use calling::{CallFailed, Caller, token_of};
 pub use cluster::{ClusterConfig, CoordinatorConfig, MapFrom};
 pub use config::{BalanceConfig, Config, Control, Interface, Listen, Login, UnixSocket};
 pub use control_path::{Served, control_paths};

@@ -15,18 +15,19 @@ use std::thread;
 use std::time::Duration;
 
 use mbal_control::api::{
-    CacheletReport, Failure, Heartbeat, Incarnation, News, Registered, Registration, WorkerReport,
+    CacheletReport, Heartbeat, Incarnation, News, Registered, Registration, WorkerReport,
 };
 use mbal_model::{Cluster, ServerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox};
 use mbal_worker::Event;
 
 use crate::balancing::Balanced;
+use crate::calling::{CallFailed, Caller};
 use crate::linking::{Linking, peers};
 use crate::{CoordinatorConfig, cluster, log};
 
 /// A coordinator that does not answer for so long is asked again later.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Pauses after failures: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
@@ -35,19 +36,12 @@ const EX_UNAVAILABLE: i32 = 69;
 
 pub(crate) struct Member {
     pub config: CoordinatorConfig,
+    pub caller: Caller,
     /// Without its id and incarnation.
     pub addresses: Registration,
     pub workers: Arc<[Mailbox<Letter>]>,
     pub balanced: Arc<Balanced>,
     pub incarnation: Incarnation,
-}
-
-/// Why a call was in vain.
-enum Failed {
-    /// Nobody answers, or somebody who is ill: later perhaps.
-    Silent(String),
-    /// By a coordinator that is well, with its status.
-    Refused(u16, String),
 }
 
 /// What has been said in the log already: who tries every second says it once.
@@ -77,9 +71,8 @@ impl Member {
     }
 
     fn run(self, linking: Linking) {
-        let agent = ureq::AgentBuilder::new().timeout(ANSWERS_WITHIN).build();
         let mut said = Said::default();
-        let registered = self.register(&agent, &mut said);
+        let registered = self.register(&mut said);
         let here = ServerId(registered.id);
         log::info(
             "registered",
@@ -104,12 +97,12 @@ impl Member {
                 self.tell(here, &cluster::resolved(&Arc::new(cluster)));
             }
             thread::sleep(epoch);
-            match self.beat(&agent, here, version) {
+            match self.beat(here, version) {
                 Ok(news) => {
                     said.worked();
                     map = news.map;
                 }
-                Err(Failed::Refused(409, why)) => {
+                Err(CallFailed::Refused(409, why)) => {
                     // Somebody else is this server now: whatever is served here would be stale.
                     log::error(
                         "not_a_member",
@@ -117,10 +110,10 @@ impl Member {
                     );
                     std::process::exit(EX_UNAVAILABLE);
                 }
-                Err(Failed::Refused(status, why)) => {
+                Err(CallFailed::Refused(status, why)) => {
                     said.failed(&format!("the coordinator refuses this server ({status}): {why}"));
                 }
-                Err(Failed::Silent(why)) => {
+                Err(CallFailed::Silent(why)) => {
                     said.failed(&format!("no coordinator, the last map is used: {why}"));
                 }
             }
@@ -128,7 +121,7 @@ impl Member {
     }
 
     /// Until it has worked. Refusals are tried again, too: an operator may mend what they say.
-    fn register(&self, agent: &ureq::Agent, said: &mut Said) -> Registered {
+    fn register(&self, said: &mut Said) -> Registered {
         let registration = Registration {
             id: self.config.id.map(|id| id.0),
             incarnation: self.incarnation,
@@ -137,13 +130,13 @@ impl Member {
         };
         let mut pause = PAUSES[0];
         loop {
-            match self.post(agent, "/v1/servers", &registration) {
+            match self.post("/v1/servers", &registration) {
                 Ok(registered) => {
                     said.worked();
                     return registered;
                 }
-                Err(Failed::Silent(why)) => said.failed(&format!("no coordinator: {why}")),
-                Err(Failed::Refused(status, why)) => {
+                Err(CallFailed::Silent(why)) => said.failed(&format!("no coordinator: {why}")),
+                Err(CallFailed::Refused(status, why)) => {
                     said.failed(&format!("the coordinator refuses this server ({status}): {why}"));
                 }
             }
@@ -152,7 +145,7 @@ impl Member {
         }
     }
 
-    fn beat(&self, agent: &ureq::Agent, here: ServerId, map_version: u64) -> Result<News, Failed> {
+    fn beat(&self, here: ServerId, map_version: u64) -> Result<News, CallFailed> {
         let workers = self.balanced.workers.lock().expect("nothing panics with it held").clone();
         let workers = workers.iter().map(|worker| WorkerReport {
             fixed: worker.fixed,
@@ -172,29 +165,16 @@ impl Member {
             workers: workers.collect(),
             moves: Vec::new(),
         };
-        self.post(agent, &format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)
+        self.post(&format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)
     }
 
     fn post<A: serde::Serialize, B: serde::de::DeserializeOwned>(
         &self,
-        agent: &ureq::Agent,
         path: &str,
         body: &A,
-    ) -> Result<B, Failed> {
-        let mut request = agent.post(&format!("{}{path}", self.config.url));
-        if let Some(token) = &self.config.token {
-            request = request.set("Authorization", &format!("Bearer {token}"));
-        }
-        match request.send_json(body) {
-            Ok(response) => response.into_json().map_err(|error| Failed::Silent(error.to_string())),
-            Err(ureq::Error::Status(status @ (500..=599 | 408), response)) => {
-                Err(Failed::Silent(format!("{status}: {}", why(response))))
-            }
-            Err(ureq::Error::Status(status, response)) => {
-                Err(Failed::Refused(status, why(response)))
-            }
-            Err(ureq::Error::Transport(error)) => Err(Failed::Silent(error.to_string())),
-        }
+    ) -> Result<B, CallFailed> {
+        let text = self.caller.call("POST", path, Some(body))?;
+        serde_json::from_str(&text).map_err(|error| CallFailed::Silent(error.to_string()))
     }
 
     fn understood(&self, text: &str, said: &mut Said) -> Option<Cluster> {
@@ -220,13 +200,6 @@ impl Member {
         for worker in self.workers.iter() {
             worker.post(Letter::Tell(Event::Mapped { here, cluster: Arc::clone(cluster) }));
         }
-    }
-}
-
-fn why(response: ureq::Response) -> String {
-    match response.into_json::<Failure>() {
-        Ok(failure) => failure.error,
-        Err(_) => "an answer that is none of a coordinator".into(),
     }
 }
 

@@ -23,6 +23,7 @@ use mbal_reactor::{
 use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Moment, Now, Settings, Worker};
 
 use crate::balancing::{Balanced, Balancing, Note, Planner};
+use crate::calling::Caller;
 use crate::linking::Linking;
 use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
 use crate::membership::Member;
@@ -351,7 +352,10 @@ impl Server {
             None => Ok(()),
             Some(MapFrom::File { cluster, here }) => linking.start(*here, cluster),
             Some(MapFrom::Coordinator(config)) => {
+                let token = config.token.clone();
+                let caller = Caller::new(&config.url, token, membership::ANSWERS_WITHIN);
                 let member = Member {
+                    caller: caller.map_err(io::Error::other)?,
                     addresses: self.advertised(config, &linking.doors)?,
                     config: config.clone(),
                     workers: Arc::clone(&linking.workers),
