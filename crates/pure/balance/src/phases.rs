@@ -3,15 +3,20 @@
 //! ```text
 //!             hotspot and a hot key            no hot key left
 //!   NORMAL ───────────────────────▶ PHASE 1 ──────────────────▶
-//!          uneven with headroom, many hot      nothing on loan
-//!          keys, or write-hot                  and even
+//!          uneven, many hot keys, or           nothing on loan
+//!          write-hot; with headroom            and even
 //!          ───────────────────────▶ PHASE 2 ──────────────────▶   NORMAL
-//!          most workers overloaded,            cluster even
-//!          or phase 2 found no plan
+//!          most workers overloaded, the        none of these, and
+//!          same without headroom, or           the cluster is even
+//!          phase 2 found no plan
 //!          ───────────────────────▶ PHASE 3 ──────────────────▶
 //! ```
 //!
-//! The phases do not exclude each other. Each arrow wants its condition in four epochs in a row.
+//! The phases do not exclude each other. Each arrow wants its condition in four epochs in a row. Phase 3 opens in an
+//! even cluster too: only who asks there can be told that all are hot. While phase 2 is open phase 1 samples
+//! less (MBal §3.1).
+
+use mbal_model::planted::{Fault, is_planted};
 
 use crate::Thresholds;
 
@@ -48,6 +53,16 @@ pub struct Phases {
     pub three: bool,
 }
 
+impl Phases {
+    /// Part of its requests that a worker looks at for hot keys.
+    pub fn sampled(&self, thresholds: &Thresholds) -> f64 {
+        match self.two && !is_planted(Fault::SamplesOnInPhaseTwo) {
+            true => thresholds.sampled_in_two,
+            false => thresholds.sampled,
+        }
+    }
+}
+
 /// One server's patience.
 #[derive(Clone, Debug, Default)]
 pub struct PhaseMachine {
@@ -59,11 +74,14 @@ pub struct PhaseMachine {
 impl PhaseMachine {
     /// Called once per epoch.
     pub fn observe(&mut self, vitals: &Vitals, thresholds: &Thresholds) -> Phases {
-        let uneven = vitals.deviation > thresholds.imbalance && vitals.headroom;
+        let uneven = vitals.deviation > thresholds.imbalance;
         let many = vitals.hot_keys > thresholds.hot_keys_high;
-        let local = uneven || many || vitals.write_hot;
+        let wanted = uneven || many || vitals.write_hot;
+        let local = wanted && (vitals.headroom || is_planted(Fault::LocalWithoutHeadroom));
         let server_hot = vitals.overloaded_share > thresholds.server_load || vitals.no_local_plan;
         let cluster_even = vitals.above_cluster < thresholds.imbalance;
+        let beyond = server_hot || wanted && !vitals.headroom;
+        let asks = beyond && !(cluster_even && is_planted(Fault::EvenClusterNeverAsks));
         let patience = thresholds.patience;
         Phases {
             one: self.one.step(
@@ -72,7 +90,7 @@ impl PhaseMachine {
                 patience,
             ),
             two: self.two.step(local, !local && vitals.loans == 0, patience),
-            three: self.three.step(server_hot && !cluster_even, cluster_even, patience),
+            three: self.three.step(asks, !asks && cluster_even, patience),
         }
     }
 }
@@ -141,9 +159,35 @@ mod tests {
     }
 
     #[test]
-    fn without_headroom_phase_2_stays_closed() {
-        let full = Vitals { deviation: 0.5, headroom: false, ..CALM };
+    fn without_headroom_what_would_open_phase_2_opens_phase_3() {
+        let full = Vitals { headroom: false, ..CALM };
+        for wanted in [
+            Vitals { deviation: 0.5, ..full },
+            Vitals { hot_keys: 33, ..full },
+            Vitals { write_hot: true, ..full },
+        ] {
+            let seen = phases(&[wanted; 8])[7];
+            assert_eq!((seen.two, seen.three), (false, true), "{wanted:?}");
+        }
         assert_eq!(phases(&[full; 8])[7], Phases::default());
+    }
+
+    #[test]
+    fn many_hot_keys_and_hot_writes_open_phase_2_where_there_is_headroom() {
+        for wanted in [Vitals { hot_keys: 33, ..CALM }, Vitals { write_hot: true, ..CALM }] {
+            let seen = phases(&[wanted; 4])[3];
+            assert_eq!((seen.two, seen.three), (true, false), "{wanted:?}");
+        }
+        assert!(!phases(&[Vitals { hot_keys: 32, ..CALM }; 8])[7].two);
+    }
+
+    #[test]
+    fn phase_1_samples_less_while_phase_2_is_open() {
+        let warm = Vitals { deviation: 0.5, ..CALM };
+        let thresholds = Thresholds::default();
+        let seen: Vec<f64> =
+            phases(&[warm; 5]).iter().map(|phases| phases.sampled(&thresholds)).collect();
+        assert_eq!(seen, [0.03, 0.03, 0.03, 0.01, 0.01]);
     }
 
     #[test]
@@ -156,10 +200,25 @@ mod tests {
     }
 
     #[test]
-    fn an_overloaded_server_asks_for_phase_3_unless_all_are_as_hot() {
+    fn an_overloaded_server_asks_for_phase_3_though_all_are_as_hot() {
         let hot = Vitals { overloaded_share: 1.0, above_cluster: 0.3, ..CALM };
         assert!(phases(&[hot; 4])[3].three);
         let all_hot = Vitals { above_cluster: 0.0, ..hot };
-        assert!(!phases(&[all_hot; 8])[7].three);
+        assert!(phases(&[all_hot; 4])[3].three, "else nobody says that servers are missing");
+        let no_plan = Vitals { no_local_plan: true, ..CALM };
+        assert!(phases(&[no_plan; 4])[3].three);
+    }
+
+    #[test]
+    fn phase_3_stays_open_while_its_server_is_hot_or_above_the_cluster() {
+        let hot = Vitals { overloaded_share: 1.0, ..CALM };
+        let above = Vitals { above_cluster: 0.3, ..CALM };
+        let mut epochs = vec![hot; 12];
+        epochs.extend([above; 6]);
+        epochs.extend([CALM; 4]);
+        let open: Vec<bool> = phases(&epochs).iter().map(|phases| phases.three).collect();
+        assert_eq!(open.iter().position(|open| *open), Some(3));
+        assert_eq!(open.iter().rposition(|open| *open), Some(20));
+        assert_eq!(open.iter().filter(|open| **open).count(), 18, "it closes once");
     }
 }

@@ -19,6 +19,9 @@ pub struct Thresholds {
     pub move_price: f64,
     /// Epochs for which a cachelet that moved stays where it is.
     pub rest_epochs: u32,
+    /// Part of its requests that a worker looks at for hot keys; the same while phase 2 is open.
+    pub sampled: f64,
+    pub sampled_in_two: f64,
 }
 
 impl Default for Thresholds {
@@ -32,6 +35,8 @@ impl Default for Thresholds {
             patience: 4,
             move_price: 0.01,
             rest_epochs: 10,
+            sampled: 0.03,
+            sampled_in_two: 0.01,
         }
     }
 }

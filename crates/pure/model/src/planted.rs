@@ -71,6 +71,13 @@ pub enum Fault {
     FrozenForEver,
     /// 5: parts are sent, however many have not been taken.
     SendsWithoutBound,
+    // Rules of the deciders (docs/design/balancing.md): 7, or a load that nobody takes away.
+    /// Phase 3 opens in an uneven cluster alone.
+    EvenClusterNeverAsks,
+    /// Phase 2 opens where no worker has room.
+    LocalWithoutHeadroom,
+    /// Phase 1 samples in phase 2 as much as before.
+    SamplesOnInPhaseTwo,
 }
 
 #[cfg(feature = "planted")]

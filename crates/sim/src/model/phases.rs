@@ -2,7 +2,7 @@
 
 use mbal_balance::model::LOAD_EPSILON;
 use mbal_balance::{
-    Effort, Loans, Local, Model, PhaseMachine, Thresholds, Vitals, deviation, rebalance_server,
+    Effort, Loans, Local, Model, PhaseMachine, Phases, Thresholds, Vitals, deviation, rebalance_server,
     relieve, search,
 };
 use mbal_model::{Move, Snapshot};
@@ -283,9 +283,6 @@ fn balance(
         let most = own.iter().copied().fold(0.0, f64::max);
         let least = own.iter().copied().fold(f64::INFINITY, f64::min);
         let over = |load: &&f64| **load > thresholds.permissible;
-        for worker in range.clone() {
-            replication.watch(worker, allowed.one && loads[worker] > thresholds.permissible);
-        }
         let part = Snapshot { workers: snapshot.workers[range.clone()].to_vec() };
         let uneven = deviation(own) > thresholds.imbalance || most > thresholds.permissible;
         let local = match allowed.two && uneven {
@@ -316,6 +313,11 @@ fn balance(
             [phases.one && allowed.one, phases.two && allowed.two, phases.three && allowed.three];
         fired.open.iter_mut().zip(open).for_each(|(count, open)| *count += u32::from(open));
         in_phase_1[server] = open[0];
+        let sampled = Phases { two: open[1], ..phases }.sampled(thresholds) / thresholds.sampled;
+        for worker in range.clone() {
+            let hot = allowed.one && loads[worker] > thresholds.permissible;
+            replication.watch(worker, hot, sampled);
+        }
         if open[1] {
             let home = loans[server].homecoming(&part, now, thresholds);
             match local {

@@ -19,7 +19,8 @@ pub struct Replication {
     /// By key: copies beside the original, and who holds them.
     replicas: BTreeMap<u64, Vec<u32>>,
     filter: Vec<u64>,
-    watching: Vec<bool>,
+    /// By worker: one of so many requests is looked at, and counts for as many; 0 is none.
+    watching: Vec<u64>,
     pub replicated: u64,
     changes: Vec<Change>,
 }
@@ -39,15 +40,17 @@ impl Replication {
             trackers: vec![HotKeys::new(config); size.all_workers()],
             replicas: BTreeMap::new(),
             filter: vec![0; 1 << 10],
-            watching: vec![false; size.all_workers()],
+            watching: vec![0; size.all_workers()],
             replicated: 0,
             changes: Vec::new(),
         }
     }
 
-    /// Sampling runs on workers whose own load says hotspot, and where copies exist.
-    pub fn watch(&mut self, worker: usize, hot: bool) {
-        self.watching[worker] = hot || self.trackers[worker].hot().next().is_some();
+    /// Sampling runs on workers whose own load says hotspot, and where copies exist. A simulated request stands for some
+    /// hundred real ones: at `share` 1 a worker looks at each.
+    pub fn watch(&mut self, worker: usize, hot: bool, share: f64) {
+        let watches = hot || self.trackers[worker].hot().next().is_some();
+        self.watching[worker] = if watches { (1.0 / share).round() as u64 } else { 0 };
     }
 
     pub fn hot_keys(&self, worker: usize) -> u32 {
@@ -60,8 +63,11 @@ impl Replication {
 
     #[inline]
     pub fn route(&mut self, arrival: &Arrival, bits: u64) -> Option<u32> {
-        if self.watching[arrival.home as usize] {
-            self.trackers[arrival.home as usize].observe(arrival.hash, arrival.access);
+        let one_of = self.watching[arrival.home as usize];
+        if one_of > 0 && mix(!bits) % one_of == 0 {
+            for _ in 0..one_of {
+                self.trackers[arrival.home as usize].observe(arrival.hash, arrival.access);
+            }
         }
         if arrival.access == Access::Write || !self.filtered(arrival.hash) {
             return None;
