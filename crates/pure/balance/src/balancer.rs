@@ -289,11 +289,11 @@ impl Balancer {
         let thresholds = &self.thresholds;
         let most = loads.iter().copied().fold(0.0, f64::max);
         let least = loads.iter().copied().fold(f64::INFINITY, f64::min);
-        let hotspot = most > thresholds.permissible;
+        let hotspot = thresholds.is_over(most);
         let felt = gap(loads) >= GAP_MIN;
         // One hot worker among many hardly shows in the mean.
         let uneven = if hotspot { gap(loads) / (most - gap(loads)) } else { deviation(loads) };
-        let over = loads.iter().filter(|load| **load > thresholds.permissible).count();
+        let over = loads.iter().filter(|load| thresholds.is_over(**load)).count();
         Vitals {
             hotspot,
             deviation: if felt { uneven } else { 0.0 },

@@ -58,8 +58,9 @@ pub fn relieve(
         done.plan.lower_bound = plan.lower_bound;
         done.plan.too_heavy = plan.too_heavy;
     }
-    done.plan.excess = (snapshot.workers[source].load() - limit).max(0.0);
-    done.all_hot = done.plan.excess > LOAD_EPSILON;
+    let left = snapshot.workers[source].load();
+    done.plan.excess = (left - limit).max(0.0);
+    done.all_hot = thresholds.is_over(left);
     done
 }
 

@@ -1,5 +1,6 @@
 //! Phase 2: MBal (EuroSys 2015) §3.3, Algorithm 1. Cachelets change workers inside one server.
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Move, Plan, Snapshot};
 
 use crate::model::{LOAD_EPSILON, Model, Objective, Placement};
@@ -20,9 +21,10 @@ const SIDE_MAX: usize = 2;
 /// Algorithm 1. `solve` is SolveLP1 and SolveLP2: [`crate::search()`] every day, an exact solver on request;
 /// None stands for the paper's NULL.
 ///
-/// Two differences: the paper's loop ends with the first schedule and leaves the other workers to
-/// the next epoch, this one goes on with what the schedule leaves; and a NULL goes to the greedy
-/// planner at once, because the same question asked `max_iter` times has the same answer.
+/// Three differences: the paper's loop ends with the first schedule and leaves the other workers to
+/// the next epoch, this one goes on with what the schedule leaves; a NULL goes to the greedy
+/// planner at once, because the same question asked `max_iter` times has the same answer; and sources that
+/// cannot be helped are set aside, so that the next heaviest are.
 pub fn rebalance_server(
     snapshot: &Snapshot,
     thresholds: &Thresholds,
@@ -34,19 +36,28 @@ pub fn rebalance_server(
         unreachable!("Model::evenest has that objective");
     };
     let mut now = snapshot.clone();
-    for _ in 0..thresholds.max_iter {
+    // Workers that have nothing to give: what they hold cannot move, or fits nowhere.
+    let mut aside = vec![false; now.workers.len()];
+    let mut iterations = 0;
+    while iterations < thresholds.max_iter {
         let loads: Vec<f64> = now.workers.iter().map(|worker| worker.load()).collect();
-        let overloaded = loads.iter().filter(|load| **load > limit + LOAD_EPSILON).count();
-        if overloaded as f64 > thresholds.server_load * loads.len() as f64 {
+        let over = |worker: &&usize| thresholds.is_over(loads[**worker]);
+        let ranked = ranked(&loads);
+        if ranked.iter().filter(over).count() as f64 > thresholds.server_load * loads.len() as f64 {
             return Local::Beyond;
         }
-        if overloaded == 0 && deviation(&loads) <= thresholds.imbalance {
+        let givers: Vec<usize> = ranked.iter().copied().filter(|worker| !aside[*worker]).collect();
+        let overloaded = givers.iter().filter(over).count();
+        let nothing_left = givers.first().is_none_or(|heaviest| loads[*heaviest] <= average);
+        if nothing_left || overloaded == 0 && deviation(&loads) <= thresholds.imbalance {
             break;
         }
+        let sources: Vec<usize> =
+            givers[..if overloaded == 1 { 1 } else { SIDE_MAX.min(givers.len()) }].to_vec();
         let model = if overloaded == 1 {
-            lightening(&now, &loads, limit)
+            lightening(&now, sources[0], limit)
         } else {
-            evening(&now, &loads, limit, average, thresholds.move_price)
+            evening(&now, &sources, &ranked, limit, average, thresholds.move_price)
         };
         let homes = model.homes();
         let better =
@@ -55,14 +66,21 @@ pub fn rebalance_server(
             .filter(|placement| model.permits(placement) && better(placement))
             .unwrap_or_else(|| greedy(&model));
         if placement == homes {
-            break;
+            if is_planted(Fault::StopsAtTheHeaviest) {
+                break;
+            }
+            sources.iter().for_each(|source| aside[*source] = true);
+            continue;
         }
         apply(&mut now, &model.plan(&placement).moves);
+        aside.fill(false);
+        iterations += 1;
     }
     let plan = joined(snapshot, &now, &whole);
+    let over = now.workers.iter().any(|worker| thresholds.is_over(worker.load()));
     match plan.moves.is_empty() {
         false => Local::Moves(plan),
-        true if plan.excess > LOAD_EPSILON => Local::Beyond,
+        true if over => Local::Beyond,
         true => Local::Even,
     }
 }
@@ -78,18 +96,23 @@ pub fn deviation(loads: &[f64]) -> f64 {
 }
 
 /// SolveLP1: equation (1), one source, everybody else a destination.
-fn lightening(now: &Snapshot, loads: &[f64], limit: f64) -> Model {
-    let source = ranked(loads)[0];
-    let all: Vec<usize> = (0..loads.len()).collect();
+fn lightening(now: &Snapshot, source: usize, limit: f64) -> Model {
+    let all: Vec<usize> = (0..now.workers.len()).collect();
     Model::new(now, &all, Objective::FewestMoves, limit, |at| at == source, |at| at != source)
 }
 
-/// SolveLP2: equation (4) over the two heaviest and the two lightest workers.
-fn evening(now: &Snapshot, loads: &[f64], limit: f64, average: f64, move_price: f64) -> Model {
-    let ranked = ranked(loads);
-    let side = SIDE_MAX.min(ranked.len() / 2);
-    let mut chosen: Vec<usize> = ranked[..side].to_vec();
-    chosen.extend(&ranked[ranked.len() - side..]);
+/// SolveLP2: equation (4) over the sources and the two lightest workers beside them.
+fn evening(
+    now: &Snapshot,
+    sources: &[usize],
+    ranked: &[usize],
+    limit: f64,
+    average: f64,
+    move_price: f64,
+) -> Model {
+    let mut chosen = sources.to_vec();
+    let lightest = ranked.iter().rev().filter(|worker| !sources.contains(worker));
+    chosen.extend(lightest.take(SIDE_MAX));
     let objective = Objective::Evenest { average, move_price };
     Model::new(now, &chosen, objective, limit, |_| true, |_| true)
 }

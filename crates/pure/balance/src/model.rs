@@ -8,8 +8,12 @@
 
 use mbal_model::{Move, Owner, Plan, Prefix, Snapshot};
 
-/// Load above a limit costs this many times its amount of deviation, or moves.
-pub const EXCESS_WEIGHT: f64 = 1_000.0;
+/// Load above a limit costs this many times its amount of deviation, or moves: so much that cachelets of a thousandth of a
+/// worker's time each are still worth their moves.
+pub const EXCESS_WEIGHT: f64 = 1_000_000.0;
+
+/// Less load than this above a limit is not worth one move: it counts as none ([`crate::Thresholds::is_over`]).
+pub const EXCESS_MIN: f64 = 1.0 / EXCESS_WEIGHT;
 
 /// Sums of the same loads in another order differ by less than this.
 pub const LOAD_EPSILON: f64 = 1e-9;
@@ -245,13 +249,13 @@ impl Model {
             own.sort_by(|a, b| b.total_cmp(a));
             // Only what can be reached counts: the rest is excess, and costs no moves.
             for load in own {
-                if over <= LOAD_EPSILON {
+                if over <= EXCESS_MIN {
                     break;
                 }
                 over -= load;
                 bound += 1;
             }
-            if over > LOAD_EPSILON {
+            if over > EXCESS_MIN {
                 return 0;
             }
         }

@@ -29,7 +29,6 @@ pub fn propose(question: &Question) -> Proposal {
     let (reading, thresholds) = (&question.reading, &question.thresholds);
     let solve = |model: &_| Some(search(model, Effort::THOROUGH));
     let local = rebalance_server(&reading.snapshot, thresholds, solve);
-    let beyond = matches!(local, Local::Beyond);
     let moves = match local {
         Local::Moves(plan) => plan.moves,
         Local::Even | Local::Beyond => Vec::new(),
@@ -38,7 +37,13 @@ pub fn propose(question: &Question) -> Proposal {
     apply(&mut after, &moves);
     let loads: Vec<f64> = after.workers.iter().map(|worker| worker.load()).collect();
     let lighten = pour(&loads, &reading.handable, thresholds.permissible);
-    let beyond = beyond && lighten.is_empty();
+    let mut left = loads;
+    for step in &lighten {
+        left[step.from] -= step.load;
+        left[step.to] += step.load;
+    }
+    // A plan that leaves a worker above its limit is the paper's NULL: (5) cannot be held here.
+    let beyond = left.iter().any(|load| thresholds.is_over(*load));
     Proposal { moves, lighten, beyond }
 }
 

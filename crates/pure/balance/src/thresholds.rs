@@ -1,5 +1,9 @@
 //! The numbers of balancing.
 
+use mbal_model::planted::{Fault, is_planted};
+
+use crate::model::{EXCESS_MIN, LOAD_EPSILON};
+
 /// When balancing starts and how hard it tries: the starting values of docs/design/balancing.md.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
@@ -22,6 +26,14 @@ pub struct Thresholds {
     /// Part of its requests that a worker looks at for hot keys; the same while phase 2 is open.
     pub sampled: f64,
     pub sampled_in_two: f64,
+}
+
+impl Thresholds {
+    /// Whether a worker is overloaded, by the one measure: what is above its limit is worth a move to every planner.
+    pub fn is_over(&self, load: f64) -> bool {
+        let least = if is_planted(Fault::TwoMeasuresOfOver) { LOAD_EPSILON } else { EXCESS_MIN };
+        load > self.permissible + least
+    }
 }
 
 impl Default for Thresholds {

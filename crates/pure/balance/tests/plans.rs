@@ -214,3 +214,45 @@ fn phase_3_finds_the_lightest_server_and_says_when_all_are_hot() {
     let stuck = relieve(&mut cluster, 0, &Thresholds::default(), quick);
     assert!(stuck.all_hot && stuck.plan.moves.is_empty());
 }
+
+#[test]
+fn a_worker_behind_two_that_cannot_be_helped_is_helped() {
+    let mut hot = server(&[&[], &[], &[0.2, 0.2, 0.2, 0.25], &[0.1], &[0.1], &[0.1]]);
+    hot.workers[0].fixed = 0.9;
+    hot.workers[1].fixed = 0.9;
+    let local = rebalance_server(&hot, &Thresholds::default(), quick);
+    let Local::Moves(plan) = &local else { panic!("a plan exists: {local:?}") };
+    assert!(plan.moves.iter().all(|step| step.from.worker == WorkerId(2)), "{plan:?}");
+    assert!((plan.excess - 0.3).abs() < 1e-9, "what is fixed stays: {}", plan.excess);
+}
+
+#[test]
+fn what_no_planner_moves_is_no_overload() {
+    for (over, is_over) in [(0.0, false), (5e-7, false), (2e-6, true), (5e-4, true)] {
+        let hot = server(&[&[0.35, 0.4 + over], &[0.1]]);
+        let local = rebalance_server(&hot, &Thresholds::default(), quick);
+        let lightened =
+            Model::new(&hot, &[0, 1], Objective::FewestMoves, 0.75, |at| at == 0, |at| at != 0);
+        assert_eq!(lightened.moved(&greedy(&lightened)) == 1, is_over, "{over}");
+        assert_eq!(lightened.lower_bound() == 1.0, is_over, "{over}");
+        assert_ne!(local, Local::Beyond, "{over}");
+    }
+    let mut stuck = server(&[&[], &[]]);
+    for worker in &mut stuck.workers {
+        worker.fixed = 0.7;
+    }
+    stuck.workers[0].fixed = 0.75 + 5e-7;
+    assert_eq!(rebalance_server(&stuck, &Thresholds::default(), quick), Local::Even);
+    stuck.workers[0].fixed = 0.75 + 2e-6;
+    assert_eq!(rebalance_server(&stuck, &Thresholds::default(), quick), Local::Beyond);
+}
+
+#[test]
+fn an_overload_of_many_light_cachelets_is_taken_away() {
+    let many = [0.0005; 1_700];
+    let local = rebalance_server(&server(&[&many, &[0.1]]), &Thresholds::default(), |model| {
+        Some(search(model, Effort::DESCENT))
+    });
+    let Local::Moves(plan) = &local else { panic!("a plan exists: {local:?}") };
+    assert_eq!(plan.excess, 0.0);
+}

@@ -78,6 +78,12 @@ pub enum Fault {
     LocalWithoutHeadroom,
     /// Phase 1 samples in phase 2 as much as before.
     SamplesOnInPhaseTwo,
+    /// Algorithm 1 ends when the two heaviest workers cannot be helped.
+    StopsAtTheHeaviest,
+    /// A load that no planner moves is an overload all the same.
+    TwoMeasuresOfOver,
+    /// Algorithm 2 ends when the lightest server cannot take.
+    AsksTheLightestAlone,
 }
 
 #[cfg(feature = "planted")]

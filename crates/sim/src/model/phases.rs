@@ -1,9 +1,9 @@
 //! The three phases together: MBal (EuroSys 2015) §4.2.2, Figures 12 and 13.
 
-use mbal_balance::model::LOAD_EPSILON;
+use mbal_balance::model::EXCESS_MIN;
 use mbal_balance::{
-    Effort, Loans, Local, Model, PhaseMachine, Phases, Thresholds, Vitals, deviation, rebalance_server,
-    relieve, search,
+    Effort, Loans, Local, Model, PhaseMachine, Phases, Thresholds, Vitals, deviation,
+    rebalance_server, relieve, search,
 };
 use mbal_model::{Move, Snapshot};
 use mbal_sketch::mix;
@@ -282,9 +282,9 @@ fn balance(
         let own = &loads[range.clone()];
         let most = own.iter().copied().fold(0.0, f64::max);
         let least = own.iter().copied().fold(f64::INFINITY, f64::min);
-        let over = |load: &&f64| **load > thresholds.permissible;
+        let over = |load: &&f64| thresholds.is_over(**load);
         let part = Snapshot { workers: snapshot.workers[range.clone()].to_vec() };
-        let uneven = deviation(own) > thresholds.imbalance || most > thresholds.permissible;
+        let uneven = deviation(own) > thresholds.imbalance || thresholds.is_over(most);
         let local = match allowed.two && uneven {
             true => rebalance_server(&part, thresholds, solve),
             false => Local::Even,
@@ -292,15 +292,15 @@ fn balance(
         // A plan that leaves a worker above its limit is the paper's NULL: (5) cannot be held here.
         let no_local_plan = match &local {
             Local::Beyond => true,
-            Local::Moves(plan) => plan.excess > LOAD_EPSILON,
-            Local::Even => !allowed.two && most > thresholds.permissible,
+            Local::Moves(plan) => plan.excess > EXCESS_MIN,
+            Local::Even => !allowed.two && thresholds.is_over(most),
         };
         let vitals = Vitals {
-            hotspot: most > thresholds.permissible,
+            hotspot: thresholds.is_over(most),
             hot_keys: range.clone().map(|worker| replication.hot_keys(worker)).max().unwrap_or(0),
-            write_hot: range.clone().any(|worker| {
-                loads[worker] > thresholds.permissible && replication.write_hot(worker)
-            }),
+            write_hot: range
+                .clone()
+                .any(|worker| thresholds.is_over(loads[worker]) && replication.write_hot(worker)),
             deviation: deviation(own),
             headroom: least < thresholds.permissible,
             overloaded_share: own.iter().filter(over).count() as f64 / own.len() as f64,
@@ -315,7 +315,7 @@ fn balance(
         in_phase_1[server] = open[0];
         let sampled = Phases { two: open[1], ..phases }.sampled(thresholds) / thresholds.sampled;
         for worker in range.clone() {
-            let hot = allowed.one && loads[worker] > thresholds.permissible;
+            let hot = allowed.one && thresholds.is_over(loads[worker]);
             replication.watch(worker, hot, sampled);
         }
         if open[1] {
@@ -340,7 +340,7 @@ fn balance(
         fired.global_moves = coordinate(cluster, loans, &asking, thresholds);
     }
     if allowed.one {
-        let hot: Vec<bool> = loads.iter().map(|load| *load > thresholds.permissible).collect();
+        let hot: Vec<bool> = loads.iter().map(|load| thresholds.is_over(*load)).collect();
         replication.plan(&in_phase_1, requests, &hot);
     }
     fired
@@ -359,7 +359,7 @@ fn coordinate(
         .iter()
         .flat_map(|server| server * workers..(server + 1) * workers)
         .map(|worker| (snapshot.workers[worker].load(), worker))
-        .filter(|(load, _)| *load > thresholds.permissible)
+        .filter(|(load, _)| thresholds.is_over(*load))
         .collect();
     sources.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut moved = 0;
