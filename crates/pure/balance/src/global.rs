@@ -1,8 +1,10 @@
 //! Phase 3: MBal (EuroSys 2015) §3.4, Algorithm 2. Cachelets leave an overloaded worker for other servers.
 
-use mbal_model::{Plan, ServerId, Snapshot};
+use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Move, Plan, ServerId, Snapshot, WorkerLoad};
 
-use crate::model::{LOAD_EPSILON, Model, Objective, Placement};
+use crate::local::apply;
+use crate::model::{EXCESS_WEIGHT, LOAD_EPSILON, Model, Objective, Placement};
 use crate::{Thresholds, greedy};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,22 +15,33 @@ pub struct Global {
     pub all_hot: bool,
 }
 
+/// Of a full server's memory, what an exchange may bring it above that.
+const SWAP_SLACK: f64 = 1.0 / 64.0;
+
 /// Algorithm 2 for one source worker, on a snapshot of the whole cluster, which is brought up to date so
-/// that the next source sees what this one did. `solve` is SolveLP, equation (8).
-/// O(`max_iter` · (workers + SolveLP)).
+/// that the next source sees what this one did; what has moved is pinned there. `solve` is SolveLP, equation (8). `takes` says
+/// which servers get anything. O(`max_iter` · (workers + SolveLP)), and once more for each server that cannot take.
+///
+/// Two differences: the paper asks the lightest server again and again, here one that cannot take is
+/// followed by the next lightest; and where no memory is free, which is a cache's usual state, a heavy cachelet
+/// goes against a lighter one of about as many bytes (the "swap" of Table 2), so that (10) and (11) still hold.
 pub fn relieve(
     snapshot: &mut Snapshot,
     source: usize,
     thresholds: &Thresholds,
+    takes: impl Fn(ServerId) -> bool,
     mut solve: impl FnMut(&Model) -> Option<Placement>,
 ) -> Global {
     let limit = thresholds.permissible;
     let home = snapshot.workers[source].at.server;
     let mut done = Global::default();
-    for _ in 0..thresholds.max_iter {
+    let mut full: Vec<ServerId> = Vec::new();
+    let mut iterations = 0;
+    while iterations < thresholds.max_iter {
         let load = snapshot.workers[source].load();
-        let Some((destination, lightest)) = lightest_server(snapshot, home) else { break };
-        if (load - lightest).abs() <= thresholds.imbalance || load <= lightest {
+        let may = |server| server != home && !full.contains(&server) && takes(server);
+        let Some((destination, lightest)) = lightest_server(snapshot, may) else { break };
+        if load - lightest <= thresholds.imbalance {
             break;
         }
         let mut workers = vec![source];
@@ -45,18 +58,27 @@ pub fn relieve(
             .filter(|placement| model.permits(placement) && better(placement))
             .unwrap_or_else(|| greedy(&model));
         let plan = model.plan(&placement);
-        if plan.moves.is_empty() {
-            done.plan.too_heavy = plan.too_heavy;
-            break;
+        done.plan.too_heavy.clone_from(&plan.too_heavy);
+        let moves = match plan.moves.is_empty() {
+            true => best_swap(snapshot, source, &workers[1..], thresholds),
+            false => plan.moves,
+        };
+        if moves.is_empty() {
+            if is_planted(Fault::AsksTheLightestAlone) {
+                break;
+            }
+            full.push(destination);
+            continue;
         }
-        carry_out(snapshot, source, &workers, &model, &placement);
         if done.plan.moves.is_empty() {
             done.plan.objective_before = plan.objective_before;
         }
-        done.plan.moves.extend(plan.moves);
-        done.plan.objective = plan.objective;
+        carry_out(snapshot, &moves);
+        let loads: Vec<f64> = workers.iter().map(|&at| snapshot.workers[at].load()).collect();
+        done.plan.objective = model.closeness(&loads);
         done.plan.lower_bound = plan.lower_bound;
-        done.plan.too_heavy = plan.too_heavy;
+        done.plan.moves.extend(moves);
+        iterations += 1;
     }
     let left = snapshot.workers[source].load();
     done.plan.excess = (left - limit).max(0.0);
@@ -64,32 +86,67 @@ pub fn relieve(
     done
 }
 
-/// The server with the lowest mean load of its workers, other than `home`.
-fn lightest_server(snapshot: &Snapshot, home: ServerId) -> Option<(ServerId, f64)> {
+/// The server with the lowest mean load of its workers, of those that may take.
+fn lightest_server(snapshot: &Snapshot, may: impl Fn(ServerId) -> bool) -> Option<(ServerId, f64)> {
     let mut lightest: Option<(ServerId, f64)> = None;
     for workers in snapshot.workers.chunk_by(|a, b| a.at.server == b.at.server) {
         let mean = workers.iter().map(|worker| worker.load()).sum::<f64>() / workers.len() as f64;
-        if workers[0].at.server != home && lightest.is_none_or(|(_, least)| mean < least) {
+        if may(workers[0].at.server) && lightest.is_none_or(|(_, least)| mean < least) {
             lightest = Some((workers[0].at.server, mean));
         }
     }
     lightest
 }
 
-fn carry_out(
-    snapshot: &mut Snapshot,
+/// The one exchange of a cachelet for a lighter one that brings source and destination closest. Nobody ends above its limit
+/// because of it, or above its memory by more than the slack. O(cachelets of the source · of the destination).
+fn best_swap(
+    snapshot: &Snapshot,
     source: usize,
-    workers: &[usize],
-    model: &Model,
-    placement: &[u32],
-) {
-    for (ball, &bin) in model.balls.iter().zip(placement) {
-        if bin as usize == ball.home {
-            continue;
+    destinations: &[usize],
+    thresholds: &Thresholds,
+) -> Vec<Move> {
+    let limit = thresholds.permissible;
+    let from = &snapshot.workers[source];
+    let room = |worker: &WorkerLoad| {
+        let slack = worker.bytes_max as f64 * SWAP_SLACK;
+        worker.bytes().max(worker.bytes_max + slack as u64)
+    };
+    let cost = |a: f64, b: f64| EXCESS_WEIGHT * (a - limit).max(0.0) + (a - b).abs();
+    let (from_load, from_bytes) = (from.load(), from.bytes());
+    let mut best = (f64::INFINITY, Vec::new());
+    for &destination in destinations {
+        let to = &snapshot.workers[destination];
+        let (to_load, to_bytes) = (to.load(), to.bytes());
+        let now = cost(from_load, to_load);
+        for out in from.cachelets.iter().filter(|out| !out.pinned && out.load <= limit) {
+            for back in to.cachelets.iter().filter(|back| !back.pinned && back.load < out.load) {
+                let gain = out.load - back.load;
+                let after = cost(from_load - gain, to_load + gain);
+                let fits = to_load + gain <= limit
+                    && to_bytes + out.bytes <= room(to) + back.bytes
+                    && from_bytes + back.bytes <= room(from) + out.bytes;
+                if fits && after < best.0 && after < now - 2.0 * thresholds.move_price {
+                    let step = |cachelet, from, to| Move { cachelet, from, to };
+                    best = (
+                        after,
+                        vec![
+                            step(out.cachelet, from.at, to.at),
+                            step(back.cachelet, to.at, from.at),
+                        ],
+                    );
+                }
+            }
         }
-        let held = &mut snapshot.workers[source].cachelets;
-        let index = held.iter().position(|held| held.cachelet == ball.cachelet);
-        let cachelet = held.remove(index.expect("a model's balls are its source's cachelets"));
-        snapshot.workers[workers[bin as usize]].cachelets.push(cachelet);
+    }
+    best.1
+}
+
+fn carry_out(snapshot: &mut Snapshot, moves: &[Move]) {
+    for step in moves {
+        apply(snapshot, &[*step]);
+        let to = snapshot.workers.iter_mut().find(|worker| worker.at == step.to);
+        let to = to.expect("a plan names workers of its snapshot");
+        to.cachelets.last_mut().expect("something has just come").pinned = true;
     }
 }

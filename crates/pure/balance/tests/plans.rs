@@ -46,7 +46,12 @@ fn check(snapshot: &Snapshot, plan: &Plan, limit: f64) {
     for before in &snapshot.workers {
         let now = &after[&before.at];
         assert!(now.load() <= before.load().max(limit) + 1e-6, "{:?} is overloaded", before.at);
-        assert!(now.bytes() <= before.bytes().max(before.bytes_max), "{:?} overflows", before.at);
+        // An exchange of two cachelets may bring a little more than it takes away.
+        let swaps = plan.moves.iter().any(|step| step.from == before.at)
+            && plan.moves.iter().any(|step| step.to == before.at);
+        let slack = if swaps { before.bytes_max / 64 } else { 0 };
+        let bytes_max = before.bytes().max(before.bytes_max) + slack;
+        assert!(now.bytes() <= bytes_max, "{:?} overflows", before.at);
     }
 }
 
@@ -114,7 +119,7 @@ fn algorithms_1_and_2_break_no_constraint_and_repeat_themselves() {
         let hottest = (0..8)
             .max_by(|&a, &b| cluster.workers[a].load().total_cmp(&cluster.workers[b].load()))
             .expect("eight workers");
-        let global = relieve(&mut after, hottest, &thresholds, quick);
+        let global = relieve(&mut after, hottest, &thresholds, |_| true, quick);
         check(&cluster, &global.plan, 0.75);
         assert!(after.workers[hottest].load() <= cluster.workers[hottest].load() + 1e-9);
     }
@@ -204,15 +209,58 @@ fn phase_3_finds_the_lightest_server_and_says_when_all_are_hot() {
     for (index, worker) in cluster.workers.iter_mut().enumerate() {
         worker.at.server = ServerId(index as u16);
     }
-    let done = relieve(&mut cluster.clone(), 0, &Thresholds::default(), quick);
+    let done = relieve(&mut cluster.clone(), 0, &Thresholds::default(), |_| true, quick);
     assert_eq!(done.plan.moves[0].to.server, ServerId(1));
     assert!(!done.all_hot);
 
     for worker in &mut cluster.workers[1..] {
         worker.fixed = 0.8;
     }
-    let stuck = relieve(&mut cluster, 0, &Thresholds::default(), quick);
+    let stuck = relieve(&mut cluster, 0, &Thresholds::default(), |_| true, quick);
     assert!(stuck.all_hot && stuck.plan.moves.is_empty());
+}
+
+/// A hot worker and one of each other server, all with two cachelets of 100 bytes.
+fn servers(loads: &[[f64; 2]], bytes_max: &[u64]) -> Snapshot {
+    let loads: Vec<&[f64]> = loads.iter().map(|loads| &loads[..]).collect();
+    let mut cluster = server(&loads);
+    for (index, worker) in cluster.workers.iter_mut().enumerate() {
+        worker.at.server = ServerId(index as u16);
+        worker.at.worker = WorkerId(0);
+        worker.bytes_max = bytes_max[index];
+        worker.cachelets.iter_mut().for_each(|held| held.bytes = 100);
+    }
+    cluster
+}
+
+fn relieved(cluster: &Snapshot, takes: impl Fn(ServerId) -> bool) -> (Vec<(u16, u16, u16)>, bool) {
+    let global = relieve(&mut cluster.clone(), 0, &Thresholds::default(), takes, quick);
+    check(cluster, &global.plan, 0.75);
+    let step = |step: &mbal_model::Move| {
+        (step.cachelet.place() as u16, step.from.server.0, step.to.server.0)
+    };
+    (global.plan.moves.iter().map(step).collect(), global.all_hot)
+}
+
+#[test]
+fn a_server_that_cannot_take_is_followed_by_the_next_lightest() {
+    let cluster = servers(&[[0.5, 0.4], [0.05, 0.05], [0.1, 0.1]], &[200, 200, 400]);
+    let mut pinned = cluster.clone();
+    pinned.workers[1].cachelets.iter_mut().for_each(|held| held.pinned = true);
+    assert_eq!(relieved(&pinned, |_| true), (vec![(2, 0, 2)], false));
+    let roomy = servers(&[[0.5, 0.4], [0.05, 0.05], [0.1, 0.1]], &[200, 400, 400]);
+    assert_eq!(relieved(&roomy, |server| server != ServerId(1)), (vec![(2, 0, 2)], false));
+    assert_eq!(relieved(&roomy, |_| false), (vec![], true));
+}
+
+#[test]
+fn where_memory_is_full_a_heavy_cachelet_goes_against_a_light_one() {
+    let full = servers(&[[0.5, 0.4], [0.1, 0.15]], &[200, 200]);
+    // 0.5 against 0.15: 0.55 and 0.60. The other three leave the two farther apart.
+    assert_eq!(relieved(&full, |_| true), (vec![(1, 0, 1), (4, 1, 0)], false));
+    let mut unequal = full;
+    unequal.workers[0].cachelets[0].bytes = 104;
+    assert_eq!(relieved(&unequal, |_| true), (vec![(2, 0, 1), (3, 1, 0)], false));
 }
 
 #[test]

@@ -364,7 +364,7 @@ fn coordinate(
     sources.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut moved = 0;
     for (_, source) in sources {
-        for step in relieve(&mut snapshot, source, thresholds, solve).plan.moves {
+        for step in relieve(&mut snapshot, source, thresholds, |_| true, solve).plan.moves {
             loans[source / workers].forget(step.cachelet);
             cluster.carry_out(&step, thresholds.rest_epochs);
             moved += 1;
