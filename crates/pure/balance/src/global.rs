@@ -23,7 +23,7 @@ const SWAP_SLACK: f64 = 1.0 / 64.0;
 /// which servers get anything. O(`max_iter` · (workers + SolveLP)), and once more for each server that cannot take.
 ///
 /// Two differences: the paper asks the lightest server again and again, here one that cannot take is
-/// followed by the next lightest; and where no memory is free, which is a cache's usual state, a heavy cachelet
+/// followed by the next lightest; and where nobody has memory free, which is a cache's usual state, a heavy cachelet
 /// goes against a lighter one of about as many bytes (the "swap" of Table 2), so that (10) and (11) still hold.
 pub fn relieve(
     snapshot: &mut Snapshot,
@@ -36,14 +36,22 @@ pub fn relieve(
     let home = snapshot.workers[source].at.server;
     let mut done = Global::default();
     let mut full: Vec<ServerId> = Vec::new();
+    let mut exchanges = false;
     let mut iterations = 0;
     while iterations < thresholds.max_iter {
         let load = snapshot.workers[source].load();
         let may = |server| server != home && !full.contains(&server) && takes(server);
-        let Some((destination, lightest)) = lightest_server(snapshot, may) else { break };
-        if load - lightest <= thresholds.imbalance {
-            break;
-        }
+        let lightest = lightest_server(snapshot, may);
+        let lighter = lightest.filter(|(_, least)| load - least > thresholds.imbalance);
+        let Some((destination, _)) = lighter else {
+            // Two moves for one gain: only where nothing else helps, and it is needed.
+            if exchanges || !thresholds.is_over(load) {
+                break;
+            }
+            exchanges = true;
+            full.clear();
+            continue;
+        };
         let mut workers = vec![source];
         workers.extend(
             (0..snapshot.workers.len()).filter(|&w| snapshot.workers[w].at.server == destination),
@@ -60,8 +68,8 @@ pub fn relieve(
         let plan = model.plan(&placement);
         done.plan.too_heavy.clone_from(&plan.too_heavy);
         let moves = match plan.moves.is_empty() {
-            true => best_swap(snapshot, source, &workers[1..], thresholds),
-            false => plan.moves,
+            true if exchanges => best_swap(snapshot, source, &workers[1..], thresholds),
+            _ => plan.moves,
         };
         if moves.is_empty() {
             if is_planted(Fault::AsksTheLightestAlone) {

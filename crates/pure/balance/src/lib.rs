@@ -12,6 +12,8 @@ mod greedy;
 mod pairs;
 mod search;
 
+mod cluster;
+mod drain;
 mod global;
 mod local;
 
@@ -28,6 +30,7 @@ pub use balls::{
     Demand, Prediction, Threshold, choose_threshold, choose_threshold_placed, copies, max_balls,
     predict,
 };
+pub use cluster::ClusterPlanner;
 pub use global::{Global, relieve};
 pub use greedy::greedy;
 pub use local::{Local, deviation, rebalance_server};

@@ -84,6 +84,22 @@ pub enum Fault {
     TwoMeasuresOfOver,
     /// Algorithm 2 ends when the lightest server cannot take.
     AsksTheLightestAlone,
+    /// A server is ordered more moves at a time than it takes.
+    OrdersWithoutBound,
+    /// What has just changed servers may change them again.
+    NothingRests,
+    /// A server that is to be emptied gets cachelets.
+    DrainingTakes,
+    /// A server that was not heard of gets cachelets.
+    SilentTakes,
+    /// What is on its way counts at its source still, so it is planned for again.
+    ForgetsWhatIsUnderWay,
+    /// A server gets more than its memory holds.
+    OverMemory,
+    /// Nobody is told that all are hot.
+    AllHotIsKept,
+    /// The balancer orders moves, though an operator has turned it off.
+    OffIsIgnored,
 }
 
 #[cfg(feature = "planted")]

@@ -1,0 +1,342 @@
+//! One case for each rule of the deciders (docs/design/balancing.md). With `--features planted` each is run
+//! with the fault that breaks its rule, and has to notice.
+
+use std::collections::BTreeMap;
+
+use mbal_balance::{
+    ClusterPlanner, Effort, Local, Model, Objective, PhaseMachine, Phases, Thresholds, Vitals,
+    greedy, rebalance_server, relieve, search,
+};
+use mbal_model::{
+    CacheletLoad, ClusterPlan, Move, Outlook, Owner, Prefix, ServerId, ServerOutlook, Snapshot,
+    Standing, Why, WorkerId, WorkerLoad,
+};
+
+const T: f64 = 0.75;
+
+fn at(server: u16, worker: u16) -> Owner {
+    Owner { server: ServerId(server), worker: WorkerId(worker) }
+}
+
+/// Servers, their workers, the loads of their cachelets, which have 10 bytes each.
+struct Cluster {
+    servers: Vec<ServerOutlook>,
+    under_way: Vec<Move>,
+    planner: ClusterPlanner,
+    epoch: u64,
+}
+
+impl Cluster {
+    fn new(loads: &[&[&[f64]]]) -> Cluster {
+        let mut id = 0;
+        let mut worker = |server: usize, index: usize, loads: &[f64]| WorkerLoad {
+            at: at(server as u16, index as u16),
+            fixed: 0.0,
+            bytes_max: 0,
+            cachelets: loads
+                .iter()
+                .map(|&load| {
+                    id += 1;
+                    let cachelet = Prefix::nth(id - 1, 15);
+                    CacheletLoad { cachelet, load, bytes: 10, pinned: false }
+                })
+                .collect(),
+        };
+        let servers = loads.iter().enumerate().map(|(server, workers)| ServerOutlook {
+            server: ServerId(server as u16),
+            standing: Standing::Serving,
+            memory_bytes: 10_000,
+            workers: workers
+                .iter()
+                .enumerate()
+                .map(|(at, loads)| worker(server, at, loads))
+                .collect(),
+            helpless: false,
+        });
+        Cluster {
+            servers: servers.collect(),
+            under_way: Vec::new(),
+            planner: ClusterPlanner::new(Thresholds::default()),
+            epoch: 0,
+        }
+    }
+
+    fn epoch(&mut self) -> ClusterPlan {
+        self.epoch += 1;
+        let outlook = Outlook {
+            epoch: self.epoch,
+            servers: self.servers.clone(),
+            under_way: self.under_way.clone(),
+        };
+        self.planner.plan(&outlook)
+    }
+
+    /// Nothing that is planned is begun.
+    fn epochs(&mut self, count: usize) -> ClusterPlan {
+        (1..count).for_each(|_| drop(self.epoch()));
+        self.epoch()
+    }
+
+    fn worker(&mut self, owner: Owner) -> &mut WorkerLoad {
+        let workers = self.servers.iter_mut().flat_map(|server| &mut server.workers);
+        workers.into_iter().find(|worker| worker.at == owner).expect("it is there")
+    }
+
+    /// All that is under way arrives; what is planned sets out.
+    fn turn(&mut self) -> ClusterPlan {
+        for step in std::mem::take(&mut self.under_way) {
+            let from = self.worker(step.from);
+            let index = from.cachelets.iter().position(|held| held.cachelet == step.cachelet);
+            let held = from.cachelets.remove(index.expect("it left nobody else"));
+            self.worker(step.to).cachelets.push(held);
+        }
+        let plan = self.epoch();
+        self.under_way = plan.moves.iter().map(|planned| planned.step).collect();
+        plan
+    }
+
+    fn of(&self, server: u16) -> usize {
+        let own = self.servers[usize::from(server)].workers.iter();
+        own.map(|worker| worker.cachelets.len()).sum()
+    }
+}
+
+fn steps(plan: &ClusterPlan) -> Vec<(usize, u16, u16)> {
+    let moves = plan.moves.iter();
+    moves
+        .map(|one| (one.step.cachelet.place(), one.step.from.server.0, one.step.to.server.0))
+        .collect()
+}
+
+fn in_phases(vitals: Vitals) -> Phases {
+    let mut machine = PhaseMachine::default();
+    let epochs: Vec<Phases> =
+        (0..4).map(|_| machine.observe(&vitals, &Thresholds::default())).collect();
+    epochs[3]
+}
+
+fn an_even_cluster_whose_servers_are_hot_asks() {
+    let hot = Vitals { overloaded_share: 1.0, ..Vitals::default() };
+    assert!(in_phases(hot).three);
+}
+
+fn phase_2_opens_where_a_worker_has_room() {
+    let warm = Vitals { hot_keys: 40, headroom: false, ..Vitals::default() };
+    assert_eq!((in_phases(warm).two, in_phases(warm).three), (false, true));
+}
+
+fn phase_1_samples_less_in_phase_2() {
+    let thresholds = Thresholds::default();
+    let warm = Vitals { deviation: 0.5, headroom: true, ..Vitals::default() };
+    assert!(in_phases(warm).sampled(&thresholds) < Phases::default().sampled(&thresholds));
+}
+
+fn a_third_worker_is_helped_where_the_two_heaviest_cannot_be() {
+    let mut hot = Cluster::new(&[&[&[], &[], &[0.3, 0.3, 0.25], &[0.1], &[0.1], &[0.1]]]);
+    hot.worker(at(0, 0)).fixed = 0.9;
+    hot.worker(at(0, 1)).fixed = 0.9;
+    let snapshot = Snapshot { workers: hot.servers[0].workers.clone() };
+    let solve = |model: &Model| Some(search(model, Effort::DESCENT));
+    let mut roomy = snapshot;
+    roomy.workers.iter_mut().for_each(|worker| worker.bytes_max = 1_000);
+    let local = rebalance_server(&roomy, &Thresholds::default(), solve);
+    assert!(matches!(&local, Local::Moves(plan) if plan.moves[0].from == at(0, 2)), "{local:?}");
+}
+
+fn what_is_not_worth_a_move_is_no_overload() {
+    let light = Cluster::new(&[&[&[T + 5e-7 - 0.1, 0.1], &[0.7]]]);
+    let mut snapshot = Snapshot { workers: light.servers[0].workers.clone() };
+    snapshot.workers.iter_mut().for_each(|worker| worker.bytes_max = 1_000);
+    let all = [0, 1];
+    let model = Model::new(&snapshot, &all, Objective::FewestMoves, T, |at| at == 0, |at| at != 0);
+    assert_eq!(greedy(&model), model.homes(), "no planner moves it");
+    let solve = |model: &Model| Some(search(model, Effort::DESCENT));
+    assert_eq!(rebalance_server(&snapshot, &Thresholds::default(), solve), Local::Even);
+}
+
+fn the_next_lightest_server_is_asked() {
+    let mut cluster = Cluster::new(&[&[&[0.5, 0.4]], &[&[0.1]], &[&[0.2]]]);
+    cluster.worker(at(1, 0)).cachelets[0].pinned = true;
+    let workers = cluster.servers.iter().flat_map(|server| server.workers.clone());
+    let mut snapshot = Snapshot { workers: workers.collect() };
+    for (worker, bytes_max) in snapshot.workers.iter_mut().zip([20, 10, 100]) {
+        worker.bytes_max = bytes_max;
+    }
+    let solve = |model: &Model| Some(search(model, Effort::DESCENT));
+    let global = relieve(&mut snapshot, 0, &Thresholds::default(), |_| true, solve);
+    assert_eq!(global.plan.moves.len(), 1);
+    assert_eq!(global.plan.moves[0].to, at(2, 0));
+}
+
+const TENTHS: &[f64] = &[0.1; 12];
+
+fn a_server_takes_part_in_four_moves_at_a_time() {
+    let mut cluster =
+        Cluster::new(&[&[TENTHS, TENTHS], &[TENTHS, TENTHS], &[&[], &[], &[]], &[&[], &[], &[]]]);
+    let mut most = 0;
+    for _ in 0..12 {
+        cluster.turn();
+        let mut counts = BTreeMap::<(bool, ServerId), usize>::new();
+        for step in &cluster.under_way {
+            *counts.entry((true, step.from.server)).or_default() += 1;
+            *counts.entry((false, step.to.server)).or_default() += 1;
+        }
+        most = most.max(counts.values().copied().max().unwrap_or(0));
+    }
+    assert_eq!(most, 4);
+}
+
+fn what_has_changed_servers_stays_for_ten_epochs() {
+    let mut cluster = Cluster::new(&[&[&[0.3, 0.3, 0.3]], &[&[0.1]]]);
+    let mut moved = Vec::new();
+    for epoch in 0..16 {
+        let plan = cluster.turn();
+        moved.extend(steps(&plan).into_iter().map(|step| (epoch, step)));
+        // Whoever has the most is made too hot by what cannot move.
+        for server in 0..2 {
+            cluster.worker(at(server, 0)).fixed = 0.0;
+        }
+        let hot = u16::from(cluster.of(1) > 1);
+        cluster.worker(at(hot, 0)).fixed = 0.3;
+    }
+    let (first, (cachelet, ..)) = moved[0];
+    let again = moved.iter().find(|(epoch, step)| *epoch > first && step.0 == cachelet);
+    // It arrives in the epoch after it was ordered, and rests from then on.
+    assert!(again.is_none_or(|(epoch, _)| *epoch > first + 10), "{moved:?}");
+}
+
+fn a_draining_server_gets_nothing_and_loses_all() {
+    let mut cluster = Cluster::new(&[&[&[0.4, 0.45]], &[&[0.01, 0.01]], &[&[0.2]]]);
+    cluster.servers[1].standing = Standing::Draining;
+    for _ in 0..12 {
+        let plan = cluster.turn();
+        assert!(plan.moves.iter().all(|one| one.step.to.server != ServerId(1)), "{plan:?}");
+    }
+    assert_eq!(cluster.of(1), 0);
+}
+
+fn a_silent_server_gets_nothing() {
+    let mut cluster = Cluster::new(&[&[&[0.4, 0.45]], &[&[0.01]], &[&[0.2]]]);
+    cluster.servers[1].standing = Standing::Silent;
+    assert_eq!(steps(&cluster.epochs(4)), [(0, 0, 2)]);
+}
+
+fn what_is_under_way_counts_where_it_goes() {
+    let mut cluster = Cluster::new(&[&[&[0.4, 0.45]], &[&[]]]);
+    let plan = cluster.epochs(4);
+    cluster.under_way = plan.moves.iter().map(|planned| planned.step).collect();
+    assert_eq!(cluster.under_way.len(), 1);
+    assert_eq!(steps(&cluster.epochs(6)), []);
+}
+
+fn nobody_gets_more_than_its_memory_holds() {
+    let mut cluster = Cluster::new(&[&[&[0.5, 0.4]], &[&[0.01]], &[&[0.1]]]);
+    cluster.servers[1].memory_bytes = 15;
+    assert_eq!(steps(&cluster.epochs(4)), [(1, 0, 2)]);
+}
+
+fn when_all_are_hot_servers_are_wanted() {
+    let mut cluster = Cluster::new(&[&[&[0.5, 0.45]], &[&[0.5, 0.4]]]);
+    assert_eq!(cluster.epochs(3).servers_wanted, 0);
+    let plan = cluster.epoch();
+    // 1.85 of load are three workers at 0.75.
+    assert_eq!((plan.servers_wanted, plan.moves.len()), (1, 0));
+    assert_eq!(plan.asking, [ServerId(0), ServerId(1)]);
+    for server in 0..2 {
+        cluster.worker(at(server, 0)).cachelets[1].load = 0.0;
+    }
+    assert_eq!(cluster.epochs(3).servers_wanted, 1, "once is a blip");
+    assert_eq!(cluster.epoch().servers_wanted, 0);
+}
+
+macro_rules! rules {
+    ($($rule:ident: $fault:ident,)*) => {
+        mod holds {
+            $(#[test]
+            fn $rule() {
+                super::$rule();
+            })*
+        }
+
+        /// A checker is trusted only after it caught a fault.
+        #[cfg(feature = "planted")]
+        mod planted {
+            use mbal_model::planted::{Fault, plant};
+
+            $(#[test]
+            fn $rule() {
+                plant(Some(Fault::$fault));
+                let checked = std::panic::catch_unwind(super::$rule);
+                plant(None);
+                assert!(checked.is_err(), "{:?} is not noticed", Fault::$fault);
+            })*
+        }
+    };
+}
+
+rules! {
+    an_even_cluster_whose_servers_are_hot_asks: EvenClusterNeverAsks,
+    phase_2_opens_where_a_worker_has_room: LocalWithoutHeadroom,
+    phase_1_samples_less_in_phase_2: SamplesOnInPhaseTwo,
+    a_third_worker_is_helped_where_the_two_heaviest_cannot_be: StopsAtTheHeaviest,
+    what_is_not_worth_a_move_is_no_overload: TwoMeasuresOfOver,
+    the_next_lightest_server_is_asked: AsksTheLightestAlone,
+    a_server_takes_part_in_four_moves_at_a_time: OrdersWithoutBound,
+    what_has_changed_servers_stays_for_ten_epochs: NothingRests,
+    a_draining_server_gets_nothing_and_loses_all: DrainingTakes,
+    a_silent_server_gets_nothing: SilentTakes,
+    what_is_under_way_counts_where_it_goes: ForgetsWhatIsUnderWay,
+    nobody_gets_more_than_its_memory_holds: OverMemory,
+    when_all_are_hot_servers_are_wanted: AllHotIsKept,
+}
+
+#[test]
+fn a_server_that_helps_itself_is_left_alone() {
+    let mut cluster = Cluster::new(&[&[&[0.4, 0.45], &[0.1], &[0.1]], &[&[0.1], &[0.1], &[0.1]]]);
+    assert_eq!(cluster.epochs(12).asking, []);
+    cluster.servers[0].helpless = true;
+    let plan = cluster.epochs(4);
+    assert_eq!((plan.asking.as_slice(), plan.moves[0].why), (&[ServerId(0)][..], Why::Overload));
+}
+
+#[test]
+fn a_cachelet_too_heavy_for_anybody_is_named_and_wants_no_server() {
+    let mut cluster = Cluster::new(&[&[&[0.9]], &[&[0.1]]]);
+    let plan = cluster.epochs(6);
+    assert_eq!((plan.too_heavy.as_slice(), plan.servers_wanted), (&[Prefix::nth(0, 15)][..], 0));
+    assert_eq!(plan.moves, []);
+}
+
+#[test]
+fn a_full_cluster_is_balanced_by_exchanges() {
+    let mut cluster = Cluster::new(&[&[&[0.5, 0.4]], &[&[0.1, 0.15]]]);
+    cluster.servers.iter_mut().for_each(|server| server.memory_bytes = 20);
+    let plan = cluster.epochs(4);
+    assert_eq!(steps(&plan), [(0, 0, 1), (3, 1, 0)]);
+    assert_eq!([plan.moves[0].why, plan.moves[1].why], [Why::Overload, Why::Exchange]);
+}
+
+#[test]
+fn a_server_is_emptied_to_where_most_room_is() {
+    let mut cluster = Cluster::new(&[&[&[0.05; 8]], &[&[0.3]], &[&[0.1]]]);
+    cluster.servers[0].standing = Standing::Draining;
+    let first = cluster.turn();
+    assert!(first.moves.iter().all(|one| one.why == Why::Drain));
+    assert_eq!(steps(&first), [(0, 0, 2), (1, 0, 2), (2, 0, 2), (3, 0, 2)]);
+    let second = cluster.turn();
+    assert_eq!(steps(&second), [(4, 0, 1), (5, 0, 2), (6, 0, 1), (7, 0, 2)]);
+    cluster.turn();
+    assert_eq!((cluster.of(0), cluster.of(1), cluster.of(2)), (0, 3, 7));
+}
+
+#[test]
+fn a_server_whose_cachelets_fit_nowhere_is_not_emptied_and_a_server_is_wanted() {
+    let mut cluster = Cluster::new(&[&[&[0.3, 0.2]], &[&[0.5]]]);
+    cluster.servers[0].standing = Standing::Draining;
+    let plan = cluster.epochs(2);
+    assert_eq!((plan.stuck.as_slice(), plan.servers_wanted), (&[ServerId(0)][..], 1));
+    assert_eq!(steps(&plan), []);
+    let mut alone = Cluster::new(&[&[&[0.3]]]);
+    alone.servers[0].standing = Standing::Draining;
+    assert_eq!(alone.epoch().stuck, [ServerId(0)]);
+}

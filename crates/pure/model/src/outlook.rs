@@ -1,0 +1,81 @@
+//! What the planner of a whole cluster reads, and what it returns: phase 3, and servers that are to be emptied.
+
+use crate::{Move, Prefix, ServerId, WorkerLoad};
+
+/// What a plan may do with a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It gives and takes.
+    Serving,
+    /// An operator wants it empty: it gives everything, and takes nothing.
+    Draining,
+    /// It was not heard of lately, or is dead: it neither gives nor takes.
+    Silent,
+}
+
+/// One server at the end of an epoch, by its last heartbeat and the map.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerOutlook {
+    pub server: ServerId,
+    pub standing: Standing,
+    /// All that its items may have together.
+    pub memory_bytes: u64,
+    /// Its cachelets are those that it has by the map. `bytes_max` counts nothing here.
+    pub workers: Vec<WorkerLoad>,
+    /// Its own balancer has found no plan: phase 2 is at its end.
+    pub helpless: bool,
+}
+
+/// The whole cluster at the end of an epoch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outlook {
+    /// Counts epochs since the coordinator's start.
+    pub epoch: u64,
+    /// By id.
+    pub servers: Vec<ServerOutlook>,
+    /// Moves under way. Their cachelets are still the source's in `servers`.
+    pub under_way: Vec<Move>,
+}
+
+/// Why a cachelet is to change servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// Its worker is overloaded, and its server cannot help itself.
+    Overload,
+    /// It comes in exchange for one that leaves an overloaded worker.
+    Exchange,
+    /// Its server is to be emptied.
+    Drain,
+}
+
+/// A move with what it was decided on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlannedMove {
+    pub step: Move,
+    pub why: Why,
+    /// The cachelet's, in fractions of a worker's time, and its bytes.
+    pub load: f64,
+    pub bytes: u64,
+    /// Loads of the source's and the destination's worker before it.
+    pub from_load: f64,
+    pub to_load: f64,
+}
+
+/// What is to be done in a cluster in this epoch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterPlan {
+    pub epoch: u64,
+    /// In the order in which they are to be begun; within the bounds of moves per server.
+    pub moves: Vec<PlannedMove>,
+    /// Servers in phase 3.
+    pub asking: Vec<ServerId>,
+    /// So many more servers would bring every worker under its limit: the paper's NULL. 0 is none.
+    pub servers_wanted: u32,
+    /// Too heavy for any worker: to be split, or their keys to be replicated.
+    pub too_heavy: Vec<Prefix>,
+    /// Servers that are to be emptied, and nobody has room for what they hold.
+    pub stuck: Vec<ServerId>,
+    /// Over the workers of all servers that were heard of.
+    pub load_mean: f64,
+    pub load_max: f64,
+}
