@@ -70,8 +70,10 @@ impl ClusterPlanner {
         let loads: Vec<f64> = before.workers.iter().map(WorkerLoad::load).collect();
         let load_mean = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
         let asking = self.asking(outlook, &before, load_mean);
+        // A plan is carried out over several epochs: it goes on under the limit, until phase 3 is over.
+        let above = |at: usize| loads[at] - load_mean >= self.thresholds.imbalance;
         let mut sources: Vec<usize> = (0..loads.len())
-            .filter(|&at| self.thresholds.is_over(loads[at]))
+            .filter(|&at| self.thresholds.is_over(loads[at]) || above(at))
             .filter(|&at| asking.contains(&before.workers[at].at.server))
             .collect();
         sources.sort_by(|&a, &b| loads[b].total_cmp(&loads[a]).then(a.cmp(&b)));

@@ -56,6 +56,8 @@ pub struct Registration {
     pub link: String,
     pub workers: Vec<String>,
     pub memory_bytes: u64,
+    /// It takes part in moves. One that does not, of an older version, neither gives nor takes cachelets.
+    pub moves: bool,
 }
 
 /// The answer: what it is.
@@ -78,6 +80,10 @@ pub struct Heartbeat {
     pub map_version: u64,
     /// Loads of its workers in its last epoch; 1 is saturated.
     pub workers: Vec<WorkerReport>,
+    /// All that its items may have now; 0 is what it registered with.
+    pub memory_bytes: u64,
+    /// A worker is overloaded, and the server's own balancer knows no way.
+    pub helpless: bool,
     /// What became of moves that it takes part in.
     pub moves: Vec<MoveReport>,
 }
@@ -87,7 +93,14 @@ pub struct Heartbeat {
 pub struct WorkerReport {
     /// Load that stays where the connections are.
     pub fixed: f64,
+    /// The heaviest of its cachelets, at most [`cachelets_listed`] of them.
     pub cachelets: Vec<CacheletReport>,
+    /// All others together.
+    pub rest: RestReport,
+    /// Keys that were read, found and written in its last epoch.
+    pub reads: u64,
+    pub hits: u64,
+    pub writes: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -96,6 +109,49 @@ pub struct CacheletReport {
     pub prefix: String,
     pub load: f64,
     pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RestReport {
+    pub cachelets: u32,
+    pub load: f64,
+    pub bytes: u64,
+}
+
+/// How many cachelets of each worker a heartbeat lists, of a server with so many workers: those that a plan would move. It keeps
+/// a heartbeat under 32 KiB, however many cachelets there are.
+pub fn cachelets_listed(workers: usize) -> usize {
+    (256 / workers.max(1)).clamp(4, 32)
+}
+
+impl WorkerReport {
+    /// What a heartbeat says of a worker with these cachelets: prefix, load, bytes.
+    pub fn new(fixed: f64, mut cachelets: Vec<(String, f64, u64)>, listed: usize) -> WorkerReport {
+        // What weighs the same stays in its order.
+        cachelets.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let others = &cachelets[listed.min(cachelets.len())..];
+        let rest = RestReport {
+            cachelets: others.len() as u32,
+            load: rounded(others.iter().map(|other| other.1).sum()),
+            bytes: others.iter().map(|other| other.2).sum(),
+        };
+        cachelets.truncate(listed);
+        let one = |(prefix, load, bytes)| CacheletReport { prefix, load: rounded(load), bytes };
+        let cachelets = cachelets.into_iter().map(one).collect();
+        WorkerReport { fixed: rounded(fixed), cachelets, rest, ..WorkerReport::default() }
+    }
+
+    /// Fraction of time busy; 1 is saturated.
+    pub fn load(&self) -> f64 {
+        let listed = self.cachelets.iter().map(|one| one.load);
+        self.fixed + listed.sum::<f64>() + self.rest.load
+    }
+}
+
+/// To a hundred-thousandth: no digit of a heartbeat is noise.
+fn rounded(load: f64) -> f64 {
+    (load * 1e5).round() / 1e5
 }
 
 /// What the source of a move says of it.
@@ -181,6 +237,40 @@ pub struct MoveCall {
     pub worker: Option<u16>,
 }
 
+/// `PUT /v1/balance`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalanceCall {
+    pub mode: BalanceMode,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BalanceMode {
+    /// Cachelets move from overloaded servers to lighter ones.
+    #[default]
+    On,
+    /// Only what operators order moves.
+    Off,
+    /// What would move is told.
+    DryRun,
+}
+
+/// What the coordinator's planner has found in the last epoch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BalanceStatus {
+    pub mode: BalanceMode,
+    /// Servers that cannot help themselves.
+    pub asking: Vec<u16>,
+    /// All are hot: so many more servers would do.
+    pub servers_wanted: u32,
+    /// Cachelets that are too heavy for any worker.
+    pub too_heavy: Vec<String>,
+    /// Over all workers that were heard of.
+    pub load_mean: f64,
+    pub load_max: f64,
+}
+
 /// `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -192,6 +282,8 @@ pub struct Status {
     pub waits_for: usize,
     pub servers: Vec<ServerStatus>,
     pub moves: Vec<MoveStatus>,
+    #[serde(default)]
+    pub balance: BalanceStatus,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -212,7 +304,8 @@ pub struct ServerStatus {
     /// Milliseconds since its last heartbeat; none since the coordinator was started is nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
-    /// `serving`, `silent` (heartbeats are missing) or `lost`.
+    /// `serving`, `silent` (heartbeats are missing), `lost`, `draining`, `stuck` (draining, and nobody has room), or
+    /// `drained`: it has nothing any more, and may be stopped.
     pub state: String,
 }
 

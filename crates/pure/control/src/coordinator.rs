@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use std::collections::BTreeMap;
 
-use mbal_model::{Prefix, ServerId};
+use mbal_model::{ClusterPlan, Outlook, Prefix, ServerId};
 
-use crate::api::{self, Incarnation, News, Registered, Status};
+use crate::api::{self, BalanceMode, Incarnation, News, Registered, Status};
+use crate::balancing::Balanced;
 use crate::members::Heard;
 use crate::state::State;
 
@@ -44,6 +45,13 @@ pub enum Ask {
     CancelMove(u32),
     /// An operator says that this server's process is dead.
     Lost(ServerId),
+    Balance(BalanceMode),
+    /// An operator wants this server empty, or no more.
+    Drain(ServerId, bool),
+    /// What a planner reads at the end of the epoch of that number.
+    Outlook(u64),
+    /// What a planner has made of it.
+    Planned(ClusterPlan),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +63,7 @@ pub enum Answer {
     Status(Status),
     /// The number of the move that was begun.
     Move(u32),
+    Outlook(Outlook),
     Done,
 }
 
@@ -94,13 +103,20 @@ pub struct Coordinator {
     /// What servers have said since this process began; lost with it.
     pub(crate) heard: BTreeMap<ServerId, Heard>,
     pub(crate) said: Vec<String>,
+    /// What planners have said since this process began.
+    pub(crate) balanced: Balanced,
 }
 
 impl Coordinator {
     /// Without a past.
     pub fn new(settings: Settings) -> Coordinator {
         let state = State { cluster: settings.cluster.clone(), ..State::default() };
-        Coordinator { settings, state, heard: BTreeMap::new(), said: Vec::new() }
+        Coordinator::with(settings, state)
+    }
+
+    fn with(settings: Settings, state: State) -> Coordinator {
+        let balanced = Balanced::default();
+        Coordinator { settings, state, heard: BTreeMap::new(), said: Vec::new(), balanced }
     }
 
     /// With what was saved. A name that is another one is refused: it is the state of another cluster.
@@ -110,7 +126,7 @@ impl Coordinator {
                 format!("the state is of cluster {}, not {}", state.cluster, settings.cluster);
             return Err(Refusal::Conflict(why));
         }
-        Ok(Coordinator { settings, state, heard: BTreeMap::new(), said: Vec::new() })
+        Ok(Coordinator::with(settings, state))
     }
 
     pub fn state(&self) -> &State {
@@ -136,6 +152,10 @@ impl Coordinator {
             Ask::Move(call) => self.begin_move(&call).map(Answer::Move),
             Ask::CancelMove(number) => self.cancel_move(number),
             Ask::Lost(server) => self.lost(server),
+            Ask::Balance(mode) => self.set_balance(mode),
+            Ask::Drain(server, wanted) => self.drain(server, wanted),
+            Ask::Outlook(epoch) => Ok(Answer::Outlook(self.outlook(now, epoch))),
+            Ask::Planned(plan) => self.planned(plan),
         };
         if answer.is_err() {
             self.state = before;
@@ -181,6 +201,7 @@ impl Coordinator {
                 .iter()
                 .map(|(id, one)| one.status(id.0, self.report_of(id.0, one)))
                 .collect(),
+            balance: self.balance_status(),
         }
     }
 }

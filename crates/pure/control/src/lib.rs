@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod balancing;
 mod coordinator;
 mod members;
 mod moves;
@@ -31,6 +32,7 @@ mod placement;
 pub mod api;
 mod state;
 
+pub use balancing::Balanced;
 pub use coordinator::{Answer, Ask, Coordinator, Done, Micros, Refusal, Settings};
 pub use moves::Move;
 pub use placement::{deal, redeal};

@@ -21,6 +21,8 @@ pub(crate) struct Heard {
     pub at: Micros,
     pub map_version: u64,
     pub workers: Vec<api::WorkerReport>,
+    pub memory_bytes: u64,
+    pub helpless: bool,
     pub moves: Vec<api::MoveReport>,
 }
 
@@ -52,6 +54,8 @@ impl Coordinator {
         if !is_known {
             self.said.push(format!("server {} registers: {}", id.0, asked.client));
             self.heard.insert(id, Heard { at: now, ..Heard::default() });
+            // Who comes back is to serve again.
+            self.state.draining.remove(&id);
             self.moves_of_dead(id);
         }
         match &self.state.map {
@@ -81,7 +85,12 @@ impl Coordinator {
         }
         let addresses = addresses(&asked.client, &asked.link, &asked.workers);
         let addresses = addresses.map_err(Refusal::Senseless)?;
-        Ok(Member { incarnation: asked.incarnation, addresses, memory_bytes: asked.memory_bytes })
+        Ok(Member {
+            incarnation: asked.incarnation,
+            addresses,
+            memory_bytes: asked.memory_bytes,
+            moves: asked.moves,
+        })
     }
 
     fn with_addresses_of(&self, member: &Member) -> impl Iterator<Item = (&ServerId, &Member)> {
@@ -102,10 +111,15 @@ impl Coordinator {
         free.next().ok_or_else(|| Refusal::Conflict("there are 65,534 servers already".into()))
     }
 
-    /// Workers of the servers that are alive.
+    /// Workers of the servers that are alive; those that are to be emptied only if there is nobody else.
     fn workers(&self) -> BTreeMap<ServerId, u16> {
         let alive = self.state.members.iter().filter(|(_, member)| member.is_alive());
-        alive.map(|(id, member)| (*id, member.workers())).collect()
+        let mut workers: BTreeMap<ServerId, u16> =
+            alive.map(|(id, member)| (*id, member.workers())).collect();
+        if workers.keys().any(|id| !self.state.draining.contains(id)) {
+            workers.retain(|id, _| !self.state.draining.contains(id));
+        }
+        workers
     }
 
     /// What dead servers have by a map is the others', if there are any.
@@ -137,8 +151,9 @@ impl Coordinator {
         for report in &heartbeat.moves {
             self.move_reported(server, report);
         }
-        let Heartbeat { map_version, workers, moves, .. } = heartbeat;
-        self.heard.insert(server, Heard { at: now, map_version, workers, moves });
+        let Heartbeat { map_version, workers, memory_bytes, helpless, moves, .. } = heartbeat;
+        let heard = Heard { at: now, map_version, workers, memory_bytes, helpless, moves };
+        self.heard.insert(server, heard);
         let is_newer = self.state.map.as_ref().is_some_and(|map| map.version() > map_version);
         let newer = if is_newer { self.state.document() } else { None };
         Ok(News {
@@ -169,6 +184,7 @@ impl Coordinator {
         let member = self.state.members.get_mut(&server).expect("it is known");
         member.incarnation = Member::DEAD;
         self.heard.remove(&server);
+        self.state.draining.remove(&server);
         self.said.push(format!("server {} is dead", server.0));
         self.moves_of_dead(server);
         if let Some(map) = self.state.map.clone() {
@@ -185,6 +201,13 @@ impl Coordinator {
         Ok(Answer::Done)
     }
 
+    /// Its last heartbeat is not long ago.
+    pub(crate) fn is_heard(&self, now: Micros, server: ServerId) -> bool {
+        let patience = self.settings.epoch.as_micros() as u64 * MISSED_MAX;
+        let heard = self.heard.get(&server);
+        heard.is_some_and(|heard| (now.0.saturating_sub(heard.at.0)) / 1000 <= patience / 1000)
+    }
+
     pub(crate) fn server_status(&self, now: Micros, id: ServerId) -> ServerStatus {
         let member = &self.state.members[&id];
         let owned = self.state.map.iter().flat_map(|map| map.cachelets());
@@ -192,16 +215,15 @@ impl Coordinator {
         let nodes: usize = owned.iter().map(|(prefix, _)| prefix.nodes()).sum();
         let heard = self.heard.get(&id);
         let silent = heard.map(|heard| (now.0 - heard.at.0) / 1000);
-        let missed_ms = self.settings.epoch.as_millis() as u64 * MISSED_MAX;
-        let state = match (member.is_alive(), silent) {
+        let is_draining = self.state.draining.contains(&id);
+        let state = match (member.is_alive(), self.is_heard(now, id)) {
             (false, _) => "lost",
-            (true, Some(ms)) if ms <= missed_ms => "serving",
-            (true, _) => "silent",
+            (true, false) => "silent",
+            (true, true) if is_draining => self.draining_state(id, owned.len()),
+            (true, true) => "serving",
         };
         let workers = heard.map_or(&[][..], |heard| &heard.workers);
-        let load = |worker: &api::WorkerReport| {
-            worker.fixed + worker.cachelets.iter().map(|one| one.load).sum::<f64>()
-        };
+        let load = api::WorkerReport::load;
         ServerStatus {
             id: id.0,
             incarnation: member.incarnation,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mbal_model::{Address, Addresses, Cluster, ClusterMap, MoveId, ServerId};
 use serde::{Deserialize, Serialize};
 
-use crate::api::Incarnation;
+use crate::api::{BalanceMode, Incarnation};
 use crate::moves::{Move, SavedMove};
 
 /// Of the saved form. A reader refuses any other.
@@ -23,6 +23,9 @@ pub struct State {
     pub moves: BTreeMap<MoveId, Move>,
     /// The last move's; numbers are not used twice.
     pub moves_ever: u32,
+    pub balance: BalanceMode,
+    /// Servers that an operator wants empty.
+    pub draining: BTreeSet<ServerId>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +34,8 @@ pub struct Member {
     pub incarnation: Incarnation,
     pub addresses: Addresses,
     pub memory_bytes: u64,
+    /// It takes part in moves.
+    pub moves: bool,
 }
 
 impl Member {
@@ -66,6 +71,10 @@ struct Saved {
     map: Option<String>,
     moves: BTreeMap<u32, SavedMove>,
     moves_ever: u32,
+    #[serde(default)]
+    balance: BalanceMode,
+    #[serde(default)]
+    draining: BTreeSet<u16>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,6 +85,8 @@ struct SavedMember {
     link: String,
     workers: Vec<String>,
     memory_bytes: u64,
+    #[serde(default)]
+    moves: bool,
 }
 
 impl State {
@@ -97,6 +108,7 @@ impl State {
             link: member.addresses.link.iter().map(Address::to_string).collect(),
             workers: member.addresses.workers.iter().map(Address::to_string).collect(),
             memory_bytes: member.memory_bytes,
+            moves: member.moves,
         };
         let saved = Saved {
             format: FORMAT,
@@ -105,6 +117,8 @@ impl State {
             map: self.document().map(|document| document.to_string()),
             moves: self.moves.iter().map(|(id, one)| (id.0, SavedMove::from(one))).collect(),
             moves_ever: self.moves_ever,
+            balance: self.balance,
+            draining: self.draining.iter().map(|id| id.0).collect(),
         };
         let text =
             serde_json::to_string_pretty(&saved).expect("strings and numbers have a JSON form");
@@ -123,8 +137,8 @@ impl State {
         let members = saved.members.into_iter().map(|(id, one)| {
             let addresses = addresses(&one.client, &one.link, &one.workers);
             let addresses = addresses.map_err(|why| Unreadable(format!("server {id}: {why}")))?;
-            let SavedMember { incarnation, memory_bytes, .. } = one;
-            Ok((ServerId(id), Member { incarnation, addresses, memory_bytes }))
+            let SavedMember { incarnation, memory_bytes, moves, .. } = one;
+            Ok((ServerId(id), Member { incarnation, addresses, memory_bytes, moves }))
         });
         let parsed = saved.map.as_deref().map(Cluster::parse).transpose();
         let map = parsed.map_err(|why| Unreadable(format!("its map: {why}")))?;
@@ -139,6 +153,8 @@ impl State {
             map: map.map(|cluster| cluster.map),
             moves: moves.collect::<Result<_, Unreadable>>()?,
             moves_ever: saved.moves_ever,
+            balance: saved.balance,
+            draining: saved.draining.into_iter().map(ServerId).collect(),
         })
     }
 }

@@ -55,6 +55,7 @@ impl World {
                     link: format!("10.0.0.{id}:11311"),
                     workers: vec![format!("10.0.0.{id}:11300"); 1 + at % 3],
                     memory_bytes: 1 << 20,
+                    moves: true,
                 })
             }
             4..11 => {
