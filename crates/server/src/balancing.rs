@@ -18,9 +18,10 @@ use std::thread;
 use std::time::Duration;
 
 use mbal_balance::{Balancer, Decision, Duty, News, Proposal, Question, Thresholds};
-use mbal_model::{Outcome, Prefix, WorkerId, WorkerLoad};
+use mbal_control::api::{Heartbeat, WorkerReport, cachelets_listed};
+use mbal_model::{CacheletLoad, Outcome, Prefix, WorkerId, WorkerLoad};
 use mbal_reactor::{Letter, Mailbox, Tally};
-use mbal_worker::{OrderId, Report, Tallies, order_event};
+use mbal_worker::{OrderId, Report, Sums, Tallies, order_event};
 
 use crate::serving::Started;
 use crate::telling::{CAUSES, Teller, VERDICTS, cause_of, outcome_of, told, verdict_of};
@@ -66,8 +67,17 @@ pub(crate) struct Balanced {
     /// By cause and verdict, if there has been one.
     decisions: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     pub loans: AtomicU64,
-    /// Loads at the end of the last epoch.
-    pub workers: Mutex<Vec<WorkerLoad>>,
+    /// What heartbeats say of the last epoch.
+    last: Mutex<LastEpoch>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct LastEpoch {
+    workers: Vec<WorkerReport>,
+    memory_bytes: u64,
+    helpless: bool,
+    /// By worker, all that was counted up to its end.
+    sums: Vec<Sums>,
 }
 
 impl Balanced {
@@ -76,6 +86,37 @@ impl Balanced {
         let counted = self.decisions.lock().expect("nothing panics with it held");
         let pairs = CAUSES.iter().flat_map(|cause| VERDICTS.map(|verdict| (*cause, verdict)));
         pairs.map(|pair| ([pair.0, pair.1], counted.get(&pair).copied().unwrap_or(0))).collect()
+    }
+
+    /// How the server was in its last epoch; nothing else is said.
+    pub(crate) fn heartbeat(&self) -> Heartbeat {
+        let last = self.last.lock().expect("nothing panics with it held").clone();
+        let LastEpoch { workers, memory_bytes, helpless, .. } = last;
+        Heartbeat { workers, memory_bytes, helpless, ..Heartbeat::default() }
+    }
+
+    fn end_epoch(&self, balancer: &Balancer, sums: Vec<Sums>) {
+        let workers = &balancer.reading().snapshot.workers;
+        let mut last = self.last.lock().expect("nothing panics with it held");
+        let listed = cachelets_listed(workers.len());
+        let report = |(at, worker): (usize, &WorkerLoad)| {
+            let named = |one: &CacheletLoad| (one.cachelet.to_string(), one.load, one.bytes);
+            let cachelets = worker.cachelets.iter().map(named).collect();
+            let now = &sums[at];
+            let before = last.sums.get(at).copied().unwrap_or_default();
+            WorkerReport {
+                reads: now.cmd_get - before.cmd_get,
+                hits: now.get_hits - before.get_hits,
+                writes: now.cmd_set - before.cmd_set,
+                ..WorkerReport::new(worker.fixed, cachelets, listed)
+            }
+        };
+        *last = LastEpoch {
+            workers: workers.iter().enumerate().map(report).collect(),
+            memory_bytes: workers.first().map_or(0, |worker| worker.bytes_max),
+            helpless: balancer.is_helpless(),
+            sums,
+        };
     }
 
     fn count(&self, decision: &Decision) {
@@ -189,8 +230,9 @@ impl Balancing {
                     before = tallies;
                     ends_ns = (ends_ns + epoch_ns).max(now_ns);
                     balancer.handle(News::Epoch(reading), &mut duties);
-                    let workers = balancer.reading().snapshot.workers.clone();
-                    *self.balanced.workers.lock().expect("nothing panics with it held") = workers;
+                    let workers = balancer.reading().snapshot.workers.len();
+                    let sums = (0..workers).map(|worker| self.server.sums_of(worker)).collect();
+                    self.balanced.end_epoch(&balancer, sums);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }

@@ -14,9 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use mbal_control::api::{
-    CacheletReport, Heartbeat, Incarnation, News, Registered, Registration, WorkerReport,
-};
+use mbal_control::api::{Heartbeat, Incarnation, News, Registered, Registration};
 use mbal_model::{Cluster, ServerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox};
 use mbal_worker::Event;
@@ -146,25 +144,8 @@ impl Member {
     }
 
     fn beat(&self, here: ServerId, map_version: u64) -> Result<News, CallFailed> {
-        let workers = self.balanced.workers.lock().expect("nothing panics with it held").clone();
-        let workers = workers.iter().map(|worker| WorkerReport {
-            fixed: worker.fixed,
-            cachelets: worker
-                .cachelets
-                .iter()
-                .map(|one| CacheletReport {
-                    prefix: one.cachelet.to_string(),
-                    load: one.load,
-                    bytes: one.bytes,
-                })
-                .collect(),
-        });
-        let heartbeat = Heartbeat {
-            incarnation: self.incarnation,
-            map_version,
-            workers: workers.collect(),
-            moves: Vec::new(),
-        };
+        let heartbeat =
+            Heartbeat { incarnation: self.incarnation, map_version, ..self.balanced.heartbeat() };
         self.post(&format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)
     }
 

@@ -229,6 +229,15 @@ impl Balancer {
         &self.loans
     }
 
+    /// A worker is overloaded, and this server knows no way: it may not move anything, its planner has found nothing that
+    /// helps, or all its workers are about as busy.
+    pub fn is_helpless(&self) -> bool {
+        let loads = self.reading.loads();
+        let vitals = self.vitals(&loads);
+        let is_even = vitals.deviation <= self.thresholds.imbalance;
+        vitals.hotspot && (self.mode != Mode::On || self.no_local_plan || is_even)
+    }
+
     /// The last decisions, oldest first.
     pub fn decisions(&self) -> impl DoubleEndedIterator<Item = &Decision> {
         self.decisions.iter()

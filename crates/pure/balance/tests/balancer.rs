@@ -360,3 +360,36 @@ fn what_cannot_be_helped_is_not_tried_all_the_time() {
     server.epochs(7);
     assert!(imbalance(&server.asked()) <= 1.15, "{:?}", server.asked());
 }
+
+#[test]
+fn a_server_is_helpless_while_a_worker_is_overloaded_and_nothing_can_be_done() {
+    let with = |mode, load: f64| {
+        let mut server = Server::new(mode);
+        server.cachelets = vec![load * WORKERS as f64 / CACHELETS as f64; CACHELETS];
+        server.epochs(2);
+        server
+    };
+    assert!(with(Mode::On, 0.8).balancer.is_helpless(), "all are as hot");
+    assert!(!with(Mode::On, 0.7).balancer.is_helpless());
+    let hot = |mode| {
+        let mut server = with(mode, 0.2);
+        server.heat();
+        server.epochs(2);
+        server
+    };
+    let mut helps_itself = hot(Mode::On);
+    assert!(!helps_itself.balancer.is_helpless(), "there is room beside the hot worker");
+    helps_itself.epochs(20);
+    assert!(!helps_itself.balancer.is_helpless());
+    assert!(hot(Mode::Off).balancer.is_helpless() && hot(Mode::DryRun).balancer.is_helpless());
+    let mut stuck = with(Mode::On, 0.1);
+    stuck.connections = vec![0.9, 0.0, 0.0, 0.0];
+    stuck.one_connection = true;
+    stuck.planner = Box::new(|question| {
+        // What a server is told whose connections cannot be handed over.
+        let reading = Reading { handable: vec![0.0; WORKERS], ..question.reading.clone() };
+        Answer::Now(propose(&Question { reading, ..question.clone() }))
+    });
+    stuck.epochs(12);
+    assert!(stuck.balancer.is_helpless());
+}
