@@ -7,9 +7,9 @@ use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
-use mbal_control::api::{Failure, Heartbeat, Incarnation, MoveCall, Registration};
+use mbal_control::api::{BalanceCall, Failure, Heartbeat, Incarnation, MoveCall, Registration};
 use mbal_control::{Answer, Ask, Refusal};
 use mbal_model::ServerId;
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use crate::driver::{Driver, Failed};
 /// The description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 /// Method and path of every call; a test compares them with the description.
-pub const ROUTES: [(&str, &str); 11] = [
+pub const ROUTES: [(&str, &str); 15] = [
     ("get", "/v1/map"),
     ("get", "/v1/status"),
     ("get", "/v1/events"),
@@ -30,6 +30,10 @@ pub const ROUTES: [(&str, &str); 11] = [
     ("post", "/v1/servers/{id}/lost"),
     ("post", "/v1/moves"),
     ("delete", "/v1/moves/{number}"),
+    ("put", "/v1/balance"),
+    ("post", "/v1/servers/{id}/drain"),
+    ("delete", "/v1/servers/{id}/drain"),
+    ("get", "/metrics"),
     ("get", "/healthz"),
 ];
 
@@ -54,6 +58,9 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/servers/{id}", delete(leave))
         .route("/v1/servers/{id}/heartbeat", post(heartbeat))
         .route("/v1/servers/{id}/lost", post(lost))
+        .route("/v1/servers/{id}/drain", post(drain).delete(undrain))
+        .route("/v1/balance", put(balance))
+        .route("/metrics", get(metrics))
         .route("/v1/moves", post(begin_move))
         .route("/v1/moves/{number}", delete(cancel_move))
         .fallback(async || {
@@ -140,7 +147,8 @@ impl Shared {
             Ok(Answer::Move(number)) => {
                 Json(serde_json::json!({ "number": number })).into_response()
             }
-            Ok(Answer::Done) => Json(serde_json::json!({})).into_response(),
+            // Planners read it, not callers.
+            Ok(Answer::Outlook(_) | Answer::Done) => Json(serde_json::json!({})).into_response(),
             Err(response) => response,
         }
     }
@@ -199,6 +207,29 @@ async fn lost(State(shared): State<Shared>, Path(id): Path<String>) -> Response 
         Ok(id) => shared.tell(Ask::Lost(id)).await,
         Err(response) => response,
     }
+}
+
+async fn drain(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
+    match server(&id) {
+        Ok(id) => shared.tell(Ask::Drain(id, true)).await,
+        Err(response) => response,
+    }
+}
+
+async fn undrain(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
+    match server(&id) {
+        Ok(id) => shared.tell(Ask::Drain(id, false)).await,
+        Err(response) => response,
+    }
+}
+
+async fn balance(State(shared): State<Shared>, Body(body): Body<BalanceCall>) -> Response {
+    shared.tell(Ask::Balance(body.mode)).await
+}
+
+async fn metrics(State(shared): State<Shared>) -> Response {
+    let page = shared.driver.lock().expect("a transaction does not panic").metrics();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response()
 }
 
 async fn begin_move(State(shared): State<Shared>, Body(body): Body<MoveCall>) -> Response {

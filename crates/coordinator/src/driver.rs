@@ -1,12 +1,13 @@
 //! One transaction after the other: decide, save, answer. What cannot be saved did not happen.
 
 use std::collections::VecDeque;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal};
 use mbal_model::Cluster;
 use serde::Serialize;
 
+use crate::metrics;
 use crate::state_file::StateFile;
 
 /// Events that are remembered; the log has all.
@@ -21,6 +22,8 @@ pub(crate) struct Driver {
     started: Instant,
     events: VecDeque<Event>,
     events_ever: u64,
+    /// How long the last plan took.
+    planned_in: Duration,
     say: Box<Say>,
 }
 
@@ -48,6 +51,7 @@ impl Driver {
             started: Instant::now(),
             events: VecDeque::new(),
             events_ever: 0,
+            planned_in: Duration::ZERO,
             say,
         }
     }
@@ -63,11 +67,24 @@ impl Driver {
                 return Err(Failed::Unsaved(why));
             }
         }
-        for text in done.said {
-            (self.say)(&text);
-            self.remember(text);
-        }
+        done.said.iter().for_each(|text| self.tell(text));
         done.answer.map_err(Failed::Refused)
+    }
+
+    /// To the log and to whoever asks for events.
+    pub(crate) fn tell(&mut self, text: &str) {
+        (self.say)(text);
+        self.remember(text.to_owned());
+    }
+
+    pub(crate) fn planned_in(&mut self, elapsed: Duration) {
+        self.planned_in = elapsed;
+    }
+
+    pub(crate) fn metrics(&mut self) -> String {
+        let Ok(Answer::Status(status)) = self.ask(Ask::Status) else { return String::new() };
+        let (state, balanced) = (self.coordinator.state(), self.coordinator.balanced());
+        metrics::page(&status, state, balanced, self.planned_in)
     }
 
     fn remember(&mut self, text: String) {

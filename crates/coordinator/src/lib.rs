@@ -3,6 +3,7 @@
 //! ```text
 //!   servers, operators ── HTTP/JSON ──► api.rs ──► driver.rs: one transaction at a time ──► state_file.rs
 //!                                                     │ mbal_control::Coordinator
+//!                             planning.rs: a plan each epoch
 //! ```
 //! Decides nothing. `docs/design/cluster.md` says what is asked and answered.
 
@@ -10,6 +11,8 @@
 
 mod api;
 mod driver;
+mod metrics;
+mod planning;
 mod serving;
 mod state_file;
 

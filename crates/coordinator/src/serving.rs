@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::{Shared, hashed, router};
 use crate::driver::{Driver, Say};
+use crate::planning::Planning;
 use crate::state_file::StateFile;
 
 /// Connections at a time: a thousand servers keep one each. One more waits in the kernel.
@@ -39,6 +40,8 @@ pub struct Config {
 
 /// A coordinator that serves until it is dropped.
 pub struct Running {
+    /// First, since what is dropped first ends first.
+    _planning: Planning,
     runtime: tokio::runtime::Runtime,
     driver: Arc<Mutex<Driver>>,
     pub address: SocketAddr,
@@ -47,6 +50,7 @@ pub struct Running {
 /// Opens file and socket, and serves on threads of its own. The error is for the operator.
 pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     let (file, state) = StateFile::open(&config.state)?;
+    let epoch = config.settings.epoch;
     let coordinator = match state {
         Some(state) => Coordinator::resume(config.settings, state)
             .map_err(|refusal| format!("{}: {refusal}", config.state.display()))?,
@@ -71,7 +75,9 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
         .map_err(|error| error.to_string())?;
     let driver = Arc::clone(&shared.driver);
     runtime.spawn(serve(listener, router(shared)));
-    Ok(Running { runtime, driver, address })
+    let planning =
+        Planning::start(Arc::clone(&driver), epoch).map_err(|error| error.to_string())?;
+    Ok(Running { _planning: planning, runtime, driver, address })
 }
 
 impl Running {

@@ -264,3 +264,100 @@ fn the_description_has_every_call() {
     }
     assert_eq!(call(&running, "GET", "/openapi.json", None).1, description);
 }
+
+/// Two servers of a worker each; the first one is as busy as it is said to be.
+fn beat(running: &Running, load: f64) {
+    let map = call(running, "GET", "/v1/map", None).1;
+    let map = map.as_str().expect("it is text");
+    for host in [1, 2] {
+        let own = format!(" {host}/0");
+        let held =
+            map.lines().filter_map(|line| line.strip_prefix("cachelet ")?.strip_suffix(&own));
+        let load = if host == 1 { load } else { 0.1 };
+        let count = held.clone().count() as f64;
+        let cachelets =
+            held.map(|prefix| json!({ "prefix": prefix, "load": load / count, "bytes": 10 }));
+        let cachelets: Vec<Value> = cachelets.collect();
+        let beat = json!({ "incarnation": format!("{host:016x}"), "map_version": 1, "helpless": true,
+            "workers": [{ "fixed": 0.0, "cachelets": cachelets }] });
+        let path = format!("/v1/servers/{host}/heartbeat");
+        assert_eq!(call(running, "POST", &path, Some(beat)).0, 200);
+    }
+}
+
+fn two_that_move(folder: &Folder) -> Running {
+    let settings = Settings {
+        servers_first: 2,
+        epoch: std::time::Duration::from_millis(10),
+        ..config(&folder.state()).settings
+    };
+    let running = begin(Config { settings, ..config(&folder.state()) });
+    for host in [1, 2] {
+        let mut registration = registration(host);
+        registration["moves"] = json!(true);
+        assert_eq!(call(&running, "POST", "/v1/servers", Some(registration)).0, 200);
+    }
+    running
+}
+
+fn eventually(running: &Running, load: f64, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        beat(running, load);
+        let (_, status) = call(running, "GET", "/v1/status", None);
+        if holds(&status) {
+            return status;
+        }
+        assert!(std::time::Instant::now() < until, "never: {what}: {status}");
+    }
+}
+
+fn said(running: &Running, what: &str) -> bool {
+    let (_, events) = call(running, "GET", "/v1/events", None);
+    let events = events["events"].as_array().expect("a list").clone();
+    events.iter().any(|one| one["text"].as_str().is_some_and(|text| text.contains(what)))
+}
+
+#[test]
+fn an_overloaded_server_is_helped_unless_operators_say_no() {
+    let folder = Folder::new();
+    let running = two_that_move(&folder);
+    assert_eq!(call(&running, "PUT", "/v1/balance", Some(json!({ "mode": "dry-run" }))).0, 200);
+    assert_eq!(call(&running, "PUT", "/v1/balance", Some(json!({ "mode": "fast" }))).0, 400);
+    let status = eventually(&running, 0.9, "server 1 asks", |status| {
+        status["balance"]["asking"] == json!([1])
+    });
+    assert_eq!((&status["balance"]["mode"], &status["moves"]), (&json!("dry-run"), &json!([])));
+    assert!(said(&running, "would move"));
+    assert_eq!(call(&running, "PUT", "/v1/balance", Some(json!({ "mode": "on" }))).0, 200);
+    let status = eventually(&running, 0.9, "it is helped", |status| status["moves"] != json!([]));
+    assert_eq!(status["moves"].as_array().map(Vec::len), Some(4), "at a time: {status}");
+    assert!(said(&running, "its worker is overloaded; it has load 0.0"));
+    let (_, page) = call(&running, "GET", "/metrics", None);
+    let page = page.as_str().expect("it is text");
+    for line in [
+        "mbal_coordinator_map_version 1",
+        "mbal_coordinator_moves 4",
+        "mbal_coordinator_balance{mode=\"on\"} 1",
+        "mbal_coordinator_planned_moves_total{why=\"overload\"} 4",
+        "mbal_coordinator_servers_asking 1",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+    }
+}
+
+#[test]
+fn a_server_is_emptied_and_emptying_is_called_off() {
+    let folder = Folder::new();
+    let running = two_that_move(&folder);
+    assert_eq!(call(&running, "POST", "/v1/servers/2/drain", None).0, 200);
+    assert_eq!(call(&running, "POST", "/v1/servers/9/drain", None).0, 404);
+    let status = eventually(&running, 0.1, "it gives", |status| {
+        status["servers"][1]["state"] == "draining"
+            && status["moves"].as_array().is_some_and(|moves| moves.len() == 4)
+    });
+    assert!(status["moves"].as_array().expect("a list").iter().all(|one| one["to"] == 1));
+    assert_eq!(call(&running, "DELETE", "/v1/servers/2/drain", None).0, 200);
+    eventually(&running, 0.1, "it serves", |status| status["servers"][1]["state"] == "serving");
+    assert!(said(&running, "server 2 is not to be emptied any more"));
+}

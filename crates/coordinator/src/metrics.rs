@@ -1,0 +1,113 @@
+//! What the coordinator knows and has done, as Prometheus reads it: the text format 0.0.4.
+
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+use mbal_control::api::{BalanceMode, Status};
+use mbal_control::{Balanced, State};
+use mbal_model::Why;
+
+const STATES: [&str; 6] = ["serving", "silent", "lost", "draining", "stuck", "drained"];
+const MODES: [(&str, BalanceMode); 3] =
+    [("on", BalanceMode::On), ("off", BalanceMode::Off), ("dry-run", BalanceMode::DryRun)];
+const WHYS: [(&str, Why); 3] =
+    [("overload", Why::Overload), ("exchange", Why::Exchange), ("drain", Why::Drain)];
+
+pub(crate) fn page(
+    status: &Status,
+    state: &State,
+    balanced: &Balanced,
+    planned_in: Duration,
+) -> String {
+    let mut page = Page::default();
+    let servers =
+        |state: &str| status.servers.iter().filter(|server| server.state == state).count();
+    page.gauge_by(
+        "servers",
+        "Servers by state.",
+        "state",
+        STATES.map(|name| (name, servers(name))),
+    );
+    page.gauge("map_version", "Version of the newest map.", status.map_version);
+    page.gauge("moves", "Moves of cachelets under way.", status.moves.len());
+    page.counter("moves_total", "Moves of cachelets that were ordered.", state.moves_ever);
+    let mode = MODES.map(|(name, mode)| (name, u8::from(mode == state.balance)));
+    page.gauge_by("balance", "1 for the mode of balance between servers.", "mode", mode);
+    page.counter("plans_total", "Plans of balance since the start.", balanced.plans);
+    let seconds = planned_in.as_secs_f64();
+    page.gauge("planning_seconds", "How long the last plan took.", seconds);
+    let begun = WHYS.map(|(name, why)| (name, balanced.begun.get(&why).copied().unwrap_or(0)));
+    let help = "Moves that plans began since the start, by why.";
+    page.counter_by("planned_moves_total", help, "why", begun);
+    let help = "Moves of plans that did not fit the state any more.";
+    page.counter("outdated_moves_total", help, balanced.outdated);
+    let plan = &balanced.plan;
+    page.gauge("servers_asking", "Servers in phase 3.", plan.asking.len());
+    let help = "More servers that would bring every worker under its limit; 0 is none.";
+    page.gauge("servers_wanted", help, plan.servers_wanted);
+    let help = "Cachelets that are too heavy for any worker.";
+    page.gauge("cachelets_too_heavy", help, plan.too_heavy.len());
+    page.gauge("load_mean", "Mean load of all workers; 1 is saturated.", plan.load_mean);
+    page.gauge("load_max", "Load of the busiest worker.", plan.load_max);
+    page.0
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP mbal_coordinator_{name} {help}"));
+        self.line(format_args!("# TYPE mbal_coordinator_{name} {kind}"));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.0, "{line}").expect("a string takes all");
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        self.line(format_args!("mbal_coordinator_{name} {value}"));
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.one(name, "gauge", help, value);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.one(name, "counter", help, value);
+    }
+
+    fn by<V: Display>(
+        &mut self,
+        name: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (&'static str, V)>,
+    ) {
+        for (of, value) in values {
+            self.line(format_args!("mbal_coordinator_{name}{{{label}=\"{of}\"}} {value}"));
+        }
+    }
+
+    fn gauge_by<V: Display>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (&'static str, V)>,
+    ) {
+        self.family(name, "gauge", help);
+        self.by(name, label, values);
+    }
+
+    fn counter_by<V: Display>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (&'static str, V)>,
+    ) {
+        self.family(name, "counter", help);
+        self.by(name, label, values);
+    }
+}

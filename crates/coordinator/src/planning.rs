@@ -1,0 +1,68 @@
+//! The thread that plans: once an epoch an outlook, outside of the lock a plan, and back with it.
+//!
+//! ```text
+//!   driver ◄──Ask::Outlook── mbal-planner ──Ask::Planned──► driver: what fits begins, is saved, is told
+//!                                 │ ClusterPlanner::plan
+//! ```
+//! Callers of the API wait for neither: the lock is held for two short transactions.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use mbal_balance::{ClusterPlanner, Thresholds};
+use mbal_control::{Answer, Ask};
+
+use crate::driver::Driver;
+
+/// Plans until it is dropped.
+pub(crate) struct Planning {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Planning {
+    pub(crate) fn start(driver: Arc<Mutex<Driver>>, epoch: Duration) -> io::Result<Planning> {
+        let (stop, stopped) = channel();
+        let thread = thread::Builder::new()
+            .name("mbal-planner".into())
+            .spawn(move || plan(&driver, epoch, &stopped))?;
+        Ok(Planning { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Planning {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+fn plan(driver: &Mutex<Driver>, epoch: Duration, stopped: &Receiver<()>) {
+    let mut planner = ClusterPlanner::new(Thresholds::default());
+    let mut number = 0;
+    while stopped.recv_timeout(epoch) == Err(RecvTimeoutError::Timeout) {
+        number += 1;
+        let ask = |ask| driver.lock().expect("a transaction does not panic").ask(ask);
+        let Ok(Answer::Outlook(outlook)) = ask(Ask::Outlook(number)) else {
+            // Whoever has the say now has seen other epochs than this planner.
+            planner = ClusterPlanner::new(Thresholds::default());
+            continue;
+        };
+        let begun = Instant::now();
+        let planned = catch_unwind(AssertUnwindSafe(|| planner.plan(&outlook)));
+        let Ok(plan) = planned else {
+            planner = ClusterPlanner::new(Thresholds::default());
+            driver.lock().expect("a transaction does not panic").tell("the planner has failed");
+            continue;
+        };
+        driver.lock().expect("a transaction does not panic").planned_in(begun.elapsed());
+        // What cannot be saved has not begun; the next outlook shows it.
+        drop(ask(Ask::Planned(plan)));
+    }
+}
