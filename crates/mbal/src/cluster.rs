@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use mbal_control::api::{MoveCall, Status};
+use mbal_control::api::{BalanceMode, MoveCall, Status};
 use mbal_model::Prefix;
 use mbal_server::{CallFailed, Caller, token_of};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -114,7 +114,7 @@ pub fn move_cachelet(
     told(asked.and_then(|text| Ok(format!("move {} begins\n", read::<Begun>(&text)?.number))))
 }
 
-fn told(answer: Result<String, String>) -> ExitCode {
+pub fn told(answer: Result<String, String>) -> ExitCode {
     match answer {
         Ok(text) => {
             print!("{text}");
@@ -133,7 +133,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 }
 
 impl At {
-    fn caller(&self) -> Result<Caller, String> {
+    pub fn caller(&self) -> Result<Caller, String> {
         caller(&self.coordinator, &self.token)
     }
 }
@@ -144,11 +144,20 @@ fn caller(url: &str, token: &Token) -> Result<Caller, String> {
     Caller::new(url, token, ANSWERS_WITHIN)
 }
 
-fn text(
+pub fn text(
     caller: &Caller,
     method: &str,
     path: &str,
     body: Option<&MoveCall>,
+) -> Result<String, String> {
+    text_with(caller, method, path, body)
+}
+
+pub fn text_with(
+    caller: &Caller,
+    method: &str,
+    path: &str,
+    body: Option<&impl Serialize>,
 ) -> Result<String, String> {
     caller.call(method, path, body).map_err(|failed| match failed {
         CallFailed::Silent(why) => format!("no coordinator: {why}"),
@@ -217,12 +226,47 @@ fn table(status: &Status) -> String {
         }
         out += "\n";
     }
+    out + &balance(status)
+}
+
+/// How loads are between servers, and what operators are wanted for.
+fn balance(status: &Status) -> String {
+    let balance = &status.balance;
+    if status.map_version == 0 {
+        return String::new();
+    }
+    let mode = match balance.mode {
+        BalanceMode::On => "on",
+        BalanceMode::Off => "off",
+        BalanceMode::DryRun => "a dry run",
+    };
+    let mut out = format!(
+        "balance is {mode}: loads {:.2} on average, {:.2} at most",
+        balance.load_mean, balance.load_max
+    );
+    if !balance.asking.is_empty() {
+        let asking: Vec<String> = balance.asking.iter().map(u16::to_string).collect();
+        let _ = write!(out, "; phase 3 for {}", asking.join(", "));
+    }
+    out += "\n";
+    if balance.servers_wanted > 0 {
+        let _ = writeln!(out, "all are hot: {} more servers wanted", balance.servers_wanted);
+    }
+    for prefix in &balance.too_heavy {
+        let _ = writeln!(out, "{prefix} is too heavy for any worker");
+    }
+    for server in status.servers.iter().filter(|server| server.state == "drained") {
+        let _ = writeln!(out, "server {} is empty, and may be stopped", server.id);
+    }
+    for server in status.servers.iter().filter(|server| server.state == "stuck") {
+        let _ = writeln!(out, "server {} cannot be emptied: nobody has room", server.id);
+    }
     out
 }
 
 #[cfg(test)]
 mod tests {
-    use mbal_control::api::{MoveReport, MoveStatus, ServerStatus, Word};
+    use mbal_control::api::{BalanceStatus, MoveReport, MoveStatus, ServerStatus, Word};
 
     use super::*;
 
@@ -253,14 +297,31 @@ mod tests {
             waits_for: 0,
             servers: vec![server],
             moves: vec![one],
+            balance: BalanceStatus { load_mean: 0.2, load_max: 0.31, ..BalanceStatus::default() },
         };
         let expected = "\
 cluster shop, map version 7
 server  state      load  share  cachelets  map  clients
      2  serving    0.26  33.3%         43    7  10.0.0.2:11211
 move 5: 2c00/6 from server 2 to 3, 3 of 8 slices, 4096 bytes
+balance is on: loads 0.20 on average, 0.31 at most
 ";
         assert_eq!(table(&status), expected);
+        status.balance = BalanceStatus {
+            mode: BalanceMode::DryRun,
+            asking: vec![2, 3],
+            servers_wanted: 4,
+            too_heavy: vec!["2800/5".into()],
+            ..status.balance
+        };
+        status.servers[0].state = "drained".into();
+        let wanted = "\
+balance is a dry run: loads 0.20 on average, 0.31 at most; phase 3 for 2, 3
+all are hot: 4 more servers wanted
+2800/5 is too heavy for any worker
+server 2 is empty, and may be stopped
+";
+        assert!(table(&status).ends_with(wanted), "{}", table(&status));
         status.waits_for = 2;
         assert!(
             table(&status)

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod balance;
 mod cluster;
 mod coordinator;
 #[cfg(test)]
@@ -74,6 +75,8 @@ fn main() -> ExitCode {
         Some(("map", matches)) => cluster::map(&read(matches)),
         Some(("events", matches)) => cluster::events(&read(matches)),
         Some(("lost", matches)) => cluster::lost(&read(matches)),
+        Some(("balance", matches)) => balance::balance(&read(matches)),
+        Some(("drain", matches)) => balance::drain(&read(matches)),
         Some(("status", matches)) => operator::status(&read(matches)),
         Some(("move", matches)) => operator::move_cachelet(&read(matches)),
         Some(("explain", matches)) => operator::explain(&read(matches)),
@@ -120,6 +123,13 @@ fn mbal_command() -> Command {
         ))
         .subcommand(cluster::Lost::augment_args(
             Command::new("lost").about("Says that a server of a cluster is dead."),
+        ))
+        .subcommand(balance::Balance::augment_args(
+            Command::new("balance").about("Turns a cluster's balance between servers on or off."),
+        ))
+        .subcommand(balance::Drain::augment_args(
+            Command::new("drain")
+                .about("Empties a server of a cluster, so that it may be stopped."),
         ))
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
         .subcommand(mbal_top::Args::augment_args(Command::new("top").about(TOP)))
