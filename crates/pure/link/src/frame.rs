@@ -10,25 +10,45 @@
 pub const HEADER_BYTES: usize = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Kind {
-    Request = 1,
-    Reply = 2,
+    Request,
+    Reply,
     /// Asks for a [`Kind::Pong`].
-    Ping = 3,
-    Pong = 4,
-    Hello = 16,
-    Challenge = 17,
-    Proof = 18,
-    Welcome = 19,
-    Refusal = 20,
+    Ping,
+    Pong,
+    Hello,
+    Challenge,
+    Proof,
+    Welcome,
+    Refusal,
+    /// Of a cachelet's move, whose number is the ticket; only its two sides know these.
+    Move(u8),
 }
 
 impl Kind {
+    fn byte(self) -> u8 {
+        match self {
+            Kind::Request => 1,
+            Kind::Reply => 2,
+            Kind::Ping => 3,
+            Kind::Pong => 4,
+            Kind::Hello => 16,
+            Kind::Challenge => 17,
+            Kind::Proof => 18,
+            Kind::Welcome => 19,
+            Kind::Refusal => 20,
+            Kind::Move(byte) => byte,
+        }
+    }
+
     fn of(byte: u8) -> Option<Kind> {
         use Kind::*;
         let all = [Request, Reply, Ping, Pong, Hello, Challenge, Proof, Welcome, Refusal];
-        all.into_iter().find(|kind| *kind as u8 == byte)
+        match byte {
+            // What a source says, and what a destination does.
+            32..=35 | 48..=51 => Some(Kind::Move(byte)),
+            _ => all.into_iter().find(|kind| kind.byte() == byte),
+        }
     }
 }
 
@@ -51,7 +71,7 @@ pub enum Malformed {
 pub fn push_frame(out: &mut Vec<u8>, frame: &Frame<'_>) {
     let bytes = u32::try_from(frame.payload.len()).expect("requests and replies are bounded");
     out.extend_from_slice(&bytes.to_le_bytes());
-    out.push(frame.kind as u8);
+    out.push(frame.kind.byte());
     out.extend_from_slice(&frame.ticket.to_le_bytes());
     out.extend_from_slice(frame.payload);
 }
@@ -84,6 +104,7 @@ mod tests {
             (Kind::Reply, 0x01020304, b"", b"\0\0\0\0\x02\x04\x03\x02\x01"),
             (Kind::Ping, 0, b"", b"\0\0\0\0\x03\0\0\0\0"),
             (Kind::Refusal, 0, b"\x01", b"\x01\0\0\0\x14\0\0\0\0\x01"),
+            (Kind::Move(51), 5, b"\x02", b"\x01\0\0\0\x33\x05\0\0\0\x02"),
         ] {
             let frame = Frame { kind, ticket, payload };
             let mut out = Vec::new();
@@ -101,7 +122,7 @@ mod tests {
         let refused = |bytes: &[u8]| next_frame(bytes, 7).err();
         assert_eq!(refused(b"\x08\0\0\0\x01\0\0\0\0"), Some(Malformed::TooLong(8)));
         assert_eq!(refused(b"\xff\xff\xff\xff\x02\0\0\0\0"), Some(Malformed::TooLong(u32::MAX)));
-        for kind in [0, 5, 15, 21, 255] {
+        for kind in [0, 5, 15, 21, 31, 36, 47, 52, 255] {
             assert_eq!(refused(&[0, 0, 0, 0, kind, 0, 0, 0, 0]), Some(Malformed::Kind(kind)));
         }
         assert_eq!(refused(b"GET / HTT"), Some(Malformed::Kind(b'/')));

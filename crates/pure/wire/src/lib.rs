@@ -28,7 +28,7 @@ pub use escaped::{push_escaped, push_readable, unescaped};
 pub use line::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX, may_grow, next_word, parse};
 pub use meta::{Meta, MetaFlags, opaque_too_long, words_of};
 pub use number::{parse_u64, push_i64, push_u64, word_i32, word_u32, word_u64};
-pub use peer::{HOPS_MAX, PeerRequest, next_value};
+pub use peer::{Gone, HOPS_MAX, PeerRequest, next_value};
 pub use reply::{push_line, push_value};
 pub use request::{
     Admin, Chunk, ClassSet, DISCOVERY_KEY, Direction, Get, Limits, Login, Parsed, Request,

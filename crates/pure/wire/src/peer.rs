@@ -10,28 +10,54 @@ pub struct PeerRequest<'a> {
     pub hops: u8,
     /// The map by which the sender chose the receiver.
     pub map_version: u64,
+    /// Its sender is the source of a move, and its key has gone to the receiver.
+    pub gone: Option<Gone>,
     pub request: &'a [u8],
 }
 
-/// A request that this many servers have passed on is refused by whoever does not own its key.
-pub const HOPS_MAX: u8 = 2;
+/// What the source of a move says with a request that it sends on to the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// The move's number.
+    pub by_move: u32,
+    /// Everything of the cachelet up to this hash is the receiver's to serve.
+    pub last: u64,
+}
+
+/// A request that this many servers have passed on is refused by whoever does not own its key. A cachelet may move twice
+/// before every server has heard of it: the server that is asked, an older owner, the source and the destination.
+pub const HOPS_MAX: u8 = 4;
 
 const HEADER_BYTES: usize = 9;
+/// In the byte of hops: a [`Gone`] follows the header.
+const HAS_GONE: u8 = 1 << 7;
 
 impl<'a> PeerRequest<'a> {
-    /// Appends: hops (1 byte), map version (8, big-endian), request.
+    /// Appends: hops (1 byte), map version (8, big-endian), request. With a [`Gone`] the highest bit of the hops is set, and its move
+    /// (4) and hash (8) stand before the request.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(self.hops);
+        out.push(self.hops | if self.gone.is_some() { HAS_GONE } else { 0 });
         out.extend_from_slice(&self.map_version.to_be_bytes());
+        if let Some(Gone { by_move, last }) = self.gone {
+            out.extend_from_slice(&by_move.to_be_bytes());
+            out.extend_from_slice(&last.to_be_bytes());
+        }
         out.extend_from_slice(self.request);
     }
 
     /// `None` if that is too short to be one.
     pub fn decode(bytes: &'a [u8]) -> Option<PeerRequest<'a>> {
-        let (header, request) = bytes.split_at_checked(HEADER_BYTES)?;
-        let (hops, version) = header.split_first()?;
-        let map_version = u64::from_be_bytes(version.try_into().ok()?);
-        (!request.is_empty()).then_some(PeerRequest { hops: *hops, map_version, request })
+        let (header, mut request) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+        let [hops, version @ ..] = *header;
+        let mut gone = None;
+        if hops & HAS_GONE != 0 {
+            let (by_move, rest) = request.split_first_chunk::<4>()?;
+            let (last, rest) = rest.split_first_chunk::<8>()?;
+            let (by_move, last) = (u32::from_be_bytes(*by_move), u64::from_be_bytes(*last));
+            (gone, request) = (Some(Gone { by_move, last }), rest);
+        }
+        let (hops, map_version) = (hops & !HAS_GONE, u64::from_be_bytes(version));
+        (!request.is_empty()).then_some(PeerRequest { hops, map_version, gone, request })
     }
 }
 
@@ -50,11 +76,16 @@ mod tests {
 
     #[test]
     fn a_request_survives_the_link() {
-        let request = PeerRequest { hops: 2, map_version: 1 << 40, request: b"get k\r\n" };
-        let mut bytes = Vec::new();
-        request.encode(&mut bytes);
-        assert_eq!(PeerRequest::decode(&bytes), Some(request));
-        assert_eq!(PeerRequest::decode(&bytes[..9]), None);
+        let request = b"get k\r\n";
+        for (gone, header_bytes) in [(None, 9), (Some(Gone { by_move: 7, last: 1 << 60 }), 21)] {
+            let request = PeerRequest { hops: 2, map_version: 1 << 40, gone, request };
+            let mut bytes = Vec::new();
+            request.encode(&mut bytes);
+            assert_eq!(PeerRequest::decode(&bytes), Some(request));
+            for end in 0..=header_bytes {
+                assert_eq!(PeerRequest::decode(&bytes[..end]), None, "{end}");
+            }
+        }
     }
 
     #[test]

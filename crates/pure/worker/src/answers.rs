@@ -42,9 +42,7 @@ impl Worker {
                 let session = self.sessions.get_mut(conn.0 as usize)?.as_mut()?;
                 (session.client == client).then_some(&mut session.slots)
             }
-            Client::Datagram { serial } => {
-                self.datagrams.get_mut(&serial).map(|datagram| &mut datagram.slots)
-            }
+            Client::Once { serial } => self.once.slots_of(serial),
         }
     }
 
@@ -54,7 +52,7 @@ impl Worker {
         for client in replied.drain(..) {
             match client {
                 Client::Conn { conn, .. } => self.release(now, conn, actions),
-                Client::Datagram { serial } => self.release_datagram(serial, actions),
+                Client::Once { serial } => self.release_once(serial, actions),
             }
         }
         self.replied = replied;

@@ -8,9 +8,11 @@ use mbal_wire::{BINARY_REQUEST, Limits, Parsed, Request, base64_decode, parse, p
 use crate::held::{Again, Held};
 use crate::links::Links;
 use crate::log::VERBOSE;
+use crate::once::AnsweredOnce;
 use crate::room::Haste;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Session, Wait};
 use crate::settings::Protocol;
+use crate::slice_wait::SliceWait;
 use crate::turn::{Then, Turn};
 use crate::wakes::Wakes;
 use crate::watching::ERROR;
@@ -27,6 +29,10 @@ const ADMIN_WEIGHT: u32 = 64;
 pub(crate) struct Batch<'w> {
     pub turn: Turn<'w>,
     pub links: &'w mut Links,
+    /// Peers whose requests are gathered from further ones.
+    pub relays: &'w mut AnsweredOnce,
+    /// Servers that have passed on what is executed now.
+    pub hops: u8,
     /// Requests to other servers are appended here.
     pub to_peers: &'w mut Vec<u8>,
     pub actions: &'w mut Vec<Action>,
@@ -271,9 +277,15 @@ impl Batch<'_> {
         }
         if let Then::NoRoom(room) = then {
             let again = session.room.get_or_insert_default().again(room, now);
-            return Some(ended(*at, Ended::Waits(Wait::Room(again))));
+            return Some(ended(*at, Ended::Waits(Wait::Until(again))));
+        }
+        if let Then::OnItsWay = then {
+            return Some(ended(*at, Ended::Waits(Wait::Until(session.slice.again(now)))));
         }
         session.room = None;
+        if !self.turn.alone {
+            session.slice = SliceWait::default();
+        }
         *at = job.end;
         if job.skip > 0 {
             session.skip = job.skip;

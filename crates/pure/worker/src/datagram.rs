@@ -1,25 +1,34 @@
 //! UDP: each datagram is a session of its own, from its first request to its last.
 
-use mbal_model::Key;
-use mbal_wire::{BINARY_REQUEST, Login, Request, datagrams, parse_datagram, push_line, words_of};
+use mbal_model::{KEY_BYTES_MAX, Key, Route};
+use mbal_wire::{
+    BINARY_REQUEST, Limits, Login, Request, base64_decode, datagrams, parse_datagram, push_line,
+    words_of,
+};
 
 use crate::batch::{Batch, GROUP, Job, next_job};
+use crate::moves::Whereabouts;
+use crate::once::Recipient;
 use crate::peers::GATHER_KEYS_MAX;
 use crate::room::Haste;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Session};
-use crate::slots::Slots;
+use crate::slice_wait::SliceWait;
 use crate::turn::Then;
+use crate::wakes::Sleeper;
 use crate::worker::Worker;
 use crate::{Action, Actions, Now, Sender};
 
 /// Told instead of the reply to a `get` that has too many values for datagrams.
 const TOO_MUCH: &[u8] = b"SERVER_ERROR reply too large for UDP";
 
-/// A datagram some of whose requests wait for other servers.
-pub(crate) struct Datagram {
-    to: Sender,
-    request_id: u16,
-    pub slots: Slots,
+/// Datagrams that wait for a slice that moves; one more is lost, as any may be on its way.
+const LATE_MAX: usize = 256;
+
+/// A datagram that asks for a slice that moves.
+pub(crate) struct Late {
+    from: Sender,
+    bytes: Vec<u8>,
+    wait: SliceWait,
 }
 
 impl Worker {
@@ -33,11 +42,27 @@ impl Worker {
         if self.shared.settings.login() != Login::NotAsked {
             return;
         }
-        let serial = self.next_serial();
-        let mut session = Session { client: Client::Datagram { serial }, ..Session::default() };
+        if self.is_on_its_way(requests) {
+            return self.datagram_is_late(now, from, bytes, SliceWait::default());
+        }
+        self.run_requests(now, from, request_id, requests, actions);
+    }
+
+    fn run_requests(
+        &mut self,
+        now: Now,
+        from: Sender,
+        request_id: u16,
+        requests: &[u8],
+        actions: &mut Actions,
+    ) {
+        let serial = self.once.next_serial();
+        // A datagram whose slice begins to move only now does not wait for it.
+        let (client, slice) = (Client::Once { serial }, SliceWait::OVER);
+        let mut session = Session { client, slice, ..Session::default() };
         let (mut replies, mut ends) = (Vec::new(), Vec::new());
         let Actions { requests: to_peers, list, .. } = actions;
-        self.turn_of_nobody(now, bytes.len(), &mut replies, to_peers, list, |batch, decoded| {
+        self.turn_of_nobody(now, requests.len(), &mut replies, to_peers, list, |batch, decoded| {
             batch.run_datagram(&mut session, requests, decoded, &mut ends);
         });
         let mut start = 0;
@@ -46,21 +71,79 @@ impl Worker {
             start = end;
         }
         if !session.slots.is_empty() {
-            let datagram = Datagram { to: from, request_id, slots: session.slots };
-            self.datagrams.insert(serial, datagram);
-            self.release_datagram(serial, actions);
+            let recipient = Recipient::Sender { to: from, request_id };
+            self.once.begun(serial, recipient, session.slots);
+            self.release_once(serial, actions);
         }
     }
 
-    /// Sends what may leave of a datagram's replies, now that another server has answered: as one message.
-    pub(crate) fn release_datagram(&mut self, serial: u64, actions: &mut Actions) {
-        let Some(datagram) = self.datagrams.get_mut(&serial) else { return };
-        let mut reply = Vec::new();
-        datagram.slots.release(&mut reply);
-        let Datagram { to, request_id, ref slots } = *datagram;
-        if slots.is_empty() {
-            self.datagrams.remove(&serial);
+    /// True if a key of these requests is of a slice that moves: then none of them is executed yet.
+    fn is_on_its_way(&self, requests: &[u8]) -> bool {
+        if self.shared.moves.is_empty() {
+            return false;
         }
+        let limits =
+            Limits { item_bytes_max: self.shared.settings.item_bytes_max, login: Login::NotAsked };
+        let moves = |word: &[u8]| {
+            let route = Key::new(word)
+                .map(|key| (key.hash(), self.shared.store.route(self.here.worker, key.hash())));
+            let Some((hash, Route::Moving(id))) = route else { return false };
+            self.shared.moves.whereabouts(id, hash) == Whereabouts::OnItsWay
+        };
+        let binary = requests[0] == BINARY_REQUEST;
+        let mut at = 0;
+        while let Ok(job) = next_job(binary, &limits, requests, at) {
+            at = job.end + job.skip;
+            let is_moving = match &job.request {
+                Request::Get(get) => words_of(get.keys).any(moves),
+                request => match request.key() {
+                    Some((key, false)) => moves(key),
+                    Some((key, true)) => {
+                        let mut bytes = [0; KEY_BYTES_MAX];
+                        let length = base64_decode(key, &mut bytes).expect("the parser tried it");
+                        moves(&bytes[..length])
+                    }
+                    None => false,
+                },
+            };
+            if is_moving {
+                return true;
+            }
+            if at >= requests.len() {
+                break;
+            }
+        }
+        false
+    }
+
+    fn datagram_is_late(&mut self, now: Now, from: Sender, bytes: &[u8], mut wait: SliceWait) {
+        if self.late.len() >= LATE_MAX {
+            return;
+        }
+        let at = wait.again(now.moment());
+        let serial = self.once.next_serial();
+        self.late.insert(serial, Late { from, bytes: bytes.to_vec(), wait });
+        self.wakes.set(at, Sleeper::Datagram(serial));
+    }
+
+    /// A datagram that waited for a slice is tried again.
+    pub(crate) fn try_datagram(&mut self, now: Now, serial: u64, actions: &mut Actions) {
+        let Some(Late { from, bytes, wait }) = self.late.remove(&serial) else { return };
+        let Some((request_id, requests)) = parse_datagram(&bytes) else { return };
+        match self.is_on_its_way(requests) {
+            true if !wait.is_over(now.moment()) => self.datagram_is_late(now, from, &bytes, wait),
+            _ => self.run_requests(now, from, request_id, requests, actions),
+        }
+    }
+
+    /// Sends what may leave of a datagram's replies, as one message.
+    pub(crate) fn answer_datagram(
+        &self,
+        to: Sender,
+        request_id: u16,
+        mut reply: Vec<u8>,
+        actions: &mut Actions,
+    ) {
         if reply.len() > OUTPUT_BYTES_MAX {
             reply.clear();
             push_line(&mut reply, TOO_MUCH);
@@ -113,7 +196,7 @@ impl Batch<'_> {
                     return Some(());
                 }
                 let before = batch.turn.out.len();
-                let closes = batch.answer_datagram(session, job, key);
+                let closes = batch.execute_from_datagram(session, job, key);
                 batch.requests += 1;
                 session.order(before, batch.turn.out);
                 ends.push(batch.turn.out.len());
@@ -127,7 +210,7 @@ impl Batch<'_> {
     }
 
     /// True if the request is to close its connection.
-    fn answer_datagram(
+    fn execute_from_datagram(
         &mut self,
         session: &mut Session,
         job: &Job<'_>,

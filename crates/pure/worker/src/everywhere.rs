@@ -6,6 +6,7 @@ use mbal_wire::{Admin, Binary, Command, Frame, Request, Status};
 
 use crate::batch::{Batch, Job};
 use crate::links::Credit;
+use crate::moves::Owning;
 use crate::session::Session;
 use crate::turn::Then;
 
@@ -86,7 +87,8 @@ impl Batch<'_> {
         let number = self.turn.shared.store.flush_number();
         let request = format!("flush_all {exptime} {number}\r\n");
         for server in linked {
-            self.forward(server, session.client, place, request.as_bytes());
+            let to = Owning { server, gone: None };
+            self.forward(to, session.client, place, request.as_bytes());
         }
         self.turn.has_waiting = true;
         Some(Then::Next)

@@ -1,6 +1,7 @@
 //! The cluster map, followed: which cachelets this server has, and where the others are.
 //!
-//! What leaves by a new map is dropped, and what comes begins empty; items travel by a move of their own.
+//! What leaves by a new map is dropped, and what comes begins empty; items travel by a move. A cachelet that leaves or comes by one is
+//! passed over here: its move is told of the map.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -43,12 +44,13 @@ impl Shared {
         followed.as_ref().map(|followed| (followed.here, Arc::clone(&followed.cluster)))
     }
 
-    /// The other servers that have cachelets.
+    /// The other servers: those that have cachelets, and those that may get some.
     pub(crate) fn others(&self) -> Vec<ServerId> {
         let followed = self.following.0.lock().expect("nothing panics with it held");
         let Some(Followed { here, cluster, .. }) = &*followed else { return Vec::new() };
         let owners = cluster.map.cachelets().iter().map(|(_, owner)| owner.server);
-        let others: BTreeSet<ServerId> = owners.filter(|server| server != here).collect();
+        let named = cluster.servers.keys().copied();
+        let others: BTreeSet<ServerId> = owners.chain(named).filter(|one| one != here).collect();
         others.into_iter().collect()
     }
 
@@ -57,8 +59,8 @@ impl Shared {
         Owner { server: self.here(), worker }
     }
 
-    /// A map of the cluster, unless a newer one is known.
-    pub(crate) fn follow(&self, here: ServerId, cluster: Arc<Cluster>, now: Seconds) {
+    /// A map of the cluster, unless a newer one is known. The workers are to be told too ([`crate::Event::Mapped`]). Not in a batch.
+    pub fn follow(&self, here: ServerId, cluster: Arc<Cluster>, now: Seconds) {
         let map = &cluster.map;
         let mut followed = self.following.0.lock().expect("nothing panics with it held");
         let is_newer = |known: &Followed| {
@@ -66,13 +68,30 @@ impl Shared {
         };
         if followed.as_ref().is_none_or(is_newer) {
             // Before anything leaves: who does not see it has entered its batch before.
-            self.alone.store(map.serves_all(here), Release);
+            self.alone.store(map.serves_all(here) && self.moves.is_empty(), Release);
             self.map_version.store(map.version(), Release);
             *followed = Some(Followed { here, cluster, settled: false });
             self.unsettled.store(true, Relaxed);
         }
         drop(followed);
         self.settle(now);
+    }
+
+    /// Before a cachelet begins to leave, and after its move.
+    pub(crate) fn look_whether_alone(&self) {
+        let followed = self.following.0.lock().expect("nothing panics with it held");
+        if let Some(Followed { here, cluster, .. }) = &*followed {
+            self.alone.store(cluster.map.serves_all(*here) && self.moves.is_empty(), Release);
+        }
+    }
+
+    /// A move is over: what the map says of its cachelet is to be done.
+    pub(crate) fn look_at_map_again(&self) {
+        let mut followed = self.following.0.lock().expect("nothing panics with it held");
+        if let Some(followed) = followed.as_mut() {
+            followed.settled = false;
+            self.unsettled.store(true, Relaxed);
+        }
     }
 
     /// True while there is more to do for the store to be as the map says.
@@ -95,7 +114,12 @@ impl Shared {
 
     fn is_settled(&self, here: ServerId, map: &ClusterMap, now: Seconds) -> bool {
         let store = &self.store;
-        for prefix in store.prefixes() {
+        let moves = self.moves.list(|_| true);
+        let on_its_way = |prefix: Prefix| moves.iter().any(|one| one.prefix.overlaps(prefix));
+        for one in &moves {
+            one.follow(map.version(), map.at(one.prefix.first_hash()).1.server == here);
+        }
+        for prefix in store.prefixes().into_iter().filter(|prefix| !on_its_way(*prefix)) {
             // One that is wider than the map's goes as a whole if a part of it has to.
             let mut others = map.overlapping(prefix).filter(|(_, owner)| owner.server != here);
             if let Some((_, owner)) = others.next() {
@@ -105,6 +129,10 @@ impl Shared {
         while store.drop_released(now) {}
         let mut settled = true;
         for &(prefix, owner) in map.cachelets() {
+            // The end of its move has the map looked at again.
+            if on_its_way(prefix) {
+                continue;
+            }
             settled &= if owner.server == here {
                 store.is_here(prefix) || self.bear(prefix, owner, map.version())
             } else {

@@ -1,4 +1,5 @@
-//! Peers' requests that are not executed yet: those that wait for room, and those behind them that may be about the same key.
+//! Peers' requests that are not executed yet: those that wait for room or for a slice that moves, and those behind them that may be about
+//! the same key.
 //!
 //! ```text
 //!   set a (waits for room)    get b     set a           flush_all        get c
@@ -16,6 +17,7 @@ use mbal_wire::{Request, words_of};
 
 use crate::batch::{Batch, Job};
 use crate::room::{Haste, RoomWait};
+use crate::slice_wait::SliceWait;
 use crate::wakes::Sleeper;
 use crate::worker::Worker;
 use crate::{Actions, Now, Ticket, Ticketed};
@@ -54,7 +56,34 @@ struct Waiting {
     ticket: Ticket,
     keys: Keys,
     /// `None`: it stands behind another.
-    wait: Option<RoomWait>,
+    wait: Option<HeldWait>,
+}
+
+/// Why a request cannot be executed at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    Room(Room),
+    /// A slice is on its way; or whom to ask next has no credit.
+    Slice,
+}
+
+/// How a request has waited for either.
+#[derive(Clone, Copy, Default)]
+struct HeldWait {
+    room: RoomWait,
+    slice: SliceWait,
+}
+
+/// What a request may wait for.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    pub haste: Haste,
+    pub slice_is_over: bool,
+}
+
+impl Patience {
+    const WHOLE: Patience = Patience { haste: Haste::None, slice_is_over: false };
+    const NONE: Patience = Patience { haste: Haste::Last, slice_is_over: true };
 }
 
 #[derive(Default)]
@@ -69,8 +98,8 @@ pub(crate) struct Held {
 #[derive(Clone, Copy)]
 pub(crate) struct Again {
     number: u64,
-    wait: RoomWait,
-    haste: Haste,
+    wait: HeldWait,
+    patience: Patience,
 }
 
 impl Held {
@@ -103,39 +132,43 @@ impl Held {
 }
 
 impl Batch<'_> {
-    /// What a peer's request may do for room; `None` if it stands behind others, and is held.
-    pub fn haste_of(
+    /// What a peer's request may wait for; `None` if it stands behind others, and is held.
+    pub fn patience_of(
         &mut self,
         from: ServerId,
         asked: &Ticketed<'_>,
         job: &Job<'_>,
         key: Option<&Key<'_>>,
-    ) -> Option<Haste> {
+    ) -> Option<Patience> {
         if let Some(again) = self.again {
-            return Some(again.haste);
+            return Some(again.patience);
         }
         if self.held.all.is_empty() {
-            return Some(Haste::None);
+            return Some(Patience::WHOLE);
         }
         let keys = Keys::of(job, key);
         if !self.held.is_behind(from, &keys, u64::MAX) {
-            return Some(Haste::None);
+            return Some(Patience::WHOLE);
         }
         self.hold(from, asked, keys, None);
         None
     }
 
-    /// There was no room for it yet.
-    pub fn hold_for_room(
+    /// It could not be executed yet.
+    pub fn hold_for(
         &mut self,
         from: ServerId,
         asked: &Ticketed<'_>,
         job: &Job<'_>,
         key: Option<&Key<'_>>,
-        room: Room,
+        obstacle: Obstacle,
     ) {
-        let mut wait = self.again.map_or(RoomWait::default(), |again| again.wait);
-        let at = wait.again(room, self.turn.now.moment());
+        let mut wait = self.again.map_or(HeldWait::default(), |again| again.wait);
+        let now = self.turn.now.moment();
+        let at = match obstacle {
+            Obstacle::Room(room) => wait.room.again(room, now),
+            Obstacle::Slice => wait.slice.again(now),
+        };
         let number = self.hold(from, asked, Keys::of(job, key), Some(wait));
         if !is_planted(Fault::NobodyIsWoken) {
             self.wakes.set(at, Sleeper::Held(number));
@@ -147,7 +180,7 @@ impl Batch<'_> {
         from: ServerId,
         asked: &Ticketed<'_>,
         keys: Keys,
-        wait: Option<RoomWait>,
+        wait: Option<HeldWait>,
     ) -> u64 {
         let number = match self.again {
             Some(again) => again.number,
@@ -169,7 +202,7 @@ impl Worker {
             let (&number, waiting) = self.held.all.first_key_value().expect("it has bytes");
             let from = waiting.from;
             self.wakes.forget(Sleeper::Held(number));
-            self.run_held(now, number, Some(Haste::Last), actions);
+            self.run_held(now, number, Some(Patience::NONE), actions);
             self.go_on_behind(now, from, actions);
         }
     }
@@ -190,14 +223,24 @@ impl Worker {
         }
     }
 
-    fn run_held(&mut self, now: Now, number: u64, haste: Option<Haste>, actions: &mut Actions) {
+    fn run_held(
+        &mut self,
+        now: Now,
+        number: u64,
+        patience: Option<Patience>,
+        actions: &mut Actions,
+    ) {
         let Some(waiting) = self.held.take(number) else { return };
         let wait = waiting.wait.unwrap_or_default();
-        let haste = haste.unwrap_or_else(|| wait.haste(now.moment()));
+        let moment = now.moment();
+        let patience = patience.unwrap_or_else(|| Patience {
+            haste: wait.room.haste(moment),
+            slice_is_over: wait.slice.is_over(moment),
+        });
         let requests = [Ticketed { ticket: waiting.ticket, bytes: &waiting.request }];
         let Actions { bytes: out, requests: to_peers, list } = actions;
         self.turn_of_nobody(now, 0, out, to_peers, list, |batch, decoded| {
-            batch.again = Some(Again { number, wait, haste });
+            batch.again = Some(Again { number, wait, patience });
             batch.serve(waiting.from, &requests, decoded);
         });
     }

@@ -32,12 +32,13 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mbal_model::{Cluster, Prefix, ServerId, WorkerId};
+use mbal_model::{Cluster, MoveId, Prefix, ServerId, WorkerId};
 
 mod admin;
 mod answers;
 mod batch;
 mod binary;
+mod carrying;
 mod classic;
 mod conns;
 mod counters;
@@ -57,6 +58,8 @@ mod load;
 mod log;
 mod login;
 mod meta;
+mod moves;
+mod once;
 mod orders;
 mod ownership;
 mod peers;
@@ -64,6 +67,7 @@ mod room;
 mod session;
 mod settings;
 mod shared;
+mod slice_wait;
 mod slots;
 mod stats;
 mod stats_classes;
@@ -79,6 +83,7 @@ mod walks;
 mod watching;
 mod worker;
 
+pub use carrying::Background;
 pub use conns::{Card, Conns, Endpoint};
 pub use counters::{ClassSums, Sums};
 pub use details::PREFIXES_MAX;
@@ -87,6 +92,7 @@ pub use latency::{Class, Histogram, Histograms, quantile_ns};
 pub use links::Ticket;
 pub use load::Tallies;
 pub use login::{Doorkeeper, Passwords};
+pub use moves::{BrokenLink, Heard, MoveLink, MoveMessage, MoveReport, MoveTold, Word};
 pub use orders::{OrderId, Report, order_event};
 pub use peers::GATHER_KEYS_MAX;
 pub use room::ROOM_MICROS_MAX;
@@ -169,6 +175,8 @@ pub enum Event<'a> {
     Asked { server: ServerId, requests: &'a [Ticketed<'a>] },
     /// The link has gone over which a peer asked what has these tickets: nobody waits for the answers.
     AskerGone { server: ServerId, tickets: Range<Ticket> },
+    /// A move that this worker carries has heard something.
+    Carry,
     /// The moment of [`Worker::next_wake`] has come.
     Woken,
     /// About a second has passed since the last one; more if the worker was busy. Idle connections are
@@ -224,6 +232,17 @@ pub enum Action {
         server: ServerId,
         ticket: Ticket,
         reply: Range<usize>,
+    },
+    /// Say this to the other side of a move, over that link, unless it has broken.
+    TellMove {
+        link: MoveLink,
+        id: MoveId,
+        kind: u8,
+        payload: Vec<u8>,
+    },
+    /// The other side of a move has said what cannot be.
+    BreakMoveLink {
+        link: MoveLink,
     },
     /// Close `conn` when its output has left. What still arrives from it is ignored.
     Close {

@@ -69,6 +69,11 @@ impl Links {
         }
     }
 
+    /// True if so many requests may be sent at once; or none at all, for want of a link.
+    pub fn has_credits(&self, server: ServerId, requests: usize) -> bool {
+        self.links.get(&server).is_none_or(|link| requests <= link.credits as usize)
+    }
+
     /// Spends a credit.
     pub fn ask(&mut self, server: ServerId, asker: Asker) -> Ticket {
         let link = self.links.get_mut(&server).expect("its credit was looked at");

@@ -1,6 +1,6 @@
 //! Requests whose key another server owns: out to it, in from it, and on to a third.
 
-use mbal_cachelet::{Ahead, Room};
+use mbal_cachelet::Ahead;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Route, ServerId};
 use mbal_wire::{
@@ -11,7 +11,10 @@ use mbal_wire::{
 use crate::batch::{Batch, GROUP, Job, Pause, next_job};
 use crate::classic::{BAD_FORMAT, any_too_long, get_again};
 use crate::everywhere;
+use crate::held::Obstacle;
 use crate::links::{Asker, Credit, Ticket};
+use crate::moves::{Owning, Whereabouts};
+use crate::once::Recipient;
 use crate::session::{Client, Session};
 use crate::slots::{Gather, NO_ROUTE_LINE, Place};
 use crate::turn::{Then, Turn};
@@ -45,9 +48,12 @@ impl Batch<'_> {
         job: &Job<'_>,
         key: Option<&Key<'_>>,
     ) -> Option<Then> {
-        // A client that names a cachelet asks its owner: it is told who that is.
+        // A client that names a cachelet asks its owner: it is told who that is, unless that changes at this moment.
         if matches!(job.request, Request::Binary(binary) if binary.frame.vbucket != 0) {
-            return None;
+            let moves = key.is_some_and(|key| matches!(self.turn.route(key), Route::Moving(_)));
+            if !moves {
+                return None;
+            }
         }
         if let Request::Get(get) = &job.request {
             // This server knows, whoever owns the key.
@@ -60,7 +66,15 @@ impl Batch<'_> {
             }
         }
         let Some(key) = key else { return self.everywhere(session, job) };
-        let server = self.turn.route(key).elsewhere()?;
+        let owning = match self.turn.whereabouts(key) {
+            Whereabouts::Here => return None,
+            Whereabouts::At(owning) => owning,
+            Whereabouts::OnItsWay if session.slice.is_over(self.turn.now.moment()) => {
+                Owning { server: ServerId::NOBODY, gone: None }
+            }
+            Whereabouts::OnItsWay => return Some(Then::OnItsWay),
+        };
+        let server = owning.server;
         self.turn.counters.requests_peer.add(1);
         let mut lost = Lost::of(&job.request, key);
         if lost.missed && job.request.follows() {
@@ -84,19 +98,19 @@ impl Batch<'_> {
                     if base64 { [b"md ", key, b" b\r\n"] } else { [b"delete ", key, b"\r\n"] };
                 if remove {
                     let place = session.slots.push_removal();
-                    self.forward(server, session.client, place, &command.concat());
+                    self.forward(owning, session.client, place, &command.concat());
                 }
             }
             Request::Binary(Binary { frame, command: Command::TooLarge { key, remove } }) => {
                 self.turn.binary_too_large(&frame);
                 if remove {
                     let place = session.slots.push_removal();
-                    self.forward(server, session.client, place, &binary_delete(key));
+                    self.forward(owning, session.client, place, &binary_delete(key));
                 }
             }
             _ => {
                 let place = session.slots.push_peer(lost);
-                self.forward(server, session.client, place, job.bytes);
+                self.forward(owning, session.client, place, job.bytes);
             }
         }
         Some(Then::Next)
@@ -109,11 +123,11 @@ impl Batch<'_> {
         Then::Wait(Pause::Credit(server))
     }
 
-    pub fn forward(&mut self, server: ServerId, client: Client, place: Place, request: &[u8]) {
+    pub fn forward(&mut self, to: Owning, client: Client, place: Place, request: &[u8]) {
         self.turn.has_waiting = true;
         let asker = Asker::Client { client, place };
-        let map_version = self.turn.map_version;
-        self.send_on(server, asker, &PeerRequest { hops: 1, map_version, request });
+        let (hops, map_version) = (self.hops + 1, self.turn.map_version);
+        self.send_on(to.server, asker, &PeerRequest { hops, map_version, gone: to.gone, request });
     }
 
     fn send_on(&mut self, server: ServerId, asker: Asker, peer: &PeerRequest<'_>) {
@@ -132,47 +146,57 @@ impl Batch<'_> {
             self.turn.line(BAD_FORMAT);
             return Some(Then::Next);
         }
-        let mut servers = Vec::new();
+        let mut sources: Vec<Owning> = Vec::new();
         let mut routes = Vec::new();
         let mut words: Vec<Vec<u8>> = vec![Vec::new()];
         let mut rest = get.keys;
         while let Some((word, tail)) = next_word(rest).filter(|_| routes.len() < GATHER_KEYS_MAX) {
             let key = Key::new(word).expect("none is too long");
-            let source = match self.turn.route(&key).elsewhere() {
-                Some(server) => {
-                    let known = servers.iter().position(|known| *known == server);
-                    known.unwrap_or_else(|| {
-                        servers.push(server);
-                        words.push(Vec::new());
-                        servers.len() - 1
-                    }) + 1
+            let owning = match self.turn.whereabouts(&key) {
+                Whereabouts::Here => None,
+                Whereabouts::At(owning) => Some(owning),
+                // Nothing of it is told before all of it can be.
+                Whereabouts::OnItsWay if !session.slice.is_over(self.turn.now.moment()) => {
+                    return Some(Then::OnItsWay);
                 }
-                None => 0,
+                Whereabouts::OnItsWay => Some(Owning { server: ServerId::NOBODY, gone: None }),
             };
+            let source = owning.map_or(0, |owning| {
+                let known = sources.iter().position(|known| *known == owning);
+                1 + known.unwrap_or_else(|| {
+                    sources.push(owning);
+                    words.push(Vec::new());
+                    sources.len() - 1
+                })
+            });
             routes.push(source as u8);
             words[source].extend_from_slice(word);
             words[source].push(b' ');
             rest = tail;
         }
         let ends = next_word(rest).is_none();
-        if servers.is_empty() && ends && !session.get_continues {
+        if sources.is_empty() && ends && !session.get_continues {
             return None;
         }
-        let spent = |server: &&ServerId| self.links.credit(**server) == Credit::Spent;
-        if let Some(server) = servers.iter().find(spent) {
-            return Some(self.wait(session, *server));
+        // A server may be two sources: what it has got by a move of late is asked for apart.
+        let spent = |one: &&Owning| {
+            let of_it = sources.iter().filter(|other| other.server == one.server);
+            !self.links.has_credits(one.server, of_it.count())
+        };
+        if let Some(one) = sources.iter().find(spent) {
+            return Some(self.wait(session, one.server));
         }
         let keys = get.keys[..get.keys.len() - rest.len()].to_vec();
-        let mut sources = vec![Some(self.turn.get_here(get, &words[0]))];
-        for server in &servers {
-            let linked = self.links.credit(*server) == Credit::Available;
-            sources.push((!linked).then(|| END.to_vec()));
+        let mut replies = vec![Some(self.turn.get_here(get, &words[0]))];
+        for one in &sources {
+            let linked = self.links.credit(one.server) != Credit::NoLink;
+            replies.push((!linked).then(|| END.to_vec()));
         }
-        let missing: Vec<bool> = sources.iter().map(Option::is_none).collect();
+        let missing: Vec<bool> = replies.iter().map(Option::is_none).collect();
         let continues = std::mem::replace(&mut session.get_continues, !ends);
-        let gather = Gather { keys, routes: routes.clone(), sources, continues, ends };
+        let gather = Gather { keys, routes: routes.clone(), sources: replies, continues, ends };
         let place = session.slots.push_gather(gather);
-        for (at, server) in servers.iter().enumerate() {
+        for (at, owning) in sources.into_iter().enumerate() {
             self.turn.counters.requests_peer.add(1);
             if !missing[at + 1] {
                 let of = |route: &&u8| usize::from(**route) == at + 1;
@@ -180,7 +204,7 @@ impl Batch<'_> {
                 self.turn.counters.get_unreachable.add(unreachable);
             } else {
                 let request = get_again(get, &words[at + 1]);
-                self.forward(*server, session.client, place(at + 1), &request);
+                self.forward(owning, session.client, place(at + 1), &request);
             }
         }
         self.turn.has_waiting = true;
@@ -212,11 +236,13 @@ enum Served {
     /// It was executed here.
     Reply,
     /// It goes on to the owner of its key.
-    PassOn(ServerId),
-    /// It has come too far, or is a `get` some of whose keys are not here.
+    PassOn(Owning),
+    /// A `get` some of whose keys are not here.
+    Divided,
+    /// It has no key here, and cannot go on.
     Refused,
-    /// It was not executed: there is no room yet.
-    NoRoom(Room),
+    /// It was not executed, and is to be tried again.
+    NotYet(Obstacle),
 }
 
 impl Batch<'_> {
@@ -255,44 +281,75 @@ impl Batch<'_> {
         key: Option<Key<'_>>,
     ) {
         let Asked { as_it_came, peer } = asked;
-        let Some(haste) = self.haste_of(from, as_it_came, job, key.as_ref()) else { return };
-        self.turn.haste = haste;
+        let Some(patience) = self.patience_of(from, as_it_came, job, key.as_ref()) else { return };
+        self.turn.haste = patience.haste;
         let before = self.turn.out.len();
         (self.turn.start, self.turn.further_keys) = (before, 0);
         if is_planted(Fault::ServedTwice) {
-            self.turn.serve(&job.request, key);
+            self.turn.serve(peer, &job.request, key);
             self.turn.out.truncate(before);
         }
-        let served = match everywhere::read(peer.request) {
+        let mut served = match everywhere::read(peer.request) {
             Some((exptime, number)) => {
                 self.turn.flush_all(Some(exptime), Some(number), false);
                 Served::Reply
             }
-            None => self.turn.serve(&job.request, key),
+            None => self.turn.serve(peer, &job.request, key),
         };
+        let can_go_on = peer.hops < HOPS_MAX;
+        if let (Served::Divided, Request::Get(get), true) = (&served, &job.request, can_go_on) {
+            match self.relay(from, as_it_came.ticket, peer.hops, get) {
+                Relayed::Gathered => return,
+                Relayed::OnItsWay => served = Served::NotYet(Obstacle::Slice),
+                Relayed::Refused => {}
+            }
+        }
         match served {
             Served::Reply => {
                 if let (true, Some(key)) = (job.request.follows(), &key) {
                     self.turn.followed_from_afar(before, key);
                 }
             }
-            Served::NoRoom(room) => {
-                return self.hold_for_room(from, as_it_came, job, key.as_ref(), room);
+            Served::NotYet(Obstacle::Slice) if patience.slice_is_over => self.refuse(before),
+            Served::NotYet(obstacle) => {
+                self.turn.out.truncate(before);
+                return self.hold_for(from, as_it_came, job, key.as_ref(), obstacle);
             }
             // Without credit it is not kept: a peer that waits for us must not wait for others.
-            Served::PassOn(server)
-                if peer.hops < HOPS_MAX && self.links.credit(server) == Credit::Available =>
+            Served::PassOn(Owning { server, gone })
+                if can_go_on && self.links.credit(server) == Credit::Available =>
             {
                 let asker = Asker::Peer { server: from, ticket: as_it_came.ticket };
-                return self.send_on(server, asker, &PeerRequest { hops: peer.hops + 1, ..*peer });
+                let (hops, map_version) = (peer.hops + 1, self.turn.map_version);
+                let peer = PeerRequest { hops, map_version, gone, request: peer.request };
+                return self.send_on(server, asker, &peer);
             }
-            Served::PassOn(_) | Served::Refused => {
-                self.turn.out.truncate(before);
-                self.turn.out.extend_from_slice(NO_ROUTE_LINE);
-            }
+            Served::PassOn(_) | Served::Divided | Served::Refused => self.refuse(before),
         }
         self.requests += 1;
         self.answer(from, as_it_came.ticket, before);
+    }
+
+    fn refuse(&mut self, before: usize) {
+        self.turn.out.truncate(before);
+        self.turn.out.extend_from_slice(NO_ROUTE_LINE);
+    }
+
+    /// A peer's `get` some of whose keys have gone on from here: gathered for it, as for a client.
+    fn relay(&mut self, from: ServerId, ticket: Ticket, hops: u8, get: &Get<'_>) -> Relayed {
+        let serial = self.relays.next_serial();
+        let mut session = Session { client: Client::Once { serial }, ..Session::default() };
+        let hops_of_clients = std::mem::replace(&mut self.hops, hops);
+        let then = self.gather(&mut session, get);
+        self.hops = hops_of_clients;
+        match then {
+            Some(Then::Next) if !session.slots.is_empty() => {
+                self.relays.begun(serial, Recipient::Peer { server: from, ticket }, session.slots);
+                Relayed::Gathered
+            }
+            Some(Then::OnItsWay | Then::Wait(_)) => Relayed::OnItsWay,
+            _ => Relayed::Refused,
+        }
     }
 
     /// The answer begins at `start` of what has been told.
@@ -302,9 +359,22 @@ impl Batch<'_> {
     }
 }
 
+/// What came of a `get` that is gathered for a peer.
+enum Relayed {
+    Gathered,
+    /// A part of it is on its way, or there is no credit for it: later.
+    OnItsWay,
+    Refused,
+}
+
 impl Turn<'_> {
     /// Executes a peer's request: its reply stands in `out`.
-    fn serve(&mut self, request: &Request<'_>, key: Option<Key<'_>>) -> Served {
+    fn serve(
+        &mut self,
+        peer: &PeerRequest<'_>,
+        request: &Request<'_>,
+        key: Option<Key<'_>>,
+    ) -> Served {
         let Some(key) = key else {
             if request.key().is_some() {
                 return Served::Refused;
@@ -312,17 +382,20 @@ impl Turn<'_> {
             self.execute(request, None);
             return Served::Reply;
         };
-        match self.route(&key) {
-            Route::Own | Route::Neighbour(_) => {}
-            Route::Peer(_) if is_planted(Fault::TooFarIsServed) => {}
-            Route::Peer(server) => return Served::PassOn(server),
-            Route::Moving(_) => return Served::Refused,
+        if let (Some(gone), false) = (peer.gone, self.is_here(&key)) {
+            self.shared.knows_gone(gone);
         }
         if let Request::Get(get) = request {
             let is_here = |word| Key::new(word).is_some_and(|key| self.is_here(&key));
-            if !words_of(get.further).all(is_here) {
-                return Served::Refused;
+            if !get.further.is_empty() && !words_of(get.keys).all(is_here) {
+                return Served::Divided;
             }
+        }
+        match self.whereabouts(&key) {
+            Whereabouts::Here => {}
+            Whereabouts::At(_) if is_planted(Fault::TooFarIsServed) => {}
+            Whereabouts::At(owning) => return Served::PassOn(owning),
+            Whereabouts::OnItsWay => return Served::NotYet(Obstacle::Slice),
         }
         let mut then = self.execute(request, Some(key));
         while let Then::Resume(again) = then {
@@ -335,7 +408,7 @@ impl Turn<'_> {
             then = self.execute(&request, key);
         }
         match then {
-            Then::NoRoom(room) => Served::NoRoom(room),
+            Then::NoRoom(room) => Served::NotYet(Obstacle::Room(room)),
             _ => Served::Reply,
         }
     }
@@ -343,6 +416,14 @@ impl Turn<'_> {
     #[inline]
     pub fn route(&self, key: &Key<'_>) -> Route {
         self.shared.store.route(self.here.worker, key.hash())
+    }
+
+    pub fn whereabouts(&self, key: &Key<'_>) -> Whereabouts {
+        match self.route(key) {
+            Route::Own | Route::Neighbour(_) => Whereabouts::Here,
+            Route::Peer(server) => Whereabouts::At(Owning { server, gone: None }),
+            Route::Moving(id) => self.shared.moves.whereabouts(id, key.hash()),
+        }
     }
 
     pub fn is_here(&self, key: &Key<'_>) -> bool {

@@ -95,7 +95,10 @@ impl Worker {
     /// When the worker wants to be woken ([`crate::Event::Woken`]), at the latest; `None` is never. To be asked after every event.
     #[inline]
     pub fn next_wake(&self) -> Option<Moment> {
-        self.wakes.next()
+        match (self.wakes.next(), self.carries_at) {
+            (Some(wake), Some(carries)) => Some(wake.min(carries)),
+            (wake, carries) => wake.or(carries),
+        }
     }
 
     /// Tries again for those whose moment has come.
@@ -104,6 +107,7 @@ impl Worker {
             match sleeper {
                 Sleeper::Conn(conn) => self.go_on(now, conn, actions),
                 Sleeper::Held(number) => self.try_held(now, number, actions),
+                Sleeper::Datagram(serial) => self.try_datagram(now, serial, actions),
                 Sleeper::Map => self.settles = true,
             }
         }

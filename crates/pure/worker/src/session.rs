@@ -20,6 +20,7 @@ use crate::conns::{Card, State};
 use crate::log::Watcher;
 use crate::room::RoomWait;
 use crate::settings::Protocol;
+use crate::slice_wait::SliceWait;
 use crate::slots::Slots;
 use crate::time::Moment;
 use crate::walks::Walk;
@@ -41,8 +42,9 @@ pub(crate) struct Session {
     ///
     /// [`Gather`]: crate::slots::Gather
     pub get_continues: bool,
-    /// How the next request has waited for room.
+    /// How the next request has waited for room, and for a slice that moves.
     pub room: Option<RoomWait>,
+    pub slice: SliceWait,
     pub protocol: Protocol,
     pub login: Login,
     /// SASL: credentials come with the next step.
@@ -64,18 +66,14 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
     /// `serial` tells a connection from an earlier one of the same name.
-    Conn {
-        conn: ConnId,
-        serial: u64,
-    },
-    Datagram {
-        serial: u64,
-    },
+    Conn { conn: ConnId, serial: u64 },
+    /// It is answered once: the sender of a datagram, or a server.
+    Once { serial: u64 },
 }
 
 impl Default for Client {
     fn default() -> Client {
-        Client::Datagram { serial: 0 }
+        Client::Once { serial: 0 }
     }
 }
 
@@ -91,8 +89,8 @@ pub(crate) enum Wait {
     Walk(Box<Walk>),
     /// For peers.
     Peers(Pause),
-    /// For room, until then: [`crate::Event::Woken`].
-    Room(Moment),
+    /// For room, or for a slice that moves, until then: [`crate::Event::Woken`].
+    Until(Moment),
     /// For certificates: [`crate::Event::CertsRefreshed`].
     Certificates,
     /// For what there is to tell, for ever. Input is dropped.
@@ -228,7 +226,7 @@ impl Session {
             Wait::End { .. } => State::Closing,
             Wait::Watching { .. } => State::Watching,
             Wait::Output | Wait::Walk(_) => State::Writing,
-            Wait::Peers(_) | Wait::Room(_) => State::Waiting,
+            Wait::Peers(_) | Wait::Until(_) => State::Waiting,
             Wait::No | Wait::Certificates if self.skip > 0 => State::Swallowing,
             Wait::No | Wait::Certificates if self.need > 0 => State::Storing,
             Wait::No | Wait::Certificates => State::Reading,

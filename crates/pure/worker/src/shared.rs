@@ -15,6 +15,7 @@ use crate::hot::{Heat, Hot, HotKey, WATCHED_SECONDS, hottest};
 use crate::latency::{Histograms, Latency};
 use crate::log::WatchLog;
 use crate::login::Doorkeeper;
+use crate::moves::Moves;
 use crate::settings::{Echoed, Settings};
 
 /// What only the process knows: written by the driver at any time, read by `stats`.
@@ -71,6 +72,7 @@ pub struct Shared {
     /// The balancer's epochs so far.
     pub(crate) epoch: AtomicU64,
     pub(crate) following: Following,
+    pub(crate) moves: Moves,
     /// The store is not yet as the map says.
     pub(crate) unsettled: AtomicBool,
     /// By the newest map that any worker has heard of: its version, and whether no cachelet of it is another server's.
@@ -135,6 +137,7 @@ impl Shared {
             watched_until: AtomicU32::new(0),
             epoch,
             following: Following::default(),
+            moves: Moves::default(),
             unsettled: AtomicBool::new(false),
             map_version: AtomicU64::new(1),
             alone: AtomicBool::new(true),

@@ -63,6 +63,8 @@ pub(crate) enum Then {
     Wait(Pause),
     /// It was not executed: there is no room yet.
     NoRoom(Room),
+    /// It was not executed: it asks for a slice of a cachelet that moves.
+    OnItsWay,
     Close(Option<bool>),
     /// The answer takes many steps.
     Walk(Box<Walk>),

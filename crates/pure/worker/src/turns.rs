@@ -59,6 +59,8 @@ impl Worker {
         let batch = Batch {
             turn,
             links: &mut self.links,
+            relays: &mut self.once,
+            hops: 0,
             to_peers,
             actions,
             held: &mut self.held,
@@ -122,7 +124,7 @@ impl Worker {
                 match wait {
                     Wait::Output | Wait::Walk(_) => actions.list.push(Action::Stall { conn }),
                     Wait::Peers(_) => actions.list.push(Action::Pause { conn }),
-                    Wait::Room(at) => {
+                    Wait::Until(at) => {
                         actions.list.push(Action::Pause { conn });
                         if !is_planted(Fault::NobodyIsWoken) {
                             self.wakes.set(at, Sleeper::Conn(conn));

@@ -8,10 +8,12 @@ use crate::time::Moment;
 /// Who waits for a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sleeper {
-    /// A connection, for room.
+    /// A connection, for room or for a slice that moves.
     Conn(ConnId),
-    /// A peer's request, for room: by its number among those that are held.
+    /// A peer's request, for either: by its number among those that are held.
     Held(u64),
+    /// A datagram, for a slice.
+    Datagram(u64),
     /// What the map has changed, for batches to be over.
     Map,
 }

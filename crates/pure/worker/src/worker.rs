@@ -13,14 +13,16 @@ use mbal_wire::streams;
 use crate::batch::{Ended, GROUP};
 use crate::conns::{Card, Endpoint};
 use crate::counters::Counters;
-use crate::datagram::Datagram;
+use crate::datagram::Late;
 use crate::held::Held;
 use crate::input::{go_on_walking, received, run_pending};
 use crate::latency::ByClass;
 use crate::links::Links;
 use crate::log;
+use crate::once::AnsweredOnce;
 use crate::session::{Client, Session, Wait};
 use crate::shared::Shared;
+use crate::time::Moment;
 use crate::wakes::{Sleeper, Wakes};
 use crate::{Action, Actions, ConnId, Event, Now, OrderId, Report, Ticketed};
 
@@ -37,6 +39,8 @@ pub struct Worker {
     /// Peers' requests that are not executed yet.
     pub(crate) held: Held,
     pub(crate) wakes: Wakes,
+    /// When moves go on, if not before.
+    pub(crate) carries_at: Option<Moment>,
     /// The store is not yet as the map says: it is looked at after this event.
     pub(crate) settles: bool,
     /// How often it has been looked at in vain.
@@ -49,8 +53,9 @@ pub struct Worker {
     pub(crate) last_serial: u64,
     /// Those whose reply has come in this event.
     pub(crate) replied: Vec<Client>,
-    /// Datagrams whose replies have not all come.
-    pub(crate) datagrams: BTreeMap<u64, Datagram>,
+    pub(crate) once: AnsweredOnce,
+    /// Datagrams that wait for a slice that moves.
+    pub(crate) late: BTreeMap<u64, Late>,
     pub(crate) sampler: Sampler,
     /// What had been served when the timed wake-up began.
     pub(crate) served: ByClass,
@@ -74,6 +79,7 @@ impl Worker {
             links: Links::default(),
             held: Held::default(),
             wakes: Wakes::default(),
+            carries_at: None,
             settles: false,
             unsettled: 0,
             sessions: Vec::new(),
@@ -81,7 +87,8 @@ impl Worker {
             nobody: Arc::new(unknown(u32::MAX)),
             last_serial: 0,
             replied: Vec::new(),
-            datagrams: BTreeMap::new(),
+            once: AnsweredOnce::default(),
+            late: BTreeMap::new(),
             sampler,
             served: ByClass::default(),
             scratch: Vec::new(),
@@ -97,7 +104,10 @@ impl Worker {
             Event::Mapped { here, cluster } => {
                 self.here.server = here;
                 self.shared.follow(here, cluster, now.second);
-                return self.settle_later(now);
+                self.settle_later(now);
+                // Moves may have been told of the map.
+                self.carry(now, actions);
+                return;
             }
             Event::Rests { busy_ns } => return self.counters().busy_ns.add(busy_ns),
             Event::Timing => return self.time(None),
@@ -107,6 +117,11 @@ impl Worker {
             _ => {}
         }
         let ticks = matches!(event, Event::Tick);
+        let carries = match event {
+            Event::Carry => true,
+            Event::Woken => self.carries_at.is_some_and(|at| at <= now.moment()),
+            _ => false,
+        };
         let watched = self.shared.log.watched();
         self.shared.store.enter(self.here.worker);
         // Any worker may have heard of a newer map first.
@@ -204,7 +219,11 @@ impl Worker {
             Event::AskerGone { server, tickets } => self.drop_held(now, server, &tickets, actions),
             Event::Woken => self.woken(now, actions),
             Event::Tick => self.close_idle(now, actions),
-            Event::Mapped { .. } | Event::Rests { .. } | Event::Timing | Event::Timed { .. } => {}
+            Event::Carry
+            | Event::Mapped { .. }
+            | Event::Rests { .. }
+            | Event::Timing
+            | Event::Timed { .. } => {}
         }
         if watched != 0 {
             self.pass_lines_on(now, actions);
@@ -214,6 +233,9 @@ impl Worker {
         if ticks || settles {
             self.shared.settle(now.second);
             self.settle_later(now);
+        }
+        if carries {
+            self.carry(now, actions);
         }
         if ticks {
             self.shared.store.background(self.here.worker, now.second, BACKGROUND_STEPS);

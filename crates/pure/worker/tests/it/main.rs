@@ -13,6 +13,7 @@ mod insights;
 mod load;
 mod maps;
 mod meta;
+mod moving;
 mod orders;
 mod peers;
 mod room;

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use crate::rig::{CONN, Rig};
+use mbal_cachelet::Cursor;
 use mbal_model::{Cluster, ClusterMap, Key, MoveId, Owner, Prefix, Route, ServerId, WorkerId};
 use mbal_wire::PeerRequest;
 use mbal_worker::{Action, Actions, Event, NO_ROUTE, Sender, Ticket, Ticketed};
@@ -75,6 +76,8 @@ impl Client {
                 | Action::Shutdown { .. }
                 | Action::HandOver { .. }
                 | Action::Nudge { .. }
+                | Action::TellMove { .. }
+                | Action::BreakMoveLink { .. }
                 | Action::Say { .. }
                 | Action::Report(_) => panic!("nobody asked"),
             }
@@ -492,7 +495,8 @@ fn a_reply_to_a_connection_that_is_gone_reaches_nobody() {
 /// What `rig` answers server 7, whose request has ticket 70, or passes on: to whom, by which ticket.
 fn ask(rig: &mut Rig, hops: u8, request: &str) -> Result<String, (ServerId, Ticket, Vec<u8>)> {
     let mut bytes = Vec::new();
-    PeerRequest { hops, map_version: 9, request: request.as_bytes() }.encode(&mut bytes);
+    PeerRequest { hops, map_version: 9, gone: None, request: request.as_bytes() }
+        .encode(&mut bytes);
     let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
     let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
     match &actions.list[..] {
@@ -525,7 +529,7 @@ fn a_flush_has_one_number_on_all_servers() {
 }
 
 #[test]
-fn a_request_from_a_peer_is_served_or_passed_on_once() {
+fn a_request_from_a_peer_is_served_or_passed_on_until_it_has_come_too_far() {
     let mut rig = Rig::new();
     rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
     rig.handle(Event::LinkUp { server: PEERS[0], credits: 1 });
@@ -538,10 +542,10 @@ fn a_request_from_a_peer_is_served_or_passed_on_once() {
         (1, format!("set {here} 0 0 1\r\nv\r\n"), "STORED\r\n"),
         (1, format!("set {here} 0 0 1 noreply\r\nv\r\n"), ""),
         (2, get, &value),
-        (1, format!("get {here} {two}\r\n"), &error),
+        (4, format!("get {here} {two}\r\n"), &error),
         (1, "get\r\n".to_owned(), &error),
         (1, "set k 0 0 9\r\n".to_owned(), &error),
-        (2, format!("mg {two}\r\n"), &error),
+        (4, format!("mg {two}\r\n"), &error),
     ] {
         assert_eq!(ask(&mut rig, hops, &request).as_deref(), Ok(reply), "{request}");
     }
@@ -553,6 +557,15 @@ fn a_request_from_a_peer_is_served_or_passed_on_once() {
     let replies = [Ticketed { ticket, bytes: b"EN\r\n" }];
     let answered = rig.handle(Event::Answered { server, replies: &replies });
     assert_eq!(answer(&answered), "EN\r\n");
+    // A part of it is another's: that is asked for, and both make one answer.
+    let both = format!("get {here} {two}\r\n");
+    let (server, ticket, request) = ask(&mut rig, 2, &both).expect_err("a part is passed on");
+    let request = PeerRequest::decode(&request).expect("well formed");
+    assert_eq!((request.hops, request.request), (3, format!("get {two} \r\n").as_bytes()));
+    let reply = format!("VALUE {two} 0 1\r\nw\r\nEND\r\n");
+    let replies = [Ticketed { ticket, bytes: reply.as_bytes() }];
+    let answered = rig.handle(Event::Answered { server, replies: &replies });
+    assert_eq!(answer(&answered), value.replace("END\r\n", &reply));
 }
 
 #[test]
@@ -572,7 +585,8 @@ fn requests_that_arrive_together_are_executed_as_one_batch_and_counted_here() {
     ];
     let encoded = asked.map(|request| {
         let mut bytes = Vec::new();
-        PeerRequest { hops: 1, map_version: 9, request: request.as_bytes() }.encode(&mut bytes);
+        PeerRequest { hops: 1, map_version: 9, gone: None, request: request.as_bytes() }
+            .encode(&mut bytes);
         bytes
     });
     // More than a group of them.
@@ -697,7 +711,7 @@ fn datagrams_reach_the_keys_of_other_servers() {
 }
 
 /// All slices of the cachelet that has the key are frozen, or gone.
-fn begin_to_move(client: &Client, key: &str) {
+fn begin_to_move(client: &Client, key: &str) -> Prefix {
     let store = &client.rig.server.store;
     let hash = Key::new(key.as_bytes()).expect("short").hash();
     let prefix = store.prefixes().into_iter().find(|prefix| prefix.contains(hash)).expect("here");
@@ -706,33 +720,76 @@ fn begin_to_move(client: &Client, key: &str) {
     assert!(store.freeze(prefix, now).is_some());
     let serves = Route::Moving(MoveId(1));
     assert_eq!(store.route(WorkerId(0), hash), serves);
+    prefix
+}
+
+/// Until whoever waits for a slice has waited long enough.
+fn a_second_later(client: &mut Client) {
+    let end = client.rig.now.moment().after(1_100_000);
+    while let Some(wake) = client.rig.worker.next_wake().filter(|wake| *wake < end) {
+        client.rig.pass_until(wake);
+        client.event(Event::Woken);
+    }
 }
 
 #[test]
-fn a_key_on_its_way_to_another_server_is_one_whose_owner_cannot_be_reached() {
+fn a_key_that_stays_on_its_way_is_one_whose_owner_cannot_be_reached() {
     let mut client = Client::new(8);
     let (here, two) = (key(1, 0), key(2, 0));
     client.send(&format!("set {here} 0 0 1\r\nv\r\n"));
     client.check("STORED\r\n");
     begin_to_move(&client, &here);
     client.send(&format!("get {here}\r\nset {here} 0 0 1\r\nw\r\n"));
-    client.check(&format!("END\r\n{NO_ROUTE}\r\n"));
+    client.check("");
+    a_second_later(&mut client);
+    client.check("END\r\n");
+    a_second_later(&mut client);
+    client.check(&format!("{NO_ROUTE}\r\n"));
     assert_eq!(client.unreachable(), 1);
     // Alone, and with keys that others have.
     client.send(&format!("get {here} {here}\r\nget {here} {two}\r\n"));
+    a_second_later(&mut client);
+    a_second_later(&mut client);
     client.answer(0, &format!("VALUE {two} 0 1\r\nA\r\nEND\r\n"));
     client.check(&format!("END\r\nVALUE {two} 0 1\r\nA\r\nEND\r\n"));
     assert_eq!(client.unreachable(), 4);
 }
 
 #[test]
-fn a_peers_request_for_a_key_on_its_way_is_not_served() {
+fn what_waits_for_a_slice_goes_on_when_that_is_here_again() {
+    let mut client = Client::new(8);
+    let here = key(1, 0);
+    client.send(&format!("set {here} 0 0 1\r\nv\r\n"));
+    client.check("STORED\r\n");
+    let prefix = begin_to_move(&client, &here);
+    client.send(&format!("set {here} 0 0 1\r\nw\r\nget {here}\r\n"));
+    assert!(client.paused);
+    client.check("");
+    client.rig.server.store.thaw(prefix, &mut Cursor::default(), client.rig.now.second);
+    a_second_later(&mut client);
+    assert!(!client.paused);
+    client.check(&format!("STORED\r\nVALUE {here} 0 1\r\nw\r\nEND\r\n"));
+}
+
+#[test]
+fn a_peers_request_for_a_key_that_stays_on_its_way_is_refused() {
     let mut client = Client::new(8);
     let here = key(1, 0);
     client.send(&format!("set {here} 0 0 1\r\nv\r\n"));
     client.check("STORED\r\n");
     begin_to_move(&client, &here);
     for text in [format!("get {here}\r\n"), format!("set {here} 0 0 1\r\nw\r\n")] {
-        assert_eq!(ask(&mut client.rig, 1, &text), Ok(format!("{NO_ROUTE}\r\n")), "{text}");
+        let mut bytes = Vec::new();
+        PeerRequest { hops: 1, map_version: 9, gone: None, request: text.as_bytes() }
+            .encode(&mut bytes);
+        let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
+        let mut actions =
+            client.rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+        assert!(actions.list.is_empty(), "it waits");
+        while actions.list.is_empty() {
+            client.rig.pass_until(client.rig.worker.next_wake().expect("it waits"));
+            actions = client.rig.handle(Event::Woken);
+        }
+        assert_eq!(answer(&actions), format!("{NO_ROUTE}\r\n"), "{text}");
     }
 }

@@ -1,0 +1,138 @@
+//! What a worker does for moves: step by step, after its batches.
+
+use std::sync::Arc;
+
+use mbal_migration::{Advance, Now as MoveNow, destination};
+use mbal_model::{Elsewhere, Prefix};
+
+use crate::moves::{Move, Side, Sides};
+use crate::shared::Shared;
+use crate::time::Moment;
+use crate::worker::Worker;
+use crate::{Action, Actions, Now};
+
+/// Steps of a move at a time, some ten microseconds each.
+const STEPS: usize = 2;
+
+/// What is left to do when everything that had arrived is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Background {
+    /// Nothing.
+    Rests,
+    /// There is more, which can wait.
+    GoesOn,
+    /// There is more, and somebody waits for it.
+    Hastens,
+}
+
+impl Worker {
+    /// Does some of what can wait: `steps` of the store's, and some of each move's. Between two events.
+    pub fn background(&mut self, now: Now, steps: usize, actions: &mut Actions) -> Background {
+        let hastens = self.carry(now, actions);
+        let goes_on = self.shared.store.background(self.here.worker, now.second, steps);
+        match (hastens, goes_on) {
+            (true, _) => Background::Hastens,
+            (false, true) => Background::GoesOn,
+            (false, false) => Background::Rests,
+        }
+    }
+
+    /// Goes on with the moves that this worker carries; true if one of them has more to do at once. In no batch.
+    pub(crate) fn carry(&mut self, now: Now, actions: &mut Actions) -> bool {
+        if self.shared.moves.is_empty() {
+            self.carries_at = None;
+            return false;
+        }
+        let here = self.here.worker;
+        let mut more = false;
+        let mut until: Option<u64> = None;
+        for one in self.shared.moves.list(|one| one.worker == here) {
+            match self.carry_one(now, &one, actions) {
+                Pause::None => more = true,
+                Pause::Until(ns) => until = Some(until.map_or(ns, |other| other.min(ns))),
+                Pause::Told => {}
+            }
+        }
+        self.carries_at = until.map(|ns| Moment(ns.div_ceil(1_000)));
+        more
+    }
+
+    fn carry_one(&mut self, now: Now, one: &Arc<Move>, actions: &mut Actions) -> Pause {
+        let owner = self.shared.owner_of(one.prefix);
+        let flush_number = self.shared.store.flush_number();
+        let at = MoveNow { ns: now.moment().0 * 1_000, second: now.second };
+        let (mut steps, mut pause) = (0, Pause::None);
+        let mut sides = one.lock();
+        while steps < STEPS {
+            let Sides { link, side } = &mut *sides;
+            let said = match side {
+                Side::Leaves(leaver) => match leaver.advance(at, &self.shared.store, owner) {
+                    Advance::Say { kind, payload } => Some((kind, payload)),
+                    Advance::Did(_) => {
+                        steps += 1;
+                        None
+                    }
+                    Advance::Wait(until) => {
+                        pause = until.map_or(Pause::Told, Pause::Until);
+                        break;
+                    }
+                },
+                Side::Comes(arriver) => {
+                    let worker = self.here.worker;
+                    let store = &self.shared.store;
+                    match arriver.advance(at, store, worker, owner, flush_number) {
+                        Ok(Advance::Say { kind, payload }) => Some((kind, payload)),
+                        Ok(Advance::Did(_)) => {
+                            steps += 1;
+                            None
+                        }
+                        Ok(Advance::Wait(until)) => {
+                            pause = until.map_or(Pause::Told, Pause::Until);
+                            break;
+                        }
+                        Err(destination::Broken) => {
+                            if let Some(link) = link.take() {
+                                actions.list.push(Action::BreakMoveLink { link });
+                            }
+                            side.link_is_down(now);
+                            None
+                        }
+                    }
+                }
+            };
+            one.publish(side);
+            if let (Some((kind, payload)), Some(link)) = (said, *link) {
+                actions.list.push(Action::TellMove { link, id: one.id, kind, payload });
+            }
+        }
+        one.publish(&sides.side);
+        let is_done = sides.side.is_done();
+        drop(sides);
+        if is_done {
+            self.shared.moves.remove(one.id);
+            self.shared.look_whether_alone();
+            self.shared.look_at_map_again();
+            self.settle_later(now);
+            return Pause::Told;
+        }
+        pause
+    }
+}
+
+/// How it goes on with a move.
+enum Pause {
+    /// At once.
+    None,
+    /// At this moment, in nanoseconds.
+    Until(u64),
+    /// When it is told something.
+    Told,
+}
+
+impl Shared {
+    /// Who has a cachelet by the newest map.
+    fn owner_of(&self, prefix: Prefix) -> Elsewhere {
+        let cluster = self.cluster().expect("who moves cachelets follows a map").1;
+        Elsewhere::Peer(cluster.map.at(prefix.first_hash()).1.server)
+    }
+}

@@ -1,0 +1,468 @@
+//! Moves of cachelets between this server and others: which there are, what is said of them, and where their keys are.
+//!
+//! ```text
+//!   coordinator's answers, links           any worker                    the worker that carries it
+//!      | moves_told, move_link_up, ...        | whereabouts, knows_gone      | Worker::carry: a step after a batch
+//!      v                                      v                              v
+//!   Moves: by number ---> Move: a Leaver or an Arriver, behind a lock that is held for a step
+//! ```
+//! `docs/design/moves.md` is the protocol, `mbal_migration` the two sides of it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use mbal_migration::{
+    Answer, Arriver, Ask, Destination, Incarnation, Leaver, Order, Progress, Refusal, State,
+    destination, source,
+};
+use mbal_model::{MoveId, Prefix, ServerId, WorkerId};
+use mbal_wire::Gone;
+
+use crate::Now;
+use crate::shared::Shared;
+
+/// One connection between the servers of a move, told apart from those before it. Numbers count up, and are not used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MoveLink(pub u64);
+
+/// What the coordinator says of a move of this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveTold {
+    pub order: Order,
+    pub from: ServerId,
+    pub to: ServerId,
+    pub word: Word,
+}
+
+/// What it has decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    Go,
+    Cancel,
+    DestinationLost,
+}
+
+/// What this server says of a move that it is the source of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MoveReport {
+    pub id: MoveId,
+    pub state: State,
+    pub progress: Progress,
+    /// The part of the cachelet's hashes that is gone.
+    pub part_gone: f64,
+}
+
+/// A message of a move, by a link of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct MoveMessage<'a> {
+    pub from: ServerId,
+    pub link: MoveLink,
+    pub id: MoveId,
+    pub kind: u8,
+    pub payload: &'a [u8],
+}
+
+/// What came of a message: who is to go on, and what is said at once.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    pub worker: Option<WorkerId>,
+    pub answer: Option<(u8, Vec<u8>)>,
+}
+
+/// It cannot have been said; the link is to be broken.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BrokenLink;
+
+/// Where a key is that another server's, or nobody's, route leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    Here,
+    At(Owning),
+    /// Its slice is on its way: in a moment it is here, or there.
+    OnItsWay,
+}
+
+/// The server that serves a key. `gone`: it got it by a move, of which it may not have heard yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owning {
+    pub server: ServerId,
+    pub gone: Option<Gone>,
+}
+
+/// A cachelet that leaves or comes.
+pub(crate) struct Move {
+    pub id: MoveId,
+    pub prefix: Prefix,
+    /// The other server.
+    pub peer: ServerId,
+    /// Who does its steps.
+    pub worker: WorkerId,
+    /// This server is the source.
+    pub leaves: bool,
+    /// The map that was followed when it began here.
+    since: u64,
+    /// Of the source, for routes: the last hash that is gone; 0 is none.
+    gone: AtomicU64,
+    pub sides: Mutex<Sides>,
+}
+
+/// What only one thread at a time has.
+pub(crate) struct Sides {
+    /// Over which the two sides talk; what is said over an older one is not heard.
+    pub link: Option<MoveLink>,
+    pub side: Side,
+}
+
+pub(crate) enum Side {
+    Leaves(Box<Leaver>),
+    Comes(Box<Arriver>),
+}
+
+/// The moves of one server.
+#[derive(Default)]
+pub(crate) struct Moves {
+    incarnation: AtomicU64,
+    all: RwLock<BTreeMap<MoveId, Arc<Move>>>,
+    /// So that who looks for none takes no lock.
+    any: AtomicBool,
+    /// Those that this server dialed, and that are up.
+    links: Mutex<BTreeMap<ServerId, MoveLink>>,
+}
+
+impl Move {
+    pub fn lock(&self) -> MutexGuard<'_, Sides> {
+        self.sides.lock().expect("nothing panics with it held")
+    }
+
+    /// A map says whose the cachelet is: one that is newer than the move.
+    pub fn follow(&self, map_version: u64, is_owned_here: bool) {
+        if map_version <= self.since {
+            return;
+        }
+        match (&mut self.lock().side, is_owned_here) {
+            (Side::Leaves(leaver), false) => {
+                // Times are of no account for it.
+                let heard = leaver.source.handle(0, source::Event::HandedOver);
+                heard.expect("a map is no answer");
+            }
+            (Side::Comes(arriver), true) => {
+                let heard = arriver.destination.handle(destination::Event::Owned);
+                heard.expect("a map is no message");
+            }
+            _ => {}
+        }
+    }
+
+    /// What routes go by, as the source says it now.
+    pub fn publish(&self, side: &Side) {
+        if let Side::Leaves(leaver) = side {
+            self.gone.store(leaver.source.gone().unwrap_or(0), Release);
+        }
+    }
+}
+
+impl Side {
+    pub fn link_is_down(&mut self, now: Now) {
+        let is_fine = match self {
+            Side::Leaves(leaver) => leaver.source.handle(ns(now), source::Event::LinkDown).is_ok(),
+            Side::Comes(arriver) => {
+                arriver.destination.handle(destination::Event::LinkDown).is_ok()
+            }
+        };
+        assert!(is_fine, "a link that breaks says nothing");
+    }
+
+    /// It is over, and nobody is to hear of it any more. Of one that came back the coordinator is.
+    pub fn is_done(&self) -> bool {
+        match self {
+            Side::Leaves(leaver) => {
+                leaver.source.is_over() && leaver.source.state() == State::HandedOver
+            }
+            Side::Comes(arriver) => arriver.destination.is_over(),
+        }
+    }
+}
+
+impl Moves {
+    pub fn is_empty(&self) -> bool {
+        !self.any.load(Acquire)
+    }
+
+    fn get(&self, id: MoveId) -> Option<Arc<Move>> {
+        self.all.read().expect("nothing panics with it held").get(&id).cloned()
+    }
+
+    /// Those that `is_meant` says.
+    pub fn list(&self, is_meant: impl Fn(&Move) -> bool) -> Vec<Arc<Move>> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let all = self.all.read().expect("nothing panics with it held");
+        all.values().filter(|one| is_meant(one)).cloned().collect()
+    }
+
+    pub fn remove(&self, id: MoveId) {
+        let mut all = self.all.write().expect("nothing panics with it held");
+        all.remove(&id);
+        self.any.store(!all.is_empty(), Release);
+    }
+
+    fn insert(&self, one: Move) -> Arc<Move> {
+        let one = Arc::new(one);
+        let mut all = self.all.write().expect("nothing panics with it held");
+        all.insert(one.id, Arc::clone(&one));
+        self.any.store(true, Release);
+        one
+    }
+
+    fn links(&self) -> MutexGuard<'_, BTreeMap<ServerId, MoveLink>> {
+        self.links.lock().expect("nothing panics with it held")
+    }
+
+    /// Of a key whose route is this move.
+    pub fn whereabouts(&self, id: MoveId, hash: u64) -> Whereabouts {
+        // Without an entry it has just begun, or ended: the route is another in a moment.
+        let Some(one) = self.get(id) else { return Whereabouts::OnItsWay };
+        match one.gone.load(Acquire) {
+            last if hash <= last && last != 0 => {
+                let gone = Some(Gone { by_move: id.0, last });
+                Whereabouts::At(Owning { server: one.peer, gone })
+            }
+            _ => Whereabouts::OnItsWay,
+        }
+    }
+}
+
+/// Times are those of workers, so of one clock.
+fn ns(now: Now) -> u64 {
+    now.moment().0 * 1_000
+}
+
+impl Shared {
+    /// The number that this process has drawn; before any move is begun.
+    pub fn set_incarnation(&self, incarnation: Incarnation) {
+        self.moves.incarnation.store(incarnation.0, Relaxed);
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation(self.moves.incarnation.load(Relaxed))
+    }
+
+    /// The coordinator's word on the moves of this server, all of them; the map that came with it has been followed. `ever`: the highest
+    /// number that a move was given. Whom to tell that there is something to carry.
+    pub fn moves_told(&self, now: Now, moves: &[MoveTold], ever: u32) -> Vec<WorkerId> {
+        let here = self.here();
+        let mut wake = Vec::new();
+        for told in moves.iter().filter(|told| told.from == here) {
+            let one = match self.moves.get(told.order.id) {
+                Some(one) => one,
+                None => self.begin_to_move(now, told),
+            };
+            if let Side::Leaves(leaver) = &mut one.lock().side {
+                let word = match told.word {
+                    Word::Go => None,
+                    Word::Cancel => Some(source::Event::Cancel),
+                    Word::DestinationLost => Some(source::Event::Lost),
+                };
+                let heard = word.map_or(Ok(()), |word| leaver.source.handle(ns(now), word));
+                heard.expect("a word is no answer");
+            }
+            wake.push(one.worker);
+        }
+        let is_over =
+            |one: &Move| one.id.0 <= ever && !moves.iter().any(|told| told.order.id == one.id);
+        for one in self.moves.list(is_over) {
+            let came_back = match &mut one.lock().side {
+                Side::Leaves(leaver) => leaver.source.is_over(),
+                Side::Comes(arriver) => {
+                    let ended = arriver.destination.handle(destination::Event::Ended);
+                    ended.expect("a word is no message");
+                    wake.push(one.worker);
+                    false
+                }
+            };
+            // The coordinator has heard of it. Of others that left the map says what became of them.
+            if came_back {
+                self.moves.remove(one.id);
+            }
+        }
+        self.look_whether_alone();
+        wake
+    }
+
+    fn begin_to_move(&self, now: Now, told: &MoveTold) -> Arc<Move> {
+        let MoveTold { order, to, .. } = *told;
+        let mut leaver = Leaver::new(order);
+        let links = self.moves.links();
+        let link = links.get(&to).copied();
+        if link.is_some() {
+            leaver.source.handle(ns(now), source::Event::LinkUp).expect("nothing was answered");
+        }
+        let workers = self.settings.workers;
+        let worker =
+            self.store.owner(order.prefix).unwrap_or(WorkerId(order.id.0 as u16 % workers));
+        let sides = Mutex::new(Sides { link, side: Side::Leaves(Box::new(leaver)) });
+        let (id, prefix, gone) = (order.id, order.prefix, AtomicU64::new(0));
+        let since = self.map_version.load(Acquire);
+        // With the links held, so that one that comes up now is not missed.
+        self.moves.insert(Move { id, prefix, peer: to, worker, leaves: true, since, gone, sides })
+    }
+
+    /// A link for moves that this server dialed is up. Whom to tell.
+    pub fn move_link_up(&self, now: Now, to: ServerId, link: MoveLink) -> Vec<WorkerId> {
+        let mut links = self.moves.links();
+        links.insert(to, link);
+        let of_it = self.moves.list(|one| one.peer == to && one.leaves);
+        for one in &of_it {
+            let Sides { link: over, side } = &mut *one.lock();
+            *over = Some(link);
+            if let Side::Leaves(leaver) = side {
+                leaver.source.handle(ns(now), source::Event::LinkUp).expect("nothing was answered");
+            }
+        }
+        of_it.iter().map(|one| one.worker).collect()
+    }
+
+    /// A link for moves has broken, whoever had dialed it.
+    pub fn move_link_down(&self, now: Now, link: MoveLink) -> Vec<WorkerId> {
+        self.moves.links().retain(|_, up| *up != link);
+        let mut wake = Vec::new();
+        for one in self.moves.list(|_| true) {
+            let Sides { link: over, side } = &mut *one.lock();
+            if *over != Some(link) {
+                continue;
+            }
+            *over = None;
+            side.link_is_down(now);
+            wake.push(one.worker);
+        }
+        wake
+    }
+
+    /// The destination of a move answers, over a link that this server dialed.
+    ///
+    /// # Errors
+    /// [`BrokenLink`], if it cannot be.
+    pub fn move_answered(&self, now: Now, message: &MoveMessage<'_>) -> Result<Heard, BrokenLink> {
+        let answer = Answer::parse(message.kind, message.payload).map_err(|_| BrokenLink)?;
+        let Some(one) = self.moves.get(message.id) else { return Ok(Heard::default()) };
+        let Sides { link, side } = &mut *one.lock();
+        if *link != Some(message.link) {
+            return Ok(Heard::default());
+        }
+        let Side::Leaves(leaver) = side else { return Err(BrokenLink) };
+        leaver.source.handle(ns(now), source::Event::Answer(answer)).map_err(|_| BrokenLink)?;
+        one.publish(side);
+        Ok(Heard { worker: Some(one.worker), answer: None })
+    }
+
+    /// The source of a move asks, over a link that it dialed.
+    ///
+    /// # Errors
+    /// [`BrokenLink`], if it cannot be.
+    pub fn move_asked(&self, now: Now, message: &MoveMessage<'_>) -> Result<Heard, BrokenLink> {
+        let ask = Ask::parse(message.kind, message.payload).map_err(|_| BrokenLink)?;
+        let mut met = self.moves.get(message.id);
+        if let Ask::Begin(begin) = &ask {
+            match self.meet(now, message, begin) {
+                Ok(one) => met = Some(one),
+                Err(why) => {
+                    let mut payload = Vec::new();
+                    let kind = Answer::Refused(why).encode(&mut payload);
+                    return Ok(Heard { worker: None, answer: Some((kind, payload)) });
+                }
+            }
+        }
+        let Some(one) = met.filter(|one| one.peer == message.from) else {
+            return Ok(Heard::default());
+        };
+        let Sides { link, side } = &mut *one.lock();
+        let Side::Comes(arriver) = side else { return Err(BrokenLink) };
+        match ask {
+            Ask::Begin(_) => *link = Some(message.link),
+            _ if *link != Some(message.link) => return Ok(Heard::default()),
+            _ => {}
+        }
+        let asked = destination::Event::Asked(ask);
+        arriver.destination.handle(asked).map_err(|_| BrokenLink)?;
+        Ok(Heard { worker: Some(one.worker), answer: None })
+    }
+
+    fn meet(
+        &self,
+        now: Now,
+        message: &MoveMessage<'_>,
+        begin: &mbal_migration::Begin,
+    ) -> Result<Arc<Move>, Refusal> {
+        let coming = self.moves.list(|one| !one.leaves);
+        let locked: Vec<_> = coming.iter().map(|one| one.lock()).collect();
+        let destinations: Vec<&Destination> = locked
+            .iter()
+            .filter_map(|sides| match &sides.side {
+                Side::Comes(arriver) => Some(&arriver.destination),
+                Side::Leaves(_) => None,
+            })
+            .collect();
+        let meeting = Destination::meet(self.incarnation(), message.id, begin, &destinations);
+        drop(destinations);
+        drop(locked);
+        match meeting {
+            destination::Meeting::Refused(why) => return Err(why),
+            destination::Meeting::Known(at) => return Ok(Arc::clone(&coming[at])),
+            destination::Meeting::Instead(at) => {
+                if let Side::Comes(arriver) = &mut coming[at].lock().side {
+                    let ended = arriver.destination.handle(destination::Event::Ended);
+                    ended.expect("a word is no message");
+                }
+            }
+            destination::Meeting::New => {}
+        }
+        let worker = WorkerId(begin.worker.0 % self.settings.workers);
+        let destination = Destination::new(ns(now), message.id, *begin);
+        let arriver = Arriver::new(destination, message.from);
+        let sides = Sides { link: None, side: Side::Comes(Box::new(arriver)) };
+        Ok(self.moves.insert(Move {
+            id: message.id,
+            prefix: begin.prefix,
+            peer: message.from,
+            worker,
+            leaves: false,
+            since: self.map_version.load(Acquire),
+            gone: AtomicU64::new(0),
+            sides: Mutex::new(sides),
+        }))
+    }
+
+    /// The source of a move has sent a request on, and says with it what is gone.
+    pub(crate) fn knows_gone(&self, gone: Gone) {
+        let Some(one) = self.moves.get(MoveId(gone.by_move)) else { return };
+        if let Side::Comes(arriver) = &mut one.lock().side {
+            // What has not come is not served: the request is then one of a cachelet that is not here.
+            let _refused = arriver.knows_gone(&self.store, gone.last);
+        }
+    }
+
+    /// For the next heartbeat: of all moves that this server is the source of.
+    pub fn move_reports(&self) -> Vec<MoveReport> {
+        let report = |one: Arc<Move>| match &one.lock().side {
+            Side::Leaves(leaver) => {
+                let (state, progress) = (leaver.source.state(), leaver.source.progress());
+                let first = one.prefix.first_hash();
+                let all = (one.prefix.last_hash() - first) as f64;
+                let gone = leaver.source.gone().map_or(0.0, |last| (last - first) as f64);
+                Some(MoveReport { id: one.id, state, progress, part_gone: gone / all })
+            }
+            Side::Comes(_) => None,
+        };
+        self.moves.list(|_| true).into_iter().filter_map(report).collect()
+    }
+
+    /// How many moves this server takes part in.
+    pub fn moves_under_way(&self) -> usize {
+        self.moves.list(|_| true).len()
+    }
+}

@@ -1,0 +1,472 @@
+//! Cachelets that move between three servers of two workers each, while clients ask at any of them. The test is the network: what is sent
+//! over one connection arrives in order, and connections overtake each other by a seed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use mbal_cachelet::{Options, Store};
+use mbal_migration::{Incarnation, Order, State};
+use mbal_model::{Cluster, ClusterMap, Key, MoveId, Owner, Prefix, ServerId, WorkerId};
+use mbal_random::Random;
+use mbal_worker::{
+    Action, Actions, ConnId, Event, MoveLink, MoveMessage, MoveTold, NO_ROUTE, Now, Sender,
+    Settings, Shared, Ticket, Ticketed, Word, Worker,
+};
+
+use crate::rig::START;
+
+const SERVERS: u16 = 3;
+const WORKERS: u16 = 2;
+const CREDITS: u32 = 64;
+/// A step of the network takes so long.
+const STEP_MICROS: u64 = 20;
+
+/// Who is at an end: a worker of a server.
+type Seat = (u16, u16);
+
+/// What is on its way; each of these is one connection's one direction.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Way {
+    Requests(Seat, u16),
+    Replies(Seat, u16),
+    /// From the source of moves to a destination, and back.
+    Asks(u16, u16),
+    Answers(u16, u16),
+}
+
+enum Message {
+    Request(Ticket, Vec<u8>),
+    Reply(Ticket, Vec<u8>),
+    Move(MoveId, u8, Vec<u8>),
+}
+
+struct Net {
+    now: Now,
+    shared: Vec<Arc<Shared>>,
+    workers: BTreeMap<Seat, Worker>,
+    ways: BTreeMap<Way, VecDeque<Message>>,
+    /// Links for moves, by source and destination; those that are up.
+    links: BTreeMap<(u16, u16), MoveLink>,
+    links_ever: u64,
+    /// By seat and connection, what a client has got.
+    replies: BTreeMap<(Seat, u32), String>,
+    datagrams: Vec<String>,
+    map: Arc<ClusterMap>,
+    moves: BTreeMap<u32, MoveTold>,
+    random: Random,
+}
+
+fn server_of(id: ServerId) -> u16 {
+    id.0 - 1
+}
+
+fn id_of(server: u16) -> ServerId {
+    ServerId(server + 1)
+}
+
+impl Net {
+    fn new(seed: u64) -> Net {
+        let owners = Prefix::equal(3).zip((0..).map(|nth: u16| Owner {
+            server: id_of(nth % SERVERS),
+            worker: WorkerId(nth % WORKERS),
+        }));
+        let map = ClusterMap::new(1, owners.collect()).expect("they cover all");
+        let settings = Settings { workers: WORKERS, memory_bytes: 64 << 20, ..Settings::default() };
+        let options = || Options {
+            memory_bytes: 64 << 20,
+            workers: WORKERS.into(),
+            cachelets: 16,
+            item_bytes_max: 1 << 20,
+            evict: true,
+            generation: 0,
+        };
+        let shared = (0..SERVERS).map(|server| {
+            let memory = mbal_cachelet::Memory::heap(64 << 20);
+            let store = Store::vacant(options(), memory).expect("there is memory");
+            let shared = Shared::new(settings.clone(), store);
+            shared.set_incarnation(Incarnation(100 + u64::from(server)));
+            Arc::new(shared)
+        });
+        let mut net = Net {
+            now: START,
+            shared: shared.collect(),
+            workers: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            links: BTreeMap::new(),
+            links_ever: 0,
+            replies: BTreeMap::new(),
+            datagrams: Vec::new(),
+            map: Arc::new(map),
+            moves: BTreeMap::new(),
+            random: Random::new(seed),
+        };
+        for server in 0..SERVERS {
+            for worker in 0..WORKERS {
+                let shared = Arc::clone(&net.shared[usize::from(server)]);
+                net.workers.insert((server, worker), Worker::new(WorkerId(worker), shared));
+            }
+        }
+        for server in 0..SERVERS {
+            net.map_reaches(server);
+            for worker in 0..WORKERS {
+                net.handle((server, worker), Event::Opened { conn: ConnId(0), own_port: false });
+                for peer in (0..SERVERS).filter(|peer| *peer != server) {
+                    let up = Event::LinkUp { server: id_of(peer), credits: CREDITS };
+                    net.handle((server, worker), up);
+                }
+            }
+            (0..SERVERS).filter(|to| *to != server).for_each(|to| net.link_up(server, to));
+        }
+        net
+    }
+
+    fn map_reaches(&mut self, server: u16) {
+        let cluster = Arc::new(Cluster::without_addresses(ClusterMap::clone(&self.map)));
+        let here = id_of(server);
+        let second = self.now.second;
+        self.shared[usize::from(server)].follow(here, Arc::clone(&cluster), second);
+        for worker in 0..WORKERS {
+            let mapped = Event::Mapped { here, cluster: Arc::clone(&cluster) };
+            self.handle((server, worker), mapped);
+        }
+    }
+
+    fn link_up(&mut self, from: u16, to: u16) {
+        self.links_ever += 1;
+        let link = MoveLink(self.links_ever);
+        self.links.insert((from, to), link);
+        let woken = self.shared[usize::from(from)].move_link_up(self.now, id_of(to), link);
+        self.carry(from, woken);
+    }
+
+    fn break_link(&mut self, from: u16, to: u16) {
+        let Some(link) = self.links.remove(&(from, to)) else { return };
+        self.ways.remove(&Way::Asks(from, to));
+        self.ways.remove(&Way::Answers(from, to));
+        for server in [from, to] {
+            let woken = self.shared[usize::from(server)].move_link_down(self.now, link);
+            self.carry(server, woken);
+        }
+    }
+
+    fn carry(&mut self, server: u16, workers: impl IntoIterator<Item = WorkerId>) {
+        for worker in workers {
+            self.handle((server, worker.0), Event::Carry);
+        }
+    }
+
+    fn handle(&mut self, seat: Seat, event: Event<'_>) {
+        let mut actions = Actions::default();
+        let worker = self.workers.get_mut(&seat).expect("it is there");
+        worker.handle(self.now, event, &mut actions);
+        self.carry_out(seat, actions);
+    }
+
+    fn carry_out(&mut self, seat: Seat, actions: Actions) {
+        let Actions { bytes, requests, list } = actions;
+        for action in list {
+            match action {
+                Action::Send { conn, bytes: range } => {
+                    let text = std::str::from_utf8(&bytes[range]).expect("text");
+                    *self.replies.entry((seat, conn.0)).or_default() += text;
+                }
+                Action::Forward { server, ticket, request } => {
+                    let way = Way::Requests(seat, server_of(server));
+                    let message = Message::Request(ticket, requests[request].to_vec());
+                    self.ways.entry(way).or_default().push_back(message);
+                }
+                Action::Answer { server, ticket, reply } => {
+                    // The worker that asked is the one of the same number.
+                    let way = Way::Replies((server_of(server), seat.1), seat.0);
+                    let message = Message::Reply(ticket, bytes[reply].to_vec());
+                    self.ways.entry(way).or_default().push_back(message);
+                }
+                Action::TellMove { link, id, kind, payload } => {
+                    let ends = self.links.iter().find(|(_, up)| **up == link);
+                    let Some((&(from, to), _)) = ends else { continue };
+                    let way = match from == seat.0 {
+                        true => Way::Asks(from, to),
+                        false => Way::Answers(from, to),
+                    };
+                    let message = Message::Move(id, kind, payload);
+                    self.ways.entry(way).or_default().push_back(message);
+                }
+                Action::Stall { conn } => self.handle(seat, Event::Drained { conn }),
+                Action::Datagram { bytes: range, .. } => {
+                    let text = std::str::from_utf8(&bytes[range][8..]).expect("text");
+                    self.datagrams.push(text.into());
+                }
+                Action::Pause { .. } | Action::Resume { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// One thing happens: a message arrives, a worker's moment comes, or it goes on in the background.
+    fn step(&mut self) {
+        let micros = u64::from(self.now.micros) + STEP_MICROS;
+        self.now.second += (micros / 1_000_000) as u32;
+        self.now.micros = (micros % 1_000_000) as u32;
+        let due: Vec<Seat> = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| worker.next_wake().is_some_and(|at| at <= self.now.moment()))
+            .map(|(seat, _)| *seat)
+            .collect();
+        due.into_iter().for_each(|seat| self.handle(seat, Event::Woken));
+        let seat = (self.random.below(SERVERS.into()) as u16, self.random.below(2) as u16);
+        let mut actions = Actions::default();
+        let worker = self.workers.get_mut(&seat).expect("it is there");
+        worker.background(self.now, 1, &mut actions);
+        self.carry_out(seat, actions);
+        let ways: Vec<Way> =
+            self.ways.iter().filter(|(_, queue)| !queue.is_empty()).map(|(way, _)| *way).collect();
+        if ways.is_empty() {
+            return;
+        }
+        let way = ways[self.random.below(ways.len() as u64) as usize];
+        let message = self.ways.get_mut(&way).and_then(VecDeque::pop_front).expect("not empty");
+        self.deliver(way, message);
+    }
+
+    fn deliver(&mut self, way: Way, message: Message) {
+        match (way, message) {
+            (Way::Requests(from, to), Message::Request(ticket, bytes)) => {
+                let requests = [Ticketed { ticket, bytes: &bytes }];
+                let asked = Event::Asked { server: id_of(from.0), requests: &requests };
+                self.handle((to, from.1), asked);
+            }
+            (Way::Replies(to, from), Message::Reply(ticket, bytes)) => {
+                let replies = [Ticketed { ticket, bytes: &bytes }];
+                self.handle(to, Event::Answered { server: id_of(from), replies: &replies });
+            }
+            (Way::Asks(from, to), Message::Move(id, kind, payload)) => {
+                let link = self.links[&(from, to)];
+                let message = MoveMessage { from: id_of(from), link, id, kind, payload: &payload };
+                let heard = self.shared[usize::from(to)].move_asked(self.now, &message);
+                match heard {
+                    Ok(heard) => {
+                        if let Some((kind, payload)) = heard.answer {
+                            let message = Message::Move(id, kind, payload);
+                            self.ways.entry(Way::Answers(from, to)).or_default().push_back(message);
+                        }
+                        self.carry(to, heard.worker);
+                    }
+                    Err(_) => panic!("move {} cannot be asked {kind}", id.0),
+                }
+            }
+            (Way::Answers(from, to), Message::Move(id, kind, payload)) => {
+                let link = self.links[&(from, to)];
+                let message = MoveMessage { from: id_of(to), link, id, kind, payload: &payload };
+                let heard = self.shared[usize::from(from)].move_answered(self.now, &message);
+                self.carry(from, heard.expect("an answer").worker);
+            }
+            _ => unreachable!("messages keep to their ways"),
+        }
+    }
+
+    /// The coordinator orders a move of the cachelet of `hash` to another server.
+    fn order(&mut self, hash: u64, to: u16) {
+        let (prefix, owner) = self.map.at(hash);
+        if self.moves.values().any(|told| told.order.prefix == prefix) || owner.server == id_of(to)
+        {
+            return;
+        }
+        let id = self.moves.keys().last().copied().unwrap_or(0).max(self.map.version() as u32) + 1;
+        let incarnation = |server: ServerId| Incarnation(100 + u64::from(server_of(server)));
+        let order = Order {
+            id: MoveId(id),
+            prefix,
+            source: incarnation(owner.server),
+            destination: incarnation(id_of(to)),
+            worker: WorkerId(self.random.below(2) as u16),
+            generation: self.map.version() as u16,
+        };
+        let told = MoveTold { order, from: owner.server, to: id_of(to), word: Word::Go };
+        self.moves.insert(id, told);
+        self.heartbeats();
+    }
+
+    /// What servers say of their moves, and are told.
+    fn heartbeats(&mut self) {
+        for server in 0..SERVERS {
+            for report in self.shared[usize::from(server)].move_reports() {
+                match report.state {
+                    State::Sealed => {
+                        let Some(told) = self.moves.remove(&report.id.0) else { continue };
+                        let mut owners = self.map.cachelets().to_vec();
+                        let moved =
+                            owners.iter_mut().find(|(prefix, _)| *prefix == told.order.prefix);
+                        moved.expect("it is there").1 =
+                            Owner { server: told.to, worker: told.order.worker };
+                        let map = ClusterMap::new(self.map.version() + 1, owners);
+                        self.map = Arc::new(map.expect("they cover all"));
+                    }
+                    State::Back(_) => drop(self.moves.remove(&report.id.0)),
+                    _ => {}
+                }
+            }
+        }
+        for server in 0..SERVERS {
+            if self.random.below(3) > 0 {
+                self.map_reaches(server);
+                let of_it =
+                    |told: &&MoveTold| told.from == id_of(server) || told.to == id_of(server);
+                let told: Vec<MoveTold> = self.moves.values().filter(of_it).copied().collect();
+                let woken =
+                    self.shared[usize::from(server)].moves_told(self.now, &told, u32::MAX >> 3);
+                self.carry(server, woken);
+            }
+        }
+    }
+
+    fn run(&mut self, steps: usize) {
+        for step in 0..steps {
+            self.step();
+            if step % 50 == 0 {
+                self.heartbeats();
+            }
+        }
+    }
+
+    fn ask(&mut self, seat: Seat, request: &str) -> String {
+        self.handle(seat, Event::Received { conn: ConnId(0), bytes: request.as_bytes() });
+        for step in 0..200_000 {
+            if let Some(reply) = self.replies.remove(&(seat, 0)) {
+                return reply;
+            }
+            self.step();
+            if step % 500 == 499 {
+                self.heartbeats();
+            }
+        }
+        panic!("no answer to {request}")
+    }
+}
+
+fn hash_of(key: &str) -> u64 {
+    Key::new(key.as_bytes()).expect("short").hash()
+}
+
+#[test]
+fn a_cachelet_moves_while_its_keys_are_read_and_written_at_any_server() {
+    for seed in 0..12 {
+        let mut net = Net::new(seed);
+        let mut values: BTreeMap<String, u64> =
+            (0..6_000).map(|at| (format!("key{at}"), 0)).collect();
+        for (at, key) in values.keys().enumerate() {
+            let seat = (at as u16 % SERVERS, 0);
+            assert_eq!(net.ask(seat, &format!("set {key} 0 0 1\r\n0\r\n")), "STORED\r\n");
+        }
+        let keys: Vec<String> = values.keys().cloned().collect();
+        let mut moved = 0;
+        for round in 1..2_000 {
+            let key = &keys[net.random.below(keys.len() as u64) as usize];
+            let seat = (net.random.below(3) as u16, net.random.below(2) as u16);
+            if round % 100 == 0 {
+                let version = net.map.version();
+                let to = net.random.below(SERVERS.into()) as u16;
+                net.order(hash_of(key), to);
+                moved += version;
+                if seed % 3 == 0 && net.random.below(2) == 0 {
+                    let (from, to) = (net.random.below(3) as u16, net.random.below(3) as u16);
+                    net.break_link(from, to);
+                    net.run(30);
+                    if from != to && !net.links.contains_key(&(from, to)) {
+                        net.link_up(from, to);
+                    }
+                }
+            }
+            match net.random.below(4) {
+                0 => {
+                    let reply = net.ask(seat, &format!("set {key} 0 0 4\r\n{round:04}\r\n"));
+                    assert_eq!(reply, "STORED\r\n", "seed {seed}, round {round}, {key}");
+                    values.insert(key.clone(), round);
+                }
+                1 => {
+                    let some: Vec<&String> = (0..8)
+                        .map(|_| &keys[net.random.below(keys.len() as u64) as usize])
+                        .collect();
+                    let words: Vec<&str> = some.iter().map(|key| key.as_str()).collect();
+                    let expected: String =
+                        some.iter().map(|key| shown(key, values[*key])).collect();
+                    let reply = net.ask(seat, &format!("get {}\r\n", words.join(" ")));
+                    assert_eq!(reply, expected + "END\r\n", "seed {seed}, round {round}");
+                }
+                2 => {
+                    let sender = Sender { socket: 0, address: ([127, 0, 0, 1], 9).into() };
+                    let bytes = [&b"\0\x01\0\0\0\x01\0\0"[..], format!("get {key}\r\n").as_bytes()]
+                        .concat();
+                    net.handle(seat, Event::Datagram { from: sender, bytes: &bytes });
+                    for _ in 0..100_000 {
+                        if !net.datagrams.is_empty() {
+                            break;
+                        }
+                        net.step();
+                    }
+                    let expected = shown(key, values[key]) + "END\r\n";
+                    assert_eq!(net.datagrams.pop(), Some(expected), "seed {seed}, round {round}");
+                }
+                _ => {
+                    let reply = net.ask(seat, &format!("get {key}\r\n"));
+                    let expected = shown(key, values[key]) + "END\r\n";
+                    assert_eq!(reply, expected, "seed {seed}, round {round}");
+                }
+            }
+        }
+        for _ in 0..200 {
+            net.run(500);
+            if net.moves.is_empty() {
+                break;
+            }
+        }
+        assert!(net.moves.is_empty(), "seed {seed}: moves end");
+        assert!(net.map.version() > 4, "seed {seed}: cachelets have moved, {moved}");
+        for server in 0..SERVERS {
+            net.map_reaches(server);
+        }
+        net.run(2_000);
+        for key in &keys {
+            let expected = shown(key, values[key]) + "END\r\n";
+            assert_eq!(
+                net.ask((0, 0), &format!("get {key}\r\n")),
+                expected,
+                "seed {seed}: at last"
+            );
+        }
+        for server in &net.shared {
+            assert_eq!(server.moves_under_way(), 0);
+        }
+    }
+}
+
+fn shown(key: &str, value: u64) -> String {
+    match value {
+        0 => format!("VALUE {key} 0 1\r\n0\r\n"),
+        value => format!("VALUE {key} 0 4\r\n{value:04}\r\n"),
+    }
+}
+
+#[test]
+fn who_waits_for_a_slice_for_too_long_is_told_that_its_owner_cannot_be_reached() {
+    let mut net = Net::new(1);
+    let key =
+        (0..).map(|at| format!("k{at}")).find(|key| net.map.at(hash_of(key)).1.server == id_of(0));
+    let key = key.expect("endless");
+    assert_eq!(net.ask((0, 0), &format!("set {key} 0 0 1\r\n0\r\n")), "STORED\r\n");
+    net.break_link(0, 1);
+    let hash = hash_of(&key);
+    let prefix = net.map.at(hash).0;
+    let store = &net.shared[0].store;
+    assert!(store.begin_to_leave(prefix, MoveId(9)));
+    while store.route(WorkerId(0), hash) != mbal_model::Route::Moving(MoveId(9)) {
+        store.freeze(prefix, net.now.second).expect("the key's slice comes");
+    }
+    net.shared[0].moves_told(net.now, &[], 0);
+    let begun = net.now.moment();
+    let reply = net.ask((1, 1), &format!("set {key} 0 0 1\r\n1\r\n"));
+    assert_eq!(reply, format!("{NO_ROUTE}\r\n"));
+    assert!(
+        net.now.moment() >= begun.after(1_000_000) && net.now.moment() < begun.after(1_100_000)
+    );
+}
