@@ -220,8 +220,10 @@ fn table(status: &Status) -> String {
         if let Some(report) = &one.report {
             let _ = write!(
                 out,
-                ", {} of {} slices, {} bytes",
-                report.slices_gone, report.slices, report.bytes
+                ", {:.0}% gone, {} slices, {} bytes",
+                report.part_gone * 100.0,
+                report.slices_gone,
+                report.bytes
             );
         }
         out += "\n";
@@ -282,7 +284,8 @@ mod tests {
             client: "10.0.0.2:11211".into(),
             ..ServerStatus::default()
         };
-        let report = MoveReport { slices_gone: 3, slices: 8, bytes: 4096, ..MoveReport::default() };
+        let report =
+            MoveReport { slices_gone: 3, part_gone: 0.376, bytes: 4096, ..MoveReport::default() };
         let one = MoveStatus {
             number: 5,
             prefix: "2c00/6".into(),
@@ -303,7 +306,7 @@ mod tests {
 cluster shop, map version 7
 server  state      load  share  cachelets  map  clients
      2  serving    0.26  33.3%         43    7  10.0.0.2:11211
-move 5: 2c00/6 from server 2 to 3, 3 of 8 slices, 4096 bytes
+move 5: 2c00/6 from server 2 to 3, 38% gone, 3 slices, 4096 bytes
 balance is on: loads 0.20 on average, 0.31 at most
 ";
         assert_eq!(table(&status), expected);

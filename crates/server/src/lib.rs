@@ -27,6 +27,7 @@ pub mod log;
 mod machine;
 mod membership;
 mod metrics;
+mod moving;
 mod panics;
 mod passwords;
 mod patience;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use mbal_model::{Cluster, ServerId};
-use mbal_reactor::{Clock, Letter, LinkNote, LinkPlan, Linker, Mailbox};
+use mbal_reactor::{Clock, Letter, LinkNote, LinkPlan, Linker, Mailbox, MigratorNote};
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::log;
@@ -21,20 +21,22 @@ pub(crate) struct Linking {
     pub secret: Vec<u8>,
     pub timeout_ns: u64,
     pub payload_bytes_max: usize,
+    /// Who serves the links for moves, if cachelets move.
+    pub migrator: Option<Mailbox<MigratorNote>>,
     pub tls: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
 }
 
 impl Linking {
     /// Starts the thread that brings links up. Whoever dials before waits in the kernel.
     pub(crate) fn start(self, here: ServerId, cluster: &Cluster) -> io::Result<()> {
-        let Linking { inbox, doors, workers, clock, secret, timeout_ns, payload_bytes_max, tls } =
-            self;
+        let Linking { inbox, doors, workers, clock, .. } = self;
         let plan = LinkPlan {
-            cluster: mbal_link::Cluster::new(&cluster.name, here.0, &secret),
+            cluster: mbal_link::Cluster::new(&cluster.name, here.0, &self.secret),
             peers: peers(cluster, here),
-            timeout_ns,
-            payload_bytes_max,
-            tls,
+            timeout_ns: self.timeout_ns,
+            payload_bytes_max: self.payload_bytes_max,
+            migrator: self.migrator,
+            tls: self.tls,
             say: Box::new(|warns, name, text| match warns {
                 true => log::warn(name, text),
                 false => log::info(name, text),

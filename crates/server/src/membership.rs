@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   mbal-member ── POST /v1/servers, heartbeats ──► coordinator
-//!        │  newer map
-//!        ├──Event::Mapped──► workers
+//!        │  newer map, moves
+//!        ├──Event::Mapped, Event::Carry──► workers
 //!        └──LinkNote::Peers──► linker
 //! ```
 //! A coordinator that is silent changes nothing: the server goes on with the last map. `docs/design/cluster.md`.
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use mbal_control::api::{Heartbeat, Incarnation, News, Registered, Registration};
+use mbal_control::api::{Heartbeat, Incarnation, MoveNews, News, Registered, Registration};
 use mbal_model::{Cluster, ServerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox};
 use mbal_worker::Event;
@@ -22,12 +22,16 @@ use mbal_worker::Event;
 use crate::balancing::Balanced;
 use crate::calling::{CallFailed, Caller};
 use crate::linking::{Linking, peers};
+use crate::moving::Moving;
 use crate::{CoordinatorConfig, cluster, log};
 
 /// A coordinator that does not answer for so long is asked again later.
 pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Pauses after failures: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+
+/// Between two heartbeats of a server that takes part in a move: each of its steps at the coordinator waits for one.
+const EPOCH_OF_MOVES: Duration = Duration::from_millis(100);
 
 /// Exit code of a server that is one no more.
 const EX_UNAVAILABLE: i32 = 69;
@@ -39,6 +43,7 @@ pub(crate) struct Member {
     pub addresses: Registration,
     pub workers: Arc<[Mailbox<Letter>]>,
     pub balanced: Arc<Balanced>,
+    pub moving: Moving,
     pub incarnation: Incarnation,
 }
 
@@ -77,10 +82,14 @@ impl Member {
             &format!("mbal: server {} of cluster {}", here.0, self.config.cluster),
         );
         let epoch = Duration::from_millis(registered.epoch_ms.clamp(10, 60_000));
+        let shared = Arc::clone(&self.moving.shared);
+        shared.store.know_flush(registered.flush_number);
+        shared.set_incarnation(mbal_migration::Incarnation(self.incarnation.0));
         let mut version = 0;
         let mut linking = Some(linking);
         let inbox = linking.as_ref().expect("it was just put there").inbox.clone();
         let mut map = registered.map;
+        let mut moves: Option<(Vec<MoveNews>, u32)> = None;
         loop {
             if let Some(cluster) = map.take().and_then(|text| self.understood(&text, &mut said)) {
                 version = cluster.map.version();
@@ -94,11 +103,20 @@ impl Member {
                 }
                 self.tell(here, &cluster::resolved(&Arc::new(cluster)));
             }
-            thread::sleep(epoch);
+            // After the map: it says what became of moves that are not heard of any more.
+            if let Some((moves, ever)) = moves.take() {
+                self.moving.told(self.incarnation, &moves, ever);
+            }
+            thread::sleep(match shared.moves_under_way() {
+                0 => epoch,
+                _ => epoch.min(EPOCH_OF_MOVES),
+            });
             match self.beat(here, version) {
                 Ok(news) => {
                     said.worked();
+                    shared.store.know_flush(news.flush_number);
                     map = news.map;
+                    moves = Some((news.moves, news.moves_ever));
                 }
                 Err(CallFailed::Refused(409, why)) => {
                     // Somebody else is this server now: whatever is served here would be stale.
@@ -144,8 +162,13 @@ impl Member {
     }
 
     fn beat(&self, here: ServerId, map_version: u64) -> Result<News, CallFailed> {
-        let heartbeat =
-            Heartbeat { incarnation: self.incarnation, map_version, ..self.balanced.heartbeat() };
+        let heartbeat = Heartbeat {
+            incarnation: self.incarnation,
+            map_version,
+            flush_number: self.moving.shared.store.flush_number(),
+            moves: self.moving.reports(),
+            ..self.balanced.heartbeat()
+        };
         self.post(&format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)
     }
 
@@ -178,6 +201,8 @@ impl Member {
     fn tell(&self, here: ServerId, cluster: &Arc<Cluster>) {
         let text = format!("mbal: follows map {}", cluster.map.version());
         log::info("map_followed", &text);
+        let second = self.moving.now().second;
+        self.moving.shared.follow(here, Arc::clone(cluster), second);
         for worker in self.workers.iter() {
             worker.post(Letter::Tell(Event::Mapped { here, cluster: Arc::clone(cluster) }));
         }

@@ -1,6 +1,6 @@
 //! A server's life: sockets, threads, serving, the end.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem;
 use std::net::TcpListener;
@@ -27,6 +27,7 @@ use crate::calling::Caller;
 use crate::linking::Linking;
 use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
 use crate::membership::Member;
+use crate::moving::Moving;
 use crate::passwords::Door;
 use crate::pid_file::PidFile;
 use crate::saying::Saying;
@@ -184,11 +185,16 @@ impl Server {
             (0..workers).map(|_| Mailbox::new()).collect::<io::Result<_>>()?;
         let (notes, inbox) = mpsc::channel();
         let reports = notes.clone();
+        let migrator = match self.config.cluster.as_ref().map(|cluster| &cluster.map) {
+            Some(MapFrom::Coordinator(_)) => Some(Mailbox::new()?),
+            _ => None,
+        };
         let post = Post {
             main: main.clone(),
             workers: mailboxes.clone().into(),
             // Without a balancer nobody waits for it.
             balancer: Arc::new(move |report| drop(reports.send(Note::Reported(report)))),
+            migrator,
             said,
         };
 
@@ -204,7 +210,9 @@ impl Server {
         let linker = linking.as_ref().map(|linking| linking.inbox.clone());
         let threads = self.start_workers(&shared, &tally, &post, linker, started)?;
         if let Some(linking) = linking {
-            self.join(linking, &balanced)?;
+            let workers = Arc::clone(&post.workers);
+            let moving = Moving { shared: Arc::clone(&shared), workers, started };
+            self.join(linking, &balanced, moving)?;
         }
         if let Some(listener) = self.listening.control.take() {
             control::start(listener, notes.clone())?;
@@ -342,16 +350,21 @@ impl Server {
             secret: cluster.secret.clone(),
             timeout_ns,
             payload_bytes_max,
+            migrator: post.migrator.clone(),
             tls,
         }))
     }
 
     /// Links come up at once where a file says who there is, else when the coordinator has said so.
-    fn join(&self, linking: Linking, balanced: &Arc<Balanced>) -> io::Result<()> {
+    fn join(&self, linking: Linking, balanced: &Arc<Balanced>, moving: Moving) -> io::Result<()> {
         match self.config.cluster.as_ref().map(|cluster| &cluster.map) {
             None => Ok(()),
             Some(MapFrom::File { cluster, here }) => linking.start(*here, cluster),
             Some(MapFrom::Coordinator(config)) => {
+                if let Some(migrator) = &linking.migrator {
+                    let (inbox, linker) = (migrator.clone(), linking.inbox.clone());
+                    moving.clone().start(inbox, linker, linking.timeout_ns)?;
+                }
                 let token = config.token.clone();
                 let caller = Caller::new(&config.url, token, membership::ANSWERS_WITHIN);
                 let member = Member {
@@ -360,6 +373,7 @@ impl Server {
                     config: config.clone(),
                     workers: Arc::clone(&linking.workers),
                     balanced: Arc::clone(balanced),
+                    moving,
                     incarnation: incarnation(),
                 };
                 member.start(linking)
@@ -517,10 +531,11 @@ fn work(
     started: Started,
 ) {
     let id = WorkerId(index as u16);
-    let mut worker = Worker::new(id, Arc::clone(shared));
+    let worker = RefCell::new(Worker::new(id, Arc::clone(shared)));
     let shifted = |now: Now| now.moved(shared.gauges.time_shift.load(Relaxed));
     if let Some((here, cluster)) = mapped {
-        worker.handle(started.at(0), Event::Mapped { here, cluster }, &mut Actions::default());
+        let mapped = Event::Mapped { here, cluster };
+        worker.borrow_mut().handle(started.at(0), mapped, &mut Actions::default());
     }
     let wake = Cell::new(None);
     // All events of a wake-up have its time: it is worked out once.
@@ -541,6 +556,7 @@ fn work(
         if last.0 != now_ns {
             last = (now_ns, started.at(now_ns));
         }
+        let mut worker = worker.borrow_mut();
         worker.handle(shifted(last.1), event, actions);
         wake.set(worker.next_wake());
     };
@@ -548,8 +564,13 @@ fn work(
         let shift = shared.gauges.time_shift.load(Relaxed);
         wake.get().map(|moment| started.ns_of(moment, shift))
     };
-    let background =
-        |now_ns| shared.store.background(id, shifted(started.at(now_ns)).second, BACKGROUND_STEPS);
+    let background = |now_ns, actions: &mut Actions| {
+        let now = shifted(started.at(now_ns));
+        let mut worker = worker.borrow_mut();
+        let more = worker.background(now, BACKGROUND_STEPS, actions);
+        wake.set(worker.next_wake());
+        more
+    };
     event_loop
         .run(handle, background, next_wake)
         .expect("epoll fails only for want of kernel memory");

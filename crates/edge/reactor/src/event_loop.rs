@@ -5,11 +5,12 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use mbal_worker::{Action, Actions, Carried, ConnId, Event, Report, Sender};
+use mbal_worker::{Action, Actions, Background, Carried, ConnId, Event, Report, Sender};
 
 use crate::greeter::Guest;
 use crate::linker::{LinkNote, Linked};
 use crate::listener::{Doors, RETRY_NS, Request};
+use crate::migrator::MigratorNote;
 use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, READABLE, Ready};
 use crate::tls::{ClientCertificate, TlsDoor};
@@ -27,7 +28,9 @@ use links::Links;
 pub const RECEIVE_BYTES: usize = 64 * 1024;
 
 const TICK_NS: u64 = 1_000_000_000;
+/// Between two goes of what can wait; and of what somebody waits for, while clients have something to be done.
 const BACKGROUND_EVERY_NS: u64 = 1_000_000;
+const HASTENED_EVERY_NS: u64 = 200_000;
 const BACKGROUND_NS: u64 = 50_000;
 const READY_PER_WAIT: usize = 256;
 /// Actions keep their memory from one event to the next, up to this much.
@@ -77,6 +80,8 @@ pub struct Post {
     pub workers: Arc<[Mailbox<Letter>]>,
     /// The balancer, which must not keep a worker waiting.
     pub balancer: Arc<dyn Fn(Report) + Send + Sync>,
+    /// The other sides of moves.
+    pub migrator: Option<Mailbox<MigratorNote>>,
     /// Standard error, for lines that a worker says.
     pub said: Arc<Said>,
 }
@@ -188,18 +193,19 @@ impl EventLoop {
     ///
     /// `handle` is the worker: time in nanoseconds of the loop's clock, what happened, what to do.
     /// `background` does a step of work that can wait, and says whether there is more. Once a millisecond at most, after the
-    /// ready connections have had their turn, steps are begun for 50 µs. While there is more, the loop wakes up for it.
+    /// ready connections have had their turn, steps are begun for 50 µs: five times as often if somebody waits for it, and at once
+    /// while nothing else is to be done. While there is more, the loop wakes up for it.
     /// `next_wake` says when the worker wants to be [woken](Event::Woken), by the same clock, after what it has handled.
     pub fn run<H, B, W>(mut self, mut handle: H, mut background: B, next_wake: W) -> io::Result<()>
     where
         H: FnMut(u64, Event, &mut Actions),
-        B: FnMut(u64) -> bool,
+        B: FnMut(u64, &mut Actions) -> Background,
         W: Fn() -> Option<u64>,
     {
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let mut next_tick = TICK_NS;
         let mut next_background = 0;
-        let mut more_background = false;
+        let mut more = Background::Rests;
         let mut timeout_ns = 0;
         let mut stopwatch = Stopwatch::new();
         loop {
@@ -270,13 +276,19 @@ impl EventLoop {
             if self.links.is_some() {
                 self.finish_links(now, &mut handle);
             }
-            if next_background <= now {
-                next_background = now + BACKGROUND_EVERY_NS;
-                more_background = self.work_in_background(&mut background);
+            let idle = count == 0 && more == Background::Hastens;
+            if next_background <= now || idle {
+                more = self.work_in_background(&mut background, now, &mut handle);
+                next_background = now
+                    + match more {
+                        Background::Hastens => HASTENED_EVERY_NS,
+                        _ => BACKGROUND_EVERY_NS,
+                    };
             }
             self.doors.retry(now, &self.epoll, &self.tally)?;
             let until = match self.drained.is_empty() {
-                true => self.wakes_at(now, next_tick, more_background, next_wake()),
+                true if more == Background::Hastens => now,
+                true => self.wakes_at(now, next_tick, more, next_wake()),
                 false => now,
             };
             let busy_ns = self.clock.now_ns() - now;
@@ -286,14 +298,8 @@ impl EventLoop {
     }
 
     /// When the loop goes on, even if nothing comes.
-    fn wakes_at(
-        &self,
-        now: u64,
-        next_tick: u64,
-        more_background: bool,
-        next_wake: Option<u64>,
-    ) -> u64 {
-        let background = more_background.then_some(now + BACKGROUND_EVERY_NS);
+    fn wakes_at(&self, now: u64, next_tick: u64, more: Background, next_wake: Option<u64>) -> u64 {
+        let background = (more > Background::Rests).then_some(now + BACKGROUND_EVERY_NS);
         let doors = self.doors.paused().then_some(now + RETRY_NS);
         let links = self.links.as_ref().and_then(|links| links.next_deadline());
         let moments = [background, doors, links, next_wake];
@@ -411,6 +417,12 @@ impl EventLoop {
                 Action::Answer { ticket, reply, .. } => {
                     self.links().answer(ticket, &actions.bytes[reply]);
                 }
+                Action::TellMove { link, id, kind, payload } => {
+                    self.tell_migrator(MigratorNote::Tell { link, id, kind, payload });
+                }
+                Action::BreakMoveLink { link } => {
+                    self.tell_migrator(MigratorNote::Break { link });
+                }
             }
         }
         drop(list);
@@ -420,21 +432,31 @@ impl EventLoop {
         self.actions = actions;
     }
 
+    fn tell_migrator(&self, note: MigratorNote) {
+        self.post.migrator.as_ref().expect("who moves cachelets has a migrator").post(note);
+    }
+
     fn links(&mut self) -> &mut Links {
         self.links.as_mut().expect("what is of links comes from links")
     }
 
-    /// False when nothing is left to do in the background.
-    fn work_in_background(&self, background: &mut impl FnMut(u64) -> bool) -> bool {
+    /// What is left to do in the background. The worker was told of all that came at `now`, and goes by that time.
+    fn work_in_background(
+        &mut self,
+        background: &mut impl FnMut(u64, &mut Actions) -> Background,
+        now: u64,
+        handle: &mut impl FnMut(u64, Event, &mut Actions),
+    ) -> Background {
         let start = self.clock.now_ns();
-        let mut now = start;
-        while background(now) {
-            now = self.clock.now_ns();
-            if start + BACKGROUND_NS <= now {
-                return true;
+        let mut at = start;
+        loop {
+            let more = background(at, &mut self.actions);
+            self.settle(now, handle);
+            at = self.clock.now_ns();
+            if more == Background::Rests || start + BACKGROUND_NS <= at {
+                return more;
             }
         }
-        false
     }
 }
 

@@ -17,7 +17,8 @@
 //!
 //! A connection by TLS goes to the [`Greeter`]'s thread first, and comes back when hands are shaken.
 //!
-//! Links to other servers come up on the [`Linker`]'s thread, and are served by the workers' event loops.
+//! Links to other servers come up on the [`Linker`]'s thread, and are served by the workers' event loops; those for moves by the
+//! [`Migrator`]'s.
 //!
 //! A connection that a worker hands over leaves this epoll when its last reply has left, and joins the
 //! other worker's: bytes that arrive between wait in the socket.
@@ -36,6 +37,7 @@ mod linker;
 mod listener;
 mod mailbox;
 mod mapping;
+mod migrator;
 mod output;
 pub mod process;
 pub mod socket;
@@ -51,5 +53,6 @@ pub use linker::{LINK_CREDITS, LinkNote, LinkPlan, Linked, Linker, STRANGERS_MAX
 pub use listener::{Ended, Listener, Request};
 pub use mailbox::Mailbox;
 pub use mapping::Mapping;
+pub use migrator::{Migrator, MigratorEvent, MigratorNote, MoveHandler, Said as MoveSaid};
 pub use tally::Tally;
 pub use tls::{ClientCertificate, Load, TlsDoor};

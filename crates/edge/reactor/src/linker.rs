@@ -22,6 +22,7 @@ use rustls::{ClientConfig, ServerConfig};
 
 use crate::event_loop::Letter;
 use crate::link_tls::LinkTls;
+use crate::migrator::MigratorNote;
 use crate::output::Output;
 use crate::socket::{connect_tcp, peer_name};
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
@@ -31,6 +32,9 @@ use crate::{Clock, Mailbox};
 pub const STRANGERS_MAX: usize = 64;
 /// Requests on a link that may be unanswered.
 pub const LINK_CREDITS: u32 = 1024;
+
+/// A link of this worker is for moves: a server's migrator has it.
+pub(crate) const MIGRATOR: usize = u16::MAX as usize;
 
 const RECEIVE_BYTES: usize = 4096;
 const READY_PER_WAIT: usize = 64;
@@ -54,6 +58,8 @@ pub struct LinkPlan {
     pub timeout_ns: u64,
     /// The longest request or reply.
     pub payload_bytes_max: usize,
+    /// Who serves links for moves, if cachelets move.
+    pub migrator: Option<Mailbox<MigratorNote>>,
     /// Links are encrypted.
     pub tls: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
     /// For the log.
@@ -202,7 +208,8 @@ impl Linker {
             if self.dials.iter().any(|dial| dial.server == server) {
                 continue;
             }
-            for worker in 0..self.workers.len() {
+            let migrator = self.plan.migrator.as_ref().map(|_| MIGRATOR);
+            for worker in (0..self.workers.len()).chain(migrator) {
                 let address = Some(address.clone());
                 let backoff = Backoff::default();
                 self.dials.push(Dial {
@@ -415,9 +422,15 @@ impl Linker {
                 usize::from(established.server) + usize::from(established.worker)
             }
         };
-        let worker = worker % self.workers.len();
         let linked = Linked { fd, tls, established, dialed, input };
-        self.workers[worker].post(Letter::Linked(linked));
+        match &self.plan.migrator {
+            _ if usize::from(established.worker) != MIGRATOR => {
+                self.workers[worker % self.workers.len()].post(Letter::Linked(linked));
+            }
+            Some(migrator) => migrator.post(MigratorNote::Linked(linked)),
+            // Who wants to move cachelets here, where none move, finds nobody.
+            None => drop(linked),
+        }
     }
 
     fn end(&mut self, talk: Talk, why: &str, now: u64) {

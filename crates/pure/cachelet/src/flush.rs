@@ -23,6 +23,11 @@ impl Store {
         self.newest_flush(&self.changes())
     }
 
+    /// Somewhere in the cluster there has been a flush of this number: what begins here is not older.
+    pub fn know_flush(&self, number: u32) {
+        self.flushes.fetch_max(number, Relaxed);
+    }
+
     fn newest_flush(&self, changes: &Changes) -> u32 {
         self.flushes.load(Relaxed).max(changes.flush_next.1)
     }

@@ -66,6 +66,9 @@ pub struct Registered {
     pub id: u16,
     /// Milliseconds between two heartbeats.
     pub epoch_ms: u64,
+    /// The newest `flush_all` that any server has heard of: what begins here is not older.
+    #[serde(default)]
+    pub flush_number: u32,
     /// The map document, once there is a map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map: Option<String>,
@@ -78,6 +81,8 @@ pub struct Heartbeat {
     pub incarnation: Incarnation,
     /// Of the newest map that it follows; 0 is none.
     pub map_version: u64,
+    /// Of the newest `flush_all` that it has heard of.
+    pub flush_number: u32,
     /// Loads of its workers in its last epoch; 1 is saturated.
     pub workers: Vec<WorkerReport>,
     /// All that its items may have now; 0 is what it registered with.
@@ -160,11 +165,15 @@ fn rounded(load: f64) -> f64 {
 pub struct MoveReport {
     pub number: u32,
     pub progress: Progress,
-    /// Slices that the destination serves, and how many there are.
-    pub slices_gone: u32,
-    pub slices: u32,
+    /// Why it came back, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Slices that the destination serves, and which part of the cachelet's keys they have, from 0 to 1.
+    pub slices_gone: u64,
+    pub part_gone: f64,
+    /// Slices that were served by the source again, and sent again.
+    pub slices_again: u64,
     pub bytes: u64,
-    pub items: u64,
     /// How long requests waited for a slice: the longest, and all together.
     pub paused_us_max: u64,
     pub paused_us: u64,
@@ -201,6 +210,8 @@ pub struct News {
     pub moves: Vec<MoveNews>,
     /// The highest number that a move was given.
     pub moves_ever: u32,
+    /// The newest `flush_all` that any server has heard of.
+    pub flush_number: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -72,7 +72,9 @@ impl Coordinator {
             _ => {}
         }
         let map = self.state.document().map(|document| document.to_string());
-        Ok(Registered { id: id.0, epoch_ms: self.settings.epoch.as_millis() as u64, map })
+        let flush_number = self.state.flush_number;
+        let epoch_ms = self.settings.epoch.as_millis() as u64;
+        Ok(Registered { id: id.0, epoch_ms, flush_number, map })
     }
 
     fn candidate(&self, asked: &Registration) -> Result<Member, Refusal> {
@@ -151,6 +153,7 @@ impl Coordinator {
         for report in &heartbeat.moves {
             self.move_reported(server, report);
         }
+        self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
         let Heartbeat { map_version, workers, memory_bytes, helpless, moves, .. } = heartbeat;
         let heard = Heard { at: now, map_version, workers, memory_bytes, helpless, moves };
         self.heard.insert(server, heard);
@@ -160,6 +163,7 @@ impl Coordinator {
             map: newer.map(|document| document.to_string()),
             moves: self.moves_of(server),
             moves_ever: self.state.moves_ever,
+            flush_number: self.state.flush_number,
         })
     }
 

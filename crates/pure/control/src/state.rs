@@ -26,6 +26,8 @@ pub struct State {
     pub balance: BalanceMode,
     /// Servers that an operator wants empty.
     pub draining: BTreeSet<ServerId>,
+    /// The newest `flush_all` that a server has told of.
+    pub flush_number: u32,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +77,8 @@ struct Saved {
     balance: BalanceMode,
     #[serde(default)]
     draining: BTreeSet<u16>,
+    #[serde(default)]
+    flush_number: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -119,6 +123,7 @@ impl State {
             moves_ever: self.moves_ever,
             balance: self.balance,
             draining: self.draining.iter().map(|id| id.0).collect(),
+            flush_number: self.flush_number,
         };
         let text =
             serde_json::to_string_pretty(&saved).expect("strings and numbers have a JSON form");
@@ -155,6 +160,7 @@ impl State {
             moves_ever: saved.moves_ever,
             balance: saved.balance,
             draining: saved.draining.into_iter().map(ServerId).collect(),
+            flush_number: saved.flush_number,
         })
     }
 }

@@ -238,6 +238,21 @@ fn nonsense_and_strangers_are_refused() {
 }
 
 #[test]
+fn who_registers_hears_of_the_newest_flush_that_anybody_has_told_of() {
+    let mut rig = Rig::ordered().0;
+    for (id, flush_number) in [(1, 3), (2, 1)] {
+        let incarnation = Incarnation(id.into());
+        let beat = Heartbeat { incarnation, flush_number, ..Heartbeat::default() };
+        let Ok(Answer::News(news)) = rig.ask(Ask::Heartbeat(ServerId(id), beat)) else {
+            panic!("it is a member")
+        };
+        assert_eq!(news.flush_number, 3);
+    }
+    let saved = State::from_json(&rig.coordinator.state().to_json()).expect("as it was written");
+    assert_eq!(saved.flush_number, 3);
+}
+
+#[test]
 fn a_move_is_told_to_both_sides_until_the_source_has_sealed_it() {
     let (mut rig, prefix, number) = Rig::ordered();
     for id in [1, 2] {

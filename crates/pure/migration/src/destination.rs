@@ -31,7 +31,7 @@ pub enum Event<'a> {
     Strained(bool),
     /// The newest map gives the cachelet to this server.
     Owned,
-    /// The coordinator has ended the move otherwise.
+    /// The coordinator has ended the move; otherwise, unless [`Event::Owned`] came before.
     Ended,
 }
 
@@ -211,6 +211,8 @@ impl Destination {
                 self.forget_parts();
                 self.owned = true;
             }
+            // By the map it ended here.
+            Event::Ended if self.owned => {}
             Event::Ended => self.end(),
         }
         Ok(())

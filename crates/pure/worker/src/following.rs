@@ -4,7 +4,7 @@
 //! passed over here: its move is told of the map.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex};
 
 use mbal_cachelet::Birth;
@@ -36,6 +36,11 @@ impl Shared {
     pub fn here(&self) -> ServerId {
         let followed = self.following.0.lock().expect("nothing panics with it held");
         followed.as_ref().map_or(ServerId(0), |followed| followed.here)
+    }
+
+    /// Of the newest map that any worker has heard of.
+    pub fn map_version(&self) -> u64 {
+        self.map_version.load(Acquire)
     }
 
     /// Which server of which cluster this is; `None` without one.

@@ -62,7 +62,8 @@ impl Setup {
             (0..self.workers).map(|_| Mailbox::new().unwrap()).collect();
         let balancer = Arc::new(|_| ());
         let workers = mailboxes.clone().into();
-        let post = Post { main: main.clone(), workers, balancer, said: Arc::new(|_| {}) };
+        let said: Arc<mbal_reactor::Said> = Arc::new(|_| {});
+        let post = Post { main: main.clone(), workers, balancer, migrator: None, said };
         let mut threads = Vec::new();
         let mut own_ports = self.own_ports.into_iter();
         for index in 0..self.workers {
@@ -73,9 +74,9 @@ impl Setup {
             let mut handle = worker(index);
             let calls = Arc::clone(&background_calls);
             threads.push(thread::spawn(move || {
-                let background = move |_now| {
+                let background = move |_now, _: &mut Actions| {
                     calls.fetch_add(1, SeqCst);
-                    false
+                    mbal_worker::Background::Rests
                 };
                 event_loop
                     .run(move |_now, event, actions| handle(event, actions), background, || None)

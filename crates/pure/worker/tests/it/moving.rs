@@ -121,12 +121,19 @@ impl Net {
     }
 
     fn map_reaches(&mut self, server: u16) {
+        self.follow_map(server);
+        self.map_reaches_workers(server);
+    }
+
+    fn follow_map(&mut self, server: u16) {
         let cluster = Arc::new(Cluster::without_addresses(ClusterMap::clone(&self.map)));
-        let here = id_of(server);
-        let second = self.now.second;
-        self.shared[usize::from(server)].follow(here, Arc::clone(&cluster), second);
+        self.shared[usize::from(server)].follow(id_of(server), cluster, self.now.second);
+    }
+
+    fn map_reaches_workers(&mut self, server: u16) {
+        let cluster = Arc::new(Cluster::without_addresses(ClusterMap::clone(&self.map)));
         for worker in 0..WORKERS {
-            let mapped = Event::Mapped { here, cluster: Arc::clone(&cluster) };
+            let mapped = Event::Mapped { here: id_of(server), cluster: Arc::clone(&cluster) };
             self.handle((server, worker), mapped);
         }
     }
@@ -309,13 +316,21 @@ impl Net {
         }
         for server in 0..SERVERS {
             if self.random.below(3) > 0 {
-                self.map_reaches(server);
+                // Its workers may hear of what has become of moves before they hear of the map.
+                self.follow_map(server);
+                let late = self.random.below(2) == 0;
+                if !late {
+                    self.map_reaches_workers(server);
+                }
                 let of_it =
                     |told: &&MoveTold| told.from == id_of(server) || told.to == id_of(server);
                 let told: Vec<MoveTold> = self.moves.values().filter(of_it).copied().collect();
                 let woken =
                     self.shared[usize::from(server)].moves_told(self.now, &told, u32::MAX >> 3);
                 self.carry(server, woken);
+                if late {
+                    self.map_reaches_workers(server);
+                }
             }
         }
     }
