@@ -102,7 +102,7 @@ fn a_server_registers_beats_and_leaves() {
     assert_eq!(call(&running, "GET", "/v1/map", None), (200, Value::String(map.into())));
     let beat = json!({ "incarnation": format!("{:016x}", 1), "map_version": 1, "workers": [{ "fixed": 0.25 }] });
     let (status, news) = call(&running, "POST", "/v1/servers/1/heartbeat", Some(beat));
-    assert_eq!((status, news), (200, json!({ "moves_ever": 0 })));
+    assert_eq!((status, news), (200, json!({ "flush_number": 0, "moves_ever": 0 })));
     let (_, told) = call(&running, "GET", "/v1/status", None);
     assert_eq!(
         (&told["servers"][0]["load"], &told["servers"][0]["state"]),
