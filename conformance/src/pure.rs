@@ -107,9 +107,10 @@ impl PurePeer {
                 Action::Datagram { .. } => unreachable!("no datagram has come"),
                 // For room alone, which is looked for again in `Self::drain`.
                 Action::Pause { .. } | Action::Resume { .. } => {}
-                Action::Forward { .. } | Action::Answer { .. } => {
-                    unreachable!("this server has no peers")
-                }
+                Action::Forward { .. }
+                | Action::Answer { .. }
+                | Action::TellMove { .. }
+                | Action::BreakMoveLink { .. } => unreachable!("this server has no peers"),
                 Action::RefreshCerts { .. } => unreachable!("this server has no certificates"),
             }
         }
