@@ -100,21 +100,41 @@ pub fn next_word(line: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Eight bytes at a time: words are short, and a call to `memchr` costs more than that.
 #[inline]
 fn find_blank(line: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while let Some(chunk) = line[at..].first_chunk() {
+        if let Some(blank) = blank_in(u64::from_le_bytes(*chunk)) {
+            return Some(at + blank);
+        }
+        at += 8;
+    }
+    let left = line.len() - at;
+    let last = match line.last_chunk() {
+        _ if left == 0 => return None,
+        Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * left),
+        None => few_bytes(line),
+    };
+    blank_in(last).map(|blank| at + blank)
+}
+
+/// The first of eight bytes that is a blank.
+#[inline(always)]
+fn blank_in(bytes: u64) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([0x01; 8]);
     const TOPS: u64 = u64::from_le_bytes([0x80; 8]);
-    let chunks = line.chunks_exact(8);
-    let tail = chunks.remainder();
-    for (at, chunk) in chunks.enumerate() {
-        let chunk = chunk.try_into().expect("eight bytes");
-        // A byte of `other` is zero where there is a blank.
-        let other = u64::from_le_bytes(chunk) ^ u64::from_le_bytes([b' '; 8]);
-        let blanks = other.wrapping_sub(ONES) & !other & TOPS;
-        if blanks != 0 {
-            return Some(at * 8 + blanks.trailing_zeros() as usize / 8);
-        }
+    // A byte of `other` is zero where there is a blank.
+    let other = bytes ^ u64::from_le_bytes([b' '; 8]);
+    let blanks = other.wrapping_sub(ONES) & !other & TOPS;
+    (blanks != 0).then(|| blanks.trailing_zeros() as usize / 8)
+}
+
+/// Fewer than eight bytes, and zeros. Its halves may overlap.
+#[inline(always)]
+fn few_bytes(bytes: &[u8]) -> u64 {
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let high = u64::from(u32::from_le_bytes(*last)) << (8 * (bytes.len() - 4));
+        return u64::from(u32::from_le_bytes(*first)) | high;
     }
-    let start = line.len() - tail.len();
-    tail.iter().position(|byte| *byte == b' ').map(|at| start + at)
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 #[inline]

@@ -82,13 +82,30 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     Some(value)
 }
 
+/// The digit that most flags and exptimes are: a 0.
+#[inline(always)]
+fn one_digit(text: &[u8]) -> Option<u8> {
+    match text {
+        [digit @ b'0'..=b'9'] => Some(digit - b'0'),
+        _ => None,
+    }
+}
+
 /// The low 32 bits of what [`parse_u64`] accepts.
+#[inline]
 pub fn parse_u32(text: &[u8]) -> Option<u32> {
+    if let Some(digit) = one_digit(text) {
+        return Some(digit.into());
+    }
     parse_u64(text).map(|value| value as u32)
 }
 
 /// The low 32 bits of a number from −2^63 to 2^63 − 1.
+#[inline]
 pub fn parse_i32(text: &[u8]) -> Option<i32> {
+    if let Some(digit) = one_digit(text) {
+        return Some(digit.into());
+    }
     let digits = digits(text)?;
     let value = i128::from(digits.magnitude) * if digits.negative { -1 } else { 1 };
     i64::try_from(value).ok().map(|value| value as i32)
@@ -136,6 +153,11 @@ const PAIRS: &[u8; 200] = b"0001020304050607080910111213141516171819202122232425
 pub fn push_u64(out: &mut Vec<u8>, mut value: u64) {
     if value < 10 {
         out.push(b'0' + value as u8);
+        return;
+    }
+    if value < 100 {
+        let pair = value as usize * 2;
+        out.extend_from_slice(&PAIRS[pair..pair + 2]);
         return;
     }
     let mut buffer = [0; 20];

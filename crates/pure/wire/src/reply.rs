@@ -10,7 +10,7 @@ pub fn push_line(out: &mut Vec<u8>, line: &[u8]) {
 }
 
 /// Appends the line that stands before a value in the reply to `get`; `cas` for `gets`.
-#[inline]
+#[inline(always)]
 pub fn push_value(out: &mut Vec<u8>, key: &[u8], flags: u32, value_bytes: u32, cas: Option<u64>) {
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);

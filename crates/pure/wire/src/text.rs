@@ -44,13 +44,13 @@ pub(crate) fn store<'a>(
 ) -> Parsed<'a> {
     let words = || {
         let (key, from_flags) = next_word(rest)?;
-        let (_, from_exptime) = next_word(from_flags)?;
-        let (_, rest) = next_word(from_exptime)?;
-        let (value_bytes, rest) = next_word(rest)?;
+        let flags = next_word(from_flags)?;
+        let exptime = next_word(flags.1)?;
+        let (value_bytes, rest) = next_word(exptime.1)?;
         let value_bytes = word_i32(value_bytes).and_then(value_length)?;
-        Some((key, from_flags, from_exptime, value_bytes, rest))
+        Some((key, flags, exptime, value_bytes, rest))
     };
-    let Some((key, from_flags, from_exptime, value_bytes, rest)) = words() else {
+    let Some((key, flags, exptime, value_bytes, rest)) = words() else {
         return answer(BAD_FORMAT, bytes);
     };
     let noreply = is_quiet(&[], rest, 5);
@@ -58,7 +58,7 @@ pub(crate) fn store<'a>(
         Verb::Cas => next_word(rest).and_then(|(cas, _)| word_u64(cas)),
         _ => Some(0),
     };
-    let numbers = (parse_u32(c_word(from_flags)), parse_i32(c_word(from_exptime)), cas);
+    let numbers = (parse_u32(c_word(flags)), parse_i32(c_word(exptime)), cas);
     let skip = value_bytes + 2;
     let (Some(flags), Some(exptime), Some(cas), true) =
         (numbers.0, numbers.1, numbers.2, key.len() <= KEY_BYTES_MAX)
@@ -86,16 +86,14 @@ fn is_quiet(before: &[u8], rest: &[u8], count: usize) -> bool {
     last.unwrap_or(before) == b"noreply"
 }
 
-/// The word that `strtol` finds at the start of `from`: one of white space alone does not hold it up.
+/// The word that `strtol` finds where `word` is, with the rest of the line behind it: one of white space alone does not hold it up.
 #[inline]
-fn c_word(mut from: &[u8]) -> &[u8] {
-    while let Some((word, rest)) = next_word(from) {
-        if word.iter().any(|byte| !is_space(*byte)) {
-            return word;
-        }
-        from = rest;
+fn c_word<'a>((mut word, mut rest): (&'a [u8], &'a [u8])) -> &'a [u8] {
+    while word.iter().all(|byte| is_space(*byte)) {
+        let Some(next) = next_word(rest) else { return &[] };
+        (word, rest) = next;
     }
-    &[]
+    word
 }
 
 /// memcached adds the line end's two bytes in an `int`.
