@@ -1,13 +1,14 @@
 //! From a hash to who serves it: one table for connections, datagrams and links.
 //!
 //! ```text
-//!  first 10 bits        first 15 bits
-//!  root: 1,024 words -> fine: 32,768 words     a word is a slot of this store, another server, a move,
-//!                    (where a prefix is longer)  or, in the root, "see fine"
+//!  first 6 bits     first 10 bits        first 15 bits
+//!  64 words   --->  1,024 words   --->   32,768 words     a word is a slot of this store, another server, a move,
+//!        (where a prefix is longer)                       or, but in the last level, "see the next one"
 //! ```
 //!
-//! So a map of few cachelets is 4 KiB that stay in the core's nearest cache, and one of any widths is found in two loads.
-//! A word changes alone: a cachelet's worth of them is not changed at once, which is why [`Store::release`] first marks the cachelet.
+//! So a map of few cachelets is four cache lines that stay in the core's nearest cache, and one of any widths is found in three
+//! loads. A word changes alone: a cachelet's worth of them is not changed at once, which is why [`Store::release`] first marks the
+//! cachelet.
 
 use mbal_model::{Elsewhere, MoveId, Prefix, ServerId};
 
@@ -15,13 +16,12 @@ use mbal_model::{Elsewhere, MoveId, Prefix, ServerId};
 use crate::Store;
 use crate::shim::{AtomicU32, Ordering::*};
 
-const ROOT_BITS: u32 = 10;
-const FINE_SHIFT: u32 = 64 - Prefix::BITS_MAX;
-/// Entries of `fine` for one of the root.
-const FAN: usize = 1 << (Prefix::BITS_MAX - ROOT_BITS);
+/// Bits of a hash that a level goes by.
+const LEVEL_BITS: [u32; 3] = [6, 10, Prefix::BITS_MAX];
+const FIRST_WORDS: usize = 1 << LEVEL_BITS[0];
 
-/// Word of the root whose prefix is divided further.
-const SEE_FINE: u32 = u32::MAX;
+/// Word whose prefix is divided further.
+const SEE_NEXT: u32 = u32::MAX;
 const ELSEWHERE: u32 = 1 << 31;
 pub(crate) const MOVING: u32 = 1 << 30;
 /// In a cachelet: only some slices of it are there. It leaves by a move, or it arrives from a peer.
@@ -37,9 +37,14 @@ pub(crate) enum Way {
 }
 
 pub(crate) struct Routes {
-    root: Box<[AtomicU32]>,
-    fine: Box<[AtomicU32]>,
+    first: FirstLevel,
+    /// Those behind it.
+    further: [Box<[AtomicU32]>; LEVEL_BITS.len() - 1],
 }
+
+/// In whole cache lines, which hold nothing that changes.
+#[repr(align(64))]
+struct FirstLevel([AtomicU32; FIRST_WORDS]);
 
 /// The server of hashes that nobody has been named for.
 const NOBODY: Elsewhere = Elsewhere::Peer(ServerId::NOBODY);
@@ -62,22 +67,42 @@ pub(crate) fn decode(word: u32) -> Elsewhere {
     }
 }
 
+/// The word of a level that has the first of `bits` bits of a hash.
+#[inline(always)]
+fn place(hash: u64, bits: u32) -> usize {
+    (hash >> (64 - bits)) as usize
+}
+
 impl Routes {
     /// Everything is served by nobody.
     pub fn new() -> Routes {
-        let words = |count| (0..count).map(|_| AtomicU32::new(encode(NOBODY))).collect();
-        Routes { root: words(1 << ROOT_BITS), fine: words(1 << Prefix::BITS_MAX) }
+        let nobody = || AtomicU32::new(encode(NOBODY));
+        let words = |bits| (0..1 << bits).map(|_| nobody()).collect();
+        Routes {
+            first: FirstLevel(std::array::from_fn(|_| nobody())),
+            further: [words(LEVEL_BITS[1]), words(LEVEL_BITS[2])],
+        }
     }
 
     #[inline(always)]
     pub fn of(&self, hash: u64) -> Way {
-        let mut word = self.root[(hash >> (64 - ROOT_BITS)) as usize].load(Acquire);
-        if word == SEE_FINE {
-            word = self.fine[(hash >> FINE_SHIFT) as usize].load(Acquire);
+        let mut word = self.first.0[place(hash, LEVEL_BITS[0])].load(Acquire);
+        if word == SEE_NEXT {
+            word = self.further[0][place(hash, LEVEL_BITS[1])].load(Acquire);
+            if word == SEE_NEXT {
+                word = self.further[1][place(hash, LEVEL_BITS[2])].load(Acquire);
+            }
         }
         match word & ELSEWHERE {
             0 => Way::Here(word as Slot),
             _ => Way::Away(decode(word)),
+        }
+    }
+
+    fn level(&self, level: usize) -> &[AtomicU32] {
+        match level {
+            0 => &self.first.0,
+            _ => &self.further[level - 1],
         }
     }
 
@@ -88,28 +113,35 @@ impl Routes {
             Way::Away(elsewhere) => encode(elsewhere),
         };
         let first = prefix.first_hash();
-        let run = |words: &[AtomicU32], bits: u32| {
-            let start = (first >> (64 - bits)) as usize;
-            words[start..start + (1 << (bits - prefix.bits()))]
-                .iter()
-                .for_each(|at| at.store(word, Release));
-        };
-        if prefix.bits() <= ROOT_BITS {
-            return run(&self.root, ROOT_BITS);
+        let mut level = 0;
+        while LEVEL_BITS[level] < prefix.bits() {
+            self.divide(level, first);
+            level += 1;
         }
-        let root = (first >> (64 - ROOT_BITS)) as usize;
-        let whole = self.root[root].load(Relaxed);
-        if whole != SEE_FINE {
-            self.fine[root * FAN..][..FAN].iter().for_each(|at| at.store(whole, Relaxed));
-            self.root[root].store(SEE_FINE, Release);
+        let bits = LEVEL_BITS[level];
+        self.level(level)[place(first, bits)..][..1 << (bits - prefix.bits())]
+            .iter()
+            .for_each(|at| at.store(word, Release));
+    }
+
+    /// Has the word of a hash see the next level, which says the same.
+    fn divide(&self, level: usize, hash: u64) {
+        let (bits, next_bits) = (LEVEL_BITS[level], LEVEL_BITS[level + 1]);
+        let word = &self.level(level)[place(hash, bits)];
+        let whole = word.load(Relaxed);
+        if whole != SEE_NEXT {
+            let fan = 1 << (next_bits - bits);
+            let next = &self.level(level + 1)[place(hash, bits) * fan..][..fan];
+            next.iter().for_each(|at| at.store(whole, Relaxed));
+            word.store(SEE_NEXT, Release);
         }
-        run(&self.fine, Prefix::BITS_MAX);
     }
 
     /// True if nothing of `prefix` is served here.
     pub fn is_absent(&self, prefix: Prefix) -> bool {
         let words = prefix.nodes() / 2;
-        let hashes = (0..words as u64).map(|at| prefix.first_hash() + (at << FINE_SHIFT));
+        let shift = 64 - Prefix::BITS_MAX;
+        let hashes = (0..words as u64).map(|at| prefix.first_hash() + (at << shift));
         hashes.into_iter().all(|hash| matches!(self.of(hash), Way::Away(_)))
     }
 
@@ -120,9 +152,11 @@ impl Routes {
             if let Way::Here(_) = self.of(hash) {
                 return Some(hash);
             }
-            let root_shift = 64 - ROOT_BITS;
-            let is_fine = self.root[(hash >> root_shift) as usize].load(Acquire) == SEE_FINE;
-            let shift = if is_fine { FINE_SHIFT } else { root_shift };
+            let sees_next = |level: &usize| {
+                self.level(*level)[place(hash, LEVEL_BITS[*level])].load(Acquire) == SEE_NEXT
+            };
+            let level = (0..LEVEL_BITS.len()).find(|level| !sees_next(level));
+            let shift = 64 - LEVEL_BITS[level.expect("the last level sees none")];
             hash = (hash >> shift << shift).checked_add(1 << shift)?;
         }
     }
@@ -133,6 +167,8 @@ mod tests {
     use mbal_random::Random;
 
     use super::*;
+
+    const SHIFT: u32 = 64 - Prefix::BITS_MAX;
 
     /// The naive table: a word for each of the narrowest prefixes.
     #[test]
@@ -152,11 +188,11 @@ mod tests {
             list[start..start + prefix.nodes() / 2].fill(way);
         }
         for (at, way) in list.iter().enumerate() {
-            let hash = (at as u64) << FINE_SHIFT | 5;
+            let hash = (at as u64) << SHIFT | 5;
             assert_eq!(routes.of(hash), *way, "{hash:x}");
             let next = list[at..].iter().position(|way| matches!(way, Way::Here(_)));
-            let next = next
-                .map(|ahead| if ahead == 0 { hash } else { ((at + ahead) as u64) << FINE_SHIFT });
+            let next =
+                next.map(|ahead| if ahead == 0 { hash } else { ((at + ahead) as u64) << SHIFT });
             if at % 97 == 0 {
                 assert_eq!(routes.next_here(hash), next);
             }
