@@ -5,13 +5,13 @@
 //! as long again its slot can be used for another.
 
 use std::collections::VecDeque;
-use std::sync::OnceLock;
+use std::ptr;
 
 use mbal_model::{Elsewhere, Prefix, Route, Seconds, ServerId, WorkerId};
 
 use crate::cachelet::Cachelet;
 use crate::routes::{Slot, Way};
-use crate::shim::{AtomicU32, Ordering::*};
+use crate::shim::{AtomicPtr, AtomicU32, Ordering::*};
 use crate::store::Store;
 use crate::sync::{Guard, SpinLock};
 use crate::types::Birth;
@@ -21,7 +21,8 @@ pub(crate) const CACHELETS_MAX: usize = 1 << 12;
 
 /// Room for cachelets. What was one stays, to be used again.
 pub(crate) struct Slots {
-    all: Box<[OnceLock<Box<Cachelet>>]>,
+    /// Each is null until it is used, and then leads to one cachelet for as long as there are slots.
+    all: Box<[AtomicPtr<Cachelet>]>,
     used: AtomicU32,
     changes: SpinLock<Changes>,
     /// Whether `changes` has anything that goes.
@@ -48,21 +49,47 @@ struct Leaving {
 impl Slots {
     pub fn new() -> Slots {
         Slots {
-            all: (0..CACHELETS_MAX).map(|_| OnceLock::new()).collect(),
+            all: (0..CACHELETS_MAX).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
             used: AtomicU32::new(0),
             changes: SpinLock::new(Changes::default()),
             going: AtomicU32::new(0),
         }
     }
 
+    /// The cachelets of all slots in use.
     #[inline]
-    pub fn used(&self) -> &[OnceLock<Box<Cachelet>>] {
-        &self.all[..self.used.load(Acquire) as usize]
+    pub fn used(&self) -> impl Iterator<Item = &Cachelet> + Clone {
+        (0..self.used.load(Acquire) as Slot).map(|slot| self.at(slot))
     }
 
+    /// The cachelet of a slot in use: one below `used`, or one that a route has led to.
+    ///
+    /// # Panics
+    /// If the slot has never been used.
     #[inline(always)]
     pub fn at(&self, slot: Slot) -> &Cachelet {
-        self.all[slot].get().expect("a route leads to a slot in use")
+        let cachelet = self.all[slot].load(Acquire);
+        assert!(!cachelet.is_null(), "a route leads to a slot in use");
+        // SAFETY: `use_next` stored it, after the cachelet was made; it is freed with the slots alone, and nobody has it mutably.
+        unsafe { &*cachelet }
+    }
+
+    /// Puts a cachelet into the first slot that has never been used; `None` if all have. By one thread at a time.
+    fn use_next(&self) -> Option<&Cachelet> {
+        let slot = self.used.load(Relaxed) as Slot;
+        let room = self.all.get(slot)?;
+        room.store(Box::into_raw(Box::new(Cachelet::vacant(slot))), Release);
+        self.used.store(slot as u32 + 1, Release);
+        Some(self.at(slot))
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for slot in 0..self.used.load(Relaxed) as Slot {
+            // SAFETY: from Box::into_raw, and whoever had borrowed it had borrowed the slots.
+            drop(unsafe { Box::from_raw(self.all[slot].load(Relaxed)) });
+        }
     }
 }
 
@@ -221,11 +248,7 @@ impl Store {
                 return Some(self.at(slot));
             }
         }
-        let slot = self.slots.used.load(Relaxed) as Slot;
-        let room = self.slots.all.get(slot)?;
-        room.set(Box::new(Cachelet::vacant(slot))).ok().expect("one at a time takes a slot");
-        self.slots.used.store(slot as u32 + 1, Release);
-        Some(self.at(slot))
+        self.slots.use_next()
     }
 
     pub(crate) fn changes(&self) -> Guard<'_, Changes> {

@@ -141,7 +141,7 @@ impl Store {
     /// Every slot in use: what is served here, and what comes or goes.
     #[inline]
     pub(crate) fn cachelets(&self) -> impl Iterator<Item = &Cachelet> + Clone {
-        self.slots.used().iter().map(|slot| &**slot.get().expect("a used slot has a cachelet"))
+        self.slots.used()
     }
 
     #[inline(always)]
