@@ -22,6 +22,9 @@ const CAS_PER_NODE_BITS: u32 = 28;
 /// Some clients keep a cas in a signed number, others in 19 digits.
 pub(crate) const GENERATION_MAX: u32 = 0x7FFF;
 
+/// The first cache line is what every request looks at and hardly ever changes. The second begins with the writer lock, which
+/// changes with every write.
+#[repr(C, align(64))]
 pub struct Cachelet {
     pub(crate) dir: AtomicPtr<Dir>,
     /// Bits of the hash before those that the directory goes by: those of its prefix, or fewer after a split.
@@ -30,42 +33,47 @@ pub struct Cachelet {
     prefix: AtomicU32,
     /// Where requests for it are to go: 0 is here, else see [`crate::routes::encode`].
     away: AtomicU32,
+    owner: AtomicU32,
+    /// Second at which everything older dies; 0 is none.
+    pub(crate) flush_at: AtomicU32,
+    /// Where slices marked as moved have gone, plus one; 0 is nowhere.
+    pub(crate) child: AtomicU32,
+    pub(crate) generation: AtomicU32,
     /// While it leaves in slices: which hashes have gone, and which have at least been frozen, see [`crate::leaving`].
     pub(crate) gone: AtomicU64,
     pub(crate) frozen: AtomicU64,
     /// While it arrives in slices: which hashes are served here, see [`crate::arriving`].
     pub(crate) arrived: AtomicU64,
+    pub(crate) inner: SpinLock<Inner>,
     /// Of the store's, this one.
     pub(crate) slot: Slot,
-    /// Second at which everything older dies; 0 is none.
-    pub(crate) flush_at: AtomicU32,
-    owner: AtomicU32,
     /// The store's version when it last changed its owner.
     given_at: AtomicU64,
-    /// Where slices marked as moved have gone, plus one; 0 is nowhere.
-    pub(crate) child: AtomicU32,
     /// Order of sealing of the oldest page, by temper; `u64::MAX` is none.
     pub(crate) oldest: [AtomicU64; 2],
     /// The second at which the first of the oldest pages holds nothing alive; `u32::MAX` is never.
     pub(crate) expires: AtomicU32,
     /// Pages in logs, by temper.
     pub(crate) log_pages: [AtomicU32; 2],
-    pub(crate) generation: AtomicU32,
-    pub(crate) inner: SpinLock<Inner>,
     work: Work,
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::offset_of!(Cachelet, inner) == 64, "it begins a cache line");
 
 /// A counter on a cache line of its own: its owner counts alone, but for the moment of a change.
 #[derive(Default)]
 #[repr(align(64))]
 struct Work(AtomicU64);
 
-/// What the writer lock protects.
+/// What the writer lock protects; first what every write changes.
 #[derive(Default)]
+#[repr(C)]
 pub struct Inner {
     /// The low 48 bits of the next cas, less one.
     pub counter: u64,
-    /// What it was when the cachelet was born.
+    pub stats: StoreStats,
+    /// What the counter was when the cachelet was born.
     pub counter_at_birth: u64,
     /// Of the last `flush_all` that this cachelet has seen, wherever it was; and of the one that comes at `flush_at`.
     pub flush_number: u32,
@@ -81,7 +89,6 @@ pub struct Inner {
     pub old_dirs: Vec<(u64, Box<Dir>)>,
     /// Bytes of dead records in the pages of the logs.
     pub dead_bytes: u64,
-    pub stats: StoreStats,
     pub classes: ByClass,
     /// A long value of which not all pieces have come.
     pub unfinished: Option<Unfinished>,

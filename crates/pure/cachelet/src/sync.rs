@@ -29,6 +29,7 @@ use crate::shim::{AtomicU32, AtomicU64, Ordering::*, UnsafeCell, fence, spin_loo
 const SPINS_BEFORE_YIELD: u32 = 64;
 
 /// A lock held for one operation. Not fair, not reentrant; poisoning is a panic, which aborts.
+#[repr(C)]
 pub struct SpinLock<T> {
     held: AtomicU32,
     value: UnsafeCell<T>,
