@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::bucket::{Bucket, SLOTS, tag_of};
+use crate::bucket::{SLOTS, tag_of};
 use crate::entry::{BLOCKS_MAX, Entry};
 use crate::item::Item;
 use crate::locked::Locked;
@@ -107,17 +107,11 @@ impl Locked<'_> {
         self.slice_at(entry)
     }
 
+    /// The key's item's place, if it has one.
     pub(crate) fn place_of(&self, key: &Key) -> Option<Place> {
-        self.home_and_place(key)?.1
-    }
-
-    /// The key's home bucket, if its slice has any, and its item's place, if it has one.
-    #[inline]
-    pub(crate) fn home_and_place(&self, key: &Key) -> Option<(&Bucket, Option<Place>)> {
         let slice = self.slice_of(key.hash())?;
-        let home = slice.home_for(key.hash());
         let accept = |offset| Item::at(&self.store.memory, offset).has_key(key.bytes());
-        Some((home, slice.search(home, key.hash(), accept)))
+        slice.search(slice.home_for(key.hash()), key.hash(), accept)
     }
 
     /// The place of the record at `offset`, whose key has `hash`.
@@ -134,6 +128,7 @@ impl Locked<'_> {
     }
 
     /// Runs `change` while readers of the keys with this home bucket are told to try again.
+    #[inline]
     pub(crate) fn change<R>(&self, hash: u64, change: impl FnOnce() -> R) -> R {
         let slice = self.slice_of(hash).expect("its item was found in it");
         slice.home_for(hash).version.write(change)

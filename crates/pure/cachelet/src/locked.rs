@@ -11,6 +11,7 @@ use crate::item::{Item, bits};
 use crate::log::temper_of;
 use crate::memory::Offset;
 use crate::policy::{Temper, temper_of_written};
+use crate::reading::Ahead;
 use crate::records::{MARKS, New, Rewrite, fields_of};
 use crate::shim::Ordering::*;
 use crate::slice::Place;
@@ -45,7 +46,20 @@ impl Store {
     /// [`Store::leave`].
     #[inline]
     pub fn lock(&self, hash: u64, now: Seconds) -> Locked<'_> {
-        let mut cachelet = self.serving(hash);
+        self.lock_from(self.serving(hash), hash, now)
+    }
+
+    /// [`Store::lock`] where [`Store::prefetch_bucket`] has told for this hash, in the same epoch: so long the cachelet in which
+    /// the key's slice was seen has it still, or leads on to the child to which it has moved.
+    #[inline]
+    pub fn lock_ahead<'s>(&'s self, ahead: Ahead<'s>, hash: u64, now: Seconds) -> Locked<'s> {
+        let cachelet = ahead.cachelet().unwrap_or_else(|| self.serving(hash));
+        self.lock_from(cachelet, hash, now)
+    }
+
+    #[inline]
+    fn lock_from<'s>(&'s self, cachelet: &'s Cachelet, hash: u64, now: Seconds) -> Locked<'s> {
+        let mut cachelet = cachelet;
         loop {
             let locked = self.lock_cachelet(cachelet, now);
             // Under the lock nobody moves it.
@@ -102,6 +116,24 @@ impl<'a> Locked<'a> {
 
     /// Stores an item, replacing the key's old one; its cas.
     pub fn put(&mut self, key: &Key, draft: &Draft) -> Result<u64, Full> {
+        let old = self.place_of(key);
+        self.put_at(key, old, draft)
+    }
+
+    /// [`Locked::put`] where the key has been looked for already: `found` is what [`Locked::find`] has told, and nothing was
+    /// changed since.
+    pub fn put_found(
+        &mut self,
+        key: &Key,
+        found: Option<&Found>,
+        draft: &Draft,
+    ) -> Result<u64, Full> {
+        let old = found.map(|found| found.place);
+        debug_assert_eq!(old, self.place_of(key), "nothing was changed since");
+        self.put_at(key, old, draft)
+    }
+
+    fn put_at(&mut self, key: &Key, old: Option<Place>, draft: &Draft) -> Result<u64, Full> {
         let value_bytes = draft.parts.iter().map(|part| part.len()).sum::<usize>();
         if key.bytes().len() + value_bytes > self.store.options().item_bytes_max {
             return Err(Full::TooLarge);
@@ -110,12 +142,8 @@ impl<'a> Locked<'a> {
         let cas = draft.cas.map_or(Cas::Own(self.inner.counter), |cas| self.classify(cas));
         let new = New { draft, cas, fields: fields_of(draft, cas), value_bytes };
         self.inner.stats.total_items += 1;
-        let (home, old) = self.home_and_place(key).unzip();
-        let old = old.flatten();
-        if let Some((home, place)) = home.zip(old) {
-            if self.overwrite(home, place, &new) {
-                return Ok(self.cas_value(cas));
-            }
+        if old.is_some_and(|place| self.overwrite(key.hash(), place, &new)) {
+            return Ok(self.cas_value(cas));
         }
         let frequency =
             old.map_or(0, |place| Access(self.item(place.offset).access()).frequency() + 1);

@@ -47,6 +47,14 @@ impl Ahead<'_> {
     }
 }
 
+impl<'s> Ahead<'s> {
+    /// The cachelet in which the key's slice was seen.
+    #[inline]
+    pub(crate) fn cachelet(&self) -> Option<&'s Cachelet> {
+        self.0.map(|home| home.cachelet)
+    }
+}
+
 impl Store {
     /// Asks for the cache line of the key's index bucket, ahead of `read` or `lock`. Between [`Store::enter`] and
     /// [`Store::leave`].

@@ -3,7 +3,6 @@
 use mbal_model::{Key, Seconds};
 
 use crate::access::Access;
-use crate::bucket::Bucket;
 use crate::cas::Cas;
 use crate::chunks::write_parts;
 use crate::copy::overwrite_shared;
@@ -39,7 +38,7 @@ pub(crate) struct Rewrite {
 
 impl Locked<'_> {
     /// Writes into the old item's bytes if the new one has the very same layout.
-    pub(crate) fn overwrite(&self, home: &Bucket, place: Place, new: &New) -> bool {
+    pub(crate) fn overwrite(&self, hash: u64, place: Place, new: &New) -> bool {
         let &New { draft, cas, fields, value_bytes } = new;
         // Several parts may divide the value into other words than its readers do.
         let &[value] = draft.parts else { return false };
@@ -52,7 +51,7 @@ impl Locked<'_> {
         let Some(sequence) = self.sequence(page, cas) else { return false };
         let access =
             Access::new(self.now, Access(item.access()).frequency() + 1, false, self.store.era());
-        home.version.write(|| {
+        self.change(hash, || {
             item.set_access(access.0);
             item.set_sequence(sequence);
             fill_fields(item, draft, cas);

@@ -2,6 +2,7 @@
 
 use mbal_model::{Seconds, WorkerId};
 
+use crate::reading::Ahead;
 use crate::routes::Way;
 use crate::store::{INLINE_PER_PAGE, Store};
 
@@ -46,11 +47,35 @@ impl Store {
     /// bounded number of parts. It never waits: memory that other workers' batches may still see is free later.
     #[inline]
     pub fn reserve(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) -> Room {
-        let owner = self.owner_or(worker, hash);
+        self.reserve_ahead(Ahead::NONE, worker, hash, bytes, now)
+    }
+
+    /// [`Store::reserve`] where [`Store::prefetch_bucket`] has told for this hash, in the same epoch. If it does not say
+    /// [`Room::There`], that is void.
+    #[inline]
+    pub fn reserve_ahead(
+        &self,
+        ahead: Ahead<'_>,
+        worker: WorkerId,
+        hash: u64,
+        bytes: usize,
+        now: Seconds,
+    ) -> Room {
+        let owner = match ahead.cachelet() {
+            Some(cachelet) => cachelet.owner(),
+            None => self.owner_or(worker, hash),
+        };
         let pages = self.pages_for(bytes);
         if self.pool.available(owner) > pages.max(PAGES_AHEAD_OF_A_WRITE) {
             return Room::There;
         }
+        self.make_room_outside(worker, owner, pages, now)
+    }
+
+    /// [`Store::make_room`], for which the worker leaves its epoch.
+    #[cold]
+    #[inline(never)]
+    fn make_room_outside(&self, worker: WorkerId, owner: usize, pages: u32, now: Seconds) -> Room {
         self.epochs.leave(worker.0.into());
         let room = self.make_room(owner, pages, now);
         self.epochs.enter(worker.0.into());
@@ -73,11 +98,11 @@ impl Store {
     }
 
     /// A page's end may be lost with every piece.
+    #[inline]
     pub(crate) fn pages_for(&self, bytes: usize) -> u32 {
         ((bytes + bytes / INLINE_PER_PAGE) >> self.page_shift) as u32 + PAGES_OF_A_WRITE
     }
 
-    #[cold]
     fn make_room(&self, owner: usize, pages: u32, now: Seconds) -> Room {
         self.clean_ahead(owner, now);
         if self.pool.available(owner) > pages {

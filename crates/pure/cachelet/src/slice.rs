@@ -29,7 +29,7 @@ pub struct Slice<'a> {
 }
 
 /// Where an item is: its bucket's place in the slice, the slot, and the item.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub bucket: u8,
     pub slot: u8,

@@ -185,7 +185,7 @@ impl Turn<'_> {
             }
         }
         let value_bytes = draft.parts.iter().map(|part| part.len()).sum();
-        match locked.put(key, &draft) {
+        match locked.put_found(key, found.as_ref(), &draft) {
             Ok(cas) => Ok(Changed::Done { cas, value_bytes }),
             Err(Full::OutOfMemory) => Err(value_bytes),
             Err(full) => Ok(Changed::Full(full)),
@@ -315,7 +315,7 @@ impl Turn<'_> {
             win: old.win && !renewed,
             binary_key: old.binary_key && !renewed,
         };
-        let Ok(cas) = locked.put(key, &draft) else {
+        let Ok(cas) = locked.put_found(key, Some(&found), &draft) else {
             return Sum::Full;
         };
         if old.fetched && !renewed {

@@ -76,13 +76,16 @@ impl RoomWait {
 impl<'w> Turn<'w> {
     /// The key's writer lock, after seeing to it that there is room for a value. `None`: not yet, see [`Turn::no_room`].
     pub fn lock_to_store(&mut self, key: &Key<'_>, value_bytes: usize) -> Option<Locked<'w>> {
-        let store = &self.shared.store;
+        let (store, ahead) = (&self.shared.store, self.take_ahead());
         let (worker, second) = (self.here.worker, self.now.second);
         let room = match self.haste {
-            Haste::None => store.reserve(worker, key.hash(), value_bytes, second),
+            Haste::None => store.reserve_ahead(ahead, worker, key.hash(), value_bytes, second),
             _ => store.reserve_at_once(worker, key.hash(), value_bytes, second),
         };
-        self.made_room |= room != Room::There;
+        if room == Room::There {
+            return Some(store.lock_ahead(ahead, key.hash(), second));
+        }
+        self.made_room = true;
         if self.haste != Haste::Last && matches!(room, Room::Partly | Room::InUse) {
             self.no_room = Some(room);
             return None;

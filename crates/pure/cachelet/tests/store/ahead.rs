@@ -3,7 +3,7 @@
 use crate::bounds::{WORKER, get};
 use crate::support::options;
 use mbal_cachelet::{Ahead, Draft, Miss, Store};
-use mbal_model::Key;
+use mbal_model::{Key, Prefix};
 
 fn put(store: &Store, text: &str, value: &[u8]) {
     let key = Key::new(text.as_bytes()).expect("a valid key");
@@ -53,4 +53,30 @@ fn what_is_known_ahead_hides_nothing_that_was_done_since() {
     let first = || assert_eq!(look(&store, Ahead::NONE, "other", 5), Err(Miss::NotFound));
     check(&first, 5, Err(Miss::NotFound));
     assert_eq!(get(&store, "key", 5), None);
+}
+
+/// Its slice has moved to the new half, and the split is over.
+#[test]
+fn what_is_known_ahead_leads_a_writer_to_where_the_key_is_now() {
+    let store = Store::new(options(64, 1, 1));
+    let names = (0..2_000).map(|n| format!("key:{n}"));
+    names.clone().for_each(|name| put(&store, &name, b"before"));
+    store.enter(WORKER);
+    let ahead: Vec<Ahead> = names
+        .clone()
+        .map(|name| store.prefetch_bucket(Key::new(name.as_bytes()).expect("a valid key").hash()))
+        .collect();
+    assert!(store.split(Prefix::ALL, 1));
+    while store.split_step(Prefix::ALL, 1) {}
+    for (name, ahead) in names.clone().zip(ahead) {
+        let key = Key::new(name.as_bytes()).expect("a valid key");
+        let mut locked = store.lock_ahead(ahead, key.hash(), 1);
+        let found = locked.find(&key);
+        assert!(found.is_some(), "{name} is not seen");
+        let draft = Draft { parts: &[b"after"], ..Draft::default() };
+        locked.put_found(&key, found.as_ref(), &draft).expect("there is room");
+    }
+    store.leave(WORKER);
+    assert!(names.clone().all(|name| get(&store, &name, 1) == Some(b"after".to_vec())));
+    assert_eq!(store.stats().items, 2_000);
 }

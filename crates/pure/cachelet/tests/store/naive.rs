@@ -167,6 +167,16 @@ impl Locked<'_> {
         Ok(cas)
     }
 
+    /// As [`Locked::put`]: it looks for itself.
+    pub fn put_found(
+        &mut self,
+        key: &Key,
+        _found: Option<&Found>,
+        draft: &Draft,
+    ) -> Result<u64, Full> {
+        self.put(key, draft)
+    }
+
     pub fn remove(&mut self, found: &Found) {
         self.inner.items.remove(found.key.bytes());
     }

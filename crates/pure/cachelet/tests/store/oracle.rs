@@ -86,7 +86,15 @@ fn compare(seed: u64, memory_mib: usize, cachelets: usize, keys: u64, steps: usi
                     binary_key: random.below(10) == 0,
                 };
                 make_room(&store, WORKER, hash, value.len(), now);
-                both!(store.lock(hash, now), naive.lock(hash, now), locked => locked.put(&key, &draft)).expect("memory for all");
+                let looks_first = random.below(2) == 0;
+                both!(store.lock(hash, now), naive.lock(hash, now), locked => match looks_first {
+                    true => {
+                        let found = locked.find(&key);
+                        locked.put_found(&key, found.as_ref(), &draft)
+                    }
+                    false => locked.put(&key, &draft),
+                })
+                .expect("memory for all");
             }
             80..86 => {
                 both!(store.lock(hash, now), naive.lock(hash, now), locked => {

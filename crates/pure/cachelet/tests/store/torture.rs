@@ -88,6 +88,7 @@ fn worker(
                 // The longest; what follows is of one epoch.
                 make_room(store, me, key.hash(), 40_000, 9);
             }
+            let ahead = store.prefetch_bucket(key.hash());
             if !matches!(store.route(me, key.hash()), Route::Own | Route::Neighbour(_)) {
                 if random.below(50) == 0 {
                     // By another generation, as every time.
@@ -116,9 +117,10 @@ fn worker(
                     let Ok(_writing) = state.writing.try_lock() else { continue };
                     let version = state.started.fetch_add(1, AcqRel) + 1;
                     value(n, version, &mut bytes);
-                    let mut locked = store.lock(key.hash(), 9);
+                    let mut locked = store.lock_ahead(ahead, key.hash(), 9);
                     let draft = Draft { parts: &[&bytes], ..Draft::default() };
-                    if locked.put(&key, &draft).is_err() {
+                    let found = locked.find(&key);
+                    if locked.put_found(&key, found.as_ref(), &draft).is_err() {
                         // The old value must not outlive a write that failed.
                         if let Some(found) = locked.find(&key) {
                             locked.remove(&found);
