@@ -37,7 +37,7 @@ impl<'w> Turn<'w> {
     }
 
     /// A `get` of any kind.
-    #[inline]
+    #[inline(always)]
     pub fn count_get(&mut self, key: &Key<'_>, seen: Fetched) {
         self.counters.cmd_get.add(1);
         match seen {
