@@ -100,6 +100,25 @@ pub enum Fault {
     AllHotIsKept,
     /// The balancer orders moves, though an operator has turned it off.
     OffIsIgnored,
+    // Rules of several coordinators (docs/design/cluster.md), by the invariant that they keep.
+    /// 1: a coordinator's save does not look who leads.
+    SavedWithoutTerm,
+    /// 1: a coordinator's save does not look which state it replaces.
+    SavedWithoutRevision,
+    /// 1: a coordinator counts its lease from etcd's answer.
+    LeaseFromItsAnswer,
+    /// 1: a coordinator leaves no part of its lease to clocks that run apart.
+    LeaseToItsEnd,
+    /// 1: a coordinator's renewal counts, though nobody looked for its key.
+    RenewedUnseen,
+    /// 1: a coordinator's renewal counts, though etcd has another leader since.
+    RenewedByAnyone,
+    /// 2: a change is called saved, though etcd did not answer.
+    UnansweredIsSaved,
+    /// 2: a change is called not saved, though etcd did not answer.
+    UnansweredIsUnsaved,
+    /// 5: a coordinator leads on, however long nobody knows what became of a save.
+    SettledForEver,
 }
 
 #[cfg(feature = "planted")]

@@ -1,0 +1,258 @@
+//! Following, campaigning, leading, leaving: one question to etcd at a time.
+
+use std::time::Duration;
+
+use mbal_model::planted::{Fault, is_planted};
+
+use crate::saving::Saving;
+use crate::{
+    Answer, DRIFT, LOOK_EVERY, LeaseId, Moment, News, Next, Question, RENEW_EVERY, RETRY_AFTER,
+    Revision, Sight, Stored, Term, UNUSABLE_PAUSE, Why,
+};
+
+/// What one coordinator knows of who leads.
+#[derive(Debug, Default)]
+pub struct Election {
+    pub(crate) phase: Phase,
+    /// The question that waits for its answer, and when it was asked.
+    asked: Option<(Question, Moment)>,
+    /// Nothing is asked before.
+    due: Moment,
+    /// It does not campaign before.
+    rests_until: Moment,
+    /// Who led when it looked last.
+    leader: Option<String>,
+    /// There was a state when it looked: one that is missing later is no new cluster.
+    has_seen_state: bool,
+    pub(crate) saving: Option<Saving>,
+    news: Vec<News>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) enum Phase {
+    #[default]
+    Following,
+    /// Nobody leads, as far as it knows.
+    Vacant,
+    Granted {
+        lease: LeaseId,
+        until: Moment,
+    },
+    Leading(Leading),
+    /// Its lease is to be revoked.
+    Leaving {
+        lease: LeaseId,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Leading {
+    pub lease: LeaseId,
+    pub term: Term,
+    /// It answers as leader before, and never then.
+    pub until: Moment,
+    /// Of the state that it knows to be in etcd.
+    pub state: Option<Revision>,
+    /// A renewal that counts when a look has shown its key.
+    renewed: Option<Renewed>,
+}
+
+#[derive(Debug)]
+struct Renewed {
+    until: Moment,
+    /// etcd's own leader at that time. One that another has replaced may renew for some time, and nobody knows of it.
+    era: u64,
+}
+
+impl Election {
+    pub fn new() -> Election {
+        Election::default()
+    }
+
+    /// The term in which it leads at this moment.
+    pub fn leads(&self, now: Moment) -> Option<Term> {
+        match &self.phase {
+            Phase::Leading(leading) if now < leading.until => Some(leading.term),
+            _ => None,
+        }
+    }
+
+    /// The URL of whoever led when it looked last.
+    pub fn leader(&self) -> Option<&str> {
+        self.leader.as_deref()
+    }
+
+    /// What has become of it since it was asked last, in order.
+    pub fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// What to ask etcd now. It is asked nothing else before [`Election::told`].
+    ///
+    /// # Panics
+    /// If a question waits for its answer.
+    pub fn next(&mut self, now: Moment) -> Next {
+        assert!(self.asked.is_none(), "one question at a time");
+        let over = match &self.phase {
+            Phase::Leading(leading) if now < leading.until => Some(leading.until),
+            Phase::Leading(_) => {
+                self.depose(now, Why::LeaseOver);
+                None
+            }
+            Phase::Granted { lease, until } if *until <= now => {
+                self.phase = Phase::Leaving { lease: *lease };
+                None
+            }
+            _ => None,
+        };
+        if now < self.due {
+            return Next::Wait(over.map_or(self.due, |over| over.min(self.due)));
+        }
+        let question = match &self.phase {
+            Phase::Vacant if self.rests_until <= now => Question::Grant,
+            Phase::Following | Phase::Vacant => Question::Look,
+            Phase::Granted { lease, .. } => Question::Campaign { lease: *lease },
+            Phase::Leading(Leading { renewed: Some(_), .. }) => Question::Look,
+            Phase::Leading(leading) => Question::Renew { lease: leading.lease },
+            Phase::Leaving { lease } => Question::Revoke { lease: *lease },
+        };
+        self.asked = Some((question, now));
+        Next::Ask(question)
+    }
+
+    /// What etcd answered. An answer that does not fit the question is none.
+    ///
+    /// # Panics
+    /// If nothing was asked.
+    pub fn told(&mut self, now: Moment, answer: Answer) {
+        let (question, sent) = self.asked.take().expect("it has asked");
+        self.due = now;
+        // A save may have ended the leadership while this question was under way.
+        match (question, answer) {
+            (Question::Look, Answer::Seen(sight)) => self.seen(now, sight),
+            (Question::Grant, Answer::Granted { lease, lasts }) => {
+                let until = until(now, sent, lasts);
+                self.phase = Phase::Granted { lease, until };
+            }
+            (Question::Campaign { lease }, Answer::Won { term, state }) => {
+                self.won(now, lease, term, state);
+            }
+            (Question::Campaign { lease }, Answer::Lost(sight)) => {
+                self.remember(&sight);
+                self.phase = Phase::Leaving { lease };
+            }
+            // It may lead, and know nothing of it: without the lease there is no such key.
+            (Question::Campaign { lease }, _) => self.phase = Phase::Leaving { lease },
+            (Question::Renew { lease }, Answer::Renewed { lasts, era }) => {
+                self.renewed(now, sent, lease, lasts, era);
+            }
+            (Question::Revoke { .. }, _) => {
+                // Once: it ends by itself.
+                self.phase = Phase::Following;
+                self.due = now + LOOK_EVERY;
+            }
+            _ => self.due = now + self.pause(),
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        match &self.phase {
+            Phase::Leading(_) => RETRY_AFTER,
+            Phase::Leaving { .. } => Duration::ZERO,
+            _ => LOOK_EVERY,
+        }
+    }
+
+    fn remember(&mut self, sight: &Sight) {
+        self.has_seen_state |= sight.state.is_some();
+        self.leader = sight.leader.as_ref().map(|leader| leader.address.clone());
+    }
+
+    fn seen(&mut self, now: Moment, sight: Sight) {
+        self.remember(&sight);
+        let there = sight.leader.map(|leader| leader.term);
+        match &mut self.phase {
+            Phase::Leading(leading) => {
+                let Some(renewed) = leading.renewed.take() else { return };
+                if there != Some(leading.term) {
+                    return self.depose(now, Why::Replaced);
+                }
+                if renewed.era == sight.era || is_planted(Fault::RenewedByAnyone) {
+                    leading.until = leading.until.max(renewed.until);
+                    self.due = now + RENEW_EVERY;
+                }
+            }
+            Phase::Following | Phase::Vacant if there.is_none() && self.rests_until <= now => {
+                self.phase = Phase::Vacant;
+            }
+            Phase::Following | Phase::Vacant => {
+                self.phase = Phase::Following;
+                self.due = now + LOOK_EVERY;
+            }
+            Phase::Granted { .. } | Phase::Leaving { .. } => {}
+        }
+    }
+
+    fn won(&mut self, now: Moment, lease: LeaseId, term: Term, state: Option<Stored>) {
+        let Phase::Granted { until, .. } = self.phase else { return };
+        let revision = state.as_ref().map(|state| state.revision);
+        let leading = Leading { lease, term, until, state: revision, renewed: None };
+        self.phase = Phase::Leading(leading);
+        if revision.is_none() && self.has_seen_state {
+            self.rests_until = now + UNUSABLE_PAUSE;
+            return self.depose(now, Why::StateMissing);
+        }
+        self.has_seen_state |= revision.is_some();
+        self.news.push(News::Elected { term, state });
+    }
+
+    fn renewed(&mut self, now: Moment, sent: Moment, lease: LeaseId, lasts: Duration, era: u64) {
+        let Phase::Leading(leading) = &mut self.phase else { return };
+        if leading.lease != lease {
+            return;
+        }
+        if lasts.is_zero() {
+            return self.depose(now, Why::Replaced);
+        }
+        let until = until(now, sent, lasts);
+        if is_planted(Fault::RenewedUnseen) {
+            leading.until = until;
+            self.due = now + RENEW_EVERY;
+            return;
+        }
+        leading.renewed = Some(Renewed { until, era });
+    }
+
+    /// It leads no more, at once. What is in etcd of it goes next.
+    pub(crate) fn depose(&mut self, now: Moment, why: Why) {
+        let Phase::Leading(Leading { lease, term, .. }) = self.phase else { return };
+        self.phase = Phase::Leaving { lease };
+        self.due = now;
+        // That it was this one itself is of use to nobody.
+        self.leader = None;
+        self.news.push(News::Deposed { term, why });
+    }
+
+    /// The process ends, or cannot use the state: others may lead, and this one campaigns no sooner than after `rest`.
+    pub fn resign(&mut self, now: Moment, rest: Duration) {
+        self.rests_until = now + rest;
+        self.depose(now, Why::Resigned);
+    }
+
+    /// A state was written, by whatever leadership: one that is missing later is no new cluster.
+    pub(crate) fn has_written(&mut self, term: Term, revision: Revision) {
+        self.has_seen_state = true;
+        if let Phase::Leading(leading) = &mut self.phase {
+            if leading.term == term {
+                leading.state = Some(revision);
+            }
+        }
+    }
+}
+
+/// Rule 1: a lease is counted from before it was asked for, and less a part for clocks that run apart.
+fn until(now: Moment, sent: Moment, lasts: Duration) -> Moment {
+    let from = if is_planted(Fault::LeaseFromItsAnswer) { now } else { sent };
+    let kept = if is_planted(Fault::LeaseToItsEnd) { Duration::ZERO } else { lasts / DRIFT };
+    from + (lasts - kept)
+}
