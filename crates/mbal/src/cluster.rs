@@ -12,15 +12,17 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// Of several, one that is asleep is passed over sooner.
+const EACH_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
 // The coordinator to ask. No docstring: it would become the help of who has these flags.
 #[derive(Args, Clone, Debug)]
 pub struct At {
-    /// The cluster's coordinator
+    /// The cluster's coordinator; of several, separated by commas, the one that leads
     #[arg(
         long,
         env = "MBAL_COORDINATOR",
-        value_name = "url",
+        value_name = "url[,url]",
         default_value = "http://127.0.0.1:11210"
     )]
     coordinator: String,
@@ -141,7 +143,8 @@ impl At {
 fn caller(url: &str, token: &Token) -> Result<Caller, String> {
     let token = token.coordinator_token.as_ref();
     let token = token.map(|path| token_of("--coordinator-token", path)).transpose()?;
-    Caller::new(url, token, ANSWERS_WITHIN)
+    let within = if url.contains(',') { EACH_ANSWERS_WITHIN } else { ANSWERS_WITHIN };
+    Caller::new(url, token, within)
 }
 
 pub fn text(

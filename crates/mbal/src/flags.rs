@@ -129,8 +129,8 @@ pub struct Flags {
     chaos: u32,
 
     /// Be one of several servers that share the keys: the coordinator that says which there are, and who has which
-    /// cachelets, like http://10.0.0.1:11210
-    #[arg(long, env = "MBAL_COORDINATOR", value_name = "url", requires = "cluster_secret")]
+    /// cachelets, like http://10.0.0.1:11210; of several, separated by commas, the one that leads
+    #[arg(long, env = "MBAL_COORDINATOR", value_name = "url[,url]", requires = "cluster_secret")]
     #[arg(conflicts_with = "cluster")]
     coordinator: Option<String>,
 
@@ -546,11 +546,11 @@ impl Flags {
     fn map_from(&self) -> Result<Option<MapFrom>, Refused> {
         let id = self.server_id.map(ServerId);
         if let Some(url) = &self.coordinator {
-            let url = Caller::checked(url).map_err(usage)?;
+            let urls = Caller::checked(url).map_err(usage)?;
             let token = self.coordinator_token.as_ref();
             let token = token.map(|path| token_of("--coordinator-token", path)).transpose();
             return Ok(Some(MapFrom::Coordinator(CoordinatorConfig {
-                url: url.to_owned(),
+                urls: urls.join(","),
                 token: token.map_err(usage)?,
                 cluster: self.cluster_name.clone(),
                 id,

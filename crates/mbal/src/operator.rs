@@ -115,8 +115,9 @@ pub struct Move {
 // A whole cluster is asked by its coordinator. No docstring: it would become the help of who has these flags.
 #[derive(Args, Debug)]
 struct OfCluster {
-    /// Ask the coordinator of a cluster, like http://127.0.0.1:11210, instead of a server
-    #[arg(long, env = "MBAL_COORDINATOR", value_name = "url")]
+    /// Ask the coordinator of a cluster, like http://127.0.0.1:11210, instead of a server; of several, separated by
+    /// commas, the one that leads
+    #[arg(long, env = "MBAL_COORDINATOR", value_name = "url[,url]")]
     coordinator: Option<String>,
 
     #[command(flatten)]

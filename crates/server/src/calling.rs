@@ -1,48 +1,95 @@
-//! A call of a coordinator's API, for servers and for operators' commands.
+//! A call of a coordinator's API, for servers and for operators' commands: of whichever coordinator leads.
 
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use mbal_control::api::Failure;
+
+/// An answer of an older term than one that was heard so lately is ignored: its coordinator leads no more, and does not know. Later it may be that
+/// etcd was restored.
+const TERM_COUNTS: Duration = Duration::from_secs(30);
+/// The header in which a leader says its term; one with a file has none.
+const TERM: &str = "MBal-Term";
 
 /// Who calls a coordinator.
 pub struct Caller {
     agent: ureq::Agent,
-    url: String,
+    /// Of all coordinators of the cluster.
+    urls: Vec<String>,
+    /// The one that has answered last.
+    current: AtomicUsize,
+    newest: Mutex<Newest>,
     token: Option<String>,
+}
+
+/// The highest term that was heard, and when it was heard last.
+#[derive(Default)]
+struct Newest {
+    term: u64,
+    at: Option<Instant>,
 }
 
 /// Why a call was in vain.
 #[derive(Debug)]
 pub enum CallFailed {
-    /// Nobody answers, or somebody who is ill: later perhaps.
+    /// Nobody answers, or somebody who is ill, or who does not lead: later perhaps.
     Silent(String),
     /// By a coordinator that is well: its status, and what it says.
     Refused(u16, String),
 }
 
 impl Caller {
-    /// `url` is like `http://10.0.0.1:11210`; the error says so. A coordinator that does not answer within `timeout` is silent.
-    pub fn new(url: &str, token: Option<String>, timeout: Duration) -> Result<Caller, String> {
-        let url = Caller::checked(url)?;
+    /// `urls` are like `http://10.0.0.1:11210`, separated by commas; the error says so. A coordinator that does not answer
+    /// within `timeout` is silent, and the next one is asked: a call may be executed twice.
+    pub fn new(urls: &str, token: Option<String>, timeout: Duration) -> Result<Caller, String> {
+        let urls = Caller::checked(urls)?;
         let agent = ureq::AgentBuilder::new().timeout(timeout).build();
-        Ok(Caller { agent, url: url.into(), token })
+        Ok(Caller { agent, urls, current: AtomicUsize::new(0), newest: Mutex::default(), token })
     }
 
-    /// A coordinator's URL, without the slashes at its end; or why it is none.
-    pub fn checked(url: &str) -> Result<&str, String> {
-        let expected = || format!("--coordinator {url}: it is like http://10.0.0.1:11210");
-        url.starts_with("http://").then(|| url.trim_end_matches('/')).ok_or_else(expected)
+    /// The URLs of coordinators, without the slashes at their ends; or which is none.
+    pub fn checked(urls: &str) -> Result<Vec<String>, String> {
+        let checked = urls.split(',').map(|url| match url.starts_with("http://") {
+            true => Ok(url.trim_end_matches('/').to_owned()),
+            false => Err(format!("--coordinator {url}: it is like http://10.0.0.1:11210")),
+        });
+        checked.collect()
     }
 
-    /// The answer's text.
+    /// The answer's text, by the first coordinator that leads, beginning with the one that answered last.
     pub fn call(
         &self,
         method: &str,
         path: &str,
         body: Option<&impl serde::Serialize>,
     ) -> Result<String, CallFailed> {
-        let mut request = self.agent.request(method, &format!("{}{path}", self.url));
+        let first = self.current.load(Ordering::Relaxed);
+        let mut silent: Vec<String> = Vec::new();
+        for turn in 0..self.urls.len() {
+            let at = first.wrapping_add(turn) % self.urls.len();
+            match self.call_one(&self.urls[at], method, path, body) {
+                Err(CallFailed::Silent(why)) => silent.push(why),
+                answer => {
+                    self.current.store(at, Ordering::Relaxed);
+                    return answer;
+                }
+            }
+        }
+        // One that is asleep costs the whole time: it is asked last the next time.
+        self.current.store(first.wrapping_add(1), Ordering::Relaxed);
+        Err(CallFailed::Silent(silent.join("; ")))
+    }
+
+    fn call_one(
+        &self,
+        url: &str,
+        method: &str,
+        path: &str,
+        body: Option<&impl serde::Serialize>,
+    ) -> Result<String, CallFailed> {
+        let mut request = self.agent.request(method, &format!("{url}{path}"));
         if let Some(token) = &self.token {
             request = request.set("Authorization", &format!("Bearer {token}"));
         }
@@ -50,22 +97,44 @@ impl Caller {
             Some(body) => request.send_json(body),
             None => request.call(),
         };
+        let of = |why: String| CallFailed::Silent(format!("{url}: {why}"));
         match answer {
             Ok(response) => {
-                response.into_string().map_err(|error| CallFailed::Silent(error.to_string()))
+                self.check_term(&response).map_err(of)?;
+                response.into_string().map_err(|error| of(error.to_string()))
             }
             Err(ureq::Error::Status(status, response)) => {
+                self.check_term(&response).map_err(of)?;
                 let why = match response.into_json::<Failure>() {
                     Ok(failure) => failure.error,
-                    Err(_) => format!("{}: status {status}", self.url),
+                    Err(_) => format!("status {status}"),
                 };
                 Err(match status {
-                    408 | 500..=599 => CallFailed::Silent(why),
+                    408 | 500..=599 => of(why),
                     _ => CallFailed::Refused(status, why),
                 })
             }
+            // It names the URL by itself.
             Err(ureq::Error::Transport(error)) => Err(CallFailed::Silent(error.to_string())),
         }
+    }
+
+    fn check_term(&self, response: &ureq::Response) -> Result<(), String> {
+        let term = response.header(TERM).and_then(|text| text.parse().ok());
+        let mut newest = self.newest.lock().expect("nothing panics with it held");
+        newest.allows(term, Instant::now())
+    }
+}
+
+impl Newest {
+    fn allows(&mut self, term: Option<u64>, now: Instant) -> Result<(), String> {
+        let Some(term) = term else { return Ok(()) };
+        let is_recent = self.at.is_some_and(|at| now.duration_since(at) < TERM_COUNTS);
+        if term < self.term && is_recent {
+            return Err(format!("it answers in term {term}, and {} has begun", self.term));
+        }
+        *self = Newest { term, at: Some(now) };
+        Ok(())
     }
 }
 
@@ -77,5 +146,93 @@ pub fn token_of(flag: &str, path: &Path) -> Result<String, String> {
         }
         Ok(text) => Ok(text.trim().to_owned()),
         Err(error) => Err(format!("{flag} {}: {error}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A coordinator that answers this, whatever it is asked; its URL.
+    fn answering(answer: &'static str) -> String {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+        let url = format!("http://{}", listener.local_addr().expect("it has an address"));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("it connects");
+                drop(stream.read(&mut [0; 4096]));
+                drop(stream.write_all(answer.as_bytes()));
+            }
+        });
+        url
+    }
+
+    fn nobody() -> String {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+        format!("http://{}", listener.local_addr().expect("it has an address"))
+    }
+
+    fn caller(urls: &[String]) -> Caller {
+        Caller::new(&urls.join(","), None, Duration::from_secs(5)).expect("they are URLs")
+    }
+
+    fn call(caller: &Caller) -> Result<String, CallFailed> {
+        caller.call("GET", "/", None::<&()>)
+    }
+
+    const STANDBY: &str = "HTTP/1.1 503 No\r\nContent-Length: 23\r\nConnection: close\r\n\r\n{\"error\":\"not leading\"}";
+    const LEADER: &str =
+        "HTTP/1.1 200 OK\r\nMBal-Term: 7\r\nContent-Length: 4\r\nConnection: close\r\n\r\nnews";
+    const OLDER: &str =
+        "HTTP/1.1 409 No\r\nMBal-Term: 6\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+
+    #[test]
+    fn who_does_not_answer_or_does_not_lead_is_passed_over() {
+        let caller = caller(&[nobody(), answering(STANDBY), answering(LEADER)]);
+        assert_eq!(call(&caller).expect("one leads"), "news");
+        assert_eq!(caller.current.load(Ordering::Relaxed), 2, "it is asked first the next time");
+    }
+
+    #[test]
+    fn if_nobody_leads_each_says_why() {
+        let caller = caller(&[nobody(), answering(STANDBY)]);
+        let Err(CallFailed::Silent(why)) = call(&caller) else { panic!("nobody leads") };
+        assert!(why.contains("Connection refused") && why.contains("not leading"), "{why}");
+    }
+
+    #[test]
+    fn an_answer_of_an_older_term_is_none_even_if_it_refuses() {
+        let urls = [answering(LEADER), answering(OLDER)];
+        let caller = caller(&urls);
+        call(&caller).expect("it leads");
+        caller.current.store(1, Ordering::Relaxed);
+        assert_eq!(call(&caller).expect("the newer one is asked again"), "news");
+        let Err(CallFailed::Refused(409, _)) = call(&self::caller(&urls[1..])) else {
+            panic!("who has heard of no newer one hears it")
+        };
+    }
+
+    #[test]
+    fn an_older_term_counts_again_after_a_while() {
+        let (mut newest, begin) = (Newest::default(), Instant::now());
+        let later = |seconds| begin + Duration::from_secs(seconds);
+        assert_eq!(newest.allows(Some(7), begin), Ok(()));
+        assert!(newest.allows(Some(6), later(29)).is_err());
+        assert_eq!(newest.allows(None, later(29)), Ok(()), "one with a file has no term");
+        assert_eq!(newest.allows(Some(6), later(31)), Ok(()), "etcd was restored");
+        assert_eq!(newest.allows(Some(6), later(32)), Ok(()));
+    }
+
+    #[test]
+    fn a_list_of_urls_is_checked_each_by_itself() {
+        let urls = Caller::checked("http://a:1/,http://b:2").expect("they are");
+        assert_eq!(urls, ["http://a:1", "http://b:2"]);
+        for wrong in ["", "http://a:1,", "a:1", "http://a:1, http://b:2", "https://a:1"] {
+            let why = Caller::checked(wrong).expect_err(wrong);
+            assert!(why.contains("it is like http://10.0.0.1:11210"), "{why}");
+        }
     }
 }

@@ -34,8 +34,8 @@ pub enum MapFrom {
 
 #[derive(Clone, PartialEq)]
 pub struct CoordinatorConfig {
-    /// `http://host:port`.
-    pub url: String,
+    /// `http://host:port`, of all coordinators, separated by commas.
+    pub urls: String,
     pub token: Option<String>,
     /// The cluster's name.
     pub cluster: String,
@@ -48,8 +48,8 @@ pub struct CoordinatorConfig {
 /// Not the token.
 impl fmt::Debug for CoordinatorConfig {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CoordinatorConfig { url, cluster, id, advertise, .. } = self;
-        write!(out, "CoordinatorConfig {:?}", (url, cluster, id, advertise))
+        let CoordinatorConfig { urls, cluster, id, advertise, .. } = self;
+        write!(out, "CoordinatorConfig {:?}", (urls, cluster, id, advertise))
     }
 }
 

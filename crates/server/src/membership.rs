@@ -209,8 +209,20 @@ impl Member {
     }
 }
 
-/// The address by which this host reaches the coordinator, and so the one by which it can be reached from there.
-pub(crate) fn own_host(url: &str) -> io::Result<String> {
+/// The address by which this host reaches a coordinator, and so the one by which it can be reached from there: of the
+/// first of these URLs to which there is a way.
+pub(crate) fn own_host(urls: &str) -> io::Result<String> {
+    let mut none = io::Error::other("there is no URL");
+    for url in urls.split(',') {
+        match own_host_towards(url) {
+            Ok(host) => return Ok(host),
+            Err(error) => none = error,
+        }
+    }
+    Err(none)
+}
+
+fn own_host_towards(url: &str) -> io::Result<String> {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or_default();
     let socket = UdpSocket::bind("0.0.0.0:0")?;

@@ -366,7 +366,7 @@ impl Server {
                     moving.clone().start(inbox, linker, linking.timeout_ns)?;
                 }
                 let token = config.token.clone();
-                let caller = Caller::new(&config.url, token, membership::ANSWERS_WITHIN);
+                let caller = Caller::new(&config.urls, token, membership::ANSWERS_WITHIN);
                 let member = Member {
                     caller: caller.map_err(io::Error::other)?,
                     addresses: self.advertised(config, &linking.doors)?,
@@ -391,7 +391,7 @@ impl Server {
         let host = match &config.advertise {
             Some(host) => host.clone(),
             None if is_local => "127.0.0.1".into(),
-            None => membership::own_host(&config.url)?,
+            None => membership::own_host(&config.urls)?,
         };
         let at = |port: u16| Address { host: host.clone(), port }.to_string();
         let port_of =
