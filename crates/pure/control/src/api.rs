@@ -315,8 +315,8 @@ pub struct ServerStatus {
     /// Milliseconds since its last heartbeat; none since the coordinator was started is nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
-    /// `serving`, `silent` (heartbeats are missing), `lost`, `draining`, `stuck` (draining, and nobody has room), or
-    /// `drained`: it has nothing any more, and may be stopped.
+    /// `serving`, `awaited` (the coordinator has just begun, and not heard of it), `silent` (heartbeats are missing), `lost`,
+    /// `draining`, `stuck` (draining, and nobody has room), or `drained`: it has nothing any more, and may be stopped.
     pub state: String,
 }
 

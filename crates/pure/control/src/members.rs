@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mbal_model::{Address, ClusterMap, Owner, Prefix, ServerId};
 
@@ -12,6 +13,8 @@ use crate::state::{Member, addresses};
 
 /// A server that has missed so many heartbeats is called silent.
 const MISSED_MAX: u64 = 3;
+/// A coordinator that has just begun waits so long for servers that it has not heard of: they may be asking others, which do not answer.
+const AWAITED: Duration = Duration::from_secs(10);
 /// Ids that a coordinator gives begin here.
 const FIRST_ID: u16 = 1;
 
@@ -155,6 +158,7 @@ impl Coordinator {
         }
         self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
         let Heartbeat { map_version, workers, memory_bytes, helpless, moves, .. } = heartbeat;
+        self.look_at_version(server, map_version);
         let heard = Heard { at: now, map_version, workers, memory_bytes, helpless, moves };
         self.heard.insert(server, heard);
         let is_newer = self.state.map.as_ref().is_some_and(|map| map.version() > map_version);
@@ -165,6 +169,19 @@ impl Coordinator {
             moves_ever: self.state.moves_ever,
             flush_number: self.state.flush_number,
         })
+    }
+
+    /// Says once that a server knows more than this coordinator, whose state was restored from a backup: nobody can bring them together but operators.
+    fn look_at_version(&mut self, server: ServerId, map_version: u64) {
+        let own = self.state.map.as_ref().map_or(0, |map| map.version());
+        let is_known =
+            self.heard.get(&server).is_some_and(|heard| heard.map_version == map_version);
+        if own < map_version && !is_known {
+            self.said.push(format!(
+                "server {} follows map {map_version}, and the state has map {own}: it is an old one. Start the server anew",
+                server.0
+            ));
+        }
     }
 
     /// A process has ended: its cachelets begin empty elsewhere, if it is the one that is known.
@@ -212,6 +229,12 @@ impl Coordinator {
         heard.is_some_and(|heard| (now.0.saturating_sub(heard.at.0)) / 1000 <= patience / 1000)
     }
 
+    /// Whether it has begun so lately that a server's silence says nothing: nobody is taken for dead, or passed over, for that alone.
+    pub fn awaits(&self, now: Micros) -> bool {
+        let until = AWAITED.max(self.settings.epoch * MISSED_MAX as u32);
+        now.0 < until.as_micros() as u64
+    }
+
     pub(crate) fn server_status(&self, now: Micros, id: ServerId) -> ServerStatus {
         let member = &self.state.members[&id];
         let owned = self.state.map.iter().flat_map(|map| map.cachelets());
@@ -222,6 +245,7 @@ impl Coordinator {
         let is_draining = self.state.draining.contains(&id);
         let state = match (member.is_alive(), self.is_heard(now, id)) {
             (false, _) => "lost",
+            (true, false) if heard.is_none() && self.awaits(now) => "awaited",
             (true, false) => "silent",
             (true, true) if is_draining => self.draining_state(id, owned.len()),
             (true, true) => "serving",

@@ -6,6 +6,10 @@ use mbal_control::api::{
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
 use mbal_model::{Cluster, Prefix, ServerId};
 
+fn settings(servers_first: usize) -> Settings {
+    Settings { cluster: "shop".into(), servers_first, ..Settings::default() }
+}
+
 struct Rig {
     coordinator: Coordinator,
     now: Micros,
@@ -13,8 +17,7 @@ struct Rig {
 
 impl Rig {
     fn new(servers_first: usize) -> Rig {
-        let settings = Settings { cluster: "shop".into(), servers_first, ..Settings::default() };
-        Rig { coordinator: Coordinator::new(settings), now: Micros(0) }
+        Rig { coordinator: Coordinator::new(settings(servers_first)), now: Micros(0) }
     }
 
     /// Three servers with two workers each, and their map.
@@ -350,4 +353,44 @@ fn what_could_not_be_saved_did_not_happen() {
     rig.ask(Ask::Lost(ServerId(1))).expect("it is known");
     rig.coordinator.restore(before);
     assert!(rig.beat(1, 1, Vec::new()).is_ok(), "it lives");
+}
+
+#[test]
+fn a_coordinator_that_has_just_begun_waits_for_servers_before_it_calls_them_silent() {
+    let mut rig = Rig::three();
+    let state = rig.coordinator.state().clone();
+    rig.coordinator = Coordinator::resume(settings(3), state).expect("it fits");
+    let states = |rig: &mut Rig, ms: u64| {
+        rig.now = Micros(ms * 1000);
+        match rig.ask(Ask::Status).expect("it is answered") {
+            Answer::Status(status) => {
+                status.servers.iter().map(|server| server.state.clone()).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(states(&mut rig, 0), ["awaited"; 3]);
+    rig.now = Micros(2_000_000);
+    rig.beat(2, 2, Vec::new()).expect("it is known");
+    assert_eq!(states(&mut rig, 4_000), ["awaited", "serving", "awaited"]);
+    assert_eq!(
+        states(&mut rig, 9_999),
+        ["awaited", "silent", "awaited"],
+        "who was heard and is not any more"
+    );
+    assert_eq!(states(&mut rig, 10_000), ["silent"; 3]);
+}
+
+#[test]
+fn a_state_that_is_older_than_what_servers_follow_is_said_once() {
+    let mut rig = Rig::three();
+    let mut said = |map_version| {
+        let beat = Heartbeat { incarnation: Incarnation(2), map_version, ..Heartbeat::default() };
+        rig.coordinator.handle(Micros(1), Ask::Heartbeat(ServerId(2), beat)).said
+    };
+    assert_eq!(said(1), [""; 0]);
+    let expected =
+        "server 2 follows map 7, and the state has map 1: it is an old one. Start the server anew";
+    assert_eq!(said(7), [expected]);
+    assert_eq!(said(7), [""; 0]);
 }
