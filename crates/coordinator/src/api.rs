@@ -4,17 +4,19 @@ use std::sync::{Arc, Mutex};
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use mbal_control::api::{BalanceCall, Failure, Heartbeat, Incarnation, MoveCall, Registration};
 use mbal_control::{Answer, Ask, Refusal};
+use mbal_election::Term;
 use mbal_model::ServerId;
 use serde::Deserialize;
 
 use crate::driver::{Driver, Failed};
+use crate::seat::NotLeading;
 
 /// The description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
@@ -39,6 +41,10 @@ pub const ROUTES: [(&str, &str); 15] = [
 
 /// A heartbeat of 64 workers and 4,096 cachelets is a tenth of it.
 const BODY_BYTES_MAX: usize = 4 << 20;
+
+/// The term in which a leader answers, and who leads, by who does not.
+const TERM: HeaderName = HeaderName::from_static("mbal-term");
+const LEADER: HeaderName = HeaderName::from_static("mbal-leader");
 
 #[derive(Clone)]
 pub(crate) struct Shared {
@@ -75,7 +81,33 @@ pub(crate) fn router(shared: Shared) -> Router {
 }
 
 fn failed(status: StatusCode, why: impl Into<String>) -> Response {
-    (status, Json(Failure { error: why.into() })).into_response()
+    (status, Json(Failure { error: why.into(), leader: None })).into_response()
+}
+
+/// Who asks goes on to who leads.
+fn not_leading(not: NotLeading) -> Response {
+    let leader = not.leader.as_deref().and_then(|url| HeaderValue::from_str(url).ok());
+    let failure = Failure { error: not.why, leader: not.leader };
+    let mut response = (StatusCode::SERVICE_UNAVAILABLE, Json(failure)).into_response();
+    if let Some(leader) = leader {
+        response.headers_mut().insert(LEADER, leader);
+    }
+    response
+}
+
+fn unanswered(failed: Failed) -> Response {
+    match failed {
+        Failed::Refused(refusal) => {
+            let status = match refusal {
+                Refusal::Senseless(_) => StatusCode::BAD_REQUEST,
+                Refusal::Unknown(_) => StatusCode::NOT_FOUND,
+                Refusal::Conflict(_) => StatusCode::CONFLICT,
+            };
+            self::failed(status, refusal.to_string())
+        }
+        Failed::Unsaved(why) => self::failed(StatusCode::SERVICE_UNAVAILABLE, why),
+        Failed::NotLeading(not) => not_leading(not),
+    }
 }
 
 pub(crate) fn hashed(token: &str) -> Arc<[u8]> {
@@ -118,39 +150,36 @@ impl<S: Send + Sync, T: for<'a> Deserialize<'a>> FromRequest<S> for Body<T> {
 }
 
 impl Shared {
-    /// The driver saves files: it does not belong on the threads that serve sockets.
-    async fn ask(self, ask: Ask) -> Result<Answer, Response> {
+    /// The driver saves files: it does not belong on the threads that serve sockets. Refusals carry the term too.
+    async fn with_driver<T: Send + 'static>(
+        self,
+        ask: impl FnOnce(&mut Driver) -> (Option<Term>, Result<T, Failed>) + Send + 'static,
+        answer: impl FnOnce(T) -> Response,
+    ) -> Response {
         let asked = tokio::task::spawn_blocking(move || {
-            self.driver.lock().expect("a transaction does not panic").ask(ask)
+            ask(&mut self.driver.lock().expect("a transaction does not panic"))
         });
-        match asked.await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(Failed::Refused(refusal))) => {
-                let status = match refusal {
-                    Refusal::Senseless(_) => StatusCode::BAD_REQUEST,
-                    Refusal::Unknown(_) => StatusCode::NOT_FOUND,
-                    Refusal::Conflict(_) => StatusCode::CONFLICT,
-                };
-                Err(failed(status, refusal.to_string()))
-            }
-            Ok(Err(Failed::Unsaved(why))) => Err(failed(StatusCode::SERVICE_UNAVAILABLE, why)),
-            Err(_) => Err(failed(StatusCode::INTERNAL_SERVER_ERROR, "a fault of the coordinator")),
+        let Ok((term, told)) = asked.await else {
+            return failed(StatusCode::INTERNAL_SERVER_ERROR, "a fault of the coordinator");
+        };
+        let mut response = told.map_or_else(unanswered, answer);
+        if let Some(term) = term {
+            response.headers_mut().insert(TERM, term.into());
         }
+        response
     }
 
     async fn tell(self, ask: Ask) -> Response {
-        match self.ask(ask).await {
-            Ok(Answer::Registered(registered)) => Json(registered).into_response(),
-            Ok(Answer::News(news)) => Json(news).into_response(),
-            Ok(Answer::Status(status)) => Json(status).into_response(),
-            Ok(Answer::Map(document)) => document.into_response(),
-            Ok(Answer::Move(number)) => {
-                Json(serde_json::json!({ "number": number })).into_response()
-            }
+        let answer = |answer| match answer {
+            Answer::Registered(registered) => Json(registered).into_response(),
+            Answer::News(news) => Json(news).into_response(),
+            Answer::Status(status) => Json(status).into_response(),
+            Answer::Map(document) => document.into_response(),
+            Answer::Move(number) => Json(serde_json::json!({ "number": number })).into_response(),
             // Planners read it, not callers.
-            Ok(Answer::Outlook(_) | Answer::Done) => Json(serde_json::json!({})).into_response(),
-            Err(response) => response,
-        }
+            Answer::Outlook(_) | Answer::Done => Json(serde_json::json!({})).into_response(),
+        };
+        self.with_driver(|driver| driver.ask(ask), answer).await
     }
 }
 
@@ -163,8 +192,8 @@ async fn status(State(shared): State<Shared>) -> Response {
 }
 
 async fn events(State(shared): State<Shared>) -> Response {
-    let events = shared.driver.lock().expect("a transaction does not panic").events();
-    Json(serde_json::json!({ "events": events })).into_response()
+    let answer = |events| Json(serde_json::json!({ "events": events })).into_response();
+    shared.with_driver(Driver::events, answer).await
 }
 
 async fn openapi() -> Response {

@@ -1,30 +1,52 @@
 //! One transaction after the other: decide, save, answer. What cannot be saved did not happen.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal};
+use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
+use mbal_election::{Moment, Term};
 use mbal_model::Cluster;
+use mbal_reactor::LeaseClock;
 use serde::Serialize;
 
 use crate::metrics;
-use crate::state_file::StateFile;
+use crate::seat::{NotLeading, Saved, Seat};
+use crate::state_file::{NotWritten, StateFile};
+use crate::weight;
 
 /// Events that are remembered; the log has all.
 const EVENTS_MAX: usize = 1000;
 
 /// Takes news for the log.
-pub type Say = dyn Fn(&str) + Send;
+pub type Say = dyn Fn(&str) + Send + Sync;
 
 pub(crate) struct Driver {
-    coordinator: Coordinator,
-    file: StateFile,
-    started: Instant,
+    settings: Settings,
+    storage: Storage,
+    led: Option<Led>,
+    clock: LeaseClock,
     events: VecDeque<Event>,
     events_ever: u64,
     /// How long the last plan took.
     planned_in: Duration,
-    say: Box<Say>,
+    say: Arc<Say>,
+}
+
+pub(crate) enum Storage {
+    /// Nobody else has it: this coordinator leads.
+    File { file: StateFile, is_unsettled: bool },
+    /// Whoever leads has it.
+    Etcd(Arc<Seat>),
+}
+
+/// What this process decides by while it leads.
+struct Led {
+    /// None of a file.
+    term: Option<Term>,
+    coordinator: Coordinator,
+    /// Its time begins here: a new leader has heard nothing.
+    began: Moment,
 }
 
 /// Something that was decided.
@@ -39,36 +61,151 @@ pub(crate) struct Event {
 /// Why there is no answer.
 pub(crate) enum Failed {
     Refused(Refusal),
-    /// The state could not be saved.
+    /// The state could not be saved, or nobody knows.
     Unsaved(String),
+    NotLeading(NotLeading),
 }
 
 impl Driver {
-    pub(crate) fn new(coordinator: Coordinator, file: StateFile, say: Box<Say>) -> Driver {
-        Driver {
-            coordinator,
-            file,
-            started: Instant::now(),
-            events: VecDeque::new(),
-            events_ever: 0,
-            planned_in: Duration::ZERO,
-            say,
+    /// With the coordinator that a file tells of; with etcd there is none before it leads.
+    pub(crate) fn new(
+        settings: Settings,
+        storage: Storage,
+        coordinator: Option<Coordinator>,
+        say: Arc<Say>,
+    ) -> Driver {
+        let clock = LeaseClock::start();
+        let led =
+            coordinator.map(|coordinator| Led { term: None, coordinator, began: clock.now() });
+        let (events, events_ever) = (VecDeque::new(), 0);
+        let planned_in = Duration::ZERO;
+        Driver { settings, storage, led, clock, events, events_ever, planned_in, say }
+    }
+
+    /// One transaction, and the term in which it was done.
+    pub(crate) fn ask(&mut self, ask: Ask) -> (Option<Term>, Result<Answer, Failed>) {
+        match self.lead() {
+            Ok(term) => (term, self.decide(ask)),
+            Err(failed) => (None, Err(failed)),
         }
     }
 
-    pub(crate) fn ask(&mut self, ask: Ask) -> Result<Answer, Failed> {
-        let now = Micros(self.started.elapsed().as_micros() as u64);
-        let done = self.coordinator.handle(now, ask);
+    fn decide(&mut self, ask: Ask) -> Result<Answer, Failed> {
+        let now = self.clock.now();
+        let led = self.led.as_mut().expect("it leads");
+        let done = led.coordinator.handle(Micros((now - led.began).as_micros() as u64), ask);
         if let Some(before) = done.before {
-            if let Err(error) = self.file.save(self.coordinator.state()) {
-                self.coordinator.restore(before);
-                let why = format!("the coordinator's state cannot be saved: {error}");
-                (self.say)(&why);
-                return Err(Failed::Unsaved(why));
-            }
+            self.save(before)?;
         }
         done.said.iter().for_each(|text| self.tell(text));
+        // The lease may have ended meanwhile, though this process was asleep: then it answers nobody.
+        self.still_leads()?;
         done.answer.map_err(Failed::Refused)
+    }
+
+    /// Takes up what it has been elected for.
+    fn lead(&mut self) -> Result<Option<Term>, Failed> {
+        let seat = match &mut self.storage {
+            Storage::File { is_unsettled: false, .. } => return Ok(None),
+            Storage::File { .. } => return self.settle_file().map(|()| None),
+            Storage::Etcd(seat) => Arc::clone(seat),
+        };
+        let term = seat.leads().map_err(Failed::NotLeading)?;
+        if self.led.as_ref().is_none_or(|led| led.term != Some(term)) {
+            self.led = None;
+            let Some(state) = seat.take_elected(term) else {
+                let why = "this coordinator has just resigned".into();
+                return Err(Failed::NotLeading(NotLeading { leader: None, why }));
+            };
+            let coordinator = match state {
+                None => Ok(Coordinator::new(self.settings.clone())),
+                Some(stored) => weight::decode(&stored.bytes).and_then(|state| {
+                    Coordinator::resume(self.settings.clone(), state)
+                        .map_err(|refusal| refusal.to_string())
+                }),
+            };
+            match coordinator {
+                Ok(coordinator) => {
+                    let began = self.clock.now();
+                    self.led = Some(Led { term: Some(term), coordinator, began });
+                }
+                Err(why) => {
+                    let name = &self.settings.cluster;
+                    seat.refuse(format!("the state in etcd, mbal/{name}/state: {why}"));
+                    return Err(seat.leads().err().map_or_else(
+                        || Failed::Unsaved("this coordinator resigns".into()),
+                        Failed::NotLeading,
+                    ));
+                }
+            }
+        }
+        Ok(Some(term))
+    }
+
+    /// Takes up what it has been elected for, if that can be had at once: a broken state is told before anybody asks.
+    pub(crate) fn look(&mut self) {
+        drop(self.lead());
+    }
+
+    fn still_leads(&mut self) -> Result<(), Failed> {
+        let Storage::Etcd(seat) = &self.storage else { return Ok(()) };
+        let led = self.led.as_ref().and_then(|led| led.term);
+        match seat.leads() {
+            Ok(term) if Some(term) == led => Ok(()),
+            Ok(_) => {
+                let why = "this coordinator has led anew since; ask again".into();
+                Err(Failed::NotLeading(NotLeading { leader: None, why }))
+            }
+            Err(not) => Err(Failed::NotLeading(not)),
+        }
+    }
+
+    /// Saves what the coordinator has decided, or puts `before` back.
+    fn save(&mut self, before: State) -> Result<(), Failed> {
+        let led = self.led.as_mut().expect("it has decided");
+        let state = led.coordinator.state();
+        let (why, is_certain) = match &mut self.storage {
+            Storage::File { file, is_unsettled } => match file.save(state) {
+                Ok(()) => return Ok(()),
+                Err(NotWritten { error, is_certain }) => {
+                    *is_unsettled = !is_certain;
+                    (error.to_string(), is_certain)
+                }
+            },
+            Storage::Etcd(seat) => match seat.save(&weight::encode(state)) {
+                Saved::Yes => return Ok(()),
+                Saved::No(why) => (why, true),
+                Saved::Unknown(why) => {
+                    // The next leader reads what is there.
+                    self.led = None;
+                    (why, false)
+                }
+            },
+        };
+        if let Some(led) = &mut self.led {
+            led.coordinator.restore(before);
+        }
+        let why = match is_certain {
+            true => format!("the coordinator's state cannot be saved: {why}"),
+            false => format!("whether the coordinator's state was saved is not known: {why}"),
+        };
+        (self.say)(&why);
+        Err(Failed::Unsaved(why))
+    }
+
+    /// A file of which nobody knows what is in it is written anew, before anything is told.
+    fn settle_file(&mut self) -> Result<(), Failed> {
+        let Storage::File { file, is_unsettled } = &mut self.storage else { return Ok(()) };
+        let led = self.led.as_ref().expect("with a file it leads");
+        match file.save(led.coordinator.state()) {
+            Ok(()) => {
+                *is_unsettled = false;
+                Ok(())
+            }
+            Err(NotWritten { error, .. }) => Err(Failed::Unsaved(format!(
+                "whether the coordinator's state was saved is not known: {error}"
+            ))),
+        }
     }
 
     /// To the log and to whoever asks for events.
@@ -81,10 +218,15 @@ impl Driver {
         self.planned_in = elapsed;
     }
 
+    /// For Prometheus, which asks each coordinator by itself.
     pub(crate) fn metrics(&mut self) -> String {
-        let Ok(Answer::Status(status)) = self.ask(Ask::Status) else { return String::new() };
-        let (state, balanced) = (self.coordinator.state(), self.coordinator.balanced());
-        metrics::page(&status, state, balanced, self.planned_in)
+        match (self.ask(Ask::Status), &self.led) {
+            ((_, Ok(Answer::Status(status))), Some(Led { coordinator, .. })) => {
+                let (state, balanced) = (coordinator.state(), coordinator.balanced());
+                metrics::page(&status, state, balanced, self.planned_in)
+            }
+            _ => metrics::of_who_stands_by(),
+        }
     }
 
     fn remember(&mut self, text: String) {
@@ -97,11 +239,65 @@ impl Driver {
     }
 
     pub(crate) fn cluster(&self) -> Option<Cluster> {
-        self.coordinator.state().document()
+        self.led.as_ref()?.coordinator.state().document()
     }
 
-    /// Newest first.
-    pub(crate) fn events(&self) -> Vec<Event> {
-        self.events.iter().rev().cloned().collect()
+    /// What this process has decided, newest first.
+    pub(crate) fn events(&mut self) -> (Option<Term>, Result<Vec<Event>, Failed>) {
+        match self.lead() {
+            Ok(term) => (term, Ok(self.events.iter().rev().cloned().collect())),
+            Err(failed) => (None, Err(failed)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mbal_control::api::Registration;
+    use mbal_model::ServerId;
+
+    use super::*;
+
+    fn registration() -> Ask {
+        Ask::Register(Registration {
+            incarnation: 7.into(),
+            cluster: "mbal".into(),
+            client: "10.0.0.1:1".into(),
+            link: "10.0.0.1:2".into(),
+            ..Registration::default()
+        })
+    }
+
+    fn why(told: (Option<Term>, Result<Answer, Failed>)) -> String {
+        match told.1 {
+            Err(Failed::Unsaved(why)) => why,
+            Err(Failed::Refused(refusal)) => format!("refused: {refusal}"),
+            Err(Failed::NotLeading(_)) => "not leading".into(),
+            Ok(answer) => format!("{answer:?}"),
+        }
+    }
+
+    #[test]
+    fn while_a_file_is_in_doubt_nothing_is_told_and_then_what_was_before_the_change() {
+        let folder = std::env::temp_dir().join(format!("mbal-driver-{}", std::process::id()));
+        let path = folder.join("mbal.json");
+        let (mut file, _) = StateFile::open(&path).expect("it can be made");
+        let sound = file.syncs_in(folder.join("gone"));
+        let settings = Settings::default();
+        let coordinator = Coordinator::new(settings.clone());
+        let storage = Storage::File { file, is_unsettled: false };
+        let mut driver = Driver::new(settings, storage, Some(coordinator), Arc::new(|_| {}));
+        let doubt = "whether the coordinator's state was saved is not known";
+        assert!(why(driver.ask(registration())).contains(doubt));
+        assert!(
+            why(driver.ask(Ask::Status)).contains(doubt),
+            "the file says one thing, this process another"
+        );
+        let Storage::File { file, .. } = &mut driver.storage else { panic!("it is a file") };
+        file.syncs_in(sound);
+        assert!(why(driver.ask(Ask::Lost(ServerId(1)))).contains("there is no server 1"));
+        let saved = std::fs::read_to_string(&path).expect("it is there");
+        assert!(!saved.contains("10.0.0.1"), "{saved}");
+        std::fs::remove_dir_all(folder).expect("it is the test's");
     }
 }

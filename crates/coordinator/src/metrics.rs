@@ -7,7 +7,7 @@ use mbal_control::api::{BalanceMode, Status};
 use mbal_control::{Balanced, State};
 use mbal_model::Why;
 
-const STATES: [&str; 6] = ["serving", "silent", "lost", "draining", "stuck", "drained"];
+const STATES: [&str; 7] = ["serving", "awaited", "silent", "lost", "draining", "stuck", "drained"];
 const MODES: [(&str, BalanceMode); 3] =
     [("on", BalanceMode::On), ("off", BalanceMode::Off), ("dry-run", BalanceMode::DryRun)];
 const WHYS: [(&str, Why); 3] =
@@ -19,7 +19,7 @@ pub(crate) fn page(
     balanced: &Balanced,
     planned_in: Duration,
 ) -> String {
-    let mut page = Page::default();
+    let mut page = Page::leads(true);
     let servers =
         |state: &str| status.servers.iter().filter(|server| server.state == state).count();
     page.gauge_by(
@@ -52,10 +52,21 @@ pub(crate) fn page(
     page.0
 }
 
+/// Of a coordinator that does not lead: it knows nothing of servers.
+pub(crate) fn of_who_stands_by() -> String {
+    Page::leads(false).0
+}
+
 #[derive(Default)]
 struct Page(String);
 
 impl Page {
+    fn leads(leads: bool) -> Page {
+        let mut page = Page::default();
+        page.gauge("leads", "1 if this coordinator leads.", u8::from(leads));
+        page
+    }
+
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         self.line(format_args!("# HELP mbal_coordinator_{name} {help}"));
         self.line(format_args!("# TYPE mbal_coordinator_{name} {kind}"));

@@ -49,7 +49,7 @@ fn plan(driver: &Mutex<Driver>, epoch: Duration, stopped: &Receiver<()>) {
     while stopped.recv_timeout(epoch) == Err(RecvTimeoutError::Timeout) {
         number += 1;
         let ask = |ask| driver.lock().expect("a transaction does not panic").ask(ask);
-        let Ok(Answer::Outlook(outlook)) = ask(Ask::Outlook(number)) else {
+        let (_, Ok(Answer::Outlook(outlook))) = ask(Ask::Outlook(number)) else {
             // Whoever has the say now has seen other epochs than this planner.
             planner = ClusterPlanner::new(Thresholds::default());
             continue;

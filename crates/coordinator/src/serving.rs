@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,8 +15,10 @@ use mbal_model::Cluster;
 use tokio::sync::Semaphore;
 
 use crate::api::{Shared, hashed, router};
-use crate::driver::{Driver, Say};
+use crate::driver::{Driver, Say, Storage};
+use crate::etcd::Etcd;
 use crate::planning::Planning;
+use crate::seat::Seat;
 use crate::state_file::StateFile;
 
 /// Connections at a time: a thousand servers keep one each. One more waits in the kernel.
@@ -24,49 +27,73 @@ const CONNECTIONS_MAX: usize = 4096;
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 /// A whole request has been answered by then.
 const REQUEST_WITHIN: Duration = Duration::from_secs(30);
-/// Without descriptors, accepting pauses for so long.
+/// Without descriptors, accepting pauses for so long; and who has been elected is looked at so often.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// All that a coordinator is told at its start.
 pub struct Config {
     /// Where it listens; port 0 is any free one.
     pub listen: SocketAddr,
-    /// The file with its state.
-    pub state: PathBuf,
+    pub state: StateIn,
     pub settings: Settings,
     /// What callers that change something have to know.
     pub token: Option<String>,
 }
 
-/// A coordinator that serves until it is dropped.
+/// Where the state is kept.
+pub enum StateIn {
+    File(PathBuf),
+    /// In etcd, where one of several coordinators leads.
+    Etcd {
+        /// URLs like `http://10.0.0.1:2379`.
+        members: Vec<String>,
+        /// The URL by which others reach this coordinator; without, where it listens.
+        advertised: Option<String>,
+    },
+}
+
+/// A coordinator that serves until it is dropped. Then it leads no more, and others hear of that.
 pub struct Running {
     /// First, since what is dropped first ends first.
     _planning: Planning,
     runtime: tokio::runtime::Runtime,
+    seat: Option<(Arc<Seat>, JoinHandle<()>)>,
     driver: Arc<Mutex<Driver>>,
     pub address: SocketAddr,
 }
 
 /// Opens file and socket, and serves on threads of its own. The error is for the operator.
 pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
-    let (file, state) = StateFile::open(&config.state)?;
-    let epoch = config.settings.epoch;
-    let coordinator = match state {
-        Some(state) => Coordinator::resume(config.settings, state)
-            .map_err(|refusal| format!("{}: {refusal}", config.state.display()))?,
-        None => Coordinator::new(config.settings),
+    let say: Arc<Say> = say.into();
+    let Config { listen, settings, .. } = config;
+    let epoch = settings.epoch;
+    // A file that cannot be used is told before anybody can connect.
+    let file = match &config.state {
+        StateIn::File(path) => Some(opened(path, &settings)?),
+        StateIn::Etcd { .. } => None,
     };
-    // Whether it can be written is better known now than at the first change.
-    let saved = file.save(coordinator.state());
-    saved.map_err(|error| format!("{}: {error}", config.state.display()))?;
-    let failed = |error: io::Error| format!("{}: {error}", config.listen);
-    let listener = TcpListener::bind(config.listen).map_err(failed)?;
+    let failed = |error: io::Error| format!("{listen}: {error}");
+    let listener = TcpListener::bind(listen).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let shared = Shared {
-        driver: Arc::new(Mutex::new(Driver::new(coordinator, file, say))),
-        token: config.token.as_deref().map(hashed),
+    let (mut taken, mut coordinator) = (None, None);
+    let storage = match (config.state, file) {
+        (StateIn::Etcd { members, advertised }, _) => {
+            let url = advertised.unwrap_or_else(|| format!("http://{address}"));
+            let etcd = Etcd::new(&members, &settings.cluster, &url)?;
+            let seat = Seat::new(etcd, Arc::clone(&say));
+            taken = Some(Arc::clone(&seat));
+            Storage::Etcd(seat)
+        }
+        (StateIn::File(_), file) => {
+            let (file, of_file) = file.expect("it was opened above");
+            coordinator = Some(of_file);
+            Storage::File { file, is_unsettled: false }
+        }
     };
+    let driver = Driver::new(settings, storage, coordinator, say);
+    let shared =
+        Shared { driver: Arc::new(Mutex::new(driver)), token: config.token.as_deref().map(hashed) };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("mbal-coordinator")
@@ -75,9 +102,52 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
         .map_err(|error| error.to_string())?;
     let driver = Arc::clone(&shared.driver);
     runtime.spawn(serve(listener, router(shared)));
+    let mut seat = None;
+    if let Some(taken) = taken {
+        let thread = taken.take().map_err(|error| error.to_string())?;
+        seat = Some((taken, thread));
+        runtime.spawn(look(Arc::clone(&driver)));
+    }
     let planning =
         Planning::start(Arc::clone(&driver), epoch).map_err(|error| error.to_string())?;
-    Ok(Running { _planning: planning, runtime, driver, address })
+    Ok(Running { _planning: planning, runtime, seat, driver, address })
+}
+
+fn opened(path: &Path, settings: &Settings) -> Result<(StateFile, Coordinator), String> {
+    let (file, state) = StateFile::open(path)?;
+    let coordinator = match state {
+        Some(state) => Coordinator::resume(settings.clone(), state)
+            .map_err(|refusal| format!("{}: {refusal}", path.display()))?,
+        None => Coordinator::new(settings.clone()),
+    };
+    // Whether it can be written is better known now than at the first change.
+    let saved = file.save(coordinator.state());
+    saved.map_err(|not| format!("{}: {}", path.display(), not.error))?;
+    Ok((file, coordinator))
+}
+
+/// A leader takes up its work before it is asked: a state that it cannot use is told at once, and left to others.
+async fn look(driver: Arc<Mutex<Driver>>) {
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        let driver = Arc::clone(&driver);
+        // It is locked while something is saved: whoever saves leads already.
+        let look = tokio::task::spawn_blocking(move || {
+            if let Ok(mut driver) = driver.try_lock() {
+                driver.look();
+            }
+        });
+        drop(look.await);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some((seat, thread)) = self.seat.take() {
+            seat.leave();
+            drop(thread.join());
+        }
+    }
 }
 
 impl Running {

@@ -17,8 +17,18 @@ const BYTES_MAX: u64 = 64 << 20;
 
 pub struct StateFile {
     path: PathBuf,
+    /// In which it lies.
+    folder: PathBuf,
     /// Locked as long as it is open.
     _lock: File,
+}
+
+/// Why a state is not on the disk.
+#[derive(Debug)]
+pub struct NotWritten {
+    pub error: io::Error,
+    /// The file is as it was. Else it is the new one now, and the disk may know of either.
+    pub is_certain: bool,
 }
 
 impl StateFile {
@@ -41,11 +51,24 @@ impl StateFile {
             }
             Err(error) => return Err(failed(error)),
         };
-        Ok((StateFile { path: path.into(), _lock: lock }, state))
+        Ok((StateFile { path: path.into(), folder: folder.into(), _lock: lock }, state))
     }
 
-    /// On the disk when this returns, or not at all: then the file is as it was.
-    pub fn save(&self, state: &State) -> io::Result<()> {
+    /// On the disk when this returns.
+    pub fn save(&self, state: &State) -> Result<(), NotWritten> {
+        self.replace(state).map_err(|error| NotWritten { error, is_certain: true })?;
+        let folder = File::open(&self.folder).and_then(|folder| folder.sync_all());
+        folder.map_err(|error| NotWritten { error, is_certain: false })
+    }
+
+    /// For tests: the folder that is synced, which was another one. One that there is not cannot be.
+    #[cfg(test)]
+    pub fn syncs_in(&mut self, folder: PathBuf) -> PathBuf {
+        std::mem::replace(&mut self.folder, folder)
+    }
+
+    /// If it fails the file is as it was.
+    fn replace(&self, state: &State) -> io::Result<()> {
         let new = beside(&self.path, "new");
         let mut file = File::create(&new)?;
         file.write_all(state.to_json().as_bytes())?;
@@ -59,8 +82,7 @@ impl StateFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        fs::rename(&new, &self.path)?;
-        File::open(folder_of(&self.path))?.sync_all()
+        fs::rename(&new, &self.path)
     }
 }
 
@@ -98,4 +120,48 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.push(".");
     name.push(suffix);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(test: &str) -> PathBuf {
+        let name = format!("mbal-state-file-{test}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).expect("the system's folder can be written");
+        folder
+    }
+
+    fn state(moves_ever: u32) -> State {
+        State { cluster: "shop".into(), moves_ever, ..State::default() }
+    }
+
+    #[test]
+    fn on_a_full_disk_the_file_is_as_it_was() {
+        let folder = folder("full");
+        let path = folder.join("shop.json");
+        let (file, _) = StateFile::open(&path).expect("it can be made");
+        file.save(&state(1)).expect("there is room");
+        // A device on which there is never room.
+        std::os::unix::fs::symlink("/dev/full", folder.join("shop.json.new")).expect("it is free");
+        let not = file.save(&state(2)).expect_err("there is no room");
+        assert!(not.is_certain && not.error.kind() == io::ErrorKind::StorageFull, "{not:?}");
+        drop(file);
+        fs::remove_file(folder.join("shop.json.new")).expect("it is there");
+        assert_eq!(StateFile::open(&path).expect("it can be read").1, Some(state(1)));
+        fs::remove_dir_all(folder).expect("it is the test's");
+    }
+
+    #[test]
+    fn a_file_of_which_the_disk_may_not_know_is_in_doubt() {
+        let folder = folder("doubt");
+        let path = folder.join("shop.json");
+        let (mut file, _) = StateFile::open(&path).expect("it can be made");
+        file.syncs_in(folder.join("gone"));
+        let not = file.save(&state(1)).expect_err("its folder cannot be synced");
+        assert!(!not.is_certain, "{not:?}");
+        assert!(path.exists(), "it is there, for now");
+        fs::remove_dir_all(folder).expect("it is the test's");
+    }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use mbal_coordinator::Config;
+use mbal_coordinator::{Config, StateIn};
 use mbal_server::{log, token_of};
 
 /// What a server asks by default has this port.
@@ -19,6 +19,8 @@ EXAMPLES
                         on this host; the map is made when three servers have come
   mbal coordinator --listen 10.0.0.1:11210 --token-file /etc/mbal/token
                         for other hosts, which have to know the token
+  mbal coordinator --listen 10.0.0.1:11210 --etcd http://10.0.0.1:2379,http://10.0.0.2:2379
+                        one of several, of which one leads; the state is in etcd
   mbal serve --coordinator http://10.0.0.1:11210 --cluster-secret /etc/mbal/secret
                         a server of its cluster
   curl http://10.0.0.1:11210/v1/status
@@ -36,6 +38,15 @@ pub struct Coordinator {
     /// File of the coordinator's state; by default NAME.json in /var/lib/mbal, or in $XDG_STATE_HOME/mbal
     #[arg(long, env = "MBAL_COORDINATOR_STATE", value_name = "file")]
     state: Option<PathBuf>,
+
+    /// Be one of several coordinators of which one leads: members of the etcd that has the state, like http://10.0.0.1:2379
+    #[arg(long, env = "MBAL_ETCD", value_name = "url[,url]", value_delimiter = ',')]
+    #[arg(conflicts_with = "state")]
+    etcd: Vec<String>,
+
+    /// URL by which others reach this coordinator; by default that of --listen
+    #[arg(long, env = "MBAL_COORDINATOR_ADVERTISE", value_name = "url", requires = "etcd")]
+    advertise: Option<String>,
 
     /// The cluster's name
     #[arg(long, env = "MBAL_CLUSTER_NAME", value_name = "name", default_value = "mbal")]
@@ -74,15 +85,15 @@ fn serve(config: Config) -> Result<(), String> {
             "mbal coordinator: without --token-file whoever can connect can change the cluster",
         );
     }
-    let state = config.state.display().to_string();
+    let state = match &config.state {
+        StateIn::File(path) => format!("state in {}", path.display()),
+        StateIn::Etcd { members, .. } => format!("state in etcd: {}", members.join(" ")),
+    };
     let running = mbal_coordinator::start(
         config,
         Box::new(|text| log::info("coordinator", &format!("mbal: {text}"))),
     )?;
-    log::info(
-        "started",
-        &format!("mbal coordinator: http://{}, state in {state}", running.address),
-    );
+    log::info("started", &format!("mbal coordinator: http://{}, {state}", running.address));
     running.wait().map_err(|error| error.to_string())
 }
 
@@ -101,8 +112,9 @@ impl Coordinator {
             ));
         }
         let state = match &self.state {
-            Some(path) => path.clone(),
-            None => state_folder()?.join(format!("{}.json", self.cluster_name)),
+            _ if !self.etcd.is_empty() => self.in_etcd()?,
+            Some(path) => StateIn::File(path.clone()),
+            None => StateIn::File(state_folder()?.join(format!("{}.json", self.cluster_name))),
         };
         Ok(Config {
             listen: self.listen,
@@ -114,6 +126,24 @@ impl Coordinator {
             },
             token,
         })
+    }
+}
+
+impl Coordinator {
+    fn in_etcd(&self) -> Result<StateIn, String> {
+        let advertised = match &self.advertise {
+            Some(url) if !url.starts_with("http://") => {
+                return Err(format!("--advertise {url}: it is like http://10.0.0.1:{PORT}"));
+            }
+            None if self.listen.ip().is_unspecified() => {
+                return Err(format!(
+                    "--listen {} is no address that others reach: say --advertise",
+                    self.listen
+                ));
+            }
+            url => url.clone(),
+        };
+        Ok(StateIn::Etcd { members: self.etcd.clone(), advertised })
     }
 }
 

@@ -102,7 +102,7 @@ fn serve(up: &Up) -> Result<(), String> {
     let secret = folder.secret().map_err(failed)?;
     let config = mbal_coordinator::Config {
         listen: SocketAddr::from(([127, 0, 0, 1], up.coordinator_port)),
-        state: folder.0.join("state.json"),
+        state: mbal_coordinator::StateIn::File(folder.0.join("state.json")),
         settings: mbal_coordinator::Settings {
             cluster: CLUSTER.into(),
             servers_first: up.servers.into(),

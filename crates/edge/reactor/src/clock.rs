@@ -18,3 +18,19 @@ impl Clock {
         sys::monotonic_ns() - self.origin_ns
     }
 }
+
+/// Time since it was made, by a clock that goes on while the machine sleeps: for leases that others count as well.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseClock {
+    origin_ns: u64,
+}
+
+impl LeaseClock {
+    pub fn start() -> LeaseClock {
+        LeaseClock { origin_ns: sys::boot_ns() }
+    }
+
+    pub fn now(&self) -> std::time::Duration {
+        std::time::Duration::from_nanos(sys::boot_ns() - self.origin_ns)
+    }
+}

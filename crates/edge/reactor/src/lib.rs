@@ -46,7 +46,7 @@ mod sys;
 mod tally;
 mod tls;
 
-pub use clock::Clock;
+pub use clock::{Clock, LeaseClock};
 pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES, Said};
 pub use greeter::{Greeter, Guest};
 pub use linker::{LINK_CREDITS, LinkNote, LinkPlan, Linked, Linker, STRANGERS_MAX};

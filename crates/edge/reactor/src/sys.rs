@@ -23,11 +23,21 @@ fn own(returned: libc::c_int) -> io::Result<OwnedFd> {
 
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// As the monotonic clock, and goes on while the machine sleeps.
+pub(crate) fn boot_ns() -> u64 {
+    clock_ns(libc::CLOCK_BOOTTIME)
+}
+
+#[inline]
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: the pointer is valid for one timespec, which the call fills in when it returns 0.
     let time = unsafe {
-        let returned = libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
-        assert_eq!(returned, 0, "every Linux has a monotonic clock");
+        let returned = libc::clock_gettime(clock, time.as_mut_ptr());
+        assert_eq!(returned, 0, "every Linux has this clock");
         time.assume_init()
     };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

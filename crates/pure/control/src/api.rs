@@ -337,4 +337,7 @@ pub struct MoveStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub error: String,
+    /// Who leads, said by a coordinator that does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
 }
