@@ -230,12 +230,14 @@ impl Balancer {
     }
 
     /// A worker is overloaded, and this server knows no way: it may not move anything, its planner has found nothing that
-    /// helps, or all its workers are about as busy.
+    /// helps, all its workers are about as busy, or it has more load than room.
     pub fn is_helpless(&self) -> bool {
         let loads = self.reading.loads();
         let vitals = self.vitals(&loads);
         let is_even = vitals.deviation <= self.thresholds.imbalance;
-        vitals.hotspot && (self.mode != Mode::On || self.no_local_plan || is_even)
+        let average = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
+        let is_full = self.thresholds.is_over(average);
+        vitals.hotspot && (self.mode != Mode::On || self.no_local_plan || is_even || is_full)
     }
 
     /// The last decisions, oldest first.

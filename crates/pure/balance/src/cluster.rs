@@ -68,7 +68,7 @@ impl ClusterPlanner {
         self.pin_what_rests(&mut board.snapshot, outlook.epoch);
         let before = board.snapshot.clone();
         let loads: Vec<f64> = before.workers.iter().map(WorkerLoad::load).collect();
-        let load_mean = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
+        let load_mean = loads.iter().fold(0.0, |sum, load| sum + load) / loads.len().max(1) as f64;
         let asking = self.asking(outlook, &before, load_mean);
         // A plan is carried out over several epochs: it goes on under the limit, until phase 3 is over.
         let above = |at: usize| loads[at] - load_mean >= self.thresholds.imbalance;
@@ -77,10 +77,16 @@ impl ClusterPlanner {
             .filter(|&at| asking.contains(&before.workers[at].at.server))
             .collect();
         sources.sort_by(|&a, &b| loads[b].total_cmp(&loads[a]).then(a.cmp(&b)));
+        let standing = |id| outlook.servers.iter().find(|one| one.server == id);
         let (mut missing, mut too_heavy) = (0, Vec::new());
         let takers: Vec<ServerId> = board.takers().collect();
         let solve = |model: &_| Some(search(model, Effort::DESCENT));
         for &source in sources.iter().take(SOURCES_MAX) {
+            let server = standing(before.workers[source].at.server);
+            if server.is_some_and(|server| server.standing == Standing::Staying) {
+                missing = missing.max(self.missing(&loads, outlook));
+                continue;
+            }
             let takes = |server| takers.contains(&server);
             let global = relieve(&mut board.snapshot, source, &self.thresholds, takes, solve);
             if self.is_no_answer(&global, &before.workers[source]) {
@@ -145,7 +151,7 @@ impl ClusterPlanner {
     /// Servers in phase 3.
     fn asking(&mut self, outlook: &Outlook, now: &Snapshot, mean: f64) -> Vec<ServerId> {
         let mut asking = Vec::new();
-        for server in outlook.servers.iter().filter(|one| one.standing == Standing::Serving) {
+        for server in outlook.servers.iter().filter(|one| is_to_stay(one.standing)) {
             let own = now.workers.iter().filter(|worker| worker.at.server == server.server);
             let loads: Vec<f64> = own.map(WorkerLoad::load).collect();
             let most = loads.iter().copied().fold(0.0, f64::max);
@@ -180,7 +186,7 @@ impl ClusterPlanner {
 
     /// Servers like those that there are, which would have to come for all load to be permissible.
     fn missing(&self, loads: &[f64], outlook: &Outlook) -> u32 {
-        let serving = outlook.servers.iter().filter(|one| one.standing == Standing::Serving);
+        let serving = outlook.servers.iter().filter(|one| is_to_stay(one.standing));
         let workers: usize = serving.clone().map(|one| one.workers.len()).sum();
         let wanted = (loads.iter().sum::<f64>() / self.thresholds.permissible).ceil();
         let per_server = workers.max(1) as f64 / serving.count().max(1) as f64;
@@ -262,6 +268,7 @@ impl Board<'_> {
     pub fn takers(&self) -> impl Iterator<Item = ServerId> + '_ {
         let takes = |standing| match standing {
             Standing::Serving => true,
+            Standing::Staying => false,
             Standing::Draining => is_planted(Fault::DrainingTakes),
             Standing::Silent => is_planted(Fault::SilentTakes),
         };
@@ -338,6 +345,11 @@ impl Board<'_> {
     pub fn carry_out(&mut self, step: Move) {
         apply(&mut self.snapshot, &[step]);
     }
+}
+
+/// It will be there tomorrow, as far as is known.
+fn is_to_stay(standing: Standing) -> bool {
+    matches!(standing, Standing::Serving | Standing::Staying)
 }
 
 pub(crate) fn planned(before: &Snapshot, step: &Move, why: Why) -> PlannedMove {

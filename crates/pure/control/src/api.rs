@@ -154,9 +154,9 @@ impl WorkerReport {
     }
 }
 
-/// To a hundred-thousandth: no digit of a heartbeat is noise.
+/// To a hundred-thousandth: no digit of a heartbeat is noise. Nor is a sum of nothing -0.
 fn rounded(load: f64) -> f64 {
-    (load * 1e5).round() / 1e5
+    (load * 1e5).round() / 1e5 + 0.0
 }
 
 /// What the source of a move says of it.

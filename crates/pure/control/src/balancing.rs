@@ -138,7 +138,8 @@ impl Coordinator {
         let member = &self.state.members[&id];
         let heard = self.heard.get(&id).filter(|heard| !heard.workers.is_empty());
         let standing = match heard {
-            Some(_) if !member.moves || !self.is_heard(now, id) => Standing::Silent,
+            Some(_) if !self.is_heard(now, id) => Standing::Silent,
+            Some(_) if !member.moves => Standing::Staying,
             Some(_) if self.state.draining.contains(&id) => Standing::Draining,
             Some(_) => Standing::Serving,
             None => Standing::Silent,

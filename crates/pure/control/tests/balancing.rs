@@ -441,6 +441,7 @@ fn an_older_server_neither_gives_nor_takes() {
     world.epochs(20);
     assert!(world.coordinator.state().moves_ever > 0);
     assert_eq!(world.of(1), held);
+    assert!((world.status().balance.load_mean - 1.3 / 3.0).abs() < 0.01, "its load counts");
     assert!(matches!(world.ask(Ask::Drain(ServerId(1), true)), Err(Refusal::Conflict(_))));
 }
 

@@ -9,7 +9,9 @@ pub enum Standing {
     Serving,
     /// An operator wants it empty: it gives everything, and takes nothing.
     Draining,
-    /// It was not heard of lately, or is dead: it neither gives nor takes.
+    /// Of a version that takes part in no moves: it neither gives nor takes, but its load counts.
+    Staying,
+    /// It was not heard of lately, or is dead: it neither gives nor takes, and nothing is known of its load.
     Silent,
 }
 
