@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use mbal_model::{Move, Order, Outcome, Owner, Prefix, Reading};
 
 use crate::pour::Lighten;
-use crate::proposal::{Nonsense, Proposal, Question};
+use crate::proposal::{Nonsense, Proposal, Question, propose};
 use crate::{Loans, PhaseMachine, Rest, Thresholds, Vitals, deviation};
 
 /// A difference between workers, in time, that no user can feel: below it a server is even.
@@ -229,15 +229,17 @@ impl Balancer {
         &self.loans
     }
 
-    /// A worker is overloaded, and this server knows no way: it may not move anything, its planner has found nothing that
-    /// helps, all its workers are about as busy, or it has more load than room.
+    /// A worker is overloaded, and this server does nothing about it: it may not, all its workers are about as busy, or its
+    /// planner has found no way, or would find none if it were asked now. Phase 3 has a patience of its own, which need
+    /// not begin when that of phase 2 ends. Runs a planner, where a worker is overloaded.
     pub fn is_helpless(&self) -> bool {
-        let loads = self.reading.loads();
-        let vitals = self.vitals(&loads);
+        let vitals = self.vitals(&self.reading.loads());
         let is_even = vitals.deviation <= self.thresholds.imbalance;
-        let average = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
-        let is_full = self.thresholds.is_over(average);
-        vitals.hotspot && (self.mode != Mode::On || self.no_local_plan || is_even || is_full)
+        let finds_none = || {
+            let (reading, thresholds) = (self.reading.clone(), self.thresholds);
+            propose(&Question { number: 0, reading, thresholds }).beyond
+        };
+        vitals.hotspot && (self.mode != Mode::On || is_even || self.no_local_plan || finds_none())
     }
 
     /// The last decisions, oldest first.
@@ -249,6 +251,7 @@ impl Balancer {
         self.epoch += 1;
         let rest_epochs = self.thresholds.rest_epochs;
         self.rest.forget_before(self.epoch, rest_epochs);
+        self.loans.forget_absent(&reading.snapshot);
         let just_moved = std::mem::take(&mut self.just_moved);
         for held in reading.snapshot.workers.iter_mut().flat_map(|worker| &mut worker.cachelets) {
             let load = held.load.max(LOAD_FELT);

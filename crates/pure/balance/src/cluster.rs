@@ -20,13 +20,16 @@ use mbal_model::{
 use crate::drain::drain;
 use crate::local::apply;
 use crate::phases::Gate;
-use crate::{Effort, Global, PhaseMachine, Rest, Thresholds, Vitals, relieve, search};
+use crate::{Effort, Global, Model, PhaseMachine, Rest, Thresholds, Vitals, relieve, search};
 
 /// Moves that a server takes part in at a time: as source, and as destination.
 pub(crate) const MOVES_MAX: usize = 4;
 
 /// Workers that are helped in one epoch, the hottest first: what bounds the time of planning.
 const SOURCES_MAX: usize = 64;
+
+/// A source with so many cachelets is planned for thoroughly, which takes some descents more.
+const THOROUGH_BALLS_MAX: usize = 64;
 
 /// Below this a cachelet's load is noise: it has not changed.
 const LOAD_FELT: f64 = 0.02;
@@ -40,6 +43,8 @@ pub struct ClusterPlanner {
     /// Who had each cachelet by the last outlook, and which were under way.
     homes: BTreeMap<Prefix, ServerId>,
     under_way: BTreeSet<Prefix>,
+    /// Servers for which something was planned, or was under way, in the last epoch.
+    helped: BTreeSet<ServerId>,
     all_hot: Gate,
     /// While that gate is open.
     servers_wanted: u32,
@@ -80,7 +85,10 @@ impl ClusterPlanner {
         let standing = |id| outlook.servers.iter().find(|one| one.server == id);
         let (mut missing, mut too_heavy) = (0, Vec::new());
         let takers: Vec<ServerId> = board.takers().collect();
-        let solve = |model: &_| Some(search(model, Effort::DESCENT));
+        let solve = |model: &Model| {
+            let is_small = model.balls.len() <= THOROUGH_BALLS_MAX;
+            Some(search(model, if is_small { Effort::THOROUGH } else { Effort::DESCENT }))
+        };
         for &source in sources.iter().take(SOURCES_MAX) {
             let server = standing(before.workers[source].at.server);
             if server.is_some_and(|server| server.standing == Standing::Staying) {
@@ -100,6 +108,9 @@ impl ClusterPlanner {
             missing = missing.max(1);
         }
         self.tell_missing(missing);
+        let planned = board.moves.iter().map(|planned| &planned.step);
+        let steps = planned.chain(&outlook.under_way);
+        self.helped = steps.map(|step| step.from.server).collect();
         too_heavy.sort();
         too_heavy.dedup();
         ClusterPlan {
@@ -156,12 +167,14 @@ impl ClusterPlanner {
             let loads: Vec<f64> = own.map(WorkerLoad::load).collect();
             let most = loads.iter().copied().fold(0.0, f64::max);
             let over = loads.iter().filter(|load| self.thresholds.is_over(**load)).count();
+            // Who is under its limit, and cannot be brought nearer to the others, has been helped.
+            let is_helped = self.helped.contains(&server.server);
             let vitals = Vitals {
                 hotspot: over > 0,
                 headroom: true,
                 overloaded_share: over as f64 / loads.len().max(1) as f64,
                 no_local_plan: server.helpless && over > 0,
-                above_cluster: most - mean,
+                above_cluster: if is_helped { most - mean } else { 0.0 },
                 ..Vitals::default()
             };
             let machine = self.machines.entry(server.server).or_default();

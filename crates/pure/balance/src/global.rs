@@ -43,8 +43,11 @@ pub fn relieve(
         let may = |server| server != home && !full.contains(&server) && takes(server);
         let lightest = lightest_server(snapshot, may);
         let lighter = lightest.filter(|(_, least)| load - least > thresholds.imbalance);
+        // Two moves for one gain: only where nothing else helps, and as long as it is needed.
+        if exchanges && !thresholds.is_over(load) {
+            break;
+        }
         let Some((destination, _)) = lighter else {
-            // Two moves for one gain: only where nothing else helps, and it is needed.
             if exchanges || !thresholds.is_over(load) {
                 break;
             }

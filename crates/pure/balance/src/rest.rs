@@ -1,6 +1,6 @@
 //! Keeps the balancer from restlessness: what has moved stays, and what was lent goes home late.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_model::{Move, Owner, Prefix, Snapshot};
 
@@ -52,9 +52,14 @@ impl Loans {
         }
     }
 
-    /// A cachelet that changes servers has a new home.
-    pub fn forget(&mut self, cachelet: Prefix) {
-        self.lent.remove(&cachelet);
+    /// A cachelet that has changed servers has a new home.
+    pub fn forget_absent(&mut self, snapshot: &Snapshot) {
+        if self.lent.is_empty() {
+            return;
+        }
+        let held = snapshot.workers.iter().flat_map(|worker| &worker.cachelets);
+        let present: BTreeSet<Prefix> = held.map(|held| held.cachelet).collect();
+        self.lent.retain(|cachelet, _| present.contains(cachelet));
     }
 
     /// Cachelet, home and the epoch of its last move, by cachelet.

@@ -393,3 +393,18 @@ fn a_server_is_helpless_while_a_worker_is_overloaded_and_nothing_can_be_done() {
     stuck.epochs(12);
     assert!(stuck.balancer.is_helpless());
 }
+
+#[test]
+fn a_loan_is_over_when_its_cachelet_has_changed_servers() {
+    let mut server = Server::new(Mode::On);
+    server.heat();
+    server.epochs(6);
+    let lent: Vec<Prefix> = server.balancer.loans().iter().map(|(prefix, ..)| prefix).collect();
+    assert!(lent.len() > 1);
+    let mut reading = server.reading();
+    for worker in &mut reading.snapshot.workers {
+        worker.cachelets.retain(|held| held.cachelet != lent[0]);
+    }
+    server.tell(News::Epoch(reading));
+    assert!(server.balancer.loans().iter().all(|(prefix, ..)| prefix != lent[0]));
+}

@@ -37,24 +37,6 @@ const PLAIN: Drawing = Drawing {
     only: &[],
 };
 
-/// `phases-SERVERS-servers-IMMOVABLEpct.csv`: one file for each, and one plot.
-const PHASES: Drawing = Drawing {
-    x: ("epoch", "epoch (A, B, C in turn)", false),
-    y: (
-        &[
-            ("none", "none"),
-            ("phase_1", "phase 1"),
-            ("phase_2", "phase 2"),
-            ("phase_3", "phase 3"),
-            ("combined", "combined"),
-            ("bound", "bound"),
-        ],
-        "p90 delay, service times",
-        true,
-    ),
-    ..PLAIN
-};
-
 const DRAWINGS: [Drawing; 13] = [
     Drawing {
         name: "curves-items",
@@ -229,11 +211,6 @@ pub fn plots_of(csv: &str, text: &str) -> Result<Vec<(String, Plot)>, String> {
     for drawing in DRAWINGS.iter().filter(|drawing| drawing.csv == csv) {
         plots.push((drawing.name.to_owned(), drawing.plot(drawing.title, csv, text)?));
     }
-    let cluster = csv.strip_prefix("phases-").and_then(|rest| rest.strip_suffix("pct"));
-    if let Some((servers, immovable)) = cluster.and_then(|rest| rest.split_once("-servers-")) {
-        let title = format!("p90 delay, {servers} servers, {immovable}% immovable");
-        plots.push((csv.to_owned(), PHASES.plot(&title, csv, text)?));
-    }
     Ok(plots)
 }
 
@@ -317,14 +294,6 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_phases_says_what_it_is_of() {
-        let csv = "epoch,none,phase_1,phase_2,phase_3,combined,bound\n0,1,2,3,4,5,6\n";
-        let plot = plot("phases-20-servers-88pct", csv).expect("it has its columns");
-        assert_eq!(plot.title, "p90 delay, 20 servers, 88% immovable");
-        assert_eq!(plot.panels[0].lines.len(), 6);
-    }
-
-    #[test]
     fn a_column_that_is_missing_is_named() {
         let error = plot("figure-7", "server,age_score\n0,1\n").err();
         assert_eq!(error.as_deref(), Some("figure-7.csv has no column items_moved"));
@@ -360,6 +329,6 @@ mod tests {
                 drawn += 1;
             }
         }
-        assert_eq!(drawn, 17);
+        assert_eq!(drawn, 11);
     }
 }

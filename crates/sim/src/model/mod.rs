@@ -1,12 +1,11 @@
 //! `mbal sim model`: the policies over queues with service times.
 
-mod cluster;
+mod balance;
+mod coordinated;
 mod drawn;
 mod fleet;
 mod netkv;
-mod phases;
 mod popularity;
-mod replication;
 mod report;
 mod traces;
 mod workloads;
@@ -24,8 +23,8 @@ is done, so Ctrl-C at any moment leaves nothing half done.
 
   mbal sim model netkv --speed                 28 million requests over 2,500 servers, timed
   mbal sim model netkv --out figures           NetKV's Figures 5 and 12 to 17, some minutes
-  mbal sim model phases                        the three phases on 20 servers, alone and together
-  mbal sim model phases --servers 1000 --epochs 24
+  mbal sim model balance                       phases 2 and 3 on 20 servers, alone and together
+  mbal sim model balance --servers 100 --seeds 1
   mbal sim model plots --out figures           draws again what has been left there as CSV";
 
 /// Proves the deciders on traces and generated demand, in virtual time.
@@ -46,8 +45,8 @@ pub struct Args {
 enum Experiment {
     /// Figures 5 and 12 to 17 of NetKV, and how fast 28 million requests are.
     Netkv(netkv::Options),
-    /// MBal's three phases, each alone and together, over workloads A, B and C.
-    Phases(phases::Options),
+    /// Phases 2 and 3 of MBal, alone and together: how soon loads are even under hot sets that shift.
+    Balance(balance::Options),
     /// Plots of what the others, and the examples of `sketch`, `elastic` and `exact`, wrote as CSV into the folder of
     /// --out.
     Plots,
@@ -58,7 +57,7 @@ pub fn run(args: &Args) -> Result<(), String> {
     let report = Report::new(args.out.as_deref())?;
     match &args.experiment {
         Experiment::Netkv(options) => netkv::run(options, args.seed, &report),
-        Experiment::Phases(options) => phases::run(options, args.seed, &report),
+        Experiment::Balance(options) => balance::run(options, args.seed, &report),
         Experiment::Plots => {
             let folder = args.out.as_deref().ok_or("plots: --out DIR says where the CSV is")?;
             drawn::run(folder, &report)
