@@ -205,3 +205,41 @@ fn wrong_flags_are_told_by_name() {
     assert!(said(&["up", "--servers", "0"]).contains("--servers"));
     assert!(said(&["up", "-p", "65535"]).contains("-p 65535: 3 servers need ports up to 65535"));
 }
+
+#[test]
+fn a_server_is_emptied_with_its_items_and_may_be_stopped() {
+    let folder = folder("drain");
+    let coordinator = Coordinator::start(&folder, free_port(), 2);
+    let mbal = |arguments: &[&str]| {
+        let mut all = arguments.to_vec();
+        all.extend(["--coordinator", &coordinator.url]);
+        let output = output_of(MBAL.as_ref(), &all);
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let first = server(&folder, &coordinator.url);
+    let second = server(&folder, &coordinator.url);
+    eventually("all keys can be stored at either", || stores(&first) && stores(&second));
+    let ids = |state: &str| -> Vec<String> {
+        let (_, status) = mbal(&["status"]);
+        let rows = status.lines().filter(|line| line.split_whitespace().nth(1) == Some(state));
+        rows.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
+    };
+    eventually("both are heard of", || ids("serving").len() == 2);
+    let emptied = ids("serving").remove(1);
+    assert!(mbal(&["drain", &emptied]).0);
+    eventually("it is empty", || ids("drained") == [emptied.as_str()]);
+    let (_, status) = mbal(&["status"]);
+    assert!(status.contains(&format!("server {emptied} is empty, and may be stopped")), "{status}");
+    for n in 0..20 {
+        ask(
+            &mut first.connect(),
+            &format!("get k{n}\r\n"),
+            &format!("VALUE k{n} 0 1\r\nv\r\nEND\r\n"),
+        );
+    }
+    assert!(mbal(&["drain", &emptied, "--undo"]).0);
+    assert_eq!(ids("serving").len(), 2);
+    assert!(mbal(&["balance", "off"]).0);
+    assert!(mbal(&["status"]).1.contains("balance is off"));
+    assert!(!mbal(&["drain", "99"]).0 && !mbal(&["balance", "fast"]).0);
+}

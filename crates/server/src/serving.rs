@@ -407,6 +407,7 @@ impl Server {
                 .map(|address| at(address.port()))
                 .collect(),
             memory_bytes: self.config.settings.memory_bytes,
+            moves: true,
             ..Registration::default()
         })
     }
