@@ -58,6 +58,8 @@ mod load;
 mod log;
 mod login;
 mod meta;
+mod meta_reply;
+mod meta_write;
 mod moves;
 mod once;
 mod orders;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use mbal_model::Key;
 use mbal_wire::{Binary, Command, Head, Request, Status};
 
-use crate::meta::push_sent;
+use crate::meta_reply::push_sent;
 use crate::slots::NO_ROUTE_LINE;
 
 /// The end of a `get` that has found nothing.
