@@ -74,7 +74,7 @@ impl Links {
             };
             if *server == to {
                 waiting.sent(ticket.0, now);
-                gathering.gathers();
+                gathering.gathers(now);
                 let frame =
                     Frame { kind: Kind::Request, ticket: ticket.0 as u32, payload: request };
                 push(sending, &frame, place, &mut self.unsent);
@@ -244,7 +244,7 @@ impl EventLoop {
         match &mut link.end {
             End::Dialed { waiting, gathering, .. } => {
                 waiting.heard(now);
-                gathering.heard();
+                gathering.heard(now);
             }
             End::Accepted { heard, .. } => *heard = now,
         }
