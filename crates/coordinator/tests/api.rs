@@ -340,7 +340,7 @@ fn an_overloaded_server_is_helped_unless_operators_say_no() {
     assert_eq!(call(&running, "PUT", "/v1/balance", Some(json!({ "mode": "on" }))).0, 200);
     let status = eventually(&running, 0.9, "it is helped", |status| status["moves"] != json!([]));
     assert_eq!(status["moves"].as_array().map(Vec::len), Some(4), "at a time: {status}");
-    assert!(said(&running, "its worker is overloaded; it has load 0.0"));
+    assert!(said(&running, "to lighten its worker; it has load 0.0"));
     let (_, page) = call(&running, "GET", "/metrics", None);
     let page = page.as_str().expect("it is text");
     for line in [

@@ -20,6 +20,7 @@ use mbal_model::{
 use crate::drain::drain;
 use crate::local::apply;
 use crate::phases::Gate;
+use crate::vain::Vain;
 use crate::{Effort, Global, Model, PhaseMachine, Rest, Thresholds, Vitals, relieve, search};
 
 /// Moves that a server takes part in at a time: as source, and as destination.
@@ -43,6 +44,7 @@ pub struct ClusterPlanner {
     /// Who had each cachelet by the last outlook, and which were under way.
     homes: BTreeMap<Prefix, ServerId>,
     under_way: BTreeSet<Prefix>,
+    vain: Vain,
     /// Servers for which something was planned, or was under way, in the last epoch.
     helped: BTreeSet<ServerId>,
     all_hot: Gate,
@@ -68,18 +70,20 @@ impl ClusterPlanner {
     /// Called once an epoch. The same outlooks give the same plans.
     /// O(workers + sources · `max_iter` · (servers + a server's cachelets)).
     pub fn plan(&mut self, outlook: &Outlook) -> ClusterPlan {
-        self.watch(outlook);
+        let left = self.watch(outlook);
         let mut board = Board::new(outlook);
         self.pin_what_rests(&mut board.snapshot, outlook.epoch);
         let before = board.snapshot.clone();
         let loads: Vec<f64> = before.workers.iter().map(WorkerLoad::load).collect();
         let load_mean = loads.iter().fold(0.0, |sum, load| sum + load) / loads.len().max(1) as f64;
         let asking = self.asking(outlook, &before, load_mean);
+        let in_vain = self.in_vain(outlook, &asking, &left);
         // A plan is carried out over several epochs: it goes on under the limit, until phase 3 is over.
         let above = |at: usize| loads[at] - load_mean >= self.thresholds.imbalance;
         let mut sources: Vec<usize> = (0..loads.len())
             .filter(|&at| self.thresholds.is_over(loads[at]) || above(at))
             .filter(|&at| asking.contains(&before.workers[at].at.server))
+            .filter(|&at| !in_vain.contains(&before.workers[at].at.server))
             .collect();
         sources.sort_by(|&a, &b| loads[b].total_cmp(&loads[a]).then(a.cmp(&b)));
         let standing = |id| outlook.servers.iter().find(|one| one.server == id);
@@ -120,32 +124,55 @@ impl ClusterPlanner {
             servers_wanted: self.servers_wanted,
             too_heavy,
             stuck,
+            in_vain,
             load_mean,
             load_max: loads.iter().copied().fold(0.0, f64::max),
         }
     }
 
     /// What has changed servers, or was under way and is so no more, rests from now on: a move may take less than
-    /// an epoch, and may come to nothing.
-    fn watch(&mut self, outlook: &Outlook) {
+    /// an epoch, and may come to nothing. Returns the load that has left each server.
+    fn watch(&mut self, outlook: &Outlook) -> BTreeMap<ServerId, f64> {
         let epoch = outlook.epoch;
         self.rest.forget_before(epoch, self.thresholds.rest_epochs);
         self.machines.retain(|id, _| outlook.servers.iter().any(|server| server.server == *id));
         let under_way: BTreeSet<Prefix> =
             outlook.under_way.iter().map(|step| step.cachelet).collect();
         let mut homes = BTreeMap::new();
+        let mut left = BTreeMap::new();
         for worker in outlook.servers.iter().flat_map(|server| &server.workers) {
             for held in &worker.cachelets {
                 let (cachelet, home) = (held.cachelet, worker.at.server);
-                let has_moved = self.homes.get(&cachelet).is_some_and(|before| *before != home);
-                if has_moved || self.under_way.contains(&cachelet) && !under_way.contains(&cachelet)
-                {
+                let from = self.homes.get(&cachelet).filter(|before| **before != home);
+                if let Some(from) = from {
+                    *left.entry(*from).or_default() += held.load;
+                }
+                let was_under_way = self.under_way.contains(&cachelet);
+                if from.is_some() || was_under_way && !under_way.contains(&cachelet) {
                     self.rest.note(cachelet, held.load.max(LOAD_FELT), epoch);
                 }
                 homes.insert(cachelet, home);
             }
         }
         (self.homes, self.under_way) = (homes, under_way);
+        left
+    }
+
+    fn in_vain(
+        &mut self,
+        outlook: &Outlook,
+        asking: &[ServerId],
+        left: &BTreeMap<ServerId, f64>,
+    ) -> Vec<ServerId> {
+        self.vain.keep(asking);
+        for server in outlook.servers.iter().filter(|one| asking.contains(&one.server)) {
+            let fixed = server.workers.iter().map(|worker| worker.fixed).sum();
+            let left = left.get(&server.server).copied().unwrap_or(0.0);
+            let patience = self.thresholds.patience;
+            self.vain.observe(server.server, fixed, left, outlook.epoch, patience);
+        }
+        let waits = |server: &&ServerId| self.vain.waits(**server, outlook.epoch);
+        asking.iter().filter(waits).copied().collect()
     }
 
     fn pin_what_rests(&self, snapshot: &mut Snapshot, epoch: u64) {

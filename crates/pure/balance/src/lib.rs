@@ -24,6 +24,7 @@ mod pour;
 mod proposal;
 mod rest;
 mod thresholds;
+mod vain;
 
 pub use balancer::{Balancer, Cause, Decision, Duty, Mode, News, Ordered, Verdict};
 pub use balls::{

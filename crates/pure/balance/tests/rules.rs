@@ -249,6 +249,21 @@ fn when_all_are_hot_servers_are_wanted() {
     assert_eq!(cluster.epoch().servers_wanted, 0);
 }
 
+fn who_gives_in_vain_is_helped_less_often() {
+    let mut cluster = Cluster::new(&[&[&[0.03; 32]], &[&[], &[], &[]]]);
+    let mut planned = Vec::new();
+    for epoch in 1..=24 {
+        let plan = cluster.turn();
+        planned.extend(plan.moves.iter().map(|_| epoch));
+        // Clients go on asking the server that they know.
+        cluster.worker(at(0, 0)).fixed = 0.03 * (32.0 - cluster.of(0) as f64);
+    }
+    // After four epochs of patience three batches of four; by then it has shown, and the pause begins.
+    assert_eq!(planned.iter().filter(|epoch| **epoch < 14).count(), 12, "{planned:?}");
+    assert!(planned.iter().all(|epoch| *epoch < 7 || *epoch > 13), "{planned:?}");
+    assert!(planned.last() > Some(&13), "it is tried again: {planned:?}");
+}
+
 macro_rules! rules {
     ($($rule:ident: $fault:ident,)*) => {
         mod holds {
@@ -288,6 +303,7 @@ rules! {
     what_is_under_way_counts_where_it_goes: ForgetsWhatIsUnderWay,
     nobody_gets_more_than_its_memory_holds: OverMemory,
     when_all_are_hot_servers_are_wanted: AllHotIsKept,
+    who_gives_in_vain_is_helped_less_often: VainGoesOn,
 }
 
 #[test]

@@ -238,6 +238,12 @@ impl Coordinator {
         for prefix in plan.too_heavy.iter().filter(|prefix| !before.too_heavy.contains(prefix)) {
             self.said.push(format!("{prefix} is too heavy for any worker: {loads}"));
         }
+        for server in plan.in_vain.iter().filter(|server| !before.in_vain.contains(server)) {
+            self.said.push(format!(
+                "server {} gives in vain, clients do not follow its cachelets: {loads}",
+                server.0
+            ));
+        }
         for server in plan.stuck.iter().filter(|server| !before.stuck.contains(server)) {
             self.said
                 .push(format!("server {} cannot be emptied, nobody has room: {loads}", server.0));
@@ -287,7 +293,7 @@ fn told(planned: &PlannedMove) -> String {
     let PlannedMove { step, why, load, bytes, from_load, to_load } = planned;
     let (from, to) = (step.from, step.to);
     let why = match why {
-        Why::Overload => "its worker is overloaded".to_owned(),
+        Why::Overload => "to lighten its worker".to_owned(),
         Why::Exchange => "in exchange".to_owned(),
         Why::Drain => format!("server {} is to be emptied", from.server.0),
     };

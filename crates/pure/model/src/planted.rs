@@ -98,6 +98,8 @@ pub enum Fault {
     OverMemory,
     /// Nobody is told that all are hot.
     AllHotIsKept,
+    /// A server gives on and on, though what it has given stays its load.
+    VainGoesOn,
     /// The balancer orders moves, though an operator has turned it off.
     OffIsIgnored,
     // Rules of several coordinators (docs/design/cluster.md), by the invariant that they keep.
