@@ -1,8 +1,8 @@
 //! A call of a coordinator's API, for servers and for operators' commands: of whichever coordinator leads.
 
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use mbal_control::api::Failure;
@@ -10,6 +10,9 @@ use mbal_control::api::Failure;
 /// An answer of an older term than one that was heard so lately is ignored: its coordinator leads no more, and does not know. Later it may be that
 /// etcd was restored.
 const TERM_COUNTS: Duration = Duration::from_secs(30);
+/// A coordinator that did not answer at all is not asked again for so long, while others answer: one that is asleep costs the whole
+/// time that a call may take.
+const PASSED_OVER: Duration = Duration::from_secs(3);
 /// The header in which a leader says its term; one with a file has none.
 const TERM: &str = "MBal-Term";
 
@@ -20,6 +23,8 @@ pub struct Caller {
     urls: Vec<String>,
     /// The one that has answered last.
     current: AtomicUsize,
+    /// When each of them did not answer.
+    silent_at: Mutex<Vec<Option<Instant>>>,
     newest: Mutex<Newest>,
     token: Option<String>,
 }
@@ -40,13 +45,23 @@ pub enum CallFailed {
     Refused(u16, String),
 }
 
+/// What came of asking one coordinator.
+enum Tried {
+    Told(Result<String, CallFailed>),
+    /// It answers, and is not the one to ask.
+    Unfit(String),
+    Silent(String),
+}
+
 impl Caller {
     /// `urls` are like `http://10.0.0.1:11210`, separated by commas; the error says so. A coordinator that does not answer
     /// within `timeout` is silent, and the next one is asked: a call may be executed twice.
     pub fn new(urls: &str, token: Option<String>, timeout: Duration) -> Result<Caller, String> {
         let urls = Caller::checked(urls)?;
         let agent = ureq::AgentBuilder::new().timeout(timeout).build();
-        Ok(Caller { agent, urls, current: AtomicUsize::new(0), newest: Mutex::default(), token })
+        let (current, newest) = (AtomicUsize::new(0), Mutex::default());
+        let silent_at = Mutex::new(vec![None; urls.len()]);
+        Ok(Caller { agent, urls, current, silent_at, newest, token })
     }
 
     /// The URLs of coordinators, without the slashes at their ends; or which is none.
@@ -66,20 +81,38 @@ impl Caller {
         body: Option<&impl serde::Serialize>,
     ) -> Result<String, CallFailed> {
         let first = self.current.load(Ordering::Relaxed);
-        let mut silent: Vec<String> = Vec::new();
-        for turn in 0..self.urls.len() {
-            let at = first.wrapping_add(turn) % self.urls.len();
-            match self.call_one(&self.urls[at], method, path, body) {
-                Err(CallFailed::Silent(why)) => silent.push(why),
-                answer => {
-                    self.current.store(at, Ordering::Relaxed);
+        let all = (0..self.urls.len()).map(|turn| first.wrapping_add(turn) % self.urls.len());
+        let (asleep, awake): (Vec<usize>, Vec<usize>) = all.partition(|at| self.is_asleep(*at));
+        let mut whys: Vec<String> = Vec::new();
+        let mut has_answered = false;
+        for at in awake.iter().chain(&asleep) {
+            if has_answered && asleep.contains(at) {
+                continue;
+            }
+            match self.call_one(&self.urls[*at], method, path, body) {
+                Tried::Told(answer) => {
+                    self.current.store(*at, Ordering::Relaxed);
                     return answer;
+                }
+                Tried::Unfit(why) => {
+                    has_answered = true;
+                    whys.push(why);
+                }
+                Tried::Silent(why) => {
+                    self.silent_at()[*at] = Some(Instant::now());
+                    whys.push(why);
                 }
             }
         }
-        // One that is asleep costs the whole time: it is asked last the next time.
-        self.current.store(first.wrapping_add(1), Ordering::Relaxed);
-        Err(CallFailed::Silent(silent.join("; ")))
+        Err(CallFailed::Silent(whys.join("; ")))
+    }
+
+    fn silent_at(&self) -> MutexGuard<'_, Vec<Option<Instant>>> {
+        self.silent_at.lock().expect("nothing panics with it held")
+    }
+
+    fn is_asleep(&self, at: usize) -> bool {
+        self.silent_at()[at].is_some_and(|silent| silent.elapsed() < PASSED_OVER)
     }
 
     fn call_one(
@@ -88,7 +121,7 @@ impl Caller {
         method: &str,
         path: &str,
         body: Option<&impl serde::Serialize>,
-    ) -> Result<String, CallFailed> {
+    ) -> Tried {
         let mut request = self.agent.request(method, &format!("{url}{path}"));
         if let Some(token) = &self.token {
             request = request.set("Authorization", &format!("Bearer {token}"));
@@ -97,25 +130,28 @@ impl Caller {
             Some(body) => request.send_json(body),
             None => request.call(),
         };
-        let of = |why: String| CallFailed::Silent(format!("{url}: {why}"));
-        match answer {
-            Ok(response) => {
-                self.check_term(&response).map_err(of)?;
-                response.into_string().map_err(|error| of(error.to_string()))
-            }
-            Err(ureq::Error::Status(status, response)) => {
-                self.check_term(&response).map_err(of)?;
-                let why = match response.into_json::<Failure>() {
-                    Ok(failure) => failure.error,
-                    Err(_) => format!("status {status}"),
-                };
-                Err(match status {
-                    408 | 500..=599 => of(why),
-                    _ => CallFailed::Refused(status, why),
-                })
-            }
+        let response = match answer {
+            Ok(response) | Err(ureq::Error::Status(_, response)) => response,
             // It names the URL by itself.
-            Err(ureq::Error::Transport(error)) => Err(CallFailed::Silent(error.to_string())),
+            Err(ureq::Error::Transport(error)) => return Tried::Silent(error.to_string()),
+        };
+        if let Err(why) = self.check_term(&response) {
+            return Tried::Unfit(format!("{url}: {why}"));
+        }
+        let status = response.status();
+        if status < 400 {
+            return match response.into_string() {
+                Ok(text) => Tried::Told(Ok(text)),
+                Err(error) => Tried::Silent(format!("{url}: {error}")),
+            };
+        }
+        let why = match response.into_json::<Failure>() {
+            Ok(failure) => failure.error,
+            Err(_) => format!("status {status}"),
+        };
+        match status {
+            408 | 500..=599 => Tried::Unfit(format!("{url}: {why}")),
+            _ => Tried::Told(Err(CallFailed::Refused(status, why))),
         }
     }
 
@@ -194,6 +230,26 @@ mod tests {
         let caller = caller(&[nobody(), answering(STANDBY), answering(LEADER)]);
         assert_eq!(call(&caller).expect("one leads"), "news");
         assert_eq!(caller.current.load(Ordering::Relaxed), 2, "it is asked first the next time");
+    }
+
+    #[test]
+    fn who_did_not_answer_is_passed_over_while_others_do() {
+        let sleeper = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+        sleeper.set_nonblocking(true).expect("it can be looked at");
+        let asleep = format!("http://{}", sleeper.local_addr().expect("it has an address"));
+        let within = Duration::from_millis(200);
+        let caller = Caller::new(&[asleep.clone(), answering(STANDBY)].join(","), None, within);
+        let caller = caller.expect("they are URLs");
+        call(&caller).expect_err("nobody leads");
+        assert!(sleeper.accept().is_ok(), "it was asked");
+        call(&caller).expect_err("nobody leads");
+        assert!(sleeper.accept().is_err(), "it is not asked again so soon");
+        let alone =
+            Caller::new(&[asleep, nobody()].join(","), None, within).expect("they are URLs");
+        for _ in 0..2 {
+            call(&alone).expect_err("nobody answers");
+            assert!(sleeper.accept().is_ok(), "it is asked, since nobody answers");
+        }
     }
 
     #[test]
