@@ -261,7 +261,9 @@ impl Coordinator {
             memory_bytes: member.memory_bytes,
             cachelets: owned.len(),
             share: nodes as f64 / 65_536.0,
-            load: workers.iter().map(load).sum::<f64>() / workers.len().max(1) as f64,
+            // Not the sum of nothing, which is -0.
+            load: workers.iter().map(load).fold(0.0, |sum, one| sum + one)
+                / workers.len().max(1) as f64,
             map_version: heard.map_or(0, |heard| heard.map_version),
             silent_ms: silent,
             state: state.into(),

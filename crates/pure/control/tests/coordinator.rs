@@ -364,6 +364,7 @@ fn a_coordinator_that_has_just_begun_waits_for_servers_before_it_calls_them_sile
         rig.now = Micros(ms * 1000);
         match rig.ask(Ask::Status).expect("it is answered") {
             Answer::Status(status) => {
+                assert!(status.servers.iter().all(|server| server.load.is_sign_positive()));
                 status.servers.iter().map(|server| server.state.clone()).collect::<Vec<_>>()
             }
             other => panic!("{other:?}"),
