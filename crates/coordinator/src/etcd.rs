@@ -110,7 +110,7 @@ impl Etcd {
                 let path = "/v3/lease/keepalive";
                 let told: KeepAlive = self.post(path, &body, ANSWERS_WITHIN)?;
                 let lasts = Duration::from_secs(told.result.ttl);
-                Ok(Answer::Renewed { lasts, era: told.result.header.raft_term })
+                Ok(Answer::Renewed { lasts, raft_term: told.result.header.raft_term })
             }
             Question::Revoke { lease } => {
                 let body = json!({ "ID": lease.to_string() });
@@ -294,7 +294,7 @@ fn sight(txn: &Txn) -> Result<Sight, Failed> {
         None => None,
     };
     let state = txn.kv(1).map(|kv| kv.mod_revision);
-    Ok(Sight { leader, state, era: txn.header.raft_term })
+    Ok(Sight { leader, state, raft_term: txn.header.raft_term })
 }
 
 fn decoded(value: &str) -> Result<Vec<u8>, Failed> {

@@ -61,7 +61,7 @@ pub(crate) struct Leading {
 struct Renewed {
     until: Moment,
     /// etcd's own leader at that time. One that another has replaced may renew for some time, and nobody knows of it.
-    era: u64,
+    raft_term: u64,
 }
 
 impl Election {
@@ -143,8 +143,8 @@ impl Election {
             }
             // It may lead, and know nothing of it: without the lease there is no such key.
             (Question::Campaign { lease }, _) => self.phase = Phase::Leaving { lease },
-            (Question::Renew { lease }, Answer::Renewed { lasts, era }) => {
-                self.renewed(now, sent, lease, lasts, era);
+            (Question::Renew { lease }, Answer::Renewed { lasts, raft_term }) => {
+                self.renewed(now, sent, lease, lasts, raft_term);
             }
             (Question::Revoke { .. }, _) => {
                 // Once: it ends by itself.
@@ -177,7 +177,7 @@ impl Election {
                 if there != Some(leading.term) {
                     return self.depose(now, Why::Replaced);
                 }
-                if renewed.era == sight.era || is_planted(Fault::RenewedByAnyone) {
+                if renewed.raft_term == sight.raft_term || is_planted(Fault::RenewedByAnyone) {
                     leading.until = leading.until.max(renewed.until);
                     self.due = now + RENEW_EVERY;
                 }
@@ -206,7 +206,14 @@ impl Election {
         self.news.push(News::Elected { term, state });
     }
 
-    fn renewed(&mut self, now: Moment, sent: Moment, lease: LeaseId, lasts: Duration, era: u64) {
+    fn renewed(
+        &mut self,
+        now: Moment,
+        sent: Moment,
+        lease: LeaseId,
+        lasts: Duration,
+        raft_term: u64,
+    ) {
         let Phase::Leading(leading) = &mut self.phase else { return };
         if leading.lease != lease {
             return;
@@ -220,7 +227,7 @@ impl Election {
             self.due = now + RENEW_EVERY;
             return;
         }
-        leading.renewed = Some(Renewed { until, era });
+        leading.renewed = Some(Renewed { until, raft_term });
     }
 
     /// It leads no more, at once. What is in etcd of it goes next.

@@ -102,10 +102,10 @@ pub enum Answer {
         state: Option<Stored>,
     },
     Lost(Sight),
-    /// 0 is: there is no such lease any more. `era` is etcd's own term of leadership, as its answer carries it.
+    /// 0 is: there is no such lease any more. `raft_term` is etcd's own term of leadership, as its answer carries it.
     Renewed {
         lasts: Duration,
-        era: u64,
+        raft_term: u64,
     },
     Revoked,
     /// Nothing, or nothing of use. The question may have been executed, or be executed yet.
@@ -119,7 +119,7 @@ pub struct Sight {
     /// The revision that wrote the state; none if there is none.
     pub state: Option<Revision>,
     /// As in [`Answer::Renewed`].
-    pub era: u64,
+    pub raft_term: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

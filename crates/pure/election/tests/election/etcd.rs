@@ -42,7 +42,7 @@ pub struct Etcd {
     state: Option<(Revision, u64)>,
     /// Every state that was ever written.
     pub history: Vec<u64>,
-    era: u64,
+    raft_term: u64,
     leaders_ever: u64,
     /// Until then somebody renews leases who is etcd's leader no more.
     stale_until: Time,
@@ -59,8 +59,8 @@ impl Etcd {
         self.leader.as_ref().map(|(term, ..)| *term)
     }
 
-    pub fn era(&self) -> u64 {
-        self.era
+    pub fn raft_term(&self) -> u64 {
+        self.raft_term
     }
 
     /// How many leaders there were.
@@ -76,7 +76,7 @@ impl Etcd {
         let leader = self.leader.as_ref();
         let leader =
             leader.map(|(term, _, address)| Leader { term: *term, address: address.clone() });
-        Sight { leader, state: self.state.map(|(revision, _)| revision), era: self.era }
+        Sight { leader, state: self.state.map(|(revision, _)| revision), raft_term: self.raft_term }
     }
 
     fn holds(&self, condition: Condition) -> bool {
@@ -116,18 +116,21 @@ impl Etcd {
                 }
             }
             Question::Renew { .. } if luck && now < self.stale_until => {
-                Answer::Renewed { lasts, era: self.era - 1 }
+                Answer::Renewed { lasts, raft_term: self.raft_term - 1 }
             }
             Question::Renew { lease } => match self.leases.get_mut(&lease) {
-                None => Answer::Renewed { lasts: Duration::ZERO, era: self.era },
+                None => Answer::Renewed { lasts: Duration::ZERO, raft_term: self.raft_term },
                 // It waits for the lease to be removed, and then says that it was renewed.
                 Some(Lease { removed: Some(at), .. }) => {
                     // Removals are done by ticks.
-                    return Answered::At(*at + 25_000, Answer::Renewed { lasts, era: self.era });
+                    return Answered::At(
+                        *at + 25_000,
+                        Answer::Renewed { lasts, raft_term: self.raft_term },
+                    );
                 }
                 Some(lease) => {
                     lease.ends = now + micros(lasts);
-                    Answer::Renewed { lasts, era: self.era }
+                    Answer::Renewed { lasts, raft_term: self.raft_term }
                 }
             },
             Question::Revoke { lease } => {
@@ -177,7 +180,7 @@ impl Etcd {
 
     /// Another member leads: all leases last anew, and the one before goes on renewing for up to a second.
     pub fn change_leader(&mut self, now: Time) {
-        self.era += 1;
+        self.raft_term += 1;
         self.stale_until = now + 1_000_000;
         for lease in self.leases.values_mut() {
             *lease = Lease { ends: now + micros(LEASE), removed: None };

@@ -13,7 +13,7 @@ fn ms(count: u64) -> Duration {
 
 fn sight(term: Option<u64>, state: Option<u64>) -> Sight {
     let leader = term.map(|term| Leader { term, address: format!("http://{term}") });
-    Sight { leader, state, era: 1 }
+    Sight { leader, state, raft_term: 1 }
 }
 
 /// Asks all that is to be asked, and tells these answers.
@@ -44,7 +44,7 @@ fn leader() -> Election {
 }
 
 fn renewed() -> Answer {
-    Answer::Renewed { lasts: ms(3000), era: 1 }
+    Answer::Renewed { lasts: ms(3000), raft_term: 1 }
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_leader_whose_key_is_anothers_leads_no_more() {
     for answers in [
         vec![renewed(), Answer::Seen(sight(Some(11), Some(5)))],
         vec![renewed(), Answer::Seen(sight(None, Some(5)))],
-        vec![Answer::Renewed { lasts: ms(0), era: 1 }],
+        vec![Answer::Renewed { lasts: ms(0), raft_term: 1 }],
     ] {
         let mut election = leader();
         play(&mut election, ms(100), answers);
@@ -106,9 +106,9 @@ fn a_leader_whose_key_is_anothers_leads_no_more() {
 }
 
 #[test]
-fn a_renewal_of_another_era_of_etcd_is_asked_for_again() {
+fn a_renewal_under_another_leader_of_etcd_is_asked_for_again() {
     let mut election = leader();
-    let look = Sight { era: 2, ..sight(Some(10), Some(5)) };
+    let look = Sight { raft_term: 2, ..sight(Some(10), Some(5)) };
     play(&mut election, ms(1000), vec![renewed(), Answer::Seen(look)]);
     assert_eq!(election.leads(ms(2700)), None);
     assert_eq!(election.next(ms(1000)), Next::Ask(Question::Renew { lease: 7 }));

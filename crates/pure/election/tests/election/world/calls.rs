@@ -65,8 +65,8 @@ impl World {
                             (answer, true)
                         }
                     };
-                if let (Answer::Renewed { era, .. }, false) = (&answer, is_removed) {
-                    if *era < self.etcd.era() {
+                if let (Answer::Renewed { raft_term, .. }, false) = (&answer, is_removed) {
+                    if *raft_term < self.etcd.raft_term() {
                         self.met.count("lease renewed by a replaced leader of etcd");
                     }
                 }
