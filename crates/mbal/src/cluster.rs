@@ -260,6 +260,9 @@ fn balance(status: &Status) -> String {
     for prefix in &balance.too_heavy {
         let _ = writeln!(out, "{prefix} is too heavy for any worker");
     }
+    for server in &balance.by_connections {
+        let _ = writeln!(out, "server {server} is overloaded by its connections: no move helps");
+    }
     for server in status.servers.iter().filter(|server| server.state == "drained") {
         let _ = writeln!(out, "server {} is empty, and may be stopped", server.id);
     }
@@ -318,6 +321,7 @@ balance is on: loads 0.20 on average, 0.31 at most
             asking: vec![2, 3],
             servers_wanted: 4,
             too_heavy: vec!["2800/5".into()],
+            by_connections: vec![3],
             ..status.balance
         };
         status.servers[0].state = "drained".into();
@@ -325,6 +329,7 @@ balance is on: loads 0.20 on average, 0.31 at most
 balance is a dry run: loads 0.20 on average, 0.31 at most; phase 3 for 2, 3
 all are hot: 4 more servers wanted
 2800/5 is too heavy for any worker
+server 3 is overloaded by its connections: no move helps
 server 2 is empty, and may be stopped
 ";
         assert!(table(&status).ends_with(wanted), "{}", table(&status));

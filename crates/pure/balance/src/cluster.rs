@@ -119,6 +119,7 @@ impl ClusterPlanner {
         too_heavy.dedup();
         ClusterPlan {
             epoch: outlook.epoch,
+            by_connections: self.by_connections(&before, &asking),
             moves: board.moves,
             asking,
             servers_wanted: self.servers_wanted,
@@ -156,6 +157,14 @@ impl ClusterPlanner {
         }
         (self.homes, self.under_way) = (homes, under_way);
         left
+    }
+
+    fn by_connections(&self, now: &Snapshot, asking: &[ServerId]) -> Vec<ServerId> {
+        let over = |server: &&ServerId| {
+            let mut own = now.workers.iter().filter(|worker| worker.at.server == **server);
+            own.any(|worker| self.thresholds.is_over(worker.fixed))
+        };
+        asking.iter().filter(over).copied().collect()
     }
 
     fn in_vain(

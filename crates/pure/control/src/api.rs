@@ -277,6 +277,8 @@ pub struct BalanceStatus {
     pub servers_wanted: u32,
     /// Cachelets that are too heavy for any worker.
     pub too_heavy: Vec<String>,
+    /// Servers with a worker whose connections alone are too much for it.
+    pub by_connections: Vec<u16>,
     /// Over all workers that were heard of.
     pub load_mean: f64,
     pub load_max: f64,

@@ -238,6 +238,13 @@ impl Coordinator {
         for prefix in plan.too_heavy.iter().filter(|prefix| !before.too_heavy.contains(prefix)) {
             self.said.push(format!("{prefix} is too heavy for any worker: {loads}"));
         }
+        let connections = plan.by_connections.iter();
+        for server in connections.filter(|server| !before.by_connections.contains(server)) {
+            self.said.push(format!(
+                "server {} is overloaded by its connections, which no move takes away: {loads}",
+                server.0
+            ));
+        }
         for server in plan.in_vain.iter().filter(|server| !before.in_vain.contains(server)) {
             self.said.push(format!(
                 "server {} gives in vain, clients do not follow its cachelets: {loads}",
@@ -269,6 +276,7 @@ impl Coordinator {
             asking: plan.asking.iter().map(|server| server.0).collect(),
             servers_wanted: plan.servers_wanted,
             too_heavy: plan.too_heavy.iter().map(Prefix::to_string).collect(),
+            by_connections: plan.by_connections.iter().map(|server| server.0).collect(),
             load_mean: plan.load_mean,
             load_max: plan.load_max,
         }

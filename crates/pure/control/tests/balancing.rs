@@ -372,6 +372,17 @@ fn when_all_are_hot_operators_see_how_many_servers_are_missing() {
 }
 
 #[test]
+fn a_server_that_its_connections_overload_is_named_and_moves_nothing() {
+    let mut world = World::new(3, 1);
+    world.servers.get_mut(&2).expect("it is there").fixed = [0.9, 0.1];
+    world.heat(|owner| if owner.server.0 == 2 { 0.0 } else { 0.3 });
+    world.epochs(12);
+    assert_eq!(world.status().balance.by_connections, [2]);
+    assert_eq!(world.says("server 2 is overloaded by its connections"), 1, "{:?}", world.said);
+    assert_eq!(world.status().balance.servers_wanted, 0);
+}
+
+#[test]
 fn off_and_dry_run_move_nothing_but_what_operators_order() {
     for mode in [BalanceMode::Off, BalanceMode::DryRun] {
         let mut world = World::new(3, 1);

@@ -77,6 +77,8 @@ pub struct ClusterPlan {
     pub too_heavy: Vec<Prefix>,
     /// Servers that are to be emptied, and nobody has room for what they hold.
     pub stuck: Vec<ServerId>,
+    /// Servers with a worker that is overloaded by what stays with its connections: no move helps.
+    pub by_connections: Vec<ServerId>,
     /// Servers that have given in vain: what has left them is their load still. They are helped less often.
     pub in_vain: Vec<ServerId>,
     /// Over the workers of all servers that were heard of.
