@@ -176,9 +176,12 @@ impl ClusterPlanner {
         self.vain.keep(asking);
         for server in outlook.servers.iter().filter(|one| asking.contains(&one.server)) {
             let fixed = server.workers.iter().map(|worker| worker.fixed).sum();
+            let id = server.server;
+            let of_it = |step: &&Move| step.from.server == id || step.to.server == id;
+            let under_way = outlook.under_way.iter().filter(of_it).count();
             let left = left.get(&server.server).copied().unwrap_or(0.0);
             let patience = self.thresholds.patience;
-            self.vain.observe(server.server, fixed, left, outlook.epoch, patience);
+            self.vain.observe(id, (fixed, under_way), left, outlook.epoch, patience);
         }
         let waits = |server: &&ServerId| self.vain.waits(**server, outlook.epoch);
         asking.iter().filter(waits).copied().collect()

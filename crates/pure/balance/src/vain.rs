@@ -10,7 +10,10 @@ use mbal_model::planted::{Fault, is_planted};
 const BACK_SHARE: f64 = 0.5;
 
 /// Less than this, in a worker's time, has not shown anything.
-const GIVEN_MIN: f64 = 0.1;
+const GIVEN_MIN: f64 = 0.25;
+
+/// What a move may cost its source while it is under way.
+const MOVE_LOAD: f64 = 0.03;
 
 /// In a row: a client needs a moment to follow.
 const EPOCHS: u32 = 2;
@@ -38,12 +41,21 @@ impl Vain {
         self.0.retain(|server, _| helped.contains(server));
     }
 
-    /// Once an epoch, of a server that is helped: what stays with it, and what has left it in this epoch.
-    pub fn observe(&mut self, server: ServerId, fixed: f64, left: f64, epoch: u64, patience: u32) {
+    /// Once an epoch, of a server that is helped: what stays with it, without what moves cost that are `under_way`, and what
+    /// has left it in this epoch.
+    pub fn observe(
+        &mut self,
+        server: ServerId,
+        (fixed, under_way): (f64, usize),
+        left: f64,
+        epoch: u64,
+        patience: u32,
+    ) {
+        let without_moves = fixed - MOVE_LOAD * under_way as f64;
         let fresh = Watch { fixed, given: 0.0, epochs: 0, times: 0, waits_until: 0 };
         let watch = self.0.entry(server).or_insert(fresh);
         watch.given += left;
-        let is_back = fixed - watch.fixed >= BACK_SHARE * watch.given;
+        let is_back = without_moves - watch.fixed >= BACK_SHARE * watch.given;
         watch.epochs = if is_back && watch.given >= GIVEN_MIN { watch.epochs + 1 } else { 0 };
         if watch.epochs >= EPOCHS && !is_planted(Fault::VainGoesOn) {
             let times = (watch.times + 1).min(TIMES_MAX);
