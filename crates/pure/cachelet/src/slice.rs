@@ -101,11 +101,17 @@ impl<'a> Slice<'a> {
         reach: usize,
         accept: impl Fn(Offset) -> bool,
     ) -> Option<Place> {
-        self.window(self.home_of(hash)).take(reach + 1).skip(1).find_map(|bucket| {
+        let (home, buckets) = (self.home_of(hash), self.buckets());
+        // A plain loop, which is not left to how much the compiler inlines: many keys come here.
+        for step in 1..=reach.min(WINDOW.min(buckets) - 1) {
+            let bucket = wrapped(home + step, buckets);
             // Where the slice is being changed the home bucket has been retired, and what is found is not asked for.
-            let (slot, offset) = self.bucket(bucket)?.find(tag_of(hash), &accept)?;
-            Some(Place { bucket: bucket as u8, slot: slot as u8, offset })
-        })
+            let found = self.bucket(bucket).and_then(|bucket| bucket.find(tag_of(hash), &accept));
+            if let Some((slot, offset)) = found {
+                return Some(Place { bucket: bucket as u8, slot: slot as u8, offset });
+            }
+        }
+        None
     }
 
     /// The buckets that items with this home may lie in.
@@ -294,7 +300,13 @@ impl Used {
 }
 
 fn window(home: usize, buckets: usize) -> impl Iterator<Item = usize> {
-    (home..home + WINDOW.min(buckets)).map(move |at| if at < buckets { at } else { at - buckets })
+    (home..home + WINDOW.min(buckets)).map(move |at| wrapped(at, buckets))
+}
+
+/// Behind the last bucket comes the first.
+#[inline(always)]
+fn wrapped(at: usize, buckets: usize) -> usize {
+    if at < buckets { at } else { at - buckets }
 }
 
 #[inline(always)]
