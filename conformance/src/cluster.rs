@@ -1,5 +1,7 @@
-//! Several servers that share the keys by a fixed map, started for one test and known by one of their ports.
+//! Several servers that share the keys, started for one test and known by one of their ports. Their map is fixed, or a coordinator's
+//! by whose orders cachelets move.
 
+use crate::mover::{Coordinator, Mover};
 use crate::peer::{Address, Arrival, Peer, SocketPeer};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,11 +12,15 @@ pub struct Cluster {
     pub servers: u16,
     /// The server that clients know, from 1.
     pub at: u16,
+    /// A cachelet moves each time that so long has passed.
+    pub moves_every: Option<Duration>,
 }
 
-/// The map and the secret, which go when the servers do.
+/// The map or the coordinator, and the secret, which go when the servers do.
 pub struct Files {
     folder: PathBuf,
+    mover: Option<Mover>,
+    coordinator: Option<Coordinator>,
 }
 
 /// Cachelets of the map: dealt in turn, so that every third key is where the client is connected.
@@ -24,14 +30,42 @@ const LINKS_MAX: Duration = Duration::from_secs(10);
 /// Connections go to the worker with the fewest, so that as many as there are workers reach them all.
 const WORKERS_MAX: usize = 8;
 
+/// What a command line says of a cluster.
+#[derive(Default)]
+pub struct Words {
+    servers: Option<u16>,
+    at: Option<u16>,
+    moves_ms: Option<u16>,
+}
+
+impl Words {
+    /// True if the word is one of these: then its value has been taken.
+    pub fn take(
+        &mut self,
+        word: &str,
+        value: impl FnOnce() -> Result<String, String>,
+    ) -> Result<bool, String> {
+        let place = match word {
+            "--cluster" => &mut self.servers,
+            "--at" => &mut self.at,
+            "--moves" => &mut self.moves_ms,
+            _ => return Ok(false),
+        };
+        *place = Some(value()?.parse().map_err(|error| format!("{word}: {error}"))?);
+        Ok(true)
+    }
+}
+
 impl Cluster {
-    /// Those of `--cluster N` and `--at N`.
-    pub fn of(servers: Option<u16>, at: Option<u16>) -> Result<Option<Cluster>, String> {
-        match (servers, at.unwrap_or(1)) {
-            (None, _) => Ok(None),
-            (Some(servers), at) if (1..=servers).contains(&at) => Ok(Some(Cluster { servers, at })),
-            (Some(servers), at) => Err(format!("--at {at}: there are servers 1 to {servers}")),
+    /// What `--cluster N`, `--at N` and `--moves MS` say; `None` without the first.
+    pub fn of(words: &Words) -> Result<Option<Cluster>, String> {
+        let Some(servers) = words.servers else { return Ok(None) };
+        let at = words.at.unwrap_or(1);
+        if !(1..=servers).contains(&at) {
+            return Err(format!("--at {at}: there are servers 1 to {servers}"));
         }
+        let moves_every = words.moves_ms.map(|ms| Duration::from_millis(ms.into()));
+        Ok(Some(Cluster { servers, at, moves_every }))
     }
 
     /// The one that clients know first.
@@ -85,11 +119,17 @@ impl Cluster {
 }
 
 impl Files {
-    pub fn write(cluster: &Cluster, free_port: impl Fn() -> u16) -> Result<Files, String> {
+    /// `mbal` is the servers' program.
+    pub fn write(
+        cluster: &Cluster,
+        mbal: &str,
+        free_port: impl Fn() -> u16,
+    ) -> Result<Files, String> {
         static WRITTEN: AtomicU32 = AtomicU32::new(0);
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let name = format!("conformance-cluster.{}.{number}", std::process::id());
-        let files = Files { folder: std::env::temp_dir().join(name) };
+        let folder = std::env::temp_dir().join(name);
+        let mut files = Files { folder, mover: None, coordinator: None };
         let mut map = "cluster conformance\nversion 1\n".to_owned();
         for id in 1..=cluster.servers {
             // Nobody asks where clients go.
@@ -100,24 +140,43 @@ impl Files {
             .and_then(|()| std::fs::write(files.folder.join("map"), map))
             .and_then(|()| std::fs::write(files.folder.join("secret"), "conformance-conformance"));
         written.map_err(|error| format!("{}: {error}", files.folder.display()))?;
+        if cluster.moves_every.is_some() {
+            let state = files.path("state");
+            let started = Coordinator::start(mbal, free_port(), cluster.servers, &state)?;
+            files.coordinator = Some(started);
+        }
         Ok(files)
     }
 
+    fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
     pub fn flags(&self, id: u16) -> Vec<String> {
-        let path = |name: &str| self.folder.join(name).display().to_string();
-        [
-            ("--cluster", path("map")),
-            ("--server-id", id.to_string()),
-            ("--cluster-secret", path("secret")),
-        ]
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.to_string(), value])
-        .collect()
+        let mut flags =
+            vec![("--server-id", id.to_string()), ("--cluster-secret", self.path("secret"))];
+        match &self.coordinator {
+            None => flags.push(("--cluster", self.path("map"))),
+            Some(coordinator) => {
+                flags.push(("--coordinator", coordinator.url()));
+                flags.push(("--cluster-name", "conformance".into()));
+            }
+        }
+        flags.into_iter().flat_map(|(flag, value)| [flag.to_string(), value]).collect()
+    }
+
+    /// From now on cachelets move, if they are to.
+    pub fn begin_to_move(&mut self, cluster: &Cluster) {
+        if let (Some(every), Some(coordinator)) = (cluster.moves_every, &self.coordinator) {
+            self.mover = Some(Mover::start(coordinator, cluster.servers, every));
+        }
     }
 }
 
 impl Drop for Files {
     fn drop(&mut self) {
+        // It asks the coordinator, which writes to the folder.
+        drop((self.mover.take(), self.coordinator.take()));
         std::fs::remove_dir_all(&self.folder).ok();
     }
 }

@@ -2,9 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use mbal_conformance::cluster::Cluster;
+use mbal_conformance::cluster::{Cluster, Words};
 use mbal_conformance::covers;
 use mbal_conformance::differential::{Campaign, Plan, Report, Rounds, RoundsReport};
+use mbal_conformance::mover::moved;
 use mbal_conformance::play::Cut;
 use mbal_conformance::runner::{self, Against};
 use mbal_conformance::server::Launch;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage:
-  conformance scripts (--server COMMAND [--cluster N [--at N]] | --pure WORKERS) [--unix] [--cut bytes]
+  conformance scripts (--server COMMAND [--cluster N [--at N] [--moves MS]] | --pure WORKERS) [--unix] [--cut bytes]
       [--except LIST] [--without LIST] [--jobs N] FOLDER...
   conformance covers [--source FOLDER] LIST FOLDER...
   conformance differential --left COMMAND --right COMMAND [--flags FLAGS] [--unix] [--seed N] [--epoch N]
@@ -20,7 +21,7 @@ const USAGE: &str = "usage:
   conformance rounds --left COMMAND --right COMMAND [--seed N] [--requests N] [--datagrams N] [--cells LIST --least N]
       [--plant N]                                       binary protocol and UDP
 With --cluster N, COMMAND (of differential and rounds, that of --right) is started N times, as servers that share the keys;
-clients ask the one that --at names, from 1.";
+clients ask the one that --at names, from 1. With --moves MS a coordinator is started too, and a cachelet moves each MS milliseconds.";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -31,6 +32,9 @@ fn main() -> ExitCode {
         Some("rounds") => rounds(words.collect()),
         _ => Err(USAGE.to_string()),
     };
+    if moved() > 0 {
+        println!("{} cachelets moved meanwhile", moved());
+    }
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -45,7 +49,7 @@ fn scripts(words: Vec<String>) -> Result<bool, String> {
     let (mut server, mut pure) = (None, None);
     let (mut except, mut without) = (Vec::new(), Vec::new());
     let (mut unix, mut cut, mut jobs) = (false, Cut::Whole, 8);
-    let (mut cluster, mut at) = (None, None);
+    let mut cluster = Words::default();
     let mut folders = Vec::new();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
@@ -56,18 +60,17 @@ fn scripts(words: Vec<String>) -> Result<bool, String> {
             "--except" => except = names(&value()?)?,
             "--without" => without = names(&value()?)?,
             "--unix" => unix = true,
-            "--cluster" => cluster = Some(small(&value()?)?),
-            "--at" => at = Some(small(&value()?)?),
             "--cut" if value()? == "bytes" => cut = Cut::Bytes,
             "--jobs" => jobs = value()?.parse().map_err(|_| USAGE.to_string())?,
             _ if !word.starts_with('-') => folders.push(PathBuf::from(word)),
+            _ if cluster.take(&word, &mut value)? => {}
             _ => return Err(format!("{word}?\n{USAGE}")),
         }
     }
     let (command, against) = match (server, pure) {
         (Some(command), None) => {
             let against =
-                Against::Server(Launch::new(&command, unix).in_cluster(Cluster::of(cluster, at)?));
+                Against::Server(Launch::new(&command, unix).in_cluster(Cluster::of(&cluster)?));
             (command, against)
         }
         (None, Some(workers)) => (format!("{workers} pure workers"), Against::Pure(workers)),
@@ -126,7 +129,7 @@ fn differential(words: Vec<String>) -> Result<bool, String> {
         faults_max: 5,
     };
     let (mut unix, mut least) = (false, 0);
-    let (mut cluster, mut at) = (None, None);
+    let mut cluster = Words::default();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value\n{USAGE}"));
@@ -143,14 +146,13 @@ fn differential(words: Vec<String>) -> Result<bool, String> {
             "--flags" => plan.flags = value()?.split_whitespace().map(str::to_string).collect(),
             "--cells" => cells = Some(PathBuf::from(value()?)),
             "--unix" => unix = true,
-            "--cluster" => cluster = Some(small(&value()?)?),
-            "--at" => at = Some(small(&value()?)?),
             "--without" => plan.without = value()?.split(',').map(str::to_string).collect(),
+            _ if cluster.take(&word, &mut value)? => {}
             _ => return Err(format!("{word}?\n{USAGE}")),
         }
     }
     plan.left = Launch::new(&left.ok_or(USAGE)?, unix);
-    plan.right = Launch::new(&right.ok_or(USAGE)?, unix).in_cluster(Cluster::of(cluster, at)?);
+    plan.right = Launch::new(&right.ok_or(USAGE)?, unix).in_cluster(Cluster::of(&cluster)?);
     let cells = match cells {
         Some(path) => {
             std::fs::read_to_string(&path).map_err(|error| format!("{path:?}: {error}"))?
@@ -180,7 +182,7 @@ fn rounds(words: Vec<String>) -> Result<bool, String> {
         plant_every: None,
     };
     let (mut cells, mut least) = (String::new(), 0);
-    let (mut cluster, mut at) = (None, None);
+    let mut cluster = Words::default();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value\n{USAGE}"));
@@ -188,8 +190,6 @@ fn rounds(words: Vec<String>) -> Result<bool, String> {
         match word.as_str() {
             "--left" => rounds.left = Launch::new(&value()?, false),
             "--right" => rounds.right = Launch::new(&value()?, false),
-            "--cluster" => cluster = Some(small(&value()?)?),
-            "--at" => at = Some(small(&value()?)?),
             "--seed" => rounds.seed = number()?,
             "--requests" => rounds.requests = number()?,
             "--datagrams" => rounds.datagrams = number()?,
@@ -199,10 +199,11 @@ fn rounds(words: Vec<String>) -> Result<bool, String> {
                 let list = value()?;
                 cells = std::fs::read_to_string(&list).map_err(|e| format!("{list}: {e}"))?;
             }
+            _ if cluster.take(&word, &mut value)? => {}
             _ => return Err(format!("{word}?\n{USAGE}")),
         }
     }
-    rounds.right = rounds.right.in_cluster(Cluster::of(cluster, at)?);
+    rounds.right = rounds.right.in_cluster(Cluster::of(&cluster)?);
     println!("seed {}", rounds.seed);
     let report = rounds.run()?;
     if rounds.plant_every.is_none() {
@@ -230,10 +231,6 @@ fn names(list: &str) -> Result<Vec<String>, String> {
     let text = std::fs::read_to_string(list).map_err(|error| format!("{list}: {error}"))?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     Ok(lines.filter_map(|line| line.split_whitespace().next().map(str::to_string)).collect())
-}
-
-fn small(text: &str) -> Result<u16, String> {
-    text.parse().map_err(|_| USAGE.to_string())
 }
 
 fn all_caught(report: &Report) -> bool {

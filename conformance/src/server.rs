@@ -67,7 +67,7 @@ impl Launch {
 
     fn try_start(&self, flags: &[String]) -> Result<Server, String> {
         let Some(cluster) = &self.cluster else { return self.try_start_one(flags) };
-        let files = Files::write(cluster, free_port)?;
+        let mut files = Files::write(cluster, &self.command[0], free_port)?;
         let mut all: Option<Server> = None;
         for id in cluster.ids() {
             // Datagrams are served where clients ask.
@@ -81,6 +81,7 @@ impl Launch {
         }
         let mut server = all.expect("a cluster has servers");
         cluster.await_links(&server.address)?;
+        files.begin_to_move(cluster);
         server._files = Some(files);
         Ok(server)
     }

@@ -165,7 +165,7 @@ impl Member {
         let heartbeat = Heartbeat {
             incarnation: self.incarnation,
             map_version,
-            flush_number: self.moving.shared.store.flush_number(),
+            flush_number: self.moving.shared.store.flushed(),
             moves: self.moving.reports(),
             ..self.balanced.heartbeat()
         };

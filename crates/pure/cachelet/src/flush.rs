@@ -18,12 +18,17 @@ impl Store {
         number
     }
 
-    /// The number of the newest `flush_all` that this server knows of.
+    /// The number of the newest `flush_all` that has come to pass, as far as this server knows.
+    pub fn flushed(&self) -> u32 {
+        self.flushes.load(Relaxed)
+    }
+
+    /// The number of the newest `flush_all` that this server knows of, though it may still be to come.
     pub fn flush_number(&self) -> u32 {
         self.newest_flush(&self.changes())
     }
 
-    /// Somewhere in the cluster there has been a flush of this number: what begins here is not older.
+    /// Somewhere in the cluster a flush of this number has come to pass: what begins here is not older.
     pub fn know_flush(&self, number: u32) {
         self.flushes.fetch_max(number, Relaxed);
     }

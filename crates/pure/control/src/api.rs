@@ -66,7 +66,7 @@ pub struct Registered {
     pub id: u16,
     /// Milliseconds between two heartbeats.
     pub epoch_ms: u64,
-    /// The newest `flush_all` that any server has heard of: what begins here is not older.
+    /// The newest `flush_all` that has come to pass on any server: what begins here is not older.
     #[serde(default)]
     pub flush_number: u32,
     /// The map document, once there is a map.
@@ -81,7 +81,7 @@ pub struct Heartbeat {
     pub incarnation: Incarnation,
     /// Of the newest map that it follows; 0 is none.
     pub map_version: u64,
-    /// Of the newest `flush_all` that it has heard of.
+    /// Of the newest `flush_all` that has come to pass there.
     pub flush_number: u32,
     /// Loads of its workers in its last epoch; 1 is saturated.
     pub workers: Vec<WorkerReport>,
@@ -210,7 +210,7 @@ pub struct News {
     pub moves: Vec<MoveNews>,
     /// The highest number that a move was given.
     pub moves_ever: u32,
-    /// The newest `flush_all` that any server has heard of.
+    /// The newest `flush_all` that has come to pass on any server.
     pub flush_number: u32,
 }
 

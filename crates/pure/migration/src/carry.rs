@@ -126,8 +126,7 @@ impl Arriver {
         self.from
     }
 
-    /// Does the next thing, for worker `worker`, which is in no batch. `owner` as for [`Leaver::advance`]. `flush_number`: the newest one that
-    /// this server knows of.
+    /// Does the next thing, for worker `worker`, which is in no batch. `owner` as for [`Leaver::advance`].
     ///
     /// # Errors
     /// [`destination::Broken`] if what came cannot be: the link is to be broken.
@@ -137,7 +136,6 @@ impl Arriver {
         store: &Store,
         worker: WorkerId,
         owner: Elsewhere,
-        flush_number: u32,
     ) -> Result<Advance<destination::Step>, destination::Broken> {
         if let Some((part, left)) = self.begun.take() {
             self.import(now, store, worker, part, left)?;
@@ -156,7 +154,8 @@ impl Arriver {
         let prefix = begin.prefix;
         let done = match step {
             destination::Step::Adopt => {
-                let birth = Birth { generation: begin.generation, flush_number };
+                // Of no older flush than the store has had. One that is still to come has its number already: what arrives is from before it.
+                let birth = Birth { generation: begin.generation, flush_number: 0 };
                 let arrives = store.begin_to_arrive(prefix, begin.worker, birth, self.from);
                 here.adopted(now.ns, arrives);
                 destination::Step::Adopt

@@ -59,7 +59,6 @@ impl Worker {
 
     fn carry_one(&mut self, now: Now, one: &Arc<Move>, actions: &mut Actions) -> Pause {
         let owner = self.shared.owner_of(one.prefix);
-        let flush_number = self.shared.store.flush_number();
         let at = MoveNow { ns: now.moment().0 * 1_000, second: now.second };
         let (mut steps, mut pause) = (0, Pause::None);
         let mut sides = one.lock();
@@ -80,7 +79,7 @@ impl Worker {
                 Side::Comes(arriver) => {
                     let worker = self.here.worker;
                     let store = &self.shared.store;
-                    match arriver.advance(at, store, worker, owner, flush_number) {
+                    match arriver.advance(at, store, worker, owner) {
                         Ok(Advance::Say { kind, payload }) => Some((kind, payload)),
                         Ok(Advance::Did(_)) => {
                             steps += 1;

@@ -485,3 +485,30 @@ fn who_waits_for_a_slice_for_too_long_is_told_that_its_owner_cannot_be_reached()
         net.now.moment() >= begun.after(1_000_000) && net.now.moment() < begun.after(1_100_000)
     );
 }
+
+#[test]
+fn what_moves_before_a_flush_that_is_still_to_come_arrives() {
+    let mut net = Net::new(5);
+    let keys: Vec<String> = (0..400).map(|at| format!("key{at}")).collect();
+    assert_eq!(net.ask((2, 0), "flush_all 60\r\n"), "OK\r\n");
+    for key in &keys {
+        assert_eq!(net.ask((0, 0), &format!("set {key} 0 0 1\r\n0\r\n")), "STORED\r\n");
+    }
+    for to in 0..SERVERS {
+        let version = net.map.version();
+        net.order(hash_of(&keys[0]), to);
+        while !net.moves.is_empty() {
+            net.run(100);
+        }
+        assert!(
+            net.map.version() > version || to == server_of(net.map.at(hash_of(&keys[0])).1.server)
+        );
+    }
+    for key in &keys {
+        assert_eq!(net.ask((1, 1), &format!("get {key}\r\n")), shown(key, 0) + "END\r\n");
+    }
+    net.now.second += 60;
+    for key in &keys {
+        assert_eq!(net.ask((1, 1), &format!("get {key}\r\n")), "END\r\n");
+    }
+}
