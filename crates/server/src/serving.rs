@@ -253,7 +253,9 @@ impl Server {
             Some(_) => Store::vacant(options, memory),
             None => Store::try_with_memory(options, memory),
         };
-        store.ok_or_else(|| failed(io::ErrorKind::OutOfMemory.into()))
+        let store = store.ok_or_else(|| failed(io::ErrorKind::OutOfMemory.into()))?;
+        store.starts_at(started.unix - Started::FIRST_SECOND);
+        Ok(store)
     }
 
     /// What all workers share, which knows the listening sockets.

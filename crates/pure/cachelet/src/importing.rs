@@ -6,7 +6,7 @@ use mbal_model::{Key, Prefix, Seconds, WorkerId};
 use crate::access::Access;
 use crate::arriving::Arriving;
 use crate::locked::Locked;
-use crate::part::{Broken, Fields, Heading, Part, Record, marks};
+use crate::part::{Broken, CLOCKS_DIFFER, Fields, Heading, Part, Record, marks};
 use crate::routes::Way;
 use crate::shim::Ordering::*;
 use crate::store::Store;
@@ -125,7 +125,7 @@ impl Store {
         self.with_room(worker, arriving, heading, key.hash(), room, now, |locked| {
             locked.take_in(
                 &key,
-                &locked.draft_of(&fields, &[value]),
+                &locked.draft_of(heading, &fields, &[value]),
                 fields.cas,
                 locked.access_of(&fields),
             )
@@ -157,7 +157,7 @@ impl Store {
             if goes_on && is_last {
                 locked.finish_value(
                     &key,
-                    &locked.draft_of(&fields, &[]),
+                    &locked.draft_of(heading, &fields, &[]),
                     fields.cas,
                     locked.access_of(&fields),
                 )?;
@@ -280,19 +280,27 @@ impl Locked<'_> {
         if heading.flush_number > known {
             self.flush(heading.flush_number);
         }
-        if heading.flush_in != 0 && heading.flush_next > self.inner.flush_number {
-            let flush_at = self.now.saturating_add(heading.flush_in);
+        let next = self.inner.flush_next.max(self.inner.flush_number);
+        if heading.flush_in != 0 && heading.flush_next > next {
+            let flush_at = self.sent_at(heading).saturating_add(heading.flush_in);
             self.cachelet.flush_at.store(flush_at, Relaxed);
             self.inner.flush_next = heading.flush_next;
         }
         true
     }
 
-    fn draft_of<'d>(&self, fields: &Fields, parts: &'d [&'d [u8]]) -> Draft<'d> {
+    /// When a part was sent, by this server's clock.
+    fn sent_at(&self, heading: &Heading) -> Seconds {
+        let since = self.store.unix_at(self.now).wrapping_sub(heading.unix) as i64;
+        let seems = if since.unsigned_abs() <= CLOCKS_DIFFER { since as i32 } else { 0 };
+        self.now.saturating_add_signed(-seems)
+    }
+
+    fn draft_of<'d>(&self, heading: &Heading, fields: &Fields, parts: &'d [&'d [u8]]) -> Draft<'d> {
         let has = |mark: u8| fields.marks & mark != 0;
         let deadline = match fields.remaining {
             0 => 0,
-            remaining => self.now.saturating_add(remaining),
+            remaining => self.sent_at(heading).saturating_add(remaining),
         };
         Draft {
             flags: fields.flags,

@@ -240,6 +240,7 @@ impl Locked<'_> {
             counter: self.inner.counter,
             flush_number: self.inner.flush_number,
             flush_in: remaining(flush_at, self.now),
+            unix: self.store.unix_at(self.now),
         }
     }
 

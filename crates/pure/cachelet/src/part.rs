@@ -1,13 +1,15 @@
 //! What travels between two servers: a part of a slice, as bytes.
 //!
 //! ```text
-//!   part:    slice 4 | number 4 | first 8 | last 8 | blocks 1 | generation 2 | counter 8 | flush number 4 | next 4 | in 4 | records
+//!   part:    slice 4 | number 4 | first 8 | last 8 | blocks 1 | generation 2 | counter 8 | flush number 4 | next 4 | in 4 | time 8 | records
 //!   item:    key bytes 1 | marks 1 | flags 4 | remaining 4 | idle 4 | frequency 1 | cas 8 | value bytes 4 | key | value
 //!   piece:   the same marked so, its value no more than the part has room for
 //!   further: 0 1 | bytes 4 | bytes of that value; none of them says that the item has gone
 //! ```
 //!
-//! Times travel as what remains and what has passed, since clocks differ. All numbers are little-endian.
+//! Times travel as what remains and what has passed, and the wall clock's time with them: a part that comes in the next second lets nothing
+//! live longer for that. Where the clocks differ by more than [`CLOCKS_DIFFER`], what remains counts from its arrival. All numbers are
+//! little-endian.
 
 use mbal_model::{KEY_BYTES_MAX, Seconds};
 
@@ -33,7 +35,12 @@ pub struct Heading {
     /// Number of a `flush_all` that was asked for, and the seconds until then; 0 is none.
     pub flush_next: u32,
     pub flush_in: Seconds,
+    /// Seconds since 1970 at the source.
+    pub unix: u64,
 }
+
+/// Seconds by which two servers' clocks may seem to differ since a part was on its way.
+pub(crate) const CLOCKS_DIFFER: u64 = 2;
 
 /// The value of an item is longer than what stands beside it; see [`Record::Further`].
 const PIECE: u8 = 1 << 4;
@@ -86,6 +93,7 @@ impl Heading {
         out.extend(self.flush_number.to_le_bytes());
         out.extend(self.flush_next.to_le_bytes());
         out.extend(self.flush_in.to_le_bytes());
+        out.extend(self.unix.to_le_bytes());
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<Heading, Broken> {
@@ -100,6 +108,7 @@ impl Heading {
             flush_number: u32::from_le_bytes(reader.array()?),
             flush_next: u32::from_le_bytes(reader.array()?),
             flush_in: u32::from_le_bytes(reader.array()?),
+            unix: u64::from_le_bytes(reader.array()?),
         };
         // No cachelet counts so far: the next cas would be another generation's.
         let counts = heading.counter >> COUNTER_BITS_MAX == 0;

@@ -49,6 +49,8 @@ pub struct Store {
     pub(crate) routes: Routes,
     /// The highest number of a `flush_all` that has been done to a cachelet here.
     pub(crate) flushes: AtomicU32,
+    /// Seconds since 1970 at second 0.
+    unix_start: AtomicU64,
     pub(crate) evictions: AtomicU32,
     /// By worker: the page that it has cleaned a part of.
     pub(crate) begun: Box<[SpinLock<Option<Begun>>]>,
@@ -114,6 +116,7 @@ impl Store {
             version: AtomicU64::new(0),
             routes: Routes::new(),
             flushes: AtomicU32::new(0),
+            unix_start: AtomicU64::new(0),
             evictions: AtomicU32::new(0),
             begun: (0..options.workers).map(|_| SpinLock::new(None)).collect(),
             clock: AtomicU32::new(0),
@@ -156,6 +159,15 @@ impl Store {
             Way::Here(slot) => self.at(slot),
             Way::Away(_) => not_here(),
         }
+    }
+
+    /// The wall clock at second 0 of the times that are given here, in seconds since 1970: so times of items mean the same on other servers.
+    pub fn starts_at(&self, unix: u64) {
+        self.unix_start.store(unix, Relaxed);
+    }
+
+    pub(crate) fn unix_at(&self, now: Seconds) -> u64 {
+        self.unix_start.load(Relaxed) + u64::from(now)
     }
 
     /// How often something has changed that [`Store::route`] tells. Who reads this, then the owners,

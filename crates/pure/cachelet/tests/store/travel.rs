@@ -253,6 +253,49 @@ fn a_flush_that_travels_ahead_of_itself_is_the_same_flush() {
 }
 
 #[test]
+fn a_part_that_is_a_second_late_lets_nothing_live_longer() {
+    // The destination's clock began 70 seconds before; then by another wall clock.
+    for (start, arrives, deadline) in
+        [(1_000, 81, 90), (1_000, 80, 90), (1_000, 79, 90), (40, 81, 91)]
+    {
+        let (source, target) = (small(), small());
+        source.starts_at(1_070);
+        target.starts_at(start);
+        let key = Key::new(b"k").expect("short");
+        let draft = Draft { parts: &[b"v"], deadline: 20, ..Draft::default() };
+        source.lock(key.hash(), 10).put(&key, &draft).expect("room");
+        assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+        source.freeze(Prefix::ALL, 10).expect("a slice");
+        let mut part = Vec::new();
+        while source.export(Prefix::ALL, &mut Cursor::default(), 10, &mut part) {}
+        let mut arriving = Arriving::new(Prefix::ALL);
+        assert_eq!(import(&target, &mut arriving, &part, arrives), Ok(Due::Now));
+        let mut locked = target.lock(key.hash(), arrives);
+        let found = locked.find(&key).expect("it has arrived");
+        let is = locked.view(&found, |view| view.meta().deadline);
+        assert_eq!(is, deadline, "from {start}, at {arrives}");
+    }
+}
+
+#[test]
+fn a_flush_that_is_asked_for_later_is_the_one_that_comes() {
+    let (source, target) = (small(), small());
+    put_all(&source, 0..10, |_| b"v".to_vec());
+    let first = source.flush(NOW + 60, NOW);
+    target.flush_as(first, NOW + 60, NOW);
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    source.freeze(Prefix::ALL, NOW).expect("a slice");
+    let parts = parts_of(&source, Prefix::ALL, &mut Cursor::default());
+    target.flush_as(first + 1, NOW + 10, NOW);
+    let mut arriving = Arriving::new(Prefix::ALL);
+    for part in parts {
+        assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
+    }
+    assert!(look(&target, 1, NOW + 9).is_some());
+    assert!(look(&target, 1, NOW + 10).is_none(), "what was sent before says nothing newer");
+}
+
+#[test]
 fn what_changed_while_a_slice_was_served_again_is_what_arrives() {
     let (source, target) = (small(), small());
     put_all(&source, 0..100, |_| b"old".to_vec());

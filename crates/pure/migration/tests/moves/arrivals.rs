@@ -23,6 +23,8 @@ impl World {
         let store = store.as_ref().expect("it lives");
         let (prefix, from) = (one.arriver.destination.begin().prefix, one.from);
         let (times, owner) = (Now { ns: now, second: NOW }, owner_by(map.as_ref(), prefix));
+        // Heartbeats say so.
+        store.know_flush(self.newest_flush);
         let advance = one.arriver.advance(times, store, MOVER, owner);
         store.background(MOVER, NOW, 1);
         if self.tells {
