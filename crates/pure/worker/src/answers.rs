@@ -63,8 +63,12 @@ impl Worker {
         self.turn(now, conn, 0, actions, |_, _| Ended::Hungry);
         let session = self.sessions[conn.0 as usize].as_ref().expect("its turn is over");
         let held = session.slots.held_bytes();
-        let in_order = matches!(session.wait, Wait::Peers(Pause::Order));
-        if in_order && held < OUTPUT_BYTES_MAX {
+        let goes_on = match session.wait {
+            Wait::Peers(Pause::Order) => held < OUTPUT_BYTES_MAX,
+            Wait::Peers(Pause::Answers) => session.slots.is_empty(),
+            _ => false,
+        };
+        if goes_on {
             self.go_on(now, conn, actions);
         } else {
             self.leave_if_due(conn, actions);

@@ -31,8 +31,9 @@ pub(crate) struct Batch<'w> {
     pub links: &'w mut Links,
     /// Peers whose requests are gathered from further ones.
     pub relays: &'w mut AnsweredOnce,
-    /// Servers that have passed on what is executed now.
+    /// Servers that have passed on what is executed now, and the last of them.
     pub hops: u8,
+    pub passed_by: Option<ServerId>,
     /// Requests to other servers are appended here.
     pub to_peers: &'w mut Vec<u8>,
     pub actions: &'w mut Vec<Action>,
@@ -70,6 +71,8 @@ pub(crate) enum Pause {
     Credit(ServerId),
     /// Replies that wait for a peer's have come to [`OUTPUT_BYTES_MAX`].
     Order,
+    /// All that is unanswered: what comes next could overtake it.
+    Answers,
 }
 
 pub(crate) struct Ran {

@@ -82,6 +82,7 @@ impl Batch<'_> {
         let linked: Vec<ServerId> = servers.iter().copied().filter(is_linked).collect();
         let failed = servers.len() - linked.len();
         let (servers, unanswered) = (servers.len() + 1, linked.len());
+        session.slots.sent_by(self.turn.map_version);
         let place =
             session.slots.push_everywhere(Everywhere { done, frame, servers, unanswered, failed });
         let number = self.turn.shared.store.flush_number();

@@ -38,9 +38,18 @@ struct Link {
     waiting: VecDeque<ConnId>,
 }
 
+/// A server's request that has been passed on, and is unanswered.
+struct Passed {
+    from: ServerId,
+    /// Of its keys.
+    hashes: Vec<u64>,
+}
+
 #[derive(Default)]
 pub(crate) struct Links {
     links: BTreeMap<ServerId, Link>,
+    /// By the server that was asked, and the ticket there.
+    passed: BTreeMap<(ServerId, Ticket), Passed>,
 }
 
 /// What a link has to offer.
@@ -82,6 +91,22 @@ impl Links {
         Ticket(link.before + link.asked.len() as u64)
     }
 
+    /// The request of this ticket is one of server `from`'s, that was passed on.
+    pub fn passes_on(&mut self, to: ServerId, ticket: Ticket, from: ServerId, hashes: Vec<u64>) {
+        self.passed.insert((to, ticket), Passed { from, hashes });
+    }
+
+    pub fn passes_nothing(&self) -> bool {
+        self.passed.is_empty()
+    }
+
+    /// True if a request of server `from` for this key was passed on elsewhere than to `to` (`None`: it is served here), and is unanswered: the
+    /// way has changed since, and what goes the new one could overtake it.
+    pub fn would_overtake(&self, from: ServerId, hash: u64, to: Option<ServerId>) -> bool {
+        let mut others = self.passed.iter().filter(|((server, _), _)| Some(*server) != to);
+        others.any(|(_, passed)| passed.from == from && passed.hashes.contains(&hash))
+    }
+
     /// `conn` goes on when `server`'s link has a credit, or is no more.
     pub fn wait(&mut self, server: ServerId, conn: ConnId) {
         let link = self.links.get_mut(&server).expect("its credit was looked at");
@@ -100,11 +125,13 @@ impl Links {
             link.before += 1;
         }
         link.credits += 1;
+        self.passed.remove(&(server, ticket));
         Some(asker)
     }
 
     /// Everybody who waits for an answer, and everybody who waits for a credit.
     pub fn broken(&mut self, server: ServerId) -> (Vec<Asker>, Vec<ConnId>) {
+        self.passed.retain(|(to, _), _| *to != server);
         match self.links.remove(&server) {
             Some(_) if is_planted(Fault::LostAreForgotten) => (Vec::new(), Vec::new()),
             Some(link) => (link.asked.into_iter().flatten().collect(), link.waiting.into()),

@@ -86,6 +86,16 @@ pub(crate) enum Whereabouts {
     OnItsWay,
 }
 
+impl Whereabouts {
+    /// The other server that serves it, if one does.
+    pub fn server(self) -> Option<ServerId> {
+        match self {
+            Whereabouts::At(owning) => Some(owning.server),
+            Whereabouts::Here | Whereabouts::OnItsWay => None,
+        }
+    }
+}
+
 /// The server that serves a key. `gone`: it got it by a move, of which it may not have heard yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owning {

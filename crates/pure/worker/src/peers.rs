@@ -16,7 +16,7 @@ use crate::links::{Asker, Credit, Ticket};
 use crate::moves::{Owning, Whereabouts};
 use crate::once::Recipient;
 use crate::session::{Client, Session};
-use crate::slots::{Gather, NO_ROUTE_LINE, Place};
+use crate::slots::{Gather, NO_ROUTE_LINE, Place, Sent};
 use crate::turn::{Then, Turn};
 use crate::unreachable::{END, Lost};
 use crate::{Action, Ticketed};
@@ -34,10 +34,39 @@ impl Batch<'_> {
         job: &Job<'_>,
         key: Option<&Key<'_>>,
     ) -> Option<Then> {
-        if self.turn.alone && !session.get_continues {
+        if self.turn.alone && !session.get_continues && !self.turn.has_waiting {
             return None;
         }
+        if self.turn.has_waiting && self.would_overtake(session, job, key) {
+            return Some(Then::Wait(Pause::Answers));
+        }
         self.send_elsewhere(session, job, key)
+    }
+
+    /// True if a request of this connection for the same key is unanswered, and went elsewhere than this one would: a map, or a move, has
+    /// changed the way since. Then all answers are waited for.
+    #[cold]
+    #[inline(never)]
+    fn would_overtake(&self, session: &Session, job: &Job<'_>, key: Option<&Key<'_>>) -> bool {
+        // Whoever is asked may pass it on: a flush stands alone on any way.
+        let is_flush = matches!(
+            job.request,
+            Request::Admin { command: Admin::FlushAll { .. }, .. }
+                | Request::Binary(Binary { command: Command::Flush { .. }, .. })
+        );
+        if is_flush || session.slots.is_flushing() {
+            return session.slots.waits();
+        }
+        let is_settled = session.slots.is_of_map(self.turn.map_version);
+        if is_settled && self.turn.shared.moves.is_empty() {
+            return false;
+        }
+        let overtakes =
+            |key: &Key<'_>| session.slots.would_overtake(key, self.turn.whereabouts(key).server());
+        match &job.request {
+            Request::Get(get) => words_of(get.keys).filter_map(Key::new).any(|key| overtakes(&key)),
+            _ => key.is_some_and(overtakes),
+        }
     }
 
     #[cold]
@@ -75,6 +104,8 @@ impl Batch<'_> {
             Whereabouts::OnItsWay => return Some(Then::OnItsWay),
         };
         let server = owning.server;
+        let sent = Sent { hash: key.hash(), to: server };
+        session.slots.sent_by(self.turn.map_version);
         self.turn.counters.requests_peer.add(1);
         let mut lost = Lost::of(&job.request, key);
         if lost.missed && job.request.follows() {
@@ -97,19 +128,19 @@ impl Batch<'_> {
                 let command: [&[u8]; 3] =
                     if base64 { [b"md ", key, b" b\r\n"] } else { [b"delete ", key, b"\r\n"] };
                 if remove {
-                    let place = session.slots.push_removal();
+                    let place = session.slots.push_removal(sent);
                     self.forward(owning, session.client, place, &command.concat());
                 }
             }
             Request::Binary(Binary { frame, command: Command::TooLarge { key, remove } }) => {
                 self.turn.binary_too_large(&frame);
                 if remove {
-                    let place = session.slots.push_removal();
+                    let place = session.slots.push_removal(sent);
                     self.forward(owning, session.client, place, &binary_delete(key));
                 }
             }
             _ => {
-                let place = session.slots.push_peer(lost);
+                let place = session.slots.push_peer(lost, sent);
                 self.forward(owning, session.client, place, job.bytes);
             }
         }
@@ -123,19 +154,20 @@ impl Batch<'_> {
         Then::Wait(Pause::Credit(server))
     }
 
-    pub fn forward(&mut self, to: Owning, client: Client, place: Place, request: &[u8]) {
+    pub fn forward(&mut self, to: Owning, client: Client, place: Place, request: &[u8]) -> Ticket {
         self.turn.has_waiting = true;
         let asker = Asker::Client { client, place };
         let (hops, map_version) = (self.hops + 1, self.turn.map_version);
-        self.send_on(to.server, asker, &PeerRequest { hops, map_version, gone: to.gone, request });
+        self.send_on(to.server, asker, &PeerRequest { hops, map_version, gone: to.gone, request })
     }
 
-    fn send_on(&mut self, server: ServerId, asker: Asker, peer: &PeerRequest<'_>) {
+    fn send_on(&mut self, server: ServerId, asker: Asker, peer: &PeerRequest<'_>) -> Ticket {
         let ticket = self.links.ask(server, asker);
         let start = self.to_peers.len();
         peer.encode(self.to_peers);
         let request = start..self.to_peers.len();
         self.actions.push(Action::Forward { server, ticket, request });
+        ticket
     }
 
     /// A `get` of several keys: one request to every server that owns some of them. `None` if
@@ -194,7 +226,10 @@ impl Batch<'_> {
         }
         let missing: Vec<bool> = replies.iter().map(Option::is_none).collect();
         let continues = std::mem::replace(&mut session.get_continues, !ends);
-        let gather = Gather { keys, routes: routes.clone(), sources: replies, continues, ends };
+        let servers = sources.iter().map(|one| one.server).collect();
+        let gather =
+            Gather { keys, routes: routes.clone(), sources: replies, servers, continues, ends };
+        session.slots.sent_by(self.turn.map_version);
         let place = session.slots.push_gather(gather);
         for (at, owning) in sources.into_iter().enumerate() {
             self.turn.counters.requests_peer.add(1);
@@ -204,7 +239,12 @@ impl Batch<'_> {
                 self.turn.counters.get_unreachable.add(unreachable);
             } else {
                 let request = get_again(get, &words[at + 1]);
-                self.forward(owning, session.client, place(at + 1), &request);
+                let ticket = self.forward(owning, session.client, place(at + 1), &request);
+                if let Some(from) = self.passed_by {
+                    let hashes = words_of(&words[at + 1]).filter_map(Key::new);
+                    let hashes = hashes.map(|key| key.hash()).collect();
+                    self.links.passes_on(owning.server, ticket, from, hashes);
+                }
             }
         }
         self.turn.has_waiting = true;
@@ -285,6 +325,13 @@ impl Batch<'_> {
         self.turn.haste = patience.haste;
         let before = self.turn.out.len();
         (self.turn.start, self.turn.further_keys) = (before, 0);
+        if !self.links.passes_nothing() && self.would_overtake_passed(from, job, key.as_ref()) {
+            if patience.slice_is_over {
+                self.refuse(before);
+                return self.answer(from, as_it_came.ticket, before);
+            }
+            return self.hold_for(from, as_it_came, job, key.as_ref(), Obstacle::Slice);
+        }
         if is_planted(Fault::ServedTwice) {
             self.turn.serve(peer, &job.request, key);
             self.turn.out.truncate(before);
@@ -322,12 +369,27 @@ impl Batch<'_> {
                 let asker = Asker::Peer { server: from, ticket: as_it_came.ticket };
                 let (hops, map_version) = (peer.hops + 1, self.turn.map_version);
                 let peer = PeerRequest { hops, map_version, gone, request: peer.request };
-                return self.send_on(server, asker, &peer);
+                let ticket = self.send_on(server, asker, &peer);
+                let hashes = key.iter().map(Key::hash).collect();
+                return self.links.passes_on(server, ticket, from, hashes);
             }
             Served::PassOn(_) | Served::Divided | Served::Refused => self.refuse(before),
         }
         self.requests += 1;
         self.answer(from, as_it_came.ticket, before);
+    }
+
+    /// As [`Batch::would_overtake`], of what server `from` asked before.
+    #[cold]
+    fn would_overtake_passed(&self, from: ServerId, job: &Job<'_>, key: Option<&Key<'_>>) -> bool {
+        let overtakes = |key: &Key<'_>| {
+            let to = self.turn.whereabouts(key).server();
+            self.links.would_overtake(from, key.hash(), to)
+        };
+        match &job.request {
+            Request::Get(get) => words_of(get.keys).filter_map(Key::new).any(|key| overtakes(&key)),
+            _ => key.is_some_and(overtakes),
+        }
     }
 
     fn refuse(&mut self, before: usize) {
@@ -339,9 +401,9 @@ impl Batch<'_> {
     fn relay(&mut self, from: ServerId, ticket: Ticket, hops: u8, get: &Get<'_>) -> Relayed {
         let serial = self.relays.next_serial();
         let mut session = Session { client: Client::Once { serial }, ..Session::default() };
-        let hops_of_clients = std::mem::replace(&mut self.hops, hops);
+        (self.hops, self.passed_by) = (hops, Some(from));
         let then = self.gather(&mut session, get);
-        self.hops = hops_of_clients;
+        (self.hops, self.passed_by) = (0, None);
         match then {
             Some(Then::Next) if !session.slots.is_empty() => {
                 self.relays.begun(serial, Recipient::Peer { server: from, ticket }, session.slots);

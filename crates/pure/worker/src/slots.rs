@@ -14,7 +14,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use mbal_wire::{next_value, next_word};
+use mbal_model::{Key, ServerId};
+use mbal_wire::{next_value, next_word, words_of};
 
 use crate::everywhere::Everywhere;
 use crate::unreachable::{END, Lost};
@@ -45,6 +46,15 @@ pub(crate) struct Slots {
     held: usize,
     /// A part of a `get` failed: its other parts, further back, are dropped.
     get_failed: bool,
+    /// The map by which the first of them was sent.
+    map_version: u64,
+}
+
+/// What one request went for, and where: a later one that goes elsewhere for the same could overtake it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub hash: u64,
+    pub to: ServerId,
 }
 
 enum Slot {
@@ -54,10 +64,12 @@ enum Slot {
     Peer {
         reply: Option<Reply>,
         lost: Lost,
+        sent: Sent,
     },
     /// What a refused value was to replace, until its owner has removed it. The client is told nothing of that.
     Removal {
         done: bool,
+        sent: Sent,
     },
     Gather(Gather),
     Everywhere(Everywhere),
@@ -87,6 +99,8 @@ pub(crate) struct Gather {
     pub routes: Vec<u8>,
     /// Source 0 is this server, whose reply is there from the start.
     pub sources: Vec<Option<Vec<u8>>>,
+    /// The servers of the further ones.
+    pub servers: Vec<ServerId>,
     /// Not the first part of its `get`.
     pub continues: bool,
     /// The last part, which ends with `END`.
@@ -149,15 +163,51 @@ impl Slots {
         }
     }
 
+    /// Requests are sent by this map, unless others that were sent before are still here.
+    pub fn sent_by(&mut self, map_version: u64) {
+        if self.queue.is_empty() {
+            self.map_version = map_version;
+        }
+    }
+
+    /// True if all that is here was sent by this map.
+    pub fn is_of_map(&self, map_version: u64) -> bool {
+        self.queue.is_empty() || self.map_version == map_version
+    }
+
+    /// True if a request for this key that is unanswered went elsewhere than to `to` (`None`: here), which could overtake it.
+    pub fn would_overtake(&self, key: &Key<'_>, to: Option<ServerId>) -> bool {
+        let unready = self.queue.iter().filter(|slot| !slot.is_ready());
+        unready.into_iter().any(|slot| match slot {
+            Slot::Local(_) => false,
+            Slot::Peer { sent, .. } | Slot::Removal { sent, .. } => {
+                sent.hash == key.hash() && Some(sent.to) != to
+            }
+            Slot::Gather(gather) => gather.asked_elsewhere(key, to),
+            Slot::Everywhere(_) => true,
+        })
+    }
+
+    /// True if a `flush_all` is unanswered.
+    pub fn is_flushing(&self) -> bool {
+        let is_flush = |slot: &Slot| matches!(slot, Slot::Everywhere(_)) && !slot.is_ready();
+        self.queue.iter().any(is_flush)
+    }
+
+    /// True if something is unanswered.
+    pub fn waits(&self) -> bool {
+        self.queue.iter().any(|slot| !slot.is_ready())
+    }
+
     /// A place for a peer's reply.
-    pub fn push_peer(&mut self, lost: Lost) -> Place {
-        self.queue.push_back(Slot::Peer { reply: None, lost });
+    pub fn push_peer(&mut self, lost: Lost, sent: Sent) -> Place {
+        self.queue.push_back(Slot::Peer { reply: None, lost, sent });
         Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
     }
 
     /// A place for whatever the owner of an item to remove says.
-    pub fn push_removal(&mut self) -> Place {
-        self.queue.push_back(Slot::Removal { done: false });
+    pub fn push_removal(&mut self, sent: Sent) -> Place {
+        self.queue.push_back(Slot::Removal { done: false, sent });
         Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
     }
 
@@ -196,7 +246,7 @@ impl Slots {
                 everywhere.fill(bytes);
                 0
             }
-            Slot::Removal { done } => {
+            Slot::Removal { done, .. } => {
                 *done = true;
                 0
             }
@@ -277,7 +327,7 @@ impl Slot {
         match self {
             Slot::Local(_) => true,
             Slot::Peer { reply, .. } => reply.is_some(),
-            Slot::Removal { done } => *done,
+            Slot::Removal { done, .. } => *done,
             Slot::Gather(gather) => gather.sources.iter().all(Option::is_some),
             Slot::Everywhere(everywhere) => everywhere.is_ready(),
         }
@@ -294,6 +344,14 @@ impl Slot {
 }
 
 impl Gather {
+    fn asked_elsewhere(&self, key: &Key<'_>, to: Option<ServerId>) -> bool {
+        words_of(&self.keys).zip(&self.routes).any(|(word, source)| {
+            let source = usize::from(*source);
+            let is_unready = self.sources[source].is_none();
+            is_unready && word == key.bytes() && Some(self.servers[source - 1]) != to
+        })
+    }
+
     fn keys_of(&self, source: usize) -> u64 {
         self.routes.iter().filter(|route| usize::from(**route) == source).count() as u64
     }

@@ -61,6 +61,7 @@ impl Worker {
             links: &mut self.links,
             relays: &mut self.once,
             hops: 0,
+            passed_by: None,
             to_peers,
             actions,
             held: &mut self.held,

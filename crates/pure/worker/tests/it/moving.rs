@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use mbal_cachelet::{Options, Store};
 use mbal_migration::{Incarnation, Order, State};
-use mbal_model::{Cluster, ClusterMap, Key, MoveId, Owner, Prefix, ServerId, WorkerId};
+use mbal_model::{
+    Address, Addresses, Cluster, ClusterMap, Key, MoveId, Owner, Prefix, ServerId, WorkerId,
+};
 use mbal_random::Random;
 use mbal_worker::{
     Action, Actions, ConnId, Event, MoveLink, MoveMessage, MoveTold, NO_ROUTE, Now, Sender,
@@ -125,13 +127,23 @@ impl Net {
         self.map_reaches_workers(server);
     }
 
+    /// The newest map, and all servers: also those that have no cachelets by it.
+    fn cluster(&self) -> Arc<Cluster> {
+        let cluster = Cluster::without_addresses(ClusterMap::clone(&self.map));
+        let nowhere = || Address { host: "h".into(), port: 1 };
+        let addresses =
+            || Addresses { link: None, client: nowhere(), workers: vec![], resolved: None };
+        let servers = (0..SERVERS).map(|server| (id_of(server), addresses())).collect();
+        Arc::new(Cluster { servers, ..cluster })
+    }
+
     fn follow_map(&mut self, server: u16) {
-        let cluster = Arc::new(Cluster::without_addresses(ClusterMap::clone(&self.map)));
+        let cluster = self.cluster();
         self.shared[usize::from(server)].follow(id_of(server), cluster, self.now.second);
     }
 
     fn map_reaches_workers(&mut self, server: u16) {
-        let cluster = Arc::new(Cluster::without_addresses(ClusterMap::clone(&self.map)));
+        let cluster = self.cluster();
         for worker in 0..WORKERS {
             let mapped = Event::Mapped { here: id_of(server), cluster: Arc::clone(&cluster) };
             self.handle((server, worker), mapped);
@@ -345,17 +357,30 @@ impl Net {
     }
 
     fn ask(&mut self, seat: Seat, request: &str) -> String {
+        self.ask_lines(seat, request, 1)
+    }
+
+    /// The replies to several requests that are sent at once: so many lines, or more.
+    fn ask_lines(&mut self, seat: Seat, request: &str, lines: usize) -> String {
         self.handle(seat, Event::Received { conn: ConnId(0), bytes: request.as_bytes() });
+        let mut replies = String::new();
         for step in 0..200_000 {
             if let Some(reply) = self.replies.remove(&(seat, 0)) {
-                return reply;
+                replies += &reply;
+                if replies.lines().count() >= lines {
+                    return replies;
+                }
             }
             self.step();
             if step % 500 == 499 {
                 self.heartbeats();
             }
         }
-        panic!("no answer to {request}")
+        panic!(
+            "no answer to {request}: {replies}, map {:?}, moves {:?}",
+            self.map.at(hash_of("key0")),
+            self.moves
+        )
     }
 }
 
@@ -459,6 +484,35 @@ fn shown(key: &str, value: u64) -> String {
     match value {
         0 => format!("VALUE {key} 0 1\r\n0\r\n"),
         value => format!("VALUE {key} 0 4\r\n{value:04}\r\n"),
+    }
+}
+
+#[test]
+fn what_a_client_asks_at_once_is_executed_in_its_order_while_maps_change() {
+    for seed in 0..40 {
+        let mut net = Net::new(seed);
+        let keys: Vec<String> = (0..40).map(|at| format!("key{at}")).collect();
+        for round in 0..400 {
+            let seat = (net.random.below(3) as u16, net.random.below(2) as u16);
+            if round % 4 == 0 {
+                let key = &keys[net.random.below(keys.len() as u64) as usize];
+                let (hash, to) = (hash_of(key), net.random.below(SERVERS.into()) as u16);
+                net.order(hash, to);
+            }
+            let (mut request, mut expected) = (String::new(), String::new());
+            for nth in 0..6 {
+                let key = &keys[net.random.below(4) as usize];
+                let value = round * 10 + nth + 1;
+                request += &format!("set {key} 0 0 4\r\n{value:04}\r\nget {key}\r\n");
+                expected += &format!("STORED\r\n{}END\r\n", shown(key, value));
+                if net.random.below(8) == 0 {
+                    request += &format!("flush_all\r\nset {key} 0 0 1\r\n0\r\nget {key}\r\n");
+                    expected += &format!("OK\r\nSTORED\r\n{}END\r\n", shown(key, 0));
+                }
+            }
+            let replies = net.ask_lines(seat, &request, expected.lines().count());
+            assert_eq!(replies, expected, "seed {seed}, round {round}");
+        }
     }
 }
 
