@@ -48,6 +48,10 @@ impl Batch<'_> {
     #[cold]
     #[inline(never)]
     fn would_overtake(&self, session: &Session, job: &Job<'_>, key: Option<&Key<'_>>) -> bool {
+        // Of a datagram everything is asked for in one go.
+        if matches!(session.client, Client::Once { .. }) {
+            return false;
+        }
         // Whoever is asked may pass it on: a flush stands alone on any way.
         let is_flush = matches!(
             job.request,

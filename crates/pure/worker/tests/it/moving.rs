@@ -517,6 +517,19 @@ fn what_a_client_asks_at_once_is_executed_in_its_order_while_maps_change() {
 }
 
 #[test]
+fn every_request_of_a_datagram_is_answered() {
+    let mut net = Net::new(3);
+    let far = (0..).map(|at| format!("k{at}"));
+    let far = far.into_iter().find(|key| net.map.at(hash_of(key)).1.server == id_of(1));
+    let requests = format!("get {}\r\nflush_all\r\n", far.expect("endless"));
+    let bytes = [&b"\0\x01\0\0\0\x01\0\0"[..], requests.as_bytes()].concat();
+    let sender = Sender { socket: 0, address: ([127, 0, 0, 1], 9).into() };
+    net.handle((0, 0), Event::Datagram { from: sender, bytes: &bytes });
+    net.run(500);
+    assert_eq!(net.datagrams.concat(), "END\r\nOK\r\n");
+}
+
+#[test]
 fn who_waits_for_a_slice_for_too_long_is_told_that_its_owner_cannot_be_reached() {
     let mut net = Net::new(1);
     let key =
