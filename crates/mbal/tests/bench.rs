@@ -195,10 +195,10 @@ fn plots_without_anything_to_draw_are_an_error() {
 #[test]
 fn a_model_writes_nothing_where_no_folder_is_named() {
     let folder = Folder::new("sim-model");
-    let model = ["sim", "model", "phases", "--servers", "2", "--epochs", "2", "--immovable", "0"];
+    let model = ["sim", "model", "balance", "--servers", "2", "--epochs", "2", "--seeds", "1"];
     let output = Command::new(MBAL).args(model).current_dir(&folder.0).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert!(said(&output.stdout).starts_with("# phases-2-servers\nservers,immovable_pct,run,"));
+    assert!(said(&output.stdout).starts_with("# balance-2-servers\nseed,run,workload,"));
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
     let output = Command::new(MBAL)
         .args(model)
@@ -212,8 +212,5 @@ fn a_model_writes_nothing_where_no_folder_is_named() {
         .map(|file| file.unwrap().file_name().into_string().unwrap())
         .collect();
     left.sort();
-    assert_eq!(
-        left,
-        ["phases-2-servers-0pct.csv", "phases-2-servers-0pct.svg", "phases-2-servers.csv"]
-    );
+    assert_eq!(left, ["balance-2-servers.csv"]);
 }
