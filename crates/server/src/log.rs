@@ -30,13 +30,15 @@ pub fn set(format: Format) {
 /// Says `text`. `event` names what has happened, for programs, and does not change from one release to
 /// the next; `fields` are what they need not pick out of the text.
 pub fn say(level: Level, event: &str, text: &str, fields: &[(&str, String)]) {
-    let line = if JSON.load(Relaxed) {
+    let mut line = if JSON.load(Relaxed) {
         object(now(), level, event, text, fields)
     } else {
         text.to_owned()
     };
+    // In one piece: several processes may write to the same terminal.
+    line.push('\n');
     // Whoever closed standard error does not want to hear.
-    drop(writeln!(std::io::stderr(), "{line}"));
+    drop(std::io::stderr().write_all(line.as_bytes()));
 }
 
 /// Says lines that have their ends already, all at once: those of several threads do not mix.
