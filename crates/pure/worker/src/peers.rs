@@ -37,7 +37,12 @@ impl Batch<'_> {
         if self.turn.alone && !session.get_continues && !self.turn.has_waiting {
             return None;
         }
-        if self.turn.has_waiting && self.would_overtake(session, job, key) {
+        // Mostly no way has changed since: then nothing can overtake but a flush.
+        let is_plain = !self.turn.has_waiting
+            || session.slots.is_plain(self.turn.map_version)
+                && self.turn.shared.moves.is_empty()
+                && !is_flush(&job.request);
+        if !is_plain && self.would_overtake(session, job, key) {
             return Some(Then::Wait(Pause::Answers));
         }
         self.send_elsewhere(session, job, key)
@@ -48,22 +53,13 @@ impl Batch<'_> {
     #[cold]
     #[inline(never)]
     fn would_overtake(&self, session: &Session, job: &Job<'_>, key: Option<&Key<'_>>) -> bool {
-        // Of a datagram everything is asked for in one go.
+        // A datagram does not wait: everything of it is asked for in one go.
         if matches!(session.client, Client::Once { .. }) {
             return false;
         }
-        // Whoever is asked may pass it on: a flush stands alone on any way.
-        let is_flush = matches!(
-            job.request,
-            Request::Admin { command: Admin::FlushAll { .. }, .. }
-                | Request::Binary(Binary { command: Command::Flush { .. }, .. })
-        );
-        if is_flush || session.slots.is_flushing() {
+        // What was asked before may be passed on, to a server that this flush has reached already.
+        if is_flush(&job.request) {
             return session.slots.waits();
-        }
-        let is_settled = session.slots.is_of_map(self.turn.map_version);
-        if is_settled && self.turn.shared.moves.is_empty() {
-            return false;
         }
         let overtakes =
             |key: &Key<'_>| session.slots.would_overtake(key, self.turn.whereabouts(key).server());
@@ -254,6 +250,14 @@ impl Batch<'_> {
         self.turn.has_waiting = true;
         Some(if ends { Then::Next } else { Then::Resume(get_again(get, rest)) })
     }
+}
+
+fn is_flush(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Admin { command: Admin::FlushAll { .. }, .. }
+            | Request::Binary(Binary { command: Command::Flush { .. }, .. })
+    )
 }
 
 /// A peer's request, parsed.

@@ -48,6 +48,8 @@ pub(crate) struct Slots {
     get_failed: bool,
     /// The map by which the first of them was sent.
     map_version: u64,
+    /// How many of them are a `flush_all`'s.
+    flushes: usize,
 }
 
 /// What one request went for, and where: a later one that goes elsewhere for the same could overtake it.
@@ -170,9 +172,10 @@ impl Slots {
         }
     }
 
-    /// True if all that is here was sent by this map.
-    pub fn is_of_map(&self, map_version: u64) -> bool {
-        self.queue.is_empty() || self.map_version == map_version
+    /// True if nothing here went by another map than this one, and no `flush_all` is among it.
+    #[inline]
+    pub fn is_plain(&self, map_version: u64) -> bool {
+        self.queue.is_empty() || self.map_version == map_version && self.flushes == 0
     }
 
     /// True if a request for this key that is unanswered went elsewhere than to `to` (`None`: here), which could overtake it.
@@ -184,14 +187,9 @@ impl Slots {
                 sent.hash == key.hash() && Some(sent.to) != to
             }
             Slot::Gather(gather) => gather.asked_elsewhere(key, to),
+            // Whoever is asked may pass the request on, to a server that has not been flushed yet.
             Slot::Everywhere(_) => true,
         })
-    }
-
-    /// True if a `flush_all` is unanswered.
-    pub fn is_flushing(&self) -> bool {
-        let is_flush = |slot: &Slot| matches!(slot, Slot::Everywhere(_)) && !slot.is_ready();
-        self.queue.iter().any(is_flush)
     }
 
     /// True if something is unanswered.
@@ -269,6 +267,7 @@ impl Slots {
 
     /// A place for the replies of all other servers.
     pub fn push_everywhere(&mut self, everywhere: Everywhere) -> Place {
+        self.flushes += 1;
         self.queue.push_back(Slot::Everywhere(everywhere));
         Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
     }
@@ -301,7 +300,10 @@ impl Slots {
                 Slot::Peer { reply: None, .. } => unreachable!("it is ready"),
                 Slot::Removal { .. } => {}
                 Slot::Gather(gather) => self.release_get(&gather, out),
-                Slot::Everywhere(everywhere) => everywhere.push(out),
+                Slot::Everywhere(everywhere) => {
+                    self.flushes -= 1;
+                    everywhere.push(out);
+                }
             }
         }
     }
