@@ -9,7 +9,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
-use mbal_control::api::{BalanceCall, Failure, Heartbeat, Incarnation, MoveCall, Registration};
+use mbal_control::api::{BalanceCall, Failure, Heartbeat, Leaving, MoveCall, Registration};
 use mbal_control::{Answer, Ask, Refusal};
 use mbal_election::Term;
 use mbal_model::ServerId;
@@ -213,11 +213,6 @@ async fn heartbeat(
         Ok(id) => shared.tell(Ask::Heartbeat(id, body)).await,
         Err(response) => response,
     }
-}
-
-#[derive(Deserialize)]
-struct Leaving {
-    incarnation: Incarnation,
 }
 
 async fn leave(

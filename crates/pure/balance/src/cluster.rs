@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{
-    ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, Snapshot, Standing, Why,
-    WorkerLoad,
+    ClusterPlan, MOVES_MAX, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, Snapshot,
+    Standing, Why, WorkerLoad,
 };
 
 use crate::drain::drain;
@@ -22,9 +22,6 @@ use crate::local::apply;
 use crate::phases::Gate;
 use crate::vain::Vain;
 use crate::{Effort, Global, Model, PhaseMachine, Rest, Thresholds, Vitals, relieve, search};
-
-/// Moves that a server takes part in at a time: as source, and as destination.
-pub(crate) const MOVES_MAX: usize = 4;
 
 /// Workers that are helped in one epoch, the hottest first: what bounds the time of planning.
 const SOURCES_MAX: usize = 64;
@@ -48,7 +45,7 @@ pub struct ClusterPlanner {
     /// Servers for which something was planned, or was under way, in the last epoch.
     helped: BTreeSet<ServerId>,
     all_hot: Gate,
-    /// While that gate is open.
+    /// What is said of it, as long as `all_hot` is open.
     servers_wanted: u32,
 }
 
@@ -60,6 +57,8 @@ pub(crate) struct Board<'o> {
     giving: BTreeMap<ServerId, usize>,
     taking: BTreeMap<ServerId, usize>,
     pub moves: Vec<PlannedMove>,
+    /// See [`ClusterPlan::later`].
+    pub later: Vec<PlannedMove>,
 }
 
 impl ClusterPlanner {
@@ -121,6 +120,7 @@ impl ClusterPlanner {
             epoch: outlook.epoch,
             by_connections: self.by_connections(&before, &asking),
             moves: board.moves,
+            later: board.later,
             asking,
             servers_wanted: self.servers_wanted,
             too_heavy,
@@ -272,6 +272,7 @@ impl Board<'_> {
             giving: BTreeMap::new(),
             taking: BTreeMap::new(),
             moves: Vec::new(),
+            later: Vec::new(),
         };
         for step in &outlook.under_way {
             *board.giving.entry(step.from.server).or_default() += 1;
@@ -321,17 +322,20 @@ impl Board<'_> {
         let takes = |standing| match standing {
             Standing::Serving => true,
             Standing::Staying => false,
-            Standing::Draining => is_planted(Fault::DrainingTakes),
+            Standing::Draining | Standing::Ending => is_planted(Fault::DrainingTakes),
             Standing::Silent => is_planted(Fault::SilentTakes),
         };
         let takers = self.outlook.servers.iter().filter(move |one| takes(one.standing));
         takers.map(|one| one.server)
     }
 
-    /// Servers that are to be emptied.
-    pub fn draining(&self) -> Vec<ServerId> {
-        let draining = self.outlook.servers.iter().filter(|one| one.standing == Standing::Draining);
-        draining.map(|one| one.server).collect()
+    /// Servers that are to be emptied, and whether each is about to end: those first.
+    pub fn draining(&self) -> Vec<(ServerId, bool)> {
+        let all = |standing| {
+            let all = self.outlook.servers.iter().filter(move |one| one.standing == standing);
+            all.map(move |one| (one.server, standing == Standing::Ending))
+        };
+        all(Standing::Ending).chain(all(Standing::Draining)).collect()
     }
 
     pub fn memory_of(&self, server: ServerId) -> u64 {

@@ -1,88 +1,118 @@
-//! Empties servers that an operator wants to stop: their cachelets go, a few at a time, to where most room is.
+//! Empties servers that are to be stopped: their cachelets go, a few at a time, to where most room is. The heaviest go first:
+//! time may be short, and they are missed most.
 
-use mbal_model::{Move, ServerId, Snapshot, Why, WorkerLoad};
+use std::collections::BTreeMap;
+
+use mbal_model::{CacheletLoad, Move, Owner, ServerId, Why, WorkerLoad};
 
 use crate::Thresholds;
 use crate::cluster::{Board, planned};
 
-/// Orders what draining servers may give now. Returns those for whose cachelets nobody has room: no worker would stay within
-/// its limit. Memory is asked last, since a cache is usually full: what is moved into a full server evicts its
-/// coldest items, which is less than to lose the cachelet.
+/// Planned ahead for each server that is emptied, beyond what has a place: as much as ends between two epochs of a second, at
+/// three or four times four moves a second.
+const LATER_MAX: usize = 16;
+/// Cachelets of a server for which nobody has room: after so many the others, which are lighter, wait for the next epoch.
+const VAIN_MAX: usize = 4;
+
+/// Orders what draining servers may give now, and plans what may follow before the next epoch. Returns those for whose
+/// cachelets nobody has room: no worker would stay within its limit, which counts nothing for who is about to end. Memory is
+/// asked last, since a cache is usually full: what is moved into a full server evicts its coldest items, which is less than
+/// to lose the cachelet.
 pub(crate) fn drain(board: &mut Board, thresholds: &Thresholds) -> Vec<ServerId> {
     let mut stuck = Vec::new();
-    for server in board.draining() {
-        let before = board.snapshot.clone();
-        let held = before.workers.iter().filter(|worker| worker.at.server == server);
+    for (server, is_ending) in board.draining() {
+        let limit = (!is_ending).then_some(thresholds);
+        let room = Room::new(board);
+        let held = board.snapshot.workers.iter().filter(|worker| worker.at.server == server);
         let held = held.flat_map(|worker| worker.cachelets.iter().map(move |c| (worker.at, *c)));
+        let mut held: Vec<(Owner, CacheletLoad)> =
+            held.filter(|(_, cachelet)| !board.is_under_way(cachelet.cachelet)).collect();
+        // Those of the same load stay in their order.
+        held.sort_by(|(_, a), (_, b)| b.load.total_cmp(&a.load));
+        let (mut later, mut in_vain) = (0, 0);
         for (from, cachelet) in held {
-            if board.is_under_way(cachelet.cachelet) {
+            if later == LATER_MAX || in_vain == VAIN_MAX {
+                break;
+            }
+            let is_free = |taker| board.may_give(server) && board.may_take(taker);
+            let now = room.roomiest(board, is_free, cachelet.load, limit);
+            let Some(to) = now.or_else(|| room.roomiest(board, |_| true, cachelet.load, limit))
+            else {
+                in_vain += 1;
                 continue;
-            }
-            if !board.may_give(server) {
-                break;
-            }
-            let takers: Vec<ServerId> = board.takers().collect();
-            let free: Vec<ServerId> =
-                takers.iter().copied().filter(|taker| board.may_take(*taker)).collect();
-            let Some(to) = roomiest(board, &free, cachelet.load, thresholds) else {
-                // Who has room may have moves enough for now.
-                if roomiest(board, &takers, cachelet.load, thresholds).is_none() {
-                    stuck.push(server);
-                }
-                break;
             };
             let to = board.snapshot.workers[to].at;
             let step = Move { cachelet: cachelet.cachelet, from, to };
             let planned = planned(&board.snapshot, &step, Why::Drain);
-            if board.order(planned) {
-                board.carry_out(step);
+            if now.is_some() {
+                board.order(planned);
+            } else {
+                board.later.push(planned);
+                later += 1;
             }
+            board.carry_out(step);
+        }
+        if in_vain > 0 {
+            stuck.push(server);
         }
     }
     stuck
 }
 
-/// The lightest worker of the server that has most room by load, then by memory, then by cachelets; none if no worker would
-/// stay within its limit.
-fn roomiest(
-    board: &Board,
-    takers: &[ServerId],
-    load: f64,
-    thresholds: &Thresholds,
-) -> Option<usize> {
-    let mut best: Option<((f64, f64, usize), usize)> = None;
-    for &server in takers {
-        let own: Vec<usize> = of(&board.snapshot, server).collect();
-        let workers = || own.iter().map(|&at| &board.snapshot.workers[at]);
-        let lightest = own.iter().copied().min_by(|&a, &b| {
-            let key = |at: usize| {
-                let worker = &board.snapshot.workers[at];
-                (worker.load(), worker.cachelets.len())
-            };
-            let ((a_load, a_count), (b_load, b_count)) = (key(a), key(b));
-            a_load.total_cmp(&b_load).then(a_count.cmp(&b_count))
-        });
-        let Some(lightest) = lightest else { continue };
-        if thresholds.is_over(board.snapshot.workers[lightest].load() + load) {
-            continue;
-        }
-        let mean = workers().map(WorkerLoad::load).sum::<f64>() / own.len() as f64;
-        let memory = board.memory_of(server).max(1);
-        let full = workers().map(WorkerLoad::bytes).sum::<u64>() as f64 / memory as f64;
-        let count = workers().map(|worker| worker.cachelets.len()).sum::<usize>() / own.len();
-        // To the hundredth, so that memory counts where loads are about the same.
-        let key = ((mean * 100.0).round(), (full * 100.0).round(), count);
-        let is_better = best.is_none_or(|((b_mean, b_full, b_count), _)| {
-            let by_load = key.0.total_cmp(&b_mean);
-            by_load.then(key.1.total_cmp(&b_full)).then(key.2.cmp(&b_count)).is_lt()
-        });
-        if is_better {
-            best = Some((key, lightest));
-        }
-    }
-    best.map(|(_, at)| at)
-}
+/// Servers that may be given something, each with the places of its workers in the snapshot.
+struct Room(BTreeMap<ServerId, Vec<usize>>);
 
-fn of(snapshot: &Snapshot, server: ServerId) -> impl Iterator<Item = usize> + '_ {
-    (0..snapshot.workers.len()).filter(move |&at| snapshot.workers[at].at.server == server)
+impl Room {
+    fn new(board: &Board) -> Room {
+        let mut places: BTreeMap<ServerId, Vec<usize>> =
+            board.takers().map(|taker| (taker, Vec::new())).collect();
+        for (at, worker) in board.snapshot.workers.iter().enumerate() {
+            if let Some(places) = places.get_mut(&worker.at.server) {
+                places.push(at);
+            }
+        }
+        Room(places)
+    }
+
+    /// The lightest worker of the server that has most room by load, then by memory, then by cachelets, of those that `may`
+    /// take; none if no worker would stay within its limit.
+    fn roomiest(
+        &self,
+        board: &Board,
+        may: impl Fn(ServerId) -> bool,
+        load: f64,
+        limit: Option<&Thresholds>,
+    ) -> Option<usize> {
+        let mut best: Option<((f64, f64, usize), usize)> = None;
+        for (&server, own) in self.0.iter().filter(|(server, _)| may(**server)) {
+            let workers = || own.iter().map(|&at| &board.snapshot.workers[at]);
+            let lightest = own.iter().copied().min_by(|&a, &b| {
+                let key = |at: usize| {
+                    let worker = &board.snapshot.workers[at];
+                    (worker.load(), worker.cachelets.len())
+                };
+                let ((a_load, a_count), (b_load, b_count)) = (key(a), key(b));
+                a_load.total_cmp(&b_load).then(a_count.cmp(&b_count))
+            });
+            let Some(lightest) = lightest else { continue };
+            let after = board.snapshot.workers[lightest].load() + load;
+            if limit.is_some_and(|thresholds| thresholds.is_over(after)) {
+                continue;
+            }
+            let mean = workers().map(WorkerLoad::load).sum::<f64>() / own.len() as f64;
+            let memory = board.memory_of(server).max(1);
+            let full = workers().map(WorkerLoad::bytes).sum::<u64>() as f64 / memory as f64;
+            let count = workers().map(|worker| worker.cachelets.len()).sum::<usize>() / own.len();
+            // To the hundredth, so that memory counts where loads are about the same.
+            let key = ((mean * 100.0).round(), (full * 100.0).round(), count);
+            let is_better = best.is_none_or(|((b_mean, b_full, b_count), _)| {
+                let by_load = key.0.total_cmp(&b_mean);
+                by_load.then(key.1.total_cmp(&b_full)).then(key.2.cmp(&b_count)).is_lt()
+            });
+            if is_better {
+                best = Some((key, lightest));
+            }
+        }
+        best.map(|(_, at)| at)
+    }
 }

@@ -64,7 +64,7 @@ impl Vain {
         }
     }
 
-    /// It is not helped for now.
+    /// It is not helped in this epoch.
     pub fn waits(&self, server: ServerId, epoch: u64) -> bool {
         self.0.get(&server).is_some_and(|watch| epoch < watch.waits_until)
     }

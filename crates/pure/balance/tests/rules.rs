@@ -8,8 +8,8 @@ use mbal_balance::{
     greedy, rebalance_server, relieve, search,
 };
 use mbal_model::{
-    CacheletLoad, ClusterPlan, Move, Outlook, Owner, Prefix, ServerId, ServerOutlook, Snapshot,
-    Standing, Why, WorkerId, WorkerLoad,
+    CacheletLoad, ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook,
+    Snapshot, Standing, Why, WorkerId, WorkerLoad,
 };
 
 const T: f64 = 0.75;
@@ -346,12 +346,34 @@ fn a_server_is_emptied_to_where_most_room_is() {
 }
 
 #[test]
-fn a_server_whose_cachelets_fit_nowhere_is_not_emptied_and_a_server_is_wanted() {
+fn the_heaviest_leave_first_and_what_has_no_place_yet_is_planned_ahead() {
+    let loads: Vec<f64> = (1..=30).map(|n| f64::from(n) / 1000.0).collect();
+    let mut cluster = Cluster::new(&[&[&loads], &[&[]]]);
+    cluster.servers[0].standing = Standing::Draining;
+    let plan = cluster.epoch();
+    let numbers = |moves: &[PlannedMove]| -> Vec<f64> {
+        moves.iter().map(|one| (one.load * 1000.0).round()).collect()
+    };
+    assert_eq!(numbers(&plan.moves), [30.0, 29.0, 28.0, 27.0]);
+    let later: Vec<f64> = (11..=26).rev().map(f64::from).collect();
+    assert_eq!(numbers(&plan.later), later);
+}
+
+#[test]
+fn a_server_that_ends_gives_all_even_where_it_is_too_much() {
+    let mut cluster = Cluster::new(&[&[&[0.3, 0.2]], &[&[0.5]], &[&[0.6]]]);
+    cluster.servers[0].standing = Standing::Ending;
+    let plan = cluster.epoch();
+    assert_eq!((steps(&plan), plan.stuck), (vec![(0, 0, 1), (1, 0, 2)], vec![]));
+}
+
+#[test]
+fn of_a_server_that_is_emptied_goes_what_fits_and_for_the_rest_a_server_is_wanted() {
     let mut cluster = Cluster::new(&[&[&[0.3, 0.2]], &[&[0.5]]]);
     cluster.servers[0].standing = Standing::Draining;
     let plan = cluster.epochs(2);
     assert_eq!((plan.stuck.as_slice(), plan.servers_wanted), (&[ServerId(0)][..], 1));
-    assert_eq!(steps(&plan), []);
+    assert_eq!(steps(&plan), [(1, 0, 1)]);
     let mut alone = Cluster::new(&[&[&[0.3]]]);
     alone.servers[0].standing = Standing::Draining;
     assert_eq!(alone.epoch().stuck, [ServerId(0)]);

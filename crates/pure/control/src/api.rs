@@ -89,6 +89,8 @@ pub struct Heartbeat {
     pub memory_bytes: u64,
     /// A worker is overloaded, and the server's own balancer knows no way.
     pub helpless: bool,
+    /// The process is to end, and wants to give its cachelets away first.
+    pub ending: bool,
     /// What became of moves that it takes part in.
     pub moves: Vec<MoveReport>,
 }
@@ -212,6 +214,27 @@ pub struct News {
     pub moves_ever: u32,
     /// The newest `flush_all` that has come to pass on any server.
     pub flush_number: u32,
+    /// How far the server is emptied, if it is to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+}
+
+/// `DELETE /v1/servers/{id}`: the process has ended, or is about to, and serves nothing any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    pub incarnation: Incarnation,
+}
+
+/// What has become of the cachelets of a server that is to be emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Drain {
+    /// It has some, which are on their way or will be.
+    Draining,
+    /// It has none, and all other servers that are heard of know.
+    Drained,
+    /// There is no other server that could take them.
+    Nobody,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -7,15 +7,15 @@
 //! ```
 //! Plans nothing itself. A plan is a wish: what does not fit the state any more is left out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{
-    CacheletLoad, ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook,
-    Standing, Why, WorkerId, WorkerLoad,
+    CacheletLoad, ClusterPlan, MOVES_MAX, Move, Outlook, Owner, PlannedMove, Prefix, ServerId,
+    ServerOutlook, Standing, Why, WorkerId, WorkerLoad,
 };
 
-use crate::api::{BalanceMode, BalanceStatus, MoveCall, RestReport};
+use crate::api::{BalanceMode, BalanceStatus, Drain, MoveCall, RestReport};
 use crate::coordinator::{Answer, Coordinator, Micros, Refusal, known};
 
 /// What came of plans since this process began.
@@ -31,8 +31,10 @@ pub struct Balanced {
     pub outdated: u64,
     /// What a dry run has told last.
     only_said: Vec<(Prefix, ServerId)>,
-    /// Servers of which was told that they may be stopped.
-    drained: BTreeSet<ServerId>,
+    /// What empties servers and has no place yet, by the last plan.
+    later: VecDeque<PlannedMove>,
+    /// Servers of which was told that they may be stopped, and the map by which they have nothing.
+    drained: BTreeMap<ServerId, u64>,
 }
 
 /// One cachelet as a server reports it: its worker there, load, bytes.
@@ -140,6 +142,7 @@ impl Coordinator {
         let standing = match heard {
             Some(_) if !self.is_heard(now, id) => Standing::Silent,
             Some(_) if !member.moves => Standing::Staying,
+            Some(heard) if heard.ending => Standing::Ending,
             Some(_) if self.state.draining.contains(&id) => Standing::Draining,
             Some(_) => Standing::Serving,
             None => Standing::Silent,
@@ -192,9 +195,55 @@ impl Coordinator {
         }
         self.balanced.only_said = only_said;
         self.balanced.plans += 1;
+        self.balanced.later = plan.later.iter().copied().collect();
         self.balanced.plan = plan;
         self.tell_drained();
         Ok(Answer::Done)
+    }
+
+    /// Begins what empties servers as far as there are places for it by now.
+    fn begin_later(&mut self, now: Micros) {
+        for planned in std::mem::take(&mut self.balanced.later) {
+            let (from, to) = (planned.step.from.server, planned.step.to.server);
+            let under_way = || self.state.moves.values();
+            let gives = under_way().filter(|one| one.from.server == from).count();
+            let takes = under_way().filter(|one| one.to.server == to).count();
+            if gives >= MOVES_MAX || takes >= MOVES_MAX {
+                self.balanced.later.push_back(planned);
+            } else if self.state.draining.contains(&from) && self.is_heard(now, to) {
+                self.begin_planned(&planned);
+            }
+        }
+    }
+
+    /// Of a server that has just been heard of: takes note that it is to end, and says how far it is emptied.
+    pub(crate) fn look_at_drain(
+        &mut self,
+        now: Micros,
+        server: ServerId,
+        is_ending: bool,
+    ) -> Option<Drain> {
+        if is_ending && self.drain(server, true).is_err() {
+            return Some(Drain::Nobody);
+        }
+        self.begin_later(now);
+        if !self.state.draining.contains(&server) {
+            return None;
+        }
+        self.tell_drained();
+        let others =
+            || self.state.members.iter().filter(|(id, one)| **id != server && one.is_alive());
+        if let Some(emptied) = self.balanced.drained.get(&server) {
+            let knows = |id| self.heard.get(id).is_none_or(|heard| *emptied <= heard.map_version);
+            let mut heard_of = others().filter(|(id, _)| self.is_heard(now, **id));
+            return Some(match heard_of.all(|(id, _)| knows(id)) {
+                true => Drain::Drained,
+                false => Drain::Draining,
+            });
+        }
+        let mut takers =
+            others().filter(|(id, one)| one.moves && !self.state.draining.contains(id));
+        Some(if takers.next().is_some() { Drain::Draining } else { Drain::Nobody })
     }
 
     fn begin_planned(&mut self, planned: &PlannedMove) {
@@ -262,11 +311,15 @@ impl Coordinator {
         let holding: BTreeSet<ServerId> = map.map(|(_, owner)| owner.server).collect();
         let drained = self.state.draining.iter().copied();
         let drained = drained.filter(|id| self.is_empty(*id, usize::from(holding.contains(id))));
-        let drained: BTreeSet<ServerId> = drained.collect();
-        for server in drained.difference(&self.balanced.drained) {
-            self.said.push(format!("server {} is empty, and may be stopped", server.0));
+        let drained: Vec<ServerId> = drained.collect();
+        let version = self.state.map.as_ref().map_or(0, |map| map.version());
+        self.balanced.drained.retain(|server, _| drained.contains(server));
+        for server in drained {
+            if !self.balanced.drained.contains_key(&server) {
+                self.balanced.drained.insert(server, version);
+                self.said.push(format!("server {} is empty, and may be stopped", server.0));
+            }
         }
-        self.balanced.drained = drained;
     }
 
     pub(crate) fn balance_status(&self) -> BalanceStatus {

@@ -26,6 +26,7 @@ pub(crate) struct Heard {
     pub workers: Vec<api::WorkerReport>,
     pub memory_bytes: u64,
     pub helpless: bool,
+    pub ending: bool,
     pub moves: Vec<api::MoveReport>,
 }
 
@@ -157,10 +158,12 @@ impl Coordinator {
             self.move_reported(server, report);
         }
         self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
-        let Heartbeat { map_version, workers, memory_bytes, helpless, moves, .. } = heartbeat;
+        let Heartbeat { map_version, workers, memory_bytes, helpless, ending, moves, .. } =
+            heartbeat;
         self.look_at_version(server, map_version);
-        let heard = Heard { at: now, map_version, workers, memory_bytes, helpless, moves };
+        let heard = Heard { at: now, map_version, workers, memory_bytes, helpless, ending, moves };
         self.heard.insert(server, heard);
+        let drain = self.look_at_drain(now, server, ending);
         let is_newer = self.state.map.as_ref().is_some_and(|map| map.version() > map_version);
         let newer = if is_newer { self.state.document() } else { None };
         Ok(News {
@@ -168,6 +171,7 @@ impl Coordinator {
             moves: self.moves_of(server),
             moves_ever: self.state.moves_ever,
             flush_number: self.state.flush_number,
+            drain,
         })
     }
 
@@ -216,8 +220,9 @@ impl Coordinator {
                     "{moved} cachelets of server {} begin empty elsewhere",
                     server.0
                 ));
-                self.publish(owners);
             }
+            // Also if it had nothing: clients and servers are to ask it no more.
+            self.publish(owners);
         }
         Ok(Answer::Done)
     }

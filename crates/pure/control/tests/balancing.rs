@@ -172,12 +172,13 @@ impl World {
             .filter(|(_, server)| server.is_alive && !server.is_silent)
             .map(|(id, _)| *id)
             .collect();
+        // Heartbeats begin moves, too: what empties servers, and had no place before.
+        let before: BTreeSet<u32> = self.moves();
         talking.into_iter().for_each(|id| self.heartbeat(id));
         self.notice(&map)?;
         let Ok(Answer::Outlook(outlook)) = self.ask(Ask::Outlook(self.epoch)) else {
             return Err("there is always an outlook".into());
         };
-        let before: BTreeSet<u32> = self.moves();
         let plan = self.planner.plan(&outlook);
         self.ask(Ask::Planned(plan)).expect("a plan is never refused");
         let begun: Vec<u32> = self.moves().difference(&before).copied().collect();

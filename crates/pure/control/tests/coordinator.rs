@@ -1,10 +1,11 @@
 //! What a coordinator answers, and what it remembers.
 
 use mbal_control::api::{
-    Heartbeat, Incarnation, MoveCall, MoveReport, Progress, Registered, Registration, Word,
+    Drain, Heartbeat, Incarnation, MoveCall, MoveReport, News, Progress, Registered, Registration,
+    Word,
 };
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
-use mbal_model::{Cluster, Prefix, ServerId};
+use mbal_model::{Cluster, ClusterPlan, Move, Owner, PlannedMove, Prefix, ServerId, Why, WorkerId};
 
 fn settings(servers_first: usize) -> Settings {
     Settings { cluster: "shop".into(), servers_first, ..Settings::default() }
@@ -51,12 +52,7 @@ impl Rig {
         }
     }
 
-    fn beat(
-        &mut self,
-        id: u16,
-        incarnation: u64,
-        moves: Vec<MoveReport>,
-    ) -> Result<mbal_control::api::News, Refusal> {
+    fn beat(&mut self, id: u16, incarnation: u64, moves: Vec<MoveReport>) -> Result<News, Refusal> {
         let map_version = self.version();
         let beat = Heartbeat {
             incarnation: Incarnation(incarnation),
@@ -191,6 +187,80 @@ fn a_process_that_says_goodbye_is_dead_if_it_is_the_one() {
     assert!(matches!(rig.ask(Ask::Leave(ServerId(3), Incarnation(4))), Err(Refusal::Conflict(_))));
     assert_eq!(rig.ask(Ask::Leave(ServerId(3), Incarnation(3))), Ok(Answer::Done));
     assert_eq!(rig.of(3), []);
+}
+
+/// What a heartbeat of a server that is to end is told.
+fn ending(rig: &mut Rig, id: u16, map_version: u64, moves: Vec<MoveReport>) -> News {
+    let incarnation = Incarnation(id.into());
+    let beat = Heartbeat { incarnation, map_version, ending: true, moves, ..Heartbeat::default() };
+    match rig.ask(Ask::Heartbeat(ServerId(id), beat)) {
+        Ok(Answer::News(news)) => news,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_server_that_ends_is_emptied_and_waits_until_all_others_know() {
+    let mut rig = Rig::three();
+    let before = rig.version();
+    for (id, incarnation) in [(1, 1), (2, 2)] {
+        rig.beat(id, incarnation, Vec::new()).expect("known");
+    }
+    let held = rig.of(3);
+    assert_eq!(ending(&mut rig, 3, before, Vec::new()).drain, Some(Drain::Draining));
+    assert!(rig.coordinator.state().draining.contains(&ServerId(3)));
+    for prefix in held {
+        let call = MoveCall { prefix: prefix.to_string(), server: 1, worker: None };
+        let Ok(Answer::Move(number)) = rig.ask(Ask::Move(call)) else { panic!("it may move") };
+        let version = rig.version();
+        let news = ending(&mut rig, 3, version, report(number, Progress::Sealed));
+        assert_eq!(news.drain, Some(Drain::Draining), "others follow an older map");
+    }
+    let now = rig.version();
+    rig.beat(1, 1, Vec::new()).expect("known");
+    assert_eq!(ending(&mut rig, 3, now, Vec::new()).drain, Some(Drain::Draining));
+    rig.beat(2, 2, Vec::new()).expect("known");
+    assert_eq!(ending(&mut rig, 3, now, Vec::new()).drain, Some(Drain::Drained));
+    rig.ask(Ask::Leave(ServerId(3), Incarnation(3))).expect("it is the one");
+    assert_eq!(rig.version(), now + 1, "so that nobody asks it any more");
+    assert!(!rig.document().servers.contains_key(&ServerId(3)));
+}
+
+#[test]
+fn a_server_that_ends_hears_if_there_is_nobody_to_take_what_it_has() {
+    let mut rig = Rig::three();
+    let version = rig.version();
+    assert_eq!(ending(&mut rig, 1, version, Vec::new()).drain, Some(Drain::Draining));
+    assert_eq!(ending(&mut rig, 2, version, Vec::new()).drain, Some(Drain::Draining));
+    assert_eq!(ending(&mut rig, 3, version, Vec::new()).drain, Some(Drain::Nobody));
+    assert_eq!(ending(&mut rig, 1, version, Vec::new()).drain, Some(Drain::Nobody));
+}
+
+#[test]
+fn what_empties_a_server_begins_as_places_come_free() {
+    let mut rig = Rig::three();
+    let version = rig.version();
+    ending(&mut rig, 3, version, Vec::new());
+    let step = |prefix| PlannedMove {
+        step: Move {
+            cachelet: prefix,
+            from: Owner { server: ServerId(3), worker: WorkerId(0) },
+            to: Owner { server: ServerId(1), worker: WorkerId(0) },
+        },
+        why: Why::Drain,
+        load: 0.1,
+        bytes: 1,
+        from_load: 0.2,
+        to_load: 0.3,
+    };
+    let steps: Vec<PlannedMove> = rig.of(3).into_iter().take(6).map(step).collect();
+    let (moves, later) = (steps[..4].to_vec(), steps[4..].to_vec());
+    rig.ask(Ask::Planned(ClusterPlan { moves, later, ..ClusterPlan::default() })).expect("a plan");
+    assert_eq!(ending(&mut rig, 3, version, Vec::new()).moves.len(), 4);
+    let news = ending(&mut rig, 3, version, report(2, Progress::Sealed));
+    let numbers: Vec<u32> = news.moves.iter().map(|one| one.number).collect();
+    assert_eq!(numbers, [1, 3, 4, 5]);
+    assert_eq!(news.moves[3].prefix, steps[4].step.cachelet.to_string());
 }
 
 #[test]

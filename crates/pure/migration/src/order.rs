@@ -4,8 +4,7 @@ use mbal_model::{MoveId, Prefix, WorkerId};
 
 use crate::message::Begin;
 
-/// Moves of one server as a source, and as many as a destination.
-pub const MOVES_MAX: usize = 4;
+pub use mbal_model::MOVES_MAX;
 
 /// One life of a server's process: a random number that it draws at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

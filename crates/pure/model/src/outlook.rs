@@ -2,6 +2,9 @@
 
 use crate::{Move, Prefix, ServerId, WorkerLoad};
 
+/// Moves that a server takes part in at a time: so many as source, and so many as destination.
+pub const MOVES_MAX: usize = 4;
+
 /// What a plan may do with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
@@ -9,6 +12,8 @@ pub enum Standing {
     Serving,
     /// An operator wants it empty: it gives everything, and takes nothing.
     Draining,
+    /// Its process is about to end: it gives everything, even to who will be overloaded, since what stays is lost.
+    Ending,
     /// Of a version that takes part in no moves: it neither gives nor takes, but its load counts.
     Staying,
     /// It was not heard of lately, or is dead: it neither gives nor takes, and nothing is known of its load.
@@ -69,6 +74,8 @@ pub struct ClusterPlan {
     pub epoch: u64,
     /// In the order in which they are to be begun; within the bounds of moves per server.
     pub moves: Vec<PlannedMove>,
+    /// What empties servers and has no place among `moves` yet: to be begun, in this order, as others end.
+    pub later: Vec<PlannedMove>,
     /// Servers in phase 3.
     pub asking: Vec<ServerId>,
     /// So many more servers would bring every worker under its limit: the paper's NULL. 0 is none.
