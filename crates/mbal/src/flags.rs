@@ -66,6 +66,7 @@ const ITEM_BYTES_MIN: u64 = 1024;
 const ITEM_BYTES_MAX: u64 = 1 << 30;
 /// Guessing a shorter one would pay.
 const SECRET_BYTES_MIN: usize = 16;
+const DRAIN_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// `-m` up to 64 TiB: beyond that it is a slip of the hand.
 const MEMORY_MIB_MAX: u64 = 1 << 26;
 
@@ -145,6 +146,11 @@ pub struct Flags {
     /// Host by which others reach this server; by default the address that leads to the coordinator
     #[arg(long, env = "MBAL_ADVERTISE", value_name = "host", requires = "coordinator")]
     advertise: Option<String>,
+
+    /// At SIGTERM, give cachelets to other servers for so long, and serve meanwhile: seconds, or a number with ms or s;
+    /// 0 ends at once
+    #[arg(long, env = "MBAL_DRAIN_TIMEOUT", value_name = "time", default_value = "30s")]
+    drain_timeout: String,
 
     /// Be one of several servers without a coordinator: a file that says which there are, and who has which cachelets
     #[arg(long, env = "MBAL_CLUSTER", value_name = "file", requires = "server_id")]
@@ -555,6 +561,7 @@ impl Flags {
                 cluster: self.cluster_name.clone(),
                 id,
                 advertise: self.advertise.clone(),
+                drain_timeout: self.drain_timeout()?,
             })));
         }
         let Some(path) = &self.cluster else { return Ok(None) };
@@ -566,6 +573,15 @@ impl Flags {
             return Err(refused(format!("it has no server {}, which --server-id says", here.0)));
         }
         Ok(Some(MapFrom::File { cluster, here }))
+    }
+
+    fn drain_timeout(&self) -> Result<Duration, Refused> {
+        let text = &self.drain_timeout;
+        epoch(text).filter(|timeout| *timeout <= DRAIN_TIMEOUT_MAX).ok_or_else(|| {
+            usage(format!(
+                "--drain-timeout {text}: seconds, or with ms, at most an hour; 0 is none"
+            ))
+        })
     }
 
     /// Bytes of `-m` and `-I`.

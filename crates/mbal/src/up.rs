@@ -10,6 +10,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -110,7 +112,14 @@ fn serve(up: &Up) -> Result<(), String> {
         },
         token: None,
     };
-    let say = Box::new(|text: &str| log::info("coordinator", &format!("mbal: {text}")));
+    // In the end the servers say goodbye one by one, which is no news then.
+    let is_ending = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&is_ending);
+    let say = Box::new(move |text: &str| {
+        if !ends.load(Relaxed) {
+            log::info("coordinator", &format!("mbal: {text}"));
+        }
+    });
     let coordinator = mbal_coordinator::start(config, say)?;
     let url = format!("http://{}", coordinator.address);
     let program = std::env::current_exe().map_err(failed)?;
@@ -155,6 +164,7 @@ fn serve(up: &Up) -> Result<(), String> {
         }
     }
     log::info("stopping", "mbal up: ending all servers");
+    is_ending.store(true, Relaxed);
     end(&mut servers);
     Ok(())
 }
@@ -225,7 +235,8 @@ fn end(servers: &mut [Server]) {
     let children = servers.iter_mut().filter_map(|server| server.child.as_mut());
     let mut children: Vec<&mut Child> = children.collect();
     for child in &mut children {
-        process::terminate(child.id());
+        // Not SIGTERM: nobody is left to take what they would give away.
+        process::interrupt(child.id());
     }
     let until = Instant::now() + ENDS_WITHIN;
     for child in children {

@@ -243,3 +243,94 @@ fn a_server_is_emptied_with_its_items_and_may_be_stopped() {
     assert!(mbal(&["status"]).1.contains("balance is off"));
     assert!(!mbal(&["drain", "99"]).0 && !mbal(&["balance", "fast"]).0);
 }
+
+/// Two servers and their coordinator, keys stored, all of them found at either.
+fn two(folder: &Folder, more: &[&str]) -> (Coordinator, Running, Running) {
+    let coordinator = Coordinator::start(folder, free_port(), 2);
+    let secret = folder.path("secret").display().to_string();
+    let mut flags = arguments(&coordinator.url, &secret);
+    flags.extend(more);
+    let start = || {
+        drop(std::fs::remove_file(folder.path("ports")));
+        Running::serve(folder, &flags)
+    };
+    let (first, second) = (start(), start());
+    eventually("all keys can be stored at either", || stores(&first) && stores(&second));
+    (coordinator, first, second)
+}
+
+fn events(coordinator: &Coordinator) -> String {
+    let output = output_of(MBAL.as_ref(), &["events", "--coordinator", &coordinator.url]);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn signal(server: &Running, name: &str) {
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-s", name, &pid]).status().expect("it is there").success());
+}
+
+#[test]
+fn a_server_that_is_told_to_end_gives_its_items_away_first_and_is_forgotten() {
+    let folder = folder("term");
+    let (coordinator, first, second) = two(&folder, &[]);
+    let port = second.port;
+    let (status, said) = second.signal("TERM");
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("gives its cachelets away, and ends in 30 s at most"), "{said}");
+    assert!(said.contains("this server is empty, and ends"), "{said}");
+    for n in 0..20 {
+        let found = format!("VALUE k{n} 0 1\r\nv\r\nEND\r\n");
+        ask(&mut first.connect(), &format!("get k{n}\r\n"), &found);
+    }
+    let map = coordinator.map().expect("there is one");
+    assert!(!map.contains(&format!("client 127.0.0.1:{port} ")), "{map}");
+    let told = events(&coordinator);
+    assert!(told.contains("is empty, and may be stopped"), "{told}");
+    assert!(!told.contains("begin empty elsewhere"), "{told}");
+}
+
+#[test]
+fn a_second_signal_ends_a_server_at_once() {
+    let folder = folder("term-twice");
+    let (mut coordinator, _first, second) = two(&folder, &[]);
+    // Nobody orders the moves, so that it would wait for the whole time.
+    coordinator.kill();
+    signal(&second, "TERM");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(stores(&second), "it serves meanwhile");
+    let (status, said) = second.signal("TERM");
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("the coordinator was not told that server"), "{said}");
+}
+
+#[test]
+fn a_server_without_time_to_give_says_goodbye_and_its_keys_begin_empty_at_once() {
+    let folder = folder("term-none");
+    let (coordinator, first, second) = two(&folder, &["--drain-timeout", "0"]);
+    let (status, said) = second.signal("TERM");
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(!said.contains("gives its cachelets away"), "{said}");
+    eventually("the other one has all keys", || stores(&first));
+    assert!(events(&coordinator).contains("begin empty elsewhere"));
+}
+
+#[test]
+fn what_is_not_given_away_in_time_is_lost_and_said_to_be() {
+    let folder = folder("term-late");
+    let (mut coordinator, _first, second) = two(&folder, &["--drain-timeout", "300ms"]);
+    coordinator.kill();
+    let (status, said) = second.signal("TERM");
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("the time is over: what is left here is lost"), "{said}");
+}
+
+#[test]
+fn the_last_server_does_not_wait_for_somebody_to_take_what_it_has() {
+    let folder = folder("term-last");
+    let coordinator = Coordinator::start(&folder, free_port(), 1);
+    let only = server(&folder, &coordinator.url);
+    eventually("it serves", || stores(&only));
+    let (status, said) = only.signal("TERM");
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("no other server takes what this one has"), "{said}");
+}

@@ -43,6 +43,8 @@ pub struct CoordinatorConfig {
     pub id: Option<ServerId>,
     /// The host by which others reach this server; without, the one by which it reaches the coordinator.
     pub advertise: Option<String>,
+    /// At SIGTERM its cachelets are given to others for so long; zero is not at all.
+    pub drain_timeout: Duration,
 }
 
 /// Not the token.

@@ -19,6 +19,7 @@ mod cluster;
 mod config;
 pub mod control;
 mod control_path;
+mod departure;
 mod error;
 mod explaining;
 mod linking;

@@ -21,6 +21,7 @@ use mbal_worker::Event;
 
 use crate::balancing::Balanced;
 use crate::calling::{CallFailed, Caller};
+use crate::departure::Departure;
 use crate::linking::{Linking, peers};
 use crate::moving::Moving;
 use crate::{CoordinatorConfig, cluster, log};
@@ -30,7 +31,7 @@ pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Pauses after failures: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
-/// Between two heartbeats of a server that takes part in a move: each of its steps at the coordinator waits for one.
+/// Between two heartbeats of a server that takes part in a move, or is emptied: each step at the coordinator waits for one.
 const EPOCH_OF_MOVES: Duration = Duration::from_millis(100);
 
 /// Exit code of a server that is one no more.
@@ -45,6 +46,7 @@ pub(crate) struct Member {
     pub balanced: Arc<Balanced>,
     pub moving: Moving,
     pub incarnation: Incarnation,
+    pub departure: Arc<Departure>,
 }
 
 /// What has been said in the log already: who tries every second says it once.
@@ -77,6 +79,7 @@ impl Member {
         let mut said = Said::default();
         let registered = self.register(&mut said);
         let here = ServerId(registered.id);
+        self.departure.registered(here, self.incarnation);
         log::info(
             "registered",
             &format!("mbal: server {} of cluster {}", here.0, self.config.cluster),
@@ -107,17 +110,18 @@ impl Member {
             if let Some((moves, ever)) = moves.take() {
                 self.moving.told(self.incarnation, &moves, ever);
             }
-            thread::sleep(match shared.moves_under_way() {
-                0 => epoch,
-                _ => epoch.min(EPOCH_OF_MOVES),
-            });
+            let is_busy = shared.moves_under_way() > 0 || self.departure.is_ending();
+            self.departure.pause(if is_busy { epoch.min(EPOCH_OF_MOVES) } else { epoch });
             match self.beat(here, version) {
                 Ok(news) => {
                     said.worked();
                     shared.store.know_flush(news.flush_number);
                     map = news.map;
                     moves = Some((news.moves, news.moves_ever));
+                    self.departure.heard(news.drain);
                 }
+                // By its own farewell.
+                Err(CallFailed::Refused(409, _)) if self.departure.has_ended() => return,
                 Err(CallFailed::Refused(409, why)) => {
                     // Somebody else is this server now: whatever is served here would be stale.
                     log::error(
@@ -167,6 +171,7 @@ impl Member {
             map_version,
             flush_number: self.moving.shared.store.flushed(),
             moves: self.moving.reports(),
+            ending: self.departure.is_ending(),
             ..self.balanced.heartbeat()
         };
         self.post(&format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)

@@ -24,6 +24,7 @@ use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Moment, Now, Settings, Worker
 
 use crate::balancing::{Balanced, Balancing, Note, Planner};
 use crate::calling::Caller;
+use crate::departure::Departure;
 use crate::linking::Linking;
 use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
 use crate::membership::Member;
@@ -70,6 +71,7 @@ pub struct Running {
     saying: Saying,
     door: Option<Door>,
     background: Option<Background>,
+    departure: Option<Arc<Departure>>,
     _files: (Vec<SocketFile>, Option<PidFile>),
 }
 
@@ -81,6 +83,8 @@ struct Threads {
     shared: Arc<mbal_worker::Shared>,
     tally: Arc<Tally>,
     saying: Saying,
+    /// Of a server that a coordinator knows.
+    departure: Option<Arc<Departure>>,
 }
 
 impl Server {
@@ -145,7 +149,7 @@ impl Server {
         let starting = Starting::of(&self.config, &self.listening);
         let store = self.store(&started)?;
         let threads = self.start_threads(store, started).map_err(StartError::System)?;
-        let Threads { workers, mailboxes, main, shared, tally, saying } = threads;
+        let Threads { workers, mailboxes, main, shared, tally, saying, departure } = threads;
         let common = mem::take(&mut self.listening.common);
         let secured = match &self.tls {
             Some(_) => mem::take(&mut self.listening.secured),
@@ -169,6 +173,7 @@ impl Server {
             saying,
             door: self.door,
             background: self.background,
+            departure,
             _files: (self.listening.socket_files, pid_file),
         })
     }
@@ -209,10 +214,11 @@ impl Server {
         let linking = self.linking(&post, started.clock)?;
         let linker = linking.as_ref().map(|linking| linking.inbox.clone());
         let threads = self.start_workers(&shared, &tally, &post, linker, started)?;
+        let mut departure = None;
         if let Some(linking) = linking {
             let workers = Arc::clone(&post.workers);
             let moving = Moving { shared: Arc::clone(&shared), workers, started };
-            self.join(linking, &balanced, moving)?;
+            departure = self.join(linking, &balanced, moving, &main)?;
         }
         if let Some(listener) = self.listening.control.take() {
             control::start(listener, notes.clone())?;
@@ -227,7 +233,7 @@ impl Server {
             balanced,
         };
         balancing.start(inbox, notes)?;
-        Ok(Threads { workers: threads, mailboxes, main, shared, tally, saying })
+        Ok(Threads { workers: threads, mailboxes, main, shared, tally, saying, departure })
     }
 
     /// Addresses are free, but use of them may be limited: by what processes may have, or all of them together.
@@ -358,10 +364,19 @@ impl Server {
     }
 
     /// Links come up at once where a file says who there is, else when the coordinator has said so.
-    fn join(&self, linking: Linking, balanced: &Arc<Balanced>, moving: Moving) -> io::Result<()> {
+    fn join(
+        &self,
+        linking: Linking,
+        balanced: &Arc<Balanced>,
+        moving: Moving,
+        main: &Mailbox<Request>,
+    ) -> io::Result<Option<Arc<Departure>>> {
         match self.config.cluster.as_ref().map(|cluster| &cluster.map) {
-            None => Ok(()),
-            Some(MapFrom::File { cluster, here }) => linking.start(*here, cluster),
+            None => Ok(None),
+            Some(MapFrom::File { cluster, here }) => {
+                linking.start(*here, cluster)?;
+                Ok(None)
+            }
             Some(MapFrom::Coordinator(config)) => {
                 if let Some(migrator) = &linking.migrator {
                     let (inbox, linker) = (migrator.clone(), linking.inbox.clone());
@@ -377,8 +392,11 @@ impl Server {
                     balanced: Arc::clone(balanced),
                     moving,
                     incarnation: incarnation(),
+                    departure: Departure::new(config.clone(), main.clone()),
                 };
-                member.start(linking)
+                let departure = Arc::clone(&member.departure);
+                member.start(linking)?;
+                Ok(Some(departure))
             }
         }
     }
@@ -466,10 +484,12 @@ impl Running {
         }
         let reload = || self.door.iter().for_each(Door::reload);
         let observe = || observe(&self.shared, &self.tally);
-        let ended = self.listener.run(observe, reload).map_err(StartError::System)?;
+        let departs = || self.departure.as_ref().is_some_and(Departure::begin);
+        let ended = self.listener.run(observe, reload, departs).map_err(StartError::System)?;
         for worker in self.workers {
             worker.join().expect("a worker's panic has ended the process");
         }
+        self.departure.iter().for_each(|departure| departure.farewell());
         self.saying.finish();
         Ok(ended)
     }

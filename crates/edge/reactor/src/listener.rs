@@ -68,8 +68,14 @@ impl Listener {
     }
 
     /// Serves until a signal or a request ends the server; then every worker is told to stop.
-    /// `observe` is called after every change of the [`Tally`] that came from here, `reload` at SIGHUP.
-    pub fn run(mut self, observe: impl Fn(), reload: impl Fn()) -> io::Result<Ended> {
+    /// `observe` is called after every change of the [`Tally`] that came from here, `reload` at SIGHUP. `departs` is called at
+    /// SIGTERM: if it says true the server goes on until something else ends it.
+    pub fn run(
+        mut self,
+        observe: impl Fn(),
+        reload: impl Fn(),
+        departs: impl Fn() -> bool,
+    ) -> io::Result<Ended> {
         let mut ready = [Ready::NONE; 16];
         let mut arrived = Vec::new();
         let ended = loop {
@@ -79,7 +85,7 @@ impl Listener {
             let mut ended = None;
             for event in &ready[..count] {
                 match event.token() {
-                    SIGNALS => ended = ended.or(self.ended_by_signal(&reload)?),
+                    SIGNALS => ended = ended.or(self.ended_by_signal(&reload, &departs)?),
                     MAILBOX => {
                         for request in self.mailbox.collect() {
                             match request {
@@ -115,8 +121,13 @@ impl Listener {
         Ok(ended)
     }
 
-    fn ended_by_signal(&self, reload: impl Fn()) -> io::Result<Option<Ended>> {
+    fn ended_by_signal(
+        &self,
+        reload: impl Fn(),
+        departs: impl Fn() -> bool,
+    ) -> io::Result<Option<Ended>> {
         Ok(match self.signals.next()? {
+            Some(Signal::Terminate) if departs() => None,
             Some(Signal::Interrupt | Signal::Terminate) => Some(Ended::Normally),
             Some(Signal::User1) => Some(Ended::Gracefully),
             Some(Signal::HangUp) => {

@@ -294,16 +294,17 @@ pub fn cpu_time_us() -> (u64, u64) {
     (us(usage.ru_utime), us(usage.ru_stime))
 }
 
-/// Has a child that is still to be started end when the calling thread does, however that happens.
+/// Has a child that is still to be started end when the calling thread does, however that happens: by SIGINT, as by
+/// [`interrupt`].
 pub fn end_with_parent(command: &mut Command) {
     // SAFETY: between fork and exec the closure makes one system call, which allocates nothing and takes no lock.
     unsafe {
-        command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM)).map(drop));
+        command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGINT)).map(drop));
     }
 }
 
-/// Asks a child to end. One that has ended, and was not waited for, hears nothing.
-pub fn terminate(child: u32) {
+/// Asks a child to end at once. One that has ended, and was not waited for, hears nothing.
+pub fn interrupt(child: u32) {
     // SAFETY: takes no pointer.
-    unsafe { libc::kill(child as libc::pid_t, libc::SIGTERM) };
+    unsafe { libc::kill(child as libc::pid_t, libc::SIGINT) };
 }

@@ -92,7 +92,7 @@ impl Setup {
             Clock::start(),
         )
         .unwrap();
-        let listener = thread::spawn(move || listener.run(|| (), || ()).unwrap());
+        let listener = thread::spawn(move || listener.run(|| (), || (), || false).unwrap());
         Served { tally, background_calls, main, workers: mailboxes, threads, listener }
     }
 }

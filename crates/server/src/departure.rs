@@ -1,0 +1,183 @@
+//! The end of a server of a cluster: at SIGTERM it is emptied first, and serves meanwhile.
+//!
+//! ```text
+//!   main thread              mbal-departure            mbal-member             coordinator
+//!     | SIGTERM: begin() ------>| until the time is over    |                        |
+//!     |                         |                           |-- heartbeat: ending -->|  moves its cachelets away
+//!     |                         |                           |<- drained -------------|  all others know
+//!     |                         |<---------- heard() -------|
+//!     |<- Shutdown, a little later                          |
+//!     | workers have ended      |
+//!     |-- DELETE ------------------------------------------------------------------->|  it is dead for certain
+//! ```
+//! A second signal ends it at once. `docs/design/cluster.md`.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mbal_control::api::{Drain, Incarnation, Leaving};
+use mbal_model::ServerId;
+use mbal_reactor::{Mailbox, Request};
+
+use crate::calling::{CallFailed, Caller};
+use crate::{CoordinatorConfig, log};
+
+/// An empty server forwards for so long: smart clients ask for a newer map once a second, and then know the new owners.
+const LINGERS: Duration = Duration::from_secs(2);
+/// A coordinator that does not answer by then is not told of the end.
+const FAREWELL_WITHIN: Duration = Duration::from_secs(1);
+
+/// Shared by the main thread, which hears signals, and the one that is in touch with the coordinator.
+pub(crate) struct Departure {
+    config: CoordinatorConfig,
+    main: Mailbox<Request>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    member: Option<(ServerId, Incarnation)>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Serving,
+    /// Its cachelets are on their way.
+    Draining,
+    /// Nothing more is to be waited for.
+    Emptied(Drain),
+    /// It serves nothing any more.
+    Ended,
+}
+
+impl Departure {
+    pub(crate) fn new(config: CoordinatorConfig, main: Mailbox<Request>) -> Arc<Departure> {
+        let (state, changed) = Default::default();
+        Arc::new(Departure { config, main, state, changed })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics with it held")
+    }
+
+    /// The coordinator knows this process by these names.
+    pub(crate) fn registered(&self, server: ServerId, incarnation: Incarnation) {
+        self.state().member = Some((server, incarnation));
+    }
+
+    /// A signal wants the server to end. True: it serves on, and its main thread will be told when to end. False: it is to
+    /// end at once, since it is no member yet, may not take any time, or was told before.
+    pub(crate) fn begin(self: &Arc<Departure>) -> bool {
+        let timeout = self.config.drain_timeout;
+        let mut state = self.state();
+        let Some((server, _)) = state.member else { return false };
+        if timeout.is_zero() || state.stage != Stage::Serving {
+            return false;
+        }
+        let departure = Arc::clone(self);
+        let waits = thread::Builder::new()
+            .name("mbal-departure".into())
+            .spawn(move || departure.wait_until_empty(Instant::now() + timeout));
+        if waits.is_err() {
+            return false;
+        }
+        state.stage = Stage::Draining;
+        self.changed.notify_all();
+        let text = format!(
+            "mbal: server {} gives its cachelets away, and ends in {} s at most; a second signal ends it at once",
+            server.0,
+            timeout.as_secs_f64()
+        );
+        log::info("draining", &text);
+        true
+    }
+
+    fn wait_until_empty(&self, until: Instant) {
+        let draining = |state: &mut State| state.stage == Stage::Draining;
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(self.state(), left, draining);
+        let stage = waited.expect("nothing panics with it held").0.stage;
+        match stage {
+            Stage::Emptied(Drain::Drained) => {
+                log::info("drained", "mbal: this server is empty, and ends");
+                thread::sleep(LINGERS.min(until.saturating_duration_since(Instant::now())));
+            }
+            Stage::Emptied(_) => {
+                log::warn("not_drained", "mbal: no other server takes what this one has: it ends");
+            }
+            Stage::Serving | Stage::Draining => {
+                log::warn("not_drained", "mbal: the time is over: what is left here is lost");
+            }
+            Stage::Ended => {}
+        }
+        self.main.post(Request::Shutdown { graceful: false });
+    }
+
+    /// The next heartbeat is to say that this process is about to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.state().stage != Stage::Serving
+    }
+
+    /// The coordinator's word.
+    pub(crate) fn heard(&self, drain: Option<Drain>) {
+        let mut state = self.state();
+        if let (Stage::Draining, Some(drain @ (Drain::Drained | Drain::Nobody))) =
+            (state.stage, drain)
+        {
+            state.stage = Stage::Emptied(drain);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for so long, or until the server is to be emptied.
+    pub(crate) fn pause(&self, pause: Duration) {
+        let serving = |state: &mut State| state.stage == Stage::Serving;
+        let state = self.state();
+        if state.stage == Stage::Serving {
+            drop(self.changed.wait_timeout_while(state, pause, serving));
+        } else {
+            drop(state);
+            thread::sleep(pause);
+        }
+    }
+
+    /// The process serves nothing any more: whoever is told by the coordinator that it is dead is right.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state().stage == Stage::Ended
+    }
+
+    /// Workers have ended: says goodbye, so that others get at once what was not given away.
+    pub(crate) fn farewell(&self) {
+        let member = {
+            let mut state = self.state();
+            state.stage = Stage::Ended;
+            self.changed.notify_all();
+            state.member
+        };
+        let Some((server, incarnation)) = member else { return };
+        let caller = Caller::new(&self.config.urls, self.config.token.clone(), FAREWELL_WITHIN);
+        let said = caller.map_err(CallFailed::Silent).and_then(|caller| {
+            caller.call(
+                "DELETE",
+                &format!("/v1/servers/{}", server.0),
+                Some(&Leaving { incarnation }),
+            )
+        });
+        match said {
+            Ok(_) => {}
+            // Another process is that server now.
+            Err(CallFailed::Refused(409, _)) => {}
+            Err(CallFailed::Refused(_, why) | CallFailed::Silent(why)) => {
+                let text = format!(
+                    "mbal: the coordinator was not told that server {} ends: {why}",
+                    server.0
+                );
+                log::warn("no_farewell", &text);
+            }
+        }
+    }
+}
