@@ -7,6 +7,7 @@
 //! ```
 //! Plans nothing itself. A plan is a wish: what does not fit the state any more is left out.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mbal_model::planted::{Fault, is_planted};
@@ -315,8 +316,8 @@ impl Coordinator {
         let version = self.state.map.as_ref().map_or(0, |map| map.version());
         self.balanced.drained.retain(|server, _| drained.contains(server));
         for server in drained {
-            if !self.balanced.drained.contains_key(&server) {
-                self.balanced.drained.insert(server, version);
+            if let Entry::Vacant(entry) = self.balanced.drained.entry(server) {
+                entry.insert(version);
                 self.said.push(format!("server {} is empty, and may be stopped", server.0));
             }
         }
