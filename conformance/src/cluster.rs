@@ -74,7 +74,7 @@ impl Cluster {
     }
 
     /// Waits until every worker of the server at `address` reaches the owners of all keys.
-    pub fn await_links(&self, address: &Address) -> Result<(), String> {
+    pub fn await_links(address: &Address) -> Result<(), String> {
         let deadline = Instant::now() + LINKS_MAX;
         let mut peer = SocketPeer::new(address.clone());
         let conns: Vec<_> = (0..WORKERS_MAX).map(|_| peer.open()).collect();

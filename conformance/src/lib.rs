@@ -8,6 +8,7 @@
 pub mod cluster;
 pub mod covers;
 pub mod differential;
+pub mod member;
 pub mod mover;
 pub mod peer;
 pub mod play;

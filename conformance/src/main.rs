@@ -5,6 +5,7 @@
 use mbal_conformance::cluster::{Cluster, Words};
 use mbal_conformance::covers;
 use mbal_conformance::differential::{Campaign, Plan, Report, Rounds, RoundsReport};
+use mbal_conformance::member::{await_ready, become_member};
 use mbal_conformance::mover::moved;
 use mbal_conformance::play::Cut;
 use mbal_conformance::runner::{self, Against};
@@ -20,6 +21,9 @@ const USAGE: &str = "usage:
       [--commands N] [--cells LIST --least N] [--plant N] [--without ROW,...] [--faults N]
   conformance rounds --left COMMAND --right COMMAND [--seed N] [--requests N] [--datagrams N] [--cells LIST --least N]
       [--plant N]                                       binary protocol and UDP
+  conformance member --server COMMAND --cluster N [--at N] [--moves MS] [-- FLAGS]
+      becomes the server that --at names, with FLAGS, and has the others kept for as long as it lives
+  conformance ready PORT|PATH                           waits until a server of a cluster reaches all keys
 With --cluster N, COMMAND (of differential and rounds, that of --right) is started N times, as servers that share the keys;
 clients ask the one that --at names, from 1. With --moves MS a coordinator is started too, and a cachelet moves each MS milliseconds.";
 
@@ -30,6 +34,9 @@ fn main() -> ExitCode {
         Some("covers") => covers(words.collect()),
         Some("differential") => differential(words.collect()),
         Some("rounds") => rounds(words.collect()),
+        Some("member") => member(words.collect()),
+        Some("keep") => keep(words.collect()),
+        Some("ready") => ready(words.collect()),
         _ => Err(USAGE.to_string()),
     };
     if moved() > 0 {
@@ -224,6 +231,46 @@ fn rounds(words: Vec<String>) -> Result<bool, String> {
     );
     let is_sharp = caught == planted && (rounds.plant_every.is_none() || planted >= 5);
     Ok(differences == 0 && short.is_empty() && is_sharp)
+}
+
+/// What `member` and its keeper are told: how servers are started, the cluster, whose keeper it is, the server's flags.
+fn of_member(words: &[String]) -> Result<(Launch, Cluster, Option<u32>, Vec<String>), String> {
+    let (mut server, mut of, mut cluster) = (None, None, Words::default());
+    let mut words = words.iter().cloned();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value\n{USAGE}"));
+        match word.as_str() {
+            "--server" => server = Some(value()?),
+            "--of" => of = Some(value()?.parse().map_err(|_| USAGE.to_string())?),
+            "--" => break,
+            _ if cluster.take(&word, &mut value)? => {}
+            _ => return Err(format!("{word}?\n{USAGE}")),
+        }
+    }
+    let cluster = Cluster::of(&cluster)?.ok_or(USAGE)?;
+    Ok((Launch::new(&server.ok_or(USAGE)?, false), cluster, of, words.collect()))
+}
+
+fn member(words: Vec<String>) -> Result<bool, String> {
+    let (launch, _, _, flags) = of_member(&words)?;
+    let own = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    Err(become_member(&launch, &words[..own], &flags))
+}
+
+/// Says itself what has moved.
+fn keep(words: Vec<String>) -> ! {
+    let kept = of_member(&words).and_then(|(launch, cluster, of, flags)| {
+        mbal_conformance::member::keep(of.ok_or(USAGE)?, &launch, &cluster, &flags)
+    });
+    if let Err(error) = &kept {
+        eprintln!("{error}");
+    }
+    std::process::exit(i32::from(kept.is_err()))
+}
+
+fn ready(words: Vec<String>) -> Result<bool, String> {
+    await_ready(words.first().ok_or(USAGE)?)?;
+    Ok(true)
 }
 
 /// The scripts of a list: the first word of each line.

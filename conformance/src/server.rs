@@ -66,27 +66,28 @@ impl Launch {
     }
 
     fn try_start(&self, flags: &[String]) -> Result<Server, String> {
-        let Some(cluster) = &self.cluster else { return self.try_start_one(flags) };
+        let Some(cluster) = &self.cluster else { return self.start_one(flags) };
         let mut files = Files::write(cluster, &self.command[0], free_port)?;
         let mut all: Option<Server> = None;
         for id in cluster.ids() {
             // Datagrams are served where clients ask.
             let own: &[String] = if all.is_none() { flags } else { without_udp(flags) };
             let flags = [own, &files.flags(id)].concat();
-            let started = self.try_start_one(&flags)?;
+            let started = self.start_one(&flags)?;
             match &mut all {
                 None => all = Some(started),
                 Some(first) => first.absorb(started),
             }
         }
         let mut server = all.expect("a cluster has servers");
-        cluster.await_links(&server.address)?;
+        Cluster::await_links(&server.address)?;
         files.begin_to_move(cluster);
         server._files = Some(files);
         Ok(server)
     }
 
-    fn try_start_one(&self, flags: &[String]) -> Result<Server, String> {
+    /// One server, without a cluster of its own: no other try if it cannot have its address.
+    pub fn start_one(&self, flags: &[String]) -> Result<Server, String> {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).args(flags);
         let address = if self.unix {
@@ -102,6 +103,8 @@ impl Launch {
             Address::Tcp(port)
         };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // That file is of the server that a test has started itself.
+        command.env_remove("MEMCACHED_PORT_FILENAME");
         let child = command.spawn().map_err(|error| format!("{:?}: {error}", self.command))?;
         let mut server = Server { children: vec![child], address, _files: None };
         await_listener(&server.address, Duration::from_secs(5))
@@ -144,7 +147,7 @@ fn without_udp(flags: &[String]) -> &[String] {
 
 /// A port that was free just now, and no other thread's: two servers that were to listen at the same one would both
 /// seem to, and whoever talks to the first loses it when the other's script is done.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
