@@ -172,6 +172,8 @@ impl Member {
             flush_number: self.moving.shared.store.flushed(),
             moves: self.moving.reports(),
             ending: self.departure.is_ending(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            link_versions: [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()],
             ..self.balanced.heartbeat()
         };
         self.post(&format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)

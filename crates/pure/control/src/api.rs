@@ -93,6 +93,9 @@ pub struct Heartbeat {
     pub ending: bool,
     /// What became of moves that it takes part in.
     pub moves: Vec<MoveReport>,
+    /// Of the program, and the lowest and the highest version of the links' protocol that it speaks.
+    pub version: String,
+    pub link_versions: [u16; 2],
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -337,6 +340,11 @@ pub struct ServerStatus {
     pub load: f64,
     /// Of the map that it follows.
     pub map_version: u64,
+    /// Of its program, and of the links' protocol: the lowest and the highest that it speaks. Empty, and 0, of an older program.
+    #[serde(default)]
+    pub version: String,
+    #[serde(default)]
+    pub link_versions: [u16; 2],
     /// Milliseconds since its last heartbeat; none since the coordinator was started is nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,

@@ -28,6 +28,8 @@ pub(crate) struct Heard {
     pub helpless: bool,
     pub ending: bool,
     pub moves: Vec<api::MoveReport>,
+    pub version: String,
+    pub link_versions: [u16; 2],
 }
 
 impl Coordinator {
@@ -160,8 +162,19 @@ impl Coordinator {
         self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
         let Heartbeat { map_version, workers, memory_bytes, helpless, ending, moves, .. } =
             heartbeat;
+        let Heartbeat { version, link_versions, .. } = heartbeat;
         self.look_at_version(server, map_version);
-        let heard = Heard { at: now, map_version, workers, memory_bytes, helpless, ending, moves };
+        let heard = Heard {
+            at: now,
+            map_version,
+            workers,
+            memory_bytes,
+            helpless,
+            ending,
+            moves,
+            version,
+            link_versions,
+        };
         self.heard.insert(server, heard);
         let drain = self.look_at_drain(now, server, ending);
         let is_newer = self.state.map.as_ref().is_some_and(|map| map.version() > map_version);
@@ -270,6 +283,8 @@ impl Coordinator {
             load: workers.iter().map(load).fold(0.0, |sum, one| sum + one)
                 / workers.len().max(1) as f64,
             map_version: heard.map_or(0, |heard| heard.map_version),
+            version: heard.map_or_else(String::new, |heard| heard.version.clone()),
+            link_versions: heard.map_or([0; 2], |heard| heard.link_versions),
             silent_ms: silent,
             state: state.into(),
         }

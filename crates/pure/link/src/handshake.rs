@@ -18,7 +18,11 @@ use ring::hmac;
 use crate::frame::{Frame, Kind, push_frame};
 
 /// Versions of the protocol that are spoken, the first byte after the handshake included.
-pub const VERSIONS: RangeInclusive<u16> = 1..=1;
+pub const VERSIONS: RangeInclusive<u16> = 1..=NEWEST;
+const NEWEST: u16 = if cfg!(feature = "next-protocol") { NEXT } else { 1 };
+/// A version that only tests of an upgrade speak. Its welcome has a zero byte more, so that who took one version for the
+/// other is found out.
+const NEXT: u16 = 2;
 pub const NONCE_BYTES: usize = 32;
 pub const CLUSTER_BYTES_MAX: usize = 64;
 /// No payload of the handshake is longer.
@@ -216,8 +220,12 @@ impl Dialing {
                 Ok(Step::Send(message(Kind::Proof, proof.as_ref())))
             }
             (Kind::Welcome, Some(version)) => {
-                let credits = frame.payload.try_into().map_err(|_| Refused::Malformed)?;
-                let credits = u32::from_le_bytes(credits);
+                let (credits, more) =
+                    frame.payload.split_first_chunk().ok_or(Refused::Malformed)?;
+                if more != welcome_more(version) {
+                    return Err(Refused::Malformed);
+                }
+                let credits = u32::from_le_bytes(*credits);
                 let (server, worker) = (self.to, self.worker);
                 Ok(Step::Up(Vec::new(), Established { version, server, worker, credits }))
             }
@@ -281,12 +289,18 @@ impl Accepting {
                 if !self.cluster.is_proof(Side::Dials, transcript, frame.payload) {
                     return Err(Refused::Secret);
                 }
-                let welcome = message(Kind::Welcome, &self.credits.to_le_bytes());
-                Ok(Step::Up(welcome, *established))
+                let more = welcome_more(established.version);
+                let welcome = [&self.credits.to_le_bytes(), more].concat();
+                Ok(Step::Up(message(Kind::Welcome, &welcome), *established))
             }
             _ => Err(Refused::Malformed),
         }
     }
+}
+
+/// What stands behind the credits.
+fn welcome_more(version: u16) -> &'static [u8] {
+    if version == NEXT { &[0] } else { &[] }
 }
 
 fn message(kind: Kind, payload: &[u8]) -> Vec<u8> {
@@ -387,7 +401,7 @@ mod tests {
     fn two_servers_of_a_cluster_find_each_other() {
         let (one, two) = (cluster("shop", 1, "secret"), cluster("shop", 2, "secret"));
         let (dialed, accepted) = shake(&one, 2, &two);
-        let up = |server| Established { version: 1, server, worker: 3, credits: 9 };
+        let up = |server| Established { version: NEWEST, server, worker: 3, credits: 9 };
         assert_eq!(dialed, Step::Up(vec![], up(2)));
         assert!(matches!(accepted, Step::Up(_, established) if established == up(1)));
     }
@@ -395,7 +409,9 @@ mod tests {
     #[test]
     fn the_hello_is_these_bytes() {
         let (_, first) = Dialing::new(&cluster("shop", 0x102, "s"), 3, 4, &[b'n'; 32], b"");
-        let mut expected = b"\x32\0\0\0\x10\0\0\0\0MBAL\x01\0\x01\0\x02\x01\x03\0\x04\0".to_vec();
+        let mut expected = b"\x32\0\0\0\x10\0\0\0\0MBAL\x01\0".to_vec();
+        expected.extend_from_slice(&NEWEST.to_le_bytes());
+        expected.extend_from_slice(b"\x02\x01\x03\0\x04\0");
         expected.extend_from_slice(&[b'n'; 32]);
         expected.extend_from_slice(b"shop");
         assert_eq!(first, expected);
@@ -438,7 +454,7 @@ mod tests {
     fn versions_live_side_by_side_if_they_share_one() {
         let two = cluster("shop", 2, "secret");
         for (low, high, is_spoken) in
-            [(0u16, 1u16, true), (1, 9, true), (2, 9, false), (0, 0, false)]
+            [(0u16, 1u16, true), (1, 9, true), (NEWEST + 1, 9, false), (0, 0, false)]
         {
             let (_, first) = Dialing::new(&cluster("shop", 1, "secret"), 3, 2, &[1; 32], b"");
             let mut hello = only(&first).payload.to_vec();
@@ -448,15 +464,35 @@ mod tests {
             let step = accepting.step(&Frame { kind: Kind::Hello, ticket: 0, payload: &hello });
             match step {
                 Step::Send(challenge) if is_spoken => {
-                    assert_eq!(only(&challenge).payload[..2], [1, 0]);
+                    let newest = high.min(NEWEST).to_le_bytes();
+                    assert_eq!(only(&challenge).payload[..2], newest);
                 }
                 Step::Refuse(told, why) if !is_spoken => {
                     assert_eq!(why, Refused::Version(low, high));
-                    assert_eq!(only(&told).payload, [1, 1, 0, 1, 0]);
+                    let newest = NEWEST.to_le_bytes();
+                    assert_eq!(only(&told).payload, [1, 1, 0, newest[0], newest[1]]);
                 }
                 other => panic!("{low} to {high}: {other:?}"),
             }
         }
+    }
+
+    /// A server of the older build dials one of the newer: what it says, and is told, as the older build does it.
+    #[cfg(feature = "next-protocol")]
+    #[test]
+    fn the_next_version_speaks_the_older_one_with_who_knows_no_other() {
+        let (one, two) = (cluster("shop", 1, "secret"), cluster("shop", 2, "secret"));
+        let mut accepting = Accepting::new(&two, 9, &[2; 32], b"");
+        let (_, first) = Dialing::new(&one, 3, 2, &[1; 32], b"");
+        let mut hello = only(&first).payload.to_vec();
+        hello[6..8].copy_from_slice(&1u16.to_le_bytes());
+        let step = accepting.step(&Frame { kind: Kind::Hello, ticket: 0, payload: &hello });
+        let Step::Send(challenge) = step else { panic!("{step:?}") };
+        let transcript = [begin(b"", &hello), only(&challenge).payload[..34].to_vec()].concat();
+        let proof = one.proof(Side::Dials, &transcript);
+        let step = accepting.step(&Frame { kind: Kind::Proof, ticket: 0, payload: proof.as_ref() });
+        let Step::Up(welcome, established) = step else { panic!("{step:?}") };
+        assert_eq!((only(&welcome).payload, established.version), (&[9, 0, 0, 0][..], 1));
     }
 
     #[test]
