@@ -85,6 +85,7 @@ impl Worker {
     }
 
     pub(crate) fn link_broken(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
+        self.shared.links_up.went(server);
         let (askers, waiting) = self.links.broken(server);
         for asker in askers {
             self.fill(asker, None, actions);

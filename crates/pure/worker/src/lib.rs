@@ -73,6 +73,7 @@ mod slice_wait;
 mod slots;
 mod stats;
 mod stats_classes;
+mod stats_cluster;
 mod stats_settings;
 mod tell;
 mod time;

@@ -471,6 +471,18 @@ impl Shared {
         self.moves.list(|_| true).into_iter().filter_map(report).collect()
     }
 
+    /// Moves that this server takes part in: number, cachelet, and whether it `gives` or `takes`.
+    pub(crate) fn moves_in_words(&self) -> Vec<(MoveId, Prefix, &'static str)> {
+        let in_words = |one: Arc<Move>| {
+            let side = match one.lock().side {
+                Side::Leaves(_) => "gives",
+                Side::Comes(_) => "takes",
+            };
+            (one.id, one.prefix, side)
+        };
+        self.moves.list(|_| true).into_iter().map(in_words).collect()
+    }
+
     /// How many moves this server takes part in.
     pub fn moves_under_way(&self) -> usize {
         self.moves.list(|_| true).len()

@@ -17,6 +17,7 @@ use crate::log::WatchLog;
 use crate::login::Doorkeeper;
 use crate::moves::Moves;
 use crate::settings::{Echoed, Settings};
+use crate::stats_cluster::LinksUp;
 
 /// What only the process knows: written by the driver at any time, read by `stats`.
 #[derive(Default)]
@@ -73,6 +74,7 @@ pub struct Shared {
     pub(crate) epoch: AtomicU64,
     pub(crate) following: Following,
     pub(crate) moves: Moves,
+    pub(crate) links_up: LinksUp,
     /// The store is not yet as the map says.
     pub(crate) unsettled: AtomicBool,
     /// By the newest map that any worker has heard of: its version, and whether no cachelet of it is another server's.
@@ -138,6 +140,7 @@ impl Shared {
             epoch,
             following: Following::default(),
             moves: Moves::default(),
+            links_up: LinksUp::default(),
             unsettled: AtomicBool::new(false),
             map_version: AtomicU64::new(1),
             alone: AtomicBool::new(true),

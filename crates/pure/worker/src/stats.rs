@@ -23,6 +23,7 @@ impl Turn<'_> {
             (_, b"hot") => self.stats_hot(tokens.get(2)),
             (_, b"cachelets") => self.stats_cachelets(),
             (_, b"workers") => self.stats_workers(),
+            (_, b"cluster") => self.stats_cluster(),
             (_, b"latency") => self.stats_latency(tokens.get(2)),
             (_, b"detail") if !self.shared.settings.dump_enabled => {
                 self.line(b"CLIENT_ERROR stats detail not allowed");

@@ -200,7 +200,10 @@ impl Worker {
                 let outcome = self.hand_over(conn, to, actions);
                 self.report(order, outcome, actions);
             }
-            Event::LinkUp { server, credits } => self.links.up(server, credits),
+            Event::LinkUp { server, credits } => {
+                self.shared.links_up.came(server);
+                self.links.up(server, credits);
+            }
             Event::LinkBroken { server } => self.link_broken(now, server, actions),
             Event::Answered { server, replies } => {
                 for Ticketed { ticket, bytes } in replies {

@@ -50,6 +50,37 @@ fn an_older_map_that_comes_late_changes_nothing() {
 }
 
 #[test]
+fn stats_cluster_says_who_there_is_and_what_can_be_reached() {
+    let [mut one, mut other] = two_workers();
+    one.check("stats cluster\r\n", "ERROR\r\n");
+    let text = "cluster shop\nversion 7\nserver 1 link 10.0.0.1:11311 client 10.0.0.1:11211\n\
+        server 2 link 10.0.0.2:11311 client 10.0.0.2:11211\nequal 2\n";
+    let cluster = Arc::new(Cluster::parse(text).expect("well formed"));
+    for rig in [&mut one, &mut other] {
+        rig.handle(Event::Mapped { here: HERE, cluster: Arc::clone(&cluster) });
+    }
+    let told = |links: [u8; 2], unreachable: u8| {
+        format!(
+            "STAT cluster shop\r\nSTAT server_id 1\r\nSTAT map_version 7\r\nSTAT servers 2\r\nSTAT cachelets 2\r\n\
+             STAT links_up {}\r\nSTAT links_wanted {}\r\nSTAT moves 0\r\nSTAT get_unreachable {unreachable}\r\n\
+             STAT 1:client 10.0.0.1:11211\r\nSTAT 1:cachelets 2\r\n\
+             STAT 2:client 10.0.0.2:11211\r\nSTAT 2:cachelets 2\r\nSTAT 2:links_up {}\r\nEND\r\n",
+            links[0], links[1], links[0]
+        )
+    };
+    one.check("stats cluster\r\n", &told([0, 2], 0));
+    let is_others = |word: &String| Key::new(word.as_bytes()).expect("short").hash() >> 62 == 1;
+    let key = (0..).map(|number| format!("k{number}")).find(is_others).expect("endless");
+    one.check(&format!("get {key}\r\n"), "END\r\n");
+    let (server, credits) = (ServerId(2), 9);
+    one.handle(Event::LinkUp { server, credits });
+    other.handle(Event::LinkUp { server, credits });
+    one.check("stats cluster\r\n", &told([2, 2], 1));
+    other.handle(Event::LinkBroken { server });
+    one.check("stats cluster\r\n", &told([1, 2], 1));
+}
+
+#[test]
 fn a_get_with_a_key_that_is_too_long_is_an_error_whoever_has_the_others() {
     let [mut one, _] = two_workers();
     one.handle(Event::Mapped { here: HERE, cluster: map(9, 2) });
