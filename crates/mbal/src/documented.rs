@@ -90,6 +90,31 @@ fn every_documented_command_can_be_typed() {
     }
 }
 
+const UNITS: [&str; 2] = [
+    include_str!("../../../systemd/mbal-server.service"),
+    include_str!("../../../systemd/mbal-coordinator.service"),
+];
+
+#[test]
+fn the_units_of_systemd_start_what_there_is_with_settings_that_it_knows() {
+    for unit in UNITS {
+        let lines = |name: &str| -> Vec<&str> {
+            unit.lines().filter_map(|line| line.strip_prefix(name)).collect()
+        };
+        let [started] = lines("ExecStart=/usr/bin/mbal ")[..] else {
+            panic!("one command: {unit}")
+        };
+        let command = mbal_command();
+        let subcommand = command.find_subcommand(started).expect("it is a subcommand");
+        let known = subcommand.get_arguments().filter_map(|flag| flag.get_env());
+        let known: Vec<&str> = known.filter_map(|name| name.to_str()).collect();
+        let said = unit.split([' ', '=', '\n']).filter(|word| word.starts_with("MBAL_"));
+        let unknown: Vec<&str> = said.filter(|name| !known.contains(name)).collect();
+        assert!(unknown.is_empty(), "{started}: {unknown:?}");
+        assert!(unit.contains("MBAL_"), "{started} is told something");
+    }
+}
+
 #[test]
 fn every_example_of_the_help_texts_can_be_typed() {
     let mut read = 0;
