@@ -129,7 +129,7 @@ pub fn told(answer: Result<String, String>) -> ExitCode {
     }
 }
 
-fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text)
         .map_err(|error| format!("an answer that is none of a coordinator: {error}"))
 }
@@ -140,7 +140,7 @@ impl At {
     }
 }
 
-fn caller(url: &str, token: &Token) -> Result<Caller, String> {
+pub fn caller(url: &str, token: &Token) -> Result<Caller, String> {
     let token = token.coordinator_token.as_ref();
     let token = token.map(|path| token_of("--coordinator-token", path)).transpose()?;
     let within = if url.contains(',') { EACH_ANSWERS_WITHIN } else { ANSWERS_WITHIN };
@@ -168,26 +168,33 @@ pub fn text_with(
     })
 }
 
-/// Oldest first, as a log is read.
-fn log_of(caller: &Caller) -> Result<String, String> {
+/// An event of a coordinator: what was decided.
+#[derive(Deserialize)]
+pub struct Decided {
+    pub number: u64,
+    /// Seconds since 1970.
+    pub unix: u64,
+    pub text: String,
+}
+
+/// Newest first.
+pub fn events_of(caller: &Caller) -> Result<Vec<Decided>, String> {
     #[derive(Deserialize)]
     struct Events {
-        events: Vec<Event>,
+        events: Vec<Decided>,
     }
-    #[derive(Deserialize)]
-    struct Event {
-        number: u64,
-        unix: u64,
-        text: String,
-    }
-    let events: Events = read(&text(caller, "GET", "/v1/events", None)?)?;
+    Ok(read::<Events>(&text(caller, "GET", "/v1/events", None)?)?.events)
+}
+
+/// Oldest first, as a log is read.
+fn log_of(caller: &Caller) -> Result<String, String> {
     let line =
-        |event: &Event| format!("{} {:>5} {}\n", clock(event.unix), event.number, event.text);
-    Ok(events.events.iter().rev().map(line).collect())
+        |event: &Decided| format!("{} {:>5} {}\n", clock(event.unix), event.number, event.text);
+    Ok(events_of(caller)?.iter().rev().map(line).collect())
 }
 
 /// The time of day in UTC.
-fn clock(unix: u64) -> String {
+pub fn clock(unix: u64) -> String {
     let second = unix % 86_400;
     format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
 }

@@ -7,6 +7,7 @@ mod cluster;
 mod coordinator;
 #[cfg(test)]
 mod documented;
+mod explaining;
 mod extended;
 mod flags;
 #[cfg(test)]

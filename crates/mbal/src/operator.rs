@@ -9,7 +9,7 @@ use mbal_model::Prefix;
 use mbal_server::control::{ask, ask_server};
 use mbal_server::{Served, control_paths};
 
-use crate::cluster;
+use crate::{cluster, explaining};
 
 /// What the words of `status` and of a decision mean, on 80 columns; `docs/operate.md` says the same.
 const WORDS: &str = "\
@@ -66,6 +66,9 @@ EXAMPLES
   mbal explain ab%25c             the key ab%c, as `mbal top` writes it
   mbal explain 2800/5 -p 11212    a cachelet of the server on port 11212
   mbal explain 2800%2f5           the key 2800/5
+  mbal explain user:1 --coordinator http://127.0.0.1:11210
+                                  which server has a key, and which decisions
+                                  have put it there
 
 Rates are of the last second, estimated as in `stats hot`; asked again within
 three seconds, they are counted.";
@@ -133,6 +136,9 @@ pub struct Explain {
 
     #[command(flatten)]
     at: Where,
+
+    #[command(flatten)]
+    cluster: OfCluster,
 }
 
 pub fn status(status: &Status) -> ExitCode {
@@ -174,7 +180,10 @@ fn cachelet(text: &str) -> Result<Prefix, String> {
 }
 
 pub fn explain(explain: &Explain) -> ExitCode {
-    tell(&explain.at, &format!("explain {}", explain.what))
+    match &explain.cluster.coordinator {
+        Some(url) => explaining::explain(url, &explain.cluster.token, &explain.what),
+        None => tell(&explain.at, &format!("explain {}", explain.what)),
+    }
 }
 
 fn tell(at: &Where, question: &str) -> ExitCode {

@@ -1,0 +1,168 @@
+//! `mbal explain KEY|CACHELET --coordinator URL`: which server has it, why, and what was decided about it.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use mbal_control::api::{ServerStatus, Status};
+use mbal_model::{Cluster, Key, Owner, Prefix, ServerId};
+
+use crate::cluster::{Decided, Token, caller, clock, events_of, read, text, told};
+
+pub fn explain(url: &str, token: &Token, what: &str) -> ExitCode {
+    told(caller(url, token).and_then(|caller| {
+        let map = text(&caller, "GET", "/v1/map", None)?;
+        let map = Cluster::parse(&map).map_err(|why| format!("a map that is none: {why}"))?;
+        let status: Status = read(&text(&caller, "GET", "/v1/status", None)?)?;
+        explained(what, &map, &status, &events_of(&caller)?)
+    }))
+}
+
+/// `events` newest first.
+fn explained(
+    what: &str,
+    map: &Cluster,
+    status: &Status,
+    events: &[Decided],
+) -> Result<String, String> {
+    let named = Prefix::parse(what.as_bytes());
+    let named = named.filter(|named| map.map.cachelets().iter().any(|(held, _)| held == named));
+    let bytes = mbal_wire::unescaped(what.as_bytes());
+    let key = if named.is_none() { Key::new(&bytes) } else { None };
+    let hash = named.map(Prefix::first_hash).or(key.as_ref().map(Key::hash));
+    let hash =
+        hash.ok_or("a cachelet is a prefix like 2c00/6 of the map, a key has 1 to 250 bytes")?;
+    let (prefix, owner) = map.map.at(hash);
+    let mut out = String::new();
+    if key.is_some() {
+        let _ = writeln!(out, "key {what}: hash {hash:016x}, cachelet {prefix}");
+    }
+    out += &where_it_is(prefix, owner, map);
+    let servers = status.servers.iter();
+    if let Some(server) = servers.clone().find(|server| server.id == owner.server.0) {
+        out += &of_server(server);
+    }
+    for one in status.moves.iter().filter(|one| one.prefix == prefix.to_string()) {
+        let gone = one.report.as_ref().map_or(0.0, |report| report.part_gone * 100.0);
+        let _ = writeln!(out, "move {} takes it to server {}: {gone:.0}% gone", one.number, one.to);
+    }
+    if status.balance.too_heavy.contains(&prefix.to_string()) {
+        out += "its load is more than any worker may have\n";
+    }
+    let name = prefix.to_string();
+    let mut decided: Vec<&Decided> =
+        events.iter().filter(|event| concerns(&event.text, &name)).collect();
+    decided.reverse();
+    if decided.is_empty() {
+        out += "no decision about it is remembered: it is where the first map, or another coordinator, has put it\n";
+    }
+    for event in decided {
+        let _ = writeln!(out, "{} {:>5} {}", clock(event.unix), event.number, event.text);
+    }
+    Ok(out)
+}
+
+/// A decision that names the cachelet, or one that may concern any.
+fn concerns(text: &str, name: &str) -> bool {
+    let is_name = |word: &str| word.trim_end_matches([':', ',', ';']) == name;
+    text.split(' ').any(is_name)
+        || text.starts_with("the first map")
+        || text.contains("begin empty elsewhere")
+}
+
+fn where_it_is(prefix: Prefix, owner: Owner, map: &Cluster) -> String {
+    let Owner { server: ServerId(server), worker } = owner;
+    let mut out = format!(
+        "cachelet {prefix}: server {server}, worker {} by map {}; lent to another worker of it, if its balancer chose so\n",
+        worker.0,
+        map.map.version()
+    );
+    if let Some(addresses) = map.servers.get(&owner.server) {
+        let _ = writeln!(
+            out,
+            "mbal explain {prefix} {} on that host says who asks for it, and what it costs",
+            addresses.client
+        );
+    }
+    out
+}
+
+fn of_server(server: &ServerStatus) -> String {
+    format!(
+        "server {}: {}, load {:.2}, {} cachelets, {:.1}% of all hashes\n",
+        server.id,
+        server.state,
+        server.load,
+        server.cachelets,
+        server.share * 100.0
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use mbal_control::api::{MoveReport, MoveStatus, Word};
+
+    use super::*;
+
+    const MAP: &str = "cluster shop\nversion 7\nserver 1 link 10.0.0.1:11311 client 10.0.0.1:11211\n\
+        server 2 link 10.0.0.2:11311 client 10.0.0.2:11211\nequal 2\n";
+
+    fn events() -> Vec<Decided> {
+        let event = |number, text: &str| Decided { number, unix: number, text: text.into() };
+        vec![
+            event(4, "move 2: 4000/2 from server 1 to 2: to lighten its worker; it has load 0.5"),
+            event(3, "move 1: 0000/2 from server 2 to 1"),
+            event(2, "server 2 registers: 10.0.0.2:11211"),
+            event(1, "the first map: 4 cachelets"),
+        ]
+    }
+
+    fn status() -> Status {
+        let server = |id, state: &str| ServerStatus {
+            id,
+            state: state.into(),
+            load: 0.25,
+            share: 0.5,
+            cachelets: 2,
+            ..ServerStatus::default()
+        };
+        Status {
+            servers: vec![server(1, "serving"), server(2, "draining")],
+            moves: vec![MoveStatus {
+                number: 2,
+                prefix: "4000/2".into(),
+                from: 2,
+                to: 1,
+                word: Word::Go,
+                report: Some(MoveReport { part_gone: 0.25, ..MoveReport::default() }),
+            }],
+            ..Status::default()
+        }
+    }
+
+    fn told(what: &str) -> Result<String, String> {
+        explained(what, &Cluster::parse(MAP).expect("well formed"), &status(), &events())
+    }
+
+    #[test]
+    fn a_cachelet_is_told_of_with_its_server_its_move_and_what_was_decided() {
+        let expected = "\
+cachelet 4000/2: server 2, worker 0 by map 7; lent to another worker of it, if its balancer chose so
+mbal explain 4000/2 10.0.0.2:11211 on that host says who asks for it, and what it costs
+server 2: draining, load 0.25, 2 cachelets, 50.0% of all hashes
+move 2 takes it to server 1: 25% gone
+00:00:01     1 the first map: 4 cachelets
+00:00:04     4 move 2: 4000/2 from server 1 to 2: to lighten its worker; it has load 0.5
+";
+        assert_eq!(told("4000/2").as_deref(), Ok(expected));
+    }
+
+    #[test]
+    fn a_key_is_told_of_by_its_hash_however_it_is_written() {
+        // The hash of `a` begins with e6.
+        let text = told("%61").expect("it is a key");
+        assert!(text.starts_with("key %61: hash e6c632b61e964e1f, cachelet c000/2\n"), "{text}");
+        let text = told("2800/5").expect("no cachelet of this map: it is a key of that name");
+        assert!(text.starts_with("key 2800/5: "), "{text}");
+        assert!(told("").is_err());
+    }
+}
