@@ -235,6 +235,9 @@ fn table(status: &Status) -> String {
                 report.slices_gone,
                 report.bytes
             );
+            if report.slowed {
+                out += ", slowed down: clients leave a worker no time";
+            }
         }
         out += "\n";
     }
@@ -297,8 +300,13 @@ mod tests {
             client: "10.0.0.2:11211".into(),
             ..ServerStatus::default()
         };
-        let report =
-            MoveReport { slices_gone: 3, part_gone: 0.376, bytes: 4096, ..MoveReport::default() };
+        let report = MoveReport {
+            slices_gone: 3,
+            part_gone: 0.376,
+            bytes: 4096,
+            slowed: true,
+            ..MoveReport::default()
+        };
         let one = MoveStatus {
             number: 5,
             prefix: "2c00/6".into(),
@@ -319,7 +327,7 @@ mod tests {
 cluster shop, map version 7
 server  state      load  share  cachelets  map  clients
      2  serving    0.26  33.3%         43    7  10.0.0.2:11211
-move 5: 2c00/6 from server 2 to 3, 38% gone, 3 slices, 4096 bytes
+move 5: 2c00/6 from server 2 to 3, 38% gone, 3 slices, 4096 bytes, slowed down: clients leave a worker no time
 balance is on: loads 0.20 on average, 0.31 at most
 ";
         assert_eq!(table(&status), expected);

@@ -587,10 +587,10 @@ fn work(
         let shift = shared.gauges.time_shift.load(Relaxed);
         wake.get().map(|moment| started.ns_of(moment, shift))
     };
-    let background = |now_ns, actions: &mut Actions| {
+    let background = |now_ns, is_idle, actions: &mut Actions| {
         let now = shifted(started.at(now_ns));
         let mut worker = worker.borrow_mut();
-        let more = worker.background(now, BACKGROUND_STEPS, actions);
+        let more = worker.background(now, BACKGROUND_STEPS, is_idle, actions);
         wake.set(worker.next_wake());
         more
     };

@@ -28,10 +28,11 @@ use links::Links;
 pub const RECEIVE_BYTES: usize = 64 * 1024;
 
 const TICK_NS: u64 = 1_000_000_000;
-/// Between two goes of what can wait; and of what somebody waits for, while clients have something to be done.
+/// Between two goes of what can wait.
 const BACKGROUND_EVERY_NS: u64 = 1_000_000;
-const HASTENED_EVERY_NS: u64 = 200_000;
 const BACKGROUND_NS: u64 = 50_000;
+/// What somebody waits for gets a turn so often even if the worker is never idle.
+const HASTENED_EVERY_NS_MAX: u64 = 2_000_000;
 const READY_PER_WAIT: usize = 256;
 /// Actions keep their memory from one event to the next, up to this much.
 const REPLY_BYTES_KEPT: usize = 1 << 20;
@@ -193,25 +194,31 @@ impl EventLoop {
     ///
     /// `handle` is the worker: time in nanoseconds of the loop's clock, what happened, what to do.
     /// `background` does a step of work that can wait, and says whether there is more. Once a millisecond at most, after the
-    /// ready connections have had their turn, steps are begun for 50 µs: five times as often if somebody waits for it, and at once
-    /// while nothing else is to be done. While there is more, the loop wakes up for it.
+    /// ready connections have had their turn, steps are begun for 50 µs. If somebody waits for it, the loop works as long as it
+    /// sleeps, 50 µs at a time, and every 2 ms in any case: a worker of which clients take all but a tenth spends at most another
+    /// twentieth. `background` is told whether the loop has slept at all since. While there is more, the loop wakes up for it.
     /// `next_wake` says when the worker wants to be [woken](Event::Woken), by the same clock, after what it has handled.
     pub fn run<H, B, W>(mut self, mut handle: H, mut background: B, next_wake: W) -> io::Result<()>
     where
         H: FnMut(u64, Event, &mut Actions),
-        B: FnMut(u64, &mut Actions) -> Background,
+        B: FnMut(u64, bool, &mut Actions) -> Background,
         W: Fn() -> Option<u64>,
     {
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let mut next_tick = TICK_NS;
         let mut next_background = 0;
         let mut more = Background::Rests;
+        // How long the loop has slept since it last worked in the background, and how long that took.
+        let (mut slept_ns, mut worked_ns) = (0, 0);
+        let mut rests_at = self.clock.now_ns();
         let mut timeout_ns = 0;
         let mut stopwatch = Stopwatch::new();
         loop {
             let count = self.epoll.wait_ns(&mut ready, timeout_ns)?;
             // Once per wake-up: everything that had arrived by now is handled at this time.
             let now = self.clock.now_ns();
+            // What is longer than it was to be was another thread's time.
+            slept_ns += (now - rests_at).min(timeout_ns);
             if let Some(links) = &mut self.links {
                 links.now = now;
             }
@@ -276,23 +283,30 @@ impl EventLoop {
             if self.links.is_some() {
                 self.finish_links(now, &mut handle);
             }
-            let idle = count == 0 && more == Background::Hastens;
-            if next_background <= now || idle {
-                more = self.work_in_background(&mut background, now, &mut handle);
+            let may_hasten = more == Background::Hastens && worked_ns <= slept_ns;
+            if next_background <= now || may_hasten {
+                let begun = self.clock.now_ns();
+                let is_idle = slept_ns > 0;
+                more = self.work_in_background(&mut background, now, is_idle, &mut handle);
+                worked_ns = self.clock.now_ns() - begun;
+                slept_ns = 0;
                 next_background = now
                     + match more {
-                        Background::Hastens => HASTENED_EVERY_NS,
+                        Background::Hastens => HASTENED_EVERY_NS_MAX,
                         _ => BACKGROUND_EVERY_NS,
                     };
             }
             self.doors.retry(now, &self.epoll, &self.tally)?;
             let until = match self.drained.is_empty() {
-                true if more == Background::Hastens => now,
                 true => self.wakes_at(now, next_tick, more, next_wake()),
                 false => now,
             };
             let busy_ns = self.clock.now_ns() - now;
-            timeout_ns = until.saturating_sub(now + busy_ns);
+            rests_at = now + busy_ns;
+            timeout_ns = until.saturating_sub(rests_at);
+            if more == Background::Hastens {
+                timeout_ns = timeout_ns.min(worked_ns.saturating_sub(slept_ns));
+            }
             handle(now, Event::Rests { busy_ns }, &mut self.actions);
         }
     }
@@ -443,14 +457,15 @@ impl EventLoop {
     /// What is left to do in the background. The worker was told of all that came at `now`, and goes by that time.
     fn work_in_background(
         &mut self,
-        background: &mut impl FnMut(u64, &mut Actions) -> Background,
+        background: &mut impl FnMut(u64, bool, &mut Actions) -> Background,
         now: u64,
+        is_idle: bool,
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) -> Background {
         let start = self.clock.now_ns();
         let mut at = start;
         loop {
-            let more = background(at, &mut self.actions);
+            let more = background(at, is_idle, &mut self.actions);
             self.settle(now, handle);
             at = self.clock.now_ns();
             if more == Background::Rests || start + BACKGROUND_NS <= at {

@@ -182,7 +182,7 @@ pub struct MoveReport {
     /// How long requests waited for a slice: the longest, and all together.
     pub paused_us_max: u64,
     pub paused_us: u64,
-    /// It goes slower than it could, since p99 is over the budget.
+    /// It goes slower than it could, since clients leave a worker no time.
     pub slowed: bool,
 }
 

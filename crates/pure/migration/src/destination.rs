@@ -27,7 +27,7 @@ pub enum Event<'a> {
     /// The source says this, over its newest link.
     Asked(Ask<'a>),
     LinkDown,
-    /// Whether this server's latency is over its budget.
+    /// Whether clients leave the worker that does the steps no time.
     Strained(bool),
     /// The newest map gives the cachelet to this server.
     Owned,

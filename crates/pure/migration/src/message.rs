@@ -45,7 +45,7 @@ pub enum Answer {
     Taken {
         slice: u32,
         number: u32,
-        /// The destination's latency is over its budget.
+        /// The destination's worker has no time left.
         strained: bool,
     },
     /// It serves up to this hash.

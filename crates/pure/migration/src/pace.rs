@@ -1,7 +1,7 @@
-//! How fast a move goes: rests between slices while latency suffers, patience with a slice that is on its way.
+//! How fast a move goes: rests between slices while a worker has no time left, patience with a slice that is on its way.
 
 const REST_NS_MIN: u64 = 1_000_000;
-/// So there are ten slices a second, whatever latency says.
+/// So there are ten slices a second in any case.
 pub const REST_NS_MAX: u64 = 100_000_000;
 
 /// Rests between two slices, never inside of one: there clients wait for it.
@@ -11,7 +11,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// How long to rest after a slice. `strained`: latency was over its budget, here or there.
+    /// How long to rest after a slice. `strained`: clients left the worker no time, here or there.
     pub fn rest_ns(&mut self, strained: bool) -> u64 {
         self.rest_ns = match strained {
             true => (self.rest_ns * 2).clamp(REST_NS_MIN, REST_NS_MAX),
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_grow_while_latency_suffers_and_end_when_it_does_not() {
+    fn rests_grow_while_a_worker_has_no_time_left_and_end_when_it_has() {
         let mut pace = Pace::default();
         let mut rests = |strains: &[bool]| -> Vec<u64> {
             strains.iter().map(|strained| pace.rest_ns(*strained) / 1_000).collect()

@@ -38,7 +38,7 @@ pub struct Progress {
     /// How long requests for one slice had to wait.
     pub paused_ns_longest: u64,
     pub paused_ns_sum: u64,
-    /// It rests between slices, since latency is over its budget.
+    /// It rests between slices, since clients leave a worker no time.
     pub is_slowed: bool,
     /// It was to be cancelled when something had gone.
     pub cancelled_too_late: bool,

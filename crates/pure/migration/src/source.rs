@@ -32,7 +32,7 @@ pub enum Event {
     LinkUp,
     LinkDown,
     Answer(Answer),
-    /// Whether this server's latency is over its budget.
+    /// Whether clients leave the worker that does the steps no time.
     Strained(bool),
     /// The coordinator wants the move to end before it has begun in earnest.
     Cancel,

@@ -27,7 +27,15 @@ pub enum Background {
 
 impl Worker {
     /// Does some of what can wait: `steps` of the store's, and some of each move's. Between two events.
-    pub fn background(&mut self, now: Now, steps: usize, actions: &mut Actions) -> Background {
+    /// `is_idle`: clients have left this worker some time since the last call. Moves slow down while they do not.
+    pub fn background(
+        &mut self,
+        now: Now,
+        steps: usize,
+        is_idle: bool,
+        actions: &mut Actions,
+    ) -> Background {
+        self.is_strained = !is_idle;
         let hastens = self.carry(now, actions);
         let goes_on = self.shared.store.background(self.here.worker, now.second, steps);
         match (hastens, goes_on) {
@@ -62,6 +70,7 @@ impl Worker {
         let at = MoveNow { ns: now.moment().0 * 1_000, second: now.second };
         let (mut steps, mut pause) = (0, Pause::None);
         let mut sides = one.lock();
+        sides.side.strain(self.is_strained);
         while steps < STEPS {
             let Sides { link, side } = &mut *sides;
             let said = match side {

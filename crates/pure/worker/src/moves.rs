@@ -176,6 +176,19 @@ impl Move {
 }
 
 impl Side {
+    /// Whether the worker that carries it has no time left.
+    pub fn strain(&mut self, strained: bool) {
+        let is_fine = match self {
+            Side::Leaves(leaver) => {
+                leaver.source.handle(0, source::Event::Strained(strained)).is_ok()
+            }
+            Side::Comes(arriver) => {
+                arriver.destination.handle(destination::Event::Strained(strained)).is_ok()
+            }
+        };
+        assert!(is_fine, "it is no message");
+    }
+
     pub fn link_is_down(&mut self, now: Now) {
         let is_fine = match self {
             Side::Leaves(leaver) => leaver.source.handle(ns(now), source::Event::LinkDown).is_ok(),

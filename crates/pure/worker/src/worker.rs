@@ -41,6 +41,8 @@ pub struct Worker {
     pub(crate) wakes: Wakes,
     /// When moves go on, if not before.
     pub(crate) carries_at: Option<Moment>,
+    /// Clients leave it no time.
+    pub(crate) is_strained: bool,
     /// The store is not yet as the map says: it is looked at after this event.
     pub(crate) settles: bool,
     /// How often it has been looked at in vain.
@@ -80,6 +82,7 @@ impl Worker {
             held: Held::default(),
             wakes: Wakes::default(),
             carries_at: None,
+            is_strained: false,
             settles: false,
             unsettled: 0,
             sessions: Vec::new(),

@@ -74,7 +74,7 @@ impl Setup {
             let mut handle = worker(index);
             let calls = Arc::clone(&background_calls);
             threads.push(thread::spawn(move || {
-                let background = move |_now, _: &mut Actions| {
+                let background = move |_now, _is_idle, _: &mut Actions| {
                     calls.fetch_add(1, SeqCst);
                     mbal_worker::Background::Rests
                 };
