@@ -19,6 +19,7 @@ mod peers;
 mod room;
 mod splits;
 mod stats;
+mod vectors;
 mod verbose;
 mod walks;
 mod watch;

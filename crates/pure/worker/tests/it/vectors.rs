@@ -1,0 +1,162 @@
+//! The vectors for authors of clients (conformance/vectors, docs/design/protocol.md) say what servers do.
+
+use std::sync::Arc;
+
+use mbal_model::{Cluster, Key, ServerId};
+use mbal_wire::unescaped;
+use mbal_worker::{Action, Event, Settings, Ticketed};
+
+use crate::rig::{CONN, Rig};
+
+const MAP: &str = include_str!("../../../../../conformance/vectors/map.txt");
+const PLACEMENT: &str = include_str!("../../../../../conformance/vectors/placement.txt");
+const TALK: &str = include_str!("../../../../../conformance/vectors/talk.txt");
+
+fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {
+    text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+#[test]
+fn every_key_of_the_vectors_is_where_they_say() {
+    let cluster = Cluster::parse(MAP).expect("well formed");
+    let mut seen = 0;
+    for line in lines(PLACEMENT) {
+        let [key, hash, node, cachelet, owner, vbucket] = line.split('\t').collect::<Vec<_>>()[..]
+        else {
+            panic!("six fields: {line}")
+        };
+        let bytes = unescaped(key.as_bytes());
+        let found = Key::new(&bytes).expect("it is a key").hash();
+        let (prefix, at) = cluster.map.at(found);
+        let told = [
+            format!("{found:016x}"),
+            format!("{:04x}", found >> 48),
+            prefix.to_string(),
+            format!("{}/{}", at.server.0, at.worker.0),
+            format!("{:04x}", prefix.vbucket()),
+        ];
+        assert_eq!(told, [hash, node, cachelet, owner, vbucket], "{key}");
+        seen += 1;
+    }
+    assert!(seen > 30, "{seen}");
+}
+
+/// Both servers, by server and worker.
+struct Servers(Vec<((u16, u16), Rig)>);
+
+impl Servers {
+    fn new() -> Servers {
+        let cluster = Arc::new(Cluster::parse(MAP).expect("well formed"));
+        let mut all = Vec::new();
+        for here in [1, 2] {
+            let first = Rig::with(Settings { workers: 2, ..Settings::default() });
+            let mut second = first.another_worker();
+            second.open(CONN);
+            for (worker, mut rig) in [(0, first), (1, second)] {
+                rig.handle(Event::Mapped { here: ServerId(here), cluster: Arc::clone(&cluster) });
+                rig.handle(Event::LinkUp { server: ServerId(3 - here), credits: 9 });
+                all.push(((here, worker), rig));
+            }
+        }
+        Servers(all)
+    }
+
+    fn at(&mut self, place: (u16, u16)) -> &mut Rig {
+        let found = self.0.iter_mut().find(|(at, _)| *at == place);
+        &mut found.expect("there are two servers of two workers").1
+    }
+
+    /// What comes back, if another server has to be asked, too.
+    fn ask(&mut self, place: (u16, u16), bytes: &[u8]) -> Vec<u8> {
+        let mut actions = self.at(place).handle(Event::Received { conn: CONN, bytes });
+        let mut out = actions.bytes.clone();
+        loop {
+            let forward = actions.list.iter().find_map(|action| match action {
+                Action::Forward { server, ticket, request, .. } => {
+                    Some((*server, *ticket, request.clone()))
+                }
+                _ => None,
+            });
+            let Some((server, ticket, request)) = forward else { return out };
+            let requests = [Ticketed { ticket, bytes: &actions.requests[request] }];
+            let from = ServerId(place.0);
+            let asked = self
+                .at((server.0, place.1))
+                .handle(Event::Asked { server: from, requests: &requests });
+            let [Action::Answer { reply, .. }] = &asked.list[..] else {
+                panic!("{:?}", asked.list)
+            };
+            let replies = [Ticketed { ticket, bytes: &asked.bytes[reply.clone()] }];
+            actions = self.at(place).handle(Event::Answered { server, replies: &replies });
+            out.extend_from_slice(&actions.bytes);
+        }
+    }
+}
+
+fn numbers(text: &str) -> (u16, u16) {
+    let (server, worker) = text.split_once('/').expect("S/W");
+    (server.parse().expect("a number"), worker.parse().expect("a number"))
+}
+
+fn binary_get(key: &str, vbucket: u16) -> Vec<u8> {
+    let mut request = vec![0x80, 0, 0, key.len() as u8, 0, 0];
+    request.extend(vbucket.to_be_bytes());
+    request.extend((key.len() as u32).to_be_bytes());
+    request.extend([0; 12]);
+    request.extend(key.as_bytes());
+    request
+}
+
+#[test]
+fn servers_answer_what_the_vectors_say() {
+    let mut servers = Servers::new();
+    let local = servers.at((1, 0)).server.store.version().to_string();
+    assert_eq!(servers.at((2, 0)).server.store.version().to_string(), local, "both are new");
+    let mut place = (0, 0);
+    let (mut sent, mut expected) = (Vec::new(), Vec::<u8>::new());
+    let mut exchanges = 0;
+    // Lines of a block of requests, then those of its replies; whatever comes next ends it.
+    for line in lines(TALK).chain(["end"]) {
+        let line = line.replace("LOCAL", &local);
+        let (mark, text) = line.split_once(' ').unwrap_or((&line, ""));
+        if !mark.contains('<') && !expected.is_empty() {
+            let told = servers.ask(place, &sent);
+            assert_eq!(
+                String::from_utf8_lossy(&told),
+                String::from_utf8_lossy(&expected),
+                "at {place:?}, to {:?}",
+                String::from_utf8_lossy(&sent)
+            );
+            (sent, expected) = Default::default();
+            exchanges += 1;
+        }
+        match mark {
+            "at" => {
+                place = numbers(text);
+                servers.at(place).handle(Event::Closed { conn: CONN });
+                servers.at(place).open(CONN);
+            }
+            ">" => sent.extend_from_slice(format!("{text}\r\n").as_bytes()),
+            "<" => expected.extend_from_slice(format!("{text}\r\n").as_bytes()),
+            "<n" => expected.extend_from_slice(format!("{text}\n").as_bytes()),
+            "v>" => {
+                let (key, vbucket) = text.split_once(' ').expect("key and vbucket");
+                // A binary client has connections of its own.
+                servers.at(place).handle(Event::Closed { conn: CONN });
+                servers.at(place).open(CONN);
+                sent = binary_get(key, u16::from_str_radix(vbucket, 16).expect("hexadecimal"));
+            }
+            "v<" => {
+                let (status, value) = text.split_once(' ').expect("status and value");
+                let status = u16::from_str_radix(status, 16).expect("hexadecimal").to_be_bytes();
+                expected = vec![0x81, 0, 0, 0, 0, 0, status[0], status[1]];
+                expected.extend((value.len() as u32).to_be_bytes());
+                expected.extend([0; 12]);
+                expected.extend(value.as_bytes());
+            }
+            "end" => {}
+            other => panic!("{other:?} begins no line"),
+        }
+    }
+    assert!(exchanges > 15, "{exchanges}");
+}
