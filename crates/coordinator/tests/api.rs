@@ -176,6 +176,24 @@ fn bad_requests_are_told_what_is_wrong() {
 }
 
 #[test]
+fn a_server_of_an_older_version_says_less_and_one_of_a_newer_version_more() {
+    let folder = Folder::new();
+    let running = begin(config(&folder.state()));
+    let older = json!({
+        "incarnation": "00000000000000aa", "cluster": "shop", "client": "10.0.0.7:1", "link": "10.0.0.7:2",
+    });
+    let (status, told) = call(&running, "POST", "/v1/servers", Some(older));
+    assert_eq!(status, 200, "{told}");
+    let id = told["id"].as_u64().expect("it is given one");
+    let beat = json!({ "incarnation": "00000000000000aa", "mood": { "of": ["a", "newer"] } });
+    let path = format!("/v1/servers/{id}/heartbeat");
+    assert_eq!(call(&running, "POST", &path, Some(beat)).0, 200);
+    let (status, told) = call(&running, "POST", &format!("/v1/servers/{id}/drain"), None);
+    assert_eq!(status, 409, "it takes part in no moves");
+    assert!(told["error"].as_str().is_some_and(|why| why.contains("cannot give cachelets")));
+}
+
+#[test]
 fn what_changes_something_needs_the_token() {
     let folder = Folder::new();
     let running = begin(Config { token: Some("a secret".into()), ..config(&folder.state()) });
