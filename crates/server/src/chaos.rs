@@ -9,6 +9,27 @@ use mbal_random::Random;
 use mbal_reactor::{Letter, Mailbox};
 use mbal_worker::{ConnId, Event, OrderId, Shared};
 
+/// Plants the fault that the variable `MBAL_PLANTED` names, for the rounds of faults to find (`conformance/run-rounds`).
+///
+/// # Panics
+/// If it names none of those that can be met by a server.
+#[cfg(feature = "planted")]
+pub(crate) fn plant_by_environment() {
+    use mbal_model::planted::{Fault, plant_everywhere};
+    let Ok(name) = std::env::var("MBAL_PLANTED") else { return };
+    let all = [
+        Fault::ForgottenBeforeServed,
+        Fault::FrozenIsServed,
+        Fault::GoneBeforeTaken,
+        Fault::KeepsUnfinished,
+        Fault::ServedBeforeGone,
+        Fault::TakenBackUnasked,
+        Fault::ThawsWhatIsGone,
+    ];
+    let fault = all.into_iter().find(|fault| format!("{fault:?}") == name);
+    plant_everywhere(fault.unwrap_or_else(|| panic!("MBAL_PLANTED={name}: it is one of {all:?}")));
+}
+
 /// Connections' names are small numbers; most tests have few.
 const CONNS: u64 = 4;
 

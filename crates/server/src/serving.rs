@@ -144,6 +144,8 @@ impl Server {
 
     /// Takes the memory and starts the threads.
     pub fn start(mut self) -> Result<Running, StartError> {
+        #[cfg(feature = "planted")]
+        crate::chaos::plant_by_environment();
         panics::end_the_process();
         let started = Started::now();
         let starting = Starting::of(&self.config, &self.listening);

@@ -128,17 +128,26 @@ thread_local! {
     static PLANTED: std::cell::Cell<Option<Fault>> = const { std::cell::Cell::new(None) };
 }
 
+#[cfg(feature = "planted")]
+static EVERYWHERE: std::sync::OnceLock<Fault> = std::sync::OnceLock::new();
+
 /// Plants a fault, or none, for all that this thread does.
 #[cfg(feature = "planted")]
 pub fn plant(fault: Option<Fault>) {
     PLANTED.set(fault);
 }
 
+/// Plants a fault for all that this process does, in each thread that has none of its own. The first one stays.
+#[cfg(feature = "planted")]
+pub fn plant_everywhere(fault: Fault) {
+    let _ = EVERYWHERE.set(fault);
+}
+
 /// True if this fault is to be made here.
 #[inline(always)]
 pub fn is_planted(_fault: Fault) -> bool {
     #[cfg(feature = "planted")]
-    return PLANTED.get() == Some(_fault);
+    return PLANTED.get().or_else(|| EVERYWHERE.get().copied()) == Some(_fault);
     #[cfg(not(feature = "planted"))]
     false
 }

@@ -1,0 +1,212 @@
+// Rounds of faults: a cluster of real processes, each in a network of its own, whose cachelets move while processes are killed,
+// stopped and cut off. What clients were told must be what a single server could have said.
+//
+// conformance/run-rounds builds it, and starts it in namespaces of its own.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A move is ordered this often, and the map looked at.
+const (
+	movesEvery = 60 * time.Millisecond
+	looksEvery = 40 * time.Millisecond
+	// Moves without any fault, before and after those of a round.
+	calm = 400 * time.Millisecond
+)
+
+func main() {
+	rounds := flag.Int("rounds", 10, "how many `rounds`")
+	seconds := flag.Int("seconds", 0, "begin no round after so many `seconds`; 0: no such bound")
+	seed := flag.Int64("seed", time.Now().UnixNano()%1_000_000, "what is drawn")
+	mbal := flag.String("mbal", "target/release/mbal", "the program")
+	folder := flag.String("folder", "", "for logs and what etcd keeps")
+	plant := flag.String("plant", "", "a `fault` in the servers (built with --features planted), which has to be found")
+	pause := flag.String("pause-while", "", "begin no round while this `file` is there: others measure")
+	flag.Parse()
+	fmt.Printf("seed %d\n", *seed)
+	var environment []string
+	if *plant != "" {
+		environment = append(environment, "MBAL_PLANTED="+*plant)
+	}
+	world, err := NewWorld(*folder, *mbal, environment)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(2)
+	}
+	campaign := Campaign{world: world, cluster: NewCluster(world), folder: *folder}
+	began := time.Now()
+	for round := 1; round <= *rounds; round++ {
+		if *seconds > 0 && time.Since(began) > time.Duration(*seconds)*time.Second {
+			break
+		}
+		for exists(*pause) {
+			time.Sleep(time.Second)
+		}
+		// Each round by its own seed, however long those before it have taken.
+		campaign.round(round, rand.New(rand.NewSource(*seed*1_000_003+int64(round))))
+		if campaign.isStuck || *plant != "" && campaign.failed > 0 {
+			break
+		}
+	}
+	ordered, versions := campaign.cluster.Counts()
+	fmt.Printf("rounds: %d rounds in %.0f s, seed %d; %d operations (%d of unknown outcome), %d get misses while faults were at work, "+
+		"%d errors while none was; %d moves ordered, %d maps seen, %d servers died; %d keys undecided, %d rounds failed\n",
+		campaign.done, time.Since(began).Seconds(), *seed, campaign.operations, campaign.unknown, campaign.missed,
+		campaign.hurt, ordered, versions, campaign.deaths, campaign.undecided, campaign.failed)
+	if (campaign.failed > 0) != (*plant != "") {
+		os.Exit(1)
+	}
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return file != "" && err == nil
+}
+
+type Campaign struct {
+	world   *World
+	cluster *Cluster
+	folder  string
+
+	done, operations, unknown, undecided, deaths, failed int
+	missed, hurt                                         int64
+	isStuck                                              bool
+}
+
+func (campaign *Campaign) fail(round int, why string) {
+	campaign.failed++
+	name := filepath.Join(campaign.folder, fmt.Sprintf("round%d.txt", round))
+	_ = os.WriteFile(name, []byte(why), 0o644)
+	if lines := strings.Split(why, "\n"); len(lines) > 40 {
+		why = strings.Join(lines[:40], "\n") + "\n  ... more in " + name
+	}
+	fmt.Printf("FAILED round %d: %s\n", round, why)
+}
+
+func (campaign *Campaign) round(round int, random *rand.Rand) {
+	campaign.done++
+	world, cluster := campaign.world, campaign.cluster
+	servers := world.All(Server)
+	if err := cluster.AwaitRecovery(); err != nil {
+		campaign.isStuck = true
+		campaign.fail(round, "before it: "+err.Error())
+		return
+	}
+	if _, _, err := cluster.call("PUT", "/v1/balance", `{"mode":"off"}`); err != nil {
+		fmt.Println("the balancer is on:", err)
+	}
+	cluster.Settled()
+	if err := Fill(servers, random, 45_000); err != nil {
+		campaign.fail(round, "it cannot be filled: "+err.Error())
+		return
+	}
+	faults := draw(world, random)
+	var weather Weather
+	load := NewLoad(round, servers, &weather)
+	weather.Calm(0)
+	load.Begin(random)
+	mover := rand.New(rand.NewSource(random.Int63()))
+	stopMoves := every(movesEvery, func() { cluster.OrderMove(mover) })
+	stopLooks := every(looksEvery, func() { _ = cluster.Look() })
+	time.Sleep(calm)
+
+	weather.Foul()
+	var deaths []Death
+	var mutex sync.Mutex
+	var healing sync.WaitGroup
+	for _, fault := range faults {
+		healing.Add(1)
+		go func() {
+			defer healing.Done()
+			death, err := fault.Do(cluster, load.Now)
+			mutex.Lock()
+			defer mutex.Unlock()
+			if err != nil {
+				fmt.Printf("round %d: %v: %v\n", round, fault, err)
+			}
+			if death != nil {
+				deaths = append(deaths, *death)
+			}
+		}()
+	}
+	healing.Wait()
+	healed := time.Now()
+	time.Sleep(calm)
+	stopMoves()
+	why := cluster.AwaitRecovery()
+	recovered := time.Since(healed)
+	if why == nil {
+		weather.Calm(load.Now())
+		stopMoves = every(movesEvery, func() { cluster.OrderMove(mover) })
+		time.Sleep(calm)
+		stopMoves()
+	}
+	load.End()
+	stopLooks()
+	if why == nil {
+		// Moves of the calm time are over, too.
+		why = cluster.AwaitRecovery()
+	}
+	if why == nil {
+		why = load.ReadAll()
+	}
+	campaign.deaths += len(deaths)
+	for key := range load.history.keys {
+		for _, death := range deaths {
+			if cluster.MayHold(key, death.server) {
+				load.history.Add(clients+each, key, Input{Kind: Loss}, Output{}, death.before, death.after)
+			}
+		}
+	}
+	verdict := load.history.Check()
+	campaign.operations += verdict.Operations
+	campaign.unknown += verdict.Unknown
+	campaign.undecided += verdict.Undecided
+	campaign.missed += load.Missed.Load()
+	campaign.hurt += load.Hurt.Load()
+	said := make([]string, len(faults))
+	for at, fault := range faults {
+		said[at] = fault.String()
+	}
+	fmt.Printf("round %d: %s; %d operations, %d unknown, %d missed, well after %d ms\n", round, strings.Join(said, ", "),
+		verdict.Operations, verdict.Unknown, load.Missed.Load(), recovered.Milliseconds())
+	if nonsense := load.nonsense.Load(); nonsense != nil {
+		campaign.fail(round, *nonsense)
+	}
+	if why != nil {
+		campaign.isStuck = true
+		campaign.fail(round, why.Error())
+	}
+	if len(verdict.Violations) > 0 {
+		campaign.fail(round, fmt.Sprintf("%d keys: %s\n%s", len(verdict.Violations), strings.Join(said, ", "), strings.Join(verdict.Violations, "\n")))
+	}
+}
+
+// every does something again and again, until what it returns is called.
+func every(pause time.Duration, do func()) (stop func()) {
+	ends, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-ends:
+				return
+			case <-time.After(pause):
+				do()
+			}
+		}
+	}()
+	return func() {
+		close(ends)
+		<-ended
+	}
+}
