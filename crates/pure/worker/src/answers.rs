@@ -81,6 +81,10 @@ impl Worker {
         // One that waited goes on, and the next while there is credit left.
         while let Some(conn) = self.links.next_waiting(server) {
             self.go_on(now, conn, actions);
+            // A `get` that asks a server twice needs two credits.
+            if self.links.waits_again(server, conn) {
+                break;
+            }
         }
     }
 

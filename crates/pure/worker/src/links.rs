@@ -29,7 +29,9 @@ pub(crate) enum Asker {
 }
 
 struct Link {
-    credits: u32,
+    /// So many may be unanswered.
+    granted: u32,
+    unanswered: u32,
     /// Who waits for a reply, from the oldest request on; `None` once it has come.
     asked: VecDeque<Option<Asker>>,
     /// Requests before the oldest of those.
@@ -43,6 +45,12 @@ struct Passed {
     from: ServerId,
     /// Of its keys.
     hashes: Vec<u64>,
+}
+
+impl Link {
+    fn has_credit(&self) -> bool {
+        self.unanswered < self.granted
+    }
 }
 
 #[derive(Default)]
@@ -63,7 +71,8 @@ pub(crate) enum Credit {
 
 impl Links {
     pub fn up(&mut self, server: ServerId, credits: u32) {
-        let link = Link { credits, asked: VecDeque::new(), before: 0, waiting: VecDeque::new() };
+        let (asked, waiting) = (VecDeque::new(), VecDeque::new());
+        let link = Link { granted: credits, unanswered: 0, asked, before: 0, waiting };
         assert!(
             self.links.insert(server, link).is_none(),
             "a link breaks before it comes up again"
@@ -73,20 +82,22 @@ impl Links {
     pub fn credit(&self, server: ServerId) -> Credit {
         match self.links.get(&server) {
             None => Credit::NoLink,
-            Some(link) if link.credits == 0 => Credit::Spent,
-            Some(_) => Credit::Available,
+            Some(link) if link.has_credit() => Credit::Available,
+            Some(_) => Credit::Spent,
         }
     }
 
-    /// True if so many requests may be sent at once; or none at all, for want of a link.
+    /// True if so many requests may be sent at once; or none at all, for want of a link. More than may ever be unanswered go
+    /// when nothing is: nobody waits for what does not come.
     pub fn has_credits(&self, server: ServerId, requests: usize) -> bool {
-        self.links.get(&server).is_none_or(|link| requests <= link.credits as usize)
+        let fits = |link: &Link| link.unanswered as usize + requests <= link.granted as usize;
+        self.links.get(&server).is_none_or(|link| link.unanswered == 0 || fits(link))
     }
 
     /// Spends a credit.
     pub fn ask(&mut self, server: ServerId, asker: Asker) -> Ticket {
         let link = self.links.get_mut(&server).expect("its credit was looked at");
-        link.credits -= 1;
+        link.unanswered += 1;
         link.asked.push_back(Some(asker));
         Ticket(link.before + link.asked.len() as u64)
     }
@@ -124,7 +135,7 @@ impl Links {
             link.asked.pop_front();
             link.before += 1;
         }
-        link.credits += 1;
+        link.unanswered -= 1;
         self.passed.remove(&(server, ticket));
         Some(asker)
     }
@@ -141,13 +152,62 @@ impl Links {
 
     /// The connection that has waited longest, if there is a credit for it.
     pub fn next_waiting(&mut self, server: ServerId) -> Option<ConnId> {
-        let link = self.links.get_mut(&server).filter(|link| link.credits > 0)?;
+        let link = self.links.get_mut(&server).filter(|link| link.has_credit())?;
         link.waiting.pop_front()
+    }
+
+    /// True if `conn`, which was the next, waits again, since it needs more credits than there are. It stays the next.
+    pub fn waits_again(&mut self, server: ServerId, conn: ConnId) -> bool {
+        let Some(link) = self.links.get_mut(&server) else { return false };
+        let waits = link.waiting.back() == Some(&conn);
+        if waits {
+            link.waiting.rotate_right(1);
+        }
+        waits
     }
 
     pub fn forget(&mut self, conn: ConnId) {
         for link in self.links.values_mut() {
             link.waiting.retain(|waiting| *waiting != conn);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: ServerId = ServerId(2);
+
+    fn ask(links: &mut Links) -> Ticket {
+        links.ask(PEER, Asker::Peer { server: ServerId(3), ticket: Ticket(1) })
+    }
+
+    #[test]
+    fn what_needs_more_credits_than_there_ever_are_goes_when_nothing_is_unanswered() {
+        let mut links = Links::default();
+        links.up(PEER, 1);
+        assert!(links.has_credits(PEER, 2));
+        let tickets = [ask(&mut links), ask(&mut links)];
+        assert_eq!(links.credit(PEER), Credit::Spent);
+        assert!(links.answered(PEER, tickets[0]).is_some());
+        assert!(!links.has_credits(PEER, 2) && links.credit(PEER) == Credit::Spent);
+        assert!(links.answered(PEER, tickets[1]).is_some());
+        assert!(links.has_credits(PEER, 2) && links.credit(PEER) == Credit::Available);
+    }
+
+    #[test]
+    fn who_waits_for_two_credits_is_tried_once_for_each_that_comes_and_stays_the_next() {
+        let (mut links, patient, other) = (Links::default(), ConnId(1), ConnId(2));
+        links.up(PEER, 2);
+        let tickets = [ask(&mut links), ask(&mut links)];
+        links.wait(PEER, patient);
+        links.wait(PEER, other);
+        assert!(links.answered(PEER, tickets[0]).is_some());
+        assert_eq!(links.next_waiting(PEER), Some(patient));
+        links.wait(PEER, patient);
+        assert!(links.waits_again(PEER, patient));
+        assert_eq!(links.next_waiting(PEER), Some(patient), "it has not lost its place");
+        assert!(!links.waits_again(PEER, patient));
     }
 }
