@@ -19,7 +19,7 @@ use mbal_migration::{
     Answer, Arriver, Ask, Destination, Incarnation, Leaver, Order, Progress, Refusal, State,
     destination, source,
 };
-use mbal_model::{MoveId, Prefix, ServerId, WorkerId};
+use mbal_model::{Cluster, MoveId, Prefix, ServerId, WorkerId};
 use mbal_wire::Gone;
 
 use crate::Now;
@@ -300,7 +300,16 @@ impl Shared {
             |one: &Move| one.id.0 <= ever && !moves.iter().any(|told| told.order.id == one.id);
         for one in self.moves.list(is_over) {
             let came_back = match &mut one.lock().side {
-                Side::Leaves(leaver) => leaver.source.is_over(),
+                Side::Leaves(leaver) => {
+                    let came_back = leaver.source.is_over();
+                    // It was handed over, and by a later map it begins here again: its destination has died since.
+                    if !came_back && self.owns(one.prefix) {
+                        let heard = leaver.source.handle(ns(now), source::Event::HandedOver);
+                        heard.expect("a word is no answer");
+                        wake.push(one.worker);
+                    }
+                    came_back
+                }
                 Side::Comes(arriver) => {
                     let ended = arriver.destination.handle(destination::Event::Ended);
                     ended.expect("a word is no message");
@@ -315,6 +324,14 @@ impl Shared {
         }
         self.look_whether_alone();
         wake
+    }
+
+    /// By the newest map.
+    fn owns(&self, prefix: Prefix) -> bool {
+        let owner = |(here, cluster): (ServerId, Arc<Cluster>)| {
+            cluster.map.at(prefix.first_hash()).1.server == here
+        };
+        self.cluster().is_some_and(owner)
     }
 
     fn begin_to_move(&self, now: Now, told: &MoveTold) -> Arc<Move> {

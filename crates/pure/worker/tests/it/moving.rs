@@ -389,6 +389,42 @@ fn hash_of(key: &str) -> u64 {
 }
 
 #[test]
+fn a_cachelet_that_comes_back_by_a_map_after_its_source_has_missed_one_is_served_again() {
+    let mut net = Net::new(1);
+    let (hash, set, get) = (hash_of("k"), "set k 0 0 1\r\nv\r\n", "get k\r\n");
+    let (prefix, owner) = net.map.at(hash);
+    let source = server_of(owner.server);
+    assert_eq!(net.ask((source, 0), set), "STORED\r\n");
+    net.order(hash, (source + 1) % SERVERS);
+    let server = |net: &Net| Arc::clone(&net.shared[usize::from(source)]);
+    let is_sealed =
+        |net: &Net| server(net).move_reports().iter().any(|one| one.state == State::Sealed);
+    while net.moves.is_empty() || !is_sealed(&net) {
+        let order = net.moves.values().copied().collect::<Vec<_>>();
+        let woken = server(&net).moves_told(net.now, &order, u32::MAX >> 3);
+        net.carry(source, woken);
+        net.step();
+    }
+    // The destination gets it by one map, and dies: by the next it begins at its source again, which hears of that one alone.
+    net.moves.clear();
+    let mut owners = net.map.cachelets().to_vec();
+    owners.iter_mut().for_each(|(at, to)| {
+        if *at == prefix {
+            *to = owner
+        }
+    });
+    let map = ClusterMap::new(net.map.version() + 2, owners).expect("they cover all");
+    net.map = Arc::new(map);
+    net.map_reaches(source);
+    let woken = server(&net).moves_told(net.now, &[], u32::MAX >> 3);
+    net.carry(source, woken);
+    net.run(200);
+    assert_eq!(server(&net).moves_under_way(), 0);
+    assert_eq!(net.ask((source, 0), get), "END\r\n", "it began empty");
+    assert_eq!(net.ask((source, 1), set), "STORED\r\n");
+}
+
+#[test]
 fn a_cachelet_moves_while_its_keys_are_read_and_written_at_any_server() {
     for seed in 0..12 {
         let mut net = Net::new(seed);
