@@ -45,9 +45,10 @@ impl Turn<'_> {
         }
     }
 
-    /// `None` without a cluster.
+    /// `None` without a cluster, or before its first map has come: nobody is to take that for a cluster of no servers.
     fn listed(&self) -> Option<String> {
-        self.shared.cluster().map(|(_, cluster)| list(&cluster))
+        let (_, cluster) = self.shared.cluster()?;
+        (cluster.map.version() > 0).then(|| list(&cluster))
     }
 }
 

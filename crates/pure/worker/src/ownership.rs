@@ -80,9 +80,9 @@ impl Turn<'_> {
         MapVersion { map: self.map_version, local: self.shared.store.version() }
     }
 
-    /// `config get mbal`, in the framing of ElastiCache's auto-discovery.
+    /// `config get mbal`, in the framing of ElastiCache's auto-discovery. Who has not heard of a map yet knows no newer one.
     pub fn tell_view(&mut self, known: Option<MapVersion>) {
-        if known != Some(self.version()) {
+        if known != Some(self.version()) && self.map_version > 0 {
             self.config(b"mbal", &self.shared.view().to_string());
         }
         self.line(b"END");
@@ -112,7 +112,8 @@ impl Turn<'_> {
             Route::Neighbour(worker) => worker,
             Route::Peer(_) | Route::Moving(_) => return,
         };
-        let (version, server) = (self.version(), self.here.server);
+        // A worker may not have heard yet which server it is of.
+        let (version, server) = (self.version(), self.shared.here());
         push_hint(self.out, before, Hint::Server { version, server, worker });
     }
 
@@ -137,7 +138,7 @@ impl Turn<'_> {
                 let Owner { server, worker } = cluster.map.at(key.hash()).1;
                 // Of loans in another server nothing is known here.
                 let version = MapVersion { map: cluster.map.version(), local: 0 };
-                (server != self.here.server).then_some(Hint::Server { version, server, worker })
+                (server != self.shared.here()).then_some(Hint::Server { version, server, worker })
             }
             Route::Moving(_) => None,
         }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use mbal_model::{Cluster, Key, ServerId};
+use mbal_model::{Cluster, ClusterMap, Key, Owner, Prefix, ServerId, WorkerId};
 use mbal_worker::{Event, Settings};
 
 use crate::rig::{CONN, Rig};
@@ -37,6 +37,18 @@ fn binary(key: &str) -> Vec<u8> {
     request.extend_from_slice(b"opaq\0\0\0\0\0\0\0\0");
     request.extend_from_slice(key.as_bytes());
     request
+}
+
+#[test]
+fn a_server_that_has_not_heard_of_a_map_tells_of_none() {
+    let mut rig = Rig::new();
+    let nobody = Owner { server: ServerId::NOBODY, worker: WorkerId(0) };
+    let map = ClusterMap::new(0, vec![(Prefix::ALL, nobody)]).expect("it covers all");
+    let cluster = Arc::new(Cluster::without_addresses(map));
+    rig.handle(Event::Mapped { here: ServerId(0), cluster });
+    rig.check("config get mbal\r\n", "END\r\n");
+    rig.check("config get mbal 0.0\r\n", "END\r\n");
+    rig.check("config get cluster\r\n", "ERROR\r\n");
 }
 
 #[test]

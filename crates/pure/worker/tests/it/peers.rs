@@ -531,6 +531,14 @@ fn a_flush_has_one_number_on_all_servers() {
 }
 
 #[test]
+fn a_worker_names_its_server_before_it_has_heard_of_the_map() {
+    let mut rig = Rig::new();
+    rig.server.follow(HERE, cluster(), rig.now.second);
+    let told = ask(&mut rig, 1, &format!("mg {} L8.1\r\n", key(1, 0))).expect("it is served here");
+    assert!(told.starts_with("EN L9.") && told.ends_with(".1/0\r\n"), "{told}");
+}
+
+#[test]
 fn a_request_from_a_peer_is_served_or_passed_on_until_it_has_come_too_far() {
     let mut rig = Rig::new();
     rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
