@@ -3,16 +3,21 @@
 use std::sync::Arc;
 
 use mbal_balance::{
-    Balancer, Cause, Duty, Lighten, Mode, News, Proposal, Question, Thresholds, Verdict, propose,
+    Balancer, Cause, Duty, Lighten, Mode, News, Proposal, Question, Verdict, propose,
 };
-use mbal_model::{Move, Order, Outcome, Owner, Prefix, ServerId, WorkerId};
+use mbal_control::api::{Heartbeat, WorkerReport, cachelets_listed};
+use mbal_model::{
+    CacheletLoad, ClusterPlan, Move, Order, Outcome, Outlook, Owner, Prefix, ServerId, Why,
+    WorkerId, WorkerLoad,
+};
 use mbal_worker::{OrderId, Shared, Tallies, order_event};
 
+use super::control::thresholds;
 use super::coverage::Sight;
 use super::dice::Dice;
 use super::history::Micros;
+use super::letters::Letter;
 use super::profile::Profile;
-use super::seat::Letter;
 use super::world::{Happening, World};
 
 /// Orders of the operator are numbered from here, the balancer's below.
@@ -24,30 +29,57 @@ pub struct Balancing {
     before: Tallies,
     /// Decisions that have been counted.
     counted: u64,
+    /// What the next heartbeat says of the last epoch.
+    pub heartbeat: Heartbeat,
 }
 
 impl Balancing {
     pub fn new(server: &Shared, profile: &Profile) -> Balancing {
-        let thresholds = Thresholds {
-            patience: profile.patience,
-            rest_epochs: profile.rest_epochs,
-            ..Thresholds::default()
+        let balancer = Balancer::new(Mode::On, thresholds(profile));
+        Balancing {
+            balancer,
+            before: server.end_epoch(0),
+            counted: 0,
+            heartbeat: Heartbeat::default(),
+        }
+    }
+}
+
+impl Balancing {
+    /// As `server/balancing.rs` tells it.
+    fn end_epoch(&mut self) {
+        let workers = &self.balancer.reading().snapshot.workers;
+        let listed = cachelets_listed(workers.len());
+        let report = |worker: &WorkerLoad| {
+            let named = |one: &CacheletLoad| (one.cachelet.to_string(), one.load, one.bytes);
+            let cachelets = worker.cachelets.iter().map(named).collect();
+            WorkerReport::new(worker.fixed, cachelets, listed)
         };
-        let balancer = Balancer::new(Mode::On, thresholds);
-        Balancing { balancer, before: server.end_epoch(0), counted: 0 }
+        self.heartbeat = Heartbeat {
+            workers: workers.iter().map(report).collect(),
+            memory_bytes: workers.first().map_or(0, |worker| worker.bytes_max),
+            helpless: self.balancer.is_helpless(),
+            ..Heartbeat::default()
+        };
     }
 }
 
 impl World {
     pub fn end_epoch(&mut self, host: usize) {
+        let epoch = self.profile.epoch;
+        self.after(epoch, Happening::Epoch { host });
         let this = &mut self.hosts[host];
+        if !this.runs() {
+            return;
+        }
         let now = this.server.end_epoch(self.now * 1_000);
         let reading = now.since(&this.balancing.before);
         this.balancing.before = now;
         self.coverage.meet(Sight::NewsEpoch);
         self.tell_balancer(host, News::Epoch(reading));
-        let epoch = self.profile.epoch;
-        self.after(epoch, Happening::Epoch { host });
+        if self.is_clustered() {
+            self.hosts[host].balancing.end_epoch();
+        }
     }
 
     pub fn tell_balancer(&mut self, host: usize, news: News) {
@@ -91,7 +123,8 @@ impl World {
             _ => (Sight::PlannerPrompt, self.dice.between(1..=500), Some(propose(&question))),
         };
         self.coverage.meet(sight);
-        self.after(delay, Happening::Planned { host, number, proposal });
+        let life = self.hosts[host].life;
+        self.after(delay, Happening::Planned { host, life, number, proposal });
     }
 
     /// A worker has reported to the balancer; at times that gets lost.
@@ -100,8 +133,8 @@ impl World {
             return self.coverage.meet(Sight::ReportLost);
         }
         let longest = self.profile.delay;
-        let delay = self.dice.skewed(1..=longest);
-        self.after(delay, Happening::Reported { host, order, outcome });
+        let (delay, life) = (self.dice.skewed(1..=longest), self.hosts[host].life);
+        self.after(delay, Happening::Reported { host, life, order, outcome });
     }
 
     /// The operator asks the balancer, not the worker.
@@ -113,6 +146,25 @@ impl World {
         let to = server.address(WorkerId(self.dice.below(self.profile.workers) as u16));
         self.coverage.meet(Sight::NewsAsked);
         self.tell_balancer(host, News::Asked { cachelet, to });
+    }
+
+    /// Invariant 7: what is even stays so. A plan takes from nobody who is neither overloaded nor far above the others.
+    pub fn look_at_plan(&mut self, outlook: &Outlook, plan: &ClusterPlan) {
+        let thresholds = thresholds(&self.profile);
+        let workers = outlook.servers.iter().flat_map(|server| &server.workers);
+        let loads: Vec<f64> = workers.map(WorkerLoad::load).collect();
+        let mean = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
+        let most = loads.iter().copied().fold(0.0, f64::max);
+        let is_even = most <= thresholds.permissible && most - mean < thresholds.imbalance;
+        let moved = plan.moves.iter().find(|planned| planned.why != Why::Drain);
+        match moved {
+            Some(planned) if is_even && outlook.under_way.is_empty() => {
+                self.fail(7, format!("{planned:?}, though loads are {mean:.2}, {most:.2} at most"));
+            }
+            Some(_) => self.coverage.meet(Sight::PlannedUneven),
+            None if is_even => self.coverage.meet(Sight::EvenIsQuiet),
+            None => {}
+        }
     }
 
     fn count_decisions(&mut self, host: usize) {

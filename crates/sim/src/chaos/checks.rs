@@ -6,6 +6,16 @@
 
 use std::collections::BTreeMap;
 
+mod flushes;
+mod ops;
+
+use flushes::flushes;
+pub use ops::say;
+use ops::{
+    ends, exptime, finds_nothing, finds_something, is_elsewhere, leads_to, leaves_something,
+    may_expire, may_remove, may_store,
+};
+
 use super::cases;
 use super::history::{ALL_KEYS, Asks, History, Kind, Micros, NEVER, Op, SECOND, State, Told, When};
 
@@ -34,6 +44,8 @@ pub struct Facts<'a> {
     pub put_off: &'a [Micros],
     /// The longest that a worker's clock was behind.
     pub lag: Micros,
+    /// How far clocks show other seconds than the run's; 0 if they all show its.
+    pub skew: Micros,
     /// No memory was ever short: what wanted no answer was done.
     pub calm: bool,
 }
@@ -77,63 +89,6 @@ fn settle(op: &mut Op, facts: &Facts<'_>) {
         Told::Refused if needs_an_item => op.told = Told::Nothing,
         _ => {}
     }
-}
-
-/// `flush_all`, when it takes effect at the server `home`. A later one takes a delayed one's place; then nobody knows whether it did.
-fn flushes(history: &History, facts: &Facts<'_>, home: Option<usize>) -> Vec<Op> {
-    let put_off = match home {
-        Some(_) => 0,
-        None => facts.put_off.iter().copied().max().unwrap_or(0),
-    };
-    let of_all = history.ops.iter().filter(|op| op.key == ALL_KEYS).cloned();
-    let all: Vec<Op> = of_all.map(|op| at_home(op, home)).collect();
-    let effect = |(at, op): (usize, &Op)| {
-        let Asks::Flush { delay } = op.asks else { unreachable!("nothing else is of all keys") };
-        let mut effect = op.clone();
-        // Two that two servers begin at the same moment have one number: a part may travel between them (decision 0011).
-        let meets = |other: &Op| {
-            other.place_of() != op.place_of() && !other.precedes(op) && !op.precedes(other)
-        };
-        if home.is_none() && all.iter().any(meets) {
-            effect.told = Told::Nothing;
-        }
-        if delay > 0 {
-            // memcached's delayed flush takes effect a second early.
-            let wait = u64::from(delay - 1) * SECOND;
-            effect.connection = usize::MAX - at;
-            effect.asked = start_of_second(op.asked.saturating_sub(facts.lag)) + wait;
-            effect.asked = effect.asked.max(op.asked);
-            if op.answered != NEVER {
-                effect.answered = start_of_second(op.answered) + wait + facts.lag + put_off;
-                effect.answered = effect.answered.max(op.answered);
-            }
-            let disturbs = |other: &Op| {
-                other.place_of() != op.place_of() && !other.precedes(op) && !effect.precedes(other)
-            };
-            if all.iter().any(disturbs) {
-                effect.told = Told::Nothing;
-            }
-        }
-        effect
-    };
-    all.iter().enumerate().map(effect).collect()
-}
-
-/// What a `flush_all` that has not reached every server means for keys of one: the server that was asked has done it.
-fn at_home(op: Op, home: Option<usize>) -> Op {
-    match op.told {
-        Told::NotEverywhere { .. } if home == Some(op.host) => {
-            Op { told: Told::Done { cas: 0 }, ..op }
-        }
-        Told::NotEverywhere { .. } => {
-            Op { told: Told::Nothing, answered: NEVER, unordered: true, ..op }
-        }
-        _ => op,
-    }
-}
-
-fn start_of_second(at: Micros) -> Micros {
-    at / SECOND * SECOND
 }
 
 /// The requests of one key, and those of them that a check looks for.
@@ -327,7 +282,8 @@ impl<'a> Key<'a> {
         let exptime = exptime(op).expect("it may expire");
         let earliest =
             second(op.asked.saturating_sub(self.facts.lag)) as i64 + i64::from(exptime.max(0));
-        let in_time = miss.answered == NEVER || earliest <= second(miss.answered) as i64;
+        let in_time =
+            miss.answered == NEVER || earliest <= second(miss.answered + self.facts.skew) as i64;
         in_time && !miss.precedes(op)
     }
 
@@ -368,109 +324,8 @@ fn not_after<'a, 'b>(ops: &'b [&'a Op], at: Micros) -> &'b [&'a Op] {
     &ops[..ops.partition_point(|op| op.asked <= at)]
 }
 
-/// True if `op` shows or makes a state from which `state` may have come.
-fn leads_to(op: &Op, state: &State) -> bool {
-    match (&op.asks, &op.told) {
-        (_, Told::Hit { state: seen, .. }) => seen.leads_to(state),
-        (Asks::Store { tag, .. }, _) => *tag == state.base,
-        (Asks::Append { tag }, _) => state.tokens.contains(tag),
-        _ => false,
-    }
-}
-
-/// True if the item was, at the moment of `op`, certainly not on its way to `state`.
-fn is_elsewhere(op: &Op, state: &State) -> bool {
-    match (&op.asks, &op.told) {
-        (_, Told::Hit { state: seen, .. }) => !seen.leads_to(state),
-        (Asks::Store { tag, .. }, Told::Done { .. }) => *tag != state.base,
-        (Asks::Append { tag }, Told::Done { .. }) => !state.tokens.contains(tag),
-        _ => ends(op),
-    }
-}
-
-/// True if `op` may have left its own item.
-fn may_store(op: &Op) -> bool {
-    matches!(op.asks, Asks::Store { .. }) && !matches!(op.told, Told::Absent | Told::Refused)
-}
-
-/// True if `op` may have set a deadline.
-fn may_expire(op: &Op) -> bool {
-    let fails = matches!(op.told, Told::Absent | Told::Refused | Told::Error);
-    !fails && exptime(op).is_some_and(|exptime| exptime != 0)
-}
-
-/// True if `op` itself may have removed the item.
-fn may_remove(op: &Op) -> bool {
-    match op.asks {
-        Asks::Delete => op.told != Told::Absent,
-        Asks::Flush { .. } => op.told != Told::Error,
-        // memcached rather has no item than a stale one.
-        Asks::Store { .. } => matches!(op.told, Told::Error | Told::Nothing),
-        _ => false,
-    }
-}
-
-/// True if there certainly was no item at the end of `op`.
-fn ends(op: &Op) -> bool {
-    match op.told {
-        Told::Absent => true,
-        Told::Done { .. } => matches!(op.asks, Asks::Delete | Asks::Flush { .. }),
-        _ => false,
-    }
-}
-
-fn finds_nothing(op: &Op) -> bool {
-    let adds = matches!(op.asks, Asks::Store { when: When::Absent, .. });
-    op.told == Told::Absent || (adds && matches!(op.told, Told::Done { .. }))
-}
-
-/// True if there was an item, and nobody says which.
-fn finds_something(op: &Op) -> bool {
-    match op.asks {
-        Asks::Flush { .. } => false,
-        Asks::Store { when: When::Present, .. }
-        | Asks::Append { .. }
-        | Asks::Touch { .. }
-        | Asks::Delete => {
-            matches!(op.told, Told::Done { .. }) && op.answered != NEVER && !is_quiet(op)
-        }
-        _ => op.told == Told::Refused,
-    }
-}
-
-/// Settled as done, though the server did not say so.
-fn is_quiet(op: &Op) -> bool {
-    op.told == Told::Done { cas: 0 } && op.quiet
-}
-
-fn leaves_something(op: &Op) -> bool {
-    match op.told {
-        Told::Hit { .. } | Told::Refused => true,
-        Told::Done { .. } => !matches!(op.asks, Asks::Delete | Asks::Flush { .. }),
-        _ => false,
-    }
-}
-
-fn exptime(op: &Op) -> Option<i32> {
-    match op.asks {
-        Asks::Store { exptime, .. } | Asks::Touch { exptime } => Some(exptime),
-        _ => None,
-    }
-}
-
 fn second(at: Micros) -> u64 {
     at / SECOND
-}
-
-pub fn say(op: &Op) -> String {
-    let answered = match op.answered {
-        NEVER => "never".to_owned(),
-        at => at.to_string(),
-    };
-    format!(
-        "[{}..{answered} connection {}.{}] {:?} -> {:?}",
-        op.asked, op.connection, op.place, op.asks, op.told
-    )
 }
 
 #[cfg(test)]

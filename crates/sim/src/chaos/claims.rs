@@ -23,22 +23,22 @@ pub struct Claims {
 impl Claims {
     pub fn new(store: &Store) -> Claims {
         let mut claims = Claims { map: 1, owners: BTreeMap::new() };
-        claims.look(store, None).expect("nothing was claimed before");
+        claims.look(store, &[]).expect("nothing was claimed before");
         claims
     }
 
-    /// Looks at the store, to which a cachelet may be on its way; the number of changes since the last look.
-    pub fn look(&mut self, store: &Store, arriving: Option<Prefix>) -> Result<u64, Violation> {
+    /// Looks at the store, to which some cachelets may be on their way; the number of changes since the last look.
+    pub fn look(&mut self, store: &Store, coming: &[Prefix]) -> Result<u64, Violation> {
         let held = store.held().into_iter().map(|held| (held.prefix, held.owner));
         let mut held: Vec<(Prefix, WorkerId)> = held.collect();
-        if let Some((prefix, owner)) =
-            arriving.and_then(|prefix| Some((prefix, store.owner(prefix)?)))
-        {
+        for &prefix in coming {
             // Of its slices those that have arrived are told of.
-            held.retain(|(other, _)| *other != prefix);
-            held.push((prefix, owner));
-            held.sort_unstable_by_key(|(prefix, _)| *prefix);
+            if let Some(owner) = store.owner(prefix) {
+                held.retain(|(other, _)| *other != prefix);
+                held.push((prefix, owner));
+            }
         }
+        held.sort_unstable_by_key(|(prefix, _)| *prefix);
         let owners = runs(held.iter().copied())
             .ok_or_else(|| Violation::new(1, format!("cachelets overlap: {held:?}")))?;
         let version = store.version();
@@ -57,10 +57,16 @@ impl Claims {
         self.owners.get(&version.local).filter(|_| (1..=self.map).contains(&version.map))
     }
 
+    /// Several changes came at once, and this was one of the first of them.
+    fn passed_by(&self, version: MapVersion) -> bool {
+        let newest = self.owners.last_key_value().map_or(0, |(newest, _)| *newest);
+        version.local < newest && !self.owners.contains_key(&version.local)
+    }
+
     /// A client was told that at `version` a prefix of the hash was a worker's.
     pub fn told(&self, version: MapVersion, hash: u64, worker: WorkerId) -> Result<(), Violation> {
         let owner = self.at(version).and_then(|owners| owner_at(owners, hash));
-        if owner == Some(worker) {
+        if owner == Some(worker) || self.passed_by(version) {
             return Ok(());
         }
         let what = format!(

@@ -101,7 +101,7 @@ impl Composer<'_> {
         Composed { form, asks: keys.into_iter().map(|key| (key, asks)).collect() }
     }
 
-    fn get(&mut self, key: usize, cas: bool) -> Composed {
+    pub fn get(&mut self, key: usize, cas: bool) -> Composed {
         self.values(vec![key], if cas { "gets" } else { "get" }, cas, Asks::Read)
     }
 

@@ -107,6 +107,8 @@ pub struct Op {
     pub host: usize,
     /// It may have taken another way than the next request of its connection: lost on a link, or sent by another map.
     pub unordered: bool,
+    /// A delayed `flush_all` that a process may have taken with it.
+    pub is_forgotten: bool,
     pub asked: Micros,
     pub answered: Micros,
     /// Evictions in the server when it was asked, and when it was answered.
@@ -123,6 +125,11 @@ impl Op {
     /// Which request of which connection.
     pub fn place_of(&self) -> (usize, u32) {
         (self.connection, self.place)
+    }
+
+    /// When a `flush_all` with this delay has taken effect, at the latest.
+    pub fn effect_ends(&self, delay: u32) -> Micros {
+        self.answered.saturating_add(u64::from(delay) * SECOND)
     }
 
     /// True if `self` was executed before `later`, by all that a client can know.

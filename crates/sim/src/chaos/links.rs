@@ -18,7 +18,7 @@ use mbal_worker::{Event, Ticket, Ticketed};
 use super::coverage::Sight;
 use super::history::{Micros, NEVER};
 use super::hosts::id_of;
-use super::seat::Letter;
+use super::letters::Letter;
 use super::world::{Happening, World};
 
 /// Both ways of a link.
@@ -42,8 +42,9 @@ struct Link {
     /// When it was last missing, or a request on it came to its deadline: [`NEVER`] is now.
     missing: Micros,
     lives: Vec<Life>,
-    /// Nothing arrives before this, either way.
-    silent: [Micros; 2],
+    /// How often it has been dialed in vain.
+    tries: u32,
+    is_dialing: bool,
 }
 
 /// A link from its beginning to its break.
@@ -82,29 +83,61 @@ impl World {
         for seat in 0..self.seats.len() {
             let here = self.seats[seat].host;
             for host in (0..self.hosts.len()).filter(|host| *host != here) {
-                let link = self.links.all.len();
-                let silent = [0; 2];
                 let (up, missing, lives) = (false, NEVER, Vec::new());
-                self.links.all.push(Link { seat, host, up, missing, lives, silent });
+                let (tries, is_dialing) = (0, false);
+                self.links.all.push(Link { seat, host, up, missing, lives, tries, is_dialing });
+            }
+        }
+    }
+
+    /// A process that begins dials all others.
+    pub fn links_begin(&mut self, host: usize) {
+        for link in 0..self.links.all.len() {
+            if self.seats[self.links.all[link].seat].host == host {
                 self.dial_later(link);
             }
         }
-        self.after(0, Happening::Trouble);
     }
 
     fn dial_later(&mut self, link: usize) {
-        let outage = self.profile.outage;
-        let pause = self.dice.skewed(1..=outage);
+        let this = &mut self.links.all[link];
+        if std::mem::replace(&mut this.is_dialing, true) {
+            return;
+        }
+        let least = if this.tries == 0 { 1 } else { (10_000u64 << this.tries.min(6)).min(500_000) };
+        this.tries += 1;
+        let outage = self.profile.outage.min(500_000);
+        let pause = self.dice.between(least..=least + outage);
         self.after(pause, Happening::Dialed { link });
     }
 
     pub fn dialed(&mut self, link: usize) {
-        self.post(self.links.all[link].seat, Letter::LinkUp { link });
+        let Link { seat, host, up, .. } = self.links.all[link];
+        let here = self.seats[seat].host;
+        self.links.all[link].is_dialing = false;
+        if up || !self.hosts[here].is_up {
+            return;
+        }
+        let parted = self.is_silent(here, host) || self.is_silent(host, here);
+        if parted || !self.know_each_other(here, host) {
+            return self.dial_later(link);
+        }
+        self.links.all[link].tries = 0;
+        self.post(seat, Letter::LinkUp { link });
+    }
+
+    /// All are up.
+    pub fn links_are_up(&self) -> bool {
+        self.links.all.iter().all(|link| link.life().is_some_and(|life| !link.lives[life].broken))
     }
 
     /// The worker that asks learns that a link is up, with any worker at its other end.
     pub fn link_up(&mut self, link: usize) {
-        let Link { seat, host, .. } = self.links.all[link];
+        let Link { seat, host, up, .. } = self.links.all[link];
+        // The other process may have died since it was dialed.
+        if up || !self.hosts[host].is_up {
+            return self.dial_later(link);
+        }
         let end = self.hosts[host].seats.start + self.dice.below(self.profile.workers);
         let waiting = Waiting::new(self.profile.link_timeout * 1_000);
         let this = &mut self.links.all[link];
@@ -114,7 +147,6 @@ impl World {
         let (asked, forsaken, broken) = (0, false, false);
         this.lives.push(Life { seat: end, waiting, serial, asked, forsaken, broken, last, cut });
         (this.up, this.missing) = (true, self.now);
-        this.silent = [0; 2];
         self.coverage.meet(Sight::EventLinkUp);
         let (server, credits) = (id_of(host), self.profile.credits);
         self.handle(seat, Event::LinkUp { server, credits });
@@ -209,55 +241,53 @@ impl World {
         }
     }
 
-    /// One link breaks, or all between two servers, or one way of them is silent for a while.
-    pub fn trouble(&mut self) {
-        if self.asked_all() {
-            return;
-        }
+    pub fn break_any_link(&mut self) {
         let one = self.dice.below(self.links.all.len());
-        let ends = |world: &World, link: usize| {
-            let Link { seat, host, .. } = world.links.all[link];
-            (world.seats[seat].host, host)
-        };
-        let (asks, answers) = ends(self, one);
-        match self.dice.below(3) {
-            0 => self.break_link(one),
-            1 => {
-                self.coverage.meet(Sight::Parted);
-                for link in 0..self.links.all.len() {
-                    if [(asks, answers), (answers, asks)].contains(&ends(self, link)) {
-                        self.break_link(link);
-                    }
-                }
-            }
-            _ => {
-                self.coverage.meet(Sight::Silence);
-                let outage = self.profile.outage;
-                let until = self.now + self.dice.between(1..=outage);
-                let way = self.dice.below(2);
-                // What goes from one server to the other: requests on its links, replies on the other's.
-                for link in 0..self.links.all.len() {
-                    let this = match ends(self, link) {
-                        pair if pair == (asks, answers) => way,
-                        pair if pair == (answers, asks) => 1 - way,
-                        _ => continue,
-                    };
-                    let silent = &mut self.links.all[link].silent[this];
-                    *silent = until.max(*silent);
-                }
+        self.break_link(one);
+    }
+
+    /// All links of workers between two servers.
+    pub fn break_links_between(&mut self, one: usize, other: usize) {
+        for link in 0..self.links.all.len() {
+            if [(one, other), (other, one)].contains(&self.ends(link)) {
+                self.break_link(link);
             }
         }
-        let longest = self.profile.trouble;
-        let pause = self.dice.skewed(1..=longest);
-        self.after(pause, Happening::Trouble);
+    }
+
+    /// The server that asks, and the one that answers.
+    fn ends(&self, link: usize) -> (usize, usize) {
+        let Link { seat, host, .. } = self.links.all[link];
+        (self.seats[seat].host, host)
+    }
+
+    /// A process is gone, and the kernel closes its links: it hears nothing any more, and what it has sent may still arrive.
+    pub fn links_die(&mut self, host: usize) {
+        for link in 0..self.links.all.len() {
+            let (asks, answers) = self.ends(link);
+            if ![asks, answers].contains(&host) {
+                continue;
+            }
+            self.break_link(link);
+            let (now, this) = (self.now, &mut self.links.all[link]);
+            let heard = if asks == host { BACK } else { THERE };
+            for life in &mut this.lives {
+                life.cut[heard] = now.min(life.cut[heard]);
+            }
+            if asks == host {
+                (this.up, this.missing, this.tries) = (false, NEVER, 0);
+            }
+        }
     }
 
     fn send_across(&mut self, link: usize, life: usize, way: usize, crossing: Crossing) {
-        let longest = self.profile.link_delay;
-        let delay = self.dice.skewed(1..=longest);
-        let this = &mut self.links.all[link];
-        let last = &mut this.lives[life].last[way];
-        *last = (self.now + delay).max(*last + 1).max(this.silent[way]);
+        let (asks, answers) = self.ends(link);
+        let arrives = match way {
+            THERE => self.arrives_by_link(asks, answers),
+            _ => self.arrives_by_link(answers, asks),
+        };
+        let last = &mut self.links.all[link].lives[life].last[way];
+        *last = arrives.max(*last + 1);
         let at = *last;
         self.at(at, Happening::Crossed { link, life, crossing });
     }

@@ -1,38 +1,46 @@
-//! `mbal sim chaos`: the workers of some servers in virtual time, and everything that can go wrong around them.
+//! `mbal sim chaos`: a whole cluster in virtual time, and everything that can go wrong around it.
 //!
-//! A seed picks one to three servers, their clients and strangers, delays, pieces, bursts, slow workers, and what is
-//! done to servers and links meanwhile. [`World`](world::World) plays it on one thread; [`checks`] look at what clients
+//! A seed picks one to three servers, their coordinator, clients and strangers, delays, pieces, bursts, slow workers, and what is
+//! done to processes, links and cachelets meanwhile. [`World`](world::World) plays it on one thread; [`checks`] look at what clients
 //! were told. The same seed makes the same run, so a failure is one line to replay.
 
+mod actions;
+mod answers;
 mod balancing;
 mod cases;
 mod checks;
 mod claims;
 mod client;
+mod clock;
 mod compose;
 mod connection;
+mod control;
 mod coverage;
 mod dice;
+mod doubt;
+mod faults;
 mod history;
 mod hosts;
-mod journeys;
+mod letters;
 mod links;
-mod maps;
+mod member;
 mod memory;
+mod migrator;
+mod net;
 mod operator;
+mod places;
 mod profile;
 mod replies;
+mod running;
 mod seat;
+mod settling;
 mod stranger;
 mod values;
+mod wishes;
 mod world;
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::str::FromStr;
 
 pub use checks::Violation;
 pub use coverage::{Coverage, Sight};
@@ -43,7 +51,8 @@ EXAMPLES
   mbal sim chaos --seed 42                      one run; what it met
   mbal sim chaos --seeds 10000 --seconds 90     as many as fit, on all cores
   mbal sim chaos --servers 3 --seeds 1000       all of three servers
-  nice -n 19 mbal sim chaos --seeds 1000000     a night";
+  mbal sim chaos --seed 42 --tell               what happened to the cluster in it
+  nice -n 19 mbal sim chaos --seeds 1..1000001  a night; what is left of the range is told now and then";
 
 /// The workers of one to three servers under chaos; no acknowledged write may vanish, nothing may stall.
 #[derive(clap::Args, Clone, Debug)]
@@ -52,18 +61,18 @@ pub struct Args {
     /// Replays one run.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// So many runs, from --first on.
-    #[arg(long, default_value_t = 100)]
-    seeds: u64,
-    /// The first of them.
-    #[arg(long, default_value_t = 1)]
-    first: u64,
+    /// Says what happens to the cluster in that run.
+    #[arg(long, requires = "seed")]
+    tell: bool,
+    /// So many runs, or those of a range, like 5000..9000, whose end is not among them.
+    #[arg(long, default_value = "100")]
+    seeds: Seeds,
     /// Begin no further run after so many seconds.
     #[arg(long)]
     seconds: Option<u64>,
     /// Threads to run on; all cores if absent.
     #[arg(long)]
-    threads: Option<usize>,
+    jobs: Option<usize>,
     /// Fail if anything in the table was never met; whatever --seconds says, 1,500 runs are made for it.
     #[arg(long)]
     complete: bool,
@@ -77,10 +86,27 @@ pub struct Args {
 
 const OPERATIONS: usize = 1_000;
 
-const UNBROKEN: &str = "runs panic without the lock";
+/// From the first seed to the one before the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seeds {
+    first: u64,
+    end: u64,
+}
 
-/// So many runs meet all that there is to meet.
-const COMPLETE_RUNS: u64 = 1_500;
+impl FromStr for Seeds {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Seeds, &'static str> {
+        let number = |text: &str| text.parse::<u64>().ok();
+        let seeds = match text.split_once("..") {
+            Some((first, end)) => number(first).zip(number(end)),
+            None => number(text).and_then(|count| Some((1, count.checked_add(1)?))),
+        };
+        let seeds = seeds.filter(|(first, end)| first < end);
+        let seeds = seeds.map(|(first, end)| Seeds { first, end });
+        seeds.ok_or("seeds are a number, or a range like 5000..9000")
+    }
+}
 
 /// One run.
 pub fn chaos(run: Run) -> Ran {
@@ -89,14 +115,14 @@ pub fn chaos(run: Run) -> Ran {
 
 pub fn run(args: &Args) -> Result<(), String> {
     match args.seed {
-        Some(seed) => one(args.run(seed)),
-        None => many(args, chaos),
+        Some(seed) => running::one(args.run(seed), chaos),
+        None => running::many(args, chaos),
     }
 }
 
 impl Args {
     fn run(&self, seed: u64) -> Run {
-        Run { seed, operations: self.operations, servers: self.servers }
+        Run { seed, operations: self.operations, servers: self.servers, tells: self.tell }
     }
 }
 
@@ -108,25 +134,14 @@ pub struct Run {
     pub operations: usize,
     /// The seed chooses if absent.
     pub servers: Option<u8>,
+    /// Says what happens.
+    pub tells: bool,
 }
 
 impl Run {
     /// As it is without flags.
     pub fn of(seed: u64) -> Run {
-        Run { seed, operations: OPERATIONS, servers: None }
-    }
-
-    /// Makes it; a panic is what it broke.
-    fn made(self, make: impl Fn(Run) -> Ran) -> Result<Ran, Violation> {
-        catch_unwind(AssertUnwindSafe(|| make(self))).map_err(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
-            Violation::new(6, format!("a panic: {text}"))
-        })
-    }
-
-    fn told(self, Violation { invariant, what }: &Violation) -> String {
-        format!("invariant {invariant}: {what}\n{self}")
+        Run { seed, operations: OPERATIONS, servers: None, tells: false }
     }
 }
 
@@ -141,148 +156,5 @@ impl fmt::Display for Run {
             OPERATIONS => Ok(()),
             other => write!(f, " --operations {other}"),
         }
-    }
-}
-
-fn one(run: Run) -> Result<(), String> {
-    let ran = run.made(chaos).map_err(|violation| run.told(&violation))?;
-    print!("{}", ran.coverage.table());
-    println!("seed {}: {} operations", run.seed, ran.operations);
-    ran.verdict.map_err(|violation| run.told(&violation))
-}
-
-/// Many runs, on several threads: what has been run, and the first failure.
-#[derive(Default)]
-struct Tally {
-    coverage: Coverage,
-    runs: u64,
-    operations: u64,
-    failed: Option<(Run, Violation)>,
-}
-
-impl Tally {
-    /// Counts a run; whether it held everything.
-    fn add(&mut self, run: Run, made: Result<Ran, Violation>) -> bool {
-        self.runs += 1;
-        let verdict = made.and_then(|ran| {
-            self.coverage.add(&ran.coverage);
-            self.operations += ran.operations as u64;
-            ran.verdict
-        });
-        match verdict {
-            Ok(()) => true,
-            Err(violation) => {
-                self.failed.get_or_insert((run, violation));
-                false
-            }
-        }
-    }
-}
-
-fn many(args: &Args, make: impl Fn(Run) -> Ran + Copy + Send + Sync) -> Result<(), String> {
-    let threads =
-        args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-    let begin = Instant::now();
-    let (next, ends) = (AtomicU64::new(args.first), AtomicBool::new(false));
-    let tally = Mutex::new(Tally::default());
-    // Rare things need some runs to be met.
-    let wanted = args.first + if args.complete { COMPLETE_RUNS } else { 0 };
-    let in_time = || {
-        args.seconds.is_none_or(|most| begin.elapsed().as_secs() < most)
-            || next.load(Relaxed) < wanted
-    };
-    memory::keep_what_is_freed();
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while !ends.load(Relaxed) && in_time() {
-                    let seed = next.fetch_add(1, Relaxed);
-                    if seed >= args.first + args.seeds {
-                        break;
-                    }
-                    let run = args.run(seed);
-                    let made = run.made(make);
-                    if !tally.lock().expect(UNBROKEN).add(run, made) {
-                        ends.store(true, Relaxed);
-                    }
-                }
-            });
-        }
-        scope.spawn(|| report(&tally, args, begin, &ends, in_time));
-    });
-    let tally = tally.into_inner().expect(UNBROKEN);
-    print!("{}", tally.coverage.table());
-    let seconds = begin.elapsed().as_secs_f64();
-    println!(
-        "{} seeds from {}, {} operations, {seconds:.0} s",
-        tally.runs, args.first, tally.operations
-    );
-    if let Some((run, violation)) = tally.failed {
-        return Err(run.told(&violation));
-    }
-    match tally.coverage.never().next().filter(|_| args.complete) {
-        Some(sight) => Err(format!("never met: {}", sight.name())),
-        None => Ok(()),
-    }
-}
-
-/// Says every ten seconds how far it is.
-fn report(
-    tally: &Mutex<Tally>,
-    args: &Args,
-    begin: Instant,
-    ends: &AtomicBool,
-    in_time: impl Fn() -> bool,
-) {
-    let mut said = begin;
-    loop {
-        thread::sleep(Duration::from_millis(20));
-        let runs = tally.lock().expect(UNBROKEN).runs;
-        if ends.load(Relaxed) || runs >= args.seeds || !in_time() {
-            return;
-        }
-        if said.elapsed().as_secs() >= 10 {
-            said = Instant::now();
-            eprintln!("{runs} of {} seeds, {:.0} s", args.seeds, begin.elapsed().as_secs_f64());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn args(operations: usize) -> Args {
-        Args {
-            seed: None,
-            seeds: 40,
-            first: 1,
-            seconds: None,
-            threads: Some(2),
-            complete: false,
-            servers: None,
-            operations,
-        }
-    }
-
-    fn fine() -> Ran {
-        Ran { coverage: Coverage::default(), operations: 1, verdict: Ok(()) }
-    }
-
-    #[test]
-    fn a_run_that_panics_ends_all_and_is_told_with_its_seed() {
-        let make = |Run { seed, .. }| {
-            if seed == 3 { panic!("seed {seed} has a hole") } else { fine() }
-        };
-        let told = "invariant 6: a panic: seed 3 has a hole\nmbal sim chaos --seed 3";
-        assert_eq!(many(&args(OPERATIONS), make), Err(told.into()));
-        assert_eq!(many(&args(70), make), Err(format!("{told} --operations 70")));
-        let three = Args { servers: Some(3), ..args(OPERATIONS) };
-        assert_eq!(many(&three, make), Err(format!("{told} --servers 3")));
-    }
-
-    #[test]
-    fn runs_that_hold_everything_say_nothing() {
-        assert_eq!(many(&args(OPERATIONS), |_| fine()), Ok(()));
     }
 }

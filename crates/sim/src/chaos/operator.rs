@@ -10,7 +10,7 @@ use super::balancing::OPERATOR;
 use super::connection::End;
 use super::coverage::Sight;
 use super::history::Micros;
-use super::seat::Letter;
+use super::letters::Letter;
 use super::world::{Happening, World};
 
 /// Orders that are on their way, or not yet reported, before the operator waits.
@@ -33,7 +33,9 @@ impl World {
             1 => 0,
             hosts => self.dice.below(hosts),
         };
+        let is_up = self.hosts[host].is_up;
         match self.dice.below(12) {
+            _ if !is_up => {}
             // Workers that are slow get no more to do than they can.
             _ if self.hosts[host].orders.waiting.len() >= ORDERS_MAX => {}
             0..=3 => self.lend(host),
@@ -92,12 +94,18 @@ impl World {
     }
 
     fn hand_over(&mut self, host: usize) {
+        if self.connections.is_empty() {
+            return;
+        }
         let connection = self.dice.below(self.connections.len());
         let (seat, conn) = match self.connections[connection].end {
             End::At { seat, conn } => (seat, conn),
             _ => (self.any_seat(host), ConnId(self.dice.below(9) as u32)),
         };
         let to = self.any_worker();
+        if !self.hosts[self.seats[seat].host].is_up {
+            return;
+        }
         let order = self.order(self.seats[seat].host, false);
         self.post(seat, Letter::Tell(Event::HandOver { order, conn, to }));
     }

@@ -4,7 +4,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use mbal_cachelet::Options;
-use mbal_model::{ClusterMap, Owner, Prefix, WorkerId};
+use mbal_control::{Member, State};
+use mbal_model::{Address, Addresses, ClusterMap, Owner, Prefix, WorkerId};
 use mbal_worker::Settings;
 
 use super::dice::Dice;
@@ -26,19 +27,29 @@ pub struct Profile {
     pub servers: usize,
     /// Of each server.
     pub workers: usize,
-    /// Who has what, if there are several servers.
-    pub map: Option<Arc<ClusterMap>>,
-    /// Between two maps, at most; 0 is never another.
-    pub remap: Micros,
-    /// Between two steps of a cachelet that travels with its items, at most.
-    pub journey: Micros,
+    /// Those that the first map waits for; others join later.
+    pub servers_first: usize,
+    /// By server: its clock gains so many microseconds a second.
+    pub drifts: Vec<i64>,
+    /// What the coordinator begins with, if there are several servers; `None`: without a past.
+    pub state: Option<State>,
+    /// Between two heartbeats, and two epochs of the coordinator's planner.
+    pub heartbeat: Micros,
+    /// The longest way to the coordinator, and the longest that it takes to save.
+    pub call_delay: Micros,
+    pub save: Micros,
+    /// Between two wishes of the cluster's operators, at most.
+    pub wish: Micros,
+    /// Of a hundred troubles, so many kill a server, and so many stop one.
+    pub deaths: usize,
+    pub stops: usize,
     /// Requests on a link that may be unanswered.
     pub credits: u32,
     /// The longest way between two servers.
     pub link_delay: Micros,
     /// A request that is not answered for so long has failed.
     pub link_timeout: Micros,
-    /// Between two troubles of links, at most, and how long one lasts.
+    /// Between two troubles, at most, and how long one lasts.
     pub trouble: Micros,
     pub outage: Micros,
     pub cachelets: usize,
@@ -84,6 +95,9 @@ const MAP_VERSION: u64 = 8;
 const CACHELETS: RangeInclusive<u64> = 4..=12;
 pub const BITS_MAX: u32 = 12;
 
+/// Of clocks, in microseconds a second: far more than those of machines.
+const DRIFTS: [i64; 4] = [0, 500, -500, 10_000];
+
 const LINK_TIMEOUT_MIN: Micros = 500;
 
 const MEMORY_ROOMY: usize = 8 << 20;
@@ -100,20 +114,38 @@ impl Profile {
         let cachelets: usize = dice.pick(&[4, 8, 16]);
         let keys = keys(dice);
         let link_delay = dice.pick(&[20, 500, 20_000]);
-        let map = (servers > 1).then(|| Arc::new(map(dice, &keys, servers, workers)));
+        let think = dice.pick(if servers > 1 {
+            &[5_000, 50_000, 400_000]
+        } else {
+            &[2_000, 50_000, 400_000]
+        });
+        let joins = servers > 1 && dice.percent(15);
+        let servers_first = if joins { servers - 1 } else { servers };
+        let is_old = servers > 1 && (tight || !dice.percent(8));
+        let state = is_old.then(|| {
+            let map = map(dice, &keys, servers_first, workers);
+            state(servers_first, workers, Arc::new(map))
+        });
+        let drifting = dice.percent(15);
         Profile {
             servers,
             workers,
-            remap: dice.pick(&[0, 50_000, 1_000_000]),
-            journey: dice.pick(&[20, 2_000, 50_000]),
+            servers_first,
+            drifts: (0..servers).map(|_| if drifting { dice.pick(&DRIFTS) } else { 0 }).collect(),
+            heartbeat: (think * dice.pick(&[1, 2, 10])).clamp(2_000, 1_000_000),
+            call_delay: dice.pick(&[200, 5_000, 100_000]),
+            save: dice.pick(&[500, 20_000, 500_000]),
+            wish: think * dice.pick(&[1, 4, 20]),
+            deaths: dice.pick(&[0, 0, 3, 15]),
+            stops: dice.pick(&[0, 0, 3, 15]),
             credits: dice.pick(&[1, 4, 64, 1024]),
             link_delay,
             link_timeout: LINK_TIMEOUT_MIN.max(link_delay * dice.pick(&[4, 50, 500])),
-            trouble: dice.pick(&[100_000, 2_000_000, 30_000_000]),
+            trouble: think * dice.pick(&[2, 20, 200]),
             outage: dice.pick(&[1_000, 50_000, 2_000_000]),
             cachelets,
-            cachelet_bits_max: cachelets.trailing_zeros() + if map.is_some() { 10 } else { 4 },
-            map,
+            cachelet_bits_max: cachelets.trailing_zeros() + if servers > 1 { 10 } else { 4 },
+            state,
             memory_bytes: if tight { MEMORY_TIGHT << usize::from(long) } else { MEMORY_ROOMY },
             tight,
             long,
@@ -125,7 +157,7 @@ impl Profile {
             smart: dice.below(clients + 1),
             strangers: dice.between(0..=2) as usize,
             burst_max: dice.pick(&[1, 4, 16, 40]),
-            think: dice.pick(&[2_000, 50_000, 400_000]),
+            think,
             delay: dice.pick(&[20, 500, 20_000]),
             slow_percent: dice.pick(&[0, 1, 5]),
             slow: dice.pick(&[2_000, 50_000, 400_000]),
@@ -196,6 +228,24 @@ fn map(dice: &mut Dice, keys: &[Key], servers: usize, workers: usize) -> Cluster
         (prefix, Owner { server: id_of(server), worker })
     });
     ClusterMap::new(MAP_VERSION, owners.collect()).expect("halves cover what the whole did")
+}
+
+/// The state of a coordinator whose servers have all been there before.
+fn state(servers: usize, workers: usize, map: Arc<ClusterMap>) -> State {
+    let address = |text: String| Address::parse(&text).expect("a name and a port");
+    let member = |host: usize| {
+        let number = id_of(host).0;
+        let addresses = Addresses {
+            link: Some(address(format!("h{number}:11311"))),
+            client: address(format!("h{number}:11211")),
+            workers: (0..workers).map(|at| address(format!("h{number}:{}", 11300 + at))).collect(),
+            resolved: None,
+        };
+        let incarnation = (1u64 << 63 | u64::from(number)).into();
+        (id_of(host), Member { incarnation, addresses, memory_bytes: 0, moves: true })
+    };
+    let members = (0..servers).map(member).collect();
+    State { cluster: "mbal".into(), members, map: Some(map), ..State::default() }
 }
 
 fn halve(prefixes: &mut Vec<Prefix>, at: usize) {

@@ -14,6 +14,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use mbal_balance::{News, Proposal};
+use mbal_control::Ask;
 use mbal_model::Outcome;
 use mbal_worker::Actions;
 
@@ -21,18 +22,29 @@ use super::Run;
 use super::checks::{Facts, Violation, check};
 use super::client::{self, Client};
 use super::connection::{Connection, End};
+use super::control::{Caller, Control, Heard};
 use super::coverage::{Coverage, Sight};
 use super::dice::Dice;
+use super::faults::Mending;
 use super::history::{History, Micros, SECOND};
+use super::hosts::Past;
 use super::hosts::{self, Host};
+use super::letters::Letter;
 use super::links::{Crossing, Links};
-use super::maps::Maps;
 use super::memory;
+use super::migrator::{Frame, MoveLinks};
+use super::net::Net;
+use super::places::Flux;
 use super::profile::Profile;
-use super::seat::{Letter, Seat};
+use super::seat::Seat;
+use super::settling::Phase;
+use super::wishes::Undertaker;
 
 /// A request that is not answered for so long never will be.
 const PATIENCE: Micros = 60 * SECOND;
+
+/// Where nothing moves, so many times as much is asked until a run ends.
+const ASKED_MOST: usize = 3;
 
 /// What a run came to.
 pub struct Ran {
@@ -44,36 +56,122 @@ pub struct Ran {
 /// What is about to happen.
 pub enum Happening {
     /// Bytes reach the server.
-    Arrival { connection: usize, bytes: Vec<u8> },
+    Arrival {
+        connection: usize,
+        bytes: Vec<u8>,
+    },
     /// The client sends no more, or has broken the connection off.
-    Finished { connection: usize, reset: bool },
+    Finished {
+        connection: usize,
+        reset: bool,
+    },
     /// The client learns that the server has closed.
-    Ended { connection: usize },
+    Ended {
+        connection: usize,
+    },
     /// Bytes reach the client.
-    Delivery { connection: usize, bytes: Vec<u8> },
+    Delivery {
+        connection: usize,
+        bytes: Vec<u8>,
+    },
     /// A letter reaches a worker's mailbox; when it was sent.
-    Letter { seat: usize, letter: Letter, sent: Micros },
+    Letter {
+        seat: usize,
+        life: u32,
+        letter: Letter,
+        sent: Micros,
+    },
     /// A worker goes on.
-    Step { seat: usize },
+    Step {
+        seat: usize,
+    },
+    /// The client learns that its server has died.
+    Broken {
+        connection: usize,
+    },
     /// A client asks something.
-    Client { client: usize },
+    Client {
+        client: usize,
+    },
     /// An epoch of a server's balancer ends.
-    Epoch { host: usize },
+    Epoch {
+        host: usize,
+    },
     /// A planner answers the balancer.
-    Planned { host: usize, number: u64, proposal: Option<Proposal> },
+    Planned {
+        host: usize,
+        life: u32,
+        number: u64,
+        proposal: Option<Proposal>,
+    },
     /// A worker's report reaches the balancer.
-    Reported { host: usize, order: u64, outcome: Outcome },
+    Reported {
+        host: usize,
+        life: u32,
+        order: u64,
+        outcome: Outcome,
+    },
     /// The operator changes something.
     Operator,
     /// Something comes to the other end of a link.
-    Crossed { link: usize, life: usize, crossing: Crossing },
+    Crossed {
+        link: usize,
+        life: usize,
+        crossing: Crossing,
+    },
     /// A link is dialed.
-    Dialed { link: usize },
-    /// A new map, or a journey.
-    Remap,
-    /// A cachelet travels on.
-    Journey,
-    /// Something happens to the links between two servers.
+    Dialed {
+        link: usize,
+    },
+    /// A call comes to the coordinator.
+    Called {
+        caller: Caller,
+        ask: Box<Ask>,
+    },
+    /// Its answer comes back.
+    Answered {
+        host: usize,
+        life: u32,
+        call: u64,
+        heard: Box<Heard>,
+    },
+    /// The coordinator has saved its state, or failed to.
+    Saved {
+        life: u32,
+    },
+    /// An epoch of the coordinator's planner ends.
+    Plan,
+    /// The thread of a server that is in touch with the coordinator goes on.
+    MemberWakes {
+        host: usize,
+        life: u32,
+    },
+    MemberTimesOut {
+        host: usize,
+        life: u32,
+        call: u64,
+    },
+    /// A link of moves is dialed, and is looked after; a frame comes to an end of it.
+    DialedForMoves {
+        link: usize,
+    },
+    LookAfterMoves {
+        link: usize,
+        life: u64,
+    },
+    Framed {
+        link: usize,
+        life: u64,
+        way: usize,
+        frame: Frame,
+    },
+    /// Operators want something of the cluster.
+    Wish,
+    /// What went wrong is mended.
+    Mended {
+        mending: Mending,
+    },
+    /// Something goes wrong.
     Trouble,
 }
 
@@ -86,7 +184,19 @@ pub struct World {
     pub hosts: Vec<Host>,
     pub seats: Vec<Seat>,
     pub links: Links,
-    pub maps: Maps,
+    pub move_links: MoveLinks,
+    pub net: Net,
+    pub control: Control,
+    pub flux: Flux,
+    pub undertaker: Undertaker,
+    pub phase: Phase,
+    /// Somebody has heard of the coordinator.
+    pub has_news: bool,
+    /// How often a cachelet was seen to have moved.
+    pub moved: u64,
+    pub past: Past,
+    /// Tells what happens: for who replays a seed.
+    pub tells: bool,
     pub connections: Vec<Connection>,
     pub clients: Vec<Client>,
     pub operations_wanted: usize,
@@ -107,7 +217,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(Run { seed, operations, servers }: Run) -> World {
+    pub fn new(Run { seed, operations, servers, tells }: Run) -> World {
         let mut dice = Dice::new(seed);
         let profile = Profile::roll(&mut dice, servers.map(usize::from));
         let (hosts, seats) = hosts::all(&profile);
@@ -119,7 +229,16 @@ impl World {
             hosts,
             seats,
             links: Links::default(),
-            maps: Maps::new(profile.map.clone()),
+            move_links: MoveLinks::default(),
+            net: Net::new(profile.servers),
+            control: Control::new(&profile),
+            flux: Flux::new(profile.keys.len()),
+            undertaker: Undertaker::default(),
+            phase: Phase::Asks,
+            has_news: false,
+            moved: 0,
+            past: Past::default(),
+            tells,
             connections: Vec::new(),
             clients: Vec::new(),
             operations_wanted: operations,
@@ -135,9 +254,11 @@ impl World {
             free: Vec::new(),
             profile,
         };
-        world.begin_cluster();
-        for seat in 0..world.seats.len() {
-            world.wake(seat);
+        if world.is_clustered() {
+            world.begin_cluster();
+        }
+        if !world.is_clustered() {
+            (0..world.seats.len()).for_each(|seat| world.wake(seat));
         }
         for client in 0..world.profile.clients + world.profile.strangers {
             let stranger = client >= world.profile.clients;
@@ -167,8 +288,11 @@ impl World {
             let happening = self.happenings[number as usize].take().expect("queued once");
             self.free.push(number);
             self.happen(happening);
-            let stuck = self.answered + PATIENCE < self.now;
-            if self.broken.is_some() || stuck || (self.asked_all() && self.all_answered()) {
+            let stuck = self.answered + PATIENCE < self.now && !self.all_answered();
+            if self.broken.is_some() || stuck {
+                break;
+            }
+            if self.asked_all() && self.all_answered() && !self.goes_on_settling() {
                 break;
             }
         }
@@ -204,7 +328,7 @@ impl World {
             let what = format!("no report at {} of order {order:?}, sent at {sent}", self.now);
             return Err(Violation::new(5, what));
         }
-        let (mut evictions, mut refused) = (0, 0);
+        let Past { mut evictions, mut refused } = self.past;
         for host in &self.hosts {
             let stats = host.store().stats();
             evictions += stats.evictions;
@@ -224,23 +348,26 @@ impl World {
         }
         let kinds: Vec<_> = self.profile.keys.iter().map(|key| key.kind).collect();
         let calm = evictions == 0 && refused == 0;
-        let homes: Vec<_> =
-            self.profile.keys.iter().map(|key| self.maps.home(key.hash())).collect();
-        // Times travel as what remains, in seconds; a part may leave in one second and arrive in the next.
-        let put_off: Vec<_> = self
-            .profile
-            .keys
-            .iter()
-            .map(|key| self.maps.journeys(key.hash()) as u64 * SECOND)
-            .collect();
-        let facts = Facts { kinds: &kinds, homes: &homes, put_off: &put_off, lag: self.lag, calm };
+        // Times travel as what remains, in seconds; a part may leave in one second and arrive in the next. So do those of clocks that run apart.
+        let skew = self.skew();
+        let put_off = |key| self.flux.journeys(key) * SECOND + skew;
+        let put_off: Vec<_> = (0..kinds.len()).map(put_off).collect();
+        let homes: Vec<_> = match self.is_clustered() {
+            true => (0..kinds.len()).map(|key| self.flux.home(key)).collect(),
+            false => vec![Some(0); kinds.len()],
+        };
+        let lag = self.lag + skew;
+        let facts = Facts { kinds: &kinds, homes: &homes, put_off: &put_off, lag, skew, calm };
         check(&mut self.history, &facts)
     }
 
     /// So many requests, and a move at least.
     pub fn asked_all(&self) -> bool {
-        self.history.ops.len() >= self.operations_wanted
-            && self.coverage.of(Sight::OwnerChanged) > 0
+        let asked = self.history.ops.len();
+        let has_moved =
+            self.coverage.of(Sight::OwnerChanged) > 0 && (!self.is_clustered() || self.moved > 0);
+        asked >= self.operations_wanted
+            && (has_moved || asked >= ASKED_MOST * self.operations_wanted)
     }
 
     fn all_answered(&self) -> bool {
@@ -272,7 +399,8 @@ impl World {
         self.at(self.now + delay, happening);
     }
 
-    fn happen(&mut self, happening: Happening) {
+    pub fn happen(&mut self, happening: Happening) {
+        let Some(happening) = self.unless_stopped(happening) else { return };
         match happening {
             Happening::Arrival { connection, bytes } => {
                 if self.connections[connection].travels {
@@ -291,24 +419,75 @@ impl World {
             }
             Happening::Ended { connection } => self.ended(connection),
             Happening::Delivery { connection, bytes } => self.delivered(connection, &bytes),
-            Happening::Letter { seat, letter, sent } => self.receive(seat, letter, sent),
+            Happening::Letter { seat, life, letter, sent } => {
+                let host = &self.hosts[self.seats[seat].host];
+                if host.life == life && host.is_up {
+                    self.receive(seat, letter, sent);
+                }
+            }
+            Happening::Broken { connection } => self.broken_off(connection),
             Happening::Step { seat } => self.step(seat),
             Happening::Client { client } => self.client_wakes(client),
             Happening::Epoch { host } => self.end_epoch(host),
-            Happening::Planned { host, number, proposal } => {
+            Happening::Planned { host, number, proposal, .. } => {
                 self.coverage.meet(Sight::NewsPlanned);
                 self.tell_balancer(host, News::Planned { number, proposal });
             }
-            Happening::Reported { host, order, outcome } => {
+            Happening::Reported { host, order, outcome, .. } => {
                 self.coverage.meet(Sight::NewsReported);
                 self.tell_balancer(host, News::Reported { order, outcome });
             }
             Happening::Operator => self.operate(),
             Happening::Crossed { link, life, crossing } => self.crossed(link, life, crossing),
             Happening::Dialed { link } => self.dialed(link),
-            Happening::Remap => self.remap(),
-            Happening::Journey => self.travel(),
+            Happening::Called { caller, ask } => {
+                if let Caller::Member { host, life, .. } = caller {
+                    // What a process has sent dies with it, unless it has arrived.
+                    if self.hosts[host].life != life || !self.hosts[host].is_up {
+                        return;
+                    }
+                }
+                self.called(caller, *ask);
+            }
+            Happening::Answered { host, call, heard, .. } => {
+                self.has_news = true;
+                self.member_hears(host, call, *heard);
+            }
+            Happening::Saved { life } => self.saved(life),
+            Happening::Plan => self.plan(),
+            Happening::MemberWakes { host, .. } => self.member_wakes(host),
+            Happening::MemberTimesOut { host, call, .. } => self.member_times_out(host, call),
+            Happening::DialedForMoves { link } => self.dialed_for_moves(link),
+            Happening::LookAfterMoves { link, life } => self.look_after_moves(link, life),
+            Happening::Framed { link, life, way, frame } => self.framed(link, life, way, frame),
+            Happening::Wish => self.wish(),
+            Happening::Mended { mending } => self.mended(mending),
             Happening::Trouble => self.trouble(),
+        }
+    }
+
+    /// What a thread of a server was to do: nothing while its process is stopped, or when it is gone.
+    fn unless_stopped(&mut self, happening: Happening) -> Option<Happening> {
+        let (host, life) = match happening {
+            Happening::Planned { host, life, .. }
+            | Happening::Reported { host, life, .. }
+            | Happening::Answered { host, life, .. }
+            | Happening::MemberWakes { host, life }
+            | Happening::MemberTimesOut { host, life, .. } => (host, life),
+            _ => return Some(happening),
+        };
+        self.may_do(host, life, happening)
+    }
+
+    /// How far clocks may show other seconds than the run's.
+    fn skew(&self) -> Micros {
+        let apart = self.hosts.iter().map(|host| host.clock.apart(self.now)).max().unwrap_or(0);
+        if apart == 0 { 0 } else { apart + SECOND }
+    }
+
+    pub fn tell(&self, what: impl FnOnce() -> String) {
+        if self.tells {
+            println!("{:>12.6} s {}", self.now as f64 / SECOND as f64, what());
         }
     }
 
@@ -324,9 +503,9 @@ impl World {
 
     /// Looks at who owns what, after what may have changed it.
     pub fn look_at_owners(&mut self, host: usize) {
-        let arriving = self.maps.journey.as_ref().and_then(|journey| journey.to(host));
         let host = &mut self.hosts[host];
-        match host.claims.look(&host.server.store, arriving) {
+        let changed = host.claims.look(&host.server.store, &host.coming);
+        match changed {
             Ok(0) => {}
             Ok(_) => {
                 self.coverage.meet(Sight::OwnerChanged);

@@ -29,6 +29,7 @@ fn verdict_at(
             place: at as u32,
             host: 0,
             unordered: *told == Told::Nothing,
+            is_forgotten: false,
             asked: *asked,
             answered: *answered,
             evictions: (0, 0),
@@ -37,7 +38,8 @@ fn verdict_at(
             quiet: false,
         });
     }
-    let facts = Facts { kinds: &[Kind::Register], homes: &[home], put_off: &[0], lag: 0, calm };
+    let facts =
+        Facts { kinds: &[Kind::Register], homes: &[home], put_off: &[0], lag: 0, skew: 0, calm };
     check(&mut history, &facts).err().map(|violation| violation.invariant)
 }
 

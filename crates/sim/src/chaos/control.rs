@@ -1,0 +1,322 @@
+//! The coordinator's process: one transaction at a time, saved before it is answered, in a file that outlives the process.
+//!
+//! ```text
+//!   members, operators, planner ── Ask ──► queue ──► Coordinator::handle ──► saves, for a while ──► answer
+//!                                                        ▲ restore, if it was not saved
+//! ```
+//! What `coordinator/driver.rs` is in a server.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use mbal_balance::{ClusterPlanner, Thresholds};
+use mbal_control::{Answer, Ask, Coordinator, Done, Refusal, Settings, State};
+
+use super::coverage::Sight;
+use super::dice::Dice;
+use super::history::Micros;
+use super::profile::Profile;
+use super::world::{Happening, World};
+
+/// Of a hundred saves, so many fail; and of so many nobody knows.
+const FAILS_PERCENT: usize = 3;
+const DOUBT_PERCENT: usize = 2;
+
+/// Who asks, and where the answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// This process, by this call.
+    Member {
+        host: usize,
+        life: u32,
+        call: u64,
+    },
+    Operator,
+    /// An operator who waits until a server is dead for certain.
+    Undertaker {
+        host: usize,
+    },
+    Planner,
+}
+
+/// What a caller hears.
+pub type Heard = Result<Answer, Failed>;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failed {
+    Refused(Refusal),
+    /// The coordinator is not there, is ill, or did not answer.
+    Silent,
+}
+
+struct Saving {
+    caller: Caller,
+    before: State,
+    answer: Result<Answer, Refusal>,
+}
+
+pub struct Control {
+    settings: Settings,
+    /// `None`: there is no process.
+    coordinator: Option<Coordinator>,
+    pub is_stopped: bool,
+    /// Counts its processes, and when this one began.
+    life: u32,
+    began: Micros,
+    /// What a process that begins reads.
+    pub file: State,
+    /// Nobody knows whether the last state was written.
+    is_unsettled: bool,
+    saving: Option<Saving>,
+    queue: VecDeque<(Caller, Ask)>,
+    planner: ClusterPlanner,
+    epochs: u64,
+}
+
+impl Control {
+    pub fn new(profile: &Profile) -> Control {
+        let settings = Settings {
+            cluster: "mbal".into(),
+            servers_first: profile.servers_first,
+            epoch: Duration::from_micros(profile.heartbeat),
+        };
+        let file = match &profile.state {
+            Some(state) => state.clone(),
+            None => State { cluster: settings.cluster.clone(), ..State::default() },
+        };
+        let coordinator = Coordinator::resume(settings.clone(), file.clone());
+        Control {
+            settings,
+            coordinator: Some(coordinator.expect("it is the same cluster")),
+            is_stopped: false,
+            life: 0,
+            began: 0,
+            file,
+            is_unsettled: false,
+            saving: None,
+            queue: VecDeque::new(),
+            planner: ClusterPlanner::new(thresholds(profile)),
+            epochs: 0,
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.coordinator.is_some()
+    }
+
+    pub fn runs(&self) -> bool {
+        self.is_up() && !self.is_stopped
+    }
+}
+
+pub fn thresholds(profile: &Profile) -> Thresholds {
+    Thresholds {
+        patience: profile.patience,
+        rest_epochs: profile.rest_epochs,
+        ..Thresholds::default()
+    }
+}
+
+impl World {
+    /// A call has come to the coordinator's host.
+    pub fn called(&mut self, caller: Caller, ask: Ask) {
+        if !self.control.is_up() {
+            return self.answer_call(caller, Err(Failed::Silent));
+        }
+        self.control.queue.push_back((caller, ask));
+        self.decide();
+    }
+
+    /// One transaction after the other, as long as nothing has to be saved.
+    fn decide(&mut self) {
+        while self.control.runs() && self.control.saving.is_none() {
+            let Some((caller, ask)) = self.control.queue.pop_front() else { return };
+            if self.control.is_unsettled && !self.settle_file() {
+                self.answer_call(caller, Err(Failed::Silent));
+                continue;
+            }
+            let now = mbal_control::Micros(self.now - self.control.began);
+            let coordinator = self.control.coordinator.as_mut().expect("it runs");
+            let Done { before, answer, said } = coordinator.handle(now, ask);
+            said.iter().for_each(|text| self.tell(|| format!("coordinator: {text}")));
+            match before {
+                None => self.answer_call(caller, answer.map_err(Failed::Refused)),
+                Some(before) => {
+                    self.control.saving = Some(Saving { caller, before, answer });
+                    let (longest, life) = (self.profile.save, self.control.life);
+                    let takes = self.dice.skewed(1..=longest);
+                    self.after(takes, Happening::Saved { life });
+                }
+            }
+        }
+    }
+
+    /// A file of which nobody knows what is in it is written anew.
+    fn settle_file(&mut self) -> bool {
+        if self.dice.percent(30) {
+            return false;
+        }
+        self.control.is_unsettled = false;
+        self.write_file();
+        true
+    }
+
+    fn write_file(&mut self) {
+        let state = self.control.coordinator.as_ref().expect("it runs").state().clone();
+        let before = std::mem::replace(&mut self.control.file, state);
+        self.file_changed(&before);
+    }
+
+    /// A save is over, one way or the other.
+    pub fn saved(&mut self, life: u32) {
+        if life != self.control.life || !self.control.is_up() {
+            return;
+        }
+        if self.control.is_stopped {
+            return self.after(1_000, Happening::Saved { life });
+        }
+        let Saving { caller, before, answer } = self.control.saving.take().expect("it saves");
+        let is_calm = self.is_calm();
+        let fate = self.dice.below(100);
+        if is_calm || fate >= FAILS_PERCENT + DOUBT_PERCENT {
+            self.write_file();
+            self.answer_call(caller, answer.map_err(Failed::Refused));
+        } else {
+            let in_doubt = fate < DOUBT_PERCENT;
+            self.coverage.meet(if in_doubt { Sight::SaveInDoubt } else { Sight::SaveFailed });
+            self.tell(|| "coordinator: cannot save".to_owned());
+            if in_doubt {
+                self.control.is_unsettled = true;
+                if self.dice.percent(50) {
+                    self.write_file();
+                }
+            }
+            self.control.coordinator.as_mut().expect("it runs").restore(before);
+            self.answer_call(caller, Err(Failed::Silent));
+        }
+        self.decide();
+    }
+
+    /// What checkers must know of a new state.
+    fn file_changed(&mut self, before: &State) {
+        let state = self.control.file.clone();
+        for (id, one) in state.moves.iter().filter(|(id, _)| !before.moves.contains_key(id)) {
+            let (to, prefix) = (super::hosts::host_of(one.to.server), one.prefix);
+            self.tell(|| format!("move {} of {prefix} is ordered", id.0));
+            self.coverage.meet(Sight::MoveOrdered);
+            self.hosts[to].coming.push(prefix);
+            self.begin_flux(prefix, true);
+        }
+        self.note_owners();
+        let Some(map) = &state.map else { return };
+        for (prefix, owner) in map.cachelets() {
+            let known = before.map.as_ref().map(|map| map.at(prefix.first_hash()));
+            if known != Some((*prefix, *owner)) {
+                self.coverage.meet(Sight::MapChanged);
+                self.begin_flux(*prefix, false);
+            }
+        }
+    }
+
+    /// The answer is on its way, and may get lost.
+    fn answer_call(&mut self, caller: Caller, heard: Heard) {
+        match caller {
+            Caller::Member { host, life, call } => {
+                let at = self.arrives(self.hosts.len(), host);
+                if !self.is_calm() && self.dice.percent(2) {
+                    return self.coverage.meet(Sight::CallLost);
+                }
+                self.at(at, Happening::Answered { host, life, call, heard: Box::new(heard) });
+            }
+            Caller::Operator => {}
+            Caller::Undertaker { host } => self.undertaken(host, heard != Err(Failed::Silent)),
+            Caller::Planner => self.planner_hears(heard),
+        }
+    }
+
+    pub fn stop_coordinator(&mut self) {
+        if self.control.runs() {
+            self.coverage.meet(Sight::CoordinatorStopped);
+            self.tell(|| "the coordinator is stopped".to_owned());
+            self.control.is_stopped = true;
+        }
+    }
+
+    pub fn coordinator_goes_on(&mut self) {
+        self.control.is_stopped = false;
+        self.decide();
+    }
+
+    pub fn coordinator_dies(&mut self) {
+        let Some(coordinator) = self.control.coordinator.take() else { return };
+        self.coverage.meet(Sight::CoordinatorDied);
+        self.tell(|| "the coordinator dies".to_owned());
+        self.control.life += 1;
+        self.control.is_stopped = false;
+        if let Some(Saving { caller, .. }) = self.control.saving.take() {
+            if self.dice.percent(50) {
+                self.coverage.meet(Sight::SavedUnanswered);
+                let state = coordinator.state().clone();
+                let before = std::mem::replace(&mut self.control.file, state);
+                self.file_changed(&before);
+            }
+            self.answer_call(caller, Err(Failed::Silent));
+        }
+        for (caller, _) in std::mem::take(&mut self.control.queue) {
+            self.answer_call(caller, Err(Failed::Silent));
+        }
+    }
+
+    pub fn coordinator_begins(&mut self) {
+        if self.control.is_up() {
+            return;
+        }
+        self.tell(|| "a coordinator begins".to_owned());
+        let state = State::from_json(&self.control.file.to_json()).expect("it reads its own file");
+        if state != self.control.file {
+            self.fail(2, "a state is another one after it was saved and read");
+        }
+        let resumed = Coordinator::resume(self.control.settings.clone(), state);
+        self.control.coordinator = Some(resumed.expect("it is the same cluster"));
+        (self.control.began, self.control.is_unsettled) = (self.now, false);
+        self.control.planner = ClusterPlanner::new(thresholds(&self.profile));
+    }
+
+    /// The planner's thread: once an epoch it asks for an outlook.
+    pub fn plan(&mut self) {
+        let heartbeat = self.profile.heartbeat;
+        self.after(heartbeat, Happening::Plan);
+        if self.control.runs() && !self.asked_all() {
+            self.control.epochs += 1;
+            self.called(Caller::Planner, Ask::Outlook(self.control.epochs));
+        }
+    }
+
+    fn planner_hears(&mut self, heard: Heard) {
+        match heard {
+            Ok(Answer::Outlook(outlook)) => {
+                let plan = self.control.planner.plan(&outlook);
+                self.look_at_plan(&outlook, &plan);
+                if !plan.moves.is_empty() {
+                    self.coverage.meet(Sight::MovePlanned);
+                }
+                let ask = Ask::Planned(plan);
+                self.after(1, Happening::Called { caller: Caller::Planner, ask: Box::new(ask) });
+            }
+            Ok(_) | Err(Failed::Refused(_)) => {}
+            // Whoever has the say now has seen other epochs than this planner.
+            Err(Failed::Silent) => {
+                self.control.planner = ClusterPlanner::new(thresholds(&self.profile));
+            }
+        }
+    }
+}
+
+/// When a call is on its way to the coordinator it may get lost, or come twice.
+pub fn copies(dice: &mut Dice) -> usize {
+    match dice.below(100) {
+        0 | 1 => 0,
+        2 => 2,
+        _ => 1,
+    }
+}

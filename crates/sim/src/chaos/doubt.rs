@@ -1,0 +1,128 @@
+//! What an answer means where servers may not have reached each other.
+
+use std::ops::Range;
+
+use super::connection::End;
+use super::coverage::Sight;
+use super::history::{ALL_KEYS, Micros, Op, Told};
+use super::world::World;
+
+/// What may have come between a request and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    None,
+    /// The link to its key's owner was missing, or slower than its deadline.
+    Link,
+    /// Its key was on its way from server to server.
+    Map,
+}
+
+impl World {
+    pub fn doubt(&mut self, connection: usize, op: usize) -> Doubt {
+        if !self.is_clustered() {
+            return Doubt::None;
+        }
+        let Op { key, asked, .. } = self.history.ops[op];
+        if key == ALL_KEYS {
+            // It is another request to each server, whose answers are looked at on their own.
+            return if self.any_in_flux(asked) { Doubt::Map } else { Doubt::None };
+        }
+        if self.in_flux(key, asked) {
+            return Doubt::Map;
+        }
+        let hash = self.profile.keys[key].hash();
+        let owner = self.owner_of(hash).expect("else it is in flux");
+        let mut seats = self.seats_of(connection, asked);
+        let is_elsewhere = owner != self.connections[connection].host;
+        match is_elsewhere && seats.any(|seat| self.was_missing(seat, owner, asked)) {
+            true => Doubt::Link,
+            false => Doubt::None,
+        }
+    }
+
+    /// True if the key is one of the server's that was asked.
+    pub fn is_here(&self, connection: usize, op: usize) -> bool {
+        let hash = self.profile.keys[self.history.ops[op].key].hash();
+        self.owner_of(hash) == Some(self.connections[connection].host)
+    }
+
+    /// The workers that may have served a connection since then.
+    fn seats_of(&self, connection: usize, since: Micros) -> Range<usize> {
+        let this = &self.connections[connection];
+        match this.end {
+            End::At { seat, .. } if this.came < since => seat..seat + 1,
+            _ => self.hosts[this.host].seats.clone(),
+        }
+    }
+
+    /// What an answer means where servers may not have reached each other; an answer that there may not be is a fault.
+    pub fn told_by_cluster(
+        &mut self,
+        connection: usize,
+        op: usize,
+        told: Told,
+        doubt: Doubt,
+        reads: bool,
+    ) -> Told {
+        let this = &self.history.ops[op];
+        let (asked, flushes) = (this.asked, this.key == ALL_KEYS);
+        match told {
+            Told::NotEverywhere { failed, servers } => {
+                self.coverage.meet(Sight::NotEverywhere);
+                let here = self.connections[connection].host;
+                let seats = self.seats_of(connection, asked);
+                let is_missed = |host: &usize| {
+                    *host != here && seats.clone().any(|seat| self.was_missing(seat, *host, asked))
+                };
+                let missed = (0..self.hosts.len()).filter(is_missed).count();
+                if !flushes || servers > self.hosts.len() || !(1..=missed).contains(&failed) {
+                    let what = format!("{told:?}, where {missed} were missed: {this:?}");
+                    self.fail(5, what);
+                }
+                told
+            }
+            Told::Done { .. } if flushes => {
+                self.coverage.meet(Sight::Everywhere);
+                told
+            }
+            Told::NoRoute if reads || flushes || doubt == Doubt::None => {
+                let what = format!("no route: {this:?}");
+                self.fail(5, what);
+                told
+            }
+            Told::NoRoute => {
+                self.coverage.meet(Sight::NoRoute);
+                Told::Nothing
+            }
+            // It has missed, or nobody was asked.
+            Told::Absent if reads && doubt != Doubt::None => {
+                // It may have been sent on.
+                let mut seats = match doubt {
+                    Doubt::Map => 0..self.seats.len(),
+                    _ => self.seats_of(connection, asked),
+                };
+                if seats.any(|seat| self.counted_unreachable(seat, asked)) {
+                    self.coverage.meet(Sight::Unreachable);
+                    return Told::Nothing;
+                }
+                told
+            }
+            // Executed or not, or yet to be executed: what was on a link that broke may still arrive.
+            Told::Quiet if doubt != Doubt::None => {
+                self.coverage.meet(Sight::QuietInDoubt);
+                Told::Nothing
+            }
+            Told::Error if doubt != Doubt::None => Told::Nothing,
+            _ => told,
+        }
+    }
+
+    /// True if its keys are of several servers.
+    pub fn is_gathered(&self, (first, count): (usize, usize)) -> bool {
+        let Some(map) = &self.control.file.map else { return false };
+        let server = |op: &Op| map.at(self.profile.keys[op.key].hash()).1.server;
+        self.history.ops[first..first + count]
+            .windows(2)
+            .any(|two| server(&two[0]) != server(&two[1]))
+    }
+}

@@ -1,0 +1,259 @@
+//! A server's thread that is in touch with the coordinator: registers, says how the server is, follows the map and then the word on moves.
+//! What `server/membership.rs` and `server/moving.rs` are in a server.
+
+use std::sync::Arc;
+
+use mbal_control::api::{self, Heartbeat, MoveNews, News, Progress, Registered, Registration};
+use mbal_control::{Answer, Ask};
+use mbal_migration::{Incarnation, Order, State};
+use mbal_model::{Cluster, MoveId, Prefix, ServerId, WorkerId};
+use mbal_worker::{Event, MoveTold, Word};
+
+use super::control::{Caller, Failed, Heard, copies};
+use super::coverage::Sight;
+use super::history::{Micros, SECOND};
+use super::hosts::{host_of, id_of};
+use super::letters::Letter;
+use super::world::{Happening, World};
+
+/// A coordinator that does not answer for so long is asked again later.
+const ANSWERS_WITHIN: Micros = 2 * SECOND;
+/// Between two heartbeats of a server that takes part in a move.
+const EPOCH_OF_MOVES: Micros = SECOND / 10;
+/// Between two attempts to register.
+const PAUSES: [Micros; 2] = [SECOND / 20, SECOND];
+
+#[derive(Default)]
+pub struct Member {
+    /// The call that is waited for, if one is; older ones are not heard.
+    call: u64,
+    waits: bool,
+    pub is_registered: bool,
+    tries: u32,
+    pub map_version: u64,
+    /// Servers of the newest map that it follows.
+    pub peers: Vec<ServerId>,
+}
+
+impl World {
+    /// Drawn by the process at its start.
+    fn incarnation(&self, host: usize) -> u64 {
+        ((host as u64 + 1) << 32) + u64::from(self.hosts[host].life) + 1
+    }
+
+    pub fn begin_member(&mut self, host: usize) {
+        let life = self.hosts[host].life;
+        let pause = self.dice.skewed(1..=2_000);
+        self.after(pause, Happening::MemberWakes { host, life });
+    }
+
+    pub fn member_wakes(&mut self, host: usize) {
+        let ask = match self.hosts[host].member.is_registered {
+            false => Ask::Register(self.registration(host)),
+            true => Ask::Heartbeat(id_of(host), self.heartbeat(host)),
+        };
+        let this = &mut self.hosts[host];
+        this.member.call += 1;
+        this.member.waits = true;
+        let (life, call) = (this.life, this.member.call);
+        let copies = if self.is_calm() { 1 } else { copies(&mut self.dice) };
+        if copies != 1 {
+            self.coverage.meet(if copies == 0 { Sight::CallLost } else { Sight::CallTwice });
+        }
+        for _ in 0..copies {
+            let at = self.arrives(host, self.hosts.len());
+            let caller = Caller::Member { host, life, call };
+            self.at(at, Happening::Called { caller, ask: Box::new(ask.clone()) });
+        }
+        self.after(ANSWERS_WITHIN, Happening::MemberTimesOut { host, life, call });
+    }
+
+    fn registration(&self, host: usize) -> Registration {
+        let number = id_of(host).0;
+        Registration {
+            id: Some(number),
+            incarnation: self.incarnation(host).into(),
+            cluster: "mbal".into(),
+            client: format!("h{number}:11211"),
+            link: format!("h{number}:11311"),
+            workers: (0..self.profile.workers)
+                .map(|at| format!("h{number}:{}", 11300 + at))
+                .collect(),
+            memory_bytes: self.profile.memory_bytes as u64,
+            moves: true,
+        }
+    }
+
+    fn heartbeat(&mut self, host: usize) -> Heartbeat {
+        let server = Arc::clone(&self.hosts[host].server);
+        let moves: Vec<api::MoveReport> = server.move_reports().iter().map(report).collect();
+        moves.iter().for_each(|report| self.count_progress(report));
+        Heartbeat {
+            incarnation: self.incarnation(host).into(),
+            map_version: self.hosts[host].member.map_version,
+            flush_number: server.store.flushed(),
+            moves,
+            ..self.hosts[host].balancing.heartbeat.clone()
+        }
+    }
+
+    fn count_progress(&mut self, report: &api::MoveReport) {
+        if report.slices_gone > 0 && report.part_gone < 1.0 {
+            self.coverage.meet(Sight::MovePartly);
+        }
+        if report.slices_again > 0 {
+            self.coverage.meet(Sight::SliceThawed);
+        }
+        match report.progress {
+            Progress::Sealed => self.coverage.meet(Sight::MoveSealed),
+            Progress::Back => self.coverage.meet(Sight::MoveBack),
+            Progress::Refused => self.coverage.meet(Sight::MoveRefused),
+            Progress::TooLate => self.coverage.meet(Sight::MoveTooLate),
+            Progress::Asking | Progress::Moving => {}
+        }
+        if report.progress == Progress::Sealed {
+            self.moved += 1;
+        }
+    }
+
+    pub fn member_times_out(&mut self, host: usize, call: u64) {
+        let member = &self.hosts[host].member;
+        if member.waits && member.call == call {
+            self.coverage.meet(Sight::CallTimedOut);
+            self.member_hears(host, call, Err(Failed::Silent));
+        }
+    }
+
+    pub fn member_hears(&mut self, host: usize, call: u64, heard: Heard) {
+        let member = &mut self.hosts[host].member;
+        if !member.waits || member.call != call {
+            return;
+        }
+        member.waits = false;
+        match heard {
+            Ok(Answer::Registered(registered)) => self.is_registered(host, registered),
+            Ok(Answer::News(news)) => self.hears_news(host, news),
+            Err(Failed::Refused(_)) if member.is_registered => {
+                // Somebody else is this server now: the process ends.
+                return self.fail(5, format!("server {host} is refused, though it is alone"));
+            }
+            Err(_) if !member.is_registered => {
+                let pause = (PAUSES[0] << member.tries.min(5)).min(PAUSES[1]);
+                member.tries += 1;
+                return self.member_sleeps(host, pause);
+            }
+            Err(_) => {}
+            Ok(other) => panic!("no answer to a member: {other:?}"),
+        }
+        let epoch = match self.hosts[host].server.moves_under_way() {
+            0 => self.profile.heartbeat,
+            _ => self.profile.heartbeat.min(EPOCH_OF_MOVES),
+        };
+        self.member_sleeps(host, epoch);
+    }
+
+    fn member_sleeps(&mut self, host: usize, pause: Micros) {
+        let life = self.hosts[host].life;
+        self.after(pause, Happening::MemberWakes { host, life });
+    }
+
+    fn is_registered(&mut self, host: usize, registered: Registered) {
+        let server = Arc::clone(&self.hosts[host].server);
+        server.store.know_flush(registered.flush_number);
+        server.set_incarnation(Incarnation(self.incarnation(host)));
+        self.hosts[host].member.is_registered = true;
+        self.follow(host, registered.map);
+    }
+
+    fn hears_news(&mut self, host: usize, news: News) {
+        let server = Arc::clone(&self.hosts[host].server);
+        server.store.know_flush(news.flush_number);
+        self.follow(host, news.map);
+        // After the map: it says what became of moves that are not heard of any more.
+        let map_version = server.map_version();
+        let here = Incarnation(self.incarnation(host));
+        let told: Vec<MoveTold> =
+            news.moves.iter().map(|news| read(here, news, map_version)).collect();
+        let now = self.hosts[host].clock.at(self.now);
+        let workers = server.moves_told(now, &told, news.moves_ever);
+        self.carry(host, workers);
+        self.look_at_owners(host);
+        self.look_at_places(false);
+    }
+
+    fn follow(&mut self, host: usize, map: Option<String>) {
+        let Some(text) = map else { return };
+        let cluster = Arc::new(Cluster::parse(&text).expect("a coordinator's document"));
+        let this = &mut self.hosts[host];
+        this.member.map_version = cluster.map.version();
+        this.member.peers = cluster.servers.keys().copied().collect();
+        this.claims.map = this.claims.map.max(cluster.map.version());
+        let second = this.second(self.now);
+        self.hosts[host].server.follow(id_of(host), Arc::clone(&cluster), second);
+        self.tell(|| format!("server {host} follows map {}", cluster.map.version()));
+        self.coverage.meet(Sight::MapFollowed);
+        for seat in self.hosts[host].seats.clone() {
+            self.post(seat, Letter::Mapped { cluster: Arc::clone(&cluster) });
+        }
+        self.look_at_owners(host);
+        self.look_at_places(true);
+    }
+
+    /// Workers are told that a move that they carry has heard something.
+    pub fn carry(&mut self, host: usize, workers: impl IntoIterator<Item = WorkerId>) {
+        for worker in workers {
+            self.post_to(host, worker, Letter::Tell(Event::Carry));
+        }
+    }
+
+    /// The server knows another one, and is known by it: a link may come up.
+    pub fn know_each_other(&self, one: usize, other: usize) -> bool {
+        let knows = |here: usize, peer: usize| {
+            let host = &self.hosts[here];
+            host.runs() && host.member.is_registered && host.member.peers.contains(&id_of(peer))
+        };
+        // Who accepts must know who it is.
+        knows(one, other) && self.hosts[other].runs() && self.hosts[other].member.is_registered
+    }
+}
+
+/// As `server/moving.rs` reads it.
+fn read(here: Incarnation, news: &MoveNews, map_version: u64) -> MoveTold {
+    let order = Order {
+        id: MoveId(news.number),
+        prefix: Prefix::parse(news.prefix.as_bytes()).expect("a coordinator's prefix"),
+        source: here,
+        destination: Incarnation(news.to_incarnation.0),
+        worker: WorkerId(news.worker),
+        generation: map_version as u16 & 0x7fff,
+    };
+    let word = match news.word {
+        api::Word::Go => Word::Go,
+        api::Word::Cancel => Word::Cancel,
+        api::Word::DestinationLost => Word::DestinationLost,
+    };
+    debug_assert!(host_of(ServerId(news.from)) < 8);
+    MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word }
+}
+
+/// As `server/moving.rs` tells it.
+fn report(one: &mbal_worker::MoveReport) -> api::MoveReport {
+    let &mbal_worker::MoveReport { id, state, progress, part_gone } = one;
+    let said = match state {
+        State::Back(_) => Progress::Back,
+        State::Sealed | State::HandedOver => Progress::Sealed,
+        State::Asking | State::Moving if progress.refused.is_some() => Progress::Refused,
+        State::Asking | State::Moving if progress.cancelled_too_late => Progress::TooLate,
+        State::Asking => Progress::Asking,
+        State::Moving => Progress::Moving,
+    };
+    api::MoveReport {
+        number: id.0,
+        progress: said,
+        slices_gone: progress.slices,
+        part_gone,
+        slices_again: progress.again,
+        bytes: progress.bytes,
+        ..api::MoveReport::default()
+    }
+}

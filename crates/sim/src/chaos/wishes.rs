@@ -1,0 +1,110 @@
+//! What operators want of the cluster: moves, and their end; empty servers; balance or none. And that a dead server is dead.
+
+use mbal_control::Ask;
+use mbal_control::api::{BalanceMode, MoveCall};
+
+use super::control::Caller;
+use super::coverage::Sight;
+use super::faults::Mending;
+use super::hosts::id_of;
+use super::world::{Happening, World};
+
+/// Moves under way, of which an operator wants no more.
+const MOVES_MAX: usize = 5;
+/// Items without a history, so that a cachelet has several slices: one is split at 1,280.
+const FILL_PERCENT: usize = 25;
+
+/// Servers of which an operator is saying that they are dead; they do not begin before that is known.
+#[derive(Default)]
+pub struct Undertaker {
+    buries: Vec<usize>,
+}
+
+impl World {
+    pub fn wish(&mut self) {
+        if self.is_calm() {
+            return;
+        }
+        if let Some(ask) = self.wanted() {
+            let delay = self.profile.call_delay;
+            let delay = self.dice.skewed(1..=delay);
+            // A call that was not answered is made again, though it was executed.
+            let again = self.dice.percent(5);
+            for _ in 0..=usize::from(again) {
+                let (caller, ask) = (Caller::Operator, Box::new(ask.clone()));
+                self.after(delay, Happening::Called { caller, ask });
+            }
+        }
+        let longest = self.profile.wish;
+        let pause = self.dice.skewed(1..=longest);
+        self.after(pause, Happening::Wish);
+    }
+
+    fn wanted(&mut self) -> Option<Ask> {
+        let host = self.dice.below(self.hosts.len());
+        let server = id_of(host);
+        match self.dice.below(100) {
+            0..12 => {
+                let moves: Vec<u32> = self.control.file.moves.keys().map(|id| id.0).collect();
+                self.coverage.meet(Sight::CancelWanted);
+                (!moves.is_empty()).then(|| Ask::CancelMove(self.dice.pick(&moves)))
+            }
+            12..16 => Some(Ask::Drain(server, true)),
+            16..20 => Some(Ask::Drain(server, false)),
+            20..24 => {
+                let modes =
+                    [BalanceMode::On, BalanceMode::On, BalanceMode::Off, BalanceMode::DryRun];
+                Some(Ask::Balance(self.dice.pick(&modes)))
+            }
+            24..28 => Some(self.dice.pick(&[0, 1])).map(|which| match which {
+                0 => Ask::Status,
+                _ => Ask::Map,
+            }),
+            _ if self.control.file.moves.len() >= MOVES_MAX => None,
+            _ => {
+                let map = self.control.file.map.clone()?;
+                let (prefix, owner) = self.dice.pick(map.cachelets());
+                if self.dice.percent(FILL_PERCENT) && owner.server != mbal_model::ServerId::NOBODY {
+                    self.fill(super::hosts::host_of(owner.server), prefix);
+                }
+                let worker =
+                    self.dice.percent(50).then(|| self.dice.below(self.profile.workers) as u16);
+                let prefix = prefix.to_string();
+                Some(Ask::Move(MoveCall { prefix, server: server.0, worker }))
+            }
+        }
+    }
+
+    /// An operator says that a server is dead; it does not come back before that is heard.
+    pub fn say_lost(&mut self, host: usize) {
+        if self.hosts[host].is_up {
+            return;
+        }
+        self.coverage.meet(Sight::SaidLost);
+        if !self.is_being_buried(host) {
+            self.undertaker.buries.push(host);
+        }
+        let caller = Caller::Undertaker { host };
+        self.after(1, Happening::Called { caller, ask: Box::new(Ask::Lost(id_of(host))) });
+    }
+
+    pub fn is_being_buried(&self, host: usize) -> bool {
+        self.undertaker.buries.contains(&host)
+    }
+
+    pub fn undertaken(&mut self, host: usize, is_heard: bool) {
+        if is_heard {
+            self.undertaker.buries.retain(|one| *one != host);
+        }
+        let life = self.hosts[host].life;
+        let outage = self.profile.outage;
+        let pause = self.dice.between(1..=outage);
+        self.mend_after(
+            pause,
+            match is_heard {
+                true => Mending::ServerBegins { host, life },
+                false => Mending::SayLost { host, life },
+            },
+        );
+    }
+}
