@@ -45,8 +45,6 @@ is_caught! {
     a_reply_that_overtakes_a_peers: RepliesOvertake breaks 3,
     a_cas_that_is_smaller_where_its_cachelet_went: BornTooOld breaks 3,
     a_slice_that_is_served_before_it_is_gone: ServedBeforeGone breaks 1,
-    a_slice_that_is_gone_before_it_is_taken: GoneBeforeTaken breaks 2,
-    a_slice_that_is_forgotten_before_it_is_served: ForgottenBeforeServed breaks 2,
     a_slice_that_was_gone_and_is_given_up: GivesUpWhatIsServed breaks 2,
     an_unfinished_slice_of_a_dead_source: KeepsUnfinished breaks 3,
     an_old_copy_that_thaws_when_the_destination_dies: ThawsWhatIsGone breaks 3,

@@ -21,6 +21,7 @@ mod doubt;
 mod faults;
 mod history;
 mod hosts;
+mod judging;
 mod letters;
 mod links;
 mod member;

@@ -280,7 +280,8 @@ impl World {
         let version = self.hosts[host].store().version();
         let had_moves = self.hosts[host].server.moves_under_way() > 0;
         let mut actions = Actions::default();
-        let more = self.seats[seat].worker.background(now, 1, &mut actions);
+        let is_idle = self.dice.percent(80);
+        let more = self.seats[seat].worker.background(now, 1, is_idle, &mut actions);
         for action in actions.list.drain(..) {
             self.carry_out(seat, action, &actions.bytes, &actions.requests);
         }
