@@ -168,6 +168,8 @@ fn rounded(load: f64) -> f64 {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MoveReport {
+    /// 0 where it stands beside the move that it is about.
+    #[serde(skip_serializing_if = "is_zero")]
     pub number: u32,
     pub progress: Progress,
     /// Why it came back, if it did.
@@ -184,6 +186,10 @@ pub struct MoveReport {
     pub paused_us: u64,
     /// It goes slower than it could, since clients leave a worker no time.
     pub slowed: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

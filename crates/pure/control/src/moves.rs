@@ -67,7 +67,7 @@ impl Move {
             from: self.from.server.0,
             to: self.to.server.0,
             word: self.word,
-            report,
+            report: report.map(|report| MoveReport { number: 0, ..report }),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use mbal_control::api::{
     Drain, Heartbeat, Incarnation, MoveCall, MoveReport, News, Progress, Registered, Registration,
-    Word,
+    Status, Word,
 };
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
 use mbal_model::{Cluster, ClusterPlan, Move, Owner, PlannedMove, Prefix, ServerId, Why, WorkerId};
@@ -187,6 +187,17 @@ fn a_process_that_says_goodbye_is_dead_if_it_is_the_one() {
     assert!(matches!(rig.ask(Ask::Leave(ServerId(3), Incarnation(4))), Err(Refusal::Conflict(_))));
     assert_eq!(rig.ask(Ask::Leave(ServerId(3), Incarnation(3))), Ok(Answer::Done));
     assert_eq!(rig.of(3), []);
+}
+
+#[test]
+fn the_status_of_a_move_that_its_source_has_told_of_can_be_read_again() {
+    let (mut rig, _, number) = Rig::ordered();
+    rig.beat(1, 1, report(number, Progress::Moving)).expect("known");
+    let Ok(Answer::Status(status)) = rig.ask(Ask::Status) else { panic!("there is one") };
+    let text = serde_json::to_string(&status).expect("it has a JSON form");
+    let read: Status = serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"));
+    assert_eq!(read, status);
+    assert_eq!((read.moves[0].number, text.matches("\"number\"").count()), (number, 1));
 }
 
 /// What a heartbeat of a server that is to end is told.
