@@ -199,7 +199,7 @@ pub fn clock(unix: u64) -> String {
     format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
-fn table(status: &Status) -> String {
+pub fn table(status: &Status) -> String {
     let mut out = match status.waits_for {
         0 => format!("cluster {}, map version {}\n", status.cluster, status.map_version),
         more => format!(

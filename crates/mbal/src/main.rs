@@ -15,6 +15,7 @@ mod flags_table;
 mod listen;
 mod operator;
 mod passwords;
+mod topping;
 mod up;
 mod wording;
 
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
         Some(("move", matches)) => operator::move_cachelet(&read(matches)),
         Some(("explain", matches)) => operator::explain(&read(matches)),
         Some(("bench", matches)) => mbal_bench::run(read(matches)),
-        Some(("top", matches)) => mbal_top::run(read(matches)),
+        Some(("top", matches)) => operator::top(&read(matches), &read(matches)),
         Some(("sim", matches)) => mbal_sim::run(&read(matches)),
         _ => unreachable!("clap asks for one of its subcommands"),
     }
@@ -133,7 +134,9 @@ fn mbal_command() -> Command {
                 .about("Empties a server of a cluster, so that it may be stopped."),
         ))
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
-        .subcommand(mbal_top::Args::augment_args(Command::new("top").about(TOP)))
+        .subcommand(operator::OfCluster::augment_args(mbal_top::Args::augment_args(
+            Command::new("top").about(TOP),
+        )))
         .subcommand(mbal_sim::Args::augment_args(Command::new("sim").about(SIM)))
 }
 

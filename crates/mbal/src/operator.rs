@@ -9,7 +9,7 @@ use mbal_model::Prefix;
 use mbal_server::control::{ask, ask_server};
 use mbal_server::{Served, control_paths};
 
-use crate::{cluster, explaining};
+use crate::{cluster, explaining, topping};
 
 /// What the words of `status` and of a decision mean, on 80 columns; `docs/operate.md` says the same.
 const WORDS: &str = "\
@@ -117,7 +117,7 @@ pub struct Move {
 
 // A whole cluster is asked by its coordinator. No docstring: it would become the help of who has these flags.
 #[derive(Args, Debug)]
-struct OfCluster {
+pub struct OfCluster {
     /// Ask the coordinator of a cluster, like http://127.0.0.1:11210, instead of a server; of several, separated by
     /// commas, the one that leads
     #[arg(long, env = "MBAL_COORDINATOR", value_name = "url[,url]")]
@@ -183,6 +183,14 @@ pub fn explain(explain: &Explain) -> ExitCode {
     match &explain.cluster.coordinator {
         Some(url) => explaining::explain(url, &explain.cluster.token, &explain.what),
         None => tell(&explain.at, &format!("explain {}", explain.what)),
+    }
+}
+
+/// Of a cluster, unless a server is named.
+pub fn top(args: &mbal_top::Args, cluster: &OfCluster) -> ExitCode {
+    match &cluster.coordinator {
+        Some(url) if !args.at.is_named() => topping::top(args, url, &cluster.token),
+        _ => mbal_top::run(args),
     }
 }
 

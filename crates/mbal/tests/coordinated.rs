@@ -334,3 +334,51 @@ fn the_last_server_does_not_wait_for_somebody_to_take_what_it_has() {
     assert_eq!(status.code(), Some(0), "{said}");
     assert!(said.contains("no other server takes what this one has"), "{said}");
 }
+
+#[test]
+fn operators_see_the_cluster_where_a_key_is_and_what_has_put_it_there() {
+    let folder = folder("seen");
+    let (coordinator, first, _second) = two(&folder, &[]);
+    let mbal = |words: &[&str]| {
+        let mut all = words.to_vec();
+        all.extend(["--coordinator", &coordinator.url]);
+        let output = output_of(MBAL.as_ref(), &all);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("it is text")
+    };
+    let told = mbal(&["explain", "k1"]);
+    let cachelet = told.split("cachelet ").nth(1).and_then(|rest| rest.lines().next());
+    let cachelet = cachelet.expect("it has one").to_owned();
+    let owner: u16 = told
+        .split("server ")
+        .nth(1)
+        .map(|rest| rest[..1].parse())
+        .expect("1 or 2")
+        .expect("a number");
+    assert!(told.contains("the first map: "), "{told}");
+    let to = (3 - owner).to_string();
+    mbal(&["move", &cachelet, &to]);
+    eventually("it has moved", || {
+        mbal(&["explain", "k1"]).contains(&format!("cachelet {cachelet}: server {to}, "))
+    });
+    let told = mbal(&["explain", "k1"]);
+    assert!(told.contains(&format!("{cachelet} from server {owner} to {to}")), "{told}");
+    assert!(told.contains(&format!("{cachelet} has moved")), "{told}");
+    let seen = mbal(&["top", "--once", "--interval", "0.1"]);
+    assert!(
+        seen.contains("cluster mbal, map version") && seen.contains("last decisions"),
+        "{seen}"
+    );
+    assert!(seen.contains(&format!("{cachelet} has moved")), "{seen}");
+    let json = mbal(&["top", "--json", "--once", "--interval", "0.1"]);
+    assert!(json.starts_with('{') && json.lines().count() == 1, "{json}");
+    let mut stream = first.connect();
+    std::io::Write::write_all(&mut stream, b"stats cluster\r\n").expect("it is taken");
+    let mut said = String::new();
+    while !said.ends_with("END\r\n") {
+        let mut room = [0; 4096];
+        let count = stream.read(&mut room).expect("it answers");
+        said += std::str::from_utf8(&room[..count]).expect("text");
+    }
+    assert!(said.contains("STAT links_up 1\r\nSTAT links_wanted 1\r\nSTAT moves 0\r\n"), "{said}");
+}

@@ -10,6 +10,7 @@ EXAMPLES
   mbal top cache1:11212 --interval 2        another one, every two seconds
   mbal top unix:/run/mbal.sock --once       over a unix socket; one look, as text
   mbal top cache1 --tls-ca ca.pem --user ann --password-file secret
+  mbal top --coordinator http://10.0.0.1:11210  servers, loads, moves and decisions of a cluster
   mbal top --json | jq .hottest_keys        an object every half second
 
 Of stock memcached it shows what `stats` tells, and keys by a `watch` of a fifth of a second every time.

@@ -14,6 +14,7 @@
 mod args;
 mod connection;
 mod json;
+mod pages;
 mod reading;
 mod screen;
 mod view;
@@ -31,7 +32,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use args::Args;
 use connection::Connection;
-use mbal_dial::{Dialer, ServerName};
+pub use pages::Page;
+use pages::Pages;
 use reading::Reading;
 use screen::Palette;
 use view::View;
@@ -39,8 +41,20 @@ use view::View;
 /// How long a stop may go unnoticed.
 const STEP: Duration = Duration::from_millis(50);
 
-pub fn run(args: Args) -> ExitCode {
-    match watch(&args) {
+/// A server.
+pub fn run(args: &Args) -> ExitCode {
+    ended(watch(args))
+}
+
+/// A page of text every interval, made by `next`: what else may be watched. The first one has to be there.
+pub fn run_pages(args: &Args, next: impl FnMut() -> Result<Page, String>) -> ExitCode {
+    let stop = stop_signal();
+    let shown = stop.and_then(|stop| look(args, &mut Pages::begin(next)?, &stop));
+    ended(shown.map_err(|error| error.to_string()))
+}
+
+fn ended(shown: Result<(), String>) -> ExitCode {
+    match shown {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The terminal is what it was again.
@@ -50,26 +64,49 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
+/// What is watched: read again every interval, and shown.
+pub(crate) trait Source {
+    fn refresh(&mut self) -> io::Result<()>;
+    fn draw(&self, frame: &mut ratatui::Frame<'_>);
+    fn text(&self) -> String;
+    /// One line, without its end.
+    fn json(&self) -> String;
+}
+
 fn watch(args: &Args) -> Result<(), String> {
     let server = args.at.server();
     let dialer = args.access.open()?;
-    let at_server = |error| format!("{server}: {error}");
-    look(args, &server, dialer).map_err(at_server)
+    let shown = stop_signal().and_then(|stop| {
+        let connection = Connection::connect(&server, dialer)?;
+        let mut server = Watched { connection, before: None, view: None, palette: palette() };
+        server.refresh()?;
+        look(args, &mut server, &stop)
+    });
+    shown.map_err(|error| format!("{server}: {error}"))
 }
 
-fn look(args: &Args, server: &ServerName, dialer: Dialer) -> io::Result<()> {
+fn palette() -> Palette {
+    match std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
+        true => Palette::Plain,
+        false => Palette::Colours,
+    }
+}
+
+fn stop_signal() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let mut server = Watched { connection: Connection::connect(server, dialer)?, before: None };
-    server.read()?;
+    Ok(stop)
+}
+
+fn look(args: &Args, source: &mut impl Source, stop: &AtomicBool) -> io::Result<()> {
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     if args.once || args.json || dumb || !io::stdout().is_terminal() {
-        return print(args, &mut server, &stop);
+        return print(args, source, stop);
     }
     let mut terminal = ratatui::try_init()?;
-    let shown = show(args, &mut server, &stop, &mut terminal);
+    let shown = show(args, source, stop, &mut terminal);
     ratatui::restore();
     shown
 }
@@ -78,23 +115,38 @@ fn look(args: &Args, server: &ServerName, dialer: Dialer) -> io::Result<()> {
 struct Watched {
     connection: Connection,
     before: Option<(Instant, Reading)>,
+    /// What has happened between the last two times; nothing yet, after the first.
+    view: Option<View>,
+    palette: Palette,
 }
 
-impl Watched {
-    /// What has happened since the last time; nothing yet, the first time.
-    fn read(&mut self) -> io::Result<Option<View>> {
+impl Source for Watched {
+    fn refresh(&mut self) -> io::Result<()> {
         let now = Instant::now();
         let reading = Reading::take(&mut self.connection)?;
         let before = self.before.replace((now, reading));
         let (_, reading) = self.before.as_ref().expect("just put there");
-        Ok(before.map(|(then, before)| {
+        self.view = before.map(|(then, before)| {
             View::between(&self.connection.name(), &before, reading, (now - then).as_secs_f64())
-        }))
+        });
+        Ok(())
+    }
+
+    fn draw(&self, frame: &mut ratatui::Frame<'_>) {
+        screen::draw(frame, self.view.as_ref(), self.palette);
+    }
+
+    fn text(&self) -> String {
+        self.view.as_ref().map_or_else(String::new, screen::text)
+    }
+
+    fn json(&self) -> String {
+        self.view.as_ref().map_or_else(String::new, json::of)
     }
 }
 
 /// Text or JSON, once or as long as somebody reads.
-fn print(args: &Args, server: &mut Watched, stop: &AtomicBool) -> io::Result<()> {
+fn print(args: &Args, source: &mut impl Source, stop: &AtomicBool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut between = "";
     loop {
@@ -105,10 +157,10 @@ fn print(args: &Args, server: &mut Watched, stop: &AtomicBool) -> io::Result<()>
             }
             thread::sleep(STEP.min(due.saturating_duration_since(Instant::now())));
         }
-        let view = server.read()?.expect("it was read before");
+        source.refresh()?;
         let text = match args.json {
-            true => json::of(&view) + "\n",
-            false => between.to_owned() + &screen::text(&view),
+            true => source.json() + "\n",
+            false => between.to_owned() + &source.text(),
         };
         between = "\n";
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -123,18 +175,12 @@ fn print(args: &Args, server: &mut Watched, stop: &AtomicBool) -> io::Result<()>
 
 fn show(
     args: &Args,
-    server: &mut Watched,
+    source: &mut impl Source,
     stop: &AtomicBool,
     terminal: &mut ratatui::DefaultTerminal,
 ) -> io::Result<()> {
-    let palette = if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
-        Palette::Plain
-    } else {
-        Palette::Colours
-    };
-    let mut view = None;
     loop {
-        terminal.draw(|frame| screen::draw(frame, view.as_ref(), palette))?;
+        terminal.draw(|frame| source.draw(frame))?;
         let due = Instant::now() + args.interval;
         while Instant::now() < due {
             if stop.load(Relaxed) {
@@ -152,11 +198,11 @@ fn show(
                     _ => {}
                 },
                 Event::Resize(..) => {
-                    terminal.draw(|frame| screen::draw(frame, view.as_ref(), palette))?;
+                    terminal.draw(|frame| source.draw(frame))?;
                 }
                 _ => {}
             }
         }
-        view = server.read()?;
+        source.refresh()?;
     }
 }
