@@ -83,7 +83,6 @@ sights! {
     MoveBack: "move between servers: the cachelet stays",
     MoveTooLate: "move between servers: too late to be cancelled",
     MoveRefused: "move between servers: refused, though some has gone",
-    MoveSenseless: "move between servers: a link was broken by what was said",
     SliceThawed: "move between servers: a slice was served by its source again",
     MoveLinkUp: "link of moves: came up",
     MoveLinkBroken: "link of moves: broke",

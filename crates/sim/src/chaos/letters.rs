@@ -78,6 +78,10 @@ impl World {
     }
 
     pub fn receive(&mut self, seat: usize, letter: Letter, sent: Micros) {
+        // Nobody hears what comes at the moment of a process's death.
+        if !self.hosts[self.seats[seat].host].is_up {
+            return;
+        }
         if sent < self.seats[seat].newest {
             self.coverage.meet(Sight::Overtaken);
         }

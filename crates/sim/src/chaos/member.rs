@@ -212,8 +212,9 @@ impl World {
             let host = &self.hosts[here];
             host.runs() && host.member.is_registered && host.member.peers.contains(&id_of(peer))
         };
-        // Who accepts must know who it is.
-        knows(one, other) && self.hosts[other].runs() && self.hosts[other].member.is_registered
+        // Who accepts has heard of a map: before, nobody listens.
+        let accepts = &self.hosts[other];
+        knows(one, other) && accepts.runs() && accepts.member.map_version > 0
     }
 }
 

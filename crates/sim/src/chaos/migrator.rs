@@ -236,8 +236,7 @@ impl World {
                         }
                     }
                     Err(BrokenLink) => {
-                        self.coverage.meet(Sight::MoveSenseless);
-                        self.end_at(link, end);
+                        self.fail(5, format!("server {to} was told by {from:?} what cannot be"));
                     }
                 }
             }
@@ -268,8 +267,8 @@ impl World {
 
     pub fn break_move_link_of(&mut self, host: usize, name: MoveLink) {
         if let Some((link, end)) = self.end_named(host, name) {
-            self.coverage.meet(Sight::MoveSenseless);
-            self.end_at(link, end);
+            let what = format!("a worker of server {host} breaks link {link} of moves, end {end}");
+            self.fail(5, what);
         }
     }
 
