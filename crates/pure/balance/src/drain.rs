@@ -22,7 +22,7 @@ pub(crate) fn drain(board: &mut Board, thresholds: &Thresholds) -> Vec<ServerId>
     let mut stuck = Vec::new();
     for (server, is_ending) in board.draining() {
         let limit = (!is_ending).then_some(thresholds);
-        let room = Room::new(board);
+        let takers = Takers::new(board);
         let held = board.snapshot.workers.iter().filter(|worker| worker.at.server == server);
         let held = held.flat_map(|worker| worker.cachelets.iter().map(move |c| (worker.at, *c)));
         let mut held: Vec<(Owner, CacheletLoad)> =
@@ -35,8 +35,8 @@ pub(crate) fn drain(board: &mut Board, thresholds: &Thresholds) -> Vec<ServerId>
                 break;
             }
             let is_free = |taker| board.may_give(server) && board.may_take(taker);
-            let now = room.roomiest(board, is_free, cachelet.load, limit);
-            let Some(to) = now.or_else(|| room.roomiest(board, |_| true, cachelet.load, limit))
+            let now = takers.roomiest(board, is_free, cachelet.load, limit);
+            let Some(to) = now.or_else(|| takers.roomiest(board, |_| true, cachelet.load, limit))
             else {
                 in_vain += 1;
                 continue;
@@ -60,10 +60,10 @@ pub(crate) fn drain(board: &mut Board, thresholds: &Thresholds) -> Vec<ServerId>
 }
 
 /// Servers that may be given something, each with the places of its workers in the snapshot.
-struct Room(BTreeMap<ServerId, Vec<usize>>);
+struct Takers(BTreeMap<ServerId, Vec<usize>>);
 
-impl Room {
-    fn new(board: &Board) -> Room {
+impl Takers {
+    fn new(board: &Board) -> Takers {
         let mut places: BTreeMap<ServerId, Vec<usize>> =
             board.takers().map(|taker| (taker, Vec::new())).collect();
         for (at, worker) in board.snapshot.workers.iter().enumerate() {
@@ -71,7 +71,7 @@ impl Room {
                 places.push(at);
             }
         }
-        Room(places)
+        Takers(places)
     }
 
     /// The lightest worker of the server that has most room by load, then by memory, then by cachelets, of those that `may`
