@@ -27,6 +27,8 @@ pub struct Target {
     /// The one protocol that it speaks, if that is not memcached's.
     pub protocol: Option<Protocol>,
     pub own_ports: Option<OwnPorts>,
+    /// Who serves what for good, as somebody has said.
+    pub map: Option<Routes>,
 }
 
 /// How a server is entered: with TLS and a login, or without.
@@ -58,13 +60,16 @@ pub struct OwnPorts {
 
 impl From<Address> for Target {
     fn from(address: Address) -> Self {
-        Self { address, way: Way::default(), protocol: None, own_ports: None }
+        Self { address, way: Way::default(), protocol: None, own_ports: None, map: None }
     }
 }
 
 impl Target {
     /// Who serves what, for clients that go to workers' own ports; asked of the server when they `follow`.
     pub fn routes(&self, follow: bool) -> Result<Option<Routes>, String> {
+        if self.map.is_some() {
+            return Ok(self.map.clone());
+        }
         match (&self.address, self.own_ports) {
             (Address::Tcp(address), _) if follow => {
                 let asked =

@@ -85,6 +85,10 @@ pub struct Args {
     /// obey what replies say about moves. A client has a connection to each worker. Ordinary where the server cannot
     #[arg(long = "smart", visible_alias = "follow")]
     pub follow: bool,
+    /// Share the keys among the servers of this cluster document, and never hear of a change, as clients with consistent
+    /// hashing do: for servers that know of no map. Each server's `workers` are where it is asked
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "compare", "udp"])]
+    pub map: Option<PathBuf>,
     /// SHARE% of an open loop goes by every Nth connection, as in 95:4; the rest by the others
     #[arg(long, value_name = "SHARE:N", requires = "rate", conflicts_with = "follow")]
     pub busy: Option<BusyConnections>,
@@ -122,7 +126,8 @@ pub struct Args {
     /// OPS% of the requests on KEYS% of the keys, as in 95:5
     #[arg(long, value_name = "OPS:KEYS", conflicts_with = "zipf")]
     pub hotspot: Option<Hotspot>,
-    /// Let the hottest keys be those of worker N of W, as in 0/4, as cachelets lie in a new server
+    /// Let the hottest keys be those of worker N of W, as in 0/4: all servers' workers in one row, by the map as the load
+    /// begins, if a --smart client or --map knows it; else as cachelets lie in a new server
     #[arg(long, value_name = "N/W")]
     pub hot_worker: Option<HotWorker>,
     /// Let other keys become the hot ones every so many seconds; with --hot-worker those of the next worker

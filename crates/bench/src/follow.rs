@@ -47,7 +47,8 @@ impl Routes {
         Self::parse(&page, at).map(Some).map_err(|why| bad(&why))
     }
 
-    fn parse(page: &str, at: SocketAddr) -> Result<Self, String> {
+    /// By a document that nobody keeps up to date. `at` stands for addresses that it leaves open.
+    pub fn parse(page: &str, at: SocketAddr) -> Result<Self, String> {
         let view = ClusterView::parse(page)?;
         for (server, addresses) in &view.cluster.servers {
             if addresses.workers.is_empty() {

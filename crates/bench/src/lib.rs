@@ -52,6 +52,7 @@ pub use popularity::Popularity;
 pub use summary::Spread;
 pub use trace::Trace;
 
+use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -101,7 +102,7 @@ fn stoppable(
 
 /// One run against a server that somebody else started.
 fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
-    let plan = Plan::new(args)?;
+    let mut plan = Plan::new(args)?;
     let server = args.at.server();
     let mut target = Target::from(Address::of(&server)?);
     let host = match &server {
@@ -115,9 +116,22 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
     if let Some(cores) = &args.client_cores {
         cores.pin().map_err(|error| format!("--client-cores: {error}"))?;
     }
-    if args.follow && target.routes(true)?.is_none() {
+    if let (Some(map), Address::Tcp(at)) = (&args.map, &target.address) {
+        let failed = |why: String| format!("--map {}: {why}", map.display());
+        let page = fs::read_to_string(map).map_err(|error| failed(error.to_string()))?;
+        target.map = Some(follow::Routes::parse(&page, *at).map_err(failed)?);
+    }
+    let routes = target.routes(args.follow)?;
+    if args.follow && routes.is_none() {
         return Err("the server does not answer `config get mbal`: no --smart".into());
     }
+    if let (Some(routes), Some(hot)) = (&routes, args.hot_worker) {
+        let (workers, known) = (hot.workers, routes.workers().len());
+        if usize::from(workers) != known {
+            return Err(format!("--hot-worker: of {workers} workers, and the map has {known}"));
+        }
+    }
+    plan.layout = routes;
     let run =
         |task| measure(plan.loads(&target, task, 1), plan.timeline(task), &args.server_pid, stop);
     if args.prefill {

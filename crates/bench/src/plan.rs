@@ -9,6 +9,7 @@ use mbal_dial::Speech;
 use crate::address::{Address, Target, Way};
 use crate::args::{Args, HotWorker, Rate, ValueBytes, Waiting};
 use crate::cpu::Cores;
+use crate::follow::Routes;
 use crate::load::{Busy, Length, Load};
 use crate::mix::Op;
 use crate::pace::{Moments, Pace};
@@ -31,6 +32,8 @@ pub struct Plan {
     digits: usize,
     spin: bool,
     way: Way,
+    /// Who serves what as the load begins, where that is known.
+    pub layout: Option<Routes>,
 }
 
 /// What the generator is to do with the keys.
@@ -119,7 +122,7 @@ impl Plan {
             Waiting::Sleep => false,
             Waiting::Auto => args.server_cores.as_ref().is_some_and(apart),
         };
-        Ok(Self { args: args.clone(), workload, trace, moments, digits, spin, way })
+        Ok(Self { args: args.clone(), workload, trace, moments, digits, spin, way, layout: None })
     }
 
     /// As the flags have it, a server is spoken to over UDP, TLS, with a login. It is known by this name, if any.
@@ -298,6 +301,7 @@ impl Plan {
                 Source::Mix(Drawn {
                     popularity: workload.popularity(
                         args.hot_worker,
+                        self.layout.as_ref(),
                         &self.wording(args.protocol),
                         newest,
                         unsure,

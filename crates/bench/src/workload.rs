@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::args::{Args, HotWorker, ValueBytes};
+use crate::follow::Routes;
 use crate::mix::{Mix, Op, Ttls};
 use crate::popularity::{Popularity, Ranks, Zipfian};
 use crate::sizes::Sizes;
@@ -134,6 +135,7 @@ impl Workload {
     pub fn popularity(
         &self,
         hot_worker: Option<HotWorker>,
+        layout: Option<&Routes>,
         wording: &Wording,
         newest: &Arc<AtomicU64>,
         unsure: u64,
@@ -151,8 +153,14 @@ impl Workload {
         let Some(HotWorker { worker, workers }) = hot_worker else {
             return Popularity::scattered(self.keys, ranks);
         };
-        // As a new server lays them out: each worker has an equal run of hashes.
-        let worker_of = |key| ((u128::from(wording.hash(key)) * u128::from(workers)) >> 64) as u16;
+        let worker_of = |key| {
+            let hash = wording.hash(key);
+            match layout {
+                Some(routes) => routes.worker(hash) as u16,
+                // As a new server lays them out: each worker has an equal run of hashes.
+                None => ((u128::from(hash) * u128::from(workers)) >> 64) as u16,
+            }
+        };
         Popularity::of_worker(self.keys, ranks, worker, workers, worker_of)
     }
 }
