@@ -14,6 +14,7 @@ use crate::migrator::MigratorNote;
 use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, READABLE, Ready};
 use crate::tls::{ClientCertificate, TlsDoor};
+use crate::wish::Wish;
 use crate::{Clock, Mailbox, Tally};
 
 mod conns;
@@ -33,6 +34,8 @@ const BACKGROUND_EVERY_NS: u64 = 1_000_000;
 const BACKGROUND_NS: u64 = 50_000;
 /// What somebody waits for gets a turn so often even if the worker is never idle.
 const HASTENED_EVERY_NS_MAX: u64 = 2_000_000;
+/// Between two looks at how long the thread wanted its core.
+const WISH_EVERY_NS: u64 = 50_000_000;
 const READY_PER_WAIT: usize = 256;
 /// Actions keep their memory from one event to the next, up to this much.
 const REPLY_BYTES_KEPT: usize = 1 << 20;
@@ -213,6 +216,7 @@ impl EventLoop {
         let mut rests_at = self.clock.now_ns();
         let mut timeout_ns = 0;
         let mut stopwatch = Stopwatch::new();
+        let (mut wish, mut next_wish, mut known_ns) = (Wish::begin(), 0, 0);
         loop {
             let count = self.epoll.wait_ns(&mut ready, timeout_ns)?;
             // Once per wake-up: everything that had arrived by now is handled at this time.
@@ -308,6 +312,13 @@ impl EventLoop {
                 timeout_ns = timeout_ns.min(worked_ns.saturating_sub(slept_ns));
             }
             handle(now, Event::Rests { busy_ns }, &mut self.actions);
+            known_ns += busy_ns;
+            if next_wish <= now {
+                // Who is kept from the core inside of the wait, as by a quota, would look idle.
+                let unseen_ns = wish.since().unwrap_or(0).saturating_sub(known_ns);
+                handle(now, Event::Rests { busy_ns: unseen_ns }, &mut self.actions);
+                (next_wish, known_ns) = (now + WISH_EVERY_NS, 0);
+            }
         }
     }
 

@@ -45,6 +45,7 @@ mod stopwatch;
 mod sys;
 mod tally;
 mod tls;
+mod wish;
 
 pub use clock::{Clock, LeaseClock};
 pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES, Said};

@@ -1,0 +1,62 @@
+//! How long a thread wanted its core: the time that it ran, and the time that it waited to run.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// By the kernel's account of the thread that opened it. A thread that waits for its core inside of a system call, or
+/// that a CPU quota has stopped there, has no other way to know.
+pub(crate) struct Wish {
+    /// `None`: this kernel keeps no such account.
+    account: Option<File>,
+    told_ns: u64,
+}
+
+impl Wish {
+    /// Of the calling thread, from now on.
+    pub fn begin() -> Wish {
+        let account = File::open("/proc/thread-self/schedstat").ok();
+        let mut wish = Wish { account, told_ns: 0 };
+        wish.since();
+        wish
+    }
+
+    /// Nanoseconds since the last call. Some microseconds' work.
+    pub fn since(&mut self) -> Option<u64> {
+        let mut text = [0; 64];
+        let read = self.account.as_ref()?.read_at(&mut text, 0).ok()?;
+        let now_ns = ran_and_waited(std::str::from_utf8(&text[..read]).ok()?)?;
+        let since = now_ns.saturating_sub(self.told_ns);
+        self.told_ns = now_ns;
+        Some(since)
+    }
+}
+
+/// `RAN WAITED TIMES`, in nanoseconds.
+fn ran_and_waited(account: &str) -> Option<u64> {
+    let mut numbers = account.split_ascii_whitespace().map(str::parse::<u64>);
+    let (ran, waited) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    ran.checked_add(waited)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_that_was_run_and_time_that_was_waited_count_alike() {
+        assert_eq!(ran_and_waited("100 23 4\n"), Some(123));
+        assert_eq!(ran_and_waited("0 0 0"), Some(0));
+        for odd in ["", "1", "x 1 2", "18446744073709551615 1 1"] {
+            assert_eq!(ran_and_waited(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_computes_is_seen_to() {
+        let mut wish = Wish::begin();
+        if wish.account.is_none() {
+            return;
+        }
+        while wish.since().is_some_and(|ns| ns == 0) {}
+    }
+}
