@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use mbal_model::planted::{Fault, is_planted};
 
+use crate::lease::{Renewal, held_until};
 use crate::saving::Saving;
 use crate::{
-    Answer, DRIFT, LOOK_EVERY, LeaseId, Moment, News, Next, Question, RENEW_EVERY, RETRY_AFTER,
-    Revision, Sight, Stored, Term, UNUSABLE_PAUSE, Why,
+    Answer, LOOK_EVERY, LeaseId, Moment, News, Next, Question, RENEW_EVERY, RETRY_AFTER, Revision,
+    Sight, Stored, Term, UNUSABLE_PAUSE, Why,
 };
 
 /// What one coordinator knows of who leads.
@@ -54,14 +55,7 @@ pub(crate) struct Leading {
     /// Of the state that it knows to be in etcd.
     pub state: Option<Revision>,
     /// A renewal that counts when a look has shown its key.
-    renewed: Option<Renewed>,
-}
-
-#[derive(Debug)]
-struct Renewed {
-    until: Moment,
-    /// etcd's own leader at that time. One that another has replaced may renew for some time, and nobody knows of it.
-    raft_term: u64,
+    renewed: Option<Renewal>,
 }
 
 impl Election {
@@ -131,7 +125,7 @@ impl Election {
         match (question, answer) {
             (Question::Look, Answer::Seen(sight)) => self.seen(now, sight),
             (Question::Grant, Answer::Granted { lease, lasts }) => {
-                let until = until(now, sent, lasts);
+                let until = held_until(now, sent, lasts);
                 self.phase = Phase::Granted { lease, until };
             }
             (Question::Campaign { lease }, Answer::Won { term, state }) => {
@@ -177,7 +171,7 @@ impl Election {
                 if there != Some(leading.term) {
                     return self.depose(now, Why::Replaced);
                 }
-                if renewed.raft_term == sight.raft_term || is_planted(Fault::RenewedByAnyone) {
+                if renewed.counts(sight.raft_term) {
                     leading.until = leading.until.max(renewed.until);
                     self.due = now + RENEW_EVERY;
                 }
@@ -221,13 +215,13 @@ impl Election {
         if lasts.is_zero() {
             return self.depose(now, Why::Replaced);
         }
-        let until = until(now, sent, lasts);
+        let until = held_until(now, sent, lasts);
         if is_planted(Fault::RenewedUnseen) {
             leading.until = until;
             self.due = now + RENEW_EVERY;
             return;
         }
-        leading.renewed = Some(Renewed { until, raft_term });
+        leading.renewed = Some(Renewal { until, raft_term });
     }
 
     /// It leads no more, at once. What is in etcd of it goes next.
@@ -255,11 +249,4 @@ impl Election {
             }
         }
     }
-}
-
-/// Rule 1: a lease is counted from before it was asked for, and less a part for clocks that run apart.
-fn until(now: Moment, sent: Moment, lasts: Duration) -> Moment {
-    let from = if is_planted(Fault::LeaseFromItsAnswer) { now } else { sent };
-    let kept = if is_planted(Fault::LeaseToItsEnd) { Duration::ZERO } else { lasts / DRIFT };
-    from + (lasts - kept)
 }

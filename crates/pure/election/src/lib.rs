@@ -18,16 +18,27 @@
 //! one.told(ms(3), Answer::Won { term: 12, state: None });
 //! assert_eq!((one.leads(ms(4)), one.leads(ms(2701))), (Some(12), None));
 //! ```
+//!
+//! Beside it, by the same arithmetic: a server's lease on what it owns ([`Ownership`]), and how a leader knows that it is over
+//! ([`Watch`]). *Ownership leases* of the same page has the rules.
 
 #![forbid(unsafe_code)]
 
 mod election;
 mod saving;
 
+mod ownership;
+mod watch;
+
+mod lease;
+
 use std::time::Duration;
 
 pub use election::Election;
+pub use lease::over_after;
+pub use ownership::{OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, nobody_leads};
 pub use saving::{Fence, SaveAnswer, Verdict};
+pub use watch::{KeySeen, Watch};
 
 /// Since the start of the process, by a clock that goes on while the machine sleeps.
 pub type Moment = Duration;
@@ -39,8 +50,6 @@ pub type LeaseId = i64;
 
 /// What is asked of etcd for a lease. It may grant more.
 pub const LEASE: Duration = Duration::from_secs(3);
-/// The part of a lease that is left to clocks that run apart: one in so many.
-const DRIFT: u32 = 10;
 /// A leader renews its lease so often.
 pub const RENEW_EVERY: Duration = Duration::from_millis(500);
 /// Who does not lead looks so often whether somebody does.

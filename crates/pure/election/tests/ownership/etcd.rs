@@ -1,0 +1,109 @@
+//! etcd as far as servers and a leader see it, with what old versions do wrong.
+
+use std::collections::BTreeMap;
+
+use mbal_election::{LeaseId, OwnerAnswer, OwnerQuestion};
+
+/// Milliseconds by etcd's clock.
+pub type Time = u64;
+
+#[derive(Clone, Copy)]
+struct Lease {
+    ends: Time,
+    lasts: Time,
+    /// Its renewals on the old leader, as long as somebody takes that for one.
+    revoked_at: Option<Time>,
+}
+
+#[derive(Default)]
+pub struct Etcd {
+    leases: BTreeMap<LeaseId, Lease>,
+    leases_ever: LeaseId,
+    /// By server: incarnation and lease.
+    keys: BTreeMap<usize, (u64, LeaseId)>,
+    raft_term: u64,
+    /// Until then somebody renews leases who is etcd's leader no more.
+    stale_until: Time,
+}
+
+impl Etcd {
+    pub fn ask(
+        &mut self,
+        now: Time,
+        server: usize,
+        incarnation: u64,
+        question: OwnerQuestion,
+        lasts: Time,
+        luck: bool,
+    ) -> OwnerAnswer {
+        let raft_term = self.raft_term;
+        match question {
+            OwnerQuestion::Grant => {
+                self.leases_ever += 1;
+                let lease = Lease { ends: now + lasts, lasts, revoked_at: None };
+                self.leases.insert(self.leases_ever, lease);
+                OwnerAnswer::Granted { lease: self.leases_ever }
+            }
+            OwnerQuestion::Write { lease } => match self.leases.contains_key(&lease) {
+                true => {
+                    self.keys.insert(server, (incarnation, lease));
+                    OwnerAnswer::Written
+                }
+                false => OwnerAnswer::NoLease,
+            },
+            OwnerQuestion::Renew { .. } if luck && now < self.stale_until => {
+                OwnerAnswer::Renewed { raft_term: raft_term - 1 }
+            }
+            OwnerQuestion::Renew { lease } => match self.leases.get_mut(&lease) {
+                Some(lease) => {
+                    // One that is being revoked is renewed by old versions, and then revoked.
+                    lease.ends = now + lease.lasts;
+                    OwnerAnswer::Renewed { raft_term }
+                }
+                None => OwnerAnswer::NoLease,
+            },
+            OwnerQuestion::Look { lease } => {
+                let is_there = self.keys.get(&server) == Some(&(incarnation, lease));
+                OwnerAnswer::Seen { is_there, raft_term }
+            }
+            OwnerQuestion::WhoLeads => unreachable!("coordinators are asked"),
+        }
+    }
+
+    /// Of a key with this incarnation: whole milliseconds since its lease was renewed, rounded down as if etcd told them in whole seconds.
+    pub fn unrenewed(&self, now: Time, server: usize, incarnation: u64) -> Option<Time> {
+        let (of, lease) = self.keys.get(&server)?;
+        let lease = self.leases.get(lease).filter(|_| *of == incarnation)?;
+        let remaining = lease.ends.saturating_sub(now) / 1_000;
+        Some((lease.lasts / 1_000).saturating_sub(remaining + 1) * 1_000)
+    }
+
+    /// Ends leases whose time is over, a moment later.
+    pub fn tick(&mut self, now: Time) {
+        for lease in self.leases.values_mut() {
+            if lease.ends <= now && lease.revoked_at.is_none() {
+                lease.revoked_at = Some(now + 200);
+            }
+        }
+        let over = |lease: &Lease| lease.revoked_at.is_some_and(|at| at <= now);
+        self.leases.retain(|_, lease| !over(lease));
+        let leases = &self.leases;
+        self.keys.retain(|_, (_, lease)| leases.contains_key(lease));
+    }
+
+    /// An operator, or a leader of etcd that was replaced, revokes a server's lease.
+    pub fn revoke(&mut self, server: usize) {
+        if let Some((_, lease)) = self.keys.remove(&server) {
+            self.leases.remove(&lease);
+        }
+    }
+
+    /// Another member leads: all leases last anew, and the one before goes on renewing for a while.
+    pub fn change_leader(&mut self, now: Time) {
+        self.raft_term += 1;
+        self.stale_until = now + 4_000;
+        for lease in self.leases.values_mut() {
+            (lease.ends, lease.revoked_at) = (now + lease.lasts, None);
+        }
+    }
+}

@@ -1,0 +1,634 @@
+//! Servers, coordinators, their calls, and trouble; time goes by in steps of five milliseconds.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mbal_election::{
+    KeySeen, Moment, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, Watch, nobody_leads,
+};
+use mbal_random::Random;
+
+use crate::etcd::Etcd;
+
+pub type Met = BTreeMap<&'static str, u64>;
+/// What a run of many seeds has to meet.
+pub const ALL: [&str; 9] = [
+    "owns",
+    "lapsed",
+    "lapsed while it was stopped",
+    "owns without etcd",
+    "wrote its key anew",
+    "found dead",
+    "found dead after a kill",
+    "refused by a coordinator",
+    "lease revoked",
+];
+
+const SERVERS: usize = 3;
+const COORDINATORS: usize = 2;
+const STEP: u64 = 5;
+/// Trouble ends then, and the run.
+const TROUBLE: u64 = 60_000;
+const END: u64 = 90_000;
+/// In what comes last all servers own.
+const LAST: u64 = 10_000;
+const ANSWERS_WITHIN: u64 = 700;
+const LOOK_EVERY: u64 = 250;
+const LEASE: Duration = Duration::from_secs(3);
+
+struct Server {
+    incarnation: u64,
+    ownership: Ownership,
+    is_registered: bool,
+    rate: f64,
+    call: u64,
+    beats_at: u64,
+    /// What coordinators have said in the round under way.
+    said: [Option<bool>; COORDINATORS],
+    stopped_until: u64,
+    cut_from_etcd_until: u64,
+    /// From each.
+    cut_from_coordinators_until: [u64; COORDINATORS],
+    /// Killed; another process begins then.
+    gone_until: u64,
+    owned_at: u64,
+}
+
+struct Leader {
+    coordinator: usize,
+    term: u64,
+    watches: BTreeMap<usize, (u64, Watch)>,
+    looks_at: u64,
+    /// When the look that it waits for was asked.
+    look: Option<Moment>,
+}
+
+struct Coordinator {
+    rate: f64,
+    stopped_until: u64,
+    cut_from_etcd_until: u64,
+}
+
+enum Message {
+    /// At etcd.
+    Asked {
+        server: usize,
+        incarnation: u64,
+        call: u64,
+        question: OwnerQuestion,
+    },
+    Told {
+        server: usize,
+        incarnation: u64,
+        call: u64,
+        answer: OwnerAnswer,
+    },
+    Late {
+        server: usize,
+        incarnation: u64,
+        call: u64,
+    },
+    /// At a coordinator.
+    WhoLeads {
+        server: usize,
+        incarnation: u64,
+        call: u64,
+        at: usize,
+    },
+    Leads {
+        server: usize,
+        incarnation: u64,
+        call: u64,
+        at: usize,
+        leads: bool,
+    },
+    RoundEnds {
+        server: usize,
+        incarnation: u64,
+        call: u64,
+    },
+    Registers {
+        server: usize,
+        incarnation: u64,
+    },
+    Registered {
+        server: usize,
+        incarnation: u64,
+    },
+    Beats {
+        server: usize,
+        incarnation: u64,
+        sent: Moment,
+    },
+    Accepted {
+        server: usize,
+        incarnation: u64,
+        sent: Moment,
+        is_member: bool,
+    },
+    /// A leader's look, at etcd, and back.
+    Look {
+        term: u64,
+        begun: Moment,
+    },
+    Seen {
+        term: u64,
+        begun: Moment,
+        unrenewed: Vec<Option<u64>>,
+    },
+    /// A leader's save, at etcd.
+    Dead {
+        term: u64,
+        server: usize,
+        incarnation: u64,
+    },
+}
+
+pub struct World {
+    random: Random,
+    now: u64,
+    messages: BTreeMap<(u64, u64), Message>,
+    messages_ever: u64,
+    etcd: Etcd,
+    etcd_rate: f64,
+    etcd_away_until: u64,
+    slow_until: u64,
+    servers: Vec<Server>,
+    coordinators: Vec<Coordinator>,
+    leader: Option<Leader>,
+    terms_ever: u64,
+    elects_at: u64,
+    /// The saved state: which process each server is; none is dead.
+    members: BTreeMap<usize, Option<u64>>,
+    killed: BTreeMap<u64, bool>,
+    terms: Terms,
+    incarnations_ever: u64,
+    met: Met,
+    pub tells: bool,
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        let mut random = Random::new(seed);
+        let mut rate = || 0.96 + 0.08 * random.unit();
+        let etcd_rate = rate();
+        let rates: Vec<f64> = (0..SERVERS).map(|_| rate()).collect();
+        let coordinators = (0..COORDINATORS)
+            .map(|_| Coordinator { rate: rate(), stopped_until: 0, cut_from_etcd_until: 0 })
+            .collect();
+        let grace = [None, None, Some(Duration::ZERO), Some(Duration::from_secs(5))];
+        let terms = Terms { lease: LEASE, grace: grace[random.below(4) as usize] };
+        let server = |(at, rate)| Server {
+            incarnation: at as u64 + 1,
+            ownership: Ownership::new(terms),
+            is_registered: false,
+            rate,
+            call: 0,
+            beats_at: 0,
+            said: [None; COORDINATORS],
+            stopped_until: 0,
+            cut_from_etcd_until: 0,
+            cut_from_coordinators_until: [0; COORDINATORS],
+            gone_until: 0,
+            owned_at: 0,
+        };
+        World {
+            random,
+            now: 0,
+            messages: BTreeMap::new(),
+            messages_ever: 0,
+            etcd: Etcd::default(),
+            etcd_rate,
+            etcd_away_until: 0,
+            slow_until: 0,
+            servers: rates.into_iter().enumerate().map(server).collect(),
+            coordinators,
+            leader: None,
+            terms_ever: 0,
+            elects_at: 0,
+            members: BTreeMap::new(),
+            killed: BTreeMap::new(),
+            terms,
+            incarnations_ever: SERVERS as u64,
+            met: Met::new(),
+            tells: false,
+        }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.met.entry(what).or_default() += 1;
+    }
+
+    fn say(&self, text: impl FnOnce() -> String) {
+        if self.tells {
+            println!("{:>6} {}", self.now, text());
+        }
+    }
+
+    fn clock_of(&self, server: usize) -> Moment {
+        Duration::from_micros((self.now as f64 * 1_000.0 * self.servers[server].rate) as u64)
+    }
+
+    fn clock_at(&self, coordinator: usize) -> Moment {
+        let rate = self.coordinators[coordinator].rate;
+        Duration::from_micros((self.now as f64 * 1_000.0 * rate) as u64)
+    }
+
+    fn etcd_now(&self) -> u64 {
+        (self.now as f64 * self.etcd_rate) as u64
+    }
+
+    /// Sends it, perhaps in vain.
+    fn send(&mut self, is_cut: bool, message: Message) {
+        if is_cut || self.now < TROUBLE && self.random.below(60) == 0 {
+            return;
+        }
+        let most = match self.now < self.slow_until {
+            true => [50, 350, 650, 5_000][self.random.below(4) as usize],
+            false => 5,
+        };
+        let later = 1 + self.random.below(most);
+        self.after(later, message);
+    }
+
+    fn after(&mut self, later: u64, message: Message) {
+        self.messages_ever += 1;
+        self.messages.insert((self.now + later, self.messages_ever), message);
+    }
+
+    pub fn run(mut self) -> Result<Met, String> {
+        while self.now < END {
+            self.now += STEP;
+            if self.now < TROUBLE && self.random.below(300) == 0 {
+                self.trouble();
+            }
+            if self.etcd_away_until <= self.now {
+                let now = self.etcd_now();
+                self.etcd.tick(now);
+            }
+            self.lead();
+            while let Some(entry) = self.messages.first_entry() {
+                if self.now < entry.key().0 {
+                    break;
+                }
+                let message = entry.remove();
+                self.happens(message);
+            }
+            for server in 0..SERVERS {
+                self.go_on(server)?;
+            }
+        }
+        Ok(self.met)
+    }
+
+    fn trouble(&mut self) {
+        let server = self.random.below(SERVERS as u64) as usize;
+        let coordinator = self.random.below(COORDINATORS as u64) as usize;
+        let until = self.now + self.random.below(8_000);
+        match self.random.below(12) {
+            0 | 1 => self.servers[server].stopped_until = until,
+            2 => self.servers[server].cut_from_etcd_until = until,
+            3 => {
+                let one = &mut self.servers[server];
+                match self.random.below(3) {
+                    0 => one.cut_from_coordinators_until = [until; COORDINATORS],
+                    // All but one side of the cluster is away.
+                    _ => {
+                        one.cut_from_coordinators_until[coordinator] = until;
+                        one.cut_from_etcd_until = until;
+                    }
+                }
+            }
+            4 => {
+                self.killed.insert(self.servers[server].incarnation, true);
+                self.servers[server].gone_until = until;
+                self.say(|| format!("server {server} is killed"));
+                self.is_reborn(server);
+            }
+            5 => self.coordinators[coordinator].stopped_until = until,
+            6 => self.coordinators[coordinator].cut_from_etcd_until = until,
+            7 | 8 => {
+                self.say(|| format!("etcd is away until {until}"));
+                self.etcd_away_until = until;
+            }
+            9 => self.slow_until = until,
+            10 => {
+                let now = self.etcd_now();
+                self.etcd.change_leader(now);
+            }
+            _ => {
+                self.say(|| format!("the lease of server {server} is revoked"));
+                self.count("lease revoked");
+                self.etcd.revoke(server);
+            }
+        }
+    }
+
+    /// One leads, if it and etcd are there; a moment after another.
+    fn lead(&mut self) {
+        let is_fit = |one: &Coordinator, world: &World| {
+            one.cut_from_etcd_until <= world.now && world.etcd_away_until <= world.now
+        };
+        if let Some(leader) = &self.leader {
+            let one = &self.coordinators[leader.coordinator];
+            let is_unlucky = self.now < TROUBLE && self.random.below(2_000) == 0;
+            // Its own lease ends while it is stopped or cut off.
+            if !is_fit(one, self) || self.now < one.stopped_until || is_unlucky {
+                self.say(|| "leads no more".into());
+                self.leader = None;
+                self.elects_at = self.now + self.random.below(3_000);
+                return;
+            }
+            return self.look();
+        }
+        let coordinator = self.random.below(COORDINATORS as u64) as usize;
+        let one = &self.coordinators[coordinator];
+        if self.elects_at <= self.now && is_fit(one, self) && one.stopped_until <= self.now {
+            self.terms_ever += 1;
+            self.say(|| format!("coordinator {coordinator} leads"));
+            self.leader = Some(Leader {
+                coordinator,
+                term: self.terms_ever,
+                watches: BTreeMap::new(),
+                looks_at: self.now,
+                look: None,
+            });
+            let now = self.clock_at(coordinator);
+            let members = self.members.iter();
+            let watches = members
+                .filter_map(|(server, of)| Some((*server, (*of.as_ref()?, Watch::new(now)))));
+            self.leader.as_mut().expect("it leads").watches = watches.collect();
+        }
+    }
+
+    fn look(&mut self) {
+        let Some(leader) = &self.leader else { return };
+        if leader.looks_at <= self.now {
+            let (term, begun) = (leader.term, self.clock_at(leader.coordinator));
+            let leader = self.leader.as_mut().expect("it leads");
+            (leader.looks_at, leader.look) = (self.now + LOOK_EVERY, Some(begun));
+            self.send(false, Message::Look { term, begun });
+        }
+    }
+
+    fn is_reborn(&mut self, server: usize) {
+        self.incarnations_ever += 1;
+        let one = &mut self.servers[server];
+        one.incarnation = self.incarnations_ever;
+        one.ownership = Ownership::new(self.terms);
+        (one.is_registered, one.call) = (false, 0);
+        (one.beats_at, one.stopped_until) = (one.gone_until, 0);
+    }
+
+    fn go_on(&mut self, server: usize) -> Result<(), String> {
+        let now = self.now;
+        let one = &self.servers[server];
+        if now < one.stopped_until || now < one.gone_until {
+            return Ok(());
+        }
+        let (clock, incarnation) = (self.clock_of(server), one.incarnation);
+        if clock < one.ownership.until() {
+            self.count("owns");
+            if now < self.etcd_away_until {
+                self.count("owns without etcd");
+            }
+            if self.members.get(&server) != Some(&Some(incarnation)) {
+                let by = &self.servers[server].ownership;
+                return Err(format!(
+                    "{now}: server {server}, {incarnation}, owns, and is said to be dead: {by:?} at {clock:?}"
+                ));
+            }
+            self.servers[server].owned_at = now;
+        } else if END - LAST < now && self.servers[server].owned_at + LAST < now {
+            return Err(format!("{now}: server {server} owns nothing, though all is well"));
+        }
+        self.calls(server, clock, incarnation);
+        let one = &mut self.servers[server];
+        if one.beats_at <= now {
+            one.beats_at = now + 200;
+            let leader = self.leader.as_ref().map_or(0, |leader| leader.coordinator);
+            let is_cut = now < one.cut_from_coordinators_until[leader];
+            let message = match one.is_registered {
+                false => Message::Registers { server, incarnation },
+                true => Message::Beats { server, incarnation, sent: clock },
+            };
+            self.send(is_cut, message);
+        }
+        Ok(())
+    }
+
+    fn calls(&mut self, server: usize, clock: Moment, incarnation: u64) {
+        let now = self.now;
+        let one = &mut self.servers[server];
+        if !one.is_registered || one.call != 0 {
+            return;
+        }
+        match one.ownership.next(clock) {
+            OwnerNext::Wait(_) => {}
+            OwnerNext::Over => {
+                let was_stopped = now < one.stopped_until + 2 * STEP;
+                self.count("lapsed");
+                if was_stopped {
+                    self.count("lapsed while it was stopped");
+                }
+                self.say(|| format!("server {server}, {incarnation}, has lapsed"));
+                self.is_reborn(server);
+            }
+            OwnerNext::Ask(question) => {
+                self.messages_ever += 1;
+                let call = self.messages_ever;
+                one.call = call;
+                self.say(|| format!("server {server} asks {question:?}"));
+                if question == OwnerQuestion::WhoLeads {
+                    self.servers[server].said = [None; COORDINATORS];
+                    for at in 0..COORDINATORS {
+                        let is_cut = now < self.servers[server].cut_from_coordinators_until[at];
+                        self.send(is_cut, Message::WhoLeads { server, incarnation, call, at });
+                    }
+                    return self.after(500, Message::RoundEnds { server, incarnation, call });
+                }
+                let is_cut = now < self.servers[server].cut_from_etcd_until;
+                self.after(ANSWERS_WITHIN, Message::Late { server, incarnation, call });
+                self.send(is_cut, Message::Asked { server, incarnation, call, question });
+            }
+        }
+    }
+
+    /// Whoever is stopped hears of it when it goes on.
+    fn waits(&mut self, server: usize, incarnation: u64) -> Option<u64> {
+        let one = &self.servers[server];
+        (one.incarnation == incarnation && self.now < one.stopped_until)
+            .then(|| one.stopped_until - self.now)
+    }
+
+    fn told(&mut self, server: usize, incarnation: u64, call: u64, answer: OwnerAnswer) {
+        let clock = self.clock_of(server);
+        let one = &mut self.servers[server];
+        if one.incarnation == incarnation && one.call == call {
+            one.call = 0;
+            let had = one.ownership.until();
+            one.ownership.told(clock, answer);
+            let gone =
+                matches!(answer, OwnerAnswer::NoLease | OwnerAnswer::Seen { is_there: false, .. });
+            if gone && clock < had && clock < one.ownership.until() {
+                self.count("wrote its key anew");
+            }
+            self.say(|| format!("server {server} is told {answer:?}"));
+        }
+    }
+
+    fn happens(&mut self, message: Message) {
+        let to = match &message {
+            Message::Told { server, incarnation, .. }
+            | Message::Late { server, incarnation, .. }
+            | Message::Leads { server, incarnation, .. }
+            | Message::RoundEnds { server, incarnation, .. }
+            | Message::Registered { server, incarnation }
+            | Message::Accepted { server, incarnation, .. } => Some((*server, *incarnation)),
+            _ => None,
+        };
+        if let Some(later) = to.and_then(|(server, incarnation)| self.waits(server, incarnation)) {
+            return self.after(later, message);
+        }
+        match message {
+            Message::Asked { server, incarnation, call, question } => {
+                if self.now < self.etcd_away_until {
+                    return;
+                }
+                let luck = self.random.below(2) == 0;
+                let (now, lasts) = (self.etcd_now(), self.terms.key_lasts().as_millis() as u64);
+                let answer = self.etcd.ask(now, server, incarnation, question, lasts, luck);
+                let is_cut = self.now < self.servers[server].cut_from_etcd_until;
+                self.send(is_cut, Message::Told { server, incarnation, call, answer });
+            }
+            Message::Told { server, incarnation, call, answer } => {
+                self.told(server, incarnation, call, answer);
+            }
+            Message::Late { server, incarnation, call } => {
+                self.told(server, incarnation, call, OwnerAnswer::Nothing);
+            }
+            Message::WhoLeads { server, incarnation, call, at } => {
+                if self.now < self.coordinators[at].stopped_until {
+                    return;
+                }
+                let leads = self.leader.as_ref().is_some_and(|leader| leader.coordinator == at);
+                let is_cut = self.now < self.servers[server].cut_from_coordinators_until[at];
+                self.send(is_cut, Message::Leads { server, incarnation, call, at, leads });
+            }
+            Message::Leads { server, incarnation, call, at, leads } => {
+                let one = &mut self.servers[server];
+                if one.incarnation == incarnation && one.call == call {
+                    one.said[at] = Some(leads);
+                }
+            }
+            Message::RoundEnds { server, incarnation, call } => {
+                let answer = match nobody_leads(&self.servers[server].said) {
+                    true => OwnerAnswer::NobodyLeads,
+                    false => OwnerAnswer::Nothing,
+                };
+                self.told(server, incarnation, call, answer);
+            }
+            Message::Registers { server, incarnation } => self.registers(server, incarnation),
+            Message::Registered { server, incarnation } => {
+                let one = &mut self.servers[server];
+                if one.incarnation == incarnation && !one.is_registered {
+                    (one.is_registered, one.call) = (true, 0);
+                }
+            }
+            Message::Beats { server, incarnation, sent } => {
+                let Some(leader) = &mut self.leader else { return };
+                let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
+                let is_member = self.members.get(&server) == Some(&Some(incarnation));
+                if let (true, Some((_, watch))) = (is_member, leader.watches.get_mut(&server)) {
+                    watch.heard(Duration::from_micros(now as u64));
+                }
+                let at = leader.coordinator;
+                let is_cut = self.now < self.servers[server].cut_from_coordinators_until[at];
+                self.send(is_cut, Message::Accepted { server, incarnation, sent, is_member });
+            }
+            Message::Accepted { server, incarnation, sent, is_member } => {
+                let clock = self.clock_of(server);
+                if self.servers[server].incarnation != incarnation {
+                    return;
+                }
+                match is_member {
+                    true => self.servers[server].ownership.accepted(clock, sent),
+                    false => {
+                        self.count("refused by a coordinator");
+                        self.is_reborn(server);
+                    }
+                }
+            }
+            Message::Look { term, begun } => {
+                if self.now < self.etcd_away_until {
+                    return;
+                }
+                let now = self.etcd_now();
+                let of = |server| {
+                    let incarnation = self.members.get(&server).copied().flatten()?;
+                    self.etcd.unrenewed(now, server, incarnation)
+                };
+                let unrenewed = (0..SERVERS).map(of).collect();
+                self.send(false, Message::Seen { term, begun, unrenewed });
+            }
+            Message::Seen { term, begun, unrenewed } => self.seen(term, begun, &unrenewed),
+            Message::Dead { term, server, incarnation } => {
+                // Executed if no other has been elected since.
+                let is_fenced = self.terms_ever != term || self.now < self.etcd_away_until;
+                if !is_fenced && self.members.get(&server) == Some(&Some(incarnation)) {
+                    self.say(|| format!("server {server}, {incarnation}, is dead"));
+                    self.count("found dead");
+                    if self.killed.contains_key(&incarnation) {
+                        self.count("found dead after a kill");
+                    }
+                    self.members.insert(server, None);
+                }
+            }
+        }
+    }
+
+    /// Another process is let in when the one before is known to be dead. One that has lapsed says so itself.
+    fn registers(&mut self, server: usize, incarnation: u64) {
+        let Some(leader) = &mut self.leader else { return };
+        let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
+        let now = Duration::from_micros(now as u64);
+        if self.servers[server].incarnation != incarnation {
+            return;
+        }
+        let before = self.members.get(&server).copied().flatten();
+        let was_killed = before.is_some_and(|before| self.killed.contains_key(&before));
+        if before.is_some_and(|before| before != incarnation) && was_killed {
+            return;
+        }
+        if before != Some(incarnation) {
+            self.members.insert(server, Some(incarnation));
+            leader.watches.insert(server, (incarnation, Watch::new(now)));
+        }
+        if let Some((_, watch)) = leader.watches.get_mut(&server) {
+            watch.heard(now);
+        }
+        self.send(false, Message::Registered { server, incarnation });
+    }
+
+    fn seen(&mut self, term: u64, begun: Moment, unrenewed: &[Option<u64>]) {
+        let is_awaited = |leader: &&mut Leader| leader.term == term && leader.look == Some(begun);
+        let Some(leader) = self.leader.as_mut().filter(is_awaited) else { return };
+        leader.look = None;
+        let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
+        let now = Duration::from_micros(now as u64);
+        let mut dead = Vec::new();
+        for (server, (incarnation, watch)) in &mut leader.watches {
+            let key = match unrenewed[*server] {
+                Some(unrenewed) => KeySeen::Present { unrenewed: Duration::from_millis(unrenewed) },
+                None => KeySeen::Absent,
+            };
+            let is_member = self.members.get(server) == Some(&Some(*incarnation));
+            if is_member && watch.looked(begun, now, key, LEASE) {
+                dead.push((*server, *incarnation));
+            }
+        }
+        for (server, incarnation) in dead {
+            self.send(false, Message::Dead { term, server, incarnation });
+        }
+    }
+}
