@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   servers, operators ── HTTP/JSON ──► api.rs ──► driver.rs: one transaction at a time ──► state_file.rs
-//!                                                     │ mbal_control::Coordinator        └─► seat.rs ──► etcd.rs
+//!                                                     │ mbal_control::Coordinator        └─► seat.rs ──► mbal_etcd
 //!                             planning.rs: a plan each epoch
 //! ```
 //! Decides nothing. `docs/design/cluster.md` says what is asked and answered.
@@ -17,8 +17,6 @@ mod serving;
 
 mod state_file;
 
-mod etcd;
-mod etcd_json;
 mod seat;
 mod weight;
 

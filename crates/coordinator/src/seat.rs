@@ -15,10 +15,10 @@ use mbal_election::{
     Answer, Election, Moment, News, Next, Question, SaveAnswer, Stored, Term, UNUSABLE_PAUSE,
     Verdict,
 };
+use mbal_etcd::Leadership;
 use mbal_reactor::LeaseClock;
 
 use crate::driver::Say;
-use crate::etcd::Etcd;
 
 /// Before a save that was not answered is asked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -29,7 +29,7 @@ pub struct Seat {
     shared: Mutex<Shared>,
     /// There is something to do sooner than was thought.
     changed: Condvar,
-    etcd: Etcd,
+    etcd: Leadership,
     clock: LeaseClock,
     say: Arc<Say>,
 }
@@ -62,7 +62,7 @@ pub struct NotLeading {
 }
 
 impl Seat {
-    pub fn new(etcd: Etcd, say: Arc<Say>) -> Arc<Seat> {
+    pub fn new(etcd: Leadership, say: Arc<Say>) -> Arc<Seat> {
         let (shared, changed) = (Mutex::default(), Condvar::new());
         Arc::new(Seat { shared, changed, etcd, clock: LeaseClock::start(), say })
     }
@@ -151,7 +151,7 @@ impl Seat {
     }
 
     fn look_at_version(&self) -> bool {
-        let Some(version) = self.etcd.version() else { return false };
+        let Some(version) = self.etcd.etcd().version() else { return false };
         if !is_sound(&version) {
             (self.say)(&format!(
                 "etcd {version} may renew a lease that it has revoked (3.4.38, 3.5.23 and 3.6.5 do not): each renewal is checked"

@@ -11,12 +11,12 @@ use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use mbal_control::{Coordinator, Settings};
+use mbal_etcd::{Etcd, Leadership};
 use mbal_model::Cluster;
 use tokio::sync::Semaphore;
 
 use crate::api::{Shared, hashed, router};
 use crate::driver::{Driver, Say, Storage};
-use crate::etcd::Etcd;
 use crate::planning::Planning;
 use crate::seat::Seat;
 use crate::state_file::StateFile;
@@ -80,8 +80,8 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     let storage = match (config.state, file) {
         (StateIn::Etcd { members, advertised }, _) => {
             let url = advertised.unwrap_or_else(|| format!("http://{address}"));
-            let etcd = Etcd::new(&members, &settings.cluster, &url)?;
-            let seat = Seat::new(etcd, Arc::clone(&say));
+            let etcd = Etcd::new(&members, &settings.cluster)?;
+            let seat = Seat::new(Leadership::new(etcd, &url), Arc::clone(&say));
             taken = Some(Arc::clone(&seat));
             Storage::Etcd(seat)
         }

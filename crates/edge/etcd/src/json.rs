@@ -54,8 +54,9 @@ struct Done {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Range {
-    kvs: Vec<Kv>,
+pub struct Range {
+    pub header: Header,
+    pub kvs: Vec<Kv>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -65,8 +66,32 @@ pub struct Kv {
     pub create_revision: u64,
     #[serde(deserialize_with = "number")]
     pub mod_revision: u64,
-    /// In base64.
+    /// Both in base64.
+    pub key: String,
     pub value: String,
+    /// 0 is none.
+    #[serde(deserialize_with = "number")]
+    pub lease: i64,
+}
+
+/// How long a lease lasts.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct TimeToLive {
+    pub header: Header,
+    /// Seconds that are left, rounded down; -1 of a lease that is gone.
+    #[serde(rename = "TTL", deserialize_with = "number")]
+    left: i64,
+    /// Seconds that it was granted.
+    #[serde(rename = "grantedTTL", deserialize_with = "number")]
+    granted: i64,
+}
+
+impl TimeToLive {
+    /// Since its last renewal, at least.
+    pub fn unrenewed_seconds(&self) -> u64 {
+        (self.granted - self.left.max(0) - 1).max(0) as u64
+    }
 }
 
 impl Txn {

@@ -1,8 +1,8 @@
-//! What a coordinator asks of etcd, by the JSON that every member speaks (`/v3/...`): one call, one answer, with a time limit.
+//! One call to etcd: which member is asked, for how long, and what a call in vain means.
 //!
 //! ```text
-//!   question, save ──► one member ── no connection ──► the next ... ── none ──► certainly not executed
-//!                          └── silence, or an error that says nothing ──► nobody knows; the next call goes to the next member
+//!   call ──► one member ── no connection ──► the next ... ── none ──► certainly not executed
+//!                └── silence, or an error that says nothing ──► nobody knows; the next call goes to the next member
 //! ```
 
 use std::sync::Mutex;
@@ -11,18 +11,13 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use mbal_election::{
-    Answer, Condition, Fence, LEASE, Leader, LeaseId, NOBODY_LEADS, Question, SaveAnswer, Sight,
-    Stored,
-};
+use mbal_election::LeaseId;
 use serde_json::{Value, json};
 
-use crate::etcd_json::{Grant, Header, KeepAlive, Kv, Refused, Txn};
+use crate::json::{Grant, Header, KeepAlive, Refused};
 
 /// A member that does not answer a question for so long is silent.
-const ANSWERS_WITHIN: Duration = Duration::from_millis(700);
-/// A save has so long, and more for each MiB.
-const SAVED_WITHIN: Duration = Duration::from_secs(1);
+pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_millis(700);
 const CONNECTS_WITHIN: Duration = Duration::from_millis(300);
 /// The answers of longer ones are no state.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
@@ -36,11 +31,8 @@ pub struct Etcd {
     /// The member that is asked next.
     current: AtomicUsize,
     agent: ureq::Agent,
-    /// The keys, in base64.
-    leader: String,
-    state: String,
-    /// What the leader key says, in base64: this coordinator's URL.
-    address: String,
+    /// The cluster's name.
+    name: String,
     /// The cluster of members that has answered first.
     cluster: Mutex<Option<u64>>,
 }
@@ -56,14 +48,14 @@ pub struct Failed {
 }
 
 impl Failed {
-    fn doubtful(why: String) -> Failed {
+    pub(crate) fn doubtful(why: String) -> Failed {
         Failed { is_certain: false, has_answered: false, why }
     }
 }
 
 impl Etcd {
-    /// `members` are URLs like `http://10.0.0.1:2379`; `address` is this coordinator's. The error says which is none.
-    pub fn new(members: &[String], cluster: &str, address: &str) -> Result<Etcd, String> {
+    /// `members` are URLs like `http://10.0.0.1:2379`; the error says which is none. `name` is the cluster's.
+    pub fn new(members: &[String], name: &str) -> Result<Etcd, String> {
         for member in members {
             if !member.starts_with("http://") {
                 return Err(format!("--etcd {member}: it is like http://10.0.0.1:2379"));
@@ -72,16 +64,22 @@ impl Etcd {
         if members.is_empty() {
             return Err("--etcd: there is no URL".into());
         }
-        let key = |name: &str| STANDARD.encode(format!("mbal/{cluster}/{name}"));
         Ok(Etcd {
             members: members.iter().map(|url| url.trim_end_matches('/').to_owned()).collect(),
             current: AtomicUsize::new(0),
             agent: ureq::AgentBuilder::new().timeout_connect(CONNECTS_WITHIN).build(),
-            leader: key("leader"),
-            state: key("state"),
-            address: STANDARD.encode(address),
+            name: name.to_owned(),
             cluster: Mutex::new(None),
         })
+    }
+
+    /// A key of this cluster's, in base64.
+    pub(crate) fn key(&self, name: &str) -> String {
+        STANDARD.encode(format!("mbal/{}/{name}", self.name))
+    }
+
+    pub fn members(&self) -> &[String] {
+        &self.members
     }
 
     /// The version that a member says.
@@ -92,99 +90,22 @@ impl Etcd {
         Some(told.get("etcdserver")?.as_str()?.to_owned())
     }
 
-    pub fn ask(&self, question: Question) -> Result<Answer, Failed> {
-        match question {
-            Question::Look => {
-                let body = json!({ "success": [self.get_leader(), self.get_state(true)] });
-                let txn: Txn = self.post("/v3/kv/txn", &body, ANSWERS_WITHIN)?;
-                Ok(Answer::Seen(sight(&txn)?))
-            }
-            Question::Grant => {
-                let body = json!({ "TTL": LEASE.as_secs().to_string() });
-                let grant: Grant = self.post("/v3/lease/grant", &body, ANSWERS_WITHIN)?;
-                Ok(Answer::Granted { lease: grant.id, lasts: Duration::from_secs(grant.ttl) })
-            }
-            Question::Campaign { lease } => self.campaign(lease),
-            Question::Renew { lease } => {
-                let body = json!({ "ID": lease.to_string() });
-                let path = "/v3/lease/keepalive";
-                let told: KeepAlive = self.post(path, &body, ANSWERS_WITHIN)?;
-                let lasts = Duration::from_secs(told.result.ttl);
-                Ok(Answer::Renewed { lasts, raft_term: told.result.header.raft_term })
-            }
-            Question::Revoke { lease } => {
-                let body = json!({ "ID": lease.to_string() });
-                match self.post::<Value>("/v3/lease/revoke", &body, ANSWERS_WITHIN) {
-                    // It was over already.
-                    Err(failed) if !failed.has_answered => Err(failed),
-                    _ => Ok(Answer::Revoked),
-                }
-            }
-        }
+    /// A lease of so many seconds, and how long it lasts: etcd may grant more.
+    pub(crate) fn grant(&self, seconds: u64) -> Result<(LeaseId, Duration), Failed> {
+        let body = json!({ "TTL": seconds.to_string() });
+        let grant: Grant = self.post("/v3/lease/grant", &body, ANSWERS_WITHIN)?;
+        Ok((grant.id, Duration::from_secs(grant.ttl)))
     }
 
-    fn campaign(&self, lease: LeaseId) -> Result<Answer, Failed> {
-        let put = json!({ "requestPut":
-            { "key": self.leader, "value": self.address, "lease": lease.to_string() } });
-        let body = json!({
-            "compare": [self.compare(NOBODY_LEADS)],
-            "success": [put, self.get_state(false)],
-            "failure": [self.get_leader(), self.get_state(true)],
-        });
-        let txn: Txn = self.post("/v3/kv/txn", &body, SAVED_WITHIN)?;
-        if !txn.succeeded {
-            return Ok(Answer::Lost(sight(&txn)?));
-        }
-        let state = match txn.kv(1) {
-            Some(kv) => Some(Stored { revision: kv.mod_revision, bytes: decoded(&kv.value)? }),
-            None => None,
-        };
-        // The revision of this transaction is the one that created the key.
-        Ok(Answer::Won { term: txn.header.revision, state })
-    }
-
-    /// One attempt; why it failed comes beside the answer.
-    pub fn save(&self, fence: Fence, state: &[u8]) -> (SaveAnswer, Option<String>) {
-        let value = STANDARD.encode(state);
-        let compare: Vec<Value> =
-            fence.conditions().into_iter().map(|condition| self.compare(condition)).collect();
-        let body = json!({
-            "compare": compare,
-            "success": [{ "requestPut": { "key": self.state, "value": value } }],
-            "failure": [self.get_leader(), self.get_state(false)],
-        });
-        let within = SAVED_WITHIN + SAVED_WITHIN * (state.len() >> 20) as u32;
-        match self.post::<Txn>("/v3/kv/txn", &body, within) {
-            Ok(txn) if txn.succeeded => (SaveAnswer::Written(txn.header.revision), None),
-            Ok(txn) => {
-                let leader = txn.kv(0).map(|kv| kv.create_revision);
-                let ours = txn.kv(1).filter(|kv| kv.value == value).map(|kv| kv.mod_revision);
-                (SaveAnswer::Refused { leader, ours }, None)
-            }
-            Err(Failed { is_certain: true, why, .. }) => (SaveAnswer::NotExecuted, Some(why)),
-            Err(Failed { why, .. }) => (SaveAnswer::Unknown, Some(why)),
-        }
-    }
-
-    fn get_leader(&self) -> Value {
-        json!({ "requestRange": { "key": self.leader } })
-    }
-
-    fn get_state(&self, keys_only: bool) -> Value {
-        json!({ "requestRange": { "key": self.state, "keys_only": keys_only } })
-    }
-
-    fn compare(&self, condition: Condition) -> Value {
-        match condition {
-            Condition::LeaderCreatedAt(revision) => json!({ "key": self.leader, "result": "EQUAL",
-                "target": "CREATE", "create_revision": revision.to_string() }),
-            Condition::StateModifiedAt(revision) => json!({ "key": self.state, "result": "EQUAL",
-                "target": "MOD", "mod_revision": revision.to_string() }),
-        }
+    /// How long the lease lasts from now on, 0 if there is none any more; and etcd's own term.
+    pub(crate) fn renew(&self, lease: LeaseId) -> Result<(Duration, u64), Failed> {
+        let body = json!({ "ID": lease.to_string() });
+        let told: KeepAlive = self.post("/v3/lease/keepalive", &body, ANSWERS_WITHIN)?;
+        Ok((Duration::from_secs(told.result.ttl), told.result.header.raft_term))
     }
 
     /// Asks the current member; one to which there is no connection is passed over.
-    fn post<T: serde::de::DeserializeOwned>(
+    pub(crate) fn post<T: serde::de::DeserializeOwned>(
         &self,
         path: &str,
         body: &Value,
@@ -284,19 +205,7 @@ fn wording(error: &ureq::Transport) -> String {
     }
 }
 
-/// Leader and state, asked for in this order.
-fn sight(txn: &Txn) -> Result<Sight, Failed> {
-    let leader = match txn.kv(0) {
-        Some(Kv { create_revision, value, .. }) => {
-            let address = String::from_utf8_lossy(&decoded(value)?).into_owned();
-            Some(Leader { term: *create_revision, address })
-        }
-        None => None,
-    };
-    let state = txn.kv(1).map(|kv| kv.mod_revision);
-    Ok(Sight { leader, state, raft_term: txn.header.raft_term })
-}
-
-fn decoded(value: &str) -> Result<Vec<u8>, Failed> {
+/// A value or a key, out of base64.
+pub(crate) fn decoded(value: &str) -> Result<Vec<u8>, Failed> {
     STANDARD.decode(value).map_err(|error| Failed::doubtful(format!("a value of etcd's: {error}")))
 }
