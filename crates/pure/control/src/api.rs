@@ -58,6 +58,11 @@ pub struct Registration {
     pub memory_bytes: u64,
     /// It takes part in moves. One that does not, of an older version, neither gives nor takes cachelets.
     pub moves: bool,
+    /// It can hold an ownership lease in etcd.
+    pub leases: bool,
+    /// The coordinators that it asks: if none of them leads, it may own on without etcd.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub coordinators: Vec<String>,
 }
 
 /// The answer: what it is.
@@ -69,9 +74,25 @@ pub struct Registered {
     /// The newest `flush_all` that has come to pass on any server: what begins here is not older.
     #[serde(default)]
     pub flush_number: u32,
+    /// It owns only while it holds such a lease in etcd.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseTold>,
     /// The map document, once there is a map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map: Option<String>,
+}
+
+/// What a server owns by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeaseTold {
+    /// Members of etcd, like `http://10.0.0.1:2379`.
+    pub etcd: Vec<String>,
+    /// How long a renewal lasts.
+    pub lease_ms: u64,
+    /// How long it goes on without etcd, while no coordinator leads; none is for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
 }
 
 /// `POST /v1/servers/{id}/heartbeat`.
@@ -226,6 +247,9 @@ pub struct News {
     /// How far the server is emptied, if it is to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// A server may be about to be found dead: the next heartbeat is wanted sooner, so that its cachelets are served soon.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub soon: bool,
 }
 
 /// `DELETE /v1/servers/{id}`: the process has ended, or is about to, and serves nothing any more.
@@ -370,6 +394,12 @@ pub struct MoveStatus {
     /// What its source has said last.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub report: Option<MoveReport>,
+}
+
+/// `GET /v1/leads`: whether the coordinator that is asked leads at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leads {
+    pub leads: bool,
 }
 
 /// Whatever went wrong, to the caller.

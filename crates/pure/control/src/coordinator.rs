@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use std::collections::BTreeMap;
 
+use mbal_election::KeySeen;
 use mbal_model::{ClusterPlan, Outlook, Prefix, ServerId};
 
 use crate::api::{self, BalanceMode, Incarnation, News, Registered, Status};
 use crate::balancing::Balanced;
+use crate::leases::{Leases, Owners, Watched};
 use crate::members::Heard;
 use crate::state::State;
 
@@ -24,11 +26,14 @@ pub struct Settings {
     pub servers_first: usize,
     /// Time between two heartbeats of a server.
     pub epoch: Duration,
+    /// Where the state is in etcd, servers own by leases.
+    pub leases: Option<Leases>,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { cluster: "mbal".into(), servers_first: 1, epoch: Duration::from_secs(1) }
+        let epoch = Duration::from_secs(1);
+        Settings { cluster: "mbal".into(), servers_first: 1, epoch, leases: None }
     }
 }
 
@@ -52,6 +57,10 @@ pub enum Ask {
     Outlook(u64),
     /// What a planner has made of it.
     Planned(ClusterPlan),
+    /// Whose keys are to be looked at in etcd.
+    Owners,
+    /// What a look has shown, which was asked for at that moment.
+    KeysSeen(Micros, BTreeMap<ServerId, (Incarnation, KeySeen)>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +73,7 @@ pub enum Answer {
     /// The number of the move that was begun.
     Move(u32),
     Outlook(Outlook),
+    Owners(Owners),
     Done,
 }
 
@@ -105,6 +115,7 @@ pub struct Coordinator {
     pub(crate) said: Vec<String>,
     /// What planners have said since this process began.
     pub(crate) balanced: Balanced,
+    pub(crate) watched: Watched,
 }
 
 impl Coordinator {
@@ -116,7 +127,8 @@ impl Coordinator {
 
     fn with(settings: Settings, state: State) -> Coordinator {
         let balanced = Balanced::default();
-        Coordinator { settings, state, heard: BTreeMap::new(), said: Vec::new(), balanced }
+        let (heard, watched) = (BTreeMap::new(), Watched::default());
+        Coordinator { settings, state, heard, said: Vec::new(), balanced, watched }
     }
 
     /// With what was saved. A name that is another one is refused: it is the state of another cluster.
@@ -156,6 +168,8 @@ impl Coordinator {
             Ask::Drain(server, wanted) => self.drain(server, wanted),
             Ask::Outlook(epoch) => Ok(Answer::Outlook(self.outlook(now, epoch))),
             Ask::Planned(plan) => self.planned(plan),
+            Ask::Owners => Ok(Answer::Owners(self.owners(now))),
+            Ask::KeysSeen(begun, keys) => self.keys_seen(now, begun, &keys),
         };
         if answer.is_err() {
             self.state = before;

@@ -25,6 +25,7 @@
 
 mod balancing;
 mod coordinator;
+mod leases;
 mod members;
 mod moves;
 mod placement;
@@ -34,6 +35,7 @@ mod state;
 
 pub use balancing::Balanced;
 pub use coordinator::{Answer, Ask, Coordinator, Done, Micros, Refusal, Settings};
+pub use leases::{Leases, Owners};
 pub use moves::Move;
 pub use placement::{deal, redeal};
 pub use state::{Member, State, Unreadable};

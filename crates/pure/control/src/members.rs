@@ -53,10 +53,12 @@ impl Coordinator {
             let why = format!("server {} has one of these addresses", other.0);
             return Err(Refusal::Conflict(why));
         }
+        self.succeeds(id, &asked)?;
         let before = self.state.members.insert(id, member);
         let is_known =
             before.as_ref().is_some_and(|before| before.incarnation == asked.incarnation);
         self.heard.entry(id).or_default().at = now;
+        self.has_heard(now, id);
         if !is_known {
             self.said.push(format!("server {} registers: {}", id.0, asked.client));
             self.heard.insert(id, Heard { at: now, ..Heard::default() });
@@ -80,7 +82,8 @@ impl Coordinator {
         let map = self.state.document().map(|document| document.to_string());
         let flush_number = self.state.flush_number;
         let epoch_ms = self.settings.epoch.as_millis() as u64;
-        Ok(Registered { id: id.0, epoch_ms, flush_number, map })
+        let lease = self.lease_told(id);
+        Ok(Registered { id: id.0, epoch_ms, flush_number, lease, map })
     }
 
     fn candidate(&self, asked: &Registration) -> Result<Member, Refusal> {
@@ -98,6 +101,8 @@ impl Coordinator {
             addresses,
             memory_bytes: asked.memory_bytes,
             moves: asked.moves,
+            lease_ms: self.lease_ms_for(asked),
+            coordinators: self.coordinators_of(asked),
         })
     }
 
@@ -156,6 +161,7 @@ impl Coordinator {
             let why = format!("server {} is another process now, or was said to be dead", server.0);
             return Err(Refusal::Conflict(why));
         }
+        self.has_heard(now, server);
         for report in &heartbeat.moves {
             self.move_reported(server, report);
         }
@@ -185,6 +191,7 @@ impl Coordinator {
             moves_ever: self.state.moves_ever,
             flush_number: self.state.flush_number,
             drain,
+            soon: self.awaits_a_death(now),
         })
     }
 

@@ -38,6 +38,10 @@ pub struct Member {
     pub memory_bytes: u64,
     /// It takes part in moves.
     pub moves: bool,
+    /// How long each renewal of its ownership lasts, in milliseconds; 0 if it owns without a lease.
+    pub lease_ms: u64,
+    /// Coordinators of which it asks whether they lead; none if it owns nothing without etcd.
+    pub coordinators: Vec<String>,
 }
 
 impl Member {
@@ -91,6 +95,14 @@ struct SavedMember {
     memory_bytes: u64,
     #[serde(default)]
     moves: bool,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    lease_ms: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    coordinators: Vec<String>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl State {
@@ -113,6 +125,8 @@ impl State {
             workers: member.addresses.workers.iter().map(Address::to_string).collect(),
             memory_bytes: member.memory_bytes,
             moves: member.moves,
+            lease_ms: member.lease_ms,
+            coordinators: member.coordinators.clone(),
         };
         let saved = Saved {
             format: FORMAT,
@@ -142,8 +156,10 @@ impl State {
         let members = saved.members.into_iter().map(|(id, one)| {
             let addresses = addresses(&one.client, &one.link, &one.workers);
             let addresses = addresses.map_err(|why| Unreadable(format!("server {id}: {why}")))?;
-            let SavedMember { incarnation, memory_bytes, moves, .. } = one;
-            Ok((ServerId(id), Member { incarnation, addresses, memory_bytes, moves }))
+            let SavedMember { incarnation, memory_bytes, moves, lease_ms, coordinators, .. } = one;
+            let member =
+                Member { incarnation, addresses, memory_bytes, moves, lease_ms, coordinators };
+            Ok((ServerId(id), member))
         });
         let parsed = saved.map.as_deref().map(Cluster::parse).transpose();
         let map = parsed.map_err(|why| Unreadable(format!("its map: {why}")))?;

@@ -87,6 +87,7 @@ impl World {
             workers: (0..WORKERS).map(|at| format!("10.0.0.{id}:{}", 11300 + at)).collect(),
             memory_bytes: 1 << 30,
             moves: true,
+            ..Registration::default()
         };
         self.ask(Ask::Register(registration)).expect("nobody is in the way");
         let fixed = [0.0; WORKERS];

@@ -102,6 +102,7 @@ fn registration(id: u16, incarnation: u64) -> Registration {
         workers: (0..2).map(|worker| format!("10.0.0.{id}:{}", 11300 + worker)).collect(),
         memory_bytes: 64 << 20,
         moves: true,
+        ..Registration::default()
     }
 }
 

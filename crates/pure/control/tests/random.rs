@@ -56,6 +56,7 @@ impl World {
                     workers: vec![format!("10.0.0.{id}:11300"); 1 + at % 3],
                     memory_bytes: 1 << 20,
                     moves: true,
+                    ..Registration::default()
                 })
             }
             4..11 => {

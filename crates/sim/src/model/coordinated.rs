@@ -96,6 +96,7 @@ impl Cluster {
                 workers: (0..size.workers).map(|at| format!("server{id}:{}", 11300 + at)).collect(),
                 memory_bytes: (memory as f64 / size.full) as u64,
                 moves: true,
+                ..Registration::default()
             };
             let done = coordinator.handle(Micros(0), Ask::Register(registration));
             done.answer.expect("nobody is in the way");
