@@ -9,19 +9,21 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
-use mbal_control::api::{BalanceCall, Failure, Heartbeat, Leaving, MoveCall, Registration};
+use mbal_control::api::{
+    BalanceCall, Failure, Heartbeat, Leads, Leaving, MoveCall, Registration,
+};
 use mbal_control::{Answer, Ask, Refusal};
 use mbal_election::Term;
 use mbal_model::ServerId;
 use serde::Deserialize;
 
 use crate::driver::{Driver, Failed};
-use crate::seat::NotLeading;
+use crate::seat::{NotLeading, Seat};
 
 /// The description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 /// Method and path of every call; a test compares them with the description.
-pub const ROUTES: [(&str, &str); 15] = [
+pub const ROUTES: [(&str, &str); 16] = [
     ("get", "/v1/map"),
     ("get", "/v1/status"),
     ("get", "/v1/events"),
@@ -36,6 +38,7 @@ pub const ROUTES: [(&str, &str); 15] = [
     ("post", "/v1/servers/{id}/drain"),
     ("delete", "/v1/servers/{id}/drain"),
     ("get", "/metrics"),
+    ("get", "/v1/leads"),
     ("get", "/healthz"),
 ];
 
@@ -49,6 +52,8 @@ const LEADER: HeaderName = HeaderName::from_static("mbal-leader");
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub driver: Arc<Mutex<Driver>>,
+    /// Its place among several; none of who has a file.
+    pub seat: Option<Arc<Seat>>,
     /// Of `Authorization: Bearer`, hashed: what changes anything needs it.
     pub token: Option<Arc<[u8]>>,
 }
@@ -58,6 +63,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/map", get(map))
         .route("/v1/status", get(status))
         .route("/v1/events", get(events))
+        .route("/v1/leads", get(leads))
         .route("/openapi.json", get(openapi))
         .route("/healthz", get(async || "ok\n"))
         .route("/v1/servers", post(register))
@@ -177,7 +183,9 @@ impl Shared {
             Answer::Map(document) => document.into_response(),
             Answer::Move(number) => Json(serde_json::json!({ "number": number })).into_response(),
             // Planners read it, not callers.
-            Answer::Outlook(_) | Answer::Done => Json(serde_json::json!({})).into_response(),
+            Answer::Outlook(_) | Answer::Owners(_) | Answer::Done => {
+                Json(serde_json::json!({})).into_response()
+            }
         };
         self.with_driver(|driver| driver.ask(ask), answer).await
     }
@@ -194,6 +202,12 @@ async fn status(State(shared): State<Shared>) -> Response {
 async fn events(State(shared): State<Shared>) -> Response {
     let answer = |events| Json(serde_json::json!({ "events": events })).into_response();
     shared.with_driver(Driver::events, answer).await
+}
+
+/// Not by the driver: it may be waiting for etcd.
+async fn leads(State(shared): State<Shared>) -> Response {
+    let leads = shared.seat.is_none_or(|seat| seat.leads().is_ok());
+    Json(Leads { leads }).into_response()
 }
 
 async fn openapi() -> Response {

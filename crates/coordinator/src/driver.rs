@@ -90,6 +90,11 @@ impl Driver {
         }
     }
 
+    /// The term in which it has decided last; none of a file.
+    pub(crate) fn term(&self) -> Option<Term> {
+        self.led.as_ref()?.term
+    }
+
     fn decide(&mut self, ask: Ask) -> Result<Answer, Failed> {
         let now = self.clock.now();
         let led = self.led.as_mut().expect("it leads");
@@ -172,7 +177,7 @@ impl Driver {
                     (error.to_string(), is_certain)
                 }
             },
-            Storage::Etcd(seat) => match seat.save(&weight::encode(state)) {
+            Storage::Etcd(seat) => match seat.save(led.term, &weight::encode(state)) {
                 Saved::Yes => return Ok(()),
                 Saved::No(why) => (why, true),
                 Saved::Unknown(why) => {

@@ -4,6 +4,7 @@
 //!   servers, operators ── HTTP/JSON ──► api.rs ──► driver.rs: one transaction at a time ──► state_file.rs
 //!                                                     │ mbal_control::Coordinator        └─► seat.rs ──► mbal_etcd
 //!                             planning.rs: a plan each epoch
+//!                             watching.rs: a look at servers' leases, where there is etcd
 //! ```
 //! Decides nothing. `docs/design/cluster.md` says what is asked and answered.
 
@@ -14,6 +15,7 @@ mod driver;
 mod metrics;
 mod planning;
 mod serving;
+mod watching;
 
 mod state_file;
 
@@ -22,4 +24,5 @@ mod weight;
 
 pub use api::{OPENAPI, ROUTES};
 pub use mbal_control::Settings;
+pub use mbal_election::Terms;
 pub use serving::{Config, Running, StateIn, start};

@@ -197,10 +197,17 @@ impl Seat {
     }
 
     /// Written under this leadership, or not, or nobody knows. Takes some seconds at most.
-    pub fn save(&self, state: &[u8]) -> Saved {
-        let Some(fence) = self.shared().election.begin_save(self.now()) else {
+    /// What was decided in another term is not saved: it was decided on another state.
+    pub fn save(&self, term: Option<Term>, state: &[u8]) -> Saved {
+        let mut shared = self.shared();
+        let now = self.now();
+        if shared.election.leads(now) != term {
+            return Saved::No("this coordinator leads no more".into());
+        }
+        let Some(fence) = shared.election.begin_save(now) else {
             return Saved::No("this coordinator leads no more".into());
         };
+        drop(shared);
         let mut doubt = None;
         loop {
             let (answer, failed) = self.etcd.save(fence, state);

@@ -10,8 +10,9 @@ use std::time::Duration;
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use mbal_control::{Coordinator, Settings};
-use mbal_etcd::{Etcd, Leadership};
+use mbal_control::{Coordinator, Leases, Settings};
+use mbal_election::Terms;
+use mbal_etcd::{Etcd, Leadership, OwnersKeys};
 use mbal_model::Cluster;
 use tokio::sync::Semaphore;
 
@@ -20,6 +21,7 @@ use crate::driver::{Driver, Say, Storage};
 use crate::planning::Planning;
 use crate::seat::Seat;
 use crate::state_file::StateFile;
+use crate::watching::Watching;
 
 /// Connections at a time: a thousand servers keep one each. One more waits in the kernel.
 const CONNECTIONS_MAX: usize = 4096;
@@ -49,6 +51,10 @@ pub enum StateIn {
         members: Vec<String>,
         /// The URL by which others reach this coordinator; without, where it listens.
         advertised: Option<String>,
+        /// By which servers own.
+        terms: Terms,
+        /// Members of etcd as servers reach them.
+        for_servers: Vec<String>,
     },
 }
 
@@ -56,6 +62,7 @@ pub enum StateIn {
 pub struct Running {
     /// First, since what is dropped first ends first.
     _planning: Planning,
+    _watching: Option<Watching>,
     runtime: tokio::runtime::Runtime,
     seat: Option<(Arc<Seat>, JoinHandle<()>)>,
     driver: Arc<Mutex<Driver>>,
@@ -65,7 +72,7 @@ pub struct Running {
 /// Opens file and socket, and serves on threads of its own. The error is for the operator.
 pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     let say: Arc<Say> = say.into();
-    let Config { listen, settings, .. } = config;
+    let Config { listen, mut settings, .. } = config;
     let epoch = settings.epoch;
     // A file that cannot be used is told before anybody can connect.
     let file = match &config.state {
@@ -76,11 +83,14 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     let listener = TcpListener::bind(listen).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let (mut taken, mut coordinator) = (None, None);
+    let (mut taken, mut coordinator, mut keys) = (None, None, None);
     let storage = match (config.state, file) {
-        (StateIn::Etcd { members, advertised }, _) => {
+        (StateIn::Etcd { members, advertised, terms, for_servers }, _) => {
             let url = advertised.unwrap_or_else(|| format!("http://{address}"));
             let etcd = Etcd::new(&members, &settings.cluster)?;
+            keys = Some(OwnersKeys::new(Etcd::new(&members, &settings.cluster)?));
+            let address = url.clone();
+            settings.leases = Some(Leases { terms, etcd: for_servers, address });
             let seat = Seat::new(Leadership::new(etcd, &url), Arc::clone(&say));
             taken = Some(Arc::clone(&seat));
             Storage::Etcd(seat)
@@ -92,8 +102,11 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
         }
     };
     let driver = Driver::new(settings, storage, coordinator, say);
-    let shared =
-        Shared { driver: Arc::new(Mutex::new(driver)), token: config.token.as_deref().map(hashed) };
+    let shared = Shared {
+        driver: Arc::new(Mutex::new(driver)),
+        seat: taken.clone(),
+        token: config.token.as_deref().map(hashed),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("mbal-coordinator")
@@ -110,7 +123,9 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     }
     let planning =
         Planning::start(Arc::clone(&driver), epoch).map_err(|error| error.to_string())?;
-    Ok(Running { _planning: planning, runtime, seat, driver, address })
+    let watching = keys.map(|keys| Watching::start(Arc::clone(&driver), keys)).transpose();
+    let watching = watching.map_err(|error| error.to_string())?;
+    Ok(Running { _planning: planning, _watching: watching, runtime, seat, driver, address })
 }
 
 fn opened(path: &Path, settings: &Settings) -> Result<(StateFile, Coordinator), String> {

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use mbal_coordinator::{Config, StateIn};
+use mbal_coordinator::{Config, StateIn, Terms};
 use mbal_server::{log, token_of};
+
+use crate::flags::duration;
 
 /// What a server asks by default has this port.
 pub const PORT: u16 = 11210;
@@ -47,6 +49,21 @@ pub struct Coordinator {
     /// URL by which others reach this coordinator; by default that of --listen
     #[arg(long, env = "MBAL_COORDINATOR_ADVERTISE", value_name = "url", requires = "etcd")]
     advertise: Option<String>,
+
+    /// Members of etcd as servers reach them; by default those of --etcd
+    #[arg(long, env = "MBAL_ETCD_ADVERTISE", value_name = "url[,url]", value_delimiter = ',')]
+    #[arg(requires = "etcd")]
+    etcd_advertise: Vec<String>,
+
+    /// Milliseconds for which a server owns after each renewal of its lease in etcd
+    #[arg(long, env = "MBAL_OWNERSHIP_LEASE_MS", value_name = "ms", default_value_t = 3000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(3000..=60_000), requires = "etcd")]
+    ownership_lease_ms: u32,
+
+    /// When servers stop that are without etcd while no coordinator leads: after a time like 30s, or never
+    #[arg(long, env = "MBAL_ETCD_GRACE", value_name = "time", default_value = "never")]
+    #[arg(value_parser = grace, requires = "etcd")]
+    etcd_grace: Grace,
 
     /// The cluster's name
     #[arg(long, env = "MBAL_CLUSTER_NAME", value_name = "name", default_value = "mbal")]
@@ -123,6 +140,7 @@ impl Coordinator {
                 cluster: self.cluster_name.clone(),
                 servers_first: self.servers.into(),
                 epoch: Duration::from_millis(self.heartbeat_ms.into()),
+                leases: None,
             },
             token,
         })
@@ -143,7 +161,29 @@ impl Coordinator {
             }
             url => url.clone(),
         };
-        Ok(StateIn::Etcd { members: self.etcd.clone(), advertised })
+        let terms = Terms {
+            lease: Duration::from_millis(self.ownership_lease_ms.into()),
+            grace: self.etcd_grace.0,
+        };
+        let for_servers = match self.etcd_advertise.is_empty() {
+            true => self.etcd.clone(),
+            false => self.etcd_advertise.clone(),
+        };
+        Ok(StateIn::Etcd { members: self.etcd.clone(), advertised, terms, for_servers })
+    }
+}
+
+/// How long servers go on without etcd; none is for ever.
+#[derive(Clone, Copy, Debug)]
+struct Grace(Option<Duration>);
+
+fn grace(text: &str) -> Result<Grace, String> {
+    match text {
+        "never" => Ok(Grace(None)),
+        _ => match duration(text) {
+            Some(time) => Ok(Grace(Some(time))),
+            None => Err("a time like 30s, or never".into()),
+        },
     }
 }
 

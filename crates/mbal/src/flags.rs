@@ -510,7 +510,8 @@ impl Flags {
             "dry-run" => Mode::DryRun,
             other => return Err(usage(format!("--balance {other}: it is on, off or dry-run"))),
         };
-        let epoch = epoch(&self.epoch).filter(|epoch| (10..=600_000).contains(&epoch.as_millis()));
+        let epoch =
+            duration(&self.epoch).filter(|epoch| (10..=600_000).contains(&epoch.as_millis()));
         let Some(epoch) = epoch else {
             let text = &self.epoch;
             return Err(usage(format!("--epoch {text}: seconds, or with ms, from 10ms to 600s")));
@@ -527,7 +528,7 @@ impl Flags {
     }
 
     fn cluster_config(&self) -> Result<Option<ClusterConfig>, Refused> {
-        let link_timeout = epoch(&self.link_timeout)
+        let link_timeout = duration(&self.link_timeout)
             .filter(|timeout| (10..=60_000).contains(&timeout.as_millis()));
         let Some(link_timeout) = link_timeout else {
             let text = &self.link_timeout;
@@ -621,7 +622,7 @@ fn item_bytes(text: &str) -> Result<u64, Refused> {
     Ok(number.saturating_mul(unit))
 }
 
-fn epoch(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     let (digits, unit) = match text.strip_suffix("ms") {
         Some(digits) => (digits, 1e-3),
         None => (text.strip_suffix('s').unwrap_or(text), 1.0),
