@@ -9,9 +9,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
-use mbal_control::api::{
-    BalanceCall, Failure, Heartbeat, Leads, Leaving, MoveCall, Registration,
-};
+use mbal_control::api::{BalanceCall, Failure, Heartbeat, Leads, Leaving, MoveCall, Registration};
 use mbal_control::{Answer, Ask, Refusal};
 use mbal_election::Term;
 use mbal_model::ServerId;
