@@ -578,7 +578,7 @@ impl Flags {
 
     fn drain_timeout(&self) -> Result<Duration, Refused> {
         let text = &self.drain_timeout;
-        epoch(text).filter(|timeout| *timeout <= DRAIN_TIMEOUT_MAX).ok_or_else(|| {
+        duration(text).filter(|timeout| *timeout <= DRAIN_TIMEOUT_MAX).ok_or_else(|| {
             usage(format!(
                 "--drain-timeout {text}: seconds, or with ms, at most an hour; 0 is none"
             ))

@@ -82,6 +82,26 @@ impl Shared {
         self.settle(now);
     }
 
+    /// What is this server's by the map is nobody's, until a newer map says otherwise.
+    pub(crate) fn give_to_nobody(&self) {
+        let mut followed = self.following.0.lock().expect("nothing panics with it held");
+        let Some(Followed { here, cluster, settled }) = &mut *followed else { return };
+        let has = |owner: &Owner| owner.server == *here;
+        if !cluster.map.cachelets().iter().any(|(_, owner)| has(owner)) {
+            return;
+        }
+        let nobody = Owner { server: ServerId::NOBODY, worker: WorkerId(0) };
+        let owners = cluster.map.cachelets().iter();
+        let owners =
+            owners.map(|(prefix, owner)| (*prefix, if has(owner) { nobody } else { *owner }));
+        let map = ClusterMap::new(cluster.map.version(), owners.collect());
+        let map = Arc::new(map.expect("the same prefixes cover as much"));
+        *cluster = Arc::new(Cluster { map, ..Cluster::clone(cluster) });
+        self.alone.store(false, Release);
+        *settled = false;
+        self.unsettled.store(true, Relaxed);
+    }
+
     /// Before a cachelet begins to leave, and after its move.
     pub(crate) fn look_whether_alone(&self) {
         let followed = self.following.0.lock().expect("nothing panics with it held");

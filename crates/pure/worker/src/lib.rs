@@ -53,6 +53,7 @@ mod input;
 mod insights;
 mod items;
 mod latency;
+mod lease;
 mod links;
 mod load;
 mod log;

@@ -513,6 +513,15 @@ impl Shared {
         self.moves.list(|_| true).into_iter().map(in_words).collect()
     }
 
+    pub(crate) fn moves_here(&self) -> Vec<Arc<Move>> {
+        self.moves.list(|_| true)
+    }
+
+    pub(crate) fn move_has_ended(&self, id: MoveId) {
+        self.moves.remove(id);
+        self.look_at_map_again();
+    }
+
     /// How many moves this server takes part in.
     pub fn moves_under_way(&self) -> usize {
         self.moves.list(|_| true).len()

@@ -485,7 +485,12 @@ impl Turn<'_> {
 
     #[inline]
     pub fn route(&self, key: &Key<'_>) -> Route {
-        self.shared.store.route(self.here.worker, key.hash())
+        let route = self.shared.store.route(self.here.worker, key.hash());
+        match route {
+            Route::Peer(_) => route,
+            _ if self.lapsed => Route::Peer(ServerId::NOBODY),
+            _ => route,
+        }
     }
 
     pub fn whereabouts(&self, key: &Key<'_>) -> Whereabouts {

@@ -13,6 +13,7 @@ use crate::details::Details;
 use crate::following::Following;
 use crate::hot::{Heat, Hot, HotKey, WATCHED_SECONDS, hottest};
 use crate::latency::{Histograms, Latency};
+use crate::lease::Lease;
 use crate::log::WatchLog;
 use crate::login::Doorkeeper;
 use crate::moves::Moves;
@@ -75,6 +76,7 @@ pub struct Shared {
     pub(crate) following: Following,
     pub(crate) moves: Moves,
     pub(crate) links_up: LinksUp,
+    pub(crate) lease: Lease,
     /// The store is not yet as the map says.
     pub(crate) unsettled: AtomicBool,
     /// By the newest map that any worker has heard of: its version, and whether no cachelet of it is another server's.
@@ -141,6 +143,7 @@ impl Shared {
             following: Following::default(),
             moves: Moves::default(),
             links_up: LinksUp::default(),
+            lease: Lease::default(),
             unsettled: AtomicBool::new(false),
             map_version: AtomicU64::new(1),
             alone: AtomicBool::new(true),

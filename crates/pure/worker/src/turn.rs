@@ -31,6 +31,8 @@ pub(crate) struct Turn<'w> {
     pub here: Owner,
     /// No cachelet of the map is another server's.
     pub alone: bool,
+    /// The lease by which this server owns is over: what is here is nobody's.
+    pub lapsed: bool,
     pub now: Now,
     pub sampler: &'w mut Sampler,
     /// Where the first key of the next request is looked for, as far as that is known.

@@ -44,6 +44,7 @@ impl Worker {
             map_version: self.map_version,
             here: self.here,
             alone: self.alone,
+            lapsed: self.lapsed,
             now,
             sampler: &mut self.sampler,
             ahead: Ahead::NONE,

@@ -35,6 +35,8 @@ pub struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) map_version: u64,
     pub(crate) alone: bool,
+    /// The lease by which this server owns is over.
+    pub(crate) lapsed: bool,
     pub(crate) links: Links,
     /// Peers' requests that are not executed yet.
     pub(crate) held: Held,
@@ -78,6 +80,7 @@ impl Worker {
             shared,
             map_version: 1,
             alone: true,
+            lapsed: false,
             links: Links::default(),
             held: Held::default(),
             wakes: Wakes::default(),
@@ -128,7 +131,7 @@ impl Worker {
         let watched = self.shared.log.watched();
         self.shared.store.enter(self.here.worker);
         // Any worker may have heard of a newer map first.
-        self.alone = self.shared.alone.load(Acquire);
+        self.alone = self.shared.alone.load(Acquire) && !self.lapsed;
         self.map_version = self.shared.map_version.load(Acquire);
         match event {
             Event::Opened { conn, own_port } => {

@@ -10,6 +10,7 @@ mod discovery;
 mod fields;
 mod hints;
 mod insights;
+mod lease;
 mod load;
 mod maps;
 mod meta;
