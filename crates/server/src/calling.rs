@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use mbal_control::api::Failure;
+use mbal_control::api::{Failure, Leads};
 
 /// An answer of an older term than one that was heard so lately is ignored: its coordinator leads no more, and does not know. Later it may be that
 /// etcd was restored.
@@ -13,6 +14,8 @@ const TERM_COUNTS: Duration = Duration::from_secs(30);
 /// A coordinator that did not answer at all is not asked again for so long, while others answer: one that is asleep costs the whole
 /// time that a call may take.
 const PASSED_OVER: Duration = Duration::from_secs(3);
+/// A coordinator that is asked whether it leads answers within this, or does not say.
+const SAYS_WITHIN: Duration = Duration::from_millis(500);
 /// The header in which a leader says its term; one with a file has none.
 const TERM: &str = "MBal-Term";
 
@@ -105,6 +108,23 @@ impl Caller {
             }
         }
         Err(CallFailed::Silent(whys.join("; ")))
+    }
+
+    /// Asks all coordinators at once whether they lead; `None` of those that do not say.
+    pub(crate) fn who_leads(&self) -> Vec<Option<bool>> {
+        let ask = |url: &String| {
+            let asked = self.agent.get(&format!("{url}/v1/leads")).timeout(SAYS_WITHIN).call();
+            Some(asked.ok()?.into_json::<Leads>().ok()?.leads)
+        };
+        thread::scope(|scope| {
+            let asked: Vec<_> = self.urls.iter().map(|url| scope.spawn(move || ask(url))).collect();
+            asked.into_iter().map(|one| one.join().ok().flatten()).collect()
+        })
+    }
+
+    /// Of all coordinators.
+    pub(crate) fn urls(&self) -> &[String] {
+        &self.urls
     }
 
     fn silent_at(&self) -> MutexGuard<'_, Vec<Option<Instant>>> {

@@ -29,6 +29,7 @@ mod machine;
 mod membership;
 mod metrics;
 mod moving;
+mod owning;
 mod panics;
 mod passwords;
 mod patience;

@@ -12,9 +12,11 @@ use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mbal_control::api::{Heartbeat, Incarnation, MoveNews, News, Registered, Registration};
+use mbal_control::api::{
+    Heartbeat, Incarnation, LeaseTold, Leaving, MoveNews, News, Registered, Registration,
+};
 use mbal_model::{Cluster, ServerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox};
 use mbal_worker::Event;
@@ -24,6 +26,8 @@ use crate::calling::{CallFailed, Caller};
 use crate::departure::Departure;
 use crate::linking::{Linking, peers};
 use crate::moving::Moving;
+use crate::owning::Owning;
+use crate::serving::incarnation;
 use crate::{CoordinatorConfig, cluster, log};
 
 /// A coordinator that does not answer for so long is asked again later.
@@ -34,12 +38,17 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)
 /// Between two heartbeats of a server that takes part in a move, or is emptied: each step at the coordinator waits for one.
 const EPOCH_OF_MOVES: Duration = Duration::from_millis(100);
 
+/// So often who waits looks whether the lease is over, or its key is to be told of.
+const LEASE_LOOKED_AT: Duration = Duration::from_millis(20);
+/// While batches end and moves are given up, before that is looked at again.
+const FORSAKE_PAUSE: Duration = Duration::from_millis(2);
+
 /// Exit code of a server that is one no more.
 const EX_UNAVAILABLE: i32 = 69;
 
 pub(crate) struct Member {
     pub config: CoordinatorConfig,
-    pub caller: Caller,
+    pub caller: Arc<Caller>,
     /// Without its id and incarnation.
     pub addresses: Registration,
     pub workers: Arc<[Mailbox<Letter>]>,
@@ -75,9 +84,26 @@ impl Member {
         Ok(())
     }
 
-    fn run(self, linking: Linking) {
-        let mut said = Said::default();
-        let registered = self.register(&mut said);
+    fn run(mut self, linking: Linking) {
+        let inbox = linking.inbox.clone();
+        let (mut said, mut linking) = (Said::default(), Some(linking));
+        let mut ended = None;
+        while let Some(here) = self.live(&mut said, &mut linking, &inbox, ended) {
+            self.forsake();
+            ended = Some((here, self.incarnation));
+            (self.config.id, self.incarnation) = (Some(here), incarnation());
+        }
+    }
+
+    /// One incarnation. Returns which server it was, when its lease is over; and nothing, when the process has said farewell.
+    fn live(
+        &self,
+        said: &mut Said,
+        linking: &mut Option<Linking>,
+        inbox: &Mailbox<LinkNote>,
+        ended: Option<(ServerId, Incarnation)>,
+    ) -> Option<ServerId> {
+        let registered = self.register(said, ended);
         let here = ServerId(registered.id);
         self.departure.registered(here, self.incarnation);
         log::info(
@@ -88,13 +114,14 @@ impl Member {
         let shared = Arc::clone(&self.moving.shared);
         shared.store.know_flush(registered.flush_number);
         shared.set_incarnation(mbal_migration::Incarnation(self.incarnation.0));
+        let owning = self.own_by(here, registered.lease.as_ref());
         let mut version = 0;
-        let mut linking = Some(linking);
-        let inbox = linking.as_ref().expect("it was just put there").inbox.clone();
-        let mut map = registered.map;
+        // Who needs a lease owns nothing before it has one.
+        let mut map = registered.map.filter(|_| owning.is_none());
         let mut moves: Option<(Vec<MoveNews>, u32)> = None;
+        let mut soon = false;
         loop {
-            if let Some(cluster) = map.take().and_then(|text| self.understood(&text, &mut said)) {
+            if let Some(cluster) = map.take().and_then(|text| self.understood(&text, said)) {
                 version = cluster.map.version();
                 match linking.take() {
                     Some(linking) => {
@@ -110,25 +137,36 @@ impl Member {
             if let Some((moves, ever)) = moves.take() {
                 self.moving.told(self.incarnation, &moves, ever);
             }
-            let is_busy = shared.moves_under_way() > 0 || self.departure.is_ending();
-            self.departure.pause(if is_busy { epoch.min(EPOCH_OF_MOVES) } else { epoch });
+            let is_busy = soon || shared.moves_under_way() > 0 || self.departure.is_ending();
+            self.pause(if is_busy { epoch.min(EPOCH_OF_MOVES) } else { epoch }, owning.as_deref());
+            if let Some(owning) = owning.as_ref().filter(|owning| owning.is_over()) {
+                owning.end();
+                return (!self.departure.has_ended()).then_some(here);
+            }
+            let sent = owning.as_ref().map(|owning| owning.now());
             match self.beat(here, version) {
                 Ok(news) => {
                     said.worked();
                     shared.store.know_flush(news.flush_number);
-                    map = news.map;
-                    moves = Some((news.moves, news.moves_ever));
+                    soon = news.soon;
+                    if let (Some(owning), Some(sent)) = (&owning, sent) {
+                        owning.accepted(sent);
+                    }
+                    if owning.as_ref().is_none_or(|owning| owning.owns()) {
+                        map = news.map;
+                        moves = Some((news.moves, news.moves_ever));
+                    }
                     self.departure.heard(news.drain);
                 }
                 // By its own farewell.
-                Err(CallFailed::Refused(409, _)) if self.departure.has_ended() => return,
+                Err(CallFailed::Refused(409, _)) if self.departure.has_ended() => return None,
                 Err(CallFailed::Refused(409, why)) => {
                     // Somebody else is this server now: whatever is served here would be stale.
-                    log::error(
-                        "not_a_member",
-                        &format!("mbal: the coordinator refuses this server: {why}"),
-                    );
-                    std::process::exit(EX_UNAVAILABLE);
+                    let text = format!("mbal: the coordinator refuses this server: {why}");
+                    log::error("not_a_member", &text);
+                    let Some(owning) = owning else { std::process::exit(EX_UNAVAILABLE) };
+                    owning.end();
+                    return Some(here);
                 }
                 Err(CallFailed::Refused(status, why)) => {
                     said.failed(&format!("the coordinator refuses this server ({status}): {why}"));
@@ -140,16 +178,67 @@ impl Member {
         }
     }
 
-    /// Until it has worked. Refusals are tried again, too: an operator may mend what they say.
-    fn register(&self, said: &mut Said) -> Registered {
+    /// The lease by which it owns, if the coordinator wants one.
+    fn own_by(&self, here: ServerId, told: Option<&LeaseTold>) -> Option<Arc<Owning>> {
+        let shared = Arc::clone(&self.moving.shared);
+        let Some(told) = told else {
+            if shared.owns_by_lease() {
+                shared.own_until(Duration::MAX);
+            }
+            return None;
+        };
+        let text = format!("mbal: owns by leases of {} ms in etcd", told.lease_ms);
+        log::info("owns_by_lease", &text);
+        let (member, caller) = ((here, self.incarnation), Arc::clone(&self.caller));
+        let clock = self.moving.started.lease_clock;
+        let owning = Owning::start(told, &self.config.cluster, member, caller, shared, clock);
+        Some(owning.expect("a thread can be had, and the coordinator uses the same etcd"))
+    }
+
+    /// Waits for so long, or until a heartbeat is wanted sooner.
+    fn pause(&self, pause: Duration, owning: Option<&Owning>) {
+        let Some(owning) = owning else { return self.departure.pause(pause) };
+        let until = Instant::now() + pause;
+        let was_ending = self.departure.is_ending();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let is_wanted = owning.is_over() || owning.wants_word();
+            if left.is_zero() || is_wanted || self.departure.is_ending() != was_ending {
+                return;
+            }
+            self.departure.pause(left.min(LEASE_LOOKED_AT));
+        }
+    }
+
+    /// Drops all that is here. Nobody is served any of it: the lease is over.
+    fn forsake(&self) {
+        let text = "mbal: the lease is over: drops what is here, and registers anew";
+        log::warn("lease_over", text);
+        while let Some(wake) = self.moving.shared.forsake(self.moving.now()) {
+            self.moving.wake(wake);
+            thread::sleep(FORSAKE_PAUSE);
+        }
+    }
+
+    /// Until it has worked. Refusals are tried again, too: an operator may mend what they say. `ended` is what this process was before:
+    /// nobody has to wait for its lease.
+    fn register(&self, said: &mut Said, mut ended: Option<(ServerId, Incarnation)>) -> Registered {
         let registration = Registration {
             id: self.config.id.map(|id| id.0),
             incarnation: self.incarnation,
             cluster: self.config.cluster.clone(),
+            coordinators: self.caller.urls().to_vec(),
             ..self.addresses.clone()
         };
         let mut pause = PAUSES[0];
         loop {
+            if let Some((server, incarnation)) = ended {
+                let path = format!("/v1/servers/{}", server.0);
+                match self.caller.call("DELETE", &path, Some(&Leaving { incarnation })) {
+                    Ok(_) | Err(CallFailed::Refused(..)) => ended = None,
+                    Err(CallFailed::Silent(_)) => {}
+                }
+            }
             match self.post("/v1/servers", &registration) {
                 Ok(registered) => {
                     said.worked();

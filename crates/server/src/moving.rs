@@ -37,7 +37,7 @@ impl Moving {
         self.started.at(self.started.clock.now_ns()).moved(shift)
     }
 
-    fn wake(&self, workers: impl IntoIterator<Item = WorkerId>) {
+    pub(crate) fn wake(&self, workers: impl IntoIterator<Item = WorkerId>) {
         for worker in workers {
             self.workers[usize::from(worker.0)].post(Letter::Tell(Event::Carry));
         }

@@ -17,8 +17,8 @@ use mbal_model::{Address, ServerId, WorkerId};
 use mbal_reactor::process::{self, Background, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
-    Clock, Ended, EventLoop, Greeter, Guest, Letter, LinkNote, Listener, Mailbox, Mapping, Post,
-    Request, STRANGERS_MAX, Tally, TlsDoor,
+    Clock, Ended, EventLoop, Greeter, Guest, LeaseClock, Letter, LinkNote, Listener, Mailbox,
+    Mapping, Post, Request, STRANGERS_MAX, Tally, TlsDoor,
 };
 use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Moment, Now, Settings, Worker};
 
@@ -387,7 +387,7 @@ impl Server {
                 let token = config.token.clone();
                 let caller = Caller::new(&config.urls, token, membership::ANSWERS_WITHIN);
                 let member = Member {
-                    caller: caller.map_err(io::Error::other)?,
+                    caller: Arc::new(caller.map_err(io::Error::other)?),
                     addresses: self.advertised(config, &linking.doors)?,
                     config: config.clone(),
                     workers: Arc::clone(&linking.workers),
@@ -430,6 +430,7 @@ impl Server {
                 .collect(),
             memory_bytes: self.config.settings.memory_bytes,
             moves: true,
+            leases: true,
             ..Registration::default()
         })
     }
@@ -582,6 +583,10 @@ fn work(
             last = (now_ns, started.at(now_ns));
         }
         let mut worker = worker.borrow_mut();
+        if shared.owns_by_lease() {
+            // Read after what is handled has arrived.
+            worker.look_at_lease(started.lease_clock.now());
+        }
         worker.handle(shifted(last.1), event, actions);
         wake.set(worker.next_wake());
     };
@@ -592,6 +597,9 @@ fn work(
     let background = |now_ns, is_idle, actions: &mut Actions| {
         let now = shifted(started.at(now_ns));
         let mut worker = worker.borrow_mut();
+        if shared.owns_by_lease() {
+            worker.look_at_lease(started.lease_clock.now());
+        }
         let more = worker.background(now, BACKGROUND_STEPS, is_idle, actions);
         wake.set(worker.next_wake());
         more
@@ -622,6 +630,8 @@ fn observe_cpu(shared: &mbal_worker::Shared) {
 #[derive(Clone, Copy)]
 pub(crate) struct Started {
     pub(crate) clock: Clock,
+    /// That of leases.
+    pub(crate) lease_clock: LeaseClock,
     unix: u64,
     /// Nanoseconds of a second that had passed: both clocks' seconds begin together.
     fraction_ns: u64,
@@ -637,6 +647,7 @@ impl Started {
             SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
         Started {
             clock: Clock::start(),
+            lease_clock: LeaseClock::start(),
             unix: since_1970.as_secs(),
             fraction_ns: since_1970.subsec_nanos().into(),
             // Its low 15 bits count. A restart begins with the cas values of the one before only if both fell into the same
@@ -665,7 +676,7 @@ impl Started {
 }
 
 /// A number that no other process has drawn, nor this one before.
-fn incarnation() -> Incarnation {
+pub(crate) fn incarnation() -> Incarnation {
     use ring::rand::SecureRandom;
     let mut bytes = [0; 8];
     ring::rand::SystemRandom::new().fill(&mut bytes).expect("the kernel has random bytes");

@@ -35,7 +35,7 @@ impl Shared {
     /// This server owns what is here before that moment, and never then, by a clock that goes on while the machine sleeps. Zero: it
     /// owns nothing.
     pub fn own_until(&self, moment: Duration) {
-        self.lease.0.store((moment.as_nanos() as u64).min(NONE - 1), Release);
+        self.lease.0.store(moment.as_nanos().min(u128::from(NONE - 1)) as u64, Release);
     }
 
     /// It owns by a lease, so workers have to look at it.
