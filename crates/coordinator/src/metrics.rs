@@ -10,8 +10,12 @@ use mbal_model::Why;
 const STATES: [&str; 7] = ["serving", "awaited", "silent", "lost", "draining", "stuck", "drained"];
 const MODES: [(&str, BalanceMode); 3] =
     [("on", BalanceMode::On), ("off", BalanceMode::Off), ("dry-run", BalanceMode::DryRun)];
-const WHYS: [(&str, Why); 3] =
-    [("overload", Why::Overload), ("exchange", Why::Exchange), ("drain", Why::Drain)];
+const WHYS: [(&str, Why); 4] = [
+    ("overload", Why::Overload),
+    ("exchange", Why::Exchange),
+    ("drain", Why::Drain),
+    ("share", Why::Share),
+];
 
 pub(crate) fn page(
     status: &Status,

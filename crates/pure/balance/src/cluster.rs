@@ -13,11 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{
-    ClusterPlan, MOVES_MAX, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, Snapshot,
-    Standing, Why, WorkerLoad,
+    ClusterPlan, MOVES_MAX, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook,
+    Snapshot, Standing, Why, WorkerLoad,
 };
 
 use crate::drain::drain;
+use crate::fill::fill;
 use crate::local::apply;
 use crate::phases::Gate;
 use crate::vain::Vain;
@@ -44,6 +45,8 @@ pub struct ClusterPlanner {
     vain: Vain,
     /// Servers for which something was planned, or was under way, in the last epoch.
     helped: BTreeSet<ServerId>,
+    /// Servers that are being given their share.
+    filling: BTreeSet<ServerId>,
     all_hot: Gate,
     /// What is said of it, as long as `all_hot` is open.
     servers_wanted: u32,
@@ -107,6 +110,7 @@ impl ClusterPlanner {
             board.begin(&before, &global.plan.moves);
         }
         let stuck = drain(&mut board, &self.thresholds);
+        fill(&mut board, &mut self.filling, &self.thresholds);
         if !stuck.is_empty() {
             missing = missing.max(1);
         }
@@ -315,6 +319,10 @@ impl Board<'_> {
         };
         let part = free / own.len().max(1) as u64;
         own.iter_mut().for_each(|worker| worker.bytes_max = worker.bytes() + part);
+    }
+
+    pub fn servers(&self) -> impl Iterator<Item = &ServerOutlook> {
+        self.outlook.servers.iter()
     }
 
     /// Servers that may be given something.

@@ -14,6 +14,7 @@ mod search;
 
 mod cluster;
 mod drain;
+mod fill;
 mod global;
 mod local;
 

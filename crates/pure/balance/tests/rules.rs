@@ -235,6 +235,17 @@ fn nobody_gets_more_than_its_memory_holds() {
     assert_eq!(steps(&cluster.epochs(4)), [(1, 0, 2)]);
 }
 
+fn a_server_that_joins_a_calm_cluster_gets_its_share() {
+    let mut cluster = Cluster::new(&[&[&[0.01; 12]], &[&[0.01; 12]], &[&[]]]);
+    let first = cluster.turn();
+    assert_eq!(first.moves.len(), 4, "{:?}", steps(&first));
+    assert_eq!((first.moves[0].why, first.later.len()), (Why::Share, 4));
+    (0..2).for_each(|_| drop(cluster.turn()));
+    assert_eq!([0, 1, 2].map(|server| cluster.of(server)), [8; 3]);
+    // And that is all.
+    assert_eq!((0..20).map(|_| cluster.turn().moves.len()).sum::<usize>(), 0);
+}
+
 fn when_all_are_hot_servers_are_wanted() {
     let mut cluster = Cluster::new(&[&[&[0.5, 0.45]], &[&[0.5, 0.4]]]);
     assert_eq!(cluster.epochs(3).servers_wanted, 0);
@@ -250,7 +261,7 @@ fn when_all_are_hot_servers_are_wanted() {
 }
 
 fn who_gives_in_vain_is_helped_less_often() {
-    let mut cluster = Cluster::new(&[&[&[0.03; 32]], &[&[], &[], &[]]]);
+    let mut cluster = Cluster::new(&[&[&[0.03; 32]], &[&[0.0; 8], &[0.0; 8], &[0.0; 8]]]);
     let mut planned = Vec::new();
     for epoch in 1..=24 {
         let plan = cluster.turn();
@@ -302,6 +313,7 @@ rules! {
     a_silent_server_gets_nothing: SilentTakes,
     what_is_under_way_counts_where_it_goes: ForgetsWhatIsUnderWay,
     nobody_gets_more_than_its_memory_holds: OverMemory,
+    a_server_that_joins_a_calm_cluster_gets_its_share: EmptyStaysEmpty,
     when_all_are_hot_servers_are_wanted: AllHotIsKept,
     who_gives_in_vain_is_helped_less_often: VainGoesOn,
 }

@@ -202,7 +202,16 @@ impl Coordinator {
         Ok(Answer::Done)
     }
 
-    /// Begins what empties servers as far as there are places for it by now.
+    /// Of what was planned ahead: its server is to be emptied still; or the cluster is to be balanced, and it is well.
+    fn is_still_wanted(&self, now: Micros, planned: &PlannedMove) -> bool {
+        let from = planned.step.from.server;
+        match planned.why {
+            Why::Share => self.state.balance == BalanceMode::On && self.is_heard(now, from),
+            _ => self.state.draining.contains(&from),
+        }
+    }
+
+    /// Begins what was planned ahead as far as there are places for it by now.
     fn begin_later(&mut self, now: Micros) {
         for planned in std::mem::take(&mut self.balanced.later) {
             let (from, to) = (planned.step.from.server, planned.step.to.server);
@@ -211,7 +220,7 @@ impl Coordinator {
             let takes = under_way().filter(|one| one.to.server == to).count();
             if gives >= MOVES_MAX || takes >= MOVES_MAX {
                 self.balanced.later.push_back(planned);
-            } else if self.state.draining.contains(&from) && self.is_heard(now, to) {
+            } else if self.is_heard(now, to) && self.is_still_wanted(now, &planned) {
                 self.begin_planned(&planned);
             }
         }
@@ -358,6 +367,7 @@ fn told(planned: &PlannedMove) -> String {
         Why::Overload => "to lighten its worker".to_owned(),
         Why::Exchange => "in exchange".to_owned(),
         Why::Drain => format!("server {} is to be emptied", from.server.0),
+        Why::Share => format!("server {} gets its share", to.server.0),
     };
     format!(
         "{} from server {} to {}: {why}; it has load {load:.3} and {bytes} bytes, worker {}/{} had {from_load:.2}, worker {}/{} {to_load:.2}",

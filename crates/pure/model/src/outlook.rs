@@ -53,6 +53,8 @@ pub enum Why {
     Exchange,
     /// Its server is to be emptied.
     Drain,
+    /// Another server has come, or come back, and gets its even share.
+    Share,
 }
 
 /// A move with what it was decided on.

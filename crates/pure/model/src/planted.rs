@@ -100,6 +100,8 @@ pub enum Fault {
     AllHotIsKept,
     /// A server gives on and on, though what it has given stays its load.
     VainGoesOn,
+    /// A server that joins a calm cluster gets nothing.
+    EmptyStaysEmpty,
     /// The balancer orders moves, though an operator has turned it off.
     OffIsIgnored,
     // Rules of several coordinators (docs/design/cluster.md), by the invariant that they keep.
