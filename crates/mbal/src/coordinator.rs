@@ -56,8 +56,8 @@ pub struct Coordinator {
     etcd_advertise: Vec<String>,
 
     /// Milliseconds for which a server owns after each renewal of its lease in etcd
-    #[arg(long, env = "MBAL_OWNERSHIP_LEASE_MS", value_name = "ms", default_value_t = 3000)]
-    #[arg(value_parser = clap::value_parser!(u32).range(3000..=60_000), requires = "etcd")]
+    #[arg(long, env = "MBAL_OWNERSHIP_LEASE_MS", value_name = "ms", default_value_t = 5000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(5000..=60_000), requires = "etcd")]
     ownership_lease_ms: u32,
 
     /// When servers stop that are without etcd while no coordinator leads: after a time like 30s, or never

@@ -113,9 +113,13 @@ pub struct Cluster {
 impl Cluster {
     pub fn start(test: &str, flags: &[&str]) -> Cluster {
         let folder = Folder::new(&format!("etcd-{test}"));
+        let etcd = Members::start(&folder);
+        Cluster::of(folder, etcd, flags)
+    }
+
+    pub fn of(folder: Folder, etcd: Members, flags: &[&str]) -> Cluster {
         std::fs::write(folder.path("secret"), "a secret of this test\n")
             .expect("it can be written");
-        let etcd = Members::start(&folder);
         let start = |_| Coordinator::start(&etcd.urls(), flags);
         let coordinators = (0..3).map(start).collect();
         Cluster { coordinators, etcd, folder }
@@ -152,14 +156,24 @@ impl Cluster {
         }
     }
 
+    /// The server of that number.
+    pub fn serve_as(&self, id: u16) -> Running {
+        self.serve_with(&["--server-id", &id.to_string()])
+    }
+
     /// A server that asks all coordinators.
     pub fn serve(&self) -> Running {
+        self.serve_with(&[])
+    }
+
+    fn serve_with(&self, flags: &[&str]) -> Running {
         drop(std::fs::remove_file(self.folder.path("ports")));
         let secret = self.folder.path("secret").display().to_string();
         let urls = self.urls();
         let mut arguments = vec!["-p", "-1", "-t", "1", "--control", "off", "--worker-ports", "0"];
         arguments.extend(["--cluster-name", "shop", "--coordinator", &urls]);
         arguments.extend(["--cluster-secret", &secret]);
+        arguments.extend(flags);
         Running::serve(&self.folder, &arguments)
     }
 

@@ -6,6 +6,7 @@
 mod running;
 
 mod coordinators;
+mod leases;
 mod members;
 mod storage;
 mod takeover;

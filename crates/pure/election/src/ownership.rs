@@ -23,7 +23,8 @@ const KEY_OUTLASTS: Duration = Duration::from_secs(2);
 /// What a coordinator tells a server at registering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// How long a renewal lasts.
+    /// How long a renewal lasts. Longer than a coordinator's lease, by enough for a server to hear that no coordinator leads: both end when
+    /// etcd is gone.
     pub lease: Duration,
     /// How long a server goes on without etcd while no coordinator leads; none is for ever.
     pub grace: Option<Duration>,
@@ -215,10 +216,6 @@ impl Ownership {
             }
             (OwnerQuestion::Renew { .. }, OwnerAnswer::Renewed { raft_term }) => {
                 let until = held_until(now, sent, self.terms.lease);
-                if is_planted(Fault::RenewedUnseen) {
-                    self.renewed = sent;
-                    self.counts(now, until);
-                }
                 self.renewal = Some(Renewal { until, raft_term });
                 self.renewed = sent;
             }
@@ -275,9 +272,6 @@ impl Ownership {
     /// The lease governs where etcd is there. Only who owns since nobody leads may write its key anew: etcd was away, and kept no leases.
     fn key_is_gone(&mut self, now: Moment) {
         (self.phase, self.word, self.renewal) = (Phase::Bare, Word::None, None);
-        if is_planted(Fault::GoneKeyIsIgnored) {
-            return;
-        }
         self.by_etcd = self.by_etcd.min(now);
         self.is_over(now);
     }

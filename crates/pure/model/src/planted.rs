@@ -126,8 +126,6 @@ pub enum Fault {
     // Rules of ownership leases (docs/design/cluster.md).
     /// 1: a server owns by a key of which no coordinator has heard: it may have been said to be dead before.
     OwnsWithoutWord,
-    /// 1: a server whose key is gone writes another one, and owns on.
-    GoneKeyIsIgnored,
     /// 1: a server goes on without etcd as soon as one coordinator says that it does not lead.
     OneDoesNotLead,
     /// 1: a server is dead as soon as its key is gone.

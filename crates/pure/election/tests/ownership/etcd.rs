@@ -11,7 +11,7 @@ pub type Time = u64;
 struct Lease {
     ends: Time,
     lasts: Time,
-    /// Its renewals on the old leader, as long as somebody takes that for one.
+    /// Once it has ended: when it and its key are removed.
     revoked_at: Option<Time>,
 }
 
@@ -91,10 +91,11 @@ impl Etcd {
         self.keys.retain(|_, (_, lease)| leases.contains_key(lease));
     }
 
-    /// An operator, or a leader of etcd that was replaced, revokes a server's lease.
-    pub fn revoke(&mut self, server: usize) {
-        if let Some((_, lease)) = self.keys.remove(&server) {
-            self.leases.remove(&lease);
+    /// An operator, or a leader of etcd that was replaced, revokes a server's lease; or an operator deletes its key.
+    pub fn revoke(&mut self, server: usize, key_alone: bool) {
+        match self.keys.remove(&server) {
+            Some((_, lease)) if !key_alone => drop(self.leases.remove(&lease)),
+            _ => {}
         }
     }
 

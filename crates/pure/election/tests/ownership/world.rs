@@ -34,7 +34,10 @@ const END: u64 = 90_000;
 const LAST: u64 = 10_000;
 const ANSWERS_WITHIN: u64 = 700;
 const LOOK_EVERY: u64 = 250;
-const LEASE: Duration = Duration::from_secs(3);
+const LEASE: Duration = Duration::from_secs(5);
+/// Of a coordinator.
+const LEADS_FOR: u64 = 3_000;
+const SAVED_WITHIN: u64 = 2_000;
 
 struct Server {
     incarnation: u64,
@@ -61,6 +64,10 @@ struct Leader {
     looks_at: u64,
     /// When the look that it waits for was asked.
     look: Option<Moment>,
+    /// Without etcd its own lease ends then.
+    ends_at: Option<u64>,
+    /// It waits for a save, and answers nobody; when it gives up.
+    saves_until: Option<u64>,
 }
 
 struct Coordinator {
@@ -259,7 +266,7 @@ impl World {
     pub fn run(mut self) -> Result<Met, String> {
         while self.now < END {
             self.now += STEP;
-            if self.now < TROUBLE && self.random.below(300) == 0 {
+            if self.now < TROUBLE && self.random.below(200) == 0 {
                 self.trouble();
             }
             if self.etcd_away_until <= self.now {
@@ -289,9 +296,10 @@ impl World {
             0 | 1 => self.servers[server].stopped_until = until,
             2 => self.servers[server].cut_from_etcd_until = until,
             3 => {
+                let later = until.max(TROUBLE.min(until + self.random.below(30_000)));
                 let one = &mut self.servers[server];
-                match self.random.below(3) {
-                    0 => one.cut_from_coordinators_until = [until; COORDINATORS],
+                match self.random.below(4) {
+                    0 | 1 => one.cut_from_coordinators_until = [later; COORDINATORS],
                     // All but one side of the cluster is away.
                     _ => {
                         one.cut_from_coordinators_until[coordinator] = until;
@@ -319,7 +327,8 @@ impl World {
             _ => {
                 self.say(|| format!("the lease of server {server} is revoked"));
                 self.count("lease revoked");
-                self.etcd.revoke(server);
+                let key_alone = self.random.below(2) == 0;
+                self.etcd.revoke(server, key_alone);
             }
         }
     }
@@ -332,13 +341,20 @@ impl World {
         if let Some(leader) = &self.leader {
             let one = &self.coordinators[leader.coordinator];
             let is_unlucky = self.now < TROUBLE && self.random.below(2_000) == 0;
-            // Its own lease ends while it is stopped or cut off.
-            if !is_fit(one, self) || self.now < one.stopped_until || is_unlucky {
+            let is_stopped = self.now < one.stopped_until;
+            let ends_at = match (leader.ends_at, is_fit(one, self)) {
+                (None, false) => Some(self.now + self.random.below(LEADS_FOR)),
+                (ends_at, _) => ends_at,
+            };
+            let is_unsettled = leader.saves_until.is_some_and(|until| until <= self.now);
+            if is_stopped || is_unlucky || is_unsettled || ends_at.is_some_and(|at| at <= self.now)
+            {
                 self.say(|| "leads no more".into());
                 self.leader = None;
-                self.elects_at = self.now + self.random.below(3_000);
+                self.elects_at = self.now + self.random.below(LEADS_FOR);
                 return;
             }
+            self.leader.as_mut().expect("it leads").ends_at = ends_at;
             return self.look();
         }
         let coordinator = self.random.below(COORDINATORS as u64) as usize;
@@ -352,6 +368,8 @@ impl World {
                 watches: BTreeMap::new(),
                 looks_at: self.now,
                 look: None,
+                ends_at: None,
+                saves_until: None,
             });
             let now = self.clock_at(coordinator);
             let members = self.members.iter();
@@ -367,8 +385,15 @@ impl World {
             let (term, begun) = (leader.term, self.clock_at(leader.coordinator));
             let leader = self.leader.as_mut().expect("it leads");
             (leader.looks_at, leader.look) = (self.now + LOOK_EVERY, Some(begun));
-            self.send(false, Message::Look { term, begun });
+            let is_cut = self.is_cut_off();
+            self.send(is_cut, Message::Look { term, begun });
         }
+    }
+
+    /// The leader, from etcd.
+    fn is_cut_off(&self) -> bool {
+        let leader = self.leader.as_ref().map(|leader| &self.coordinators[leader.coordinator]);
+        leader.is_some_and(|one| self.now < one.cut_from_etcd_until)
     }
 
     fn is_reborn(&mut self, server: usize) {
@@ -536,7 +561,8 @@ impl World {
                 }
             }
             Message::Beats { server, incarnation, sent } => {
-                let Some(leader) = &mut self.leader else { return };
+                let answers = |leader: &&mut Leader| leader.saves_until.is_none();
+                let Some(leader) = self.leader.as_mut().filter(answers) else { return };
                 let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
                 let is_member = self.members.get(&server) == Some(&Some(incarnation));
                 if let (true, Some((_, watch))) = (is_member, leader.watches.get_mut(&server)) {
@@ -569,11 +595,15 @@ impl World {
                     self.etcd.unrenewed(now, server, incarnation)
                 };
                 let unrenewed = (0..SERVERS).map(of).collect();
-                self.send(false, Message::Seen { term, begun, unrenewed });
+                let is_cut = self.is_cut_off();
+                self.send(is_cut, Message::Seen { term, begun, unrenewed });
             }
             Message::Seen { term, begun, unrenewed } => self.seen(term, begun, &unrenewed),
             Message::Dead { term, server, incarnation } => {
                 // Executed if no other has been elected since.
+                if let Some(leader) = self.leader.as_mut().filter(|leader| leader.term == term) {
+                    leader.saves_until = None;
+                }
                 let is_fenced = self.terms_ever != term || self.now < self.etcd_away_until;
                 if !is_fenced && self.members.get(&server) == Some(&Some(incarnation)) {
                     self.say(|| format!("server {server}, {incarnation}, is dead"));
@@ -589,7 +619,8 @@ impl World {
 
     /// Another process is let in when the one before is known to be dead. One that has lapsed says so itself.
     fn registers(&mut self, server: usize, incarnation: u64) {
-        let Some(leader) = &mut self.leader else { return };
+        let answers = |leader: &&mut Leader| leader.saves_until.is_none();
+        let Some(leader) = self.leader.as_mut().filter(answers) else { return };
         let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
         let now = Duration::from_micros(now as u64);
         if self.servers[server].incarnation != incarnation {
@@ -627,8 +658,12 @@ impl World {
                 dead.push((*server, *incarnation));
             }
         }
+        let is_cut = self.is_cut_off();
+        if !dead.is_empty() {
+            self.leader.as_mut().expect("it leads").saves_until = Some(self.now + SAVED_WITHIN);
+        }
         for (server, incarnation) in dead {
-            self.send(false, Message::Dead { term, server, incarnation });
+            self.send(is_cut, Message::Dead { term, server, incarnation });
         }
     }
 }
