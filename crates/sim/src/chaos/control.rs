@@ -79,6 +79,7 @@ impl Control {
             cluster: "mbal".into(),
             servers_first: profile.servers_first,
             epoch: Duration::from_micros(profile.heartbeat),
+            leases: None,
         };
         let file = match &profile.state {
             Some(state) => state.clone(),

@@ -81,6 +81,7 @@ impl World {
                 .collect(),
             memory_bytes: self.profile.memory_bytes as u64,
             moves: true,
+            ..Registration::default()
         }
     }
 

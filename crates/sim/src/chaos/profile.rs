@@ -242,7 +242,17 @@ fn state(servers: usize, workers: usize, map: Arc<ClusterMap>) -> State {
             resolved: None,
         };
         let incarnation = (1u64 << 63 | u64::from(number)).into();
-        (id_of(host), Member { incarnation, addresses, memory_bytes: 0, moves: true })
+        (
+            id_of(host),
+            Member {
+                incarnation,
+                addresses,
+                memory_bytes: 0,
+                moves: true,
+                lease_ms: 0,
+                coordinators: Vec::new(),
+            },
+        )
     };
     let members = (0..servers).map(member).collect();
     State { cluster: "mbal".into(), members, map: Some(map), ..State::default() }
