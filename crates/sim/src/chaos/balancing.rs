@@ -156,7 +156,9 @@ impl World {
         let mean = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
         let most = loads.iter().copied().fold(0.0, f64::max);
         let is_even = most <= thresholds.permissible && most - mean < thresholds.imbalance;
-        let moved = plan.moves.iter().find(|planned| planned.why != Why::Drain);
+        // What empties a server, or gives one its share, is no answer to loads.
+        let evens_out = |why| !matches!(why, Why::Drain | Why::Share);
+        let moved = plan.moves.iter().find(|planned| evens_out(planned.why));
         match moved {
             Some(planned) if is_even && outlook.under_way.is_empty() => {
                 self.fail(7, format!("{planned:?}, though loads are {mean:.2}, {most:.2} at most"));
