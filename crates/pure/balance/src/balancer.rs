@@ -19,7 +19,7 @@ use crate::proposal::{Nonsense, Proposal, Question, propose};
 use crate::{Loans, PhaseMachine, Rest, Thresholds, Vitals, deviation};
 
 /// A difference between workers, in time, that no user can feel: below it a server is even.
-const GAP_MIN: f64 = 0.05;
+pub(crate) const GAP_MIN: f64 = 0.05;
 
 /// A plan aims at this much of the unevenness that calls for one, so that it need not be called again.
 const AIM: f64 = 0.2;

@@ -6,6 +6,7 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{CacheletLoad, Move, ServerId, Standing, Why, WorkerLoad};
 
 use crate::Thresholds;
+use crate::balancer::GAP_MIN;
 use crate::cluster::{Board, planned};
 
 /// Planned ahead in an epoch, beyond what has a place: moves end between two epochs, and others may begin.
@@ -35,8 +36,8 @@ impl Count {
 /// Orders moves to servers that have less than half of their share and do little, until they have their share. `filling` is who was
 /// found so before, and is not done.
 ///
-/// A server's share is as many cachelets a worker as all that are to stay have. It is done too when its load is the mean: few
-/// cachelets may be heavy.
+/// A server's share is as many cachelets a worker as all that are to stay have. It is done too when it does more than the mean:
+/// few cachelets may be heavy.
 pub(crate) fn fill(board: &mut Board, filling: &mut BTreeSet<ServerId>, thresholds: &Thresholds) {
     if is_planted(Fault::EmptyStaysEmpty) {
         return;
@@ -56,7 +57,7 @@ pub(crate) fn fill(board: &mut Board, filling: &mut BTreeSet<ServerId>, threshol
         if count.cachelets == 0 || has_little {
             filling.insert(count.server);
         }
-        if share <= count.cachelets || load < own_load {
+        if share <= count.cachelets || load + GAP_MIN < own_load {
             filling.remove(&count.server);
         }
         if !filling.contains(&count.server) {

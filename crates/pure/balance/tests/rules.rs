@@ -246,6 +246,15 @@ fn a_server_that_joins_a_calm_cluster_gets_its_share() {
     assert_eq!((0..20).map(|_| cluster.turn().moves.len()).sum::<usize>(), 0);
 }
 
+fn a_load_that_nobody_feels_ends_no_share() {
+    let mut cluster = Cluster::new(&[&[&[0.001; 12]], &[&[0.001; 12]], &[&[]]]);
+    cluster.turn();
+    // What is beside requests: heartbeats, the moves themselves.
+    cluster.worker(at(2, 0)).fixed = 0.03;
+    (0..2).for_each(|_| drop(cluster.turn()));
+    assert_eq!([0, 1, 2].map(|server| cluster.of(server)), [8; 3]);
+}
+
 fn when_all_are_hot_servers_are_wanted() {
     let mut cluster = Cluster::new(&[&[&[0.5, 0.45]], &[&[0.5, 0.4]]]);
     assert_eq!(cluster.epochs(3).servers_wanted, 0);
@@ -314,6 +323,7 @@ rules! {
     what_is_under_way_counts_where_it_goes: ForgetsWhatIsUnderWay,
     nobody_gets_more_than_its_memory_holds: OverMemory,
     a_server_that_joins_a_calm_cluster_gets_its_share: EmptyStaysEmpty,
+    a_load_that_nobody_feels_ends_no_share: EmptyStaysEmpty,
     when_all_are_hot_servers_are_wanted: AllHotIsKept,
     who_gives_in_vain_is_helped_less_often: VainGoesOn,
 }

@@ -146,8 +146,11 @@ impl Coordinator {
                 self.give(one.prefix, one.to);
             }
             (Progress::Back, _) => {
-                self.said
-                    .push(format!("move {}: {} stays where it was", report.number, one.prefix));
+                let why = report.why.as_deref().map_or(String::new(), |why| format!(": {why}"));
+                self.said.push(format!(
+                    "move {}: {} stays where it was{why}",
+                    report.number, one.prefix
+                ));
                 self.state.moves.remove(&id);
             }
             (Progress::TooLate, Word::Cancel) => {
