@@ -281,7 +281,9 @@ impl Locked<'_> {
             self.flush(heading.flush_number);
         }
         let next = self.inner.flush_next.max(self.inner.flush_number);
-        if heading.flush_in != 0 && heading.flush_next > next {
+        // One number for the last flush and for the next: two servers gave it, one of which did not know the other yet.
+        let shares_number = heading.flush_next == heading.flush_number;
+        if heading.flush_in != 0 && (heading.flush_next > next || shares_number) {
             let flush_at = self.sent_at(heading).saturating_add(heading.flush_in);
             self.cachelet.flush_at.store(flush_at, Relaxed);
             self.inner.flush_next = heading.flush_next;
