@@ -27,6 +27,11 @@ impl Claims {
         claims
     }
 
+    /// Something has changed its owner since the last look.
+    pub fn is_behind(&self, store: &Store) -> bool {
+        self.owners.last_key_value().is_none_or(|(newest, _)| *newest < store.version())
+    }
+
     /// Looks at the store, to which some cachelets may be on their way; the number of changes since the last look.
     pub fn look(&mut self, store: &Store, coming: &[Prefix]) -> Result<u64, Violation> {
         let held = store.held().into_iter().map(|held| (held.prefix, held.owner));

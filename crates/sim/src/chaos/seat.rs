@@ -359,6 +359,11 @@ impl World {
         if actions.list.len() < asked {
             self.coverage.meet(Sight::PeerHeld);
         }
+        let host = &self.hosts[self.seats[seat].host];
+        if host.claims.is_behind(host.store()) {
+            // Before a client is told of it.
+            self.look_at_owners(self.seats[seat].host);
+        }
         if self.is_clustered() {
             self.look_at_unreachable(seat, tells_no_route);
         }
