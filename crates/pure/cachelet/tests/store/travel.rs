@@ -253,6 +253,24 @@ fn a_flush_that_travels_ahead_of_itself_is_the_same_flush() {
 }
 
 #[test]
+fn a_flush_to_come_is_kept_beside_one_of_the_same_number() {
+    let (source, target) = (small(), small());
+    // The destination has joined, and the source does not know it yet: it is not asked to flush.
+    let number = source.flush(0, NOW);
+    put(&source, 1, b"after");
+    assert_eq!(target.flush(NOW + 2, NOW), number);
+    source.flush_as(number, NOW + 2, NOW);
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    source.freeze(Prefix::ALL, NOW).expect("a slice");
+    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
+    for part in parts_of(&source, Prefix::ALL, &mut cursor) {
+        assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
+    }
+    assert!(look(&target, 1, NOW + 1).is_some());
+    assert!(look(&target, 1, NOW + 2).is_none());
+}
+
+#[test]
 fn a_part_that_is_a_second_late_lets_nothing_live_longer() {
     // The destination's clock began 70 seconds before; then by another wall clock.
     for (start, arrives, deadline) in
