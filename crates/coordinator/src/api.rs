@@ -9,7 +9,9 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
-use mbal_control::api::{BalanceCall, Failure, Heartbeat, Leads, Leaving, MoveCall, Registration};
+use mbal_control::api::{
+    BalanceCall, Failure, Heartbeat, Leads, Leaving, LostCall, MoveCall, Registration,
+};
 use mbal_control::{Answer, Ask, Refusal};
 use mbal_election::Term;
 use mbal_model::ServerId;
@@ -146,7 +148,9 @@ impl<S: Send + Sync, T: for<'a> Deserialize<'a>> FromRequest<S> for Body<T> {
         let bytes = Bytes::from_request(request, state)
             .await
             .map_err(|rejection| failed(rejection.status(), rejection.body_text()))?;
-        match Json::<T>::from_bytes(&bytes) {
+        // Nothing is an object without fields: some calls may do without any.
+        let bytes = if bytes.is_empty() { b"{}" } else { bytes.as_ref() };
+        match Json::<T>::from_bytes(bytes) {
             Ok(Json(body)) => Ok(Body(body)),
             Err(rejection) => Err(failed(StatusCode::BAD_REQUEST, rejection.body_text())),
         }
@@ -238,10 +242,16 @@ async fn leave(
     }
 }
 
-async fn lost(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
-    match server(&id) {
-        Ok(id) => shared.tell(Ask::Lost(id)).await,
-        Err(response) => response,
+async fn lost(
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+    Body(body): Body<LostCall>,
+) -> Response {
+    match (server(&id), body.incarnation) {
+        // It is what the process says itself when it ends.
+        (Ok(id), Some(incarnation)) => shared.tell(Ask::Leave(id, incarnation)).await,
+        (Ok(id), None) => shared.tell(Ask::Lost(id)).await,
+        (Err(response), _) => response,
     }
 }
 

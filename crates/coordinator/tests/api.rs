@@ -265,6 +265,23 @@ fn what_cannot_be_saved_is_refused_and_did_not_happen() {
 }
 
 #[test]
+fn who_is_said_to_be_dead_by_name_is_nobody_who_came_later() {
+    let folder = Folder::new();
+    let running = begin(config(&folder.state()));
+    call(&running, "POST", "/v1/servers", Some(registration(1)));
+    let another = json!({ "incarnation": "00000000000000ff" });
+    let (status, told) = call(&running, "POST", "/v1/servers/1/lost", Some(another));
+    assert_eq!(status, 409, "{told}");
+    let told = call(&running, "GET", "/v1/status", None).1;
+    assert_ne!(told["servers"][0]["state"], "lost");
+    let same = json!({ "incarnation": told["servers"][0]["incarnation"] });
+    assert_eq!(call(&running, "POST", "/v1/servers/1/lost", Some(same)).0, 200);
+    assert_eq!(call(&running, "GET", "/v1/status", None).1["servers"][0]["state"], "lost");
+    let broken = json!({ "incarnation": 7 });
+    assert_eq!(call(&running, "POST", "/v1/servers/1/lost", Some(broken)).0, 400);
+}
+
+#[test]
 fn the_description_has_every_call() {
     let description: Value = serde_json::from_str(OPENAPI).expect("it is JSON");
     let paths = description["paths"].as_object().expect("paths");

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use mbal_control::api::{BalanceMode, MoveCall, Status};
+use mbal_control::api::{BalanceMode, LostCall, MoveCall, Status};
 use mbal_model::Prefix;
 use mbal_server::{CallFailed, Caller, token_of};
 use serde::de::DeserializeOwned;
@@ -85,12 +85,14 @@ pub fn events(events: &Events) -> ExitCode {
 
 pub fn lost(lost: &Lost) -> ExitCode {
     let path = format!("/v1/servers/{}/lost", lost.server);
-    told(
-        lost.at
-            .caller()
-            .and_then(|caller| text(&caller, "POST", &path, None))
-            .map(|_| String::new()),
-    )
+    let say = |caller: Caller| {
+        // Of the process that is there now: a call that is executed late is not of one that came after it.
+        let status: Status = read(&text(&caller, "GET", "/v1/status", None)?)?;
+        let known = status.servers.iter().find(|server| server.id == lost.server);
+        let call = LostCall { incarnation: known.map(|server| server.incarnation) };
+        text_with(&caller, "POST", &path, Some(&call))
+    };
+    told(lost.at.caller().and_then(say).map(|_| String::new()))
 }
 
 /// `mbal status --coordinator URL`.

@@ -258,6 +258,13 @@ pub struct Leaving {
     pub incarnation: Incarnation,
 }
 
+/// `POST /v1/servers/{id}/lost`: the process is dead. With its incarnation a call that comes late means nobody who came after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostCall {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<Incarnation>,
+}
+
 /// What has become of the cachelets of a server that is to be emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
