@@ -54,7 +54,7 @@ impl Coordinator {
             return Err(Refusal::Conflict(why));
         }
         self.succeeds(id, &asked)?;
-        let before = self.state.members.insert(id, member);
+        let before = Arc::make_mut(&mut self.state.members).insert(id, member);
         let is_known =
             before.as_ref().is_some_and(|before| before.incarnation == asked.incarnation);
         self.heard.entry(id).or_default().at = now;
@@ -226,8 +226,8 @@ impl Coordinator {
         if !known(&self.state, server)?.is_alive() {
             return Ok(Answer::Done);
         }
-        let member = self.state.members.get_mut(&server).expect("it is known");
-        member.incarnation = Member::DEAD;
+        let members = Arc::make_mut(&mut self.state.members);
+        members.get_mut(&server).expect("it is known").incarnation = Member::DEAD;
         self.heard.remove(&server);
         self.state.draining.remove(&server);
         self.said.push(format!("server {} is dead", server.0));

@@ -13,11 +13,12 @@ use crate::moves::{Move, SavedMove};
 /// Of the saved form. A reader refuses any other.
 const FORMAT: u32 = 1;
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The cluster's name.
     pub cluster: String,
-    pub members: BTreeMap<ServerId, Member>,
+    /// Shared with the states before it: a transaction keeps one, and most change no member.
+    pub members: Arc<BTreeMap<ServerId, Member>>,
     /// None until enough servers have registered.
     pub map: Option<Arc<ClusterMap>>,
     pub moves: BTreeMap<MoveId, Move>,
@@ -30,7 +31,7 @@ pub struct State {
     pub flush_number: u32,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// 0 of a process that is known to be dead.
     pub incarnation: Incarnation,
@@ -170,7 +171,7 @@ impl State {
         });
         Ok(State {
             cluster: saved.cluster,
-            members: members.collect::<Result<_, Unreadable>>()?,
+            members: Arc::new(members.collect::<Result<_, Unreadable>>()?),
             map: map.map(|cluster| cluster.map),
             moves: moves.collect::<Result<_, Unreadable>>()?,
             moves_ever: saved.moves_ever,

@@ -254,7 +254,7 @@ fn state(servers: usize, workers: usize, map: Arc<ClusterMap>) -> State {
             },
         )
     };
-    let members = (0..servers).map(member).collect();
+    let members = Arc::new((0..servers).map(member).collect());
     State { cluster: "mbal".into(), members, map: Some(map), ..State::default() }
 }
 
