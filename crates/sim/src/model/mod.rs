@@ -7,6 +7,7 @@ mod fleet;
 mod netkv;
 mod popularity;
 mod report;
+mod size;
 mod traces;
 mod workloads;
 
@@ -25,6 +26,7 @@ is done, so Ctrl-C at any moment leaves nothing half done.
   mbal sim model netkv --out figures           NetKV's Figures 5 and 12 to 17, some minutes
   mbal sim model balance                       phases 2 and 3 on 20 servers, alone and together
   mbal sim model balance --servers 100 --seeds 1
+  mbal sim model size --servers 1000           a coordinator's time and bytes, 64,000 workers
   mbal sim model plots --out figures           draws again what has been left there as CSV";
 
 /// Proves the deciders on traces and generated demand, in virtual time.
@@ -47,6 +49,8 @@ enum Experiment {
     Netkv(netkv::Options),
     /// Phases 2 and 3 of MBal, alone and together: how soon loads are even under hot sets that shift.
     Balance(balance::Options),
+    /// What a cluster costs its coordinator: CPU time of an epoch, bytes of a heartbeat and of the map, by size.
+    Size(size::Options),
     /// Plots of what the others, and the examples of `sketch`, `elastic` and `exact`, wrote as CSV into the folder of
     /// --out.
     Plots,
@@ -58,6 +62,7 @@ pub fn run(args: &Args) -> Result<(), String> {
     match &args.experiment {
         Experiment::Netkv(options) => netkv::run(options, args.seed, &report),
         Experiment::Balance(options) => balance::run(options, args.seed, &report),
+        Experiment::Size(options) => size::run(options, args.seed, &report),
         Experiment::Plots => {
             let folder = args.out.as_deref().ok_or("plots: --out DIR says where the CSV is")?;
             drawn::run(folder, &report)
