@@ -22,8 +22,10 @@ const SWAP_SLACK: f64 = 1.0 / 64.0;
 /// that the next source sees what this one did; what has moved is pinned there. `solve` is SolveLP, equation (8). `takes` says
 /// which servers get anything. O(`max_iter` · (workers + SolveLP)), and once more for each server that cannot take.
 ///
-/// Two differences: the paper asks the lightest server again and again, here one that cannot take is
-/// followed by the next lightest; and where nobody has memory free, which is a cache's usual state, a heavy cachelet
+/// Three differences: the paper asks the lightest server again and again, here one that cannot take is
+/// followed by the next lightest; the paper's lightest server takes half of the difference, and the next one half of what is left,
+/// here each takes no more than its even share, as long as that helps: loads of a saturated worker say what its cachelets ask for
+/// beside each other, and who takes half of them is saturated next; and where nobody has memory free, which is a cache's usual state, a heavy cachelet
 /// goes against a lighter one of about as many bytes (the "swap" of Table 2), so that (10) and (11) still hold.
 pub fn relieve(
     snapshot: &mut Snapshot,
@@ -32,8 +34,9 @@ pub fn relieve(
     takes: impl Fn(ServerId) -> bool,
     mut solve: impl FnMut(&Model) -> Option<Placement>,
 ) -> Global {
-    let limit = thresholds.permissible;
     let home = snapshot.workers[source].at.server;
+    let permissible = thresholds.permissible;
+    let mut limit = even_share(snapshot, source, &takes).min(permissible);
     let mut done = Global::default();
     let mut full: Vec<ServerId> = Vec::new();
     let mut exchanges = false;
@@ -48,10 +51,14 @@ pub fn relieve(
             break;
         }
         let Some((destination, _)) = lighter else {
-            if exchanges || !thresholds.is_over(load) {
+            if limit < permissible {
+                // What is left is heavier than an even share.
+                limit = permissible;
+            } else if exchanges || !thresholds.is_over(load) {
                 break;
+            } else {
+                exchanges = true;
             }
-            exchanges = true;
             full.clear();
             continue;
         };
@@ -60,8 +67,10 @@ pub fn relieve(
             (0..snapshot.workers.len()).filter(|&w| snapshot.workers[w].at.server == destination),
         );
         let objective = Objective::Closest { source: 0 };
-        let model =
-            Model::new(snapshot, &workers, objective, limit, |w| w == source, |w| w != source);
+        let takes = |w| w != source;
+        let mut model =
+            Model::new(snapshot, &workers, objective, permissible, |w| w == source, takes);
+        model.bins.iter_mut().for_each(|bin| bin.limit = limit);
         let homes = model.homes();
         let better =
             |placement: &Placement| model.cost(placement) < model.cost(&homes) - LOAD_EPSILON;
@@ -92,9 +101,20 @@ pub fn relieve(
         iterations += 1;
     }
     let left = snapshot.workers[source].load();
-    done.plan.excess = (left - limit).max(0.0);
+    done.plan.excess = (left - permissible).max(0.0);
     done.all_hot = thresholds.is_over(left);
     done
+}
+
+/// Mean load of the source and of all workers that may take something.
+fn even_share(snapshot: &Snapshot, source: usize, takes: impl Fn(ServerId) -> bool) -> f64 {
+    let home = snapshot.workers[source].at.server;
+    let others = snapshot.workers.iter();
+    let others = others.filter(|worker| worker.at.server != home && takes(worker.at.server));
+    let (sum, count) = others.fold((snapshot.workers[source].load(), 1.0), |(sum, count), one| {
+        (sum + one.load(), count + 1.0)
+    });
+    sum / count
 }
 
 /// The server with the lowest mean load of its workers, of those that may take.
