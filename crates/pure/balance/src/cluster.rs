@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{
-    ClusterPlan, MOVES_MAX, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook,
-    Snapshot, Standing, Why, WorkerLoad,
+    ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook, Snapshot,
+    Standing, Why, WorkerLoad, moves_max,
 };
 
 use crate::drain::drain;
@@ -45,6 +45,8 @@ pub struct ClusterPlanner {
     vain: Vain,
     /// Servers for which something was planned, or was under way, in the last epoch.
     helped: BTreeSet<ServerId>,
+    /// The last epoch in which a server was in phase 3.
+    asked_in: Option<u64>,
     /// Servers that are being given their share.
     filling: BTreeSet<ServerId>,
     all_hot: Gate,
@@ -205,6 +207,8 @@ impl ClusterPlanner {
     /// Servers in phase 3.
     fn asking(&mut self, outlook: &Outlook, now: &Snapshot, mean: f64) -> Vec<ServerId> {
         let mut asking = Vec::new();
+        let lately = outlook.epoch.saturating_sub(self.thresholds.patience.into());
+        let in_motion = self.asked_in.is_some_and(|epoch| epoch >= lately);
         for server in outlook.servers.iter().filter(|one| is_to_stay(one.standing)) {
             let own = now.workers.iter().filter(|worker| worker.at.server == server.server);
             let loads: Vec<f64> = own.map(WorkerLoad::load).collect();
@@ -218,11 +222,13 @@ impl ClusterPlanner {
                 overloaded_share: over as f64 / loads.len().max(1) as f64,
                 no_local_plan: server.helpless && over > 0,
                 above_cluster: if is_helped { most - mean } else { 0.0 },
+                in_motion,
                 ..Vitals::default()
             };
             let machine = self.machines.entry(server.server).or_default();
             if machine.observe(&vitals, &self.thresholds).three {
                 asking.push(server.server);
+                self.asked_in = Some(outlook.epoch);
             }
         }
         asking
@@ -355,23 +361,20 @@ impl Board<'_> {
         self.under_way.contains(&cachelet)
     }
 
-    fn has_place(count: &BTreeMap<ServerId, usize>, server: ServerId) -> bool {
-        count.get(&server).copied().unwrap_or(0) < MOVES_MAX
+    fn has_place(count: &BTreeMap<ServerId, usize>, server: ServerId, bytes: u64) -> bool {
+        count.get(&server).copied().unwrap_or(0) < moves_max(bytes)
             || is_planted(Fault::OrdersWithoutBound)
     }
 
-    pub fn may_give(&self, server: ServerId) -> bool {
-        Board::has_place(&self.giving, server)
-    }
-
-    pub fn may_take(&self, server: ServerId) -> bool {
-        Board::has_place(&self.taking, server)
+    /// Whether both servers have a place for a move of so many bytes.
+    pub fn fits(&self, from: ServerId, to: ServerId, bytes: u64) -> bool {
+        Board::has_place(&self.giving, from, bytes) && Board::has_place(&self.taking, to, bytes)
     }
 
     /// Notes a move for this epoch, if both servers have a place for it; what has none is planned anew in the next.
     pub fn order(&mut self, planned: PlannedMove) -> bool {
         let (from, to) = (planned.step.from.server, planned.step.to.server);
-        let fits = self.may_give(from) && self.may_take(to);
+        let fits = self.fits(from, to, planned.bytes);
         if fits {
             *self.giving.entry(from).or_default() += 1;
             *self.taking.entry(to).or_default() += 1;
@@ -394,9 +397,9 @@ impl Board<'_> {
         }
         units.sort_by(|a, b| b[0].load.total_cmp(&a[0].load));
         for unit in units {
-            let both = unit.iter().all(|one| {
-                self.may_give(one.step.from.server) && self.may_take(one.step.to.server)
-            });
+            let both = unit
+                .iter()
+                .all(|one| self.fits(one.step.from.server, one.step.to.server, one.bytes));
             if both {
                 for one in unit {
                     self.order(one);

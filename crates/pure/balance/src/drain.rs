@@ -34,7 +34,7 @@ pub(crate) fn drain(board: &mut Board, thresholds: &Thresholds) -> Vec<ServerId>
             if later == LATER_MAX || in_vain == VAIN_MAX {
                 break;
             }
-            let is_free = |taker| board.may_give(server) && board.may_take(taker);
+            let is_free = |taker| board.fits(server, taker, cachelet.bytes);
             let now = takers.roomiest(board, is_free, cachelet.load, limit);
             let Some(to) = now.or_else(|| takers.roomiest(board, |_| true, cachelet.load, limit))
             else {

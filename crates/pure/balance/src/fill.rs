@@ -102,9 +102,9 @@ fn one(
             && taker.cachelets.len() + 1 < worker.cachelets.len()
             && worker.cachelets.iter().any(|held| can_go(&held))
     };
-    // Who may give one now goes before who has more.
-    let is_free = board.may_take(to);
-    let now = workers().filter(gives).filter(|one| is_free && board.may_give(one.at.server));
+    // Who may give one now, however long it is, goes before who has more.
+    let is_free = |one: &&WorkerLoad| board.fits(one.at.server, to, u64::MAX);
+    let now = workers().filter(gives).filter(is_free);
     let (giver, is_now) = match now.max_by(by_fill) {
         Some(giver) => (giver, true),
         None => (workers().filter(gives).max_by(by_fill)?, false),

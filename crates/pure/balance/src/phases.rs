@@ -12,7 +12,8 @@
 //!          ───────────────────────▶ PHASE 3 ──────────────────▶
 //! ```
 //!
-//! The phases do not exclude each other. Each arrow wants its condition in four epochs in a row. Phase 3 opens in an
+//! The phases do not exclude each other. Each arrow wants its condition in four epochs in a row; the way into phase 3 in two,
+//! while others are in it. Phase 3 opens in an
 //! even cluster too: only who asks there can be told that all are hot. While phase 2 is open phase 1 samples
 //! less (MBal §3.1).
 
@@ -41,6 +42,8 @@ pub struct Vitals {
     pub loans: u32,
     /// This server's hottest worker above the cluster's average, as a fraction of time.
     pub above_cluster: f64,
+    /// Others were being helped a moment ago: what is overloaded now has got what they lost, and is no blip.
+    pub in_motion: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +86,10 @@ impl PhaseMachine {
         let beyond = server_hot || wanted && !vitals.headroom;
         let asks = beyond && !(cluster_even && is_planted(Fault::EvenClusterNeverAsks));
         let patience = thresholds.patience;
+        let asks_after = match vitals.in_motion && !self.three.open {
+            true => patience.div_ceil(2),
+            false => patience,
+        };
         Phases {
             one: self.one.step(
                 vitals.hotspot && vitals.hot_keys > 0,
@@ -90,7 +97,7 @@ impl PhaseMachine {
                 patience,
             ),
             two: self.two.step(local, !local && vitals.loans == 0, patience),
-            three: self.three.step(asks, !asks && cluster_even, patience),
+            three: self.three.step(asks, !asks && cluster_even, asks_after),
         }
     }
 }
@@ -133,6 +140,7 @@ mod tests {
         no_local_plan: false,
         loans: 0,
         above_cluster: 0.0,
+        in_motion: false,
     };
 
     #[test]

@@ -18,7 +18,9 @@ fn at(server: u16, worker: u16) -> Owner {
     Owner { server: ServerId(server), worker: WorkerId(worker) }
 }
 
-/// Servers, their workers, the loads of their cachelets, which have 10 bytes each.
+const MIB: u64 = 1 << 20;
+
+/// Servers, their workers, the loads of their cachelets, which have 10 MiB each.
 struct Cluster {
     servers: Vec<ServerOutlook>,
     under_way: Vec<Move>,
@@ -38,14 +40,14 @@ impl Cluster {
                 .map(|&load| {
                     id += 1;
                     let cachelet = Prefix::nth(id - 1, 15);
-                    CacheletLoad { cachelet, load, bytes: 10, pinned: false }
+                    CacheletLoad { cachelet, load, bytes: 10 * MIB, pinned: false }
                 })
                 .collect(),
         };
         let servers = loads.iter().enumerate().map(|(server, workers)| ServerOutlook {
             server: ServerId(server as u16),
             standing: Standing::Serving,
-            memory_bytes: 10_000,
+            memory_bytes: 10_000 * MIB,
             workers: workers
                 .iter()
                 .enumerate()
@@ -138,7 +140,7 @@ fn a_third_worker_is_helped_where_the_two_heaviest_cannot_be() {
     let snapshot = Snapshot { workers: hot.servers[0].workers.clone() };
     let solve = |model: &Model| Some(search(model, Effort::DESCENT));
     let mut roomy = snapshot;
-    roomy.workers.iter_mut().for_each(|worker| worker.bytes_max = 1_000);
+    roomy.workers.iter_mut().for_each(|worker| worker.bytes_max = 1_000 * MIB);
     let local = rebalance_server(&roomy, &Thresholds::default(), solve);
     assert!(matches!(&local, Local::Moves(plan) if plan.moves[0].from == at(0, 2)), "{local:?}");
 }
@@ -146,7 +148,7 @@ fn a_third_worker_is_helped_where_the_two_heaviest_cannot_be() {
 fn what_is_not_worth_a_move_is_no_overload() {
     let light = Cluster::new(&[&[&[T + 5e-7 - 0.1, 0.1], &[0.7]]]);
     let mut snapshot = Snapshot { workers: light.servers[0].workers.clone() };
-    snapshot.workers.iter_mut().for_each(|worker| worker.bytes_max = 1_000);
+    snapshot.workers.iter_mut().for_each(|worker| worker.bytes_max = 1_000 * MIB);
     let all = [0, 1];
     let model = Model::new(&snapshot, &all, Objective::FewestMoves, T, |at| at == 0, |at| at != 0);
     assert_eq!(greedy(&model), model.homes(), "no planner moves it");
@@ -159,7 +161,7 @@ fn the_next_lightest_server_is_asked() {
     cluster.worker(at(1, 0)).cachelets[0].pinned = true;
     let workers = cluster.servers.iter().flat_map(|server| server.workers.clone());
     let mut snapshot = Snapshot { workers: workers.collect() };
-    for (worker, bytes_max) in snapshot.workers.iter_mut().zip([20, 10, 100]) {
+    for (worker, bytes_max) in snapshot.workers.iter_mut().zip([20, 10, 100].map(|mib| mib * MIB)) {
         worker.bytes_max = bytes_max;
     }
     let solve = |model: &Model| Some(search(model, Effort::DESCENT));
@@ -231,7 +233,7 @@ fn what_is_under_way_counts_where_it_goes() {
 
 fn nobody_gets_more_than_its_memory_holds() {
     let mut cluster = Cluster::new(&[&[&[0.5, 0.4]], &[&[0.01]], &[&[0.1]]]);
-    cluster.servers[1].memory_bytes = 15;
+    cluster.servers[1].memory_bytes = 15 * MIB;
     assert_eq!(steps(&cluster.epochs(4)), [(1, 0, 2)]);
 }
 
@@ -348,7 +350,7 @@ fn a_cachelet_too_heavy_for_anybody_is_named_and_wants_no_server() {
 #[test]
 fn a_full_cluster_is_balanced_by_exchanges() {
     let mut cluster = Cluster::new(&[&[&[0.5, 0.4]], &[&[0.1, 0.15]]]);
-    cluster.servers.iter_mut().for_each(|server| server.memory_bytes = 20);
+    cluster.servers.iter_mut().for_each(|server| server.memory_bytes = 20 * MIB);
     let plan = cluster.epochs(4);
     assert_eq!(steps(&plan), [(0, 0, 1), (3, 1, 0)]);
     assert_eq!([plan.moves[0].why, plan.moves[1].why], [Why::Overload, Why::Exchange]);
@@ -379,6 +381,11 @@ fn the_heaviest_leave_first_and_what_has_no_place_yet_is_planned_ahead() {
     assert_eq!(numbers(&plan.moves), [30.0, 29.0, 28.0, 27.0]);
     let later: Vec<f64> = (11..=26).rev().map(f64::from).collect();
     assert_eq!(numbers(&plan.later), later);
+    // Short ones are on their way for milliseconds.
+    let mut cluster = Cluster::new(&[&[&loads], &[&[]]]);
+    cluster.servers[0].standing = Standing::Draining;
+    cluster.worker(at(0, 0)).cachelets.iter_mut().for_each(|held| held.bytes = MIB);
+    assert_eq!(cluster.epoch().moves.len(), 16);
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{
-    CacheletLoad, ClusterPlan, MOVES_MAX, Move, Outlook, Owner, PlannedMove, Prefix, ServerId,
-    ServerOutlook, Standing, Why, WorkerId, WorkerLoad,
+    CacheletLoad, ClusterPlan, Move, Outlook, Owner, PlannedMove, Prefix, ServerId, ServerOutlook,
+    Standing, Why, WorkerId, WorkerLoad, moves_max,
 };
 
 use crate::api::{BalanceMode, BalanceStatus, Drain, MoveCall, RestReport};
@@ -218,7 +218,7 @@ impl Coordinator {
             let under_way = || self.state.moves.values();
             let gives = under_way().filter(|one| one.from.server == from).count();
             let takes = under_way().filter(|one| one.to.server == to).count();
-            if gives >= MOVES_MAX || takes >= MOVES_MAX {
+            if gives.max(takes) >= moves_max(planned.bytes) {
                 self.balanced.later.push_back(planned);
             } else if self.is_heard(now, to) && self.is_still_wanted(now, &planned) {
                 self.begin_planned(&planned);

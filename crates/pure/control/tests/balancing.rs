@@ -2,6 +2,7 @@
 //! call is an epoch. With `--features planted` the checks have to notice a fault.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use mbal_balance::{ClusterPlanner, Thresholds};
 use mbal_control::api::{
@@ -9,15 +10,16 @@ use mbal_control::api::{
     WorkerReport, cachelets_listed,
 };
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
-use mbal_model::{Owner, Prefix, ServerId, Standing};
+use mbal_model::{Owner, Prefix, ServerId, Standing, moves_max};
 use mbal_random::Random;
 
 const EPOCH_US: u64 = 1_000_000;
 const WORKERS: usize = 2;
+/// Of cachelets that are not short.
+const MOVES_MAX: usize = moves_max(u64::MAX);
 /// `Thresholds::permissible`.
 const T: f64 = 0.75;
 const REST: u64 = 10;
-const MOVES_MAX: usize = 4;
 
 struct Server {
     incarnation: u64,
@@ -85,7 +87,7 @@ impl World {
             client: format!("10.0.0.{id}:11211"),
             link: format!("10.0.0.{id}:11311"),
             workers: (0..WORKERS).map(|at| format!("10.0.0.{id}:{}", 11300 + at)).collect(),
-            memory_bytes: 1 << 30,
+            memory_bytes: 1 << 36,
             moves: true,
             ..Registration::default()
         };
@@ -137,7 +139,7 @@ impl World {
             // A saturated worker shows no more than all of its time.
             let shown = 1.0 / asked[at].max(1.0);
             let held = self.of(id).into_iter().filter(|prefix| self.worker_of(*prefix) == at);
-            let one = |prefix: Prefix| (prefix.to_string(), self.loads[&prefix] * shown, 1000);
+            let one = |prefix: Prefix| (prefix.to_string(), self.loads[&prefix] * shown, 10 << 20);
             WorkerReport::new(fixed[at] * shown, held.map(one).collect(), listed)
         });
         let workers: Vec<WorkerReport> = workers.collect();
@@ -447,7 +449,8 @@ fn what_a_dead_server_had_does_not_begin_where_all_is_to_go() {
 fn an_older_server_neither_gives_nor_takes() {
     let mut world = World::new(3, 1);
     let mut state = world.coordinator.state().clone();
-    state.members.get_mut(&ServerId(1)).expect("it is known").moves = false;
+    let members = Arc::make_mut(&mut state.members);
+    members.get_mut(&ServerId(1)).expect("it is known").moves = false;
     world.coordinator.restore(state);
     world.heat(|owner| if owner.server.0 == 2 { 0.9 } else { 0.2 });
     let held = world.of(1);

@@ -261,7 +261,7 @@ fn what_empties_a_server_begins_as_places_come_free() {
         },
         why: Why::Drain,
         load: 0.1,
-        bytes: 1,
+        bytes: 1 << 30,
         from_load: 0.2,
         to_load: 0.3,
     };

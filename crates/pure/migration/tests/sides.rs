@@ -368,7 +368,7 @@ fn a_begin_is_met_by_what_is_known() {
     known.serves(first_last());
     assert_eq!(meet(8, begin(None), &[&known]), refused(Refusal::OtherMove));
     let others: Vec<Destination> = (0..MOVES_MAX)
-        .map(|at| Begin { prefix: Prefix::nth(at, 6), ..begin(None) })
+        .map(|at| Begin { prefix: Prefix::nth(63 - at, 6), ..begin(None) })
         .map(|begin| Destination::new(0, MoveId(0), begin))
         .collect();
     let others: Vec<&Destination> = others.iter().collect();

@@ -26,7 +26,9 @@ pub use hint::Hint;
 pub use key::{KEY_BYTES_MAX, Key};
 pub use map::{ClusterMap, Owner, Uncovered};
 pub use order::{Order, Outcome, Reading};
-pub use outlook::{ClusterPlan, MOVES_MAX, Outlook, PlannedMove, ServerOutlook, Standing, Why};
+pub use outlook::{
+    ClusterPlan, MOVES_MAX, Outlook, PlannedMove, ServerOutlook, Standing, Why, moves_max,
+};
 pub use prefix::Prefix;
 pub use route::{Elsewhere, MoveId, Route};
 pub use snapshot::{CacheletLoad, Move, Plan, Snapshot, WorkerLoad};

@@ -3,7 +3,14 @@
 use crate::{Move, Prefix, ServerId, WorkerLoad};
 
 /// Moves that a server takes part in at a time: so many as source, and so many as destination.
-pub const MOVES_MAX: usize = 4;
+pub const MOVES_MAX: usize = 16;
+
+/// How many of them a plan may have under way with the one of this many bytes. What takes milliseconds would else wait for an
+/// epoch: a hot set is some ten cachelets of a server. 0 is unknown.
+pub const fn moves_max(bytes: u64) -> usize {
+    const SHORT_BYTES: u64 = 4 << 20;
+    if 0 < bytes && bytes <= SHORT_BYTES { MOVES_MAX } else { 4 }
+}
 
 /// What a plan may do with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
