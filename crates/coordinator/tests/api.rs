@@ -80,7 +80,7 @@ fn call_with(
 
 fn registration(host: u8) -> Value {
     json!({ "incarnation": format!("{host:016x}"), "cluster": "shop", "client": format!("10.0.0.{host}:11211"),
-        "link": format!("10.0.0.{host}:11311"), "workers": [format!("10.0.0.{host}:11300")], "memory_bytes": 64 << 20 })
+        "link": format!("10.0.0.{host}:11311"), "workers": [format!("10.0.0.{host}:11300")], "memory_bytes": 1u64 << 30 })
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn beat(running: &Running, load: f64) {
         let load = if host == 1 { load } else { 0.1 };
         let count = held.clone().count() as f64;
         let cachelets =
-            held.map(|prefix| json!({ "prefix": prefix, "load": load / count, "bytes": 10 }));
+            held.map(|prefix| json!({ "prefix": prefix, "load": load / count, "bytes": 5 << 20 }));
         let cachelets: Vec<Value> = cachelets.collect();
         let beat = json!({ "incarnation": format!("{host:016x}"), "map_version": 1, "helpless": true,
             "workers": [{ "fixed": 0.0, "cachelets": cachelets }] });
