@@ -152,6 +152,12 @@ impl Store {
         prefixes
     }
 
+    /// The same with their owners, in any order: the same one as long as nothing comes and goes.
+    pub fn owners(&self) -> impl Iterator<Item = (Prefix, WorkerId)> + '_ {
+        let here = self.cachelets().filter(|cachelet| !cachelet.is_away() && !cachelet.arrives());
+        here.filter_map(|one| Some((one.prefix()?, WorkerId(one.owner() as u16))))
+    }
+
     /// The same with what planners want of them.
     pub fn held(&self) -> Vec<Held> {
         let here = self.cachelets().filter(|cachelet| !cachelet.is_away() && !cachelet.arrives());

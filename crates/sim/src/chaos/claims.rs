@@ -18,11 +18,14 @@ pub struct Claims {
     pub map: u64,
     /// By local version.
     owners: BTreeMap<u64, Owners>,
+    /// At the last look: the version, and what the store said. Mostly it says the same again.
+    last: (u64, Vec<(Prefix, WorkerId)>),
+    now: Vec<(Prefix, WorkerId)>,
 }
 
 impl Claims {
     pub fn new(store: &Store) -> Claims {
-        let mut claims = Claims { map: 1, owners: BTreeMap::new() };
+        let mut claims = Claims { map: 1, owners: BTreeMap::new(), last: (u64::MAX, Vec::new()), now: Vec::new() };
         claims.look(store, &[]).expect("nothing was claimed before");
         claims
     }
@@ -34,8 +37,17 @@ impl Claims {
 
     /// Looks at the store, to which some cachelets may be on their way; the number of changes since the last look.
     pub fn look(&mut self, store: &Store, coming: &[Prefix]) -> Result<u64, Violation> {
-        let held = store.held().into_iter().map(|held| (held.prefix, held.owner));
-        let mut held: Vec<(Prefix, WorkerId)> = held.collect();
+        let version = store.version();
+        self.now.clear();
+        self.now.extend(store.owners());
+        let held = self.now.len();
+        self.now.extend(coming.iter().filter_map(|&one| Some((one, store.owner(one)?))));
+        if (version, &self.now) == (self.last.0, &self.last.1) {
+            return Ok(0);
+        }
+        self.last.0 = version;
+        self.last.1.clone_from(&self.now);
+        let mut held = self.now[..held].to_vec();
         for &prefix in coming {
             // Of its slices those that have arrived are told of.
             if let Some(owner) = store.owner(prefix) {
@@ -46,7 +58,6 @@ impl Claims {
         held.sort_unstable_by_key(|(prefix, _)| *prefix);
         let owners = runs(held.iter().copied())
             .ok_or_else(|| Violation::new(1, format!("cachelets overlap: {held:?}")))?;
-        let version = store.version();
         let newest = self.owners.last_key_value().map_or(version, |(newest, _)| *newest);
         if version < newest {
             return Err(Violation::new(1, format!("version {version} after {newest}")));
