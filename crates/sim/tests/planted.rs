@@ -53,5 +53,6 @@ is_caught! {
     a_deadline_that_passes_and_nobody_is_told: LateAreForgotten breaks 5,
     a_client_that_sends_no_more_and_gets_no_more: HalfClosedIsClosed breaks 5,
     a_wait_for_room_that_nobody_ends: NobodyIsWoken breaks 5,
+    a_planner_that_levels_what_is_even: LevelsTheLastPercent breaks 7,
     a_request_that_came_too_far_and_is_served: TooFarIsServed breaks 6,
 }

@@ -83,7 +83,7 @@ impl ClusterPlanner {
         let asking = self.asking(outlook, &before, load_mean);
         let in_vain = self.in_vain(outlook, &asking, &left);
         // A plan is carried out over several epochs: it goes on under the limit, until phase 3 is over.
-        let above = |at: usize| loads[at] - load_mean >= self.thresholds.imbalance;
+        let above = |at: usize| loads[at] - load_mean >= self.thresholds.felt();
         let mut sources: Vec<usize> = (0..loads.len())
             .filter(|&at| self.thresholds.is_over(loads[at]) || above(at))
             .filter(|&at| asking.contains(&before.workers[at].at.server))
@@ -226,7 +226,8 @@ impl ClusterPlanner {
                 ..Vitals::default()
             };
             let machine = self.machines.entry(server.server).or_default();
-            if machine.observe(&vitals, &self.thresholds).three {
+            let in_three = machine.observe(&vitals, &self.thresholds).three;
+            if in_three || is_planted(Fault::LevelsTheLastPercent) {
                 asking.push(server.server);
                 self.asked_in = Some(outlook.epoch);
             }

@@ -45,7 +45,7 @@ pub fn relieve(
         let load = snapshot.workers[source].load();
         let may = |server| server != home && !full.contains(&server) && takes(server);
         let lightest = lightest_server(snapshot, may);
-        let lighter = lightest.filter(|(_, least)| load - least > thresholds.imbalance);
+        let lighter = lightest.filter(|(_, least)| load - least > thresholds.felt());
         // Two moves for one gain: only where nothing else helps, and as long as it is needed.
         if exchanges && !thresholds.is_over(load) {
             break;

@@ -34,6 +34,11 @@ impl Thresholds {
         let least = if is_planted(Fault::TwoMeasuresOfOver) { LOAD_EPSILON } else { EXCESS_MIN };
         load > self.permissible + least
     }
+
+    /// A difference that is worth a move, where nobody is overloaded any more.
+    pub(crate) fn felt(&self) -> f64 {
+        if is_planted(Fault::LevelsTheLastPercent) { 0.0 } else { self.imbalance }
+    }
 }
 
 impl Default for Thresholds {

@@ -84,6 +84,8 @@ pub enum Fault {
     TwoMeasuresOfOver,
     /// Algorithm 2 ends when the lightest server cannot take.
     AsksTheLightestAlone,
+    /// Phase 3 is always open, and goes on to the last percent.
+    LevelsTheLastPercent,
     /// A server is ordered more moves at a time than it takes.
     OrdersWithoutBound,
     /// What has just changed servers may change them again.

@@ -25,7 +25,12 @@ pub struct Claims {
 
 impl Claims {
     pub fn new(store: &Store) -> Claims {
-        let mut claims = Claims { map: 1, owners: BTreeMap::new(), last: (u64::MAX, Vec::new()), now: Vec::new() };
+        let mut claims = Claims {
+            map: 1,
+            owners: BTreeMap::new(),
+            last: (u64::MAX, Vec::new()),
+            now: Vec::new(),
+        };
         claims.look(store, &[]).expect("nothing was claimed before");
         claims
     }
