@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use mbal_control::api::{
-    BalanceCall, Failure, Heartbeat, Leads, Leaving, LostCall, MoveCall, Registration,
+    BalanceCall, Failure, Heartbeat, Leads, Leaving, LostCall, MoveCall, Registration, SplitCall,
 };
 use mbal_control::{Answer, Ask, Refusal};
 use mbal_election::Term;
@@ -23,7 +23,7 @@ use crate::seat::{NotLeading, Seat};
 /// The description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 /// Method and path of every call; a test compares them with the description.
-pub const ROUTES: [(&str, &str); 16] = [
+pub const ROUTES: [(&str, &str); 17] = [
     ("get", "/v1/map"),
     ("get", "/v1/status"),
     ("get", "/v1/events"),
@@ -34,6 +34,7 @@ pub const ROUTES: [(&str, &str); 16] = [
     ("post", "/v1/servers/{id}/lost"),
     ("post", "/v1/moves"),
     ("delete", "/v1/moves/{number}"),
+    ("post", "/v1/splits"),
     ("put", "/v1/balance"),
     ("post", "/v1/servers/{id}/drain"),
     ("delete", "/v1/servers/{id}/drain"),
@@ -75,6 +76,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/metrics", get(metrics))
         .route("/v1/moves", post(begin_move))
         .route("/v1/moves/{number}", delete(cancel_move))
+        .route("/v1/splits", post(split))
         .fallback(async || {
             failed(StatusCode::NOT_FOUND, "there is no such path; /openapi.json lists them")
         })
@@ -287,6 +289,10 @@ async fn cancel_move(State(shared): State<Shared>, Path(number): Path<String>) -
         Ok(number) => shared.tell(Ask::CancelMove(number)).await,
         Err(_) => failed(StatusCode::BAD_REQUEST, "a move has a number"),
     }
+}
+
+async fn split(State(shared): State<Shared>, Body(body): Body<SplitCall>) -> Response {
+    shared.tell(Ask::Split(body)).await
 }
 
 #[expect(clippy::result_large_err, reason = "the error is the answer, and is made once a call")]

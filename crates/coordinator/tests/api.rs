@@ -142,6 +142,8 @@ fn bad_requests_are_told_what_is_wrong() {
         ("POST", "/v1/servers/9/heartbeat", Some(json!({})), 404, "no server 9"),
         ("POST", "/v1/servers/1/heartbeat", Some(json!({})), 409, "another process"),
         ("POST", "/v1/servers/9/lost", None, 404, "no server 9"),
+        ("POST", "/v1/splits", None, 400, "missing field `prefix`"),
+        ("POST", "/v1/splits", Some(json!({ "prefix": "2801/5" })), 400, "2801/5"),
         (
             "POST",
             "/v1/moves",

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use mbal_control::api::{BalanceMode, LostCall, MoveCall, Status};
+use mbal_control::api::{BalanceMode, LostCall, MoveCall, SplitCall, Status};
 use mbal_model::Prefix;
 use mbal_server::{CallFailed, Caller, token_of};
 use serde::de::DeserializeOwned;
@@ -53,6 +53,21 @@ pub struct Map {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES
+  mbal split 2800/5     2800/6 and 2c00/6 in its place, at the same server and worker
+
+It is served meanwhile. A half can be moved as any cachelet; its move waits until the server has split what it holds.")]
+pub struct Split {
+    /// A cachelet of the map, as `mbal map` tells it
+    #[arg(value_name = "CACHELET", value_parser = crate::operator::cachelet)]
+    cachelet: Prefix,
+
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
   mbal events     time (UTC), number and text of the last 1,000 decisions")]
 pub struct Events {
     #[command(flatten)]
@@ -93,6 +108,12 @@ pub fn lost(lost: &Lost) -> ExitCode {
         text_with(&caller, "POST", &path, Some(&call))
     };
     told(lost.at.caller().and_then(say).map(|_| String::new()))
+}
+
+pub fn split(split: &Split) -> ExitCode {
+    let call = SplitCall { prefix: split.cachelet.to_string() };
+    let say = |caller: Caller| text_with(&caller, "POST", "/v1/splits", Some(&call));
+    told(split.at.caller().and_then(say).map(|_| String::new()))
 }
 
 /// `mbal status --coordinator URL`.

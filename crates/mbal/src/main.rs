@@ -77,6 +77,7 @@ fn main() -> ExitCode {
         Some(("map", matches)) => cluster::map(&read(matches)),
         Some(("events", matches)) => cluster::events(&read(matches)),
         Some(("lost", matches)) => cluster::lost(&read(matches)),
+        Some(("split", matches)) => cluster::split(&read(matches)),
         Some(("balance", matches)) => balance::balance(&read(matches)),
         Some(("drain", matches)) => balance::drain(&read(matches)),
         Some(("status", matches)) => operator::status(&read(matches)),
@@ -122,6 +123,9 @@ fn mbal_command() -> Command {
         ))
         .subcommand(cluster::Events::augment_args(
             Command::new("events").about("What a cluster's coordinator has decided."),
+        ))
+        .subcommand(cluster::Split::augment_args(
+            Command::new("split").about("Splits a cachelet of a cluster into its two halves."),
         ))
         .subcommand(cluster::Lost::augment_args(
             Command::new("lost").about("Says that a server of a cluster is dead."),

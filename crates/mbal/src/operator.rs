@@ -174,7 +174,7 @@ fn server_and_worker(text: &str) -> Option<(u16, Option<u16>)> {
     }
 }
 
-fn cachelet(text: &str) -> Result<Prefix, String> {
+pub fn cachelet(text: &str) -> Result<Prefix, String> {
     let expected = || "a cachelet is a prefix like 2800/5, of at most 15 bits".to_owned();
     Prefix::parse(text.as_bytes()).ok_or_else(expected)
 }

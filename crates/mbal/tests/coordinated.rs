@@ -335,6 +335,52 @@ fn the_last_server_does_not_wait_for_somebody_to_take_what_it_has() {
     assert!(said.contains("no other server takes what this one has"), "{said}");
 }
 
+/// How many of 2,000 keys are there, and say what they were given.
+fn found(server: &Running) -> usize {
+    let mut stream = server.connect();
+    let mut reply = [0; 64];
+    let mut is_there = |n: usize| {
+        use std::io::Write;
+        stream.write_all(format!("get many{n}\r\n").as_bytes()).expect("it is taken");
+        let count = stream.read(&mut reply).expect("it answers");
+        reply[..count] == *format!("VALUE many{n} 0 1\r\nv\r\nEND\r\n").as_bytes()
+    };
+    (0..2_000).filter(|n| is_there(*n)).count()
+}
+
+#[test]
+fn a_cachelet_is_split_while_it_is_served_and_a_half_of_it_moves() {
+    let folder = folder("split");
+    let (coordinator, first, second) = two(&folder, &[]);
+    let mut stream = second.connect();
+    for n in 0..2_000 {
+        use std::io::Write;
+        stream.write_all(format!("set many{n} 0 0 1\r\nv\r\n").as_bytes()).expect("it is taken");
+        let mut reply = [0; 64];
+        let count = stream.read(&mut reply).expect("it answers");
+        assert_eq!(reply[..count], *b"STORED\r\n");
+    }
+    let mbal = |words: &[&str]| {
+        let output =
+            output_of(MBAL.as_ref(), &[words, &["--coordinator", &coordinator.url]].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(error) }
+    };
+    let map = || coordinator.map().expect("there is one");
+    let line =
+        map().lines().find(|line| line.ends_with(" 1/0")).expect("server 1 has some").to_owned();
+    let whole = line.split(' ').nth(1).expect("cachelet PREFIX OWNER").to_owned();
+    mbal(&["split", &whole]).expect("it is split");
+    assert!(mbal(&["split", &whole]).is_err_and(|said| said.contains("is no cachelet of the map")));
+    let bits: u32 = whole.split('/').nth(1).expect("PREFIX/BITS").parse().expect("a number");
+    let half = format!("{}/{}", &whole[..4], bits + 1);
+    assert!(map().contains(&format!("cachelet {half} 1/0")), "{}", map());
+    assert_eq!((found(&first), found(&second)), (2_000, 2_000));
+    mbal(&["move", &half, "2"]).expect("it begins");
+    eventually("the half has moved", || map().contains(&format!("cachelet {half} 2/0")));
+    assert_eq!((found(&first), found(&second)), (2_000, 2_000));
+}
+
 #[test]
 fn operators_see_the_cluster_where_a_key_is_and_what_has_put_it_there() {
     let folder = folder("seen");

@@ -258,6 +258,12 @@ pub struct Leaving {
     pub incarnation: Incarnation,
 }
 
+/// `POST /v1/splits`: two cachelets in the place of one, with its owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitCall {
+    pub prefix: String,
+}
+
 /// `POST /v1/servers/{id}/lost`: the process is dead. With its incarnation a call that comes late means nobody who came after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostCall {

@@ -48,6 +48,7 @@ pub enum Ask {
     Status,
     Move(api::MoveCall),
     CancelMove(u32),
+    Split(api::SplitCall),
     /// An operator says that this server's process is dead.
     Lost(ServerId),
     Balance(BalanceMode),
@@ -163,6 +164,7 @@ impl Coordinator {
             Ask::Status => Ok(Answer::Status(self.status(now))),
             Ask::Move(call) => self.begin_move(&call).map(Answer::Move),
             Ask::CancelMove(number) => self.cancel_move(number),
+            Ask::Split(call) => self.split(&call),
             Ask::Lost(server) => self.lost(server),
             Ask::Balance(mode) => self.set_balance(mode),
             Ask::Drain(server, wanted) => self.drain(server, wanted),

@@ -5,8 +5,13 @@ use std::sync::Arc;
 use mbal_model::{ClusterMap, MoveId, Owner, Prefix, ServerId, WorkerId};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Incarnation, MoveCall, MoveNews, MoveReport, MoveStatus, Progress, Word};
+use crate::api::{
+    Incarnation, MoveCall, MoveNews, MoveReport, MoveStatus, Progress, SplitCall, Word,
+};
 use crate::coordinator::{Answer, Coordinator, Refusal, known, prefix};
+
+/// A server that has so many cachelets splits none: a store has room for twice as many.
+const SPLITS_UNTIL: usize = 2_048;
 
 /// A cachelet that is to be another server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,14 +96,7 @@ impl Coordinator {
             Some(worker) => WorkerId(worker),
             None => lightest_worker(map, to, member.workers()),
         };
-        let held = map.cachelets().iter().find(|(held, _)| *held == prefix);
-        let Some((_, from)) = held else {
-            let (covering, _) = map.at(prefix.first_hash());
-            let why =
-                format!("{prefix} is no cachelet of the map; its first keys are {covering}'s");
-            return Err(Refusal::Unknown(why));
-        };
-        let from = *from;
+        let from = owner_of(map, prefix)?;
         if from.server == to {
             let why = format!(
                 "server {} has {prefix} already; its balancer lends between its workers",
@@ -106,9 +104,7 @@ impl Coordinator {
             );
             return Err(Refusal::Conflict(why));
         }
-        if let Some((number, _)) = self.state.moves.iter().find(|(_, one)| one.prefix == prefix) {
-            return Err(Refusal::Conflict(format!("move {} has {prefix} already", number.0)));
-        }
+        self.stays(prefix)?;
         self.state.moves_ever += 1;
         let number = self.state.moves_ever;
         let to = Owner { server: to, worker };
@@ -119,6 +115,39 @@ impl Coordinator {
         let one = Move { prefix, from, to, to_incarnation, word: Word::Go };
         self.state.moves.insert(MoveId(number), one);
         Ok(number)
+    }
+
+    fn stays(&self, prefix: Prefix) -> Result<(), Refusal> {
+        match self.state.moves.iter().find(|(_, one)| one.prefix == prefix) {
+            Some((number, _)) => {
+                Err(Refusal::Conflict(format!("move {} has {prefix} already", number.0)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Two cachelets in the place of one. Its server splits what it has of it while it serves it; a move of a half waits for that.
+    pub(crate) fn split(&mut self, call: &SplitCall) -> Result<Answer, Refusal> {
+        let whole = prefix(&call.prefix)?;
+        let Some(map) = self.state.map.clone() else { return Err(self.no_map()) };
+        let owner = owner_of(&map, whole)?;
+        self.stays(whole)?;
+        let Some((low, high)) = whole.halves() else {
+            return Err(Refusal::Senseless(format!("{whole} is as narrow as cachelets get")));
+        };
+        let held = map.cachelets().iter().filter(|(_, other)| other.server == owner.server);
+        if held.count() >= SPLITS_UNTIL {
+            let why = format!("server {} has {SPLITS_UNTIL} cachelets or more", owner.server.0);
+            return Err(Refusal::Conflict(why));
+        }
+        let halves = |one: &(Prefix, Owner)| match one.0 == whole {
+            true => [Some((low, owner)), Some((high, owner))],
+            false => [Some(*one), None],
+        };
+        self.publish(map.cachelets().iter().flat_map(halves).flatten().collect());
+        self.said
+            .push(format!("{whole} of server {} is split into {low} and {high}", owner.server.0));
+        Ok(Answer::Done)
     }
 
     /// Tells the source to serve everything again, which it does if nothing is gone. A move that is over is unknown.
@@ -215,4 +244,14 @@ fn lightest_worker(map: &ClusterMap, server: ServerId, workers: u16) -> WorkerId
         held.map(|(prefix, _)| prefix.nodes()).sum::<usize>()
     };
     WorkerId((0..workers).min_by_key(|worker| nodes(*worker)).unwrap_or(0))
+}
+
+fn owner_of(map: &ClusterMap, prefix: Prefix) -> Result<Owner, Refusal> {
+    let held = map.cachelets().iter().find(|(held, _)| *held == prefix);
+    held.map(|(_, owner)| *owner).ok_or_else(|| {
+        let (covering, _) = map.at(prefix.first_hash());
+        Refusal::Unknown(format!(
+            "{prefix} is no cachelet of the map; its first keys are {covering}'s"
+        ))
+    })
 }

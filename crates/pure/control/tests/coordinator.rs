@@ -2,7 +2,7 @@
 
 use mbal_control::api::{
     Drain, Heartbeat, Incarnation, MoveCall, MoveReport, News, Progress, Registered, Registration,
-    Status, Word,
+    SplitCall, Status, Word,
 };
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
 use mbal_model::{Cluster, ClusterPlan, Move, Owner, PlannedMove, Prefix, ServerId, Why, WorkerId};
@@ -246,6 +246,29 @@ fn a_server_that_ends_hears_if_there_is_nobody_to_take_what_it_has() {
     assert_eq!(ending(&mut rig, 2, version, Vec::new()).drain, Some(Drain::Draining));
     assert_eq!(ending(&mut rig, 3, version, Vec::new()).drain, Some(Drain::Nobody));
     assert_eq!(ending(&mut rig, 1, version, Vec::new()).drain, Some(Drain::Nobody));
+}
+
+#[test]
+fn a_split_puts_two_halves_in_the_place_of_a_cachelet_that_stays() {
+    let (mut rig, moving, _) = Rig::ordered();
+    let whole = rig.of(1)[1];
+    let (low, high) = whole.halves().expect("it is wide");
+    let (version, count) = (rig.version(), rig.document().map.cachelets().len());
+    let split = |prefix: Prefix| Ask::Split(SplitCall { prefix: prefix.to_string() });
+    assert_eq!(rig.ask(split(whole)), Ok(Answer::Done));
+    let map = rig.document().map;
+    assert_eq!((map.version(), map.cachelets().len()), (version + 1, count + 1));
+    assert_eq!(map.at(high.first_hash()), (high, map.at(low.first_hash()).1), "one owner");
+    assert!(matches!(rig.ask(split(whole)), Err(Refusal::Unknown(_))), "there is none any more");
+    assert!(matches!(rig.ask(split(moving)), Err(Refusal::Conflict(_))), "it moves");
+    let mut narrow = low;
+    while let Some((half, _)) = narrow.halves() {
+        assert_eq!(rig.ask(split(narrow)), Ok(Answer::Done));
+        narrow = half;
+    }
+    assert!(matches!(rig.ask(split(narrow)), Err(Refusal::Senseless(_))), "no half has a name");
+    let half = MoveCall { prefix: high.to_string(), server: 2, worker: Some(0) };
+    assert!(rig.ask(Ask::Move(half)).is_ok());
 }
 
 #[test]

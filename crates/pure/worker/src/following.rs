@@ -153,6 +153,13 @@ impl Shared {
         }
         while store.drop_released(now) {}
         let mut settled = true;
+        for prefix in store.prefixes().into_iter().filter(|prefix| !on_its_way(*prefix)) {
+            // The map has it in parts. Its owner splits it, a slice at a time, and it is looked at again.
+            if map.at(prefix.first_hash()).0.bits() > prefix.bits() {
+                store.split(prefix, now);
+                settled = false;
+            }
+        }
         for &(prefix, owner) in map.cachelets() {
             // The end of its move has the map looked at again.
             if on_its_way(prefix) {

@@ -211,8 +211,8 @@ impl World {
         self.note_owners();
         let Some(map) = &state.map else { return };
         for (prefix, owner) in map.cachelets() {
-            let known = before.map.as_ref().map(|map| map.at(prefix.first_hash()));
-            if known != Some((*prefix, *owner)) {
+            let known = before.map.as_ref().map(|map| map.at(prefix.first_hash()).1);
+            if known != Some(*owner) {
                 self.coverage.meet(Sight::MapChanged);
                 self.begin_flux(*prefix, false);
             }

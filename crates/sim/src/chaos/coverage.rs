@@ -87,6 +87,7 @@ sights! {
     MoveLinkUp: "link of moves: came up",
     MoveLinkBroken: "link of moves: broke",
     CancelWanted: "operator: cancels a move",
+    SplitWanted: "operator: splits a cachelet",
     SaidLost: "operator: says that a server is dead",
     ServerDied: "server: its process died",
     ServerReturned: "server: another process began in its place",

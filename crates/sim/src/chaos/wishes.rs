@@ -1,7 +1,7 @@
 //! What operators want of the cluster: moves, and their end; empty servers; balance or none. And that a dead server is dead.
 
 use mbal_control::Ask;
-use mbal_control::api::{BalanceMode, MoveCall};
+use mbal_control::api::{BalanceMode, MoveCall, SplitCall};
 
 use super::control::Caller;
 use super::coverage::Sight;
@@ -60,6 +60,12 @@ impl World {
                 0 => Ask::Status,
                 _ => Ask::Map,
             }),
+            28..34 => {
+                let map = self.control.file.map.clone()?;
+                let (prefix, _) = self.dice.pick(map.cachelets());
+                self.coverage.meet(Sight::SplitWanted);
+                Some(Ask::Split(SplitCall { prefix: prefix.to_string() }))
+            }
             _ if self.control.file.moves.len() >= MOVES_MAX => None,
             _ => {
                 let map = self.control.file.map.clone()?;
