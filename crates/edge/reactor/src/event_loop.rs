@@ -250,6 +250,7 @@ impl EventLoop {
             if next_wake().is_some_and(|wake| wake <= now) {
                 handle(now, Event::Woken, &mut self.actions);
                 self.settle(now, &mut handle);
+                more = more.max(Background::GoesOn);
             }
             if let Some(stands_for) = timed {
                 let elapsed_ns = self.clock.now_ns() - now;
@@ -268,6 +269,8 @@ impl EventLoop {
                         Letter::Tell(event) => {
                             handle(now, event, &mut self.actions);
                             self.settle(now, &mut handle);
+                            // It may have begun what needs more steps than an event has.
+                            more = Background::Hastens;
                         }
                         Letter::Stop => return Ok(()),
                     }

@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mbal_reactor::{Ended, socket};
+use mbal_reactor::{Ended, Letter, socket};
 use mbal_worker::{Action, Actions, Event};
 use served::{Served, Setup, connect, echo, eventually, free_port, send};
 
@@ -372,4 +372,27 @@ fn a_worker_may_end_the_server() {
     });
     connect(address).write_all(b"shutdown\r\n").unwrap();
     assert_eq!(served.wait_for_end(), Ended::Gracefully);
+}
+
+#[test]
+fn what_a_letter_begins_goes_on_without_waiting_for_the_tick() {
+    const ROUNDS: u32 = 30;
+    let (setup, _) = Setup::new(1).listen("127.0.0.1");
+    let served = setup.serve(echo);
+    let tell = || served.workers[0].post(Letter::Tell(Event::Woken));
+    let calls = || served.background_calls.load(SeqCst);
+    let begin = Instant::now();
+    for _ in 0..ROUNDS {
+        // The second comes when the background has just had its turn, and said that it rests.
+        for _ in 0..2 {
+            let before = calls();
+            tell();
+            while calls() == before {
+                thread::yield_now();
+            }
+        }
+    }
+    // Ticks are a second apart.
+    assert!(begin.elapsed() < Duration::from_secs(ROUNDS.into()) / 2, "{:?}", begin.elapsed());
+    served.end();
 }

@@ -149,7 +149,7 @@ fn a_cachelet_that_was_split_is_told_in_its_parts_and_a_wider_one_as_the_map_has
     while store.split_step(whole, 100) {}
     let told = String::from_utf8(rig.send(b"config get mbal\r\n")).expect("text");
     assert!(told.contains("\ncachelet 0000/2 1/0\ncachelet 4000/2 1/0\ncachelet 8000/2 2/1\n"));
-    // The next map divides a cachelet that the store goes on having in one.
+    // The next map divides a cachelet that the store has in one: its split is not over when the map is told.
     let finer = THREE.replace("version 12", "version 13");
     let finer = finer.replace("c000/2 1/3\n", "c000/3 1/0\ncachelet e000/3 1/0\n");
     let cluster = Arc::new(Cluster::parse(&finer).expect("well formed"));

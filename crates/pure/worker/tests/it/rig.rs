@@ -67,6 +67,9 @@ impl Rig {
             let stalls = actions.list.contains(&Action::Stall { conn: CONN });
             actions = match self.worker.next_wake() {
                 Some(wake) => {
+                    // What the wait is for may be done in the background.
+                    let mut unheard = Actions::default();
+                    self.worker.background(self.now, 1, true, &mut unheard);
                     self.pass_until(wake);
                     self.handle(Event::Woken)
                 }
