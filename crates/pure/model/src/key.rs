@@ -34,6 +34,16 @@ impl<'a> Key<'a> {
     }
 }
 
+/// The hash of a key that is renamed for its copy of this suffix (SPORE, SoCC 2013, §3.1): of `key ‖ 0x00 ‖ suffix`. It places
+/// the copy, and names nothing.
+pub fn renamed_hash(key: &Key<'_>, suffix: u8) -> u64 {
+    let mut renamed = [0; KEY_BYTES_MAX + 2];
+    let bytes = key.bytes();
+    renamed[..bytes.len()].copy_from_slice(bytes);
+    renamed[bytes.len() + 1] = suffix;
+    xxh3_64(&renamed[..bytes.len() + 2])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

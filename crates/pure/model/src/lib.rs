@@ -23,7 +23,7 @@ pub use address::Address;
 pub use class::{CLASS_PAGE_BYTES, CLASSES, LAST_CLASS, class_bytes, item_bytes, size_class};
 pub use cluster::{Addresses, CLUSTER_NAME_BYTES_MAX, Cluster, ClusterView, MAP_VERSION_MAX};
 pub use hint::Hint;
-pub use key::{KEY_BYTES_MAX, Key};
+pub use key::{KEY_BYTES_MAX, Key, renamed_hash};
 pub use map::{ClusterMap, Owner, Uncovered};
 pub use order::{Order, Outcome, Reading};
 pub use outlook::{

@@ -106,6 +106,25 @@ pub enum Fault {
     EmptyStaysEmpty,
     /// The balancer orders moves, though an operator has turned it off.
     OffIsIgnored,
+    // Rules of hot keys' copies (docs/design/hotkeys.md), by the invariant that they keep.
+    /// 3: a shadow takes an older version of a copy for a newer one.
+    OlderCopyTaken,
+    /// 3: clients are told of copies before all shadows have the newest version.
+    HotBeforeAllHave,
+    /// 3: an answer of the home without copies does not end a client's lease.
+    LeaseNotTaken,
+    /// 3: a lease counts whose request was sent before the home told of no copies.
+    OldLeaseTaken,
+    /// 3: an atomic write does not wait until shadows have let go.
+    WritesDoNotWait,
+    /// 4: a shadow answers from its copy when its lease is over.
+    ReadAfterLease,
+    /// 4: a shadow's lease counts from when it heard of it.
+    ShadowLeaseFromNow,
+    /// 4: the home counts a shadow's lease as over before it is.
+    HomeForgetsDrift,
+    /// 4: a client asks for a copy when its lease is over.
+    ClientKeepsLease,
     // Rules of several coordinators (docs/design/cluster.md), by the invariant that they keep.
     /// 1: a coordinator's save does not look who leads.
     SavedWithoutTerm,

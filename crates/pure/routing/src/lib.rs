@@ -13,6 +13,10 @@
 
 use std::collections::BTreeMap;
 
+mod copies;
+
+pub use copies::{Place, copies, place};
+
 use mbal_model::{
     Address, Addresses, ClusterMap, ClusterView, Hint, MapVersion, Owner, Prefix, ServerId,
     WorkerId,

@@ -1,0 +1,277 @@
+//! What a key's home knows of its copies, and what it says to the servers that have them.
+
+use std::time::Duration;
+
+use mbal_model::ServerId;
+use mbal_model::planted::{Fault, is_planted};
+
+use crate::message::{Held, Outcome, Stamp, Told};
+use crate::{Grant, Moment, Version, over_after};
+
+/// What holds for all keys of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Writes wait for shadows to let go (SE-SPORE); else they are told afterwards (SPORE).
+    pub atomic: bool,
+    pub lease: Duration,
+}
+
+/// SPORE's states (§3.4, Figure 5) but for INVALID and COLD, in which there is no [`Home`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HomeState {
+    HotPending,
+    Hot,
+    ColdPending,
+}
+
+/// What a shadow is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Say {
+    pub to: ServerId,
+    pub grant: Grant,
+    pub version: Version,
+    pub stamp: Stamp,
+    pub lease_ms: u32,
+    pub what: What,
+}
+
+/// As [`crate::HoldWhat`], without the item: whoever sends it has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Keep,
+    LetGo,
+    Drop,
+    Item,
+}
+
+/// What the newest version is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Newest {
+    Item,
+    LetGo,
+    Drop,
+}
+
+#[derive(Clone, Debug)]
+struct Side {
+    server: ServerId,
+    suffix: u8,
+    /// The newest version that it is known to have, and to have let go.
+    acknowledged: Version,
+    /// The newest that it was told, and nothing speaks for its being lost.
+    said: Version,
+    in_flight: u32,
+    stamp: Stamp,
+    /// Its lease is over at this moment, whatever of what was said has reached it.
+    until: Moment,
+    /// When its lease was last prolonged.
+    renewed: Moment,
+    /// Nothing is said before.
+    again_at: Moment,
+    /// It has no room, or knows of a newer grant.
+    out: bool,
+}
+
+/// Words to one shadow that may be unanswered; later ones are left out until then, but for what lets go.
+const IN_FLIGHT_MAX: u32 = 4;
+
+/// One key that has copies.
+#[derive(Clone, Debug)]
+pub struct Home {
+    terms: Terms,
+    grant: Grant,
+    version: Version,
+    newest: Newest,
+    sides: Vec<Side>,
+}
+
+impl Home {
+    /// Makes copies on these servers, at the places of these suffixes. [`Home::say`] tells what is to be sent.
+    pub fn new(terms: Terms, grant: Grant, shadows: &[(u8, ServerId)]) -> Home {
+        let sides = shadows.iter().map(|&(suffix, server)| Side {
+            server,
+            suffix,
+            acknowledged: Version(0),
+            said: Version(0),
+            in_flight: 0,
+            stamp: Stamp(0),
+            until: Moment::ZERO,
+            renewed: Moment::ZERO,
+            again_at: Moment::ZERO,
+            out: false,
+        });
+        Home { terms, grant, version: Version(1), newest: Newest::Item, sides: sides.collect() }
+    }
+
+    pub fn grant(&self) -> Grant {
+        self.grant
+    }
+
+    pub fn state(&self, now: Moment) -> HomeState {
+        match self.newest {
+            Newest::Drop => HomeState::ColdPending,
+            Newest::Item if self.is_hot(now) => HomeState::Hot,
+            Newest::Item | Newest::LetGo => HomeState::HotPending,
+        }
+    }
+
+    /// Where copies are, or are to be.
+    pub fn shadows(&self) -> impl Iterator<Item = (u8, ServerId)> + '_ {
+        self.sides.iter().filter(|side| !side.out).map(|side| (side.suffix, side.server))
+    }
+
+    fn is_hot(&self, now: Moment) -> bool {
+        let is_settled = |side: &Side| {
+            side.acknowledged == self.version
+                || side.until <= now
+                || is_planted(Fault::HotBeforeAllHave)
+        };
+        self.sides.iter().all(is_settled) && self.sides.iter().any(|side| self.answers(side, now))
+    }
+
+    /// It has the newest version, and its lease lasts for a while.
+    fn answers(&self, side: &Side, now: Moment) -> bool {
+        let lasts = now + self.terms.lease / 4 < side.until;
+        !side.out
+            && (side.acknowledged == self.version || is_planted(Fault::HotBeforeAllHave))
+            && lasts
+    }
+
+    /// What a client that has just read here may know of copies.
+    pub fn told(&self, now: Moment) -> Option<Told> {
+        if self.state(now) != HomeState::Hot {
+            return None;
+        }
+        let answering = self.sides.iter().filter(|side| self.answers(side, now));
+        let suffixes = answering.map(|side| side.suffix).collect();
+        Some(Told { lease: self.terms.lease, spread: self.terms.atomic, suffixes })
+    }
+
+    /// The key has been written here: shadows are to have what is there now, or that nothing is.
+    pub fn written(&mut self, is_there: bool) {
+        if self.newest == Newest::Drop {
+            return;
+        }
+        self.is_news(if is_there { Newest::Item } else { Newest::LetGo });
+    }
+
+    /// It is said at once, whatever has failed before.
+    fn is_news(&mut self, newest: Newest) {
+        self.version.0 += 1;
+        self.newest = newest;
+        self.sides.iter_mut().for_each(|side| side.again_at = Moment::ZERO);
+    }
+
+    /// Before a write, if writes are atomic: true once no shadow can answer any more. Until then, what is to be said is said.
+    pub fn lets_go(&mut self, now: Moment) -> bool {
+        if !self.terms.atomic || is_planted(Fault::WritesDoNotWait) {
+            return true;
+        }
+        if self.newest == Newest::Item {
+            self.is_news(Newest::LetGo);
+        }
+        self.have_let_go(now)
+    }
+
+    fn have_let_go(&self, now: Moment) -> bool {
+        let has = |side: &Side| side.acknowledged == self.version || side.until <= now;
+        self.sides.iter().all(has)
+    }
+
+    /// The key is to have no copies any more.
+    pub fn cools(&mut self) {
+        if self.newest != Newest::Drop {
+            self.is_news(Newest::Drop);
+        }
+    }
+
+    /// It has cooled, and no shadow can answer any more.
+    pub fn is_over(&self, now: Moment) -> bool {
+        self.newest == Newest::Drop && self.have_let_go(now)
+    }
+
+    /// What there is to say at this moment. Each is to be sent, or [`Home::failed`].
+    pub fn say(&mut self, now: Moment, mut to: impl FnMut(Say)) {
+        let lease = self.terms.lease;
+        for side in self.sides.iter_mut().filter(|side| !side.out) {
+            let is_news = side.said < self.version && side.acknowledged < self.version;
+            let ends = is_news && self.newest != Newest::Item;
+            if side.again_at > now || side.in_flight >= IN_FLIGHT_MAX && !ends {
+                continue;
+            }
+            let is_due = side.stamp.0 > 0 && side.renewed + lease / 3 <= now;
+            let what = match self.newest {
+                Newest::Drop if is_news => What::Drop,
+                Newest::LetGo if is_news => What::LetGo,
+                Newest::Item if is_news => What::Item,
+                // One word at a time prolongs it: of several the first stamp would count.
+                Newest::Item
+                    if side.acknowledged == self.version && side.in_flight == 0 && is_due =>
+                {
+                    What::Keep
+                }
+                _ => continue,
+            };
+            let leases = matches!(what, What::Keep | What::Item) && side.stamp.0 > 0;
+            if leases {
+                side.renewed = now;
+                let over =
+                    if is_planted(Fault::HomeForgetsDrift) { lease / 2 } else { over_after(lease) };
+                side.until = side.until.max(now + over);
+            }
+            side.said = self.version;
+            side.in_flight += 1;
+            to(Say {
+                to: side.server,
+                grant: self.grant,
+                version: self.version,
+                stamp: side.stamp,
+                lease_ms: lease.as_millis() as u32,
+                what,
+            });
+        }
+    }
+
+    /// A shadow has answered.
+    pub fn heard(&mut self, now: Moment, from: ServerId, held: &Held) {
+        let Some(side) = self.sides.iter_mut().find(|side| side.server == from) else { return };
+        side.in_flight = side.in_flight.saturating_sub(1);
+        if held.grant > self.grant {
+            // Somebody else is home. What it has of this grant has gone.
+            side.out = true;
+            side.until = Moment::ZERO;
+            return;
+        }
+        if held.grant < self.grant || held.outcome == Outcome::Refused {
+            // A late answer of an earlier grant, or a shadow without room.
+            side.out = held.outcome == Outcome::Refused;
+            side.said = side.said.min(side.acknowledged);
+            side.again_at = now + self.terms.lease / 16;
+            return;
+        }
+        side.stamp = held.stamp;
+        let is_newest = match self.newest {
+            Newest::Item => held.outcome == Outcome::Has,
+            Newest::LetGo | Newest::Drop => held.outcome == Outcome::LetGo,
+        };
+        if held.version == self.version && is_newest {
+            side.acknowledged = self.version;
+        } else if held.version == self.version {
+            // It had it, and has lost it.
+            side.acknowledged = Version(0);
+            side.said = Version(0);
+            side.again_at = now + self.terms.lease / 16;
+        } else if side.in_flight == 0 {
+            // What was said was lost.
+            side.said = held.version;
+        }
+    }
+
+    /// What was said did not arrive, or nobody knows whether it did.
+    pub fn failed(&mut self, now: Moment, to: ServerId) {
+        let Some(side) = self.sides.iter_mut().find(|side| side.server == to) else { return };
+        side.in_flight = side.in_flight.saturating_sub(1);
+        side.said = side.said.min(side.acknowledged);
+        side.again_at = now + self.terms.lease / 16;
+    }
+}

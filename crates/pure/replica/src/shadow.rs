@@ -1,0 +1,106 @@
+//! What a shadow knows of one copy, beside the value.
+
+use std::time::Duration;
+
+use mbal_model::planted::{Fault, is_planted};
+
+use crate::message::{Held, Hold, HoldWhat, Outcome, Stamp};
+use crate::{Grant, Moment, Version};
+
+/// One key at a server that is not its home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shadow {
+    grant: Grant,
+    version: Version,
+    /// It has a value of that version.
+    has: bool,
+    /// It may answer before this moment.
+    until: Moment,
+    /// Until then it remembers what it has let go, lest something that was sent before brings it back.
+    remembers_until: Moment,
+}
+
+/// What becomes of the value that came with a [`Hold`], and of the one that was here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Both stay as they are: the one here, and nothing came.
+    Same,
+    /// What came takes its place.
+    New,
+    /// What was here goes.
+    Nothing,
+}
+
+impl Shadow {
+    /// Of a key that nothing is known of.
+    pub fn unknown() -> Shadow {
+        Shadow {
+            grant: Grant(0),
+            version: Version(0),
+            has: false,
+            until: Moment::ZERO,
+            remembers_until: Moment::ZERO,
+        }
+    }
+
+    /// Takes a home's word. `process` is this one, by its stamps. `fits`: there is room for the item that came, if one did.
+    pub fn take(&mut self, now: Moment, process: u16, hold: &Hold<'_>, fits: bool) -> Kept {
+        let (known, said) = ((self.grant, self.version), (hold.grant, hold.version));
+        if said < known && !is_planted(Fault::OlderCopyTaken) {
+            return Kept::Same;
+        }
+        let lease = Duration::from_millis(hold.lease_ms.into());
+        // Whatever was said before under this grant, its lease counts from an earlier stamp than now.
+        self.remembers_until = self.remembers_until.max(now + lease);
+        let kept = match hold.what {
+            HoldWhat::Keep if said == known && self.has => Kept::Same,
+            // It never had that version. The home will hear of it, and sends the item.
+            HoldWhat::Keep => return Kept::Same,
+            HoldWhat::LetGo | HoldWhat::Drop => Kept::Nothing,
+            HoldWhat::Item(_) if said == known && self.has => Kept::Same,
+            HoldWhat::Item(_) if fits => Kept::New,
+            HoldWhat::Item(_) => Kept::Nothing,
+        };
+        (self.grant, self.version) = said;
+        self.has = kept != Kept::Nothing;
+        if let (Some(stamp), true) = (hold.stamp.moment(process), self.has) {
+            let from = if is_planted(Fault::ShadowLeaseFromNow) { now } else { stamp };
+            self.until = self.until.max(from + lease);
+        }
+        if !self.has {
+            self.until = Moment::ZERO;
+        }
+        kept
+    }
+
+    /// The answer to a [`Hold`] that has just been taken.
+    pub fn held(&self, now: Moment, process: u16, reads: u32, refused: bool) -> Held {
+        let outcome = match (self.has, refused) {
+            (true, _) => Outcome::Has,
+            (false, true) => Outcome::Refused,
+            (false, false) => Outcome::LetGo,
+        };
+        let stamp = Stamp::new(process, now);
+        Held { grant: self.grant, version: self.version, stamp, reads, outcome }
+    }
+
+    /// It may answer from its value.
+    pub fn may_answer(&self, now: Moment) -> bool {
+        self.has && (now < self.until || is_planted(Fault::ReadAfterLease))
+    }
+
+    /// Its value is gone, for want of room or since its time to live is over.
+    pub fn loses_value(&mut self) {
+        self.has = false;
+        self.until = Moment::ZERO;
+    }
+
+    /// Nothing of it has to be remembered any more.
+    pub fn is_over(&self, now: Moment) -> bool {
+        self.until <= now && self.remembers_until <= now
+    }
+
+    pub fn grant(&self) -> Grant {
+        self.grant
+    }
+}
