@@ -583,7 +583,7 @@ fn work(
             last = (now_ns, started.at(now_ns));
         }
         let mut worker = worker.borrow_mut();
-        if shared.owns_by_lease() {
+        if shared.counts_leases() {
             // Read after what is handled has arrived.
             worker.look_at_lease(started.lease_clock.now());
         }
@@ -597,7 +597,7 @@ fn work(
     let background = |now_ns, is_idle, actions: &mut Actions| {
         let now = shifted(started.at(now_ns));
         let mut worker = worker.borrow_mut();
-        if shared.owns_by_lease() {
+        if shared.counts_leases() {
             worker.look_at_lease(started.lease_clock.now());
         }
         let more = worker.background(now, BACKGROUND_STEPS, is_idle, actions);

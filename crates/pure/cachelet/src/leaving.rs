@@ -90,6 +90,11 @@ impl Store {
         Some(self.batches.stamp())
     }
 
+    /// Of this moment: [`Store::all_have_left`] says when every batch is over that goes on now.
+    pub fn stamp_batches(&self) -> u64 {
+        self.batches.stamp()
+    }
+
     /// True if nobody who was told that a slice is here before the stamp was made can still be in it.
     pub fn all_have_left(&self, stamp: u64) -> bool {
         self.batches.passed(stamp) || is_planted(Fault::ExportBeforeBatchesEnd)

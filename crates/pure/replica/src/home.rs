@@ -72,6 +72,23 @@ struct Side {
     out: bool,
 }
 
+impl Side {
+    fn new(suffix: u8, server: ServerId) -> Side {
+        Side {
+            server,
+            suffix,
+            acknowledged: Version(0),
+            said: Version(0),
+            in_flight: 0,
+            stamp: Stamp(0),
+            until: Moment::ZERO,
+            renewed: Moment::ZERO,
+            again_at: Moment::ZERO,
+            out: false,
+        }
+    }
+}
+
 /// Words to one shadow that may be unanswered; later ones are left out until then, but for what lets go.
 const IN_FLIGHT_MAX: u32 = 4;
 
@@ -88,19 +105,15 @@ pub struct Home {
 impl Home {
     /// Makes copies on these servers, at the places of these suffixes. [`Home::say`] tells what is to be sent.
     pub fn new(terms: Terms, grant: Grant, shadows: &[(u8, ServerId)]) -> Home {
-        let sides = shadows.iter().map(|&(suffix, server)| Side {
-            server,
-            suffix,
-            acknowledged: Version(0),
-            said: Version(0),
-            in_flight: 0,
-            stamp: Stamp(0),
-            until: Moment::ZERO,
-            renewed: Moment::ZERO,
-            again_at: Moment::ZERO,
-            out: false,
-        });
-        Home { terms, grant, version: Version(1), newest: Newest::Item, sides: sides.collect() }
+        let sides = shadows.iter().map(|&(suffix, server)| Side::new(suffix, server)).collect();
+        Home { terms, grant, version: Version(1), newest: Newest::Item, sides }
+    }
+
+    /// Makes a copy on one more server, unless there is one. The others are read meanwhile.
+    pub fn widen(&mut self, suffix: u8, server: ServerId) {
+        if self.sides.iter().all(|side| side.server != server) {
+            self.sides.push(Side::new(suffix, server));
+        }
     }
 
     pub fn grant(&self) -> Grant {

@@ -1,6 +1,7 @@
 //! Where the copies of a hot key are: found by renaming, so that nobody has to be told (SPORE, SoCC 2013, §3.1).
 
 use mbal_model::{Key, ServerId, WorkerId, renamed_hash};
+use mbal_random::mix;
 
 /// Suffixes that are tried for each server of the cluster, before there are fewer copies than wanted.
 const TRIES: usize = 8;
@@ -18,13 +19,6 @@ impl Place {
     pub fn worker(&self, workers: usize) -> WorkerId {
         WorkerId(((self.hash & 0xffff_ffff) % workers.max(1) as u64) as u16)
     }
-}
-
-/// The finaliser of splitmix64.
-fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 /// Where the copy of this suffix is: on the server that wins the rendezvous. `None` without servers. O(servers).

@@ -125,6 +125,8 @@ pub struct Frame {
     pub quiet: bool,
     /// 0 is an ordinary client; one that knows the cluster map names the key's cachelet: `Prefix::vbucket`.
     pub vbucket: u16,
+    /// The data type byte: 0, or which copy of a hot key a smart client reads.
+    pub suffix: u8,
     pub opaque: [u8; 4],
     pub cas: u64,
 }
@@ -348,6 +350,7 @@ impl Frame {
             opcode: header[1],
             quiet: opcode::loud(header[1]).1,
             vbucket: u16::from_be_bytes([header[6], header[7]]),
+            suffix: header[5],
             opaque: header[12..16].try_into().expect("four bytes"),
             cas: u64_at(header, 16),
         }

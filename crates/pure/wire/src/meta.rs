@@ -89,7 +89,15 @@ impl<'a> Meta<'a> {
     /// What its `L` says that a smart client knows; any other `L` is ignored, as memcached does.
     #[cold]
     pub fn version(&self) -> Option<MapVersion> {
-        self.words().find(|word| word[0] == b'L').and_then(|word| MapVersion::parse(&word[1..]))
+        let word = self.words().find(|word| word[0] == b'L')?;
+        let version = &word[1..];
+        MapVersion::parse(version.strip_suffix(b"*").unwrap_or(version))
+    }
+
+    /// It reads a copy, by a lease: a `*` behind its version says so.
+    #[cold]
+    pub fn is_by_lease(&self) -> bool {
+        self.words().any(|word| word[0] == b'L' && word.ends_with(b"*"))
     }
 
     /// The cas that the item is to have, if the client chose one.

@@ -12,6 +12,10 @@ pub struct PeerRequest<'a> {
     pub map_version: u64,
     /// Its sender is the source of a move, and its key has gone to the receiver.
     pub gone: Option<Gone>,
+    /// The sender wants to hear of copies of the key (docs/design/hotkeys.md).
+    pub wants_leases: bool,
+    /// The receiver may answer from a copy.
+    pub by_lease: bool,
     pub request: &'a [u8],
 }
 
@@ -31,12 +35,28 @@ pub const HOPS_MAX: u8 = 4;
 const HEADER_BYTES: usize = 9;
 /// In the byte of hops: a [`Gone`] follows the header.
 const HAS_GONE: u8 = 1 << 7;
+/// And what it says of copies.
+const WANTS_LEASES: u8 = 1 << 6;
+const BY_LEASE: u8 = 1 << 5;
+const HOPS: u8 = BY_LEASE - 1;
 
 impl<'a> PeerRequest<'a> {
+    /// One that says nothing else.
+    pub fn new(hops: u8, map_version: u64, request: &'a [u8]) -> PeerRequest<'a> {
+        let (gone, wants_leases, by_lease) = (None, false, false);
+        PeerRequest { hops, map_version, gone, wants_leases, by_lease, request }
+    }
+
     /// Appends: hops (1 byte), map version (8, big-endian), request. With a [`Gone`] the highest bit of the hops is set, and its move
     /// (4) and hash (8) stand before the request.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(self.hops | if self.gone.is_some() { HAS_GONE } else { 0 });
+        let bit = |says: bool, bit: u8| if says { bit } else { 0 };
+        out.push(
+            self.hops
+                | bit(self.gone.is_some(), HAS_GONE)
+                | bit(self.wants_leases, WANTS_LEASES)
+                | bit(self.by_lease, BY_LEASE),
+        );
         out.extend_from_slice(&self.map_version.to_be_bytes());
         if let Some(Gone { by_move, last }) = self.gone {
             out.extend_from_slice(&by_move.to_be_bytes());
@@ -56,8 +76,10 @@ impl<'a> PeerRequest<'a> {
             let (by_move, last) = (u32::from_be_bytes(*by_move), u64::from_be_bytes(*last));
             (gone, request) = (Some(Gone { by_move, last }), rest);
         }
-        let (hops, map_version) = (hops & !HAS_GONE, u64::from_be_bytes(version));
-        (!request.is_empty()).then_some(PeerRequest { hops, map_version, gone, request })
+        let (wants_leases, by_lease) = (hops & WANTS_LEASES != 0, hops & BY_LEASE != 0);
+        let (hops, map_version) = (hops & HOPS, u64::from_be_bytes(version));
+        let peer = PeerRequest { hops, map_version, gone, wants_leases, by_lease, request };
+        (!request.is_empty()).then_some(peer)
     }
 }
 
@@ -78,7 +100,9 @@ mod tests {
     fn a_request_survives_the_link() {
         let request = b"get k\r\n";
         for (gone, header_bytes) in [(None, 9), (Some(Gone { by_move: 7, last: 1 << 60 }), 21)] {
-            let request = PeerRequest { hops: 2, map_version: 1 << 40, gone, request };
+            let wants_leases = gone.is_some();
+            let request =
+                PeerRequest { gone, wants_leases, ..PeerRequest::new(2, 1 << 40, request) };
             let mut bytes = Vec::new();
             request.encode(&mut bytes);
             assert_eq!(PeerRequest::decode(&bytes), Some(request));

@@ -347,6 +347,15 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// True if a smart client wants it answered from a copy of its key, for which it has a lease.
+    pub fn is_by_lease(&self) -> bool {
+        match self {
+            Request::MetaGet(meta) => meta.flags.has(b'L') && meta.is_by_lease(),
+            Request::Binary(binary) => binary.frame.vbucket != 0 && binary.frame.suffix != 0,
+            _ => false,
+        }
+    }
+
     /// True if it brings a value.
     pub fn stores(&self) -> bool {
         let binary =

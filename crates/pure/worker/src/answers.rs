@@ -6,6 +6,7 @@ use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::batch::{Ended, Pause};
+use crate::copies::Taken;
 use crate::links::Asker;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Wait};
 use crate::slots::{NO_ROUTE_LINE, Slots};
@@ -17,18 +18,31 @@ impl Worker {
     pub(crate) fn fill(&mut self, asker: Asker, reply: Option<&[u8]>, actions: &mut Actions) {
         let (client, place) = match asker {
             Asker::Client { client, place } => (client, place),
+            Asker::Home { server, hash, grant } => {
+                return self.shadow_answered(server, hash, grant, reply, actions);
+            }
             Asker::Peer { server, ticket } => {
+                // Whoever it is passed on for has not asked for that.
+                let reply = reply.map(|reply| Taken::from(reply).1);
                 let reply = append(&mut actions.bytes, reply.unwrap_or(NO_ROUTE_LINE));
                 return actions.list.push(Action::Answer { server, ticket, reply });
             }
         };
+        let taken = reply.map(Taken::from);
         let Some(slots) = self.slots_of(client) else { return };
+        let sent = slots.sent_of(place);
+        let reply = taken.as_ref().map(|(_, reply)| *reply);
         let missed = match reply {
             Some(reply) => slots.fill(place, reply),
             None => slots.fail(place),
         };
         if !is_planted(Fault::MissNotCounted) {
             self.counters().get_unreachable.add(missed);
+        }
+        if let Some(sent) = sent {
+            // A copy that cannot be reached is no better than none.
+            let taken = taken.map_or(Taken::Without, |(taken, _)| taken);
+            self.heed_leases(client, sent, &taken);
         }
         if !self.replied.contains(&client) {
             self.replied.push(client);

@@ -3,6 +3,8 @@
 
 use mbal_cachelet::{Ahead, Store};
 use mbal_model::{KEY_BYTES_MAX, Key, ServerId};
+use mbal_random::Random;
+use mbal_replica::Leases;
 use mbal_wire::{BINARY_REQUEST, Limits, Parsed, Request, base64_decode, parse, parse_binary};
 
 use crate::held::{Again, Held};
@@ -41,6 +43,9 @@ pub(crate) struct Batch<'w> {
     pub held: &'w mut Held,
     pub again: Option<Again>,
     pub wakes: &'w mut Wakes,
+    /// Copies of hot keys that clients may read, where a worker holds leases for all of them.
+    pub leases: &'w mut Option<Box<Leases>>,
+    pub random: &'w mut Random,
     /// Keys that came in base64, decoded; reused from group to group.
     pub decoded: &'w mut Vec<u8>,
     /// Requests executed so far.
@@ -331,11 +336,13 @@ impl Batch<'_> {
     #[inline]
     pub fn execute_here(&mut self, job: &Job<'_>, key: Option<Key<'_>>) -> Then {
         let before = self.turn.out.len();
-        let then = self.turn.execute(&job.request, key);
-        if let (true, Some(key), false) =
-            (job.request.follows(), key, matches!(then, Then::NoRoom(_)))
-        {
+        let then = self.execute_told(&job.request, key);
+        let is_done = !matches!(then, Then::NoRoom(_) | Then::OnItsWay);
+        if let (true, Some(key), true) = (job.request.follows(), key, is_done) {
             self.turn.followed(before, job.bytes.len(), &key);
+            if self.turn.shared.copies.homes.may_have(key.hash()) {
+                self.tell_copies(before, job, &key);
+            }
         }
         then
     }

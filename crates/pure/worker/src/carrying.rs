@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mbal_migration::{Advance, Now as MoveNow, destination};
+use mbal_migration::{Advance, Now as MoveNow, State, destination};
 use mbal_model::{Elsewhere, Prefix};
 
 use crate::moves::{Move, Side, Sides};
@@ -10,6 +10,9 @@ use crate::shared::Shared;
 use crate::time::Moment;
 use crate::worker::Worker;
 use crate::{Action, Actions, Now};
+
+/// A cachelet does not begin to leave before its keys have no copies; it is looked whether they do this often.
+const COPIES_MICROS: u64 = 2_000;
 
 /// Steps of a move at a time, some ten microseconds each.
 const STEPS: usize = 2;
@@ -70,6 +73,12 @@ impl Worker {
         let at = MoveNow { ns: now.moment().0 * 1_000, second: now.second };
         let (mut steps, mut pause) = (0, Pause::None);
         let mut sides = one.lock();
+        if let Side::Leaves(leaver) = &sides.side {
+            let begins = leaver.source.state() == State::Asking;
+            if begins && !self.shared.has_no_copies(one.prefix) {
+                return Pause::Until((now.moment().0 + COPIES_MICROS) * 1_000);
+            }
+        }
         sides.side.strain(self.is_strained);
         while steps < STEPS {
             let Sides { link, side } = &mut *sides;

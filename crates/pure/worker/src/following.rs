@@ -13,6 +13,7 @@ use mbal_model::{Cluster, ClusterMap, Elsewhere, Owner, Prefix, Seconds, ServerI
 
 use crate::Now;
 use crate::shared::Shared;
+use crate::time::Moment;
 use crate::wakes::Sleeper;
 use crate::worker::Worker;
 
@@ -166,7 +167,7 @@ impl Shared {
                 continue;
             }
             settled &= if owner.server == here {
-                store.is_here(prefix) || self.bear(prefix, owner, map.version())
+                store.is_here(prefix) || self.bear(prefix, owner, map.version(), now)
             } else {
                 store.point(prefix, Elsewhere::Peer(owner.server))
             };
@@ -174,7 +175,11 @@ impl Shared {
         settled
     }
 
-    fn bear(&self, prefix: Prefix, owner: Owner, version: u64) -> bool {
+    fn bear(&self, prefix: Prefix, owner: Owner, version: u64, now: Seconds) -> bool {
+        // Of the first map nobody was an owner before.
+        if version > 1 {
+            self.copies.born(prefix, Moment(u64::from(now) * 1_000_000));
+        }
         let worker = WorkerId(owner.worker.0 % self.settings.workers);
         let generation = if is_planted(Fault::BornTooOld) { 0 } else { version as u16 };
         self.store.adopt(prefix, worker, Birth { generation, flush_number: 0 })

@@ -11,6 +11,7 @@ use mbal_sketch::{self as sketch, Access, HotKeys, HotKeysConfig, Observed, Slot
 use mbal_wire::{Binary, Command, Request};
 
 use crate::batch::Job;
+use crate::copies::HotMode;
 use crate::turn::Turn;
 
 /// Keys that a worker tracks. With so many places the tenth key of a Zipf 0.99 keeps its own, however
@@ -280,11 +281,16 @@ impl Turn<'_> {
         let stands_for = self.sampler.requests_per_sample();
         let mut hot = server.hot(self.here.worker.0.into());
         hot.pass_to(second, requests);
+        let tracks = server.copies.mode() != HotMode::Off;
+        let mut heat = tracks.then(|| server.copies.heat(self.here.worker.0));
         let mut at = first as usize;
         loop {
             let cachelet = keys[at].and_then(|key| server.store.cachelet_of(key.hash()));
             if let Some((key, (cachelet, _))) = keys[at].zip(cachelet) {
                 hot.observe(&key, access(at), cachelet, stands_for);
+                if let Some(heat) = &mut heat {
+                    heat.observe(&key, access(at));
+                }
             }
             at += 1;
             match self.sampler.next_among((keys.len() - at) as u32) {
@@ -292,7 +298,7 @@ impl Turn<'_> {
                 None => break,
             }
         }
-        let rate = server.hot_sample(second);
+        let rate = server.hot_sample(second, self.here.worker);
         if self.sampler.rate() != rate {
             self.sampler.set_rate(rate);
         }

@@ -80,5 +80,6 @@ impl Worker {
     #[inline]
     pub fn look_at_lease(&mut self, now: Duration) {
         self.lapsed = self.shared.lease.0.load(Acquire) <= now.as_nanos() as u64;
+        self.lease_now = now;
     }
 }

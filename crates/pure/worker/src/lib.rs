@@ -41,6 +41,7 @@ mod binary;
 mod carrying;
 mod classic;
 mod conns;
+mod copies;
 mod counters;
 mod datagram;
 mod details;
@@ -89,6 +90,7 @@ mod worker;
 
 pub use carrying::Background;
 pub use conns::{Card, Conns, Endpoint};
+pub use copies::{CopiesHere, HotHome, HotMode, HotTerms};
 pub use counters::{ClassSums, Sums};
 pub use details::PREFIXES_MAX;
 pub use hot::{Heat, HotKey};

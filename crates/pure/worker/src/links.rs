@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_replica::Grant;
 
 use crate::ConnId;
 use crate::session::Client;
@@ -25,6 +26,12 @@ pub(crate) enum Asker {
     Peer {
         server: ServerId,
         ticket: Ticket,
+    },
+    /// This server, as the home of a key, of a shadow.
+    Home {
+        server: ServerId,
+        hash: u64,
+        grant: Grant,
     },
 }
 

@@ -268,6 +268,7 @@ fn ns(now: Now) -> u64 {
 impl Shared {
     /// The number that this process has drawn; before any move is begun.
     pub fn set_incarnation(&self, incarnation: Incarnation) {
+        self.copies.is_process(incarnation.0 as u16);
         self.moves.incarnation.store(incarnation.0, Relaxed);
     }
 

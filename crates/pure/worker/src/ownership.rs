@@ -1,6 +1,7 @@
 //! Who owns what, for clients that know the workers. Others never see any of it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -147,7 +148,7 @@ impl Turn<'_> {
 
 /// Adds to the meta reply that begins at `before`, if it is one that has tokens.
 #[cold]
-fn push_hint(out: &mut Vec<u8>, before: usize, hint: Hint) {
+pub(crate) fn push_hint(out: &mut Vec<u8>, before: usize, hint: impl fmt::Display) {
     const STATUSES: [&[u8]; 6] = [b"HD", b"VA", b"EN", b"NF", b"NS", b"EX"];
     let reply = &out[before..];
     let Some(end) = memchr::memchr(b'\n', reply).filter(|end| *end > 2) else { return };

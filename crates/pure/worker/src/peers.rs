@@ -3,6 +3,7 @@
 use mbal_cachelet::Ahead;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Route, ServerId};
+use mbal_replica::MARK;
 use mbal_wire::{
     Admin, BINARY_REQUEST, Binary, Command, Get, HOPS_MAX, Limits, Login, Parsed, PeerRequest,
     Request, binary_delete, next_word, parse, words_of,
@@ -10,6 +11,7 @@ use mbal_wire::{
 
 use crate::batch::{Batch, GROUP, Job, Pause, next_job};
 use crate::classic::{BAD_FORMAT, any_too_long, get_again};
+use crate::copies::{HotMode, Read, Taken};
 use crate::everywhere;
 use crate::held::Obstacle;
 use crate::links::{Asker, Credit, Ticket};
@@ -95,6 +97,9 @@ impl Batch<'_> {
             }
         }
         let Some(key) = key else { return self.everywhere(session, job) };
+        if let Some(then) = self.read_elsewhere(session, job, key) {
+            return Some(then);
+        }
         let owning = match self.turn.whereabouts(key) {
             Whereabouts::Here => return None,
             Whereabouts::At(owning) => owning,
@@ -104,7 +109,7 @@ impl Batch<'_> {
             Whereabouts::OnItsWay => return Some(Then::OnItsWay),
         };
         let server = owning.server;
-        let sent = Sent { hash: key.hash(), to: server };
+        let sent = Sent { hash: key.hash(), to: server, asked: self.turn.now.moment() };
         session.slots.sent_by(self.turn.map_version);
         self.turn.counters.requests_peer.add(1);
         let mut lost = Lost::of(&job.request, key);
@@ -147,6 +152,17 @@ impl Batch<'_> {
         Some(Then::Next)
     }
 
+    /// Tells the value of another server's key from its copy, if one is here and every read may be answered from it.
+    fn gather_copy(&mut self, session: &Session, get: &Get<'_>, key: &Key<'_>) -> bool {
+        let copies = &self.turn.shared.copies;
+        copies.mode() == HotMode::Atomic
+            && get.touch.is_none()
+            && copies.here.may_have(key.hash())
+            && !self.turn.is_here(key)
+            && session.slots.under_way(key.hash()).is_none()
+            && self.turn.get_copy(get, key)
+    }
+
     pub fn wait(&mut self, session: &Session, server: ServerId) -> Then {
         if let Client::Conn { conn, .. } = session.client {
             self.links.wait(server, conn);
@@ -155,10 +171,33 @@ impl Batch<'_> {
     }
 
     pub fn forward(&mut self, to: Owning, client: Client, place: Place, request: &[u8]) -> Ticket {
+        let wants_leases = self.turn.shared.copies.mode() != HotMode::Off;
+        let peer = PeerRequest::new(self.hops + 1, self.turn.map_version, request);
+        let peer = PeerRequest { gone: to.gone, wants_leases, ..peer };
+        self.forward_as(to.server, client, place, &peer)
+    }
+
+    /// To a server that has a copy of the key.
+    pub fn forward_by_lease(
+        &mut self,
+        to: ServerId,
+        client: Client,
+        place: Place,
+        request: &[u8],
+    ) -> Ticket {
+        let peer = PeerRequest::new(self.hops + 1, self.turn.map_version, request);
+        self.forward_as(to, client, place, &PeerRequest { by_lease: true, ..peer })
+    }
+
+    fn forward_as(
+        &mut self,
+        to: ServerId,
+        client: Client,
+        place: Place,
+        peer: &PeerRequest<'_>,
+    ) -> Ticket {
         self.turn.has_waiting = true;
-        let asker = Asker::Client { client, place };
-        let (hops, map_version) = (self.hops + 1, self.turn.map_version);
-        self.send_on(to.server, asker, &PeerRequest { hops, map_version, gone: to.gone, request })
+        self.send_on(to, Asker::Client { client, place }, peer)
     }
 
     fn send_on(&mut self, server: ServerId, asker: Asker, peer: &PeerRequest<'_>) -> Ticket {
@@ -182,13 +221,20 @@ impl Batch<'_> {
         let mut routes = Vec::new();
         let mut words: Vec<Vec<u8>> = vec![Vec::new()];
         let mut rest = get.keys;
+        let before = self.turn.out.len();
         while let Some((word, tail)) = next_word(rest).filter(|_| routes.len() < GATHER_KEYS_MAX) {
             let key = Key::new(word).expect("none is too long");
+            if self.gather_copy(session, get, &key) {
+                routes.push(COPIED);
+                rest = tail;
+                continue;
+            }
             let owning = match self.turn.whereabouts(&key) {
                 Whereabouts::Here => None,
                 Whereabouts::At(owning) => Some(owning),
                 // Nothing of it is told before all of it can be.
                 Whereabouts::OnItsWay if !session.slice.is_over(self.turn.now.moment()) => {
+                    self.turn.out.truncate(before);
                     return Some(Then::OnItsWay);
                 }
                 Whereabouts::OnItsWay => Some(Owning { server: ServerId::NOBODY, gone: None }),
@@ -207,7 +253,8 @@ impl Batch<'_> {
             rest = tail;
         }
         let ends = next_word(rest).is_none();
-        if sources.is_empty() && ends && !session.get_continues {
+        let copied = self.turn.out.split_off(before);
+        if sources.is_empty() && copied.is_empty() && ends && !session.get_continues {
             return None;
         }
         // A server may be two sources: what it has got by a move of late is asked for apart.
@@ -225,6 +272,12 @@ impl Batch<'_> {
             replies.push((!linked).then(|| END.to_vec()));
         }
         let missing: Vec<bool> = replies.iter().map(Option::is_none).collect();
+        if !copied.is_empty() {
+            // One source more, whose reply is there.
+            let is_copied = routes.iter_mut().filter(|route| **route == COPIED);
+            is_copied.for_each(|route| *route = replies.len() as u8);
+            replies.push(Some([&copied, END].concat()));
+        }
         let continues = std::mem::replace(&mut session.get_continues, !ends);
         let servers = sources.iter().map(|one| one.server).collect();
         let gather =
@@ -251,6 +304,9 @@ impl Batch<'_> {
         Some(if ends { Then::Next } else { Then::Resume(get_again(get, rest)) })
     }
 }
+
+/// Of the sources of a `get`, while they are counted: copies that are here.
+const COPIED: u8 = u8::MAX;
 
 fn is_flush(request: &Request<'_>) -> bool {
     matches!(
@@ -283,6 +339,8 @@ impl<'a> Asked<'a> {
 enum Served {
     /// It was executed here.
     Reply,
+    /// It was answered from a copy of its key.
+    FromCopy,
     /// It goes on to the owner of its key.
     PassOn(Owning),
     /// A `get` some of whose keys are not here.
@@ -301,6 +359,9 @@ impl Batch<'_> {
         let mut jobs = [const { None }; GROUP];
         let mut count = 0;
         for request in requests {
+            if self.is_said_by_a_home(from, request) {
+                continue;
+            }
             match Asked::parse(request, &limits) {
                 Some((who, job)) => {
                     (asked[count], jobs[count]) = (Some(who), Some(job));
@@ -341,7 +402,7 @@ impl Batch<'_> {
             return self.hold_for(from, as_it_came, job, key.as_ref(), Obstacle::Slice);
         }
         if is_planted(Fault::ServedTwice) {
-            self.turn.serve(peer, &job.request, key);
+            self.serve_parsed(peer, &job.request, key);
             self.turn.out.truncate(before);
         }
         let mut served = match everywhere::read(peer.request) {
@@ -349,7 +410,7 @@ impl Batch<'_> {
                 self.turn.flush_all(Some(exptime), Some(number), false);
                 Served::Reply
             }
-            None => self.turn.serve(peer, &job.request, key),
+            None => self.serve_parsed(peer, &job.request, key),
         };
         let can_go_on = peer.hops < HOPS_MAX;
         if let (Served::Divided, Request::Get(get), true) = (&served, &job.request, can_go_on) {
@@ -364,7 +425,13 @@ impl Batch<'_> {
                 if let (true, Some(key)) = (job.request.follows(), &key) {
                     self.turn.followed_from_afar(before, key);
                 }
+                if let (true, Some(key)) = (peer.wants_leases, &key) {
+                    if let Some(told) = self.told_of(&job.request, key) {
+                        Taken::put(Some(&told), before, self.turn.out);
+                    }
+                }
             }
+            Served::FromCopy => Taken::put(None, before, self.turn.out),
             Served::NotYet(Obstacle::Slice) if patience.slice_is_over => self.refuse(before),
             Served::NotYet(obstacle) => {
                 self.turn.out.truncate(before);
@@ -376,7 +443,8 @@ impl Batch<'_> {
             {
                 let asker = Asker::Peer { server: from, ticket: as_it_came.ticket };
                 let (hops, map_version) = (peer.hops + 1, self.turn.map_version);
-                let peer = PeerRequest { hops, map_version, gone, request: peer.request };
+                let peer = PeerRequest::new(hops, map_version, peer.request);
+                let peer = PeerRequest { gone, ..peer };
                 let ticket = self.send_on(server, asker, &peer);
                 let hashes = key.iter().map(Key::hash).collect();
                 return self.links.passes_on(server, ticket, from, hashes);
@@ -437,9 +505,21 @@ enum Relayed {
     Refused,
 }
 
-impl Turn<'_> {
+impl Batch<'_> {
+    /// True if a home has said something of a copy of its key. It is answered.
+    fn is_said_by_a_home(&mut self, from: ServerId, asked: &Ticketed<'_>) -> bool {
+        let said = PeerRequest::decode(asked.bytes).map(|peer| peer.request);
+        let Some(said) = said.filter(|said| said[0] == MARK) else { return false };
+        let before = self.turn.out.len();
+        if !self.turn.shared.copies.take(self.turn.lease_now, said, self.turn.out) {
+            self.turn.out.extend_from_slice(NO_ROUTE_LINE);
+        }
+        self.answer(from, asked.ticket, before);
+        true
+    }
+
     /// Executes a peer's request: its reply stands in `out`.
-    fn serve(
+    fn serve_parsed(
         &mut self,
         peer: &PeerRequest<'_>,
         request: &Request<'_>,
@@ -449,46 +529,58 @@ impl Turn<'_> {
             if request.key().is_some() {
                 return Served::Refused;
             }
-            self.execute(request, None);
+            self.turn.execute(request, None);
             return Served::Reply;
         };
-        if let (Some(gone), false) = (peer.gone, self.is_here(&key)) {
-            self.shared.knows_gone(gone);
+        if let (Some(gone), false) = (peer.gone, self.turn.is_here(&key)) {
+            self.turn.shared.knows_gone(gone);
         }
         if let Request::Get(get) = request {
-            let is_here = |word| Key::new(word).is_some_and(|key| self.is_here(&key));
+            let is_here = |word| Key::new(word).is_some_and(|key| self.turn.is_here(&key));
             if !get.further.is_empty() && !words_of(get.keys).all(is_here) {
                 return Served::Divided;
             }
         }
-        match self.whereabouts(&key) {
+        match self.turn.whereabouts(&key) {
             Whereabouts::Here => {}
             Whereabouts::At(_) if is_planted(Fault::TooFarIsServed) => {}
-            Whereabouts::At(owning) => return Served::PassOn(owning),
+            Whereabouts::At(owning) => {
+                let read = Read::of(request).filter(|_| peer.by_lease);
+                return match read.is_some_and(|read| self.turn.read_copy(&read, &key)) {
+                    true => Served::FromCopy,
+                    false => Served::PassOn(owning),
+                };
+            }
             Whereabouts::OnItsWay => return Served::NotYet(Obstacle::Slice),
         }
-        let mut then = self.execute(request, Some(key));
+        let mut then = self.execute_told(request, Some(key));
         while let Then::Resume(again) = then {
-            (self.start, self.further_keys) = (self.out.len(), 0);
-            let limits = self.limits(Login::NotAsked);
+            (self.turn.start, self.turn.further_keys) = (self.turn.out.len(), 0);
+            let limits = self.turn.limits(Login::NotAsked);
             let Parsed::Request { request, .. } = parse(&again, &limits) else {
                 unreachable!("it is the rest of a get")
             };
             let key = request.key().and_then(|(word, _)| Key::new(word));
-            then = self.execute(&request, key);
+            then = self.turn.execute(&request, key);
         }
         match then {
             Then::NoRoom(room) => Served::NotYet(Obstacle::Room(room)),
+            Then::OnItsWay => Served::NotYet(Obstacle::Slice),
             _ => Served::Reply,
         }
     }
+}
 
+impl Turn<'_> {
     #[inline]
     pub fn route(&self, key: &Key<'_>) -> Route {
         let route = self.shared.store.route(self.here.worker, key.hash());
         match route {
             Route::Peer(_) => route,
             _ if self.lapsed => Route::Peer(ServerId::NOBODY),
+            _ if self.newborn && self.shared.copies.is_newborn(key.hash(), self.now.moment()) => {
+                Route::Peer(ServerId::NOBODY)
+            }
             _ => route,
         }
     }

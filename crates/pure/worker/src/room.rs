@@ -112,6 +112,7 @@ impl Worker {
                 Sleeper::Held(number) => self.try_held(now, number, actions),
                 Sleeper::Datagram(serial) => self.try_datagram(now, serial, actions),
                 Sleeper::Map => self.settles = true,
+                Sleeper::Copies => self.tick_copies(now, actions),
             }
         }
     }

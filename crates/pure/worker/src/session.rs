@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use mbal_model::WorkerId;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_replica::Leases;
 use mbal_wire::Login;
 
 use crate::ConnId;
@@ -56,6 +57,8 @@ pub(crate) struct Session {
     pub client: Client,
     /// The client chose this worker.
     pub own_port: bool,
+    /// Copies of hot keys that its client may read, where its server holds leases for it.
+    pub leases: Option<Box<Leases>>,
     /// What it costs its worker.
     pub work: Work,
     /// The worker that it is to be handed to.

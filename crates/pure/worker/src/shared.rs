@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::R
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mbal_cachelet::{ClassStats, Classes, Store, StoreStats};
-use mbal_model::{CLASSES, Key, Prefix, Seconds};
+use mbal_model::{CLASSES, Key, Prefix, Seconds, WorkerId};
 
 use crate::conns::Conns;
+use crate::copies::Copies;
 use crate::counters::{ClassCounters, ClassSums, Counters, Sums};
 use crate::details::Details;
 use crate::following::Following;
@@ -77,6 +78,7 @@ pub struct Shared {
     pub(crate) moves: Moves,
     pub(crate) links_up: LinksUp,
     pub(crate) lease: Lease,
+    pub(crate) copies: Copies,
     /// The store is not yet as the map says.
     pub(crate) unsettled: AtomicBool,
     /// By the newest map that any worker has heard of: its version, and whether no cachelet of it is another server's.
@@ -144,6 +146,7 @@ impl Shared {
             moves: Moves::default(),
             links_up: LinksUp::default(),
             lease: Lease::default(),
+            copies: Copies::new(settings.workers),
             unsettled: AtomicBool::new(false),
             map_version: AtomicU64::new(1),
             alone: AtomicBool::new(true),
@@ -228,11 +231,11 @@ impl Shared {
 
     /// The share of requests to look at now. The sampler knows no rate of 0, but one that no server
     /// lives to see chosen.
-    pub(crate) fn hot_sample(&self, second: Seconds) -> f64 {
+    pub(crate) fn hot_sample(&self, second: Seconds, worker: WorkerId) -> f64 {
         match self.settings.hot_sample {
             0.0 => 1e-9,
             _ if second <= self.watched_until.load(Relaxed) => 1.0,
-            share => share,
+            share => self.copies.sample(worker.0).map_or(share, |more| more.max(share)),
         }
     }
 

@@ -32,7 +32,9 @@ impl SliceWait {
         let doublings = self.tries.saturating_sub(RETRIES_SOON).min(16);
         let pause = (RETRY_MICROS_MIN << doublings).min(RETRY_MICROS_MAX);
         self.tries += 1;
-        now.after(pause).min(since.after(SLICE_MICROS_MAX))
+        let (again, end) = (now.after(pause), since.after(SLICE_MICROS_MAX));
+        // What waits for copies goes on until their leases are over.
+        if now < end { again.min(end) } else { again }
     }
 }
 

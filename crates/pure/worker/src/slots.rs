@@ -18,6 +18,7 @@ use mbal_model::{Key, ServerId};
 use mbal_wire::{next_value, next_word, words_of};
 
 use crate::everywhere::Everywhere;
+use crate::time::Moment;
 use crate::unreachable::{END, Lost};
 
 /// What a client is told whose write did not reach the owner of its key, or got no answer: nobody knows whether it was
@@ -50,6 +51,8 @@ pub(crate) struct Slots {
     map_version: u64,
     /// How many of them are a `flush_all`'s.
     flushes: usize,
+    /// Some have gone to copies.
+    leased: bool,
 }
 
 /// What one request went for, and where: a later one that goes elsewhere for the same could overtake it.
@@ -57,6 +60,7 @@ pub(crate) struct Slots {
 pub(crate) struct Sent {
     pub hash: u64,
     pub to: ServerId,
+    pub asked: Moment,
 }
 
 enum Slot {
@@ -169,13 +173,41 @@ impl Slots {
     pub fn sent_by(&mut self, map_version: u64) {
         if self.queue.is_empty() {
             self.map_version = map_version;
+            self.leased = false;
+        }
+    }
+
+    /// What was sent last goes to a copy: the next request for its key may have to go another way.
+    pub fn has_leased(&mut self) {
+        self.leased = true;
+    }
+
+    /// The server where a request for a key of this hash is under way. Nobody, if it is one of several.
+    pub fn under_way(&self, hash: u64) -> Option<ServerId> {
+        let mut unready = self.queue.iter().filter(|slot| !slot.is_ready());
+        unready.find_map(|slot| match slot {
+            Slot::Local(_) => None,
+            Slot::Peer { sent, .. } | Slot::Removal { sent, .. } => {
+                (sent.hash == hash).then_some(sent.to)
+            }
+            Slot::Gather(gather) => gather.asks(hash).then_some(ServerId::NOBODY),
+            Slot::Everywhere(_) => Some(ServerId::NOBODY),
+        })
+    }
+
+    /// What the request of this place went for.
+    pub fn sent_of(&self, place: Place) -> Option<Sent> {
+        match &self.queue[self.index(place)] {
+            Slot::Peer { sent, .. } => Some(*sent),
+            _ => None,
         }
     }
 
     /// True if nothing here went by another map than this one, and no `flush_all` is among it.
     #[inline]
     pub fn is_plain(&self, map_version: u64) -> bool {
-        self.queue.is_empty() || self.map_version == map_version && self.flushes == 0
+        let same = self.map_version == map_version && self.flushes == 0 && !self.leased;
+        self.queue.is_empty() || same
     }
 
     /// True if a request for this key that is unanswered went elsewhere than to `to` (`None`: here), which could overtake it.
@@ -346,6 +378,10 @@ impl Slot {
 }
 
 impl Gather {
+    fn asks(&self, hash: u64) -> bool {
+        words_of(&self.keys).filter_map(Key::new).any(|key| key.hash() == hash)
+    }
+
     fn asked_elsewhere(&self, key: &Key<'_>, to: Option<ServerId>) -> bool {
         words_of(&self.keys).zip(&self.routes).any(|(word, source)| {
             let source = usize::from(*source);

@@ -1,6 +1,7 @@
 //! One request, executed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mbal_cachelet::{Ahead, Room};
 use mbal_model::{Key, Owner, Route, WorkerId};
@@ -33,6 +34,10 @@ pub(crate) struct Turn<'w> {
     pub alone: bool,
     /// The lease by which this server owns is over: what is here is nobody's.
     pub lapsed: bool,
+    /// By the clock that leases are counted by.
+    pub lease_now: Duration,
+    /// Some cachelets that are here serve nothing yet.
+    pub newborn: bool,
     pub now: Now,
     pub sampler: &'w mut Sampler,
     /// Where the first key of the next request is looked for, as far as that is known.

@@ -16,6 +16,8 @@ pub(crate) enum Sleeper {
     Datagram(u64),
     /// What the map has changed, for batches to be over.
     Map,
+    /// Hot keys and their copies.
+    Copies,
 }
 
 /// Those who wait for a moment, each for one.

@@ -4,14 +4,18 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
+use std::time::Duration;
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Outcome, Owner, Seconds, ServerId, WorkerId};
+use mbal_random::Random;
+use mbal_replica::Leases;
 use mbal_sketch::Sampler;
 use mbal_wire::streams;
 
 use crate::batch::{Ended, GROUP};
 use crate::conns::{Card, Endpoint};
+use crate::copies::Ticks;
 use crate::counters::Counters;
 use crate::datagram::Late;
 use crate::held::Held;
@@ -37,6 +41,15 @@ pub struct Worker {
     pub(crate) alone: bool,
     /// The lease by which this server owns is over.
     pub(crate) lapsed: bool,
+    /// The clock that leases are counted by, and the event's time.
+    pub(crate) lease_now: Duration,
+    pub(crate) now: Now,
+    /// Some cachelets that are here serve nothing yet.
+    pub(crate) newborn: bool,
+    /// Copies of hot keys that clients of this worker may read.
+    pub(crate) leases: Option<Box<Leases>>,
+    pub(crate) ticks: Ticks,
+    pub(crate) random: Random,
     pub(crate) links: Links,
     /// Peers' requests that are not executed yet.
     pub(crate) held: Held,
@@ -74,13 +87,19 @@ impl Worker {
     /// A worker of a server that has no peers.
     pub fn new(id: WorkerId, shared: Arc<Shared>) -> Worker {
         let here = Owner { server: ServerId(0), worker: id };
-        let sampler = Sampler::new(shared.hot_sample(Seconds::MAX), id.0.into());
+        let sampler = Sampler::new(shared.hot_sample(Seconds::MAX, id), id.0.into());
         Worker {
             here,
             shared,
             map_version: 1,
             alone: true,
             lapsed: false,
+            lease_now: Duration::ZERO,
+            now: Now { second: 0, unix: 0, micros: 0 },
+            newborn: false,
+            leases: None,
+            ticks: Ticks::default(),
+            random: Random::new(id.0.into()),
             links: Links::default(),
             held: Held::default(),
             wakes: Wakes::default(),
@@ -130,8 +149,10 @@ impl Worker {
         };
         let watched = self.shared.log.watched();
         self.shared.store.enter(self.here.worker);
+        self.now = now;
+        self.newborn = self.shared.copies.any_newborn();
         // Any worker may have heard of a newer map first.
-        self.alone = self.shared.alone.load(Acquire) && !self.lapsed;
+        self.alone = self.shared.alone.load(Acquire) && !self.lapsed && !self.newborn;
         self.map_version = self.shared.map_version.load(Acquire);
         match event {
             Event::Opened { conn, own_port } => {
@@ -227,7 +248,10 @@ impl Worker {
             Event::Asked { server, requests } => self.asked(now, server, requests, actions),
             Event::AskerGone { server, tickets } => self.drop_held(now, server, &tickets, actions),
             Event::Woken => self.woken(now, actions),
-            Event::Tick => self.close_idle(now, actions),
+            Event::Tick => {
+                self.close_idle(now, actions);
+                self.tick_copies_from_now(now);
+            }
             Event::Carry
             | Event::Mapped { .. }
             | Event::Rests { .. }

@@ -30,8 +30,7 @@ fn key(place: u64) -> String {
 /// What a server says to a request that another one has passed on.
 fn forwarded(rig: &mut Rig, request: &str) -> String {
     let mut bytes = Vec::new();
-    PeerRequest { hops: 1, map_version: 9, gone: None, request: request.as_bytes() }
-        .encode(&mut bytes);
+    PeerRequest::new(1, 9, request.as_bytes()).encode(&mut bytes);
     let requests = [Ticketed { ticket: Ticket(1), bytes: &bytes }];
     let Actions { bytes, list, .. } =
         rig.handle(Event::Asked { server: ServerId(7), requests: &requests });

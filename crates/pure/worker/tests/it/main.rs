@@ -5,6 +5,7 @@ mod rig;
 mod binary;
 mod bounds;
 mod classic;
+mod copies;
 mod datagrams;
 mod discovery;
 mod fields;

@@ -497,8 +497,7 @@ fn a_reply_to_a_connection_that_is_gone_reaches_nobody() {
 /// What `rig` answers server 7, whose request has ticket 70, or passes on: to whom, by which ticket.
 fn ask(rig: &mut Rig, hops: u8, request: &str) -> Result<String, (ServerId, Ticket, Vec<u8>)> {
     let mut bytes = Vec::new();
-    PeerRequest { hops, map_version: 9, gone: None, request: request.as_bytes() }
-        .encode(&mut bytes);
+    PeerRequest::new(hops, 9, request.as_bytes()).encode(&mut bytes);
     let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
     let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
     match &actions.list[..] {
@@ -595,8 +594,7 @@ fn requests_that_arrive_together_are_executed_as_one_batch_and_counted_here() {
     ];
     let encoded = asked.map(|request| {
         let mut bytes = Vec::new();
-        PeerRequest { hops: 1, map_version: 9, gone: None, request: request.as_bytes() }
-            .encode(&mut bytes);
+        PeerRequest::new(1, 9, request.as_bytes()).encode(&mut bytes);
         bytes
     });
     // More than a group of them.
@@ -790,8 +788,7 @@ fn a_peers_request_for_a_key_that_stays_on_its_way_is_refused() {
     begin_to_move(&client, &here);
     for text in [format!("get {here}\r\n"), format!("set {here} 0 0 1\r\nw\r\n")] {
         let mut bytes = Vec::new();
-        PeerRequest { hops: 1, map_version: 9, gone: None, request: text.as_bytes() }
-            .encode(&mut bytes);
+        PeerRequest::new(1, 9, text.as_bytes()).encode(&mut bytes);
         let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
         let mut actions =
             client.rig.handle(Event::Asked { server: ServerId(7), requests: &requests });

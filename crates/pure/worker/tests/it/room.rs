@@ -210,7 +210,7 @@ fn ask(rig: &mut Rig, first: u64, requests: &[&str]) -> Vec<(u64, String)> {
     let encode = |request: &&str| {
         let mut bytes = Vec::new();
         let request = request.as_bytes();
-        PeerRequest { hops: 1, map_version: 9, gone: None, request }.encode(&mut bytes);
+        PeerRequest::new(1, 9, request).encode(&mut bytes);
         bytes
     };
     let requests: Vec<Vec<u8>> = requests.iter().map(encode).collect();

@@ -1,0 +1,172 @@
+//! What a server's ordinary clients may read elsewhere: leases that it holds for them, as a smart client holds its own.
+
+use mbal_model::{Key, ServerId};
+use mbal_replica::{Choice, Leases, MARK, Moment, Told};
+use mbal_routing::place;
+
+use crate::batch::{Batch, Job};
+use crate::copies::{HotMode, Read};
+use crate::links::Credit;
+use crate::session::Session;
+use crate::slots::Sent;
+use crate::turn::Then;
+use crate::unreachable::Lost;
+use crate::worker::Worker;
+
+/// Hot keys that a connection remembers, and marks of answers without copies.
+const OF_A_CONNECTION: (usize, usize) = (16, 16);
+/// The same of a worker, for all its connections.
+const OF_A_WORKER: (usize, usize) = (512, 16);
+
+/// What a home, or a shadow, says in front of a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Nothing: the home has answered, and tells of no copies.
+    Without,
+    /// The home tells of copies.
+    Told(Told),
+    /// It comes from a copy.
+    FromCopy,
+}
+
+impl Taken {
+    /// Appends it, in front of what stands from `before` on.
+    pub fn put(told: Option<&Told>, before: usize, out: &mut Vec<u8>) {
+        let text = told.map(Told::to_string).unwrap_or_default();
+        let Ok(length) = u8::try_from(text.len()) else { return };
+        let reply = out.split_off(before);
+        out.extend_from_slice(&[MARK, length]);
+        out.extend_from_slice(text.as_bytes());
+        out.extend_from_slice(&reply);
+    }
+
+    /// Takes it from a reply. A home that holds a copy itself says what it has in another way, and is not asked by clients.
+    pub fn from(reply: &[u8]) -> (Taken, &[u8]) {
+        let Some((&[MARK, length], rest)) = reply.split_first_chunk::<2>() else {
+            return (Taken::Without, reply);
+        };
+        let Some((text, rest)) = rest.split_at_checked(length.into()) else {
+            return (Taken::Without, reply);
+        };
+        match (length, Told::parse(text)) {
+            (0, _) => (Taken::FromCopy, rest),
+            (_, Some(told)) => (Taken::Told(told), rest),
+            (_, None) => (Taken::Without, rest),
+        }
+    }
+}
+
+fn leases_of((keys, marks): (usize, usize)) -> Box<Leases> {
+    Box::new(Leases::new(keys, marks))
+}
+
+impl Batch<'_> {
+    /// A read of another server's key that a copy can answer: here, or at a server that the client has a lease for. `None`: it goes home.
+    pub fn read_elsewhere(
+        &mut self,
+        session: &mut Session,
+        job: &Job<'_>,
+        key: &Key<'_>,
+    ) -> Option<Then> {
+        let mode = self.turn.shared.copies.mode();
+        if mode == HotMode::Off {
+            return None;
+        }
+        let read = Read::of(&job.request)?;
+        if let Read::Get(get) = &read {
+            if !get.further.is_empty() || session.get_continues {
+                return None;
+            }
+        }
+        if job.request.is_by_lease() {
+            return self.turn.read_copy(&read, key).then_some(Then::Next);
+        }
+        let under_way = session.slots.under_way(key.hash());
+        if mode == HotMode::Atomic && under_way.is_none() && self.turn.read_copy(&read, key) {
+            return Some(Then::Next);
+        }
+        let server = self.leased_server(session, mode, key)?;
+        // What is under way for this key must not be overtaken.
+        if under_way.is_some_and(|to| to != server) {
+            return None;
+        }
+        if server == self.turn.here.server {
+            let is_read = under_way.is_none() && self.turn.read_copy(&read, key);
+            return is_read.then_some(Then::Next);
+        }
+        if self.links.credit(server) != Credit::Available {
+            return None;
+        }
+        let asked = self.turn.now.moment();
+        session.slots.sent_by(self.turn.map_version);
+        session.slots.has_leased();
+        self.turn.counters.requests_peer.add(1);
+        let lost = Lost::of(&job.request, key);
+        let sent = Sent { hash: key.hash(), to: server, asked };
+        let place = session.slots.push_peer(lost, sent);
+        self.forward_by_lease(server, session.client, place, job.bytes);
+        Some(Then::Next)
+    }
+
+    fn leased_server(
+        &mut self,
+        session: &mut Session,
+        mode: HotMode,
+        key: &Key<'_>,
+    ) -> Option<ServerId> {
+        let leases = match mode {
+            HotMode::Atomic => &mut *self.leases,
+            _ => &mut session.leases,
+        };
+        let leases = leases.as_mut().filter(|leases| !leases.is_empty())?;
+        let now = Moment::from_micros(self.turn.now.moment().0);
+        let random = self.random.word() as u32;
+        let Choice::Copy(suffix) = leases.route(key.hash(), now, random) else { return None };
+        let (_, cluster) = self.turn.shared.cluster()?;
+        Some(place(key, suffix, cluster.servers.keys().copied())?.server)
+    }
+}
+
+impl Worker {
+    /// A reply to a request of a client has come, and what was said in front of it.
+    pub(crate) fn heed_leases(
+        &mut self,
+        client: crate::session::Client,
+        sent: Sent,
+        taken: &Taken,
+    ) {
+        let mode = self.shared.copies.mode();
+        if mode == HotMode::Off {
+            return;
+        }
+        let now = Moment::from_micros(self.now.moment().0);
+        let random = self.random.word() as u32;
+        let leases = match mode {
+            HotMode::Atomic => &mut self.leases,
+            _ => match client {
+                crate::session::Client::Conn { conn, .. } => {
+                    let session = self.sessions.get_mut(conn.0 as usize).and_then(Option::as_mut);
+                    let Some(session) = session.filter(|session| session.client == client) else {
+                        return;
+                    };
+                    &mut session.leases
+                }
+                crate::session::Client::Once { .. } => return,
+            },
+        };
+        let bounds = if mode == HotMode::Atomic { OF_A_WORKER } else { OF_A_CONNECTION };
+        match taken {
+            Taken::FromCopy => {}
+            // Nobody may spread its reads who has to remember what it was told.
+            Taken::Without if mode == HotMode::Atomic && leases.is_none() => {}
+            Taken::Without => {
+                leases.get_or_insert_with(|| leases_of(bounds)).without(sent.hash, now);
+            }
+            Taken::Told(told) => {
+                let asked = Moment::from_micros(sent.asked.0);
+                let leases = leases.get_or_insert_with(|| leases_of(bounds));
+                leases.told(sent.hash, asked, told, random);
+            }
+        }
+    }
+}

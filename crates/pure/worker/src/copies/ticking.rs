@@ -1,0 +1,258 @@
+//! What is done of copies as time passes: hot keys get them, leases are prolonged, what has cooled ends.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use mbal_model::{Key, ServerId, WorkerId};
+use mbal_replica::{Grant, Home, Moment};
+use mbal_routing::copies as copies_of;
+
+use crate::copies::heat::Rates;
+use crate::copies::homes::{HomeKey, Sends};
+use crate::copies::table::SHARDS;
+use crate::copies::{Copies, HotMode};
+use crate::wakes::Sleeper;
+use crate::worker::Worker;
+use crate::{Actions, Now};
+
+/// An epoch of the trackers, in microseconds: a key is hot for its home within two of them.
+pub(crate) const HEAT_MICROS: u64 = 200_000;
+/// While there are copies they are looked at this often.
+const COPIES_MICROS: u64 = 20_000;
+/// The load from which on a worker looks for hot keys.
+const HOTSPOT: f64 = 0.5;
+/// What a write takes away where a read adds one (SPORE, SoCC 2013, §3.5).
+const WRITE_WEIGHT: f64 = 9.0;
+/// A key loses its copies when it had less than half of what gives them, for so many epochs.
+const COOL_EPOCHS: u32 = 5;
+/// Keys of one server with copies.
+const HOT_KEYS_MAX: usize = 512;
+/// A value of so many bytes costs as much to answer as the request itself.
+const VALUE_BYTES_OF_A_REQUEST: f64 = 4096.0;
+
+/// What a worker remembers from one epoch of its tracker to the next.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Ticks {
+    /// They come, as long as there is anything to look at.
+    are_set: bool,
+    heat_at: u64,
+    busy_ns: u64,
+}
+
+impl Copies {
+    /// The latest moment that any worker has looked at.
+    pub fn latest(&self) -> Moment {
+        Moment::from_nanos(self.latest_ns.load(Relaxed))
+    }
+
+    /// How many copies, the original included, a key of this rate is to have.
+    fn wanted(&self, rates: &Rates, value_bytes: u32) -> usize {
+        let threshold = self.terms().threshold;
+        let weight = 1.0 + f64::from(value_bytes) / VALUE_BYTES_OF_A_REQUEST;
+        let rate = (rates.reads + rates.writes) * weight;
+        if rates.reads < WRITE_WEIGHT * rates.writes || !rate.is_finite() || rate <= threshold {
+            return 1;
+        }
+        (rate / threshold).ceil().min(255.0) as usize
+    }
+}
+
+impl Worker {
+    /// Begins to look at hot keys and their copies, unless that has begun.
+    pub(crate) fn tick_copies_from_now(&mut self, now: Now) {
+        if !self.ticks.are_set {
+            self.tick_copies_later(now);
+        }
+    }
+
+    fn tick_copies_later(&mut self, now: Now) {
+        let copies = &self.shared.copies;
+        let in_use = copies.in_use.load(Relaxed);
+        self.ticks.are_set = copies.mode() != HotMode::Off || in_use || copies.any_newborn();
+        if !self.ticks.are_set {
+            return;
+        }
+        let pause = if in_use { COPIES_MICROS } else { HEAT_MICROS };
+        self.wakes.set(now.moment().after(pause), Sleeper::Copies);
+    }
+
+    pub(crate) fn tick_copies(&mut self, now: Now, actions: &mut Actions) {
+        let shared = Arc::clone(&self.shared);
+        let copies = &shared.copies;
+        copies.latest_ns.fetch_max(self.lease_now.as_nanos() as u64, Relaxed);
+        if copies.any_newborn() {
+            copies.forget_newborn(now.moment());
+        }
+        if copies.mode() != HotMode::Off && self.ticks.heat_at + HEAT_MICROS <= now.moment().0 {
+            self.end_heat(now);
+        }
+        self.tend(now, actions);
+        self.tick_copies_later(now);
+    }
+
+    /// Ends an epoch of the tracker; worker 0 decides what is hot.
+    fn end_heat(&mut self, now: Now) {
+        let worker = self.here.worker;
+        let elapsed = now.moment().0 - self.ticks.heat_at;
+        let busy_ns = self.counters().busy_ns.get();
+        let load = (busy_ns - self.ticks.busy_ns) as f64 / 1e3 / elapsed as f64;
+        let is_first = self.ticks.heat_at == 0;
+        self.ticks.heat_at = now.moment().0;
+        self.ticks.busy_ns = busy_ns;
+        if is_first {
+            return;
+        }
+        let copies = &self.shared.copies;
+        copies.hotspots[usize::from(worker.0)].store(load >= HOTSPOT, Relaxed);
+        let rate = self.shared.hot_sample(now.second, worker);
+        if self.sampler.rate() != rate {
+            self.sampler.set_rate(rate);
+        }
+        let threshold = copies.terms().threshold;
+        let least = threshold / 4.0 / f64::from(self.shared.settings.workers);
+        let stands_for = self.sampler.requests_per_sample();
+        let hot = copies.heat(worker.0).tick(elapsed as f64 / 1e6, stands_for, least);
+        let mut heats = copies.heats.lock().expect("nothing panics with it held");
+        heats.tell(worker.0, hot);
+        if worker == WorkerId(0) {
+            let sum = heats.sum();
+            drop(heats);
+            self.decide(now, sum, elapsed as f64 / 1e6);
+        }
+    }
+
+    fn decide(&mut self, now: Now, mut sum: std::collections::BTreeMap<u64, Rates>, seconds: f64) {
+        let shared = Arc::clone(&self.shared);
+        let copies = &shared.copies;
+        let servers: Vec<ServerId> = {
+            let mut all = shared.others();
+            all.push(shared.here());
+            all.sort();
+            all
+        };
+        let mut keys = 0;
+        copies.homes.each(|hash, one| {
+            keys += 1;
+            let here = sum.remove(&hash).filter(|rates| rates.key == one.key).unwrap_or_default();
+            let answered = std::mem::take(&mut one.answered) as f64 / seconds;
+            // Shadows tell of their reads a few times a second.
+            one.elsewhere += (answered - one.elsewhere) / 2.0;
+            (one.reads, one.writes) = (here.reads + one.elsewhere, here.writes);
+            let rates = Rates { key: Box::default(), reads: one.reads, writes: one.writes };
+            let twice =
+                Rates { reads: rates.reads * 2.0, writes: rates.writes, ..Rates::default() };
+            match copies.wanted(&twice, one.value_bytes) {
+                1 => one.cool += 1,
+                _ => one.cool = 0,
+            }
+            if one.cool >= COOL_EPOCHS {
+                one.cools();
+                return;
+            }
+            let wanted = copies.wanted(&rates, one.value_bytes).saturating_sub(1);
+            if wanted > one.home.shadows().count() {
+                let key = Key::new(&one.key).expect("it was a key");
+                for (suffix, server) in copies_of(&key, shared.here(), &servers, wanted) {
+                    one.home.widen(suffix, server);
+                }
+            }
+        });
+        let is_hotspot = copies.hotspots.iter().any(|hotspot| hotspot.load(Relaxed));
+        if !is_hotspot || servers.len() < 2 || self.lapsed {
+            return;
+        }
+        for (hash, rates) in sum {
+            if keys >= HOT_KEYS_MAX {
+                break;
+            }
+            let Some(key) = Key::new(&rates.key) else { continue };
+            let is_here = shared.store.cachelet_of(hash).is_some();
+            let moves = shared.moves.list(|one| one.prefix.contains(hash));
+            if !is_here || !moves.is_empty() {
+                continue;
+            }
+            let mut nothing = Vec::new();
+            let value_bytes =
+                shared
+                    .store
+                    .read(&key, now.second, false, &mut nothing, |view, _| view.value_bytes());
+            let Some(value_bytes) = value_bytes else { continue };
+            let wanted = copies.wanted(&rates, value_bytes);
+            if wanted < 2 {
+                continue;
+            }
+            let places = copies_of(&key, shared.here(), &servers, wanted - 1);
+            if places.is_empty() {
+                continue;
+            }
+            let count = copies.grants.fetch_add(1, Relaxed);
+            let grant = Grant::new(shared.map_version(), count);
+            let home = Home::new(copies.home_terms(), grant, &places);
+            copies.in_use.store(true, Relaxed);
+            let one = HomeKey {
+                key: rates.key.clone(),
+                home,
+                stamp: None,
+                since: copies.latest(),
+                reads: rates.reads,
+                writes: rates.writes,
+                value_bytes,
+                answered: 0,
+                elsewhere: 0.0,
+                cool: 0,
+            };
+            if copies.homes.insert(hash, HomeKey { stamp: Some(u64::MAX), ..one }) {
+                keys += 1;
+                // From now on every batch that begins finds it.
+                let stamp = shared.store.stamp_batches();
+                let mut homes = copies.homes.lock(hash);
+                if let Some(one) = homes.get_mut(&hash) {
+                    one.stamp = Some(stamp);
+                }
+            }
+        }
+    }
+
+    /// Tends the keys of this worker's shards: those that are here, and copies of others'.
+    fn tend(&mut self, now: Now, actions: &mut Actions) {
+        let shared = Arc::clone(&self.shared);
+        let copies = &shared.copies;
+        if !copies.in_use.load(Relaxed) {
+            return;
+        }
+        let (lease_now, map_version, lapsed) = (self.lease_now, self.map_version, self.lapsed);
+        let mut left = false;
+        let workers = usize::from(shared.settings.workers);
+        for at in (usize::from(self.here.worker.0)..SHARDS).step_by(workers) {
+            let links = &mut self.links;
+            let Actions { requests, list, .. } = &mut *actions;
+            let mut sends = Sends {
+                shared: &shared,
+                links,
+                requests,
+                actions: list,
+                map_version,
+                now,
+                lease_now,
+            };
+            copies.homes.retain(at, |hash, one| {
+                // What is not this server's any more has no home here: its shadows' leases run out.
+                if lapsed || shared.store.cachelet_of(hash).is_none() {
+                    return false;
+                }
+                sends.say(hash, one);
+                left = true;
+                !one.home.is_over(lease_now)
+            });
+            copies.tidy_here(at, lease_now);
+            left |= !copies.here.shard(at).is_empty();
+        }
+        if self.here.worker == WorkerId(0) && !left {
+            let mut any = false;
+            copies.homes.each(|_, _| any = true);
+            copies.here.each(|_, _| any = true);
+            // Who begins to use it again says so.
+            copies.in_use.store(any, Relaxed);
+        }
+    }
+}

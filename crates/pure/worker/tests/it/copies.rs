@@ -1,0 +1,357 @@
+//! Hot keys of one server, copied to two others. The test is the network: what is sent arrives at once, unless it is kept back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mbal_cachelet::{Options, Store};
+use mbal_model::{Address, Addresses, Cluster, ClusterMap, Key, Owner, Prefix, ServerId, WorkerId};
+use mbal_replica::HomeState;
+use mbal_worker::{
+    Action, Actions, ConnId, Event, HotMode, HotTerms, Now, Settings, Shared, Ticket, Ticketed,
+    Worker,
+};
+
+use crate::rig::START;
+
+const SERVERS: u16 = 3;
+const CREDITS: u32 = 64;
+/// A client of each server.
+const CONN: ConnId = ConnId(0);
+
+struct Net {
+    now: Now,
+    shared: Vec<Arc<Shared>>,
+    workers: Vec<Worker>,
+    /// By server, what its client has got.
+    replies: Vec<String>,
+    /// From one to another: what is sent does not arrive, and is not answered.
+    silent: BTreeSet<(u16, u16)>,
+    /// When who has asked is told that no answer comes.
+    lost: Vec<(u64, u16, u16, Ticket)>,
+}
+
+fn id_of(server: u16) -> ServerId {
+    ServerId(server + 1)
+}
+
+impl Net {
+    fn new(mode: HotMode) -> Net {
+        let owners = Prefix::equal(2).zip(0..).map(|(prefix, nth)| {
+            (prefix, Owner { server: id_of(nth % SERVERS), worker: WorkerId(0) })
+        });
+        let map = ClusterMap::new(1, owners.collect()).expect("they cover all");
+        let address = |server: u16| Address::at([127, 0, 0, 1].into(), 11_211 + server);
+        let addresses = |server: u16| Addresses {
+            link: Some(address(100 + server)),
+            client: address(server),
+            workers: Vec::new(),
+            resolved: None,
+        };
+        let servers = (0..SERVERS).map(|server| (id_of(server), addresses(server))).collect();
+        let cluster = Arc::new(Cluster { servers, ..Cluster::without_addresses(map) });
+        let settings = Settings { workers: 1, hot_sample: 1.0, ..Settings::default() };
+        let options = || Options {
+            memory_bytes: 16 << 20,
+            workers: 1,
+            cachelets: 4,
+            item_bytes_max: 1 << 20,
+            evict: true,
+            generation: 1,
+        };
+        let shared: Vec<Arc<Shared>> = (0..SERVERS)
+            .map(|_| Arc::new(Shared::new(settings.clone(), Store::new(options()))))
+            .collect();
+        let workers =
+            shared.iter().map(|shared| Worker::new(WorkerId(0), Arc::clone(shared))).collect();
+        let mut net = Net {
+            now: START,
+            shared,
+            workers,
+            replies: vec![String::new(); usize::from(SERVERS)],
+            silent: BTreeSet::new(),
+            lost: Vec::new(),
+        };
+        for server in 0..SERVERS {
+            let at = usize::from(server);
+            net.shared[at].set_hot_terms(HotTerms {
+                mode,
+                threshold: 100.0,
+                ..HotTerms::default()
+            });
+            net.event(server, Event::Mapped { here: id_of(server), cluster: Arc::clone(&cluster) });
+            net.event(server, Event::Opened { conn: CONN, own_port: false });
+            for other in (0..SERVERS).filter(|other| *other != server) {
+                net.event(server, Event::LinkUp { server: id_of(other), credits: CREDITS });
+            }
+            net.event(server, Event::Tick);
+        }
+        net
+    }
+
+    fn lease_now(&self) -> Duration {
+        Duration::from_micros(self.now.moment().0)
+    }
+
+    fn event(&mut self, server: u16, event: Event<'_>) {
+        let lease_now = self.lease_now();
+        let worker = &mut self.workers[usize::from(server)];
+        worker.look_at_lease(lease_now);
+        let mut actions = Actions::default();
+        worker.handle(self.now, event, &mut actions);
+        self.carry_out(server, &actions);
+    }
+
+    fn carry_out(&mut self, server: u16, actions: &Actions) {
+        for action in &actions.list {
+            match action {
+                Action::Send { bytes, .. } => {
+                    let text = String::from_utf8_lossy(&actions.bytes[bytes.clone()]);
+                    self.replies[usize::from(server)].push_str(&text);
+                }
+                Action::Forward { server: to, ticket, request } => {
+                    let to = to.0 - 1;
+                    if self.silent.contains(&(server, to)) {
+                        self.is_lost(server, to, *ticket);
+                    } else {
+                        let request = actions.requests[request.clone()].to_vec();
+                        self.ask(server, to, *ticket, &request);
+                    }
+                }
+                Action::Answer { server: to, ticket, reply } => {
+                    let to = to.0 - 1;
+                    if self.silent.contains(&(server, to)) {
+                        self.is_lost(to, server, *ticket);
+                    } else {
+                        let reply =
+                            [Ticketed { ticket: *ticket, bytes: &actions.bytes[reply.clone()] }];
+                        self.event(to, Event::Answered { server: id_of(server), replies: &reply });
+                    }
+                }
+                Action::Pause { .. } | Action::Resume { .. } => {}
+                other => panic!("not expected: {other:?}"),
+            }
+        }
+    }
+
+    fn is_lost(&mut self, asking: u16, asked: u16, ticket: Ticket) {
+        self.lost.push((self.now.moment().0 + 1_000_000, asking, asked, ticket));
+    }
+
+    fn ask(&mut self, from: u16, to: u16, ticket: Ticket, bytes: &[u8]) {
+        self.event(
+            to,
+            Event::Asked { server: id_of(from), requests: &[Ticketed { ticket, bytes }] },
+        );
+    }
+
+    /// Time passes, and everybody is woken as they wish.
+    fn pass(&mut self, millis: u64) {
+        let end = self.now.moment().0 + millis * 1_000;
+        while self.now.moment().0 < end {
+            let micros = u64::from(self.now.micros) + 1_000;
+            self.now.second += (micros / 1_000_000) as u32;
+            self.now.unix += micros / 1_000_000;
+            self.now.micros = (micros % 1_000_000) as u32;
+            let is_late = |lost: &(u64, u16, u16, Ticket)| lost.0 <= self.now.moment().0;
+            let (late, lost) = std::mem::take(&mut self.lost).into_iter().partition(is_late);
+            self.lost = lost;
+            let late: Vec<_> = late;
+            for (_, asking, asked, ticket) in late {
+                self.event(asking, Event::Unanswered { server: id_of(asked), ticket });
+            }
+            for server in 0..SERVERS {
+                let wake = self.workers[usize::from(server)].next_wake();
+                if wake.is_some_and(|wake| wake <= self.now.moment()) {
+                    self.event(server, Event::Woken);
+                }
+            }
+        }
+    }
+
+    /// What a client of a server gets for this at once.
+    fn send(&mut self, server: u16, request: &str) -> String {
+        self.replies[usize::from(server)].clear();
+        self.event(server, Event::Received { conn: CONN, bytes: request.as_bytes() });
+        std::mem::take(&mut self.replies[usize::from(server)])
+    }
+
+    /// A server has been busy since its last look.
+    fn is_busy(&mut self, server: u16) {
+        self.event(server, Event::Rests { busy_ns: 200_000_000 });
+    }
+
+    /// Reads the key at its home often enough to have it copied, for so long.
+    fn read_often(&mut self, key: &str, home: u16, millis: u64) {
+        for _ in 0..millis / 20 {
+            for _ in 0..20 {
+                self.send(home, &format!("mg {key} v\r\n"));
+            }
+            self.is_busy(home);
+            self.pass(20);
+        }
+    }
+
+    fn state(&self, server: u16, key: &str) -> Option<HomeState> {
+        let homes = self.shared[usize::from(server)].hot_homes(100);
+        homes.iter().find(|home| home.key == key.as_bytes()).and_then(|home| home.state)
+    }
+}
+
+/// A key of this server.
+fn key_of(server: u16) -> String {
+    let is_of = |key: &String| {
+        let hash = Key::new(key.as_bytes()).expect("a key").hash();
+        (hash >> 62) as u16 % SERVERS == server
+    };
+    (0..).map(|nth| format!("key{nth}")).find(is_of).expect("there is one")
+}
+
+fn hot(mode: HotMode) -> (Net, String) {
+    let mut net = Net::new(mode);
+    let key = key_of(0);
+    assert_eq!(net.send(0, &format!("ms {key} 1 F7\r\na\r\n")), "HD\r\n");
+    net.read_often(&key, 0, 1_000);
+    assert_eq!(net.state(0, &key), Some(HomeState::Hot));
+    (net, key)
+}
+
+fn copies(net: &Net) -> BTreeMap<u16, u64> {
+    let keys = |server: u16| net.shared[usize::from(server)].copies_here().keys;
+    (0..SERVERS).map(|server| (server, keys(server))).filter(|(_, keys)| *keys > 0).collect()
+}
+
+#[test]
+fn a_key_that_is_read_often_at_a_busy_server_gets_copies_and_loses_them_when_it_is_not() {
+    let (mut net, key) = hot(HotMode::Async);
+    assert_eq!(copies(&net), BTreeMap::from([(1, 1), (2, 1)]));
+    net.pass(4_000);
+    assert_eq!((net.state(0, &key), copies(&net)), (None, BTreeMap::new()));
+}
+
+#[test]
+fn a_server_that_is_not_busy_copies_nothing() {
+    let mut net = Net::new(HotMode::Async);
+    let key = key_of(0);
+    net.send(0, &format!("ms {key} 1\r\na\r\n"));
+    for _ in 0..100 {
+        (0..20).for_each(|_| drop(net.send(0, &format!("mg {key} v\r\n"))));
+        net.pass(20);
+    }
+    assert_eq!((net.state(0, &key), copies(&net)), (None, BTreeMap::new()));
+}
+
+#[test]
+fn ordinary_clients_of_a_server_with_a_copy_read_it_if_writes_are_atomic() {
+    let (mut net, key) = hot(HotMode::Atomic);
+    net.silent = BTreeSet::from([(1, 0), (2, 0)]);
+    assert_eq!(
+        net.send(1, &format!("mg {key} v f s c k Oq\r\n"))
+            .split_once(" c")
+            .map(|(a, _)| a.to_owned()),
+        Some("VA 1 f7 s1".to_owned())
+    );
+    assert_eq!(net.send(1, &format!("get {key}\r\n")), format!("VALUE {key} 7 1\r\na\r\nEND\r\n"));
+    let other = key_of(1);
+    assert_eq!(
+        net.send(1, &format!("get {other} {key}\r\n")),
+        format!("VALUE {key} 7 1\r\na\r\nEND\r\n")
+    );
+    assert_eq!(net.shared[1].copies_here().reads, 3);
+}
+
+#[test]
+fn a_write_is_told_to_copies_and_waits_for_them_if_it_is_atomic() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        let (mut net, key) = hot(mode);
+        // Shadows get what is said, and their answers are lost.
+        net.silent = BTreeSet::from([(1, 0)]);
+        let told = net.send(0, &format!("ms {key} 1\r\nb\r\n"));
+        assert_eq!(told, if mode == HotMode::Async { "HD\r\n" } else { "" }, "{mode:?}");
+        assert_eq!(net.state(0, &key), Some(HomeState::HotPending));
+        if mode == HotMode::Atomic {
+            // The copy has let go, so it is asked at home, which has not been written yet.
+            net.silent = BTreeSet::from([(1, 0), (2, 1)]);
+            assert_eq!(
+                net.send(2, &format!("get {key}\r\n")),
+                format!("VALUE {key} 7 1\r\na\r\nEND\r\n")
+            );
+            net.pass(900);
+            assert_eq!(std::mem::take(&mut net.replies[0]), "HD\r\n", "when the lease is over");
+        }
+        net.silent.clear();
+        net.read_often(&key, 0, 1_200);
+        assert_eq!(net.state(0, &key), Some(HomeState::Hot));
+        let read = format!("VALUE {key} 0 1\r\nb\r\nEND\r\n");
+        for server in 0..SERVERS {
+            assert_eq!(net.send(server, &format!("get {key}\r\n")), read, "{mode:?} at {server}");
+        }
+    }
+}
+
+#[test]
+fn a_smart_client_is_told_of_copies_and_reads_them_by_its_lease() {
+    let (mut net, key) = hot(HotMode::Async);
+    assert_eq!(net.send(0, &format!("mg {key} v L1.2\r\n")), "VA 1 L~1000.1,2\r\na\r\n");
+    net.silent = BTreeSet::from([(1, 0), (2, 0)]);
+    assert_eq!(net.send(1, &format!("mg {key} v L1.2*\r\n")), "VA 1\r\na\r\n");
+    net.pass(2_000);
+    net.silent.clear();
+    // Its lease was over: it has gone home.
+    net.send(0, &format!("ms {key} 1\r\nc\r\n"));
+    assert_eq!(net.send(1, &format!("mg {key} v L1.2*\r\n")), "VA 1 L1.2.1/0\r\nc\r\n");
+}
+
+#[test]
+fn a_server_holds_leases_for_each_connection_and_its_own_writes_end_them() {
+    let (mut net, key) = hot(HotMode::Async);
+    let get = format!("get {key}\r\n");
+    let value = |value: &str| format!("VALUE {key} 7 1\r\n{value}\r\nEND\r\n");
+    // It hears of copies. Which it chose shows by who is asked.
+    let mut from_copies = 0;
+    for _ in 0..40 {
+        assert_eq!(net.send(1, &get), value("a"));
+        let reads =
+            |net: &Net| net.shared[1].copies_here().reads + net.shared[2].copies_here().reads;
+        let before = reads(&net);
+        assert_eq!(net.send(1, &get), value("a"));
+        from_copies += reads(&net) - before;
+        net.pass(1_100);
+        net.read_often(&key, 0, 100);
+    }
+    assert!((10..40).contains(&from_copies), "{from_copies} of 40, two thirds");
+    assert_eq!(net.send(1, &format!("set {key} 7 0 1\r\nz\r\n")), "STORED\r\n");
+    assert_eq!(net.send(1, &get), value("z"), "a writer sees its write");
+}
+
+#[test]
+fn deleted_expired_and_flushed_keys_are_read_nowhere() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        for end in ["delete", "flush_all", "touch"] {
+            let (mut net, key) = hot(mode);
+            let told = match end {
+                "delete" => net.send(2, &format!("delete {key}\r\n")),
+                "touch" => net.send(2, &format!("touch {key} -1\r\n")),
+                _ => net.send(2, "flush_all\r\n"),
+            };
+            let told = if told.is_empty() {
+                net.pass(5);
+                std::mem::take(&mut net.replies[2])
+            } else {
+                told
+            };
+            assert!(
+                ["DELETED\r\n", "TOUCHED\r\n", "OK\r\n"].contains(&told.as_str()),
+                "{end}: {told}"
+            );
+            net.pass(5);
+            for server in 0..SERVERS {
+                assert_eq!(
+                    net.send(server, &format!("get {key}\r\n")),
+                    "END\r\n",
+                    "{mode:?}, {end}"
+                );
+            }
+        }
+    }
+}
