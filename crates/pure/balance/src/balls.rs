@@ -66,7 +66,7 @@ pub fn max_balls(m: f64, n: f64) -> f64 {
     most.max(many).min(m)
 }
 
-/// Predicted max load / average load at threshold T (NetKV, ICAC 2016, §IV.D). O(tracked), and some 60 · 300 steps
+/// Predicted max load / average load at threshold T (NetKV, ICAC 2016, §IV.D). O(tracked), and at most 40 · 300 steps
 /// more where balls are weighed.
 pub fn predict(demand: &Demand, threshold: f64, prediction: Prediction) -> f64 {
     let average = demand.requests / demand.bins as f64;
@@ -306,7 +306,7 @@ pub fn choose_threshold_placed(
 ///   key is on every server. Nothing does more.
 /// - Monotone: a smaller target never gives a larger T, and more requests for keys that are not listed never
 ///   a smaller one. All rates doubled double T.
-/// - Stable: T is a power of 1.01, rounded down, so small changes of the rates change nothing or one step; it jumps
+/// - Stable: T is a power of 1.01, rounded down, so small changes of the rates change nothing, or a step or two. It jumps
 ///   only over rates where no key's number of copies depends on it.
 ///
 /// Some 12 steps of a bisection with 32 passes over `hottest` each, so O(keys): docs/results/deciders.md has the time.
