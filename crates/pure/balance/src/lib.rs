@@ -29,8 +29,8 @@ mod vain;
 
 pub use balancer::{Balancer, Cause, Decision, Duty, Mode, News, Ordered, Verdict};
 pub use balls::{
-    Demand, Prediction, Threshold, choose_threshold, choose_threshold_placed, copies, max_balls,
-    predict,
+    Demand, Prediction, Threshold, choose_threshold, choose_threshold_placed, copies,
+    copies_threshold, max_balls, predict,
 };
 pub use cluster::ClusterPlanner;
 pub use global::{Global, relieve};

@@ -83,7 +83,18 @@ impl Average {
     fn with_this_epoch(self, smoothing: f32) -> f32 {
         self.past + smoothing * (self.count as f32 - self.past)
     }
+
+    fn end_epoch(&mut self, smoothing: f32) {
+        let past = self.with_this_epoch(smoothing);
+        // Halved for ever, a float stays at its smallest value above zero.
+        let past = if past < FORGOTTEN * smoothing { 0.0 } else { past };
+        *self = Average { past, count: 0 };
+    }
 }
+
+/// An average that has fallen under this part of what one request adds is none. So a key that is asked no
+/// more sleeps after ln(1024 · average / smoothing) / −ln(1 − smoothing) epochs, rounded up, or one.
+const FORGOTTEN: f32 = 1.0 / 1024.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heat {
@@ -195,7 +206,8 @@ impl HotKeys {
     pub fn new(config: HotKeysConfig) -> HotKeys {
         let sets = config.capacity / WAYS;
         assert!(sets.is_power_of_two() && sets * WAYS == config.capacity, "{config:?}");
-        assert!(config.cool_score <= config.hot_score && 0.0 < config.smoothing, "{config:?}");
+        assert!(config.cool_score <= config.hot_score, "{config:?}");
+        assert!(0.0 < config.smoothing && config.smoothing <= 1.0, "{config:?}");
         let mut new = NO_KEY;
         new.aim(&config);
         let (sets, keys) = (vec![EMPTY; sets], vec![NO_KEY; config.capacity]);
@@ -292,10 +304,9 @@ impl HotKeys {
                 awake &= awake - 1;
                 let slot = at * WAYS + way;
                 let key = &mut self.keys[slot];
-                let score = key.score(smoothing, write_weight);
+                let score = key.score_if_over(smoothing, write_weight);
                 for average in [&mut key.reads, &mut key.writes] {
-                    average.past = average.with_this_epoch(smoothing);
-                    average.count = 0;
+                    average.end_epoch(smoothing);
                 }
                 match key.heat {
                     Heat::Hot if score < cool_score => {
@@ -343,12 +354,16 @@ impl HotKeys {
         Some(slot as Slot)
     }
 
-    /// The weighted average, this epoch included: sampled requests per epoch.
+    /// Reads less `write_weight` times the writes, averaged: sampled requests per epoch.
+    ///
+    /// Right after [`tick`](HotKeys::tick) it is the average over all epochs that have ended, the last one
+    /// included. Within an epoch it is the higher of that and what it would be if the epoch ended now: it
+    /// rises at once with a spike, and falls only when the epoch has ended. A new key's average begins at 0.
     pub fn score(&self, slot: Slot) -> f32 {
         self.keys[slot as usize].score(self.config.smoothing, self.config.write_weight)
     }
 
-    /// Reads and writes alike: sampled requests per epoch.
+    /// Reads and writes alike, averaged as in [`score`](HotKeys::score): sampled requests per epoch.
     pub fn rate(&self, slot: Slot) -> f32 {
         self.keys[slot as usize].score(self.config.smoothing, -1.0)
     }
@@ -378,8 +393,8 @@ impl HotKeys {
         self.slots(|key| key.heat == Heat::Hot)
     }
 
-    /// Keys as popular as hot ones, but written too often to be replicated: only moving what is
-    /// around them helps (phase 2).
+    /// Keys as popular as hot ones by their [`rate`](HotKeys::rate), but written too often to be replicated:
+    /// only moving what is around them helps (phase 2).
     pub fn write_hot(&self) -> impl Iterator<Item = Slot> {
         let HotKeysConfig { smoothing, write_weight, hot_score, .. } = self.config;
         self.slots(move |key| {
@@ -436,6 +451,12 @@ impl KeyHeat {
     }
 
     fn score(&self, smoothing: f32, write_weight: f32) -> f32 {
+        let past = self.reads.past - write_weight * self.writes.past;
+        past.max(self.score_if_over(smoothing, write_weight))
+    }
+
+    /// The score that a tick would find now.
+    fn score_if_over(&self, smoothing: f32, write_weight: f32) -> f32 {
         self.reads.with_this_epoch(smoothing)
             - write_weight * self.writes.with_this_epoch(smoothing)
     }

@@ -1,18 +1,21 @@
 //! NetKV's evaluation (ICAC 2016, §IV.D, §VI.D and E), Figures 5 and 12 to 17.
 //!
-//! A trace runs once past the sketches, which gives a threshold T; then once more over the servers, with
-//! a key of f requests on ceil(f / T) servers, found by renaming.
+//! One interval of requests runs past the sketches, which gives a threshold T. The next, in which popularity
+//! has drifted, runs over the servers, with a key of f requests on ceil(f / T) servers, found by renaming.
 
 mod path;
 
 use std::path::PathBuf;
 use std::time::Instant;
 
-use mbal_balance::{Demand, Prediction, choose_threshold_placed, copies, predict};
+use mbal_balance::{
+    Demand, Prediction, choose_threshold_placed, copies, copies_threshold, predict,
+};
 use mbal_sketch::Random;
 
 use self::path::{
-    Detected, Detector, Replicas, Stream, detect, hash, imbalance, mean_deviation, observe, place,
+    Detected, Detector, Intervals, Replicas, Stream, detect, hash, imbalance, max_over_min,
+    mean_deviation, observe, place,
 };
 
 use super::report::Report;
@@ -23,6 +26,10 @@ pub struct Options {
     /// A folder with real traces; skipped when it is not there.
     #[arg(long, default_value = "../shared/data/traces")]
     traces: PathBuf,
+    /// How much the ranks of keys change from the interval that is seen to the one that is served, as the deviation
+    /// of their logarithm; 0: not at all. Real traces are served in halves.
+    #[arg(long, default_value_t = 0.1)]
+    drift: f64,
     /// Only the speed of the whole path.
     #[arg(long)]
     speed: bool,
@@ -35,7 +42,7 @@ const TARGETS: [f64; 2] = [1.7, 3.2];
 
 pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> {
     eprintln!("making 28 million requests' popularity");
-    let wikipedia = Stream::Made(Popularity::wikipedia(seed));
+    let wikipedia = Intervals::made(Popularity::wikipedia, options.drift, seed);
     if options.targets {
         return figure_17(&wikipedia, seed, report);
     }
@@ -45,18 +52,19 @@ pub fn run(options: &Options, seed: u64, report: &Report) -> Result<(), String> 
     }
     figure_5(&wikipedia, options, seed, report)?;
     figures_12_to_14(&wikipedia, seed, report)?;
-    figures_15_and_16(seed, report)?;
+    figures_15_and_16(options.drift, seed, report)?;
     figure_17(&wikipedia, seed, report)
 }
 
 /// One pass with generation, sampling, both sketches, routing by a replication table,
 /// and queues with exponential services.
-fn speed(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> {
+fn speed(intervals: &Intervals, seed: u64, report: &Report) -> Result<(), String> {
     const SERVERS: usize = 2_500;
-    let hot = detect(stream, 1_000, seed).hot;
+    let hot = detect(&intervals.seen, 1_000, seed).hot;
+    let stream = &intervals.served;
     let replicas = Replicas::new(&hot, |requests| copies(requests, 20_000.0), SERVERS);
     let started = Instant::now();
-    let mut detector = Detector::new(1_000, seed);
+    let mut detector = Detector::new(1_000, stream.requests(), seed);
     let mut fleet = Fleet::new(SERVERS);
     let mut bits = Random::new(seed);
     let spacing = 2.0 / SERVERS as f64;
@@ -82,7 +90,36 @@ fn speed(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> {
         fleet.delays.at(0.99),
     );
     let header = "requests,servers,seconds,ns_per_request,hot_keys,max_over_average,delay_p50_services,delay_p99_services";
-    report.table("netkv-speed", header, &[row])
+    report.table("netkv-speed", header, &[row])?;
+    threshold_speed(&detected.hot, f64::from(stream.requests()), report)
+}
+
+/// What a coordinator pays for phase 1's threshold, once an epoch.
+fn threshold_speed(hot: &[(u64, f64)], requests: f64, report: &Report) -> Result<(), String> {
+    const ROUNDS: usize = 21;
+    let mut rows = Vec::new();
+    for servers in [20, 100, 2_500] {
+        for keys in [100, 300, 1_000] {
+            // Beyond what was detected, the hottest once more.
+            let rates: Vec<f64> = hot.iter().cycle().map(|key| key.1).take(keys).collect();
+            let mut threshold = 0.0;
+            let mut microseconds: Vec<f64> = (0..ROUNDS)
+                .map(|_| {
+                    let started = Instant::now();
+                    threshold = copies_threshold(servers, requests, &rates, 1.25);
+                    started.elapsed().as_secs_f64() * 1e6
+                })
+                .collect();
+            microseconds.sort_by(f64::total_cmp);
+            rows.push(format!(
+                "{servers},{keys},{threshold:.0},{:.0},{:.0}",
+                microseconds[ROUNDS / 2],
+                microseconds[ROUNDS - 1]
+            ));
+        }
+    }
+    let header = "servers,keys,threshold,us_median,us_most";
+    report.table("threshold-speed", header, &rows)
 }
 
 fn demand(hot: &[(u64, f64)], stream: &Stream, distinct: f64, bins: usize) -> Demand {
@@ -91,13 +128,14 @@ fn demand(hot: &[(u64, f64)], stream: &Stream, distinct: f64, bins: usize) -> De
 }
 
 fn figure_5(
-    wikipedia: &Stream,
+    wikipedia: &Intervals,
     options: &Options,
     seed: u64,
     report: &Report,
 ) -> Result<(), String> {
     let mut rows = Vec::new();
-    let mut sweep = |name: &str, stream: &Stream, servers: usize, sampling: bool| {
+    let mut sweep = |name: &str, intervals: &Intervals, servers: usize, sampling: bool| {
+        let stream = &intervals.seen;
         let known: Vec<(u64, f64)> = stream
             .known(servers)
             .into_iter()
@@ -110,6 +148,7 @@ fn figure_5(
             let threshold = (hottest.min(3.0 * average) * 0.6f64.powi(step)).max(2.0);
             let replicas = Replicas::new(&known, |requests| copies(requests, threshold), servers);
             let observed = imbalance(&observe(stream, &replicas, servers, seed));
+            let next = imbalance(&observe(&intervals.served, &replicas, servers, seed));
             let perfect = demand(&known, stream, stream.distinct(), servers);
             let sketched = demand(&sampled.hot, stream, sampled.distinct, servers);
             let predictions = [
@@ -119,7 +158,7 @@ fn figure_5(
                 predict(&perfect, threshold, Prediction::Typical),
             ];
             rows.push(format!(
-                "{name},{servers},{threshold:.0},{},{observed:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3}",
+                "{name},{servers},{threshold:.0},{},{observed:.3},{next:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3}",
                 replicas.keys,
                 predictions[0],
                 predictions[1],
@@ -127,6 +166,7 @@ fn figure_5(
                 predictions[3],
                 predictions[0] / observed - 1.0,
                 predictions[1] / observed - 1.0,
+                predictions[1] / next - 1.0,
             ));
             eprintln!("figure 5: {name}, T {threshold:.0}: {observed:.2}");
         }
@@ -136,19 +176,19 @@ fn figure_5(
         Ok(traces) => {
             for trace in traces {
                 let servers = if trace.keys.len() > 1_000_000 { 100 } else { 20 };
-                sweep(&trace.name, &Stream::Read(trace.keys, trace.distinct), servers, false);
+                sweep(&trace.name, &Intervals::halves(trace.keys, trace.distinct), servers, false);
             }
         }
         Err(error) => eprintln!("SKIPPED real traces: {error}"),
     }
-    let header = "trace,servers,threshold,replicated_keys,observed,predicted_equal,predicted_weighed,\
-                  predicted_weighed_sampled,predicted_typical,gap_equal,gap_weighed";
+    let header = "trace,servers,threshold,replicated_keys,observed,observed_next,predicted_equal,predicted_weighed,\
+                  predicted_weighed_sampled,predicted_typical,gap_equal,gap_weighed,gap_weighed_next";
     report.table("netkv-figure-5", header, &rows)
 }
 
-fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> {
+fn figures_12_to_14(intervals: &Intervals, seed: u64, report: &Report) -> Result<(), String> {
     const SERVERS: usize = 100;
-    let hot = detect(stream, 1_000, seed).hot;
+    let hot = detect(&intervals.seen, 1_000, seed).hot;
     let mut per_key = Vec::new();
     for threshold in [25_000.0, 100_000.0] {
         let replicated: Vec<u32> =
@@ -162,14 +202,14 @@ fn figures_12_to_14(stream: &Stream, seed: u64, report: &Report) -> Result<(), S
     let (mut rows, mut by_server) = (Vec::new(), Vec::new());
     let mut observe_one = |name: &str, copies_of: &dyn Fn(f64) -> u32| {
         let replicas = Replicas::new(&hot, copies_of, SERVERS);
-        let mut served = observe(stream, &replicas, SERVERS, seed);
+        let mut served = observe(&intervals.served, &replicas, SERVERS, seed);
         served.sort_unstable();
         rows.push(format!(
             "{name},{},{},{:.3},{:.2},{:.3}",
             replicas.keys,
             replicas.places.len(),
             imbalance(&served),
-            f64::from(served[SERVERS - 1]) / f64::from(served[0]),
+            max_over_min(&served),
             mean_deviation(&served),
         ));
         let by_load = served.iter().enumerate();
@@ -200,16 +240,17 @@ fn threshold_for(target: f64, detected: &Detected, stream: &Stream, servers: usi
     choose_threshold_placed(&demand, target, bin_of).requests_per_copy
 }
 
-fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
+fn figures_15_and_16(drift: f64, seed: u64, report: &Report) -> Result<(), String> {
     const SERVERS: usize = 100;
     let policies = ["none", "3 replicas", "10 replicas", "adaptive 1.7"];
     let mut rows = Vec::new();
     let mut by_server = Vec::new();
     for step in 0..=14 {
         let skew = 0.25 * f64::from(step);
-        let stream = Stream::Made(Popularity::zipf(skew, 1_000_000, 10_000_000, seed));
-        let detected = detect(&stream, 100, seed);
-        let target = threshold_for(TARGETS[0], &detected, &stream, SERVERS);
+        let zipf = |seed| Popularity::zipf(skew, 1_000_000, 10_000_000, seed);
+        let Intervals { seen, served } = Intervals::made(zipf, drift, seed);
+        let detected = detect(&seen, 100, seed);
+        let target = threshold_for(TARGETS[0], &detected, &seen, SERVERS);
         for (policy, name) in policies.iter().enumerate() {
             let copies_of = |requests: f64| match policy {
                 0 => 1,
@@ -218,17 +259,18 @@ fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
                 _ => copies(requests, target),
             };
             let replicas = Replicas::new(&detected.hot, copies_of, SERVERS);
-            let mut served = observe(&stream, &replicas, SERVERS, seed);
+            let mut loads = observe(&served, &replicas, SERVERS, seed);
             rows.push(format!(
-                "{skew},{name},{:.3},{:.3},{}",
-                mean_deviation(&served),
-                imbalance(&served),
+                "{skew},{name},{:.3},{:.3},{:.2},{}",
+                mean_deviation(&loads),
+                imbalance(&loads),
+                max_over_min(&loads),
                 replicas.places.len()
             ));
             if skew == 2.5 && policy >= 2 {
-                served.sort_unstable();
+                loads.sort_unstable();
                 by_server.extend(
-                    served
+                    loads
                         .iter()
                         .enumerate()
                         .map(|(rank, count)| format!("{name},{},{count}", rank + 1)),
@@ -239,7 +281,7 @@ fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
     }
     report.table(
         "netkv-figure-15",
-        "skew,policy,mean_deviation,max_over_average,replicas",
+        "skew,policy,mean_deviation,max_over_average,max_over_min,replicas",
         &rows,
     )?;
     report.table("netkv-figure-16", "policy,server_by_load,requests", &by_server)
@@ -248,7 +290,8 @@ fn figures_15_and_16(seed: u64, report: &Report) -> Result<(), String> {
 /// The fullest server is partly luck: the targets are judged over so many placements of the same keys.
 const PLACEMENTS: u64 = 5;
 
-fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> {
+fn figure_17(intervals: &Intervals, seed: u64, report: &Report) -> Result<(), String> {
+    let stream = &intervals.seen;
     let mut rows = Vec::new();
     let names = ["none", "fixed T 25k", "target 1.7", "target 3.2"];
     let detected: Vec<(u64, Detected)> =
@@ -256,7 +299,7 @@ fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> 
     for servers in [50, 100, 250, 500, 1_000, 1_500, 2_000, 2_500] {
         for (policy, name) in names.iter().enumerate() {
             let placements = if policy >= 2 { &detected[..] } else { &detected[..1] };
-            let mut observed = Vec::new();
+            let (mut observed, mut spreads) = (Vec::new(), Vec::new());
             let mut table = (0, 0);
             let (mut threshold, mut bound) = (f64::INFINITY, f64::NAN);
             for (seed, detected) in placements {
@@ -272,28 +315,32 @@ fn figure_17(stream: &Stream, seed: u64, report: &Report) -> Result<(), String> 
                 let replicas =
                     Replicas::new(&detected.hot, |requests| copies(requests, threshold), servers);
                 table = (replicas.keys, replicas.places.len());
-                observed.push(imbalance(&observe(stream, &replicas, servers, *seed)));
+                let loads = observe(&intervals.served, &replicas, servers, *seed);
+                observed.push(imbalance(&loads));
+                spreads.push(max_over_min(&loads));
             }
             observed.sort_by(f64::total_cmp);
-            let mean = observed.iter().sum::<f64>() / observed.len() as f64;
+            let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
             let over = |observed: f64| match policy {
                 0 | 1 => f64::NAN,
                 _ => observed / TARGETS[policy - 2] - 1.0,
             };
             rows.push(format!(
-                "{servers},{name},{},{threshold:.0},{},{},{bound:.3},{mean:.3},{:.3},{:.3},{:.3},{:.3}",
+                "{servers},{name},{},{threshold:.0},{},{},{bound:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.2}",
                 placements.len(),
                 table.0,
                 table.1,
+                mean(&observed),
                 observed[0],
                 observed[observed.len() - 1],
                 over(observed[0]),
                 over(observed[observed.len() - 1]),
+                mean(&spreads),
             ));
         }
         eprintln!("figure 17: {servers} servers");
     }
     let header = "servers,policy,placements,threshold,replicated_keys,replicas,bound,observed_mean,\
-                  observed_least,observed_most,least_over_target,most_over_target";
+                  observed_least,observed_most,least_over_target,most_over_target,max_over_min";
     report.table("netkv-figure-17", header, &rows)
 }

@@ -89,6 +89,86 @@ fn nine_reads_per_write_weigh_nothing() {
     assert_eq!(tick(&mut keys), []);
 }
 
+fn smoothed(smoothing: f32) -> HotKeys {
+    let config = HotKeysConfig { capacity: 8, smoothing, ..HotKeysConfig::default() };
+    HotKeys::new(HotKeysConfig { hot_score: f32::INFINITY, ..config })
+}
+
+fn assert_near(value: f32, expected: f32) {
+    assert!((value - expected).abs() < 1e-3, "{value}, not {expected}");
+}
+
+#[test]
+fn right_after_a_tick_the_averages_have_the_epoch_that_ended() {
+    let mut keys = smoothed(0.3);
+    for reads in [30, 20, 40] {
+        keys.observe(1, Write);
+        read(&mut keys, 1, reads);
+        tick(&mut keys);
+    }
+    // 31, 21 and 41 requests: 9.3, 12.81 and 21.267.
+    assert_near(keys.rate(0), 21.267);
+    let writes = 0.3 * (1.0 + 0.7 + 0.49);
+    assert_near(keys.score(0), 21.267 - writes - 9.0 * writes);
+}
+
+#[test]
+fn within_an_epoch_the_averages_rise_once_the_epoch_is_busier_than_them() {
+    let mut keys = smoothed(0.3);
+    read(&mut keys, 1, 10);
+    assert_near(keys.rate(0), 3.0);
+    tick(&mut keys);
+    for (reads, expected) in [(1, 3.0), (2, 3.0), (1, 3.3), (9, 6.0)] {
+        read(&mut keys, 1, reads);
+        assert_near(keys.rate(0), expected);
+        assert_near(keys.score(0), expected);
+    }
+    keys.observe(1, Write);
+    assert_near(keys.rate(0), 6.3);
+    assert_near(keys.score(0), 3.3);
+    keys.observe(1, Write);
+    assert_near(keys.score(0), 3.0);
+    tick(&mut keys);
+    assert_near(keys.rate(0), 6.6);
+    assert_near(keys.score(0), 6.0 - 9.0 * 0.6);
+}
+
+#[test]
+fn right_after_a_tick_a_key_is_still_hot_by_writes() {
+    let mut keys = tracker();
+    (0..21).for_each(|_| assert_ne!(keys.observe(1, Write), Observed::Full));
+    tick(&mut keys);
+    assert_eq!(keys.write_hot().collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn a_key_that_is_asked_no_more_falls_asleep() {
+    for (smoothing, epochs_most) in [(0.1, 117), (0.3, 35), (0.5, 18), (1.0, 1)] {
+        let mut keys = smoothed(smoothing);
+        read(&mut keys, 1, 200);
+        tick(&mut keys);
+        let asleep = (1..1_000).find(|_| {
+            tick(&mut keys);
+            keys.sets[0].awake == 0
+        });
+        assert!(asleep.is_some_and(|epochs| epochs <= epochs_most), "{smoothing}: {asleep:?}");
+        assert_eq!((keys.rate(0), keys.score(0)), (0.0, 0.0));
+    }
+}
+
+#[test]
+fn a_key_that_is_asked_once_in_an_epoch_stays_awake() {
+    for smoothing in [1e-3, 0.1, 0.5, 1.0] {
+        let mut keys = smoothed(smoothing);
+        for _ in 0..100 {
+            keys.observe(1, Read);
+            tick(&mut keys);
+            assert_eq!(keys.sets[0].awake, 1);
+        }
+        assert_near(keys.rate(0), 1.0 - (1.0 - smoothing).powi(100));
+    }
+}
+
 #[test]
 fn only_cold_keys_are_evicted_and_the_least_recent_first() {
     let mut keys = tracker();

@@ -1,19 +1,72 @@
 //! NetKV's path of a request (ICAC 2016, §IV): a stream, the sketches that find its hot keys, and the
 //! table of renamed keys that spreads them over the servers.
 
-use mbal_sketch::{HyperLogLog, LossyCounter, Sampler, mix};
+use mbal_sketch::{HyperLogLog, LossyCounter, Random, Sampler, mix};
 
 use crate::model::Popularity;
 
+/// The requests of one measurement interval.
 pub(super) enum Stream {
-    Made(Popularity),
+    Made(Made),
     Read(Vec<u32>, u32),
+}
+
+/// A popularity, and which key has which rank in it.
+pub(super) struct Made {
+    ranks: Popularity,
+    /// By rank, from the most popular on; beyond them a key's number is its rank.
+    keys: Vec<u32>,
+}
+
+/// Ranks that drift; what is rarer is never copied.
+const DRIFTING: usize = 1 << 16;
+
+/// Two intervals that follow each other. What the first shows decides where the second is served.
+pub(super) struct Intervals {
+    pub(super) seen: Stream,
+    pub(super) served: Stream,
+}
+
+impl Intervals {
+    /// Between the intervals a key's rank is multiplied by e^(drift · g), g of a normal distribution: rates of a
+    /// key change by about that share, and neighbours in popularity change places. In each, a rank has its
+    /// exact number of requests, in an order of its own.
+    pub(super) fn made(popularity: impl Fn(u64) -> Popularity, drift: f64, seed: u64) -> Intervals {
+        let seen = popularity(seed);
+        let mut bits = Random::new(mix(seed));
+        let drifting = DRIFTING.min(seen.keys() as usize);
+        let mut moved: Vec<(f64, u32)> = (0..drifting as u32)
+            .map(|key| {
+                let angle = std::f64::consts::TAU * bits.unit();
+                let normal = (-2.0 * bits.unit().ln()).sqrt() * angle.cos();
+                (f64::from(key + 1).ln() + drift * normal, key)
+            })
+            .collect();
+        moved.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+        let keys = moved.into_iter().map(|(_, key)| key).collect();
+        Intervals {
+            seen: Stream::Made(Made { ranks: seen, keys: Vec::new() }),
+            served: Stream::Made(Made { ranks: popularity(mix(seed)), keys }),
+        }
+    }
+
+    /// The halves of a trace, which drifts by itself.
+    pub(super) fn halves(mut keys: Vec<u32>, distinct: u32) -> Intervals {
+        let later = keys.split_off(keys.len() / 2);
+        let half = |keys: Vec<u32>| {
+            let mut is_here = vec![false; distinct as usize];
+            keys.iter().for_each(|key| is_here[*key as usize] = true);
+            let here = is_here.into_iter().filter(|here| *here).count();
+            Stream::Read(keys, here as u32)
+        };
+        Intervals { seen: half(keys), served: half(later) }
+    }
 }
 
 impl Stream {
     pub(super) fn requests(&self) -> u32 {
         match self {
-            Stream::Made(made) => made.requests(),
+            Stream::Made(made) => made.ranks.requests(),
             Stream::Read(keys, _) => keys.len() as u32,
         }
     }
@@ -21,16 +74,26 @@ impl Stream {
     #[inline]
     pub(super) fn at(&self, position: u32) -> u32 {
         match self {
-            Stream::Made(made) => made.at(position),
+            Stream::Made(made) => {
+                let rank = made.ranks.at(position);
+                made.keys.get(rank as usize).copied().unwrap_or(rank)
+            }
             Stream::Read(keys, _) => keys[position as usize],
         }
     }
 
     pub(super) fn counts(&self) -> Vec<u32> {
         match self {
-            Stream::Made(made) => made.counts(),
-            Stream::Read(keys, distinct) => {
-                let mut counts = vec![0; *distinct as usize];
+            Stream::Made(made) => {
+                let mut counts = made.ranks.counts();
+                let by_rank = counts[..made.keys.len()].to_vec();
+                let drifted = made.keys.iter().zip(by_rank);
+                drifted.for_each(|(key, count)| counts[*key as usize] = count);
+                counts
+            }
+            Stream::Read(keys, _) => {
+                let numbers = keys.iter().max().map_or(0, |most| *most as usize + 1);
+                let mut counts = vec![0; numbers];
                 keys.iter().for_each(|key| counts[*key as usize] += 1);
                 counts
             }
@@ -54,7 +117,7 @@ impl Stream {
 
     pub(super) fn distinct(&self) -> f64 {
         match self {
-            Stream::Made(made) => f64::from(made.keys()),
+            Stream::Made(made) => f64::from(made.ranks.keys()),
             Stream::Read(_, distinct) => f64::from(*distinct),
         }
     }
@@ -82,7 +145,7 @@ pub(super) struct Detected {
 }
 
 pub(super) fn detect(stream: &Stream, one_in: u32, seed: u64) -> Detected {
-    let mut detector = Detector::new(one_in, seed);
+    let mut detector = Detector::new(one_in, stream.requests(), seed);
     for position in 0..stream.requests() {
         if detector.sampler.choose() {
             detector.observe(hash(stream.at(position), seed));
@@ -91,6 +154,10 @@ pub(super) fn detect(stream: &Stream, one_in: u32, seed: u64) -> Detected {
     detector.detected()
 }
 
+/// Windows of the lossy counter in an interval: in less than one it counts exactly and drops nothing, in many it
+/// forgets keys of as many samples.
+const WINDOWS: f64 = 5.0;
+
 pub(super) struct Detector {
     pub(super) sampler: Sampler,
     counter: LossyCounter,
@@ -98,10 +165,13 @@ pub(super) struct Detector {
 }
 
 impl Detector {
-    pub(super) fn new(one_in: u32, seed: u64) -> Detector {
+    /// For an interval of so many requests.
+    pub(super) fn new(one_in: u32, requests: u32, seed: u64) -> Detector {
+        let samples = f64::from(requests / one_in);
+        let error = (WINDOWS / samples).clamp(2e-5, 0.1);
         Detector {
             sampler: Sampler::new(1.0 / f64::from(one_in), seed),
-            counter: LossyCounter::new(1e-4, 2e-5),
+            counter: LossyCounter::new(5.0 * error, error),
             distinct: HyperLogLog::new(12),
         }
     }
@@ -203,8 +273,82 @@ pub(super) fn imbalance(served: &[u32]) -> f64 {
     f64::from(most) * served.len() as f64 / total as f64
 }
 
+/// Most requests of a server by the least.
+pub(super) fn max_over_min(served: &[u32]) -> f64 {
+    let least = *served.iter().min().expect("a server");
+    f64::from(*served.iter().max().expect("a server")) / f64::from(least)
+}
+
 /// NetKV's Eq. 6.
 pub(super) fn mean_deviation(served: &[u32]) -> f64 {
     let loads: Vec<f64> = served.iter().map(|count| f64::from(*count)).collect();
     mbal_balance::deviation(&loads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(stream: &Stream) -> Vec<u32> {
+        let mut counts = vec![0; stream.counts().len()];
+        (0..stream.requests()).for_each(|position| counts[stream.at(position) as usize] += 1);
+        counts
+    }
+
+    fn zipf(drift: f64) -> Intervals {
+        Intervals::made(|seed| Popularity::zipf(1.0, 10_000, 300_000, seed), drift, 1)
+    }
+
+    #[test]
+    fn the_next_interval_has_other_rates_of_the_same_keys() {
+        let mut last = -1.0;
+        for drift in [0.0, 0.1, 0.3] {
+            let Intervals { seen, served } = zipf(drift);
+            let counts = [seen.counts(), served.counts()];
+            assert_eq!(counts, [counted(&seen), counted(&served)]);
+            let sorted = counts.clone().map(|mut counts| {
+                counts.sort_unstable();
+                counts
+            });
+            assert_eq!(sorted[0], sorted[1]);
+            let change =
+                |key: usize| (f64::from(counts[1][key]) / f64::from(counts[0][key])).ln().abs();
+            let mean = (0..100).map(change).sum::<f64>() / 100.0;
+            assert!(last < mean && mean <= drift, "{mean} for {drift}");
+            last = mean;
+        }
+    }
+
+    #[test]
+    fn the_two_intervals_come_in_different_orders() {
+        let Intervals { seen, served } = zipf(0.0);
+        let same =
+            (0..10_000).filter(|position| seen.at(*position) == served.at(*position)).count();
+        assert!(same < 1_000, "{same}");
+    }
+
+    #[test]
+    fn the_halves_of_a_trace_are_intervals() {
+        let Intervals { seen, served } = Intervals::halves(vec![0, 0, 1, 0, 2, 2], 3);
+        assert_eq!((seen.counts(), served.counts()), (vec![2, 1], vec![1, 0, 2]));
+        assert_eq!((seen.distinct(), served.distinct()), (2.0, 2.0));
+    }
+
+    #[test]
+    fn the_lossy_counter_drops_rare_keys_at_every_rate_of_sampling() {
+        let seen = zipf(0.0).seen;
+        for one_in in [1, 10, 100] {
+            let mut detector = Detector::new(one_in, seen.requests(), 1);
+            let mut sampled = std::collections::BTreeSet::new();
+            for position in 0..seen.requests() {
+                if detector.sampler.choose() {
+                    let hash = hash(seen.at(position), 1);
+                    sampled.insert(hash);
+                    detector.observe(hash);
+                }
+            }
+            let kept = detector.counter.tracked();
+            assert!(4 * kept < 3 * sampled.len(), "{kept} of {}", sampled.len());
+        }
+    }
 }
