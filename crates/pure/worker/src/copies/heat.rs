@@ -17,6 +17,8 @@ pub(crate) struct Heat {
     /// By slot.
     names: Vec<Box<[u8]>>,
     samples: u64,
+    /// Requests for a sample, in the last epoch that had one.
+    stood_for: f64,
 }
 
 /// A key's requests in a second.
@@ -36,7 +38,12 @@ impl Default for Heat {
             smoothing: SMOOTHING,
             ..HotKeysConfig::default()
         };
-        Heat { keys: HotKeys::new(config), names: vec![Box::default(); TRACKED], samples: 0 }
+        Heat {
+            keys: HotKeys::new(config),
+            names: vec![Box::default(); TRACKED],
+            samples: 0,
+            stood_for: 1.0,
+        }
     }
 }
 
@@ -48,59 +55,79 @@ impl Heat {
         }
     }
 
-    /// Ends an epoch of so many seconds, in which a sample stood for so many requests: the rates of all keys with at least
-    /// `least` requests a second, by their hashes.
-    pub fn tick(&mut self, seconds: f64, stands_for: f64, least: f64) -> BTreeMap<u64, Rates> {
-        let mut hot = BTreeMap::new();
-        // Nothing is sampled on a server that rests: its averages may wait.
-        if self.samples == 0 && self.keys.tracked().next().is_none() {
-            return hot;
-        }
-        self.samples = 0;
-        let scale = stands_for / seconds;
-        for slot in self.keys.tracked() {
-            // As the epoch ends: the average of those before, and what this one has counted.
-            let rate = |access| {
-                let (past, now) = self.keys.sampled(slot, access);
-                f64::from(past + SMOOTHING * (now as f32 - past)) * scale
-            };
-            let (reads, writes) = (rate(Access::Read), rate(Access::Write));
-            if reads + writes >= least {
-                let key = self.names[slot as usize].clone();
-                hot.insert(self.keys.hash(slot), Rates { key, reads, writes });
-            }
-        }
+    /// Ends an epoch of so many seconds, in which so many requests were executed: the rates of all keys that are tracked, by their hashes.
+    pub fn tick(&mut self, seconds: f64, requests: f64) -> BTreeMap<u64, Rates> {
+        let samples = std::mem::take(&mut self.samples) as f64;
         self.keys.tick(&mut Vec::new());
-        hot
+        // Without a sample there is nothing that it stands for: what is known fades.
+        let stands_for = if samples > 0.0 { (requests / samples).max(1.0) } else { self.stood_for };
+        self.stood_for = stands_for;
+        let scale = stands_for / seconds;
+        let rates = |slot| {
+            let rate = |access| f64::from(self.keys.sampled(slot, access).0) * scale;
+            let (reads, writes) = (rate(Access::Read), rate(Access::Write));
+            Rates { key: self.names[slot as usize].clone(), reads, writes }
+        };
+        let all = self.keys.tracked().map(|slot| (self.keys.hash(slot), rates(slot)));
+        all.filter(|(_, rates)| rates.reads + rates.writes > 0.0).collect()
     }
 }
 
-/// What the workers of a server have told last.
+/// The newest epoch's share in what is told of a key: a key that was sampled once by chance is hardly seen.
+const TOLD_SMOOTHING: f64 = 0.25;
+/// What is less than this part of a worker's requests is not told.
+const TOLD_LEAST: f64 = 1.0 / 256.0;
+
+/// What the workers of a server have counted last, and on average.
 #[derive(Default)]
 pub(crate) struct Heats {
     by_worker: BTreeMap<u16, BTreeMap<u64, Rates>>,
+    told: BTreeMap<u16, BTreeMap<u64, Rates>>,
 }
 
 impl Heats {
-    pub fn tell(&mut self, worker: u16, hot: BTreeMap<u64, Rates>) {
-        self.by_worker.insert(worker, hot);
-    }
-
-    pub fn sum(&self) -> BTreeMap<u64, Rates> {
-        let mut all: BTreeMap<u64, Rates> = BTreeMap::new();
-        for (hash, rates) in self.by_worker.values().flatten() {
-            let sum = all.entry(*hash).or_insert_with(|| Rates {
-                key: rates.key.clone(),
+    /// What a worker's tracker has said of its last epoch, and its requests a second in it.
+    pub fn tell(&mut self, worker: u16, rates: BTreeMap<u64, Rates>, requests: f64) {
+        let told = self.told.entry(worker).or_default();
+        for known in told.values_mut() {
+            known.reads *= 1.0 - TOLD_SMOOTHING;
+            known.writes *= 1.0 - TOLD_SMOOTHING;
+        }
+        for (hash, new) in &rates {
+            let known = told.entry(*hash).or_insert_with(|| Rates {
                 reads: 0.0,
                 writes: 0.0,
+                ..new.clone()
             });
-            if sum.key == rates.key {
-                sum.reads += rates.reads;
-                sum.writes += rates.writes;
-            }
+            known.reads += TOLD_SMOOTHING * new.reads;
+            known.writes += TOLD_SMOOTHING * new.writes;
         }
-        all
+        told.retain(|_, known| known.reads + known.writes > requests * TOLD_LEAST);
+        self.by_worker.insert(worker, rates);
     }
+
+    /// As the workers' last epochs say.
+    pub fn sum(&self) -> BTreeMap<u64, Rates> {
+        sum_of(&self.by_worker)
+    }
+
+    /// On average over the last second or so: the hottest keys alone.
+    pub fn told(&self) -> BTreeMap<u64, Rates> {
+        sum_of(&self.told)
+    }
+}
+
+fn sum_of(by_worker: &BTreeMap<u16, BTreeMap<u64, Rates>>) -> BTreeMap<u64, Rates> {
+    let mut all: BTreeMap<u64, Rates> = BTreeMap::new();
+    for (hash, rates) in by_worker.values().flatten() {
+        let sum =
+            all.entry(*hash).or_insert_with(|| Rates { reads: 0.0, writes: 0.0, ..rates.clone() });
+        if sum.key == rates.key {
+            sum.reads += rates.reads;
+            sum.writes += rates.writes;
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -118,12 +145,13 @@ mod tests {
         second.observe(&hot, Access::Read);
         second.observe(&Key::new(b"cold").expect("a key"), Access::Read);
         let mut heats = Heats::default();
-        heats.tell(0, first.tick(0.5, 10.0, 20.0));
-        heats.tell(1, second.tick(0.5, 40.0, 20.0));
+        heats.tell(0, first.tick(0.5, 110.0), 220.0);
+        heats.tell(1, second.tick(0.5, 80.0), 160.0);
         let all = heats.sum();
         let rates = &all[&hot.hash()];
         assert_eq!((rates.reads, rates.writes, &*rates.key), (140.0, 10.0, &b"hot"[..]));
         assert_eq!(all.len(), 2);
-        assert_eq!(first.tick(0.5, 10.0, 0.0)[&hot.hash()].reads, 50.0, "half of what it was");
+        assert_eq!(heats.told()[&hot.hash()].reads, 35.0);
+        assert_eq!(first.tick(0.5, 0.0)[&hot.hash()].reads, 50.0, "half of what it was");
     }
 }

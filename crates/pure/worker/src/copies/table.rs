@@ -1,7 +1,7 @@
 //! A table that all workers look into, and that is mostly empty: who finds that a key cannot be in it takes no lock.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
 
 /// Locks, by a key's hash.
@@ -13,26 +13,32 @@ pub(crate) type Shard<T> = BTreeMap<u64, T>;
 
 /// By the hash of a key. What is in it knows its key.
 pub(crate) struct Table<T> {
-    marks: Box<[AtomicU32]>,
+    /// Looked at first: mostly there is nothing, and nothing else is touched.
+    count: AtomicU32,
+    marks: Box<[AtomicU16]>,
     shards: Box<[Mutex<Shard<T>>]>,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Table<T> {
-        let marks = (0..MARKS).map(|_| AtomicU32::new(0)).collect();
-        Table { marks, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        let marks = (0..MARKS).map(|_| AtomicU16::new(0)).collect();
+        Table {
+            count: AtomicU32::new(0),
+            marks,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
     }
 }
 
 impl<T> Table<T> {
-    fn mark(&self, hash: u64) -> &AtomicU32 {
+    fn mark(&self, hash: u64) -> &AtomicU16 {
         &self.marks[hash as usize % MARKS]
     }
 
     /// False: it is not in there. Who was told so in a batch may be wrong until the batch ends.
     #[inline]
     pub fn may_have(&self, hash: u64) -> bool {
-        self.mark(hash).load(SeqCst) > 0
+        self.count.load(SeqCst) > 0 && self.mark(hash).load(SeqCst) > 0
     }
 
     /// The keys that share a lock with this one.
@@ -44,6 +50,10 @@ impl<T> Table<T> {
         self.shards[at].lock().expect("nothing panics with it held")
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.count.load(SeqCst) == 0
+    }
+
     /// False if there is one of this hash.
     pub fn insert(&self, hash: u64, one: T) -> bool {
         let mut shard = self.lock(hash);
@@ -52,6 +62,7 @@ impl<T> Table<T> {
         }
         shard.insert(hash, one);
         self.mark(hash).fetch_add(1, SeqCst);
+        self.count.fetch_add(1, SeqCst);
         true
     }
 
@@ -61,6 +72,7 @@ impl<T> Table<T> {
             let keep = keeps(*hash, one);
             if !keep {
                 self.mark(*hash).fetch_sub(1, SeqCst);
+                self.count.fetch_sub(1, SeqCst);
             }
             keep
         });

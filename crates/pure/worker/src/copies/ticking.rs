@@ -37,6 +37,8 @@ pub(crate) struct Ticks {
     are_set: bool,
     heat_at: u64,
     busy_ns: u64,
+    /// Requests executed.
+    keyed: u64,
 }
 
 impl Copies {
@@ -94,7 +96,8 @@ impl Worker {
     fn end_heat(&mut self, now: Now) {
         let worker = self.here.worker;
         let elapsed = now.moment().0 - self.ticks.heat_at;
-        let busy_ns = self.counters().busy_ns.get();
+        let (busy_ns, keyed) = (self.counters().busy_ns.get(), self.counters().keyed());
+        let requests = keyed.saturating_sub(std::mem::replace(&mut self.ticks.keyed, keyed));
         let load = (busy_ns - self.ticks.busy_ns) as f64 / 1e3 / elapsed as f64;
         let is_first = self.ticks.heat_at == 0;
         self.ticks.heat_at = now.moment().0;
@@ -108,16 +111,14 @@ impl Worker {
         if self.sampler.rate() != rate {
             self.sampler.set_rate(rate);
         }
-        let threshold = copies.terms().threshold;
-        let least = threshold / 4.0 / f64::from(self.shared.settings.workers);
-        let stands_for = self.sampler.requests_per_sample();
-        let hot = copies.heat(worker.0).tick(elapsed as f64 / 1e6, stands_for, least);
+        let seconds = elapsed as f64 / 1e6;
+        let rates = copies.heat(worker.0).tick(seconds, requests as f64);
         let mut heats = copies.heats.lock().expect("nothing panics with it held");
-        heats.tell(worker.0, hot);
+        heats.tell(worker.0, rates, requests as f64 / seconds);
         if worker == WorkerId(0) {
             let sum = heats.sum();
             drop(heats);
-            self.decide(now, sum, elapsed as f64 / 1e6);
+            self.decide(now, sum, seconds);
         }
     }
 
@@ -248,10 +249,8 @@ impl Worker {
             left |= !copies.here.shard(at).is_empty();
         }
         if self.here.worker == WorkerId(0) && !left {
-            let mut any = false;
-            copies.homes.each(|_, _| any = true);
-            copies.here.each(|_, _| any = true);
             // Who begins to use it again says so.
+            let any = !copies.homes.is_empty() || !copies.here.is_empty();
             copies.in_use.store(any, Relaxed);
         }
     }
