@@ -23,10 +23,11 @@ use crate::seat::{NotLeading, Seat};
 /// The description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 /// Method and path of every call; a test compares them with the description.
-pub const ROUTES: [(&str, &str); 17] = [
+pub const ROUTES: [(&str, &str); 18] = [
     ("get", "/v1/map"),
     ("get", "/v1/status"),
     ("get", "/v1/events"),
+    ("get", "/v1/hotkeys"),
     ("get", "/openapi.json"),
     ("post", "/v1/servers"),
     ("delete", "/v1/servers/{id}"),
@@ -64,6 +65,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/map", get(map))
         .route("/v1/status", get(status))
         .route("/v1/events", get(events))
+        .route("/v1/hotkeys", get(hot_keys))
         .route("/v1/leads", get(leads))
         .route("/openapi.json", get(openapi))
         .route("/healthz", get(async || "ok\n"))
@@ -186,8 +188,9 @@ impl Shared {
             Answer::Status(status) => Json(status).into_response(),
             Answer::Map(document) => document.into_response(),
             Answer::Move(number) => Json(serde_json::json!({ "number": number })).into_response(),
+            Answer::HotKeys(told) => Json(told).into_response(),
             // Planners read it, not callers.
-            Answer::Outlook(_) | Answer::Owners(_) | Answer::Done => {
+            Answer::Outlook(_) | Answer::Rates(_) | Answer::Owners(_) | Answer::Done => {
                 Json(serde_json::json!({})).into_response()
             }
         };
@@ -201,6 +204,10 @@ async fn map(State(shared): State<Shared>) -> Response {
 
 async fn status(State(shared): State<Shared>) -> Response {
     shared.tell(Ask::Status).await
+}
+
+async fn hot_keys(State(shared): State<Shared>) -> Response {
+    shared.tell(Ask::HotKeys).await
 }
 
 async fn events(State(shared): State<Shared>) -> Response {

@@ -3,13 +3,15 @@
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
-use mbal_control::api::{BalanceMode, Status};
+use mbal_control::api::{BalanceMode, HotMode, HotStatus, Status};
 use mbal_control::{Balanced, State};
 use mbal_model::Why;
 
 const STATES: [&str; 7] = ["serving", "awaited", "silent", "lost", "draining", "stuck", "drained"];
 const MODES: [(&str, BalanceMode); 3] =
     [("on", BalanceMode::On), ("off", BalanceMode::Off), ("dry-run", BalanceMode::DryRun)];
+const HOT_MODES: [(&str, HotMode); 3] =
+    [("off", HotMode::Off), ("async", HotMode::Async), ("atomic", HotMode::Atomic)];
 const WHYS: [(&str, Why); 4] = [
     ("overload", Why::Overload),
     ("exchange", Why::Exchange),
@@ -53,6 +55,7 @@ pub(crate) fn page(
     page.gauge("cachelets_too_heavy", help, plan.too_heavy.len());
     page.gauge("load_mean", "Mean load of all workers; 1 is saturated.", plan.load_mean);
     page.gauge("load_max", "Load of the busiest worker.", plan.load_max);
+    page.hot_keys(&status.hot.unwrap_or_default());
     page.0
 }
 
@@ -69,6 +72,18 @@ impl Page {
         let mut page = Page::default();
         page.gauge("leads", "1 if this coordinator leads.", u8::from(leads));
         page
+    }
+
+    fn hot_keys(&mut self, hot: &HotStatus) {
+        let mode = HOT_MODES.map(|(name, mode)| (name, u8::from(mode == hot.told.mode)));
+        self.gauge_by("hot_keys_mode", "1 for how hot keys are copied.", "mode", mode);
+        let seconds = hot.told.lease_ms as f64 / 1e3;
+        self.gauge("copy_lease_seconds", "How long a lease of a copy lasts.", seconds);
+        let help = "Requests a second for each copy of a key at most; 0: nothing is to be copied.";
+        let threshold = hot.told.threshold.unwrap_or(0.0);
+        self.gauge("copy_threshold_requests_per_second", help, threshold);
+        self.gauge("hot_keys", "Keys that have copies on other servers.", hot.copied);
+        self.gauge("copies", "Copies of these keys beside the originals.", hot.copies);
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {

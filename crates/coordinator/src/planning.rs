@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   driver ◄──Ask::Outlook── mbal-planner ──Ask::Planned──► driver: what fits begins, is saved, is told
-//!                                 │ ClusterPlanner::plan
+//!          ◄──Ask::Rates────       │ ClusterPlanner::plan
+//!          ◄──Ask::Threshold─       └ copies_threshold
 //! ```
-//! Callers of the API wait for neither: the lock is held for two short transactions.
+//! Callers of the API wait for neither: the lock is held for short transactions.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use mbal_balance::{ClusterPlanner, Thresholds};
-use mbal_control::{Answer, Ask};
+use mbal_balance::{ClusterPlanner, Thresholds, copies_threshold};
+use mbal_control::{Answer, Ask, Rates};
 
 use crate::driver::Driver;
 
@@ -64,5 +65,8 @@ fn plan(driver: &Mutex<Driver>, epoch: Duration, stopped: &Receiver<()>) {
         driver.lock().expect("a transaction does not panic").planned_in(begun.elapsed());
         // What cannot be saved has not begun; the next outlook shows it.
         drop(ask(Ask::Planned(plan)));
+        let (_, Ok(Answer::Rates(Some(rates)))) = ask(Ask::Rates) else { continue };
+        let Rates { servers, requests, hottest, target } = rates;
+        drop(ask(Ask::Threshold(copies_threshold(servers, requests, &hottest, target))));
     }
 }

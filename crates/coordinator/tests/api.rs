@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use mbal_control::Settings;
 use mbal_coordinator::{Config, OPENAPI, ROUTES, Running, StateIn, start};
@@ -102,7 +103,9 @@ fn a_server_registers_beats_and_leaves() {
     assert_eq!(call(&running, "GET", "/v1/map", None), (200, Value::String(map.into())));
     let beat = json!({ "incarnation": format!("{:016x}", 1), "map_version": 1, "workers": [{ "fixed": 0.25 }] });
     let (status, news) = call(&running, "POST", "/v1/servers/1/heartbeat", Some(beat));
-    assert_eq!((status, news), (200, json!({ "flush_number": 0, "moves_ever": 0 })));
+    let hot = json!({ "mode": "async", "lease_ms": 1000 });
+    assert_eq!(registered["hot"], hot);
+    assert_eq!((status, news), (200, json!({ "flush_number": 0, "moves_ever": 0, "hot": hot })));
     let (_, told) = call(&running, "GET", "/v1/status", None);
     assert_eq!(
         (&told["servers"][0]["load"], &told["servers"][0]["state"]),
@@ -193,6 +196,50 @@ fn a_server_of_an_older_version_says_less_and_one_of_a_newer_version_more() {
     let (status, told) = call(&running, "POST", &format!("/v1/servers/{id}/drain"), None);
     assert_eq!(status, 409, "it takes part in no moves");
     assert!(told["error"].as_str().is_some_and(|why| why.contains("cannot give cachelets")));
+}
+
+#[test]
+fn hot_keys_of_a_heartbeat_are_told_and_t_comes_with_the_next_epoch() {
+    let folder = Folder::new();
+    let epoch = Duration::from_millis(10);
+    let settings = Settings { servers_first: 2, epoch, ..config(&folder.state()).settings };
+    let running = begin(Config { settings, ..config(&folder.state()) });
+    for host in [1, 2] {
+        call(&running, "POST", "/v1/servers", Some(registration(host)));
+    }
+    let beat = |host: u8, hot: Value| {
+        let body = json!({ "incarnation": format!("{host:016x}"), "map_version": 1, "workers": [{}],
+            "requests": 1000.0, "hot": hot });
+        call(&running, "POST", &format!("/v1/servers/{host}/heartbeat"), Some(body))
+    };
+    let key = json!({ "key": "a%20b", "reads": 900.5, "writes": 2.0, "value_bytes": 10, "state": "hot",
+        "copies": [2], "copied_ms": 5 });
+    let threshold = || {
+        let told = beat(1, json!([key])).1;
+        beat(2, json!([]));
+        told["hot"]["threshold"].as_f64()
+    };
+    let told = std::iter::repeat_with(threshold).flatten().next().expect("it never ends");
+    // Half of its reads on each server is even; a little more than that is even enough.
+    assert!((450.0..900.0).contains(&told), "{told}");
+    let (status, told) = call(&running, "GET", "/v1/hotkeys", None);
+    assert_eq!((status, &told["mode"], &told["copies"]), (200, &json!("async"), &json!(1)));
+    let mut listed = key.clone();
+    listed["server"] = json!(1);
+    assert_eq!(told["keys"], json!([listed]));
+    let (_, status) = call(&running, "GET", "/v1/status", None);
+    assert_eq!(status["hot"]["copied"], 1);
+    let page = call(&running, "GET", "/metrics", None).1;
+    let page = page.as_str().expect("it is text");
+    assert!(page.contains("mbal_coordinator_hot_keys 1\n"), "{page}");
+    let unknown = json!([{ "key": "a", "state": "lukewarm" }]);
+    let (status, told) = beat(1, unknown);
+    assert_eq!(status, 400, "{told}");
+    let many: Vec<Value> =
+        (0..10_000).map(|at| json!({ "key": format!("k{at}"), "reads": at })).collect();
+    assert_eq!(beat(1, json!(many)).0, 200, "its hottest count");
+    let (_, told) = call(&running, "GET", "/v1/hotkeys", None);
+    assert_eq!(told["keys"].as_array().map(Vec::len), Some(32));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::hot_keys;
 use clap::Args;
 use mbal_control::api::{BalanceMode, LostCall, MoveCall, SplitCall, Status};
 use mbal_model::Prefix;
@@ -264,7 +265,11 @@ pub fn table(status: &Status) -> String {
         }
         out += "\n";
     }
-    out + &balance(status)
+    out += &balance(status);
+    if let Some(hot) = &status.hot {
+        out += &hot_keys::summary(hot);
+    }
+    out
 }
 
 /// How loads are between servers, and what operators are wanted for.
@@ -345,6 +350,7 @@ mod tests {
             servers: vec![server],
             moves: vec![one],
             balance: BalanceStatus { load_mean: 0.2, load_max: 0.31, ..BalanceStatus::default() },
+            hot: None,
         };
         let expected = "\
 cluster shop, map version 7

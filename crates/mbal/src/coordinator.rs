@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use mbal_control::api::{COPY_LEASE_MS, HotMode};
 use mbal_coordinator::{Config, StateIn, Terms};
 use mbal_server::{log, token_of};
 
@@ -79,9 +80,65 @@ pub struct Coordinator {
     #[arg(value_parser = clap::value_parser!(u32).range(10..=60_000))]
     heartbeat_ms: u32,
 
+    #[command(flatten)]
+    hot: HotKeys,
+
     /// A file with the token that callers need who change something
     #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file")]
     token_file: Option<PathBuf>,
+}
+
+// How hot keys are copied. No docstring: it would become the help of who has these flags.
+#[derive(Args, Debug)]
+pub struct HotKeys {
+    /// Copies of hot keys on other servers: none (off); told of a write after it was answered (async); or not read any more
+    /// before it is executed (atomic)
+    #[arg(long, env = "MBAL_HOT_KEYS", value_name = "mode", default_value = "off")]
+    hot_keys: Mode,
+
+    /// How long a copy is read without word of the original, 100ms to 10s
+    #[arg(long, env = "MBAL_LEASE", value_name = "time", default_value = "1s", value_parser = lease)]
+    lease: Duration,
+
+    /// Copy hot keys until the busiest server is predicted to have at most so many times the average's requests, 1.01 to 100
+    #[arg(long, env = "MBAL_IMBALANCE_TARGET", value_name = "num", default_value = "1.25")]
+    #[arg(value_parser = target)]
+    imbalance_target: f64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mode {
+    Off,
+    Async,
+    Atomic,
+}
+
+impl HotKeys {
+    /// The rest is as by default.
+    pub fn settings(&self) -> mbal_coordinator::Settings {
+        mbal_coordinator::Settings {
+            hot_keys: match self.hot_keys {
+                Mode::Off => HotMode::Off,
+                Mode::Async => HotMode::Async,
+                Mode::Atomic => HotMode::Atomic,
+            },
+            copy_lease: self.lease,
+            imbalance_target: self.imbalance_target,
+            ..Default::default()
+        }
+    }
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    let lease = duration(text).filter(|lease| {
+        u64::try_from(lease.as_millis()).is_ok_and(|lease_ms| COPY_LEASE_MS.contains(&lease_ms))
+    });
+    lease.ok_or_else(|| "seconds, or with ms, from 100ms to 10s".into())
+}
+
+fn target(text: &str) -> Result<f64, String> {
+    let target = text.parse().ok().filter(|target| (1.01..=100.0).contains(target));
+    target.ok_or_else(|| "a number from 1.01 to 100".into())
 }
 
 pub fn run(flags: &Coordinator) -> ExitCode {
@@ -140,7 +197,7 @@ impl Coordinator {
                 cluster: self.cluster_name.clone(),
                 servers_first: self.servers.into(),
                 epoch: Duration::from_millis(self.heartbeat_ms.into()),
-                leases: None,
+                ..self.hot.settings()
             },
             token,
         })

@@ -3,17 +3,20 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use mbal_control::api::{ServerStatus, Status};
+use mbal_control::api::{HotKeys, ServerStatus, Status};
 use mbal_model::{Cluster, Key, Owner, Prefix, ServerId};
 
 use crate::cluster::{Decided, Token, caller, clock, events_of, read, text, told};
+use crate::hot_keys;
 
 pub fn explain(url: &str, token: &Token, what: &str) -> ExitCode {
     told(caller(url, token).and_then(|caller| {
         let map = text(&caller, "GET", "/v1/map", None)?;
         let map = Cluster::parse(&map).map_err(|why| format!("a map that is none: {why}"))?;
         let status: Status = read(&text(&caller, "GET", "/v1/status", None)?)?;
-        explained(what, &map, &status, &events_of(&caller)?)
+        // A coordinator of an older version knows none.
+        let hot = hot_keys::of(&caller).unwrap_or_default();
+        explained(what, &map, &status, &hot, &events_of(&caller)?)
     }))
 }
 
@@ -22,6 +25,7 @@ fn explained(
     what: &str,
     map: &Cluster,
     status: &Status,
+    hot: &HotKeys,
     events: &[Decided],
 ) -> Result<String, String> {
     let named = Prefix::parse(what.as_bytes());
@@ -41,6 +45,9 @@ fn explained(
     if let Some(server) = servers.clone().find(|server| server.id == owner.server.0) {
         out += &of_server(server);
     }
+    if let Some(key) = &key {
+        out += &hot_keys::of_key(&written(key), owner.server, hot);
+    }
     for one in status.moves.iter().filter(|one| one.prefix == prefix.to_string()) {
         let gone = one.report.as_ref().map_or(0.0, |report| report.part_gone * 100.0);
         let _ = writeln!(out, "move {} takes it to server {}: {gone:.0}% gone", one.number, one.to);
@@ -49,8 +56,12 @@ fn explained(
         out += "its load is more than any worker may have\n";
     }
     let name = prefix.to_string();
-    let mut decided: Vec<&Decided> =
-        events.iter().filter(|event| concerns(&event.text, &name)).collect();
+    let of_key = key.as_ref().map(|key| format!("key {} of server ", written(key)));
+    let is_of_key = |text: &str| of_key.as_ref().is_some_and(|key| text.starts_with(key));
+    let mut decided: Vec<&Decided> = events
+        .iter()
+        .filter(|event| concerns(&event.text, &name) || is_of_key(&event.text))
+        .collect();
     decided.reverse();
     if decided.is_empty() {
         out += "no decision about it is remembered: it is where the first map, or another coordinator, has put it\n";
@@ -59,6 +70,13 @@ fn explained(
         let _ = writeln!(out, "{} {:>5} {}", clock(event.unix), event.number, event.text);
     }
     Ok(out)
+}
+
+/// As events and reports write it.
+fn written(key: &Key<'_>) -> String {
+    let mut written = Vec::new();
+    mbal_wire::push_readable(&mut written, key.bytes());
+    String::from_utf8_lossy(&written).into_owned()
 }
 
 /// A decision that names the cachelet, or one that may concern any.
@@ -99,7 +117,9 @@ fn of_server(server: &ServerStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mbal_control::api::{MoveReport, MoveStatus, Word};
+    use mbal_control::api::{
+        HotKey, HotMode, HotReport, HotState, HotStatus, HotTold, MoveReport, MoveStatus, Word,
+    };
 
     use super::*;
 
@@ -109,6 +129,7 @@ mod tests {
     fn events() -> Vec<Decided> {
         let event = |number, text: &str| Decided { number, unix: number, text: text.into() };
         vec![
+            event(5, "key a%20b of server 1 is hot: 900 reads/s"),
             event(4, "move 2: 4000/2 from server 1 to 2: to lighten its worker; it has load 0.5"),
             event(3, "move 1: 0000/2 from server 2 to 1"),
             event(2, "server 2 registers: 10.0.0.2:11211"),
@@ -140,7 +161,24 @@ mod tests {
     }
 
     fn told(what: &str) -> Result<String, String> {
-        explained(what, &Cluster::parse(MAP).expect("well formed"), &status(), &events())
+        let map = Cluster::parse(MAP).expect("well formed");
+        explained(what, &map, &status(), &hot(), &events())
+    }
+
+    /// The key `a b` has copies.
+    fn hot() -> HotKeys {
+        let report = HotReport {
+            key: "a%20b".into(),
+            reads: 900.0,
+            writes: 3.0,
+            state: Some(HotState::Hot),
+            copies: vec![2],
+            copied_ms: 12_345,
+            ..HotReport::default()
+        };
+        let told = HotTold { mode: HotMode::Async, lease_ms: 1000, threshold: Some(500.0) };
+        let status = HotStatus { told, ..HotStatus::default() };
+        HotKeys { status, keys: vec![HotKey { server: 1, report }] }
     }
 
     #[test]
@@ -154,6 +192,23 @@ move 2 takes it to server 1: 25% gone
 00:00:04     4 move 2: 4000/2 from server 1 to 2: to lighten its worker; it has load 0.5
 ";
         assert_eq!(told("4000/2").as_deref(), Ok(expected));
+    }
+
+    #[test]
+    fn a_hot_key_is_told_of_with_its_copies_and_what_was_decided() {
+        let text = told("a%20b").expect("it is a key");
+        let line =
+            "read 900/s, written 3/s; T is 500/s: hot for 12 s, gamma 1, copies on servers 2\n";
+        assert!(text.contains(line), "{text}");
+        assert!(
+            text.ends_with("00:00:05     5 key a%20b of server 1 is hot: 900 reads/s\n"),
+            "{text}"
+        );
+        let text = told("cold").expect("it is a key");
+        assert!(
+            text.contains("\nnot among the hottest keys of its server; T is 500/s\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -152,6 +152,11 @@ pub struct Flags {
     #[arg(long, env = "MBAL_DRAIN_TIMEOUT", value_name = "time", default_value = "30s")]
     drain_timeout: String,
 
+    /// Memory for copies of other servers' hot keys, beside --memory-limit: bytes, or a number with k or m; 0 takes none.
+    /// A 64th of --memory-limit unless told otherwise
+    #[arg(long, env = "MBAL_REPLICA_MEMORY", value_name = "size", requires = "coordinator")]
+    replica_memory: Option<String>,
+
     /// Be one of several servers without a coordinator: a file that says which there are, and who has which cachelets
     #[arg(long, env = "MBAL_CLUSTER", value_name = "file", requires = "server_id")]
     #[arg(requires = "cluster_secret")]
@@ -563,6 +568,7 @@ impl Flags {
                 id,
                 advertise: self.advertise.clone(),
                 drain_timeout: self.drain_timeout()?,
+                replica_memory: self.replica_memory()?,
             })));
         }
         let Some(path) = &self.cluster else { return Ok(None) };
@@ -585,6 +591,17 @@ impl Flags {
         })
     }
 
+    fn replica_memory(&self) -> Result<Option<u64>, Refused> {
+        let Some(text) = &self.replica_memory else { return Ok(None) };
+        let bytes = bytes("--replica-memory", text)?;
+        if bytes > self.memory_limit << 20 {
+            return Err(usage(format!(
+                "--replica-memory {text}: at most as much as --memory-limit"
+            )));
+        }
+        Ok(Some(bytes))
+    }
+
     /// Bytes of `-m` and `-I`.
     fn sizes(&self) -> Result<(u64, usize), Refused> {
         if MEMORY_MIB_MAX < self.memory_limit {
@@ -592,7 +609,7 @@ impl Flags {
             return Err(usage(format!("-m {mib}: it is in MiB, and at most {MEMORY_MIB_MAX}")));
         }
         let memory = self.memory_limit << 20;
-        let item = item_bytes(&self.max_item_size)?;
+        let item = bytes("-I", &self.max_item_size)?;
         if item < ITEM_BYTES_MIN {
             return Err(usage("Item max size cannot be less than 1024 bytes."));
         }
@@ -610,7 +627,7 @@ impl Flags {
     }
 }
 
-fn item_bytes(text: &str) -> Result<u64, Refused> {
+fn bytes(flag: &str, text: &str) -> Result<u64, Refused> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
         Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
@@ -618,7 +635,7 @@ fn item_bytes(text: &str) -> Result<u64, Refused> {
     };
     let number: u64 = digits
         .parse()
-        .map_err(|_| usage(format!("-I {text}: not bytes, nor a number with k or m")))?;
+        .map_err(|_| usage(format!("{flag} {text}: not bytes, nor a number with k or m")))?;
     Ok(number.saturating_mul(unit))
 }
 

@@ -12,6 +12,7 @@ mod extended;
 mod flags;
 #[cfg(test)]
 mod flags_table;
+mod hot_keys;
 mod listen;
 mod operator;
 mod passwords;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         Some(("balance", matches)) => balance::balance(&read(matches)),
         Some(("drain", matches)) => balance::drain(&read(matches)),
         Some(("status", matches)) => operator::status(&read(matches)),
+        Some(("hotkeys", matches)) => operator::hot_keys(&read(matches)),
         Some(("move", matches)) => operator::move_cachelet(&read(matches)),
         Some(("explain", matches)) => operator::explain(&read(matches)),
         Some(("bench", matches)) => mbal_bench::run(read(matches)),
@@ -110,6 +112,9 @@ fn mbal_command() -> Command {
             Command::new("status").about(
                 "Loads, loans and the balancer's last decisions; or the servers of a cluster.",
             ),
+        ))
+        .subcommand(operator::HotKeys::augment_args(
+            Command::new("hotkeys").about("The hottest keys, and where their copies are."),
         ))
         .subcommand(operator::Move::augment_args(
             Command::new("move")

@@ -9,7 +9,7 @@ use mbal_model::Prefix;
 use mbal_server::control::{ask, ask_server};
 use mbal_server::{Served, control_paths};
 
-use crate::{cluster, explaining, topping};
+use crate::{cluster, explaining, hot_keys, topping};
 
 /// What the words of `status` and of a decision mean, on 80 columns; `docs/operate.md` says the same.
 const WORDS: &str = "\
@@ -50,6 +50,24 @@ EXAMPLES
 
 ";
 
+const HOT_KEYS_EXAMPLES: &str = "\
+EXAMPLES
+  mbal hotkeys --coordinator http://127.0.0.1:11210
+                                  the hottest keys of a cluster
+  mbal hotkeys                    those of the server on port 11211 of this host
+  mbal hotkeys 10.0.0.5:11212 --json
+
+TABLE
+  reads/s, writes/s  estimated; reads that copies answer are counted
+  r:w                reads for each write; a key with 9 or less is not copied
+  state              cold: not copied; pending: copies are made or renewed;
+                     hot: clients are told of copies; cooling: copies go
+  copies             the servers that have copies; their number is gamma
+  home               the server that has the original
+
+A server looks for hot keys while it is busy. `stats hot` tells of any server,
+at any time, which keys it is asked for most.";
+
 const MOVE_EXAMPLES: &str = "\
 EXAMPLES
   mbal move 2800/5 1              lends cachelet 2800/5 to worker 1
@@ -86,6 +104,20 @@ pub struct Where {
 #[derive(Args, Debug)]
 #[command(after_help = format!("{STATUS_EXAMPLES}{WORDS}"))]
 pub struct Status {
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    at: Where,
+
+    #[command(flatten)]
+    cluster: OfCluster,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = HOT_KEYS_EXAMPLES)]
+pub struct HotKeys {
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
@@ -148,6 +180,14 @@ pub fn status(status: &Status) -> ExitCode {
     }
 }
 
+pub fn hot_keys(asked: &HotKeys) -> ExitCode {
+    let OfCluster { coordinator, token } = &asked.cluster;
+    cluster::told(match coordinator {
+        Some(url) if !asked.at.at.is_named() => hot_keys::of_cluster(url, token, asked.json),
+        _ => answer(&asked.at, "hotkeys").and_then(|text| hot_keys::shown(text, asked.json)),
+    })
+}
+
 pub fn move_cachelet(what: &Move) -> ExitCode {
     let OfCluster { coordinator, token } = &what.cluster;
     let moved = match coordinator {
@@ -195,19 +235,13 @@ pub fn top(args: &mbal_top::Args, cluster: &OfCluster) -> ExitCode {
 }
 
 fn tell(at: &Where, question: &str) -> ExitCode {
-    let answer = match &at.control {
+    cluster::told(answer(at, question))
+}
+
+fn answer(at: &Where, question: &str) -> Result<String, String> {
+    match &at.control {
         Some(path) => ask(path, question.as_bytes()),
         None => served(&at.at).and_then(|served| ask_server(&served, question.as_bytes())),
-    };
-    match answer {
-        Ok(answer) => {
-            print!("{answer}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("mbal: {error}");
-            ExitCode::FAILURE
-        }
     }
 }
 

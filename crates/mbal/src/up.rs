@@ -59,6 +59,9 @@ pub struct Up {
     #[arg(long, value_name = "num", default_value_t = PORT)]
     coordinator_port: u16,
 
+    #[command(flatten)]
+    hot: crate::coordinator::HotKeys,
+
     /// Flags of every server, as `mbal serve` has them
     #[arg(last = true, value_name = "flags of mbal serve")]
     flags: Vec<String>,
@@ -108,7 +111,7 @@ fn serve(up: &Up) -> Result<(), String> {
         settings: mbal_coordinator::Settings {
             cluster: CLUSTER.into(),
             servers_first: up.servers.into(),
-            ..Default::default()
+            ..up.hot.settings()
         },
         token: None,
     };

@@ -21,10 +21,15 @@ struct Coordinator {
 
 impl Coordinator {
     fn start(folder: &Folder, port: u16, servers: usize) -> Coordinator {
+        Coordinator::start_with(folder, port, servers, &[])
+    }
+
+    fn start_with(folder: &Folder, port: u16, servers: usize, flags: &[&str]) -> Coordinator {
         let listen = format!("127.0.0.1:{port}");
         let mut command = Command::new(MBAL);
         command.args(["coordinator", "--listen", &listen, "--servers", &servers.to_string()]);
         command.args(["--heartbeat-ms", "100", "--state"]).arg(folder.path("state.json"));
+        command.args(flags);
         let child = command.stderr(Stdio::null()).spawn().expect("the program is there");
         Coordinator { child, url: format!("http://{listen}") }
     }
@@ -427,4 +432,62 @@ fn operators_see_the_cluster_where_a_key_is_and_what_has_put_it_there() {
         said += std::str::from_utf8(&room[..count]).expect("text");
     }
     assert!(said.contains("STAT links_up 1\r\nSTAT links_wanted 1\r\nSTAT moves 0\r\n"), "{said}");
+}
+
+/// Three servers, one key that is read as fast as its home can: until copies of it are read, wherever that is.
+#[test]
+fn a_key_that_melts_its_server_is_copied_and_what_is_written_is_read_everywhere() {
+    use std::io::Write;
+    for mode in ["async", "atomic"] {
+        let folder = folder(&format!("hot-{mode}"));
+        let port = free_port();
+        let url = format!("http://127.0.0.1:{port}");
+        let coordinator = Coordinator::start_with(&folder, port, 3, &["--hot-keys", mode]);
+        let servers: Vec<Running> = (0..3).map(|_| server(&folder, &url)).collect();
+        eventually("all keys can be stored", || servers.iter().all(stores));
+        drop(output_of(MBAL.as_ref(), &["balance", "off", "--coordinator", &coordinator.url]));
+        ask(&mut servers[0].connect(), "set hot 5 0 1\r\na\r\n", "STORED\r\n");
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for server in &servers {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let (mut stream, mut replies) = (server.connect(), vec![0; 16 << 10]);
+                        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                            let sent = stream.write_all("mg hot v\r\n".repeat(64).as_bytes());
+                            if sent.is_err() || stream.read(&mut replies).is_err() {
+                                return;
+                            }
+                        }
+                    });
+                }
+            }
+            let hot = || {
+                let output = output_of(MBAL.as_ref(), &["hotkeys", "--coordinator", &url]);
+                String::from_utf8_lossy(&output.stdout).into_owned()
+            };
+            eventually("the key has two copies", || hot().contains("1 key with 2 copies"));
+            for value in ["b", "c"] {
+                for (at, writer) in servers.iter().enumerate() {
+                    let set = format!("set hot {at} 0 1\r\n{value}\r\n");
+                    ask(&mut writer.connect(), &set, "STORED\r\n");
+                    let told = format!("VALUE hot {at} 1\r\n{value}\r\nEND\r\n");
+                    for reader in &servers {
+                        if mode == "atomic" {
+                            ask(&mut reader.connect(), "get hot\r\n", &told);
+                        }
+                    }
+                    // A writer sees its write, and after a lease everybody does.
+                    let mut own = writer.connect();
+                    ask(&mut own, &set, "STORED\r\n");
+                    ask(&mut own, "get hot\r\n", &told);
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        eventually("it cools", || {
+            let output = output_of(MBAL.as_ref(), &["hotkeys", "--coordinator", &url]);
+            String::from_utf8_lossy(&output.stdout).contains("0 keys with 0 copies")
+        });
+    }
 }

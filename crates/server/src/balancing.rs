@@ -25,7 +25,7 @@ use mbal_worker::{OrderId, Report, Sums, Tallies, order_event};
 
 use crate::serving::Started;
 use crate::telling::{CAUSES, Teller, VERDICTS, cause_of, outcome_of, told, verdict_of};
-use crate::{BalanceConfig, chaos, log};
+use crate::{BalanceConfig, chaos, hot_keys, log};
 
 pub(crate) const PLANNER: &str = "mbal-planner";
 
@@ -52,6 +52,7 @@ pub(crate) enum Asked {
     },
     /// A cachelet's number, or a key.
     Explain(Vec<u8>),
+    HotKeys,
 }
 
 /// The last decisions that the log knows of, by number.
@@ -76,6 +77,8 @@ struct LastEpoch {
     workers: Vec<WorkerReport>,
     memory_bytes: u64,
     helpless: bool,
+    /// Keys read and written a second.
+    requests: f64,
     /// By worker, all that was counted up to its end.
     sums: Vec<Sums>,
 }
@@ -91,11 +94,12 @@ impl Balanced {
     /// How the server was in its last epoch; nothing else is said.
     pub(crate) fn heartbeat(&self) -> Heartbeat {
         let last = self.last.lock().expect("nothing panics with it held").clone();
-        let LastEpoch { workers, memory_bytes, helpless, .. } = last;
-        Heartbeat { workers, memory_bytes, helpless, ..Heartbeat::default() }
+        let LastEpoch { workers, memory_bytes, helpless, requests, .. } = last;
+        Heartbeat { workers, memory_bytes, helpless, requests, ..Heartbeat::default() }
     }
 
-    fn end_epoch(&self, balancer: &Balancer, sums: Vec<Sums>) {
+    /// Of an epoch of so many seconds.
+    fn end_epoch(&self, balancer: &Balancer, sums: Vec<Sums>, seconds: f64) {
         let workers = &balancer.reading().snapshot.workers;
         let mut last = self.last.lock().expect("nothing panics with it held");
         let listed = cachelets_listed(workers.len());
@@ -111,8 +115,11 @@ impl Balanced {
                 ..WorkerReport::new(worker.fixed, cachelets, listed)
             }
         };
+        let workers_told: Vec<WorkerReport> = workers.iter().enumerate().map(report).collect();
+        let keys = workers_told.iter().map(|worker| worker.reads + worker.writes).sum::<u64>();
         *last = LastEpoch {
-            workers: workers.iter().enumerate().map(report).collect(),
+            workers: workers_told,
+            requests: keys as f64 / seconds,
             memory_bytes: workers.first().map_or(0, |worker| worker.bytes_max),
             helpless: balancer.is_helpless(),
             sums,
@@ -182,11 +189,18 @@ impl Balancing {
 
     fn tell(&self, balancer: &Balancer, asked: &Asked) -> String {
         let second = self.started.at(self.started.clock.now_ns()).second;
-        let told = Teller { balancer, server: &self.server, tally: &self.tally, second };
+        let lease_now = self.started.lease_clock.now();
+        let told = Teller { balancer, server: &self.server, tally: &self.tally, second, lease_now };
         match asked {
             Asked::Status { json: false } => told.status(),
             Asked::Status { json: true } => told.status_json(),
             Asked::Explain(what) => told.explain(what),
+            Asked::HotKeys => {
+                let here = self.server.address(WorkerId(0)).server.0;
+                let requests = self.balanced.heartbeat().requests;
+                let told = hot_keys::told(&self.server, here, requests, lease_now);
+                serde_json::to_string(&told).expect("strings and numbers have a JSON form") + "\n"
+            }
             Asked::Move { .. } => unreachable!("it is answered when it is done"),
         }
     }
@@ -201,7 +215,8 @@ impl Balancing {
         let mut waiting: BTreeMap<u64, Sender<String>> = BTreeMap::new();
         let mut logged = Logged::default();
         let epoch_ns = epoch.as_nanos() as u64;
-        let mut ends_ns = self.started.clock.now_ns() + epoch_ns;
+        let mut began_ns = self.started.clock.now_ns();
+        let mut ends_ns = began_ns + epoch_ns;
         loop {
             let left = Duration::from_nanos(ends_ns.saturating_sub(self.started.clock.now_ns()));
             match inbox.recv_timeout(left) {
@@ -229,10 +244,15 @@ impl Balancing {
                     let reading = tallies.since(&before);
                     before = tallies;
                     ends_ns = (ends_ns + epoch_ns).max(now_ns);
+                    let (hot_keys, write_hot) = hot_keys::vital(&self.server);
+                    balancer.handle(News::Hot { keys: hot_keys, write_hot }, &mut duties);
                     balancer.handle(News::Epoch(reading), &mut duties);
+                    self.server.set_phase_two(balancer.in_phase_two());
+                    let seconds = (now_ns - began_ns).max(1) as f64 / 1e9;
+                    began_ns = now_ns;
                     let workers = balancer.reading().snapshot.workers.len();
                     let sums = (0..workers).map(|worker| self.server.sums_of(worker)).collect();
-                    self.balanced.end_epoch(&balancer, sums);
+                    self.balanced.end_epoch(&balancer, sums, seconds);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }

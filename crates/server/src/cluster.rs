@@ -45,6 +45,8 @@ pub struct CoordinatorConfig {
     pub advertise: Option<String>,
     /// At SIGTERM its cachelets are given to others for so long; zero is not at all.
     pub drain_timeout: Duration,
+    /// Bytes for copies of other servers' hot keys; without, a part of the memory limit.
+    pub replica_memory: Option<u64>,
 }
 
 /// Not the token.

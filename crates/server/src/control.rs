@@ -37,8 +37,9 @@ fn answer(mut stream: &UnixStream, balancer: &Sender<Note>) -> std::io::Result<(
     let said = read_until(b"\n", stream, LINE_BYTES_MAX, Instant::now() + PATIENCE)?;
     let line = said.iter().position(|byte| *byte == b'\n').map(|end| &said[..end]);
     let Some(asked) = line.and_then(Asked::parse) else {
-        return stream
-            .write_all(b"error: status, status json, move CACHELET WORKER or explain WHAT\n");
+        return stream.write_all(
+            b"error: status, status json, hotkeys, move CACHELET WORKER or explain WHAT\n",
+        );
     };
     let (asker, answer) = channel();
     let told = balancer.send(Note::Asked(asked, asker)).ok();
@@ -60,6 +61,7 @@ impl Asked {
         match word {
             b"status" if rest.is_empty() => Some(Asked::Status { json: false }),
             b"status" if rest == b"json" => Some(Asked::Status { json: true }),
+            b"hotkeys" if rest.is_empty() => Some(Asked::HotKeys),
             b"explain" if !rest.is_empty() => Some(Asked::Explain(rest.to_vec())),
             b"move" => {
                 let (cachelet, worker) = std::str::from_utf8(rest).ok()?.split_once(' ')?;

@@ -9,6 +9,7 @@ use mbal_balance::{Decision, Mode, Ordered};
 use mbal_model::{Key, Order, Prefix};
 use mbal_worker::Heat;
 
+use crate::hot_keys;
 use crate::telling::{Teller, told};
 
 /// As a part of a worker's time: below it there is no load to speak of.
@@ -44,7 +45,11 @@ impl Teller<'_> {
             return "error: a cachelet is a prefix like 2c00/6, a key has 1 to 250 bytes\n".into();
         };
         let asked = self.asked(cachelet, key.as_ref());
-        let mut out = key.map_or_else(String::new, |key| of_key(&key, cachelet, &asked));
+        let mut out = String::new();
+        if let Some(key) = &key {
+            out += &of_key(key, cachelet, &asked);
+            out += &hot_keys::explained(self.server, key, self.lease_now).unwrap_or_default();
+        }
         out += &self.of_cachelet(cachelet, &asked);
         let mut told_of = Vec::new();
         for one in &asked {

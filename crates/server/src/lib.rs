@@ -22,6 +22,7 @@ mod control_path;
 mod departure;
 mod error;
 mod explaining;
+mod hot_keys;
 mod linking;
 mod listening;
 pub mod log;

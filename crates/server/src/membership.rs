@@ -28,7 +28,7 @@ use crate::linking::{Linking, peers};
 use crate::moving::Moving;
 use crate::owning::Owning;
 use crate::serving::incarnation;
-use crate::{CoordinatorConfig, cluster, log};
+use crate::{CoordinatorConfig, cluster, hot_keys, log};
 
 /// A coordinator that does not answer for so long is asked again later.
 pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -114,6 +114,7 @@ impl Member {
         let shared = Arc::clone(&self.moving.shared);
         shared.store.know_flush(registered.flush_number);
         shared.set_incarnation(mbal_migration::Incarnation(self.incarnation.0));
+        hot_keys::obey(&shared, registered.hot.as_ref(), self.config.replica_memory);
         let owning = self.own_by(here, registered.lease.as_ref());
         let mut version = 0;
         // Who needs a lease owns nothing before it has one.
@@ -148,6 +149,7 @@ impl Member {
                 Ok(news) => {
                     said.worked();
                     shared.store.know_flush(news.flush_number);
+                    hot_keys::obey(&shared, news.hot.as_ref(), self.config.replica_memory);
                     soon = news.soon;
                     if let (Some(owning), Some(sent)) = (&owning, sent) {
                         owning.accepted(sent);
@@ -260,6 +262,7 @@ impl Member {
             map_version,
             flush_number: self.moving.shared.store.flushed(),
             moves: self.moving.reports(),
+            hot: hot_keys::reports(&self.moving.shared, self.moving.started.lease_clock.now()),
             ending: self.departure.is_ending(),
             version: env!("CARGO_PKG_VERSION").into(),
             link_versions: [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()],

@@ -25,6 +25,7 @@ pub(crate) fn page(
     page.requests(server);
     page.cachelets(server, second);
     page.balancer(server, balanced);
+    page.hot_keys(server);
     page.latency(server);
     page.memory(server, &store);
     page.connections(server);
@@ -207,6 +208,20 @@ impl Page {
         let help = "Connections that the worker handed over to another one.";
         let name = "mbal_connections_handed_over_total";
         self.by_worker(server, name, help, |sums| [(&[], sums.conns_handed_over)]);
+    }
+
+    fn hot_keys(&mut self, server: &Shared) {
+        let homes = server.hot_homes(usize::MAX);
+        let copied = homes.iter().filter(|home| home.state.is_some()).count() as u64;
+        let help = "Keys of this server that have copies on other servers.";
+        self.gauge("mbal_hot_keys", help, &[(&[], copied)]);
+        let here = server.copies_here();
+        let help = "Copies of other servers' keys.";
+        self.gauge("mbal_copies", help, &[(&[], here.keys)]);
+        let help = "Memory of these copies in bytes; --replica-memory is its limit.";
+        self.gauge("mbal_copy_bytes", help, &[(&[], here.bytes)]);
+        let help = "Reads that were answered from copies of other servers' keys.";
+        self.counter("mbal_copy_reads_total", help, &[(&[], here.reads)]);
     }
 
     fn latency(&mut self, server: &Shared) {

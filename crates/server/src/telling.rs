@@ -1,6 +1,7 @@
 //! What the balancer tells operators: tables and decisions.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use mbal_balance::{Balancer, Cause, Decision, Mode, Nonsense, Verdict};
 use mbal_model::{Order, Outcome, Owner, Seconds, WorkerId};
@@ -16,6 +17,8 @@ pub(crate) struct Teller<'a> {
     pub server: &'a Shared,
     pub tally: &'a Tally,
     pub second: Seconds,
+    /// By the clock of leases.
+    pub lease_now: Duration,
 }
 
 impl Teller<'_> {

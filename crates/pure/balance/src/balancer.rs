@@ -50,6 +50,11 @@ pub enum Mode {
 #[derive(Debug)]
 pub enum News {
     Epoch(Reading),
+    /// Hot keys of the worker that has most, and whether one is hot by writes: what the next epoch counts.
+    Hot {
+        keys: u32,
+        write_hot: bool,
+    },
     /// The planner's answer to the question of that number; `None` if it failed.
     Planned {
         number: u64,
@@ -158,6 +163,8 @@ pub struct Balancer {
     last_question: u64,
     last_order: u64,
     no_local_plan: bool,
+    hot_keys: u32,
+    write_hot: bool,
     in_phase_two: bool,
     decisions: VecDeque<Decision>,
     last_decision: u64,
@@ -182,6 +189,8 @@ impl Balancer {
             last_question: 0,
             last_order: 0,
             no_local_plan: false,
+            hot_keys: 0,
+            write_hot: false,
             in_phase_two: false,
             decisions: VecDeque::new(),
             last_decision: 0,
@@ -192,6 +201,7 @@ impl Balancer {
     pub fn handle(&mut self, news: News, duties: &mut Vec<Duty>) {
         match news {
             News::Epoch(reading) => self.end_epoch(reading, duties),
+            News::Hot { keys, write_hot } => (self.hot_keys, self.write_hot) = (keys, write_hot),
             News::Planned { number, proposal } => self.planned(number, proposal, duties),
             News::Reported { order, outcome } => self.reported(order, outcome),
             News::Asked { cachelet, to } => self.operate(cachelet, to, duties),
@@ -310,6 +320,8 @@ impl Balancer {
         let over = loads.iter().filter(|load| thresholds.is_over(**load)).count();
         Vitals {
             hotspot,
+            hot_keys: self.hot_keys,
+            write_hot: hotspot && self.write_hot,
             deviation: if felt { uneven } else { 0.0 },
             headroom: least < thresholds.permissible,
             overloaded_share: over as f64 / loads.len().max(1) as f64,

@@ -4,6 +4,7 @@
 //! neighbouring versions understand each other.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
@@ -77,9 +78,48 @@ pub struct Registered {
     /// It owns only while it holds such a lease in etcd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseTold>,
+    /// How hot keys are copied; nothing of a coordinator of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hot: Option<HotTold>,
     /// The map document, once there is a map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map: Option<String>,
+}
+
+/// How a cluster copies its hot keys. What a newer version calls otherwise is `off` to this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HotMode {
+    /// A write is told to copies after it was answered.
+    Async,
+    /// A write is executed when no copy is read any more.
+    Atomic,
+    #[default]
+    #[serde(other)]
+    Off,
+}
+
+/// Milliseconds that a lease of a copy may last.
+pub const COPY_LEASE_MS: RangeInclusive<u64> = 100..=10_000;
+
+/// What holds for hot keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HotTold {
+    pub mode: HotMode,
+    pub lease_ms: u64,
+    /// T, requests a second for each copy of a key at most; 0: nothing is to be copied. None while this coordinator does not know: the
+    /// last one stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<f64>,
+}
+
+impl HotTold {
+    /// Whether it can be meant so. Whoever reads it obeys nothing else.
+    pub fn is_sane(&self) -> bool {
+        let is_rate = |rate: f64| rate.is_finite() && rate >= 0.0;
+        COPY_LEASE_MS.contains(&self.lease_ms) && self.threshold.is_none_or(is_rate)
+    }
 }
 
 /// What a server owns by.
@@ -114,9 +154,70 @@ pub struct Heartbeat {
     pub ending: bool,
     /// What became of moves that it takes part in.
     pub moves: Vec<MoveReport>,
+    /// Keys that were read and written a second, in its last epoch.
+    pub requests: f64,
+    /// Its hottest keys, the hottest first, at most [`HOT_KEYS_LISTED`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hot: Vec<HotReport>,
     /// Of the program, and the lowest and the highest version of the links' protocol that it speaks.
     pub version: String,
     pub link_versions: [u16; 2],
+}
+
+/// Hot keys of a heartbeat. Of one that lists more the hottest count.
+pub const HOT_KEYS_LISTED: usize = 32;
+
+/// A hot key, by the server that is its home.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HotReport {
+    /// As `stats hot` writes it: blanks, `%` and what is not printed as `%` and two hexadecimal digits.
+    pub key: String,
+    /// Requests a second, those that copies answer included.
+    pub reads: f64,
+    pub writes: f64,
+    pub value_bytes: u32,
+    /// None: it is not copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<HotState>,
+    /// Servers that have copies, or are to have them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<u16>,
+    /// How long it has been copied; 0 if it is not.
+    pub copied_ms: u64,
+}
+
+/// A read adds to a key's heat, and a write takes so many reads' heat away: copies help reads alone (SPORE, SoCC 2013, §3.5).
+const READS_A_WRITE: f64 = 9.0;
+
+impl HotReport {
+    pub fn rate(&self) -> f64 {
+        self.reads + self.writes
+    }
+
+    /// Hot by writes: copies do not help.
+    pub fn is_write_hot(&self) -> bool {
+        self.reads <= READS_A_WRITE * self.writes
+    }
+
+    /// How many copies it has, or is to have, beside the original.
+    pub fn gamma(&self) -> usize {
+        match self.state {
+            Some(HotState::Hot | HotState::HotPending) => self.copies.len(),
+            Some(HotState::ColdPending) | None => 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HotState {
+    /// Copies are made, or are not as new as the original.
+    HotPending,
+    /// Clients are told of copies.
+    Hot,
+    /// Copies go.
+    ColdPending,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -247,6 +348,9 @@ pub struct News {
     /// How far the server is emptied, if it is to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// How hot keys are copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hot: Option<HotTold>,
     /// A server may be about to be found dead: the next heartbeat is wanted sooner, so that its cachelets are served soon.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub soon: bool,
@@ -353,6 +457,39 @@ pub struct BalanceStatus {
     pub load_max: f64,
 }
 
+/// How hot keys are copied, and how many there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HotStatus {
+    #[serde(flatten)]
+    pub told: HotTold,
+    /// Servers that were heard of, and the keys that they read and write a second.
+    pub servers: usize,
+    pub requests: f64,
+    /// Keys that have copies, and how many copies they have.
+    pub copied: usize,
+    pub copies: usize,
+}
+
+/// `GET /v1/hotkeys`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HotKeys {
+    #[serde(flatten)]
+    pub status: HotStatus,
+    /// The hottest first, at most 1,024.
+    pub keys: Vec<HotKey>,
+}
+
+/// A hot key, and its home.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HotKey {
+    pub server: u16,
+    #[serde(flatten)]
+    pub report: HotReport,
+}
+
 /// `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -366,6 +503,9 @@ pub struct Status {
     pub moves: Vec<MoveStatus>,
     #[serde(default)]
     pub balance: BalanceStatus,
+    /// Nothing of a coordinator of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hot: Option<HotStatus>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use mbal_election::KeySeen;
 use mbal_model::{ClusterPlan, Outlook, Prefix, ServerId};
 
-use crate::api::{self, BalanceMode, Incarnation, News, Registered, Status};
+use crate::api::{self, BalanceMode, HotKeys, HotMode, Incarnation, News, Registered, Status};
 use crate::balancing::Balanced;
+use crate::hot::{Hot, Rates};
 use crate::leases::{Leases, Owners, Watched};
 use crate::members::Heard;
 use crate::state::State;
@@ -28,12 +29,25 @@ pub struct Settings {
     pub epoch: Duration,
     /// Where the state is in etcd, servers own by leases.
     pub leases: Option<Leases>,
+    /// How hot keys are copied.
+    pub hot_keys: HotMode,
+    /// How long a copy may be read without word of its home.
+    pub copy_lease: Duration,
+    /// The busiest server's requests by those of the average one, which copies are to keep.
+    pub imbalance_target: f64,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        let epoch = Duration::from_secs(1);
-        Settings { cluster: "mbal".into(), servers_first: 1, epoch, leases: None }
+        Settings {
+            cluster: "mbal".into(),
+            servers_first: 1,
+            epoch: Duration::from_secs(1),
+            leases: None,
+            hot_keys: HotMode::Off,
+            copy_lease: Duration::from_secs(1),
+            imbalance_target: 1.25,
+        }
     }
 }
 
@@ -58,6 +72,11 @@ pub enum Ask {
     Outlook(u64),
     /// What a planner has made of it.
     Planned(ClusterPlan),
+    /// By what T is computed, at the end of an epoch.
+    Rates,
+    /// What came of it: requests a second for each copy, infinite if nothing is to be copied.
+    Threshold(f64),
+    HotKeys,
     /// Whose keys are to be looked at in etcd.
     Owners,
     /// What a look has shown, which was asked for at that moment.
@@ -74,6 +93,9 @@ pub enum Answer {
     /// The number of the move that was begun.
     Move(u32),
     Outlook(Outlook),
+    /// None if nothing is copied, or not all servers were heard of since this coordinator began.
+    Rates(Option<Rates>),
+    HotKeys(HotKeys),
     Owners(Owners),
     Done,
 }
@@ -117,6 +139,7 @@ pub struct Coordinator {
     /// What planners have said since this process began.
     pub(crate) balanced: Balanced,
     pub(crate) watched: Watched,
+    pub(crate) hot: Hot,
 }
 
 impl Coordinator {
@@ -129,7 +152,8 @@ impl Coordinator {
     fn with(settings: Settings, state: State) -> Coordinator {
         let balanced = Balanced::default();
         let (heard, watched) = (BTreeMap::new(), Watched::default());
-        Coordinator { settings, state, heard, said: Vec::new(), balanced, watched }
+        let (said, hot) = (Vec::new(), Hot::default());
+        Coordinator { settings, state, heard, said, balanced, watched, hot }
     }
 
     /// With what was saved. A name that is another one is refused: it is the state of another cluster.
@@ -170,6 +194,9 @@ impl Coordinator {
             Ask::Drain(server, wanted) => self.drain(server, wanted),
             Ask::Outlook(epoch) => Ok(Answer::Outlook(self.outlook(now, epoch))),
             Ask::Planned(plan) => self.planned(plan),
+            Ask::Rates => Ok(Answer::Rates(self.rates(now))),
+            Ask::Threshold(threshold) => Ok(self.set_threshold(threshold)),
+            Ask::HotKeys => Ok(Answer::HotKeys(self.hot_keys(now))),
             Ask::Owners => Ok(Answer::Owners(self.owners(now))),
             Ask::KeysSeen(begun, keys) => self.keys_seen(now, begun, &keys),
         };
@@ -218,6 +245,7 @@ impl Coordinator {
                 .map(|(id, one)| one.status(id.0, self.report_of(id.0, one)))
                 .collect(),
             balance: self.balance_status(),
+            hot: Some(self.hot_status(now)),
         }
     }
 }

@@ -25,6 +25,7 @@
 
 mod balancing;
 mod coordinator;
+mod hot;
 mod leases;
 mod members;
 mod moves;
@@ -35,6 +36,7 @@ mod state;
 
 pub use balancing::Balanced;
 pub use coordinator::{Answer, Ask, Coordinator, Done, Micros, Refusal, Settings};
+pub use hot::Rates;
 pub use leases::{Leases, Owners};
 pub use moves::Move;
 pub use placement::{deal, redeal};

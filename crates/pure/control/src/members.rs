@@ -28,6 +28,8 @@ pub(crate) struct Heard {
     pub helpless: bool,
     pub ending: bool,
     pub moves: Vec<api::MoveReport>,
+    pub requests: f64,
+    pub hot: Vec<api::HotReport>,
     pub version: String,
     pub link_versions: [u16; 2],
 }
@@ -62,6 +64,7 @@ impl Coordinator {
         if !is_known {
             self.said.push(format!("server {} registers: {}", id.0, asked.client));
             self.heard.insert(id, Heard { at: now, ..Heard::default() });
+            self.copies_are_gone(id);
             // Who comes back is to serve again.
             self.state.draining.remove(&id);
             self.moves_of_dead(id);
@@ -82,8 +85,8 @@ impl Coordinator {
         let map = self.state.document().map(|document| document.to_string());
         let flush_number = self.state.flush_number;
         let epoch_ms = self.settings.epoch.as_millis() as u64;
-        let lease = self.lease_told(id);
-        Ok(Registered { id: id.0, epoch_ms, flush_number, lease, map })
+        let (lease, hot) = (self.lease_told(id), Some(self.hot_told()));
+        Ok(Registered { id: id.0, epoch_ms, flush_number, lease, hot, map })
     }
 
     fn candidate(&self, asked: &Registration) -> Result<Member, Refusal> {
@@ -168,7 +171,8 @@ impl Coordinator {
         self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
         let Heartbeat { map_version, workers, memory_bytes, helpless, ending, moves, .. } =
             heartbeat;
-        let Heartbeat { version, link_versions, .. } = heartbeat;
+        let Heartbeat { version, link_versions, requests, hot, .. } = heartbeat;
+        let hot = self.hot_reported(server, hot);
         self.look_at_version(server, map_version);
         let heard = Heard {
             at: now,
@@ -178,6 +182,8 @@ impl Coordinator {
             helpless,
             ending,
             moves,
+            requests,
+            hot,
             version,
             link_versions,
         };
@@ -191,6 +197,7 @@ impl Coordinator {
             moves_ever: self.state.moves_ever,
             flush_number: self.state.flush_number,
             drain,
+            hot: Some(self.hot_told()),
             soon: self.awaits_a_death(now),
         })
     }
@@ -229,6 +236,7 @@ impl Coordinator {
         let members = Arc::make_mut(&mut self.state.members);
         members.get_mut(&server).expect("it is known").incarnation = Member::DEAD;
         self.heard.remove(&server);
+        self.copies_are_gone(server);
         self.state.draining.remove(&server);
         self.said.push(format!("server {} is dead", server.0));
         self.moves_of_dead(server);

@@ -79,7 +79,7 @@ impl Control {
             cluster: "mbal".into(),
             servers_first: profile.servers_first,
             epoch: Duration::from_micros(profile.heartbeat),
-            leases: None,
+            ..Settings::default()
         };
         let file = match &profile.state {
             Some(state) => state.clone(),
