@@ -32,9 +32,10 @@ type Cluster struct {
 type Status struct {
 	MapVersion int `json:"map_version"`
 	Servers    []struct {
-		ID         int    `json:"id"`
-		State      string `json:"state"`
-		MapVersion int    `json:"map_version"`
+		ID          int    `json:"id"`
+		Incarnation string `json:"incarnation"`
+		State       string `json:"state"`
+		MapVersion  int    `json:"map_version"`
 	} `json:"servers"`
 	Moves []struct {
 		Number int    `json:"number"`
@@ -83,6 +84,16 @@ func (cluster *Cluster) Status() (Status, error) {
 		err = json.Unmarshal([]byte(text), &status)
 	}
 	return status, err
+}
+
+// Incarnations are of all servers: one that dropped what it had, since its lease was over, has another afterwards.
+func (cluster *Cluster) Incarnations() (map[int]string, error) {
+	status, err := cluster.Status()
+	incarnations := map[int]string{}
+	for _, server := range status.Servers {
+		incarnations[server.ID] = server.Incarnation
+	}
+	return incarnations, err
 }
 
 // Lost says that a server is dead, until a coordinator has heard it.

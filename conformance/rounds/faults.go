@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A process that was killed: what it had may be gone.
+// A process that was killed, or whose lease ended: what it had may be gone.
 type Death struct {
 	server        int
 	before, after time.Duration

@@ -59,9 +59,9 @@ func main() {
 	}
 	ordered, versions := campaign.cluster.Counts()
 	fmt.Printf("rounds: %d rounds in %.0f s, seed %d; %d operations (%d of unknown outcome), %d get misses while faults were at work, "+
-		"%d errors while none was; %d moves ordered, %d maps seen, %d servers died; %d keys undecided, %d rounds failed\n",
+		"%d errors while none was; %d moves ordered, %d maps seen, %d servers died, %d of them since their leases ended; %d keys undecided, %d rounds failed\n",
 		campaign.done, time.Since(began).Seconds(), *seed, campaign.operations, campaign.unknown, campaign.missed,
-		campaign.hurt, ordered, versions, campaign.deaths, campaign.undecided, campaign.failed)
+		campaign.hurt, ordered, versions, campaign.deaths, campaign.lapses, campaign.undecided, campaign.failed)
 	if (campaign.failed > 0) != (*plant != "") {
 		os.Exit(1)
 	}
@@ -77,9 +77,9 @@ type Campaign struct {
 	cluster *Cluster
 	folder  string
 
-	done, operations, unknown, undecided, deaths, failed int
-	missed, hurt                                         int64
-	isStuck                                              bool
+	done, operations, unknown, undecided, deaths, lapses, failed int
+	missed, hurt                                                 int64
+	isStuck                                                      bool
 }
 
 func (campaign *Campaign) fail(round int, why string) {
@@ -105,6 +105,11 @@ func (campaign *Campaign) round(round int, random *rand.Rand) {
 		fmt.Println("the balancer is on:", err)
 	}
 	cluster.Settled()
+	incarnations, err := cluster.Incarnations()
+	if err != nil {
+		campaign.fail(round, "before it: "+err.Error())
+		return
+	}
 	if err := Fill(servers, random, 45_000); err != nil {
 		campaign.fail(round, "it cannot be filled: "+err.Error())
 		return
@@ -120,6 +125,7 @@ func (campaign *Campaign) round(round int, random *rand.Rand) {
 	time.Sleep(calm)
 
 	weather.Foul()
+	fouled := load.Now()
 	var deaths []Death
 	var mutex sync.Mutex
 	var healing sync.WaitGroup
@@ -144,6 +150,11 @@ func (campaign *Campaign) round(round int, random *rand.Rand) {
 	stopMoves()
 	why := cluster.AwaitRecovery()
 	recovered := time.Since(healed)
+	if why == nil {
+		lapsed, err := campaign.lapsed(incarnations, deaths, fouled, load.Now())
+		why = err
+		deaths = append(deaths, lapsed...)
+	}
 	if why == nil {
 		weather.Calm(load.Now())
 		stopMoves = every(movesEvery, func() { cluster.OrderMove(mover) })
@@ -189,6 +200,24 @@ func (campaign *Campaign) round(round int, random *rand.Rand) {
 	if len(verdict.Violations) > 0 {
 		campaign.fail(round, fmt.Sprintf("%d keys: %s\n%s", len(verdict.Violations), strings.Join(said, ", "), strings.Join(verdict.Violations, "\n")))
 	}
+}
+
+// lapsed has the servers that were not killed, and are other incarnations than before all the same: their leases ended in foul
+// weather, since neither etcd nor a coordinator was heard for too long.
+func (campaign *Campaign) lapsed(before map[int]string, killed []Death, from, to time.Duration) ([]Death, error) {
+	after, err := campaign.cluster.Incarnations()
+	var lapsed []Death
+	for server, incarnation := range after {
+		isKilled := false
+		for _, death := range killed {
+			isKilled = isKilled || death.server == server
+		}
+		if incarnation != before[server] && !isKilled {
+			campaign.lapses++
+			lapsed = append(lapsed, Death{server, from, to})
+		}
+	}
+	return lapsed, err
 }
 
 // every does something again and again, until what it returns is called.
