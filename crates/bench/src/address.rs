@@ -73,7 +73,7 @@ impl Target {
         match (&self.address, self.own_ports) {
             (Address::Tcp(address), _) if follow => {
                 let asked =
-                    self.dial(*address).and_then(|mut stream| Routes::ask(&mut stream, *address));
+                    self.talk(*address).and_then(|mut stream| Routes::ask(&mut stream, *address));
                 asked.map_err(|error| format!("{address}: {error}"))
             }
             (Address::Tcp(address), Some(OwnPorts { base, workers })) => {
@@ -84,7 +84,7 @@ impl Target {
     }
 
     /// A connection that blocks, logged in.
-    fn dial(&self, address: SocketAddr) -> io::Result<mbal_dial::Stream> {
+    pub fn talk(&self, address: SocketAddr) -> io::Result<mbal_dial::Stream> {
         let host = self.way.host.clone().unwrap_or_else(|| address.ip().to_string());
         let server = ServerName::Tcp { host, port: address.port() };
         let stream = self.way.dialer.over(TcpStream::connect(address)?, &server)?;
@@ -107,7 +107,7 @@ impl Target {
                 socket.set_nonblocking(true)?;
                 return Ok(Stream::Udp(socket));
             }
-            Address::Tcp(address) => self.dial(*address)?,
+            Address::Tcp(address) => self.talk(*address)?,
             Address::Unix(path) => {
                 self.log_in(self.way.dialer.connect(&ServerName::Unix(path.clone()))?)?
             }

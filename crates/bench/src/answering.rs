@@ -45,6 +45,9 @@ impl Generator<'_> {
             look_aside: self.load.look_aside,
             store_ns: self.load.store.as_nanos() as u64,
             worker: index % self.width,
+            client: index / self.width,
+            leasing: self.leasing.as_mut(),
+            wording: &self.load.wording,
             tally: &mut self.tally,
             part: self.timeline.is_some().then_some(&mut self.part),
             after: &mut self.after,
@@ -58,7 +61,7 @@ impl Generator<'_> {
         }
         let input = &self.input[..filled];
         let (wording, lengths) = (&self.load.wording, self.load.lengths);
-        let tell = |reply, outcome, moved| reader.told(reply, outcome, moved);
+        let tell = |reply, outcome, word| reader.told(reply, outcome, word);
         let taken = scan(wording, lengths, input, &mut connection.awaited, tell)?;
         reader.record();
         connection.partial.extend_from_slice(&input[taken..]);

@@ -26,6 +26,10 @@ EXAMPLES
     mbal bench --compare 'memcached -p {port}' --compare 'memcached -p {port}' --serve '' --rate 50%
   95% of the requests on 5% of the keys, all of worker 0 of 4, from a smart client, second by second:
     mbal bench --prefill --smart --hotspot 95:5 --hot-worker 0/4 --set-share 0.05 --over-time seconds.csv
+  SPORE's mixed load (Figure 8) from smart clients: a fifth of the 500 hottest keys is only read, of the others half of the requests:
+    mbal bench --prefill --smart --keys 1000000 --key-bytes 7-10 --value-bytes 200 --zipf 0.99 --set-share 0.5 --read-only 500:20
+  One key has 60% of all gets; what each server of the cluster does:
+    mbal bench --prefill --smart --keys 1000000 --hotspot 60:0.0001 --per-server
   A recorded trace, where every miss is followed by a set, through both in 8 MB:
     mbal bench --compare 'memcached -m {memory} -p {port}' --memory 8 --trace sprite.txt.gz --value-bytes 1000
 
@@ -85,6 +89,12 @@ pub struct Args {
     /// obey what replies say about moves. A client has a connection to each worker. Ordinary where the server cannot
     #[arg(long = "smart", visible_alias = "follow")]
     pub follow: bool,
+    /// As a smart client, ask the owners of hot keys alone, never their copies on other servers
+    #[arg(long, requires = "follow")]
+    pub no_copies: bool,
+    /// Ask every server of the cluster for `stats`, twice a second: gets and sets by server, and the busiest one's of the average
+    #[arg(long, conflicts_with_all = ["compare", "udp"])]
+    pub per_server: bool,
     /// Share the keys among the servers of this cluster document, and never hear of a change, as clients with consistent
     /// hashing do: for servers that know of no map. Each server's `workers` are where it is asked
     #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "compare", "udp"])]
@@ -130,12 +140,16 @@ pub struct Args {
     /// begins, if a --smart client or --map knows it; else as cachelets lie in a new server
     #[arg(long, value_name = "N/W")]
     pub hot_worker: Option<HotWorker>,
-    /// Let other keys become the hot ones every so many seconds; with --hot-worker those of the next worker
+    /// Let other keys become the hot ones every so many seconds; with --hot-worker those of the next worker. Tells how long the
+    /// rate needs to be within 10% of the steady one again, to an --interval
     #[arg(long, value_name = "SECONDS")]
     pub shift: Option<f64>,
     /// Share of requests that are sets, 0 to 1; the rest are gets
     #[arg(long, conflicts_with = "mix")]
     pub set_share: Option<f64>,
+    /// SHARE% of the TOP hottest keys, the hottest of all among them, are never written, as in 500:20: what would write them reads
+    #[arg(long, value_name = "TOP:SHARE", conflicts_with_all = ["latest", "trace"])]
+    pub read_only: Option<ReadOnly>,
     /// Operations with their shares: get, set, add, delete, incr, insert (a new key), scan, rmw (get, then set)
     #[arg(long, value_name = "OP:SHARE,…")]
     pub mix: Option<Mix>,
@@ -283,6 +297,33 @@ impl FromStr for Hotspot {
             }
             _ => Err(format!("{text:?} is not OPS:KEYS in percent, as in 95:5")),
         }
+    }
+}
+
+/// `TOP:SHARE`: so many percent of the hottest keys.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ReadOnly {
+    pub top: u64,
+    pub share: f64,
+}
+
+impl ReadOnly {
+    /// Evenly spread over the ranks, and the first of each few: of 20% ranks 0, 5, 10 and so on.
+    pub fn has(&self, rank: u64) -> bool {
+        let below = |rank: u64| (rank as f64 * self.share - 1e-9).ceil();
+        rank < self.top && below(rank) < below(rank + 1)
+    }
+}
+
+impl FromStr for ReadOnly {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let both = text.split_once(':').and_then(|(top, share)| {
+            let share = share.parse::<f64>().ok().filter(|n| (0.0..=100.0).contains(n))?;
+            Some(Self { top: top.parse().ok()?, share: share / 100.0 })
+        });
+        both.ok_or_else(|| format!("{text:?} is not TOP:SHARE in percent, as in 500:20"))
     }
 }
 

@@ -30,6 +30,18 @@ pub struct Connection {
     index: u64,
 }
 
+/// How a request is asked.
+#[derive(Clone, Copy)]
+pub struct How {
+    /// When it was to be sent, and when it is.
+    pub intended_ns: u64,
+    pub asked_ns: u64,
+    /// What binary says about the keys' cachelet.
+    pub vbucket: u16,
+    /// A copy is to answer.
+    pub by_lease: bool,
+}
+
 /// Bytes at the start of the input, after so many replies that are lost.
 pub struct Received {
     pub filled: usize,
@@ -75,15 +87,9 @@ impl Connection {
         lost
     }
 
-    /// One request; `vbucket` is what binary says about the keys' cachelet.
-    pub fn ask(
-        &mut self,
-        wording: &Wording,
-        ask: Ask,
-        keys: &[u64],
-        intended_ns: u64,
-        vbucket: u16,
-    ) {
+    /// One request.
+    pub fn ask(&mut self, wording: &Wording, ask: Ask, keys: &[u64], how: How) {
+        let How { intended_ns, vbucket, .. } = how;
         let (key, ttl) = (keys[0], ask.ttl);
         let value_bytes = |key| ask.value_bytes.unwrap_or_else(|| wording.value_bytes(key));
         let write = match ask.op {
@@ -99,9 +105,11 @@ impl Connection {
                     ttl,
                     then_set,
                     intended_ns,
+                    asked_ns: how.asked_ns,
+                    by_lease: how.by_lease,
                     ..Awaited::default()
                 };
-                return self.get(wording, keys, asked, vbucket);
+                return self.get(wording, keys, asked, how);
             }
         };
         let item = Item { key, value_bytes: value_bytes(key), ttl };
@@ -113,10 +121,10 @@ impl Connection {
         wording: &Wording,
         keys: &[u64],
         asked: impl Fn(u64) -> Awaited,
-        vbucket: u16,
+        How { vbucket, by_lease, .. }: How,
     ) {
         let before = self.before();
-        wording.get(&mut self.out, keys, vbucket);
+        wording.get(&mut self.out, keys, vbucket, by_lease);
         self.awaited.extend(keys.iter().map(|&key| asked(key)));
         if wording.protocol == Protocol::Text {
             let first = asked(keys[0]);
@@ -151,7 +159,7 @@ impl Connection {
             Kind::Write(write) => {
                 wording.write(&mut self.out, write, Item { key, value_bytes, ttl }, vbucket);
             }
-            Kind::Get | Kind::End => wording.get(&mut self.out, &[key], vbucket),
+            Kind::Get | Kind::End => wording.get(&mut self.out, &[key], vbucket, false),
         }
         self.awaited.push_back(Awaited { turned_away: asked.turned_away + 1, ..asked });
     }

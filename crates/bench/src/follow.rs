@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use mbal_dial::ServerName;
-use mbal_model::{ClusterView, Hint, MapVersion, Owner, Prefix};
+use mbal_model::{ClusterView, Hint, Key, MapVersion, Owner, Prefix};
 
 /// All workers of all servers, in one row; each has an index.
 #[derive(Clone, Debug)]
@@ -85,6 +85,17 @@ impl Routes {
     /// How the binary protocol names the hash's cachelet.
     pub fn vbucket(&self, hash: u64) -> u16 {
         self.table.cachelet(hash).vbucket()
+    }
+
+    /// The worker that has the copy of this suffix, if it is another server's.
+    pub fn copy(&self, key: &Key<'_>, suffix: u8) -> Option<usize> {
+        self.indices.get(&self.table.copy(key, suffix)?).copied()
+    }
+
+    /// Where each server's first worker listens.
+    pub fn servers(&self) -> Vec<SocketAddr> {
+        let all = self.owners.iter().zip(&self.addresses);
+        all.filter(|(owner, _)| owner.worker.0 == 0).map(|(_, address)| *address).collect()
     }
 
     pub fn worker(&self, hash: u64) -> usize {

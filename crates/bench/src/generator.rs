@@ -20,6 +20,7 @@ use rustix::event::{Timespec, epoll};
 use crate::address::Address;
 use crate::connection::Connection;
 use crate::follow::Routes;
+use crate::leasing::Leasing;
 use crate::load::{Edge, Length, Load};
 use crate::pace::{Pace, Schedule};
 use crate::reader::Then;
@@ -53,6 +54,8 @@ pub struct Generator<'a> {
     /// Client by client: one connection each, or one to each worker.
     pub connections: Vec<Connection>,
     pub routes: Option<Routes>,
+    /// Of all clients, where copies of hot keys are read.
+    pub leasing: Option<Leasing>,
     /// Connections per client.
     pub width: usize,
     pub clients: usize,
@@ -143,6 +146,7 @@ impl<'a> Generator<'a> {
             clock: Instant::now(),
             schedule,
             connections,
+            leasing: load.copies.then(|| Leasing::new(clients, load.seed ^ 0x1ea5e)),
             routes,
             width,
             clients,

@@ -1,5 +1,6 @@
 //! The generator's sending half: what is drawn next, which connection has room for it, and when.
 
+use crate::connection::How;
 use crate::generator::{Generator, Phase};
 use crate::load::{Busy, Load};
 use crate::mix::Op;
@@ -15,8 +16,7 @@ impl Generator<'_> {
         let now = self.now_ns();
         while self.due(now) {
             let Some(ask) = self.drawn.or_else(|| self.draw()) else { break };
-            let worker = self.worker(ask);
-            let Some(index) = self.next_with_room(worker) else {
+            let Some((index, by_lease)) = self.next_with_room(ask, now) else {
                 (self.drawn, self.starved) = (Some(ask), true);
                 return self.flush();
             };
@@ -30,7 +30,7 @@ impl Generator<'_> {
                     self.part.late(now - due);
                 }
             }
-            self.send(index, ask, due);
+            self.send(index, ask, (due, now), by_lease);
         }
         self.starved = false;
         self.flush()
@@ -56,8 +56,24 @@ impl Generator<'_> {
         self.routes.as_ref().map_or(0, |routes| routes.worker(hash(self.keys[0])))
     }
 
+    /// The same for this client, which may have a lease: then it is true.
+    fn way(&mut self, client: usize, ask: Ask, owner: usize, now: u64) -> (usize, bool) {
+        let (Some(leasing), Some(routes)) = (&mut self.leasing, &self.routes) else {
+            return (owner, false);
+        };
+        let (key, wording) = (self.keys[0], &self.load.wording);
+        if ask.op != Op::Get || self.keys.len() > 1 {
+            return (owner, false);
+        }
+        let suffix = leasing.suffix(client, || wording.hash(key), now);
+        let copy = suffix
+            .and_then(|suffix| wording.with_name(key, false, |name| routes.copy(&name, suffix)));
+        copy.map_or((owner, false), |worker| (worker, true))
+    }
+
     /// Clients take turns, so that every worker of the server gets its share.
-    fn next_with_room(&mut self, worker: usize) -> Option<usize> {
+    fn next_with_room(&mut self, ask: Ask, now: u64) -> Option<(usize, bool)> {
+        let owner = self.worker(ask);
         if self.in_flight >= self.connections.len() * self.load.depth {
             return None;
         }
@@ -67,9 +83,13 @@ impl Generator<'_> {
                 Some(Busy { every, .. }) => (self.turn % every == 0) == self.next_is_busy,
                 None => true,
             };
+            if !of_its_kind {
+                continue;
+            }
+            let (worker, by_lease) = self.way(self.turn, ask, owner, now);
             let index = self.turn * self.width + worker;
-            if of_its_kind && self.connections[index].in_flight < self.load.depth {
-                return Some(index);
+            if self.connections[index].in_flight < self.load.depth {
+                return Some((index, by_lease));
             }
         }
         None
@@ -94,22 +114,30 @@ impl Generator<'_> {
                     ask
                 }
             };
-            let index = first + self.worker(ask);
+            let (worker, by_lease) = self.way(client, ask, self.worker(ask), now);
+            let index = first + worker;
             if self.connections[index].in_flight >= self.load.depth {
                 self.held_up[client] = Some((ask, self.keys.clone()));
                 return;
             }
-            self.send(index, ask, now);
+            self.send(index, ask, (now, now), by_lease);
         }
     }
 
-    fn send(&mut self, index: usize, ask: Ask, intended_ns: u64) {
+    fn send(
+        &mut self,
+        index: usize,
+        ask: Ask,
+        (intended_ns, asked_ns): (u64, u64),
+        by_lease: bool,
+    ) {
         if self.phase == Phase::Measured {
             self.budget -= 1;
         }
         let vbucket = self.vbucket(self.keys[0], ask.op == Op::Incr);
         let (connection, wording) = (&mut self.connections[index], &self.load.wording);
-        connection.ask(wording, ask, &self.keys, intended_ns, vbucket);
+        let how = How { intended_ns, asked_ns, vbucket, by_lease };
+        connection.ask(wording, ask, &self.keys, how);
         self.asked(index);
     }
 

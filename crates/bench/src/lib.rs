@@ -22,6 +22,7 @@ mod follow;
 mod following;
 mod generator;
 mod issuing;
+mod leasing;
 mod load;
 mod measure;
 mod mix;
@@ -30,8 +31,10 @@ mod peer;
 mod plan;
 mod popularity;
 mod reader;
+mod relief;
 mod replies;
 mod report;
+mod servers;
 mod session;
 mod sizes;
 mod source;
@@ -56,15 +59,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mbal_dial::{ServerName, Speech};
 
 use address::{Address, Target};
 use compare::{Comparison, Series};
-use measure::measure;
+use measure::{Round, measure};
 use plan::{Plan, Task};
+use servers::Servers;
 use wording::Protocol;
 
 /// For a first reply.
@@ -138,11 +142,31 @@ fn single(args: &Args, stop: &AtomicBool) -> Result<Comparison, String> {
         eprintln!("{}", compare::filled(run(Task::Fill)?, run(Task::Verify)?)?);
     }
     let pace = plan.pace()?;
-    let rounds = vec![run(Task::Measure(pace))?];
+    let rounds = vec![watched(args, &target, || run(Task::Measure(pace)))?];
     Ok(Comparison {
         load: plan.describe(pace),
         filled: args.prefill || args.look_aside || plan.replays(),
         series: vec![Series { command: args.at.server().to_string(), rounds }],
+    })
+}
+
+/// Measures, and looks at the servers meanwhile, if that was asked for.
+fn watched(
+    args: &Args,
+    target: &Target,
+    measure: impl FnOnce() -> Result<Round, String>,
+) -> Result<Round, String> {
+    if !args.per_server {
+        return measure();
+    }
+    let (all, is_over) = (Servers::of(target)?, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| all.watch(&is_over));
+        let round = measure();
+        is_over.store(true, Ordering::Relaxed);
+        let samples = watching.join().expect("the watcher does not panic");
+        let (round, samples) = (round?, samples?);
+        Ok(Round { servers: servers::rates(&samples, round.window), ..round })
     })
 }
 

@@ -14,6 +14,8 @@ pub struct Load {
     pub target: Target,
     /// Ask the server which worker serves what, and obey what replies say about it.
     pub follow: bool,
+    /// Read copies of hot keys, as the servers tell.
+    pub copies: bool,
     pub connections: usize,
     /// Unanswered requests per connection at most.
     pub depth: usize,

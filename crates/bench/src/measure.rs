@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use hdrhistogram::Histogram;
 
@@ -11,6 +12,7 @@ use crate::generator::drive;
 use crate::load::{Edge, Load};
 use crate::tally::Tally;
 use crate::timeline::{Row, Timeline};
+use crate::{relief, servers};
 
 /// What a run came to, with the CPU time that it cost both sides.
 pub struct Round {
@@ -19,6 +21,12 @@ pub struct Round {
     pub client_cpu_ns: u64,
     /// The run over time, where it was asked for.
     pub rows: Vec<Row>,
+    /// From the first thread's start of measuring to the last one's end.
+    pub window: (Instant, Instant),
+    /// Seconds between two changes of ranks.
+    pub shift: Option<f64>,
+    /// Gets and sets a second of each server, where they were asked for.
+    pub servers: Vec<f64>,
 }
 
 /// What a figure is counted in.
@@ -29,6 +37,7 @@ pub enum Unit {
     Count,
     /// 1 is all.
     Share,
+    Ratio,
     /// As a count, and 0 is as it should be: told only where it is not.
     Fault,
 }
@@ -43,7 +52,7 @@ pub struct Figure {
 }
 
 /// All that is reported, in this order, everywhere.
-pub const FIGURES: [Figure; 16] = [
+pub const FIGURES: [Figure; 24] = [
     figure("server_cpu_us_per_key", "server CPU per key", Unit::Micros, 3, |round| {
         Some(round.server_cpu_ns? as f64 / 1e3 / round.tally.counts.keys() as f64)
     }),
@@ -54,10 +63,31 @@ pub const FIGURES: [Figure; 16] = [
         Some(round.tally.counts.requests as f64 / round.tally.seconds)
     }),
     figure("p50_us", "p50", Unit::Micros, 1, |round| quantile_us(&round.tally.latency, 0.5)),
+    figure("p90_us", "p90", Unit::Micros, 1, |round| quantile_us(&round.tally.latency, 0.9)),
+    figure("p95_us", "p95", Unit::Micros, 1, |round| quantile_us(&round.tally.latency, 0.95)),
     figure("p99_us", "p99", Unit::Micros, 1, |round| quantile_us(&round.tally.latency, 0.99)),
     figure("p999_us", "p99.9", Unit::Micros, 1, |round| quantile_us(&round.tally.latency, 0.999)),
     figure("max_us", "longest", Unit::Micros, 1, |round| quantile_us(&round.tally.latency, 1.0)),
+    figure("writes_p90_us", "p90 of writes", Unit::Micros, 1, |round| {
+        quantile_us(&round.tally.writes, 0.9)
+    }),
+    figure("writes_p99_us", "p99 of writes", Unit::Micros, 1, |round| {
+        quantile_us(&round.tally.writes, 0.99)
+    }),
     figure("hit_ratio", "hit ratio", Unit::Share, 4, |round| round.tally.counts.hit_ratio()),
+    figure("from_copies", "gets answered by copies", Unit::Share, 4, |round| {
+        let Tally { from_copies, counts, .. } = &round.tally;
+        (*from_copies > 0).then(|| *from_copies as f64 / counts.gets as f64)
+    }),
+    figure("max_over_mean", "busiest server, of the average", Unit::Ratio, 3, |round| {
+        servers::max_over_mean(&round.servers)
+    }),
+    figure("relief_seconds", "relief after a change of ranks", Unit::Seconds, 2, |round| {
+        relief::seconds(&round.rows, round.shift?).map(|spread| spread.median)
+    }),
+    figure("relief_seconds_worst", "the longest relief", Unit::Seconds, 2, |round| {
+        relief::seconds(&round.rows, round.shift?).map(|spread| spread.max)
+    }),
     figure("client_cpu_us_per_key", "generator CPU per key", Unit::Micros, 3, |round| {
         Some(round.client_cpu_ns as f64 / 1e3 / round.tally.counts.keys() as f64)
     }),
@@ -99,6 +129,7 @@ impl Unit {
             Self::Micros => scaled(value / 1e6, "s"),
             Self::Seconds => scaled(value, "s"),
             Self::Count | Self::Fault => grouped(value),
+            Self::Ratio => format!("{value:.2}"),
             Self::Share => format!("{:.2}%", value * 100.0),
         }
     }
@@ -130,10 +161,13 @@ struct Meter<'a> {
     start_ns: Option<(u64, u64)>,
     end_ns: (u64, u64),
     failure: Option<String>,
+    window: Option<(Instant, Instant)>,
 }
 
 impl Meter<'_> {
     fn read(&mut self, edge: Edge) {
+        let now = Instant::now();
+        self.window = Some((self.window.map_or(now, |(start, _)| start), now));
         if edge == Edge::Start && self.start_ns.is_some() {
             return;
         }
@@ -155,6 +189,7 @@ pub fn measure(
     server_pids: &[u32],
     stop: &AtomicBool,
 ) -> Result<Round, String> {
+    let shift = loads.first().and_then(|load| load.shift);
     let meter = Mutex::new(Meter { server_pids, ..Meter::default() });
     let edge = |edge| meter.lock().unwrap_or_else(PoisonError::into_inner).read(edge);
     let over_time = timeline.as_ref();
@@ -165,7 +200,7 @@ pub fn measure(
             .collect();
         threads.into_iter().map(|t| t.join().expect("a generator thread panicked")).collect()
     });
-    let mut tally = Tally::default();
+    let (shift, mut tally) = (shift.map(|shift| shift.as_secs_f64()), Tally::default());
     for share in tallies {
         tally.join(share?);
     }
@@ -179,6 +214,9 @@ pub fn measure(
         server_cpu_ns: (!server_pids.is_empty()).then(|| meter.end_ns.0.saturating_sub(start.0)),
         client_cpu_ns: meter.end_ns.1.saturating_sub(start.1),
         rows: timeline.map_or(Vec::new(), Timeline::rows),
+        window: meter.window.expect("the window has begun"),
+        shift,
+        servers: Vec::new(),
     })
 }
 

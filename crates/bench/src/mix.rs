@@ -36,6 +36,10 @@ impl Op {
         matches!(self, Self::Get | Self::Scan | Self::ReadModifyWrite)
     }
 
+    pub fn reads_only(self) -> bool {
+        matches!(self, Self::Get | Self::Scan)
+    }
+
     fn name(self) -> &'static str {
         OPS.iter().find(|(_, op)| *op == self).expect("every operation is in the table").0
     }

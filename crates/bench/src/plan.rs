@@ -7,7 +7,7 @@ use std::time::Duration;
 use mbal_dial::Speech;
 
 use crate::address::{Address, Target, Way};
-use crate::args::{Args, HotWorker, Rate, ValueBytes, Waiting};
+use crate::args::{Args, HotWorker, Rate, ReadOnly, ValueBytes, Waiting};
 use crate::cpu::Cores;
 use crate::follow::Routes;
 use crate::load::{Busy, Length, Load};
@@ -181,6 +181,9 @@ impl Plan {
         if let Some(HotWorker { worker, workers }) = self.args.hot_worker {
             words += &format!(", hottest on worker {worker} of {workers}");
         }
+        if let Some(ReadOnly { top, share }) = self.args.read_only {
+            words += &format!(", {:.0}% of the hottest {top} never written", share * 100.0);
+        }
         if let Some(seconds) = self.args.shift {
             words += &format!(", shifting every {seconds} s");
         }
@@ -202,7 +205,9 @@ impl Plan {
         let alone = self.args.compare.is_empty();
         let progress = alone && std::io::IsTerminal::is_terminal(&std::io::stderr());
         let Task::Measure(pace) = task else { return None };
-        let wanted = progress || self.args.over_time.is_some() || self.args.svg.is_some();
+        let args = &self.args;
+        let wanted =
+            progress || args.over_time.is_some() || args.svg.is_some() || args.shift.is_some();
         wanted.then(|| Timeline::new(self.args.interval, self.args.client_threads, progress, pace))
     }
 
@@ -243,6 +248,7 @@ impl Plan {
         Load {
             target: target.clone(),
             follow: args.follow,
+            copies: args.follow && !args.no_copies && args.protocol == Protocol::Meta,
             connections: share(args.connections as u64, threads, thread) as usize,
             depth: match (measured, &target.address) {
                 (true, _) => args.depth,
@@ -311,6 +317,7 @@ impl Plan {
                     ttls: workload.ttls.clone(),
                     keys: workload.keys,
                     scan_max: workload.scan_max,
+                    read_only: args.read_only,
                     newest: newest.clone(),
                 })
             }

@@ -95,8 +95,16 @@ impl Popularity {
     }
 
     pub fn draw(&self, random: &mut Random) -> u64 {
+        self.draw_ranked(random).1
+    }
+
+    /// The key, and its rank at the moment.
+    pub fn draw_ranked(&self, random: &mut Random) -> (u64, u64) {
         let rank = match &self.ranks {
-            Ranks::Uniform => return random.below(self.keys),
+            Ranks::Uniform => {
+                let key = random.below(self.keys);
+                return (key, key);
+            }
             Ranks::Zipfian(zipfian) => zipfian.draw(random),
             Ranks::Hotspot { hot_keys, share } if random.unit() <= *share => {
                 random.below(*hot_keys)
@@ -104,14 +112,15 @@ impl Popularity {
             Ranks::Hotspot { hot_keys, .. } => hot_keys + random.below(self.keys - hot_keys),
         };
         let place = (rank + self.start) % self.keys;
-        match &self.order {
+        let key = match &self.order {
             Order::Scattered(scatter) => scatter.place(place),
             Order::Listed(order) => order[place as usize],
             Order::Newest { keys, unsure } => {
                 let sure = keys.load(Ordering::Relaxed).saturating_sub(*unsure).max(self.keys);
                 sure - 1 - place
             }
-        }
+        };
+        (rank, key)
     }
 }
 

@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use mbal_model::Hint;
 
-use crate::replies::{Answer, Awaited};
+use crate::leasing::{Leasing, Word};
+use crate::replies::{Answer, Awaited, Kind};
 use crate::tally::Tally;
 use crate::timeline::Part;
+use crate::wording::Wording;
 
 /// What follows from a reply, when all that arrived with it is read.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -38,6 +40,10 @@ pub struct Reader<'a> {
     pub look_aside: bool,
     pub store_ns: u64,
     pub worker: usize,
+    /// The client whose connection it is, and the leases of all, where copies are read.
+    pub client: usize,
+    pub leasing: Option<&'a mut Leasing>,
+    pub wording: &'a Wording,
     pub tally: &'a mut Tally,
     /// Of the interval, where the run is shown over time.
     pub part: Option<&'a mut Part>,
@@ -52,8 +58,17 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub fn told(&mut self, reply: Awaited, outcome: Answer, moved: Option<Hint>) {
-        self.after.extend(moved.map(|moved| (reply, Then::Heed(moved))));
+    pub fn told(&mut self, reply: Awaited, outcome: Answer, word: Option<Word>) {
+        if let Some(leasing) = &mut self.leasing {
+            let told = (&outcome, word.as_ref());
+            let from_copy = leasing.heard(self.client, self.wording, &reply, told, self.now);
+            if self.counting {
+                self.tally.from_copies += u64::from(from_copy);
+            }
+        }
+        if let Some(Word::Hint(hint)) = word {
+            self.after.push((reply, Then::Heed(hint)));
+        }
         if outcome == Answer::Elsewhere {
             self.after.push((reply, Then::AskAgain));
             self.answered += usize::from(reply.last);
@@ -77,6 +92,9 @@ impl Reader<'_> {
             _ => {}
         }
         if reply.last {
+            if matches!(reply.kind, Kind::Write(_)) && self.window.contains(&reply.intended_ns) {
+                self.tally.writes.saturating_record(self.now.saturating_sub(reply.intended_ns));
+            }
             self.answered(reply.intended_ns);
         }
     }

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use mbal_model::Hint;
 use memchr::memchr;
 
 use crate::binary;
+use crate::leasing::Word;
 use crate::wording::{LABEL_BYTES, Protocol, Wording, Write, label};
 
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -33,6 +33,10 @@ pub struct Awaited {
     pub turned_away: u8,
     /// When the request was to be sent, in ns of the generator's clock.
     pub intended_ns: u64,
+    /// When it was.
+    pub asked_ns: u64,
+    /// A copy was to answer.
+    pub by_lease: bool,
 }
 
 impl Awaited {
@@ -69,7 +73,7 @@ pub enum Lengths {
     Labelled,
 }
 
-/// Consumes whole replies and tells what became of every awaited one, and where its cachelet is now, if the
+/// Consumes whole replies and tells what became of every awaited one, and where its cachelet or its copies are, if the
 /// reply has a word on that; returns the bytes consumed.
 /// An error means that replies and requests can no longer be matched.
 pub fn scan(
@@ -77,7 +81,7 @@ pub fn scan(
     lengths: Lengths,
     bytes: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    mut tell: impl FnMut(Awaited, Answer, Option<Hint>),
+    mut tell: impl FnMut(Awaited, Answer, Option<Word>),
 ) -> Result<usize, String> {
     if wording.protocol == Protocol::Binary {
         return binary::scan(lengths, bytes, awaited, tell);
@@ -94,7 +98,7 @@ pub fn scan(
             at = value_at;
             continue;
         }
-        let moved = wording.follows().then(|| token(line)).flatten();
+        let word = wording.follows().then(|| token(line)).flatten();
         at = match (front.kind, value_line(wording.protocol, line)) {
             (Kind::Get | Kind::End, Some(value)) => {
                 let end = value_at + value.bytes + 2;
@@ -111,7 +115,7 @@ pub fn scan(
                     b"\r\n" => judge(asked, lengths, value),
                     _ => Answer::Wrong(format!("value of key {}: no end", asked.key)),
                 };
-                tell(asked, outcome, moved);
+                tell(asked, outcome, word);
                 end
             }
             (kind, _) => {
@@ -120,7 +124,8 @@ pub fn scan(
                 });
                 drop_through(awaited, wording.protocol, |reply| {
                     let ended = outcome == Answer::Miss && reply.kind == Kind::End;
-                    tell(reply, if ended { Answer::Ended } else { outcome.clone() }, moved);
+                    let told = if ended { Answer::Ended } else { outcome.clone() };
+                    tell(reply, told, word.clone());
                 });
                 value_at
             }
@@ -167,9 +172,9 @@ fn plain(line: &[u8], protocol: Protocol, kind: Kind) -> Option<Answer> {
 }
 
 /// The `L` token of a meta reply.
-fn token(line: &[u8]) -> Option<Hint> {
+fn token(line: &[u8]) -> Option<Word> {
     let flags = line.strip_suffix(b"\r\n")?.split(|byte| *byte == b' ').skip(1);
-    flags.filter_map(|flag| flag.strip_prefix(b"L")).find_map(Hint::parse)
+    flags.filter_map(|flag| flag.strip_prefix(b"L")).find_map(Word::parse)
 }
 
 /// One line answers one key, but all the rest of a classic get.
@@ -225,7 +230,7 @@ fn find(
     wording: &Wording,
     name: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    tell: &mut impl FnMut(Awaited, Answer, Option<Hint>),
+    tell: &mut impl FnMut(Awaited, Answer, Option<Word>),
 ) -> Option<Awaited> {
     while let Some(reply) = awaited.front().copied().filter(|reply| reply.kind == Kind::Get) {
         awaited.pop_front();
@@ -428,16 +433,23 @@ mod tests {
             let (mut wording, mut awaited) = (wording(Protocol::Meta), asked(Protocol::Meta, &[7]));
             wording.tell(MapVersion { map: 1, local: 17 });
             let mut all = Vec::new();
-            let tell = |_, outcome, hint: Option<Hint>| {
-                all.push((outcome, hint.map(|hint| hint.to_string())));
+            let tell = |_, outcome, word: Option<Word>| {
+                let text = |word| match word {
+                    Word::Hint(hint) => hint.to_string(),
+                    Word::Told(told) => told.to_string(),
+                };
+                all.push((outcome, word.map(text)));
             };
             scan(&wording, Lengths::Known, bytes, &mut awaited, tell).unwrap();
             all
         };
         let value = &meta_value(7)[b"VA 14".len()..];
-        for (head, hint) in
-            [("VA 14", None), ("VA 14 f0 L1.18.3", Some("1.18.3")), ("VA 14 L1.x.3", None)]
-        {
+        for (head, hint) in [
+            ("VA 14", None),
+            ("VA 14 f0 L1.18.3", Some("1.18.3")),
+            ("VA 14 L~1000.1,3", Some("~1000.1,3")),
+            ("VA 14 L1.x.3", None),
+        ] {
             let hint = hint.map(String::from);
             assert_eq!(told(&[head.as_bytes(), value].concat()), [(Answer::Hit, hint)], "{head}");
         }

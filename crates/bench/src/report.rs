@@ -8,7 +8,7 @@ use std::path::Path;
 use mbal_output::json::quoted;
 
 use crate::compare::{Comparison, Series};
-use crate::measure::{FIGURES, Figure, Unit, quantile_us};
+use crate::measure::{FIGURES, Figure, Round, Unit, quantile_us};
 use crate::summary::Spread;
 use crate::tally::Tally;
 use crate::timeline;
@@ -62,6 +62,18 @@ pub fn table(name: &str, comparison: &Comparison) -> String {
                 None => {}
             }
             out.push('\n');
+        }
+    }
+    for (which, series) in comparison.series.iter().enumerate() {
+        for Round { servers, .. } in series.rounds.iter().filter(|round| !round.servers.is_empty())
+        {
+            let rates: Vec<String> = servers.iter().map(|rate| Unit::Count.shown(*rate)).collect();
+            let _ = writeln!(
+                out,
+                "keys per second, server by server\n  {} {}",
+                which + 1,
+                rates.join("  ")
+            );
         }
     }
     for which in 0..comparison.series.len() {
@@ -261,14 +273,22 @@ pub fn wrongs(comparison: &Comparison) -> (u64, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Round;
+    use std::time::Instant;
 
     fn round(latency_us: u64, lag_us: Option<u64>, hits: u64) -> Round {
         let mut tally = Tally { seconds: 2.0, ..Tally::default() };
         (tally.counts.requests, tally.counts.gets, tally.counts.hits) = (1_000, 1_000, hits);
         tally.latency.record_n(latency_us * 1_000, 1_000).unwrap();
         lag_us.iter().for_each(|us| tally.lag.record_n(us * 1_000, 1_000).unwrap());
-        Round { tally, server_cpu_ns: None, client_cpu_ns: 5_000_000, rows: Vec::new() }
+        Round {
+            tally,
+            server_cpu_ns: None,
+            client_cpu_ns: 5_000_000,
+            rows: Vec::new(),
+            window: (Instant::now(), Instant::now()),
+            shift: None,
+            servers: Vec::new(),
+        }
     }
 
     fn comparison(filled: bool, servers: Vec<Vec<Round>>) -> Comparison {
@@ -288,6 +308,10 @@ keys per second
 requests per second
   1          500
 p50
+  1      1.29 ms
+p90
+  1      1.29 ms
+p95
   1      1.29 ms
 p99
   1      1.29 ms

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::args::ReadOnly;
 use crate::mix::{Mix, Op, Ttls};
 use crate::popularity::Popularity;
 use crate::trace::Trace;
@@ -49,6 +50,7 @@ pub struct Drawn {
     pub ttls: Ttls,
     pub keys: u64,
     pub scan_max: u32,
+    pub read_only: Option<ReadOnly>,
     /// How many keys there are, with those that were inserted.
     pub newest: Arc<AtomicU64>,
 }
@@ -101,14 +103,17 @@ impl Drawn {
         fits: impl Fn(u64, u64) -> bool,
         keys: &mut Vec<u64>,
     ) -> Ask {
-        let op = self.mix.draw(&mut self.random);
+        let mut op = self.mix.draw(&mut self.random);
         let ttl = self.ttls.draw(&mut self.random);
         if op == Op::Insert {
             keys.push(self.newest.fetch_add(1, Ordering::Relaxed));
             return Ask { op: Op::Set, value_bytes: None, ttl };
         }
-        let first = self.popularity.draw(&mut self.random);
+        let (rank, first) = self.popularity.draw_ranked(&mut self.random);
         keys.push(first);
+        if self.read_only.is_some_and(|only| only.has(rank)) && !op.reads_only() {
+            op = Op::Get;
+        }
         if op == Op::Scan {
             let count = self.random.below(self.scan_max.into());
             keys.extend((1..=count).map(|next| (first + next) % self.keys));
@@ -144,6 +149,7 @@ mod tests {
             ttls: "60".parse().unwrap(),
             keys: 10,
             scan_max: 5,
+            read_only: None,
             newest: Arc::new(AtomicU64::new(10)),
         })
     }
@@ -173,6 +179,24 @@ mod tests {
             }
             assert_eq!(ask.ttl, 60);
         }
+    }
+
+    #[test]
+    fn some_of_the_hottest_keys_are_never_written() {
+        let only: ReadOnly = "500:20".parse().unwrap();
+        assert_eq!((0..1_000).filter(|rank| only.has(*rank)).count(), 100);
+        assert!(only.has(0) && !only.has(4) && only.has(495) && !only.has(500));
+        let Source::Mix(drawn) = drawn("get,set,rmw") else { unreachable!() };
+        let popularity = Popularity::new(10, 0.99);
+        let source = Source::Mix(Drawn { popularity, read_only: "4:50".parse().ok(), ..drawn });
+        let mut written: Vec<u64> = asks(source, 1, 10_000)
+            .into_iter()
+            .filter(|(ask, _)| ask.op != Op::Get)
+            .map(|(_, keys)| keys[0])
+            .collect();
+        written.sort_unstable();
+        written.dedup();
+        assert_eq!(written.len(), 8);
     }
 
     #[test]

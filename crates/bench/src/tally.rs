@@ -55,9 +55,13 @@ pub struct Tally {
     pub counts: Counts,
     /// Before the window, and after it: what the server counts beside.
     pub outside: Counts,
+    /// Gets within the window that copies of hot keys have answered.
+    pub from_copies: u64,
     pub seconds: f64,
     /// From the intended moment in open loop, from sending in closed loop; in ns.
     pub latency: Histogram<u64>,
+    /// The same of writes alone.
+    pub writes: Histogram<u64>,
     /// How late the generator itself was with requests that a connection was free for; in ns.
     pub lag: Histogram<u64>,
     /// Requests that were due and could not be sent before the run was given up; their latency so far counts.
@@ -75,8 +79,10 @@ impl Default for Tally {
         Self {
             counts: Counts::default(),
             outside: Counts::default(),
+            from_copies: 0,
             seconds: 0.0,
             latency: histogram(),
+            writes: histogram(),
             lag: histogram(),
             unsent: 0,
             lost: 0,
@@ -98,8 +104,10 @@ impl Tally {
     pub fn join(&mut self, other: Self) {
         self.counts.join(&other.counts);
         self.outside.join(&other.outside);
+        self.from_copies += other.from_copies;
         self.seconds = self.seconds.max(other.seconds);
         self.latency.add(&other.latency).expect("both have the same bounds");
+        self.writes.add(&other.writes).expect("both have the same bounds");
         self.lag.add(&other.lag).expect("both have the same bounds");
         self.unsent += other.unsent;
         self.lost += other.lost;

@@ -88,8 +88,8 @@ impl Wording {
     }
 
     /// One get of all the keys: a line in text, as many pipelined ones in meta and binary, an array in RESP.
-    /// `vbucket` is binary's word for the keys' cachelet.
-    pub fn get(&self, out: &mut Vec<u8>, keys: &[u64], vbucket: u16) {
+    /// `vbucket` is binary's word for the keys' cachelet; `by_lease`, meta alone, asks for a copy.
+    pub fn get(&self, out: &mut Vec<u8>, keys: &[u64], vbucket: u16, by_lease: bool) {
         match self.protocol {
             Protocol::Text => {
                 out.extend_from_slice(b"get");
@@ -105,7 +105,7 @@ impl Wording {
                     self.name(out, key);
                     out.extend_from_slice(b" v");
                     out.extend_from_slice(&self.token);
-                    out.extend_from_slice(b"\r\n");
+                    out.extend_from_slice(if by_lease { b"*\r\n" } else { b"\r\n" });
                 }
             }
             Protocol::Binary => keys.iter().for_each(|&key| {
@@ -278,13 +278,17 @@ impl Wording {
 
     /// Of the key, or of the counter beside it.
     pub fn hash_of(&self, key: u64, counter: bool) -> u64 {
+        self.with_name(key, counter, |name| name.hash())
+    }
+
+    pub fn with_name<T>(&self, key: u64, counter: bool, act: impl FnOnce(Key<'_>) -> T) -> T {
         let mut name = [b'0'; KEY_BYTES_MAX];
         let name = &mut name[..self.name_bytes(key)];
         stamp_key(name, key);
         if counter {
             name[0] = b'n';
         }
-        Key::new(name).expect("its length was checked").hash()
+        act(Key::new(name).expect("its length was checked"))
     }
 
     /// Is this the key's name, as `VALUE` lines repeat it?
@@ -337,7 +341,7 @@ mod tests {
 
     fn got(protocol: Protocol, keys: &[u64]) -> String {
         let mut out = Vec::new();
-        wording(protocol).get(&mut out, keys, 0);
+        wording(protocol).get(&mut out, keys, 0, false);
         String::from_utf8(out).unwrap()
     }
 
@@ -396,7 +400,7 @@ mod tests {
     #[test]
     fn binary_requests_have_memcacheds_header() {
         let mut out = Vec::new();
-        wording(Protocol::Binary).get(&mut out, &[7], 3);
+        wording(Protocol::Binary).get(&mut out, &[7], 3, false);
         let head = b"\x80\x00\x00\x05\x00\x00\x00\x03\0\0\0\x05\0\0\0\0\0\0\0\0\0\0\0\0";
         assert_eq!(out, [&head[..], b"00007"].concat());
         let set = written(Protocol::Binary, Write::Set, 3, 60);
@@ -411,9 +415,11 @@ mod tests {
         let mut wording = wording(Protocol::Meta);
         wording.tell(MapVersion { map: 1, local: 17 });
         let mut out = Vec::new();
-        wording.get(&mut out, &[7], 0);
+        wording.get(&mut out, &[7], 0, false);
+        wording.get(&mut out, &[7], 0, true);
         wording.write(&mut out, Write::Set, Item { key: 7, value_bytes: 1, ttl: 0 }, 0);
-        assert_eq!(out, b"mg 00007 v L1.17\r\nms 00007 1 L1.17\r\n\x07\r\n");
+        let asked = b"mg 00007 v L1.17\r\nmg 00007 v L1.17*\r\nms 00007 1 L1.17\r\n\x07\r\n";
+        assert_eq!(out, asked);
     }
 
     #[test]

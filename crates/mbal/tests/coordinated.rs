@@ -1,102 +1,15 @@
 //! Servers and a coordinator that were started one by one: who waits for whom, and what goes on without the other.
 
 use std::io::Read;
-use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 mod running;
 
-use running::{Folder, Running, ask, eventually, output_of};
-
-const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
-
-/// A coordinator, killed with the test.
-struct Coordinator {
-    child: Child,
-    url: String,
-}
-
-impl Coordinator {
-    fn start(folder: &Folder, port: u16, servers: usize) -> Coordinator {
-        Coordinator::start_with(folder, port, servers, &[])
-    }
-
-    fn start_with(folder: &Folder, port: u16, servers: usize, flags: &[&str]) -> Coordinator {
-        let listen = format!("127.0.0.1:{port}");
-        let mut command = Command::new(MBAL);
-        command.args(["coordinator", "--listen", &listen, "--servers", &servers.to_string()]);
-        command.args(["--heartbeat-ms", "100", "--state"]).arg(folder.path("state.json"));
-        command.args(flags);
-        let child = command.stderr(Stdio::null()).spawn().expect("the program is there");
-        Coordinator { child, url: format!("http://{listen}") }
-    }
-
-    fn kill(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-
-    fn map(&self) -> Option<String> {
-        let output = output_of(MBAL.as_ref(), &["map", "--coordinator", &self.url]);
-        output.status.success().then(|| String::from_utf8(output.stdout).expect("it is text"))
-    }
-}
-
-impl Drop for Coordinator {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
-    listener.local_addr().expect("it has an address").port()
-}
-
-fn folder(test: &str) -> Folder {
-    let folder = Folder::new(test);
-    std::fs::write(folder.path("secret"), "a secret of this test\n").expect("it can be written");
-    folder
-}
-
-fn arguments<'a>(url: &'a str, secret: &'a str) -> Vec<&'a str> {
-    vec![
-        "-p",
-        "-1",
-        "-t",
-        "1",
-        "--control",
-        "off",
-        "--worker-ports",
-        "0",
-        "--coordinator",
-        url,
-        "--cluster-secret",
-        secret,
-    ]
-}
-
-fn server(folder: &Folder, url: &str) -> Running {
-    drop(std::fs::remove_file(folder.path("ports")));
-    let secret = folder.path("secret").display().to_string();
-    Running::serve(folder, &arguments(url, &secret))
-}
-
-/// Without a map it may close on who asks.
-fn stores(server: &Running) -> bool {
-    let mut stream = server.connect();
-    let mut stored = |n: usize| {
-        use std::io::Write;
-        let mut reply = [0; 64];
-        stream.write_all(format!("set k{n} 0 0 1\r\nv\r\n").as_bytes())?;
-        let count = stream.read(&mut reply)?;
-        std::io::Result::Ok(reply[..count] == *b"STORED\r\n")
-    };
-    (0..20).all(|n| stored(n).unwrap_or(false))
-}
+use running::led::{Coordinator, arguments, folder, free_port, server, stores};
+use running::{Folder, MBAL, Running, ask, eventually, output_of};
 
 #[test]
 fn servers_wait_for_their_coordinator_and_it_for_them() {
@@ -432,62 +345,4 @@ fn operators_see_the_cluster_where_a_key_is_and_what_has_put_it_there() {
         said += std::str::from_utf8(&room[..count]).expect("text");
     }
     assert!(said.contains("STAT links_up 1\r\nSTAT links_wanted 1\r\nSTAT moves 0\r\n"), "{said}");
-}
-
-/// Three servers, one key that is read as fast as its home can: until copies of it are read, wherever that is.
-#[test]
-fn a_key_that_melts_its_server_is_copied_and_what_is_written_is_read_everywhere() {
-    use std::io::Write;
-    for mode in ["async", "atomic"] {
-        let folder = folder(&format!("hot-{mode}"));
-        let port = free_port();
-        let url = format!("http://127.0.0.1:{port}");
-        let coordinator = Coordinator::start_with(&folder, port, 3, &["--hot-keys", mode]);
-        let servers: Vec<Running> = (0..3).map(|_| server(&folder, &url)).collect();
-        eventually("all keys can be stored", || servers.iter().all(stores));
-        drop(output_of(MBAL.as_ref(), &["balance", "off", "--coordinator", &coordinator.url]));
-        ask(&mut servers[0].connect(), "set hot 5 0 1\r\na\r\n", "STORED\r\n");
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for server in &servers {
-                for _ in 0..2 {
-                    scope.spawn(|| {
-                        let (mut stream, mut replies) = (server.connect(), vec![0; 16 << 10]);
-                        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                            let sent = stream.write_all("mg hot v\r\n".repeat(64).as_bytes());
-                            if sent.is_err() || stream.read(&mut replies).is_err() {
-                                return;
-                            }
-                        }
-                    });
-                }
-            }
-            let hot = || {
-                let output = output_of(MBAL.as_ref(), &["hotkeys", "--coordinator", &url]);
-                String::from_utf8_lossy(&output.stdout).into_owned()
-            };
-            eventually("the key has two copies", || hot().contains("1 key with 2 copies"));
-            for value in ["b", "c"] {
-                for (at, writer) in servers.iter().enumerate() {
-                    let set = format!("set hot {at} 0 1\r\n{value}\r\n");
-                    ask(&mut writer.connect(), &set, "STORED\r\n");
-                    let told = format!("VALUE hot {at} 1\r\n{value}\r\nEND\r\n");
-                    for reader in &servers {
-                        if mode == "atomic" {
-                            ask(&mut reader.connect(), "get hot\r\n", &told);
-                        }
-                    }
-                    // A writer sees its write, and after a lease everybody does.
-                    let mut own = writer.connect();
-                    ask(&mut own, &set, "STORED\r\n");
-                    ask(&mut own, "get hot\r\n", &told);
-                }
-            }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        });
-        eventually("it cools", || {
-            let output = output_of(MBAL.as_ref(), &["hotkeys", "--coordinator", &url]);
-            String::from_utf8_lossy(&output.stdout).contains("0 keys with 0 copies")
-        });
-    }
 }

@@ -1,6 +1,5 @@
 //! The client: from a key to its owner's connection, and what is done when that fails.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -8,11 +7,12 @@ use std::time::Duration;
 use mbal_model::{Address, Hint, Owner, ServerId, WorkerId};
 use mbal_routing::Routes;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::connection::{Connection, Outcome, Requests};
 use crate::error::Error;
+use crate::leased::{Asked, Leased};
 use crate::options::Options;
 use crate::pool::{News, Pool, Unreached};
 use crate::refresh;
@@ -25,8 +25,6 @@ const TRIES_MAX: usize = 3;
 const ADMIN_PATIENCE: u32 = 4;
 /// Where a server listens if nobody says so.
 const PORT: u16 = 11211;
-/// Keys of a `get_many` that leave as one job.
-const BATCH_KEYS: usize = 256;
 
 /// A client of a cluster. Cheap to clone; clones share connections and the map.
 #[derive(Clone)]
@@ -57,6 +55,7 @@ pub(crate) struct Inner {
     pub rounds: watch::Sender<u64>,
     pub seeds: Vec<Address>,
     pub missed: AtomicU64,
+    pub leased: Leased,
 }
 
 /// How far a request has come, for the case that its time is over.
@@ -68,10 +67,10 @@ struct Progress {
 
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Target {
-    owner: Owner,
-    address: Address,
-    nth: usize,
+pub(crate) struct Target {
+    pub owner: Owner,
+    pub address: Address,
+    pub nth: usize,
 }
 
 impl Client {
@@ -102,6 +101,7 @@ impl Client {
             rounds: watch::Sender::new(0),
             seeds,
             missed: AtomicU64::new(0),
+            leased: Leased::default(),
         });
         let refreshing = tokio::spawn(refresh::run(Arc::downgrade(&inner)));
         Ok(Client { inner, _refreshing: Arc::new(Refreshing(refreshing.abort_handle())) })
@@ -117,11 +117,18 @@ impl Inner {
         self.routes.write().expect("nothing panics with it held")
     }
 
-    /// Asks a key's owner.
+    /// Asks a key's owner; or, for a read of a hot key, who has a copy.
     pub async fn ask(&self, key: &SentKey, command: &Command<'_>) -> Result<MetaReply, Error> {
         let mut progress = Progress::default();
         let deadline = Instant::now() + self.options.timeout;
+        // What is read from now on comes behind a write, and after it shows what it wrote: at the home.
+        if !command.reads() {
+            self.leased.ends(key.hash);
+        }
         let answer = timeout_at(deadline, self.try_to_ask(key, command, &mut progress)).await;
+        if !command.reads() {
+            self.leased.ends(key.hash);
+        }
         answer.unwrap_or_else(|_| {
             let server = progress.server.unwrap_or(ServerId::NOBODY);
             match progress.may_be_executed {
@@ -137,6 +144,9 @@ impl Inner {
         command: &Command<'_>,
         progress: &mut Progress,
     ) -> Result<MetaReply, Error> {
+        if let Some(reply) = self.read_copy(key, command).await {
+            return Ok(reply);
+        }
         let mut server = ServerId::NOBODY;
         for _ in 0..TRIES_MAX {
             let target = self.target(key.hash).await;
@@ -148,14 +158,18 @@ impl Inner {
                 Err(Unreached::Failed) if self.is_elsewhere(key.hash, &target).await => continue,
                 Err(Unreached::Failed) => break,
             };
-            let mut bytes = Vec::new();
-            command.push(&mut bytes, key, self.routes().heard(server));
+            let (mut bytes, asked) = (Vec::new(), self.leased.now());
+            command.push(&mut bytes, key, self.routes().heard(server), false);
             progress.may_be_executed = true;
             let outcome = connection.ask(self.requests(bytes, Form::Meta, 1)).await;
             match outcome {
                 Outcome::Replies(replies) => {
                     progress.may_be_executed = false;
-                    let reply = self.heard(key.hash, server, replies.into_iter().next())?;
+                    let reply = replies.into_iter().next();
+                    let reply = match command.reads() {
+                        true => self.heard_read(key.hash, server, asked, reply)?,
+                        false => self.heard(key.hash, server, reply)?,
+                    };
                     let is_too_old = matches!(reply.hint, Some(Hint::Newer { .. }));
                     let missed = reply.status == Status::Miss && command.reads() && is_too_old;
                     if missed && self.is_elsewhere(key.hash, &target).await {
@@ -172,72 +186,8 @@ impl Inner {
         Err(Error::Unreachable(server))
     }
 
-    /// Asks the owners of many keys at once; the answers in the keys' order.
-    pub async fn get_many(self: &Arc<Self>, keys: Vec<SentKey>) -> Vec<Result<MetaReply, Error>> {
-        let mut batches: BTreeMap<Target, Vec<usize>> = BTreeMap::new();
-        for (at, key) in keys.iter().enumerate() {
-            batches.entry(self.target(key.hash).await).or_default().push(at);
-        }
-        let keys = Arc::new(keys);
-        let mut asking = JoinSet::new();
-        for (target, batch) in &batches {
-            for batch in batch.chunks(BATCH_KEYS) {
-                let (inner, keys) = (Arc::clone(self), Arc::clone(&keys));
-                let (target, batch) = (target.clone(), batch.to_vec());
-                asking.spawn(async move { inner.get_batch(&target, &keys, batch).await });
-            }
-        }
-        let nobody = || Err(Error::Unreachable(ServerId::NOBODY));
-        let mut answers: Vec<Result<MetaReply, Error>> = keys.iter().map(|_| nobody()).collect();
-        while let Some(told) = asking.join_next().await {
-            for (at, answer) in told.expect("no batch panics") {
-                answers[at] = answer;
-            }
-        }
-        answers
-    }
-
-    async fn get_batch(
-        &self,
-        target: &Target,
-        keys: &[SentKey],
-        batch: Vec<usize>,
-    ) -> Vec<(usize, Result<MetaReply, Error>)> {
-        let server = target.owner.server;
-        let known = self.routes().heard(server);
-        let mut bytes = Vec::new();
-        batch.iter().for_each(|at| Command::Get.push(&mut bytes, &keys[*at], known));
-        let deadline = Instant::now() + self.options.timeout;
-        let asked = async {
-            let connection = self.connection(target).await.ok()?;
-            match connection.ask(self.requests(bytes, Form::Meta, batch.len())).await {
-                Outcome::Replies(replies) => Some(replies),
-                Outcome::Unsent | Outcome::Lost => None,
-            }
-        };
-        let mut answers = Vec::new();
-        match timeout_at(deadline, asked).await {
-            Ok(Some(replies)) => {
-                for (at, reply) in batch.into_iter().zip(replies) {
-                    answers.push((at, self.heard(keys[at].hash, server, Some(reply))));
-                }
-            }
-            // One after the other, as far as time allows: the first of them finds out whether there is somebody to ask.
-            Ok(None) => {
-                for at in batch {
-                    let answer = timeout_at(deadline, self.ask(&keys[at], &Command::Get)).await;
-                    answers.push((at, answer.unwrap_or(Err(Error::Unreachable(server)))));
-                }
-            }
-            Err(_) => {
-                answers.extend(batch.into_iter().map(|at| (at, Err(Error::Unknown(server)))));
-            }
-        }
-        answers
-    }
-
     /// Where the owner of this hash is asked, once nothing is unanswered where it was before.
-    async fn target(&self, hash: u64) -> Target {
+    pub async fn target(&self, hash: u64) -> Target {
         loop {
             let (route, target, before) = {
                 let routes = self.routes();
@@ -280,26 +230,43 @@ impl Inner {
         owner != target.owner || routes.address(owner) != Some(&target.address)
     }
 
-    async fn connection(&self, target: &Target) -> Result<Arc<Connection>, Unreached> {
+    pub async fn connection(&self, target: &Target) -> Result<Arc<Connection>, Unreached> {
         self.pool.connection(target.owner.server, &target.address, target.nth).await
     }
 
-    fn requests(&self, bytes: Vec<u8>, form: Form, replies: usize) -> Requests {
+    pub fn requests(&self, bytes: Vec<u8>, form: Form, replies: usize) -> Requests {
         Requests { bytes, form, replies, patience: self.options.timeout }
     }
 
-    /// Takes the hint of a reply that `server` gave.
+    /// Takes what `server`, or whom it has asked, says of owners in its reply.
     fn heard(&self, hash: u64, server: ServerId, reply: Option<Reply>) -> Result<MetaReply, Error> {
         match reply {
             Some(Reply::Meta(reply)) => {
-                if let Some(hint) = reply.hint {
-                    let heeded = self.routes_mut().heed(hash, server, hint);
-                    heeded.ask.into_iter().for_each(|server| self.ask_for_map(server));
-                }
+                self.heed(hash, server, &reply);
                 Ok(reply)
             }
             Some(Reply::Refused(text)) => Err(self.refusal(text, server)),
             _ => unreachable!("a meta command has a meta reply"),
+        }
+    }
+
+    /// The same of a read, and what it says of copies.
+    pub fn heard_read(
+        &self,
+        hash: u64,
+        server: ServerId,
+        asked: Asked,
+        reply: Option<Reply>,
+    ) -> Result<MetaReply, Error> {
+        let reply = self.heard(hash, server, reply)?;
+        self.leased.told(hash, asked, &reply);
+        Ok(reply)
+    }
+
+    pub fn heed(&self, hash: u64, server: ServerId, reply: &MetaReply) {
+        if let Some(hint) = reply.hint {
+            let heeded = self.routes_mut().heed(hash, server, hint);
+            heeded.ask.into_iter().for_each(|server| self.ask_for_map(server));
         }
     }
 

@@ -188,6 +188,11 @@ impl Client {
         self.inner.missed.load(Relaxed)
     }
 
+    /// Reads of hot keys that copies on other servers than the key's owner have answered ([`Options::read_copies`](crate::Options::read_copies)).
+    pub fn copy_reads(&self) -> u64 {
+        self.inner.leased.reads()
+    }
+
     /// The version of the cluster's map that this client goes by.
     pub fn map_version(&self) -> u64 {
         self.inner.routes().version()

@@ -22,6 +22,8 @@
 //!   [`Client::get_many`] asks all workers at once.
 //! - **The map changes, and requests go on.** Replies tell of cachelets that have moved, and of newer maps; beside that the client polls
 //!   ([`Options::poll`]). Every request is executed wherever it arrives, so a map that is old costs a hop, nothing else.
+//! - **A key that melts its server** is copied to others, if the cluster's coordinator was started with `--hot-keys`. The client is told
+//!   where, for a second at a time, and reads there; see *Copies of hot keys*.
 //! - **A server that is gone** costs its keys, nothing else: a `get` is a miss, a write is [`Error::Unreachable`]. It is noticed within
 //!   [`Options::timeout`], from then on its keys are refused at once, and in the background it is tried again.
 //! - **TLS and logins**: [`Options::tls`], [`Options::login`] (a server's `-Z` and `-Y`).
@@ -36,7 +38,36 @@
 //!
 //! Requests of one key that are made one after the other, each after the answer to the one before, are executed in that order. So are those
 //! of one key that are made at once in one task, while the key's cachelet stays where it is. When it moves, requests for its new place wait until
-//! nothing is unanswered at the old one; of several that wait so, a later one may pass an earlier one.
+//! nothing is unanswered at the old one; of several that wait so, a later one may pass an earlier one. A read that has gone to a copy does not
+//! wait for a write that is made while it is under way, and may see it.
+//!
+//! # Copies of hot keys
+//!
+//! Writes go to the owner, reads of a hot key to one of its copies. Each answer of the owner says whether there are any, and until when
+//! they may be read. The cluster's mode says what a read may find:
+//!
+//! - `async`: what this client has written, or something newer; never something older than it has read. What others have
+//!   written may be missing for as long as the coordinator's `--lease`. A client keeps to one copy until its lease is over, so it takes several clients
+//!   to spread a key.
+//! - `atomic`: what the owner would have answered. Each read goes to another copy.
+//!
+//! A copy whose server is gone, or which is none any more, costs a detour: within half of [`Options::timeout`] its owner is asked instead. Of
+//! [`Client::get_many`], what a silent server was asked for is a miss.
+//!
+//! ```no_run
+//! # async fn run() -> Result<(), mbal_client::Error> {
+//! use mbal_client::{Client, Options};
+//!
+//! let client = Client::connect(["10.0.0.1:11211"], Options::new()).await?;
+//! for _ in 0..1_000_000 {
+//!     client.get("the page that everybody wants").await?;
+//! }
+//! println!("{} of them were answered by copies", client.copy_reads());
+//!
+//! // One that asks the owner, always.
+//! let strict = Client::connect(["10.0.0.1:11211"], Options::new().read_copies(false)).await?;
+//! # Ok(()) }
+//! ```
 //!
 //! # Not here
 //!
@@ -51,6 +82,8 @@ mod commands;
 mod connection;
 mod dial;
 mod error;
+mod leased;
+mod many;
 mod options;
 mod pool;
 mod refresh;

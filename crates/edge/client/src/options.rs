@@ -10,6 +10,7 @@ pub struct Options {
     pub(crate) connect_timeout: Duration,
     pub(crate) poll: Duration,
     pub(crate) connections: usize,
+    pub(crate) copies: bool,
     pub(crate) login: Option<Login>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
@@ -42,6 +43,7 @@ impl Options {
             connect_timeout: Duration::from_millis(500),
             poll: Duration::from_secs(1),
             connections: 1,
+            copies: true,
             login: None,
             #[cfg(feature = "tls")]
             tls: None,
@@ -71,6 +73,11 @@ impl Options {
     pub fn connections_per_worker(self, connections: usize) -> Options {
         assert!(connections > 0);
         Options { connections, ..self }
+    }
+
+    /// Whether copies of hot keys on other servers are read, where the cluster has some (`--hot-keys` of its coordinator). Default true.
+    pub fn read_copies(self, copies: bool) -> Options {
+        Options { copies, ..self }
     }
 
     /// Logs in on every connection.

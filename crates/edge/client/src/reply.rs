@@ -1,6 +1,7 @@
 //! Replies from bytes, as they arrive. What cannot be a reply ends the connection.
 
 use mbal_model::Hint;
+use mbal_replica::Told;
 
 /// What a request is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,11 @@ pub struct MetaReply {
     pub value: Vec<u8>,
     pub flags: u32,
     pub cas: u64,
+    /// It has an `L` token: a home has answered, or tells why it was asked in vain.
+    pub has_token: bool,
     pub hint: Option<Hint>,
+    /// Where copies of the key are.
+    pub told: Option<Told>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,7 +126,11 @@ fn parse_meta(line: &[u8], rest: &[u8], after: usize) -> Result<Option<(Reply, u
             Some((b'f', flags)) => reply.flags = number(flags).ok_or(Garbage)?,
             Some((b'c', cas)) => reply.cas = number(cas).ok_or(Garbage)?,
             // One that is not understood says nothing: it is advice.
-            Some((b'L', hint)) => reply.hint = Hint::parse(hint),
+            Some((b'L', token)) => {
+                reply.has_token = true;
+                reply.told = Told::parse(token);
+                reply.hint = Hint::parse(token);
+            }
             _ => {}
         }
     }
@@ -200,10 +209,13 @@ mod tests {
     #[test]
     fn replies_are_read_wherever_they_are_cut() {
         check(Form::Meta, "HD\r\n", Reply::Meta(meta(Status::Done)));
+        let told = |hint, told| MetaReply { has_token: true, hint, told, ..meta(Status::Miss) };
         let hint = Hint::parse(b"5.3.2/1");
-        check(Form::Meta, "EN L5.3.2/1\r\n", Reply::Meta(MetaReply { hint, ..meta(Status::Miss) }));
+        check(Form::Meta, "EN L5.3.2/1\r\n", Reply::Meta(told(hint, None)));
+        let copies = Told::parse(b"~1000.1,3");
+        check(Form::Meta, "EN L~1000.1,3\r\n", Reply::Meta(told(None, copies)));
         let value = b"a\r\nb".to_vec();
-        let hit = MetaReply { value, flags: 7, cas: 99, ..meta(Status::Value) };
+        let hit = MetaReply { value, flags: 7, cas: 99, has_token: true, ..meta(Status::Value) };
         check(Form::Meta, "VA 4 f7 c99 Lx\r\na\r\nb\r\n", Reply::Meta(hit));
         check(Form::Meta, "SERVER_ERROR no\r\n", Reply::Refused("SERVER_ERROR no".into()));
         check(Form::Line, "VERSION 1\r\n", Reply::Line("VERSION 1".into()));

@@ -9,25 +9,30 @@ use crate::error::Error;
 #[derive(Clone, Debug)]
 pub struct SentKey {
     pub hash: u64,
-    /// As the protocol wants it: with blanks or control characters, in base64.
-    text: Vec<u8>,
-    base64: bool,
+    bytes: Vec<u8>,
+    /// What the protocol wants instead of a key with blanks or control characters.
+    base64: Option<Vec<u8>>,
 }
 
 impl SentKey {
     pub fn new(key: &[u8]) -> Result<SentKey, Error> {
         let hash = Key::new(key).filter(|_| !key.is_empty()).ok_or(Error::Key)?.hash();
-        let base64 = key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f);
-        let mut text = Vec::new();
-        match base64 {
-            true => base64_encode(key, &mut text),
-            false => text.extend_from_slice(key),
-        }
-        if text.len() > KEY_BYTES_MAX {
-            Err(Error::Key)
-        } else {
-            Ok(SentKey { hash, text, base64 })
-        }
+        let is_no_word = key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f);
+        let base64 = is_no_word.then(|| {
+            let mut text = Vec::new();
+            base64_encode(key, &mut text);
+            text
+        });
+        let key = SentKey { hash, bytes: key.to_vec(), base64 };
+        if key.text().len() > KEY_BYTES_MAX { Err(Error::Key) } else { Ok(key) }
+    }
+
+    pub fn key(&self) -> Key<'_> {
+        Key::new(&self.bytes).expect("its length was checked")
+    }
+
+    fn text(&self) -> &[u8] {
+        self.base64.as_deref().unwrap_or(&self.bytes)
     }
 }
 
@@ -74,8 +79,8 @@ impl Command<'_> {
         matches!(self, Command::Get)
     }
 
-    /// Appends the request, with what the client knows of the owners.
-    pub fn push(&self, out: &mut Vec<u8>, key: &SentKey, known: MapVersion) {
+    /// Appends the request, with what the client knows of the owners. `by_lease` marks it as one that a copy is to answer.
+    pub fn push(&self, out: &mut Vec<u8>, key: &SentKey, known: MapVersion, by_lease: bool) {
         let name: &[u8] = match self {
             Command::Get | Command::GetAndTouch { .. } | Command::Touch { .. } => b"mg ",
             Command::Store { .. } => b"ms ",
@@ -83,7 +88,7 @@ impl Command<'_> {
             Command::Count { .. } => b"ma ",
         };
         out.extend_from_slice(name);
-        out.extend_from_slice(&key.text);
+        out.extend_from_slice(key.text());
         let mut words = String::new();
         match self {
             Command::Get => words += " v f c",
@@ -106,10 +111,10 @@ impl Command<'_> {
                 }
             }
         }
-        if key.base64 {
+        if key.base64.is_some() {
             words += " b";
         }
-        words += &format!(" L{known}\r\n");
+        words += &format!(" L{known}{}\r\n", if by_lease { "*" } else { "" });
         out.extend_from_slice(words.as_bytes());
         if let Command::Store { value, .. } = self {
             out.extend_from_slice(value);
@@ -141,9 +146,12 @@ mod tests {
         ] {
             let mut out = Vec::new();
             let key = SentKey::new(b"k").expect("a key");
-            command.push(&mut out, &key, MapVersion { map: 5, local: 3 });
+            command.push(&mut out, &key, MapVersion { map: 5, local: 3 }, false);
             assert_eq!(String::from_utf8_lossy(&out), request);
         }
+        let (mut out, key) = (Vec::new(), SentKey::new(b"k").expect("a key"));
+        Command::Get.push(&mut out, &key, MapVersion { map: 5, local: 3 }, true);
+        assert_eq!(out, b"mg k v f c L5.3*\r\n");
     }
 
     #[test]
@@ -151,7 +159,7 @@ mod tests {
         let key = SentKey::new(b"a b").expect("a key");
         assert_eq!(key.hash, Key::new(b"a b").expect("short").hash());
         let mut out = Vec::new();
-        Command::Delete.push(&mut out, &key, MapVersion { map: 1, local: 0 });
+        Command::Delete.push(&mut out, &key, MapVersion { map: 1, local: 0 }, false);
         assert_eq!(out, b"md YSBi b L1.0\r\n");
         assert!(SentKey::new(&[b'k'; 250]).is_ok() && SentKey::new(&[1; 186]).is_ok());
         for key in [&b""[..], &[b'k'; 251], &[1; 187]] {

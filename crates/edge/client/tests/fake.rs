@@ -4,144 +4,17 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mbal_client::{Client, Error, Options, Store};
-use mbal_model::{Key, Prefix};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+mod faking;
+
+use faking::{Deed, Fake, eventually, key, options, reply};
+use mbal_client::{Client, Error, Store};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
-
-/// What a worker does about a request.
-enum Deed {
-    Reply(String),
-    /// It goes on reading, and says nothing.
-    Silence,
-    Close,
-    /// It answers when this says so.
-    Wait(watch::Receiver<bool>, String),
-}
-
-fn reply(text: &str) -> Deed {
-    Deed::Reply(text.to_owned())
-}
-
-type Behave = dyn Fn(usize, &str) -> Deed + Send + Sync;
-
-/// Two workers of one server; the lower half of the hashes is worker 0's.
-struct Fake {
-    ports: Vec<u16>,
-    /// What each worker was asked, but for the map.
-    asked: Mutex<Vec<(usize, String)>>,
-    /// Version, and the workers of both halves.
-    map: Mutex<(String, [usize; 2])>,
-    behave: Box<Behave>,
-}
-
-impl Fake {
-    async fn start(behave: impl Fn(usize, &str) -> Deed + Send + Sync + 'static) -> Arc<Fake> {
-        let mut listeners = Vec::new();
-        for _ in 0..2 {
-            listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
-        }
-        let ports = listeners.iter().map(|one| one.local_addr().unwrap().port()).collect();
-        let (asked, map) = (Mutex::default(), Mutex::new(("1.0".into(), [0, 1])));
-        let fake = Arc::new(Fake { ports, asked, map, behave: Box::new(behave) });
-        for (worker, listener) in listeners.into_iter().enumerate() {
-            let fake = Arc::clone(&fake);
-            tokio::spawn(async move {
-                loop {
-                    let (stream, _) = listener.accept().await.unwrap();
-                    tokio::spawn(Arc::clone(&fake).serve(worker, stream));
-                }
-            });
-        }
-        fake
-    }
-
-    async fn serve(self: Arc<Fake>, worker: usize, stream: TcpStream) {
-        let (input, mut output) = stream.into_split();
-        let mut input = BufReader::new(input);
-        let mut line = String::new();
-        while input.read_line(&mut line).await.is_ok_and(|bytes| bytes > 0) {
-            let request = std::mem::take(&mut line).trim_end().to_owned();
-            if let Some(bytes) = request.strip_prefix("ms ").and_then(|rest| rest.split(' ').nth(1))
-            {
-                let mut value = vec![0; bytes.parse::<usize>().unwrap() + 2];
-                input.read_exact(&mut value).await.unwrap();
-            }
-            let text = match request.starts_with("config get mbal") {
-                true => self.page(&request),
-                false => {
-                    self.asked.lock().unwrap().push((worker, request.clone()));
-                    match (self.behave)(worker, &request) {
-                        Deed::Reply(text) => text,
-                        Deed::Silence => continue,
-                        Deed::Close => return,
-                        Deed::Wait(mut go_on, text) => {
-                            go_on.wait_for(|go_on| *go_on).await.unwrap();
-                            text
-                        }
-                    }
-                }
-            };
-            if output.write_all(text.as_bytes()).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    fn page(&self, request: &str) -> String {
-        let (version, [lower, upper]) = self.map.lock().unwrap().clone();
-        if request.ends_with(&format!(" {version}")) {
-            return "END\r\n".into();
-        }
-        let [first, second] = self.ports[..] else { unreachable!() };
-        let page = format!(
-            "version {version}\nserver 3 client 127.0.0.1:{first} workers 127.0.0.1:{first},127.0.0.1:{second}\n\
-             cachelet 0000/1 3/{lower}\ncachelet 8000/1 3/{upper}\n"
-        );
-        format!("CONFIG mbal 0 {}\r\n{page}\r\nEND\r\n", page.len())
-    }
-
-    async fn client(&self, options: Options) -> Client {
-        Client::connect([format!("127.0.0.1:{}", self.ports[0])], options).await.unwrap()
-    }
-
-    fn asked(&self) -> Vec<(usize, String)> {
-        self.asked.lock().unwrap().clone()
-    }
-
-    fn count(&self, begins: &str) -> usize {
-        self.asked().iter().filter(|(_, request)| request.starts_with(begins)).count()
-    }
-}
-
-/// The `nth` key of the lower or the upper half.
-fn key(half: usize, nth: usize) -> String {
-    let of_half = |word: &String| {
-        let hash = Key::new(word.as_bytes()).unwrap().hash();
-        Prefix::nth(half, 1).contains(hash)
-    };
-    (0..).map(|number| format!("k{number}")).filter(of_half).nth(nth).unwrap()
-}
-
-/// No poll but those that a test causes.
-fn options() -> Options {
-    Options::new().poll(Duration::from_secs(3600)).timeout(Duration::from_millis(300))
-}
-
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    for _ in 0..2000 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("not within ten seconds: {what}");
-}
 
 #[tokio::test]
 async fn a_key_is_asked_of_its_worker_with_what_is_known_of_the_owners() {
-    let fake = Fake::start(|_, _| reply("EN\r\n")).await;
+    let fake = Fake::start(1, |_, _| reply("EN\r\n")).await;
     let client = fake.client(options()).await;
     for half in 0..2 {
         assert_eq!(client.get(key(half, 0)).await, Ok(None));
@@ -157,7 +30,7 @@ async fn many_keys_leave_before_the_first_is_answered() {
     let waiting = Arc::new(Mutex::new(VecDeque::new()));
     let seen = Arc::clone(&waiting);
     // Nothing is answered before all requests of the worker are there.
-    let fake = Fake::start(move |_, request| {
+    let fake = Fake::start(1, move |_, request| {
         let mut seen = seen.lock().unwrap();
         let name = request.split(' ').nth(1).unwrap().to_owned();
         seen.push_back(format!("VA {} f0 c1\r\n{name}\r\n", name.len()));
@@ -188,7 +61,7 @@ async fn many_keys_leave_before_the_first_is_answered() {
 
 #[tokio::test]
 async fn a_write_whose_connection_broke_is_not_repeated_and_a_read_is() {
-    let fake = Fake::start(|_, request| match request {
+    let fake = Fake::start(1, |_, request| match request {
         "mn" => reply("MN\r\n"),
         _ => Deed::Close,
     })
@@ -210,7 +83,7 @@ async fn a_write_whose_connection_broke_is_not_repeated_and_a_read_is() {
 #[tokio::test]
 async fn a_silent_server_is_left_alone_until_it_answers_a_probe() {
     let (well, is_well) = watch::channel(false);
-    let fake = Fake::start(move |_, request| match (*is_well.borrow(), request) {
+    let fake = Fake::start(1, move |_, request| match (*is_well.borrow(), request) {
         (false, _) => Deed::Silence,
         (true, "mn") => reply("MN\r\n"),
         (true, _) => reply("HD\r\n"),
@@ -240,7 +113,7 @@ async fn garbage_is_no_value() {
     for garbage in
         ["VALUE k 0 1\r\nv\r\n", "VA 1\r\nvvv\r\n", "\0\0\0\0\r\n", "HD\r\nHD\r\n", "MN\r\n\r\n"]
     {
-        let fake = Fake::start(move |_, request| match request {
+        let fake = Fake::start(1, move |_, request| match request {
             "mn" => reply("MN\r\n"),
             request if request.starts_with("md ") => reply("HD\r\n"),
             _ => reply(garbage),
@@ -261,7 +134,7 @@ async fn garbage_is_no_value() {
 #[tokio::test]
 async fn an_answer_that_comes_late_is_nobody_elses() {
     let (go, go_on) = watch::channel(false);
-    let fake = Fake::start(move |_, request| match request.split(' ').next() {
+    let fake = Fake::start(1, move |_, request| match request.split(' ').next() {
         Some("mn") => reply("MN\r\n"),
         Some("ma") => Deed::Wait(go_on.clone(), "VA 1\r\n5\r\n".into()),
         // Something is heard, so it is not silent.
@@ -290,7 +163,7 @@ async fn an_answer_that_comes_late_is_nobody_elses() {
 
 #[tokio::test]
 async fn a_hint_sends_the_next_request_to_the_new_worker() {
-    let fake = Fake::start(|worker, _| match worker {
+    let fake = Fake::start(1, |worker, _| match worker {
         0 => reply("EN L1.4.1\r\n"),
         _ => reply("HD\r\n"),
     })
@@ -307,7 +180,7 @@ async fn a_hint_sends_the_next_request_to_the_new_worker() {
 async fn the_new_worker_is_asked_when_the_old_one_has_answered() {
     let (go, go_on) = watch::channel(false);
     let slow = key(1, 1);
-    let fake = Fake::start(move |_, request| match request {
+    let fake = Fake::start(1, move |_, request| match request {
         "mn" => reply("MN\r\n"),
         request if request.contains(&slow) => Deed::Wait(go_on.clone(), "HD\r\n".into()),
         _ => reply("HD L2\r\n"),
@@ -339,7 +212,7 @@ async fn the_new_worker_is_asked_when_the_old_one_has_answered() {
 
 #[tokio::test]
 async fn a_read_that_missed_by_an_old_map_is_asked_once_more_by_the_newer_one() {
-    let fake = Fake::start(|worker, _| match worker {
+    let fake = Fake::start(1, |worker, _| match worker {
         0 => reply("EN L2\r\n"),
         _ => reply("VA 1 f0 c1\r\nv\r\n"),
     })
@@ -354,7 +227,7 @@ async fn a_read_that_missed_by_an_old_map_is_asked_once_more_by_the_newer_one() 
 
 #[tokio::test]
 async fn what_a_server_refuses_is_told() {
-    let fake = Fake::start(|_, request| match request.split(' ').next().unwrap() {
+    let fake = Fake::start(1, |_, request| match request.split(' ').next().unwrap() {
         "ms" => reply("SERVER_ERROR object too large for cache\r\n"),
         "ma" => reply("CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"),
         "md" => reply("SERVER_ERROR no route to owner\r\n"),
@@ -396,7 +269,7 @@ async fn who_gives_no_map_is_named() {
     assert!(connect(vec![]).await.unwrap().contains("no address"));
     assert!(connect(vec!["a b".into()]).await.unwrap().contains("is no host:port"));
     // The next one is asked.
-    let fake = Fake::start(|_, _| reply("EN\r\n")).await;
+    let fake = Fake::start(1, |_, _| reply("EN\r\n")).await;
     let both = [port, fake.ports[0]].map(|port| format!("127.0.0.1:{port}"));
     assert!(connect(both.to_vec()).await.is_none());
 }

@@ -10,6 +10,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub mod led;
+
 pub const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
 
 /// A folder of its own for each test, which goes when the test has passed.

@@ -18,7 +18,7 @@ mod copies;
 pub use copies::{Place, copies, place};
 
 use mbal_model::{
-    Address, Addresses, ClusterMap, ClusterView, Hint, MapVersion, Owner, Prefix, ServerId,
+    Address, Addresses, ClusterMap, ClusterView, Hint, Key, MapVersion, Owner, Prefix, ServerId,
     WorkerId,
 };
 
@@ -186,6 +186,16 @@ impl Routes {
     /// The hash's cachelet, as far as it is known.
     pub fn cachelet(&self, hash: u64) -> Prefix {
         self.cachelets[self.index(hash)].prefix
+    }
+
+    /// Who has the copy of this suffix, if that is another server than the key's owner.
+    pub fn copy(&self, key: &Key<'_>, suffix: u8) -> Option<Owner> {
+        let place = place(key, suffix, self.servers())?;
+        let workers =
+            self.servers.get(&place.server).map_or(0, |known| known.addresses.workers.len());
+        let home = self.route(key.hash()).owner.server;
+        (place.server != home)
+            .then(|| Owner { server: place.server, worker: place.worker(workers) })
     }
 
     /// Of the map.

@@ -1,0 +1,143 @@
+//! Copies of hot keys on other servers: what homes have told of them, and how reads go there.
+//!
+//! ```text
+//!   a read ──► Leased::suffix ──► none: to the home ──────────────► its reply tells of copies, or ends the lease
+//!                   └───────────► the suffix's server, marked ──► from the copy, or passed on: ends the lease
+//! ```
+//! `docs/design/hotkeys.md` is the protocol.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use mbal_model::ServerId;
+use mbal_random::Random;
+use mbal_replica::{Choice, Leases};
+use tokio::time::timeout;
+
+use crate::client::{Inner, Target};
+use crate::connection::Outcome;
+use crate::reply::{Form, MetaReply, Reply, Status};
+use crate::request::{Command, SentKey};
+
+/// Hot keys that a client remembers.
+const KEYS_MAX: usize = 1024;
+/// Marks of answers that told of no copies: 16 KiB.
+const MARKS: usize = 1024;
+/// What a copy's server may take of a read's time; the rest is the home's.
+const PATIENCE_PART: u32 = 2;
+
+/// When a request was made, by the clock of the client's leases.
+pub type Asked = Duration;
+
+/// The leases of a client.
+pub struct Leased {
+    since: Instant,
+    known: Mutex<(Leases, Random)>,
+    reads: AtomicU64,
+}
+
+impl Default for Leased {
+    fn default() -> Leased {
+        // Any number; it differs from client to client.
+        let random = Random::new(RandomState::new().build_hasher().finish());
+        let known = Mutex::new((Leases::new(KEYS_MAX, MARKS), random));
+        Leased { since: Instant::now(), known, reads: AtomicU64::new(0) }
+    }
+}
+
+impl Leased {
+    pub fn now(&self) -> Asked {
+        self.since.elapsed()
+    }
+
+    /// Reads that copies have answered.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Relaxed)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Leases, u32) -> T) -> T {
+        let (leases, random) = &mut *self.known.lock().expect("nothing panics with it held");
+        act(leases, random.word() as u32)
+    }
+
+    fn suffix(&self, hash: u64) -> Option<u8> {
+        match self.with(|leases, random| leases.route(hash, self.now(), random)) {
+            Choice::Home => None,
+            Choice::Copy(suffix) => Some(suffix),
+        }
+    }
+
+    /// Reads go home, until it tells of copies when it is asked later than now.
+    pub fn ends(&self, hash: u64) {
+        self.with(|leases, _| leases.without(hash, self.now()));
+    }
+
+    /// A home has answered a read.
+    pub fn told(&self, hash: u64, asked: Asked, reply: &MetaReply) {
+        match &reply.told {
+            None => self.ends(hash),
+            Some(told) => self.with(|leases, random| leases.told(hash, asked, told, random)),
+        }
+    }
+
+    /// Somebody has answered a read by a lease. False: nobody who could, and the home is to be asked.
+    pub fn answered(&self, hash: u64, asked: Asked, reply: &MetaReply) -> bool {
+        let from_copy = !reply.has_token && reply.status == Status::Value;
+        if from_copy {
+            self.reads.fetch_add(1, Relaxed);
+            return true;
+        }
+        self.ends(hash);
+        self.told(hash, asked, reply);
+        // A miss may mean that no home was found.
+        reply.status == Status::Value || reply.told.is_some()
+    }
+}
+
+impl Inner {
+    /// Where this key is read by a lease. `None`: at its home.
+    pub fn copy(&self, key: &SentKey) -> Option<Target> {
+        let suffix = self.options.copies.then(|| self.leased.suffix(key.hash)).flatten()?;
+        let routes = self.routes();
+        let owner = routes.copy(&key.key(), suffix)?;
+        let address = routes.address(owner)?.clone();
+        drop(routes);
+        let nth = key.hash as usize % self.options.connections;
+        (!self.pool.is_left_alone(owner.server)).then_some(Target { owner, address, nth })
+    }
+
+    /// Reads a key by its lease, if there is one. `None`: the home is to be asked.
+    pub async fn read_copy(&self, key: &SentKey, command: &Command<'_>) -> Option<MetaReply> {
+        let target = command.reads().then(|| self.copy(key)).flatten()?;
+        let (server, asked) = (target.owner.server, self.leased.now());
+        let ask = async {
+            let connection = self.connection(&target).await.ok()?;
+            let mut bytes = Vec::new();
+            command.push(&mut bytes, key, self.routes().heard(server), true);
+            match connection.ask(self.requests(bytes, Form::Meta, 1)).await {
+                Outcome::Replies(replies) => replies.into_iter().next(),
+                Outcome::Unsent | Outcome::Lost => None,
+            }
+        };
+        let told = timeout(self.options.timeout / PATIENCE_PART, ask).await.ok().flatten();
+        self.heard_by_lease(key.hash, server, asked, told)
+    }
+
+    /// Takes a reply to a read by a lease. `None`: the home is to be asked.
+    pub fn heard_by_lease(
+        &self,
+        hash: u64,
+        server: ServerId,
+        asked: Asked,
+        reply: Option<Reply>,
+    ) -> Option<MetaReply> {
+        let Some(Reply::Meta(reply)) = reply else {
+            self.leased.ends(hash);
+            return None;
+        };
+        self.heed(hash, server, &reply);
+        self.leased.answered(hash, asked, &reply).then_some(reply)
+    }
+}

@@ -1,0 +1,99 @@
+//! Many keys at once: those of one worker leave together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mbal_model::ServerId;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::client::{Inner, Target};
+use crate::connection::Outcome;
+use crate::error::Error;
+use crate::reply::{Form, MetaReply};
+use crate::request::{Command, SentKey};
+
+/// Keys that leave as one job.
+const BATCH_KEYS: usize = 256;
+
+/// Keys that leave together.
+struct Batch {
+    target: Target,
+    /// Places among the keys, and which of them are read by a lease.
+    keys: Vec<(usize, bool)>,
+}
+
+impl Inner {
+    /// Asks the owners of many keys at once; the answers in the keys' order.
+    pub async fn get_many(self: &Arc<Self>, keys: Vec<SentKey>) -> Vec<Result<MetaReply, Error>> {
+        let mut batches: BTreeMap<Target, Vec<(usize, bool)>> = BTreeMap::new();
+        for (at, key) in keys.iter().enumerate() {
+            let (target, by_lease) = match self.copy(key) {
+                Some(target) => (target, true),
+                None => (self.target(key.hash).await, false),
+            };
+            batches.entry(target).or_default().push((at, by_lease));
+        }
+        let keys = Arc::new(keys);
+        let mut asking = JoinSet::new();
+        for (target, batch) in &batches {
+            for batch in batch.chunks(BATCH_KEYS) {
+                let (inner, all) = (Arc::clone(self), Arc::clone(&keys));
+                let batch = Batch { target: target.clone(), keys: batch.to_vec() };
+                asking.spawn(async move { inner.get_batch(&all, batch).await });
+            }
+        }
+        let nobody = || Err(Error::Unreachable(ServerId::NOBODY));
+        let mut answers: Vec<Result<MetaReply, Error>> = keys.iter().map(|_| nobody()).collect();
+        while let Some(told) = asking.join_next().await {
+            for (at, answer) in told.expect("no batch panics") {
+                answers[at] = answer;
+            }
+        }
+        answers
+    }
+
+    async fn get_batch(
+        &self,
+        keys: &[SentKey],
+        Batch { target, keys: batch }: Batch,
+    ) -> Vec<(usize, Result<MetaReply, Error>)> {
+        let server = target.owner.server;
+        let (known, asked) = (self.routes().heard(server), self.leased.now());
+        let mut bytes = Vec::new();
+        for (at, by_lease) in &batch {
+            Command::Get.push(&mut bytes, &keys[*at], known, *by_lease);
+        }
+        let deadline = Instant::now() + self.options.timeout;
+        let ask = async {
+            let connection = self.connection(&target).await.ok()?;
+            match connection.ask(self.requests(bytes, Form::Meta, batch.len())).await {
+                Outcome::Replies(replies) => Some(replies),
+                Outcome::Unsent | Outcome::Lost => None,
+            }
+        };
+        let told = timeout_at(deadline, ask).await;
+        let is_late = told.is_err();
+        let mut replies = told.ok().flatten().unwrap_or_default().into_iter();
+        let mut answers = Vec::new();
+        // One after the other, as far as time allows: the first of them finds out whether there is somebody to ask.
+        for (at, by_lease) in batch {
+            let (hash, reply) = (keys[at].hash, replies.next());
+            let answer = match (by_lease, reply) {
+                (true, reply) => self.heard_by_lease(hash, server, asked, reply).map(Ok),
+                (false, Some(reply)) => Some(self.heard_read(hash, server, asked, Some(reply))),
+                (false, None) => None,
+            };
+            let answer = match answer {
+                Some(answer) => answer,
+                None if is_late => Err(Error::Unknown(server)),
+                None => {
+                    let answer = timeout_at(deadline, self.ask(&keys[at], &Command::Get)).await;
+                    answer.unwrap_or(Err(Error::Unreachable(server)))
+                }
+            };
+            answers.push((at, answer));
+        }
+        answers
+    }
+}
