@@ -19,6 +19,9 @@ use mbal_control::{Answer, Ask, Rates};
 
 use crate::driver::Driver;
 
+/// What a copy is to answer at least, as a part of what a server answers on average: below it, its upkeep is more than it helps.
+const COPY_WORTH: f64 = 0.02;
+
 /// Plans until it is dropped.
 pub(crate) struct Planning {
     stop: Option<Sender<()>>,
@@ -67,6 +70,8 @@ fn plan(driver: &Mutex<Driver>, epoch: Duration, stopped: &Receiver<()>) {
         drop(ask(Ask::Planned(plan)));
         let (_, Ok(Answer::Rates(Some(rates)))) = ask(Ask::Rates) else { continue };
         let Rates { servers, requests, hottest, target } = rates;
-        drop(ask(Ask::Threshold(copies_threshold(servers, requests, &hottest, target))));
+        let least = requests / servers.max(1) as f64 * COPY_WORTH;
+        let threshold = copies_threshold(servers, requests, &hottest, target).max(least);
+        drop(ask(Ask::Threshold(threshold)));
     }
 }

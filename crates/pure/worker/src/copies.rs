@@ -25,6 +25,7 @@ mod homes;
 mod leased;
 mod table;
 mod ticking;
+mod worth;
 
 pub(crate) use here::Read;
 pub(crate) use leased::Taken;
@@ -34,6 +35,7 @@ use heat::{Heat, Heats};
 use here::CopyHere;
 use homes::HomeKey;
 use table::Table;
+use worth::Spurned;
 
 /// How a cluster copies its hot keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,6 +115,7 @@ pub(crate) struct Copies {
     /// There are copies of this server's keys, or of others': leases are counted.
     in_use: AtomicBool,
     heats: Mutex<Heats>,
+    spurned: Mutex<Spurned>,
     trackers: Box<[Mutex<Heat>]>,
     /// By worker: its own load says that it is a hotspot.
     hotspots: Box<[AtomicBool]>,

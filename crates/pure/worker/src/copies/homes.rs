@@ -29,6 +29,8 @@ pub(crate) struct HomeKey {
     /// Answered by copies since the last look; and their average a second.
     pub answered: u64,
     pub elsewhere: f64,
+    /// Writes that were executed since the last look.
+    pub written: u64,
     /// Looks at which it was not hot any more, one after the other.
     pub cool: u32,
 }
@@ -207,6 +209,7 @@ impl Batch<'_> {
             let mut nothing = Vec::new();
             let is_there = store.read(&key, second, false, &mut nothing, |_, _| ()).is_some();
             one.home.written(is_there);
+            one.written += 1;
             self.sends().say(key.hash(), one);
         }
         then

@@ -10,6 +10,7 @@ use mbal_routing::copies as copies_of;
 use crate::copies::heat::Rates;
 use crate::copies::homes::{HomeKey, Sends};
 use crate::copies::table::SHARDS;
+use crate::copies::worth::copies_worth;
 use crate::copies::{Copies, HotMode};
 use crate::wakes::Sleeper;
 use crate::worker::Worker;
@@ -21,14 +22,10 @@ pub(crate) const HEAT_MICROS: u64 = 200_000;
 const COPIES_MICROS: u64 = 20_000;
 /// The load from which on a worker looks for hot keys.
 const HOTSPOT: f64 = 0.5;
-/// What a write takes away where a read adds one (SPORE, SoCC 2013, §3.5).
-const WRITE_WEIGHT: f64 = 9.0;
 /// A key loses its copies when it had less than half of what gives them, for so many epochs.
 const COOL_EPOCHS: u32 = 5;
 /// Keys of one server with copies.
 const HOT_KEYS_MAX: usize = 512;
-/// A value of so many bytes costs as much to answer as the request itself.
-const VALUE_BYTES_OF_A_REQUEST: f64 = 4096.0;
 
 /// What a worker remembers from one epoch of its tracker to the next.
 #[derive(Clone, Copy, Default)]
@@ -45,17 +42,6 @@ impl Copies {
     /// The latest moment that any worker has looked at.
     pub fn latest(&self) -> Moment {
         Moment::from_nanos(self.latest_ns.load(Relaxed))
-    }
-
-    /// How many copies, the original included, a key of this rate is to have.
-    fn wanted(&self, rates: &Rates, value_bytes: u32) -> usize {
-        let threshold = self.terms().threshold;
-        let weight = 1.0 + f64::from(value_bytes) / VALUE_BYTES_OF_A_REQUEST;
-        let rate = (rates.reads + rates.writes) * weight;
-        if rates.reads < WRITE_WEIGHT * rates.writes || !rate.is_finite() || rate <= threshold {
-            return 1;
-        }
-        (rate / threshold).ceil().min(255.0) as usize
     }
 }
 
@@ -131,6 +117,8 @@ impl Worker {
             all.sort();
             all
         };
+        let (terms, lease_now) = (copies.terms(), self.lease_now);
+        let mut spurned = copies.spurned.lock().expect("nothing panics with it held");
         let mut keys = 0;
         copies.homes.each(|hash, one| {
             keys += 1;
@@ -138,19 +126,25 @@ impl Worker {
             let answered = std::mem::take(&mut one.answered) as f64 / seconds;
             // Shadows tell of their reads a few times a second.
             one.elsewhere += (answered - one.elsewhere) / 2.0;
-            (one.reads, one.writes) = (here.reads + one.elsewhere, here.writes);
+            let written = std::mem::take(&mut one.written) as f64 / seconds;
+            one.writes += (written - one.writes) / 4.0;
+            one.reads = here.reads + one.elsewhere;
             let rates = Rates { key: Box::default(), reads: one.reads, writes: one.writes };
             let twice =
                 Rates { reads: rates.reads * 2.0, writes: rates.writes, ..Rates::default() };
-            match copies.wanted(&twice, one.value_bytes) {
+            match copies_worth(&twice, one.value_bytes, &terms) {
                 1 => one.cool += 1,
                 _ => one.cool = 0,
             }
             if one.cool >= COOL_EPOCHS {
+                let is_read = Rates { writes: 0.0, ..twice };
+                if copies_worth(&is_read, one.value_bytes, &terms) > 1 {
+                    spurned.add(hash, lease_now);
+                }
                 one.cools();
                 return;
             }
-            let wanted = copies.wanted(&rates, one.value_bytes).saturating_sub(1);
+            let wanted = copies_worth(&rates, one.value_bytes, &terms) - 1;
             if wanted > one.home.shadows().count() {
                 let key = Key::new(&one.key).expect("it was a key");
                 for (suffix, server) in copies_of(&key, shared.here(), &servers, wanted) {
@@ -167,6 +161,9 @@ impl Worker {
                 break;
             }
             let Some(key) = Key::new(&rates.key) else { continue };
+            if spurned.has(hash, lease_now) {
+                continue;
+            }
             let is_here = shared.store.cachelet_of(hash).is_some();
             let moves = shared.moves.list(|one| one.prefix.contains(hash));
             if !is_here || !moves.is_empty() {
@@ -178,7 +175,7 @@ impl Worker {
                     .store
                     .read(&key, now.second, false, &mut nothing, |view, _| view.value_bytes());
             let Some(value_bytes) = value_bytes else { continue };
-            let wanted = copies.wanted(&rates, value_bytes);
+            let wanted = copies_worth(&rates, value_bytes, &terms);
             if wanted < 2 {
                 continue;
             }
@@ -199,6 +196,7 @@ impl Worker {
                 writes: rates.writes,
                 value_bytes,
                 answered: 0,
+                written: 0,
                 elsewhere: 0.0,
                 cool: 0,
             };

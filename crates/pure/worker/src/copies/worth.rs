@@ -1,0 +1,115 @@
+//! How many copies a key is worth.
+//!
+//! A copy spreads reads, and costs: its lease is prolonged, and it is told of each write.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mbal_replica::Moment;
+
+use crate::copies::heat::Rates;
+use crate::copies::{HotMode, HotTerms};
+
+/// A value of so many bytes costs as much to answer as the request itself.
+const VALUE_BYTES_OF_A_REQUEST: f64 = 4096.0;
+/// Reads for each write and each shadow, at least. So a write takes away what nine reads add (SPORE, SoCC 2013, §3.5), and what is read
+/// a hundred times for each write has eleven shadows.
+const WRITE_WEIGHT: f64 = 9.0;
+/// Of copies that a server may make of one key.
+const COPIES_MAX: f64 = 255.0;
+
+/// How many copies, the original included, a key of these rates is to have: as many as T says, and no more than its writes allow.
+pub(crate) fn copies_worth(rates: &Rates, value_bytes: u32, terms: &HotTerms) -> usize {
+    let weight = 1.0 + f64::from(value_bytes) / VALUE_BYTES_OF_A_REQUEST;
+    let rate = (rates.reads + rates.writes) * weight;
+    if !rate.is_finite() || rate <= terms.threshold {
+        return 1;
+    }
+    // A copy that lets go first is told of a write twice.
+    let words = if terms.mode == HotMode::Atomic { 2.0 } else { 1.0 };
+    let shadows = (rates.reads / (WRITE_WEIGHT * words * rates.writes)).floor();
+    (rate / terms.threshold).ceil().min(1.0 + shadows).min(COPIES_MAX) as usize
+}
+
+/// Keys that were copied and turned out to be written too often. Samples alone would say again and again that they are hot.
+#[derive(Default)]
+pub(crate) struct Spurned {
+    /// Until when they are not copied, and how long that is.
+    keys: BTreeMap<u64, (Moment, Duration)>,
+}
+
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+const SPURNED_MAX: usize = 1024;
+
+impl Spurned {
+    /// Whether this key is not to be copied now.
+    pub fn has(&self, hash: u64, now: Moment) -> bool {
+        self.keys.get(&hash).is_some_and(|(until, _)| now < *until)
+    }
+
+    /// It was copied, and written too often: for twice as long as the last time, unless that is long ago.
+    pub fn add(&mut self, hash: u64, now: Moment) {
+        self.keys.retain(|_, (until, pause)| now < *until + *pause);
+        let pause =
+            self.keys.get(&hash).map_or(PAUSE_MIN, |(_, pause)| (*pause * 2).min(PAUSE_MAX));
+        if self.keys.len() < SPURNED_MAX {
+            self.keys.insert(hash, (now + pause, pause));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_as_many_copies_as_t_says_and_its_writes_allow() {
+        let copies = |mode, reads: f64, writes: f64, bytes| {
+            let terms = HotTerms { mode, threshold: 100.0, ..HotTerms::default() };
+            copies_worth(&Rates { reads, writes, ..Rates::default() }, bytes, &terms)
+        };
+        use HotMode::{Async, Atomic};
+        let cases = [
+            (Async, 100.0, 0.0, 0, 1),
+            (Async, 101.0, 0.0, 0, 2),
+            (Async, 1_000.0, 0.0, 0, 10),
+            (Async, 100.0, 0.0, 4096, 2),
+            (Async, 990.0, 10.0, 0, 10),
+            (Async, 9_900.0, 100.0, 0, 12),
+            (Atomic, 9_900.0, 100.0, 0, 6),
+            (Async, 900.0, 100.0, 0, 2),
+            (Atomic, 900.0, 100.0, 0, 1),
+            (Async, 890.0, 110.0, 0, 1),
+            (Async, 0.0, 1_000.0, 0, 1),
+            (Async, 1e9, 0.0, 0, 255),
+            (Async, f64::NAN, 0.0, 0, 1),
+        ];
+        for case @ (mode, reads, writes, bytes, wanted) in cases {
+            assert_eq!(copies(mode, reads, writes, bytes), wanted, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_spurned_again_is_for_longer() {
+        let (mut spurned, second) = (Spurned::default(), |at| Duration::from_secs(at));
+        assert!(!spurned.has(7, second(0)));
+        spurned.add(7, second(0));
+        assert!(
+            spurned.has(7, second(1)) && !spurned.has(7, second(2)) && !spurned.has(8, second(1))
+        );
+        spurned.add(7, second(3));
+        assert!(spurned.has(7, second(6)) && !spurned.has(7, second(7)));
+        for _ in 0..9 {
+            spurned.add(7, second(8));
+        }
+        assert!(spurned.has(7, second(67)) && !spurned.has(7, second(68)));
+        spurned.add(8, second(200));
+        spurned.add(7, second(200));
+        assert!(!spurned.has(7, second(202)), "that is long ago");
+        for hash in 0..9_999 {
+            spurned.add(hash, second(300));
+        }
+        assert!(spurned.has(9, second(301)) && !spurned.has(9_998, second(301)), "it has a bound");
+    }
+}
