@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -27,6 +28,10 @@ type Cluster struct {
 	ordered int
 	// How many maps were seen.
 	versions int
+	// Reads from copies: by server as it said last, and in all; and those that smart clients know of.
+	copyReads     map[int]int64
+	copyReadsEver int64
+	smartReads    atomic.Int64
 }
 
 type Status struct {
@@ -47,7 +52,7 @@ type Status struct {
 
 func NewCluster(world *World) *Cluster {
 	client := http.Client{Timeout: 1500 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
-	return &Cluster{world: world, http: client, owners: map[string]int{}, maybe: map[string]map[int]bool{}}
+	return &Cluster{world: world, http: client, owners: map[string]int{}, maybe: map[string]map[int]bool{}, copyReads: map[int]int64{}}
 }
 
 // call asks the coordinator that leads; the error is of the last one.
@@ -164,16 +169,11 @@ func (cluster *Cluster) Settled() {
 // OrderMove orders the move of any cachelet to any server. It is noted first: an order that was not answered may be given.
 func (cluster *Cluster) OrderMove(random *rand.Rand) {
 	cluster.mutex.Lock()
-	prefixes := make([]string, 0, len(cluster.owners))
-	for prefix := range cluster.owners {
-		prefixes = append(prefixes, prefix)
-	}
+	prefixes := cluster.prefixes()
 	if len(prefixes) == 0 {
 		cluster.mutex.Unlock()
 		return
 	}
-	// Maps are walked in no order, and the seed is to say what is ordered.
-	sort.Strings(prefixes)
 	prefix, to := prefixes[random.Intn(len(prefixes))], 1+random.Intn(each)
 	cluster.mark(prefix, to)
 	cluster.mutex.Unlock()
@@ -187,18 +187,76 @@ func (cluster *Cluster) OrderMove(random *rand.Rand) {
 
 // MayHold says which servers may have had a key at some moment of this round, by maps and orders that were seen.
 func (cluster *Cluster) MayHold(key string, server int) bool {
-	hash := xxh3.HashString(key)
 	cluster.mutex.Lock()
 	defer cluster.mutex.Unlock()
 	for prefix, servers := range cluster.maybe {
-		first, bits, _ := strings.Cut(prefix, "/")
-		node, _ := strconv.ParseUint(first, 16, 16)
-		width, _ := strconv.Atoi(bits)
-		if hash>>(64-width) == node>>(16-width) {
+		if covers(prefix, key) {
 			return servers[server]
 		}
 	}
 	return true
+}
+
+// Owner is who has a key by the newest map that was seen.
+func (cluster *Cluster) Owner(key string) int {
+	cluster.mutex.Lock()
+	defer cluster.mutex.Unlock()
+	for prefix, owner := range cluster.owners {
+		if covers(prefix, key) {
+			return owner
+		}
+	}
+	return 0
+}
+
+// AnyOwner is a server that has something by the newest map that was seen.
+func (cluster *Cluster) AnyOwner(random *rand.Rand) int {
+	cluster.mutex.Lock()
+	defer cluster.mutex.Unlock()
+	prefixes := cluster.prefixes()
+	return cluster.owners[prefixes[random.Intn(len(prefixes))]]
+}
+
+// prefixes are in order: maps are walked in none, and the seed is to say what is drawn.
+func (cluster *Cluster) prefixes() []string {
+	prefixes := make([]string, 0, len(cluster.owners))
+	for prefix := range cluster.owners {
+		prefixes = append(prefixes, prefix)
+	}
+	sort.Strings(prefixes)
+	return prefixes
+}
+
+func covers(prefix, key string) bool {
+	first, bits, _ := strings.Cut(prefix, "/")
+	node, _ := strconv.ParseUint(first, 16, 16)
+	width, _ := strconv.Atoi(bits)
+	return xxh3.HashString(key)>>(64-width) == node>>(16-width)
+}
+
+// CopyReads counts reads that were answered from copies, since the first call. A server that died has taken its last ones with it.
+func (cluster *Cluster) CopyReads() int64 {
+	for _, node := range cluster.world.All(Server) {
+		answer, err := cluster.http.Get("http://" + node.IP() + ":11212/metrics")
+		if err != nil {
+			continue
+		}
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		_, after, found := strings.Cut(string(text), "\nmbal_copy_reads_total ")
+		line, _, _ := strings.Cut(after, "\n")
+		count, wrong := strconv.ParseInt(line, 10, 64)
+		if err != nil || !found || wrong != nil {
+			continue
+		}
+		before := cluster.copyReads[node.Number]
+		if count < before {
+			before = 0
+		}
+		cluster.copyReads[node.Number] = count
+		cluster.copyReadsEver += count - before
+	}
+	return cluster.copyReadsEver
 }
 
 func (cluster *Cluster) Counts() (ordered, versions int) {

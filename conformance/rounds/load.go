@@ -47,14 +47,18 @@ func (weather *Weather) WasFoul(call time.Duration) bool {
 
 // Clients that ask any server for any of some keys.
 type Load struct {
+	cluster *Cluster
 	servers []*Node
-	weather *Weather
-	history *History
-	began   time.Time
-	round   int
-	names   [keys]atomic.Pointer[string]
-	stop    chan struct{}
-	done    sync.WaitGroup
+	// Of the keys, the first so many are hot: they are of one server, read much, and written little.
+	hot      int
+	hotOwner int
+	weather  *Weather
+	history  *History
+	began    time.Time
+	round    int
+	names    [keys]atomic.Pointer[string]
+	stop     chan struct{}
+	done     sync.WaitGroup
 	// Of the two: gets that missed in foul weather, errors in calm weather.
 	Missed, Hurt atomic.Int64
 	// What no server may answer.
@@ -62,8 +66,12 @@ type Load struct {
 	numbers  atomic.Int64
 }
 
-func NewLoad(round int, servers []*Node, weather *Weather) *Load {
-	load := &Load{servers: servers, weather: weather, history: NewHistory(), began: time.Now(), round: round, stop: make(chan struct{})}
+// NewLoad: `hot` of its keys are of the server `hotOwner`.
+func NewLoad(round int, cluster *Cluster, weather *Weather, hot, hotOwner int) *Load {
+	load := &Load{
+		cluster: cluster, servers: cluster.world.All(Server), weather: weather, history: NewHistory(),
+		began: time.Now(), round: round, hot: hot, hotOwner: hotOwner, stop: make(chan struct{}),
+	}
 	for at := range load.names {
 		load.rename(at)
 	}
@@ -74,7 +82,12 @@ func NewLoad(round int, servers []*Node, weather *Weather) *Load {
 func (load *Load) Now() time.Duration { return time.Since(load.began) }
 
 func (load *Load) rename(at int) {
-	name := fmt.Sprintf("r%d.%d.%d", load.round, at, load.numbers.Add(1))
+	next := func() string { return fmt.Sprintf("r%d.%d.%d", load.round, at, load.numbers.Add(1)) }
+	name := next()
+	// A server that was lost has no keys at all.
+	for tries := 1000; at < load.hot && load.cluster.Owner(name) != load.hotOwner && tries > 0; tries-- {
+		name = next()
+	}
 	load.names[at].Store(&name)
 }
 
@@ -95,36 +108,42 @@ func (load *Load) End() {
 }
 
 func (load *Load) run(client int, random *rand.Rand) {
-	var conn *Conn
+	// Where keys are hot every third client is a smart one.
+	var smart *Smart
+	var asked Client
+	if load.hot > 0 && client%3 == 0 {
+		smart = NewSmart(load.servers, random, &load.cluster.smartReads)
+		asked = smart
+	}
+	defer func() {
+		if asked != nil {
+			asked.Close()
+		}
+	}()
 	cas := map[string]uint64{}
-	for {
-		select {
-		case <-load.stop:
-			if conn != nil {
-				conn.Close()
-			}
-			return
-		case <-time.After(time.Duration(random.Int63n(int64(thinks)))):
-		}
+	for load.goesOn(time.Duration(random.Int63n(int64(thinks)))) {
 		// Connections change servers now and then.
-		if conn != nil && random.Intn(50) == 0 {
-			conn.Close()
-			conn = nil
+		if asked != nil && smart == nil && random.Intn(50) == 0 {
+			asked.Close()
+			asked = nil
 		}
-		if conn == nil {
+		if asked == nil {
 			fresh, err := Dial(load.servers[random.Intn(len(load.servers))])
 			if err != nil {
 				continue
 			}
-			conn = fresh
+			asked = fresh
 		}
 		at := random.Intn(keys)
+		if load.hot > 0 && random.Intn(2) == 0 {
+			at = random.Intn(load.hot)
+		}
 		key := *load.names[at].Load()
 		in := load.choose(at, cas[key], random)
-		out, err := load.ask(client, conn, key, in, random.Intn(2) == 0)
-		if err != nil {
-			conn.Close()
-			conn = nil
+		out, err := load.ask(client, asked, key, in, random.Intn(2) == 0)
+		if err != nil && smart == nil {
+			asked.Close()
+			asked = nil
 		}
 		if out.Cas != 0 {
 			cas[key] = out.Cas
@@ -132,6 +151,16 @@ func (load *Load) run(client int, random *rand.Rand) {
 		if out.Outcome == Unknown && in.Kind != Get && load.history.unknown(key) >= unknownMax {
 			load.rename(at)
 		}
+	}
+}
+
+// goesOn waits, unless the load ends.
+func (load *Load) goesOn(pause time.Duration) bool {
+	select {
+	case <-load.stop:
+		return false
+	case <-time.After(pause):
+		return true
 	}
 }
 
@@ -144,7 +173,14 @@ func (load *Load) choose(at int, cas uint64, random *rand.Rand) Input {
 	} else if random.Intn(10) == 0 {
 		value += strings.Repeat(".", random.Intn(4000))
 	}
-	switch dice := random.Intn(20); {
+	dice := random.Intn(20)
+	if at < load.hot {
+		dice = random.Intn(20 * 20)
+		if dice >= 20 {
+			dice = 0
+		}
+	}
+	switch {
 	case dice < 8:
 		return Input{Kind: Get}
 	case dice < 9:
@@ -158,9 +194,9 @@ func (load *Load) choose(at int, cas uint64, random *rand.Rand) Input {
 	}
 }
 
-func (load *Load) ask(client int, conn *Conn, key string, in Input, meta bool) (Output, error) {
+func (load *Load) ask(client int, asked Client, key string, in Input, meta bool) (Output, error) {
 	call := load.Now()
-	out, err := conn.Ask(key, in, meta)
+	out, err := asked.Ask(key, in, meta)
 	answered := load.Now()
 	foul := load.weather.WasFoul(call)
 	if err != nil {

@@ -1,5 +1,6 @@
 // Rounds of faults: a cluster of real processes, each in a network of its own, whose cachelets move while processes are killed,
-// stopped and cut off. What clients were told must be what a single server could have said.
+// stopped and cut off, and copies of hot keys are read. What clients were told must be what a single server could have said, or what
+// hot keys' mode promises.
 //
 // conformance/run-rounds builds it, and starts it in namespaces of its own.
 package main
@@ -10,6 +11,7 @@ import (
 	"math/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +32,7 @@ func main() {
 	mbal := flag.String("mbal", "target/release/mbal", "the program")
 	folder := flag.String("folder", "", "for logs and what etcd keeps")
 	plant := flag.String("plant", "", "a `fault` in the servers (built with --features planted), which has to be found")
+	hot := flag.String("hot", "", "how hot keys are copied: off, async or atomic; another `mode` each round by default")
 	pause := flag.String("pause-while", "", "begin no round while this `file` is there: others measure")
 	flag.Parse()
 	fmt.Printf("seed %d\n", *seed)
@@ -37,7 +40,15 @@ func main() {
 	if *plant != "" {
 		environment = append(environment, "MBAL_PLANTED="+*plant)
 	}
-	world, err := NewWorld(*folder, *mbal, environment)
+	modes := []string{"atomic", "async", "off"}
+	if *hot != "" {
+		if !slices.Contains(modes, *hot) {
+			fmt.Printf("--hot %s: it is one of %v\n", *hot, modes)
+			os.Exit(2)
+		}
+		modes = []string{*hot}
+	}
+	world, err := NewWorld(*folder, *mbal, modes[0], environment)
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(2)
@@ -52,7 +63,7 @@ func main() {
 			time.Sleep(time.Second)
 		}
 		// Each round by its own seed, however long those before it have taken.
-		campaign.round(round, rand.New(rand.NewSource(*seed*1_000_003+int64(round))))
+		campaign.round(round, modes[(round-1)%len(modes)], rand.New(rand.NewSource(*seed*1_000_003+int64(round))))
 		if campaign.isStuck || *plant != "" && campaign.failed > 0 {
 			break
 		}
@@ -62,6 +73,16 @@ func main() {
 		"%d errors while none was; %d moves ordered, %d maps seen, %d servers died, %d of them since their leases ended; %d keys undecided, %d rounds failed\n",
 		campaign.done, time.Since(began).Seconds(), *seed, campaign.operations, campaign.unknown, campaign.missed,
 		campaign.hurt, ordered, versions, campaign.deaths, campaign.lapses, campaign.undecided, campaign.failed)
+	if campaign.hotRounds > 0 {
+		copyReads := campaign.cluster.CopyReads()
+		fmt.Printf("hot keys: %d rounds, in %d of them copies were read before faults began; %d reads from copies, %d of them by smart clients; "+
+			"%d operations with keys whose values are counted\n", campaign.hotRounds, campaign.copied, copyReads,
+			campaign.cluster.smartReads.Load(), campaign.counted)
+		if copyReads == 0 {
+			fmt.Println("FAILED: no copy has been read")
+			os.Exit(1)
+		}
+	}
 	if (campaign.failed > 0) != (*plant != "") {
 		os.Exit(1)
 	}
@@ -79,6 +100,7 @@ type Campaign struct {
 
 	done, operations, unknown, undecided, deaths, lapses, failed int
 	missed, hurt                                                 int64
+	hotRounds, copied, counted                                   int
 	isStuck                                                      bool
 }
 
@@ -92,10 +114,15 @@ func (campaign *Campaign) fail(round int, why string) {
 	fmt.Printf("FAILED round %d: %s\n", round, why)
 }
 
-func (campaign *Campaign) round(round int, random *rand.Rand) {
+func (campaign *Campaign) round(round int, hot string, random *rand.Rand) {
 	campaign.done++
 	world, cluster := campaign.world, campaign.cluster
 	servers := world.All(Server)
+	if err := world.CopyHotKeys(hot); err != nil {
+		campaign.isStuck = true
+		campaign.fail(round, "before it: "+err.Error())
+		return
+	}
 	if err := cluster.AwaitRecovery(); err != nil {
 		campaign.isStuck = true
 		campaign.fail(round, "before it: "+err.Error())
@@ -116,9 +143,19 @@ func (campaign *Campaign) round(round int, random *rand.Rand) {
 	}
 	faults := draw(world, random)
 	var weather Weather
-	load := NewLoad(round, servers, &weather)
+	load := NewLoad(round, cluster, &weather, hotMixed[hot], cluster.AnyOwner(random))
+	heat := NewHeat(load)
 	weather.Calm(0)
-	load.Begin(random)
+	if hot != "async" {
+		load.Begin(random)
+	}
+	if hot != "off" {
+		campaign.hotRounds++
+		heat.Begin(random)
+		if heat.AwaitCopies() {
+			campaign.copied++
+		}
+	}
 	mover := rand.New(rand.NewSource(random.Int63()))
 	stopMoves := every(movesEvery, func() { cluster.OrderMove(mover) })
 	stopLooks := every(looksEvery, func() { _ = cluster.Look() })
@@ -171,14 +208,27 @@ func (campaign *Campaign) round(round int, random *rand.Rand) {
 		why = load.ReadAll()
 	}
 	campaign.deaths += len(deaths)
+	// An item outlives its owner by the leases of its copies.
+	lingers := time.Duration(0)
+	if hot == "atomic" {
+		lingers = copyAge
+	}
 	for key := range load.history.keys {
 		for _, death := range deaths {
 			if cluster.MayHold(key, death.server) {
-				load.history.Add(clients+each, key, Input{Kind: Loss}, Output{}, death.before, death.after)
+				load.history.Add(clients+each, key, Input{Kind: Loss}, Output{}, death.before, death.after+lingers)
 			}
 		}
 	}
 	verdict := load.history.Check()
+	// In async mode clients are promised less.
+	promise := Promise{ToAll: true, MayBeGone: len(deaths) > 0}
+	if hot == "async" {
+		promise.ToAll, promise.Age = false, copyAge
+	}
+	counted, broken := heat.versions.Check(promise)
+	campaign.counted += counted
+	verdict.Violations = append(verdict.Violations, broken...)
 	campaign.operations += verdict.Operations
 	campaign.unknown += verdict.Unknown
 	campaign.undecided += verdict.Undecided
@@ -188,8 +238,8 @@ func (campaign *Campaign) round(round int, random *rand.Rand) {
 	for at, fault := range faults {
 		said[at] = fault.String()
 	}
-	fmt.Printf("round %d: %s; %d operations, %d unknown, %d missed, well after %d ms\n", round, strings.Join(said, ", "),
-		verdict.Operations, verdict.Unknown, load.Missed.Load(), recovered.Milliseconds())
+	fmt.Printf("round %d: hot keys %s, %s; %d operations, %d unknown, %d missed, well after %d ms\n", round, hot, strings.Join(said, ", "),
+		verdict.Operations+counted, verdict.Unknown, load.Missed.Load(), recovered.Milliseconds())
 	if nonsense := load.nonsense.Load(); nonsense != nil {
 		campaign.fail(round, *nonsense)
 	}

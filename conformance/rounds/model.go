@@ -18,10 +18,13 @@ const (
 	Incr
 	// A process that may have had the key has died: the item may be gone with it.
 	Loss
+	// Of versions alone: a Get that only the key's owner answers, and a Set if nothing is there.
+	GetHome
+	Add
 )
 
 func (kind Kind) String() string {
-	return [...]string{"get", "set", "cas", "delete", "incr", "loss"}[kind]
+	return [...]string{"get", "set", "cas", "delete", "incr", "loss", "get at home", "add"}[kind]
 }
 
 // What was answered.

@@ -47,7 +47,9 @@ type World struct {
 	mbal   string
 	// Variables for servers alone.
 	environment []string
-	Nodes       []*Node
+	// How coordinators that are started copy hot keys.
+	hot   string
+	Nodes []*Node
 }
 
 func (node *Node) Name() string { return fmt.Sprintf("%s%d", node.Role, node.Number) }
@@ -72,8 +74,8 @@ func runAll(commands ...string) error {
 }
 
 // NewWorld makes the networks and starts all processes. The caller has a network of its own (unshare --net).
-func NewWorld(folder, mbal string, environment []string) (*World, error) {
-	world := &World{folder: folder, mbal: mbal, environment: environment}
+func NewWorld(folder, mbal, hot string, environment []string) (*World, error) {
+	world := &World{folder: folder, mbal: mbal, hot: hot, environment: environment}
 	err := runAll("ip link set lo up", "ip link add "+bridge+" type bridge", "ip addr add "+clientsAt+" dev "+bridge, "ip link set "+bridge+" up")
 	if err != nil {
 		return nil, err
@@ -142,9 +144,11 @@ func (node *Node) words() []string {
 			"--initial-advertise-peer-urls", peer, "--data-dir", filepath.Join(world.folder, node.Name())}
 	case Coordinator:
 		return []string{world.mbal, "coordinator", "--listen", ip + ":11210", "--etcd", world.urls(Etcd, 2379),
-			"--cluster-name", "rounds", "--servers", fmt.Sprint(each), "--heartbeat-ms", "200"}
+			"--cluster-name", "rounds", "--servers", fmt.Sprint(each), "--heartbeat-ms", "200",
+			"--hot-keys", world.hot, "--lease", fmt.Sprintf("%dms", copyLease.Milliseconds()), "--imbalance-target", "1.01"}
 	default:
 		return []string{world.mbal, "serve", "-l", ip, "-p", "11211", "-t", "2", "-m", "256", "--control", "off", "--link-port", "11311",
+			"--worker-ports", "11300", "--metrics", ip + ":11212",
 			"--coordinator", world.urls(Coordinator, 11210), "--cluster-name", "rounds", "--server-id", fmt.Sprint(node.Number),
 			"--cluster-secret", filepath.Join(world.folder, "secret"), "--balance", "off"}
 	}
@@ -152,6 +156,10 @@ func (node *Node) words() []string {
 
 func (node *Node) Start() error {
 	words := append([]string{"netns", "exec", node.Name()}, node.words()...)
+	if node.Role != Server {
+		// Who says which servers live is not to wait for load.
+		words = append([]string{"netns", "exec", node.Name(), "nice", "-n", "-10"}, node.words()...)
+	}
 	log, err := os.OpenFile(filepath.Join(node.world.folder, node.Name()+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -187,10 +195,29 @@ func (node *Node) Runs() bool {
 }
 
 // Kill returns when the process has ended.
-func (node *Node) Kill() {
+func (node *Node) Kill() { node.end(syscall.SIGKILL) }
+
+func (node *Node) end(by syscall.Signal) {
 	node.expected.Store(false)
-	_ = node.child.Process.Signal(syscall.SIGKILL)
+	_ = node.child.Process.Signal(by)
 	<-node.ended
+}
+
+// CopyHotKeys has coordinators that copy hot keys in this way.
+func (world *World) CopyHotKeys(hot string) error {
+	if world.hot == hot {
+		return nil
+	}
+	world.hot = hot
+	for _, node := range world.All(Coordinator) {
+		node.end(syscall.SIGTERM)
+	}
+	for _, node := range world.All(Coordinator) {
+		if err := node.Start(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (node *Node) Stop()     { _ = node.child.Process.Signal(syscall.SIGSTOP) }

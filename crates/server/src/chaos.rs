@@ -18,13 +18,22 @@ pub(crate) fn plant_by_environment() {
     use mbal_model::planted::{Fault, plant_everywhere};
     let Ok(name) = std::env::var("MBAL_PLANTED") else { return };
     let all = [
+        Fault::ClientKeepsLease,
         Fault::ForgottenBeforeServed,
         Fault::FrozenIsServed,
         Fault::GoneBeforeTaken,
+        Fault::HomeForgetsDrift,
+        Fault::HotBeforeAllHave,
         Fault::KeepsUnfinished,
+        Fault::LeaseNotTaken,
+        Fault::OldLeaseTaken,
+        Fault::OlderCopyTaken,
+        Fault::ReadAfterLease,
         Fault::ServedBeforeGone,
+        Fault::ShadowLeaseFromNow,
         Fault::TakenBackUnasked,
         Fault::ThawsWhatIsGone,
+        Fault::WritesDoNotWait,
     ];
     let fault = all.into_iter().find(|fault| format!("{fault:?}") == name);
     plant_everywhere(fault.unwrap_or_else(|| panic!("MBAL_PLANTED={name}: it is one of {all:?}")));

@@ -214,6 +214,11 @@ impl HotKeys {
         HotKeys { config, sets, keys, new_hot_at: new.hot_at }
     }
 
+    /// Memory beside the struct itself.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.sets[..]) + size_of_val(&self.keys[..])
+    }
+
     /// Counts one sampled request.
     ///
     /// Most sampled keys are new, the others come in no order: a branch between the two would be guessed

@@ -6,7 +6,7 @@ use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::batch::{Ended, Pause};
-use crate::copies::Taken;
+use crate::copies::{HotMode, Taken};
 use crate::links::Asker;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Wait};
 use crate::slots::{NO_ROUTE_LINE, Slots};
@@ -29,8 +29,10 @@ impl Worker {
             }
         };
         let taken = reply.map(Taken::from);
+        let leases_by_client = self.shared.copies.mode() == HotMode::Async;
         let Some(slots) = self.slots_of(client) else { return };
         let sent = slots.sent_of(place);
+        let gathered = if leases_by_client { slots.gathered_by(place) } else { Vec::new() };
         let reply = taken.as_ref().map(|(_, reply)| *reply);
         let missed = match reply {
             Some(reply) => slots.fill(place, reply),
@@ -42,7 +44,11 @@ impl Worker {
         if let Some(sent) = sent {
             // A copy that cannot be reached is no better than none.
             let taken = taken.map_or(Taken::Without, |(taken, _)| taken);
-            self.heed_leases(client, sent, &taken);
+            self.heed_leases(client, sent.hash, sent.asked, &taken);
+        }
+        for hash in gathered {
+            // Of several keys it is not said which have copies.
+            self.heed_leases(client, hash, self.now.moment(), &Taken::Without);
         }
         if !self.replied.contains(&client) {
             self.replied.push(client);

@@ -195,11 +195,19 @@ impl Slots {
         })
     }
 
-    /// What the request of this place went for.
+    /// What the request of this place went for, if it was one key.
     pub fn sent_of(&self, place: Place) -> Option<Sent> {
         match &self.queue[self.index(place)] {
-            Slot::Peer { sent, .. } => Some(*sent),
+            Slot::Peer { sent, .. } | Slot::Removal { sent, .. } => Some(*sent),
             _ => None,
+        }
+    }
+
+    /// The hashes of the keys that it went for, if they are of a `get` of several.
+    pub fn gathered_by(&self, place: Place) -> Vec<u64> {
+        match &self.queue[self.index(place)] {
+            Slot::Gather(gather) => gather.hashes_of(place.source).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -388,6 +396,12 @@ impl Gather {
             let is_unready = self.sources[source].is_none();
             is_unready && word == key.bytes() && Some(self.servers[source - 1]) != to
         })
+    }
+
+    fn hashes_of(&self, source: usize) -> impl Iterator<Item = u64> {
+        let routed = words_of(&self.keys).zip(&self.routes);
+        let of_it = routed.filter(move |(_, route)| usize::from(**route) == source);
+        of_it.filter_map(|(word, _)| Some(Key::new(word)?.hash()))
     }
 
     fn keys_of(&self, source: usize) -> u64 {

@@ -10,6 +10,10 @@ use mbal_sketch::{Access, HotKeys, HotKeysConfig, Observed};
 const TRACKED: usize = 256;
 /// The newest epoch's share in a key's average.
 const SMOOTHING: f32 = 0.5;
+/// A key with less than this part of a worker's requests is not told of: copies of it would help nobody.
+const LEAST: f64 = 1.0 / 256.0;
+/// Nor is one that was sampled less often in an epoch, on average: chance does that.
+const SAMPLES_LEAST: f32 = 1.0;
 
 /// One worker's tracker, by epochs of a fraction of a second.
 pub(crate) struct Heat {
@@ -55,8 +59,14 @@ impl Heat {
         }
     }
 
-    /// Ends an epoch of so many seconds, in which so many requests were executed: the rates of all keys that are tracked, by their hashes.
-    pub fn tick(&mut self, seconds: f64, requests: f64) -> BTreeMap<u64, Rates> {
+    /// Ends an epoch of so many seconds, in which so many requests were executed: the rates of the keys that matter, by their hashes.
+    /// `counts`: those that matter however small their rates are.
+    pub fn tick(
+        &mut self,
+        seconds: f64,
+        requests: f64,
+        counts: impl Fn(u64) -> bool,
+    ) -> BTreeMap<u64, Rates> {
         let samples = std::mem::take(&mut self.samples) as f64;
         self.keys.tick(&mut Vec::new());
         // Without a sample there is nothing that it stands for: what is known fades.
@@ -68,15 +78,19 @@ impl Heat {
             let (reads, writes) = (rate(Access::Read), rate(Access::Write));
             Rates { key: self.names[slot as usize].clone(), reads, writes }
         };
-        let all = self.keys.tracked().map(|slot| (self.keys.hash(slot), rates(slot)));
-        all.filter(|(_, rates)| rates.reads + rates.writes > 0.0).collect()
+        // Most of what is tracked was sampled by chance: its names are not copied.
+        let least = SAMPLES_LEAST.max((requests / seconds * LEAST / scale) as f32);
+        let told = self.keys.tracked().filter(|slot| {
+            let sampled = |access| self.keys.sampled(*slot, access).0;
+            let all = sampled(Access::Read) + sampled(Access::Write);
+            all >= least || all > 0.0 && counts(self.keys.hash(*slot))
+        });
+        told.map(|slot| (self.keys.hash(slot), rates(slot))).collect()
     }
 }
 
 /// The newest epoch's share in what is told of a key: a key that was sampled once by chance is hardly seen.
 const TOLD_SMOOTHING: f64 = 0.25;
-/// What is less than this part of a worker's requests is not told.
-const TOLD_LEAST: f64 = 1.0 / 256.0;
 
 /// What the workers of a server have counted last, and on average.
 #[derive(Default)]
@@ -102,7 +116,7 @@ impl Heats {
             known.reads += TOLD_SMOOTHING * new.reads;
             known.writes += TOLD_SMOOTHING * new.writes;
         }
-        told.retain(|_, known| known.reads + known.writes > requests * TOLD_LEAST);
+        told.retain(|_, known| known.reads + known.writes > requests * LEAST);
         self.by_worker.insert(worker, rates);
     }
 
@@ -135,6 +149,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_tracker_that_is_full_of_the_longest_keys_has_at_most_100_kib() {
+        let mut heat = Heat::default();
+        for number in 0..100_000 {
+            let name = format!("{number:0250}");
+            heat.observe(&Key::new(name.as_bytes()).expect("a key"), Access::Read);
+        }
+        let names: usize = heat.names.iter().map(|name| size_of::<Box<[u8]>>() + name.len()).sum();
+        let bytes = size_of::<Heat>() + heat.keys.bytes() + names;
+        assert_eq!(heat.keys.tracked().count(), TRACKED);
+        assert!(bytes <= 100 << 10, "{bytes} bytes");
+    }
+
+    #[test]
     fn rates_are_of_the_epoch_that_ends_and_of_all_workers() {
         let (mut first, mut second) = (Heat::default(), Heat::default());
         let hot = Key::new(b"hot").expect("a key");
@@ -145,13 +172,33 @@ mod tests {
         second.observe(&hot, Access::Read);
         second.observe(&Key::new(b"cold").expect("a key"), Access::Read);
         let mut heats = Heats::default();
-        heats.tell(0, first.tick(0.5, 110.0), 220.0);
-        heats.tell(1, second.tick(0.5, 80.0), 160.0);
+        heats.tell(0, first.tick(0.5, 110.0, |_| true), 220.0);
+        heats.tell(1, second.tick(0.5, 80.0, |_| true), 160.0);
         let all = heats.sum();
         let rates = &all[&hot.hash()];
         assert_eq!((rates.reads, rates.writes, &*rates.key), (140.0, 10.0, &b"hot"[..]));
         assert_eq!(all.len(), 2);
         assert_eq!(heats.told()[&hot.hash()].reads, 35.0);
-        assert_eq!(first.tick(0.5, 0.0)[&hot.hash()].reads, 50.0, "half of what it was");
+        assert_eq!(first.tick(0.5, 0.0, |_| true)[&hot.hash()].reads, 50.0, "half of what it was");
+    }
+
+    #[test]
+    fn keys_that_were_sampled_by_chance_are_not_told_of_unless_they_count() {
+        let key = |name: &str| Key::new(name.as_bytes()).expect("a key").hash();
+        for samples in [60, 6_000] {
+            let mut heat = Heat::default();
+            for number in 0..samples {
+                let chance = format!("{number}");
+                heat.observe(&Key::new(chance.as_bytes()).expect("a key"), Access::Read);
+                if number % 10 == 0 {
+                    heat.observe(&Key::new(b"hot").expect("a key"), Access::Read);
+                }
+            }
+            let last = key(&format!("{}", samples - 1));
+            let told = heat.tick(0.2, 33.0 * f64::from(samples), |hash| hash == last);
+            let mut hashes = [key("hot"), last];
+            hashes.sort();
+            assert_eq!(told.into_keys().collect::<Vec<_>>(), hashes, "{samples} samples");
+        }
     }
 }

@@ -128,11 +128,12 @@ impl Batch<'_> {
 }
 
 impl Worker {
-    /// A reply to a request of a client has come, and what was said in front of it.
+    /// A reply to a request of a client has come that was asked at that moment, and what was said of this key in front of it.
     pub(crate) fn heed_leases(
         &mut self,
         client: crate::session::Client,
-        sent: Sent,
+        hash: u64,
+        asked: crate::Moment,
         taken: &Taken,
     ) {
         let mode = self.shared.copies.mode();
@@ -160,12 +161,12 @@ impl Worker {
             // Nobody may spread its reads who has to remember what it was told.
             Taken::Without if mode == HotMode::Atomic && leases.is_none() => {}
             Taken::Without => {
-                leases.get_or_insert_with(|| leases_of(bounds)).without(sent.hash, now);
+                leases.get_or_insert_with(|| leases_of(bounds)).without(hash, now);
             }
             Taken::Told(told) => {
-                let asked = Moment::from_micros(sent.asked.0);
+                let asked = Moment::from_micros(asked.0);
                 let leases = leases.get_or_insert_with(|| leases_of(bounds));
-                leases.told(sent.hash, asked, told, random);
+                leases.told(hash, asked, told, random);
             }
         }
     }

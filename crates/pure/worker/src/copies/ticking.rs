@@ -98,7 +98,8 @@ impl Worker {
             self.sampler.set_rate(rate);
         }
         let seconds = elapsed as f64 / 1e6;
-        let rates = copies.heat(worker.0).tick(seconds, requests as f64);
+        let has_copies = |hash| copies.homes.may_have(hash);
+        let rates = copies.heat(worker.0).tick(seconds, requests as f64, has_copies);
         let mut heats = copies.heats.lock().expect("nothing panics with it held");
         heats.tell(worker.0, rates, requests as f64 / seconds);
         if worker == WorkerId(0) {

@@ -355,3 +355,40 @@ fn deleted_expired_and_flushed_keys_are_read_nowhere() {
         }
     }
 }
+
+#[test]
+fn what_a_connection_has_read_with_other_keys_or_removed_is_not_read_again_from_an_older_copy() {
+    let (other, big) = (key_of(1), 1 << 21);
+    for news in ["get", "set"] {
+        let (mut net, key) = hot(HotMode::Async);
+        let get = format!("get {key}\r\n");
+        // Until its client keeps to the copy of server 2.
+        let reads = |net: &Net| net.shared[2].copies_here().reads;
+        loop {
+            net.send(1, &get);
+            let before = reads(&net);
+            net.send(1, &get);
+            if reads(&net) > before {
+                break;
+            }
+            net.pass(1_100);
+            net.read_often(&key, 0, 100);
+        }
+        // That copy does not hear of the write.
+        net.silent = BTreeSet::from([(0, 2)]);
+        assert_eq!(net.send(0, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n");
+        let newest = format!("VALUE {key} 0 1\r\nb\r\nEND\r\n");
+        let (told, then) = match news {
+            "set" => {
+                let set = format!("set {key} 0 0 {big}\r\n{}\r\n", "v".repeat(big));
+                (net.send(1, &set), "END\r\n".to_owned())
+            }
+            _ => (net.send(1, &format!("get {other} {key}\r\n")), newest.clone()),
+        };
+        match news {
+            "set" => assert_eq!(told, "SERVER_ERROR object too large for cache\r\n"),
+            _ => assert_eq!(told, newest),
+        }
+        assert_eq!(net.send(1, &get), then, "{news}");
+    }
+}
