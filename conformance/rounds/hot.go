@@ -5,6 +5,7 @@ import (
 	"math/rand"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,7 +15,7 @@ const (
 	copyAge   = copyLease + copyLease/10
 	// Hot keys whose values are counted.
 	hotVersions = 2
-	// Connections that read hot keys as fast as they can, so many at a time; and how long they rest.
+	// Connections that read hot keys, so many at a time; and how long they rest between, once copies are read.
 	hammers = 6
 	deep    = 24
 	// Requests beside these, whose values are not asked for: they cost clients little, and servers as much.
@@ -36,6 +37,8 @@ type Heat struct {
 	load     *Load
 	versions *Versions
 	keys     [hotVersions]string
+	// Copies are read, or were waited for in vain: hammers rest between batches.
+	isHot atomic.Bool
 }
 
 // NewHeat adds to a load what makes its hot keys hot.
@@ -73,6 +76,7 @@ func (heat *Heat) start(random *rand.Rand, run func(*rand.Rand)) {
 
 // AwaitCopies waits until reads are answered from copies; false if none is.
 func (heat *Heat) AwaitCopies() bool {
+	defer heat.isHot.Store(true)
 	cluster := heat.load.cluster
 	before := cluster.CopyReads()
 	for begin := time.Now(); time.Since(begin) < copiesWithin; time.Sleep(50 * time.Millisecond) {
@@ -90,7 +94,14 @@ func (heat *Heat) hammer(number int, random *rand.Rand) {
 	server := load.servers[number%len(load.servers)]
 	var conn *Conn
 	var session *Session
-	for load.goesOn(rests) {
+	for {
+		pause := time.Duration(0)
+		if heat.isHot.Load() {
+			pause = rests
+		}
+		if !load.goesOn(pause) {
+			break
+		}
 		if conn == nil || random.Intn(500) == 0 {
 			if conn != nil {
 				conn.Close()
