@@ -176,6 +176,12 @@ impl Copies {
         looks.then(|| if self.samples_less.load(Relaxed) { 0.01 } else { 0.03 })
     }
 
+    /// There are copies of this server's keys, or of others'.
+    #[inline]
+    pub fn in_use(&self) -> bool {
+        self.in_use.load(Relaxed)
+    }
+
     pub fn any_newborn(&self) -> bool {
         self.any_newborn.load(Acquire)
     }
@@ -216,6 +222,11 @@ impl Shared {
         if ends {
             copies.homes.each(|_, home| home.cools());
         }
+    }
+
+    /// True if a key's cachelet has begun empty, and serves nothing yet: copies of an earlier owner may be read still.
+    pub fn is_newborn(&self, hash: u64, now: crate::Now) -> bool {
+        self.copies.any_newborn() && self.copies.is_newborn(hash, now.moment())
     }
 
     pub fn hot_terms(&self) -> HotTerms {

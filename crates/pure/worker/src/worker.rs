@@ -152,7 +152,10 @@ impl Worker {
         self.now = now;
         self.newborn = self.shared.copies.any_newborn();
         // Any worker may have heard of a newer map first.
-        self.alone = self.shared.alone.load(Acquire) && !self.lapsed && !self.newborn;
+        // A server without cachelets may have copies, which a flush has to reach.
+        let has_copies = self.shared.copies.in_use();
+        self.alone =
+            self.shared.alone.load(Acquire) && !self.lapsed && !self.newborn && !has_copies;
         self.map_version = self.shared.map_version.load(Acquire);
         match event {
             Event::Opened { conn, own_port } => {

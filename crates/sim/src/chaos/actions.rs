@@ -64,8 +64,13 @@ impl World {
             Action::Forward { server, ticket, request } => {
                 self.coverage.meet(Sight::ActionForward);
                 let request = requests[request].to_vec();
-                if PeerRequest::decode(&request).is_some_and(|request| request.hops > 1) {
-                    self.coverage.meet(Sight::PassedOn);
+                if let Some(decoded) = PeerRequest::decode(&request) {
+                    if decoded.hops > 1 {
+                        self.coverage.meet(Sight::PassedOn);
+                    }
+                    if decoded.by_lease {
+                        self.coverage.meet(Sight::ForwardByLease);
+                    }
                 }
                 self.forward(seat, host_of(server), ticket, request);
             }

@@ -24,8 +24,10 @@ impl World {
             let told = match hint {
                 Hint::Worker { version, worker } => {
                     self.coverage.meet(Sight::ToldOwner);
-                    self.clients[client].routes[key] = usize::from(worker.0);
-                    self.clients[client].version = version.max(self.clients[client].version);
+                    if host == self.clients[client].host {
+                        self.clients[client].routes[key] = usize::from(worker.0);
+                        self.clients[client].version = version.max(self.clients[client].version);
+                    }
                     self.hosts[host].told(version, hash, worker)
                 }
                 // The client knows the workers of one server.
@@ -77,6 +79,7 @@ impl World {
                 Ok(None) => break,
                 Ok(Some(reply)) => {
                     used += reply.bytes;
+                    self.heed(connection, replied, &reply);
                     for _ in 0..replied {
                         self.settle(connection, vec![Told::Quiet]);
                     }

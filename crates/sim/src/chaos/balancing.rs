@@ -15,7 +15,7 @@ use mbal_worker::{OrderId, Shared, Tallies, order_event};
 use super::control::thresholds;
 use super::coverage::Sight;
 use super::dice::Dice;
-use super::history::Micros;
+use super::history::{Micros, SECOND};
 use super::letters::Letter;
 use super::profile::Profile;
 use super::world::{Happening, World};
@@ -29,8 +29,11 @@ pub struct Balancing {
     before: Tallies,
     /// Decisions that have been counted.
     counted: u64,
-    /// What the next heartbeat says of the last epoch.
-    pub heartbeat: Heartbeat,
+    /// Keys read and written, in its last epoch a second, and ever.
+    requests: f64,
+    keyed: u64,
+    /// What heartbeats say of the last epoch, once one has asked for it.
+    heartbeat: Option<Heartbeat>,
 }
 
 impl Balancing {
@@ -40,14 +43,23 @@ impl Balancing {
             balancer,
             before: server.end_epoch(0),
             counted: 0,
-            heartbeat: Heartbeat::default(),
+            requests: 0.0,
+            keyed: 0,
+            heartbeat: None,
         }
     }
 }
 
 impl Balancing {
     /// As `server/balancing.rs` tells it.
-    fn end_epoch(&mut self) {
+    pub fn heartbeat(&mut self) -> Heartbeat {
+        if self.heartbeat.is_none() {
+            self.heartbeat = Some(self.report());
+        }
+        self.heartbeat.clone().expect("it has just been written")
+    }
+
+    fn report(&self) -> Heartbeat {
         let workers = &self.balancer.reading().snapshot.workers;
         let listed = cachelets_listed(workers.len());
         let report = |worker: &WorkerLoad| {
@@ -55,12 +67,13 @@ impl Balancing {
             let cachelets = worker.cachelets.iter().map(named).collect();
             WorkerReport::new(worker.fixed, cachelets, listed)
         };
-        self.heartbeat = Heartbeat {
+        Heartbeat {
             workers: workers.iter().map(report).collect(),
             memory_bytes: workers.first().map_or(0, |worker| worker.bytes_max),
             helpless: self.balancer.is_helpless(),
+            requests: self.requests,
             ..Heartbeat::default()
-        };
+        }
     }
 }
 
@@ -77,8 +90,13 @@ impl World {
         this.balancing.before = now;
         self.coverage.meet(Sight::NewsEpoch);
         self.tell_balancer(host, News::Epoch(reading));
-        if self.is_clustered() {
-            self.hosts[host].balancing.end_epoch();
+        let this = &mut self.hosts[host];
+        this.balancing.heartbeat = None;
+        if self.profile.hot.is_some() {
+            let sums = this.server.sums();
+            let keyed = sums.cmd_get + sums.cmd_set;
+            let before = std::mem::replace(&mut this.balancing.keyed, keyed);
+            this.balancing.requests = (keyed - before) as f64 * SECOND as f64 / epoch as f64;
         }
     }
 

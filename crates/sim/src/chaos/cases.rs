@@ -17,19 +17,16 @@ pub fn check(ops: &[&Op]) -> Result<(), Violation> {
 
 /// Nobody is told a cas below what was told before.
 fn grows(told: &[(u64, &Op)]) -> Result<(), Violation> {
-    // When something was answered, and the greatest cas that was told until then.
-    let mut answers: Vec<(Micros, u64)> =
-        told.iter().map(|(cas, op)| (op.answered, *cas)).collect();
-    answers.sort_unstable();
-    let mut greatest = 0;
-    for (_, cas) in &mut answers {
-        greatest = greatest.max(*cas);
-        *cas = greatest;
+    let of_all = Greatest::of(told.iter().copied());
+    let mut by_session: BTreeMap<usize, Vec<(u64, &Op)>> = BTreeMap::new();
+    for (cas, op) in told {
+        by_session.entry(op.session).or_default().push((*cas, op));
     }
+    let by_session: BTreeMap<usize, Greatest> =
+        by_session.into_iter().map(|(session, told)| (session, Greatest::of(told))).collect();
     let mut by_connection: BTreeMap<usize, u64> = BTreeMap::new();
     for (now, op) in told {
-        let answered = answers.partition_point(|(at, _)| *at < op.asked);
-        let before = answered.checked_sub(1).map_or(0, |last| answers[last].1);
+        let before = of_all.before(op.since()).max(by_session[&op.session].before(op.asked));
         let on_connection = by_connection.entry(op.connection).or_default();
         if *now < before.max(*on_connection) {
             let mut greater = told.iter().filter(|(cas, other)| now < cas && other.precedes(op));
@@ -41,6 +38,28 @@ fn grows(told: &[(u64, &Op)]) -> Result<(), Violation> {
         }
     }
     Ok(())
+}
+
+/// When something was answered, and the greatest cas that was told until then.
+struct Greatest(Vec<(Micros, u64)>);
+
+impl Greatest {
+    fn of<'a>(told: impl IntoIterator<Item = (u64, &'a Op)>) -> Greatest {
+        let mut answers: Vec<(Micros, u64)> =
+            told.into_iter().map(|(cas, op)| (op.answered, cas)).collect();
+        answers.sort_unstable();
+        let mut greatest = 0;
+        for (_, cas) in &mut answers {
+            greatest = greatest.max(*cas);
+            *cas = greatest;
+        }
+        Greatest(answers)
+    }
+
+    fn before(&self, moment: Micros) -> u64 {
+        let answered = self.0.partition_point(|(at, _)| *at < moment);
+        answered.checked_sub(1).map_or(0, |last| self.0[last].1)
+    }
 }
 
 /// What has the same cas is the same.

@@ -1,7 +1,8 @@
-//! Invariants 2 and 3 of docs/design/invariants.md, from what clients asked and were told.
+//! Invariants 2, 3 and 4 of docs/design/invariants.md, from what clients asked and were told.
 //!
 //! Nothing here knows how the server works. One request *precedes* another if it came earlier on the same
-//! connection, or was answered before the other was asked. A reply is wrong only if no order that respects this can
+//! connection, or was answered before the other was asked; a read that a copy may have answered a lease before, unless both are of one
+//! session (docs/design/hotkeys.md). A reply is wrong only if no order that respects this can
 //! explain it, so that whatever is reported is a fault; and values are unique, so that little can hide.
 
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ impl Violation {
 
 pub const LOST: u8 = 2;
 pub const WENT_BACK: u8 = 3;
+pub const AFTER_LEASE: u8 = 4;
 
 /// What the checks must know of the run.
 pub struct Facts<'a> {
@@ -48,10 +50,15 @@ pub struct Facts<'a> {
     pub skew: Micros,
     /// No memory was ever short: what wanted no answer was done.
     pub calm: bool,
+    /// Keys may be copied, and read so long by whoever has a copy.
+    pub lease: Option<Micros>,
 }
 
 pub fn check(history: &mut History, facts: &Facts<'_>) -> Result<(), Violation> {
     history.ops.iter_mut().for_each(|op| settle(op, facts));
+    if facts.lease.is_some() {
+        doubt_misses(history);
+    }
     let mut by_home: BTreeMap<Option<usize>, Vec<Op>> = BTreeMap::new();
     for home in facts.homes {
         by_home.entry(*home).or_insert_with(|| flushes(history, facts, *home));
@@ -88,6 +95,24 @@ fn settle(op: &mut Op, facts: &Facts<'_>) {
         Told::Refused if needs_an_item && facts.calm => op.told = Told::Absent,
         Told::Refused if needs_an_item => op.told = Told::Nothing,
         _ => {}
+    }
+}
+
+/// Copies are read until a `flush_all` has reached all servers, and the key's home may have done it before: until then a miss says nothing.
+fn doubt_misses(history: &mut History) {
+    let flushes = history.ops.iter().filter(|op| matches!(op.asks, Asks::Flush { .. }));
+    let flushes: Vec<(Micros, Micros)> = flushes
+        .map(|op| match op.told {
+            Told::Done { .. } => (op.asked, op.answered),
+            _ => (op.asked, NEVER),
+        })
+        .collect();
+    let meets = |op: &Op| flushes.iter().any(|(from, to)| *from <= op.answered && op.asked <= *to);
+    for op in history.ops.iter_mut().filter(|op| op.told == Told::Absent && op.key != ALL_KEYS) {
+        let meets = meets(op);
+        if meets {
+            op.told = Told::Nothing;
+        }
     }
 }
 
@@ -221,13 +246,15 @@ impl<'a> Key<'a> {
         let between = self.ops[begin..].iter().take_while(|op| op.asked <= read.asked);
         for op in between.filter(|op| op.precedes(read) && is_elsewhere(op, state)) {
             let follows =
-                first_answered < op.asked || on_the_way.iter().any(|before| before.precedes(op));
+                first_answered < op.since() || on_the_way.iter().any(|before| before.precedes(op));
             if follows {
                 // An append that is missing is lost; anything else was overtaken by the past.
-                let invariant = if matches!(op.asks, Asks::Append { .. } | Asks::Increment) {
-                    LOST
-                } else {
-                    WENT_BACK
+                let invariant = match op.asks {
+                    _ if self.facts.lease.is_some_and(|lease| op.asked + lease < read.asked) => {
+                        AFTER_LEASE
+                    }
+                    Asks::Append { .. } | Asks::Increment => LOST,
+                    _ => WENT_BACK,
                 };
                 let what = format!("{} does not know of {}", say(read), say(op));
                 return Err(Violation::new(invariant, what));
@@ -239,7 +266,7 @@ impl<'a> Key<'a> {
     fn has_not_expired(&self, read: &Op, state: &State) -> Result<(), Violation> {
         let write = self.writer(state.base).expect("looked for before");
         let late = self.facts.lag + self.facts.put_off[self.index];
-        let seen = second(read.asked.saturating_sub(late));
+        let seen = second(read.since().saturating_sub(late));
         let keeps = |op: &Op| match exptime(op) {
             Some(0) => true,
             Some(..0) | None => false,

@@ -4,9 +4,10 @@ use mbal_model::MapVersion;
 
 use super::compose::{Composed, Composer};
 use super::connection::{Asked, Connection};
+use super::copies::{Copied, session_of};
 use super::coverage::Sight;
 use super::dice::Dice;
-use super::history::{ALL_KEYS, History, Micros, NEVER, Op, Told};
+use super::history::{ALL_KEYS, Asks, History, Micros, NEVER, Op, Told};
 use super::letters::Letter;
 use super::profile::Profile;
 use super::replies::Form;
@@ -14,7 +15,9 @@ use super::stranger::noise;
 use super::world::{Happening, World};
 
 /// A client waits for answers before it asks more than this.
-const UNANSWERED_MAX: usize = 60;
+pub const UNANSWERED_MAX: usize = 60;
+/// Of a connection that is found by its worker.
+const NO_SLOT: usize = usize::MAX;
 const DEFAULT_WINDOW: usize = 256 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +44,12 @@ pub struct Client {
     window: usize,
     /// By key: the cas that it saw last.
     pub seen: Vec<u64>,
+    /// Of a smart one, where keys are hot.
+    pub copied: Option<Copied>,
 }
 
 impl Client {
-    pub fn new(dice: &mut Dice, profile: &Profile, kind: Kind) -> Client {
+    pub fn new(dice: &mut Dice, profile: &Profile, kind: Kind, number: usize) -> Client {
         let slow = dice.percent(20);
         Client {
             kind,
@@ -62,6 +67,8 @@ impl Client {
                 DEFAULT_WINDOW
             },
             seen: vec![0; profile.keys.len()],
+            copied: (kind == Kind::Smart && profile.hot.is_some())
+                .then(|| Copied::new(profile, number)),
         }
     }
 }
@@ -90,14 +97,24 @@ impl World {
         let smart = self.clients[client].kind == Kind::Smart;
         let host = self.seats[seat].host;
         let this = &mut self.clients[client];
-        self.connections.push(Connection::new(client, host, slot, this.window));
-        let connection = self.connections.len() - 1;
+        let connection = self.connections.len();
+        self.connections.push(Connection::new(client, host, slot, connection, this.window));
         this.connections.truncate(this.connections.len().max(slot));
         match this.connections.get_mut(slot) {
             Some(place) => *place = connection,
             None => this.connections.push(connection),
         }
         self.post(seat, Letter::Adopt { connection, own_port: smart });
+    }
+
+    /// A connection beside those by slots, to a worker's own port.
+    pub fn connect_by_name(&mut self, client: usize, seat: usize) -> usize {
+        let (host, connection) = (self.seats[seat].host, self.connections.len());
+        let window = self.clients[client].window;
+        let session = session_of(client);
+        self.connections.push(Connection::new(client, host, NO_SLOT, session, window));
+        self.post(seat, Letter::Adopt { connection, own_port: true });
+        connection
     }
 
     fn delay(&mut self) -> Micros {
@@ -108,6 +125,12 @@ impl World {
     pub fn client_wakes(&mut self, client: usize) {
         if self.asked_all() {
             return;
+        }
+        if self.asks_for_hot(client) {
+            // Some ask again before what was written has reached all copies.
+            let think = self.profile.think / self.dice.pick(&[1, 20, 100]);
+            let think = self.dice.skewed(1..=think);
+            return self.after(think, Happening::Client { client });
         }
         let routes = &self.clients[client].routes;
         let slot = routes[self.dice.below(routes.len())];
@@ -138,7 +161,8 @@ impl World {
         } else if self.connections[connection].asked.len() < UNANSWERED_MAX {
             self.burst(client, connection);
         }
-        let think = self.profile.think;
+        let soon = self.profile.hot.is_some() && self.dice.percent(50);
+        let think = self.profile.think / if soon { 50 } else { 1 };
         let think = self.dice.skewed(1..=think);
         self.after(think, Happening::Client { client });
     }
@@ -219,7 +243,7 @@ impl World {
                 out: &mut bytes,
             };
             let composed = composer.get(key, true);
-            let now = (self.now, self.evictions);
+            let now = (self.now, self.evictions, self.profile.stale());
             let this = &mut self.connections[connection];
             record(&mut self.history, this, now, connection, composed);
         }
@@ -235,9 +259,17 @@ impl World {
         let this = &self.clients[client];
         let slot = self.connections[connection].slot;
         let routes = &this.routes;
-        let keys: Vec<usize> = (0..routes.len()).filter(|key| routes[*key] == slot).collect();
+        // A smart client asks for hot keys in another way.
+        let is_apart = |key: &usize| {
+            let hot = self.profile.hot.as_ref().filter(|_| this.copied.is_some());
+            hot.is_some_and(|hot| hot.keys.contains(key))
+        };
+        let keys = (0..routes.len()).filter(|key| routes[*key] == slot && !is_apart(key));
+        let keys: Vec<usize> = keys.collect();
+        if keys.is_empty() {
+            return;
+        }
         let mut bytes = std::mem::take(&mut self.scratch);
-        let mut asked_now: Vec<usize> = Vec::new();
         for _ in 0..requests {
             let mut composer = Composer {
                 dice: &mut self.dice,
@@ -252,18 +284,46 @@ impl World {
             record(
                 &mut self.history,
                 &mut self.connections[connection],
-                (self.now, self.evictions),
+                (self.now, self.evictions, self.profile.stale()),
                 connection,
                 composed,
             );
         }
+        self.send_burst(connection, bytes);
+    }
+
+    /// Some requests for a hot key: by a lease of the client's, or to its home.
+    pub fn burst_of_hot(&mut self, client: usize, connection: usize, key: usize, by_lease: bool) {
+        let mut bytes = std::mem::take(&mut self.scratch);
+        for _ in 0..self.dice.between(1..=2) {
+            let mut composer = Composer {
+                dice: &mut self.dice,
+                history: &mut self.history,
+                profile: &self.profile,
+                seen: &self.clients[client].seen,
+                keys: &[key],
+                version: Some(self.clients[client].version),
+                out: &mut bytes,
+            };
+            let composed = if by_lease { composer.read_by_lease(key) } else { composer.hot(key) };
+            let now = (self.now, self.evictions, self.profile.stale());
+            let this = &mut self.connections[connection];
+            record(&mut self.history, this, now, connection, composed);
+        }
+        self.send_burst(connection, bytes);
+    }
+
+    /// Sends what has been recorded.
+    fn send_burst(&mut self, connection: usize, mut bytes: Vec<u8>) {
+        let mut asked_now: Vec<usize> = Vec::new();
         for asked in &self.connections[connection].asked {
             let ops = asked.ops.0..asked.ops.0 + asked.ops.1;
             asked_now.extend(ops.filter(|op| self.history.ops[*op].asked == self.now));
         }
         // Whether servers agree at this moment.
         for op in asked_now {
-            let key = self.history.ops[op].key;
+            let Op { key, asks, .. } = self.history.ops[op];
+            self.meet_hot(key, asks);
             if self.is_clustered() && key != ALL_KEYS {
                 self.in_flux(key, self.now);
             }
@@ -313,7 +373,7 @@ impl World {
 fn record(
     history: &mut History,
     this: &mut Connection,
-    (now, evictions): (Micros, u64),
+    (now, evictions, stale): (Micros, u64, Micros),
     connection: usize,
     Composed { form, asks }: Composed,
 ) {
@@ -324,6 +384,8 @@ fn record(
             key,
             connection,
             place: this.next_place,
+            session: this.session,
+            stale: if asks == Asks::Read { stale } else { 0 },
             host: this.host,
             unordered: false,
             is_forgotten: false,

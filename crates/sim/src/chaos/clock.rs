@@ -1,5 +1,7 @@
 //! A server's clock: it shows another time than others' do, and runs at another pace.
 
+use std::time::Duration;
+
 use mbal_worker::Now;
 
 use super::history::{Micros, SECOND};
@@ -23,6 +25,11 @@ impl Clock {
     /// Since the run began, by this clock.
     fn elapsed(&self, now: Micros) -> Micros {
         (now as i64 + now as i64 * self.drift / MILLION) as Micros
+    }
+
+    /// By the clock of leases, which goes on at the same pace.
+    pub fn lease_moment(&self, now: Micros) -> Duration {
+        Duration::from_micros(u64::from(self.first_second) * SECOND + self.elapsed(now))
     }
 
     pub fn second(&self, now: Micros) -> u32 {

@@ -2,6 +2,7 @@
 
 use mbal_model::MapVersion;
 
+use super::copies::{HOT_WAKES_PERCENT, HOT_WRITES_PERCENT};
 use super::dice::Dice;
 use super::history::{ALL_KEYS, Asks, History, Kind, When};
 use super::profile::Profile;
@@ -35,6 +36,12 @@ impl Composer<'_> {
         if self.dice.below(300) == 0 {
             return self.flush();
         }
+        if let Some(hot) = &self.profile.hot {
+            let hot = self.dice.pick(&hot.keys);
+            if self.keys.contains(&hot) && self.dice.percent(HOT_WAKES_PERCENT) {
+                return self.hot(hot);
+            }
+        }
         if self.profile.tight && self.dice.percent(30) {
             self.fill();
         }
@@ -60,6 +67,44 @@ impl Composer<'_> {
         }
     }
 
+    /// A request for a hot key: mostly it is read.
+    pub fn hot(&mut self, key: usize) -> Composed {
+        if self.dice.percent(HOT_WRITES_PERCENT) {
+            return self.change(key);
+        }
+        match self.dice.below(4) {
+            0 => self.get(key, false),
+            1 => self.get(key, true),
+            _ => self.meta_read(key, self.l_token()),
+        }
+    }
+
+    fn change(&mut self, key: usize) -> Composed {
+        match (self.dice.below(10), self.profile.keys[key].kind) {
+            (0, _) => self.delete(key),
+            (1, _) => self.touch(key),
+            (_, Kind::Register) => self.change_register(key),
+            (percent, Kind::Log) if percent < 8 => self.append(key),
+            (percent, Kind::Number) if percent < 8 => self.increment(key),
+            (_, _) => self.base(key),
+        }
+    }
+
+    /// A read that a copy may answer.
+    fn meta_read(&mut self, key: usize, token: String) -> Composed {
+        let kind = self.profile.keys[key].kind;
+        let line = format!("mg {} v c{token}", self.name(key));
+        self.line(&line);
+        Composed { form: Form::Meta { kind }, asks: vec![(key, Asks::Read)] }
+    }
+
+    /// ... and of which the client knows that one is where it asks.
+    pub fn read_by_lease(&mut self, key: usize) -> Composed {
+        let token = format!("{}*", self.l_token());
+        let kind = self.profile.keys[key].kind;
+        Composed { form: Form::Copy { kind }, ..self.meta_read(key, token) }
+    }
+
     fn line(&mut self, line: &str) {
         self.out.extend_from_slice(line.as_bytes());
         self.out.extend_from_slice(b"\r\n");
@@ -75,7 +120,8 @@ impl Composer<'_> {
     }
 
     fn flush(&mut self) -> Composed {
-        let delay = self.dice.pick(&[0, 0, 1, 2]);
+        // Servers' clocks differ: a copy may be read a moment after its home was flushed.
+        let delay = if self.profile.hot.is_some() { 0 } else { self.dice.pick(&[0, 0, 1, 2]) };
         let line = if delay == 0 { "flush_all".to_owned() } else { format!("flush_all {delay}") };
         self.line(&line);
         Composed { form: Form::Line, asks: vec![(ALL_KEYS, Asks::Flush { delay })] }

@@ -26,6 +26,8 @@ pub struct Connection {
     pub host: usize,
     /// Which of the client's connections it is; a smart client has one to each worker of its server.
     pub slot: usize,
+    /// Whose reads never go back in time: its own, or those of all of a smart client's.
+    pub session: usize,
     pub end: End,
     /// It has been with a worker, and is on its way to the next.
     pub travels: bool,
@@ -72,11 +74,18 @@ pub struct Asked {
 }
 
 impl Connection {
-    pub fn new(client: usize, host: usize, slot: usize, window: usize) -> Connection {
+    pub fn new(
+        client: usize,
+        host: usize,
+        slot: usize,
+        session: usize,
+        window: usize,
+    ) -> Connection {
         Connection {
             client,
             host,
             slot,
+            session,
             end: End::Underway,
             travels: false,
             arrived: Waiting::default(),

@@ -9,14 +9,18 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use mbal_balance::{ClusterPlanner, Thresholds};
-use mbal_control::{Answer, Ask, Coordinator, Done, Refusal, Settings, State};
+use mbal_balance::{ClusterPlanner, Thresholds, copies_threshold};
+use mbal_control::api::HotMode;
+use mbal_control::{Answer, Ask, Coordinator, Done, Rates, Refusal, Settings, State};
 
 use super::coverage::Sight;
 use super::dice::Dice;
 use super::history::Micros;
 use super::profile::Profile;
 use super::world::{Happening, World};
+
+/// T is computed in one of so many epochs: it takes its time.
+const THRESHOLD_EPOCHS: u64 = 4;
 
 /// Of a hundred saves, so many fail; and of so many nobody knows.
 const FAILS_PERCENT: usize = 3;
@@ -79,6 +83,11 @@ impl Control {
             cluster: "mbal".into(),
             servers_first: profile.servers_first,
             epoch: Duration::from_micros(profile.heartbeat),
+            hot_keys: profile.hot.as_ref().map_or(HotMode::Off, |hot| hot.mode),
+            copy_lease: Duration::from_micros(
+                profile.hot.as_ref().map_or(1_000_000, |hot| hot.lease),
+            ),
+            imbalance_target: 1.05,
             ..Settings::default()
         };
         let file = match &profile.state {
@@ -205,6 +214,10 @@ impl World {
             let (to, prefix) = (super::hosts::host_of(one.to.server), one.prefix);
             self.tell(|| format!("move {} of {prefix} is ordered", id.0));
             self.coverage.meet(Sight::MoveOrdered);
+            let from = self.owner_of(prefix.first_hash());
+            if let Some(from) = from.filter(|from| self.hosts[*from].is_up) {
+                self.meet_if_hot(from, Sight::HotMoves, |hash| prefix.contains(hash));
+            }
             self.hosts[to].coming.push(prefix);
             self.begin_flux(prefix, true);
         }
@@ -293,6 +306,10 @@ impl World {
         }
     }
 
+    fn planner_says(&mut self, delay: Micros, ask: Ask) {
+        self.after(delay, Happening::Called { caller: Caller::Planner, ask: Box::new(ask) });
+    }
+
     fn planner_hears(&mut self, heard: Heard) {
         match heard {
             Ok(Answer::Outlook(outlook)) => {
@@ -301,8 +318,17 @@ impl World {
                 if !plan.moves.is_empty() {
                     self.coverage.meet(Sight::MovePlanned);
                 }
-                let ask = Ask::Planned(plan);
-                self.after(1, Happening::Called { caller: Caller::Planner, ask: Box::new(ask) });
+                self.planner_says(1, Ask::Planned(plan));
+                if self.profile.hot.is_some() && self.control.epochs % THRESHOLD_EPOCHS == 1 {
+                    self.planner_says(2, Ask::Rates);
+                }
+            }
+            Ok(Answer::Rates(Some(Rates { servers, requests, hottest, target }))) => {
+                let threshold = copies_threshold(servers, requests, &hottest, target);
+                if threshold.is_finite() {
+                    self.coverage.meet(Sight::ThresholdSet);
+                }
+                self.planner_says(1, Ask::Threshold(threshold));
             }
             Ok(_) | Err(Failed::Refused(_)) => {}
             // Whoever has the say now has seen other epochs than this planner.

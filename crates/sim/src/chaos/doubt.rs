@@ -34,7 +34,14 @@ impl World {
         let owner = self.owner_of(hash).expect("else it is in flux");
         let mut seats = self.seats_of(connection, asked);
         let is_elsewhere = owner != self.connections[connection].host;
-        match is_elsewhere && seats.any(|seat| self.was_missing(seat, owner, asked)) {
+        // A server with a copy may have been asked, and have reached the owner as little.
+        let copied = self.profile.hot.is_some();
+        let hosts = if copied { 0..self.hosts.len() } else { owner..owner + 1 };
+        let is_missed = |seat: usize| {
+            hosts.clone().any(|host| self.was_missing(seat, host, asked))
+                || copied && self.counted_unreachable(seat, asked)
+        };
+        match (is_elsewhere || copied) && seats.any(is_missed) {
             true => Doubt::Link,
             false => Doubt::None,
         }

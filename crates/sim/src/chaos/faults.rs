@@ -1,8 +1,13 @@
 //! What goes wrong: links break, ways fall silent, processes are stopped or die; until all has been asked.
 
+use std::ops::Range;
+
 use super::coverage::Sight;
 use super::history::Micros;
 use super::world::{Happening, World};
+
+/// Of a hundred troubles those in which one way falls silent. Where keys are hot it is most of them: leases end meanwhile.
+const SILENCE: Range<usize> = 88..94;
 
 /// What an accident is followed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +44,9 @@ impl World {
         let other = (one + 1 + self.dice.below(count - 1)) % count;
         let outage = self.profile.outage;
         let span = self.dice.between(1..=outage);
-        match self.dice.below(100) {
+        let silences_alone = self.profile.hot.is_some() && self.dice.percent(50);
+        let roll = if silences_alone { SILENCE.start } else { self.dice.below(100) };
+        match roll {
             kill if kill < self.profile.deaths => self.kill(one, span),
             stop if stop < self.profile.deaths + self.profile.stops => {
                 self.stop(one);
@@ -65,7 +72,7 @@ impl World {
                 self.break_links_between(one, other);
                 self.break_move_links(one, other);
             }
-            88..94 => {
+            roll if SILENCE.contains(&roll) => {
                 self.coverage.meet(Sight::Silence);
                 self.silence(one, other, self.now + span);
                 if self.dice.percent(30) {

@@ -103,6 +103,10 @@ pub struct Op {
     /// Connection and place on it: requests of one are executed in their order.
     pub connection: usize,
     pub place: u32,
+    /// Of one session no request is answered from a state before what was answered earlier.
+    pub session: usize,
+    /// For others' sessions, it may speak of the time so long before it was asked.
+    pub stale: Micros,
     /// The server that was asked.
     pub host: usize,
     /// It may have taken another way than the next request of its connection: lost on a link, or sent by another map.
@@ -132,10 +136,16 @@ impl Op {
         self.answered.saturating_add(u64::from(delay) * SECOND)
     }
 
+    /// What was answered before that moment is certainly known to it.
+    pub fn since(&self) -> Micros {
+        self.asked.saturating_sub(self.stale)
+    }
+
     /// True if `self` was executed before `later`, by all that a client can know.
     pub fn precedes(&self, later: &Op) -> bool {
         (self.connection == later.connection && self.place < later.place && !self.unordered)
-            || self.answered < later.asked
+            || (self.session == later.session && self.answered < later.asked)
+            || self.answered < later.since()
     }
 }
 

@@ -52,6 +52,8 @@ pub struct Host {
     pub evictions: u64,
     /// How often a connection had its share of requests in a turn.
     pub yields: u64,
+    /// Keys with copies, when it was last looked.
+    pub copied: usize,
 }
 
 /// What stores that are no more have counted.
@@ -148,6 +150,7 @@ pub fn all(profile: &Profile) -> (Vec<Host>, Vec<Seat>) {
             balancing: Balancing::new(&server, profile),
             evictions: 0,
             yields: 0,
+            copied: 0,
             server,
         });
     }
@@ -224,6 +227,10 @@ impl World {
         }
         self.coverage.meet(Sight::ServerDied);
         self.tell(|| format!("server {host} dies"));
+        self.meet_if_hot(host, Sight::HotHomeDied, |_| true);
+        if self.profile.hot.is_some() && self.hosts[host].server.copies_here().keys > 0 {
+            self.coverage.meet(Sight::ShadowDied);
+        }
         self.count_what_dies(host);
         self.lose_items(host);
         self.hosts[host].is_up = false;
@@ -245,7 +252,7 @@ impl World {
         this.coming.clear();
         this.splitting.clear();
         this.orders.waiting.clear();
-        (this.evictions, this.yields) = (0, 0);
+        (this.evictions, this.yields, this.copied) = (0, 0, 0);
         this.member = Member::default();
         let claims = std::mem::replace(&mut this.claims, Claims::new(&server.store));
         this.claims_before.push(claims);
@@ -314,11 +321,14 @@ impl World {
                 key,
                 connection,
                 place: 0,
+                session: connection,
+                stale: 0,
                 host,
                 unordered: false,
                 is_forgotten: false,
                 asked: self.now,
-                answered: self.now,
+                // Copies are read on until their leases are over.
+                answered: self.now + self.profile.hot.as_ref().map_or(0, |hot| hot.lease),
                 evictions: (0, 0),
                 asks: Asks::Flush { delay: 0 },
                 told,

@@ -8,7 +8,7 @@ use super::hosts::Past;
 use super::world::World;
 
 /// Where nothing moves, so many times as much is asked until a run ends.
-const ASKED_MOST: usize = 3;
+const ASKED_MOST: usize = 2;
 
 impl World {
     pub fn judge(&mut self) -> Result<(), Violation> {
@@ -62,7 +62,15 @@ impl World {
             false => vec![Some(0); kinds.len()],
         };
         let lag = self.lag + skew;
-        let facts = Facts { kinds: &kinds, homes: &homes, put_off: &put_off, lag, skew, calm };
+        let facts = Facts {
+            kinds: &kinds,
+            homes: &homes,
+            put_off: &put_off,
+            lag,
+            skew,
+            calm,
+            lease: self.profile.hot.as_ref().map(|hot| hot.lease),
+        };
         check(&mut self.history, &facts)
     }
 

@@ -89,12 +89,14 @@ impl World {
         let server = Arc::clone(&self.hosts[host].server);
         let moves: Vec<api::MoveReport> = server.move_reports().iter().map(report).collect();
         moves.iter().for_each(|report| self.count_progress(report));
+        let hot = self.hot_reports(host);
         Heartbeat {
             incarnation: self.incarnation(host).into(),
             map_version: self.hosts[host].member.map_version,
             flush_number: server.store.flushed(),
             moves,
-            ..self.hosts[host].balancing.heartbeat.clone()
+            hot,
+            ..self.hosts[host].balancing.heartbeat()
         }
     }
 
@@ -163,12 +165,14 @@ impl World {
         server.store.know_flush(registered.flush_number);
         server.set_incarnation(Incarnation(self.incarnation(host)));
         self.hosts[host].member.is_registered = true;
+        self.obey(host, registered.hot.as_ref());
         self.follow(host, registered.map);
     }
 
     fn hears_news(&mut self, host: usize, news: News) {
         let server = Arc::clone(&self.hosts[host].server);
         server.store.know_flush(news.flush_number);
+        self.obey(host, news.hot.as_ref());
         self.follow(host, news.map);
         // After the map: it says what became of moves that are not heard of any more.
         let map_version = server.map_version();

@@ -40,6 +40,8 @@ struct Link {
     /// The name that it has at both ends, while that end has it: of the dialing one, of the accepting one.
     names: [Option<MoveLink>; 2],
     waiting: Waiting,
+    /// When it is next looked whether it is idle: once a second.
+    next_tick: Micros,
     heard: Micros,
     last: [Micros; 2],
     /// What would arrive later is lost.
@@ -71,6 +73,7 @@ impl World {
                 life: 0,
                 names: [None; 2],
                 waiting: Waiting::new(0),
+                next_tick: 0,
                 heard: 0,
                 last: [0; 2],
                 cut: [NEVER; 2],
@@ -120,6 +123,7 @@ impl World {
         let this = &mut self.move_links.all[link];
         this.life += 1;
         (this.names, this.waiting, this.heard) = (names, Waiting::new(timeout), now);
+        this.next_tick = now + SECOND;
         (this.last, this.cut, this.tries) = ([now; 2], [NEVER; 2], 0);
         let life = this.life;
         self.coverage.meet(Sight::MoveLinkUp);
@@ -131,8 +135,12 @@ impl World {
     }
 
     fn look_after_later(&mut self, link: usize, life: u64) {
-        let next = self.move_links.all[link].waiting.next().map(|next| next.div_ceil(1_000));
-        let at = next.unwrap_or(NEVER).min(self.now + SECOND).max(self.now + 1);
+        let this = &self.move_links.all[link];
+        // While its process is stopped, or its end has gone, nobody looks.
+        let looks = self.hosts[this.dials].runs() && this.names[0].is_some();
+        let next = this.waiting.next().filter(|_| looks).map(|next| next.div_ceil(1_000));
+        let pause = if looks { 1 } else { 10_000 };
+        let at = next.unwrap_or(NEVER).min(this.next_tick).max(self.now + pause);
         self.at(at, Happening::LookAfterMoves { link, life });
     }
 
@@ -144,6 +152,10 @@ impl World {
             return;
         }
         let (dials, accepts) = (this.dials, this.accepts);
+        let ticks = this.next_tick <= now;
+        if ticks {
+            this.next_tick = now + SECOND;
+        }
         if this.heard + UNUSED_MAX <= now && self.hosts[accepts].runs() {
             self.end_at(link, 1);
         }
@@ -153,12 +165,10 @@ impl World {
                 Some(Due::Silent) => self.end_at(link, 0),
                 Some(Due::Ping) => self.send_frame(link, THERE, Frame::Ping),
                 Some(Due::Expired(_)) => unreachable!("messages of moves have no deadlines"),
-                None => {
-                    let is_quiet = waiting.next().is_none();
-                    if is_quiet && waiting.is_idle(now * 1_000) {
-                        self.send_frame(link, THERE, Frame::Ping);
-                    }
+                None if ticks && waiting.is_idle(now * 1_000) => {
+                    self.send_frame(link, THERE, Frame::Ping);
                 }
+                None => {}
             }
         }
         self.look_after_later(link, life);

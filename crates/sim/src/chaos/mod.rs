@@ -1,7 +1,7 @@
 //! `mbal sim chaos`: a whole cluster in virtual time, and everything that can go wrong around it.
 //!
 //! A seed picks one to three servers, their coordinator, clients and strangers, delays, pieces, bursts, slow workers, and what is
-//! done to processes, links and cachelets meanwhile. [`World`](world::World) plays it on one thread; [`checks`] look at what clients
+//! done to processes, links and cachelets meanwhile; of several servers some have hot keys, whose copies are asked too. [`World`](world::World) plays it on one thread; [`checks`] look at what clients
 //! were told. The same seed makes the same run, so a failure is one line to replay.
 
 mod actions;
@@ -15,6 +15,7 @@ mod clock;
 mod compose;
 mod connection;
 mod control;
+mod copies;
 mod coverage;
 mod dice;
 mod doubt;
@@ -85,7 +86,7 @@ pub struct Args {
     operations: usize,
 }
 
-const OPERATIONS: usize = 1_000;
+const OPERATIONS: usize = 600;
 
 /// From the first seed to the one before the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

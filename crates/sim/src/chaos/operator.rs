@@ -15,6 +15,8 @@ use super::world::{Happening, World};
 
 /// Orders that are on their way, or not yet reported, before the operator waits.
 const ORDERS_MAX: usize = 16;
+/// A server that has so many cachelets is asked to split none: planners take their time over many.
+const CACHELETS_MAX: usize = 24;
 
 /// Orders on their way, or not yet reported.
 #[derive(Default)]
@@ -152,7 +154,7 @@ impl World {
     fn begin_split(&mut self, host: usize) {
         let this = &mut self.hosts[host];
         let prefixes = this.server.store.prefixes();
-        if prefixes.is_empty() {
+        if prefixes.is_empty() || prefixes.len() >= CACHELETS_MAX {
             return;
         }
         let cachelet = self.dice.pick(&prefixes);

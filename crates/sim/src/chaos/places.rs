@@ -116,8 +116,10 @@ impl World {
         let hash = self.profile.keys[key].hash();
         let Some(owner) = self.owner_of(hash) else { return false };
         let moves = self.control.file.moves.values().any(|one| one.prefix.contains(hash));
+        let begins = self.hosts[owner].clock.at(self.now);
         !moves
             && self.serves(owner, hash)
+            && !self.hosts[owner].server.is_newborn(hash, begins)
             && self.up_hosts().filter(|host| *host != owner).all(|host| {
                 let route = self.hosts[host].store().route(WorkerId(0), hash);
                 route == Route::Peer(id_of(owner))

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use mbal_cachelet::Options;
+use mbal_control::api::HotMode;
 use mbal_control::{Member, State};
 use mbal_model::{Address, Addresses, ClusterMap, Owner, Prefix, WorkerId};
 use mbal_worker::Settings;
@@ -15,6 +16,17 @@ use super::hosts::id_of;
 pub struct Key {
     pub name: String,
     pub kind: Kind,
+}
+
+/// A few keys are asked for so often that they are copied.
+#[derive(Clone, Debug)]
+pub struct Hot {
+    pub mode: HotMode,
+    pub lease: Micros,
+    /// Which keys.
+    pub keys: Vec<usize>,
+    /// For copies, of each server.
+    pub memory_bytes: u64,
 }
 
 impl Key {
@@ -31,6 +43,9 @@ pub struct Profile {
     pub servers_first: usize,
     /// By server: its clock gains so many microseconds a second.
     pub drifts: Vec<i64>,
+    /// By client, the same.
+    pub client_drifts: Vec<i64>,
+    pub hot: Option<Hot>,
     /// What the coordinator begins with, if there are several servers; `None`: without a past.
     pub state: Option<State>,
     /// Between two heartbeats, and two epochs of the coordinator's planner.
@@ -98,7 +113,13 @@ pub const BITS_MAX: u32 = 12;
 /// Of clocks, in microseconds a second: far more than those of machines.
 const DRIFTS: [i64; 4] = [0, 500, -500, 10_000];
 
+/// Of a hundred runs of several servers so many have hot keys.
+const HOT_PERCENT: usize = 20;
+/// Clocks run apart by a tenth at most: what leases leave to them (docs/design/hotkeys.md).
+const DRIFTS_OF_LEASES: [i64; 5] = [0, 20_000, -20_000, 45_000, -45_000];
+
 const LINK_TIMEOUT_MIN: Micros = 500;
+const LINK_TIMEOUT_MAX: Micros = 10_000_000;
 
 const MEMORY_ROOMY: usize = 8 << 20;
 const MEMORY_TIGHT: usize = 1 << 20;
@@ -107,15 +128,21 @@ impl Profile {
     /// `servers`: so many; any number if absent.
     pub fn roll(dice: &mut Dice, servers: Option<usize>) -> Profile {
         let servers = servers.unwrap_or_else(|| dice.pick(&[1, 1, 2, 3]));
-        let long = dice.percent(8);
-        let tight = dice.percent(if long { 60 } else { 25 });
+        let is_hot = servers > 1 && dice.percent(HOT_PERCENT);
+        let long = !is_hot && dice.percent(8);
+        // An item that is evicted at home is not told of to its copies.
+        let tight = !is_hot && dice.percent(if long { 60 } else { 25 });
         let workers = dice.between(2..=if servers > 1 { 3 } else { 4 }) as usize;
         let clients = dice.between(3..=8) as usize;
         let cachelets: usize = dice.pick(&[4, 8, 16]);
         let keys = keys(dice);
-        let link_delay = dice.pick(&[20, 500, 20_000]);
-        let think = dice.pick(if servers > 1 {
-            &[5_000, 50_000, 400_000]
+        let link_delay =
+            dice.pick(if is_hot { &[500, 20_000, 100_000] } else { &[20, 500, 20_000] });
+        // Keys become hot within tenths of a second, and leases end within a second.
+        let think = dice.pick(if is_hot {
+            &[500_000, 1_000_000]
+        } else if servers > 1 {
+            &[10_000, 50_000, 400_000]
         } else {
             &[2_000, 50_000, 400_000]
         });
@@ -126,23 +153,41 @@ impl Profile {
             let map = map(dice, &keys, servers_first, workers);
             state(servers_first, workers, Arc::new(map))
         });
-        let drifting = dice.percent(15);
+        let drifts: &[i64] = match dice.percent(if is_hot { 50 } else { 15 }) {
+            true if is_hot => &DRIFTS_OF_LEASES,
+            true => &DRIFTS,
+            false => &[0],
+        };
+        let heartbeat = match is_hot {
+            true => dice.pick(&[100_000, 200_000]),
+            false => (think * dice.pick(&[1, 2, 10])).clamp(2_000, 1_000_000),
+        };
         Profile {
             servers,
             workers,
             servers_first,
-            drifts: (0..servers).map(|_| if drifting { dice.pick(&DRIFTS) } else { 0 }).collect(),
-            heartbeat: (think * dice.pick(&[1, 2, 10])).clamp(2_000, 1_000_000),
+            drifts: (0..servers).map(|_| dice.pick(drifts)).collect(),
+            client_drifts: (0..clients).map(|_| dice.pick(drifts)).collect(),
+            hot: is_hot.then(|| hot(dice, keys.len())),
+            heartbeat,
             call_delay: dice.pick(&[200, 5_000, 100_000]),
             save: dice.pick(&[500, 20_000, 500_000]),
-            wish: think * dice.pick(&[1, 4, 20]),
+            wish: if is_hot { 2_000_000 } else { think * dice.pick(&[1, 4, 20]) },
             deaths: dice.pick(&[0, 0, 3, 15]),
             stops: dice.pick(&[0, 0, 3, 15]),
             credits: dice.pick(&[1, 4, 64, 1024]),
             link_delay,
-            link_timeout: LINK_TIMEOUT_MIN.max(link_delay * dice.pick(&[4, 50, 500])),
-            trouble: think * dice.pick(&[2, 20, 200]),
-            outage: dice.pick(&[1_000, 50_000, 2_000_000]),
+            link_timeout: (link_delay * dice.pick(&[4, 50, 500]))
+                .clamp(LINK_TIMEOUT_MIN, LINK_TIMEOUT_MAX),
+            trouble: match is_hot {
+                true => dice.pick(&[5_000_000, 20_000_000]),
+                false => think * dice.pick(&[2, 20, 200]),
+            },
+            outage: dice.pick(if is_hot {
+                &[50_000, 1_000_000, 2_000_000]
+            } else {
+                &[1_000, 50_000, 2_000_000]
+            }),
             cachelets,
             cachelet_bits_max: cachelets.trailing_zeros() + if servers > 1 { 10 } else { 4 },
             state,
@@ -156,16 +201,19 @@ impl Profile {
             clients,
             smart: dice.below(clients + 1),
             strangers: dice.between(0..=2) as usize,
-            burst_max: dice.pick(&[1, 4, 16, 40]),
+            burst_max: dice.pick(if is_hot { &[2, 6] } else { &[1, 4, 16, 40] }),
             think,
             delay: dice.pick(&[20, 500, 20_000]),
             slow_percent: dice.pick(&[0, 1, 5]),
             slow: dice.pick(&[2_000, 50_000, 400_000]),
-            epoch: dice.pick(&[20_000, 200_000, 1_000_000]),
+            epoch: match is_hot {
+                true => 200_000,
+                false => (think * dice.pick(&[2, 10, 50])).clamp(20_000, 1_000_000),
+            },
             patience: dice.pick(&[1, 2, 4]),
             rest_epochs: dice.pick(&[2, 10]),
-            heavy: dice.pick(&[1, 100, 2_000]),
-            meddle: dice.pick(&[5_000, 50_000, 200_000]),
+            heavy: dice.pick(if is_hot { &[10_000, 30_000] } else { &[1, 100, 2_000] }),
+            meddle: dice.pick(&[5_000, 50_000, 200_000]).max(think / 10),
         }
     }
 
@@ -186,8 +234,20 @@ impl Profile {
             workers: self.workers as u16,
             item_bytes_max: self.item_bytes_max,
             requests_per_event: self.requests_per_event,
+            hot_sample: if self.hot.is_some() { 1.0 } else { Settings::default().hot_sample },
             ..Settings::default()
         }
+    }
+}
+
+fn hot(dice: &mut Dice, keys: usize) -> Hot {
+    let count = dice.pick(&[1, 2, 3]);
+    Hot {
+        mode: dice.pick(&[HotMode::Async, HotMode::Atomic]),
+        lease: dice.pick(&[200_000, 500_000, 1_000_000]),
+        // Registers.
+        keys: (0..count).map(|_| dice.below(keys / 6) * 6 + 2 + dice.below(4)).collect(),
+        memory_bytes: dice.pick(&[1 << 20, 1 << 20, 4_000]),
     }
 }
 

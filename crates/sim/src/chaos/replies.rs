@@ -3,6 +3,7 @@
 use mbal_model::Hint;
 use mbal_worker::NO_ROUTE;
 
+use super::copies::copies_of;
 use super::history::{Kind, Told};
 use super::values;
 
@@ -17,6 +18,8 @@ pub enum Form {
     Number,
     /// One line of a meta command, with a value behind `VA`.
     Meta { kind: Kind },
+    /// The same, asked of a copy.
+    Copy { kind: Kind },
     /// Only if something went wrong; the `mn` behind it is answered in any case.
     QuietMeta { kind: Kind },
     /// None.
@@ -37,6 +40,8 @@ pub struct Reply {
     pub map: Option<String>,
     /// An `L` token.
     pub hint: Option<Hint>,
+    /// Another `L` token: where copies are.
+    pub copies: Option<mbal_replica::Told>,
 }
 
 impl Reply {
@@ -86,7 +91,7 @@ pub fn parse(form: &Form, input: &[u8]) -> Result<Option<Reply>, String> {
             Some(reply) => fenced(reply, input),
             None => Ok(None),
         },
-        Form::Meta { kind } => parse_meta(*kind, line, &input[after..]),
+        Form::Meta { kind } | Form::Copy { kind } => parse_meta(*kind, line, &input[after..]),
         Form::Silent => unreachable!("nobody waits for it"),
     }
 }
@@ -188,10 +193,11 @@ fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, Str
         "VA" => words.next().and_then(|word| word.parse().ok()).ok_or_else(|| strange(line))?,
         _ => 0,
     };
-    let (mut cas, mut hint) = (0, None);
+    let (mut cas, mut hint, mut copies) = (0, None, None);
     for word in words {
         match word.split_at_checked(1).unwrap_or_default() {
             ("c", number) => cas = number.parse().map_err(|_| strange(line))?,
+            ("L", text) if copies_of(text).is_some() => copies = copies_of(text),
             ("L", text) => {
                 hint = Some(Hint::parse(text.as_bytes()).ok_or_else(|| strange(line))?);
             }
@@ -208,7 +214,7 @@ fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, Str
         "NS" | "EX" => Reply::of(Told::Refused, after),
         _ => return Err(strange(line)),
     };
-    Ok(Some(Reply { hint, ..reply }))
+    Ok(Some(Reply { hint, copies, ..reply }))
 }
 
 #[cfg(test)]

@@ -281,6 +281,7 @@ impl World {
         let had_moves = self.hosts[host].server.moves_under_way() > 0;
         let mut actions = Actions::default();
         let is_idle = self.dice.percent(80);
+        self.look_at_leases(seat);
         let more = self.seats[seat].worker.background(now, 1, is_idle, &mut actions);
         for action in actions.list.drain(..) {
             self.carry_out(seat, action, &actions.bytes, &actions.requests);
@@ -322,7 +323,12 @@ impl World {
         let mut received = std::mem::take(&mut self.received);
         self.connections[connection].arrived.take(take, &mut received);
         self.coverage.meet(Sight::EventReceived);
+        let host = self.seats[seat].host;
+        let before = self.copies_read(host);
         self.handle(seat, Event::Received { conn, bytes: &received });
+        if self.copies_read(host) > before && self.is_ordinary(connection) {
+            self.coverage.meet(Sight::CopyReadForOther);
+        }
         received.clear();
         self.received = received;
         self.notify_if_arrived(connection);
@@ -355,6 +361,7 @@ impl World {
         };
         // Nobody's, while an event of an event is handled.
         let mut actions = std::mem::take(&mut self.actions);
+        self.look_at_leases(seat);
         self.seats[seat].worker.handle(now, event, &mut actions);
         if actions.list.len() < asked {
             self.coverage.meet(Sight::PeerHeld);
@@ -373,6 +380,15 @@ impl World {
         actions.clear();
         self.actions = actions;
         self.count_evictions(self.seats[seat].host);
+    }
+
+    /// As `server/serving.rs` does before each event.
+    fn look_at_leases(&mut self, seat: usize) {
+        let Seat { host, worker, .. } = &mut self.seats[seat];
+        let host = &self.hosts[*host];
+        if host.server.counts_leases() {
+            worker.look_at_lease(host.clock.lease_moment(self.now));
+        }
     }
 
     pub fn count_evictions(&mut self, host: usize) {

@@ -1,5 +1,7 @@
 //! The end of a run: all has been asked, nothing goes wrong any more. Then every move ends, all servers agree, and every key can be read.
 
+use std::sync::OnceLock;
+
 use mbal_cachelet::Draft;
 use mbal_model::{Key, Prefix};
 
@@ -14,7 +16,7 @@ const SETTLES_WITHIN: Micros = 60 * SECOND;
 /// Of a cachelet that is filled.
 const FILLERS: usize = 2_500;
 /// A store gets no more when it has so many items, and a cachelet that is narrower than this none.
-const ITEMS_MAX: u64 = 20_000;
+const ITEMS_MAX: u64 = 8_000;
 const FILLED_BITS_MAX: u32 = 5;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,10 +114,10 @@ impl World {
         if is_full || prefix.bits() > FILLED_BITS_MAX || !serves || !self.hosts[host].is_up {
             return;
         }
-        let names = (0..).map(|number| format!("filler:{number}"));
-        let inside = names.filter(|name| prefix.contains(key_of(name).hash()));
-        for name in inside.take(FILLERS) {
-            let key = key_of(&name);
+        let parts = Prefix::equal(FILLED_BITS_MAX).zip(fillers());
+        let inside = parts.filter(|(part, _)| prefix.contains(part.first_hash()));
+        for name in inside.flat_map(|(_, names)| names).take(FILLERS) {
+            let key = key_of(name);
             // A slice of it may have gone already.
             if self.serves(host, key.hash()) {
                 // Where it finds no room there are fewer.
@@ -123,6 +125,19 @@ impl World {
             }
         }
     }
+}
+
+/// By the first bits of their hashes, keys enough to fill a cachelet. Worked out once.
+fn fillers() -> &'static [Vec<String>] {
+    static ALL: OnceLock<Vec<Vec<String>>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let mut all = vec![Vec::new(); 1 << FILLED_BITS_MAX];
+        for name in (0..FILLERS << FILLED_BITS_MAX).map(|number| format!("filler:{number}")) {
+            let part = key_of(&name).hash() >> (64 - FILLED_BITS_MAX);
+            all[part as usize].push(name);
+        }
+        all
+    })
 }
 
 fn key_of(name: &str) -> Key<'_> {

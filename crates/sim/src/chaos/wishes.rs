@@ -12,7 +12,7 @@ use super::world::{Happening, World};
 /// Moves under way, of which an operator wants no more.
 const MOVES_MAX: usize = 5;
 /// Items without a history, so that a cachelet has several slices: one is split at 1,280.
-const FILL_PERCENT: usize = 25;
+const FILL_PERCENT: usize = 10;
 
 /// Servers of which an operator is saying that they are dead; they do not begin before that is known.
 #[derive(Default)]

@@ -238,7 +238,8 @@ impl World {
             tells,
             connections: Vec::new(),
             clients: Vec::new(),
-            operations_wanted: operations,
+            // Keys become hot after a while.
+            operations_wanted: operations * if profile.hot.is_some() { 3 } else { 1 },
             evictions: 0,
             lag: 0,
             answered: 0,
@@ -264,7 +265,8 @@ impl World {
                 smart if smart < world.profile.smart => client::Kind::Smart,
                 _ => client::Kind::Ordinary,
             };
-            world.clients.push(Client::new(&mut world.dice, &world.profile, kind));
+            world.clients.push(Client::new(&mut world.dice, &world.profile, kind, client));
+            world.know_homes(client);
             let connections = if kind == client::Kind::Smart { world.profile.workers } else { 1 };
             for slot in 0..connections {
                 world.connect(client, slot);

@@ -78,15 +78,16 @@ impl Batch<'_> {
                 return None;
             }
         }
-        if job.request.is_by_lease() {
-            return self.turn.read_copy(&read, key).then_some(Then::Next);
-        }
+        // What is under way for this key must not be overtaken.
         let under_way = session.slots.under_way(key.hash());
+        if job.request.is_by_lease() {
+            let is_read = under_way.is_none() && self.turn.read_copy(&read, key);
+            return is_read.then_some(Then::Next);
+        }
         if mode == HotMode::Atomic && under_way.is_none() && self.turn.read_copy(&read, key) {
             return Some(Then::Next);
         }
         let server = self.leased_server(session, mode, key)?;
-        // What is under way for this key must not be overtaken.
         if under_way.is_some_and(|to| to != server) {
             return None;
         }

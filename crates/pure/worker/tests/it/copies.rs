@@ -37,8 +37,13 @@ fn id_of(server: u16) -> ServerId {
 
 impl Net {
     fn new(mode: HotMode) -> Net {
+        Net::with_owners(mode, SERVERS)
+    }
+
+    /// The first `owning` servers have all cachelets.
+    fn with_owners(mode: HotMode, owning: u16) -> Net {
         let owners = Prefix::equal(2).zip(0..).map(|(prefix, nth)| {
-            (prefix, Owner { server: id_of(nth % SERVERS), worker: WorkerId(0) })
+            (prefix, Owner { server: id_of(nth % owning), worker: WorkerId(0) })
         });
         let map = ClusterMap::new(1, owners.collect()).expect("they cover all");
         let address = |server: u16| Address::at([127, 0, 0, 1].into(), 11_211 + server);
@@ -208,7 +213,10 @@ fn key_of(server: u16) -> String {
 }
 
 fn hot(mode: HotMode) -> (Net, String) {
-    let mut net = Net::new(mode);
+    hot_in(Net::new(mode))
+}
+
+fn hot_in(mut net: Net) -> (Net, String) {
     let key = key_of(0);
     assert_eq!(net.send(0, &format!("ms {key} 1 F7\r\na\r\n")), "HD\r\n");
     net.read_often(&key, 0, 1_000);
@@ -390,5 +398,35 @@ fn what_a_connection_has_read_with_other_keys_or_removed_is_not_read_again_from_
             _ => assert_eq!(told, newest),
         }
         assert_eq!(net.send(1, &get), then, "{news}");
+    }
+}
+
+#[test]
+fn a_server_that_has_all_cachelets_tells_those_with_copies_of_a_flush() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        let (mut net, key) = hot_in(Net::with_owners(mode, 1));
+        assert_eq!(copies(&net), BTreeMap::from([(1, 1), (2, 1)]));
+        assert_eq!(net.send(0, "flush_all\r\n"), "OK\r\n");
+        for server in 0..SERVERS {
+            assert_eq!(net.send(server, &format!("get {key}\r\n")), "END\r\n", "{mode:?}");
+        }
+    }
+}
+
+#[test]
+fn a_read_by_a_lease_does_not_overtake_one_that_has_gone_home() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        let mut net = Net::new(mode);
+        let key = key_of(0);
+        net.send(0, &format!("ms {key} 1\r\na\r\n"));
+        let read = format!("mg {key} v L1.2*\r\n");
+        // There is no copy yet, and the home's answer takes a second.
+        net.silent = BTreeSet::from([(1, 0)]);
+        assert_eq!(net.send(1, &read), "");
+        net.silent.clear();
+        net.read_often(&key, 0, 800);
+        assert!(copies(&net).contains_key(&1), "{mode:?}");
+        net.send(1, &read);
+        assert_eq!(net.shared[1].copies_here().reads, 0, "{mode:?}");
     }
 }

@@ -10,7 +10,7 @@ pub fn flushes(history: &History, facts: &Facts<'_>, home: Option<usize>) -> Vec
         None => facts.put_off.iter().copied().max().unwrap_or(0),
     };
     let of_all = history.ops.iter().filter(|op| op.key == ALL_KEYS).cloned();
-    let all: Vec<Op> = of_all.map(|op| at_home(op, home)).collect();
+    let all: Vec<Op> = of_all.map(|op| at_home(op, home, facts.lease.is_some())).collect();
     let effect = |(at, op): (usize, &Op)| {
         let Asks::Flush { delay } = op.asks else { unreachable!("nothing else is of all keys") };
         let mut effect = op.clone();
@@ -45,9 +45,10 @@ pub fn flushes(history: &History, facts: &Facts<'_>, home: Option<usize>) -> Vec
 }
 
 /// What a `flush_all` that has not reached every server means for keys of one: the server that was asked has done it.
-fn at_home(op: Op, home: Option<usize>) -> Op {
+fn at_home(op: Op, home: Option<usize>, copied: bool) -> Op {
     match op.told {
-        Told::NotEverywhere { .. } if home == Some(op.host) => {
+        // Copies on servers that it has not reached are read on.
+        Told::NotEverywhere { .. } if home == Some(op.host) && !copied => {
             Op { told: Told::Done { cas: 0 }, ..op }
         }
         Told::NotEverywhere { .. } => {

@@ -27,6 +27,8 @@ fn verdict_at(
             key: if matches!(asks, Asks::Flush { .. }) { ALL_KEYS } else { 0 },
             connection: *connection,
             place: at as u32,
+            session: *connection,
+            stale: 0,
             host: 0,
             unordered: *told == Told::Nothing,
             is_forgotten: false,
@@ -38,8 +40,15 @@ fn verdict_at(
             quiet: false,
         });
     }
-    let facts =
-        Facts { kinds: &[Kind::Register], homes: &[home], put_off: &[0], lag: 0, skew: 0, calm };
+    let facts = Facts {
+        kinds: &[Kind::Register],
+        homes: &[home],
+        put_off: &[0],
+        lag: 0,
+        skew: 0,
+        calm,
+        lease: None,
+    };
     check(&mut history, &facts).err().map(|violation| violation.invariant)
 }
 
