@@ -3,7 +3,7 @@
 use mbal_cachelet::Ahead;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Route, ServerId};
-use mbal_replica::MARK;
+use mbal_replica::{Hold, HoldWhat, MARK};
 use mbal_wire::{
     Admin, BINARY_REQUEST, Binary, Command, Get, HOPS_MAX, Limits, Login, Parsed, PeerRequest,
     Request, binary_delete, next_word, parse, words_of,
@@ -513,6 +513,10 @@ impl Batch<'_> {
         let before = self.turn.out.len();
         if !self.turn.shared.copies.take(self.turn.lease_now, said, self.turn.out) {
             self.turn.out.extend_from_slice(NO_ROUTE_LINE);
+        }
+        // A flush that begins here is later than what the copy has seen.
+        if let Some(Hold { what: HoldWhat::Item(item), .. }) = Hold::decode(said) {
+            self.turn.shared.store.know_flush(item.flush_number);
         }
         self.answer(from, asked.ticket, before);
         true

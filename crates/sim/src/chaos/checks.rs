@@ -103,7 +103,7 @@ fn doubt_misses(history: &mut History) {
     let flushes = history.ops.iter().filter(|op| matches!(op.asks, Asks::Flush { .. }));
     let flushes: Vec<(Micros, Micros)> = flushes
         .map(|op| match op.told {
-            Told::Done { .. } => (op.asked, op.answered),
+            Told::Done { .. } if !op.is_forgotten => (op.asked, op.answered),
             _ => (op.asked, NEVER),
         })
         .collect();

@@ -324,6 +324,9 @@ impl World {
         for op in asked_now {
             let Op { key, asks, .. } = self.history.ops[op];
             self.meet_hot(key, asks);
+            if key == ALL_KEYS && self.profile.hot.is_some() {
+                self.history.ops[op].is_forgotten = !self.agree_on_flushes();
+            }
             if self.is_clustered() && key != ALL_KEYS {
                 self.in_flux(key, self.now);
             }

@@ -12,7 +12,7 @@ use mbal_worker::{HotHome, HotMode, HotTerms};
 use super::client::{Kind, UNANSWERED_MAX};
 use super::clock::Clock;
 use super::coverage::Sight;
-use super::history::{ALL_KEYS, Asks, Micros, Told};
+use super::history::{ALL_KEYS, Asks, Micros, Op, Told};
 use super::hosts::{host_of, id_of};
 use super::profile::Profile;
 use super::replies::{Form, Reply};
@@ -128,6 +128,17 @@ impl World {
                 self.coverage.meet(Sight::NewbornWaits);
             }
         }
+    }
+
+    /// All servers know of the same flushes, and none is under way: the next one has a number of its own.
+    pub fn agree_on_flushes(&self) -> bool {
+        let mut numbers = self.up_hosts().map(|host| self.hosts[host].store().flush_number());
+        let first = numbers.next();
+        let is_under_way = |op: &Op| {
+            let asked_before = op.asked < self.now || op.is_forgotten;
+            op.key == ALL_KEYS && asked_before && op.told == Told::Nothing
+        };
+        numbers.all(|number| Some(number) == first) && !self.history.ops.iter().any(is_under_way)
     }
 
     /// Counts what happens to a server, or to all of its cachelets that `includes` says, while keys have copies.

@@ -111,7 +111,8 @@ pub struct Op {
     pub host: usize,
     /// It may have taken another way than the next request of its connection: lost on a link, or sent by another map.
     pub unordered: bool,
-    /// A delayed `flush_all` that a process may have taken with it.
+    /// A `flush_all` of which some items may know nothing: a process may have taken a delayed one with it; or it has the number of
+    /// an earlier one that some servers have missed, and by which copies are told apart.
     pub is_forgotten: bool,
     pub asked: Micros,
     pub answered: Micros,

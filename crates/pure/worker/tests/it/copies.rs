@@ -430,3 +430,22 @@ fn a_read_by_a_lease_does_not_overtake_one_that_has_gone_home() {
         assert_eq!(net.shared[1].copies_here().reads, 0, "{mode:?}");
     }
 }
+
+#[test]
+fn a_flush_of_a_server_with_a_copy_ends_it_though_its_home_has_seen_one_more() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        let mut net = Net::new(mode);
+        let key = key_of(0);
+        net.silent = BTreeSet::from([(0, 1), (0, 2)]);
+        assert_eq!(net.send(0, "flush_all\r\n"), "");
+        net.silent.clear();
+        net.pass(1_100);
+        let failed = "SERVER_ERROR flush_all did not reach 2 of 3 servers\r\n";
+        assert_eq!(std::mem::take(&mut net.replies[0]), failed);
+        net.send(0, &format!("ms {key} 1\r\na\r\n"));
+        net.read_often(&key, 0, 1_000);
+        assert!(copies(&net).contains_key(&1), "{mode:?}");
+        assert_eq!(net.send(1, "flush_all\r\n"), "OK\r\n");
+        assert_eq!(net.send(1, &format!("mg {key} v L1.2*\r\n")).get(..2), Some("EN"), "{mode:?}");
+    }
+}

@@ -35,9 +35,12 @@ pub fn flushes(history: &History, facts: &Facts<'_>, home: Option<usize>) -> Vec
             let disturbs = |other: &Op| {
                 other.place_of() != op.place_of() && !other.precedes(op) && !effect.precedes(other)
             };
-            if op.is_forgotten || all.iter().any(disturbs) {
+            if all.iter().any(disturbs) {
                 effect.told = Told::Nothing;
             }
+        }
+        if op.is_forgotten {
+            effect.told = Told::Nothing;
         }
         effect
     };
