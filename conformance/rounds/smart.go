@@ -247,6 +247,8 @@ func (smart *Smart) learn(text string, from int) {
 	chart, err := parseChart(text, from)
 	if err == nil && chart.version > smart.chart.version {
 		smart.chart = chart
+		// A copy may be elsewhere by it.
+		smart.leases = map[string]Lease{}
 	}
 }
 

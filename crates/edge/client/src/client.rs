@@ -259,6 +259,7 @@ impl Inner {
         reply: Option<Reply>,
     ) -> Result<MetaReply, Error> {
         let reply = self.heard(hash, server, reply)?;
+        self.leased.follow(self.routes().version());
         self.leased.told(hash, asked, &reply);
         Ok(reply)
     }

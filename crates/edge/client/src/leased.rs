@@ -62,6 +62,11 @@ impl Leased {
         act(leases, random.word() as u32)
     }
 
+    /// Leases of an earlier map end.
+    pub fn follow(&self, map_version: u64) {
+        self.with(|leases, _| leases.follow(map_version, self.now()));
+    }
+
     fn suffix(&self, hash: u64) -> Option<u8> {
         match self.with(|leases, random| leases.route(hash, self.now(), random)) {
             Choice::Home => None,
@@ -99,8 +104,12 @@ impl Leased {
 impl Inner {
     /// Where this key is read by a lease. `None`: at its home.
     pub fn copy(&self, key: &SentKey) -> Option<Target> {
-        let suffix = self.options.copies.then(|| self.leased.suffix(key.hash)).flatten()?;
+        if !self.options.copies {
+            return None;
+        }
         let routes = self.routes();
+        self.leased.follow(routes.version());
+        let suffix = self.leased.suffix(key.hash)?;
         let owner = routes.copy(&key.key(), suffix)?;
         let address = routes.address(owner)?.clone();
         drop(routes);
@@ -138,6 +147,7 @@ impl Inner {
             return None;
         };
         self.heed(hash, server, &reply);
+        self.leased.follow(self.routes().version());
         self.leased.answered(hash, asked, &reply).then_some(reply)
     }
 }

@@ -117,6 +117,18 @@ pub enum Fault {
     OldLeaseTaken,
     /// 3: an atomic write does not wait until shadows have let go.
     WritesDoNotWait,
+    /// 3: a read finds nothing at the home, and is told so while shadows answer with what was there.
+    MissDoesNotWait,
+    /// 3: a cachelet that begins empty is served at once, while copies of an earlier home are read.
+    NewbornServes,
+    /// 3: a cachelet that serves nothing yet moves to a server that serves it at once.
+    NewbornLeaves,
+    /// 3: leases go on when the map has changed: who holds them may have owned the key meanwhile, and has told newer values.
+    LeasesOutliveMap,
+    /// 3: a copy's time to live counts from when it came.
+    TtlFromArrival,
+    /// 3: a copy's time to live leaves nothing to clocks that run apart.
+    TtlForgetsDrift,
     /// 4: a shadow answers from its copy when its lease is over.
     ReadAfterLease,
     /// 4: a shadow's lease counts from when it heard of it.
@@ -125,6 +137,12 @@ pub enum Fault {
     HomeForgetsDrift,
     /// 4: a client asks for a copy when its lease is over.
     ClientKeepsLease,
+    /// 5: a shadow's lease counts from the home's last word, though it has been silent: each write waits for it again.
+    SilentIsGivenMore,
+    /// 5: a shadow that has forgotten its copy is not told again what it is to have.
+    RestartedIsKept,
+    /// 5: shadows have let go for a write that nobody waits for any more, and are told nothing.
+    GivenUpStaysLetGo,
     // Rules of several coordinators (docs/design/cluster.md), by the invariant that they keep.
     /// 1: a coordinator's save does not look who leads.
     SavedWithoutTerm,

@@ -37,6 +37,8 @@ pub struct Leases {
     order: VecDeque<u64>,
     /// By some bits of the hash: the last answer that told of no copies.
     without: Vec<Moment>,
+    /// All are of this map; 0: of the first that it hears of.
+    map_version: u64,
 }
 
 /// One of `count`, chosen by random bits.
@@ -56,7 +58,22 @@ impl Leases {
     pub fn new(keys_max: usize, marks: usize) -> Leases {
         assert!(marks.is_power_of_two(), "bits of a hash choose one of {marks}");
         let (leases, order) = (BTreeMap::new(), VecDeque::new());
-        Leases { keys_max, leases, order, without: vec![Moment::ZERO; marks] }
+        Leases { keys_max, leases, order, without: vec![Moment::ZERO; marks], map_version: 0 }
+    }
+
+    /// Leases of an earlier map end. Its places may not be those of this one; and who holds leases for others may have owned a key
+    /// meanwhile, and has told them of newer values than a copy has.
+    pub fn follow(&mut self, map_version: u64, now: Moment) {
+        if self.map_version == map_version || is_planted(Fault::LeasesOutliveMap) {
+            return;
+        }
+        let is_first = std::mem::replace(&mut self.map_version, map_version) == 0;
+        if is_first {
+            return;
+        }
+        self.leases.clear();
+        self.order.clear();
+        self.without.fill(now);
     }
 
     /// Where a read of this key goes now. O(log of the keys remembered).
@@ -176,6 +193,20 @@ mod tests {
         assert_eq!(leases.route(KEY, at(22), 0), Choice::Home, "it was asked before");
         leases.told(KEY, at(21), &told(false), choosing(1));
         assert_eq!(leases.route(KEY, at(23), 0), Choice::Copy(1));
+    }
+
+    #[test]
+    fn a_newer_map_ends_all_leases_and_refuses_what_was_asked_before_it() {
+        let mut leases = Leases::new(8, 16);
+        leases.follow(3, at(5));
+        leases.told(KEY, at(5), &told(false), choosing(1));
+        leases.follow(3, at(10));
+        assert_eq!(leases.route(KEY, at(10), 0), Choice::Copy(1));
+        leases.follow(4, at(11));
+        leases.told(KEY, at(11), &told(false), choosing(1));
+        assert_eq!(leases.route(KEY, at(12), 0), Choice::Home);
+        leases.told(KEY, at(12), &told(false), choosing(1));
+        assert_eq!(leases.route(KEY, at(13), 0), Choice::Copy(1));
     }
 
     #[test]

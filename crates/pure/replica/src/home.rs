@@ -62,6 +62,8 @@ struct Side {
     said: Version,
     in_flight: u32,
     stamp: Stamp,
+    /// When the home heard of the stamp: not before it was taken.
+    stamped: Moment,
     /// Its lease is over at this moment, whatever of what was said has reached it.
     until: Moment,
     /// When its lease was last prolonged.
@@ -81,6 +83,7 @@ impl Side {
             said: Version(0),
             in_flight: 0,
             stamp: Stamp(0),
+            stamped: Moment::ZERO,
             until: Moment::ZERO,
             renewed: Moment::ZERO,
             again_at: Moment::ZERO,
@@ -99,6 +102,8 @@ pub struct Home {
     grant: Grant,
     version: Version,
     newest: Newest,
+    /// A request waits for shadows to let go, and has asked for it at this moment.
+    asked: Option<Moment>,
     sides: Vec<Side>,
 }
 
@@ -106,7 +111,7 @@ impl Home {
     /// Makes copies on these servers, at the places of these suffixes. [`Home::say`] tells what is to be sent.
     pub fn new(terms: Terms, grant: Grant, shadows: &[(u8, ServerId)]) -> Home {
         let sides = shadows.iter().map(|&(suffix, server)| Side::new(suffix, server)).collect();
-        Home { terms, grant, version: Version(1), newest: Newest::Item, sides }
+        Home { terms, grant, version: Version(1), newest: Newest::Item, asked: None, sides }
     }
 
     /// Makes a copy on one more server, unless there is one. The others are read meanwhile.
@@ -165,6 +170,7 @@ impl Home {
         if self.newest == Newest::Drop {
             return;
         }
+        self.asked = None;
         self.is_news(if is_there { Newest::Item } else { Newest::LetGo });
     }
 
@@ -180,10 +186,27 @@ impl Home {
         if !self.terms.atomic || is_planted(Fault::WritesDoNotWait) {
             return true;
         }
+        self.wants_let_go(now);
+        self.have_let_go(now)
+    }
+
+    fn wants_let_go(&mut self, now: Moment) {
         if self.newest == Newest::Item {
             self.is_news(Newest::LetGo);
+            self.asked = Some(now);
+        } else if self.asked.is_some() {
+            self.asked = Some(now);
         }
-        self.have_let_go(now)
+    }
+
+    /// A read has found nothing here: the key has died, was flushed or evicted. True once that may be told: if writes are atomic, when no
+    /// shadow can answer with what was here.
+    pub fn missed(&mut self, now: Moment) -> bool {
+        if is_planted(Fault::MissDoesNotWait) {
+            return true;
+        }
+        self.wants_let_go(now);
+        !self.terms.atomic || self.have_let_go(now)
     }
 
     fn have_let_go(&self, now: Moment) -> bool {
@@ -206,6 +229,14 @@ impl Home {
     /// What there is to say at this moment. Each is to be sent, or [`Home::failed`].
     pub fn say(&mut self, now: Moment, mut to: impl FnMut(Say)) {
         let lease = self.terms.lease;
+        // Whoever waits asks again sooner than that: nobody does any more.
+        let is_given_up = |asked: Moment| asked + over_after(lease) <= now;
+        if self.newest == Newest::LetGo
+            && self.asked.is_some_and(is_given_up)
+            && !is_planted(Fault::GivenUpStaysLetGo)
+        {
+            self.written(true);
+        }
         for side in self.sides.iter_mut().filter(|side| !side.out) {
             let is_news = side.said < self.version && side.acknowledged < self.version;
             let ends = is_news && self.newest != Newest::Item;
@@ -230,7 +261,9 @@ impl Home {
                 side.renewed = now;
                 let over =
                     if is_planted(Fault::HomeForgetsDrift) { lease / 2 } else { over_after(lease) };
-                side.until = side.until.max(now + over);
+                // Not from now: who is silent would be waited for anew with each word.
+                let from = if is_planted(Fault::SilentIsGivenMore) { now } else { side.stamped };
+                side.until = side.until.max(from + over);
             }
             side.said = self.version;
             side.in_flight += 1;
@@ -255,25 +288,34 @@ impl Home {
             side.until = Moment::ZERO;
             return;
         }
+        let (is_first, is_news) = (side.stamp.0 == 0, held.stamp.is_news_after(side.stamp));
+        if is_news {
+            (side.stamp, side.stamped) = (held.stamp, now);
+        }
         if held.grant < self.grant || held.outcome == Outcome::Refused {
-            // A late answer of an earlier grant, or a shadow without room.
+            // A shadow without room; or one that knows nothing of this grant, or did not when it answered.
             side.out = held.outcome == Outcome::Refused;
+            if is_news && !is_planted(Fault::RestartedIsKept) {
+                side.acknowledged = Version(0);
+            }
             side.said = side.said.min(side.acknowledged);
             side.again_at = now + self.terms.lease / 16;
             return;
         }
-        side.stamp = held.stamp;
         let is_newest = match self.newest {
             Newest::Item => held.outcome == Outcome::Has,
             Newest::LetGo | Newest::Drop => held.outcome == Outcome::LetGo,
         };
         if held.version == self.version && is_newest {
             side.acknowledged = self.version;
-        } else if held.version == self.version {
-            // It had it, and has lost it.
-            side.acknowledged = Version(0);
-            side.said = Version(0);
-            side.again_at = now + self.terms.lease / 16;
+            return;
+        }
+        let had =
+            side.acknowledged == self.version && is_news && !is_planted(Fault::RestartedIsKept);
+        if held.version == self.version || had {
+            // It had it, and has lost it; or has not kept what came without a stamp.
+            (side.acknowledged, side.said) = (Version(0), Version(0));
+            side.again_at = if is_first { now } else { now + self.terms.lease / 16 };
         } else if side.in_flight == 0 {
             // What was said was lost.
             side.said = held.version;

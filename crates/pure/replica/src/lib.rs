@@ -13,6 +13,8 @@
 
 use std::time::Duration;
 
+use mbal_model::planted::{Fault, is_planted};
+
 mod client;
 mod home;
 mod message;
@@ -47,4 +49,10 @@ const DRIFT: u32 = 10;
 /// How long the giver of a lease waits for its end, counted from its last word.
 pub fn over_after(lease: Duration) -> Duration {
     lease + lease / DRIFT
+}
+
+/// How long a cachelet that begins empty serves nothing, if writes are atomic, counted from the whole second in which it begins:
+/// copies that an earlier home has made may be read so long. `lease` is a client's.
+pub fn newborn_rests(lease: Duration) -> Duration {
+    if is_planted(Fault::NewbornServes) { Duration::ZERO } else { Duration::from_secs(1) + lease }
 }

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{Grant, Moment, Version};
+use mbal_model::planted::{Fault, is_planted};
+
+use crate::{DRIFT, Grant, Moment, Version};
 
 /// Of what a home and its shadows say: no request, and no reply, of any protocol begins with it.
 pub const MARK: u8 = 0x83;
@@ -18,6 +20,11 @@ impl Stamp {
 
     pub fn new(process: u16, now: Moment) -> Stamp {
         Stamp(u64::from(process) << 48 | now.as_micros() as u64 & Stamp::MICROS)
+    }
+
+    /// It is later than another, or of another process.
+    pub(crate) fn is_news_after(self, other: Stamp) -> bool {
+        self.0 >> 48 != other.0 >> 48 || self.0 > other.0
     }
 
     /// `None`: it is no stamp, or another process took it.
@@ -56,13 +63,29 @@ pub enum HoldWhat<'a> {
 pub struct Item<'a> {
     pub flags: u32,
     pub cas: u64,
-    /// Seconds to live from the stamp on; `None`: for ever.
+    /// Seconds to live from the stamp on, as [`Item::ttl_told`] has them; `None`: for ever.
     pub ttl: Option<u32>,
     /// Stored under a key that was sent in base64.
     pub binary_key: bool,
     /// Of the home when the item was read: a later `flush_all` ends it.
     pub flush_number: u32,
     pub value: &'a [u8],
+}
+
+impl Item<'_> {
+    /// Seconds to live that are told of an item that has so many, by a clock that is looked at once a second: no copy outlives it,
+    /// though clocks run apart.
+    pub fn ttl_told(seconds: u32) -> u32 {
+        let left = seconds.saturating_sub(1);
+        if is_planted(Fault::TtlForgetsDrift) { left } else { left - left.div_ceil(DRIFT) }
+    }
+
+    /// When the copy dies by its shadow's clock. With a stamp that counts: without one nobody knows when the home has sent it, and
+    /// [`crate::Shadow::take`] does not keep it.
+    pub fn dies(&self, stamp: Stamp, process: u16, now: Moment) -> Option<Moment> {
+        let from = stamp.moment(process).unwrap_or(now);
+        self.ttl.map(|ttl| from + Duration::from_secs(ttl.into()))
+    }
 }
 
 /// What came of a [`Hold`].

@@ -52,18 +52,23 @@ impl Shadow {
         let lease = Duration::from_millis(hold.lease_ms.into());
         // Whatever was said before under this grant, its lease counts from an earlier stamp than now.
         self.remembers_until = self.remembers_until.max(now + lease);
+        let stamp = hold.stamp.moment(process);
+        // Of an item that dies it has to be known how long it was on its way.
+        let is_dated = |ttl: Option<u32>| {
+            ttl.is_none() || stamp.is_some() || is_planted(Fault::TtlFromArrival)
+        };
         let kept = match hold.what {
             HoldWhat::Keep if said == known && self.has => Kept::Same,
             // It never had that version. The home will hear of it, and sends the item.
             HoldWhat::Keep => return Kept::Same,
             HoldWhat::LetGo | HoldWhat::Drop => Kept::Nothing,
             HoldWhat::Item(_) if said == known && self.has => Kept::Same,
-            HoldWhat::Item(_) if fits => Kept::New,
+            HoldWhat::Item(item) if fits && is_dated(item.ttl) => Kept::New,
             HoldWhat::Item(_) => Kept::Nothing,
         };
         (self.grant, self.version) = said;
         self.has = kept != Kept::Nothing;
-        if let (Some(stamp), true) = (hold.stamp.moment(process), self.has) {
+        if let (Some(stamp), true) = (stamp, self.has) {
             let from = if is_planted(Fault::ShadowLeaseFromNow) { now } else { stamp };
             self.until = self.until.max(from + lease);
         }

@@ -75,7 +75,7 @@ impl Worker {
         let mut sides = one.lock();
         if let Side::Leaves(leaver) = &sides.side {
             let begins = leaver.source.state() == State::Asking;
-            if begins && !self.shared.has_no_copies(one.prefix) {
+            if begins && !self.shared.has_no_copies(one.prefix, now) {
                 return Pause::Until((now.moment().0 + COPIES_MICROS) * 1_000);
             }
         }

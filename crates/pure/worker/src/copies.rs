@@ -15,7 +15,7 @@ use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
 use mbal_model::{Prefix, ServerId};
-use mbal_replica::{HomeState, Moment, Terms};
+use mbal_replica::{HomeState, Moment, Terms, newborn_rests};
 
 use crate::shared::Shared;
 
@@ -192,14 +192,19 @@ impl Copies {
         newborn.iter().any(|(prefix, until)| prefix.contains(hash) && now < *until)
     }
 
+    /// The same of a whole cachelet, or of a part of it.
+    pub fn has_newborn(&self, prefix: Prefix, now: crate::Moment) -> bool {
+        let newborn = self.newborn.lock().expect("nothing panics with it held");
+        newborn.iter().any(|(other, until)| prefix.overlaps(*other) && now < *until)
+    }
+
     pub fn born(&self, prefix: Prefix, now: crate::Moment) {
         if self.mode() != HotMode::Atomic {
             return;
         }
-        let lease = self.terms().lease.as_micros() as u64;
+        let rests = newborn_rests(self.terms().lease).as_micros() as u64;
         let mut newborn = self.newborn.lock().expect("nothing panics with it held");
-        // Its driver's seconds are rounded down.
-        newborn.push((prefix, now.after(1_000_000 + lease)));
+        newborn.push((prefix, now.after(rests)));
         self.any_newborn.store(true, Release);
     }
 

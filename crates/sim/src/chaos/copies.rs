@@ -165,8 +165,10 @@ impl World {
         let key = self.dice.pick(&hot.keys);
         let random = self.dice.bits() as u32;
         let hash = self.profile.keys[key].hash();
+        let version = self.map_version();
         let copied = self.clients[client].copied.as_mut().expect("just looked at");
         let now = copied.clock.lease_moment(self.now);
+        copied.leases.follow(version, now);
         let home = copied.homes[key];
         let (seat, by_lease) = match copied.leases.route(hash, now, random) {
             Choice::Copy(suffix) => (self.seat_of_copy(key, suffix), true),
@@ -186,6 +188,11 @@ impl World {
 
     fn granted(&self, client: usize, key: usize) -> Duration {
         self.clients[client].copied.as_ref().map_or(Duration::ZERO, |copied| copied.granted[key])
+    }
+
+    /// Smart clients of hot keys go by the newest map.
+    fn map_version(&self) -> u64 {
+        self.control.file.map.as_ref().map_or(0, |map| map.version())
     }
 
     fn seat_of_copy(&self, key: usize, suffix: u8) -> Option<usize> {
@@ -217,9 +224,11 @@ impl World {
             return;
         }
         let random = self.dice.bits() as u32;
+        let version = self.map_version();
         let World { clients, connections, history, hosts, profile, coverage, now, .. } = self;
         let Some(copied) = clients[client].copied.as_mut() else { return };
         let here = copied.clock.lease_moment(*now);
+        copied.leases.follow(version, here);
         for (at, asked) in connections[connection].asked.iter().take(replied + 1).enumerate() {
             for op in &history.ops[asked.ops.0..asked.ops.0 + asked.ops.1] {
                 if op.key == ALL_KEYS {

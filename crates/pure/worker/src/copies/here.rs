@@ -100,8 +100,7 @@ impl Copies {
         let kept = copy.shadow.take(now, process, &hold, fits);
         match (kept, hold.what) {
             (Kept::New, HoldWhat::Item(item)) => {
-                let from = hold.stamp.moment(process).unwrap_or(now);
-                let until = item.ttl.map(|ttl| from + Moment::from_secs(ttl.into()));
+                let until = item.dies(hold.stamp, process, now);
                 copy.item = Some(Arc::new(Copied {
                     flags: item.flags,
                     cas: item.cas,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::{Key, Route, ServerId};
+use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Key, Prefix, Route, ServerId};
 use mbal_replica::{Grant, Held, Hold, HoldWhat, Home, Item, Moment, Told, What};
 use mbal_wire::{Command, PeerRequest, Request, words_of};
 
@@ -90,10 +91,8 @@ impl Sends<'_> {
                     HoldWhat::Item(Item {
                         flags: meta.flags,
                         cas: meta.cas,
-                        // A second's part that has passed counts as a whole.
-                        ttl: (meta.deadline > 0).then(|| {
-                            (meta.deadline.saturating_sub(self.now.second)).saturating_sub(1)
-                        }),
+                        ttl: (meta.deadline > 0)
+                            .then(|| Item::ttl_told(meta.deadline.saturating_sub(self.now.second))),
                         binary_key: meta.binary_key,
                         flush_number,
                         value: &value,
@@ -174,6 +173,7 @@ impl Batch<'_> {
     #[inline]
     pub fn execute_told(&mut self, request: &Request<'_>, key: Option<Key<'_>>) -> Then {
         match key {
+            Some(_) if self.reads_several(request) => self.execute_reads(request, key),
             Some(key) if self.turn.shared.copies.homes.may_have(key.hash()) => {
                 self.execute_copied(request, key)
             }
@@ -185,10 +185,22 @@ impl Batch<'_> {
         }
     }
 
+    /// Several keys are read, and some keys have copies.
+    #[inline]
+    fn reads_several(&self, request: &Request<'_>) -> bool {
+        matches!(request, Request::Get(get) if get.touch.is_none() && !get.further.is_empty())
+            && !self.turn.shared.copies.homes.is_empty()
+    }
+
     #[cold]
     fn execute_copied(&mut self, request: &Request<'_>, key: Key<'_>) -> Then {
         match touches(request) {
-            Touches::Nothing => return self.turn.execute(request, Some(key)),
+            Touches::Nothing => {
+                return match self.may_miss(&key) {
+                    true => self.turn.execute(request, Some(key)),
+                    false => Then::OnItsWay,
+                };
+            }
             Touches::Several => return self.execute_several(request, Some(key)),
             Touches::Writes => {}
         }
@@ -205,14 +217,39 @@ impl Batch<'_> {
         }
         let then = self.turn.execute(request, Some(key));
         if !matches!(then, Then::NoRoom(_)) {
-            let (store, second) = (&shared.store, self.turn.now.second);
-            let mut nothing = Vec::new();
-            let is_there = store.read(&key, second, false, &mut nothing, |_, _| ()).is_some();
-            one.home.written(is_there);
+            one.home.written(self.is_there(&key));
             one.written += 1;
             self.sends().say(key.hash(), one);
         }
         then
+    }
+
+    /// A read of this key may be executed. One that would find nothing, though the key has copies, waits as a write does: the item
+    /// has died, was flushed or evicted.
+    fn may_miss(&mut self, key: &Key<'_>) -> bool {
+        let shared = self.turn.shared;
+        if !shared.copies.homes.may_have(key.hash()) || self.is_there(key) {
+            return true;
+        }
+        let mut homes = shared.copies.homes.lock(key.hash());
+        let one = homes.get_mut(&key.hash()).filter(|one| *one.key == *key.bytes());
+        let Some(one) = one else { return true };
+        let may_miss = one.home.missed(self.turn.lease_now);
+        self.sends().say(key.hash(), one);
+        may_miss
+    }
+
+    #[cold]
+    fn execute_reads(&mut self, request: &Request<'_>, key: Option<Key<'_>>) -> Then {
+        let Request::Get(get) = request else { unreachable!("nothing else has several keys") };
+        let mut may_miss = true;
+        words_of(get.keys).filter_map(Key::new).for_each(|key| may_miss &= self.may_miss(&key));
+        if may_miss { self.turn.execute(request, key) } else { Then::OnItsWay }
+    }
+
+    fn is_there(&self, key: &Key<'_>) -> bool {
+        let (store, second) = (&self.turn.shared.store, self.turn.now.second);
+        store.read(key, second, false, &mut Vec::new(), |_, _| ()).is_some()
     }
 
     /// A write of several keys waits until none of them has copies.
@@ -336,12 +373,14 @@ impl Shared {
         heats.into_iter().map(cold).collect()
     }
 
-    /// Keys that a cachelet has, and that leaves, are to have no copies; true once they have none.
-    pub(crate) fn has_no_copies(&self, prefix: mbal_model::Prefix) -> bool {
+    /// Keys that a cachelet has, and that leaves, are to have no copies; true once they have none, those that an earlier owner has made
+    /// included: at its destination it is served at once.
+    pub(crate) fn has_no_copies(&self, prefix: Prefix, now: Now) -> bool {
         if self.copies.mode() == HotMode::Off && !self.counts_leases() {
             return true;
         }
-        let mut none = true;
+        let rests = self.copies.any_newborn() && self.copies.has_newborn(prefix, now.moment());
+        let mut none = !rests || is_planted(Fault::NewbornLeaves);
         self.copies.homes.each(|hash, one| {
             if prefix.contains(hash) {
                 one.cools();

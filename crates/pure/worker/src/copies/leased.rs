@@ -121,6 +121,7 @@ impl Batch<'_> {
         };
         let leases = leases.as_mut().filter(|leases| !leases.is_empty())?;
         let now = Moment::from_micros(self.turn.now.moment().0);
+        leases.follow(self.turn.map_version, now);
         let random = self.random.word() as u32;
         let Choice::Copy(suffix) = leases.route(key.hash(), now, random) else { return None };
         let (_, cluster) = self.turn.shared.cluster()?;
@@ -157,6 +158,9 @@ impl Worker {
             },
         };
         let bounds = if mode == HotMode::Atomic { OF_A_WORKER } else { OF_A_CONNECTION };
+        if let Some(leases) = leases {
+            leases.follow(self.map_version, now);
+        }
         match taken {
             Taken::FromCopy => {}
             // Nobody may spread its reads who has to remember what it was told.

@@ -181,6 +181,15 @@ impl Net {
         std::mem::take(&mut self.replies[usize::from(server)])
     }
 
+    /// What it gets in the end, if this is what it got at once.
+    fn waited(&mut self, server: u16, told: String) -> String {
+        if !told.is_empty() {
+            return told;
+        }
+        self.pass(5);
+        std::mem::take(&mut self.replies[usize::from(server)])
+    }
+
     /// A server has been busy since its last look.
     fn is_busy(&mut self, server: u16) {
         self.event(server, Event::Rests { busy_ns: 200_000_000 });
@@ -342,23 +351,15 @@ fn deleted_expired_and_flushed_keys_are_read_nowhere() {
                 "touch" => net.send(2, &format!("touch {key} -1\r\n")),
                 _ => net.send(2, "flush_all\r\n"),
             };
-            let told = if told.is_empty() {
-                net.pass(5);
-                std::mem::take(&mut net.replies[2])
-            } else {
-                told
-            };
+            let told = net.waited(2, told);
             assert!(
                 ["DELETED\r\n", "TOUCHED\r\n", "OK\r\n"].contains(&told.as_str()),
                 "{end}: {told}"
             );
             net.pass(5);
             for server in 0..SERVERS {
-                assert_eq!(
-                    net.send(server, &format!("get {key}\r\n")),
-                    "END\r\n",
-                    "{mode:?}, {end}"
-                );
+                let told = net.send(server, &format!("get {key}\r\n"));
+                assert_eq!(net.waited(server, told), "END\r\n", "{mode:?}, {end}");
             }
         }
     }
@@ -447,5 +448,29 @@ fn a_flush_of_a_server_with_a_copy_ends_it_though_its_home_has_seen_one_more() {
         assert!(copies(&net).contains_key(&1), "{mode:?}");
         assert_eq!(net.send(1, "flush_all\r\n"), "OK\r\n");
         assert_eq!(net.send(1, &format!("mg {key} v L1.2*\r\n")).get(..2), Some("EN"), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_read_that_finds_nothing_at_home_waits_for_copies_if_writes_are_atomic() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        for others in ["", "a b c d e f "] {
+            let (mut net, key) = hot(mode);
+            let is_here = |other: &&str| {
+                Key::new(other.as_bytes())
+                    .is_some_and(|other| (other.hash() >> 62) as u16 % SERVERS == 0)
+            };
+            let others: Vec<&str> = others.split_terminator(' ').filter(is_here).collect();
+            let read = format!("get {} {key}\r\n", others.join(" "));
+            // The other servers have not heard of the flush, and the home does not hear of what they have let go.
+            net.silent = BTreeSet::from([(1, 0), (2, 0)]);
+            net.shared[0].store.flush(0, net.now.second);
+            let told = net.send(0, &read);
+            assert_eq!(told.is_empty(), mode == HotMode::Atomic, "{told}");
+            net.pass(900);
+            let told = net.waited(0, told);
+            assert_eq!(told, "END\r\n", "{mode:?}, {read}");
+            assert_eq!(copies(&net), BTreeMap::new());
+        }
     }
 }

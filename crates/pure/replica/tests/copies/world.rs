@@ -1,0 +1,435 @@
+//! The world of one seed: what happens when.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mbal_model::ServerId;
+use mbal_random::Random;
+use mbal_replica::{Grant, Moment, Terms};
+
+use crate::client::{Client, Reply};
+use crate::host::{Host, Letter, TICK, id_of};
+use crate::met::{Failed, Met};
+use crate::truth::Truth;
+
+/// Times are in microseconds.
+pub const MILLISECOND: u64 = 1_000;
+pub const SECOND: u64 = 1_000 * MILLISECOND;
+/// Trouble is over, and every request has been answered or given up.
+const CALMS_WITHIN: u64 = 10 * SECOND;
+/// Suffixes of a key.
+const SUFFIXES: u8 = 9;
+
+/// Who owns which key.
+#[derive(Clone, Debug)]
+pub struct Map {
+    pub version: u64,
+    pub owners: Vec<usize>,
+}
+
+/// A clock that runs by its own rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    offset: u64,
+    /// Its microseconds in a second of true time.
+    rate: u64,
+}
+
+impl Clock {
+    /// Any two of them run apart by less than a tenth.
+    fn new(random: &mut Random) -> Clock {
+        let rate = match random.below(4) {
+            0 => 954_000,
+            1 => 1_047_000,
+            2 => 1_000_000,
+            _ => 954_000 + random.below(93_000),
+        };
+        Clock { offset: random.below(1_000 * SECOND), rate }
+    }
+
+    pub fn local(self, now: u64) -> Moment {
+        Duration::from_micros(self.offset + (now as u128 * self.rate as u128 / 1_000_000) as u64)
+    }
+
+    /// The first moment of true time at which it shows this.
+    pub fn when(self, local: u64) -> u64 {
+        let since = local.saturating_sub(self.offset);
+        (since as u128 * 1_000_000).div_ceil(self.rate as u128) as u64
+    }
+}
+
+/// What differs from seed to seed.
+pub struct Profile {
+    /// A client's lease; a shadow's is in the terms.
+    pub lease: Duration,
+    pub terms: Terms,
+    hosts: u64,
+    keys: u64,
+    clients: u64,
+    ops: u64,
+    op_gap: u64,
+    pub trouble_gap: u64,
+    delay: u64,
+    /// Of a hundred requests.
+    pub writes: u64,
+    /// Of a thousand messages.
+    lost: u64,
+    pub late: u64,
+    pub late_max: u64,
+    pub doubled: u64,
+    pub link_timeout: u64,
+    /// When a client gives up.
+    pub patience: u64,
+    /// Seconds to live that an item is given, at most; 0: all live for ever.
+    pub ttl_max: u64,
+    /// Requests of who has gone are not executed any more.
+    pub drops_waiting: bool,
+}
+
+impl Profile {
+    fn new(random: &mut Random) -> Profile {
+        let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
+        let lease = Duration::from_millis(one_of(&[200, 1_000, 1_000]));
+        let ttl_max = one_of(&[0, 0, 4, 30]);
+        // Clocks have run apart by more than a second when what lives long dies.
+        let op_gap = if ttl_max > 20 { 120 } else { one_of(&[2, 5, 20]) } * MILLISECOND;
+        Profile {
+            lease,
+            terms: Terms { atomic: one_of(&[0, 1]) == 1, lease: lease * 3 / 4 },
+            hosts: one_of(&[2, 3, 4, 5]),
+            keys: one_of(&[1, 1, 2, 3]),
+            clients: one_of(&[2, 4, 6]),
+            ops: one_of(&[300, 600]),
+            op_gap,
+            trouble_gap: op_gap * one_of(&[5, 15, 50]),
+            delay: one_of(&[100, 1_000, 10_000]),
+            writes: one_of(&[3, 15, 50]),
+            lost: one_of(&[0, 10, 100]),
+            late: one_of(&[0, 30, 200]),
+            late_max: one_of(&[50, 500, 2_500]) * MILLISECOND,
+            doubled: one_of(&[0, 30, 200]),
+            link_timeout: one_of(&[50, 300, 1_000]) * MILLISECOND,
+            patience: one_of(&[100, 1_000, 4_000]) * MILLISECOND,
+            ttl_max,
+            drops_waiting: one_of(&[0, 1]) == 1,
+        }
+    }
+}
+
+pub enum Event {
+    Op,
+    Trouble,
+    Tick {
+        host: usize,
+        process: u16,
+    },
+    Letter {
+        to: usize,
+        letter: Letter,
+    },
+    Reply {
+        client: usize,
+        number: u64,
+        reply: Reply,
+    },
+    GivesUp {
+        client: usize,
+        number: u64,
+    },
+    /// A word has not been answered.
+    Late {
+        home: usize,
+        process: u16,
+        key: usize,
+        grant: Grant,
+        to: usize,
+        ticket: u64,
+    },
+    GoesOn {
+        host: usize,
+        process: u16,
+    },
+    Restart {
+        host: usize,
+    },
+    Reassign {
+        host: usize,
+    },
+    FlushEnds {
+        number: u32,
+    },
+}
+
+pub struct World {
+    pub now: u64,
+    events: BTreeMap<(u64, u64), Event>,
+    sequence: u64,
+    pub random: Random,
+    pub profile: Profile,
+    pub hosts: Vec<Host>,
+    pub clients: Vec<Client>,
+    /// By key.
+    pub truth: Vec<Truth>,
+    /// By key: the servers in the order in which its suffixes find them.
+    suffixes: Vec<Vec<usize>>,
+    /// The coordinator's.
+    pub map: Map,
+    /// By key: to which server it is on its way.
+    pub moving: Vec<Option<usize>>,
+    pub silent_until: Vec<Vec<u64>>,
+    pub lossy_until: u64,
+    pub newest_flush: u32,
+    pub is_flushing: bool,
+    pub numbers: u64,
+    pub lives: u16,
+    ops_left: u64,
+    pub met: Met,
+    broken: Option<Failed>,
+    /// What has happened, by key, for who replays a seed.
+    pub log: Option<Vec<(Option<usize>, String)>>,
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        let mut random = Random::new(seed);
+        let profile = Profile::new(&mut random);
+        let (hosts, keys) = (profile.hosts as usize, profile.keys as usize);
+        let clients = profile.clients as usize;
+        let owners = (0..keys).map(|_| random.below(hosts as u64) as usize).collect();
+        let map = Map { version: 1, owners };
+        let none = Map { version: 0, owners: vec![0; keys] };
+        let all = (0..hosts).map(|at| {
+            Host::new(Clock::new(&mut random), none.clone(), keys, clients, at as u16 + 1)
+        });
+        let all: Vec<Host> = all.collect();
+        let clients = (0..clients).map(|at| {
+            let server = random.below(hosts as u64) as usize;
+            Client::new(Clock::new(&mut random), at % 2 == 0, server, keys)
+        });
+        let clients = clients.collect();
+        let suffixes =
+            (0..keys).map(|_| (0..SUFFIXES).map(|_| random.below(hosts as u64) as usize).collect());
+        let suffixes = suffixes.collect();
+        World {
+            now: 0,
+            events: BTreeMap::new(),
+            sequence: 0,
+            ops_left: profile.ops,
+            lives: hosts as u16,
+            random,
+            profile,
+            hosts: all,
+            clients,
+            truth: vec![Truth::new(); keys],
+            suffixes,
+            map,
+            moving: vec![None; keys],
+            silent_until: vec![vec![0; hosts]; hosts],
+            lossy_until: 0,
+            newest_flush: 0,
+            is_flushing: false,
+            numbers: 0,
+            met: Met::default(),
+            broken: None,
+            log: None,
+        }
+    }
+
+    pub fn after(&mut self, wait: u64, event: Event) {
+        self.sequence += 1;
+        self.events.insert((self.now + wait, self.sequence), event);
+    }
+
+    pub fn tell(&mut self, key: usize, what: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push((Some(key), format!("{:>10.3} ms {}", self.now as f64 / 1e3, what())));
+        }
+    }
+
+    pub fn tell_all(&mut self, what: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push((None, format!("{:>10.3} ms {}", self.now as f64 / 1e3, what())));
+        }
+    }
+
+    pub fn fails(&mut self, invariant: u8, key: usize, text: String) {
+        self.tell(key, || format!("BROKEN: {text}"));
+        let text = format!("at {} ms: {text}", self.now as f64 / 1e3);
+        self.broken.get_or_insert(Failed { invariant, key, text });
+    }
+
+    pub fn about(&mut self, mean: u64) -> u64 {
+        1 + self.random.below(2 * mean)
+    }
+
+    pub fn delay(&mut self) -> u64 {
+        self.about(self.profile.delay)
+    }
+
+    pub fn host(&mut self) -> usize {
+        self.random.below(self.profile.hosts) as usize
+    }
+
+    pub fn is_trouble(&self) -> bool {
+        self.ops_left > 0
+    }
+
+    pub fn loses(&mut self) -> bool {
+        let lost = if self.now < self.lossy_until { 300 } else { self.profile.lost };
+        self.is_trouble() && self.random.below(1_000) < lost
+    }
+
+    pub fn is_silent(&self, from: usize, to: usize) -> bool {
+        self.now < self.silent_until[from][to]
+    }
+
+    /// The server of a suffix.
+    pub fn place(&self, key: usize, suffix: u8) -> usize {
+        self.suffixes[key][usize::from(suffix) - 1]
+    }
+
+    /// The first suffixes that count.
+    pub fn places(&self, key: usize, home: usize, count: usize) -> Vec<(u8, ServerId)> {
+        let mut found: Vec<(u8, ServerId)> = Vec::new();
+        for suffix in 1..=SUFFIXES {
+            let server = self.place(key, suffix);
+            let is_new = found.iter().all(|(_, other)| *other != id_of(server));
+            if server != home && is_new && found.len() < count {
+                found.push((suffix, id_of(server)));
+            }
+        }
+        found
+    }
+
+    /// Runs to its end.
+    ///
+    /// # Errors
+    /// An invariant is broken.
+    pub fn run(&mut self) -> Result<(), Failed> {
+        for host in 0..self.hosts.len() {
+            let map = self.map.clone();
+            self.begins(host, map);
+        }
+        self.after(1, Event::Op);
+        self.after(1, Event::Trouble);
+        while self.ops_left > 0 {
+            self.step()?;
+        }
+        self.calms()
+    }
+
+    /// The first map: nobody has owned anything before.
+    fn begins(&mut self, host: usize, map: Map) {
+        self.follows(host, map);
+        self.hosts[host].keys.values_mut().for_each(|here| here.newborn_until = Moment::ZERO);
+        let process = self.hosts[host].process;
+        let wait = self.random.below(TICK);
+        self.after(wait, Event::Tick { host, process });
+    }
+
+    fn step(&mut self) -> Result<(), Failed> {
+        let ((now, _), event) = self.events.pop_first().expect("servers tick");
+        self.now = now;
+        self.happens(event);
+        self.broken.take().map_or(Ok(()), Err)
+    }
+
+    fn steps_until(&mut self, until: u64) -> Result<(), Failed> {
+        while self.events.first_key_value().is_some_and(|((at, _), _)| *at <= until) {
+            self.step()?;
+        }
+        self.now = until;
+        Ok(())
+    }
+
+    /// Nothing goes wrong any more: writes are executed, copies end, and come again.
+    fn calms(&mut self) -> Result<(), Failed> {
+        self.heals();
+        self.steps_until(self.now + CALMS_WITHIN)?;
+        for key in 0..self.truth.len() {
+            self.looks_at_told(key);
+            let state = self.state_of(key);
+            let home = &self.hosts[self.map.owners[key]];
+            let is_there = home.keys.get(&key).is_some_and(|here| {
+                here.stored.is_some_and(|stored| home.is_alive(&stored, home.clock.local(self.now)))
+            });
+            let all_out = home.keys.get(&key).and_then(|here| here.home.as_ref());
+            let all_out = all_out.is_some_and(|home| home.shadows().count() == 0);
+            let is_settled = matches!(state, "Hot" | "Cold") || !is_there || all_out;
+            if !home.keys.contains_key(&key) || !is_settled {
+                self.fails(5, key, format!("it is {state} when trouble is over"));
+            }
+            self.cools(key);
+        }
+        self.steps_until(self.now + 2 * SECOND)?;
+        for key in 0..self.truth.len() {
+            if self.state_of(key) != "Cold" {
+                self.fails(5, key, format!("it does not cool: {}", self.state_of(key)));
+            }
+        }
+        self.writes_all();
+        self.steps_until(self.now + SECOND)?;
+        for key in 0..self.truth.len() {
+            let has_places = !self.places(key, self.map.owners[key], 9).is_empty();
+            self.heats(key, 9);
+            if !has_places {
+                self.tell(key, || "it has no place for copies".to_owned());
+            }
+        }
+        self.steps_until(self.now + 2 * SECOND)?;
+        for key in 0..self.truth.len() {
+            self.looks_at_told(key);
+            let has_places = !self.places(key, self.map.owners[key], 9).is_empty();
+            if has_places && self.state_of(key) != "Hot" {
+                self.fails(5, key, format!("it is not copied: {}", self.state_of(key)));
+            }
+        }
+        if let Some(at) = self.clients.iter().position(|client| !client.is_idle()) {
+            self.fails(5, 0, format!("client {at} waits still"));
+        }
+        self.broken.take().map_or(Ok(()), Err)
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Op if self.is_trouble() => {
+                self.asks();
+                self.ops_left -= 1;
+                let gap = self.about(self.profile.op_gap);
+                self.after(gap, Event::Op);
+            }
+            Event::Op => {}
+            Event::Trouble => self.trouble(),
+            Event::Tick { host, process } => {
+                let here = &self.hosts[host];
+                if here.lives && here.process == process {
+                    self.after(TICK, Event::Tick { host, process });
+                    if !self.hosts[host].stopped {
+                        self.ticks(host);
+                    }
+                }
+            }
+            Event::Letter { to, letter } => self.arrives(to, letter),
+            Event::Reply { client, number, reply } => self.is_told(client, number, &reply),
+            Event::GivesUp { client, number } => self.gives_up(client, number),
+            Event::Late { home, process, key, grant, to, ticket } => {
+                let here = &self.hosts[home];
+                // A stopped one finds out when it goes on.
+                if here.lives && here.process == process && here.stopped {
+                    self.after(TICK, Event::Late { home, process, key, grant, to, ticket });
+                } else if here.lives && here.process == process {
+                    self.is_late(home, key, grant, to, ticket);
+                }
+            }
+            Event::GoesOn { host, process } => {
+                let here = &self.hosts[host];
+                if here.lives && here.process == process && here.stopped {
+                    self.goes_on(host);
+                }
+            }
+            Event::Restart { host } => self.restarts(host),
+            Event::Reassign { host } => self.reassigns(host),
+            Event::FlushEnds { number } => self.flush_ends(number),
+        }
+    }
+}
