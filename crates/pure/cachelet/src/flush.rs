@@ -28,6 +28,12 @@ impl Store {
         self.newest_flush(&self.changes())
     }
 
+    /// The number of the newest `flush_all` that has come to pass in the cachelet that serves `hash`: this server may know of newer ones
+    /// that have not reached it. As [`Store::lock`].
+    pub fn flushed_at(&self, hash: u64, now: Seconds) -> u32 {
+        self.lock(hash, now).inner.flush_number
+    }
+
     /// Somewhere in the cluster a flush of this number has come to pass: what begins here is not older.
     pub fn know_flush(&self, number: u32) {
         self.flushes.fetch_max(number, Relaxed);

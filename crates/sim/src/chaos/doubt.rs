@@ -7,6 +7,9 @@ use super::coverage::Sight;
 use super::history::{ALL_KEYS, Micros, Op, Told};
 use super::world::World;
 
+/// By no clock a peer waits longer than this before it refuses.
+const WAITS_FOR_COPIES: Micros = 900_000;
+
 /// What may have come between a request and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
@@ -41,7 +44,9 @@ impl World {
             hosts.clone().any(|host| self.was_missing(seat, host, asked))
                 || copied && self.counted_unreachable(seat, asked)
         };
-        match (is_elsewhere || copied) && seats.any(is_missed) {
+        // A peer refuses what has waited for copies as long as it waits for a slice that moves.
+        let has_waited = copied && asked + WAITS_FOR_COPIES <= self.now;
+        match has_waited || (is_elsewhere || copied) && seats.any(is_missed) {
             true => Doubt::Link,
             false => Doubt::None,
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Key, Prefix, Route, ServerId};
+use mbal_model::{Key, Prefix, Route, ServerId, WorkerId};
 use mbal_replica::{Grant, Held, Hold, HoldWhat, Home, Item, Moment, Told, What};
 use mbal_wire::{Command, PeerRequest, Request, words_of};
 
@@ -64,8 +64,12 @@ impl Sends<'_> {
         let mut value = Vec::new();
         let mut said = Vec::new();
         one.home.say(self.lease_now, |say| said.push(say));
-        // Read once, and before it is looked whether it is of a flush that has come to pass meanwhile.
-        let flush_number = self.shared.store.flush_number();
+        // Read before the item: a flush that comes in between ends the copy. One of which this server only knows has not ended the item.
+        let route = self.shared.store.route(WorkerId(0), hash);
+        let flush_number = match route {
+            Route::Own | Route::Neighbour(_) => self.shared.store.flushed_at(hash, self.now.second),
+            Route::Peer(_) | Route::Moving(_) => 0,
+        };
         let meta = said.iter().any(|say| say.what == What::Item).then(|| {
             let second = self.now.second;
             self.shared.store.read(&key, second, false, &mut value, |view, out| {

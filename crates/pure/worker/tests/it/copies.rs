@@ -409,7 +409,8 @@ fn a_server_that_has_all_cachelets_tells_those_with_copies_of_a_flush() {
         assert_eq!(copies(&net), BTreeMap::from([(1, 1), (2, 1)]));
         assert_eq!(net.send(0, "flush_all\r\n"), "OK\r\n");
         for server in 0..SERVERS {
-            assert_eq!(net.send(server, &format!("get {key}\r\n")), "END\r\n", "{mode:?}");
+            let told = net.send(server, &format!("get {key}\r\n"));
+            assert_eq!(net.waited(server, told), "END\r\n", "{mode:?}");
         }
     }
 }
@@ -447,7 +448,8 @@ fn a_flush_of_a_server_with_a_copy_ends_it_though_its_home_has_seen_one_more() {
         net.read_often(&key, 0, 1_000);
         assert!(copies(&net).contains_key(&1), "{mode:?}");
         assert_eq!(net.send(1, "flush_all\r\n"), "OK\r\n");
-        assert_eq!(net.send(1, &format!("mg {key} v L1.2*\r\n")).get(..2), Some("EN"), "{mode:?}");
+        let told = net.send(1, &format!("mg {key} v L1.2*\r\n"));
+        assert_eq!(net.waited(1, told).get(..2), Some("EN"), "{mode:?}");
     }
 }
 
@@ -472,5 +474,21 @@ fn a_read_that_finds_nothing_at_home_waits_for_copies_if_writes_are_atomic() {
             assert_eq!(told, "END\r\n", "{mode:?}, {read}");
             assert_eq!(copies(&net), BTreeMap::new());
         }
+    }
+}
+
+#[test]
+fn a_flush_that_a_home_has_heard_of_before_it_comes_ends_its_copies() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        let mut net = Net::new(mode);
+        let key = key_of(0);
+        net.send(0, &format!("ms {key} 1\r\na\r\n"));
+        // Heartbeats have told of it; it has reached server 1 alone.
+        net.shared.iter().for_each(|shared| shared.store.know_flush(1));
+        net.read_often(&key, 0, 1_000);
+        let second = net.now.second;
+        net.shared[0].store.flush_as(1, second, second);
+        let told = net.send(1, &format!("mg {key} v L1.2*\r\n"));
+        assert_eq!(net.waited(1, told).get(..2), Some("EN"), "{mode:?}");
     }
 }
