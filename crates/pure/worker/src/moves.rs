@@ -320,7 +320,8 @@ impl Shared {
             };
             // The coordinator has heard of it. Of others that left the map says what became of them.
             if came_back {
-                self.moves.remove(one.id);
+                self.move_has_ended(one.id);
+                wake.push(one.worker);
             }
         }
         self.look_whether_alone();

@@ -126,6 +126,16 @@ impl World {
             })
     }
 
+    /// What is known of a key's place, for whoever looks for a fault.
+    pub fn whereabouts(&self, key: usize) -> String {
+        let hash = self.profile.keys[key].hash();
+        let routes: Vec<_> = self
+            .up_hosts()
+            .map(|host| (host, self.hosts[host].store().route(WorkerId(0), hash)))
+            .collect();
+        format!("owner {:?}, routes {routes:?}", self.owner_of(hash))
+    }
+
     /// Invariant 1, across servers.
     pub fn look_at_places(&mut self, all_keys: bool) {
         if !self.is_clustered() {

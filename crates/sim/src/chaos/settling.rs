@@ -86,9 +86,9 @@ impl World {
         if !self.links_are_up() || !self.move_links_are_up() {
             return Some("some link is not up".into());
         }
-        (0..self.profile.keys.len())
-            .find(|key| self.in_flux(*key, self.now))
-            .map(|key| format!("servers do not agree who serves key {key}"))
+        (0..self.profile.keys.len()).find(|key| self.in_flux(*key, self.now)).map(|key| {
+            format!("servers do not agree who serves key {key}: {}", self.whereabouts(key))
+        })
     }
 
     /// By each server, of each key: nobody is unreachable.
