@@ -37,7 +37,7 @@ pub struct Leases {
     order: VecDeque<u64>,
     /// By some bits of the hash: the last answer that told of no copies.
     without: Vec<Moment>,
-    /// All are of this map; 0: of the first that it hears of.
+    /// All are of this map.
     map_version: u64,
 }
 
@@ -55,10 +55,10 @@ fn chosen(suffixes: &[u8], random: u32) -> Choice {
 
 impl Leases {
     /// `keys_max`: hot keys that it remembers at a time. `marks`: a power of two; few of them refuse leases that would count.
-    pub fn new(keys_max: usize, marks: usize) -> Leases {
+    pub fn new(keys_max: usize, marks: usize, map_version: u64) -> Leases {
         assert!(marks.is_power_of_two(), "bits of a hash choose one of {marks}");
         let (leases, order) = (BTreeMap::new(), VecDeque::new());
-        Leases { keys_max, leases, order, without: vec![Moment::ZERO; marks], map_version: 0 }
+        Leases { keys_max, leases, order, without: vec![Moment::ZERO; marks], map_version }
     }
 
     /// Leases of an earlier map end. Its places may not be those of this one; and who holds leases for others may have owned a key
@@ -67,10 +67,7 @@ impl Leases {
         if self.map_version == map_version || is_planted(Fault::LeasesOutliveMap) {
             return;
         }
-        let is_first = std::mem::replace(&mut self.map_version, map_version) == 0;
-        if is_first {
-            return;
-        }
+        self.map_version = map_version;
         self.leases.clear();
         self.order.clear();
         self.without.fill(now);
@@ -161,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_client_keeps_to_its_choice_until_the_lease_that_counts_from_its_request_is_over() {
-        let mut leases = Leases::new(8, 16);
+        let mut leases = Leases::new(8, 16, 3);
         assert_eq!(leases.route(KEY, at(10), 0), Choice::Home);
         leases.told(KEY, at(10), &told(false), choosing(2));
         for random in [0, choosing(1), u32::MAX] {
@@ -176,7 +173,7 @@ mod tests {
 
     #[test]
     fn who_may_spread_its_reads_chooses_anew_each_time_and_hears_of_longer_leases() {
-        let mut leases = Leases::new(8, 16);
+        let mut leases = Leases::new(8, 16, 3);
         leases.told(KEY, at(10), &told(true), 0);
         leases.told(KEY, at(500), &told(true), 0);
         let choices = [0, 1, 2].map(|place| leases.route(KEY, at(1_400), choosing(place)));
@@ -185,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_answer_without_copies_ends_the_lease_and_refuses_what_was_asked_before_it() {
-        let mut leases = Leases::new(8, 16);
+        let mut leases = Leases::new(8, 16, 3);
         leases.told(KEY, at(10), &told(false), choosing(1));
         leases.without(KEY, at(20));
         assert_eq!(leases.route(KEY, at(21), 0), Choice::Home);
@@ -197,8 +194,7 @@ mod tests {
 
     #[test]
     fn a_newer_map_ends_all_leases_and_refuses_what_was_asked_before_it() {
-        let mut leases = Leases::new(8, 16);
-        leases.follow(3, at(5));
+        let mut leases = Leases::new(8, 16, 3);
         leases.told(KEY, at(5), &told(false), choosing(1));
         leases.follow(3, at(10));
         assert_eq!(leases.route(KEY, at(10), 0), Choice::Copy(1));
@@ -211,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_key_that_was_told_of_first_is_forgotten_for_one_too_many() {
-        let mut leases = Leases::new(2, 16);
+        let mut leases = Leases::new(2, 16, 3);
         for key in 1..=3 {
             leases.told(key, at(key), &told(false), choosing(1));
         }

@@ -243,7 +243,10 @@ impl Home {
             if side.again_at > now || side.in_flight >= IN_FLIGHT_MAX && !ends {
                 continue;
             }
-            let is_due = side.stamp.0 > 0 && side.renewed + lease / 3 <= now;
+            // What was said by an older stamp has given little, or nothing.
+            let is_short =
+                side.until <= now + lease / 4 && side.until < side.stamped + over_after(lease);
+            let is_due = side.stamp.0 > 0 && (side.renewed + lease / 3 <= now || is_short);
             let what = match self.newest {
                 Newest::Drop if is_news => What::Drop,
                 Newest::LetGo if is_news => What::LetGo,

@@ -402,7 +402,7 @@ impl Batch<'_> {
             return self.hold_for(from, as_it_came, job, key.as_ref(), Obstacle::Slice);
         }
         if is_planted(Fault::ServedTwice) {
-            self.serve_parsed(peer, &job.request, key);
+            self.serve_parsed(from, peer, &job.request, key);
             self.turn.out.truncate(before);
         }
         let mut served = match everywhere::read(peer.request) {
@@ -410,7 +410,7 @@ impl Batch<'_> {
                 self.turn.flush_all(Some(exptime), Some(number), false);
                 Served::Reply
             }
-            None => self.serve_parsed(peer, &job.request, key),
+            None => self.serve_parsed(from, peer, &job.request, key),
         };
         let can_go_on = peer.hops < HOPS_MAX;
         if let (Served::Divided, Request::Get(get), true) = (&served, &job.request, can_go_on) {
@@ -525,6 +525,7 @@ impl Batch<'_> {
     /// Executes a peer's request: its reply stands in `out`.
     fn serve_parsed(
         &mut self,
+        from: ServerId,
         peer: &PeerRequest<'_>,
         request: &Request<'_>,
         key: Option<Key<'_>>,
@@ -549,7 +550,9 @@ impl Batch<'_> {
             Whereabouts::Here => {}
             Whereabouts::At(_) if is_planted(Fault::TooFarIsServed) => {}
             Whereabouts::At(owning) => {
-                let read = Read::of(request).filter(|_| peer.by_lease);
+                // What was passed on for this key must not be overtaken.
+                let may_read = peer.by_lease && !self.links.would_overtake(from, key.hash(), None);
+                let read = Read::of(request).filter(|_| may_read);
                 return match read.is_some_and(|read| self.turn.read_copy(&read, &key)) {
                     true => Served::FromCopy,
                     false => Served::PassOn(owning),

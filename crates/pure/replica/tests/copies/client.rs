@@ -3,7 +3,8 @@
 use mbal_replica::{Choice, Leases, Moment, Told, over_after};
 
 use crate::host::{Letter, hash};
-use crate::world::{Clock, Event, World};
+use crate::profile::Clock;
+use crate::world::{Event, World};
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl Client {
             clock,
             is_smart,
             server,
-            leases: Leases::new(2, 4),
+            leases: Leases::new(2, 4, 1),
             pending: Vec::new(),
             seen: vec![0; keys],
             lease_end: vec![Moment::ZERO; keys],

@@ -7,7 +7,8 @@ use mbal_replica::{Grant, Held, Home, HomeState, Leases, Moment};
 
 use crate::client::{Ask, Reply};
 use crate::copies::Copy;
-use crate::world::{Clock, MILLISECOND, Map, World};
+use crate::profile::Clock;
+use crate::world::{MILLISECOND, Map, World};
 
 pub const TICK: u64 = 20 * MILLISECOND;
 
@@ -224,7 +225,7 @@ impl World {
         self.hosts[at].keys.insert(key, here);
         if self.hosts[at].copies[key].is_some() {
             self.met.count("a shadow becomes home");
-            if self.is_trouble() && self.random.below(2) == 0 {
+            if self.is_trouble() && self.random.below(3) == 0 {
                 let to = self.host();
                 let here = self.hosts[at].keys.get_mut(&key).expect("it is here");
                 here.leaves_to = Some(to).filter(|to| *to != at);

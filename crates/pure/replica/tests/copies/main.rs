@@ -11,6 +11,7 @@ mod client;
 mod copies;
 mod host;
 mod met;
+mod profile;
 mod requests;
 mod trouble;
 mod truth;

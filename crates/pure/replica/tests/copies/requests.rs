@@ -133,19 +133,20 @@ impl World {
         let atomic = self.profile.terms.atomic;
         let host = &mut self.hosts[at];
         let leases = if atomic { &mut host.leases } else { &mut host.sessions[ask.client] };
+        let map_version = host.map.version;
         if let Some(leases) = leases {
-            leases.follow(host.map.version, now);
+            leases.follow(map_version, now);
         }
         match &reply.token {
             Some(text) => {
                 let told = Told::parse(text.as_bytes()).expect("a token");
-                let leases = leases.get_or_insert_with(|| Leases::new(2, 4));
+                let leases = leases.get_or_insert_with(|| Leases::new(2, 4, map_version));
                 leases.told(hash(ask.key), ask.asked, &told, random);
             }
             None if reply.from_copy => {}
             None if atomic && leases.is_none() => {}
             None => {
-                let leases = leases.get_or_insert_with(|| Leases::new(2, 4));
+                let leases = leases.get_or_insert_with(|| Leases::new(2, 4, map_version));
                 leases.without(hash(ask.key), now);
             }
         }

@@ -2,7 +2,9 @@
 
 use mbal_model::planted::{Fault, is_planted};
 
-use crate::host::{Here, Host, Letter, state_name};
+use crate::client::Op;
+use crate::host::{Here, Host, Letter, host_of, state_name};
+use crate::profile::Focus;
 use crate::world::{Event, MILLISECOND, SECOND, World};
 
 impl World {
@@ -22,6 +24,11 @@ impl World {
         let key = self.random.below(self.truth.len() as u64) as usize;
         let home = self.map.owners[key];
         let host = if self.random.below(2) == 0 { home } else { self.host() };
+        match (self.profile.focus, self.random.below(2)) {
+            (Focus::Dying, 0) => return self.copies_what_dies(key),
+            (Focus::Owners, 0) => return self.owners_change(key),
+            _ => {}
+        }
         let is_long = self.random.below(8) == 0;
         let span = self.random.below(if is_long { 4 * SECOND } else { 900 * MILLISECOND });
         match self.random.below(40) {
@@ -67,6 +74,32 @@ impl World {
                 self.lossy_until = self.now + span;
             }
             _ => {}
+        }
+    }
+
+    /// A server that gets a copy is stopped before it hears of it.
+    fn copies_what_dies(&mut self, key: usize) {
+        let home = self.map.owners[key];
+        if self.state_of(key) != "Cold" {
+            return self.cools(key);
+        }
+        let Some((_, shadow)) = self.places(key, home, 9).last().copied() else { return };
+        let client = self.random.below(self.clients.len() as u64) as usize;
+        let ttl = 3 + self.random.below(2) as u32;
+        self.asks_for(client, key, Op::Set(Some(ttl)));
+        let span = SECOND + self.random.below(1_500 * MILLISECOND);
+        self.stops(host_of(shadow), span);
+        self.after(50 * MILLISECOND, Event::Heats { key });
+    }
+
+    fn owners_change(&mut self, key: usize) {
+        let home = self.map.owners[key];
+        let here = self.hosts[home].keys.get(&key);
+        if self.hosts[home].copies[key].is_some() {
+            self.begins_to_leave(key);
+        } else if here.is_some_and(|here| here.home.is_some()) {
+            self.dies(home, 200 * MILLISECOND);
+            self.after(1, Event::Reassign { host: home });
         }
     }
 
@@ -165,7 +198,7 @@ impl World {
         for host in 0..self.hosts.len() {
             let wait = match at_once == Some(host) {
                 true => 0,
-                false => self.random.below(300 * MILLISECOND),
+                false => self.random.below(self.profile.map_delay),
             };
             let letter = Letter::Map(self.map.clone());
             self.after(wait, Event::Letter { to: host, letter });

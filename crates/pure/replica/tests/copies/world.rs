@@ -1,15 +1,15 @@
 //! The world of one seed: what happens when.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use mbal_model::ServerId;
 use mbal_random::Random;
-use mbal_replica::{Grant, Moment, Terms};
+use mbal_replica::{Grant, Moment};
 
 use crate::client::{Client, Reply};
 use crate::host::{Host, Letter, TICK, id_of};
 use crate::met::{Failed, Met};
+use crate::profile::{Clock, Profile};
 use crate::truth::Truth;
 
 /// Times are in microseconds.
@@ -25,95 +25,6 @@ const SUFFIXES: u8 = 9;
 pub struct Map {
     pub version: u64,
     pub owners: Vec<usize>,
-}
-
-/// A clock that runs by its own rate.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    offset: u64,
-    /// Its microseconds in a second of true time.
-    rate: u64,
-}
-
-impl Clock {
-    /// Any two of them run apart by less than a tenth.
-    fn new(random: &mut Random) -> Clock {
-        let rate = match random.below(4) {
-            0 => 954_000,
-            1 => 1_047_000,
-            2 => 1_000_000,
-            _ => 954_000 + random.below(93_000),
-        };
-        Clock { offset: random.below(1_000 * SECOND), rate }
-    }
-
-    pub fn local(self, now: u64) -> Moment {
-        Duration::from_micros(self.offset + (now as u128 * self.rate as u128 / 1_000_000) as u64)
-    }
-
-    /// The first moment of true time at which it shows this.
-    pub fn when(self, local: u64) -> u64 {
-        let since = local.saturating_sub(self.offset);
-        (since as u128 * 1_000_000).div_ceil(self.rate as u128) as u64
-    }
-}
-
-/// What differs from seed to seed.
-pub struct Profile {
-    /// A client's lease; a shadow's is in the terms.
-    pub lease: Duration,
-    pub terms: Terms,
-    hosts: u64,
-    keys: u64,
-    clients: u64,
-    ops: u64,
-    op_gap: u64,
-    pub trouble_gap: u64,
-    delay: u64,
-    /// Of a hundred requests.
-    pub writes: u64,
-    /// Of a thousand messages.
-    lost: u64,
-    pub late: u64,
-    pub late_max: u64,
-    pub doubled: u64,
-    pub link_timeout: u64,
-    /// When a client gives up.
-    pub patience: u64,
-    /// Seconds to live that an item is given, at most; 0: all live for ever.
-    pub ttl_max: u64,
-    /// Requests of who has gone are not executed any more.
-    pub drops_waiting: bool,
-}
-
-impl Profile {
-    fn new(random: &mut Random) -> Profile {
-        let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
-        let lease = Duration::from_millis(one_of(&[200, 1_000, 1_000]));
-        let ttl_max = one_of(&[0, 0, 4, 30]);
-        // Clocks have run apart by more than a second when what lives long dies.
-        let op_gap = if ttl_max > 20 { 120 } else { one_of(&[2, 5, 20]) } * MILLISECOND;
-        Profile {
-            lease,
-            terms: Terms { atomic: one_of(&[0, 1]) == 1, lease: lease * 3 / 4 },
-            hosts: one_of(&[2, 3, 4, 5]),
-            keys: one_of(&[1, 1, 2, 3]),
-            clients: one_of(&[2, 4, 6]),
-            ops: one_of(&[300, 600]),
-            op_gap,
-            trouble_gap: op_gap * one_of(&[5, 15, 50]),
-            delay: one_of(&[100, 1_000, 10_000]),
-            writes: one_of(&[3, 15, 50]),
-            lost: one_of(&[0, 10, 100]),
-            late: one_of(&[0, 30, 200]),
-            late_max: one_of(&[50, 500, 2_500]) * MILLISECOND,
-            doubled: one_of(&[0, 30, 200]),
-            link_timeout: one_of(&[50, 300, 1_000]) * MILLISECOND,
-            patience: one_of(&[100, 1_000, 4_000]) * MILLISECOND,
-            ttl_max,
-            drops_waiting: one_of(&[0, 1]) == 1,
-        }
-    }
 }
 
 pub enum Event {
@@ -157,6 +68,9 @@ pub enum Event {
     },
     FlushEnds {
         number: u32,
+    },
+    Heats {
+        key: usize,
     },
 }
 
@@ -430,6 +344,7 @@ impl World {
             Event::Restart { host } => self.restarts(host),
             Event::Reassign { host } => self.reassigns(host),
             Event::FlushEnds { number } => self.flush_ends(number),
+            Event::Heats { key } => self.heats(key, 9),
         }
     }
 }

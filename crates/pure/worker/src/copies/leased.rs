@@ -56,8 +56,8 @@ impl Taken {
     }
 }
 
-fn leases_of((keys, marks): (usize, usize)) -> Box<Leases> {
-    Box::new(Leases::new(keys, marks))
+fn leases_of((keys, marks): (usize, usize), map_version: u64) -> Box<Leases> {
+    Box::new(Leases::new(keys, marks, map_version))
 }
 
 impl Batch<'_> {
@@ -158,19 +158,20 @@ impl Worker {
             },
         };
         let bounds = if mode == HotMode::Atomic { OF_A_WORKER } else { OF_A_CONNECTION };
+        let map_version = self.map_version;
         if let Some(leases) = leases {
-            leases.follow(self.map_version, now);
+            leases.follow(map_version, now);
         }
         match taken {
             Taken::FromCopy => {}
             // Nobody may spread its reads who has to remember what it was told.
             Taken::Without if mode == HotMode::Atomic && leases.is_none() => {}
             Taken::Without => {
-                leases.get_or_insert_with(|| leases_of(bounds)).without(hash, now);
+                leases.get_or_insert_with(|| leases_of(bounds, map_version)).without(hash, now);
             }
             Taken::Told(told) => {
                 let asked = Moment::from_micros(asked.0);
-                let leases = leases.get_or_insert_with(|| leases_of(bounds));
+                let leases = leases.get_or_insert_with(|| leases_of(bounds, map_version));
                 leases.told(hash, asked, told, random);
             }
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use mbal_cachelet::{Options, Store};
 use mbal_model::{Address, Addresses, Cluster, ClusterMap, Key, Owner, Prefix, ServerId, WorkerId};
 use mbal_replica::HomeState;
+use mbal_wire::PeerRequest;
 use mbal_worker::{
     Action, Actions, ConnId, Event, HotMode, HotTerms, Now, Settings, Shared, Ticket, Ticketed,
     Worker,
@@ -490,5 +491,26 @@ fn a_flush_that_a_home_has_heard_of_before_it_comes_ends_its_copies() {
         net.shared[0].store.flush_as(1, second, second);
         let told = net.send(1, &format!("mg {key} v L1.2*\r\n"));
         assert_eq!(net.waited(1, told).get(..2), Some("EN"), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_peers_read_by_a_lease_does_not_overtake_one_that_was_passed_on() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        let mut net = Net::new(mode);
+        let key = key_of(0);
+        net.send(0, &format!("ms {key} 1\r\na\r\n"));
+        let mut read = Vec::new();
+        let request = format!("mg {key} v\r\n");
+        let peer = PeerRequest::new(1, 1, request.as_bytes());
+        PeerRequest { by_lease: true, ..peer }.encode(&mut read);
+        // There is no copy yet, and the home's answer takes a second.
+        net.silent = BTreeSet::from([(2, 0)]);
+        net.ask(1, 2, Ticket(1_000), &read);
+        net.silent.clear();
+        net.read_often(&key, 0, 800);
+        assert!(copies(&net).contains_key(&2), "{mode:?}");
+        net.ask(1, 2, Ticket(1_001), &read);
+        assert_eq!(net.shared[2].copies_here().reads, 0, "{mode:?}");
     }
 }

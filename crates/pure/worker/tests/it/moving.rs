@@ -390,6 +390,16 @@ fn hash_of(key: &str) -> u64 {
 
 #[test]
 fn a_cachelet_that_comes_back_by_a_map_after_its_source_has_missed_one_is_served_again() {
+    comes_back(false);
+}
+
+#[test]
+fn a_cachelet_that_comes_back_is_served_again_though_a_move_of_it_has_ended_before_it_was_there() {
+    comes_back(true);
+}
+
+/// `again`: it is to leave once more, before its source has it, and then to stay.
+fn comes_back(again: bool) {
     let mut net = Net::new(1);
     let (hash, set, get) = (hash_of("k"), "set k 0 0 1\r\nv\r\n", "get k\r\n");
     let (prefix, owner) = net.map.at(hash);
@@ -406,7 +416,7 @@ fn a_cachelet_that_comes_back_by_a_map_after_its_source_has_missed_one_is_served
         net.step();
     }
     // The destination gets it by one map, and dies: by the next it begins at its source again, which hears of that one alone.
-    net.moves.clear();
+    let ordered = net.moves.pop_first().map(|(_, told)| told).expect("it goes on");
     let mut owners = net.map.cachelets().to_vec();
     owners.iter_mut().for_each(|(at, to)| {
         if *at == prefix {
@@ -416,8 +426,15 @@ fn a_cachelet_that_comes_back_by_a_map_after_its_source_has_missed_one_is_served
     let map = ClusterMap::new(net.map.version() + 2, owners).expect("they cover all");
     net.map = Arc::new(map);
     net.map_reaches(source);
-    let woken = server(&net).moves_told(net.now, &[], u32::MAX >> 3);
-    net.carry(source, woken);
+    let mut order = ordered.order;
+    order.id.0 += 1;
+    let cancelled = MoveTold { order, word: Word::Cancel, ..ordered };
+    let words: &[&[MoveTold]] = if again { &[&[cancelled], &[]] } else { &[&[]] };
+    for word in words {
+        let woken = server(&net).moves_told(net.now, word, u32::MAX >> 3);
+        net.carry(source, woken);
+        (0..200).for_each(|_| net.step());
+    }
     net.run(200);
     assert_eq!(server(&net).moves_under_way(), 0);
     assert_eq!(net.ask((source, 0), get), "END\r\n", "it began empty");
