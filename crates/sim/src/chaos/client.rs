@@ -382,6 +382,8 @@ fn record(
 ) {
     let ops = (history.ops.len(), asks.len());
     let quiet = matches!(form, Form::Silent | Form::QuietMeta { .. });
+    // One may go home, and the next one to a copy whose lease lasts.
+    let unordered = stale > 0 && matches!(form, Form::Copy { .. });
     for (key, asks) in asks {
         history.ops.push(Op {
             key,
@@ -390,7 +392,7 @@ fn record(
             session: this.session,
             stale: if asks == Asks::Read { stale } else { 0 },
             host: this.host,
-            unordered: false,
+            unordered,
             is_forgotten: false,
             asked: now,
             answered: NEVER,
