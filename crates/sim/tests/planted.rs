@@ -56,7 +56,6 @@ is_caught! {
     a_planner_that_levels_what_is_even: LevelsTheLastPercent breaks 7,
     a_write_that_does_not_wait_for_copies: WritesDoNotWait breaks 3,
     copies_that_are_told_of_before_all_are_new: HotBeforeAllHave breaks 3,
-    a_copy_that_is_read_after_its_lease: ReadAfterLease breaks 4,
     a_client_that_keeps_its_lease: ClientKeepsLease breaks 4,
     a_request_that_came_too_far_and_is_served: TooFarIsServed breaks 6,
 }
