@@ -242,6 +242,9 @@ impl World {
                     Some(told) if is_answered => {
                         coverage.meet(Sight::ToldCopies);
                         let sent = copied.clock.lease_moment(asked.at);
+                        if by_lease {
+                            copied.leases.without(hash, here);
+                        }
                         copied.leases.told(hash, sent, told, random);
                         copied.granted[op.key] = copied.granted[op.key].max(sent + told.lease);
                     }

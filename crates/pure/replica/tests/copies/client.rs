@@ -27,6 +27,8 @@ pub struct Ask {
     pub op: Op,
     /// Marked: it is for a copy.
     pub by_lease: bool,
+    /// It was, when it left the server that holds leases.
+    pub leased: bool,
     /// The server whose leases it was sent by, which process of it, and when.
     pub by: Option<(usize, u16)>,
     pub asked: Moment,
@@ -150,7 +152,8 @@ impl World {
             }
         }
         let by = None;
-        let ask = Ask { client: at, number, key, op, by_lease, by, asked, hops: 0 };
+        let ask =
+            Ask { client: at, number, key, op, by_lease, leased: by_lease, by, asked, hops: 0 };
         let client = &mut self.clients[at];
         let pending = Pending { ask, sent: self.now, floor: client.seen[key] };
         client.pending.push(pending);
@@ -207,6 +210,9 @@ impl World {
                 Some(text) => {
                     let told = Told::parse(text.as_bytes()).expect("a token");
                     client.lease_end[key] = client.lease_end[key].max(ask.asked + told.lease);
+                    if ask.by_lease {
+                        client.leases.without(hash(key), now);
+                    }
                     client.leases.told(hash(key), ask.asked, &told, random);
                     if ask.by_lease {
                         self.met.count("passed on, and told of copies");

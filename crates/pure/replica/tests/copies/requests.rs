@@ -86,7 +86,10 @@ impl World {
             return true;
         }
         let by = Some((at, self.hosts[at].process));
-        self.forwards(to, Ask { by_lease: true, by, asked: now, hops: ask.hops + 1, ..ask });
+        self.forwards(
+            to,
+            Ask { by_lease: true, leased: true, by, asked: now, hops: ask.hops + 1, ..ask },
+        );
         true
     }
 
@@ -141,6 +144,9 @@ impl World {
             Some(text) => {
                 let told = Told::parse(text.as_bytes()).expect("a token");
                 let leases = leases.get_or_insert_with(|| Leases::new(2, 4, map_version));
+                if ask.leased {
+                    leases.without(hash(ask.key), now);
+                }
                 leases.told(hash(ask.key), ask.asked, &told, random);
             }
             None if reply.from_copy => {}
