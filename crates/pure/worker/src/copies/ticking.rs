@@ -139,7 +139,9 @@ impl Worker {
             }
             if one.cool >= COOL_EPOCHS {
                 let is_read = Rates { writes: 0.0, ..twice };
-                if copies_worth(&is_read, one.value_bytes, &terms) > 1 {
+                // Once: until its shadows have let go it is looked at again.
+                let has_ended = one.cool == COOL_EPOCHS;
+                if has_ended && copies_worth(&is_read, one.value_bytes, &terms) > 1 {
                     spurned.add(hash, lease_now);
                 }
                 one.cools();

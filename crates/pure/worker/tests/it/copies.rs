@@ -514,3 +514,27 @@ fn a_peers_read_by_a_lease_does_not_overtake_one_that_was_passed_on() {
         assert_eq!(net.shared[2].copies_here().reads, 0, "{mode:?}");
     }
 }
+
+#[test]
+fn a_key_that_is_written_too_often_is_left_alone_for_a_while_though_a_shadow_is_silent() {
+    // When it falls silent: some of these are moments before the key cools.
+    for silent_from in (0..100).step_by(10) {
+        let (mut net, key) = hot(HotMode::Async);
+        for turn in 0..100 {
+            if turn == silent_from {
+                net.silent = BTreeSet::from([(0, 2)]);
+            }
+            for _ in 0..20 {
+                net.send(0, &format!("mg {key} v\r\n"));
+                net.send(0, &format!("ms {key} 1\r\nb\r\n"));
+            }
+            net.is_busy(0);
+            net.pass(20);
+        }
+        net.silent.clear();
+        net.pass(1_000);
+        assert_eq!(net.state(0, &key), None);
+        net.read_often(&key, 0, 4_000);
+        assert_eq!(net.state(0, &key), Some(HomeState::Hot), "{silent_from}");
+    }
+}
