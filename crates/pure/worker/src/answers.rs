@@ -44,6 +44,10 @@ impl Worker {
         if let Some(sent) = sent {
             // A copy that cannot be reached is no better than none.
             let taken = taken.map_or(Taken::Without, |(taken, _)| taken);
+            if sent.by_lease && matches!(taken, Taken::Told(_)) {
+                // Its home has answered: the lease is for a copy that is no more.
+                self.heed_leases(client, sent.hash, sent.asked, &Taken::Without);
+            }
             self.heed_leases(client, sent.hash, sent.asked, &taken);
         }
         for hash in gathered {

@@ -109,7 +109,8 @@ impl Batch<'_> {
             Whereabouts::OnItsWay => return Some(Then::OnItsWay),
         };
         let server = owning.server;
-        let sent = Sent { hash: key.hash(), to: server, asked: self.turn.now.moment() };
+        let asked = self.turn.now.moment();
+        let sent = Sent { hash: key.hash(), to: server, asked, by_lease: false };
         session.slots.sent_by(self.turn.map_version);
         self.turn.counters.requests_peer.add(1);
         let mut lost = Lost::of(&job.request, key);

@@ -61,6 +61,8 @@ pub(crate) struct Sent {
     pub hash: u64,
     pub to: ServerId,
     pub asked: Moment,
+    /// It is for a copy, which a lease was taken for.
+    pub by_lease: bool,
 }
 
 enum Slot {

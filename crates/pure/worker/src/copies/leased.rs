@@ -103,7 +103,7 @@ impl Batch<'_> {
         session.slots.has_leased();
         self.turn.counters.requests_peer.add(1);
         let lost = Lost::of(&job.request, key);
-        let sent = Sent { hash: key.hash(), to: server, asked };
+        let sent = Sent { hash: key.hash(), to: server, asked, by_lease: true };
         let place = session.slots.push_peer(lost, sent);
         self.forward_by_lease(server, session.client, place, job.bytes);
         Some(Then::Next)

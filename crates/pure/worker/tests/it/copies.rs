@@ -343,6 +343,32 @@ fn a_server_holds_leases_for_each_connection_and_its_own_writes_end_them() {
 }
 
 #[test]
+fn a_read_by_a_lease_that_its_home_answers_ends_the_lease_though_it_tells_of_copies() {
+    let (mut net, key) = hot(HotMode::Async);
+    let get = format!("get {key}\r\n");
+    let leases_second = |net: &mut Net| {
+        net.send(1, &get);
+        let before = net.shared[2].copies_here().reads;
+        net.send(1, &get);
+        let chosen = net.shared[2].copies_here().reads > before;
+        if !chosen {
+            net.pass(1_100);
+            net.read_often(&key, 0, 100);
+        }
+        chosen
+    };
+    assert!((0..40).any(|_| leases_second(&mut net)));
+    let terms = HotTerms { mode: HotMode::Async, threshold: 100.0, ..HotTerms::default() };
+    net.shared[2].set_hot_terms(HotTerms { memory_bytes: 0, ..terms });
+    net.send(0, &format!("ms {key} 2 F7\r\nbc\r\n"));
+    assert_eq!(copies(&net), BTreeMap::from([(1, 1)]), "the new value finds no room");
+    let value = format!("VALUE {key} 7 2\r\nbc\r\nEND\r\n");
+    assert_eq!(net.send(1, &get), value, "its server passes it on");
+    net.silent.insert((1, 2));
+    assert_eq!(net.send(1, &get), value, "the next one goes home");
+}
+
+#[test]
 fn deleted_expired_and_flushed_keys_are_read_nowhere() {
     for mode in [HotMode::Async, HotMode::Atomic] {
         for end in ["delete", "flush_all", "touch"] {
