@@ -127,7 +127,6 @@ impl Worker {
         drop(sides);
         if is_done {
             self.shared.moves.remove(one.id);
-            self.shared.look_whether_alone();
             self.shared.look_at_map_again();
             self.settle_later(now);
             return Pause::Told;

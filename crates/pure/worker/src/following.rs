@@ -74,7 +74,7 @@ impl Shared {
         };
         if followed.as_ref().is_none_or(is_newer) {
             // Before anything leaves: who does not see it has entered its batch before.
-            self.alone.store(map.serves_all(here) && self.moves.is_empty(), Release);
+            self.alone.store(false, Release);
             self.map_version.store(map.version(), Release);
             *followed = Some(Followed { here, cluster, settled: false });
             self.unsettled.store(true, Relaxed);
@@ -103,11 +103,11 @@ impl Shared {
         self.unsettled.store(true, Relaxed);
     }
 
-    /// Before a cachelet begins to leave, and after its move.
+    /// Before a cachelet begins to leave. Its end has the map looked at again.
     pub(crate) fn look_whether_alone(&self) {
-        let followed = self.following.0.lock().expect("nothing panics with it held");
-        if let Some(Followed { here, cluster, .. }) = &*followed {
-            self.alone.store(cluster.map.serves_all(*here) && self.moves.is_empty(), Release);
+        if !self.moves.is_empty() {
+            let _followed = self.following.0.lock().expect("nothing panics with it held");
+            self.alone.store(false, Release);
         }
     }
 
@@ -133,8 +133,13 @@ impl Shared {
         }
         let mut followed = self.following.0.lock().expect("nothing panics with it held");
         if let Some(followed) = followed.as_mut().filter(|followed| !followed.settled) {
-            followed.settled = self.is_settled(followed.here, &followed.cluster.map, now);
-            self.unsettled.store(!followed.settled, Relaxed);
+            let Followed { here, cluster, .. } = &*followed;
+            let settled = self.is_settled(*here, &cluster.map, now);
+            // Everything has come before anybody goes by that.
+            let alone = settled && cluster.map.serves_all(*here) && self.moves.is_empty();
+            self.alone.store(alone, Release);
+            followed.settled = settled;
+            self.unsettled.store(!settled, Relaxed);
         }
     }
 

@@ -37,6 +37,23 @@ fn a_worker_that_has_not_heard_of_a_map_serves_nothing_that_has_left() {
 }
 
 #[test]
+fn who_owns_everything_by_a_map_does_not_serve_what_has_not_come_yet() {
+    let [mut one, mut other] = two_workers();
+    let key = key_of_the_upper_half();
+    // A batch that began before keeps what is released from being dropped, and so from coming anew.
+    one.server.store.enter(WorkerId(1));
+    one.handle(Event::Mapped { here: HERE, cluster: map(9, 2) });
+    one.handle(Event::Mapped { here: HERE, cluster: map(10, 1) });
+    let set = format!("set {key} 0 0 1\r\na\r\n");
+    let actions = one.handle(Event::Received { conn: CONN, bytes: set.as_bytes() });
+    assert_eq!(actions.bytes, b"SERVER_ERROR no route to owner\r\n");
+    one.server.store.leave(WorkerId(1));
+    one.pass_until(one.now.moment().after(10_000));
+    one.handle(Event::Woken);
+    other.check(&set, "STORED\r\n");
+}
+
+#[test]
 fn an_older_map_that_comes_late_changes_nothing() {
     let [mut one, mut other] = two_workers();
     one.handle(Event::Mapped { here: HERE, cluster: map(9, 2) });
