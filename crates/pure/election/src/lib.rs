@@ -32,6 +32,8 @@ mod watch;
 
 mod lease;
 
+pub mod model;
+
 use std::time::Duration;
 
 pub use election::Election;

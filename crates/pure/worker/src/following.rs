@@ -28,7 +28,9 @@ pub(crate) struct Following(Mutex<Option<Followed>>);
 struct Followed {
     here: ServerId,
     cluster: Arc<Cluster>,
-    /// The store is as the map says.
+    /// What the store is to be like: the cluster's map; or it without what was this server's, which its lease is over for.
+    map: Arc<ClusterMap>,
+    /// It is.
     settled: bool,
 }
 
@@ -76,28 +78,28 @@ impl Shared {
             // Before anything leaves: who does not see it has entered its batch before.
             self.alone.store(false, Release);
             self.map_version.store(map.version(), Release);
-            *followed = Some(Followed { here, cluster, settled: false });
+            let map = Arc::clone(map);
+            *followed = Some(Followed { here, cluster, map, settled: false });
             self.unsettled.store(true, Relaxed);
         }
         drop(followed);
         self.settle(now);
     }
 
-    /// What is this server's by the map is nobody's, until a newer map says otherwise.
+    /// What is this server's by the map is nobody's, until a newer map says otherwise. Clients are told of the map as it is.
     pub(crate) fn give_to_nobody(&self) {
         let mut followed = self.following.0.lock().expect("nothing panics with it held");
-        let Some(Followed { here, cluster, settled }) = &mut *followed else { return };
+        let Some(Followed { here, map, settled, .. }) = &mut *followed else { return };
         let has = |owner: &Owner| owner.server == *here;
-        if !cluster.map.cachelets().iter().any(|(_, owner)| has(owner)) {
+        if !map.cachelets().iter().any(|(_, owner)| has(owner)) {
             return;
         }
         let nobody = Owner { server: ServerId::NOBODY, worker: WorkerId(0) };
-        let owners = cluster.map.cachelets().iter();
+        let owners = map.cachelets().iter();
         let owners =
             owners.map(|(prefix, owner)| (*prefix, if has(owner) { nobody } else { *owner }));
-        let map = ClusterMap::new(cluster.map.version(), owners.collect());
-        let map = Arc::new(map.expect("the same prefixes cover as much"));
-        *cluster = Arc::new(Cluster { map, ..Cluster::clone(cluster) });
+        let emptied = ClusterMap::new(map.version(), owners.collect());
+        *map = Arc::new(emptied.expect("the same prefixes cover as much"));
         self.alone.store(false, Release);
         *settled = false;
         self.unsettled.store(true, Relaxed);
@@ -133,10 +135,10 @@ impl Shared {
         }
         let mut followed = self.following.0.lock().expect("nothing panics with it held");
         if let Some(followed) = followed.as_mut().filter(|followed| !followed.settled) {
-            let Followed { here, cluster, .. } = &*followed;
-            let settled = self.is_settled(*here, &cluster.map, now);
+            let Followed { here, map, .. } = &*followed;
+            let settled = self.is_settled(*here, map, now);
             // Everything has come before anybody goes by that.
-            let alone = settled && cluster.map.serves_all(*here) && self.moves.is_empty();
+            let alone = settled && map.serves_all(*here) && self.moves.is_empty();
             self.alone.store(alone, Release);
             followed.settled = settled;
             self.unsettled.store(!settled, Relaxed);

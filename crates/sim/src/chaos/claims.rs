@@ -4,6 +4,7 @@
 //! compared with what it said then.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use mbal_cachelet::Store;
 use mbal_model::{ClusterView, MapVersion, Prefix, ServerId, WorkerId};
@@ -18,6 +19,8 @@ pub struct Claims {
     pub map: u64,
     /// By local version.
     owners: BTreeMap<u64, Owners>,
+    /// Local versions at which it had no lease: it serves nothing, and tells of the map as it was.
+    without_lease: Vec<Range<u64>>,
     /// At the last look: the version, and what the store said. Mostly it says the same again.
     last: (u64, Vec<(Prefix, WorkerId)>),
     now: Vec<(Prefix, WorkerId)>,
@@ -28,6 +31,7 @@ impl Claims {
         let mut claims = Claims {
             map: 1,
             owners: BTreeMap::new(),
+            without_lease: Vec::new(),
             last: (u64::MAX, Vec::new()),
             now: Vec::new(),
         };
@@ -74,6 +78,17 @@ impl Claims {
         Ok(version - newest)
     }
 
+    /// From this version on nothing is served.
+    pub fn has_no_lease(&mut self, store: &Store) {
+        self.without_lease.push(store.version()..u64::MAX);
+    }
+
+    pub fn has_a_lease(&mut self, store: &Store) {
+        if let Some(last) = self.without_lease.last_mut() {
+            last.end = last.end.min(store.version());
+        }
+    }
+
     fn at(&self, version: MapVersion) -> Option<&Owners> {
         self.owners.get(&version.local).filter(|_| (1..=self.map).contains(&version.map))
     }
@@ -110,6 +125,9 @@ impl Claims {
         let own = view.cluster.map.cachelets().iter();
         let own = own.filter(|(_, owner)| owner.server == here);
         let told = runs(own.map(|(prefix, owner)| (*prefix, owner.worker))).ok_or_else(strange)?;
+        if self.without_lease.iter().any(|versions| versions.contains(&view.version().local)) {
+            return Ok(view.version());
+        }
         let known = self.at(view.version()).ok_or_else(strange)?;
         let starts = told.iter().chain(known).map(|(first, _)| *first);
         // While a cachelet travels the server may not have what the map gives to it, or the other way round.

@@ -16,6 +16,7 @@ use mbal_control::{Answer, Ask, Coordinator, Done, Rates, Refusal, Settings, Sta
 use super::coverage::Sight;
 use super::dice::Dice;
 use super::history::Micros;
+use super::owning;
 use super::profile::Profile;
 use super::world::{Happening, World};
 
@@ -36,6 +37,8 @@ pub enum Caller {
         call: u64,
     },
     Operator,
+    /// Who looks at servers' keys in etcd.
+    Watcher,
     /// An operator who waits until a server is dead for certain.
     Undertaker {
         host: usize,
@@ -65,7 +68,7 @@ pub struct Control {
     coordinator: Option<Coordinator>,
     pub is_stopped: bool,
     /// Counts its processes, and when this one began.
-    life: u32,
+    pub life: u32,
     began: Micros,
     /// What a process that begins reads.
     pub file: State,
@@ -88,6 +91,7 @@ impl Control {
                 profile.hot.as_ref().map_or(1_000_000, |hot| hot.lease),
             ),
             imbalance_target: 1.05,
+            leases: profile.ownership.map(owning::leases),
             ..Settings::default()
         };
         let file = match &profile.state {
@@ -149,6 +153,9 @@ impl World {
             let coordinator = self.control.coordinator.as_mut().expect("it runs");
             let Done { before, answer, said } = coordinator.handle(now, ask);
             said.iter().for_each(|text| self.tell(|| format!("coordinator: {text}")));
+            if said.iter().any(|text| text.starts_with("the lease of server")) {
+                self.coverage.meet(Sight::LeaseDead);
+            }
             match before {
                 None => self.answer_call(caller, answer.map_err(Failed::Refused)),
                 Some(before) => {
@@ -243,6 +250,7 @@ impl World {
                 self.at(at, Happening::Answered { host, life, call, heard: Box::new(heard) });
             }
             Caller::Operator => {}
+            Caller::Watcher => self.watcher_hears(heard),
             Caller::Undertaker { host } => self.undertaken(host, heard != Err(Failed::Silent)),
             Caller::Planner => self.planner_hears(heard),
         }

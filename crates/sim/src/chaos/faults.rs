@@ -44,6 +44,9 @@ impl World {
         let other = (one + 1 + self.dice.below(count - 1)) % count;
         let outage = self.profile.outage;
         let span = self.dice.between(1..=outage);
+        if self.profile.ownership.is_some() && self.dice.percent(20) {
+            self.silence_etcd(self.now + span);
+        }
         let silences_alone = self.profile.hot.is_some() && self.dice.percent(50);
         let roll = if silences_alone { SILENCE.start } else { self.dice.below(100) };
         match roll {
@@ -118,6 +121,7 @@ impl World {
     /// All has been asked: whatever went wrong is mended.
     pub fn mend_all(&mut self) {
         self.end_silences();
+        self.etcd_speaks();
         self.coordinator_goes_on();
         self.coordinator_begins();
         for host in 0..self.hosts.len() {

@@ -175,6 +175,9 @@ impl World {
         for happening in [Happening::Plan, Happening::Wish, Happening::Trouble] {
             self.after(0, happening);
         }
+        if self.profile.ownership.is_some() {
+            self.after(0, Happening::LookAtKeys);
+        }
     }
 
     pub fn is_clustered(&self) -> bool {
@@ -301,8 +304,8 @@ impl World {
         self.past.refused += (0..self.profile.workers).map(sums).sum::<u64>();
     }
 
-    /// For the checkers, what dies with a process is flushed; perhaps, of a key that was on its way between two.
-    fn lose_items(&mut self, host: usize) {
+    /// For the checkers, what dies with a process, or is forsaken by it, is flushed; perhaps, of a key that was on its way between two.
+    pub fn lose_items(&mut self, host: usize) {
         for key in 0..self.profile.keys.len() {
             let hash = self.profile.keys[key].hash();
             let here = self.hosts[host].store();

@@ -2,6 +2,7 @@
 //! What `server/membership.rs` and `server/moving.rs` are in a server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mbal_control::api::{self, Heartbeat, MoveNews, News, Progress, Registered, Registration};
 use mbal_control::{Answer, Ask};
@@ -12,8 +13,9 @@ use mbal_worker::{Event, MoveTold, Word};
 use super::control::{Caller, Failed, Heard, copies};
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
-use super::hosts::{host_of, id_of};
+use super::hosts::{Host, host_of, id_of};
 use super::letters::Letter;
+use super::owning::Owning;
 use super::world::{Happening, World};
 
 /// A coordinator that does not answer for so long is asked again later.
@@ -29,6 +31,15 @@ pub struct Member {
     call: u64,
     waits: bool,
     pub is_registered: bool,
+    /// How often it has begun anew, since its lease was over.
+    pub lives: u64,
+    pub owning: Option<Owning>,
+    /// It is to say that what it was before has ended.
+    pub farewell: Option<api::Incarnation>,
+    /// When the last call was sent, by the clock of leases.
+    pub sent: Duration,
+    /// The next heartbeat, unless one is wanted sooner.
+    pub beats_at: Micros,
     tries: u32,
     pub map_version: u64,
     /// Servers of the newest map that it follows.
@@ -36,9 +47,10 @@ pub struct Member {
 }
 
 impl World {
-    /// Drawn by the process at its start.
-    fn incarnation(&self, host: usize) -> u64 {
-        ((host as u64 + 1) << 32) + u64::from(self.hosts[host].life) + 1
+    /// Drawn by the process at its start, and whenever it begins anew.
+    pub fn incarnation(&self, host: usize) -> u64 {
+        let Host { life, member, .. } = &self.hosts[host];
+        ((host as u64 + 1) << 32) + (u64::from(*life) << 12) + member.lives + 1
     }
 
     pub fn begin_member(&mut self, host: usize) {
@@ -48,11 +60,16 @@ impl World {
     }
 
     pub fn member_wakes(&mut self, host: usize) {
-        let ask = match self.hosts[host].member.is_registered {
-            false => Ask::Register(self.registration(host)),
-            true => Ask::Heartbeat(id_of(host), self.heartbeat(host)),
+        if self.member_rests(host) {
+            return;
+        }
+        let ask = match &self.hosts[host].member {
+            Member { farewell: Some(before), .. } => Ask::Leave(id_of(host), *before),
+            Member { is_registered: false, .. } => Ask::Register(self.registration(host)),
+            _ => Ask::Heartbeat(id_of(host), self.heartbeat(host)),
         };
         let this = &mut self.hosts[host];
+        this.member.sent = this.clock.lease_moment(self.now);
         this.member.call += 1;
         this.member.waits = true;
         let (life, call) = (this.life, this.member.call);
@@ -81,6 +98,7 @@ impl World {
                 .collect(),
             memory_bytes: self.profile.memory_bytes as u64,
             moves: true,
+            leases: true,
             ..Registration::default()
         }
     }
@@ -136,11 +154,22 @@ impl World {
         match heard {
             Ok(Answer::Registered(registered)) => self.is_registered(host, registered),
             Ok(Answer::News(news)) => self.hears_news(host, news),
+            Ok(Answer::Done) | Err(Failed::Refused(_)) if member.farewell.is_some() => {
+                member.farewell = None;
+                return self.member_sleeps(host, 1);
+            }
+            Err(Failed::Refused(_)) if member.is_registered && member.owning.is_some() => {
+                return self.lease_is_over(host);
+            }
             Err(Failed::Refused(_)) if member.is_registered => {
                 // Somebody else is this server now: the process ends.
                 return self.fail(5, format!("server {host} is refused, though it is alone"));
             }
-            Err(_) if !member.is_registered => {
+            Err(failed) if !member.is_registered => {
+                if failed != Failed::Silent && member.farewell.is_none() {
+                    self.coverage.meet(Sight::LeaseAwaited);
+                }
+                let member = &mut self.hosts[host].member;
                 let pause = (PAUSES[0] << member.tries.min(5)).min(PAUSES[1]);
                 member.tries += 1;
                 return self.member_sleeps(host, pause);
@@ -155,8 +184,21 @@ impl World {
         self.member_sleeps(host, epoch);
     }
 
-    fn member_sleeps(&mut self, host: usize, pause: Micros) {
+    /// Its lease was over: it says that what it was has ended, and registers as a new incarnation.
+    pub fn begin_anew(&mut self, host: usize) {
+        let before = self.incarnation(host);
+        let member = &mut self.hosts[host].member;
+        (member.is_registered, member.waits, member.tries) = (false, false, 0);
+        member.map_version = 0;
+        member.lives += 1;
+        member.farewell = Some(before.into());
+        self.member_sleeps(host, 1);
+    }
+
+    pub fn member_sleeps(&mut self, host: usize, pause: Micros) {
         let life = self.hosts[host].life;
+        self.hosts[host].member.beats_at = self.now + pause;
+        let pause = self.looks_at_lease_after(host, pause);
         self.after(pause, Happening::MemberWakes { host, life });
     }
 
@@ -166,13 +208,19 @@ impl World {
         server.set_incarnation(Incarnation(self.incarnation(host)));
         self.hosts[host].member.is_registered = true;
         self.obey(host, registered.hot.as_ref());
-        self.follow(host, registered.map);
+        match registered.lease {
+            Some(told) => self.own_by(host, &told),
+            None => self.follow(host, registered.map),
+        }
     }
 
     fn hears_news(&mut self, host: usize, news: News) {
         let server = Arc::clone(&self.hosts[host].server);
         server.store.know_flush(news.flush_number);
         self.obey(host, news.hot.as_ref());
+        if !self.may_own(host) {
+            return;
+        }
         self.follow(host, news.map);
         // After the map: it says what became of moves that are not heard of any more.
         let map_version = server.map_version();

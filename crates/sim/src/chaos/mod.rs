@@ -30,6 +30,7 @@ mod memory;
 mod migrator;
 mod net;
 mod operator;
+mod owning;
 mod places;
 mod profile;
 mod replies;

@@ -58,7 +58,8 @@ impl World {
     /// True if a process executes requests for this key.
     pub fn serves(&self, host: usize, hash: u64) -> bool {
         let route = self.hosts[host].store().route(WorkerId(0), hash);
-        self.hosts[host].is_up && matches!(route, Route::Own | Route::Neighbour(_))
+        let serves = matches!(route, Route::Own | Route::Neighbour(_));
+        serves && self.hosts[host].is_up && self.owns(host)
     }
 
     pub fn begin_flux(&mut self, prefix: Prefix, travels: bool) {

@@ -46,6 +46,8 @@ pub struct Profile {
     /// By client, the same.
     pub client_drifts: Vec<i64>,
     pub hot: Option<Hot>,
+    /// Servers own by leases in etcd, each of so long.
+    pub ownership: Option<Micros>,
     /// What the coordinator begins with, if there are several servers; `None`: without a past.
     pub state: Option<State>,
     /// Between two heartbeats, and two epochs of the coordinator's planner.
@@ -115,6 +117,9 @@ const DRIFTS: [i64; 4] = [0, 500, -500, 10_000];
 
 /// Of a hundred runs of several servers so many have hot keys.
 const HOT_PERCENT: usize = 20;
+/// And in so many servers own by leases.
+const OWNERSHIP_PERCENT: usize = 15;
+const OWNERSHIP_LEASES: [Micros; 3] = [1_500_000, 2_500_000, 5_000_000];
 /// Clocks run apart by a tenth at most: what leases leave to them (docs/design/hotkeys.md).
 const DRIFTS_OF_LEASES: [i64; 5] = [0, 20_000, -20_000, 45_000, -45_000];
 
@@ -129,6 +134,7 @@ impl Profile {
     pub fn roll(dice: &mut Dice, servers: Option<usize>) -> Profile {
         let servers = servers.unwrap_or_else(|| dice.pick(&[1, 1, 2, 3]));
         let is_hot = servers > 1 && dice.percent(HOT_PERCENT);
+        let owns_by_leases = servers > 1 && dice.percent(OWNERSHIP_PERCENT);
         let long = !is_hot && dice.percent(8);
         // An item that is evicted at home is not told of to its copies.
         let tight = !is_hot && dice.percent(if long { 60 } else { 25 });
@@ -139,7 +145,7 @@ impl Profile {
         let link_delay =
             dice.pick(if is_hot { &[500, 20_000, 100_000] } else { &[20, 500, 20_000] });
         // Keys become hot within tenths of a second, and leases end within a second.
-        let think = dice.pick(if is_hot {
+        let think = dice.pick(if is_hot || owns_by_leases {
             &[500_000, 1_000_000]
         } else if servers > 1 {
             &[10_000, 50_000, 400_000]
@@ -153,12 +159,13 @@ impl Profile {
             let map = map(dice, &keys, servers_first, workers);
             state(servers_first, workers, Arc::new(map))
         });
-        let drifts: &[i64] = match dice.percent(if is_hot { 50 } else { 15 }) {
-            true if is_hot => &DRIFTS_OF_LEASES,
+        let has_leases = is_hot || owns_by_leases;
+        let drifts: &[i64] = match dice.percent(if has_leases { 50 } else { 15 }) {
+            true if has_leases => &DRIFTS_OF_LEASES,
             true => &DRIFTS,
             false => &[0],
         };
-        let heartbeat = match is_hot {
+        let heartbeat = match has_leases {
             true => dice.pick(&[100_000, 200_000]),
             false => (think * dice.pick(&[1, 2, 10])).clamp(2_000, 1_000_000),
         };
@@ -169,21 +176,24 @@ impl Profile {
             drifts: (0..servers).map(|_| dice.pick(drifts)).collect(),
             client_drifts: (0..clients).map(|_| dice.pick(drifts)).collect(),
             hot: is_hot.then(|| hot(dice, keys.len())),
+            ownership: owns_by_leases.then(|| dice.pick(&OWNERSHIP_LEASES)),
             heartbeat,
             call_delay: dice.pick(&[200, 5_000, 100_000]),
             save: dice.pick(&[500, 20_000, 500_000]),
-            wish: if is_hot { 2_000_000 } else { think * dice.pick(&[1, 4, 20]) },
+            wish: if has_leases { 2_000_000 } else { think * dice.pick(&[1, 4, 20]) },
             deaths: dice.pick(&[0, 0, 3, 15]),
             stops: dice.pick(&[0, 0, 3, 15]),
             credits: dice.pick(&[1, 4, 64, 1024]),
             link_delay,
             link_timeout: (link_delay * dice.pick(&[4, 50, 500]))
                 .clamp(LINK_TIMEOUT_MIN, LINK_TIMEOUT_MAX),
-            trouble: match is_hot {
+            trouble: match has_leases {
                 true => dice.pick(&[5_000_000, 20_000_000]),
                 false => think * dice.pick(&[2, 20, 200]),
             },
-            outage: dice.pick(if is_hot {
+            outage: dice.pick(if owns_by_leases {
+                &[50_000, 2_000_000, 8_000_000]
+            } else if is_hot {
                 &[50_000, 1_000_000, 2_000_000]
             } else {
                 &[1_000, 50_000, 2_000_000]
@@ -206,7 +216,7 @@ impl Profile {
             delay: dice.pick(&[20, 500, 20_000]),
             slow_percent: dice.pick(&[0, 1, 5]),
             slow: dice.pick(&[2_000, 50_000, 400_000]),
-            epoch: match is_hot {
+            epoch: match has_leases {
                 true => 200_000,
                 false => (think * dice.pick(&[2, 10, 50])).clamp(20_000, 1_000_000),
             },

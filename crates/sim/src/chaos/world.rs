@@ -10,12 +10,13 @@
 //! of `cachelet`.)
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use mbal_balance::{News, Proposal};
-use mbal_control::Ask;
-use mbal_model::Outcome;
+use mbal_control::{Ask, api};
+use mbal_election::{KeySeen, OwnerAnswer, OwnerQuestion};
+use mbal_model::{Outcome, ServerId};
 use mbal_worker::Actions;
 
 use super::Run;
@@ -34,6 +35,7 @@ use super::links::{Crossing, Links};
 use super::memory;
 use super::migrator::{Frame, MoveLinks};
 use super::net::Net;
+use super::owning::Etcd;
 use super::places::Flux;
 use super::profile::Profile;
 use super::seat::Seat;
@@ -162,6 +164,41 @@ pub enum Happening {
         way: usize,
         frame: Frame,
     },
+    /// A server's thread that renews its lease goes on; etcd gets its question; and the answer comes back, or none does in time.
+    OwnerWakes {
+        host: usize,
+        life: u32,
+        at: Micros,
+    },
+    EtcdAsked {
+        host: usize,
+        life: u32,
+        call: u64,
+        question: OwnerQuestion,
+    },
+    EtcdAnswered {
+        host: usize,
+        life: u32,
+        call: u64,
+        answer: OwnerAnswer,
+    },
+    /// By a server's clock its lease is over, unless it was renewed.
+    LeaseEnds {
+        host: usize,
+        life: u32,
+    },
+    /// All that a server had is being given up.
+    Forsakes {
+        host: usize,
+        life: u32,
+    },
+    /// The coordinator looks at servers' keys.
+    LookAtKeys,
+    KeysSeen {
+        life: u32,
+        at: mbal_control::Micros,
+        keys: BTreeMap<ServerId, (api::Incarnation, KeySeen)>,
+    },
     /// Operators want something of the cluster.
     Wish,
     /// What went wrong is mended.
@@ -184,6 +221,7 @@ pub struct World {
     pub move_links: MoveLinks,
     pub net: Net,
     pub control: Control,
+    pub etcd: Etcd,
     pub flux: Flux,
     pub undertaker: Undertaker,
     pub phase: Phase,
@@ -229,6 +267,7 @@ impl World {
             move_links: MoveLinks::default(),
             net: Net::new(profile.servers),
             control: Control::new(&profile),
+            etcd: Etcd::default(),
             flux: Flux::new(profile.keys.len()),
             undertaker: Undertaker::default(),
             phase: Phase::Asks,
@@ -384,6 +423,17 @@ impl World {
             Happening::DialedForMoves { link } => self.dialed_for_moves(link),
             Happening::LookAfterMoves { link, life } => self.look_after_moves(link, life),
             Happening::Framed { link, life, way, frame } => self.framed(link, life, way, frame),
+            Happening::OwnerWakes { host, at, .. } => self.owner_wakes(host, at),
+            Happening::EtcdAsked { host, life, call, question } => {
+                self.etcd_asked(host, life, call, question);
+            }
+            Happening::EtcdAnswered { host, call, answer, .. } => {
+                self.etcd_answered(host, call, answer);
+            }
+            Happening::LeaseEnds { host, life } => self.lease_ends(host, life),
+            Happening::Forsakes { host, .. } => self.forsakes(host),
+            Happening::LookAtKeys => self.look_at_keys(),
+            Happening::KeysSeen { life, at, keys } => self.keys_seen(life, at, keys),
             Happening::Wish => self.wish(),
             Happening::Mended { mending } => self.mended(mending),
             Happening::Trouble => self.trouble(),
@@ -397,6 +447,9 @@ impl World {
             | Happening::Reported { host, life, .. }
             | Happening::Answered { host, life, .. }
             | Happening::MemberWakes { host, life }
+            | Happening::OwnerWakes { host, life, .. }
+            | Happening::EtcdAnswered { host, life, .. }
+            | Happening::Forsakes { host, life }
             | Happening::MemberTimesOut { host, life, .. } => (host, life),
             _ => return Some(happening),
         };

@@ -8,7 +8,7 @@ use mbal_election::{
 };
 use mbal_random::Random;
 
-use crate::etcd::Etcd;
+use mbal_election::model::Etcd;
 
 pub type Met = BTreeMap<&'static str, u64>;
 /// What a run of many seeds has to meet.

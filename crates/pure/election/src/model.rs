@@ -1,8 +1,8 @@
-//! etcd as far as servers and a leader see it, with what old versions do wrong.
+//! etcd as far as servers and a leader see it, with what old versions do wrong: for simulations.
 
 use std::collections::BTreeMap;
 
-use mbal_election::{LeaseId, OwnerAnswer, OwnerQuestion};
+use crate::{LeaseId, OwnerAnswer, OwnerQuestion};
 
 /// Milliseconds by etcd's clock.
 pub type Time = u64;
@@ -15,6 +15,7 @@ struct Lease {
     revoked_at: Option<Time>,
 }
 
+/// Servers' keys, and the leases that they are bound to.
 #[derive(Default)]
 pub struct Etcd {
     leases: BTreeMap<LeaseId, Lease>,
@@ -27,6 +28,10 @@ pub struct Etcd {
 }
 
 impl Etcd {
+    /// What it answers to a server's question. `luck`: the question has come to a member that still takes itself for etcd's leader.
+    ///
+    /// # Panics
+    /// If coordinators were meant.
     pub fn ask(
         &mut self,
         now: Time,
