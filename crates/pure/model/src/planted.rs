@@ -169,6 +169,8 @@ pub enum Fault {
     OneDoesNotLead,
     /// 1: a server is dead as soon as its key is gone.
     DeadWhenGone,
+    /// A server goes on serving when its lease is over.
+    ServesWithoutLease,
     /// 1: a server is dead though it has been heard of within its lease.
     DeadThoughHeard,
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use mbal_migration::{Incarnation, destination, source};
 use mbal_model::WorkerId;
+use mbal_model::planted::{Fault, is_planted};
 
 use crate::Now;
 use crate::moves::Side;
@@ -79,7 +80,8 @@ impl Worker {
     /// Before each event that came later than this moment was read: whether what is here may be served.
     #[inline]
     pub fn look_at_lease(&mut self, now: Duration) {
-        self.lapsed = self.shared.lease.0.load(Acquire) <= now.as_nanos() as u64;
+        self.lapsed = self.shared.lease.0.load(Acquire) <= now.as_nanos() as u64
+            && !is_planted(Fault::ServesWithoutLease);
         self.lease_now = now;
     }
 }

@@ -119,7 +119,7 @@ const DRIFTS: [i64; 4] = [0, 500, -500, 10_000];
 const HOT_PERCENT: usize = 20;
 /// And in so many servers own by leases.
 const OWNERSHIP_PERCENT: usize = 15;
-const OWNERSHIP_LEASES: [Micros; 3] = [1_500_000, 2_500_000, 5_000_000];
+const OWNERSHIP_LEASES: [Micros; 2] = [1_500_000, 3_000_000];
 /// Clocks run apart by a tenth at most: what leases leave to them (docs/design/hotkeys.md).
 const DRIFTS_OF_LEASES: [i64; 5] = [0, 20_000, -20_000, 45_000, -45_000];
 
@@ -182,17 +182,22 @@ impl Profile {
             save: dice.pick(&[500, 20_000, 500_000]),
             wish: if has_leases { 2_000_000 } else { think * dice.pick(&[1, 4, 20]) },
             deaths: dice.pick(&[0, 0, 3, 15]),
-            stops: dice.pick(&[0, 0, 3, 15]),
+            // A process that was stopped for longer than its lease goes on.
+            stops: match owns_by_leases {
+                true => dice.pick(&[10, 30, 45]),
+                false => dice.pick(&[0, 0, 3, 15]),
+            },
             credits: dice.pick(&[1, 4, 64, 1024]),
             link_delay,
             link_timeout: (link_delay * dice.pick(&[4, 50, 500]))
                 .clamp(LINK_TIMEOUT_MIN, LINK_TIMEOUT_MAX),
             trouble: match has_leases {
+                true if owns_by_leases => dice.pick(&[2_000_000, 5_000_000]),
                 true => dice.pick(&[5_000_000, 20_000_000]),
                 false => think * dice.pick(&[2, 20, 200]),
             },
             outage: dice.pick(if owns_by_leases {
-                &[50_000, 2_000_000, 8_000_000]
+                &[2_000_000, 8_000_000]
             } else if is_hot {
                 &[50_000, 1_000_000, 2_000_000]
             } else {

@@ -1,8 +1,12 @@
 //! The vectors for authors of clients (conformance/vectors, docs/design/protocol.md) say what servers do.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mbal_model::{Cluster, Key, ServerId};
+use mbal_replica::{Choice, Leases, Told};
+use mbal_routing::place;
 use mbal_wire::unescaped;
 use mbal_worker::{Action, Event, Settings, Ticketed};
 
@@ -10,6 +14,7 @@ use crate::rig::{CONN, Rig};
 
 const MAP: &str = include_str!("../../../../../conformance/vectors/map.txt");
 const PLACEMENT: &str = include_str!("../../../../../conformance/vectors/placement.txt");
+const COPIES: &str = include_str!("../../../../../conformance/vectors/copies.txt");
 const TALK: &str = include_str!("../../../../../conformance/vectors/talk.txt");
 
 fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {
@@ -159,4 +164,65 @@ fn servers_answer_what_the_vectors_say() {
         }
     }
     assert!(exchanges > 15, "{exchanges}");
+}
+
+/// Where a read may go: home, or to suffixes.
+fn may_go(leases: &mut Leases, at: Duration) -> BTreeSet<String> {
+    let word = |choice| match choice {
+        Choice::Home => "home".to_owned(),
+        Choice::Copy(suffix) => suffix.to_string(),
+    };
+    // The highest bits choose.
+    (0..64).map(|part| word(leases.route(HASH, at, part << 26))).collect()
+}
+
+const HASH: u64 = 9;
+
+#[test]
+fn leases_are_as_the_vectors_say() {
+    // As many clients as may choose differently: one choice of mode `~` is kept.
+    const CLIENTS: u32 = 64;
+    let new = || (0..CLIENTS).map(|_| Leases::new(4, 4, 9)).collect::<Vec<_>>();
+    let millis = |text: &str| Duration::from_millis(text.parse().expect("a number"));
+    let (mut clients, mut reads) = (new(), 0);
+    for line in lines(COPIES) {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["client"] => clients = new(),
+            [way @ ("reply" | "passed"), asked, now, token] => {
+                let told = Told::parse(token.as_bytes());
+                for (one, random) in clients.iter_mut().zip(0..) {
+                    if way == "passed" || token == "-" {
+                        one.without(HASH, millis(now));
+                    }
+                    if let Some(told) = &told {
+                        one.told(HASH, millis(asked), told, random << 26);
+                    }
+                }
+            }
+            ["wrote", now] => clients.iter_mut().for_each(|one| one.without(HASH, millis(now))),
+            ["map", now, version] => {
+                let version = version.parse().expect("a version");
+                clients.iter_mut().for_each(|one| one.follow(version, millis(now)));
+            }
+            ["reads", now, expected] => {
+                let found: BTreeSet<String> =
+                    clients.iter_mut().flat_map(|one| may_go(one, millis(now))).collect();
+                let expected: BTreeSet<String> = expected.split(',').map(str::to_owned).collect();
+                assert_eq!(found, expected, "{line}");
+                reads += 1;
+            }
+            ["copy", key, suffix, servers, expected] => {
+                let bytes = unescaped(key.as_bytes());
+                let key = Key::new(&bytes).expect("it is a key");
+                let servers = servers.split(',').map(|id| ServerId(id.parse().expect("an id")));
+                let found = place(&key, suffix.parse().expect("a suffix"), servers);
+                let found = found.expect("there are servers");
+                let found = format!("{}/{}", found.server.0, found.worker(4).0);
+                assert_eq!(found, expected, "{line}");
+                reads += 1;
+            }
+            _ => panic!("no such line: {line}"),
+        }
+    }
+    assert!(reads > 80, "{reads}");
 }
