@@ -557,14 +557,19 @@ impl Batch<'_> {
             self.turn.execute(request, None);
             return Served::Reply;
         };
-        if let (Some(gone), false) = (peer.gone, self.turn.is_here(&key)) {
+        let several = match request {
+            Request::Get(get) if !get.further.is_empty() => Some(get.keys),
+            _ => None,
+        };
+        let is_here = |turn: &Turn<'_>| match several {
+            None => turn.is_here(&key),
+            Some(keys) => words_of(keys).filter_map(Key::new).all(|key| turn.is_here(&key)),
+        };
+        if let Some(gone) = peer.gone.filter(|_| !is_here(&self.turn)) {
             self.turn.shared.knows_gone(gone);
         }
-        if let Request::Get(get) = request {
-            let is_here = |word| Key::new(word).is_some_and(|key| self.turn.is_here(&key));
-            if !get.further.is_empty() && !words_of(get.keys).all(is_here) {
-                return Served::Divided;
-            }
+        if several.is_some() && !is_here(&self.turn) {
+            return Served::Divided;
         }
         match self.turn.whereabouts(&key) {
             Whereabouts::Here => {}
