@@ -2,11 +2,12 @@
 
 use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
-use mbal_wire::{Admin, Binary, Command, Frame, Request, Status};
+use mbal_wire::{Admin, Binary, Command, Frame, HOPS_MAX, PeerRequest, Request, Status};
 
 use crate::batch::{Batch, Job};
-use crate::links::Credit;
+use crate::links::{Credit, Ticket};
 use crate::moves::Owning;
+use crate::peers::Relayed;
 use crate::session::Session;
 use crate::turn::Then;
 
@@ -50,11 +51,30 @@ impl Everywhere {
     }
 }
 
-/// What another server is asked: the time, and the number that the flush has on all servers.
-pub(crate) fn read(request: &[u8]) -> Option<(i32, u32)> {
-    let words = request.strip_prefix(b"flush_all ")?.strip_suffix(b"\r\n")?;
-    let (exptime, number) = std::str::from_utf8(words).ok()?.split_once(' ')?;
-    Some((exptime.parse().ok()?, number.parse().ok()?))
+/// What another server is asked.
+pub(crate) struct Flush {
+    exptime: i32,
+    /// It has this number on all servers.
+    number: u32,
+    /// All that are asked by who sends this; none, if it does not say so.
+    asked: Vec<ServerId>,
+}
+
+impl Flush {
+    pub fn read(request: &[u8]) -> Option<Flush> {
+        let words = request.strip_prefix(b"flush_all ")?.strip_suffix(b"\r\n")?;
+        let mut words = std::str::from_utf8(words).ok()?.split(' ');
+        let (exptime, number) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let asked = words.next().map_or(Some(Vec::new()), |ids| {
+            ids.split(',').map(|id| Some(ServerId(id.parse().ok()?))).collect()
+        })?;
+        Some(Flush { exptime, number, asked })
+    }
+
+    fn request(&self) -> String {
+        let ids: Vec<String> = self.asked.iter().map(|server| server.0.to_string()).collect();
+        format!("flush_all {} {} {}\r\n", self.exptime, self.number, ids.join(","))
+    }
 }
 
 impl Batch<'_> {
@@ -70,14 +90,69 @@ impl Batch<'_> {
             }
             _ => return None,
         };
-        let servers = self.turn.shared.others();
-        let spent = |server: &&ServerId| self.links.credit(**server) == Credit::Spent;
-        if let Some(&server) = servers.iter().find(spent) {
+        let asked = self.turn.shared.others();
+        if let Some(server) = self.is_spent(&asked) {
             return Some(self.wait(session, server));
         }
         let before = self.turn.out.len();
         self.turn.execute(&job.request, None);
         let done = self.turn.out.split_off(before);
+        let number = self.turn.shared.store.flush_number();
+        let servers = asked.clone();
+        self.ask_all(session, &servers, &Flush { exptime, number, asked }, done, frame);
+        Some(Then::Next)
+    }
+
+    /// Does here what server `from` asks all others for. By an older map it does not know all of them: whom it does not ask is asked
+    /// before it is answered. `None`: there is nobody else.
+    pub fn flush_for(
+        &mut self,
+        from: ServerId,
+        ticket: Ticket,
+        peer: &PeerRequest<'_>,
+        flush: Flush,
+    ) -> Option<Relayed> {
+        let Flush { exptime, number, mut asked } = flush;
+        let mut unasked = Vec::new();
+        if !asked.is_empty() && peer.map_version < self.turn.map_version {
+            unasked = self.turn.shared.others();
+            unasked.retain(|server| *server != from && !asked.contains(server));
+        }
+        if self.is_spent(&unasked).is_some() {
+            return Some(Relayed::OnItsWay);
+        }
+        let before = self.turn.out.len();
+        self.turn.flush_all(Some(exptime), Some(number), false);
+        if unasked.is_empty() {
+            return None;
+        }
+        let done = self.turn.out.split_off(before);
+        if peer.hops >= HOPS_MAX {
+            return Some(Relayed::Refused);
+        }
+        asked.push(from);
+        asked.extend(&unasked);
+        let flush = Flush { exptime, number, asked };
+        self.relay(from, ticket, peer.hops, |batch, session| {
+            batch.ask_all(session, &unasked, &flush, done, None);
+            Some(Then::Next)
+        })
+    }
+
+    /// One that cannot be asked yet.
+    fn is_spent(&self, servers: &[ServerId]) -> Option<ServerId> {
+        servers.iter().copied().find(|server| self.links.credit(*server) == Credit::Spent)
+    }
+
+    /// `done`: what is told when all have done it, as this server has.
+    fn ask_all(
+        &mut self,
+        session: &mut Session,
+        servers: &[ServerId],
+        flush: &Flush,
+        done: Vec<u8>,
+        frame: Option<Frame>,
+    ) {
         let is_linked = |server: &ServerId| self.links.credit(*server) == Credit::Available;
         let linked: Vec<ServerId> = servers.iter().copied().filter(is_linked).collect();
         let failed = servers.len() - linked.len();
@@ -85,13 +160,11 @@ impl Batch<'_> {
         session.slots.sent_by(self.turn.map_version);
         let place =
             session.slots.push_everywhere(Everywhere { done, frame, servers, unanswered, failed });
-        let number = self.turn.shared.store.flush_number();
-        let request = format!("flush_all {exptime} {number}\r\n");
+        let request = flush.request();
         for server in linked {
             let to = Owning { server, gone: None };
             self.forward(to, session.client, place, request.as_bytes());
         }
         self.turn.has_waiting = true;
-        Some(Then::Next)
     }
 }

@@ -12,7 +12,7 @@ use mbal_wire::{
 use crate::batch::{Batch, GROUP, Job, Pause, next_job};
 use crate::classic::{BAD_FORMAT, any_too_long, get_again};
 use crate::copies::{HotMode, Read, Taken};
-use crate::everywhere;
+use crate::everywhere::Flush;
 use crate::held::Obstacle;
 use crate::links::{Asker, Credit, Ticket};
 use crate::moves::{Owning, Whereabouts};
@@ -406,20 +406,25 @@ impl Batch<'_> {
             self.serve_parsed(from, peer, &job.request, key);
             self.turn.out.truncate(before);
         }
-        let mut served = match everywhere::read(peer.request) {
-            Some((exptime, number)) => {
-                self.turn.flush_all(Some(exptime), Some(number), false);
+        let (ticket, can_go_on) = (as_it_came.ticket, peer.hops < HOPS_MAX);
+        let mut relayed = None;
+        let mut served = match Flush::read(peer.request) {
+            Some(flush) => {
+                relayed = self.flush_for(from, ticket, peer, flush);
                 Served::Reply
             }
             None => self.serve_parsed(from, peer, &job.request, key),
         };
-        let can_go_on = peer.hops < HOPS_MAX;
         if let (Served::Divided, Request::Get(get), true) = (&served, &job.request, can_go_on) {
-            match self.relay(from, as_it_came.ticket, peer.hops, get) {
-                Relayed::Gathered => return,
-                Relayed::OnItsWay => served = Served::NotYet(Obstacle::Slice),
-                Relayed::Refused => {}
-            }
+            let gather = |batch: &mut Self, session: &mut _| batch.gather(session, get);
+            relayed = self.relay(from, ticket, peer.hops, gather);
+        }
+        match relayed {
+            None => {}
+            Some(Relayed::Begun) => return,
+            Some(Relayed::Answered) => served = Served::Reply,
+            Some(Relayed::OnItsWay) => served = Served::NotYet(Obstacle::Slice),
+            Some(Relayed::Refused) => served = Served::Refused,
         }
         match served {
             Served::Reply => {
@@ -474,21 +479,32 @@ impl Batch<'_> {
         self.turn.out.extend_from_slice(NO_ROUTE_LINE);
     }
 
-    /// A peer's `get` some of whose keys have gone on from here: gathered for it, as for a client.
-    fn relay(&mut self, from: ServerId, ticket: Ticket, hops: u8, get: &Get<'_>) -> Relayed {
+    /// What a peer asks of several servers: `ask` asks them for it, as for a client.
+    pub fn relay(
+        &mut self,
+        from: ServerId,
+        ticket: Ticket,
+        hops: u8,
+        ask: impl FnOnce(&mut Self, &mut Session) -> Option<Then>,
+    ) -> Option<Relayed> {
         let serial = self.relays.next_serial();
         let mut session = Session { client: Client::Once { serial }, ..Session::default() };
         (self.hops, self.passed_by) = (hops, Some(from));
-        let then = self.gather(&mut session, get);
+        let then = ask(self, &mut session);
         (self.hops, self.passed_by) = (0, None);
-        match then {
-            Some(Then::Next) if !session.slots.is_empty() => {
+        Some(match then {
+            Some(Then::Next) if session.slots.waits() => {
                 self.relays.begun(serial, Recipient::Peer { server: from, ticket }, session.slots);
-                Relayed::Gathered
+                Relayed::Begun
+            }
+            // None of them has a link.
+            Some(Then::Next) if !session.slots.is_empty() => {
+                session.slots.release(self.turn.out);
+                Relayed::Answered
             }
             Some(Then::OnItsWay | Then::Wait(_)) => Relayed::OnItsWay,
             _ => Relayed::Refused,
-        }
+        })
     }
 
     /// The answer begins at `start` of what has been told.
@@ -498,9 +514,12 @@ impl Batch<'_> {
     }
 }
 
-/// What came of a `get` that is gathered for a peer.
-enum Relayed {
-    Gathered,
+/// What came of a `get` that is gathered for a peer, or of a `flush_all` that goes on.
+pub(crate) enum Relayed {
+    /// It is answered when others have answered.
+    Begun,
+    /// The answer has been told.
+    Answered,
     /// A part of it is on its way, or there is no credit for it: later.
     OnItsWay,
     Refused,
@@ -538,14 +557,19 @@ impl Batch<'_> {
             self.turn.execute(request, None);
             return Served::Reply;
         };
-        if let (Some(gone), false) = (peer.gone, self.turn.is_here(&key)) {
+        let several = match request {
+            Request::Get(get) if !get.further.is_empty() => Some(get.keys),
+            _ => None,
+        };
+        let is_here = |turn: &Turn<'_>| match several {
+            None => turn.is_here(&key),
+            Some(keys) => words_of(keys).filter_map(Key::new).all(|key| turn.is_here(&key)),
+        };
+        if let Some(gone) = peer.gone.filter(|_| !is_here(&self.turn)) {
             self.turn.shared.knows_gone(gone);
         }
-        if let Request::Get(get) = request {
-            let is_here = |word| Key::new(word).is_some_and(|key| self.turn.is_here(&key));
-            if !get.further.is_empty() && !words_of(get.keys).all(is_here) {
-                return Served::Divided;
-            }
+        if several.is_some() && !is_here(&self.turn) {
+            return Served::Divided;
         }
         match self.turn.whereabouts(&key) {
             Whereabouts::Here => {}

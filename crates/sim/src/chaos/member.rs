@@ -42,6 +42,8 @@ pub struct Member {
     pub beats_at: Micros,
     tries: u32,
     pub map_version: u64,
+    /// Since when it follows that map.
+    pub followed: Micros,
     /// Servers of the newest map that it follows.
     pub peers: Vec<ServerId>,
 }
@@ -239,6 +241,7 @@ impl World {
         let cluster = Arc::new(Cluster::parse(&text).expect("a coordinator's document"));
         let this = &mut self.hosts[host];
         this.member.map_version = cluster.map.version();
+        this.member.followed = self.now;
         this.member.peers = cluster.servers.keys().copied().collect();
         this.claims.map = this.claims.map.max(cluster.map.version());
         let second = this.second(self.now);

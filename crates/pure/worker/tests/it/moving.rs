@@ -7,9 +7,10 @@ use std::sync::Arc;
 use mbal_cachelet::{Options, Store};
 use mbal_migration::{Incarnation, Order, State};
 use mbal_model::{
-    Address, Addresses, Cluster, ClusterMap, Key, MoveId, Owner, Prefix, ServerId, WorkerId,
+    Address, Addresses, Cluster, ClusterMap, Key, MoveId, Owner, Prefix, Route, ServerId, WorkerId,
 };
 use mbal_random::Random;
+use mbal_wire::{Gone, PeerRequest};
 use mbal_worker::{
     Action, Actions, ConnId, Event, MoveLink, MoveMessage, MoveTold, NO_ROUTE, Now, Sender,
     Settings, Shared, Ticket, Ticketed, Word, Worker,
@@ -22,6 +23,9 @@ const WORKERS: u16 = 2;
 const CREDITS: u32 = 64;
 /// A step of the network takes so long.
 const STEP_MICROS: u64 = 20;
+
+/// What a source says when a slice has gone.
+const GONE: u8 = 34;
 
 /// Who is at an end: a worker of a server.
 type Seat = (u16, u16);
@@ -594,7 +598,7 @@ fn who_waits_for_a_slice_for_too_long_is_told_that_its_owner_cannot_be_reached()
     let prefix = net.map.at(hash).0;
     let store = &net.shared[0].store;
     assert!(store.begin_to_leave(prefix, MoveId(9)));
-    while store.route(WorkerId(0), hash) != mbal_model::Route::Moving(MoveId(9)) {
+    while store.route(WorkerId(0), hash) != Route::Moving(MoveId(9)) {
         store.freeze(prefix, net.now.second).expect("the key's slice comes");
     }
     net.shared[0].moves_told(net.now, &[], 0);
@@ -631,4 +635,55 @@ fn what_moves_before_a_flush_that_is_still_to_come_arrives() {
     for key in &keys {
         assert_eq!(net.ask((1, 1), &format!("get {key}\r\n")), "END\r\n");
     }
+}
+
+#[test]
+fn a_get_of_keys_that_have_gone_says_so_of_all_of_them_though_the_first_is_here() {
+    let mut net = Net::new(7);
+    let prefix = net.map.at(hash_of("key0")).0;
+    let is_of_it = |key: &String| net.map.at(hash_of(key)).0 == prefix;
+    let mut keys: Vec<String> =
+        (0..).map(|at| format!("key{at}")).filter(is_of_it).take(6_000).collect();
+    keys.sort_by_key(|key| hash_of(key));
+    let source = server_of(net.map.at(hash_of("key0")).1.server);
+    let destination = (source + 1) % SERVERS;
+    for key in &keys {
+        net.ask((source, 0), &format!("set {key} 0 0 1\r\n0\r\n"));
+    }
+    net.order(hash_of("key0"), destination);
+    let id = *net.moves.keys().next().expect("it is ordered");
+    // Something is served at the destination, and it has not heard that more has gone.
+    let (first, second, last) = loop {
+        assert!(!net.moves.is_empty(), "it has moved");
+        net.run(1);
+        let said = net.ways.get(&Way::Asks(source, destination)).and_then(|way| way.front());
+        let Some(Message::Move(_, GONE, payload)) = said else { continue };
+        let last = u64::from_le_bytes(payload[..].try_into().expect("a hash"));
+        let store = &net.shared[usize::from(destination)].store;
+        let is_here = |key: &&String| {
+            let route = store.route(WorkerId(0), hash_of(key));
+            matches!(route, Route::Own | Route::Neighbour(_))
+        };
+        let first = keys.iter().find(is_here);
+        let gone = keys.iter().rfind(|key| hash_of(key) <= last && !is_here(key));
+        if let (Some(first), Some(gone)) = (first, gone) {
+            break (first, gone, last);
+        }
+    };
+    let (get, mut bytes) = (format!("get {first} {second}\r\n"), Vec::new());
+    let gone = Some(Gone { by_move: id, last });
+    PeerRequest { gone, ..PeerRequest::new(1, 1, get.as_bytes()) }.encode(&mut bytes);
+    let requests = [Ticketed { ticket: Ticket(1), bytes: &bytes }];
+    let worker = net.workers.get_mut(&(destination, 0)).expect("it is there");
+    let mut actions = Actions::default();
+    worker.handle(
+        net.now,
+        Event::Asked { server: id_of(source), requests: &requests },
+        &mut actions,
+    );
+    let Some(Action::Answer { reply, .. }) = actions.list.first() else {
+        panic!("{:?}", actions.list)
+    };
+    let told = std::str::from_utf8(&actions.bytes[reply.clone()]).expect("text");
+    assert_eq!(told, shown(first, 0) + &shown(second, 0) + "END\r\n");
 }

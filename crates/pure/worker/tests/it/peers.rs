@@ -283,7 +283,7 @@ fn flush_all_is_the_clusters() {
     let here = key(1, 0);
     client.send(&format!("set {here} 0 0 1\r\nH\r\nflush_all\r\nget {here}\r\n"));
     let to_all = |exptime, number| {
-        [2, 3].map(|server| (server, format!("flush_all {exptime} {number}\r\n")))
+        [2, 3].map(|server| (server, format!("flush_all {exptime} {number} 2,3\r\n")))
     };
     assert_eq!(client.requests(), to_all(0, 1));
     client.answer(1, "OK\r\n");
@@ -300,7 +300,7 @@ fn flush_all_is_the_clusters() {
     client.send("flush_all\r\nflush_all noreply\r\nflush_all x\r\n");
     // One after the other: who has not heard of the first could take what is stored between.
     for number in [3, 4] {
-        assert_eq!(client.requests(), [(2, format!("flush_all 0 {number}\r\n"))]);
+        assert_eq!(client.requests(), [(2, format!("flush_all 0 {number} 2,3\r\n"))]);
         client.answer(0, "OK\r\n");
     }
     client.check(
@@ -526,7 +526,7 @@ fn a_flush_has_one_number_on_all_servers() {
     client.send(&format!("get {here}\r\n"));
     client.check("STORED\r\nEND\r\n");
     client.send("flush_all\r\n");
-    assert_eq!(client.requests(), [2, 3].map(|server| (server, "flush_all 0 42\r\n".into())));
+    assert_eq!(client.requests(), [2, 3].map(|server| (server, "flush_all 0 42 2,3\r\n".into())));
 }
 
 #[test]
@@ -575,6 +575,9 @@ fn a_request_from_a_peer_is_served_or_passed_on_until_it_has_come_too_far() {
     let replies = [Ticketed { ticket, bytes: reply.as_bytes() }];
     let answered = rig.handle(Event::Answered { server, replies: &replies });
     assert_eq!(answer(&answered), value.replace("END\r\n", &reply));
+    // Nobody is there to ask: what is here is told at once.
+    rig.handle(Event::LinkBroken { server: PEERS[0] });
+    assert_eq!(ask(&mut rig, 2, &both), Ok(value));
 }
 
 #[test]
