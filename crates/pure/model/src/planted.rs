@@ -169,7 +169,7 @@ pub enum Fault {
     OneDoesNotLead,
     /// 1: a server is dead as soon as its key is gone.
     DeadWhenGone,
-    /// A server goes on serving when its lease is over.
+    /// 2: a server serves though its lease is over.
     ServesWithoutLease,
     /// 1: a server is dead though it has been heard of within its lease.
     DeadThoughHeard,

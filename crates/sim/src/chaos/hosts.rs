@@ -25,6 +25,8 @@ use super::world::{Happening, World};
 /// A server's clock shows this when the run begins, and so much more for each server before it: clocks differ.
 const FIRST_SECOND: u32 = 2;
 const SECONDS_APART: u32 = 1_000;
+/// When a process goes on that was stopped, its threads do not do so at once.
+const LATE_THREADS: Micros = 10_000;
 
 pub struct Host {
     pub server: Arc<Shared>,
@@ -216,7 +218,14 @@ impl World {
         self.tell(|| format!("server {host} goes on"));
         self.hosts[host].is_stopped = false;
         for happening in std::mem::take(&mut self.hosts[host].deferred) {
-            self.happen(happening);
+            match self.profile.ownership {
+                // Other threads may look at the lease later than workers serve.
+                Some(_) => {
+                    let pause = self.dice.skewed(1..=LATE_THREADS);
+                    self.after(pause, happening);
+                }
+                None => self.happen(happening),
+            }
         }
         for seat in self.hosts[host].seats.clone() {
             self.wake_stopped(seat);

@@ -30,7 +30,7 @@ const FORSAKE_PAUSE: Micros = 2 * MILLI;
 /// Of a thousand questions to etcd.
 const LOST_PER_MILLE: usize = 20;
 const ELECTS_PER_MILLE: usize = 2;
-const REVOKES_PER_MILLE: usize = 1;
+const REVOKES_PER_MILLE: usize = 10;
 
 /// etcd, and until when it is silent.
 #[derive(Default)]
@@ -70,14 +70,8 @@ impl World {
         this.server.own_until(Duration::ZERO);
         let call = this.member.owning.as_ref().map_or(0, |owning| owning.call);
         let ownership = Ownership::new(terms);
-        this.member.owning = Some(Owning {
-            ownership,
-            terms,
-            call,
-            wakes_at: None,
-            is_lost: true,
-            forsakes: false,
-        });
+        this.member.owning =
+            Some(Owning { ownership, terms, call, wakes_at: None, is_lost: true, forsakes: false });
         self.owner_sleeps(host, 1);
     }
 
