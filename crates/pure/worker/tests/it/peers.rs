@@ -578,6 +578,31 @@ fn a_request_from_a_peer_is_served_or_passed_on_until_it_has_come_too_far() {
 }
 
 #[test]
+fn a_request_that_comes_back_does_not_wait_for_itself_nor_for_those_that_wait_for_it() {
+    let mut rig = Rig::new();
+    rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
+    rig.handle(Event::LinkUp { server: PEERS[0], credits: 1 });
+    let set = format!("set {} 0 0 1\r\nv\r\n", key(2, 0));
+    let (server, ticket, _) = ask(&mut rig, 1, &set).expect_err("it is passed on");
+    let owner = Owner { server: HERE, worker: WorkerId(0) };
+    let all_here = ClusterMap::new(10, Prefix::equal(2).map(|prefix| (prefix, owner)).collect());
+    let cluster = Arc::new(Cluster::without_addresses(all_here.expect("they cover all")));
+    rig.handle(Event::Mapped { here: HERE, cluster });
+    // Another one of the same server's clients, behind it.
+    let mut bytes = Vec::new();
+    let delete = format!("delete {}\r\n", key(2, 0));
+    PeerRequest::new(1, 10, delete.as_bytes()).encode(&mut bytes);
+    let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
+    let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+    assert_eq!(actions.list, [], "it could be the same client's");
+    assert_eq!(ask(&mut rig, 3, &set), Ok("STORED\r\n".into()), "it has come back");
+    let replies = [Ticketed { ticket, bytes: b"STORED\r\n" }];
+    assert_eq!(answer(&rig.handle(Event::Answered { server, replies: &replies })), "STORED\r\n");
+    rig.pass_until(rig.now.moment().after(10_000));
+    assert_eq!(answer(&rig.handle(Event::Woken)), "DELETED\r\n");
+}
+
+#[test]
 fn requests_that_arrive_together_are_executed_as_one_batch_and_counted_here() {
     let mut rig = Rig::new();
     rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
