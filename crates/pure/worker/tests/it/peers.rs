@@ -530,6 +530,21 @@ fn a_flush_has_one_number_on_all_servers() {
 }
 
 #[test]
+fn what_a_flush_was_not_asked_for_may_leave_when_nobody_waits_for_its_answer() {
+    let mut rig = Rig::new();
+    rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
+    let prefix = Prefix::equal(2).next().expect("four");
+    rig.server.store.know_flush(5);
+    rig.handle(Event::Tick);
+    rig.pass_until(rig.now.moment().after(1_000_000));
+    rig.handle(Event::Tick);
+    assert!(!rig.server.store.begin_to_leave(prefix, MoveId(1)));
+    rig.pass_until(rig.now.moment().after(1_000_000));
+    rig.handle(Event::Tick);
+    assert!(rig.server.store.begin_to_leave(prefix, MoveId(1)));
+}
+
+#[test]
 fn a_worker_names_its_server_before_it_has_heard_of_the_map() {
     let mut rig = Rig::new();
     rig.server.follow(HERE, cluster(), rig.now.second);
