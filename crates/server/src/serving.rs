@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mbal_cachelet::{Memory, Options, Store};
 use mbal_control::api::{Incarnation, Registration};
@@ -456,6 +456,7 @@ impl Server {
                 _ => None,
             },
             worker_addresses: self.listening.worker_addresses.clone(),
+            link_timeout: config.cluster.as_ref().map_or(Duration::ZERO, |one| one.link_timeout),
             ..config.settings.clone()
         }
     }

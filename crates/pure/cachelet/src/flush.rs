@@ -3,6 +3,7 @@
 use mbal_model::Seconds;
 use mbal_model::planted::{Fault, is_planted};
 
+use crate::cachelet::{Cachelet, Inner};
 use crate::locked::Locked;
 use crate::presence::Changes;
 use crate::shim::Ordering::*;
@@ -39,6 +40,18 @@ impl Store {
         self.flushes.fetch_max(number, Relaxed);
     }
 
+    /// No `flush_all` up to this number is under way any more: what one of them has not reached came to be after it, or is left out. So it
+    /// counts as stored since.
+    pub fn flushes_are_over(&self, number: u32) {
+        let _changes = self.changes();
+        for cachelet in self.cachelets() {
+            let mut inner = cachelet.inner.lock();
+            if cachelet.is_behind_flush(&inner, number) {
+                inner.flush_number = number;
+            }
+        }
+    }
+
     fn newest_flush(&self, changes: &Changes) -> u32 {
         self.flushes.load(Relaxed).max(changes.flush_next.1)
     }
@@ -64,6 +77,14 @@ impl Store {
                 locked.inner.flush_next = number;
             }
         }
+    }
+}
+
+impl Cachelet {
+    /// True if the `flush_all` of this number has come to pass elsewhere, and neither here nor in a moment.
+    pub(crate) fn is_behind_flush(&self, inner: &Inner, number: u32) -> bool {
+        let is_to_come = self.flush_at.load(Relaxed) != 0 && number <= inner.flush_next;
+        inner.flush_number < number && !is_to_come
     }
 }
 

@@ -60,12 +60,14 @@ impl Cursor {
 
 impl Store {
     /// A cachelet begins to leave by this move; its first slice has not. False if it is absent, leaves already,
-    /// is still arriving or is being split.
+    /// is still arriving or is being split; or if a flush that this server has only heard of may be under way: a destination that it has
+    /// reached would drop what came.
     pub fn begin_to_leave(&self, prefix: Prefix, id: MoveId) -> bool {
         let _changes = self.changes();
         let Some(cachelet) = self.present(prefix) else { return false };
         let locked = cachelet.inner.lock();
-        if locked.splits || cachelet.is_partly_here() {
+        let is_behind = cachelet.is_behind_flush(&locked, self.flushed());
+        if locked.splits || cachelet.is_partly_here() || is_behind {
             return false;
         }
         cachelet.begin_to_leave(id, prefix.first_hash());

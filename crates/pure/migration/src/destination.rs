@@ -203,6 +203,8 @@ impl Destination {
     /// [`Broken`] ends the link; what is served stays so.
     pub fn handle(&mut self, event: Event<'_>) -> Result<(), Broken> {
         match event {
+            // What a source says that has died, or has nothing left to send, may come late.
+            Event::Asked(_) if self.owned => {}
             Event::Asked(_) if !matches!(self.phase, Phase::Adopting { .. } | Phase::Open) => {}
             Event::Asked(ask) => return self.asked(ask),
             Event::LinkDown => self.link_down(),

@@ -219,6 +219,8 @@ impl Source {
                     self.back = Some(Why::Lost);
                 }
             }
+            // What a destination has said before it died may come late.
+            Event::Answer(_) if self.back == Some(Why::Lost) => {}
             Event::Answer(answer) => return self.answered(now, answer),
             Event::Strained(strained) => self.strained_here = strained,
             Event::Cancel => self.stay_if_whole(Why::Cancelled),

@@ -204,6 +204,25 @@ fn what_is_gone_is_forgotten_before_it_is_taken_back() {
 }
 
 #[test]
+fn what_a_dead_destination_has_said_counts_no_more() {
+    let said = [
+        Answer::Served(first_last()),
+        Answer::Taken { slice: 0, number: 1, strained: true },
+        Answer::Refused(Refusal::NoRoom),
+    ];
+    for answer in said {
+        let mut source = gone();
+        source.handle(6, Event::Lost).unwrap();
+        source.handle(6, Event::Answer(answer)).unwrap();
+        assert_eq!(source.next(6), Next::Do(Step::Forget));
+        source.forgot(6, false);
+        source.stayed();
+        source.handle(6, Event::Answer(answer)).unwrap();
+        assert_eq!((source.next(6), source.state()), (Next::Wait(None), State::Back(Why::Lost)));
+    }
+}
+
+#[test]
 fn a_refused_or_stuck_cachelet_stays() {
     let mut source = Source::new(order());
     source.handle(0, Event::LinkUp).unwrap();
@@ -335,6 +354,27 @@ fn a_dead_sources_unfinished_slice_is_given_up_and_what_was_gone_is_not() {
     assert_eq!(here.next(0), step(destination::Step::ServeUntil(first_last())));
     here.serves(first_last());
     assert_eq!(here.next(0), step(destination::Step::Inherit));
+}
+
+#[test]
+fn what_a_dead_source_has_said_counts_no_more() {
+    let said = [
+        Ask::Begin(begin(Some(first_last()))),
+        Ask::Part(b"a part"),
+        Ask::Gone(first_last()),
+        Ask::Cancel,
+    ];
+    for ask in said {
+        let mut here = with_slice();
+        here.handle(destination::Event::Owned).unwrap();
+        for _ in 0..=PARTS_IN_FLIGHT_MAX {
+            asked(&mut here, ask).unwrap();
+        }
+        assert_eq!(here.next(0), destination::Next::Do(destination::Step::GiveUp));
+        here.gave_up(false);
+        asked(&mut here, ask).unwrap();
+        assert_eq!(here.next(0), destination::Next::Do(destination::Step::Inherit));
+    }
 }
 
 #[test]

@@ -9,6 +9,8 @@ use crate::links::{Credit, Ticket};
 use crate::moves::Owning;
 use crate::peers::Relayed;
 use crate::session::Session;
+use crate::shared::Shared;
+use crate::time::Moment;
 use crate::turn::Then;
 
 /// What other servers answer to a `flush_all`.
@@ -74,6 +76,32 @@ impl Flush {
     fn request(&self) -> String {
         let ids: Vec<String> = self.asked.iter().map(|server| server.0.to_string()).collect();
         format!("flush_all {} {} {}\r\n", self.exptime, self.number, ids.join(","))
+    }
+}
+
+/// The newest flush that this server knows of.
+#[derive(Default)]
+pub(crate) struct Newest {
+    number: u32,
+    since: Moment,
+    is_over: bool,
+}
+
+impl Shared {
+    /// Once a second. A flush that this server has heard of, and was not asked for, was before its process began; or it is about to be
+    /// asked. When the link's timeout has passed nobody waits for its answer any more.
+    pub(crate) fn look_at_flushes(&self, now: Moment) {
+        let number = self.store.flushed();
+        let mut newest = self.newest_flush.lock().expect("nothing panics with it held");
+        if newest.number != number {
+            *newest = Newest { number, since: now, is_over: false };
+        }
+        // Clocks run apart.
+        let waits = self.settings.link_timeout.as_micros() as u64 * 5 / 4;
+        if !newest.is_over && newest.since.after(waits) <= now {
+            newest.is_over = true;
+            self.store.flushes_are_over(number);
+        }
     }
 }
 

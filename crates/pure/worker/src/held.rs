@@ -16,6 +16,7 @@ use mbal_model::{Key, ServerId};
 use mbal_wire::{Request, words_of};
 
 use crate::batch::{Batch, Job};
+use crate::peers::Asked;
 use crate::room::{Haste, RoomWait};
 use crate::slice_wait::SliceWait;
 use crate::wakes::Sleeper;
@@ -52,6 +53,8 @@ impl Keys {
 
 struct Waiting {
     from: ServerId,
+    /// Servers that have passed it on.
+    hops: u8,
     request: Vec<u8>,
     ticket: Ticket,
     keys: Keys,
@@ -103,10 +106,11 @@ pub(crate) struct Again {
 }
 
 impl Held {
-    /// True if the request has to stand behind one of the same server that came before it.
-    fn is_behind(&self, from: ServerId, keys: &Keys, before: u64) -> bool {
+    /// True if the request has to stand behind one of the same server that came before it. One that has been passed on less often may wait
+    /// for this one's answer.
+    fn is_behind(&self, from: ServerId, hops: u8, keys: &Keys, before: u64) -> bool {
         let mut earlier = self.all.range(..before).map(|(_, waiting)| waiting);
-        earlier.any(|other| other.from == from && other.keys.meet(keys))
+        earlier.any(|other| other.from == from && other.hops >= hops && other.keys.meet(keys))
     }
 
     fn keep(&mut self, number: u64, waiting: Waiting) {
@@ -125,7 +129,7 @@ impl Held {
         let is_free = |(number, waiting): &(&u64, &Waiting)| {
             waiting.from == from
                 && waiting.wait.is_none()
-                && !self.is_behind(from, &waiting.keys, **number)
+                && !self.is_behind(from, waiting.hops, &waiting.keys, **number)
         };
         self.all.iter().find(is_free).map(|(number, _)| *number)
     }
@@ -136,7 +140,7 @@ impl Batch<'_> {
     pub fn patience_of(
         &mut self,
         from: ServerId,
-        asked: &Ticketed<'_>,
+        asked: &Asked<'_>,
         job: &Job<'_>,
         key: Option<&Key<'_>>,
     ) -> Option<Patience> {
@@ -147,7 +151,7 @@ impl Batch<'_> {
             return Some(Patience::WHOLE);
         }
         let keys = Keys::of(job, key);
-        if !self.held.is_behind(from, &keys, u64::MAX) {
+        if !self.held.is_behind(from, asked.peer.hops, &keys, u64::MAX) {
             return Some(Patience::WHOLE);
         }
         self.hold(from, asked, keys, None);
@@ -158,7 +162,7 @@ impl Batch<'_> {
     pub fn hold_for(
         &mut self,
         from: ServerId,
-        asked: &Ticketed<'_>,
+        asked: &Asked<'_>,
         job: &Job<'_>,
         key: Option<&Key<'_>>,
         obstacle: Obstacle,
@@ -178,7 +182,7 @@ impl Batch<'_> {
     fn hold(
         &mut self,
         from: ServerId,
-        asked: &Ticketed<'_>,
+        asked: &Asked<'_>,
         keys: Keys,
         wait: Option<HeldWait>,
     ) -> u64 {
@@ -189,8 +193,9 @@ impl Batch<'_> {
                 self.held.last
             }
         };
-        let (request, ticket) = (asked.bytes.to_vec(), asked.ticket);
-        self.held.keep(number, Waiting { from, request, ticket, keys, wait });
+        let Asked { as_it_came, peer } = asked;
+        let (hops, request, ticket) = (peer.hops, as_it_came.bytes.to_vec(), as_it_came.ticket);
+        self.held.keep(number, Waiting { from, hops, request, ticket, keys, wait });
         number
     }
 }

@@ -50,6 +50,8 @@ struct Link {
 /// A server's request that has been passed on, and is unanswered.
 struct Passed {
     from: ServerId,
+    /// Servers that had passed it on before.
+    hops: u8,
     /// Of its keys.
     hashes: Vec<u64>,
 }
@@ -109,9 +111,15 @@ impl Links {
         Ticket(link.before + link.asked.len() as u64)
     }
 
-    /// The request of this ticket is one of server `from`'s, that was passed on.
-    pub fn passes_on(&mut self, to: ServerId, ticket: Ticket, from: ServerId, hashes: Vec<u64>) {
-        self.passed.insert((to, ticket), Passed { from, hashes });
+    /// The request of this ticket is one of server `from`'s, that was passed on; `hops` servers had done so before.
+    pub fn passes_on(
+        &mut self,
+        (to, ticket): (ServerId, Ticket),
+        from: ServerId,
+        hops: u8,
+        hashes: Vec<u64>,
+    ) {
+        self.passed.insert((to, ticket), Passed { from, hops, hashes });
     }
 
     pub fn passes_nothing(&self) -> bool {
@@ -119,10 +127,19 @@ impl Links {
     }
 
     /// True if a request of server `from` for this key was passed on elsewhere than to `to` (`None`: it is served here), and is unanswered: the
-    /// way has changed since, and what goes the new one could overtake it.
-    pub fn would_overtake(&self, from: ServerId, hash: u64, to: Option<ServerId>) -> bool {
+    /// way has changed since, and what goes the new one could overtake it. What one connection asks of a key takes one way, so it has been passed
+    /// on as often. With more `hops` it may be the same request, which has come back.
+    pub fn would_overtake(
+        &self,
+        from: ServerId,
+        hops: u8,
+        hash: u64,
+        to: Option<ServerId>,
+    ) -> bool {
         let mut others = self.passed.iter().filter(|((server, _), _)| Some(*server) != to);
-        others.any(|(_, passed)| passed.from == from && passed.hashes.contains(&hash))
+        others.any(|(_, passed)| {
+            passed.from == from && passed.hops >= hops && passed.hashes.contains(&hash)
+        })
     }
 
     /// `conn` goes on when `server`'s link has a credit, or is no more.

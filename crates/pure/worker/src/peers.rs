@@ -297,7 +297,7 @@ impl Batch<'_> {
                 if let Some(from) = self.passed_by {
                     let hashes = words_of(&words[at + 1]).filter_map(Key::new);
                     let hashes = hashes.map(|key| key.hash()).collect();
-                    self.links.passes_on(owning.server, ticket, from, hashes);
+                    self.links.passes_on((owning.server, ticket), from, self.hops, hashes);
                 }
             }
         }
@@ -319,8 +319,8 @@ fn is_flush(request: &Request<'_>) -> bool {
 
 /// A peer's request, parsed.
 pub(crate) struct Asked<'a> {
-    as_it_came: Ticketed<'a>,
-    peer: PeerRequest<'a>,
+    pub as_it_came: Ticketed<'a>,
+    pub peer: PeerRequest<'a>,
 }
 
 impl<'a> Asked<'a> {
@@ -391,16 +391,18 @@ impl Batch<'_> {
         key: Option<Key<'_>>,
     ) {
         let Asked { as_it_came, peer } = asked;
-        let Some(patience) = self.patience_of(from, as_it_came, job, key.as_ref()) else { return };
+        let Some(patience) = self.patience_of(from, asked, job, key.as_ref()) else { return };
         self.turn.haste = patience.haste;
         let before = self.turn.out.len();
         (self.turn.start, self.turn.further_keys) = (before, 0);
-        if !self.links.passes_nothing() && self.would_overtake_passed(from, job, key.as_ref()) {
+        if !self.links.passes_nothing()
+            && self.would_overtake_passed(from, peer.hops, job, key.as_ref())
+        {
             if patience.slice_is_over {
                 self.refuse(before);
                 return self.answer(from, as_it_came.ticket, before);
             }
-            return self.hold_for(from, as_it_came, job, key.as_ref(), Obstacle::Slice);
+            return self.hold_for(from, asked, job, key.as_ref(), Obstacle::Slice);
         }
         if is_planted(Fault::ServedTwice) {
             self.serve_parsed(from, peer, &job.request, key);
@@ -441,19 +443,19 @@ impl Batch<'_> {
             Served::NotYet(Obstacle::Slice) if patience.slice_is_over => self.refuse(before),
             Served::NotYet(obstacle) => {
                 self.turn.out.truncate(before);
-                return self.hold_for(from, as_it_came, job, key.as_ref(), obstacle);
+                return self.hold_for(from, asked, job, key.as_ref(), obstacle);
             }
             // Without credit it is not kept: a peer that waits for us must not wait for others.
             Served::PassOn(Owning { server, gone })
                 if can_go_on && self.links.credit(server) == Credit::Available =>
             {
                 let asker = Asker::Peer { server: from, ticket: as_it_came.ticket };
-                let (hops, map_version) = (peer.hops + 1, self.turn.map_version);
-                let peer = PeerRequest::new(hops, map_version, peer.request);
+                let (hops, map_version) = (peer.hops, self.turn.map_version);
+                let peer = PeerRequest::new(hops + 1, map_version, peer.request);
                 let peer = PeerRequest { gone, ..peer };
                 let ticket = self.send_on(server, asker, &peer);
                 let hashes = key.iter().map(Key::hash).collect();
-                return self.links.passes_on(server, ticket, from, hashes);
+                return self.links.passes_on((server, ticket), from, hops, hashes);
             }
             Served::PassOn(_) | Served::Divided | Served::Refused => self.refuse(before),
         }
@@ -463,10 +465,16 @@ impl Batch<'_> {
 
     /// As [`Batch::would_overtake`], of what server `from` asked before.
     #[cold]
-    fn would_overtake_passed(&self, from: ServerId, job: &Job<'_>, key: Option<&Key<'_>>) -> bool {
+    fn would_overtake_passed(
+        &self,
+        from: ServerId,
+        hops: u8,
+        job: &Job<'_>,
+        key: Option<&Key<'_>>,
+    ) -> bool {
         let overtakes = |key: &Key<'_>| {
             let to = self.turn.whereabouts(key).server();
-            self.links.would_overtake(from, key.hash(), to)
+            self.links.would_overtake(from, hops, key.hash(), to)
         };
         match &job.request {
             Request::Get(get) => words_of(get.keys).filter_map(Key::new).any(|key| overtakes(&key)),
@@ -576,7 +584,8 @@ impl Batch<'_> {
             Whereabouts::At(_) if is_planted(Fault::TooFarIsServed) => {}
             Whereabouts::At(owning) => {
                 // What was passed on for this key must not be overtaken.
-                let may_read = peer.by_lease && !self.links.would_overtake(from, key.hash(), None);
+                let overtakes = |hash| self.links.would_overtake(from, peer.hops, hash, None);
+                let may_read = peer.by_lease && !overtakes(key.hash());
                 let read = Read::of(request).filter(|_| may_read);
                 return match read.is_some_and(|read| self.turn.read_copy(&read, &key)) {
                     true => Served::FromCopy,

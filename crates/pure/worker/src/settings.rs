@@ -1,6 +1,7 @@
 //! What the operator chose.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use mbal_model::Seconds;
 use mbal_wire::Login;
@@ -41,6 +42,8 @@ pub struct Settings {
     pub debug_time: bool,
     /// `--worker-ports`: where each worker listens; none without.
     pub worker_addresses: Vec<SocketAddr>,
+    /// `--link-timeout`: what another server was asked has failed after it.
+    pub link_timeout: Duration,
     /// `-B`.
     pub protocol: Protocol,
     /// `-S`: a binary client logs in first.
@@ -212,6 +215,7 @@ impl Default for Settings {
             shutdown_enabled: false,
             debug_time: false,
             worker_addresses: Vec::new(),
+            link_timeout: Duration::from_secs(1),
             protocol: Protocol::Auto,
             sasl: false,
             auth_file: None,

@@ -11,6 +11,7 @@ use crate::conns::Conns;
 use crate::copies::Copies;
 use crate::counters::{ClassCounters, ClassSums, Counters, Sums};
 use crate::details::Details;
+use crate::everywhere::Newest;
 use crate::following::Following;
 use crate::hot::{Heat, Hot, HotKey, WATCHED_SECONDS, hottest};
 use crate::latency::{Histograms, Latency};
@@ -79,6 +80,7 @@ pub struct Shared {
     pub(crate) links_up: LinksUp,
     pub(crate) lease: Lease,
     pub(crate) copies: Copies,
+    pub(crate) newest_flush: Mutex<Newest>,
     /// The store is not yet as the map says.
     pub(crate) unsettled: AtomicBool,
     /// By the newest map that any worker has heard of: its version, and whether no cachelet of it is another server's.
@@ -147,6 +149,7 @@ impl Shared {
             links_up: LinksUp::default(),
             lease: Lease::default(),
             copies: Copies::new(settings.workers),
+            newest_flush: Mutex::default(),
             unsettled: AtomicBool::new(false),
             map_version: AtomicU64::new(1),
             alone: AtomicBool::new(true),

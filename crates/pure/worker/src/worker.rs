@@ -252,6 +252,7 @@ impl Worker {
             Event::AskerGone { server, tickets } => self.drop_held(now, server, &tickets, actions),
             Event::Woken => self.woken(now, actions),
             Event::Tick => {
+                self.shared.look_at_flushes(now.moment());
                 self.close_idle(now, actions);
                 self.tick_copies_from_now(now);
             }

@@ -117,7 +117,7 @@ impl World {
         let hash = self.profile.keys[key].hash();
         let Some(owner) = self.owner_of(hash) else { return false };
         let moves = self.control.file.moves.values().any(|one| one.prefix.contains(hash));
-        let begins = self.hosts[owner].clock.at(self.now);
+        let begins = self.earliest_clock(owner);
         !moves
             && self.serves(owner, hash)
             && !self.hosts[owner].server.is_newborn(hash, begins)

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mbal_cachelet::Options;
 use mbal_control::api::HotMode;
@@ -249,6 +250,7 @@ impl Profile {
             workers: self.workers as u16,
             item_bytes_max: self.item_bytes_max,
             requests_per_event: self.requests_per_event,
+            link_timeout: Duration::from_micros(self.link_timeout),
             hot_sample: if self.hot.is_some() { 1.0 } else { Settings::default().hot_sample },
             ..Settings::default()
         }

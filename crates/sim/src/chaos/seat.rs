@@ -7,6 +7,7 @@ use mbal_worker::{Actions, Background, ConnId, Event, NO_ROUTE, Now, Shared, Wor
 
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
+use super::hosts::Host;
 use super::letters::Letter;
 use super::world::{Happening, World};
 
@@ -45,6 +46,7 @@ pub struct Seat {
     /// What is left of this turn, and the clock that it goes by.
     pub turn: Vec<Job>,
     pub clock: Micros,
+    is_in_turn: bool,
     /// It has lost its core in the middle of a batch: what it may look at is not reused.
     in_batch: bool,
     /// How long it has been at work in this turn.
@@ -75,6 +77,7 @@ impl Seat {
             newest: 0,
             turn: Vec::new(),
             clock: 0,
+            is_in_turn: false,
             in_batch: false,
             busy: 0,
             next_tick: SECOND,
@@ -165,6 +168,7 @@ impl World {
                 self.do_what_is_due(seat);
             }
             self.handle(seat, Event::Rests { busy_ns });
+            self.seats[seat].is_in_turn = false;
         }
         self.step_at(seat, self.now + cost);
     }
@@ -208,8 +212,16 @@ impl World {
             jobs.push(Job::Timed);
         }
         jobs.reverse();
+        this.is_in_turn = !jobs.is_empty();
         this.turn = jobs;
         this.clock = self.now;
+    }
+
+    /// What the clocks of a server's workers show at least: one that is slow goes by what its clock showed when its turn began.
+    pub fn earliest_clock(&self, host: usize) -> Now {
+        let Host { seats, clock, .. } = &self.hosts[host];
+        let in_turn = self.seats[seats.clone()].iter().filter(|seat| seat.is_in_turn);
+        clock.at(in_turn.map(|seat| seat.clock).min().unwrap_or(self.now))
     }
 
     /// About how many bytes it carried.

@@ -253,6 +253,23 @@ fn a_flush_that_travels_ahead_of_itself_is_the_same_flush() {
 }
 
 #[test]
+fn what_a_flush_has_not_reached_leaves_when_that_is_over_and_arrives() {
+    let (source, target) = (small(), small());
+    let number = target.flush(0, NOW);
+    put(&source, 1, b"after");
+    source.know_flush(number);
+    assert!(!source.begin_to_leave(Prefix::ALL, MOVE), "it may be about to be asked");
+    source.flushes_are_over(number);
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
+    source.freeze(Prefix::ALL, NOW).expect("a slice");
+    for part in parts_of(&source, Prefix::ALL, &mut cursor) {
+        assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
+    }
+    assert_eq!(target.stats().items, 1);
+}
+
+#[test]
 fn a_flush_to_come_is_kept_beside_one_of_the_same_number() {
     let (source, target) = (small(), small());
     // The destination has joined, and the source does not know it yet: it is not asked to flush.

@@ -530,6 +530,21 @@ fn a_flush_has_one_number_on_all_servers() {
 }
 
 #[test]
+fn what_a_flush_was_not_asked_for_may_leave_when_nobody_waits_for_its_answer() {
+    let mut rig = Rig::new();
+    rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
+    let prefix = Prefix::equal(2).next().expect("four");
+    rig.server.store.know_flush(5);
+    rig.handle(Event::Tick);
+    rig.pass_until(rig.now.moment().after(1_000_000));
+    rig.handle(Event::Tick);
+    assert!(!rig.server.store.begin_to_leave(prefix, MoveId(1)));
+    rig.pass_until(rig.now.moment().after(1_000_000));
+    rig.handle(Event::Tick);
+    assert!(rig.server.store.begin_to_leave(prefix, MoveId(1)));
+}
+
+#[test]
 fn a_worker_names_its_server_before_it_has_heard_of_the_map() {
     let mut rig = Rig::new();
     rig.server.follow(HERE, cluster(), rig.now.second);
@@ -578,6 +593,31 @@ fn a_request_from_a_peer_is_served_or_passed_on_until_it_has_come_too_far() {
     // Nobody is there to ask: what is here is told at once.
     rig.handle(Event::LinkBroken { server: PEERS[0] });
     assert_eq!(ask(&mut rig, 2, &both), Ok(value));
+}
+
+#[test]
+fn a_request_that_comes_back_does_not_wait_for_itself_nor_for_those_that_wait_for_it() {
+    let mut rig = Rig::new();
+    rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
+    rig.handle(Event::LinkUp { server: PEERS[0], credits: 1 });
+    let set = format!("set {} 0 0 1\r\nv\r\n", key(2, 0));
+    let (server, ticket, _) = ask(&mut rig, 1, &set).expect_err("it is passed on");
+    let owner = Owner { server: HERE, worker: WorkerId(0) };
+    let all_here = ClusterMap::new(10, Prefix::equal(2).map(|prefix| (prefix, owner)).collect());
+    let cluster = Arc::new(Cluster::without_addresses(all_here.expect("they cover all")));
+    rig.handle(Event::Mapped { here: HERE, cluster });
+    // Another one of the same server's clients, behind it.
+    let mut bytes = Vec::new();
+    let delete = format!("delete {}\r\n", key(2, 0));
+    PeerRequest::new(1, 10, delete.as_bytes()).encode(&mut bytes);
+    let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
+    let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+    assert_eq!(actions.list, [], "it could be the same client's");
+    assert_eq!(ask(&mut rig, 3, &set), Ok("STORED\r\n".into()), "it has come back");
+    let replies = [Ticketed { ticket, bytes: b"STORED\r\n" }];
+    assert_eq!(answer(&rig.handle(Event::Answered { server, replies: &replies })), "STORED\r\n");
+    rig.pass_until(rig.now.moment().after(10_000));
+    assert_eq!(answer(&rig.handle(Event::Woken)), "DELETED\r\n");
 }
 
 #[test]
