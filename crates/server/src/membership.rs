@@ -97,7 +97,7 @@ impl Member {
 
     /// One incarnation. Returns which server it was, when its lease is over; and nothing, when the process has said farewell.
     fn live(
-        &self,
+        &mut self,
         said: &mut Said,
         linking: &mut Option<Linking>,
         inbox: &Mailbox<LinkNote>,
@@ -224,8 +224,12 @@ impl Member {
 
     /// Until it has worked. Refusals are tried again, too: an operator may mend what they say. `ended` is what this process was before:
     /// nobody has to wait for its lease.
-    fn register(&self, said: &mut Said, mut ended: Option<(ServerId, Incarnation)>) -> Registered {
-        let registration = Registration {
+    fn register(
+        &mut self,
+        said: &mut Said,
+        mut ended: Option<(ServerId, Incarnation)>,
+    ) -> Registered {
+        let mut registration = Registration {
             id: self.config.id.map(|id| id.0),
             incarnation: self.incarnation,
             cluster: self.config.cluster.clone(),
@@ -249,6 +253,9 @@ impl Member {
                 Err(CallFailed::Silent(why)) => said.failed(&format!("no coordinator: {why}")),
                 Err(CallFailed::Refused(status, why)) => {
                     said.failed(&format!("the coordinator refuses this server ({status}): {why}"));
+                    // It may have been said to be dead, after it had registered and did not hear of it.
+                    self.incarnation = incarnation();
+                    registration.incarnation = self.incarnation;
                 }
             }
             thread::sleep(pause);

@@ -44,6 +44,12 @@ impl Coordinator {
         asked: Registration,
     ) -> Result<Registered, Refusal> {
         let member = self.candidate(&asked)?;
+        // What was on its way to it before may still come, and would meet the same process.
+        if self.state.members.values().any(|other| other.ended == asked.incarnation) {
+            let why =
+                "this process was said to be dead: it is to begin anew, as another incarnation";
+            return Err(Refusal::Conflict(why.into()));
+        }
         let id = match asked.id {
             Some(id) if ServerId(id) == ServerId::NOBODY => {
                 return Err(Refusal::Senseless("a server's id is 0 to 65534".into()));
@@ -56,6 +62,8 @@ impl Coordinator {
             return Err(Refusal::Conflict(why));
         }
         self.succeeds(id, &asked)?;
+        let ended = self.state.members.get(&id).map_or(Member::DEAD, |before| before.ended);
+        let member = Member { ended, ..member };
         let before = Arc::make_mut(&mut self.state.members).insert(id, member);
         let is_known =
             before.as_ref().is_some_and(|before| before.incarnation == asked.incarnation);
@@ -101,6 +109,7 @@ impl Coordinator {
         let addresses = addresses.map_err(Refusal::Senseless)?;
         Ok(Member {
             incarnation: asked.incarnation,
+            ended: Member::DEAD,
             addresses,
             memory_bytes: asked.memory_bytes,
             moves: asked.moves,
@@ -234,7 +243,8 @@ impl Coordinator {
             return Ok(Answer::Done);
         }
         let members = Arc::make_mut(&mut self.state.members);
-        members.get_mut(&server).expect("it is known").incarnation = Member::DEAD;
+        let member = members.get_mut(&server).expect("it is known");
+        member.ended = std::mem::replace(&mut member.incarnation, Member::DEAD);
         self.heard.remove(&server);
         self.copies_are_gone(server);
         self.state.draining.remove(&server);

@@ -35,6 +35,8 @@ pub struct State {
 pub struct Member {
     /// 0 of a process that is known to be dead.
     pub incarnation: Incarnation,
+    /// The last process here that was said to be dead; 0 if none was. It may live, and not have heard of it.
+    pub ended: Incarnation,
     pub addresses: Addresses,
     pub memory_bytes: u64,
     /// It takes part in moves.
@@ -90,6 +92,8 @@ struct Saved {
 #[serde(deny_unknown_fields)]
 struct SavedMember {
     incarnation: Incarnation,
+    #[serde(default = "nobody", skip_serializing_if = "is_nobody")]
+    ended: Incarnation,
     client: String,
     link: String,
     workers: Vec<String>,
@@ -100,6 +104,14 @@ struct SavedMember {
     lease_ms: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     coordinators: Vec<String>,
+}
+
+fn nobody() -> Incarnation {
+    Member::DEAD
+}
+
+fn is_nobody(incarnation: &Incarnation) -> bool {
+    *incarnation == Member::DEAD
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -121,6 +133,7 @@ impl State {
     pub fn to_json(&self) -> String {
         let member = |member: &Member| SavedMember {
             incarnation: member.incarnation,
+            ended: member.ended,
             client: member.addresses.client.to_string(),
             link: member.addresses.link.iter().map(Address::to_string).collect(),
             workers: member.addresses.workers.iter().map(Address::to_string).collect(),
@@ -157,9 +170,15 @@ impl State {
         let members = saved.members.into_iter().map(|(id, one)| {
             let addresses = addresses(&one.client, &one.link, &one.workers);
             let addresses = addresses.map_err(|why| Unreadable(format!("server {id}: {why}")))?;
-            let SavedMember { incarnation, memory_bytes, moves, lease_ms, coordinators, .. } = one;
-            let member =
-                Member { incarnation, addresses, memory_bytes, moves, lease_ms, coordinators };
+            let member = Member {
+                incarnation: one.incarnation,
+                ended: one.ended,
+                addresses,
+                memory_bytes: one.memory_bytes,
+                moves: one.moves,
+                lease_ms: one.lease_ms,
+                coordinators: one.coordinators,
+            };
             Ok((ServerId(id), member))
         });
         let parsed = saved.map.as_deref().map(Cluster::parse).transpose();

@@ -132,6 +132,16 @@ fn a_key_that_is_gone_is_waited_for_as_long() {
 }
 
 #[test]
+fn a_process_that_was_said_to_be_dead_and_has_not_heard_of_it_begins_anew() {
+    let mut rig = Rig::new();
+    rig.ask(Ask::Lost(ServerId(2))).expect("an operator may say so");
+    let refused = rig.register(registration(2, 2));
+    assert!(matches!(refused, Err(Refusal::Conflict(_))), "{refused:?}");
+    rig.register(registration(2, 7)).expect("it is another incarnation");
+    assert!(rig.register(registration(2, 2)).is_err(), "a call that comes late");
+}
+
+#[test]
 fn a_server_that_renews_is_not_dead_however_silent_it_is() {
     let mut rig = Rig::new();
     assert_eq!(rig.pass(|_| KeySeen::Present { unrenewed: Duration::ZERO }), None);

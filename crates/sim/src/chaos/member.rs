@@ -172,6 +172,8 @@ impl World {
                     self.coverage.meet(Sight::LeaseAwaited);
                 }
                 let member = &mut self.hosts[host].member;
+                // As another incarnation: this one may have been said to be dead.
+                member.lives += u64::from(failed != Failed::Silent && member.farewell.is_none());
                 let pause = (PAUSES[0] << member.tries.min(5)).min(PAUSES[1]);
                 member.tries += 1;
                 return self.member_sleeps(host, pause);

@@ -151,7 +151,10 @@ impl World {
             let two = (serving.next(), serving.next());
             drop(serving);
             if let (Some(one), Some(other)) = two {
-                let what = format!("servers {one} and {other} both serve key {key}, {hash:x}");
+                let what = format!(
+                    "servers {one} and {other} both serve key {key}, {hash:x}: {}",
+                    self.whereabouts(key)
+                );
                 return self.fail(1, what);
             }
         }

@@ -323,6 +323,7 @@ fn state(servers: usize, workers: usize, map: Arc<ClusterMap>) -> State {
             id_of(host),
             Member {
                 incarnation,
+                ended: Member::DEAD,
                 addresses,
                 memory_bytes: 0,
                 moves: true,
