@@ -36,7 +36,9 @@ fn compile(name: &str, planted: Option<&str>) {
     clang.args(planted.map(|fault| format!("-DPLANTED_{fault}")));
     clang.args(["-c", "bpf/plane.c", "-o"]).arg(Path::new(&folder).join(format!("{name}.o")));
     if !clang.status().is_ok_and(|status| status.success()) {
-        eprintln!("the packet program needs clang and libbpf's headers: apt install clang libbpf-dev");
+        eprintln!(
+            "the packet program needs clang and libbpf's headers: apt install clang libbpf-dev"
+        );
         process::exit(1);
     }
 }
