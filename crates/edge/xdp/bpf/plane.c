@@ -139,6 +139,9 @@ static __always_inline int read_key(struct xdp_md *ctx, struct key *key)
     __u64 tail = rest ? *last >> (64 - 8 * rest) : 0;
     bad |= ends(tail | (~0ull << (8 * rest)));
     key->tail = tail;
+#ifdef PLANTED_TAIL_IS_NOT_HASHED
+    rest = 0;
+#endif
     key->hash = end_hash(key_hash, hash, tail, rest);
     return !bad;
 }
@@ -350,10 +353,12 @@ int plane(struct xdp_md *ctx)
     }
     sample(ctx, tally, &key);
     struct hot *hot = find_hot(ctx, &key);
+#ifndef PLANTED_HOT_KEYS_ARE_PASSED_BY
     if (hot && hot->rule == PASS) {
         tally->held++;
         return XDP_PASS;
     }
+#endif
     if (hot && hot->rule == ANSWER && !is_meta) {
 #ifndef PLANTED_ANSWERS_OUTLIVE_THEIR_LEASE
         if (bpf_ktime_get_ns() >= *(volatile __u64 *)&hot->until_ns) {

@@ -21,6 +21,8 @@ mod map;
 mod plane;
 
 pub mod neighbours;
+#[cfg(feature = "planted")]
+pub mod planted;
 
 pub use hot::{ANSWER_BYTES_MAX, Rule};
 pub use plane::{Counters, Error, Fence, Mode, Plane, Ran, Sample, Service, Upstream, now_ns};
