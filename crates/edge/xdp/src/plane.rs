@@ -160,7 +160,9 @@ impl Plane {
             .override_global("sample_below", &sample_below, true)
             .load(program)
             .map_err(Error::Load)?;
-        program_of(&mut ebpf).load()?;
+        for name in ["plane", "nothing"] {
+            program_of(&mut ebpf, name).load()?;
+        }
         let mut map = |name| ebpf.take_map(name).expect("the packet program has these maps");
         let fence = Fence::new(map("fence"), map("token"))?;
         let tallies = PerCpuArray::try_from(map("tallies"))?;
@@ -178,7 +180,7 @@ impl Plane {
             Mode::Native => XdpMode::Driver,
             Mode::Generic => XdpMode::Skb,
         };
-        program_of(&mut self.ebpf).attach(interface, mode)?;
+        program_of(&mut self.ebpf, "plane").attach(interface, mode)?;
         Ok(())
     }
 
@@ -299,7 +301,16 @@ impl Plane {
 
     /// Shows a packet to the program, as an interface would: for tests and figures.
     pub fn run(&self, packet: &[u8], repeat: u32) -> Result<Ran, Error> {
-        let program = self.ebpf.program("plane").expect("the packet program has this name");
+        self.run_program("plane", packet, repeat)
+    }
+
+    /// The same with a program that does nothing: what the kernel's way of measuring costs by itself.
+    pub fn run_nothing(&self, packet: &[u8], repeat: u32) -> Result<Ran, Error> {
+        self.run_program("nothing", packet, repeat)
+    }
+
+    fn run_program(&self, name: &str, packet: &[u8], repeat: u32) -> Result<Ran, Error> {
+        let program = self.ebpf.program(name).expect("the packet program has these programs");
         let program: &Xdp = program.try_into()?;
         let mut out = vec![0; 4096];
         let ran = program.test_run(TestRunOptions {
@@ -313,9 +324,9 @@ impl Plane {
     }
 }
 
-fn program_of(ebpf: &mut Ebpf) -> &mut Xdp {
-    let program = ebpf.program_mut("plane").expect("the packet program has this name");
-    program.try_into().expect("it is one for XDP")
+fn program_of<'a>(ebpf: &'a mut Ebpf, name: &str) -> &'a mut Xdp {
+    let program = ebpf.program_mut(name).expect("the packet program has these programs");
+    program.try_into().expect("all are for XDP")
 }
 
 /// Waits for programs that run.

@@ -111,7 +111,7 @@ fn a_key_that_is_held_passes_to_the_sockets() {
 }
 
 pub fn answers_end_with_their_lease(plane: &mut Plane) -> Result<(), String> {
-    let mut to =
+    let to =
         |plane: &mut Plane| plane.run(&get(b"foobar").bytes(), 1).unwrap().packet[..6].to_vec();
     plane.put(b"foobar", Rule::Answer { flags: 0, value: b"v", until_ns: now_ns() }).unwrap();
     if to(plane) == CLIENT_MAC {

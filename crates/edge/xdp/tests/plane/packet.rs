@@ -11,7 +11,6 @@ pub const SERVICE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 100)
 pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 100];
 
-pub const DROP: u32 = 1;
 pub const PASS: u32 = 2;
 pub const TX: u32 = 3;
 
