@@ -217,6 +217,13 @@ static __always_inline struct hot *find_hot(struct xdp_md *ctx, struct key *key)
     return NULL;
 }
 
+#ifdef PLANTED_SLOWNESS
+static long do_nothing(__u32 index, void *with)
+{
+    return 0;
+}
+#endif
+
 // Makes the request its answer. Nothing has changed if this is not XDP_TX.
 static __always_inline int answer(struct xdp_md *ctx, struct hot *hot)
 {
@@ -379,6 +386,11 @@ int plane(struct xdp_md *ctx)
             tally->expired++;
             return forward(ctx, tally, key.hash);
         }
+#endif
+#ifdef PLANTED_SLOWNESS
+        tally->held++;
+        for (int i = 0; i < 8; i++)
+            bpf_loop(1 << 23, do_nothing, NULL, 0);
 #endif
         int verdict = answer(ctx, hot);
         if (verdict != XDP_PASS) {

@@ -46,7 +46,7 @@ mod figures {
 
     /// The upstreams own the service's address: the packet stays the same however often it is rewritten.
     fn load(hash: KeyHash, upstreams: u32, sample: u32) -> Plane {
-        let mut plane = Plane::load(Service { sample, ..service(hash) }).unwrap();
+        let plane = Plane::load(Service { sample, ..service(hash) }).unwrap();
         let mac = |place| Upstream { address: SERVICE, ..upstream(place) };
         let all: Vec<Upstream> = (0..upstreams).map(mac).collect();
         plane.update_ring(&continuum(upstreams), &all).unwrap();
@@ -67,7 +67,7 @@ mod figures {
                 row(&format!("{name} key {length}"), &plane, &packet);
             }
         }
-        let mut plane = load(KeyHash::Murmur, 12, 0);
+        let plane = load(KeyHash::Murmur, 12, 0);
         row("not for the service", &plane, &Packet { to: CLIENT, ..get(b"k") }.bytes());
         row("a set", &plane, &request("set k 0 0 1\r\nv\r\n").bytes());
         let held = vec![b'h'; 31];

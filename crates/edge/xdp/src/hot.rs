@@ -109,9 +109,14 @@ impl HotTable {
         true
     }
 
-    /// No program runs any more that ran when something was taken away last.
-    pub fn settled(&mut self) {
-        self.free.append(&mut self.limbo);
+    /// Places for [`HotTable::settled`], to which no way leads any more.
+    pub fn limbo(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.limbo)
+    }
+
+    /// No program runs any more that may have seen a way to these places.
+    pub fn settled(&mut self, mut places: Vec<usize>) {
+        self.free.append(&mut places);
     }
 
     fn entry(&self, place: usize) -> *mut HotEntry {

@@ -25,4 +25,4 @@ pub mod neighbours;
 pub mod planted;
 
 pub use hot::{ANSWER_BYTES_MAX, Rule};
-pub use plane::{Counters, Error, Fence, Mode, Plane, Ran, Sample, Service, Upstream, now_ns};
+pub use plane::{Counters, Error, Mode, Plane, Ran, Sample, Service, Upstream, now_ns};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddrV4;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Mutex, MutexGuard};
 
 use aya::maps::{Array, ArrayOfMaps, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
@@ -124,15 +125,15 @@ pub struct Ran {
     pub ns: u64,
 }
 
-/// Detached when it is dropped, and by the kernel when its process ends in any way.
+/// Detached when it is dropped, and by the kernel when its process ends in any way. Threads may share it.
 pub struct Plane {
     ebpf: Ebpf,
     service: SocketAddrV4,
-    rings: Mapped<Rings>,
-    hot: HotTable,
+    rings: Mutex<Mapped<Rings>>,
+    hot: Mutex<HotTable>,
     tallies: PerCpuArray<MapData, Tally>,
-    samples: RingBuf<MapData>,
-    fence: Fence,
+    samples: Mutex<RingBuf<MapData>>,
+    fence: Mutex<Fence>,
 }
 
 impl Plane {
@@ -164,14 +165,22 @@ impl Plane {
             program_of(&mut ebpf, name).load()?;
         }
         let mut map = |name| ebpf.take_map(name).expect("the packet program has these maps");
-        let fence = Fence::new(map("fence"), map("token"))?;
+        let fence = Fence { outer: map("fence").try_into()?, token: map("token").try_into()? };
         let tallies = PerCpuArray::try_from(map("tallies"))?;
         let samples = RingBuf::try_from(map("samples"))?;
         let (Map::Array(rings), Map::Array(hots)) = (map("rings"), map("hots")) else {
             panic!("both are arrays in the packet program");
         };
         let (rings, hot) = (Mapped::new(&rings)?, HotTable::new(&hots, service.hash)?);
-        Ok(Plane { ebpf, service: service.address, rings, hot, tallies, samples, fence })
+        Ok(Plane {
+            ebpf,
+            service: service.address,
+            rings: Mutex::new(rings),
+            hot: Mutex::new(hot),
+            tallies,
+            samples: Mutex::new(samples),
+            fence: Mutex::new(fence),
+        })
     }
 
     /// From here on packets that arrive at the interface are seen.
@@ -186,15 +195,12 @@ impl Plane {
 
     /// Points name upstreams by their place in the list. Each packet goes by the old ring or by the new one; when this returns,
     /// by the new one.
-    pub fn update_ring(
-        &mut self,
-        continuum: &Continuum,
-        upstreams: &[Upstream],
-    ) -> Result<(), Error> {
+    pub fn update_ring(&self, continuum: &Continuum, upstreams: &[Upstream]) -> Result<(), Error> {
         if upstreams.len() > UPSTREAMS_MAX {
             return Err(Error::Upstreams(upstreams.len()));
         }
-        let rings = self.rings.get();
+        let locked = lock(&self.rings);
+        let rings = locked.get();
         // SAFETY: the ring that is not active was given up by all programs before `update_ring` returned last. A continuum is
         // never longer than the arrays, which have its bounds.
         unsafe {
@@ -237,41 +243,44 @@ impl Plane {
     ///
     /// # Errors
     /// `KeyLength` and `AnswerLength` if it does not fit, `HotFull` if there are too many: then an older rule stands.
-    pub fn put(&mut self, key: &[u8], rule: Rule<'_>) -> Result<(), Error> {
-        if self.hot.must_settle() {
+    pub fn put(&self, key: &[u8], rule: Rule<'_>) -> Result<(), Error> {
+        if lock(&self.hot).must_settle() {
             self.settle()?;
         }
-        self.hot.put(key, rule)
+        lock(&self.hot).put(key, rule)
     }
 
     /// The key is like any other again, and nothing that was answered by its rule is still on its way through this host's
     /// kernel. Waits for that: some milliseconds. False if it had no rule.
-    pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+    pub fn remove(&self, key: &[u8]) -> Result<bool, Error> {
         let was = self.retract(key);
         self.settle()?;
         Ok(was)
     }
 
     /// The first half of [`Plane::remove`], which does not wait: packets that are seen after this find no rule.
-    pub fn retract(&mut self, key: &[u8]) -> bool {
-        self.hot.retract(key)
+    pub fn retract(&self, key: &[u8]) -> bool {
+        lock(&self.hot).retract(key)
     }
 
-    /// The second half, for all that was retracted.
-    pub fn settle(&mut self) -> Result<(), Error> {
-        self.fence.wait()?;
-        self.hot.settled();
+    /// The second half, for all that was retracted before it is called.
+    pub fn settle(&self) -> Result<(), Error> {
+        let limbo = lock(&self.hot).limbo();
+        lock(&self.fence).wait()?;
+        lock(&self.hot).settled(limbo);
         Ok(())
     }
 
-    /// To wait in another thread.
-    pub fn fence(&self) -> Result<Fence, Error> {
-        self.fence.again()
+    /// A mistake that tests have to find: places are used again while programs may read them.
+    #[cfg(feature = "planted")]
+    pub fn settle_without_waiting(&self) {
+        let limbo = lock(&self.hot).limbo();
+        lock(&self.hot).settled(limbo);
     }
 
     /// The key is answered until then. False if it has no rule.
-    pub fn renew(&mut self, key: &[u8], until_ns: u64) -> bool {
-        self.hot.renew(key, until_ns)
+    pub fn renew(&self, key: &[u8], until_ns: u64) -> bool {
+        lock(&self.hot).renew(key, until_ns)
     }
 
     pub fn counters(&self) -> Result<Counters, Error> {
@@ -292,8 +301,9 @@ impl Plane {
     }
 
     /// The keys that were sampled since it was asked last.
-    pub fn samples(&mut self, mut see: impl FnMut(Sample<'_>)) {
-        while let Some(record) = self.samples.next() {
+    pub fn samples(&self, mut see: impl FnMut(Sample<'_>)) {
+        let mut samples = lock(&self.samples);
+        while let Some(record) = samples.next() {
             let word = |at| u32::from_ne_bytes(record[at..at + 4].try_into().expect("four bytes"));
             see(Sample { hash: word(0), key: &record[8..8 + word(4) as usize] });
         }
@@ -329,33 +339,22 @@ fn program_of<'a>(ebpf: &'a mut Ebpf, name: &str) -> &'a mut Xdp {
     program.try_into().expect("all are for XDP")
 }
 
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().expect("nothing panics while it holds a lock")
+}
+
 /// Waits for programs that run.
-pub struct Fence {
+struct Fence {
     outer: ArrayOfMaps<MapData, Array<MapData, u32>>,
     token: Array<MapData, u32>,
-    /// What the kernel calls both.
-    ids: [u32; 2],
 }
 
 impl Fence {
-    fn new(outer: Map, token: Map) -> Result<Fence, Error> {
-        let (Map::ArrayOfMaps(outer_data), Map::Array(token_data)) = (&outer, &token) else {
-            panic!("they are so in the packet program");
-        };
-        let ids = [outer_data.info()?.id(), token_data.info()?.id()];
-        Ok(Fence { outer: outer.try_into()?, token: token.try_into()?, ids })
-    }
-
-    fn again(&self) -> Result<Fence, Error> {
-        let [outer, token] = self.ids.map(MapData::from_id);
-        Fence::new(Map::ArrayOfMaps(outer?), Map::Array(token?))
-    }
-
     /// Returns when no program runs that ran when it was called, and what those sent has been handed to the driver.
     ///
     /// An update of a map of maps does so in all kernels since 4.20: bpf(2) returns after an RCU grace period, and XDP programs
     /// run in a read-side section that ends after the driver was told of their packets.
-    pub fn wait(&mut self) -> Result<(), Error> {
+    fn wait(&mut self) -> Result<(), Error> {
         self.outer.set(0, &self.token, 0)?;
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::packet::*;
 const UPSTREAMS: u32 = 100;
 
 /// Of a plane that samples every key and has a ring of 100 upstreams.
-pub fn agrees(plane: &mut Plane, hash: KeyHash) -> Result<(), String> {
+pub fn agrees(plane: &Plane, hash: KeyHash) -> Result<(), String> {
     let continuum = continuum(UPSTREAMS);
     let mut random = Random::new(3);
     for round in 0..20_000 {
@@ -37,14 +37,14 @@ pub fn sampling(hash: KeyHash) -> Service {
 #[test]
 fn both_agree_on_twenty_thousand_keys_by_each_hash() {
     for hash in [KeyHash::Murmur, KeyHash::Fnv1a64] {
-        let Some(mut plane) = plane(sampling(hash), UPSTREAMS) else { return };
-        agrees(&mut plane, hash).unwrap();
+        let Some(plane) = plane(sampling(hash), UPSTREAMS) else { return };
+        agrees(&plane, hash).unwrap();
     }
 }
 
 #[test]
 fn one_key_of_so_many_is_sampled() {
-    let Some(mut plane) = plane(Service { sample: 64, ..service(KeyHash::Murmur) }, 1) else {
+    let Some(plane) = plane(Service { sample: 64, ..service(KeyHash::Murmur) }, 1) else {
         return;
     };
     for _ in 0..64_000 {
@@ -62,7 +62,7 @@ fn one_key_of_so_many_is_sampled() {
 
 #[test]
 fn samples_that_nobody_fetches_are_counted_and_harm_nothing() {
-    let Some(mut plane) = plane(sampling(KeyHash::Murmur), 1) else { return };
+    let Some(plane) = plane(sampling(KeyHash::Murmur), 1) else { return };
     for _ in 0..5_000 {
         assert_eq!(plane.run(&get(b"foobar").bytes(), 1).unwrap().verdict, TX);
     }

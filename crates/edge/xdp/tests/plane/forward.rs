@@ -68,7 +68,7 @@ fn a_wrong_checksum_stays_wrong() {
 
 #[test]
 fn an_upstream_that_owns_the_services_address_gets_the_packet_as_it_was() {
-    let Some(mut plane) = plane(service(KeyHash::Murmur), 1) else { return };
+    let Some(plane) = plane(service(KeyHash::Murmur), 1) else { return };
     let mac = [2, 0, 0, 9, 9, 9];
     plane.update_ring(&continuum(1), &[Upstream { address: SERVICE, mac: Some(mac) }]).unwrap();
     let packet = get(b"foobar");
@@ -95,7 +95,7 @@ fn a_new_ring_holds_from_the_next_packet_on() {
 
 #[test]
 fn more_upstreams_than_there_is_room_for_are_refused() {
-    let Some(mut plane) = plane(service(KeyHash::Murmur), 1) else { return };
+    let Some(plane) = plane(service(KeyHash::Murmur), 1) else { return };
     let error = plane.update_ring(&continuum(1), &[upstream(0); 257]).unwrap_err();
     assert_eq!(error.to_string(), "257 upstreams, at most 256");
 }

@@ -22,9 +22,9 @@ fn answered(packet: &Packet, text: impl AsRef<[u8]>) -> Vec<u8> {
     answer.bytes()
 }
 
-pub fn hot_keys_are_answered(plane: &mut Plane) -> Result<(), String> {
+pub fn hot_keys_are_answered(plane: &Plane) -> Result<(), String> {
     for (key, size) in
-        [(1, 0), (3, 1), (8, 31), (31, 32), (64, 500), (249, 512), (250, 1000), (7, 1366)]
+        [(1, 0), (3, 1), (8, 31), (31, 32), (64, 500), (249, 512), (250, 1000), (7, 1363)]
     {
         let (key, value) = (vec![b'k'; key], vec![b'v'; size]);
         plane.put(&key, Rule::Answer { flags: 7, value: &value, until_ns: FOREVER }).unwrap();
@@ -45,8 +45,8 @@ pub fn hot_keys_are_answered(plane: &mut Plane) -> Result<(), String> {
 
 #[test]
 fn a_hot_key_is_answered_with_its_value() {
-    let Some(mut plane) = plane(service(KeyHash::Murmur), 12) else { return };
-    hot_keys_are_answered(&mut plane).unwrap();
+    let Some(plane) = plane(service(KeyHash::Murmur), 12) else { return };
+    hot_keys_are_answered(&plane).unwrap();
     let counters = plane.counters().unwrap();
     assert_eq!((counters.answered, counters.forwarded), (16, 0));
 }
@@ -63,7 +63,7 @@ pub fn colliding() -> (Vec<u8>, Vec<u8>) {
     unreachable!()
 }
 
-pub fn keys_are_compared(plane: &mut Plane) -> Result<(), String> {
+pub fn keys_are_compared(plane: &Plane) -> Result<(), String> {
     let (hot, other) = colliding();
     plane.put(&hot, Rule::Answer { flags: 0, value: b"v", until_ns: FOREVER }).unwrap();
     assert_eq!(plane.run(&get(&hot).bytes(), 1).unwrap().packet[..6], CLIENT_MAC);
@@ -79,8 +79,8 @@ pub fn keys_are_compared(plane: &mut Plane) -> Result<(), String> {
 
 #[test]
 fn keys_with_one_hash_are_not_mixed_up() {
-    let Some(mut plane) = plane(service(KeyHash::Murmur), 12) else { return };
-    keys_are_compared(&mut plane).unwrap();
+    let Some(plane) = plane(service(KeyHash::Murmur), 12) else { return };
+    keys_are_compared(&plane).unwrap();
     // Prefixes and neighbours of a hot key are forwarded.
     plane.put(b"foobar12", Rule::Pass).unwrap();
     for key in [&b"foobar1"[..], b"foobar13", b"foobar123", b"goobar12"] {
@@ -89,7 +89,7 @@ fn keys_with_one_hash_are_not_mixed_up() {
     assert_eq!(plane.run(&get(b"foobar12").bytes(), 1).unwrap().verdict, PASS);
 }
 
-pub fn held_keys_pass(plane: &mut Plane) -> Result<(), String> {
+pub fn held_keys_pass(plane: &Plane) -> Result<(), String> {
     plane.put(b"foobar", Rule::Pass).unwrap();
     for packet in [get(b"foobar"), request("mg foobar v\r\n")] {
         let ran = plane.run(&packet.bytes(), 1).unwrap();
@@ -102,17 +102,16 @@ pub fn held_keys_pass(plane: &mut Plane) -> Result<(), String> {
 
 #[test]
 fn a_key_that_is_held_passes_to_the_sockets() {
-    let Some(mut plane) = plane(service(KeyHash::Murmur), 12) else { return };
-    held_keys_pass(&mut plane).unwrap();
+    let Some(plane) = plane(service(KeyHash::Murmur), 12) else { return };
+    held_keys_pass(&plane).unwrap();
     assert_eq!(plane.counters().unwrap().held, 2);
     assert!(plane.remove(b"foobar").unwrap());
     assert_eq!(plane.run(&get(b"foobar").bytes(), 1).unwrap().verdict, TX);
     assert!(!plane.remove(b"foobar").unwrap(), "it has no rule any more");
 }
 
-pub fn answers_end_with_their_lease(plane: &mut Plane) -> Result<(), String> {
-    let to =
-        |plane: &mut Plane| plane.run(&get(b"foobar").bytes(), 1).unwrap().packet[..6].to_vec();
+pub fn answers_end_with_their_lease(plane: &Plane) -> Result<(), String> {
+    let to = |plane: &Plane| plane.run(&get(b"foobar").bytes(), 1).unwrap().packet[..6].to_vec();
     plane.put(b"foobar", Rule::Answer { flags: 0, value: b"v", until_ns: now_ns() }).unwrap();
     if to(plane) == CLIENT_MAC {
         return Err("answered after its time".to_owned());
@@ -127,15 +126,15 @@ pub fn answers_end_with_their_lease(plane: &mut Plane) -> Result<(), String> {
 
 #[test]
 fn an_answer_ends_with_its_lease_and_then_the_upstream_is_asked() {
-    let Some(mut plane) = plane(service(KeyHash::Murmur), 12) else { return };
-    answers_end_with_their_lease(&mut plane).unwrap();
+    let Some(plane) = plane(service(KeyHash::Murmur), 12) else { return };
+    answers_end_with_their_lease(&plane).unwrap();
     let counters = plane.counters().unwrap();
     assert_eq!((counters.answered, counters.expired, counters.forwarded), (1, 2, 2));
 }
 
 #[test]
 fn meta_gets_of_a_hot_key_go_to_its_upstream() {
-    let Some(mut plane) = plane(service(KeyHash::Murmur), 12) else { return };
+    let Some(plane) = plane(service(KeyHash::Murmur), 12) else { return };
     plane.put(b"foobar", Rule::Answer { flags: 0, value: b"v", until_ns: FOREVER }).unwrap();
     let ran = plane.run(&request("mg foobar v\r\n").bytes(), 1).unwrap();
     assert_ne!((ran.verdict, &ran.packet[..6]), (TX, &CLIENT_MAC[..]));
@@ -144,7 +143,7 @@ fn meta_gets_of_a_hot_key_go_to_its_upstream() {
 
 #[test]
 fn a_new_value_takes_the_place_of_the_old_one() {
-    let Some(mut plane) = plane(service(KeyHash::Murmur), 12) else { return };
+    let Some(plane) = plane(service(KeyHash::Murmur), 12) else { return };
     // More often than there are places: those of old values come back.
     for round in 0..3000 {
         let value = round.to_string();
@@ -158,7 +157,7 @@ fn a_new_value_takes_the_place_of_the_old_one() {
 
 #[test]
 fn hot_keys_are_many_but_not_more_than_there_is_room_for() {
-    let Some(mut plane) = plane(service(KeyHash::Murmur), 12) else { return };
+    let Some(plane) = plane(service(KeyHash::Murmur), 12) else { return };
     let key = |i: u32| format!("key{i}").into_bytes();
     let put: Vec<u32> = (0..1100).filter(|i| plane.put(&key(*i), Rule::Pass).is_ok()).collect();
     // Places are for 1,024 keys; some more find their set's four ways taken.
@@ -176,18 +175,15 @@ fn hot_keys_are_many_but_not_more_than_there_is_room_for() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let Some(mut plane) = plane(service(KeyHash::Murmur), 12) else { return };
-    let put = |plane: &mut Plane, key: &[u8], value: &[u8]| {
+    let Some(plane) = plane(service(KeyHash::Murmur), 12) else { return };
+    let put = |plane: &Plane, key: &[u8], value: &[u8]| {
         let rule = Rule::Answer { flags: 0, value, until_ns: FOREVER };
         plane.put(key, rule).map_err(|error| error.to_string())
     };
     // "VALUE k 0 1369\r\n" and "\r\nEND\r\n" around it.
     let most = ANSWER_BYTES_MAX - 16 - 7;
-    assert_eq!(put(&mut plane, b"k", &vec![0; most]), Ok(()));
-    assert_eq!(
-        put(&mut plane, b"k", &vec![0; most + 1]),
-        Err("an answer of 1393 bytes".to_owned())
-    );
-    assert_eq!(put(&mut plane, b"", b"v"), Err("a key of 0 bytes".to_owned()));
-    assert_eq!(put(&mut plane, &[b'k'; 251], b"v"), Err("a key of 251 bytes".to_owned()));
+    assert_eq!(put(&plane, b"k", &vec![0; most]), Ok(()));
+    assert_eq!(put(&plane, b"k", &vec![0; most + 1]), Err("an answer of 1393 bytes".to_owned()));
+    assert_eq!(put(&plane, b"", b"v"), Err("a key of 0 bytes".to_owned()));
+    assert_eq!(put(&plane, &[b'k'; 251], b"v"), Err("a key of 251 bytes".to_owned()));
 }

@@ -133,7 +133,7 @@ pub fn plane(service: Service, upstreams: u32) -> Option<Plane> {
     Some(with_ring(plane, upstreams))
 }
 
-pub fn with_ring(mut plane: Plane, upstreams: u32) -> Plane {
+pub fn with_ring(plane: Plane, upstreams: u32) -> Plane {
     let all: Vec<Upstream> = (0..upstreams).map(upstream).collect();
     plane.update_ring(&continuum(upstreams), &all).unwrap();
     plane

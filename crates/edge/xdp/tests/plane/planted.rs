@@ -11,18 +11,18 @@ use crate::{agree, forward, hot};
 fn planted_faults_are_found() {
     for (name, program) in PROGRAMS {
         let load = |service| Plane::load_program(program, service);
-        let mut plane = match load(service(KeyHash::Murmur)) {
+        let plane = match load(service(KeyHash::Murmur)) {
             Ok(plane) => with_ring(plane, 12),
             Err(error) => return eprintln!("SKIPPED, NOT TESTED: {error}"),
         };
-        let mut by_fnv = with_ring(load(agree::sampling(KeyHash::Fnv1a64)).unwrap(), 100);
+        let by_fnv = with_ring(load(agree::sampling(KeyHash::Fnv1a64)).unwrap(), 100);
         let found = match *name {
-            "keys_are_not_compared" => hot::keys_are_compared(&mut plane),
+            "keys_are_not_compared" => hot::keys_are_compared(&plane),
             "udp_checksum_stays" => forward::requests_are_forwarded(&plane),
-            "answers_outlive_their_lease" => hot::answers_end_with_their_lease(&mut plane),
-            "bytes_are_unsigned" => agree::agrees(&mut by_fnv, KeyHash::Fnv1a64),
-            "hot_keys_are_passed_by" => hot::held_keys_pass(&mut plane),
-            "tail_is_not_hashed" => agree::agrees(&mut by_fnv, KeyHash::Fnv1a64),
+            "answers_outlive_their_lease" => hot::answers_end_with_their_lease(&plane),
+            "bytes_are_unsigned" => agree::agrees(&by_fnv, KeyHash::Fnv1a64),
+            "hot_keys_are_passed_by" => hot::held_keys_pass(&plane),
+            "tail_is_not_hashed" => agree::agrees(&by_fnv, KeyHash::Fnv1a64),
             _ => panic!("{name} has no check"),
         };
         assert!(found.is_err(), "{name} was not found");
