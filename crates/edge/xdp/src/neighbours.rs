@@ -10,8 +10,10 @@ use std::net::{Ipv4Addr, UdpSocket};
 /// # Errors
 /// If /proc cannot be read.
 pub fn look_up(interface: &str, host: Ipv4Addr) -> io::Result<Option<[u8; 6]>> {
-    let hop = next_hop(&fs::read_to_string("/proc/net/route")?, interface, host).unwrap_or(host);
-    let found = hardware_address(&fs::read_to_string("/proc/net/arp")?, interface, hop);
+    // Of this thread: threads may be in several network namespaces.
+    let hop = next_hop(&fs::read_to_string("/proc/thread-self/net/route")?, interface, host)
+        .unwrap_or(host);
+    let found = hardware_address(&fs::read_to_string("/proc/thread-self/net/arp")?, interface, hop);
     if found.is_none() {
         // Any datagram does; to the port that discards them. That it does not arrive does no harm.
         let _ = UdpSocket::bind("0.0.0.0:0")?.send_to(&[], (hop, 9));
