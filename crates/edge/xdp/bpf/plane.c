@@ -16,6 +16,7 @@
 #error "the words of a key are read as little-endian ones"
 #endif
 
+const volatile __u64 service_mac = 0; // of the interface: the low 6 bytes
 const volatile __be32 service_addr = 0;
 const volatile __be16 service_port = 0;
 const volatile __u32 key_hash = MURMUR;
@@ -326,7 +327,8 @@ int plane(struct xdp_md *ctx)
         return XDP_PASS;
     void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
     struct headers packet = headers(data);
-    if ((void *)(packet.text + 1) > end || packet.eth->h_proto != bpf_htons(ETH_P_IP) ||
+    if ((void *)(packet.text + 1) > end || (*(__u64 *)data & 0xffffffffffff) != service_mac ||
+        packet.eth->h_proto != bpf_htons(ETH_P_IP) ||
         packet.ip->daddr != service_addr || packet.ip->protocol != IPPROTO_UDP) {
         tally->foreign++;
         return XDP_PASS;
@@ -376,7 +378,7 @@ int plane(struct xdp_md *ctx)
     struct hot *hot = find_hot(ctx, &key);
 #ifndef PLANTED_HOT_KEYS_ARE_PASSED_BY
     if (hot && hot->rule == PASS) {
-        tally->held++;
+        tally->by_rule++;
         return XDP_PASS;
     }
 #endif
@@ -388,7 +390,7 @@ int plane(struct xdp_md *ctx)
         }
 #endif
 #ifdef PLANTED_SLOWNESS
-        tally->held++;
+        tally->by_rule++;
         for (int i = 0; i < 8; i++)
             bpf_loop(1 << 23, do_nothing, NULL, 0);
 #endif

@@ -65,7 +65,7 @@ struct tally {
     __u64 foreign;   // not for the service
     __u64 unusual;   // IP options, fragments, bad lengths, requests in several datagrams
     __u64 other;     // not a get of one key
-    __u64 held;      // keys whose rule is to pass
+    __u64 by_rule;   // keys whose rule is to pass
     __u64 unready;   // upstreams without an address
     __u64 forwarded;
     __u64 answered;

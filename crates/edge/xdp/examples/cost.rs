@@ -84,7 +84,7 @@ mod figures {
         row("a set", &plane, &request("set k 0 0 1\r\nv\r\n").bytes());
         let held = vec![b'h'; 31];
         plane.put(&held, Rule::Pass).unwrap();
-        row("held key 31", &plane, &get(&held).bytes());
+        row("passed by rule: key 31", &plane, &get(&held).bytes());
 
         let keys: Vec<Vec<u8>> =
             (0..10_000).map(|i| format!("user:{i:026}").into_bytes()).collect();

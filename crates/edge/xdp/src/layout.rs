@@ -65,7 +65,7 @@ pub struct Tally {
     pub foreign: u64,
     pub unusual: u64,
     pub other: u64,
-    pub held: u64,
+    pub by_rule: u64,
     pub unready: u64,
     pub forwarded: u64,
     pub answered: u64,

@@ -1,8 +1,33 @@
-//! The hardware address of the next hop to an upstream, as the kernel knows it.
+//! Hardware addresses: an interface's own, and the next hop's to an upstream, as the kernel knows them.
 
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+/// The interface's own.
+///
+/// # Errors
+/// If there is no such interface.
+pub fn own(interface: &str) -> io::Result<[u8; 6]> {
+    // SAFETY: zeros are a valid request.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (into, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *into = byte as libc::c_char;
+    }
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: the socket is open, and the kernel writes an address into the request.
+    let code = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) };
+    if code != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded: this is what it wrote.
+    let data = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+    Ok(std::array::from_fn(|at| data[at] as u8))
+}
 
 /// Of the next hop to this host on the interface. `None` if the kernel has not found it yet; then it is made to look, and asking
 /// again in a moment helps.

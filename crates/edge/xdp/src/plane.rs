@@ -67,6 +67,8 @@ impl From<ProgramError> for Error {
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
     pub address: SocketAddrV4,
+    /// Of the interface. A bridge shows it packets for others, those that were forwarded among them.
+    pub mac: [u8; 6],
     pub hash: KeyHash,
     /// One key of so many is told to [`Plane::samples`]; 0 is none.
     pub sample: u32,
@@ -99,7 +101,7 @@ pub struct Counters {
     /// Passed: not a get of one key.
     pub other: u64,
     /// Passed: of keys with [`Rule::Pass`].
-    pub held: u64,
+    pub by_rule: u64,
     /// Passed: no way to the upstream is known.
     pub unready: u64,
     /// Forwarded, because the key's answer was too old.
@@ -154,7 +156,10 @@ impl Plane {
             0 => 0,
             one_in => u32::MAX / one_in,
         };
+        let [a, b, c, d, e, f] = service.mac;
+        let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         let mut ebpf = EbpfLoader::new()
+            .override_global("service_mac", &mac, true)
             .override_global("service_addr", &addr, true)
             .override_global("service_port", &port, true)
             .override_global("key_hash", &hash, true)
@@ -291,7 +296,7 @@ impl Plane {
             sum.foreign += tally.foreign;
             sum.unusual += tally.unusual;
             sum.other += tally.other;
-            sum.held += tally.held;
+            sum.by_rule += tally.by_rule;
             sum.unready += tally.unready;
             sum.expired += tally.expired;
             sum.sampled += tally.sampled;

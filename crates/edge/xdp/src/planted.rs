@@ -18,5 +18,5 @@ pub static PROGRAMS: &[(&str, &[u8])] = &[
     planted!("tail_is_not_hashed"),
 ];
 
-/// Without a mistake, but it counts a hot key as `held`, then takes tens of milliseconds to answer.
+/// Without a mistake, but it counts a hot key as `by_rule`, then takes tens of milliseconds to answer.
 pub static SLOW: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/slowness.o"));

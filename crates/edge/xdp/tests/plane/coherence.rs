@@ -125,7 +125,7 @@ mod planted {
         put(&plane, 1);
         thread::scope(|scope| {
             let reader = scope.spawn(|| plane.run(&get(b"foobar").bytes(), 1).unwrap());
-            while plane.counters().unwrap().held == 0 {
+            while plane.counters().unwrap().by_rule == 0 {
                 thread::yield_now();
             }
             remove(&plane);

@@ -1,4 +1,4 @@
-//! Keys that are answered, or held back, by a rule of their own.
+//! Keys that are answered, or passed, by a rule of their own.
 
 use mbal_routing::KeyHash;
 use mbal_xdp::{ANSWER_BYTES_MAX, Error, Plane, Rule, now_ns};
@@ -89,7 +89,7 @@ fn keys_with_one_hash_are_not_mixed_up() {
     assert_eq!(plane.run(&get(b"foobar12").bytes(), 1).unwrap().verdict, PASS);
 }
 
-pub fn held_keys_pass(plane: &Plane) -> Result<(), String> {
+pub fn keys_pass_by_rule(plane: &Plane) -> Result<(), String> {
     plane.put(b"foobar", Rule::Pass).unwrap();
     for packet in [get(b"foobar"), request("mg foobar v\r\n")] {
         let ran = plane.run(&packet.bytes(), 1).unwrap();
@@ -101,10 +101,10 @@ pub fn held_keys_pass(plane: &Plane) -> Result<(), String> {
 }
 
 #[test]
-fn a_key_that_is_held_passes_to_the_sockets() {
+fn a_key_passes_to_the_sockets_by_its_rule() {
     let Some(plane) = plane(service(KeyHash::Murmur), 12) else { return };
-    held_keys_pass(&plane).unwrap();
-    assert_eq!(plane.counters().unwrap().held, 2);
+    keys_pass_by_rule(&plane).unwrap();
+    assert_eq!(plane.counters().unwrap().by_rule, 2);
     assert!(plane.remove(b"foobar").unwrap());
     assert_eq!(plane.run(&get(b"foobar").bytes(), 1).unwrap().verdict, TX);
     assert!(!plane.remove(b"foobar").unwrap(), "it has no rule any more");

@@ -32,6 +32,8 @@ fn what_is_not_a_get_of_one_key_passes_unchanged() {
     let foreign = [
         ("another port", Packet { to: other_port, ..get(b"foobar") }.bytes()),
         ("another host", Packet { to: other_host, ..get(b"foobar") }.bytes()),
+        ("for another's interface", Packet { to_mac: CLIENT_MAC, ..get(b"foobar") }.bytes()),
+        ("for all", Packet { to_mac: [0xff; 6], ..get(b"foobar") }.bytes()),
         ("VLAN", vlan),
         ("IPv6", ipv6),
         ("ARP", with(&[(12, 8), (13, 6)])),

@@ -21,7 +21,7 @@ fn planted_faults_are_found() {
             "udp_checksum_stays" => forward::requests_are_forwarded(&plane),
             "answers_outlive_their_lease" => hot::answers_end_with_their_lease(&plane),
             "bytes_are_unsigned" => agree::agrees(&by_fnv, KeyHash::Fnv1a64),
-            "hot_keys_are_passed_by" => hot::held_keys_pass(&plane),
+            "hot_keys_are_passed_by" => hot::keys_pass_by_rule(&plane),
             "tail_is_not_hashed" => agree::agrees(&by_fnv, KeyHash::Fnv1a64),
             _ => panic!("{name} has no check"),
         };

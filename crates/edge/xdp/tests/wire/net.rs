@@ -124,7 +124,8 @@ impl Net {
     /// At the proxy's interface, before both servers.
     pub fn plane(&self) -> Plane {
         self.at("proxy", || {
-            let service = Service { address: SERVICE, hash: KeyHash::Murmur, sample: 0 };
+            let mac = neighbours::own("eth0").unwrap();
+            let service = Service { address: SERVICE, mac, hash: KeyHash::Murmur, sample: 0 };
             let mut plane = Plane::load(service).unwrap();
             let upstreams: Vec<Upstream> = (0..SERVERS)
                 .map(|place| {
