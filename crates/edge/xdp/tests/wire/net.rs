@@ -52,7 +52,7 @@ impl Net {
         which("memcached").and(which("ethtool"))?;
         let bridge = self.name("bridge");
         run(&format!("ip netns add {bridge}"))?;
-        run(&format!("ip -n {bridge} link add br type bridge"))?;
+        run(&format!("ip -n {bridge} link add name br type bridge"))?;
         run(&format!("ip -n {bridge} link set br up"))?;
         let servers = (0..SERVERS).map(|place| (format!("s{place}"), server(place)));
         let client = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 0);
@@ -86,8 +86,8 @@ impl Net {
         for place in 0..SERVERS {
             let (ours, service) = (server(place), SERVICE.ip());
             let listen = format!("{},{service}", ours.ip());
-            let memcached = Command::new("ip")
-                .args(["netns", "exec", &self.name(&format!("s{place}")), "memcached"])
+            let memcached = self
+                .command(&format!("s{place}"), "memcached")
                 .args(["-u", "root", "-t", "1", "-l", &listen, "-U", "11211"])
                 .stdin(Stdio::null())
                 .spawn()
