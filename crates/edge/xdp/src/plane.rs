@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use aya::maps::{Array, ArrayOfMaps, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
-use mbal_routing::{Continuum, KeyHash};
+use mbal_routing::{Continuum, KeyHash, Point};
 
 use crate::hot::{HotTable, Rule};
 use crate::layout::{Rings, Tally, UPSTREAMS_MAX, UpstreamEntry, difference, words};
@@ -198,16 +198,21 @@ impl Plane {
         Ok(())
     }
 
-    /// Points name upstreams by their place in the list. Each packet goes by the old ring or by the new one; when this returns,
-    /// by the new one.
+    /// Each packet goes by the old ring or by the new one; when this returns, by the new one.
+    ///
+    /// # Panics
+    /// If a point names an upstream, by its place in the list, that is not there.
     pub fn update_ring(&self, continuum: &Continuum, upstreams: &[Upstream]) -> Result<(), Error> {
         if upstreams.len() > UPSTREAMS_MAX {
             return Err(Error::Upstreams(upstreams.len()));
         }
+        let known = |point: &Point| (point.upstream as usize) < upstreams.len();
+        assert!(continuum.points().iter().all(known), "each point is of an upstream");
         let locked = lock(&self.rings);
         let rings = locked.get();
-        // SAFETY: the ring that is not active was given up by all programs before `update_ring` returned last. A continuum is
-        // never longer than the arrays, which have its bounds.
+        self.settle()?;
+        // SAFETY: the ring that is not active was used last by programs that began before `settle`. A continuum is never longer
+        // than the arrays, which have its bounds.
         unsafe {
             let next = 1 - ((*rings).active.load(Acquire) & 1);
             let ring = &raw mut (*rings).ring[next as usize];
