@@ -52,8 +52,8 @@ impl Net {
         which("memcached").and(which("ethtool"))?;
         let bridge = self.name("bridge");
         run(&format!("ip netns add {bridge}"))?;
-        run(&format!("ip -n {bridge} link add name br type bridge"))?;
-        run(&format!("ip -n {bridge} link set br up"))?;
+        run(&format!("ip -n {bridge} link add bridge0 type bridge"))?;
+        run(&format!("ip -n {bridge} link set bridge0 up"))?;
         let servers = (0..SERVERS).map(|place| (format!("s{place}"), server(place)));
         let client = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 0);
         let hosts = [("client".to_owned(), client), ("proxy".to_owned(), SERVICE)];
@@ -66,7 +66,7 @@ impl Net {
             // What XDP_TX sends, the other end takes only if it polls; GRO makes it poll. Checksums have to be in the packets.
             run(&format!("ip netns exec {bridge} ethtool -K {host} gro on tx off"))?;
             run(&format!("ip netns exec {name} ethtool -K eth0 tx off"))?;
-            run(&format!("ip -n {bridge} link set {host} master br up"))?;
+            run(&format!("ip -n {bridge} link set {host} master bridge0 up"))?;
             run(&format!("ip -n {name} addr add {ip}/24 dev eth0"))?;
             run(&format!("ip -n {name} link set lo up"))?;
             run(&format!("ip -n {name} link set eth0 up"))?;
