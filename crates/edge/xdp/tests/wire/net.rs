@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   client 10.77.0.1 ──┐
-//!   proxy  10.77.0.100 ┤ bridge   the service's address; the servers have it too, at their loopback, and answer no ARP for it
-//!   server 10.77.0.11 ─┤
+//!   proxy  10.77.0.99 ─┤ bridge   and the service's address, 10.77.0.100, which the servers have too, at their loopback,
+//!   server 10.77.0.11 ─┤          without answering ARP for it
 //!   server 10.77.0.12 ─┘
 //! ```
 
@@ -56,7 +56,9 @@ impl Net {
         run(&format!("ip -n {bridge} link set bridge0 up"))?;
         let servers = (0..SERVERS).map(|place| (format!("s{place}"), server(place)));
         let client = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 0);
-        let hosts = [("client".to_owned(), client), ("proxy".to_owned(), SERVICE)];
+        // Servers would not answer the ARP of an address that they have too.
+        let proxy = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 99), 0);
+        let hosts = [("client".to_owned(), client), ("proxy".to_owned(), proxy)];
         for (host, address) in hosts.into_iter().chain(servers) {
             let (name, ip) = (self.name(&host), address.ip());
             run(&format!("ip netns add {name}"))?;
@@ -70,6 +72,9 @@ impl Net {
             run(&format!("ip -n {name} addr add {ip}/24 dev eth0"))?;
             run(&format!("ip -n {name} link set lo up"))?;
             run(&format!("ip -n {name} link set eth0 up"))?;
+            if host == "proxy" {
+                run(&format!("ip -n {name} addr add {}/32 dev eth0", SERVICE.ip()))?;
+            }
             if host.starts_with('s') {
                 for (setting, value) in [("arp_ignore", 1), ("arp_announce", 2)] {
                     run(&format!(
