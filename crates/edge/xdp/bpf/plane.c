@@ -403,7 +403,8 @@ int plane(struct xdp_md *ctx)
     return forward(ctx, tally, key.hash);
 }
 
-// What it costs to run a program at all, which figures subtract.
+// What it costs to run a program at all, which figures subtract. And for the other end of a veth pair: that takes what the plane
+// sends only if it runs a program.
 SEC("xdp")
 int nothing(struct xdp_md *ctx)
 {

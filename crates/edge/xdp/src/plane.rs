@@ -190,11 +190,21 @@ impl Plane {
 
     /// From here on packets that arrive at the interface are seen.
     pub fn attach(&mut self, interface: &str, mode: Mode) -> Result<(), Error> {
+        self.attach_program("plane", interface, mode)
+    }
+
+    /// A program that does nothing, at the other end of the interface's veth pair: that end takes what the plane sends only if it
+    /// runs one. Real interfaces need none.
+    pub fn attach_nothing(&mut self, interface: &str) -> Result<(), Error> {
+        self.attach_program("nothing", interface, Mode::Native)
+    }
+
+    fn attach_program(&mut self, name: &str, interface: &str, mode: Mode) -> Result<(), Error> {
         let mode = match mode {
             Mode::Native => XdpMode::Driver,
             Mode::Generic => XdpMode::Skb,
         };
-        program_of(&mut self.ebpf, "plane").attach(interface, mode)?;
+        program_of(&mut self.ebpf, name).attach(interface, mode)?;
         Ok(())
     }
 

@@ -148,7 +148,7 @@ fn no_client_reads_an_older_value_than_was_acknowledged_or_read() {
     });
     println!("{} reads: {:?}", reads.unwrap(), plane.counters().unwrap());
     let counters = plane.counters().unwrap();
-    assert!(counters.answered > 100 && counters.forwarded > 100, "{counters:?}");
+    assert!(counters.answered > 0 && counters.forwarded > 0, "{counters:?}");
 }
 
 /// A coordinator that removes the rule only after the server has the new value is found out.

@@ -65,8 +65,7 @@ impl Net {
             run(&format!(
                 "ip link add eth0 netns {name} type veth peer name {host} netns {bridge}"
             ))?;
-            // What XDP_TX sends, the other end takes only if it polls; GRO makes it poll. Checksums have to be in the packets.
-            run(&format!("ip netns exec {bridge} ethtool -K {host} gro on tx off"))?;
+            // Checksums have to be in the packets.
             run(&format!("ip netns exec {name} ethtool -K eth0 tx off"))?;
             run(&format!("ip -n {bridge} link set {host} master bridge0 up"))?;
             run(&format!("ip -n {name} addr add {ip}/24 dev eth0"))?;
@@ -128,7 +127,7 @@ impl Net {
 
     /// At the proxy's interface, before both servers.
     pub fn plane(&self) -> Plane {
-        self.at("proxy", || {
+        let mut plane = self.at("proxy", || {
             let mac = neighbours::own("eth0").unwrap();
             let service = Service { address: SERVICE, mac, hash: KeyHash::Murmur, sample: 0 };
             let mut plane = Plane::load(service).unwrap();
@@ -142,7 +141,9 @@ impl Net {
             plane.update_ring(&continuum(), &upstreams).unwrap();
             plane.attach("eth0", Mode::Native).unwrap();
             plane
-        })
+        });
+        self.at("bridge", || plane.attach_nothing("proxy").unwrap());
+        plane
     }
 }
 
