@@ -13,8 +13,10 @@
 
 use std::collections::BTreeMap;
 
+mod continuum;
 mod copies;
 
+pub use continuum::{Continuum, ContinuumError, KeyHash, POINTS_MAX, Point, SLOTS_MAX, STEPS_MAX};
 pub use copies::{Place, copies, place};
 
 use mbal_model::{
