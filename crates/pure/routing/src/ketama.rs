@@ -78,7 +78,7 @@ impl Dialect {
         let RingServer { host, port, .. } = server;
         match (self, &server.name) {
             (Dialect::Twemproxy, Some(name)) => name.clone(),
-            (Dialect::Spymemcached, _) => format!("/{host}:{port}"),
+            (Dialect::Spymemcached, _) => format!("{host}:{port}"),
             _ if *port == DEFAULT_PORT => host.clone(),
             _ => format!("{host}:{port}"),
         }
@@ -94,7 +94,7 @@ impl Ring {
     pub fn new(dialect: Dialect, hash: Option<KeyHash>, servers: &[RingServer]) -> Ring {
         assert!(!servers.is_empty(), "a ring has servers");
         let hash = hash.unwrap_or(dialect.hash());
-        let weights: u32 = servers.iter().map(|server| server.weight).sum();
+        let weights = servers.iter().map(|server| u64::from(server.weight)).sum();
         let equal = servers.iter().all(|server| server.weight == 1);
         let mut points = Vec::new();
         for (index, server) in servers.iter().enumerate() {
@@ -129,7 +129,7 @@ impl Ring {
 
 /// How many digests a server has, rounded as libmemcached and twemproxy do: in single precision, so that pools of some
 /// sizes have four points fewer per server.
-fn digests(weight: u32, weights: u32, servers: usize) -> u32 {
+fn digests(weight: u32, weights: u64, servers: usize) -> u32 {
     let share = weight as f32 / weights as f32;
     let wanted = share * POINTS as f32 / POINTS_PER_DIGEST as f32 * servers as f32;
     (f64::from(wanted) + 0.000_000_000_1) as f32 as u32

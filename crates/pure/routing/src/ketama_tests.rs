@@ -27,6 +27,27 @@ fn keys_are_where_libmemcached_and_twemproxy_put_them() {
 }
 
 #[test]
+fn keys_are_where_spymemcacheds_own_tests_say() {
+    let loopback = |count: u16| -> Vec<RingServer> {
+        (0..count).map(|n| format!("127.0.0.1:{}", 10_000 + n).parse().unwrap()).collect()
+    };
+    let subnet = (1..9).map(|n| format!("10.0.1.{n}:11211").parse().unwrap()).collect();
+    for (pool, owners) in [
+        (loopback(4), &[("dustin", 0), ("noelani", 2), ("some other key", 0), ("V5XS8C8N", 3)][..]),
+        (
+            loopback(5),
+            &[("some other key", 4), ("36", 2), ("10037", 3), ("22051", 1), ("49044", 4)],
+        ),
+        (subnet, &[("0", 0), ("233", 6), ("466", 2), ("932", 5), ("1165", 1), ("3728", 7)]),
+    ] {
+        let ring = Ring::new(Dialect::Spymemcached, None, &pool);
+        for (key, owner) in owners {
+            assert_eq!(ring.owner(key.as_bytes()), *owner, "{key} of {}", pool.len());
+        }
+    }
+}
+
+#[test]
 fn a_client_hashes_as_it_does_where_nothing_is_said() {
     let pool = servers("127.0.0.1:23100,127.0.0.1:23101,127.0.0.1:23102");
     for (dialect, hash) in [
