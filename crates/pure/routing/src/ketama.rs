@@ -101,7 +101,7 @@ impl Ring {
             let index = u16::try_from(index).expect("a pool has fewer servers than ports");
             let name = dialect.name(server);
             if dialect == Dialect::Unweighted && equal {
-                let place = |point| hash.of(format!("{name}-{point}").as_bytes());
+                let place = |point| hash.place(format!("{name}-{point}").as_bytes());
                 points.extend((0..POINTS_UNWEIGHTED).map(|point| (place(point), index)));
                 continue;
             }
@@ -120,7 +120,16 @@ impl Ring {
 
     /// The index of the server that a key belongs to. O(log of the points).
     pub fn owner(&self, key: &[u8]) -> usize {
-        let place = self.hash.of(key);
+        self.at(self.hash.place(key))
+    }
+
+    /// By which this ring places keys.
+    pub fn hash(&self) -> KeyHash {
+        self.hash
+    }
+
+    /// The same for a key of which the place is known.
+    pub fn at(&self, place: u32) -> usize {
         let next = self.points.partition_point(|&(point, _)| point < place);
         let (_, server) = self.points.get(next).unwrap_or(&self.points[0]);
         usize::from(*server)
@@ -143,7 +152,8 @@ impl KeyHash {
         ("one_at_a_time", KeyHash::OneAtATime),
     ];
 
-    fn of(self, key: &[u8]) -> u32 {
+    /// Where on the circle a key is.
+    pub fn place(self, key: &[u8]) -> u32 {
         // Bytes have signs, and 64 bits are cut to 32 at each step: as twemproxy and libmemcached compute it.
         let signed = key.iter().map(|&byte| i32::from(byte as i8) as u32);
         let fnv = |basis: u32, prime: u32| {
