@@ -1,3 +1,5 @@
+//! Rings against what other clients do.
+
 use super::*;
 
 const VECTORS: &str = include_str!("../../../../conformance/vectors/ketama.txt");

@@ -1,3 +1,5 @@
+//! Plans for pools of a few servers, of which every key's place is known.
+
 use super::*;
 use crate::pool::{Line, SlabSettings};
 use mbal_routing::ketama::{Dialect, KeyHash, RingServer};
