@@ -211,9 +211,9 @@ impl Connection {
         if line == b"EN" {
             return Ok(None);
         }
-        let parsed = parse_value(&line).ok_or_else(|| self.strange(&line))?;
-        let (bytes, value) = parsed;
-        Ok(Some(Value { bytes: self.value(bytes)?, ..value }))
+        let head = parse_value(&line).ok_or_else(|| self.strange(&line))?;
+        let bytes = self.value(head.bytes)?;
+        Ok(head.is_settled.then_some(Value { bytes, ..head.value }))
     }
 
     /// Asks to add a value. `ttl` is relative, or a time of day beyond [`TTL_RELATIVE_MAX`].
@@ -269,22 +269,32 @@ impl Connection {
     }
 }
 
-/// Length, and a value without its bytes.
-fn parse_value(line: &[u8]) -> Option<(usize, Value)> {
+/// What stands before a value's bytes.
+struct Head {
+    bytes: usize,
+    /// Without its bytes.
+    value: Value,
+    /// It is neither stale nor a place that a client keeps for what it fetches (flags X, W and Z).
+    is_settled: bool,
+}
+
+fn parse_value(line: &[u8]) -> Option<Head> {
     let text = std::str::from_utf8(line).ok()?;
     let mut words = text.strip_prefix("VA ")?.split(' ');
     let bytes = words.next()?.parse().ok()?;
     let mut value = Value { bytes: vec![], flags: 0, ttl: None, cas: 0 };
+    let mut is_settled = true;
     for word in words {
         let (name, rest) = word.split_at_checked(1)?;
         match name {
             "f" => value.flags = rest.parse().ok()?,
             "t" => value.ttl = Some(rest.parse().ok()?).filter(|&ttl| ttl >= 0),
             "c" => value.cas = rest.parse().ok()?,
+            "X" | "W" | "Z" => is_settled = false,
             _ => {}
         }
     }
-    Some((bytes, value))
+    Some(Head { bytes, value, is_settled })
 }
 
 /// A key that needs no encoding: printable, and not cut by a blank.
@@ -304,11 +314,12 @@ mod tests {
     #[test]
     fn values_come_with_flags_time_and_cas() {
         let parsed = |line: &str| {
-            parse_value(line.as_bytes())
-                .map(|(bytes, value)| (bytes, value.flags, value.ttl, value.cas))
+            let Head { bytes, value, is_settled } = parse_value(line.as_bytes())?;
+            Some((bytes, value.flags, value.ttl, value.cas, is_settled))
         };
-        assert_eq!(parsed("VA 3 t-1 f7 c18446744073709551615"), Some((3, 7, None, u64::MAX)));
-        assert_eq!(parsed("VA 0 t100 f0 c9 W"), Some((0, 0, Some(100), 9)));
+        assert_eq!(parsed("VA 3 t-1 f7 c18446744073709551615"), Some((3, 7, None, u64::MAX, true)));
+        assert_eq!(parsed("VA 0 t100 f0 c9"), Some((0, 0, Some(100), 9, true)));
+        assert_eq!(parsed("VA 0 t100 f0 c9 W"), Some((0, 0, Some(100), 9, false)));
         assert_eq!(parsed("HD"), None);
         assert_eq!(parsed("VA x"), None);
     }
