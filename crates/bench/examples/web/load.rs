@@ -299,18 +299,18 @@ fn report(world: &World) -> Result<(), String> {
 pub fn database_rate(args: &Args) -> Result<(), String> {
     const THREADS: u64 = 16;
     let (keys, begin) = (AtomicU64::new(0), Instant::now());
+    let ask = |seed| -> Result<(), String> {
+        let mut database = Database::open(&args.database)?;
+        let mut random = Random::new(seed);
+        while begin.elapsed().as_secs() < args.seconds {
+            let batch: Vec<u32> =
+                (0..20).map(|_| random.below(u64::from(args.keys)) as u32).collect();
+            keys.fetch_add(database.read(&batch)?.len() as u64, SeqCst);
+        }
+        Ok(())
+    };
+    let ask = &ask;
     thread::scope(|scope| {
-        let ask = |seed| -> Result<(), String> {
-            let mut database = Database::open(&args.database)?;
-            let mut random = Random::new(seed);
-            while begin.elapsed().as_secs() < args.seconds {
-                let batch: Vec<u32> =
-                    (0..20).map(|_| random.below(u64::from(args.keys)) as u32).collect();
-                keys.fetch_add(database.read(&batch)?.len() as u64, SeqCst);
-            }
-            Ok(())
-        };
-        let ask = &ask;
         let threads: Vec<_> = (0..THREADS).map(|seed| scope.spawn(move || ask(seed))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
     })?;
