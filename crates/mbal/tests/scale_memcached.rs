@@ -118,6 +118,21 @@ fn without_a_word_about_writers_nothing_is_begun() {
 }
 
 #[test]
+fn a_ring_that_cannot_be_the_clients_deletes_nothing() {
+    let Some(pool) = Pool::new(3) else { return };
+    pool.fill(&[0, 1, 2], 1_000);
+    let list = pool.list(&[0, 1, 2]);
+    let sweep = ["--memcached", &list, "--to-servers", &list];
+    let output = scale(&sweep).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).1.contains("2000 of 3000 items"), "{}", text(&output).1);
+    assert_eq!(pool.items(0) + pool.items(1) + pool.items(2), 3_000);
+    let output = scale(&[&sweep[..], &["--delete-strays"]].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output).1);
+    assert_eq!(pool.items(0) + pool.items(1) + pool.items(2), 1_000);
+}
+
+#[test]
 fn clients_get_the_new_list_when_all_copies_are_there_and_strays_go() {
     let Some(pool) = Pool::new(3) else { return };
     // Nobody has the third server yet.

@@ -83,6 +83,10 @@ pub struct Memcached {
     #[arg(long)]
     i_stop_writers: bool,
 
+    /// Delete items that are not where the ring has them even if they are most of the pool's
+    #[arg(long)]
+    delete_strays: bool,
+
     /// Gives every client the new list, which is in $MBAL_SERVERS, and returns when they have it
     #[arg(long, value_name = "COMMAND")]
     switch_command: Option<String>,
@@ -204,6 +208,7 @@ impl Scaling<'_> {
         if self.args.dry_run {
             return Ok(());
         }
+        self.check_strays(&members, &plan).map_err(Ended::Refused)?;
         let mut moving = Move::new(&members, &resize, self.dial, self.pace);
         let switched = self.move_and_switch(&mut moving, &plan, &new);
         match switched {
@@ -245,6 +250,19 @@ impl Scaling<'_> {
             );
         }
         Ok(())
+    }
+
+    /// By another ring than the clients' nearly everything seems to be in the wrong place.
+    fn check_strays(&self, members: &[Surveyed], plan: &Plan) -> Result<(), String> {
+        let items: usize = members.iter().map(|member| member.listing.items().len()).sum();
+        let strays: usize = plan.strays.iter().map(Vec::len).sum();
+        if 2 * strays <= items || self.args.delete_strays {
+            return Ok(());
+        }
+        Err(format!(
+            "{strays} of {items} items are not where --ring has them: is it the clients' ring, and are these the names that they use? \
+             If an earlier change of the list has left them, say --delete-strays"
+        ))
     }
 
     /// Whether clients have the new list now.
