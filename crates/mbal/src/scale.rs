@@ -1,6 +1,7 @@
 //! `mbal scale`: changes how many servers share the keys.
 
 mod memcached;
+mod results;
 mod telling;
 
 use std::process::ExitCode;

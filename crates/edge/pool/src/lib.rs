@@ -13,6 +13,7 @@
 
 mod choosing;
 mod connection;
+mod counts;
 mod moving;
 mod pace;
 mod survey;
@@ -20,7 +21,8 @@ mod sweeping;
 
 pub use choosing::choose;
 pub use connection::{Dial, Failed, Stream};
-pub use moving::{Counts, Move};
+pub use counts::Counts;
+pub use moving::Move;
 pub use pace::{Pace, Progress};
 pub use survey::{Surveyed, survey};
 pub use sweeping::sweep;

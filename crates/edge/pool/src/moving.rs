@@ -1,13 +1,13 @@
 //! Copies what was chosen, sees whether it was written meanwhile, and takes back what it has copied.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::AddAssign;
 use std::thread;
 use std::time::Instant;
 
 use mbal_elastic::pool::{Listing, Plan, Resize};
 
 use crate::connection::{Added, Connection, Dial, Failed, TTL_RELATIVE_MAX, Value, is_sayable};
+use crate::counts::Counts;
 use crate::pace::Pace;
 use crate::survey::{Surveyed, list};
 use crate::sweeping::delete_all;
@@ -15,37 +15,6 @@ use crate::sweeping::delete_all;
 /// A batch has at most so many items, and bytes unless its first item has more.
 const BATCH_ITEMS: usize = 128;
 const BATCH_BYTES: u64 = 1 << 20;
-
-/// What came of items.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Copies that were stored.
-    pub copied: u64,
-    /// Keys and values.
-    pub bytes: u64,
-    /// Keys that the destination had.
-    pub there: u64,
-    /// Items that were no more where they had been listed.
-    pub gone: u64,
-    /// Items that the destination did not take, or whose key cannot be said.
-    pub refused: u64,
-    /// Copies that were deleted, since the item has been written or deleted.
-    pub outdated: u64,
-    /// Deletes of items that were not where clients look for them.
-    pub strays: u64,
-}
-
-impl AddAssign for Counts {
-    fn add_assign(&mut self, other: Counts) {
-        self.copied += other.copied;
-        self.bytes += other.bytes;
-        self.there += other.there;
-        self.gone += other.gone;
-        self.refused += other.refused;
-        self.outdated += other.outdated;
-        self.strays += other.strays;
-    }
-}
 
 /// One resize under way.
 pub struct Move<'a> {

@@ -10,11 +10,12 @@ use std::time::Duration;
 use clap::Args;
 use mbal_dial::{Access, Dialer, ServerName, Speech};
 use mbal_elastic::pool::{Plan, Resize, plan};
-use mbal_pool::{Counts, Dial, Failed, Move, Pace, Stream, Surveyed, choose, survey, sweep};
+use mbal_pool::{Dial, Failed, Move, Pace, Stream, Surveyed, choose, survey, sweep};
 use mbal_reactor::process::Signals;
 use mbal_routing::ketama::{Dialect, KeyHash, Ring, RingServer};
 use serde_json::json;
 
+use super::results::{has, is, listed};
 use super::telling::Telling;
 
 pub const EXAMPLES: &str = "\
@@ -187,7 +188,7 @@ impl Scaling<'_> {
         let members = self.telling.while_doing("listing", self.pace, || {
             survey(&servers, self.dial, old_ring.hash(), self.pace)
         })?;
-        self.tell_members(&members);
+        self.telling.members(&members);
         let new = match to {
             Some(count) => {
                 let retiring = choose(&members, old.len() - count, self.args.ring, self.args.hash);
@@ -204,7 +205,7 @@ impl Scaling<'_> {
         };
         let planned: Vec<_> = members.iter().map(Surveyed::member).collect();
         let plan = plan(&planned, &resize);
-        self.tell_plan(&members, &new, &plan);
+        self.telling.plan(&members, old, &new, &plan);
         if self.args.dry_run {
             return Ok(());
         }
@@ -284,7 +285,7 @@ impl Scaling<'_> {
                 break;
             }
         }
-        self.tell_counts("copied", &moving.counts);
+        self.telling.counts("copied", &moving.counts);
         if same(&self.args.memcached, new) {
             return Ok(true);
         }
@@ -397,82 +398,6 @@ impl Scaling<'_> {
         }
         self.telling.say(&text, "taken_back", json!({ "copies": copies, "left": left }));
     }
-
-    fn tell_members(&self, members: &[Surveyed]) {
-        let items: usize = members.iter().map(|member| member.listing.items().len()).sum();
-        let servers: Vec<_> = members
-            .iter()
-            .map(|member| {
-                json!({ "server": member.server.to_string(), "version": member.version, "items": member.listing.items().len() })
-            })
-            .collect();
-        let text = format!("{} servers with {items} items", members.len());
-        self.telling.say(&text, "listed", json!({ "servers": servers }));
-    }
-
-    fn tell_plan(&self, members: &[Surveyed], new: &[RingServer], plan: &Plan) {
-        let old = &self.args.memcached;
-        let retire: Vec<RingServer> = old.iter().filter(|old| !has(new, old)).cloned().collect();
-        let come: Vec<RingServer> = new.iter().filter(|new| !has(old, new)).cloned().collect();
-        let mut text = String::new();
-        let (mut items, mut bytes) = (0, 0);
-        for (member, carried) in members.iter().zip(&plan.carried) {
-            items += carried.len();
-            let listing = &member.listing;
-            let sizes = carried.iter().map(|&(item, _)| listing.items()[item as usize].bytes);
-            bytes += sizes.map(u64::from).sum::<u64>();
-        }
-        for (what, servers) in [("retire", &retire), ("come", &come)] {
-            if !servers.is_empty() {
-                text += &format!("{what}: {}\n", listed(servers));
-            }
-        }
-        let strays: usize = plan.strays.iter().map(Vec::len).sum();
-        text += &format!(
-            "{items} items travel, {:.1} MB; {} are colder than what fits where they would go, {} are displaced there",
-            bytes as f64 / 1e6,
-            plan.left,
-            plan.displaced
-        );
-        if strays > 0 {
-            text += &format!(
-                "\n{strays} items are where no client looks for them, and are deleted first"
-            );
-        }
-        let fields = json!({
-            "retire": listed(&retire), "come": listed(&come), "servers": listed(new), "items": items, "bytes": bytes,
-            "left": plan.left, "displaced": plan.displaced, "strays": strays,
-        });
-        self.telling.say(&text, "planned", fields);
-    }
-
-    fn tell_counts(&self, event: &str, counts: &Counts) {
-        let Counts { copied, bytes, there, gone, refused, outdated, strays } = *counts;
-        let mut text = format!("{copied} items were copied, {:.1} MB", bytes as f64 / 1e6);
-        for (count, what) in [
-            (strays, "strays were deleted"),
-            (gone, "had gone meanwhile"),
-            (there, "were there"),
-            (refused, "were not taken"),
-            (outdated, "copies were deleted, since the item was written or has gone"),
-        ] {
-            if count > 0 {
-                text += &format!("; {count} {what}");
-            }
-        }
-        let fields = json!({
-            "items": copied, "bytes": bytes, "there": there, "gone": gone, "refused": refused, "outdated": outdated, "strays": strays,
-        });
-        self.telling.say(&text, event, fields);
-    }
-}
-
-fn is(one: &RingServer, other: &RingServer) -> bool {
-    one.host == other.host && one.port == other.port
-}
-
-fn has(list: &[RingServer], server: &RingServer) -> bool {
-    list.iter().any(|one| is(one, server))
 }
 
 fn same(old: &[RingServer], new: &[RingServer]) -> bool {
@@ -481,18 +406,4 @@ fn same(old: &[RingServer], new: &[RingServer]) -> bool {
 
 fn place(list: &[RingServer], server: &RingServer) -> usize {
     list.iter().position(|one| is(one, server)).expect("the list has all servers")
-}
-
-/// As in the clients' list.
-fn listed(servers: &[RingServer]) -> String {
-    let names: Vec<String> = servers
-        .iter()
-        .map(|server| {
-            let weight =
-                if server.weight == 1 { String::new() } else { format!(":{}", server.weight) };
-            let name = server.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
-            format!("{server}{weight}{name}")
-        })
-        .collect();
-    names.join(",")
 }
