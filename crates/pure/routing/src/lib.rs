@@ -1,6 +1,6 @@
 //! Which worker of which server to ask for a key: the table of a smart client, and how it stays true.
 //!
-//! Called by the client library and by the benchmark. Never dials, never waits, never reads a clock: maps and hints go in, owners
+//! Called by the client library and by the benchmark. [`ketama`] is where clients of stock memcached look. Never dials, never waits, never reads a clock: maps and hints go in, owners
 //! come out.
 //!
 //! ```text
