@@ -16,6 +16,9 @@ use crate::database::Database;
 use crate::routing::Routing;
 use crate::values::{Acknowledged, name, value, version};
 
+/// The load goes on for so long after what is measured: connections that end cost the servers time.
+const AFTER_SECONDS: u64 = 2;
+
 /// What all threads share.
 pub struct World {
     pub args: Args,
@@ -126,7 +129,7 @@ fn serve(world: &World) -> Result<(), String> {
     let mut caches = Caches::default();
     loop {
         let (at, keys, chance) = world.next();
-        let end = Duration::from_secs(world.args.warmup + world.args.seconds);
+        let end = Duration::from_secs(world.args.warmup + world.args.seconds + AFTER_SECONDS);
         if at > world.begin + end || world.begin.elapsed() > end {
             return Ok(());
         }
@@ -264,7 +267,8 @@ fn report(world: &World) -> Result<(), String> {
     );
     let mut seconds = world.seconds.lock().expect("no thread panics");
     let (mut stale, mut errors, mut updates) = (0, 0, 0);
-    for (number, second) in seconds.iter_mut() {
+    let measured = -(world.args.warmup as i64)..world.args.seconds as i64;
+    for (number, second) in seconds.range_mut(measured) {
         second.latencies_us.sort_unstable();
         let at = |share: f64| {
             let place = (second.latencies_us.len() as f64 * share) as usize;

@@ -1,6 +1,6 @@
 //! Copies what was chosen, sees whether it was written meanwhile, and takes back what it has copied.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::thread;
 use std::time::Instant;
 
@@ -269,8 +269,12 @@ impl<'a> Move<'a> {
             let listing = self.listing(source, copy.listing);
             unseen.insert(listing.key(&listing.items()[copy.item as usize]), number);
         }
-        let mut checked = Checked::default();
         let surveyed = &self.members[source];
+        // A listing passes over items that memcached moves from one of its lists to another meanwhile: hot ones.
+        let listed = surveyed.listing.items().iter();
+        let listed = listed.filter(|item| self.resize.owner_after(item.place) != source);
+        let known: HashSet<&[u8]> = listed.map(|item| surveyed.listing.key(item)).collect();
+        let mut checked = Checked::default();
         let mut connection = Connection::open(self.dial, &surveyed.server)?;
         list(&mut connection, self.pace, |line| {
             let copied = unseen.remove(&line.key[..]);
@@ -278,13 +282,13 @@ impl<'a> Move<'a> {
             if let (Some(number), false) = (copied, stays) {
                 checked.outdated.push(number);
             }
-            if stays || !again || line.last_access < surveyed.now {
+            let is_new = line.last_access >= surveyed.now || !known.contains(&line.key[..]);
+            if stays || !again || !is_new {
                 return;
             }
             let place = self.resize.new.hash().place(&line.key);
-            let owner = self.resize.old_members[self.resize.old.at(place)];
-            let destination = self.resize.new_members[self.resize.new.at(place)];
-            if owner == source && destination != source {
+            let destination = self.resize.owner_after(place);
+            if self.resize.owner_before(place) == source && destination != source {
                 let item = checked.fresh.items().len() as u32;
                 checked.fresh.push(&line, surveyed.now, self.resize.new.hash());
                 if checked.fresh.items().len() as u32 > item {
@@ -292,7 +296,16 @@ impl<'a> Move<'a> {
                 }
             }
         })?;
-        checked.outdated.extend(unseen.values());
+        let unseen: Vec<(&[u8], usize)> = unseen.into_iter().collect();
+        for batch in unseen.chunks(BATCH_ITEMS) {
+            batch.iter().for_each(|(key, _)| connection.ask(key));
+            let values = connection.values(batch.len())?;
+            for (value, &(_, number)) in values.iter().zip(batch) {
+                if value.as_ref().is_none_or(|value| value.cas != copies[number].cas) {
+                    checked.outdated.push(number);
+                }
+            }
+        }
         checked.outdated.sort_unstable();
         Ok(checked)
     }

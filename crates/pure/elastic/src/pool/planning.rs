@@ -50,11 +50,13 @@ pub struct Plan {
 }
 
 impl Resize {
-    fn owner_before(&self, place: u32) -> usize {
+    /// The member that clients ask for a key at this place.
+    pub fn owner_before(&self, place: u32) -> usize {
         self.old_members[self.old.at(place)]
     }
 
-    fn owner_after(&self, place: u32) -> usize {
+    /// The member that they will ask.
+    pub fn owner_after(&self, place: u32) -> usize {
         self.new_members[self.new.at(place)]
     }
 }
