@@ -25,8 +25,10 @@ pub enum Found {
     Missed,
 }
 
-/// What is asked of one server: keys, each with its place among all.
+/// What is asked of each server: keys, each with its place among all.
 pub type Asked = BTreeMap<String, Vec<(usize, u32)>>;
+/// What is stored at each server: a key, the token, and the value.
+pub type Sets = BTreeMap<String, Vec<(u32, u64, Vec<u8>)>>;
 
 impl Caches {
     /// All servers are asked before the first is waited for. A server that does not answer has missed.
@@ -45,7 +47,7 @@ impl Caches {
     }
 
     /// Stores with tokens; a key that was deleted meanwhile is not stored.
-    pub fn set(&mut self, items: &BTreeMap<String, Vec<(u32, u64, Vec<u8>)>>) {
+    pub fn set(&mut self, items: &Sets) {
         self.exchange(
             items,
             |request, (key, token, value)| {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mbal_bench::{Popularity, Random, Trace};
 
 use crate::Args;
-use crate::cache::{Asked, Caches, Found};
+use crate::cache::{Asked, Caches, Found, Sets};
 use crate::control;
 use crate::database::Database;
 use crate::routing::Routing;
@@ -190,7 +190,7 @@ fn read(
     }
     let mut elsewhere: Vec<Found> = keys.iter().map(|_| Found::Missed).collect();
     caches.get(&second, false, &mut elsewhere);
-    let mut sets: BTreeMap<String, Vec<(u32, u64, Vec<u8>)>> = BTreeMap::new();
+    let mut sets = Sets::new();
     let mut store = |place: usize, value: &[u8]| {
         if let Found::Won(token) = &found[place] {
             let set = (keys[place], *token, value.to_vec());
