@@ -3,7 +3,7 @@
 //! The coordinator calls it, in this order: an [`Autoscaler`] says how many servers,
 //! [`choose_retiring`] which ones, and [`plan_transfer`] what each destination keeps and gets, by
 //! [`fuse`]. It never moves anything itself, and knows no clock: rates, ages and curves are
-//! arguments.
+//! arguments. `mbal scale --memcached` calls [`pool`], which does the same for servers of stock memcached.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod autoscale;
 mod cuts;
 mod fusecache;
 mod plan;
+pub mod pool;
 mod score;
 
 pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};

@@ -1,6 +1,6 @@
 //! Which worker of which server to ask for a key: the table of a smart client, and how it stays true.
 //!
-//! Called by the client library and by the benchmark. Never dials, never waits, never reads a clock: maps and hints go in, owners
+//! Called by the client library and by the benchmark. [`ketama`] is where clients of stock memcached look. Never dials, never waits, never reads a clock: maps and hints go in, owners
 //! come out.
 //!
 //! ```text
@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 mod continuum;
 mod copies;
+pub mod ketama;
+mod md5;
 
 pub use continuum::{Continuum, ContinuumError, KeyHash, POINTS_MAX, Point, SLOTS_MAX, STEPS_MAX};
 pub use copies::{Place, copies, place};

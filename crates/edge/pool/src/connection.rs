@@ -1,0 +1,332 @@
+//! A connection to one memcached: statistics, listings, and batches of reads, adds and deletes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use mbal_routing::ketama::RingServer;
+
+/// A connection that blocks, up to a time limit of its own, and is logged in where that is asked for.
+pub trait Stream: Read + Write + Send {}
+
+impl<S: Read + Write + Send> Stream for S {}
+
+/// How a server is reached; asked by several threads at once.
+pub type Dial<'a> = &'a (dyn Fn(&RingServer) -> io::Result<Box<dyn Stream>> + Sync);
+
+const READ_BYTES: usize = 64 << 10;
+/// A relative time to live beyond it would be read as a time of day.
+pub const TTL_RELATIVE_MAX: i64 = 30 * 24 * 3600;
+/// A key as the protocol has it, encoded or not.
+const KEY_BYTES_MAX: usize = 250;
+
+/// What went wrong, with which server.
+#[derive(Debug)]
+pub struct Failed {
+    pub server: String,
+    pub error: io::Error,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}: {}", self.server, self.error)
+    }
+}
+
+/// A value as it was read.
+#[derive(Debug)]
+pub struct Value {
+    pub bytes: Vec<u8>,
+    pub flags: u64,
+    /// In seconds; `None` is forever.
+    pub ttl: Option<i64>,
+    pub cas: u64,
+}
+
+/// What came of an add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    Stored,
+    /// There is an item of that key.
+    There,
+    /// No memory could be had, or the item is too long for that server.
+    Refused,
+}
+
+pub struct Connection {
+    name: String,
+    stream: Box<dyn Stream>,
+    read: Vec<u8>,
+    at: usize,
+    out: Vec<u8>,
+}
+
+impl Connection {
+    pub fn open(dial: Dial, server: &RingServer) -> Result<Connection, Failed> {
+        let name = server.to_string();
+        match dial(server) {
+            Ok(stream) => Ok(Connection { name, stream, read: vec![], at: 0, out: vec![] }),
+            Err(error) => Err(Failed { server: name, error }),
+        }
+    }
+
+    fn failed(&self, error: io::Error) -> Failed {
+        let error = match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                io::Error::new(ErrorKind::TimedOut, "it does not answer in time")
+            }
+            _ => error,
+        };
+        Failed { server: self.name.clone(), error }
+    }
+
+    pub fn strange(&self, reply: &[u8]) -> Failed {
+        let reply = String::from_utf8_lossy(&reply[..reply.len().min(200)]).into_owned();
+        self.failed(io::Error::other(format!("it answers {reply:?}")))
+    }
+
+    fn send(&mut self) -> Result<(), Failed> {
+        let out = std::mem::take(&mut self.out);
+        let sent = self.stream.write_all(&out).and_then(|()| self.stream.flush());
+        self.out = out;
+        self.out.clear();
+        sent.map_err(|error| self.failed(error))
+    }
+
+    fn fill(&mut self) -> Result<(), Failed> {
+        if self.at > 0 {
+            self.read.drain(..self.at);
+            self.at = 0;
+        }
+        let had = self.read.len();
+        self.read.resize(had + READ_BYTES, 0);
+        let got = loop {
+            match self.stream.read(&mut self.read[had..]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                got => break got,
+            }
+        };
+        self.read.truncate(had + *got.as_ref().unwrap_or(&0));
+        match got {
+            Ok(0) => Err(self.failed(io::Error::new(ErrorKind::UnexpectedEof, "it hangs up"))),
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// The next line, without its end.
+    fn line(&mut self) -> Result<Vec<u8>, Failed> {
+        let mut looked = 0;
+        loop {
+            let rest = &self.read[self.at..];
+            if let Some(end) = rest[looked..].iter().position(|&byte| byte == b'\n') {
+                let line = &rest[..looked + end];
+                let line = line.strip_suffix(b"\r").unwrap_or(line).to_vec();
+                self.at += looked + end + 1;
+                return Ok(line);
+            }
+            looked = rest.len();
+            self.fill()?;
+        }
+    }
+
+    /// A value of so many bytes, and the line's end behind it.
+    fn value(&mut self, bytes: usize) -> Result<Vec<u8>, Failed> {
+        while self.read.len() - self.at < bytes + 2 {
+            self.fill()?;
+        }
+        let value = self.read[self.at..self.at + bytes].to_vec();
+        self.at += bytes + 2;
+        Ok(value)
+    }
+
+    /// `stats` of some kind, "" for the general ones.
+    pub fn stats(&mut self, kind: &str) -> Result<BTreeMap<String, String>, Failed> {
+        self.out.extend_from_slice(format!("stats {kind}").trim_end().as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+        self.send()?;
+        let mut stats = BTreeMap::new();
+        loop {
+            let line = self.line()?;
+            if line == b"END" {
+                return Ok(stats);
+            }
+            let text = String::from_utf8_lossy(&line);
+            let mut words = text.splitn(3, ' ');
+            match (words.next(), words.next(), words.next()) {
+                (Some("STAT"), Some(name), value) => {
+                    stats.insert(name.to_owned(), value.unwrap_or_default().to_owned());
+                }
+                _ => return Err(self.strange(&line)),
+            }
+        }
+    }
+
+    /// Asks for a listing; false where the server's crawler is at other work.
+    pub fn begin_listing(&mut self) -> Result<bool, Failed> {
+        self.out.extend_from_slice(b"lru_crawler metadump all\r\n");
+        self.send()?;
+        while self.read.len() - self.at < 4 {
+            self.fill()?;
+        }
+        let busy = self.read[self.at..].starts_with(b"BUSY");
+        if busy {
+            self.line()?;
+        }
+        Ok(!busy)
+    }
+
+    /// The next line of the listing; `None` at its end.
+    pub fn listed(&mut self) -> Result<Option<Vec<u8>>, Failed> {
+        let line = self.line()?;
+        Ok((line != b"END").then_some(line))
+    }
+
+    /// Asks for the values of keys that [`is_sayable`].
+    pub fn ask(&mut self, key: &[u8]) {
+        self.out.extend_from_slice(b"mg ");
+        self.key(key);
+        self.out.extend_from_slice(b" v t f c\r\n");
+    }
+
+    fn key(&mut self, key: &[u8]) {
+        if is_plain(key) {
+            self.out.extend_from_slice(key);
+        } else {
+            self.out.extend_from_slice(BASE64_STANDARD.encode(key).as_bytes());
+            self.out.extend_from_slice(b" b");
+        }
+    }
+
+    /// Sends what was asked, and reads so many answers.
+    pub fn values(&mut self, count: usize) -> Result<Vec<Option<Value>>, Failed> {
+        self.send()?;
+        (0..count).map(|_| self.read_value()).collect()
+    }
+
+    fn read_value(&mut self) -> Result<Option<Value>, Failed> {
+        let line = self.line()?;
+        if line == b"EN" {
+            return Ok(None);
+        }
+        let head = parse_value(&line).ok_or_else(|| self.strange(&line))?;
+        let bytes = self.value(head.bytes)?;
+        Ok(head.is_settled.then_some(Value { bytes, ..head.value }))
+    }
+
+    /// Asks to add a value. `ttl` is relative, or a time of day beyond [`TTL_RELATIVE_MAX`].
+    pub fn add(&mut self, key: &[u8], value: &Value, ttl: i64) {
+        self.out.extend_from_slice(b"ms ");
+        // The length stands between the key and its flags.
+        let length = value.bytes.len();
+        let (key, encoded) = match is_plain(key) {
+            true => (key.to_vec(), ""),
+            false => (BASE64_STANDARD.encode(key).into_bytes(), " b"),
+        };
+        self.out.extend_from_slice(&key);
+        let flags = value.flags;
+        let rest = format!(" {length}{encoded} T{ttl} F{flags} ME\r\n");
+        self.out.extend_from_slice(rest.as_bytes());
+        self.out.extend_from_slice(&value.bytes);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    pub fn added(&mut self, count: usize) -> Result<Vec<Added>, Failed> {
+        self.send()?;
+        let mut all = Vec::with_capacity(count);
+        for _ in 0..count {
+            let line = self.line()?;
+            all.push(match &line[..] {
+                b"HD" => Added::Stored,
+                b"NS" => Added::There,
+                line if line.starts_with(b"SERVER_ERROR") => Added::Refused,
+                line => return Err(self.strange(line)),
+            });
+        }
+        Ok(all)
+    }
+
+    pub fn delete(&mut self, key: &[u8]) {
+        self.out.extend_from_slice(b"md ");
+        self.key(key);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Sends the deletes; how many found their key.
+    pub fn deleted(&mut self, count: usize) -> Result<u64, Failed> {
+        self.send()?;
+        let mut found = 0;
+        for _ in 0..count {
+            match &self.line()?[..] {
+                b"HD" => found += 1,
+                b"NF" => {}
+                line => return Err(self.strange(line)),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What stands before a value's bytes.
+struct Head {
+    bytes: usize,
+    /// Without its bytes.
+    value: Value,
+    /// It is neither stale nor a place that a client keeps for what it fetches (flags X, W and Z).
+    is_settled: bool,
+}
+
+fn parse_value(line: &[u8]) -> Option<Head> {
+    let text = std::str::from_utf8(line).ok()?;
+    let mut words = text.strip_prefix("VA ")?.split(' ');
+    let bytes = words.next()?.parse().ok()?;
+    let mut value = Value { bytes: vec![], flags: 0, ttl: None, cas: 0 };
+    let mut is_settled = true;
+    for word in words {
+        let (name, rest) = word.split_at_checked(1)?;
+        match name {
+            "f" => value.flags = rest.parse().ok()?,
+            "t" => value.ttl = Some(rest.parse().ok()?).filter(|&ttl| ttl >= 0),
+            "c" => value.cas = rest.parse().ok()?,
+            "X" | "W" | "Z" => is_settled = false,
+            _ => {}
+        }
+    }
+    Some(Head { bytes, value, is_settled })
+}
+
+/// A key that needs no encoding: printable, and not cut by a blank.
+fn is_plain(key: &[u8]) -> bool {
+    key.iter().all(|&byte| byte > b' ' && byte != 0x7f)
+}
+
+/// Whether the meta commands can name the key: one with blanks or control bytes is encoded, and becomes longer.
+pub fn is_sayable(key: &[u8]) -> bool {
+    is_plain(key) || key.len().div_ceil(3) * 4 <= KEY_BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_with_flags_time_and_cas() {
+        let parsed = |line: &str| {
+            let Head { bytes, value, is_settled } = parse_value(line.as_bytes())?;
+            Some((bytes, value.flags, value.ttl, value.cas, is_settled))
+        };
+        assert_eq!(parsed("VA 3 t-1 f7 c18446744073709551615"), Some((3, 7, None, u64::MAX, true)));
+        assert_eq!(parsed("VA 0 t100 f0 c9"), Some((0, 0, Some(100), 9, true)));
+        assert_eq!(parsed("VA 0 t100 f0 c9 W"), Some((0, 0, Some(100), 9, false)));
+        assert_eq!(parsed("HD"), None);
+        assert_eq!(parsed("VA x"), None);
+    }
+
+    #[test]
+    fn which_keys_can_be_named() {
+        assert!(is_sayable(&[b'x'; 250]) && is_sayable(&[0xff; 250]));
+        assert!(is_sayable(&[b' '; 186]) && !is_sayable(&[b' '; 190]));
+    }
+}

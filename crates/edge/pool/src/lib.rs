@@ -1,0 +1,28 @@
+//! Resizes a pool of stock memcacheds that clients share by a ketama ring: warm, and without a change to any of them.
+//!
+//! Called by `mbal scale --memcached`, stage by stage. Decides nothing: what travels is
+//! [`mbal_elastic::pool::plan`]'s word. Never writes to a server but copies, and deletes of copies.
+//!
+//! ```text
+//!   survey ──► choose ──► plan ──► Move::clear ──► Move::carry ──► Move::check ──► (clients change their list)
+//!   all listings  who retires        strays go        copies           written since?       Move::check, sweep
+//!                                                        └── stopped, failed ──► Move::undo
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod choosing;
+mod connection;
+mod counts;
+mod moving;
+mod pace;
+mod survey;
+mod sweeping;
+
+pub use choosing::choose;
+pub use connection::{Dial, Failed, Stream};
+pub use counts::Counts;
+pub use moving::Move;
+pub use pace::{Pace, Progress};
+pub use survey::{Surveyed, survey};
+pub use sweeping::sweep;

@@ -1,0 +1,409 @@
+//! `mbal scale --memcached`: resizes a pool of stock memcacheds behind ketama clients.
+
+use std::io::{self, IsTerminal};
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use mbal_dial::{Access, Dialer, ServerName, Speech};
+use mbal_elastic::pool::{Plan, Resize, plan};
+use mbal_pool::{Dial, Failed, Move, Pace, Stream, Surveyed, choose, survey, sweep};
+use mbal_reactor::process::Signals;
+use mbal_routing::ketama::{Dialect, KeyHash, Ring, RingServer};
+use serde_json::json;
+
+use super::results::{has, is, listed};
+use super::telling::Telling;
+
+pub const EXAMPLES: &str = "\
+EXAMPLES
+  mbal scale --memcached a:11211,b:11211,c:11211 --to 2 --dry-run
+                          which server would retire, and what would travel
+  mbal scale --memcached a:11211,b:11211,c:11211 --to 2 --i-stop-writers
+                          moves; asks you to change the clients' list; tidies up
+  mbal scale --memcached a:11211,b:11211 --to-servers a:11211,b:11211,c:11211 \\
+      --i-stop-writers --switch-command 'deploy-list \"$MBAL_SERVERS\"'
+  mbal scale --memcached a:11211,b:11211 --to-servers a:11211,b:11211
+                          deletes what an earlier change has left on them
+
+The memcacheds are stock ones, 1.6 or newer, and know nothing of it. Items keep
+value, flags and time to live. A server in a list is HOST[:PORT[:WEIGHT]], as in
+the clients' list; behind a blank may be twemproxy's name of it.
+
+Nothing may be written, incremented or deleted from the beginning until every
+client has the new list, or a client reads what was overwritten. Reads go on,
+and a value may be added that a read has missed. docs/operate.md says what can
+still go wrong. Ctrl-C takes back what was copied.";
+
+/// A server that says nothing for so long is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Sources are listed again at most so often, to copy what was read or added meanwhile.
+const CHECKS_MAX: usize = 3;
+/// Fewer new items are not worth another check.
+const FRESH_FEW: u64 = 100;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+#[derive(Args, Debug)]
+pub struct Memcached {
+    /// The servers as clients have them now, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', required = true)]
+    memcached: Vec<RingServer>,
+
+    /// How many servers stay: the coldest others retire
+    #[arg(long, value_name = "N", required_unless_present = "to_servers")]
+    to: Option<usize>,
+
+    /// The servers as clients are to have them
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "to")]
+    to_servers: Vec<RingServer>,
+
+    /// How the clients place keys: libmemcached, libmemcached-unweighted, twemproxy or spymemcached
+    #[arg(long, value_name = "RING", default_value = "libmemcached")]
+    ring: Dialect,
+
+    /// How they hash keys, if not as is usual with that ring: md5, fnv1a_64, fnv1a_32 or one_at_a_time
+    #[arg(long, value_name = "HASH")]
+    hash: Option<KeyHash>,
+
+    /// Copy at most so many MB a second
+    #[arg(long, value_name = "MB", value_parser = rate)]
+    rate: Option<u64>,
+
+    /// Say what would be done
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print JSON, for programs: one object a line
+    #[arg(long)]
+    json: bool,
+
+    /// I see to it that nothing is written until every client has the new list
+    #[arg(long)]
+    i_stop_writers: bool,
+
+    /// Delete items that are not where the ring has them even if they are most of the pool's
+    #[arg(long)]
+    delete_strays: bool,
+
+    /// Gives every client the new list, which is in $MBAL_SERVERS, and returns when they have it
+    #[arg(long, value_name = "COMMAND")]
+    switch_command: Option<String>,
+
+    #[command(flatten)]
+    access: Access,
+}
+
+/// Bytes a second.
+fn rate(text: &str) -> Result<u64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| *rate > 0.0 && rate.is_finite());
+    rate.map(|rate| (rate * 1e6) as u64).ok_or_else(|| format!("{text:?} is not a rate in MB/s"))
+}
+
+/// How it ends if not well.
+enum Ended {
+    /// Nothing was begun.
+    Refused(String),
+    Failed(Failed),
+    Interrupted,
+    /// The command that gives clients the new list.
+    NotSwitched(String),
+}
+
+impl From<Failed> for Ended {
+    fn from(failed: Failed) -> Ended {
+        Ended::Failed(failed)
+    }
+}
+
+pub fn run(args: &Memcached) -> ExitCode {
+    let telling = Telling { json: args.json };
+    let refused = match Signals::take() {
+        Ok(signals) => {
+            let pace = Pace::new(args.rate);
+            let (asked, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+            thread::scope(|scope| {
+                scope.spawn(|| heed(&signals, &pace, &asked, &over));
+                let ended = args.access.open().map_err(Ended::Refused).and_then(|dialer| {
+                    let dial = |server: &RingServer| dialed(&dialer, server);
+                    Scaling { args, telling, pace: &pace, asked: &asked, dial: &dial }.scale()
+                });
+                over.store(true, Relaxed);
+                ended
+            })
+        }
+        Err(error) => Err(Ended::Refused(error.to_string())),
+    };
+    let why = match refused {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Ended::Refused(why) | Ended::NotSwitched(why)) => why,
+        Err(Ended::Failed(failed)) => failed.to_string(),
+        Err(Ended::Interrupted) => "interrupted".to_owned(),
+    };
+    eprintln!("mbal scale: {why}");
+    ExitCode::FAILURE
+}
+
+fn dialed(dialer: &Dialer, server: &RingServer) -> io::Result<Box<dyn Stream>> {
+    let name = ServerName::Tcp { host: server.host.clone(), port: server.port };
+    let mut stream = dialer.connect(&name)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    dialer.log_in(Speech::Text, &mut stream)?;
+    Ok(Box::new(stream))
+}
+
+/// Counts signals, the first of which stops the work.
+fn heed(signals: &Signals, pace: &Pace, asked: &AtomicUsize, over: &AtomicBool) {
+    while !over.load(Relaxed) {
+        if let Ok(Some(_)) = signals.next() {
+            asked.fetch_add(1, Relaxed);
+            pace.stop.store(true, Relaxed);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+struct Scaling<'a> {
+    args: &'a Memcached,
+    telling: Telling,
+    pace: &'a Pace,
+    /// How often the user has pressed Ctrl-C.
+    asked: &'a AtomicUsize,
+    dial: Dial<'a>,
+}
+
+impl Scaling<'_> {
+    fn ring(&self, servers: &[RingServer]) -> Ring {
+        Ring::new(self.args.ring, self.args.hash, servers)
+    }
+
+    fn scale(&self) -> Result<(), Ended> {
+        let Memcached { memcached: old, to, to_servers, .. } = self.args;
+        self.check_lists().map_err(Ended::Refused)?;
+        let old_ring = self.ring(old);
+        let mut servers = old.clone();
+        servers.extend(to_servers.iter().filter(|server| !has(old, server)).cloned());
+        let members = self.telling.while_doing("listing", self.pace, || {
+            survey(&servers, self.dial, old_ring.hash(), self.pace)
+        })?;
+        self.telling.members(&members);
+        let new = match to {
+            Some(count) => {
+                let retiring = choose(&members, old.len() - count, self.args.ring, self.args.hash);
+                let kept = old.iter().enumerate().filter(|(at, _)| !retiring.contains(at));
+                kept.map(|(_, server)| server.clone()).collect()
+            }
+            None => to_servers.clone(),
+        };
+        let resize = Resize {
+            old: old_ring,
+            old_members: (0..old.len()).collect(),
+            new: self.ring(&new),
+            new_members: new.iter().map(|server| place(&servers, server)).collect(),
+        };
+        let planned: Vec<_> = members.iter().map(Surveyed::member).collect();
+        let plan = plan(&planned, &resize);
+        self.telling.plan(&members, old, &new, &plan);
+        if self.args.dry_run {
+            return Ok(());
+        }
+        self.check_strays(&members, &plan).map_err(Ended::Refused)?;
+        let mut moving = Move::new(&members, &resize, self.dial, self.pace);
+        let switched = self.move_and_switch(&mut moving, &plan, &new);
+        match switched {
+            Ok(true) => self.tidy(&mut moving, &plan, &new, &resize.new),
+            Ok(false) => Ok(()),
+            Err(ended) => {
+                self.undo(&mut moving);
+                Err(ended)
+            }
+        }
+    }
+
+    fn check_lists(&self) -> Result<(), String> {
+        let Memcached { memcached: old, to, to_servers: new, .. } = self.args;
+        for list in [old, new] {
+            for (at, server) in list.iter().enumerate() {
+                if has(&list[..at], server) {
+                    return Err(format!("{server} is there twice"));
+                }
+            }
+        }
+        match to {
+            Some(0) => return Err("--to 0: somebody must keep the keys".into()),
+            Some(count) if *count >= old.len() => {
+                return Err(format!(
+                    "--to {count}: the pool has {} servers; name the new ones with --to-servers",
+                    old.len()
+                ));
+            }
+            _ => {}
+        }
+        let sweeps = to.is_none() && same(old, new);
+        if !self.args.dry_run && !self.args.i_stop_writers && !sweeps {
+            return Err(
+                "a value that is written while its item moves would be lost, and an old one \
+                        read: stop all writers, and say so with --i-stop-writers; or look first, \
+                        with --dry-run"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+
+    /// By another ring than the clients' nearly everything seems to be in the wrong place.
+    fn check_strays(&self, members: &[Surveyed], plan: &Plan) -> Result<(), String> {
+        let items: usize = members.iter().map(|member| member.listing.items().len()).sum();
+        let strays: usize = plan.strays.iter().map(Vec::len).sum();
+        if 2 * strays <= items || self.args.delete_strays {
+            return Ok(());
+        }
+        Err(format!(
+            "{strays} of {items} items are not where --ring has them: is it the clients' ring, and are these the names that they use? \
+             If an earlier change of the list has left them, say --delete-strays"
+        ))
+    }
+
+    /// Whether clients have the new list now.
+    fn move_and_switch(
+        &self,
+        moving: &mut Move,
+        plan: &Plan,
+        new: &[RingServer],
+    ) -> Result<bool, Ended> {
+        self.telling.while_doing("clearing", self.pace, || moving.clear(plan))?;
+        self.go_on()?;
+        self.telling.while_doing("copying", self.pace, || moving.carry(plan))?;
+        self.go_on()?;
+        for _ in 0..CHECKS_MAX {
+            let fresh =
+                self.telling.while_doing("checking", self.pace, || moving.check(plan, true))?;
+            self.go_on()?;
+            if fresh < FRESH_FEW {
+                break;
+            }
+        }
+        self.telling.counts("copied", &moving.counts);
+        if same(&self.args.memcached, new) {
+            return Ok(true);
+        }
+        self.switch(new)
+    }
+
+    fn go_on(&self) -> Result<(), Ended> {
+        if self.pace.is_stopped() { Err(Ended::Interrupted) } else { Ok(()) }
+    }
+
+    fn switch(&self, new: &[RingServer]) -> Result<bool, Ended> {
+        let list = listed(new);
+        if let Some(command) = &self.args.switch_command {
+            let status =
+                Command::new("sh").args(["-c", command]).env("MBAL_SERVERS", &list).status();
+            return match status {
+                Ok(status) if status.success() => {
+                    self.telling.say("switched", "switched", json!({ "servers": list }));
+                    Ok(true)
+                }
+                Ok(status) => Err(Ended::NotSwitched(format!("--switch-command: {status}"))),
+                Err(error) => Err(Ended::NotSwitched(format!("--switch-command: {error}"))),
+            };
+        }
+        self.telling.say(
+            &format!("All copies are there. Give every client this list now:\n  {list}"),
+            "ready",
+            json!({ "servers": list }),
+        );
+        if !io::stdin().is_terminal() || self.args.json {
+            self.telling.say(
+                &format!("Then tidy up: mbal scale --memcached {list} --to-servers {list}"),
+                "tidy_up_later",
+                json!({}),
+            );
+            return Ok(false);
+        }
+        eprintln!("Then press Enter. (Ctrl-C takes the copies back.)");
+        let (sender, entered) = mpsc::channel();
+        // It may wait for a line until the process ends.
+        thread::spawn(move || sender.send(io::stdin().read_line(&mut String::new())));
+        loop {
+            self.go_on()?;
+            match entered.recv_timeout(LOOK_EVERY) {
+                Ok(Ok(1..)) => return Ok(true),
+                Ok(_) => return Err(Ended::NotSwitched("nobody says that clients have it".into())),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// After clients have the new list.
+    fn tidy(
+        &self,
+        moving: &mut Move,
+        plan: &Plan,
+        new: &[RingServer],
+        ring: &Ring,
+    ) -> Result<(), Ended> {
+        let list = listed(new);
+        let again = |failed: String| {
+            Ended::NotSwitched(format!(
+                "{failed}; clients have the new list; tidy up: mbal scale --memcached {list} --to-servers {list}"
+            ))
+        };
+        let before = moving.counts.outdated;
+        self.telling
+            .while_doing("checking", self.pace, || moving.check(plan, false))
+            .map_err(|failed| again(failed.to_string()))?;
+        let late = moving.counts.outdated - before;
+        let swept = self
+            .telling
+            .while_doing("sweeping", self.pace, || sweep(new, ring, self.dial, self.pace))
+            .map_err(|failed| again(failed.to_string()))?;
+        self.go_on().map_err(|_| again("interrupted".into()))?;
+        let retired: Vec<RingServer> =
+            self.args.memcached.iter().filter(|old| !has(new, old)).cloned().collect();
+        let mut text = format!("{swept} items that belong to other servers now were deleted");
+        if late > 0 {
+            text += &format!(
+                "\n{late} items were written after they had been copied: their copies were deleted, but may have been read"
+            );
+        }
+        if !retired.is_empty() {
+            text += &format!("\nThese may be stopped: {}", listed(&retired));
+        }
+        let fields = json!({ "swept": swept, "written_late": late, "may_stop": listed(&retired) });
+        self.telling.say(&text, "done", fields);
+        Ok(())
+    }
+
+    fn undo(&self, moving: &mut Move) {
+        let copies = moving.copies();
+        if copies == 0 {
+            return;
+        }
+        let before = self.asked.load(Relaxed);
+        let give_up = || self.asked.load(Relaxed) > before;
+        let undone = self.telling.while_doing("taking back", self.pace, || moving.undo(&give_up));
+        let left = moving.copies();
+        let mut text = match left {
+            0 => format!("{copies} copies were deleted again: the pool is as it was"),
+            left => format!(
+                "{left} of {copies} copies are still there, on servers where clients do not look for them. \
+                 Delete them before the pool changes: the next mbal scale does so first"
+            ),
+        };
+        if let Err(failed) = undone {
+            text += &format!(" ({failed})");
+        }
+        self.telling.say(&text, "taken_back", json!({ "copies": copies, "left": left }));
+    }
+}
+
+fn same(old: &[RingServer], new: &[RingServer]) -> bool {
+    old.len() == new.len() && old.iter().zip(new).all(|(one, other)| one == other)
+}
+
+fn place(list: &[RingServer], server: &RingServer) -> usize {
+    list.iter().position(|one| is(one, server)).expect("the list has all servers")
+}

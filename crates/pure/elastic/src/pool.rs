@@ -1,0 +1,15 @@
+//! Resizing a pool of stock memcacheds: what their listings say, how they cut their memory, and what travels.
+//!
+//! ```text
+//!   lru_crawler metadump ─► Line ─► Listing, sorted ─┐
+//!   stats settings ─► SlabSettings ─► Slabs ─┐        ├─► plan ─► Plan: strays to delete, items to carry
+//!   stats slabs ─► Held ─────────────────────┴─ Member┘
+//! ```
+
+mod listing;
+mod planning;
+mod slabs;
+
+pub use listing::{Line, Listed, Listing};
+pub use planning::{Held, Member, Plan, Resize, class_ages, plan};
+pub use slabs::{PAGE_BYTES, SlabSettings, Slabs};
