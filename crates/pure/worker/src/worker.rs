@@ -15,6 +15,7 @@ use mbal_wire::streams;
 
 use crate::batch::{Ended, GROUP};
 use crate::conns::{Card, Endpoint};
+use crate::distances::Shown;
 use crate::copies::Ticks;
 use crate::counters::Counters;
 use crate::datagram::Late;
@@ -74,6 +75,7 @@ pub struct Worker {
     /// Datagrams that wait for a slice that moves.
     pub(crate) late: BTreeMap<u64, Late>,
     pub(crate) sampler: Sampler,
+    pub(crate) shown: Shown,
     /// What had been served when the timed wake-up began.
     pub(crate) served: ByClass,
     /// Reused: see [`Turn::scratch`] and [`Batch::decoded`].
@@ -115,6 +117,7 @@ impl Worker {
             once: AnsweredOnce::default(),
             late: BTreeMap::new(),
             sampler,
+            shown: Shown::default(),
             served: ByClass::default(),
             scratch: Vec::new(),
             decoded: Vec::new(),
