@@ -15,7 +15,7 @@ mod support;
 
 use demand::{KEYS, MINUTES_PER_DAY, RATE_DB};
 use mbal_elastic::{
-    Age, Autoscaler, ClassAge, Demand, Inventory, Predictive, Reactive, ScalingConfig, SizeClass,
+    Age, Autoscaler, ClassAge, Demand, Forecast, Inventory, Predictive, Reactive, ScalingConfig, SizeClass,
     choose_retiring, hit_ratio_min, plan_transfer,
 };
 use mbal_model::ServerId;
@@ -281,9 +281,9 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
         }
         let servers = cluster.servers.len();
         let (hit_ratio, needed) = (hits as f64 / requests as f64, hit_ratio_min(rate, RATE_DB));
-        let curve = distances.by_bytes();
+        let forecast = Forecast::of(distances.by_bytes());
         let bytes = (servers * ITEMS_PER_SERVER) as u64 * ITEM_BYTES;
-        let expected = 1.0 - curve.miss_ratio(bytes);
+        let expected = forecast.hit_ratio(bytes);
         if minute >= MINUTES_PER_DAY {
             outcome.minutes += 1;
             outcome.held += usize::from(hit_ratio >= needed);
@@ -295,7 +295,7 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
             }
         }
         if let Some(scaler) = scaler.as_mut() {
-            let wish = scaler.decide(&Demand { minute, rate, curve: &curve, servers });
+            let wish = scaler.decide(&Demand { minute, rate, forecast: &forecast, servers });
             if let Some((at, wanted)) = due
                 && minute >= at
             {

@@ -9,11 +9,15 @@
 
 mod autoscale;
 mod cuts;
+mod forecast;
 mod fusecache;
 mod plan;
+mod schedule;
 mod score;
 
 pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};
+pub use forecast::Forecast;
 pub use fusecache::{Age, Effort, Pick, fuse, fuse_counting};
 pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
+pub use schedule::Rule;
 pub use score::{ClassAge, SHORTLIST, choose_retiring};

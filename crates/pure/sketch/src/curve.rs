@@ -2,7 +2,7 @@
 
 /// How often an LRU cache of a given size would miss. The unit of size, items or bytes, is
 /// whoever's who made it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// Requests that hit in a cache as large as bucket i's upper edge.
     hits: Vec<f64>,
