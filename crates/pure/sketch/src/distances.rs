@@ -23,8 +23,6 @@ pub struct StackDistances {
     samples_most: usize,
     /// Keys are sampled whose mixed hash is at most this.
     hash_most: u64,
-    /// One of so many keys is shown at all.
-    one_in: f64,
     /// Requests that one of a sample stands for: 1 / rate.
     weight: f64,
     /// By hash: a sample's bytes, and in which bucket of age it is; above that, its deadline.
@@ -54,7 +52,6 @@ impl StackDistances {
         StackDistances {
             samples_most,
             hash_most: u64::MAX,
-            one_in: 1.0,
             weight: 1.0,
             samples: Table::new(0),
             ages: Ages::new(),
@@ -86,7 +83,7 @@ impl StackDistances {
 
     /// The share of all keys that is sampled now.
     pub fn rate(&self) -> f64 {
-        (self.hash_most as f64 + 1.0) / (u64::MAX as f64 + 1.0) / self.one_in
+        (self.hash_most as f64 + 1.0) / (u64::MAX as f64 + 1.0)
     }
 
     /// Keys tracked now.

@@ -32,7 +32,7 @@ mod table;
 
 pub use curve::{Curve, point_bytes};
 pub use distances::StackDistances;
-pub use distances::of_cache::{Found, ONE_IN, is_chosen};
+pub use distances::of_cache::{Chosen, Found};
 pub use hot_keys::{Access, Change, HotKeys, HotKeysConfig, KeyHeat, Observed, Slot};
 pub use hyperloglog::HyperLogLog;
 pub use lossy::{Frequent, LossyCounter};

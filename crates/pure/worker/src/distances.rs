@@ -1,44 +1,131 @@
 //! Stack distances of the server's reads, for which all its workers share a sketch: a key's requests come to any of them.
 //!
-//! A request costs a mask and a branch. One key in 64 is shown to the sketch, while no other worker shows it one.
+//! A request costs a multiplication and a branch. A sampled key is shown to the sketch, while no other worker shows it one.
 //! Only keys that are here count: who passes a request on does not, nor who answers from a copy.
+//!
+//! A sketch forgets no key, so that keys that nobody asks for any more would crowd out the others. Every few hours it has a
+//! successor, which learns beside it before it takes its place.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, TryLockError};
 
-use mbal_cachelet::View;
+use mbal_cachelet::{ITEM_OVERHEAD_BYTES, View};
 use mbal_model::{Key, METRICS, Seconds};
-use mbal_sketch::{Curve, Found, StackDistances, is_chosen};
+use mbal_sketch::{Chosen, Curve, Found, StackDistances};
 use mbal_wire::{Binary, Chunk, Command, Request, Storage, Verb};
 
 use crate::batch::Job;
 use crate::shared::Shared;
 use crate::turn::Turn;
 
-/// Keys that the sketch holds: 0.8 MB.
-const SAMPLES_MOST: usize = 16_384;
+/// Keys that a sketch holds: 0.44 MB, and twice that while it has a successor.
+const SAMPLES_MOST: usize = 8_192;
+/// Requests that are shown in a second: 0.2% of a core. Beyond that fewer keys are sampled.
+const SHOWN_MOST: u32 = 20_000;
 /// Once a minute what is known weighs nine tenths of itself: a curve tells of the last ten minutes.
 const FADES_EVERY: Seconds = 60;
 const FADES_TO: f64 = 0.9;
-/// Header, and the item's part of the index: a slot of 6.4 bytes, of which two thirds are used.
-const ITEM_OVERHEAD: usize = 12 + 10;
+/// A sketch counts for so long, and its successor learns for so long before.
+const RENEWED_EVERY: Seconds = 6 * 3600;
+const LEARNS: Seconds = 1800;
 
-/// The keys that one worker showed last. A key that comes again at once has a distance of next to nothing, which the
-/// sketch takes it to have if it is not shown: so a hot key costs no more than any other.
-pub(crate) type Shown = [u64; 4];
+/// The keys whose reads one worker showed last. One that comes again at once is not shown: if it hit, it has a distance of next to
+/// nothing, which the sketch takes it to have, and what missed misses. So a hot key costs no more than any other.
+#[derive(Default)]
+pub(crate) struct Shown {
+    last: [Option<(u64, bool)>; 4],
+    /// Reads that missed again.
+    missed: u32,
+}
+
+impl Shown {
+    /// Whether this key's last read hit, if it is among the last.
+    fn last(&self, hash: u64) -> Option<bool> {
+        self.last.iter().flatten().find(|shown| shown.0 == hash).map(|shown| shown.1)
+    }
+
+    fn put(&mut self, hash: u64, hit: bool) {
+        self.last.rotate_right(1);
+        self.last[0] = Some((hash, hit));
+    }
+
+    fn forget(&mut self, hash: u64) {
+        let is_it = |shown: &(u64, bool)| shown.0 == hash;
+        self.last.iter_mut().filter(|shown| shown.as_ref().is_some_and(is_it)).for_each(|it| *it = None);
+    }
+}
 
 pub(crate) struct Distances {
-    sketch: Mutex<Sketch>,
+    sketches: Mutex<Sketches>,
+    /// What is sampled: see [`Chosen`].
+    chosen: AtomicU64,
     /// Bytes of all items, as it was when a curve was told last.
     bytes: AtomicU64,
 }
 
-struct Sketch {
-    distances: StackDistances,
-    /// The server's reads that it has been told of.
+struct Sketches {
+    counting: Sketch,
+    learning: Option<Sketch>,
+    /// The server's reads that they were told of.
     reads: u64,
     faded: Seconds,
     flush_number: u32,
+}
+
+struct Sketch {
+    distances: StackDistances,
+    since: Seconds,
+    /// What was shown in that second.
+    second: Seconds,
+    shown: u32,
+}
+
+impl Sketch {
+    fn new(since: Seconds) -> Sketch {
+        Sketch { distances: StackDistances::new(SAMPLES_MOST), since, second: 0, shown: 0 }
+    }
+
+    /// Whether it samples this key; counts what is shown.
+    fn takes(&mut self, hash: u64, second: Seconds) -> bool {
+        if !self.distances.chosen().has(hash) {
+            return false;
+        }
+        if self.second != second {
+            (self.second, self.shown) = (second, 0);
+        }
+        self.shown += 1;
+        if self.shown > SHOWN_MOST && self.shown.is_multiple_of(SHOWN_MOST / 16) {
+            self.distances.sample_less();
+        }
+        true
+    }
+}
+
+impl Sketches {
+    fn each(&mut self) -> impl Iterator<Item = &mut Sketch> {
+        std::iter::once(&mut self.counting).chain(&mut self.learning)
+    }
+
+    fn pass_to(&mut self, second: Seconds) {
+        if self.faded + FADES_EVERY <= second {
+            self.faded = second;
+            self.each().for_each(|sketch| sketch.distances.fade(FADES_TO));
+        }
+        match &self.learning {
+            None if self.counting.since + RENEWED_EVERY <= second => {
+                self.learning = Some(Sketch::new(second));
+            }
+            Some(learning) if learning.since + LEARNS <= second => {
+                self.counting = self.learning.take().expect("it has just been seen");
+            }
+            _ => {}
+        }
+    }
+
+    /// What any of them samples.
+    fn chosen(&mut self) -> u64 {
+        self.each().map(|sketch| sketch.distances.chosen().most).max().expect("one counts")
+    }
 }
 
 /// What a server knows of its hit ratio by size.
@@ -55,22 +142,29 @@ pub struct CurveTold {
 
 impl Distances {
     pub fn new() -> Distances {
-        let sketch = Sketch {
-            distances: StackDistances::of_chosen(SAMPLES_MOST),
+        let sketches = Sketches {
+            counting: Sketch::new(0),
+            learning: None,
             reads: 0,
             faded: 0,
             flush_number: 0,
         };
-        Distances { sketch: Mutex::new(sketch), bytes: AtomicU64::new(0) }
+        Distances {
+            sketches: Mutex::new(sketches),
+            chosen: AtomicU64::new(u64::MAX),
+            bytes: AtomicU64::new(0),
+        }
     }
 
     /// Nobody waits: what comes while another worker is at it is not shown.
-    fn sketch(&self) -> Option<MutexGuard<'_, Sketch>> {
-        match self.sketch.try_lock() {
-            Ok(sketch) => Some(sketch),
-            Err(TryLockError::WouldBlock) => None,
+    fn with(&self, show: impl FnOnce(&mut Sketches)) {
+        let mut sketches = match self.sketches.try_lock() {
+            Ok(sketches) => sketches,
+            Err(TryLockError::WouldBlock) => return,
             Err(TryLockError::Poisoned(_)) => unreachable!("nothing panics with it held"),
-        }
+        };
+        show(&mut sketches);
+        self.chosen.store(sketches.chosen(), Relaxed);
     }
 }
 
@@ -78,19 +172,17 @@ impl Shared {
     /// None of a server that is not to know.
     pub fn curve(&self, second: Seconds) -> Option<CurveTold> {
         let distances = self.distances.as_ref()?;
-        let sums = self.sums_ever();
         distances.bytes.store(self.store.stats().bytes, Relaxed);
-        let mut sketch = distances.sketch.lock().expect("nothing panics with it held");
+        let mut sketches = distances.sketches.lock().expect("nothing panics with it held");
+        let sums = self.sums_ever();
         let reads = sums.get_hits + sums.get_misses;
-        let more = reads - std::mem::replace(&mut sketch.reads, reads);
-        sketch.distances.count(more);
-        let curve = sketch.distances.by_bytes();
-        if sketch.faded + FADES_EVERY <= second {
-            sketch.faded = second;
-            sketch.distances.fade(FADES_TO);
-        }
-        let state_bytes = sketch.distances.state_bytes() as u64;
-        Some(CurveTold { curve, state_bytes, reads, hits: sums.get_hits })
+        let more = reads - std::mem::replace(&mut sketches.reads, reads);
+        sketches.each().for_each(|sketch| sketch.distances.count(more));
+        let curve = sketches.counting.distances.by_bytes();
+        sketches.pass_to(second);
+        distances.chosen.store(sketches.chosen(), Relaxed);
+        let state_bytes = sketches.each().map(|sketch| sketch.distances.state_bytes() as u64);
+        Some(CurveTold { curve, state_bytes: state_bytes.sum(), reads, hits: sums.get_hits })
     }
 }
 
@@ -108,25 +200,38 @@ impl Turn<'_> {
     /// Shows requests that are about to be executed, or keys of a `get` that have been.
     #[inline]
     pub fn show(&mut self, keys: &[Option<Key<'_>>], jobs: &[Option<Job<'_>>]) {
-        if !METRICS || self.shared.distances.is_none() {
+        if !METRICS {
             return;
         }
-        if keys.iter().any(|key| key.is_some_and(|key| is_chosen(key.hash()))) {
-            self.show_chosen(keys, jobs);
+        let Some(distances) = &self.shared.distances else { return };
+        let chosen = Chosen { most: distances.chosen.load(Relaxed) };
+        if keys.iter().any(|key| key.is_some_and(|key| chosen.has(key.hash()))) {
+            self.show_chosen(keys, jobs, chosen);
         }
     }
 
     #[cold]
-    fn show_chosen(&mut self, keys: &[Option<Key<'_>>], jobs: &[Option<Job<'_>>]) {
+    fn show_chosen(
+        &mut self,
+        keys: &[Option<Key<'_>>],
+        jobs: &[Option<Job<'_>>],
+        chosen: Chosen,
+    ) {
         for (at, key) in keys.iter().enumerate() {
-            let Some(key) = key.filter(|key| is_chosen(key.hash())) else { continue };
+            let Some(key) = key.filter(|key| chosen.has(key.hash())) else { continue };
             // Without a job it is a further key of a `get`.
-            let does = jobs.get(at).map_or(Does::Reads, |job| job.as_ref().map_or(Does::Other, done_by));
-            if does == Does::Reads && self.shown.contains(&key.hash()) {
-                continue;
+            let job = jobs.get(at).map(Option::as_ref);
+            let does = job.map_or(Does::Reads, |job| job.map_or(Does::Other, done_by));
+            match does {
+                Does::Other => continue,
+                Does::Reads => {
+                    if let Some(hit) = self.shown.last(key.hash()) {
+                        self.shown.missed += u32::from(!hit);
+                        continue;
+                    }
+                }
+                Does::Stores { .. } | Does::Removes => self.shown.forget(key.hash()),
             }
-            self.shown.rotate_right(1);
-            self.shown[0] = if does == Does::Reads { key.hash() } else { 0 };
             self.show_one(&key, does);
         }
     }
@@ -134,36 +239,50 @@ impl Turn<'_> {
     fn show_one(&mut self, key: &Key<'_>, does: Does) {
         let distances = self.shared.distances.as_ref().expect("it was looked whether it is");
         let (store, now, hash) = (&self.shared.store, self.now, key.hash());
-        if does == Does::Other || store.cachelet_of(hash).is_none() {
+        if store.cachelet_of(hash).is_none() {
             return;
         }
-        let Some(mut sketch) = distances.sketch() else { return };
-        let flushed = store.flushed();
-        if std::mem::replace(&mut sketch.flush_number, flushed) != flushed {
-            sketch.distances.flush();
-        }
-        match does {
-            Does::Reads => sketch.distances.read(hash, now.second, || {
-                let within = distances.bytes.load(Relaxed);
-                let found = |view: &View<'_>, _: &mut Vec<u8>| Found {
-                    bytes: item_bytes(key, view.value_bytes() as usize),
-                    deadline: view.meta().deadline,
-                    within,
-                };
-                store.read(key, now.second, false, self.out, found)
-            }),
-            Does::Stores { value_bytes, exptime } => {
-                let bytes = item_bytes(key, value_bytes);
-                sketch.distances.write(hash, bytes, now.deadline(exptime));
+        let (out, shown) = (&mut *self.out, &mut *self.shown);
+        let mut look = || {
+            let within = distances.bytes.load(Relaxed);
+            let found = |view: &View<'_>, _: &mut Vec<u8>| Found {
+                bytes: item_bytes(key, view.value_bytes() as usize),
+                deadline: view.meta().deadline,
+                within,
+            };
+            store.read(key, now.second, false, out, found)
+        };
+        distances.with(|sketches| {
+            let flushed = store.flushed();
+            if std::mem::replace(&mut sketches.flush_number, flushed) != flushed {
+                sketches.each().for_each(|sketch| sketch.distances.flush());
             }
-            Does::Removes => sketch.distances.remove(hash),
-            Does::Other => {}
-        }
+            let missed = std::mem::take(&mut shown.missed);
+            for sketch in sketches.each() {
+                sketch.distances.missed(missed);
+                if !sketch.takes(hash, now.second) {
+                    continue;
+                }
+                match does {
+                    Does::Reads => {
+                        let hit = sketch.distances.read(hash, now.second, &mut look);
+                        shown.forget(hash);
+                        shown.put(hash, hit);
+                    }
+                    Does::Stores { value_bytes, exptime } => {
+                        let bytes = item_bytes(key, value_bytes);
+                        sketch.distances.write(hash, bytes, now.deadline(exptime));
+                    }
+                    Does::Removes => sketch.distances.remove(hash),
+                    Does::Other => {}
+                }
+            }
+        });
     }
 }
 
 fn item_bytes(key: &Key<'_>, value_bytes: usize) -> u32 {
-    (ITEM_OVERHEAD + key.bytes().len() + value_bytes) as u32
+    (ITEM_OVERHEAD_BYTES + key.bytes().len() + value_bytes) as u32
 }
 
 fn done_by(job: &Job<'_>) -> Does {

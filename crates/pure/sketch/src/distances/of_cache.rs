@@ -1,20 +1,30 @@
 //! Stack distances of what a look-aside cache is asked for: reads count, writes bring items, removals take them away.
 //!
-//! Who knows a whole cache chooses keys by their hash's low bits ([`is_chosen`]), which costs a mask and a branch, and
-//! shows those alone. How many reads there were in all, [`count`](StackDistances::count) is told.
-
-use mbal_random::mix;
+//! Whoever knows a whole cache asks [`Chosen`] first, which costs a multiplication and a branch, and shows chosen keys alone. How many
+//! reads there were in all, [`count`](StackDistances::count) is told.
 
 use super::{BUCKET, BUCKET_BITS, NEVER, StackDistances};
 use crate::ages::Ages;
 
-/// One of so many keys is shown to a sketch [of chosen keys](StackDistances::of_chosen).
-pub const ONE_IN: u64 = 64;
+/// Which keys a sketch samples at this moment. The share only falls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Of a scrambled hash, at most.
+    pub most: u64,
+}
 
-/// Whether a key is among those that are shown. Cachelets are told apart by high bits of the hash.
+impl Chosen {
+    #[inline]
+    pub fn has(self, hash: u64) -> bool {
+        scrambled(hash) <= self.most
+    }
+}
+
+/// High bits that depend on all others: cachelets are told apart by high bits of the hash. An odd factor maps no two
+/// hashes to one.
 #[inline]
-pub fn is_chosen(hash: u64) -> bool {
-    hash.is_multiple_of(ONE_IN)
+fn scrambled(hash: u64) -> u64 {
+    hash.wrapping_mul(0xd129_42f8_4b5f_3a6d)
 }
 
 /// An item of which a sketch has not heard: it was there before, or has come from another server.
@@ -29,12 +39,13 @@ pub struct Found {
 }
 
 impl StackDistances {
-    /// For a stream of [chosen](is_chosen) keys.
-    pub fn of_chosen(samples_most: usize) -> StackDistances {
-        let mut distances = StackDistances::new(samples_most);
-        distances.one_in = ONE_IN as f64;
-        distances.weight = distances.one_in;
-        distances
+    pub fn chosen(&self) -> Chosen {
+        Chosen { most: self.hash_most }
+    }
+
+    /// Fewer keys are sampled from now on, a sixteenth less.
+    pub fn sample_less(&mut self) {
+        self.lower_rate();
     }
 
     /// So many reads in all, shown or not. What was not shown is taken to hit at the smallest size, on average: a key that is
@@ -43,38 +54,46 @@ impl StackDistances {
         self.seen += reads;
     }
 
-    /// A read in that second. `look` says whether the cache has a key that the sketch does not know.
-    pub fn read(&mut self, hash: u64, second: u32, look: impl FnOnce() -> Option<Found>) {
-        let hash = mix(hash);
+    /// So many reads of sampled keys missed that were not shown.
+    pub fn missed(&mut self, reads: u32) {
+        self.by_items.add_miss(f64::from(reads) * self.weight);
+        self.by_bytes.add_miss(f64::from(reads) * self.weight);
+    }
+
+    /// A read in that second. `look` says whether the cache has a key that the sketch does not know. Returns whether a cache
+    /// that is large enough hits.
+    pub fn read(&mut self, hash: u64, second: u32, look: impl FnOnce() -> Option<Found>) -> bool {
+        let hash = scrambled(hash);
         if hash > self.hash_most {
-            return;
+            return false;
         }
         let Some(cell) = self.samples.find(hash) else {
-            match look() {
-                None => self.miss(),
-                Some(found) => {
-                    if self.admit(hash, found.bytes.max(1), marked(found.deadline)) {
-                        self.by_items.add(self.samples() as f64 * self.weight, self.weight);
-                        self.by_bytes.add(found.within as f64, self.weight);
-                    }
-                }
+            let Some(found) = look() else {
+                self.missed(1);
+                return false;
+            };
+            if self.admit(hash, found.bytes.max(1), marked(found.deadline)) {
+                self.by_items.add(self.samples() as f64 * self.weight, self.weight);
+                self.by_bytes.add(found.within as f64, self.weight);
             }
-            return;
+            return true;
         };
         let (mark, bytes) = (cell.mark, cell.amount);
         if mark < NEVER && mark >> BUCKET_BITS <= second {
             self.renew(hash, 1, GONE);
-            return self.miss();
+            self.missed(1);
+            return false;
         }
         let newer = self.ages.newer_than(mark & BUCKET, bytes);
         self.by_items.add(1.0 + newer.samples * self.weight, self.weight);
         self.by_bytes.add(newer.bytes * self.weight + f64::from(bytes), self.weight);
         self.renew(hash, bytes, mark & !BUCKET);
+        true
     }
 
     /// An item of so many bytes, memory overhead included, is stored. It dies in that second; 0 is never.
     pub fn write(&mut self, hash: u64, bytes: u32, deadline: u32) {
-        let hash = mix(hash);
+        let hash = scrambled(hash);
         if hash > self.hash_most {
             return;
         }
@@ -86,7 +105,7 @@ impl StackDistances {
 
     /// No cache has it, until it is stored again.
     pub fn remove(&mut self, hash: u64) {
-        let hash = mix(hash);
+        let hash = scrambled(hash);
         if self.samples.find(hash).is_some() {
             self.renew(hash, 1, GONE);
         }
@@ -96,11 +115,6 @@ impl StackDistances {
     pub fn flush(&mut self) {
         self.samples.clear();
         self.ages = Ages::new();
-    }
-
-    fn miss(&mut self) {
-        self.by_items.add_miss(self.weight);
-        self.by_bytes.add_miss(self.weight);
     }
 
     /// The newest of all, with these bytes.
@@ -127,11 +141,10 @@ fn marked(deadline: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Random;
+    use crate::{Random, mix};
 
-    /// Chosen keys of `1..=keys`.
     fn key(number: u64) -> u64 {
-        number * ONE_IN
+        mix(number)
     }
 
     fn none() -> Option<Found> {
@@ -140,33 +153,33 @@ mod tests {
 
     #[test]
     fn what_was_removed_or_has_died_misses_at_every_size() {
-        let mut distances = StackDistances::of_chosen(1_024);
+        let mut distances = StackDistances::new(1_024);
         distances.write(key(1), 100, 0);
         distances.write(key(2), 100, 50);
         distances.write(key(3), 100, 0);
         for (number, second) in [(1, 10), (2, 10), (3, 10)] {
             distances.read(key(number), second, || unreachable!("it is known"));
         }
-        distances.count(3 * ONE_IN);
+        distances.count(3);
         assert_eq!(distances.by_bytes().hit_ratio_most(), 1.0);
         distances.remove(key(1));
         distances.read(key(1), 60, || unreachable!("it is known to be gone"));
         distances.read(key(2), 60, || unreachable!("it is known to have died"));
         distances.read(key(3), 60, none);
-        distances.count(3 * ONE_IN);
+        distances.count(3);
         assert!((distances.by_bytes().hit_ratio_most() - 4.0 / 6.0).abs() < 1e-9);
         distances.flush();
         distances.read(key(3), 60, none);
-        distances.count(ONE_IN);
+        distances.count(1);
         assert!((distances.by_bytes().hit_ratio_most() - 4.0 / 7.0).abs() < 1e-9);
     }
 
     #[test]
     fn an_item_that_was_there_before_hits_at_the_cache_s_size_and_not_below() {
-        let mut distances = StackDistances::of_chosen(1_024);
+        let mut distances = StackDistances::new(1_024);
         let found = Found { bytes: 100, deadline: 0, within: 1 << 20 };
         distances.read(key(1), 1, || Some(found));
-        distances.count(ONE_IN);
+        distances.count(1);
         let curve = distances.by_bytes();
         assert_eq!(curve.miss_ratio(1 << 19), 1.0);
         assert_eq!(curve.miss_ratio(1 << 21), 0.0);
@@ -174,10 +187,21 @@ mod tests {
 
     #[test]
     fn reads_that_were_not_shown_hit_at_every_size() {
-        let mut distances = StackDistances::of_chosen(1_024);
+        let mut distances = StackDistances::new(1_024);
         distances.read(key(1), 1, none);
-        distances.count(10 * ONE_IN);
+        distances.count(10);
         assert!((distances.by_bytes().miss_ratio(0) - 0.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn keys_of_one_cachelet_are_chosen_like_any() {
+        let chosen = Chosen { most: u64::MAX / 64 };
+        for prefix in 0..32_u64 {
+            let mut bits = Random::new(prefix);
+            let of_prefix = (0..64_000).map(|_| prefix << 59 | bits.word() >> 5);
+            let count = of_prefix.filter(|&hash| chosen.has(hash)).count();
+            assert!((850..1_150).contains(&count), "{prefix}: {count}");
+        }
     }
 
     /// A look-aside cache asks for what a stream asks for, and stores what misses. Which keys are hot decides how far one sample of
@@ -190,12 +214,12 @@ mod tests {
         for salt in 0..SALTS {
             let mut bits = Random::new(3);
             let mut plain = StackDistances::new(16_384);
-            let mut of_cache = StackDistances::of_chosen(16_384);
+            let mut of_cache = StackDistances::new(2_048);
             let reads = 500_000;
             for _ in 0..reads {
                 let hash = mix((100_000.0 * bits.unit().powi(3)) as u64 ^ salt << 40);
                 plain.observe(hash, 100);
-                if is_chosen(hash) {
+                if of_cache.chosen().has(hash) {
                     let mut missed = false;
                     of_cache.read(hash, 1, || {
                         missed = true;

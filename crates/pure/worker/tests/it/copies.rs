@@ -216,23 +216,19 @@ impl Net {
 
 /// A key of this server.
 fn key_of(server: u16) -> String {
-    key_where(|hash| (hash >> 62) as u16 % SERVERS == server)
-}
-
-fn key_where(is_wanted: impl Fn(u64) -> bool) -> String {
-    let is_wanted = |key: &String| is_wanted(Key::new(key.as_bytes()).expect("a key").hash());
-    (0..).map(|nth| format!("key{nth}")).find(is_wanted).expect("there is one")
+    let is_of = |key: &String| {
+        let hash = Key::new(key.as_bytes()).expect("a key").hash();
+        (hash >> 62) as u16 % SERVERS == server
+    };
+    (0..).map(|nth| format!("key{nth}")).find(is_of).expect("there is one")
 }
 
 fn hot(mode: HotMode) -> (Net, String) {
     hot_in(Net::new(mode))
 }
 
-fn hot_in(net: Net) -> (Net, String) {
-    hot_key(net, key_of(0))
-}
-
-fn hot_key(mut net: Net, key: String) -> (Net, String) {
+fn hot_in(mut net: Net) -> (Net, String) {
+    let key = key_of(0);
     assert_eq!(net.send(0, &format!("ms {key} 1 F7\r\na\r\n")), "HD\r\n");
     net.read_often(&key, 0, 1_000);
     assert_eq!(net.state(0, &key), Some(HomeState::Hot));
@@ -547,8 +543,7 @@ fn a_key_that_is_written_too_often_is_left_alone_for_a_while_though_a_shadow_is_
 /// A copy answers whatever its server's size is, and the original's server hears of none of it.
 #[test]
 fn reads_of_copies_are_hits_at_every_size() {
-    let sampled = key_where(|hash| hash >> 62 == 0 && mbal_sketch::is_chosen(hash));
-    let (mut net, key) = hot_key(Net::new(HotMode::Atomic), sampled);
+    let (mut net, key) = hot(HotMode::Atomic);
     net.silent = BTreeSet::from([(1, 0), (2, 0)]);
     let at_home = net.shared[0].curve(net.now.second).expect("it is sampled").reads;
     for _ in 0..100 {

@@ -1,7 +1,6 @@
 //! What a server knows of its hit ratio by size, from the requests of its workers.
 
-use mbal_model::Key;
-use mbal_sketch::{Random, is_chosen};
+use mbal_sketch::Random;
 use mbal_worker::{CurveTold, Settings};
 
 use crate::rig::{CONN, Rig};
@@ -17,12 +16,6 @@ fn told(rig: &Rig) -> CurveTold {
 
 fn hits(told: &CurveTold, bytes: u64) -> f64 {
     1.0 - told.curve.miss_ratio(bytes)
-}
-
-/// A key whose distances are sampled.
-fn chosen(nth: usize) -> String {
-    let is = |key: &String| is_chosen(Key::new(key.as_bytes()).expect("a key").hash());
-    (0..).map(|number| format!("key{number}")).filter(is).nth(nth).expect("there is one")
 }
 
 #[test]
@@ -57,7 +50,7 @@ fn what_is_deleted_expires_or_is_flushed_is_expected_to_miss() {
     for gone in ["delete KEY\r\n", "md KEY\r\n", "flush_all\r\n", ""] {
         let mut rig = rig(64 << 20);
         let exptime = if gone.is_empty() { 5 } else { 0 };
-        for key in (0..64).map(chosen) {
+        for key in (0..64).map(|nth| format!("key{nth}")) {
             rig.send(format!("set {key} 0 {exptime} 1\r\nx\r\n").as_bytes());
             rig.send(gone.replace("KEY", &key).as_bytes());
             rig.now.second += 6;
@@ -68,11 +61,11 @@ fn what_is_deleted_expires_or_is_flushed_is_expected_to_miss() {
     }
 }
 
-/// Half of the reads are for one key that is sampled: its reads at once are not shown, and count as what they are.
+/// Half of the reads are for one key: its reads at once are not shown, and count as what they are.
 #[test]
 fn a_hot_key_does_not_crowd_out_the_others() {
     let mut rig = rig(64 << 20);
-    let hot = chosen(0);
+    let hot = "hot";
     let mut bits = Random::new(1);
     rig.send(format!("set {hot} 0 0 1\r\nx\r\n").as_bytes());
     for _ in 0..20_000 {
@@ -107,4 +100,26 @@ fn the_hit_ratio_is_that_of_a_list_of_the_same_size_or_better() {
     let by_list = [4, 8, 16].map(|mib| hits(&told, mib << 20));
     assert!(by_list[0] + 0.05 < by_list[1] && by_list[1] < measured, "{measured} {by_list:?}");
     assert!(measured < by_list[2], "{measured} {by_list:?}");
+}
+
+#[test]
+fn a_busy_server_samples_fewer_keys_and_a_sketch_has_successors() {
+    let mut rig = rig(64 << 20);
+    let mut bits = Random::new(3);
+    let mut most = 0;
+    for round in 0..40 {
+        for _ in 0..10_000 {
+            let number = (100_000.0 * bits.unit()) as u64;
+            rig.send(format!("set k{number} 0 0 1\r\nx\r\nget k{number} none{number}\r\n").as_bytes());
+        }
+        // A second that is busier than all is bound to be over; then hours pass in which nobody comes.
+        let pause = if round < 10 { 1 } else { 1_800 };
+        rig.now.second += pause;
+        rig.now.unix += u64::from(pause);
+        let told = told(&rig);
+        most = most.max(told.state_bytes);
+        assert!(told.state_bytes <= 1 << 20, "{}", told.state_bytes);
+        assert!((hits(&told, 1 << 40) - 0.5).abs() < 0.1, "{round}: {}", hits(&told, 1 << 40));
+    }
+    assert!(most > told(&rig).state_bytes, "for a while there were two");
 }
