@@ -32,6 +32,9 @@ pub struct Wish {
 pub trait Autoscaler {
     /// Called once a minute, in order.
     fn decide(&mut self, demand: &Demand) -> Wish;
+
+    /// From now on; what it has learned stays.
+    fn reconfigure(&mut self, config: ScalingConfig);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +102,10 @@ impl Autoscaler for Reactive {
         let wanted = self.config.servers_for(demand.rate, demand.forecast);
         wish(self.hysteresis.settle(wanted), &self.config, demand.forecast)
     }
+
+    fn reconfigure(&mut self, config: ScalingConfig) {
+        self.config = config;
+    }
 }
 
 /// As [`Reactive`], for the larger of the rate now and the rate that is foreseen.
@@ -150,6 +157,10 @@ impl Autoscaler for Predictive {
         let rate = self.foresee(demand.minute, demand.rate).max(demand.rate);
         let wanted = self.config.servers_for(rate, demand.forecast);
         wish(self.hysteresis.settle(wanted), &self.config, demand.forecast)
+    }
+
+    fn reconfigure(&mut self, config: ScalingConfig) {
+        self.config = config;
     }
 }
 

@@ -12,6 +12,7 @@ mod cuts;
 mod forecast;
 mod fusecache;
 mod plan;
+mod resizing;
 mod schedule;
 mod score;
 
@@ -19,5 +20,6 @@ pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wis
 pub use forecast::Forecast;
 pub use fusecache::{Age, Effort, Pick, fuse, fuse_counting};
 pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
+pub use resizing::{Aims, Decision, Outcome, Policy, Resizer, Seen};
 pub use schedule::Rule;
 pub use score::{ClassAge, SHORTLIST, choose_retiring};
