@@ -1,6 +1,7 @@
 //! The autoscaler, as the coordinator knows it: how it is set up, what it has seen last, what came of it. Decides nothing.
 
 use mbal_elastic::{Aims, Policy, Rule};
+use mbal_model::ServerId;
 
 use crate::api::{AutoscaleConfig, AutoscaleLook, AutoscalePolicy, AutoscaleStatus, OutcomeTold};
 use crate::coordinator::{Answer, Coordinator, Refusal};
@@ -13,7 +14,6 @@ const OUTCOMES_MAX: usize = 100;
 pub struct Look {
     pub look: AutoscaleLook,
     pub starting: usize,
-    pub stopping: Vec<u16>,
     /// What came of an earlier change.
     pub outcome: Option<OutcomeTold>,
     /// For the log and for whoever asks for events.
@@ -81,7 +81,22 @@ impl Coordinator {
     }
 
     pub(crate) fn autoscale_status(&self) -> AutoscaleStatus {
-        AutoscaleStatus { config: self.state.autoscale.clone(), ..self.autoscaled.status.clone() }
+        let (retiring, draining) = (&self.state.retiring, &self.state.draining);
+        let stopping = retiring.intersection(draining).map(|id| id.0).collect();
+        let config = self.state.autoscale.clone();
+        AutoscaleStatus { config, stopping, ..self.autoscaled.status.clone() }
+    }
+
+    /// These are emptied, so that they may be stopped: all of them, or none.
+    pub(crate) fn retire(&mut self, servers: &[ServerId]) -> Result<Answer, Refusal> {
+        for server in servers {
+            self.drain(*server, true)?;
+        }
+        let draining = &self.state.draining;
+        self.state.retiring.retain(|id| draining.contains(id));
+        self.state.retiring.extend(servers);
+        self.autoscaled.changes[1] += 1;
+        Ok(Answer::Done)
     }
 
     pub(crate) fn looked(&mut self, look: Look) -> Answer {
@@ -89,10 +104,7 @@ impl Coordinator {
         if status.starting < look.starting {
             self.autoscaled.changes[0] += 1;
         }
-        if status.stopping.len() < look.stopping.len() {
-            self.autoscaled.changes[1] += 1;
-        }
-        (status.starting, status.stopping) = (look.starting, look.stopping);
+        status.starting = look.starting;
         status.last = Some(look.look);
         if let Some(outcome) = look.outcome {
             status.outcomes.insert(0, outcome);

@@ -86,6 +86,8 @@ pub enum Ask {
     /// What an autoscaler reads; and what it has seen and done.
     Demand,
     Looked(Look),
+    /// These servers are emptied, to be stopped by whoever runs them.
+    Retire(Vec<ServerId>),
     /// Whose keys are to be looked at in etcd.
     Owners,
     /// What a look has shown, which was asked for at that moment.
@@ -218,6 +220,7 @@ impl Coordinator {
             Ask::Autoscale(config) => self.set_autoscale(config),
             Ask::AutoscaleStatus => Ok(Answer::Autoscale(self.autoscale_status())),
             Ask::Demand => Ok(Answer::Demand(Box::new(self.demand(now)))),
+            Ask::Retire(servers) => self.retire(&servers),
             Ask::Looked(look) => Ok(self.looked(look)),
             Ask::Owners => Ok(Answer::Owners(self.owners(now))),
             Ask::KeysSeen(begun, keys) => self.keys_seen(now, begun, &keys),

@@ -31,6 +31,8 @@ pub struct State {
     pub flush_number: u32,
     /// None if nobody has set it up.
     pub autoscale: Option<AutoscaleConfig>,
+    /// Servers that are emptied so that the autoscaler may have them stopped. Those that are not emptied any more do not count.
+    pub retiring: BTreeSet<ServerId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +90,8 @@ struct Saved {
     flush_number: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     autoscale: Option<AutoscaleConfig>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    retiring: BTreeSet<u16>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -144,6 +148,7 @@ impl State {
             draining: self.draining.iter().map(|id| id.0).collect(),
             flush_number: self.flush_number,
             autoscale: self.autoscale.clone(),
+            retiring: self.retiring.iter().map(|id| id.0).collect(),
         };
         let text =
             serde_json::to_string_pretty(&saved).expect("strings and numbers have a JSON form");
@@ -184,6 +189,7 @@ impl State {
             draining: saved.draining.into_iter().map(ServerId).collect(),
             flush_number: saved.flush_number,
             autoscale: saved.autoscale,
+            retiring: saved.retiring.into_iter().map(ServerId).collect(),
         })
     }
 }

@@ -173,10 +173,32 @@ fn what_a_look_has_seen_and_what_came_true_is_told() {
     for (starting, outcome) in [(1, None), (0, Some(outcome))] {
         let look = AutoscaleLook { servers: 1, servers_wanted: 2, ..AutoscaleLook::default() };
         let said = vec!["2 servers".to_owned()];
-        rig.ask(Ask::Looked(Look { look, starting, stopping: Vec::new(), outcome, said }));
+        rig.ask(Ask::Looked(Look { look, starting, outcome, said }));
     }
     let Answer::Autoscale(status) = rig.ask(Ask::AutoscaleStatus) else { panic!("a status") };
     assert_eq!((status.outcomes.as_slice(), status.config), (&[outcome][..], Some(config())));
     assert_eq!(rig.coordinator.autoscaled().changes, [1, 0]);
     assert_eq!(rig.said.last().map(String::as_str), Some("2 servers"));
+}
+
+#[test]
+fn servers_that_are_to_be_stopped_are_emptied_and_remembered_until_they_are_gone() {
+    let mut rig = Rig::new(3);
+    let stopping = |rig: &mut Rig| match rig.ask(Ask::AutoscaleStatus) {
+        Answer::Autoscale(status) => status.stopping,
+        other => panic!("{other:?}"),
+    };
+    let unknown = Ask::Retire(vec![ServerId(2), ServerId(9)]);
+    assert!(rig.coordinator.handle(rig.now, unknown).answer.is_err());
+    assert!(rig.coordinator.state().draining.is_empty(), "all or none");
+    rig.ask(Ask::Retire(vec![ServerId(2), ServerId(3)]));
+    let saved = State::from_json(&rig.coordinator.state().to_json()).expect("it is a state");
+    assert_eq!(&saved, rig.coordinator.state());
+    assert_eq!(stopping(&mut rig), [2, 3]);
+    rig.ask(Ask::Drain(ServerId(3), false));
+    assert_eq!(stopping(&mut rig), [2], "an operator wants it to stay");
+    rig.ask(Ask::Leave(ServerId(2), Incarnation(2)));
+    assert_eq!(stopping(&mut rig), [0; 0]);
+    rig.ask(Ask::Drain(ServerId(1), true));
+    assert_eq!(stopping(&mut rig), [0; 0], "an operator's drain stops nothing");
 }
