@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use mbal_control::api::{AutoscaleLook, AutoscaleStatus, OutcomeTold, Status};
+use mbal_control::api::{AutoscaleConfig, AutoscaleLook, AutoscaleStatus, OutcomeTold, Status};
 use mbal_control::{Answer, Ask, Demand, Look};
 use mbal_elastic::{Outcome, Policy, Resizer, Seen};
 use mbal_model::ServerId;
@@ -43,7 +43,7 @@ impl Autoscaling {
         every: Duration,
     ) -> io::Result<Autoscaling> {
         let (stop, stopped) = channel();
-        let pilot = Pilot { driver, machines, cluster, every, resizer: None, change: None, again: None };
+        let pilot = Pilot { driver, machines, cluster, every, resizer: None, change: None, set_up: None, again: None };
         let thread = thread::Builder::new()
             .name("mbal-autoscaler".into())
             .spawn(move || pilot.run(&stopped))?;
@@ -68,6 +68,8 @@ struct Pilot {
     /// None while nobody has set it up, or this coordinator does not lead.
     resizer: Option<Resizer>,
     change: Option<Change>,
+    /// How it was set up, when that was looked at last.
+    set_up: Option<AutoscaleConfig>,
     /// What was refused is not tried before.
     again: Option<Instant>,
 }
@@ -85,8 +87,11 @@ impl Pilot {
     fn run(mut self, stopped: &Receiver<()>) {
         let mut looks = Instant::now() + self.every;
         while stopped.recv_timeout(STEP.min(self.every)) == Err(RecvTimeoutError::Timeout) {
-            if looks <= Instant::now() {
-                looks += self.every;
+            let set_up = self.status().and_then(|status| status.config);
+            let is_new = set_up.is_some() && set_up != self.set_up;
+            self.set_up = set_up;
+            if is_new || looks <= Instant::now() {
+                looks = Instant::now() + self.every;
                 if self.look().is_none() {
                     (self.resizer, self.change) = (None, None);
                 }
