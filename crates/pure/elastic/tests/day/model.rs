@@ -8,8 +8,12 @@ use crate::demand::{self, MINUTES_PER_DAY};
 
 /// The first one teaches, and is not judged.
 const DAYS: usize = 2;
-/// Servers that hold the hit ratio of the busiest minute without a spike, about.
-const SERVERS_SCALE: u64 = 8;
+/// Servers that the busiest minute needs, about.
+const SERVERS_SCALE: u64 = 12;
+/// Of all that can hit, what has to hit in the busiest minute.
+const NEEDED_PART: f64 = 0.95;
+/// At its mean rate a trace takes so long: what is added fills in a part of that.
+const TRACE_SECONDS: f64 = 1_800.0;
 pub const SERVERS_MOST: usize = 40;
 const SERVERS_LEAST: usize = 2;
 /// Until a server that is started serves; and until one that leaves has given all away.
@@ -23,6 +27,7 @@ const SAMPLES_MOST: usize = 8_192;
 pub struct Load {
     exact: mattson::ExactCurve,
     sampled: Curve,
+    requests: usize,
     mean_bytes: f64,
 }
 
@@ -33,7 +38,7 @@ impl Load {
         let bytes: u64 = requests.iter().map(|one| u64::from(one.1)).sum();
         let (_, exact) = mattson::exact(requests);
         let mean_bytes = bytes as f64 / requests.len() as f64;
-        Load { exact, sampled: distances.by_bytes(), mean_bytes }
+        Load { exact, sampled: distances.by_bytes(), requests: requests.len(), mean_bytes }
     }
 }
 
@@ -58,15 +63,12 @@ pub enum Sized {
 }
 
 pub fn play(load: &Load, seed: u64, sized: Sized) -> Day {
-    let rates = demand::rates(DAYS, seed);
-    let mut sorted = rates.clone();
-    sorted.sort_by(f64::total_cmp);
-    // All but a spike and its like.
-    let busy = sorted[sorted.len() * 95 / 100];
-    let most = load.sampled.hit_ratio_most();
-    // At the busiest, the database bears what misses if nine tenths of all that can hit does.
-    let rate_db = busy * (1.0 - 0.9 * most);
-    let needed_bytes = load.sampled.size_for_hit_ratio(0.9 * most).expect("it is reached");
+    let scale = load.requests as f64 / TRACE_SECONDS / demand::RATE_MEAN;
+    let rates: Vec<f64> = demand::rates(DAYS, seed).iter().map(|rate| scale * rate).collect();
+    let busiest = rates.iter().copied().fold(0.0, f64::max);
+    let needed = NEEDED_PART * load.sampled.hit_ratio_most();
+    let rate_db = busiest * (1.0 - needed);
+    let needed_bytes = load.sampled.size_for_hit_ratio(needed).expect("it is reached");
     let server_bytes = (needed_bytes / SERVERS_SCALE).max(1);
     let aims = |policy| Aims {
         policy,
