@@ -1,8 +1,8 @@
 //! Hit ratios of other memory sizes, forecast from the past and judged on what comes (docs/results/elastic.md).
 //!
-//! A store of [`NOW_BYTES`] has a trace's first half. The sketch counts its second quarter, as a server's counts the last
-//! minutes, with the keys of the first one known. What the store hits in that quarter says what memory is worth. Stores of all sizes,
-//! that have had the first half too, then play the second half: what they hit is what is judged.
+//! One store plays a trace's first half, with a server's sketch, which counts the second quarter. What the store hits in that quarter says
+//! what memory is worth. Stores of all sizes, that have had the first half too, then play the second half: what they hit is what is
+//! judged. *Renewed*: the same for each 40th of the second half, forecast from all that came before it, of which the last counts most.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use mbal_cachelet::{Draft, ITEM_OVERHEAD_BYTES, Store};
 use mbal_elastic::Forecast;
 use mbal_model::Key;
 use mbal_output::plot::{Line, Panel, Plot};
-use mbal_sketch::{Curve, Random, StackDistances, is_chosen, mix};
+use mbal_sketch::{Curve, Random, StackDistances, mix};
 
 use crate::engine::{Engine, options};
 use crate::hits::{FILES, NOW};
@@ -26,7 +26,11 @@ const LEAST_BYTES: f64 = (1 << 20) as f64;
 /// What the cluster has, which forecasts.
 const NOW_AT: usize = 7;
 const VALUE_BYTES_MAX: f64 = 900_000.0;
-const SAMPLES_MOST: usize = 16_384;
+/// As in a server.
+const SAMPLES_MOST: usize = 8_192;
+/// Parts of a trace, and what those before weigh when one more has been counted.
+const PARTS: usize = 40;
+const FADES_TO: f64 = 0.35;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -49,13 +53,14 @@ struct Judged {
     trace: String,
     bytes: u64,
     measured: f64,
-    /// By [`KINDS`].
-    forecast: [f64; KINDS.len()],
-    /// How far LRU lists of that size differ between the two quarters and the second half.
+    /// With the worth of memory that was measured, and with that of a list.
+    forecast: f64,
+    of_list: f64,
+    /// How far LRU lists of that size differ between the second quarter and the second half.
     drift: f64,
+    /// By how much forecasts that were renewed are off, on average over the parts of the second half, with signs lost.
+    renewed: f64,
 }
-
-const KINDS: [&str; 4] = ["all keys, a list", "all keys", "one in 64, a list", "one in 64"];
 
 pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     if !args.data.exists() {
@@ -69,9 +74,10 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     }
     let mut page = Page::new(out, "forecast", "Hit ratios of other sizes, forecast");
     page.say(
-        "Points of hit ratio by which the forecast of a trace's first half is off in its second half, over sizes from 1 to 128 MiB \
-         in half steps of doubling: mean, largest. *A list*: without the measured worth of memory. *Drift*: by how much LRU lists \
-         of these sizes, played exactly, differ between what was forecast from and what was judged on; no forecast knows of it.",
+        "Points of hit ratio by which a forecast is off: mean over sizes from 1 to 128 MiB in half steps of doubling, and the largest. Forecast \
+         from the first half of a trace, judged on its second half. *A list*: without the measured worth of memory. *Drift*: by how much \
+         LRU lists of these sizes differ between what was forecast from and what was judged on; no forecast knows of it. *Renewed*: \
+         forecast anew for each 40th of the second half.",
     );
     page.table(&table(&judged));
     let sheet = sheet(&judged);
@@ -116,73 +122,108 @@ fn bytes_at(size: usize) -> u64 {
     (LEAST_BYTES * 2_f64.powf(size as f64 / 2.0)) as u64
 }
 
-/// Hits, as parts of all, in the second quarter and in the second half.
-fn played(requests: &[(u64, u32)], bytes: u64) -> (f64, f64) {
+/// The part that hits, by parts of the trace.
+fn played(requests: &[(u64, u32)], bytes: u64) -> Vec<f64> {
     let store = Store::new(options(bytes as usize, 1, 16));
     let mut engine = Engine::new(&store, 0);
     let value = vec![0; VALUE_BYTES_MAX as usize];
-    let (quarter, half) = (requests.len() / 4, requests.len() / 2);
-    let mut hits = [0; 4];
-    for (at, (number, length)) in requests.iter().enumerate() {
-        let text = format!("{number:016x}");
-        let key = Key::new(text.as_bytes()).expect("16 bytes");
-        if engine.get(&key, NOW) {
-            hits[(at / quarter.max(1)).min(3)] += 1;
-        } else {
-            let draft = Draft { parts: &[&value[..*length as usize]], ..Draft::default() };
-            // What finds no room in a memory of a few pages is not stored.
-            let _kept = engine.set(&key, &draft, NOW);
-        }
-    }
-    let part = |hits: i32, of: usize| f64::from(hits) / of.max(1) as f64;
-    (part(hits[1], half - quarter), part(hits[2] + hits[3], requests.len() - half))
-}
-
-/// What a server's sketch tells of `counted`, having seen `before`.
-fn sketched(before: &[(u64, u32)], counted: &[(u64, u32)], every_key: bool) -> Curve {
-    let mut distances = match every_key {
-        true => StackDistances::new(SAMPLES_MOST),
-        false => StackDistances::of_chosen(SAMPLES_MOST),
-    };
-    for part in [before, counted] {
-        distances.fade(0.0);
+    let ratios = parts(requests).map(|part| {
+        let mut hits = 0;
         for (number, length) in part {
-            let text = format!("{number:016x}");
-            let hash = Key::new(text.as_bytes()).expect("16 bytes").hash();
-            if every_key || is_chosen(hash) {
-                let bytes = *length + (ITEM_OVERHEAD_BYTES + text.len()) as u32;
-                distances.read(hash, NOW, || None);
-                distances.write(hash, bytes, 0);
+            let text = key_text(*number);
+            let key = Key::new(text.as_bytes()).expect("16 bytes");
+            if engine.get(&key, NOW) {
+                hits += 1;
+            } else {
+                let draft = Draft { parts: &[&value[..*length as usize]], ..Draft::default() };
+                // What finds no room in a memory of a few pages is not stored.
+                let _kept = engine.set(&key, &draft, NOW);
             }
         }
-        distances.count(part.len() as u64);
+        f64::from(hits) / part.len().max(1) as f64
+    });
+    ratios.collect()
+}
+
+fn parts(requests: &[(u64, u32)]) -> impl Iterator<Item = &[(u64, u32)]> {
+    (0..PARTS).map(|at| &requests[requests.len() * at / PARTS..requests.len() * (at + 1) / PARTS])
+}
+
+fn key_text(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+fn show(distances: &mut StackDistances, part: &[(u64, u32)]) {
+    for (number, length) in part {
+        let text = key_text(*number);
+        let hash = Key::new(text.as_bytes()).expect("16 bytes").hash();
+        if distances.chosen().has(hash) {
+            let bytes = *length + (ITEM_OVERHEAD_BYTES + text.len()) as u32;
+            distances.read(hash, NOW, || None);
+            distances.write(hash, bytes, 0);
+        }
+    }
+    distances.count(part.len() as u64);
+}
+
+/// Of some parts, with those before known.
+fn curve_of(requests: &[(u64, u32)], counted: std::ops::Range<usize>) -> Curve {
+    let mut distances = StackDistances::new(SAMPLES_MOST);
+    for (at, part) in parts(requests).enumerate().take(counted.end) {
+        if at == counted.start {
+            distances.fade(0.0);
+        }
+        show(&mut distances, part);
     }
     distances.by_bytes()
 }
 
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// With the worth of memory that was measured at [`NOW_AT`]; `before` stands where the curve is flat.
+fn measured(curve: Curve, ratio: f64, before: f64) -> Forecast {
+    let list = Forecast::of(curve);
+    let efficiency = list.efficiency_of(bytes_at(NOW_AT), ratio).unwrap_or(before);
+    list.with_efficiency(efficiency)
+}
+
 fn judge(requests: &Requests) -> Vec<Judged> {
     let all = &requests.all;
-    let (quarter, half) = (all.len() / 4, all.len() / 2);
-    let of_past = [true, false].map(|every| sketched(&all[..quarter], &all[quarter..half], every));
-    let of_coming = sketched(&all[..half], &all[half..], true);
-    let results: Vec<(f64, f64)> = (0..SIZES).map(|size| played(all, bytes_at(size))).collect();
-    let now = bytes_at(NOW_AT);
-    let forecasts = of_past.iter().flat_map(|curve| {
-        let list = Forecast::of(curve.clone());
-        let efficiency = list.efficiency_of(now, results[NOW_AT].0).unwrap_or(1.0);
-        eprintln!("{}: memory is worth {efficiency:.2}", requests.name);
-        [list.clone(), list.with_efficiency(efficiency)]
-    });
-    let forecasts: Vec<Forecast> = forecasts.collect();
+    let (quarter, half) = (PARTS / 4, PARTS / 2);
+    let results: Vec<Vec<f64>> = (0..SIZES).map(|size| played(all, bytes_at(size))).collect();
+    let now = &results[NOW_AT];
+    let list = Forecast::of(curve_of(all, quarter..half));
+    let coming = Forecast::of(curve_of(all, half..PARTS));
+    let past = measured(curve_of(all, quarter..half), mean(&now[quarter..half]), 1.0);
+    eprintln!("{}: memory is worth {:.2}", requests.name, past.efficiency());
+    let mut renewed = [0.0; SIZES];
+    let mut distances = StackDistances::new(SAMPLES_MOST);
+    let mut worth = 1.0;
+    for (at, part) in parts(all).enumerate() {
+        if at >= half {
+            let lately = mean(&now[at - 3..at]);
+            let forecast = measured(distances.by_bytes(), lately, worth);
+            worth = forecast.efficiency();
+            for (size, off) in renewed.iter_mut().enumerate() {
+                let error = forecast.hit_ratio(bytes_at(size)) - results[size][at];
+                *off += error.abs() / (PARTS - half) as f64;
+            }
+        }
+        distances.fade(FADES_TO);
+        show(&mut distances, part);
+    }
     let judged = |size: usize| {
         let bytes = bytes_at(size);
-        let of = |nth: usize| forecasts[nth].hit_ratio(bytes);
         Judged {
             trace: requests.name.clone(),
             bytes,
-            measured: results[size].1,
-            forecast: std::array::from_fn(of),
-            drift: (1.0 - of_coming.miss_ratio(bytes)) - of(0),
+            measured: mean(&results[size][half..]),
+            forecast: past.hit_ratio(bytes),
+            of_list: list.hit_ratio(bytes),
+            drift: coming.hit_ratio(bytes) - list.hit_ratio(bytes),
+            renewed: renewed[size],
         }
     };
     (0..SIZES).map(judged).collect()
@@ -197,13 +238,16 @@ fn errors(errors: impl Iterator<Item = f64> + Clone) -> String {
 }
 
 fn table(judged: &[Judged]) -> Sheet {
-    let mut sheet = Sheet::new(["trace"].into_iter().chain(KINDS).chain(["drift"]));
+    let mut sheet = Sheet::new(["trace", "forecast", "a list", "drift", "renewed"]);
     let mut row = |name: &str, of: &dyn Fn(&Judged) -> bool| {
         let rows: Vec<&Judged> = judged.iter().filter(|one| of(one)).collect();
-        let kinds = (0..KINDS.len())
-            .map(|kind| errors(rows.iter().map(move |one| one.forecast[kind] - one.measured)));
-        let drift = errors(rows.iter().map(|one| one.drift));
-        sheet.row([name.to_owned()].into_iter().chain(kinds).chain([drift]));
+        let cells = [
+            errors(rows.iter().map(|one| one.forecast - one.measured)),
+            errors(rows.iter().map(|one| one.of_list - one.measured)),
+            errors(rows.iter().map(|one| one.drift)),
+            errors(rows.iter().map(|one| one.renewed)),
+        ];
+        sheet.row([name.to_owned()].into_iter().chain(cells));
     };
     for one in judged.iter().step_by(SIZES) {
         row(&one.trace, &|other| other.trace == one.trace);
@@ -213,11 +257,10 @@ fn table(judged: &[Judged]) -> Sheet {
 }
 
 fn sheet(judged: &[Judged]) -> Sheet {
-    let heads = ["trace", "bytes", "measured"].into_iter();
-    let kinds = ["all_list", "all", "sampled_list", "sampled", "drift"];
-    let mut sheet = Sheet::new(heads.chain(kinds));
+    let mut sheet =
+        Sheet::new(["trace", "bytes", "measured", "forecast", "of_list", "drift", "renewed_off"]);
     for one in judged {
-        let figures = [one.measured].into_iter().chain(one.forecast).chain([one.drift]);
+        let figures = [one.measured, one.forecast, one.of_list, one.drift, one.renewed];
         let figures = figures.map(|figure| format!("{figure:.5}"));
         sheet.row([one.trace.clone(), one.bytes.to_string()].into_iter().chain(figures));
     }
@@ -230,8 +273,8 @@ fn plot(judged: &[Judged]) -> Plot {
             name: name.into(),
             points: rows.iter().map(|one| (one.bytes as f64 / f64::from(1 << 20), of(one))).collect(),
         };
-        let forecast = line("forecast", &|one| 100.0 * one.forecast[1]);
-        let list = line("a list", &|one| 100.0 * one.forecast[0]);
+        let forecast = line("forecast", &|one| 100.0 * one.forecast);
+        let list = line("a list", &|one| 100.0 * one.of_list);
         Panel {
             title: rows[0].trace.clone(),
             lines: vec![line("measured", &|one| 100.0 * one.measured), forecast, list],

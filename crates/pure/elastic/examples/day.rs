@@ -2,10 +2,12 @@
 //!
 //!     cargo run --release -p mbal-elastic --example day
 
+#[allow(dead_code, reason = "rates alone are used")]
 mod demand;
 #[path = "../tests/day/model.rs"]
 mod model;
 #[path = "../../sketch/examples/support/mod.rs"]
+#[allow(dead_code, reason = "traces alone are used")]
 mod support;
 
 use mbal_elastic::Policy;

@@ -1,9 +1,11 @@
 //! The autoscaler over a day of load, in virtual time, with curves of real traces.
 
+#[allow(dead_code, reason = "rates alone are used")]
 #[path = "../../examples/demand/mod.rs"]
 mod demand;
 mod model;
 #[path = "../../../sketch/examples/support/mod.rs"]
+#[allow(dead_code, reason = "traces alone are used")]
 mod support;
 
 use mbal_elastic::Policy;
