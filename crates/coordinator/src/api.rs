@@ -10,7 +10,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use mbal_control::api::{
-    AutoscaleConfig, BalanceCall, Failure, Heartbeat, Leads, Leaving, LostCall, MoveCall, Registration, SplitCall,
+    AutoscaleConfig, BalanceCall, Failure, Heartbeat, Leads, Leaving, LostCall, MoveCall,
+    Registration, SplitCall,
 };
 use mbal_control::{Answer, Ask, Refusal};
 use mbal_election::Term;
@@ -222,7 +223,9 @@ async fn hot_keys(State(shared): State<Shared>) -> Response {
 /// `?servers=N&database_rate=R`, either or none.
 async fn forecast(State(shared): State<Shared>, RawQuery(query): RawQuery) -> Response {
     let (mut servers, mut database_rate) = (0, None);
-    for (name, value) in query.iter().flat_map(|query| query.split('&')).filter_map(|one| one.split_once('=')) {
+    for (name, value) in
+        query.iter().flat_map(|query| query.split('&')).filter_map(|one| one.split_once('='))
+    {
         let is_read = match name {
             "servers" => value.parse().map(|count| servers = count).is_ok(),
             "database_rate" => {

@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use mbal_control::api::{AutoscaleConfig, AutoscaleLook, AutoscaleStatus, OutcomeTold, Status};
+use mbal_control::api::{
+    AutoscaleConfig, AutoscaleLook, AutoscaleStatus, OutcomeTold, ServerStatus, Status,
+};
 use mbal_control::{Answer, Ask, Demand, Look};
 use mbal_elastic::{Outcome, Policy, Resizer, Seen};
 use mbal_model::ServerId;
@@ -43,7 +45,16 @@ impl Autoscaling {
         every: Duration,
     ) -> io::Result<Autoscaling> {
         let (stop, stopped) = channel();
-        let pilot = Pilot { driver, machines, cluster, every, resizer: None, change: None, set_up: None, again: None };
+        let pilot = Pilot {
+            driver,
+            machines,
+            cluster,
+            every,
+            resizer: None,
+            change: None,
+            set_up: None,
+            again: None,
+        };
         let thread = thread::Builder::new()
             .name("mbal-autoscaler".into())
             .spawn(move || pilot.run(&stopped))?;
@@ -159,7 +170,10 @@ impl Pilot {
                 "{} of {servers} servers have told their hit ratios by size: it is waited for the others",
                 demand.servers_told
             ),
-            (true, Some(change)) => format!("from {} to {} servers, which goes on; {}", change.from, change.to, decision.why),
+            (true, Some(change)) => format!(
+                "from {} to {} servers, which goes on; {}",
+                change.from, change.to, decision.why
+            ),
             (true, None) => decision.why.clone(),
         };
         let wanted = if is_known { decision.servers } else { servers };
@@ -168,14 +182,20 @@ impl Pilot {
             said.push(came_true_in_words(outcome));
         }
         let is_free = self.change.is_none() && status.stopping.is_empty();
-        let acts = wanted != servers && is_free && self.again.is_none_or(|again| again <= Instant::now());
+        let acts =
+            wanted != servers && is_free && self.again.is_none_or(|again| again <= Instant::now());
         let was_wanted = status.last.as_ref().map(|last| (last.servers, last.servers_wanted));
         if acts && (!config.dry_run || was_wanted != Some((servers, wanted))) {
             let would = if config.dry_run { "would change" } else { "changes" };
             said.push(format!("autoscaling {would} from {servers} to {wanted} servers: {why}; a hit ratio of {:.3} is expected", decision.expected));
         }
         if acts && !config.dry_run {
-            let change = Change { from: servers, to: wanted, expected: decision.expected, begun: Instant::now() };
+            let change = Change {
+                from: servers,
+                to: wanted,
+                expected: decision.expected,
+                begun: Instant::now(),
+            };
             if let Err(why) = self.begin(&change, &demand) {
                 said.push(format!("autoscaling: {why}"));
                 self.again = Some(Instant::now() + AGAIN_AFTER);
@@ -211,15 +231,17 @@ impl Pilot {
 
     fn begin(&self, change: &Change, demand: &Demand) -> Result<(), String> {
         let Change { from, to, .. } = *change;
+        let servers = demand.servers.iter();
+        let servers = servers.map(|(id, client)| Leaver { id: id.0, client: client.clone() });
+        let servers: Vec<Leaver> = servers.collect();
         if from < to {
-            return self.machines.start(&self.cluster, to, to - from);
+            let count = self.machines.count(&servers) + (to - from);
+            return self.machines.start(&self.cluster, count, to - from);
         }
         if matches!(self.machines, Machines::Nobody) {
             return Err("nobody stops servers: see `mbal coordinator --help`".into());
         }
-        let servers = demand.servers.iter();
-        let servers = servers.map(|(id, client)| Leaver { id: id.0, client: client.clone() });
-        let leavers = self.machines.leavers(servers.collect(), from - to);
+        let leavers = self.machines.leavers(servers, from - to);
         self.scale_in(&leavers)
     }
 
@@ -236,16 +258,20 @@ impl Pilot {
         let servers = self.servers()?;
         let is_leaving = |id: u16| status.stopping.contains(&id);
         if !status.stopping.is_empty() {
-            let leaving = servers.servers.iter().filter(|server| is_leaving(server.id));
-            let are_empty = leaving.clone().all(|server| server.state == "drained");
+            let alive = servers.servers.iter().filter(|server| server.state != "lost");
+            let (leaving, staying): (Vec<_>, Vec<_>) =
+                alive.partition(|server| is_leaving(server.id));
+            let are_empty = leaving.iter().all(|server| server.state == "drained");
             if !are_empty || self.again.is_some_and(|again| Instant::now() < again) {
                 return Some(());
             }
-            let leavers = leaving.map(|server| Leaver { id: server.id, client: server.client.clone() });
-            let leavers: Vec<Leaver> = leavers.collect();
-            let count = servers.servers.iter().filter(|server| server.state != "lost").count();
+            let named = |servers: Vec<&ServerStatus>| {
+                let named = |one: &ServerStatus| Leaver { id: one.id, client: one.client.clone() };
+                servers.into_iter().map(named).collect::<Vec<Leaver>>()
+            };
+            let count = self.machines.count(&named(staying));
             self.again = Some(Instant::now() + AGAIN_AFTER);
-            if let Err(why) = self.machines.stop(&self.cluster, count - leavers.len(), &leavers) {
+            if let Err(why) = self.machines.stop(&self.cluster, count, &named(leaving)) {
                 self.tell(&format!("autoscaling: {why}"));
             }
             return Some(());
@@ -256,7 +282,9 @@ impl Pilot {
         if change.to < change.from || serving >= change.to || is_late {
             if serving < change.to && change.from < change.to {
                 let missing = change.to - serving;
-                self.tell(&format!("autoscaling: {missing} servers that were started have not come"));
+                self.tell(&format!(
+                    "autoscaling: {missing} servers that were started have not come"
+                ));
             }
             let minute = self.minute();
             if let Some(resizer) = &mut self.resizer {

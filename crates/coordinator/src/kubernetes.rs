@@ -46,7 +46,9 @@ impl StatefulSet {
     pub fn at(server: &str, name: &str, account: Option<&Path>) -> Result<StatefulSet, String> {
         let expected = || format!("{name}: a StatefulSet is NAMESPACE/NAME");
         let is_name = |text: &str| {
-            let is_fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+            let is_fit = |byte: u8| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte)
+            };
             !text.is_empty() && text.bytes().all(is_fit)
         };
         let (namespace, set) = name.split_once('/').ok_or_else(expected)?;

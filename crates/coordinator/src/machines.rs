@@ -30,7 +30,9 @@ pub enum Machines {
 pub enum MachineOrder {
     /// One more.
     Start,
-    Stop { id: u16 },
+    Stop {
+        id: u16,
+    },
 }
 
 /// A server that is to be stopped, which has nothing any more.
@@ -63,6 +65,15 @@ impl Machines {
         servers.split_off(servers.len() - count.min(servers.len()))
     }
 
+    /// How many there are, as whoever starts them counts. Kubernetes counts a pod that has died and comes back.
+    pub(crate) fn count(&self, servers: &[Leaver]) -> usize {
+        let counted = servers.iter().filter_map(|server| ordinal(&server.client));
+        match (self, counted.max()) {
+            (Machines::Kubernetes(_), Some(last)) => last as usize + 1,
+            _ => servers.len(),
+        }
+    }
+
     /// The cluster is to have `count` servers, `more` of which are not there.
     pub(crate) fn start(&self, cluster: &str, count: usize, more: usize) -> Result<(), String> {
         match self {
@@ -70,7 +81,9 @@ impl Machines {
             Machines::Commands { start, .. } => {
                 (0..more).try_for_each(|_| run(start, cluster, count, None))
             }
-            Machines::Http(url) => (0..more).try_for_each(|_| call(url, "start", cluster, count, None)),
+            Machines::Http(url) => {
+                (0..more).try_for_each(|_| call(url, "start", cluster, count, None))
+            }
             Machines::Kubernetes(set) => set.scale(count),
             Machines::Told(parent) => (0..more).try_for_each(|_| tell(parent, MachineOrder::Start)),
         }
@@ -159,13 +172,17 @@ mod tests {
 
     #[test]
     fn pods_of_the_highest_numbers_leave_and_elsewhere_the_last_that_came() {
-        let servers = leavers(&[(1, "mbal-10.mbal:11211"), (2, "mbal-9.mbal:11211"), (3, "mbal-0.mbal:1")]);
+        let servers =
+            leavers(&[(1, "mbal-10.mbal:11211"), (2, "mbal-9.mbal:11211"), (3, "mbal-0.mbal:1")]);
         let ids = |machines: &Machines, count| {
             let leave = machines.leavers(servers.clone(), count);
             leave.iter().map(|one| one.id).collect::<Vec<_>>()
         };
         let set = StatefulSet::at("http://127.0.0.1:1", "a/b", None).expect("an address");
-        assert_eq!(ids(&Machines::Kubernetes(set), 2), [2, 1]);
+        let set = Machines::Kubernetes(set);
+        assert_eq!(ids(&set, 2), [2, 1]);
+        assert_eq!((set.count(&servers), set.count(&servers[1..])), (11, 10));
+        assert_eq!(Machines::Nobody.count(&servers), 3);
         assert_eq!(ids(&Machines::Nobody, 2), [2, 3]);
         assert_eq!(ids(&Machines::Nobody, 9), [1, 2, 3]);
     }
@@ -173,7 +190,12 @@ mod tests {
     #[test]
     fn commands_are_told_how_many_servers_there_are_to_be_and_which_one_leaves() {
         let file = std::env::temp_dir().join(format!("mbal-machines-{}", std::process::id()));
-        let say = |what: &str| format!("echo {what} $MBAL_CLUSTER $MBAL_COUNT $MBAL_SERVER $MBAL_SERVER_ID >>{}", file.display());
+        let say = |what: &str| {
+            format!(
+                "echo {what} $MBAL_CLUSTER $MBAL_COUNT $MBAL_SERVER $MBAL_SERVER_ID >>{}",
+                file.display()
+            )
+        };
         let machines = Machines::Commands { start: say("start"), stop: say("stop") };
         assert_eq!(machines.start("shop", 4, 2), Ok(()));
         assert_eq!(machines.stop("shop", 3, &leavers(&[(4, "10.0.0.4:11211")])), Ok(()));

@@ -19,11 +19,7 @@ const WHYS: [(&str, Why); 4] = [
     ("share", Why::Share),
 ];
 
-pub(crate) fn page(
-    status: &Status,
-    coordinator: &Coordinator,
-    planned_in: Duration,
-) -> String {
+pub(crate) fn page(status: &Status, coordinator: &Coordinator, planned_in: Duration) -> String {
     let (state, balanced) = (coordinator.state(), coordinator.balanced());
     let mut page = Page::leads(true);
     let servers =
@@ -90,7 +86,11 @@ impl Page {
     fn autoscaled(&mut self, autoscaled: &Autoscaled) {
         let status = &autoscaled.status;
         let last = status.last.clone().unwrap_or_default();
-        self.gauge("autoscaler_servers", "Servers that the autoscaler has seen last.", last.servers);
+        self.gauge(
+            "autoscaler_servers",
+            "Servers that the autoscaler has seen last.",
+            last.servers,
+        );
         let help = "Servers that it wanted then.";
         self.gauge("autoscaler_servers_wanted", help, last.servers_wanted);
         self.gauge("hit_ratio", "Part of the reads that hit, in the last minute.", last.hit_ratio);

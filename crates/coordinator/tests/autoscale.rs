@@ -56,7 +56,9 @@ fn kubernetes(status: &'static str) -> (SocketAddr, Receiver<(String, Vec<String
             stream.read_exact(&mut body).expect("a body");
             let said = r#"{"message":"statefulsets.apps is forbidden"}"#;
             let length = said.len();
-            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{said}");
+            let head = format!(
+                "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{said}"
+            );
             stream.get_mut().write_all(head.as_bytes()).expect("it reads");
             let body = String::from_utf8(body).expect("text");
             if told.send((lines.remove(0), lines, body)).is_err() {
@@ -92,12 +94,18 @@ fn call(running: &Running, method: &str, path: &str, body: Option<Value>) -> Val
 fn beat(running: &Running, since: Instant) {
     let reads = (since.elapsed().as_secs_f64() * 10_000.0) as u64;
     // 16 KiB, and four points for each doubling: the 41st is 16 MiB.
-    let points: Vec<u64> = (0..49).map(|at: u64| if at < 41 { 12 * at } else { 500 + 63 * (at - 40) }).collect();
+    let points: Vec<u64> =
+        (0..49).map(|at: u64| if at < 41 { 12 * at } else { 500 + 63 * (at - 40) }).collect();
     for id in [1, 2] {
         let curve = json!({"reads": reads, "hits": reads / 2, "counted": 1000, "points": points});
         let path = format!("/v1/servers/{id}/heartbeat");
         let incarnation = format!("{id:016x}");
-        call(running, "POST", &path, Some(json!({"incarnation": incarnation, "map_version": 1, "curve": curve})));
+        call(
+            running,
+            "POST",
+            &path,
+            Some(json!({"incarnation": incarnation, "map_version": 1, "curve": curve})),
+        );
     }
 }
 
@@ -105,7 +113,7 @@ fn register(running: &Running) {
     for id in [1, 2] {
         let registration = json!({
             "id": id, "incarnation": format!("{id:016x}"), "cluster": "mbal", "moves": true,
-            "client": format!("mbal-{id}.mbal:11211"), "link": format!("mbal-{id}.mbal:11311"),
+            "client": format!("mbal-{}.mbal:11211", id - 1), "link": format!("mbal-{id}.mbal:11311"),
             "workers": [format!("mbal-{id}.mbal:11411")], "memory_bytes": SERVER_BYTES,
         });
         call(running, "POST", "/v1/servers", Some(registration));
@@ -134,17 +142,28 @@ fn servers_that_are_wanted_are_asked_of_kubernetes_with_the_pod_s_token() {
     let running = begin(&folder, Machines::Kubernetes(set.expect("a name")));
     register(&running);
     let since = Instant::now();
-    call(&running, "PUT", "/v1/autoscale", Some(json!({"min": 1, "max": 5, "database_rate": 2000, "headroom": 1.0})));
+    call(
+        &running,
+        "PUT",
+        "/v1/autoscale",
+        Some(json!({"min": 1, "max": 5, "database_rate": 2000, "headroom": 1.0})),
+    );
     let (line, headers, body) = until(&running, since, || heard.try_recv().ok());
     assert_eq!(line, "PATCH /apis/apps/v1/namespaces/cache/statefulsets/mbal/scale HTTP/1.1");
     assert!(headers.contains(&"Authorization: Bearer t0ken".to_owned()), "{headers:?}");
-    assert!(headers.contains(&"Content-Type: application/merge-patch+json".to_owned()), "{headers:?}");
+    assert!(
+        headers.contains(&"Content-Type: application/merge-patch+json".to_owned()),
+        "{headers:?}"
+    );
     let replicas = serde_json::from_str::<Value>(&body).expect("JSON")["spec"]["replicas"].as_u64();
     // 20,000 reads/s, of which a database bears 2,000: 90% have to hit, which takes more than three times a server's memory.
     assert!(replicas.is_some_and(|count| (4..=5).contains(&count)), "{body}");
     let status = call(&running, "GET", "/v1/autoscale", None);
     assert_eq!(status["machines"], "kubernetes");
-    assert!(status["last"]["why"].as_str().is_some_and(|why| why.contains("reads/s on a database")), "{status}");
+    assert!(
+        status["last"]["why"].as_str().is_some_and(|why| why.contains("reads/s on a database")),
+        "{status}"
+    );
     thread::sleep(3 * EVERY);
     assert!(heard.try_recv().is_err(), "once: they are on their way");
 }
@@ -176,7 +195,8 @@ fn a_dry_run_tells_what_it_would_do_and_does_nothing() {
         events.contains("autoscaling would change from 2 to 4 servers").then_some(())
     });
     assert!(orders.try_recv().is_err());
-    let metrics = ureq::get(&format!("http://{}/metrics", running.address)).call().expect("metrics");
+    let metrics =
+        ureq::get(&format!("http://{}/metrics", running.address)).call().expect("metrics");
     let metrics = metrics.into_string().expect("text");
     assert!(metrics.contains("mbal_coordinator_autoscaler_servers_wanted 4"), "{metrics}");
 }

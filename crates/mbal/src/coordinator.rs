@@ -142,7 +142,9 @@ impl StartsServers {
                 Machines::Commands { start: start.clone(), stop: stop.clone() }
             }
             StartsServers { machines_url: Some(url), .. } if !url.starts_with("http://") => {
-                return Err(format!("--machines-url {url}: it is like http://10.0.0.1:8000/servers"));
+                return Err(format!(
+                    "--machines-url {url}: it is like http://10.0.0.1:8000/servers"
+                ));
             }
             StartsServers { machines_url: Some(url), .. } => Machines::Http(url.clone()),
             StartsServers { statefulset: Some(name), .. } => {

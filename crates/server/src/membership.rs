@@ -15,7 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mbal_control::api::{
-    CurveReport, Heartbeat, Incarnation, LeaseTold, Leaving, MoveNews, News, Registered, Registration,
+    CurveReport, Heartbeat, Incarnation, LeaseTold, Leaving, MoveNews, News, Registered,
+    Registration,
 };
 use mbal_model::{Cluster, ServerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox};

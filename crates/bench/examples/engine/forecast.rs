@@ -271,7 +271,10 @@ fn plot(judged: &[Judged]) -> Plot {
     let panel = |rows: &[Judged]| {
         let line = |name: &str, of: &dyn Fn(&Judged) -> f64| Line {
             name: name.into(),
-            points: rows.iter().map(|one| (one.bytes as f64 / f64::from(1 << 20), of(one))).collect(),
+            points: rows
+                .iter()
+                .map(|one| (one.bytes as f64 / f64::from(1 << 20), of(one)))
+                .collect(),
         };
         let forecast = line("forecast", &|one| 100.0 * one.forecast);
         let list = line("a list", &|one| 100.0 * one.of_list);

@@ -5,7 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use mbal_control::api::{AutoscaleConfig, AutoscalePolicy, AutoscaleStatus, ForecastTold, OutcomeTold};
+use mbal_control::api::{
+    AutoscaleConfig, AutoscalePolicy, AutoscaleStatus, ForecastTold, OutcomeTold,
+};
 use mbal_server::Caller;
 
 use crate::cluster::{read, text, text_with};
@@ -141,7 +143,8 @@ fn looked(caller: &Caller, before: &AutoscaleStatus) -> Result<String, String> {
     loop {
         let told = text(caller, "GET", AUTOSCALE, None)?;
         let status: AutoscaleStatus = read(&told)?;
-        let is_off = status.config.as_ref().is_none_or(|config| config.policy == AutoscalePolicy::Off);
+        let is_off =
+            status.config.as_ref().is_none_or(|config| config.policy == AutoscalePolicy::Off);
         if is_off || status.last != before.last || waited >= LOOKS_WITHIN {
             return Ok(told);
         }
@@ -168,10 +171,12 @@ fn table(told: &ForecastTold) -> String {
     }
     let needed = told.hit_ratio_needed;
     if let Some(needed) = needed {
-        let _ = writeln!(out, "the database bears what misses if {:.1}% hit (p_min)", 100.0 * needed);
+        let _ =
+            writeln!(out, "the database bears what misses if {:.1}% hit (p_min)", 100.0 * needed);
     }
     out += "servers   hit ratio   to the database/s\n";
-    let enough = needed.and_then(|needed| told.sizes.iter().position(|size| size.hit_ratio >= needed));
+    let enough =
+        needed.and_then(|needed| told.sizes.iter().position(|size| size.hit_ratio >= needed));
     for (at, size) in told.sizes.iter().enumerate() {
         let now = if size.servers == told.servers { "  now" } else { "" };
         let first = if Some(at) == enough { "  enough" } else { "" };
@@ -239,7 +244,10 @@ fn shown(status: &AutoscaleStatus) -> String {
     }
     for OutcomeTold { unix, from, to, expected, measured } in &status.outcomes {
         let (expected, measured) = (100.0 * expected, 100.0 * measured);
-        let _ = writeln!(out, "{unix}: {from} to {to} servers, {expected:.1}% expected, {measured:.1}% hit");
+        let _ = writeln!(
+            out,
+            "{unix}: {from} to {to} servers, {expected:.1}% expected, {measured:.1}% hit"
+        );
     }
     out
 }

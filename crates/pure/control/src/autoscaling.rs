@@ -39,7 +39,9 @@ impl AutoscaleConfig {
             }
             () if !is_rate(self.database_rate) => Err("database_rate: reads a second".into()),
             () if !(1.0..=10.0).contains(&self.headroom) => Err("headroom: 1 to 10".into()),
-            () if !(1..=1_440).contains(&self.rest_minutes) => Err("rest_minutes: 1 to 1,440".into()),
+            () if !(1..=1_440).contains(&self.rest_minutes) => {
+                Err("rest_minutes: 1 to 1,440".into())
+            }
             () => Ok(Aims {
                 policy: match self.policy {
                     AutoscalePolicy::Reactive => Policy::Reactive,
@@ -49,7 +51,11 @@ impl AutoscaleConfig {
                 servers_least: self.min,
                 servers_most: self.max,
                 rate_db: self.database_rate,
-                rules: self.schedule.iter().map(|text| Rule::parse(text)).collect::<Result<_, _>>()?,
+                rules: self
+                    .schedule
+                    .iter()
+                    .map(|text| Rule::parse(text))
+                    .collect::<Result<_, _>>()?,
                 headroom: self.headroom,
                 rest_minutes: self.rest_minutes,
             }),

@@ -80,7 +80,10 @@ pub enum Ask {
     Threshold(f64),
     HotKeys,
     /// Hit ratios of `1..=servers`, with what a database bears a second.
-    Forecast { servers: usize, database_rate: Option<f64> },
+    Forecast {
+        servers: usize,
+        database_rate: Option<f64>,
+    },
     Autoscale(api::AutoscaleConfig),
     AutoscaleStatus,
     /// What an autoscaler reads; and what it has seen and done.

@@ -90,9 +90,8 @@ impl Coordinator {
             report: CurveReport::default(),
             counts: VecDeque::new(),
         });
-        let went_back = told.counts.back().is_some_and(|last| {
-            report.reads < last.1 || report.hits < last.2
-        });
+        let went_back =
+            told.counts.back().is_some_and(|last| report.reads < last.1 || report.hits < last.2);
         if told.incarnation != incarnation || went_back {
             told.counts.clear();
         }
@@ -135,7 +134,11 @@ impl Coordinator {
             .clone()
             .filter_map(|(id, told)| {
                 let share = *shares.get(id)? as f64 / 65_536.0;
-                let counted = if told.report.counted.is_finite() { told.report.counted.max(0.0) } else { 0.0 };
+                let counted = if told.report.counted.is_finite() {
+                    told.report.counted.max(0.0)
+                } else {
+                    0.0
+                };
                 Some((Curve::from_points(&told.report.points, counted), share))
             })
             .collect();

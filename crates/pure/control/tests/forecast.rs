@@ -1,8 +1,8 @@
 //! Curves of servers become the cluster's forecast; the autoscaler is set up, and tells what it saw.
 
 use mbal_control::api::{
-    AutoscaleConfig, AutoscaleLook, AutoscalePolicy, CurveReport, ForecastTold, Heartbeat, Incarnation,
-    OutcomeTold, Registration,
+    AutoscaleConfig, AutoscaleLook, AutoscalePolicy, CurveReport, ForecastTold, Heartbeat,
+    Incarnation, OutcomeTold, Registration,
 };
 use mbal_control::{Answer, Ask, Coordinator, Look, Micros, Refusal, Settings, State};
 use mbal_model::ServerId;
@@ -125,7 +125,13 @@ fn reports_that_are_none_do_no_harm() {
     let mut rig = Rig::new(1);
     let worst = [
         CurveReport { reads: 5, hits: 9, counted: f64::NAN, points: vec![3, 1, 2], state_bytes: 0 },
-        CurveReport { reads: 1, hits: 0, counted: -1.0, points: vec![u64::MAX; 1_000], state_bytes: 0 },
+        CurveReport {
+            reads: 1,
+            hits: 0,
+            counted: -1.0,
+            points: vec![u64::MAX; 1_000],
+            state_bytes: 0,
+        },
         CurveReport { counted: f64::INFINITY, ..CurveReport::default() },
     ];
     for report in worst {

@@ -15,8 +15,8 @@ mod support;
 
 use demand::{KEYS, MINUTES_PER_DAY, RATE_DB};
 use mbal_elastic::{
-    Age, Autoscaler, ClassAge, Demand, Forecast, Inventory, Predictive, Reactive, ScalingConfig, SizeClass,
-    choose_retiring, hit_ratio_min, plan_transfer,
+    Age, Autoscaler, ClassAge, Demand, Forecast, Inventory, Predictive, Reactive, ScalingConfig,
+    SizeClass, choose_retiring, hit_ratio_min, plan_transfer,
 };
 use mbal_model::ServerId;
 use mbal_sketch::{Random, StackDistances, mix};

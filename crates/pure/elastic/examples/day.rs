@@ -15,7 +15,9 @@ use model::{Load, Sized, peak, play};
 use support::traces;
 
 fn main() {
-    println!("| trace | seed | policy | p_min held, % of seconds | servers, mean | peak | saved, % | changes | flaps | forecast off, points |");
+    println!(
+        "| trace | seed | policy | p_min held, % of seconds | servers, mean | peak | saved, % | changes | flaps | forecast off, points |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for trace in traces::NAMES.into_iter().filter_map(traces::load) {
         let load = Load::of(&trace.requests);

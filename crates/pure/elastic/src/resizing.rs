@@ -163,7 +163,10 @@ impl Resizer {
         }
         if let Some(rests) = self.rests(seen, servers, needed) {
             servers = now;
-            why += &format!("; but servers rest for {rests} more minutes after a change: {}", in_words(now));
+            why += &format!(
+                "; but servers rest for {rests} more minutes after a change: {}",
+                in_words(now)
+            );
         }
         Decision { servers, needed, expected: seen.forecast.hit_ratio(bytes(servers)), why }
     }

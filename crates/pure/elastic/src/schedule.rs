@@ -19,7 +19,8 @@ const MINUTES: u64 = 1_440;
 const FIRST_DAY: u64 = 3;
 
 /// What every refusal says.
-const FORM: &str = "a rule is like `6 from 08:00`, `6 from 08:00 to 20:00` or `6 from 22:00 to 06:00 on mon-fri`";
+const FORM: &str =
+    "a rule is like `6 from 08:00`, `6 from 08:00 to 20:00` or `6 from 22:00 to 06:00 on mon-fri`";
 
 impl Rule {
     /// The error is for the operator.
@@ -127,7 +128,8 @@ mod tests {
 
     #[test]
     fn the_most_of_several_counts() {
-        let rules = ["3 from 00:00", "6 from 08:00 to 20:00"].map(|text| Rule::parse(text).expect("a rule"));
+        let rules = ["3 from 00:00", "6 from 08:00 to 20:00"]
+            .map(|text| Rule::parse(text).expect("a rule"));
         let least = |hour| Rule::least(&rules, minute(0, hour)).map(|rule| rule.servers);
         assert_eq!((least(7), least(8), least(20)), (Some(3), Some(6), Some(3)));
         assert_eq!(Rule::least(&rules[1..], minute(0, 7)), None);
@@ -135,7 +137,9 @@ mod tests {
 
     #[test]
     fn a_rule_is_told_as_it_is_read() {
-        for text in ["6 from 08:00", "6 from 08:00 to 20:00", "2 from 22:00 to 06:30 on mon,tue,sun"] {
+        for text in
+            ["6 from 08:00", "6 from 08:00 to 20:00", "2 from 22:00 to 06:30 on mon,tue,sun"]
+        {
             assert_eq!(Rule::parse(text).expect("a rule").to_string(), text);
         }
     }
@@ -143,9 +147,20 @@ mod tests {
     #[test]
     fn what_is_no_rule_is_refused_with_the_form() {
         for text in [
-            "", "6", "six from 08:00", "0 from 08:00", "6 from 8:00", "6 from 24:00", "6 from 08:60",
-            "6 from 08:00 to", "6 from 08:00 to 25:00", "6 from 08:00 on", "6 from 08:00 on monday",
-            "6 from 08:00 to 09:00 on mon-", "6 from 08:00 or so", "6 to 08:00",
+            "",
+            "6",
+            "six from 08:00",
+            "0 from 08:00",
+            "6 from 8:00",
+            "6 from 24:00",
+            "6 from 08:60",
+            "6 from 08:00 to",
+            "6 from 08:00 to 25:00",
+            "6 from 08:00 on",
+            "6 from 08:00 on monday",
+            "6 from 08:00 to 09:00 on mon-",
+            "6 from 08:00 or so",
+            "6 to 08:00",
         ] {
             let refused = Rule::parse(text).expect_err(text);
             assert!(refused.contains("a rule is like"), "{refused}");

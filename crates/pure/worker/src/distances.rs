@@ -51,7 +51,10 @@ impl Shown {
 
     fn forget(&mut self, hash: u64) {
         let is_it = |shown: &(u64, bool)| shown.0 == hash;
-        self.last.iter_mut().filter(|shown| shown.as_ref().is_some_and(is_it)).for_each(|it| *it = None);
+        self.last
+            .iter_mut()
+            .filter(|shown| shown.as_ref().is_some_and(is_it))
+            .for_each(|it| *it = None);
     }
 }
 
@@ -190,7 +193,10 @@ impl Shared {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Does {
     Reads,
-    Stores { value_bytes: usize, exptime: i64 },
+    Stores {
+        value_bytes: usize,
+        exptime: i64,
+    },
     Removes,
     /// Its item stays, or becomes another of about the same size.
     Other,
@@ -211,12 +217,7 @@ impl Turn<'_> {
     }
 
     #[cold]
-    fn show_chosen(
-        &mut self,
-        keys: &[Option<Key<'_>>],
-        jobs: &[Option<Job<'_>>],
-        chosen: Chosen,
-    ) {
+    fn show_chosen(&mut self, keys: &[Option<Key<'_>>], jobs: &[Option<Job<'_>>], chosen: Chosen) {
         for (at, key) in keys.iter().enumerate() {
             let Some(key) = key.filter(|key| chosen.has(key.hash())) else { continue };
             // Without a job it is a further key of a `get`.

@@ -15,10 +15,10 @@ use mbal_wire::streams;
 
 use crate::batch::{Ended, GROUP};
 use crate::conns::{Card, Endpoint};
-use crate::distances::Shown;
 use crate::copies::Ticks;
 use crate::counters::Counters;
 use crate::datagram::Late;
+use crate::distances::Shown;
 use crate::held::Held;
 use crate::input::{go_on_walking, received, run_pending};
 use crate::latency::ByClass;

@@ -24,7 +24,9 @@ fn judge(day: &Day, peak: usize) -> Result<(), String> {
     let saved = 1.0 - day.servers_mean / peak as f64;
     match () {
         () if day.flaps > 0 => Err(format!("{} times servers left that had just come", day.flaps)),
-        () if day.held_share < 0.99 => Err(format!("p_min held in {:.4} of the seconds", day.held_share)),
+        () if day.held_share < 0.99 => {
+            Err(format!("p_min held in {:.4} of the seconds", day.held_share))
+        }
         () if saved < 0.30 => Err(format!("saved {saved:.3} of {peak} servers")),
         () => Ok(()),
     }
@@ -38,7 +40,12 @@ fn a_day_holds_the_hit_ratio_saves_servers_and_does_not_flap() {
             for policy in [Policy::Reactive, Policy::Predictive] {
                 let day = play(&load, seed, Sized::By(policy));
                 let judged = judge(&day, peak);
-                assert_eq!(judged, Ok(()), "{name}, seed {seed}, {policy:?}, {} changes", day.changes);
+                assert_eq!(
+                    judged,
+                    Ok(()),
+                    "{name}, seed {seed}, {policy:?}, {} changes",
+                    day.changes
+                );
             }
         }
     }
@@ -49,7 +56,8 @@ fn a_day_holds_the_hit_ratio_saves_servers_and_does_not_flap() {
 fn planted_servers_that_leave_without_rest_are_caught() {
     use mbal_model::planted::{Fault, plant};
     plant(Some(Fault::LeavesWithoutRest));
-    let caught = loads().iter().any(|(_, load)| play(load, 1, Sized::By(Policy::Predictive)).flaps > 0);
+    let caught =
+        loads().iter().any(|(_, load)| play(load, 1, Sized::By(Policy::Predictive)).flaps > 0);
     plant(None);
     assert!(caught);
 }

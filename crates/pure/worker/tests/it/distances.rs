@@ -110,7 +110,9 @@ fn a_busy_server_samples_fewer_keys_and_a_sketch_has_successors() {
     for round in 0..40 {
         for _ in 0..10_000 {
             let number = (100_000.0 * bits.unit()) as u64;
-            rig.send(format!("set k{number} 0 0 1\r\nx\r\nget k{number} none{number}\r\n").as_bytes());
+            rig.send(
+                format!("set k{number} 0 0 1\r\nx\r\nget k{number} none{number}\r\n").as_bytes(),
+            );
         }
         // A second that is busier than all is bound to be over; then hours pass in which nobody comes.
         let pause = if round < 10 { 1 } else { 1_800 };
