@@ -28,6 +28,7 @@ const NOW_AT: usize = 7;
 const VALUE_BYTES_MAX: f64 = 900_000.0;
 /// As in a server.
 const SAMPLES_MOST: usize = 8_192;
+const RATE: f64 = 0.125;
 /// Parts of a trace, and what those before weigh when one more has been counted.
 const PARTS: usize = 40;
 const FADES_TO: f64 = 0.35;
@@ -168,7 +169,7 @@ fn show(distances: &mut StackDistances, part: &[(u64, u32)]) {
 
 /// Of some parts, with those before known.
 fn curve_of(requests: &[(u64, u32)], counted: std::ops::Range<usize>) -> Curve {
-    let mut distances = StackDistances::new(SAMPLES_MOST);
+    let mut distances = StackDistances::with_rate(SAMPLES_MOST, RATE);
     for (at, part) in parts(requests).enumerate().take(counted.end) {
         if at == counted.start {
             distances.fade(0.0);
@@ -199,7 +200,7 @@ fn judge(requests: &Requests) -> Vec<Judged> {
     let past = measured(curve_of(all, quarter..half), mean(&now[quarter..half]), 1.0);
     eprintln!("{}: memory is worth {:.2}", requests.name, past.efficiency());
     let mut renewed = [0.0; SIZES];
-    let mut distances = StackDistances::new(SAMPLES_MOST);
+    let mut distances = StackDistances::with_rate(SAMPLES_MOST, RATE);
     let mut worth = 1.0;
     for (at, part) in parts(all).enumerate() {
         if at >= half {

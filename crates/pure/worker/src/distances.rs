@@ -20,7 +20,9 @@ use crate::turn::Turn;
 
 /// Keys that a sketch holds: 0.44 MB, and twice that while it has a successor.
 const SAMPLES_MOST: usize = 8_192;
-/// Requests that are shown in a second: 0.2% of a core. Beyond that fewer keys are sampled.
+/// The share of keys that is sampled at first: what is shown costs so much that it must not be every request.
+const RATE: f64 = 0.125;
+/// Requests that are shown in a second: 0.3% of a core. Beyond that fewer keys are sampled.
 const SHOWN_MOST: u32 = 20_000;
 /// Once a minute what is known weighs nine tenths of itself: a curve tells of the last ten minutes.
 const FADES_EVERY: Seconds = 60;
@@ -85,7 +87,8 @@ struct Sketch {
 
 impl Sketch {
     fn new(since: Seconds) -> Sketch {
-        Sketch { distances: StackDistances::new(SAMPLES_MOST), since, second: 0, shown: 0 }
+        let distances = StackDistances::with_rate(SAMPLES_MOST, RATE);
+        Sketch { distances, since, second: 0, shown: 0 }
     }
 
     /// Whether it samples this key; counts what is shown.
