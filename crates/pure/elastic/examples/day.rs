@@ -22,9 +22,9 @@ fn main() {
     for trace in traces::NAMES.into_iter().filter_map(traces::load) {
         let load = Load::of(&trace.requests);
         for seed in [1, 2, 3] {
-            let peak = peak(&load, seed);
             for policy in [Policy::Reactive, Policy::Predictive] {
                 let day = play(&load, seed, Sized::By(policy));
+                let peak = peak(&load, seed, day.held_share);
                 println!(
                     "| {} | {seed} | {policy:?} | {:.2} | {:.2} | {peak} | {:.1} | {} | {} | {:.2} |",
                     trace.name,

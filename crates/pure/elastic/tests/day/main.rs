@@ -36,9 +36,9 @@ fn judge(day: &Day, peak: usize) -> Result<(), String> {
 fn a_day_holds_the_hit_ratio_saves_servers_and_does_not_flap() {
     for (name, load) in loads() {
         for seed in [1, 2, 3] {
-            let peak = peak(&load, seed);
             for policy in [Policy::Reactive, Policy::Predictive] {
                 let day = play(&load, seed, Sized::By(policy));
+                let peak = peak(&load, seed, day.held_share);
                 let judged = judge(&day, peak);
                 assert_eq!(
                     judged,
