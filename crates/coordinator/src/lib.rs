@@ -29,7 +29,7 @@ mod weight;
 pub use api::{OPENAPI, ROUTES};
 pub use autoscaling::Autoscale;
 pub use kubernetes::StatefulSet;
-pub use machines::{MachineOrder, Machines};
+pub use machines::{Leaver, MachineOrder, Machines};
 pub use mbal_control::Settings;
 pub use mbal_election::Terms;
 pub use serving::{Config, Running, StateIn, start};

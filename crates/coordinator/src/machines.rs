@@ -75,7 +75,7 @@ impl Machines {
     }
 
     /// The cluster is to have `count` servers, `more` of which are not there.
-    pub(crate) fn start(&self, cluster: &str, count: usize, more: usize) -> Result<(), String> {
+    pub fn start(&self, cluster: &str, count: usize, more: usize) -> Result<(), String> {
         match self {
             Machines::Nobody => Err("nobody starts servers: see `mbal coordinator --help`".into()),
             Machines::Commands { start, .. } => {
@@ -90,12 +90,7 @@ impl Machines {
     }
 
     /// The cluster is to have `count` servers, without these.
-    pub(crate) fn stop(
-        &self,
-        cluster: &str,
-        count: usize,
-        leavers: &[Leaver],
-    ) -> Result<(), String> {
+    pub fn stop(&self, cluster: &str, count: usize, leavers: &[Leaver]) -> Result<(), String> {
         let each = |stop: &dyn Fn(&Leaver) -> Result<(), String>| leavers.iter().try_for_each(stop);
         match self {
             Machines::Nobody => Err("nobody stops servers: see `mbal coordinator --help`".into()),
@@ -185,24 +180,5 @@ mod tests {
         assert_eq!(Machines::Nobody.count(&servers), 3);
         assert_eq!(ids(&Machines::Nobody, 2), [2, 3]);
         assert_eq!(ids(&Machines::Nobody, 9), [1, 2, 3]);
-    }
-
-    #[test]
-    fn commands_are_told_how_many_servers_there_are_to_be_and_which_one_leaves() {
-        let file = std::env::temp_dir().join(format!("mbal-machines-{}", std::process::id()));
-        let say = |what: &str| {
-            format!(
-                "echo {what} $MBAL_CLUSTER $MBAL_COUNT $MBAL_SERVER $MBAL_SERVER_ID >>{}",
-                file.display()
-            )
-        };
-        let machines = Machines::Commands { start: say("start"), stop: say("stop") };
-        assert_eq!(machines.start("shop", 4, 2), Ok(()));
-        assert_eq!(machines.stop("shop", 3, &leavers(&[(4, "10.0.0.4:11211")])), Ok(()));
-        let said = std::fs::read_to_string(&file).expect("commands have run");
-        std::fs::remove_file(&file).expect("it is the test's");
-        assert_eq!(said, "start shop 4\nstart shop 4\nstop shop 3 10.0.0.4:11211 4\n");
-        let broken = Machines::Commands { start: "exit 3".into(), stop: String::new() };
-        assert_eq!(broken.start("shop", 4, 1), Err("exit 3: exit status: 3".into()));
     }
 }
