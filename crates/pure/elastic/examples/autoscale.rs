@@ -251,7 +251,7 @@ struct Outcome {
     held: usize,
     server_minutes: usize,
     scalings: usize,
-    /// |what the curve promised for the servers in use − what then happened|.
+    /// |what the curve of the minutes before promised for the servers in use − what then happened|.
     expectation_error: f64,
     rows: String,
 }
@@ -265,6 +265,7 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
     let mut distances = StackDistances::new(16_384);
     let mut due: Option<(usize, usize)> = None;
     let mut outcome = Outcome::default();
+    let mut forecast = Forecast::of(distances.by_bytes());
     for (minute, &rate) in rates.iter().enumerate() {
         let requests = (rate * 60.0) as usize;
         let mut hits = 0;
@@ -281,9 +282,10 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
         }
         let servers = cluster.servers.len();
         let (hit_ratio, needed) = (hits as f64 / requests as f64, hit_ratio_min(rate, RATE_DB));
-        let forecast = Forecast::of(distances.by_bytes());
         let bytes = (servers * ITEMS_PER_SERVER) as u64 * ITEM_BYTES;
+        // By what was known before this minute.
         let expected = forecast.hit_ratio(bytes);
+        forecast = Forecast::of(distances.by_bytes());
         if minute >= MINUTES_PER_DAY {
             outcome.minutes += 1;
             outcome.held += usize::from(hit_ratio >= needed);
