@@ -103,8 +103,9 @@ impl Pilot {
             self.set_up = set_up;
             if is_new || looks <= Instant::now() {
                 looks = Instant::now() + self.every;
+                // Servers that were started still come, though nobody decides for a moment.
                 if self.look().is_none() {
-                    (self.resizer, self.change) = (None, None);
+                    self.resizer = None;
                 }
             }
             let _went_on = self.step();
