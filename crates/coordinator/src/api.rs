@@ -3,14 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, RawQuery, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use mbal_control::api::{
-    BalanceCall, Failure, Heartbeat, Leads, Leaving, LostCall, MoveCall, Registration, SplitCall,
+    AutoscaleConfig, BalanceCall, Failure, Heartbeat, Leads, Leaving, LostCall, MoveCall,
+    Registration, SplitCall,
 };
 use mbal_control::{Answer, Ask, Refusal};
 use mbal_election::Term;
@@ -23,11 +24,14 @@ use crate::seat::{NotLeading, Seat};
 /// The description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 /// Method and path of every call; a test compares them with the description.
-pub const ROUTES: [(&str, &str); 18] = [
+pub const ROUTES: [(&str, &str); 21] = [
     ("get", "/v1/map"),
     ("get", "/v1/status"),
     ("get", "/v1/events"),
     ("get", "/v1/hotkeys"),
+    ("get", "/v1/forecast"),
+    ("get", "/v1/autoscale"),
+    ("put", "/v1/autoscale"),
     ("get", "/openapi.json"),
     ("post", "/v1/servers"),
     ("delete", "/v1/servers/{id}"),
@@ -66,6 +70,8 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/events", get(events))
         .route("/v1/hotkeys", get(hot_keys))
+        .route("/v1/forecast", get(forecast))
+        .route("/v1/autoscale", get(autoscale).put(set_autoscale))
         .route("/v1/leads", get(leads))
         .route("/openapi.json", get(openapi))
         .route("/healthz", get(async || "ok\n"))
@@ -189,10 +195,14 @@ impl Shared {
             Answer::Map(document) => document.into_response(),
             Answer::Move(number) => Json(serde_json::json!({ "number": number })).into_response(),
             Answer::HotKeys(told) => Json(told).into_response(),
+            Answer::Forecast(told) => Json(told).into_response(),
             // Planners read it, not callers.
-            Answer::Outlook(_) | Answer::Rates(_) | Answer::Owners(_) | Answer::Done => {
-                Json(serde_json::json!({})).into_response()
-            }
+            Answer::Outlook(_)
+            | Answer::Rates(_)
+            | Answer::Owners(_)
+            | Answer::Demand(_)
+            | Answer::Autoscale(_)
+            | Answer::Done => Json(serde_json::json!({})).into_response(),
         };
         self.with_driver(|driver| driver.ask(ask), answer).await
     }
@@ -208,6 +218,38 @@ async fn status(State(shared): State<Shared>) -> Response {
 
 async fn hot_keys(State(shared): State<Shared>) -> Response {
     shared.tell(Ask::HotKeys).await
+}
+
+/// `?servers=N&database_rate=R`, either or none.
+async fn forecast(State(shared): State<Shared>, RawQuery(query): RawQuery) -> Response {
+    let (mut servers, mut database_rate) = (0, None);
+    for (name, value) in
+        query.iter().flat_map(|query| query.split('&')).filter_map(|one| one.split_once('='))
+    {
+        let is_read = match name {
+            "servers" => value.parse().map(|count| servers = count).is_ok(),
+            "database_rate" => {
+                database_rate = value.parse().ok().filter(|rate| (0.0..1e15).contains(rate));
+                database_rate.is_some()
+            }
+            _ => true,
+        };
+        if !is_read {
+            return failed(StatusCode::BAD_REQUEST, format!("{name}={value}: a number"));
+        }
+    }
+    shared.tell(Ask::Forecast { servers, database_rate }).await
+}
+
+async fn autoscale(State(shared): State<Shared>) -> Response {
+    shared.with_driver(Driver::autoscale, |status| Json(status).into_response()).await
+}
+
+async fn set_autoscale(
+    State(shared): State<Shared>,
+    Body(body): Body<AutoscaleConfig>,
+) -> Response {
+    shared.tell(Ask::Autoscale(body)).await
 }
 
 async fn events(State(shared): State<Shared>) -> Response {

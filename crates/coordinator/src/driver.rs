@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use mbal_control::api::AutoscaleStatus;
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
 use mbal_election::{Moment, Term};
 use mbal_model::Cluster;
@@ -30,6 +31,8 @@ pub(crate) struct Driver {
     events_ever: u64,
     /// How long the last plan took.
     planned_in: Duration,
+    /// Who starts and stops servers.
+    machines: &'static str,
     say: Arc<Say>,
 }
 
@@ -79,7 +82,22 @@ impl Driver {
             coordinator.map(|coordinator| Led { term: None, coordinator, began: clock.now() });
         let (events, events_ever) = (VecDeque::new(), 0);
         let planned_in = Duration::ZERO;
-        Driver { settings, storage, led, clock, events, events_ever, planned_in, say }
+        let machines = "nobody";
+        Driver { settings, storage, led, clock, events, events_ever, planned_in, machines, say }
+    }
+
+    pub(crate) fn with_machines(self, machines: &'static str) -> Driver {
+        Driver { machines, ..self }
+    }
+
+    /// How the autoscaler is set up, and what it has done.
+    pub(crate) fn autoscale(&mut self) -> (Option<Term>, Result<AutoscaleStatus, Failed>) {
+        let (term, answer) = self.ask(Ask::AutoscaleStatus);
+        let status = answer.map(|answer| match answer {
+            Answer::Autoscale(status) => status,
+            _ => AutoscaleStatus::default(),
+        });
+        (term, status.map(|status| AutoscaleStatus { machines: self.machines.into(), ..status }))
     }
 
     /// One transaction, and the term in which it was done.
@@ -227,8 +245,7 @@ impl Driver {
     pub(crate) fn metrics(&mut self) -> String {
         match (self.ask(Ask::Status), &self.led) {
             ((_, Ok(Answer::Status(status))), Some(Led { coordinator, .. })) => {
-                let (state, balanced) = (coordinator.state(), coordinator.balanced());
-                metrics::page(&status, state, balanced, self.planned_in)
+                metrics::page(&status, coordinator, self.planned_in)
             }
             _ => metrics::of_who_stands_by(),
         }

@@ -4,6 +4,7 @@
 //!   servers, operators ── HTTP/JSON ──► api.rs ──► driver.rs: one transaction at a time ──► state_file.rs
 //!                                                     │ mbal_control::Coordinator        └─► seat.rs ──► mbal_etcd
 //!                             planning.rs: a plan each epoch
+//!                             autoscaling.rs: a look each minute; machines.rs starts and stops servers
 //!                             watching.rs: a look at servers' leases, where there is etcd
 //! ```
 //! Decides nothing. `docs/design/cluster.md` says what is asked and answered.
@@ -11,7 +12,10 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod autoscaling;
 mod driver;
+mod kubernetes;
+mod machines;
 mod metrics;
 mod planning;
 mod serving;
@@ -23,6 +27,9 @@ mod seat;
 mod weight;
 
 pub use api::{OPENAPI, ROUTES};
+pub use autoscaling::Autoscale;
+pub use kubernetes::StatefulSet;
+pub use machines::{Leaver, MachineOrder, Machines};
 pub use mbal_control::Settings;
 pub use mbal_election::Terms;
 pub use serving::{Config, Running, StateIn, start};

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use mbal_control::api::{BalanceMode, HotMode, HotStatus, Status};
-use mbal_control::{Balanced, State};
+use mbal_control::{Autoscaled, Coordinator};
 use mbal_model::Why;
 
 const STATES: [&str; 7] = ["serving", "awaited", "silent", "lost", "draining", "stuck", "drained"];
@@ -19,12 +19,8 @@ const WHYS: [(&str, Why); 4] = [
     ("share", Why::Share),
 ];
 
-pub(crate) fn page(
-    status: &Status,
-    state: &State,
-    balanced: &Balanced,
-    planned_in: Duration,
-) -> String {
+pub(crate) fn page(status: &Status, coordinator: &Coordinator, planned_in: Duration) -> String {
+    let (state, balanced) = (coordinator.state(), coordinator.balanced());
     let mut page = Page::leads(true);
     let servers =
         |state: &str| status.servers.iter().filter(|server| server.state == state).count();
@@ -56,6 +52,7 @@ pub(crate) fn page(
     page.gauge("load_mean", "Mean load of all workers; 1 is saturated.", plan.load_mean);
     page.gauge("load_max", "Load of the busiest worker.", plan.load_max);
     page.hot_keys(&status.hot.unwrap_or_default());
+    page.autoscaled(coordinator.autoscaled());
     page.0
 }
 
@@ -84,6 +81,30 @@ impl Page {
         self.gauge("copy_threshold_requests_per_second", help, threshold);
         self.gauge("hot_keys", "Keys that have copies on other servers.", hot.copied);
         self.gauge("copies", "Copies of these keys beside the originals.", hot.copies);
+    }
+
+    fn autoscaled(&mut self, autoscaled: &Autoscaled) {
+        let status = &autoscaled.status;
+        let last = status.last.clone().unwrap_or_default();
+        self.gauge(
+            "autoscaler_servers",
+            "Servers that the autoscaler has seen last.",
+            last.servers,
+        );
+        let help = "Servers that it wanted then.";
+        self.gauge("autoscaler_servers_wanted", help, last.servers_wanted);
+        self.gauge("hit_ratio", "Part of the reads that hit, in the last minute.", last.hit_ratio);
+        let help = "Least hit ratio with which the database bears the misses.";
+        self.gauge("hit_ratio_needed", help, last.hit_ratio_needed);
+        let help = "Hit ratio that is forecast for the servers that are wanted.";
+        self.gauge("hit_ratio_expected", help, last.hit_ratio_expected);
+        let [out, r#in] = autoscaled.changes;
+        let help = "Changes of the size that the autoscaler has begun.";
+        self.counter_by("autoscaler_changes_total", help, "way", [("out", out), ("in", r#in)]);
+        let outcome = status.outcomes.first().copied().unwrap_or_default();
+        let help = "Hit ratio after the last change: what was forecast, and what came true.";
+        let both = [("expected", outcome.expected), ("measured", outcome.measured)];
+        self.gauge_by("last_change_hit_ratio", help, "which", both);
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {

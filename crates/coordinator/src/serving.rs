@@ -17,6 +17,7 @@ use mbal_model::Cluster;
 use tokio::sync::Semaphore;
 
 use crate::api::{Shared, hashed, router};
+use crate::autoscaling::{Autoscale, Autoscaling};
 use crate::driver::{Driver, Say, Storage};
 use crate::planning::Planning;
 use crate::seat::Seat;
@@ -40,6 +41,7 @@ pub struct Config {
     pub settings: Settings,
     /// What callers that change something have to know.
     pub token: Option<String>,
+    pub autoscale: Autoscale,
 }
 
 /// Where the state is kept.
@@ -62,6 +64,7 @@ pub enum StateIn {
 pub struct Running {
     /// First, since what is dropped first ends first.
     _planning: Planning,
+    _autoscaling: Autoscaling,
     _watching: Option<Watching>,
     runtime: tokio::runtime::Runtime,
     seat: Option<(Arc<Seat>, JoinHandle<()>)>,
@@ -72,7 +75,7 @@ pub struct Running {
 /// Opens file and socket, and serves on threads of its own. The error is for the operator.
 pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     let say: Arc<Say> = say.into();
-    let Config { listen, mut settings, .. } = config;
+    let Config { listen, mut settings, autoscale, .. } = config;
     let epoch = settings.epoch;
     // A file that cannot be used is told before anybody can connect.
     let file = match &config.state {
@@ -101,7 +104,9 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
             Storage::File { file, is_unsettled: false }
         }
     };
-    let driver = Driver::new(settings, storage, coordinator, say);
+    let cluster = settings.cluster.clone();
+    let machines = autoscale.machines.name();
+    let driver = Driver::new(settings, storage, coordinator, say).with_machines(machines);
     let shared = Shared {
         driver: Arc::new(Mutex::new(driver)),
         seat: taken.clone(),
@@ -123,9 +128,20 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     }
     let planning =
         Planning::start(Arc::clone(&driver), epoch).map_err(|error| error.to_string())?;
+    let Autoscale { machines, every } = autoscale;
+    let autoscaling = Autoscaling::start(Arc::clone(&driver), machines, cluster, every);
+    let autoscaling = autoscaling.map_err(|error| error.to_string())?;
     let watching = keys.map(|keys| Watching::start(Arc::clone(&driver), keys)).transpose();
     let watching = watching.map_err(|error| error.to_string())?;
-    Ok(Running { _planning: planning, _watching: watching, runtime, seat, driver, address })
+    Ok(Running {
+        _planning: planning,
+        _autoscaling: autoscaling,
+        _watching: watching,
+        runtime,
+        seat,
+        driver,
+        address,
+    })
 }
 
 fn opened(path: &Path, settings: &Settings) -> Result<(StateFile, Coordinator), String> {

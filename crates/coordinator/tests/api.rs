@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mbal_control::Settings;
 use mbal_control::api::HotMode;
-use mbal_coordinator::{Config, OPENAPI, ROUTES, Running, StateIn, start};
+use mbal_coordinator::{Autoscale, Config, OPENAPI, ROUTES, Running, StateIn, start};
 use serde_json::{Value, json};
 
 /// A folder of its own, gone with the test.
@@ -50,6 +50,7 @@ fn config(state: &Path) -> Config {
             ..Settings::default()
         },
         token: None,
+        autoscale: Autoscale::default(),
     }
 }
 

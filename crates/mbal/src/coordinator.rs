@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use mbal_control::api::{COPY_LEASE_MS, HotMode};
-use mbal_coordinator::{Config, StateIn, Terms};
+use mbal_coordinator::{Autoscale, Config, Machines, StateIn, StatefulSet, Terms};
 use mbal_server::{log, token_of};
 
 use crate::flags::duration;
@@ -83,6 +83,9 @@ pub struct Coordinator {
     #[command(flatten)]
     hot: HotKeys,
 
+    #[command(flatten)]
+    machines: StartsServers,
+
     /// A file with the token that callers need who change something
     #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file")]
     token_file: Option<PathBuf>,
@@ -104,6 +107,59 @@ pub struct HotKeys {
     #[arg(long, env = "MBAL_IMBALANCE_TARGET", value_name = "num", default_value = "1.25")]
     #[arg(value_parser = target)]
     imbalance_target: f64,
+}
+
+// Who starts and stops servers. No docstring: it would become the help of who has these flags.
+#[derive(Args, Debug)]
+#[group(multiple = true)]
+struct StartsServers {
+    /// Command that starts one more server, for `mbal scale`: it gets $MBAL_CLUSTER, and in $MBAL_COUNT how many there are to be
+    #[arg(long, env = "MBAL_START_COMMAND", value_name = "command", requires = "stop_command")]
+    start_command: Option<String>,
+
+    /// Command that stops a server, which has nothing any more: $MBAL_SERVER is its address, $MBAL_SERVER_ID its number
+    #[arg(long, env = "MBAL_STOP_COMMAND", value_name = "command", requires = "start_command")]
+    stop_command: Option<String>,
+
+    /// URL that is called by POST for each server that is to be started or stopped, with the same as JSON
+    #[arg(long, env = "MBAL_MACHINES_URL", value_name = "url", conflicts_with = "start_command")]
+    machines_url: Option<String>,
+
+    /// StatefulSet of the servers, in the Kubernetes in which this coordinator is
+    #[arg(long, env = "MBAL_STATEFULSET", value_name = "namespace/name")]
+    #[arg(conflicts_with_all = ["start_command", "machines_url"])]
+    statefulset: Option<String>,
+
+    /// Time between two looks of the autoscaler, which counts them as minutes; for tests
+    #[arg(long, hide = true, default_value = "60s", value_parser = looks_every)]
+    autoscale_every: Duration,
+}
+
+impl StartsServers {
+    fn autoscale(&self) -> Result<Autoscale, String> {
+        let machines = match self {
+            StartsServers { start_command: Some(start), stop_command: Some(stop), .. } => {
+                Machines::Commands { start: start.clone(), stop: stop.clone() }
+            }
+            StartsServers { machines_url: Some(url), .. } if !url.starts_with("http://") => {
+                return Err(format!(
+                    "--machines-url {url}: it is like http://10.0.0.1:8000/servers"
+                ));
+            }
+            StartsServers { machines_url: Some(url), .. } => Machines::Http(url.clone()),
+            StartsServers { statefulset: Some(name), .. } => {
+                let set = StatefulSet::in_pod(name);
+                Machines::Kubernetes(set.map_err(|why| format!("--statefulset: {why}"))?)
+            }
+            _ => Machines::Nobody,
+        };
+        Ok(Autoscale { machines, every: self.autoscale_every })
+    }
+}
+
+pub fn looks_every(text: &str) -> Result<Duration, String> {
+    let every = duration(text).filter(|every| (10..=600_000).contains(&every.as_millis()));
+    every.ok_or_else(|| "10ms to 10m".into())
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -200,6 +256,7 @@ impl Coordinator {
                 ..self.hot.settings()
             },
             token,
+            autoscale: self.machines.autoscale()?,
         })
     }
 }

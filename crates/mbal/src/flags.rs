@@ -275,6 +275,11 @@ pub struct Flags {
     #[arg(long, env = "MBAL_HOT_SAMPLE", value_name = "share", default_value_t = 0.01)]
     hot_sample: f64,
 
+    /// Whether stack distances of reads are sampled, of which a coordinator tells the hit ratio of other sizes: on or off
+    #[arg(long, env = "MBAL_STACK_DISTANCES", value_name = "mode", default_value = "on")]
+    #[arg(value_parser = on_or_off, action = ArgAction::Set)]
+    stack_distances: bool,
+
     /// What is said on standard error: lines for people, or a JSON object a line
     #[arg(long, env = "MBAL_LOG_FORMAT", value_name = "format", default_value = "text")]
     pub log_format: LogFormat,
@@ -418,6 +423,7 @@ impl Flags {
             debug_time: extended.debug_time,
             protocol,
             hot_sample: self.hot_sample,
+            stack_distances: self.stack_distances && self.coordinator.is_some(),
             maxconns_fast: !extended.waits_at_limit,
             dump_enabled: !self.disable_dumping,
             watch_enabled: !self.disable_watch,
@@ -637,6 +643,14 @@ fn bytes(flag: &str, text: &str) -> Result<u64, Refused> {
         .parse()
         .map_err(|_| usage(format!("{flag} {text}: not bytes, nor a number with k or m")))?;
     Ok(number.saturating_mul(unit))
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("on or off".into()),
+    }
 }
 
 pub(crate) fn duration(text: &str) -> Option<Duration> {

@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         Some(("split", matches)) => cluster::split(&read(matches)),
         Some(("balance", matches)) => balance::balance(&read(matches)),
         Some(("drain", matches)) => balance::drain(&read(matches)),
-        Some(("scale", matches)) => scale::scale(&read(matches)),
+        Some(("scale", matches)) => scale::scale(read(matches)),
         Some(("status", matches)) => operator::status(&read(matches)),
         Some(("hotkeys", matches)) => operator::hot_keys(&read(matches)),
         Some(("move", matches)) => operator::move_cachelet(&read(matches)),
@@ -145,7 +145,7 @@ fn mbal_command() -> Command {
                 .about("Empties a server of a cluster, so that it may be stopped."),
         ))
         .subcommand(scale::Scale::augment_args(
-            Command::new("scale").about("Changes how many servers share the keys."),
+            Command::new("scale").about("Changes how many servers share the keys, and says what that brings."),
         ))
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
         .subcommand(operator::OfCluster::augment_args(mbal_top::Args::augment_args(

@@ -1,5 +1,6 @@
-//! `mbal scale`: changes how many servers share the keys.
+//! `mbal scale`: how many servers share the keys, and what that brings: of a cluster, or of a pool of stock memcached.
 
+mod auto;
 mod memcached;
 mod results;
 mod telling;
@@ -8,13 +9,80 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::cluster::{At, told};
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  mbal scale 3              three servers are to serve: the coldest others retire
+  mbal scale 3 --dry-run    says which, and what would travel
+  mbal scale                how far it is
+  mbal scale --cancel       those that were to retire serve on
+  mbal scale --forecast     the hit ratio of every number of servers
+  mbal scale --forecast --database-rate 4000
+                            and how many a database of 4,000 reads/s needs
+  mbal scale --auto --min 3 --max 12 --database-rate 4000 --dry-run
+                            what the autoscaler would do, and why
+  mbal scale --auto --min 3 --max 12 --database-rate 4000 \\
+      --schedule '6 from 08:00 to 20:00 on mon-fri'
+                            it does so; hours are UTC
+  mbal scale --auto         what it has seen last, and what came true
+  mbal scale --auto --policy off
+                            sizes are people's business again
+  mbal scale --memcached a:11211,b:11211,c:11211 --to 2 --dry-run
+                            a pool of stock memcacheds: which one would retire,
+                            and what would travel
+  mbal scale --memcached a:11211,b:11211,c:11211 --to 2 --i-stop-writers
+                            moves; asks you to change the clients' list; tidies up
+  mbal scale --memcached a:11211,b:11211 --to-servers a:11211,b:11211,c:11211 \\
+      --i-stop-writers --switch-command 'deploy-list \"$MBAL_SERVERS\"'
+  mbal scale --memcached a:11211,b:11211 --to-servers a:11211,b:11211
+                            deletes what an earlier change has left on them
+
+Servers that retire are emptied together, and serve meanwhile. If the others have
+less room than all items need, only the youngest travel, and the oldest make room
+for them. Who has retired may be stopped. The autoscaler starts and stops servers
+as `mbal coordinator` was told: by commands, an HTTP call or Kubernetes. `mbal up`
+starts and stops processes.
+
+The memcacheds are stock ones, 1.6 or newer, and know nothing of it. Items keep
+value, flags and time to live. A server in a list is HOST[:PORT[:WEIGHT]], as in
+the clients' list; behind a blank may be twemproxy's name of it. Nothing may be
+written, incremented or deleted from the beginning until every client has the new
+list, or a client reads what was overwritten. Reads go on, and a value may be
+added that a read has missed. docs/operate.md says what can still go wrong.
+Ctrl-C takes back what was copied.";
+
 #[derive(Args, Debug)]
-#[command(after_help = memcached::EXAMPLES)]
+#[command(after_help = EXAMPLES)]
 pub struct Scale {
     #[command(flatten)]
-    memcached: memcached::Memcached,
+    resize: cluster::Resize,
+
+    #[command(flatten)]
+    auto: auto::Auto,
+
+    #[command(flatten)]
+    pool: memcached::Memcached,
+
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    at: At,
 }
 
-pub fn scale(scale: &Scale) -> ExitCode {
-    memcached::run(&scale.memcached)
+pub fn scale(scale: Scale) -> ExitCode {
+    let Scale { resize, auto, pool, dry_run, json, at } = scale;
+    if pool.is_asked() {
+        return memcached::run(&memcached::Memcached { dry_run, json, ..pool });
+    }
+    told(at.caller().and_then(|caller| match auto.is_asked() {
+        true => auto::Auto { dry_run, ..auto }.run(&caller, json),
+        false => resize.run(&caller, dry_run, json),
+    }))
 }

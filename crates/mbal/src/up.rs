@@ -12,9 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use mbal_coordinator::{Autoscale, MachineOrder, Machines};
 use mbal_model::Cluster;
 use mbal_reactor::process::{self, Signal, Signals};
 use mbal_server::log;
@@ -62,6 +64,10 @@ pub struct Up {
     #[command(flatten)]
     hot: crate::coordinator::HotKeys,
 
+    /// Time between two looks of the autoscaler, which counts them as minutes; for tests
+    #[arg(long, hide = true, default_value = "60s", value_parser = crate::coordinator::looks_every)]
+    autoscale_every: Duration,
+
     /// Flags of every server, as `mbal serve` has them
     #[arg(last = true, value_name = "flags of mbal serve")]
     flags: Vec<String>,
@@ -75,6 +81,8 @@ struct Server {
     begun: Instant,
     pause: Duration,
     due: Option<Instant>,
+    /// It has nothing any more, and is to end.
+    leaves: bool,
 }
 
 /// Files of this cluster, which go with it.
@@ -105,6 +113,7 @@ fn serve(up: &Up) -> Result<(), String> {
     let signals = Signals::take().map_err(failed)?;
     let folder = Folder::new().map_err(failed)?;
     let secret = folder.secret().map_err(failed)?;
+    let (parent, orders) = channel();
     let config = mbal_coordinator::Config {
         listen: SocketAddr::from(([127, 0, 0, 1], up.coordinator_port)),
         state: mbal_coordinator::StateIn::File(folder.0.join("state.json")),
@@ -114,6 +123,7 @@ fn serve(up: &Up) -> Result<(), String> {
             ..up.hot.settings()
         },
         token: None,
+        autoscale: Autoscale { machines: Machines::Told(parent), every: up.autoscale_every },
     };
     // In the end the servers say goodbye one by one, which is no news then.
     let is_ending = Arc::new(AtomicBool::new(false));
@@ -146,9 +156,11 @@ fn serve(up: &Up) -> Result<(), String> {
             break;
         }
         std::thread::sleep(LOOK_EVERY);
+        orders.try_iter().for_each(|order| obey(&mut servers, &order, up.port));
         for server in &mut servers {
             server.look_after(&start);
         }
+        servers.retain(|server| !server.is_gone());
         if let Some(until) = ready {
             match coordinator.cluster() {
                 Some(cluster) => {
@@ -199,13 +211,29 @@ fn say_ready(url: &str, cluster: &Cluster) {
 impl Server {
     fn new(at: u16, first_port: u16) -> Server {
         let port = if first_port == 0 { 0 } else { first_port + at };
-        Server { id: at + 1, port, child: None, begun: Instant::now(), pause: PAUSES[0], due: None }
+        Server {
+            id: at + 1,
+            port,
+            child: None,
+            begun: Instant::now(),
+            pause: PAUSES[0],
+            due: None,
+            leaves: false,
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.leaves && self.child.is_none()
     }
 
     /// Starts it again after it has died, at once if it had lived for a while.
     fn look_after(&mut self, start: &impl Fn(&Server) -> io::Result<Child>) {
         if let Some(child) = &mut self.child {
             let Ok(Some(status)) = child.try_wait() else { return };
+            if self.leaves {
+                self.child = None;
+                return;
+            }
             if self.begun.elapsed() > SETTLED_AFTER {
                 self.pause = PAUSES[0];
             }
@@ -229,6 +257,28 @@ impl Server {
                     );
                     self.due = Some(Instant::now() + self.pause);
                 }
+            }
+        }
+    }
+}
+
+/// The cluster gets a server, by the lowest number that is free, or loses one.
+fn obey(servers: &mut Vec<Server>, order: &MachineOrder, first_port: u16) {
+    match *order {
+        MachineOrder::Start => {
+            let is_free = |at: &u16| servers.iter().all(|server| server.id != at + 1);
+            let Some(at) = (0..u16::MAX - first_port).find(is_free) else { return };
+            let mut server = Server::new(at, first_port);
+            server.due = Some(Instant::now());
+            log::info("server_started", &format!("mbal up: server {} is started", server.id));
+            servers.push(server);
+        }
+        MachineOrder::Stop { id } => {
+            let Some(server) = servers.iter_mut().find(|server| server.id == id) else { return };
+            log::info("server_stopped", &format!("mbal up: server {id} is stopped"));
+            server.leaves = true;
+            if let Some(child) = &server.child {
+                process::interrupt(child.id());
             }
         }
     }

@@ -27,7 +27,8 @@ struct Up {
 impl Up {
     fn start() -> Up {
         let mut child = Command::new(MBAL)
-            .args(["up", "-p", "0", "--coordinator-port", "0", "--", "-t", "2", "--control", "off"])
+            .args(["up", "-p", "0", "--coordinator-port", "0", "--autoscale-every", "200ms"])
+            .args(["--", "-t", "2", "--control", "off"])
             .args(["--link-timeout", "300ms"])
             .stderr(Stdio::piped())
             .spawn()
@@ -214,4 +215,41 @@ fn servers_do_not_outlive_what_started_them() {
     up.wait();
     eventually("all servers end", || pids.values().all(|pid| !is_there(pid)));
     drop(std::fs::remove_dir_all(std::env::temp_dir().join(format!("mbal-up-{}", up.child.id()))));
+}
+
+/// Its bounds say how many: reads are few.
+#[test]
+fn a_cluster_grows_and_shrinks_within_the_autoscaler_s_bounds() {
+    let up = Up::start();
+    let autoscale = |servers: &str, more: &[&str]| {
+        let bounds = ["--min", servers, "--max", servers, "--database-rate", "1000"];
+        up.mbal(&[&["scale", "--auto"], &bounds[..], more].concat())
+    };
+    // Curves are told every five seconds, and what moves takes its time.
+    let slowly = |what: &str, is: &dyn Fn() -> bool| {
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while !is() {
+            let told = up.mbal(&["scale", "--auto"]);
+            assert!(std::time::Instant::now() < until, "{what}: {told}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let told = autoscale("4", &["--dry-run"]);
+    assert!(told.contains("a dry run, 4 to 4 servers"), "{told}");
+    slowly("it says what it would do", &|| {
+        up.mbal(&["scale", "--auto"]).contains("would change from 3 to 4 servers")
+    });
+    assert_eq!(up.pids().len(), SERVERS, "a dry run starts nothing");
+    let told = up.mbal(&["scale", "--forecast", "--max", "6", "--database-rate", "1000"]);
+    assert!(told.contains("3 servers of 67 MB") && told.lines().count() == 9, "{told}");
+
+    autoscale("4", &[]);
+    slowly("a server comes", &|| up.pids().contains_key(&4));
+    slowly("it gets its share", &|| up.mbal(&["map"]).contains(" 4/0"));
+    assert_eq!(up.stored_by(0), KEYS);
+    autoscale("3", &[]);
+    slowly("the last that came leaves", &|| !up.pids().contains_key(&4));
+    assert_eq!(up.found_by(0), KEYS, "and has given away what it had");
+    let events = up.mbal(&["events"]);
+    assert!(events.contains("autoscaling changes from 4 to 3 servers"), "{events}");
 }

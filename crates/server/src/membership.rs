@@ -15,11 +15,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mbal_control::api::{
-    Heartbeat, Incarnation, LeaseTold, Leaving, MoveNews, News, Registered, Registration,
+    CurveReport, Heartbeat, Incarnation, LeaseTold, Leaving, MoveNews, News, Registered,
+    Registration,
 };
 use mbal_model::{Cluster, ServerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox};
-use mbal_worker::Event;
+use mbal_worker::{CurveTold, Event};
 
 use crate::balancing::Balanced;
 use crate::calling::{CallFailed, Caller};
@@ -37,6 +38,9 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)
 
 /// Between two heartbeats of a server that takes part in a move, or is emptied: each step at the coordinator waits for one.
 const EPOCH_OF_MOVES: Duration = Duration::from_millis(100);
+
+/// Between two words on the hit ratio by size.
+const CURVE_EVERY: Duration = Duration::from_secs(5);
 
 /// So often who waits looks whether the lease is over, or its key is to be told of.
 const LEASE_LOOKED_AT: Duration = Duration::from_millis(20);
@@ -121,6 +125,7 @@ impl Member {
         let mut map = registered.map.filter(|_| owning.is_none());
         let mut moves: Option<(Vec<MoveNews>, u32)> = None;
         let mut soon = false;
+        let mut curve_due = Instant::now();
         loop {
             if let Some(cluster) = map.take().and_then(|text| self.understood(&text, said)) {
                 version = cluster.map.version();
@@ -145,7 +150,11 @@ impl Member {
                 return (!self.departure.has_ended()).then_some(here);
             }
             let sent = owning.as_ref().map(|owning| owning.now());
-            match self.beat(here, version) {
+            let tells_curve = curve_due <= Instant::now();
+            if tells_curve {
+                curve_due = Instant::now() + CURVE_EVERY;
+            }
+            match self.beat(here, version, tells_curve) {
                 Ok(news) => {
                     said.worked();
                     shared.store.know_flush(news.flush_number);
@@ -263,13 +272,20 @@ impl Member {
         }
     }
 
-    fn beat(&self, here: ServerId, map_version: u64) -> Result<News, CallFailed> {
+    fn beat(
+        &self,
+        here: ServerId,
+        map_version: u64,
+        tells_curve: bool,
+    ) -> Result<News, CallFailed> {
+        let curve = tells_curve.then(|| self.moving.shared.curve(self.moving.now().second));
         let heartbeat = Heartbeat {
             incarnation: self.incarnation,
             map_version,
             flush_number: self.moving.shared.store.flushed(),
             moves: self.moving.reports(),
             hot: hot_keys::reports(&self.moving.shared, self.moving.started.lease_clock.now()),
+            curve: curve.flatten().map(curve_report),
             ending: self.departure.is_ending(),
             version: env!("CARGO_PKG_VERSION").into(),
             link_versions: [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()],
@@ -312,6 +328,16 @@ impl Member {
         for worker in self.workers.iter() {
             worker.post(Letter::Tell(Event::Mapped { here, cluster: Arc::clone(cluster) }));
         }
+    }
+}
+
+fn curve_report(told: CurveTold) -> CurveReport {
+    CurveReport {
+        reads: told.reads,
+        hits: told.hits,
+        counted: told.curve.requests().round(),
+        points: told.curve.points(),
+        state_bytes: told.state_bytes,
     }
 }
 

@@ -19,7 +19,7 @@ use crate::output::{Page, Sheet};
 use crate::policies;
 use mbal_output::plot::{Line, Panel, Plot};
 
-const FILES: [&str; 6] = [
+pub const FILES: [&str; 6] = [
     "cloudphysics-w106.u32le.xz",
     "cache2k-web12.i32be.xz",
     "cache2k-web07.i32be.xz",
@@ -35,7 +35,7 @@ const MEMORY_BYTES: usize = 24 << 20;
 /// What `--granularity` tries instead.
 const OTHER_MEMORIES: [usize; 4] = [3 << 19, 3 << 21, 3 << 23, 3 << 25];
 
-const NOW: u32 = 1;
+pub const NOW: u32 = 1;
 
 #[derive(clap::Args)]
 pub struct Args {

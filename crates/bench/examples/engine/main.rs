@@ -6,6 +6,7 @@
 mod churn;
 mod drawn;
 mod engine;
+mod forecast;
 mod hits;
 mod memory;
 mod output;
@@ -41,6 +42,8 @@ enum Figure {
     Stalls(stalls::Args),
     /// Gets and sets in process, against locked tables and malloc
     Tables(tables::Args),
+    /// Hit ratios of other sizes, forecast from a trace's first half and judged on its second
+    Forecast(forecast::Args),
     /// Draws again what the others have left as CSV in the folder; nothing is measured
     Plots,
 }
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Figure::Churn(args) => churn::run(args, &cli.out),
         Figure::Stalls(args) => stalls::run(args, &cli.out),
         Figure::Tables(args) => tables::run(args, &cli.out),
+        Figure::Forecast(args) => forecast::run(args, &cli.out),
         Figure::Plots => drawn::run(&cli.out),
     };
     if let Err(error) = made {

@@ -18,26 +18,6 @@ use serde_json::json;
 use super::results::{has, is, listed};
 use super::telling::Telling;
 
-pub const EXAMPLES: &str = "\
-EXAMPLES
-  mbal scale --memcached a:11211,b:11211,c:11211 --to 2 --dry-run
-                          which server would retire, and what would travel
-  mbal scale --memcached a:11211,b:11211,c:11211 --to 2 --i-stop-writers
-                          moves; asks you to change the clients' list; tidies up
-  mbal scale --memcached a:11211,b:11211 --to-servers a:11211,b:11211,c:11211 \\
-      --i-stop-writers --switch-command 'deploy-list \"$MBAL_SERVERS\"'
-  mbal scale --memcached a:11211,b:11211 --to-servers a:11211,b:11211
-                          deletes what an earlier change has left on them
-
-The memcacheds are stock ones, 1.6 or newer, and know nothing of it. Items keep
-value, flags and time to live. A server in a list is HOST[:PORT[:WEIGHT]], as in
-the clients' list; behind a blank may be twemproxy's name of it.
-
-Nothing may be written, incremented or deleted from the beginning until every
-client has the new list, or a client reads what was overwritten. Reads go on,
-and a value may be added that a read has missed. docs/operate.md says what can
-still go wrong. Ctrl-C takes back what was copied.";
-
 /// A server that says nothing for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Sources are listed again at most so often, to copy what was read or added meanwhile.
@@ -49,15 +29,20 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[derive(Args, Debug)]
 pub struct Memcached {
     /// The servers as clients have them now, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', required = true)]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        conflicts_with_all = ["servers", "cancel", "forecast", "auto"]
+    )]
     memcached: Vec<RingServer>,
 
     /// How many servers stay: the coldest others retire
-    #[arg(long, value_name = "N", required_unless_present = "to_servers")]
+    #[arg(long, value_name = "N", requires = "memcached")]
     to: Option<usize>,
 
     /// The servers as clients are to have them
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "to")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "memcached", conflicts_with = "to")]
     to_servers: Vec<RingServer>,
 
     /// How the clients place keys: libmemcached, libmemcached-unweighted, twemproxy or spymemcached
@@ -72,13 +57,13 @@ pub struct Memcached {
     #[arg(long, value_name = "MB", value_parser = rate)]
     rate: Option<u64>,
 
-    /// Say what would be done
-    #[arg(long)]
-    dry_run: bool,
+    /// Said for all that `mbal scale` does.
+    #[arg(skip)]
+    pub dry_run: bool,
 
-    /// Print JSON, for programs: one object a line
-    #[arg(long)]
-    json: bool,
+    /// The same.
+    #[arg(skip)]
+    pub json: bool,
 
     /// I see to it that nothing is written until every client has the new list
     #[arg(long)]
@@ -94,6 +79,12 @@ pub struct Memcached {
 
     #[command(flatten)]
     access: Access,
+}
+
+impl Memcached {
+    pub fn is_asked(&self) -> bool {
+        !self.memcached.is_empty()
+    }
 }
 
 /// Bytes a second.

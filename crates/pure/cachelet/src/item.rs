@@ -22,6 +22,9 @@ use crate::memory::{Memory, Offset};
 use crate::shim::{AtomicU32, Ordering::*};
 
 pub const HEADER_BYTES: usize = 12;
+/// What an item takes beside its key and its value: its header, and its part of the index, where a bucket of 64 bytes has ten
+/// slots and is two thirds full.
+pub const ITEM_OVERHEAD_BYTES: usize = HEADER_BYTES + 10;
 pub const CHUNK_HEADER_BYTES: usize = 16;
 
 pub mod bits {

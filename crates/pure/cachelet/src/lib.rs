@@ -66,6 +66,7 @@ mod unfinished;
 
 pub use arriving::{Arriving, Due};
 pub use classes::{ClassStats, Classes, Evicted};
+pub use item::ITEM_OVERHEAD_BYTES;
 pub use leaving::Cursor;
 pub use locked::{Found, Locked};
 pub use memory::{Memory, Region};

@@ -8,6 +8,10 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
+mod autoscaling;
+
+pub use autoscaling::*;
+
 /// A process, told apart from others of the same id by a number that it drew at its start. In JSON 16 hexadecimal digits,
 /// since 64 bits do not fit into every reader's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -159,6 +163,9 @@ pub struct Heartbeat {
     /// Its hottest keys, the hottest first, at most [`HOT_KEYS_LISTED`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hot: Vec<HotReport>,
+    /// Its hit ratio by size, every few seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub curve: Option<CurveReport>,
     /// Of the program, and the lowest and the highest version of the links' protocol that it speaks.
     pub version: String,
     pub link_versions: [u16; 2],

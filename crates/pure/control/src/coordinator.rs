@@ -9,7 +9,9 @@ use mbal_election::KeySeen;
 use mbal_model::{ClusterPlan, Outlook, Prefix, ServerId};
 
 use crate::api::{self, BalanceMode, HotKeys, HotMode, Incarnation, News, Registered, Status};
+use crate::autoscaling::{Autoscaled, Look};
 use crate::balancing::Balanced;
+use crate::forecast::{Demand, Forecasts};
 use crate::hot::{Hot, Rates};
 use crate::leases::{Leases, Owners, Watched};
 use crate::members::Heard;
@@ -77,6 +79,18 @@ pub enum Ask {
     /// What came of it: requests a second for each copy, infinite if nothing is to be copied.
     Threshold(f64),
     HotKeys,
+    /// Hit ratios of `1..=servers`, with what a database bears a second.
+    Forecast {
+        servers: usize,
+        database_rate: Option<f64>,
+    },
+    Autoscale(api::AutoscaleConfig),
+    AutoscaleStatus,
+    /// What an autoscaler reads; and what it has seen and done.
+    Demand,
+    Looked(Look),
+    /// These servers are emptied, to be stopped by whoever runs them.
+    Retire(Vec<ServerId>),
     /// Whose keys are to be looked at in etcd.
     Owners,
     /// What a look has shown, which was asked for at that moment.
@@ -96,6 +110,9 @@ pub enum Answer {
     /// None if nothing is copied, or not all servers were heard of since this coordinator began.
     Rates(Option<Rates>),
     HotKeys(HotKeys),
+    Forecast(api::ForecastTold),
+    Autoscale(api::AutoscaleStatus),
+    Demand(Box<Demand>),
     Owners(Owners),
     Done,
 }
@@ -140,6 +157,8 @@ pub struct Coordinator {
     pub(crate) balanced: Balanced,
     pub(crate) watched: Watched,
     pub(crate) hot: Hot,
+    pub(crate) forecasts: Forecasts,
+    pub(crate) autoscaled: Autoscaled,
 }
 
 impl Coordinator {
@@ -153,7 +172,8 @@ impl Coordinator {
         let balanced = Balanced::default();
         let (heard, watched) = (BTreeMap::new(), Watched::default());
         let (said, hot) = (Vec::new(), Hot::default());
-        Coordinator { settings, state, heard, said, balanced, watched, hot }
+        let (forecasts, autoscaled) = (Forecasts::default(), Autoscaled::default());
+        Coordinator { settings, state, heard, said, balanced, watched, hot, forecasts, autoscaled }
     }
 
     /// With what was saved. A name that is another one is refused: it is the state of another cluster.
@@ -197,6 +217,14 @@ impl Coordinator {
             Ask::Rates => Ok(Answer::Rates(self.rates(now))),
             Ask::Threshold(threshold) => Ok(self.set_threshold(threshold)),
             Ask::HotKeys => Ok(Answer::HotKeys(self.hot_keys(now))),
+            Ask::Forecast { servers, database_rate } => {
+                Ok(Answer::Forecast(self.forecast_told(now, servers, database_rate)))
+            }
+            Ask::Autoscale(config) => self.set_autoscale(config),
+            Ask::AutoscaleStatus => Ok(Answer::Autoscale(self.autoscale_status())),
+            Ask::Demand => Ok(Answer::Demand(Box::new(self.demand(now)))),
+            Ask::Retire(servers) => self.retire(&servers),
+            Ask::Looked(look) => Ok(self.looked(look)),
             Ask::Owners => Ok(Answer::Owners(self.owners(now))),
             Ask::KeysSeen(begun, keys) => self.keys_seen(now, begun, &keys),
         };

@@ -23,8 +23,10 @@
 
 #![forbid(unsafe_code)]
 
+mod autoscaling;
 mod balancing;
 mod coordinator;
+mod forecast;
 mod hot;
 mod leases;
 mod members;
@@ -34,8 +36,10 @@ mod placement;
 pub mod api;
 mod state;
 
+pub use autoscaling::{Autoscaled, Look};
 pub use balancing::Balanced;
 pub use coordinator::{Answer, Ask, Coordinator, Done, Micros, Refusal, Settings};
+pub use forecast::Demand;
 pub use hot::Rates;
 pub use leases::{Leases, Owners};
 pub use moves::Move;

@@ -180,7 +180,10 @@ impl Coordinator {
         self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
         let Heartbeat { map_version, workers, memory_bytes, helpless, ending, moves, .. } =
             heartbeat;
-        let Heartbeat { version, link_versions, requests, hot, .. } = heartbeat;
+        let Heartbeat { version, link_versions, requests, hot, curve, .. } = heartbeat;
+        if let Some(curve) = curve {
+            self.curve_reported(now, server, heartbeat.incarnation, curve);
+        }
         let hot = self.hot_reported(server, hot);
         self.look_at_version(server, map_version);
         let heard = Heard {

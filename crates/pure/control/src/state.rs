@@ -7,13 +7,13 @@ use std::sync::Arc;
 use mbal_model::{Address, Addresses, Cluster, ClusterMap, MoveId, ServerId};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{BalanceMode, Incarnation};
+use crate::api::{AutoscaleConfig, BalanceMode, Incarnation};
 use crate::moves::{Move, SavedMove};
 
 /// Of the saved form. A reader refuses any other.
 const FORMAT: u32 = 1;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// The cluster's name.
     pub cluster: String,
@@ -29,6 +29,10 @@ pub struct State {
     pub draining: BTreeSet<ServerId>,
     /// The newest `flush_all` that a server has told of.
     pub flush_number: u32,
+    /// None if nobody has set it up.
+    pub autoscale: Option<AutoscaleConfig>,
+    /// Servers that are emptied so that the autoscaler may have them stopped. Those that are not emptied any more do not count.
+    pub retiring: BTreeSet<ServerId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +90,10 @@ struct Saved {
     draining: BTreeSet<u16>,
     #[serde(default)]
     flush_number: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    autoscale: Option<AutoscaleConfig>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    retiring: BTreeSet<u16>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -152,6 +160,8 @@ impl State {
             balance: self.balance,
             draining: self.draining.iter().map(|id| id.0).collect(),
             flush_number: self.flush_number,
+            autoscale: self.autoscale.clone(),
+            retiring: self.retiring.iter().map(|id| id.0).collect(),
         };
         let text =
             serde_json::to_string_pretty(&saved).expect("strings and numbers have a JSON form");
@@ -197,6 +207,8 @@ impl State {
             balance: saved.balance,
             draining: saved.draining.into_iter().map(ServerId).collect(),
             flush_number: saved.flush_number,
+            autoscale: saved.autoscale,
+            retiring: saved.retiring.into_iter().map(ServerId).collect(),
         })
     }
 }

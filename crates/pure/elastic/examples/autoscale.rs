@@ -15,8 +15,8 @@ mod support;
 
 use demand::{KEYS, MINUTES_PER_DAY, RATE_DB};
 use mbal_elastic::{
-    Age, Autoscaler, ClassAge, Demand, Inventory, Predictive, Reactive, ScalingConfig, SizeClass,
-    choose_retiring, hit_ratio_min, plan_transfer,
+    Age, Autoscaler, ClassAge, Demand, Forecast, Inventory, Predictive, Reactive, ScalingConfig,
+    SizeClass, choose_retiring, hit_ratio_min, plan_transfer,
 };
 use mbal_model::ServerId;
 use mbal_sketch::{Random, StackDistances, mix};
@@ -251,7 +251,7 @@ struct Outcome {
     held: usize,
     server_minutes: usize,
     scalings: usize,
-    /// |what the curve promised for the servers in use − what then happened|.
+    /// |what the curve of the minutes before promised for the servers in use − what then happened|.
     expectation_error: f64,
     rows: String,
 }
@@ -265,6 +265,7 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
     let mut distances = StackDistances::new(16_384);
     let mut due: Option<(usize, usize)> = None;
     let mut outcome = Outcome::default();
+    let mut forecast = Forecast::of(distances.by_bytes());
     for (minute, &rate) in rates.iter().enumerate() {
         let requests = (rate * 60.0) as usize;
         let mut hits = 0;
@@ -281,9 +282,10 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
         }
         let servers = cluster.servers.len();
         let (hit_ratio, needed) = (hits as f64 / requests as f64, hit_ratio_min(rate, RATE_DB));
-        let curve = distances.by_bytes();
         let bytes = (servers * ITEMS_PER_SERVER) as u64 * ITEM_BYTES;
-        let expected = 1.0 - curve.miss_ratio(bytes);
+        // By what was known before this minute.
+        let expected = forecast.hit_ratio(bytes);
+        forecast = Forecast::of(distances.by_bytes());
         if minute >= MINUTES_PER_DAY {
             outcome.minutes += 1;
             outcome.held += usize::from(hit_ratio >= needed);
@@ -295,7 +297,7 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
             }
         }
         if let Some(scaler) = scaler.as_mut() {
-            let wish = scaler.decide(&Demand { minute, rate, curve: &curve, servers });
+            let wish = scaler.decide(&Demand { minute, rate, forecast: &forecast, servers });
             if let Some((at, wanted)) = due
                 && minute >= at
             {

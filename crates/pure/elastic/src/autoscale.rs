@@ -1,6 +1,6 @@
 //! How many servers are wanted, from a rate and a miss-ratio curve.
 
-use mbal_sketch::Curve;
+use crate::forecast::Forecast;
 
 /// The hit ratio that the database needs (ElMem, ICDCS 2018, §III.B, equation 1): with `rate` requests
 /// per second and a database that bears `rate_db`, 1 − r_DB / r, or 0 when it bears them all.
@@ -15,8 +15,8 @@ pub struct Demand<'a> {
     pub minute: usize,
     /// Requests per second of the last minute.
     pub rate: f64,
-    /// Miss ratio by bytes of the recent past.
-    pub curve: &'a Curve,
+    /// Of the recent past.
+    pub forecast: &'a Forecast,
     pub servers: usize,
 }
 
@@ -24,7 +24,7 @@ pub struct Demand<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wish {
     pub servers: usize,
-    /// The hit ratio that the curve promises for so many servers.
+    /// The hit ratio that is forecast for so many servers.
     pub hit_ratio_expected: f64,
 }
 
@@ -32,6 +32,9 @@ pub struct Wish {
 pub trait Autoscaler {
     /// Called once a minute, in order.
     fn decide(&mut self, demand: &Demand) -> Wish;
+
+    /// From now on; what it has learned stays.
+    fn reconfigure(&mut self, config: ScalingConfig);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,20 +53,13 @@ pub struct ScalingConfig {
 }
 
 impl ScalingConfig {
-    /// The fewest servers at which the curve promises the hit ratio that `rate` needs.
-    fn servers_for(&self, rate: f64, curve: &Curve) -> usize {
+    /// The fewest servers at which the hit ratio is expected that `rate` needs.
+    fn servers_for(&self, rate: f64, forecast: &Forecast) -> usize {
         let wanted = hit_ratio_min(rate * self.headroom, self.rate_db);
-        match curve.size_for_hit_ratio(wanted) {
-            Some(bytes) => (bytes.div_ceil(self.server_bytes) as usize)
-                .clamp(self.servers_least, self.servers_most),
-            // Beyond what recent requests could hit at any size, memory is no help.
-            None => self.servers_for_most(curve),
-        }
-    }
-
-    fn servers_for_most(&self, curve: &Curve) -> usize {
-        let bytes = curve.size_for_hit_ratio(0.995 * curve.hit_ratio_most()).unwrap_or(0);
-        (bytes.div_ceil(self.server_bytes) as usize).clamp(self.servers_least, self.servers_most)
+        // Beyond what recent requests could hit at any size, memory is no help.
+        let bytes = forecast.bytes_for(wanted.min(0.995 * forecast.hit_ratio_most()));
+        (bytes.unwrap_or(0).div_ceil(self.server_bytes) as usize)
+            .clamp(self.servers_least, self.servers_most)
     }
 }
 
@@ -103,8 +99,12 @@ impl Reactive {
 
 impl Autoscaler for Reactive {
     fn decide(&mut self, demand: &Demand) -> Wish {
-        let wanted = self.config.servers_for(demand.rate, demand.curve);
-        wish(self.hysteresis.settle(wanted), &self.config, demand.curve)
+        let wanted = self.config.servers_for(demand.rate, demand.forecast);
+        wish(self.hysteresis.settle(wanted), &self.config, demand.forecast)
+    }
+
+    fn reconfigure(&mut self, config: ScalingConfig) {
+        self.config = config;
     }
 }
 
@@ -155,14 +155,18 @@ impl Predictive {
 impl Autoscaler for Predictive {
     fn decide(&mut self, demand: &Demand) -> Wish {
         let rate = self.foresee(demand.minute, demand.rate).max(demand.rate);
-        let wanted = self.config.servers_for(rate, demand.curve);
-        wish(self.hysteresis.settle(wanted), &self.config, demand.curve)
+        let wanted = self.config.servers_for(rate, demand.forecast);
+        wish(self.hysteresis.settle(wanted), &self.config, demand.forecast)
+    }
+
+    fn reconfigure(&mut self, config: ScalingConfig) {
+        self.config = config;
     }
 }
 
-fn wish(servers: usize, config: &ScalingConfig, curve: &Curve) -> Wish {
+fn wish(servers: usize, config: &ScalingConfig, forecast: &Forecast) -> Wish {
     let bytes = servers as u64 * config.server_bytes;
-    Wish { servers, hit_ratio_expected: 1.0 - curve.miss_ratio(bytes) }
+    Wish { servers, hit_ratio_expected: forecast.hit_ratio(bytes) }
 }
 
 /// 0 of nothing.
@@ -178,12 +182,12 @@ mod tests {
     use mbal_sketch::{StackDistances, mix};
 
     // A loop over 1,000 items of 100 bytes, every tenth request over 100 of them only.
-    fn curve() -> Curve {
+    fn forecast() -> Forecast {
         let mut distances = StackDistances::new(2_048);
         for i in 0..50_000_u64 {
             distances.observe(mix(if i % 10 == 0 { i / 10 % 1_000 } else { i % 100 }), 100);
         }
-        distances.by_bytes()
+        Forecast::of(distances.by_bytes())
     }
 
     fn config() -> ScalingConfig {
@@ -197,8 +201,8 @@ mod tests {
         }
     }
 
-    fn decide(scaler: &mut dyn Autoscaler, curve: &Curve, minute: usize, rate: f64) -> usize {
-        scaler.decide(&Demand { minute, rate, curve, servers: 1 }).servers
+    fn decide(scaler: &mut dyn Autoscaler, forecast: &Forecast, minute: usize, rate: f64) -> usize {
+        scaler.decide(&Demand { minute, rate, forecast, servers: 1 }).servers
     }
 
     #[test]
@@ -210,11 +214,11 @@ mod tests {
 
     #[test]
     fn scales_out_at_once_and_in_after_patience() {
-        let (curve, mut scaler) = (curve(), Reactive::new(config()));
+        let (forecast, mut scaler) = (forecast(), Reactive::new(config()));
         let servers: Vec<usize> = [200.0, 5_000.0, 200.0, 200.0, 200.0, 200.0]
             .into_iter()
             .enumerate()
-            .map(|(minute, rate)| decide(&mut scaler, &curve, minute, rate))
+            .map(|(minute, rate)| decide(&mut scaler, &forecast, minute, rate))
             .collect();
         let (low, high) = (servers[0], servers[1]);
         assert!(low < high, "{servers:?}");
@@ -223,27 +227,27 @@ mod tests {
 
     #[test]
     fn expects_what_the_curve_promises() {
-        let curve = curve();
+        let forecast = forecast();
         let wish = Reactive::new(config()).decide(&Demand {
             minute: 0,
             rate: 1_000.0,
-            curve: &curve,
+            forecast: &forecast,
             servers: 1,
         });
         assert!(wish.hit_ratio_expected >= 0.9, "{wish:?}");
-        assert!(1.0 - curve.miss_ratio((wish.servers as u64 - 1) * 10_000) < 0.9, "{wish:?}");
+        assert!(forecast.hit_ratio((wish.servers as u64 - 1) * 10_000) < 0.9, "{wish:?}");
     }
 
     #[test]
     fn a_hit_ratio_that_no_memory_gives_asks_for_what_helps() {
-        let curve = curve();
-        let servers = decide(&mut Reactive::new(config()), &curve, 0, 1e9);
+        let forecast = forecast();
+        let servers = decide(&mut Reactive::new(config()), &forecast, 0, 1e9);
         assert!((2..20).contains(&servers), "{servers}");
     }
 
     #[test]
     fn prediction_scales_before_the_day_repeats_and_forgets_a_spike() {
-        let curve = curve();
+        let forecast = forecast();
         let mut predictive = Predictive::new(config(), 30);
         let rate = |minute: usize| match minute % MINUTES_PER_DAY {
             600..900 => 5_000.0,
@@ -251,7 +255,7 @@ mod tests {
             _ => 150.0,
         };
         let servers: Vec<usize> = (0..2 * MINUTES_PER_DAY)
-            .map(|minute| decide(&mut predictive, &curve, minute, rate(minute)))
+            .map(|minute| decide(&mut predictive, &forecast, minute, rate(minute)))
             .collect();
         assert!(servers[590] < servers[610], "nothing is foreseen on the first day");
         assert_eq!(servers[MINUTES_PER_DAY + 590], servers[610]);

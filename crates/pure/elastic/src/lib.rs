@@ -9,12 +9,18 @@
 
 mod autoscale;
 mod cuts;
+mod forecast;
 mod fusecache;
 mod plan;
 pub mod pool;
+mod resizing;
+mod schedule;
 mod score;
 
 pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};
+pub use forecast::Forecast;
 pub use fusecache::{Age, Effort, Pick, fuse, fuse_counting};
 pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
+pub use resizing::{Aims, Decision, Outcome, Policy, Resizer, Seen};
+pub use schedule::Rule;
 pub use score::{ClassAge, SHORTLIST, choose_retiring};

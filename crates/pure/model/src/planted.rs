@@ -173,6 +173,8 @@ pub enum Fault {
     ServesWithoutLease,
     /// 1: a server is dead though it has been heard of within its lease.
     DeadThoughHeard,
+    /// 7: the autoscaler lets servers leave that have just come.
+    LeavesWithoutRest,
 }
 
 #[cfg(feature = "planted")]

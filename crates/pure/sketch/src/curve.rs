@@ -2,7 +2,7 @@
 
 /// How often an LRU cache of a given size would miss. The unit of size, items or bytes, is
 /// whoever's who made it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// Requests that hit in a cache as large as bucket i's upper edge.
     hits: Vec<f64>,
@@ -14,6 +14,15 @@ const PER_OCTAVE_LOG: u32 = 7;
 const PER_OCTAVE: u64 = 1 << PER_OCTAVE_LOG;
 /// Sizes up to 2^44, 16 TiB; what is larger counts as that.
 const BUCKETS: usize = ((44 - PER_OCTAVE_LOG as usize) + 1) << PER_OCTAVE_LOG;
+
+/// Sizes of a curve's [points](Curve::points): four for each doubling, from 16 KiB to 16 TiB.
+const POINTS: usize = 4 * 30 + 1;
+
+/// The size in bytes of a curve's point.
+pub fn point_bytes(at: usize) -> u64 {
+    let quarter = [1.0, 1.189_207, 1.414_214, 1.681_793][at % 4];
+    ((16_384_u64 << (at / 4)) as f64 * quarter) as u64
+}
 
 fn bucket_of(size: u64) -> usize {
     if size < PER_OCTAVE {
@@ -118,6 +127,40 @@ impl Curve {
         self.requests
     }
 
+    /// Requests that hit at each of [`point_bytes`], up to where more bytes are no help: what one server tells another of a
+    /// curve by bytes.
+    pub fn points(&self) -> Vec<u64> {
+        let most = self.hits[BUCKETS - 1];
+        let mut points = Vec::new();
+        for at in 0..POINTS {
+            let hits = self.hits_at(point_bytes(at) as f64);
+            points.push(hits.round() as u64);
+            if hits >= most {
+                break;
+            }
+        }
+        points
+    }
+
+    /// A curve from its [`points`](Curve::points), straight between them. More hits than requests are cut, and what falls
+    /// is made flat: whatever is said, this is a curve.
+    pub fn from_points(points: &[u64], requests: f64) -> Curve {
+        let points = &points[..points.len().min(POINTS)];
+        let (mut at, mut below) = (0, (0, 0.0));
+        let hits = (0..BUCKETS).map(|bucket| {
+            let size = upper_edge(bucket);
+            while at < points.len() && point_bytes(at) <= size {
+                below = (point_bytes(at), (points[at] as f64).clamp(below.1, requests));
+                at += 1;
+            }
+            let Some(&next) = points.get(at) else { return below.1 };
+            let next = (next as f64).clamp(below.1, requests);
+            let part = (size - below.0) as f64 / (point_bytes(at) - below.0) as f64;
+            below.1 + (next - below.1) * part
+        });
+        Curve { hits: hits.collect(), requests }
+    }
+
     /// The curve of a cache that is partitioned by hash, from the curves of its parts, where a
     /// part has `share` of the whole memory.
     ///
@@ -189,6 +232,30 @@ mod tests {
             assert!(curve.miss_ratio(size) <= 1.0 - percent as f64 / 100.0 + 1e-9);
         }
         assert_eq!(histogram.curve(2_000.0).miss_ratio(0), 0.5, "unsampled hot keys hit");
+    }
+
+    #[test]
+    fn a_curve_is_told_by_few_points() {
+        let mut histogram = Histogram::default();
+        (1..=1_000).for_each(|distance| histogram.add(f64::from(distance) * 10_000.0, 1.0));
+        let curve = histogram.curve(1_250.0);
+        let points = curve.points();
+        assert!(points.len() < 40, "{points:?}");
+        let told = Curve::from_points(&points, curve.requests());
+        for size in (50_000..12_000_000).step_by(50_000) {
+            let off = told.miss_ratio(size) - curve.miss_ratio(size);
+            assert!(off.abs() < 0.005, "{size}: {off}");
+        }
+    }
+
+    #[test]
+    fn points_that_are_no_curve_become_one() {
+        for points in [vec![], vec![9, 3, 700, 5], vec![u64::MAX; 200]] {
+            let curve = Curve::from_points(&points, 100.0);
+            let ratios: Vec<f64> = (10..44).map(|log| curve.miss_ratio(1 << log)).collect();
+            assert!(ratios.is_sorted_by(|small, large| small >= large), "{ratios:?}");
+            assert!(ratios.iter().all(|ratio| (0.0..=1.0).contains(ratio)), "{ratios:?}");
+        }
     }
 
     #[test]

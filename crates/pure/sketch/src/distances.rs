@@ -1,5 +1,7 @@
 //! Stack distances of a sampled stream.
 
+pub mod of_cache;
+
 use crate::ages::Ages;
 use crate::curve::{Curve, Histogram};
 use crate::mix;
@@ -23,7 +25,7 @@ pub struct StackDistances {
     hash_most: u64,
     /// Requests that one of a sample stands for: 1 / rate.
     weight: f64,
-    /// By hash: a sample's bytes, and in which bucket of age it is.
+    /// By hash: a sample's bytes, and in which bucket of age it is; above that, its deadline.
     samples: Table,
     ages: Ages,
     by_items: Histogram,
@@ -32,6 +34,12 @@ pub struct StackDistances {
     faded: f64,
     seen: u64,
 }
+
+/// Of a mark, what says the bucket. The rest is a deadline in seconds.
+const BUCKET_BITS: u32 = 8;
+const BUCKET: u32 = (1 << BUCKET_BITS) - 1;
+/// Not in the next 194 days.
+const NEVER: u32 = u32::MAX << BUCKET_BITS;
 
 /// What is dropped when the samples are full; a part of them, so that dropping, which is linear,
 /// costs O(1) per sample.
@@ -123,11 +131,15 @@ impl StackDistances {
     fn sample(&mut self, hash: u64, bytes: u32) {
         let cell = self.samples.cell(hash);
         if cell.is_empty() {
-            return self.admit(hash, bytes);
+            if self.admit(hash, bytes, NEVER) {
+                self.by_items.add_miss(self.weight);
+                self.by_bytes.add_miss(self.weight);
+            }
+            return;
         }
-        let newer = self.ages.newer_than(cell.mark, cell.amount);
-        self.ages.take(cell.mark, cell.amount);
-        (cell.amount, cell.mark) = (bytes, self.ages.newest());
+        let newer = self.ages.newer_than(cell.mark & BUCKET, cell.amount);
+        self.ages.take(cell.mark & BUCKET, cell.amount);
+        (cell.amount, cell.mark) = (bytes, self.ages.newest() | NEVER);
         self.by_items.add(1.0 + newer.samples * self.weight, self.weight);
         self.by_bytes.add(newer.bytes * self.weight + f64::from(bytes), self.weight);
         if self.ages.put(bytes, self.samples.len()) {
@@ -135,29 +147,30 @@ impl StackDistances {
         }
     }
 
+    /// False if it is not sampled any more, now that the samples are full.
     #[inline(never)]
-    fn admit(&mut self, hash: u64, bytes: u32) {
+    fn admit(&mut self, hash: u64, bytes: u32, deadline: u32) -> bool {
         while self.samples.len() == self.samples_most {
             self.lower_rate();
         }
         if hash > self.hash_most {
-            return;
+            return false;
         }
         let cell = self.samples.cell(hash);
-        (cell.amount, cell.mark) = (bytes, self.ages.newest());
+        (cell.amount, cell.mark) = (bytes, self.ages.newest() | deadline);
         self.samples.added(1);
-        self.by_items.add_miss(self.weight);
-        self.by_bytes.add_miss(self.weight);
         if self.ages.put(bytes, self.samples.len()) {
             self.join();
         }
+        true
     }
 
     #[cold]
     #[inline(never)]
     fn join(&mut self) {
         let renamed = self.ages.join();
-        self.samples.marks_mut().for_each(|bucket| *bucket = renamed[*bucket as usize]);
+        let of = |mark: u32| mark & !BUCKET | renamed[(mark & BUCKET) as usize];
+        self.samples.marks_mut().for_each(|mark| *mark = of(*mark));
     }
 
     fn lower_rate(&mut self) {
@@ -165,7 +178,7 @@ impl StackDistances {
         self.weight = 1.0 / self.rate();
         let hash_most = self.hash_most;
         let dropped = self.samples.cells().filter(|cell| cell.hash > hash_most);
-        dropped.for_each(|cell| self.ages.take(cell.mark, cell.amount));
+        dropped.for_each(|cell| self.ages.take(cell.mark & BUCKET, cell.amount));
         self.samples.retain(|cell| cell.hash <= hash_most);
     }
 }

@@ -30,8 +30,9 @@ pub mod mattson;
 mod sampling;
 mod table;
 
-pub use curve::Curve;
+pub use curve::{Curve, point_bytes};
 pub use distances::StackDistances;
+pub use distances::of_cache::{Chosen, Found};
 pub use hot_keys::{Access, Change, HotKeys, HotKeysConfig, KeyHeat, Observed, Slot};
 pub use hyperloglog::HyperLogLog;
 pub use lossy::{Frequent, LossyCounter};

@@ -250,6 +250,7 @@ impl Turn<'_> {
     /// Counts requests that are about to be executed, and looks at those that are chosen.
     #[inline]
     pub fn look_at(&mut self, jobs: &[Option<Job<'_>>], keys: &[Option<Key<'_>>]) {
+        self.show(&keys[..jobs.len()], jobs);
         if !METRICS {
             return;
         }
@@ -262,6 +263,7 @@ impl Turn<'_> {
     /// The same for the further keys of a `get`, that have been answered.
     #[inline]
     pub fn look_at_gets(&mut self, keys: &[Option<Key<'_>>]) {
+        self.show(keys, &[]);
         if !METRICS {
             return;
         }

@@ -52,6 +52,8 @@ pub struct Settings {
     pub auth_file: Option<String>,
     /// The share of requests that is looked at for `stats hot`, 0 to 1.
     pub hot_sample: f64,
+    /// Stack distances of reads are sampled.
+    pub stack_distances: bool,
     /// `-a`: permissions of the unix socket.
     pub socket_mode: u32,
     /// False for `-o no_maxconns_fast`.
@@ -220,6 +222,7 @@ impl Default for Settings {
             sasl: false,
             auth_file: None,
             hot_sample: 0.01,
+            stack_distances: false,
             socket_mode: 0o700,
             maxconns_fast: true,
             dump_enabled: true,

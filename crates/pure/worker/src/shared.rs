@@ -11,6 +11,7 @@ use crate::conns::Conns;
 use crate::copies::Copies;
 use crate::counters::{ClassCounters, ClassSums, Counters, Sums};
 use crate::details::Details;
+use crate::distances::Distances;
 use crate::everywhere::Newest;
 use crate::following::Following;
 use crate::hot::{Heat, Hot, HotKey, WATCHED_SECONDS, hottest};
@@ -71,6 +72,8 @@ pub struct Shared {
     counters: Box<[Counters]>,
     latency: Box<[Latency]>,
     hot: Box<[Mutex<Hot>]>,
+    /// None if they are not to be known.
+    pub(crate) distances: Option<Distances>,
     /// Until then somebody watches the hottest keys.
     watched_until: AtomicU32,
     /// The balancer's epochs so far.
@@ -142,6 +145,7 @@ impl Shared {
             class_counters: (0..settings.workers).map(|_| classes()).collect(),
             latency: (0..settings.workers).map(|_| Latency::default()).collect(),
             hot: (0..settings.workers).map(|_| Mutex::default()).collect(),
+            distances: settings.stack_distances.then(Distances::new),
             watched_until: AtomicU32::new(0),
             epoch,
             following: Following::default(),
@@ -249,10 +253,15 @@ impl Shared {
         sums
     }
 
-    fn totals(&self) -> Totals {
+    /// What all workers counted since the start.
+    pub(crate) fn sums_ever(&self) -> Sums {
         let mut sums = Sums::default();
         self.counters.iter().for_each(|counters| counters.add_to(&mut sums));
-        let mut totals = Totals { sums, ..Totals::default() };
+        sums
+    }
+
+    fn totals(&self) -> Totals {
+        let mut totals = Totals { sums: self.sums_ever(), ..Totals::default() };
         for classes in &self.class_counters {
             for (counters, sums) in classes.iter().zip(totals.classes.iter_mut()) {
                 counters.add_to(sums);

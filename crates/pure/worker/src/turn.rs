@@ -12,6 +12,7 @@ use crate::Now;
 use crate::batch::Pause;
 use crate::conns::Card;
 use crate::counters::{ClassCounters, Counters};
+use crate::distances::Shown;
 use crate::log::Watcher;
 use crate::room::Haste;
 use crate::shared::Shared;
@@ -40,6 +41,7 @@ pub(crate) struct Turn<'w> {
     pub newborn: bool,
     pub now: Now,
     pub sampler: &'w mut Sampler,
+    pub shown: &'w mut Shown,
     /// Where the first key of the next request is looked for, as far as that is known.
     pub ahead: Ahead<'w>,
     /// What was known ahead is void: room was made since.

@@ -49,6 +49,7 @@ impl Worker {
             newborn: self.newborn,
             now,
             sampler: &mut self.sampler,
+            shown: &mut self.shown,
             ahead: Ahead::NONE,
             made_room: false,
             haste: Haste::None,

@@ -18,6 +18,7 @@ use crate::conns::{Card, Endpoint};
 use crate::copies::Ticks;
 use crate::counters::Counters;
 use crate::datagram::Late;
+use crate::distances::Shown;
 use crate::held::Held;
 use crate::input::{go_on_walking, received, run_pending};
 use crate::latency::ByClass;
@@ -74,6 +75,7 @@ pub struct Worker {
     /// Datagrams that wait for a slice that moves.
     pub(crate) late: BTreeMap<u64, Late>,
     pub(crate) sampler: Sampler,
+    pub(crate) shown: Shown,
     /// What had been served when the timed wake-up began.
     pub(crate) served: ByClass,
     /// Reused: see [`Turn::scratch`] and [`Batch::decoded`].
@@ -115,6 +117,7 @@ impl Worker {
             once: AnsweredOnce::default(),
             late: BTreeMap::new(),
             sampler,
+            shown: Shown::default(),
             served: ByClass::default(),
             scratch: Vec::new(),
             decoded: Vec::new(),

@@ -56,7 +56,8 @@ impl Net {
         };
         let servers = (0..SERVERS).map(|server| (id_of(server), addresses(server))).collect();
         let cluster = Arc::new(Cluster { servers, ..Cluster::without_addresses(map) });
-        let settings = Settings { workers: 1, hot_sample: 1.0, ..Settings::default() };
+        let sampled = Settings { hot_sample: 1.0, stack_distances: true, ..Settings::default() };
+        let settings = Settings { workers: 1, ..sampled };
         let options = || Options {
             memory_bytes: 16 << 20,
             workers: 1,
@@ -563,4 +564,19 @@ fn a_key_that_is_written_too_often_is_left_alone_for_a_while_though_a_shadow_is_
         net.read_often(&key, 0, 4_000);
         assert_eq!(net.state(0, &key), Some(HomeState::Hot), "{silent_from}");
     }
+}
+
+/// A copy answers whatever its server's size is, and the original's server hears of none of it.
+#[test]
+fn reads_of_copies_are_hits_at_every_size() {
+    let (mut net, key) = hot(HotMode::Atomic);
+    net.silent = BTreeSet::from([(1, 0), (2, 0)]);
+    let at_home = net.shared[0].curve(net.now.second).expect("it is sampled").reads;
+    for _ in 0..100 {
+        assert_eq!(net.send(1, &format!("mg {key} v\r\n")), "VA 1\r\na\r\n");
+    }
+    let told = net.shared[1].curve(net.now.second).expect("it is sampled");
+    assert_eq!((told.reads, told.hits, told.curve.miss_ratio(0)), (100, 100, 0.0));
+    let told = net.shared[0].curve(net.now.second).expect("it is sampled");
+    assert_eq!(told.reads, at_home);
 }

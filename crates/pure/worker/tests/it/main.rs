@@ -8,6 +8,7 @@ mod classic;
 mod copies;
 mod datagrams;
 mod discovery;
+mod distances;
 mod fields;
 mod hints;
 mod insights;

@@ -1,0 +1,184 @@
+//! Who starts and stops servers when the cluster's size changes: commands, an HTTP call, Kubernetes, or this process's parent.
+
+use std::process::{Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use crate::kubernetes::StatefulSet;
+
+/// A command or a call has ended by then, or it has failed.
+const WITHIN: Duration = Duration::from_secs(120);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Set by who starts the coordinator, never by its API: who may change a cluster's size is not to run commands.
+#[derive(Debug, Default)]
+pub enum Machines {
+    /// Sizes are told, not changed.
+    #[default]
+    Nobody,
+    /// Run by `/bin/sh -c`, once for each server.
+    Commands { start: String, stop: String },
+    /// Called once for each server, by POST.
+    Http(String),
+    /// Told how many replicas there are to be.
+    Kubernetes(StatefulSet),
+    /// Whoever runs this coordinator in its own process.
+    Told(Sender<MachineOrder>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MachineOrder {
+    /// One more.
+    Start,
+    Stop {
+        id: u16,
+    },
+}
+
+/// A server that is to be stopped, which has nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaver {
+    pub id: u16,
+    /// Where clients reach it.
+    pub client: String,
+}
+
+impl Machines {
+    /// As the API says it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Machines::Nobody => "nobody",
+            Machines::Commands { .. } => "commands",
+            Machines::Http(_) => "http",
+            Machines::Kubernetes(_) => "kubernetes",
+            Machines::Told(_) => "processes",
+        }
+    }
+
+    /// Which of these servers leave when so many do. A StatefulSet stops the pods of the highest numbers; elsewhere the last that
+    /// came go first.
+    pub(crate) fn leavers(&self, mut servers: Vec<Leaver>, count: usize) -> Vec<Leaver> {
+        servers.sort_by_key(|server| match self {
+            Machines::Kubernetes(_) => (ordinal(&server.client), server.id),
+            _ => (None, server.id),
+        });
+        servers.split_off(servers.len() - count.min(servers.len()))
+    }
+
+    /// How many there are, as whoever starts them counts. Kubernetes counts a pod that has died and comes back.
+    pub(crate) fn count(&self, servers: &[Leaver]) -> usize {
+        let counted = servers.iter().filter_map(|server| ordinal(&server.client));
+        match (self, counted.max()) {
+            (Machines::Kubernetes(_), Some(last)) => last as usize + 1,
+            _ => servers.len(),
+        }
+    }
+
+    /// The cluster is to have `count` servers, `more` of which are not there.
+    pub fn start(&self, cluster: &str, count: usize, more: usize) -> Result<(), String> {
+        match self {
+            Machines::Nobody => Err("nobody starts servers: see `mbal coordinator --help`".into()),
+            Machines::Commands { start, .. } => {
+                (0..more).try_for_each(|_| run(start, cluster, count, None))
+            }
+            Machines::Http(url) => {
+                (0..more).try_for_each(|_| call(url, "start", cluster, count, None))
+            }
+            Machines::Kubernetes(set) => set.scale(count),
+            Machines::Told(parent) => (0..more).try_for_each(|_| tell(parent, MachineOrder::Start)),
+        }
+    }
+
+    /// The cluster is to have `count` servers, without these.
+    pub fn stop(&self, cluster: &str, count: usize, leavers: &[Leaver]) -> Result<(), String> {
+        let each = |stop: &dyn Fn(&Leaver) -> Result<(), String>| leavers.iter().try_for_each(stop);
+        match self {
+            Machines::Nobody => Err("nobody stops servers: see `mbal coordinator --help`".into()),
+            Machines::Commands { stop, .. } => each(&|one| run(stop, cluster, count, Some(one))),
+            Machines::Http(url) => each(&|one| call(url, "stop", cluster, count, Some(one))),
+            Machines::Kubernetes(set) => set.scale(count),
+            Machines::Told(parent) => each(&|one| tell(parent, MachineOrder::Stop { id: one.id })),
+        }
+    }
+}
+
+fn tell(parent: &Sender<MachineOrder>, order: MachineOrder) -> Result<(), String> {
+    parent.send(order).map_err(|_| "the process that starts servers is ending".into())
+}
+
+/// Of a pod: `mbal-3.mbal.default.svc:11211` is the fourth.
+fn ordinal(client: &str) -> Option<u32> {
+    let host = client.split(['.', ':']).next()?;
+    host.rsplit_once('-')?.1.parse().ok()
+}
+
+fn run(command: &str, cluster: &str, count: usize, leaver: Option<&Leaver>) -> Result<(), String> {
+    let failed = |what: String| format!("{command}: {what}");
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(command).stdin(Stdio::null());
+    shell.env("MBAL_CLUSTER", cluster).env("MBAL_COUNT", count.to_string());
+    if let Some(leaver) = leaver {
+        shell.env("MBAL_SERVER", &leaver.client).env("MBAL_SERVER_ID", leaver.id.to_string());
+    }
+    let mut child = shell.spawn().map_err(|error| failed(error.to_string()))?;
+    let until = Instant::now() + WITHIN;
+    loop {
+        match child.try_wait().map_err(|error| failed(error.to_string()))? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(failed(status.to_string())),
+            None if until <= Instant::now() => {
+                drop(child.kill());
+                drop(child.wait());
+                return Err(failed(format!("not done after {} s", WITHIN.as_secs())));
+            }
+            None => std::thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
+fn call(
+    url: &str,
+    action: &str,
+    cluster: &str,
+    count: usize,
+    leaver: Option<&Leaver>,
+) -> Result<(), String> {
+    let body = serde_json::json!({
+        "action": action,
+        "cluster": cluster,
+        "count": count,
+        "server": leaver.map(|leaver| &leaver.client),
+        "id": leaver.map(|leaver| leaver.id),
+    });
+    let agent = ureq::AgentBuilder::new().timeout(WITHIN).build();
+    match agent.post(url).send_json(body) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{url}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leavers(clients: &[(u16, &str)]) -> Vec<Leaver> {
+        clients.iter().map(|&(id, client)| Leaver { id, client: client.into() }).collect()
+    }
+
+    #[test]
+    fn pods_of_the_highest_numbers_leave_and_elsewhere_the_last_that_came() {
+        let servers =
+            leavers(&[(1, "mbal-10.mbal:11211"), (2, "mbal-9.mbal:11211"), (3, "mbal-0.mbal:1")]);
+        let ids = |machines: &Machines, count| {
+            let leave = machines.leavers(servers.clone(), count);
+            leave.iter().map(|one| one.id).collect::<Vec<_>>()
+        };
+        let set = StatefulSet::at("http://127.0.0.1:1", "a/b", None).expect("an address");
+        let set = Machines::Kubernetes(set);
+        assert_eq!(ids(&set, 2), [2, 1]);
+        assert_eq!((set.count(&servers), set.count(&servers[1..])), (11, 10));
+        assert_eq!(Machines::Nobody.count(&servers), 3);
+        assert_eq!(ids(&Machines::Nobody, 2), [2, 3]);
+        assert_eq!(ids(&Machines::Nobody, 9), [1, 2, 3]);
+    }
+}

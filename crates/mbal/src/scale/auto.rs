@@ -1,0 +1,257 @@
+//! `mbal scale --forecast` and `mbal scale --auto`.
+
+use std::fmt::Write;
+use std::thread;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use mbal_control::api::{
+    AutoscaleConfig, AutoscalePolicy, AutoscaleStatus, ForecastTold, OutcomeTold,
+};
+use mbal_server::Caller;
+
+use crate::cluster::{read, text, text_with};
+
+const FORECAST: &str = "/v1/forecast";
+const AUTOSCALE: &str = "/v1/autoscale";
+
+/// A coordinator that was set up anew has looked by then.
+const LOOKS_WITHIN: Duration = Duration::from_secs(5);
+const ASKED_EVERY: Duration = Duration::from_millis(200);
+
+// What is asked of the autoscaler. No docstring: it would become the help of who has these flags.
+#[derive(Args, Debug)]
+pub struct Auto {
+    /// Tell the hit ratio of every number of servers
+    #[arg(long, conflicts_with_all = ["auto", "servers", "cancel"])]
+    forecast: bool,
+
+    /// Set the autoscaler up; without further flags, tell what it does
+    #[arg(long, conflicts_with_all = ["servers", "cancel"])]
+    auto: bool,
+
+    /// Servers at least
+    #[arg(long, value_name = "num", requires_all = ["auto", "max", "database_rate"])]
+    min: Option<usize>,
+
+    /// Servers at most; with --forecast, the largest size that is told
+    #[arg(long, value_name = "num")]
+    max: Option<usize>,
+
+    /// Reads that the database bears, a second
+    #[arg(long, value_name = "rate")]
+    database_rate: Option<f64>,
+
+    /// What the last minute needs; or that, and what yesterday needed at this hour; or nothing
+    #[arg(long, value_name = "policy", requires = "auto")]
+    policy: Option<Policy>,
+
+    /// Never below so many servers at some hours, UTC: `6 from 08:00`, `6 from 22:00 to 06:00 on mon-fri`. Can be said several
+    /// times
+    #[arg(long, value_name = "rule", requires_all = ["auto", "min"])]
+    schedule: Vec<String>,
+
+    /// Said for all that `mbal scale` does.
+    #[arg(skip)]
+    pub dry_run: bool,
+
+    /// Memory is planned for so many times the rate
+    #[arg(long, value_name = "times", requires_all = ["auto", "min"])]
+    headroom: Option<f64>,
+
+    /// Minutes after a change in which no server leaves
+    #[arg(long, value_name = "minutes", requires_all = ["auto", "min"])]
+    rest: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Policy {
+    Reactive,
+    Predictive,
+    Off,
+}
+
+impl From<Policy> for AutoscalePolicy {
+    fn from(policy: Policy) -> AutoscalePolicy {
+        match policy {
+            Policy::Reactive => AutoscalePolicy::Reactive,
+            Policy::Predictive => AutoscalePolicy::Predictive,
+            Policy::Off => AutoscalePolicy::Off,
+        }
+    }
+}
+
+impl Auto {
+    pub fn is_asked(&self) -> bool {
+        self.auto || self.forecast
+    }
+
+    pub fn run(&self, caller: &Caller, json: bool) -> Result<String, String> {
+        if self.forecast {
+            let told = self.forecast(caller, self.max, self.database_rate)?;
+            return if json { Ok(told) } else { Ok(table(&read(&told)?)) };
+        }
+        let before: AutoscaleStatus = read(&text(caller, "GET", AUTOSCALE, None)?)?;
+        let Some(config) = self.config(before.config.as_ref())? else {
+            let told = text(caller, "GET", AUTOSCALE, None)?;
+            return if json { Ok(told) } else { Ok(shown(&read(&told)?)) };
+        };
+        text_with(caller, "PUT", AUTOSCALE, Some(&config))?;
+        let told = looked(caller, &before)?;
+        if json {
+            return Ok(told);
+        }
+        let forecast = self.forecast(caller, Some(config.max), Some(config.database_rate))?;
+        Ok(table(&read(&forecast)?) + &shown(&read(&told)?))
+    }
+
+    /// What is to be set up; nothing if it is only asked.
+    fn config(&self, before: Option<&AutoscaleConfig>) -> Result<Option<AutoscaleConfig>, String> {
+        let (Some(min), Some(max), Some(database_rate)) = (self.min, self.max, self.database_rate)
+        else {
+            let Some(policy) = self.policy else { return Ok(None) };
+            let before = before.ok_or("say --min, --max and --database-rate, too")?.clone();
+            return Ok(Some(AutoscaleConfig { policy: policy.into(), ..before }));
+        };
+        let usual = AutoscaleConfig::default();
+        let config = AutoscaleConfig {
+            min,
+            max,
+            database_rate,
+            policy: self.policy.map_or(usual.policy, Into::into),
+            schedule: self.schedule.clone(),
+            dry_run: self.dry_run,
+            headroom: self.headroom.unwrap_or(usual.headroom),
+            rest_minutes: self.rest.unwrap_or(usual.rest_minutes),
+        };
+        config.aims().map(|_| Some(config))
+    }
+
+    fn forecast(
+        &self,
+        caller: &Caller,
+        servers: Option<usize>,
+        database_rate: Option<f64>,
+    ) -> Result<String, String> {
+        let mut path = format!("{FORECAST}?servers={}", servers.unwrap_or(0));
+        if let Some(rate) = database_rate {
+            path += &format!("&database_rate={rate}");
+        }
+        text(caller, "GET", &path, None)
+    }
+}
+
+/// The autoscaler's word after its first look, or what there is.
+fn looked(caller: &Caller, before: &AutoscaleStatus) -> Result<String, String> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let told = text(caller, "GET", AUTOSCALE, None)?;
+        let status: AutoscaleStatus = read(&told)?;
+        let is_off =
+            status.config.as_ref().is_none_or(|config| config.policy == AutoscalePolicy::Off);
+        if is_off || status.last != before.last || waited >= LOOKS_WITHIN {
+            return Ok(told);
+        }
+        thread::sleep(ASKED_EVERY);
+        waited += ASKED_EVERY;
+    }
+}
+
+fn table(told: &ForecastTold) -> String {
+    let mut out = format!(
+        "{} servers of {}: {:.0} reads/s, {:.1}% hit; a byte of memory is worth {:.2} of an LRU list's\n",
+        told.servers,
+        bytes(told.server_bytes),
+        told.reads_per_second,
+        100.0 * told.hit_ratio,
+        told.efficiency
+    );
+    if told.servers_told < told.servers {
+        let _ = writeln!(
+            out,
+            "{} of them have told their hit ratios by size: the others are taken to hit nothing",
+            told.servers_told
+        );
+    }
+    let needed = told.hit_ratio_needed;
+    if let Some(needed) = needed {
+        let _ =
+            writeln!(out, "the database bears what misses if {:.1}% hit (p_min)", 100.0 * needed);
+    }
+    out += "servers   hit ratio   to the database/s\n";
+    let enough =
+        needed.and_then(|needed| told.sizes.iter().position(|size| size.hit_ratio >= needed));
+    for (at, size) in told.sizes.iter().enumerate() {
+        let now = if size.servers == told.servers { "  now" } else { "" };
+        let first = if Some(at) == enough { "  enough" } else { "" };
+        let _ = writeln!(
+            out,
+            "{:>7} {:>10.1}% {:>19.0}{now}{first}",
+            size.servers,
+            100.0 * size.hit_ratio,
+            size.database_rate
+        );
+    }
+    out
+}
+
+fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+fn shown(status: &AutoscaleStatus) -> String {
+    let Some(config) = &status.config else {
+        return "nobody has set the autoscaler up: mbal scale --help\n".into();
+    };
+    let policy = match config.policy {
+        AutoscalePolicy::Reactive => "reactive",
+        AutoscalePolicy::Predictive => "predictive",
+        AutoscalePolicy::Off => "off",
+    };
+    let mut out = format!(
+        "autoscaler: {policy}{}, {} to {} servers for a database of {}/s; servers are started by {}\n",
+        if config.dry_run { ", a dry run" } else { "" },
+        config.min,
+        config.max,
+        config.database_rate,
+        status.machines
+    );
+    for rule in &config.schedule {
+        let _ = writeln!(out, "never below {rule} UTC");
+    }
+    match &status.last {
+        None => out += "it has not looked yet\n",
+        Some(last) => {
+            let (now, wanted) = (last.servers, last.servers_wanted);
+            let does = match (now == wanted, config.dry_run) {
+                (true, _) => format!("keeps {now} servers"),
+                (false, true) => format!("would change from {now} to {wanted} servers"),
+                (false, false) => format!("changes from {now} to {wanted} servers"),
+            };
+            let _ = writeln!(
+                out,
+                "{does}, {:.1}% expected to hit: {}",
+                100.0 * last.hit_ratio_expected,
+                last.why
+            );
+        }
+    }
+    if status.starting > 0 {
+        let _ = writeln!(out, "{} servers are starting", status.starting);
+    }
+    if !status.stopping.is_empty() {
+        let servers: Vec<String> = status.stopping.iter().map(u16::to_string).collect();
+        let _ = writeln!(out, "emptied, to be stopped: {}", servers.join(" "));
+    }
+    for OutcomeTold { unix, from, to, expected, measured } in &status.outcomes {
+        let (expected, measured) = (100.0 * expected, 100.0 * measured);
+        let _ = writeln!(
+            out,
+            "{unix}: {from} to {to} servers, {expected:.1}% expected, {measured:.1}% hit"
+        );
+    }
+    out
+}

@@ -1,0 +1,122 @@
+//! The autoscaler, as the coordinator knows it: how it is set up, what it has seen last, what came of it. Decides nothing.
+
+use mbal_elastic::{Aims, Policy, Rule};
+use mbal_model::ServerId;
+
+use crate::api::{AutoscaleConfig, AutoscaleLook, AutoscalePolicy, AutoscaleStatus, OutcomeTold};
+use crate::coordinator::{Answer, Coordinator, Refusal};
+
+/// Outcomes that are remembered.
+const OUTCOMES_MAX: usize = 100;
+
+/// What an autoscaler says after a look.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Look {
+    pub look: AutoscaleLook,
+    pub starting: usize,
+    /// What came of an earlier change.
+    pub outcome: Option<OutcomeTold>,
+    /// For the log and for whoever asks for events.
+    pub said: Vec<String>,
+}
+
+/// What has come of looks since this process began.
+#[derive(Debug, Default)]
+pub struct Autoscaled {
+    pub status: AutoscaleStatus,
+    /// Changes that were begun, by whether servers came.
+    pub changes: [u64; 2],
+}
+
+impl AutoscaleConfig {
+    /// What the deciders aim at; or what is wrong with it.
+    pub fn aims(&self) -> Result<Aims, String> {
+        let is_rate = |rate: f64| rate.is_finite() && rate >= 0.0;
+        match () {
+            () if !(1..=10_000).contains(&self.min) => Err("min: 1 to 10,000 servers".into()),
+            () if !(self.min..=10_000).contains(&self.max) => {
+                Err(format!("max: {} to 10,000 servers", self.min))
+            }
+            () if !is_rate(self.database_rate) => Err("database_rate: reads a second".into()),
+            () if !(1.0..=10.0).contains(&self.headroom) => Err("headroom: 1 to 10".into()),
+            () if !(1..=1_440).contains(&self.rest_minutes) => {
+                Err("rest_minutes: 1 to 1,440".into())
+            }
+            () => Ok(Aims {
+                policy: match self.policy {
+                    AutoscalePolicy::Reactive => Policy::Reactive,
+                    AutoscalePolicy::Predictive => Policy::Predictive,
+                    AutoscalePolicy::Off => Policy::Off,
+                },
+                servers_least: self.min,
+                servers_most: self.max,
+                rate_db: self.database_rate,
+                rules: self
+                    .schedule
+                    .iter()
+                    .map(|text| Rule::parse(text))
+                    .collect::<Result<_, _>>()?,
+                headroom: self.headroom,
+                rest_minutes: self.rest_minutes,
+            }),
+        }
+    }
+}
+
+impl Coordinator {
+    pub fn autoscaled(&self) -> &Autoscaled {
+        &self.autoscaled
+    }
+
+    pub(crate) fn set_autoscale(&mut self, config: AutoscaleConfig) -> Result<Answer, Refusal> {
+        config.aims().map_err(Refusal::Senseless)?;
+        if self.state.autoscale.as_ref() != Some(&config) {
+            self.said.push(match config.policy {
+                AutoscalePolicy::Off => "autoscaling is off".into(),
+                _ => format!(
+                    "autoscaling: {} to {} servers for a database of {}/s{}",
+                    config.min,
+                    config.max,
+                    config.database_rate,
+                    if config.dry_run { ", a dry run" } else { "" }
+                ),
+            });
+            self.state.autoscale = Some(config);
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn autoscale_status(&self) -> AutoscaleStatus {
+        let (retiring, draining) = (&self.state.retiring, &self.state.draining);
+        let stopping = retiring.intersection(draining).map(|id| id.0).collect();
+        let config = self.state.autoscale.clone();
+        AutoscaleStatus { config, stopping, ..self.autoscaled.status.clone() }
+    }
+
+    /// These are emptied, so that they may be stopped: all of them, or none.
+    pub(crate) fn retire(&mut self, servers: &[ServerId]) -> Result<Answer, Refusal> {
+        for server in servers {
+            self.drain(*server, true)?;
+        }
+        let draining = &self.state.draining;
+        self.state.retiring.retain(|id| draining.contains(id));
+        self.state.retiring.extend(servers);
+        self.autoscaled.changes[1] += 1;
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn looked(&mut self, look: Look) -> Answer {
+        let status = &mut self.autoscaled.status;
+        if status.starting < look.starting {
+            self.autoscaled.changes[0] += 1;
+        }
+        status.starting = look.starting;
+        status.last = Some(look.look);
+        if let Some(outcome) = look.outcome {
+            status.outcomes.insert(0, outcome);
+            status.outcomes.truncate(OUTCOMES_MAX);
+        }
+        self.said.extend(look.said);
+        Answer::Done
+    }
+}

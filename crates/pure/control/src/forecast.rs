@@ -1,0 +1,204 @@
+//! What is known of a cluster's hit ratio by size, from what its servers say of theirs.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use mbal_elastic::{Forecast, hit_ratio_min};
+use mbal_model::ServerId;
+use mbal_sketch::Curve;
+
+use crate::api::{CurveReport, ForecastTold, Incarnation, SizeForecast};
+use crate::coordinator::{Coordinator, Micros};
+
+/// Of rates and measured hit ratios.
+const LOOKS_BACK: Micros = Micros(60_000_000);
+/// What memory is worth is measured while the cluster has been as it is for so long, and over that time.
+const STEADY: Micros = Micros(600_000_000);
+/// Sizes that a question may ask for.
+const SERVERS_MOST: usize = 10_000;
+
+#[derive(Debug)]
+pub(crate) struct Forecasts {
+    servers: BTreeMap<ServerId, Told>,
+    /// The last that was measured.
+    efficiency: f64,
+    /// Since when these servers have been those that serve.
+    steady: (Micros, Vec<ServerId>),
+}
+
+impl Default for Forecasts {
+    fn default() -> Forecasts {
+        Forecasts { servers: BTreeMap::new(), efficiency: 1.0, steady: (Micros(0), Vec::new()) }
+    }
+}
+
+#[derive(Debug)]
+struct Told {
+    incarnation: Incarnation,
+    report: CurveReport,
+    /// When how many reads and hits were said, the last for so long as is looked back.
+    counts: VecDeque<(Micros, u64, u64)>,
+}
+
+impl Told {
+    /// Reads and hits a second, of so long ago until the last word.
+    fn rates(&self, now: Micros, back: Micros) -> (f64, f64) {
+        let Some(&last) = self.counts.back() else { return (0.0, 0.0) };
+        if now.0 - last.0.0 > back.0 {
+            return (0.0, 0.0);
+        }
+        let since = last.0.0.saturating_sub(back.0);
+        let first = self.counts.iter().find(|count| count.0.0 >= since);
+        let &first = first.expect("the last one is not older");
+        let seconds = (last.0.0 - first.0.0) as f64 / 1e6;
+        if seconds == 0.0 {
+            return (0.0, 0.0);
+        }
+        ((last.1 - first.1) as f64 / seconds, (last.2 - first.2) as f64 / seconds)
+    }
+}
+
+/// What an autoscaler reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Demand {
+    pub forecast: Forecast,
+    /// Reads of keys a second, in the last minute, and the part that hit.
+    pub rate: f64,
+    pub hit_ratio: f64,
+    /// Servers that have cachelets or may get some, and their clients' addresses.
+    pub servers: Vec<(ServerId, String)>,
+    /// Those whose curves are known.
+    pub servers_told: usize,
+    /// Memory of a server: the mean.
+    pub server_bytes: u64,
+    pub state_bytes: u64,
+    /// All are hot: so many more would do.
+    pub more_wanted: usize,
+    pub load_mean: f64,
+}
+
+impl Coordinator {
+    pub(crate) fn curve_reported(
+        &mut self,
+        now: Micros,
+        server: ServerId,
+        incarnation: Incarnation,
+        report: CurveReport,
+    ) {
+        self.look_whether_steady(now);
+        let told = self.forecasts.servers.entry(server).or_insert_with(|| Told {
+            incarnation,
+            report: CurveReport::default(),
+            counts: VecDeque::new(),
+        });
+        let went_back =
+            told.counts.back().is_some_and(|last| report.reads < last.1 || report.hits < last.2);
+        if told.incarnation != incarnation || went_back {
+            told.counts.clear();
+        }
+        told.counts.push_back((now, report.reads, report.hits));
+        let oldest = now.0.saturating_sub(STEADY.0);
+        while told.counts.len() > 1 && told.counts[0].0.0 < oldest {
+            told.counts.pop_front();
+        }
+        (told.incarnation, told.report) = (incarnation, report);
+    }
+
+    /// Members that are alive and not on their way out.
+    fn staying(&self) -> Vec<ServerId> {
+        let members = self.state.members.iter();
+        let staying = members.filter(|(id, member)| {
+            let ends = self.heard.get(id).is_some_and(|heard| heard.ending);
+            member.is_alive() && !ends && !self.state.draining.contains(id)
+        });
+        staying.map(|(id, _)| *id).collect()
+    }
+
+    fn look_whether_steady(&mut self, now: Micros) {
+        let staying = self.staying();
+        if self.forecasts.steady.1 != staying {
+            self.forecasts.steady = (now, staying);
+        }
+    }
+
+    pub(crate) fn demand(&mut self, now: Micros) -> Demand {
+        self.look_whether_steady(now);
+        let staying = self.staying();
+        let alive: Vec<ServerId> = self.state.members.keys().copied().collect();
+        self.forecasts.servers.retain(|id, _| alive.contains(id));
+        let mut shares: BTreeMap<ServerId, u64> = BTreeMap::new();
+        for (prefix, owner) in self.state.map.iter().flat_map(|map| map.cachelets()) {
+            *shares.entry(owner.server).or_default() += prefix.nodes() as u64;
+        }
+        let told = self.forecasts.servers.iter();
+        let parts: Vec<(Curve, f64)> = told
+            .clone()
+            .filter_map(|(id, told)| {
+                let share = *shares.get(id)? as f64 / 65_536.0;
+                let counted = if told.report.counted.is_finite() {
+                    told.report.counted.max(0.0)
+                } else {
+                    0.0
+                };
+                Some((Curve::from_points(&told.report.points, counted), share))
+            })
+            .collect();
+        let sum = |back| {
+            let rates = told.clone().map(|(_, told)| told.rates(now, back));
+            rates.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+        };
+        let part = |(reads, hits): (f64, f64)| if reads > 0.0 { hits / reads } else { 0.0 };
+        let (lately, steadily) = (sum(LOOKS_BACK), sum(STEADY));
+        let state_bytes = told.clone().map(|(_, told)| told.report.state_bytes).max().unwrap_or(0);
+        let bytes: Vec<u64> = staying.iter().map(|id| self.memory_of(*id)).collect();
+        let all_bytes: u64 = bytes.iter().sum();
+        let forecast = Forecast::new(&parts);
+        // A cache that has just got or lost a server is not yet what it will be.
+        if now.0 - self.forecasts.steady.0.0 >= STEADY.0 && steadily.0 > 0.0 {
+            let measured = forecast.efficiency_of(all_bytes, part(steadily));
+            self.forecasts.efficiency = measured.unwrap_or(self.forecasts.efficiency);
+        }
+        let client = |id: &ServerId| (*id, self.state.members[id].addresses.client.to_string());
+        let plan = &self.balanced.plan;
+        Demand {
+            forecast: forecast.with_efficiency(self.forecasts.efficiency),
+            rate: lately.0,
+            hit_ratio: part(lately),
+            servers_told: parts.len(),
+            server_bytes: all_bytes / staying.len().max(1) as u64,
+            servers: staying.iter().map(client).collect(),
+            state_bytes,
+            more_wanted: plan.servers_wanted as usize,
+            load_mean: plan.load_mean,
+        }
+    }
+
+    fn memory_of(&self, server: ServerId) -> u64 {
+        let heard = self.heard.get(&server).map_or(0, |heard| heard.memory_bytes);
+        if heard > 0 { heard } else { self.state.members[&server].memory_bytes }
+    }
+
+    /// Of `1..=servers`, and at least of what there is.
+    pub(crate) fn forecast_told(
+        &mut self,
+        now: Micros,
+        servers: usize,
+        database_rate: Option<f64>,
+    ) -> ForecastTold {
+        let demand = self.demand(now);
+        let size = |servers: usize| {
+            let hit_ratio = demand.forecast.hit_ratio(servers as u64 * demand.server_bytes);
+            SizeForecast { servers, hit_ratio, database_rate: demand.rate * (1.0 - hit_ratio) }
+        };
+        ForecastTold {
+            servers: demand.servers.len(),
+            servers_told: demand.servers_told,
+            server_bytes: demand.server_bytes,
+            reads_per_second: demand.rate,
+            hit_ratio: demand.hit_ratio,
+            efficiency: demand.forecast.efficiency(),
+            state_bytes: demand.state_bytes,
+            hit_ratio_needed: database_rate.map(|database| hit_ratio_min(demand.rate, database)),
+            sizes: (1..=servers.max(demand.servers.len()).min(SERVERS_MOST)).map(size).collect(),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Curves of servers become the cluster's forecast; the autoscaler is set up, and tells what it saw.
+
+use mbal_control::api::{
+    AutoscaleConfig, AutoscaleLook, AutoscalePolicy, CurveReport, ForecastTold, Heartbeat,
+    Incarnation, OutcomeTold, Registration,
+};
+use mbal_control::{Answer, Ask, Coordinator, Look, Micros, Refusal, Settings, State};
+use mbal_model::ServerId;
+use mbal_sketch::{Random, StackDistances, mix};
+
+const SECOND: u64 = 1_000_000;
+const SERVER_BYTES: u64 = 1 << 20;
+
+struct Rig {
+    coordinator: Coordinator,
+    now: Micros,
+    said: Vec<String>,
+}
+
+impl Rig {
+    fn new(servers: u16) -> Rig {
+        let settings = Settings { servers_first: servers.into(), ..Settings::default() };
+        let coordinator = Coordinator::new(settings);
+        let mut rig = Rig { coordinator, now: Micros(SECOND), said: Vec::new() };
+        for id in 1..=servers {
+            let registration = Registration {
+                id: Some(id),
+                incarnation: Incarnation(id.into()),
+                cluster: "mbal".into(),
+                client: format!("10.0.0.{id}:11211"),
+                link: format!("10.0.0.{id}:11311"),
+                memory_bytes: SERVER_BYTES,
+                moves: true,
+                ..Registration::default()
+            };
+            rig.ask(Ask::Register(registration));
+        }
+        rig
+    }
+
+    fn ask(&mut self, ask: Ask) -> Answer {
+        let done = self.coordinator.handle(self.now, ask);
+        self.said.extend(done.said);
+        done.answer.expect("it is not refused")
+    }
+
+    fn beat(&mut self, id: u16, curve: Option<CurveReport>) {
+        let incarnation = Incarnation(id.into());
+        let heartbeat = Heartbeat { incarnation, curve, ..Heartbeat::default() };
+        self.ask(Ask::Heartbeat(ServerId(id), heartbeat));
+    }
+
+    fn forecast(&mut self, servers: usize, database_rate: Option<f64>) -> ForecastTold {
+        match self.ask(Ask::Forecast { servers, database_rate }) {
+            Answer::Forecast(told) => told,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Of uniform reads of `items` items of 1,000 bytes, half of which have been written and read.
+fn curve(items: u64, reads: u64, hits: u64) -> CurveReport {
+    let mut distances = StackDistances::new(8_192);
+    let mut bits = Random::new(1);
+    for round in 0..200_000 {
+        if round == 100_000 {
+            distances.fade(0.0);
+        }
+        distances.observe(mix(bits.word() % items), 1_000);
+    }
+    let curve = distances.by_bytes();
+    CurveReport { reads, hits, counted: curve.requests(), points: curve.points(), state_bytes: 1 }
+}
+
+#[test]
+fn curves_of_servers_are_told_as_hit_ratios_of_every_size() {
+    let mut rig = Rig::new(2);
+    assert_eq!(rig.forecast(4, None).servers_told, 0);
+    for minutes in 0..12 {
+        for id in [1, 2] {
+            // 2,048 items each: half of them fit.
+            rig.beat(id, Some(curve(2_097, 60_000 * minutes, 30_000 * minutes)));
+        }
+        rig.now.0 += 60 * SECOND;
+    }
+    let told = rig.forecast(4, Some(500.0));
+    assert_eq!((told.servers, told.servers_told, told.server_bytes), (2, 2, SERVER_BYTES));
+    assert!((told.reads_per_second - 2_000.0).abs() < 1.0, "{told:?}");
+    assert_eq!(told.hit_ratio_needed, Some(0.75));
+    let ratios: Vec<f64> = told.sizes.iter().map(|size| size.hit_ratio).collect();
+    for (ratio, expected) in ratios.iter().zip([0.25, 0.5, 0.75, 1.0]) {
+        assert!((ratio - expected).abs() < 0.02, "{ratios:?}");
+    }
+    assert!((told.sizes[1].database_rate - 1_000.0).abs() < 40.0, "{told:?}");
+}
+
+#[test]
+fn memory_that_is_worth_more_than_a_list_is_measured_while_nothing_changes() {
+    let mut rig = Rig::new(2);
+    let ratio_of_half = |rig: &mut Rig| rig.forecast(2, None).sizes[0].hit_ratio;
+    for minutes in 0..12 {
+        for id in [1, 2] {
+            rig.beat(id, Some(curve(2_097, 60_000 * minutes, 45_000 * minutes)));
+        }
+        if minutes == 8 {
+            assert!((ratio_of_half(&mut rig) - 0.25).abs() < 0.02, "not long enough");
+        }
+        rig.now.0 += 60 * SECOND;
+    }
+    let told = rig.forecast(2, None);
+    assert!((told.efficiency - 1.5).abs() < 0.05, "{told:?}");
+    assert!((told.sizes[1].hit_ratio - 0.75).abs() < 0.02, "as it was measured: {told:?}");
+    assert!((ratio_of_half(&mut rig) - 0.375).abs() < 0.02);
+    // One leaves: what the other hits meanwhile is no measure.
+    rig.ask(Ask::Drain(ServerId(2), true));
+    for minutes in 12..20 {
+        rig.beat(1, Some(curve(2_097, 60_000 * minutes, 45_000 * 11)));
+        rig.now.0 += 60 * SECOND;
+    }
+    assert!((rig.forecast(2, None).efficiency - 1.5).abs() < 0.05);
+}
+
+#[test]
+fn reports_that_are_none_do_no_harm() {
+    let mut rig = Rig::new(1);
+    let worst = [
+        CurveReport { reads: 5, hits: 9, counted: f64::NAN, points: vec![3, 1, 2], state_bytes: 0 },
+        CurveReport {
+            reads: 1,
+            hits: 0,
+            counted: -1.0,
+            points: vec![u64::MAX; 1_000],
+            state_bytes: 0,
+        },
+        CurveReport { counted: f64::INFINITY, ..CurveReport::default() },
+    ];
+    for report in worst {
+        rig.beat(1, Some(report));
+        rig.now.0 += SECOND;
+        let told = rig.forecast(3, Some(1.0));
+        let ratios = told.sizes.iter().map(|size| size.hit_ratio);
+        assert!(ratios.clone().all(|ratio| (0.0..=1.0).contains(&ratio)), "{told:?}");
+        assert!(told.reads_per_second >= 0.0, "{told:?}");
+    }
+}
+
+fn config() -> AutoscaleConfig {
+    AutoscaleConfig { min: 2, max: 6, database_rate: 100.0, ..AutoscaleConfig::default() }
+}
+
+#[test]
+fn the_autoscaler_s_setting_is_saved_and_what_is_none_is_refused() {
+    let mut rig = Rig::new(1);
+    let schedule = vec!["4 from 08:00 to 20:00".to_owned()];
+    let set = AutoscaleConfig { schedule, policy: AutoscalePolicy::Reactive, ..config() };
+    rig.ask(Ask::Autoscale(set.clone()));
+    let saved = rig.coordinator.state().to_json();
+    let read = State::from_json(&saved).expect("it is a state");
+    assert_eq!((&read, read.autoscale.as_ref()), (rig.coordinator.state(), Some(&set)));
+    for wrong in [
+        AutoscaleConfig { min: 0, ..config() },
+        AutoscaleConfig { max: 1, ..config() },
+        AutoscaleConfig { database_rate: f64::NAN, ..config() },
+        AutoscaleConfig { headroom: 0.5, ..config() },
+        AutoscaleConfig { rest_minutes: 0, ..config() },
+        AutoscaleConfig { schedule: vec!["often".into()], ..config() },
+    ] {
+        let done = rig.coordinator.handle(rig.now, Ask::Autoscale(wrong));
+        assert!(matches!(done.answer, Err(Refusal::Senseless(_))), "{done:?}");
+        assert_eq!(rig.coordinator.state().autoscale.as_ref(), Some(&set));
+    }
+}
+
+#[test]
+fn what_a_look_has_seen_and_what_came_true_is_told() {
+    let mut rig = Rig::new(1);
+    rig.ask(Ask::Autoscale(config()));
+    let outcome = OutcomeTold { unix: 7, from: 1, to: 2, expected: 0.5, measured: 0.4 };
+    for (starting, outcome) in [(1, None), (0, Some(outcome))] {
+        let look = AutoscaleLook { servers: 1, servers_wanted: 2, ..AutoscaleLook::default() };
+        let said = vec!["2 servers".to_owned()];
+        rig.ask(Ask::Looked(Look { look, starting, outcome, said }));
+    }
+    let Answer::Autoscale(status) = rig.ask(Ask::AutoscaleStatus) else { panic!("a status") };
+    assert_eq!((status.outcomes.as_slice(), status.config), (&[outcome][..], Some(config())));
+    assert_eq!(rig.coordinator.autoscaled().changes, [1, 0]);
+    assert_eq!(rig.said.last().map(String::as_str), Some("2 servers"));
+}
+
+#[test]
+fn servers_that_are_to_be_stopped_are_emptied_and_remembered_until_they_are_gone() {
+    let mut rig = Rig::new(3);
+    let stopping = |rig: &mut Rig| match rig.ask(Ask::AutoscaleStatus) {
+        Answer::Autoscale(status) => status.stopping,
+        other => panic!("{other:?}"),
+    };
+    let unknown = Ask::Retire(vec![ServerId(2), ServerId(9)]);
+    assert!(rig.coordinator.handle(rig.now, unknown).answer.is_err());
+    assert!(rig.coordinator.state().draining.is_empty(), "all or none");
+    rig.ask(Ask::Retire(vec![ServerId(2), ServerId(3)]));
+    let saved = State::from_json(&rig.coordinator.state().to_json()).expect("it is a state");
+    assert_eq!(&saved, rig.coordinator.state());
+    assert_eq!(stopping(&mut rig), [2, 3]);
+    rig.ask(Ask::Drain(ServerId(3), false));
+    assert_eq!(stopping(&mut rig), [2], "an operator wants it to stay");
+    rig.ask(Ask::Leave(ServerId(2), Incarnation(2)));
+    assert_eq!(stopping(&mut rig), [0; 0]);
+    rig.ask(Ask::Drain(ServerId(1), true));
+    assert_eq!(stopping(&mut rig), [0; 0], "an operator's drain stops nothing");
+}
