@@ -1,7 +1,7 @@
 //! How many servers a cluster needs, which ones go, and which items travel (ElMem, ICDCS 2018).
 //!
 //! The coordinator calls it, in this order: an [`Autoscaler`] says how many servers,
-//! [`choose_retiring`] which ones, and [`plan_transfer`] what each destination keeps and gets, by
+//! [`plan_resize`] which ones, by [`choose_retiring`], and what each destination keeps and gets, by
 //! [`fuse`]. It never moves anything itself, and knows no clock: rates, ages and curves are
 //! arguments.
 
@@ -11,9 +11,11 @@ mod autoscale;
 mod cuts;
 mod fusecache;
 mod plan;
+mod resize;
 mod score;
 
 pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};
 pub use fusecache::{Age, Effort, Pick, fuse, fuse_counting};
 pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
+pub use resize::{ClassSample, Cut, Kept, Resize, ServerSample, plan_for, plan_resize};
 pub use score::{ClassAge, SHORTLIST, choose_retiring};
