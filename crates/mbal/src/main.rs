@@ -16,6 +16,7 @@ mod hot_keys;
 mod listen;
 mod operator;
 mod passwords;
+mod scale;
 mod topping;
 mod up;
 mod wording;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         Some(("split", matches)) => cluster::split(&read(matches)),
         Some(("balance", matches)) => balance::balance(&read(matches)),
         Some(("drain", matches)) => balance::drain(&read(matches)),
+        Some(("scale", matches)) => scale::scale(&read(matches)),
         Some(("status", matches)) => operator::status(&read(matches)),
         Some(("hotkeys", matches)) => operator::hot_keys(&read(matches)),
         Some(("move", matches)) => operator::move_cachelet(&read(matches)),
@@ -141,6 +143,9 @@ fn mbal_command() -> Command {
         .subcommand(balance::Drain::augment_args(
             Command::new("drain")
                 .about("Empties a server of a cluster, so that it may be stopped."),
+        ))
+        .subcommand(scale::Scale::augment_args(
+            Command::new("scale").about("Says how many servers a cluster is to have."),
         ))
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
         .subcommand(operator::OfCluster::augment_args(mbal_top::Args::augment_args(

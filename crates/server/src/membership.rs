@@ -15,7 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mbal_control::api::{
-    Heartbeat, Incarnation, LeaseTold, Leaving, MoveNews, News, Registered, Registration,
+    AgesAsked, AgesReport, Heartbeat, Incarnation, LeaseTold, Leaving, MoveNews, News, Registered,
+    Registration,
 };
 use mbal_model::{Cluster, ServerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox};
@@ -121,6 +122,7 @@ impl Member {
         let mut map = registered.map.filter(|_| owning.is_none());
         let mut moves: Option<(Vec<MoveNews>, u32)> = None;
         let mut soon = false;
+        let mut ages: Option<AgesReport> = None;
         loop {
             if let Some(cluster) = map.take().and_then(|text| self.understood(&text, said)) {
                 version = cluster.map.version();
@@ -136,7 +138,7 @@ impl Member {
             }
             // After the map: it says what became of moves that are not heard of any more.
             if let Some((moves, ever)) = moves.take() {
-                self.moving.told(self.incarnation, &moves, ever);
+                self.moving.told(here, self.incarnation, &moves, ever);
             }
             let is_busy = soon || shared.moves_under_way() > 0 || self.departure.is_ending();
             self.pause(if is_busy { epoch.min(EPOCH_OF_MOVES) } else { epoch }, owning.as_deref());
@@ -145,12 +147,13 @@ impl Member {
                 return (!self.departure.has_ended()).then_some(here);
             }
             let sent = owning.as_ref().map(|owning| owning.now());
-            match self.beat(here, version) {
+            match self.beat(here, version, ages.clone()) {
                 Ok(news) => {
                     said.worked();
                     shared.store.know_flush(news.flush_number);
                     hot_keys::obey(&shared, news.hot.as_ref(), self.config.replica_memory);
                     soon = news.soon;
+                    ages = self.ages(ages.take(), news.ages);
                     if let (Some(owning), Some(sent)) = (&owning, sent) {
                         owning.accepted(sent);
                     }
@@ -256,7 +259,19 @@ impl Member {
         }
     }
 
-    fn beat(&self, here: ServerId, map_version: u64) -> Result<News, CallFailed> {
+    /// What is told of items as long as it is asked for.
+    fn ages(&self, told: Option<AgesReport>, asked: Option<AgesAsked>) -> Option<AgesReport> {
+        let asked = asked?;
+        let told = told.filter(|told| told.number == asked.number);
+        Some(told.unwrap_or_else(|| self.moving.ages(&asked)))
+    }
+
+    fn beat(
+        &self,
+        here: ServerId,
+        map_version: u64,
+        ages: Option<AgesReport>,
+    ) -> Result<News, CallFailed> {
         let heartbeat = Heartbeat {
             incarnation: self.incarnation,
             map_version,
@@ -266,6 +281,7 @@ impl Member {
             ending: self.departure.is_ending(),
             version: env!("CARGO_PKG_VERSION").into(),
             link_versions: [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()],
+            ages,
             ..self.balanced.heartbeat()
         };
         self.post(&format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)

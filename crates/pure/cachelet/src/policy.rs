@@ -47,6 +47,12 @@ pub fn temper_of_written(returns: bool) -> Temper {
     if returns { Temper::Main } else { Temper::New }
 }
 
+/// Where an item goes that comes from another server: one that was read there since it was written, or was chosen to travel, is worth as
+/// much as what has survived here.
+pub fn temper_of_arrived(frequency: u32, is_chosen: bool) -> Temper {
+    if frequency > 0 || is_chosen { Temper::Main } else { Temper::New }
+}
+
 /// What some items of a page have earned that is the oldest of its kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Samples {

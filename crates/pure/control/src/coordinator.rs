@@ -13,6 +13,7 @@ use crate::balancing::Balanced;
 use crate::hot::{Hot, Rates};
 use crate::leases::{Leases, Owners, Watched};
 use crate::members::Heard;
+use crate::scaling::{Inventory, Resizing};
 use crate::state::State;
 
 /// Microseconds since the coordinator's start, by a clock that never goes back.
@@ -79,6 +80,14 @@ pub enum Ask {
     HotKeys,
     /// Whose keys are to be looked at in etcd.
     Owners,
+    /// So many servers are wanted.
+    Scale(api::ScaleCall),
+    Scaling,
+    EndScaling,
+    /// What who chooses servers that retire reads.
+    Inventory,
+    /// What was chosen, by the inventory of that number.
+    Resized(u32, api::ScalePlan),
     /// What a look has shown, which was asked for at that moment.
     KeysSeen(Micros, BTreeMap<ServerId, (Incarnation, KeySeen)>),
 }
@@ -97,6 +106,9 @@ pub enum Answer {
     Rates(Option<Rates>),
     HotKeys(HotKeys),
     Owners(Owners),
+    Scale(Box<api::ScaleStatus>),
+    /// None unless servers are to retire, and have told what they have.
+    Inventory(Option<Inventory>),
     Done,
 }
 
@@ -140,6 +152,7 @@ pub struct Coordinator {
     pub(crate) balanced: Balanced,
     pub(crate) watched: Watched,
     pub(crate) hot: Hot,
+    pub(crate) resizing: Resizing,
 }
 
 impl Coordinator {
@@ -152,8 +165,8 @@ impl Coordinator {
     fn with(settings: Settings, state: State) -> Coordinator {
         let balanced = Balanced::default();
         let (heard, watched) = (BTreeMap::new(), Watched::default());
-        let (said, hot) = (Vec::new(), Hot::default());
-        Coordinator { settings, state, heard, said, balanced, watched, hot }
+        let (said, hot, resizing) = (Vec::new(), Hot::default(), Resizing::default());
+        Coordinator { settings, state, heard, said, balanced, watched, hot, resizing }
     }
 
     /// With what was saved. A name that is another one is refused: it is the state of another cluster.
@@ -198,6 +211,11 @@ impl Coordinator {
             Ask::Threshold(threshold) => Ok(self.set_threshold(threshold)),
             Ask::HotKeys => Ok(Answer::HotKeys(self.hot_keys(now))),
             Ask::Owners => Ok(Answer::Owners(self.owners(now))),
+            Ask::Scale(call) => self.scale(now, call),
+            Ask::Scaling => Ok(Answer::Scale(Box::new(self.scale_status(now)))),
+            Ask::EndScaling => self.end_scaling(),
+            Ask::Inventory => Ok(Answer::Inventory(self.inventory(now))),
+            Ask::Resized(number, plan) => self.resized(number, plan),
             Ask::KeysSeen(begun, keys) => self.keys_seen(now, begun, &keys),
         };
         if answer.is_err() {

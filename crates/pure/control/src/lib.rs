@@ -24,20 +24,24 @@
 #![forbid(unsafe_code)]
 
 mod balancing;
+mod choosing;
 mod coordinator;
 mod hot;
 mod leases;
 mod members;
 mod moves;
 mod placement;
+mod scaling;
 
 pub mod api;
 mod state;
 
 pub use balancing::Balanced;
+pub use choosing::choose;
 pub use coordinator::{Answer, Ask, Coordinator, Done, Micros, Refusal, Settings};
 pub use hot::Rates;
 pub use leases::{Leases, Owners};
 pub use moves::Move;
 pub use placement::{deal, redeal};
+pub use scaling::Inventory;
 pub use state::{Member, State, Unreadable};

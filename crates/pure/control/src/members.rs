@@ -67,6 +67,7 @@ impl Coordinator {
             self.copies_are_gone(id);
             // Who comes back is to serve again.
             self.state.draining.remove(&id);
+            self.retires_again(id);
             self.moves_of_dead(id);
         }
         match &self.state.map {
@@ -171,8 +172,9 @@ impl Coordinator {
         self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
         let Heartbeat { map_version, workers, memory_bytes, helpless, ending, moves, .. } =
             heartbeat;
-        let Heartbeat { version, link_versions, requests, hot, .. } = heartbeat;
+        let Heartbeat { version, link_versions, requests, hot, ages, .. } = heartbeat;
         let hot = self.hot_reported(server, hot);
+        let ages = self.ages_wanted(now, server, ages);
         self.look_at_version(server, map_version);
         let heard = Heard {
             at: now,
@@ -189,6 +191,7 @@ impl Coordinator {
         };
         self.heard.insert(server, heard);
         let drain = self.look_at_drain(now, server, ending);
+        self.tell_scaled(now);
         let is_newer = self.state.map.as_ref().is_some_and(|map| map.version() > map_version);
         let newer = if is_newer { self.state.document() } else { None };
         Ok(News {
@@ -198,7 +201,8 @@ impl Coordinator {
             flush_number: self.state.flush_number,
             drain,
             hot: Some(self.hot_told()),
-            soon: self.awaits_a_death(now),
+            soon: self.awaits_a_death(now) || ages.is_some(),
+            ages,
         })
     }
 
@@ -252,6 +256,7 @@ impl Coordinator {
             // Also if it had nothing: clients and servers are to ask it no more.
             self.publish(owners);
         }
+        self.look_at_scaling();
         Ok(Answer::Done)
     }
 

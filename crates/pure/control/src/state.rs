@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mbal_model::{Address, Addresses, Cluster, ClusterMap, MoveId, ServerId};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{BalanceMode, Incarnation};
+use crate::api::{BalanceMode, Incarnation, Scaling};
 use crate::moves::{Move, SavedMove};
 
 /// Of the saved form. A reader refuses any other.
@@ -29,6 +29,10 @@ pub struct State {
     pub draining: BTreeSet<ServerId>,
     /// The newest `flush_all` that a server has told of.
     pub flush_number: u32,
+    /// What is wanted, or was last.
+    pub scaling: Option<Scaling>,
+    /// The last number of one; numbers are not used twice.
+    pub scalings_ever: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +88,10 @@ struct Saved {
     draining: BTreeSet<u16>,
     #[serde(default)]
     flush_number: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scaling: Option<Scaling>,
+    #[serde(default, skip_serializing_if = "none_yet")]
+    scalings_ever: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -104,6 +112,10 @@ struct SavedMember {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+fn none_yet(ever: &u32) -> bool {
+    *ever == 0
 }
 
 impl State {
@@ -139,6 +151,8 @@ impl State {
             balance: self.balance,
             draining: self.draining.iter().map(|id| id.0).collect(),
             flush_number: self.flush_number,
+            scaling: self.scaling.clone(),
+            scalings_ever: self.scalings_ever,
         };
         let text =
             serde_json::to_string_pretty(&saved).expect("strings and numbers have a JSON form");
@@ -178,6 +192,8 @@ impl State {
             balance: saved.balance,
             draining: saved.draining.into_iter().map(ServerId).collect(),
             flush_number: saved.flush_number,
+            scaling: saved.scaling,
+            scalings_ever: saved.scalings_ever,
         })
     }
 }

@@ -17,5 +17,5 @@ mod score;
 pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};
 pub use fusecache::{Age, Effort, Pick, fuse, fuse_counting};
 pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
-pub use resize::{ClassSample, Cut, Kept, Resize, ServerSample, plan_for, plan_resize};
+pub use resize::{ClassSample, Cut, Kept, Resize, ServerSample, plan_for, plan_resize, score};
 pub use score::{ClassAge, SHORTLIST, choose_retiring};

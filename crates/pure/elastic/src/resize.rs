@@ -83,6 +83,12 @@ pub fn plan_resize(servers: &[ServerSample], count: usize) -> Resize {
     plan_for(servers, &retiring)
 }
 
+/// The median item's age in seconds, of each class, weighed by its share of memory (ElMem, ICDCS 2018, §III.C).
+pub fn score(server: &ServerSample) -> f64 {
+    let classes = class_ages(server);
+    classes.iter().map(|class| f64::from(class.median_age) * class.memory_share).sum()
+}
+
 fn class_ages(server: &ServerSample) -> Vec<ClassAge> {
     let all = server.classes.iter().map(|class| class.bytes).sum::<u64>().max(1);
     let sampled = server.classes.iter().filter(|class| !class.ages.is_empty());
@@ -160,9 +166,8 @@ fn classes_of(own: &ServerSample, leaving: &[&ServerSample], share: f64) -> Vec<
     names.dedup();
     let class = |name: SizeClass| {
         let sample = |one: &ServerSample| one.classes.iter().position(|class| class.class == name);
-        let samples: Vec<(ServerId, Option<&ClassSample>)> = servers()
-            .map(|one| (one.server, sample(one).map(|at| &one.classes[at])))
-            .collect();
+        let samples: Vec<(ServerId, Option<&ClassSample>)> =
+            servers().map(|one| (one.server, sample(one).map(|at| &one.classes[at]))).collect();
         let steps = samples.iter().filter_map(|(_, sample)| *sample);
         let steps = steps.map(|one| one.items as f64 / one.ages.len().max(1) as f64);
         let step = steps.fold(1.0, f64::max);

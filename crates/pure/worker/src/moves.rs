@@ -15,6 +15,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
+use mbal_cachelet::Cutoffs;
 use mbal_migration::{
     Answer, Arriver, Ask, Destination, Incarnation, Leaver, Order, Progress, Refusal, State,
     destination, source,
@@ -36,6 +37,8 @@ pub struct MoveTold {
     pub from: ServerId,
     pub to: ServerId,
     pub word: Word,
+    /// If not everything travels: at the source what does, at the destination what makes no room for it.
+    pub cutoffs: Option<Cutoffs>,
 }
 
 /// What it has decided.
@@ -297,6 +300,15 @@ impl Shared {
             }
             wake.push(one.worker);
         }
+        for told in moves.iter().filter(|told| told.to == here) {
+            let Some(cutoffs) = told.cutoffs else { continue };
+            self.store.keep(cutoffs);
+            if let Some(one) = self.moves.get(told.order.id)
+                && let Side::Comes(arriver) = &mut one.lock().side
+            {
+                arriver.is_chosen();
+            }
+        }
         let is_over =
             |one: &Move| one.id.0 <= ever && !moves.iter().any(|told| told.order.id == one.id);
         for one in self.moves.list(is_over) {
@@ -337,8 +349,9 @@ impl Shared {
     }
 
     fn begin_to_move(&self, now: Now, told: &MoveTold) -> Arc<Move> {
-        let MoveTold { order, to, .. } = *told;
+        let MoveTold { order, to, cutoffs, .. } = *told;
         let mut leaver = Leaver::new(order);
+        leaver.choose(cutoffs);
         let links = self.moves.links();
         let link = links.get(&to).copied();
         if link.is_some() {

@@ -18,6 +18,7 @@ use crate::lease::Lease;
 use crate::log::WatchLog;
 use crate::login::Doorkeeper;
 use crate::moves::Moves;
+use crate::selection::Reference;
 use crate::settings::{Echoed, Settings};
 use crate::stats_cluster::LinksUp;
 
@@ -79,6 +80,7 @@ pub struct Shared {
     pub(crate) links_up: LinksUp,
     pub(crate) lease: Lease,
     pub(crate) copies: Copies,
+    pub(crate) reference: Reference,
     /// The store is not yet as the map says.
     pub(crate) unsettled: AtomicBool,
     /// By the newest map that any worker has heard of: its version, and whether no cachelet of it is another server's.
@@ -147,6 +149,7 @@ impl Shared {
             links_up: LinksUp::default(),
             lease: Lease::default(),
             copies: Copies::new(settings.workers),
+            reference: Reference::default(),
             unsettled: AtomicBool::new(false),
             map_version: AtomicU64::new(1),
             alone: AtomicBool::new(true),

@@ -239,7 +239,7 @@ fn read(here: Incarnation, news: &MoveNews, map_version: u64) -> MoveTold {
         api::Word::DestinationLost => Word::DestinationLost,
     };
     debug_assert!(host_of(ServerId(news.from)) < 8);
-    MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word }
+    MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word, cutoffs: None }
 }
 
 /// As `server/moving.rs` tells it.
