@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use mbal_control::api::ScaleStatus;
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
 use mbal_election::{Moment, Term};
 use mbal_model::Cluster;
@@ -225,10 +226,11 @@ impl Driver {
 
     /// For Prometheus, which asks each coordinator by itself.
     pub(crate) fn metrics(&mut self) -> String {
+        let scaling = self.scaling().unwrap_or_default();
         match (self.ask(Ask::Status), &self.led) {
             ((_, Ok(Answer::Status(status))), Some(Led { coordinator, .. })) => {
                 let (state, balanced) = (coordinator.state(), coordinator.balanced());
-                metrics::page(&status, state, balanced, self.planned_in)
+                metrics::page(&status, state, balanced, self.planned_in, &scaling)
             }
             _ => metrics::of_who_stands_by(),
         }
@@ -240,6 +242,13 @@ impl Driver {
         self.events.push_back(Event { number: self.events_ever, unix, text });
         if self.events.len() > EVENTS_MAX {
             self.events.pop_front();
+        }
+    }
+
+    pub(crate) fn scaling(&mut self) -> Option<ScaleStatus> {
+        match self.ask(Ask::Scaling) {
+            (_, Ok(Answer::Scale(status))) => Some(*status),
+            _ => None,
         }
     }
 

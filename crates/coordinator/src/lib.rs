@@ -24,5 +24,6 @@ mod weight;
 
 pub use api::{OPENAPI, ROUTES};
 pub use mbal_control::Settings;
+pub use mbal_control::api::ScaleStatus;
 pub use mbal_election::Terms;
 pub use serving::{Config, Running, StateIn, start};

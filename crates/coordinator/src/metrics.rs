@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
-use mbal_control::api::{BalanceMode, HotMode, HotStatus, Status};
+use mbal_control::api::{BalanceMode, HotMode, HotStatus, ScaleState, ScaleStatus, Status};
 use mbal_control::{Balanced, State};
 use mbal_model::Why;
 
@@ -12,6 +12,13 @@ const MODES: [(&str, BalanceMode); 3] =
     [("on", BalanceMode::On), ("off", BalanceMode::Off), ("dry-run", BalanceMode::DryRun)];
 const HOT_MODES: [(&str, HotMode); 3] =
     [("off", HotMode::Off), ("async", HotMode::Async), ("atomic", HotMode::Atomic)];
+const SCALE_STATES: [(&str, ScaleState); 5] = [
+    ("idle", ScaleState::Idle),
+    ("asking", ScaleState::Asking),
+    ("moving", ScaleState::Moving),
+    ("growing", ScaleState::Growing),
+    ("done", ScaleState::Done),
+];
 const WHYS: [(&str, Why); 4] = [
     ("overload", Why::Overload),
     ("exchange", Why::Exchange),
@@ -24,6 +31,7 @@ pub(crate) fn page(
     state: &State,
     balanced: &Balanced,
     planned_in: Duration,
+    scaling: &ScaleStatus,
 ) -> String {
     let mut page = Page::leads(true);
     let servers =
@@ -56,6 +64,7 @@ pub(crate) fn page(
     page.gauge("load_mean", "Mean load of all workers; 1 is saturated.", plan.load_mean);
     page.gauge("load_max", "Load of the busiest worker.", plan.load_max);
     page.hot_keys(&status.hot.unwrap_or_default());
+    page.scaling(scaling);
     page.0
 }
 
@@ -84,6 +93,18 @@ impl Page {
         self.gauge("copy_threshold_requests_per_second", help, threshold);
         self.gauge("hot_keys", "Keys that have copies on other servers.", hot.copied);
         self.gauge("copies", "Copies of these keys beside the originals.", hot.copies);
+    }
+
+    fn scaling(&mut self, scaling: &ScaleStatus) {
+        let state = SCALE_STATES.map(|(name, state)| (name, u8::from(state == scaling.state)));
+        self.gauge_by("scaling", "1 for the state of the last scaling.", "state", state);
+        let help = "Servers that the last scaling wanted; those that serve, before there was one.";
+        self.gauge("scaling_servers", help, scaling.servers);
+        self.gauge("scaling_servers_to_start", "Servers that are to be started.", scaling.more);
+        let help = "Of what retiring servers had, the part that has moved.";
+        self.gauge("scaling_part_done", help, scaling.part_done);
+        let help = "Bytes that its moves have carried.";
+        self.gauge("scaling_bytes", help, scaling.bytes);
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {

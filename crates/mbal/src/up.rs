@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use mbal_coordinator::ScaleStatus;
 use mbal_model::Cluster;
 use mbal_reactor::process::{self, Signal, Signals};
 use mbal_server::log;
@@ -22,8 +23,12 @@ use mbal_server::log;
 use crate::coordinator::PORT;
 
 const CLUSTER: &str = "mbal";
+/// Servers of one machine.
+const SERVERS_MAX: u16 = 64;
 /// How often children are looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often it is looked how many are wanted.
+const SCALES_EVERY: Duration = Duration::from_millis(500);
 /// A server that dies again so soon is started later and later.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -39,6 +44,7 @@ EXAMPLES
   mbal up -- -m 1024 -t 2        flags behind -- are every server's
   mbal status --coordinator http://127.0.0.1:11210
                                  what the cluster does
+  mbal scale 5                   five servers from now on
 
 Any memcached client gets right answers from any of the servers. Ctrl-C ends
 all of them; what was stored is gone then.";
@@ -48,7 +54,7 @@ all of them; what was stored is gone then.";
 pub struct Up {
     /// How many servers
     #[arg(long, env = "MBAL_SERVERS", value_name = "num", default_value_t = 3)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SERVERS_MAX)))]
     servers: u16,
 
     /// Clients' port of the first server; the others follow. 0: any free ones
@@ -75,6 +81,8 @@ struct Server {
     begun: Instant,
     pause: Duration,
     due: Option<Instant>,
+    /// It is empty, and is not wanted any more.
+    retired: bool,
 }
 
 /// Files of this cluster, which go with it.
@@ -140,6 +148,7 @@ fn serve(up: &Up) -> Result<(), String> {
     for server in &mut servers {
         server.child = Some(start(server).map_err(failed)?);
     }
+    let mut scaled_at = Instant::now();
     let mut ready = Some(Instant::now() + READY_WITHIN);
     loop {
         if let Some(Signal::Interrupt | Signal::Terminate) = signals.next().map_err(failed)? {
@@ -148,6 +157,12 @@ fn serve(up: &Up) -> Result<(), String> {
         std::thread::sleep(LOOK_EVERY);
         for server in &mut servers {
             server.look_after(&start);
+        }
+        if scaled_at.elapsed() > SCALES_EVERY {
+            scaled_at = Instant::now();
+            if let Some(scaling) = coordinator.scaling() {
+                scale(&mut servers, &scaling, up.port);
+            }
         }
         if let Some(until) = ready {
             match coordinator.cluster() {
@@ -199,13 +214,26 @@ fn say_ready(url: &str, cluster: &Cluster) {
 impl Server {
     fn new(at: u16, first_port: u16) -> Server {
         let port = if first_port == 0 { 0 } else { first_port + at };
-        Server { id: at + 1, port, child: None, begun: Instant::now(), pause: PAUSES[0], due: None }
+        Server {
+            id: at + 1,
+            port,
+            child: None,
+            begun: Instant::now(),
+            pause: PAUSES[0],
+            due: None,
+            retired: false,
+        }
     }
 
     /// Starts it again after it has died, at once if it had lived for a while.
     fn look_after(&mut self, start: &impl Fn(&Server) -> io::Result<Child>) {
         if let Some(child) = &mut self.child {
             let Ok(Some(status)) = child.try_wait() else { return };
+            if self.retired {
+                log::info("server_retired", &format!("mbal up: server {} has retired", self.id));
+                self.child = None;
+                return;
+            }
             if self.begun.elapsed() > SETTLED_AFTER {
                 self.pause = PAUSES[0];
             }
@@ -231,6 +259,35 @@ impl Server {
                 }
             }
         }
+    }
+}
+
+/// Ends who has retired, and starts servers that are wanted.
+fn scale(servers: &mut Vec<Server>, scaling: &ScaleStatus, first_port: u16) {
+    for server in servers.iter_mut().filter(|one| scaling.retired.contains(&one.id)) {
+        if let Some(child) = server.child.as_ref().filter(|_| !server.retired) {
+            server.retired = true;
+            process::terminate(child.id());
+        }
+    }
+    let there = servers.iter().filter(|one| !one.retired).count();
+    let wanted = if scaling.dry_run || scaling.more == 0 { 0 } else { scaling.servers };
+    for _ in there..wanted {
+        // Those that have retired and ended are started again; then others, while there are ports.
+        let ended = servers.iter_mut().find(|one| one.retired && one.child.is_none());
+        let server = match ended {
+            Some(server) => server,
+            None => {
+                let at = servers.len() as u16;
+                if at >= SERVERS_MAX || first_port.checked_add(at).is_none() {
+                    return;
+                }
+                servers.push(Server::new(at, first_port));
+                servers.last_mut().expect("pushed")
+            }
+        };
+        (server.retired, server.due) = (false, Some(Instant::now()));
+        log::info("server_wanted", &format!("mbal up: server {} is wanted", server.id));
     }
 }
 

@@ -121,7 +121,7 @@ impl Member {
         // Who needs a lease owns nothing before it has one.
         let mut map = registered.map.filter(|_| owning.is_none());
         let mut moves: Option<(Vec<MoveNews>, u32)> = None;
-        let mut soon = false;
+        let (mut soon, mut hurries) = (false, false);
         let mut ages: Option<AgesReport> = None;
         loop {
             if let Some(cluster) = map.take().and_then(|text| self.understood(&text, said)) {
@@ -145,6 +145,10 @@ impl Member {
             if let Some(owning) = owning.as_ref().filter(|owning| owning.is_over()) {
                 owning.end();
                 return (!self.departure.has_ended()).then_some(here);
+            }
+            if let Some(left) = self.departure.time_left().filter(|_| !hurries) {
+                hurries = true;
+                self.moving.hurry(left);
             }
             let sent = owning.as_ref().map(|owning| owning.now());
             match self.beat(here, version, ages.clone()) {

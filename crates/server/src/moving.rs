@@ -10,6 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
+use std::time::Duration;
 
 use mbal_control::api::{
     self, AgesAsked, AgesReport, ClassSelected, MoveNews, MoveReport, Progress,
@@ -101,6 +102,12 @@ impl Moving {
         };
         let classes = selected.classes.iter().map(|class| (class.class, age(class)));
         self.shared.cutoffs(self.now(), selected.number, classes)
+    }
+
+    /// The server is to be empty by then.
+    pub fn hurry(&self, left: Duration) {
+        let now = self.now();
+        self.shared.hurry(now, now.moment().after(left.as_micros() as u64));
     }
 
     /// The ages of items that were asked for.

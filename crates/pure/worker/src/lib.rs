@@ -104,6 +104,7 @@ pub use moves::{BrokenLink, Heard, MoveLink, MoveMessage, MoveReport, MoveTold, 
 pub use orders::{OrderId, Report, order_event};
 pub use peers::GATHER_KEYS_MAX;
 pub use room::ROOM_MICROS_MAX;
+pub use selection::Rescued;
 pub use session::{Carried, OUTPUT_BYTES_MAX};
 pub use settings::{Echoed, Protocol, Settings, TlsSettings};
 pub use shared::{Gauges, Shared};

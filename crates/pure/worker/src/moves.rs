@@ -142,6 +142,8 @@ pub(crate) struct Moves {
     all: RwLock<BTreeMap<MoveId, Arc<Move>>>,
     /// So that who looks for none takes no lock.
     any: AtomicBool,
+    /// Bytes of parts of moves that are over.
+    carried: AtomicU64,
     /// Those that this server dialed, and that are up.
     links: Mutex<BTreeMap<ServerId, MoveLink>>,
 }
@@ -218,6 +220,10 @@ impl Moves {
         !self.any.load(Acquire)
     }
 
+    pub fn carried(&self) -> u64 {
+        self.carried.load(Relaxed)
+    }
+
     fn get(&self, id: MoveId) -> Option<Arc<Move>> {
         self.all.read().expect("nothing panics with it held").get(&id).cloned()
     }
@@ -233,8 +239,14 @@ impl Moves {
 
     pub fn remove(&self, id: MoveId) {
         let mut all = self.all.write().expect("nothing panics with it held");
-        all.remove(&id);
+        let removed = all.remove(&id);
         self.any.store(!all.is_empty(), Release);
+        drop(all);
+        if let Some(one) = removed
+            && let Side::Leaves(leaver) = &one.lock().side
+        {
+            self.carried.fetch_add(leaver.source.progress().bytes, Relaxed);
+        }
     }
 
     fn insert(&self, one: Move) -> Arc<Move> {
@@ -351,7 +363,7 @@ impl Shared {
     fn begin_to_move(&self, now: Now, told: &MoveTold) -> Arc<Move> {
         let MoveTold { order, to, cutoffs, .. } = *told;
         let mut leaver = Leaver::new(order);
-        leaver.choose(cutoffs);
+        leaver.choose(cutoffs.or_else(|| self.hurried(now)));
         let links = self.moves.links();
         let link = links.get(&to).copied();
         if link.is_some() {

@@ -4,11 +4,17 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::{ClassAges, Cutoffs};
-use mbal_model::Seconds;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{CLASSES, Prefix, Seconds};
 
-use crate::Now;
 use crate::shared::Shared;
+use crate::{Moment, Now};
+
+/// Until moves have carried so many bytes, they are taken to carry [`BYTES_PER_SECOND`].
+const BYTES_MEASURED: u64 = 8 << 20;
+const BYTES_PER_SECOND: f64 = 64e6;
+/// Of the time that is left moves get this part: the last ones have to be sealed, and the map told.
+const TIME_USED: f64 = 0.8;
 
 /// Ages that a server tells: any part of its items is then known to about a hundredth of them.
 const AGES_MOST: usize = 8_192;
@@ -17,7 +23,118 @@ const AGES_MOST: usize = 8_192;
 #[derive(Debug, Default)]
 pub(crate) struct Reference(Mutex<(u32, Seconds)>);
 
+/// The server is to be empty at a moment.
+#[derive(Debug)]
+struct Deadline {
+    since: Moment,
+    until: Moment,
+    /// What moves had carried before.
+    carried: u64,
+    /// From when ages count, and ages with the bytes of what each stands for; youngest first.
+    at: Seconds,
+    ages: Vec<(Seconds, f64)>,
+    /// Of the last cachelet that went with a part of its items: the age of its oldest one.
+    cut: Option<Seconds>,
+}
+
+/// What became of a server that had to be empty at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rescued {
+    pub bytes: u64,
+    /// Items that were not chosen.
+    pub left_behind: u64,
+    /// Items that are here still.
+    pub left: u64,
+    /// Seconds since the last access of the oldest item that travelled last, when not all did.
+    pub cut: Option<Seconds>,
+}
+
+/// While a server is to be empty at a moment.
+#[derive(Debug, Default)]
+pub(crate) struct Hurry(Mutex<Option<Deadline>>);
+
+impl Deadline {
+    /// Of all bytes, those that were used so lately.
+    fn part_younger(&self, age: Seconds) -> f64 {
+        let bytes = |some: &[(Seconds, f64)]| some.iter().map(|(_, bytes)| bytes).sum::<f64>();
+        let younger = self.ages.partition_point(|(other, _)| *other <= age);
+        bytes(&self.ages[..younger]) / bytes(&self.ages).max(1.0)
+    }
+
+    /// The youngest items of what is left that will have gone in time, by how fast it went so far.
+    fn cutoffs(&mut self, now: Moment, carried: u64, under_way: u64, left: u64) -> Option<Cutoffs> {
+        let seconds = |micros: u64| micros as f64 / 1e6;
+        let carried = carried - self.carried;
+        let speed = match carried {
+            ..BYTES_MEASURED => BYTES_PER_SECOND,
+            _ => carried as f64 / seconds(now.0 - self.since.0).max(0.001),
+        };
+        let time = seconds(self.until.0.saturating_sub(now.0)) * TIME_USED;
+        let part = (speed * time - under_way as f64) / left.max(1) as f64;
+        if part >= 1.0 {
+            return None;
+        }
+        let room = part.max(0.0) * self.ages.iter().map(|(_, bytes)| bytes).sum::<f64>();
+        let mut filled = 0.0;
+        let fits = |(_, bytes): &&(Seconds, f64)| {
+            filled += bytes;
+            filled <= room
+        };
+        let oldest = self.ages.iter().take_while(fits).last().map_or(0, |(age, _)| *age);
+        self.cut = Some(oldest);
+        let mut cutoffs = Cutoffs::ALL;
+        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, oldest + 1, self.at));
+        Some(cutoffs)
+    }
+}
+
 impl Shared {
+    /// The server is to be empty then: what goes with its cachelets from now on is what will have gone in time, the youngest items.
+    pub fn hurry(&self, now: Now, until: Moment) {
+        let mut ages = Vec::new();
+        for ClassAges { items: _, bytes, ages: some } in
+            self.store.ages(now.second, now.second, AGES_MOST)
+        {
+            let each = bytes as f64 / some.len().max(1) as f64;
+            ages.extend(some.into_iter().map(|age| (age, each)));
+        }
+        ages.sort_unstable_by_key(|(age, _)| *age);
+        let (since, at, carried) = (now.moment(), now.second, self.carried_bytes());
+        let deadline = Deadline { since, until, carried, at, ages, cut: None };
+        *self.hurry.0.lock().expect("nothing panics with it held") = Some(deadline);
+    }
+
+    /// What a cachelet takes along that begins to leave now, if the server is in a hurry.
+    pub(crate) fn hurried(&self, now: Now) -> Option<Cutoffs> {
+        let mut hurry = self.hurry.0.lock().expect("nothing panics with it held");
+        let deadline = hurry.as_mut()?;
+        let moving: Vec<Prefix> = self.moves_here().iter().map(|one| one.prefix).collect();
+        let bytes = |prefix: &Prefix| self.store.stats_of(*prefix).map_or(0, |stats| stats.bytes);
+        let (there, left): (Vec<Prefix>, Vec<Prefix>) =
+            self.store.prefixes().into_iter().partition(|prefix| moving.contains(prefix));
+        let chosen = deadline.cut.map_or(1.0, |cut| deadline.part_younger(cut));
+        let under_way = there.iter().map(bytes).sum::<u64>() as f64 * chosen;
+        let left = left.iter().map(bytes).sum();
+        deadline.cutoffs(now.moment(), self.carried_bytes(), under_way as u64, left)
+    }
+
+    /// Of parts, by all moves from here so far.
+    pub fn carried_bytes(&self) -> u64 {
+        let under_way = self.move_reports().iter().map(|one| one.progress.bytes).sum::<u64>();
+        self.moves.carried() + under_way
+    }
+
+    pub fn rescued(&self) -> Rescued {
+        let hurry = self.hurry.0.lock().expect("nothing panics with it held");
+        let stats = self.store.stats();
+        Rescued {
+            bytes: self.carried_bytes(),
+            left_behind: stats.left_behind,
+            left: stats.items,
+            cut: hurry.as_ref().and_then(|deadline| deadline.cut),
+        }
+    }
+
     /// Ages of items by class, as they were so long ago, in milliseconds: a moment that all servers are asked for. It is
     /// remembered by its number.
     pub fn ages(&self, now: Now, number: u32, ago_ms: u64) -> Vec<ClassAges> {

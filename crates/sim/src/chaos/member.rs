@@ -90,12 +90,14 @@ impl World {
         let moves: Vec<api::MoveReport> = server.move_reports().iter().map(report).collect();
         moves.iter().for_each(|report| self.count_progress(report));
         let hot = self.hot_reports(host);
+        let ages = self.ages(host);
         Heartbeat {
             incarnation: self.incarnation(host).into(),
             map_version: self.hosts[host].member.map_version,
             flush_number: server.store.flushed(),
             moves,
             hot,
+            ages,
             ..self.hosts[host].balancing.heartbeat()
         }
     }
@@ -177,8 +179,12 @@ impl World {
         // After the map: it says what became of moves that are not heard of any more.
         let map_version = server.map_version();
         let here = Incarnation(self.incarnation(host));
-        let told: Vec<MoveTold> =
-            news.moves.iter().map(|news| read(here, news, map_version)).collect();
+        self.asked_for_ages(host, news.ages);
+        let read = |news| {
+            let told = read(here, news, map_version);
+            MoveTold { cutoffs: self.cutoffs(host, news), ..told }
+        };
+        let told: Vec<MoveTold> = news.moves.iter().map(read).collect();
         let now = self.hosts[host].clock.at(self.now);
         let workers = server.moves_told(now, &told, news.moves_ever);
         self.carry(host, workers);

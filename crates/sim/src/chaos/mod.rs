@@ -34,6 +34,7 @@ mod places;
 mod profile;
 mod replies;
 mod running;
+mod scaling;
 mod seat;
 mod settling;
 mod stranger;

@@ -36,6 +36,7 @@ use super::migrator::{Frame, MoveLinks};
 use super::net::Net;
 use super::places::Flux;
 use super::profile::Profile;
+use super::scaling::Cut;
 use super::seat::Seat;
 use super::settling::Phase;
 use super::wishes::Undertaker;
@@ -187,6 +188,8 @@ pub struct World {
     pub flux: Flux,
     pub undertaker: Undertaker,
     pub phase: Phase,
+    /// Moves that carry what was chosen.
+    pub cuts: Vec<Cut>,
     /// Somebody has heard of the coordinator.
     pub has_news: bool,
     /// How often a cachelet was seen to have moved.
@@ -232,6 +235,7 @@ impl World {
             flux: Flux::new(profile.keys.len()),
             undertaker: Undertaker::default(),
             phase: Phase::Asks,
+            cuts: Vec::new(),
             has_news: false,
             moved: 0,
             past: Past::default(),

@@ -44,6 +44,7 @@ fn verdict_at(
         kinds: &[Kind::Register],
         homes: &[home],
         put_off: &[0],
+        cuts: &[Vec::new()],
         lag: 0,
         skew: 0,
         calm,
