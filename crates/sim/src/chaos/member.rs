@@ -150,10 +150,10 @@ impl World {
             Err(_) => {}
             Ok(other) => panic!("no answer to a member: {other:?}"),
         }
-        let epoch = match self.hosts[host].server.moves_under_way() {
-            0 => self.profile.heartbeat,
-            _ => self.profile.heartbeat.min(EPOCH_OF_MOVES),
-        };
+        let this = &self.hosts[host];
+        let is_busy = this.server.moves_under_way() > 0 || this.ages.is_asked();
+        let heartbeat = self.profile.heartbeat;
+        let epoch = if is_busy { heartbeat.min(EPOCH_OF_MOVES) } else { heartbeat };
         self.member_sleeps(host, epoch);
     }
 

@@ -20,6 +20,12 @@ pub struct AgesTold {
     second: u32,
 }
 
+impl AgesTold {
+    pub fn is_asked(&self) -> bool {
+        self.report.is_some()
+    }
+}
+
 /// A move that does not carry everything.
 pub struct Cut {
     pub number: u32,

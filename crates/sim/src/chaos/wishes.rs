@@ -66,12 +66,12 @@ impl World {
                 self.coverage.meet(Sight::SplitWanted);
                 Some(Ask::Split(SplitCall { prefix: prefix.to_string() }))
             }
-            34..37 => {
+            34..42 => {
                 self.coverage.meet(Sight::ScaleWanted);
                 let servers = 1 + self.dice.below(self.hosts.len());
                 Some(Ask::Scale(ScaleCall { servers, dry_run: self.dice.percent(10) }))
             }
-            37 => Some(Ask::EndScaling),
+            42 => Some(Ask::EndScaling),
             _ if self.control.file.moves.len() >= MOVES_MAX => None,
             _ => {
                 let map = self.control.file.map.clone()?;
