@@ -24,14 +24,16 @@ impl Cluster {
     fn new(folder: &Folder, more: &[&str]) -> Cluster {
         let coordinator = Coordinator::start(folder, free_port(), 3);
         let secret = folder.path("secret").display().to_string();
-        let start = |_| {
+        let start = |id: u16| {
             drop(std::fs::remove_file(folder.path("ports")));
             let mut flags = arguments(&coordinator.url, &secret);
             flags.extend(["-m", "16"]);
             flags.extend(more);
+            let id = id.to_string();
+            flags.extend(["--server-id", &id]);
             Running::serve(folder, &flags)
         };
-        let servers: Vec<Running> = (0..3).map(start).collect();
+        let servers: Vec<Running> = (1..=3).map(start).collect();
         eventually("all keys can be stored at any", || servers.iter().all(stores));
         Cluster { coordinator, servers }
     }
@@ -93,7 +95,7 @@ impl Cluster {
         said.starts_with(&format!("done: {serving} servers serve"))
     }
 
-    /// A server that does not retire, in the order of their start.
+    /// Which of the servers does not retire.
     fn staying(&self) -> usize {
         let (_, said) = self.mbal(&["status"]);
         let serves = |line: &&str| line.split_whitespace().nth(1) == Some("serving");
