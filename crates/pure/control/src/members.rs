@@ -191,7 +191,7 @@ impl Coordinator {
         };
         self.heard.insert(server, heard);
         let drain = self.look_at_drain(now, server, ending);
-        self.tell_scaled(now);
+        self.look_whether_scaled(now);
         let is_newer = self.state.map.as_ref().is_some_and(|map| map.version() > map_version);
         let newer = if is_newer { self.state.document() } else { None };
         Ok(News {

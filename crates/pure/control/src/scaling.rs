@@ -29,8 +29,6 @@ pub(crate) struct Resizing {
     /// Since when it moves, as far as this process knows, and how far it was then.
     begun: Option<(Micros, f64)>,
     bytes: u64,
-    /// The number of which was told that it is done.
-    told_done: u32,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +66,7 @@ impl Coordinator {
         }
         if let Some(scaling) = self.state.scaling.as_ref().filter(|one| !self.is_over(one)) {
             // A call that was not answered is made again.
-            if scaling.servers == servers && !dry_run {
+            if (scaling.servers, dry_run) == (servers, false) {
                 return Ok(Answer::Scale(Box::new(self.scale_status(now))));
             }
             let why = format!(
@@ -84,7 +82,7 @@ impl Coordinator {
         let number = self.state.scalings_ever;
         let serving = self.serving().len();
         let grows = servers >= serving;
-        let scaling = Scaling { number, servers, grows, plan: None };
+        let scaling = Scaling { number, servers, grows, plan: None, done: false };
         self.resizing.asking = None;
         self.resizing.dry = dry_run.then(|| scaling.clone());
         if !dry_run {
@@ -233,7 +231,7 @@ impl Coordinator {
         let scaling = self.state.scaling.as_ref().filter(|one| !self.is_over(one));
         let scaling = scaling.ok_or_else(none)?.clone();
         self.state.scaling = None;
-        self.resizing = Resizing { told_done: self.resizing.told_done, ..Resizing::default() };
+        self.resizing = Resizing::default();
         let retiring = scaling.plan.iter().flat_map(|plan| &plan.retiring);
         for server in retiring.map(|one| ServerId(one.server)) {
             self.state.draining.remove(&server);
@@ -247,7 +245,8 @@ impl Coordinator {
 
     /// A process of this number begins. One that was to be emptied and was not is to be still.
     pub(crate) fn retires_again(&mut self, server: ServerId) {
-        let plan = self.state.scaling.as_ref().and_then(|scaling| scaling.plan.as_ref());
+        let goes_on = self.state.scaling.as_ref().filter(|scaling| !scaling.done);
+        let plan = goes_on.and_then(|scaling| scaling.plan.as_ref());
         let retires = plan.is_some_and(|plan| plan.has(server));
         let map = self.state.map.iter().flat_map(|map| map.cachelets());
         if retires && map.clone().any(|(_, owner)| owner.server == server) {
@@ -277,6 +276,7 @@ impl Coordinator {
     /// Whether nothing is left to be done.
     fn is_over(&self, scaling: &Scaling) -> bool {
         match &scaling.plan {
+            _ if scaling.done => true,
             None if scaling.grows => self.serving().len() >= scaling.servers,
             None => false,
             Some(plan) => plan.retiring.iter().all(|one| self.has_retired(ServerId(one.server))),
@@ -296,7 +296,7 @@ impl Coordinator {
 
     /// What a move between these two servers carries; none is everything.
     pub(crate) fn selected(&self, from: ServerId, to: ServerId) -> Option<Selected> {
-        let scaling = self.state.scaling.as_ref()?;
+        let scaling = self.state.scaling.as_ref().filter(|scaling| !scaling.done)?;
         let plan = scaling.plan.as_ref()?;
         let of_both = |cut: &&ScaleCut| (cut.from, cut.server) == (from.0, to.0);
         let class = |cut: &ScaleCut| ClassSelected {
@@ -315,22 +315,19 @@ impl Coordinator {
         }
     }
 
-    /// Says once that it is done.
-    pub(crate) fn tell_scaled(&mut self, now: Micros) {
-        let part = self.state.scaling.as_ref().and_then(|scaling| scaling.plan.as_ref());
-        let part = part.map(|plan| self.part_done(plan));
-        if let (None, Some(part)) = (self.resizing.begun, part) {
-            self.resizing.begun = Some((now, part));
-        }
+    /// After a heartbeat: looks whether it is done.
+    pub(crate) fn look_whether_scaled(&mut self, now: Micros) {
         let Some(scaling) = &self.state.scaling else { return };
-        if self.resizing.told_done < scaling.number && self.is_over(scaling) {
-            self.resizing.told_done = scaling.number;
-            self.said.push(format!(
-                "scaling {} is done: {} servers serve",
-                scaling.number,
-                self.serving().len()
-            ));
+        if let (None, Some(plan)) = (self.resizing.begun, &scaling.plan) {
+            self.resizing.begun = Some((now, self.part_done(plan)));
         }
+        let scaling = self.state.scaling.as_ref().expect("it was there above");
+        if scaling.done || !self.is_over(scaling) {
+            return;
+        }
+        let (number, serving) = (scaling.number, self.serving().len());
+        self.said.push(format!("scaling {number} is done: {serving} servers serve"));
+        self.state.scaling.as_mut().expect("it was there above").done = true;
     }
 
     fn part_done(&self, plan: &ScalePlan) -> f64 {

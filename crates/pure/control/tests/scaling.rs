@@ -262,6 +262,28 @@ fn more_servers_are_told_of_and_those_that_are_empty_serve_again() {
 }
 
 #[test]
+fn what_is_done_stays_done_and_chooses_no_more() {
+    let mut rig = Rig::four();
+    rig.scale(3, false).expect("it begins");
+    rig.choose();
+    rig.empty(3);
+    rig.beat(3, None, Vec::new());
+    // Somebody starts it again, it gets its share, and is emptied by hand.
+    rig.register(3, 33);
+    let number = rig.begin_move(1, 3);
+    rig.beat(
+        1,
+        None,
+        vec![MoveReport { number, progress: Progress::Sealed, ..Default::default() }],
+    );
+    assert_eq!(rig.ask(Ask::Drain(ServerId(3), true)), Ok(Answer::Done));
+    rig.begin_move(3, 1);
+    assert!(rig.beat(3, None, Vec::new()).moves.iter().all(|one| one.selected.is_none()));
+    assert_eq!(rig.status().state, ScaleState::Done);
+    rig.scale(2, false).expect("nothing is under way");
+}
+
+#[test]
 fn a_server_that_tells_nothing_is_not_waited_for() {
     let mut rig = Rig::four();
     rig.scale(3, false).expect("it begins");

@@ -167,3 +167,51 @@ impl Shared {
         Some(cutoffs)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    /// A hundred ages, a mebibyte each; ten seconds.
+    fn deadline() -> Deadline {
+        let ages = (0..100).map(|age| (age, (1 << 20) as f64)).collect();
+        let (since, until) = (Moment(0), Moment(10 * SECOND));
+        Deadline { since, until, carried: 0, at: 1_000, ages, cut: None }
+    }
+
+    fn younger_than(age: Seconds) -> Cutoffs {
+        let mut cutoffs = Cutoffs::ALL;
+        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age, 1_000));
+        cutoffs
+    }
+
+    #[test]
+    fn with_time_enough_everything_goes() {
+        assert_eq!(deadline().cutoffs(Moment(0), 0, 0, 100 << 20), None);
+    }
+
+    #[test]
+    fn what_will_have_gone_in_time_is_the_youngest() {
+        let mut deadline = deadline();
+        // In five seconds 20 MiB have gone, so 16 go in four of the other five: a fifth of 80.
+        let cutoffs = deadline.cutoffs(Moment(5 * SECOND), 20 << 20, 0, 80 << 20);
+        assert_eq!((cutoffs, deadline.cut), (Some(younger_than(20)), Some(19)));
+        // Of them 8 are under way.
+        let cutoffs = deadline.cutoffs(Moment(5 * SECOND), 20 << 20, 8 << 20, 80 << 20);
+        assert_eq!(cutoffs, Some(younger_than(10)));
+        assert_eq!(deadline.part_younger(9), 0.1);
+    }
+
+    #[test]
+    fn a_few_bytes_do_not_say_how_fast_it_goes() {
+        assert_eq!(deadline().cutoffs(Moment(SECOND), 1_000, 0, 100 << 20), None);
+    }
+
+    #[test]
+    fn when_the_time_is_over_next_to_nothing_goes() {
+        let cutoffs = deadline().cutoffs(Moment(11 * SECOND), 50 << 20, 0, 50 << 20);
+        assert_eq!(cutoffs, Some(younger_than(1)));
+    }
+}

@@ -114,6 +114,9 @@ pub struct Scaling {
     /// None until it is known who retires; of one that grows always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<ScalePlan>,
+    /// Nothing is left to be done, whatever becomes of servers later.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub done: bool,
 }
 
 /// Who retires, and what travels.
