@@ -64,7 +64,7 @@ impl Deadline {
     /// The youngest items of what is left that will have gone in time, by how fast it went so far.
     fn cutoffs(&mut self, now: Moment, carried: u64, under_way: u64, left: u64) -> Option<Cutoffs> {
         let seconds = |micros: u64| micros as f64 / 1e6;
-        let carried = carried - self.carried;
+        let carried = carried.saturating_sub(self.carried);
         let speed = match carried {
             ..BYTES_MEASURED => BYTES_PER_SECOND,
             _ => carried as f64 / seconds(now.0 - self.since.0).max(0.001),
