@@ -142,10 +142,11 @@ impl Cluster {
         } else {
             drop(locked);
             let bytes = value_bytes(rank);
-            store.reserve_at_once(WORKER, key.hash(), bytes, now);
+            // Without room it is not stored, and missed again.
+            let _room = store.reserve_at_once(WORKER, key.hash(), bytes, now);
             let value = vec![b'v'; bytes];
             let draft = Draft { parts: &[&value], ..Draft::default() };
-            drop(store.lock(key.hash(), now).put(&key, &draft));
+            let _stored = store.lock(key.hash(), now).put(&key, &draft);
         }
         store.leave(WORKER);
         hit
@@ -197,10 +198,10 @@ impl Cluster {
         for cut in plan.cuts.iter().filter(|_| way == Way::Chosen) {
             let of_it = cutoffs
                 .entry(usize::from(cut.destination.0))
-                .or_insert((Cutoffs::ALL, Cutoffs::ALL));
+                .or_insert((Cutoffs::at(at), Cutoffs::at(at)));
             let class = usize::from(cut.class.0);
-            of_it.0.younger_than(class, cut.own.younger_than, at);
-            of_it.1.younger_than(class, cut.carried[0].1.younger_than, at);
+            of_it.0.younger_than(class, cut.own.younger_than);
+            of_it.1.younger_than(class, cut.carried[0].1.younger_than);
         }
         for (to, (own, _)) in &cutoffs {
             self.stores[*to].keep(*own);

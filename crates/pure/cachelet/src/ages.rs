@@ -5,6 +5,9 @@ use mbal_model::{CLASSES, Seconds};
 use crate::access::Access;
 use crate::classes::class_of;
 use crate::item::Item;
+use crate::log::temper_of;
+use crate::policy::age_for_choice;
+use crate::shim::Ordering::*;
 use crate::slice::Slice;
 use crate::store::Store;
 
@@ -14,7 +17,8 @@ pub struct ClassAges {
     pub items: u64,
     /// As memcached would count them.
     pub bytes: u64,
-    /// Seconds between the last access and the moment that was asked for, 0 if it was later. Sorted, youngest first.
+    /// Seconds between the last access and the moment that was asked for, 0 if it was later; more of what was never read, see
+    /// `policy`. Sorted, youngest first.
     pub ages: Vec<Seconds>,
 }
 
@@ -36,14 +40,20 @@ impl Store {
                 count += 1;
                 if count % every == 0 {
                     let (class, _) = class_of(item);
-                    let last = Access(item.access()).last(now);
-                    all[class].ages.push(at.saturating_sub(last));
+                    all[class].ages.push(self.age_for_choice(item, at, now));
                 }
             });
             from = from.and_then(|hash| self.routes.next_here(hash));
         }
         all.iter_mut().for_each(|class| class.ages.sort_unstable());
         all
+    }
+
+    /// See [`age_for_choice`].
+    pub(crate) fn age_for_choice(&self, item: Item, at: Seconds, now: Seconds) -> Seconds {
+        let access = Access(item.access());
+        let log = self.pages[self.page_of(&item)].log.load(Relaxed) as usize;
+        age_for_choice(at.saturating_sub(access.last(now)), access, temper_of(log))
     }
 
     /// Shows the items of the slice of `hash`; where the next one begins.

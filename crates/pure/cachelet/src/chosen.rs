@@ -12,9 +12,13 @@ use crate::item::Item;
 use crate::shim::Ordering::*;
 use crate::store::Store;
 
-/// By class, the second since which an item was read or written last, if it is chosen; 0 chooses all.
+/// By class, the age below which an item is chosen, at a moment of this server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cutoffs([Seconds; CLASSES]);
+pub struct Cutoffs {
+    at: Seconds,
+    /// [`Seconds::MAX`] chooses all.
+    younger_than: [Seconds; CLASSES],
+}
 
 /// What stays of the pages that were full at a moment.
 pub(crate) struct Keep {
@@ -24,23 +28,23 @@ pub(crate) struct Keep {
 }
 
 impl Cutoffs {
-    pub const ALL: Cutoffs = Cutoffs([0; CLASSES]);
-
-    /// Of a class, only items that are younger than that at the moment `at`: later accesses are younger than anything.
-    pub fn younger_than(&mut self, class: usize, age: Seconds, at: Seconds) {
-        self.0[class % CLASSES] = match age {
-            Seconds::MAX => 0,
-            age => (at + 1).saturating_sub(age),
-        };
+    /// Everything is chosen, as long as nothing else is said of its class. What is used after `at` is younger than anything.
+    pub fn at(at: Seconds) -> Cutoffs {
+        Cutoffs { at, younger_than: [Seconds::MAX; CLASSES] }
     }
 
-    pub(crate) fn choose(&self, item: Item, now: Seconds) -> bool {
-        let since = self.0[class_of(item).0];
-        let last = Access(item.access()).last(now);
-        if is_planted(Fault::ColdestTravel) && since != 0 {
-            return last < since;
+    pub fn younger_than(&mut self, class: usize, age: Seconds) {
+        self.younger_than[class % CLASSES] = age;
+    }
+
+    pub(crate) fn choose(&self, store: &Store, item: Item, now: Seconds) -> bool {
+        let bound = self.younger_than[class_of(item).0];
+        if bound == Seconds::MAX {
+            return true;
         }
-        last >= since
+        let is_used_since = Access(item.access()).last(now) > self.at;
+        let is_younger = is_used_since || store.age_for_choice(item, self.at, now) < bound;
+        is_younger != is_planted(Fault::ColdestTravel)
     }
 }
 
@@ -50,8 +54,8 @@ impl Keep {
         order <= self.until
     }
 
-    pub fn stays(&self, item: Item, now: Seconds) -> bool {
-        self.cutoffs.choose(item, now)
+    pub fn stays(&self, store: &Store, item: Item, now: Seconds) -> bool {
+        self.cutoffs.choose(store, item, now)
     }
 }
 

@@ -147,7 +147,7 @@ impl<'a> Locked<'a> {
     fn survivor(&self, item: Item, temper: Temper, keep: Option<&Keep>) -> Option<Access> {
         let access = Access(item.access());
         match (self.store.options().evict, keep) {
-            (true, Some(keep)) => keep.stays(item, self.now).then_some(access),
+            (true, Some(keep)) => keep.stays(self.store, item, self.now).then_some(access),
             (true, None) => survives(access, temper, self.store.era(), self.window),
             (false, _) => Some(access),
         }

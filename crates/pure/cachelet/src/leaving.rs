@@ -236,7 +236,7 @@ impl Locked<'_> {
     }
 
     fn goes_along(&self, item: Item) -> bool {
-        self.inner.chosen.as_ref().is_none_or(|chosen| chosen.choose(item, self.now))
+        self.inner.chosen.as_ref().is_none_or(|chosen| chosen.choose(self.store, item, self.now))
     }
 
     fn heading(&self, cursor: &Cursor) -> Heading {

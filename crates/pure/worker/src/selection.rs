@@ -82,8 +82,8 @@ impl Deadline {
         };
         let oldest = self.ages.iter().take_while(fits).last().map_or(0, |(age, _)| *age);
         self.cut = Some(oldest);
-        let mut cutoffs = Cutoffs::ALL;
-        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, oldest + 1, self.at));
+        let mut cutoffs = Cutoffs::at(self.at);
+        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, oldest + 1));
         Some(cutoffs)
     }
 }
@@ -162,8 +162,8 @@ impl Shared {
         if is_planted(Fault::AgesFromTheMove) {
             at = now.second;
         }
-        let mut cutoffs = Cutoffs::ALL;
-        classes.for_each(|(class, age)| cutoffs.younger_than(class.into(), age, at));
+        let mut cutoffs = Cutoffs::at(at);
+        classes.for_each(|(class, age)| cutoffs.younger_than(class.into(), age));
         Some(cutoffs)
     }
 }
@@ -182,8 +182,8 @@ mod tests {
     }
 
     fn younger_than(age: Seconds) -> Cutoffs {
-        let mut cutoffs = Cutoffs::ALL;
-        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age, 1_000));
+        let mut cutoffs = Cutoffs::at(1_000);
+        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age));
         cutoffs
     }
 

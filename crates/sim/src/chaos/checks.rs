@@ -314,8 +314,8 @@ impl<'a> Key<'a> {
             Told::Hit { .. } => self.facts.lease.is_none(),
             _ => false,
         };
-        // Ages travel in seconds, and a use may be as old as its worker's clock.
-        let late = self.facts.lag + self.facts.put_off[self.index];
+        // A use may be as old as its worker's clock.
+        let late = self.facts.lag;
         self.facts.cuts[self.index].iter().any(|(ordered, chosen_since)| {
             *ordered <= miss.answered && (!counts || sighting.asked < chosen_since + late)
         })

@@ -66,12 +66,13 @@ impl World {
                 self.coverage.meet(Sight::SplitWanted);
                 Some(Ask::Split(SplitCall { prefix: prefix.to_string() }))
             }
-            34..42 => {
+            34..54 => {
                 self.coverage.meet(Sight::ScaleWanted);
-                let servers = 1 + self.dice.below(self.hosts.len());
+                let most = self.hosts.len() - usize::from(self.dice.percent(70));
+                let servers = 1 + self.dice.below(most.max(1));
                 Some(Ask::Scale(ScaleCall { servers, dry_run: self.dice.percent(10) }))
             }
-            42 => Some(Ask::EndScaling),
+            54 => Some(Ask::EndScaling),
             _ if self.control.file.moves.len() >= MOVES_MAX => None,
             _ => {
                 let map = self.control.file.map.clone()?;

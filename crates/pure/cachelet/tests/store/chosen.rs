@@ -1,19 +1,24 @@
 //! Cachelets that take along what was chosen, and stores that make room for it.
 
-use mbal_cachelet::{Arriving, Cursor, Cutoffs, Draft, Due, Store};
+use mbal_cachelet::{Arriving, Cursor, Cutoffs, Draft, Due, Room, Store};
 use mbal_model::{CLASSES, Key, Prefix};
 
 use super::support::*;
 
-/// Stored, and read last, so many seconds before [`NOW`].
+/// Stored, and read, so many seconds before [`NOW`].
 fn put_aged(store: &Store, n: u64, age: u32, bytes: usize) {
     let text = name(n);
     let key = Key::new(text.as_bytes()).expect("short");
     let value = vec![b'v'; bytes];
     store.enter(WORKER);
-    store.reserve_at_once(WORKER, key.hash(), bytes, NOW - age);
+    let room = store.reserve_at_once(WORKER, key.hash(), bytes, NOW - age);
+    assert!(matches!(room, Room::There | Room::Made));
     let draft = Draft { parts: &[&value], ..Draft::default() };
-    store.lock(key.hash(), NOW - age).put(&key, &draft).expect("there is room");
+    let mut locked = store.lock(key.hash(), NOW - age);
+    locked.put(&key, &draft).expect("there is room");
+    let found = locked.find(&key).expect("it was stored");
+    locked.accessed(&found);
+    drop(locked);
     store.leave(WORKER);
 }
 
@@ -24,8 +29,8 @@ fn is_there(store: &Store, n: u64) -> bool {
 }
 
 fn younger_than(age: u32) -> Cutoffs {
-    let mut cutoffs = Cutoffs::ALL;
-    (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age, NOW));
+    let mut cutoffs = Cutoffs::at(NOW);
+    (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age));
     cutoffs
 }
 
@@ -84,15 +89,8 @@ fn what_was_not_chosen_stays_behind_and_is_counted() {
 fn what_makes_room_for_those_that_were_chosen_is_old_however_often_it_was_read() {
     let (source, target) = (one(16), one(4));
     let (old, young, comes) = (0..1_500, 1_500..3_000, 3_000..4_000);
-    for n in old.clone() {
-        put_aged(&target, n, 500, 1_000);
-        // Policy would keep it.
-        let text = name(n);
-        let key = Key::new(text.as_bytes()).expect("short");
-        let mut locked = target.lock(key.hash(), NOW - 500);
-        let found = locked.find(&key).expect("it was stored");
-        locked.accessed(&found);
-    }
+    // Policy would keep them: all were read.
+    old.clone().for_each(|n| put_aged(&target, n, 500, 1_000));
     young.clone().for_each(|n| put_aged(&target, n, 5, 1_000));
     comes.clone().for_each(|n| put_aged(&source, n, 5, 1_000));
     let evicted = target.stats().evictions;
