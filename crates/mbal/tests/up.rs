@@ -215,3 +215,22 @@ fn servers_do_not_outlive_what_started_them() {
     eventually("all servers end", || pids.values().all(|pid| !is_there(pid)));
     drop(std::fs::remove_dir_all(std::env::temp_dir().join(format!("mbal-up-{}", up.child.id()))));
 }
+
+#[test]
+fn servers_are_started_and_ended_as_many_as_are_wanted() {
+    let up = Up::start();
+    let scale = |servers: &str| {
+        let words = ["scale", servers, "--no-wait", "--coordinator", &up.coordinator];
+        assert!(output_of(MBAL.as_ref(), &words).status.success());
+    };
+    let says = |what: &str| {
+        let output = output_of(MBAL.as_ref(), &["scale", "--coordinator", &up.coordinator]);
+        String::from_utf8_lossy(&output.stdout).starts_with(what)
+    };
+    scale("4");
+    eventually("four serve", || says("done: 4 servers serve"));
+    scale("2");
+    up.hear("has retired");
+    up.hear("has retired");
+    eventually("two serve", || says("done: 2 servers serve"));
+}
