@@ -11,7 +11,7 @@ use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use mbal_control::api::{
     AutoscaleConfig, BalanceCall, Failure, Heartbeat, Leads, Leaving, LostCall, MoveCall,
-    Registration, SplitCall,
+    Registration, ScaleCall, SplitCall,
 };
 use mbal_control::{Answer, Ask, Refusal};
 use mbal_election::Term;
@@ -24,7 +24,7 @@ use crate::seat::{NotLeading, Seat};
 /// The description of this API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 /// Method and path of every call; a test compares them with the description.
-pub const ROUTES: [(&str, &str); 21] = [
+pub const ROUTES: [(&str, &str); 24] = [
     ("get", "/v1/map"),
     ("get", "/v1/status"),
     ("get", "/v1/events"),
@@ -41,6 +41,9 @@ pub const ROUTES: [(&str, &str); 21] = [
     ("delete", "/v1/moves/{number}"),
     ("post", "/v1/splits"),
     ("put", "/v1/balance"),
+    ("post", "/v1/scale"),
+    ("get", "/v1/scale"),
+    ("delete", "/v1/scale"),
     ("post", "/v1/servers/{id}/drain"),
     ("delete", "/v1/servers/{id}/drain"),
     ("get", "/metrics"),
@@ -81,6 +84,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/servers/{id}/lost", post(lost))
         .route("/v1/servers/{id}/drain", post(drain).delete(undrain))
         .route("/v1/balance", put(balance))
+        .route("/v1/scale", post(scale).get(scaling).delete(end_scaling))
         .route("/metrics", get(metrics))
         .route("/v1/moves", post(begin_move))
         .route("/v1/moves/{number}", delete(cancel_move))
@@ -196,12 +200,14 @@ impl Shared {
             Answer::Move(number) => Json(serde_json::json!({ "number": number })).into_response(),
             Answer::HotKeys(told) => Json(told).into_response(),
             Answer::Forecast(told) => Json(told).into_response(),
+            Answer::Scale(told) => Json(*told).into_response(),
             // Planners read it, not callers.
             Answer::Outlook(_)
             | Answer::Rates(_)
             | Answer::Owners(_)
             | Answer::Demand(_)
             | Answer::Autoscale(_)
+            | Answer::Inventory(_)
             | Answer::Done => Json(serde_json::json!({})).into_response(),
         };
         self.with_driver(|driver| driver.ask(ask), answer).await
@@ -322,6 +328,18 @@ async fn undrain(State(shared): State<Shared>, Path(id): Path<String>) -> Respon
 
 async fn balance(State(shared): State<Shared>, Body(body): Body<BalanceCall>) -> Response {
     shared.tell(Ask::Balance(body.mode)).await
+}
+
+async fn scale(State(shared): State<Shared>, Body(body): Body<ScaleCall>) -> Response {
+    shared.tell(Ask::Scale(body)).await
+}
+
+async fn scaling(State(shared): State<Shared>) -> Response {
+    shared.tell(Ask::Scaling).await
+}
+
+async fn end_scaling(State(shared): State<Shared>) -> Response {
+    shared.tell(Ask::EndScaling).await
 }
 
 async fn metrics(State(shared): State<Shared>) -> Response {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mbal_control::api::AutoscaleStatus;
+use mbal_control::api::{AutoscaleStatus, ScaleStatus};
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
 use mbal_election::{Moment, Term};
 use mbal_model::Cluster;
@@ -243,9 +243,10 @@ impl Driver {
 
     /// For Prometheus, which asks each coordinator by itself.
     pub(crate) fn metrics(&mut self) -> String {
+        let scaling = self.scaling().unwrap_or_default();
         match (self.ask(Ask::Status), &self.led) {
             ((_, Ok(Answer::Status(status))), Some(Led { coordinator, .. })) => {
-                metrics::page(&status, coordinator, self.planned_in)
+                metrics::page(&status, coordinator, self.planned_in, &scaling)
             }
             _ => metrics::of_who_stands_by(),
         }
@@ -257,6 +258,13 @@ impl Driver {
         self.events.push_back(Event { number: self.events_ever, unix, text });
         if self.events.len() > EVENTS_MAX {
             self.events.pop_front();
+        }
+    }
+
+    pub(crate) fn scaling(&mut self) -> Option<ScaleStatus> {
+        match self.ask(Ask::Scaling) {
+            (_, Ok(Answer::Scale(status))) => Some(*status),
+            _ => None,
         }
     }
 

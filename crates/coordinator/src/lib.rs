@@ -31,5 +31,6 @@ pub use autoscaling::Autoscale;
 pub use kubernetes::StatefulSet;
 pub use machines::{Leaver, MachineOrder, Machines};
 pub use mbal_control::Settings;
+pub use mbal_control::api::ScaleStatus;
 pub use mbal_election::Terms;
 pub use serving::{Config, Running, StateIn, start};

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
-use mbal_control::api::{BalanceMode, HotMode, HotStatus, Status};
+use mbal_control::api::{BalanceMode, HotMode, HotStatus, ScaleState, ScaleStatus, Status};
 use mbal_control::{Autoscaled, Coordinator};
 use mbal_model::Why;
 
@@ -12,6 +12,13 @@ const MODES: [(&str, BalanceMode); 3] =
     [("on", BalanceMode::On), ("off", BalanceMode::Off), ("dry-run", BalanceMode::DryRun)];
 const HOT_MODES: [(&str, HotMode); 3] =
     [("off", HotMode::Off), ("async", HotMode::Async), ("atomic", HotMode::Atomic)];
+const SCALE_STATES: [(&str, ScaleState); 5] = [
+    ("idle", ScaleState::Idle),
+    ("asking", ScaleState::Asking),
+    ("moving", ScaleState::Moving),
+    ("growing", ScaleState::Growing),
+    ("done", ScaleState::Done),
+];
 const WHYS: [(&str, Why); 4] = [
     ("overload", Why::Overload),
     ("exchange", Why::Exchange),
@@ -19,7 +26,12 @@ const WHYS: [(&str, Why); 4] = [
     ("share", Why::Share),
 ];
 
-pub(crate) fn page(status: &Status, coordinator: &Coordinator, planned_in: Duration) -> String {
+pub(crate) fn page(
+    status: &Status,
+    coordinator: &Coordinator,
+    planned_in: Duration,
+    scaling: &ScaleStatus,
+) -> String {
     let (state, balanced) = (coordinator.state(), coordinator.balanced());
     let mut page = Page::leads(true);
     let servers =
@@ -53,6 +65,7 @@ pub(crate) fn page(status: &Status, coordinator: &Coordinator, planned_in: Durat
     page.gauge("load_max", "Load of the busiest worker.", plan.load_max);
     page.hot_keys(&status.hot.unwrap_or_default());
     page.autoscaled(coordinator.autoscaled());
+    page.scaling(scaling);
     page.0
 }
 
@@ -105,6 +118,18 @@ impl Page {
         let help = "Hit ratio after the last change: what was forecast, and what came true.";
         let both = [("expected", outcome.expected), ("measured", outcome.measured)];
         self.gauge_by("last_change_hit_ratio", help, "which", both);
+    }
+
+    fn scaling(&mut self, scaling: &ScaleStatus) {
+        let state = SCALE_STATES.map(|(name, state)| (name, u8::from(state == scaling.state)));
+        self.gauge_by("scaling", "1 for the state of the last scaling.", "state", state);
+        let help = "Servers that the last scaling wanted; those that serve, before there was one.";
+        self.gauge("scaling_servers", help, scaling.servers);
+        self.gauge("scaling_servers_to_start", "Servers that are to be started.", scaling.more);
+        let help = "Of what retiring servers had, the part that has moved.";
+        self.gauge("scaling_part_done", help, scaling.part_done);
+        let help = "Bytes that its moves have carried.";
+        self.gauge("scaling_bytes", help, scaling.bytes);
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {

@@ -4,6 +4,7 @@
 //!   driver ◄──Ask::Outlook── mbal-planner ──Ask::Planned──► driver: what fits begins, is saved, is told
 //!          ◄──Ask::Rates────       │ ClusterPlanner::plan
 //!          ◄──Ask::Threshold─       └ copies_threshold
+//!          ◄──Ask::Inventory, Ask::Resized: who retires, mbal_control::choose
 //! ```
 //! Callers of the API wait for neither: the lock is held for short transactions.
 
@@ -15,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mbal_balance::{ClusterPlanner, Thresholds, copies_threshold};
-use mbal_control::{Answer, Ask, Rates};
+use mbal_control::{Answer, Ask, Rates, choose};
 
 use crate::driver::Driver;
 
@@ -68,6 +69,9 @@ fn plan(driver: &Mutex<Driver>, epoch: Duration, stopped: &Receiver<()>) {
         driver.lock().expect("a transaction does not panic").planned_in(begun.elapsed());
         // What cannot be saved has not begun; the next outlook shows it.
         drop(ask(Ask::Planned(plan)));
+        if let (_, Ok(Answer::Inventory(Some(inventory)))) = ask(Ask::Inventory) {
+            drop(ask(Ask::Resized(inventory.number, choose(&inventory))));
+        }
         let (_, Ok(Answer::Rates(Some(rates)))) = ask(Ask::Rates) else { continue };
         let Rates { servers, requests, hottest, target } = rates;
         let least = requests / servers.max(1) as f64 * COPY_WORTH;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use mbal_control::api::ScaleStatus;
 use mbal_control::{Coordinator, Leases, Settings};
 use mbal_election::Terms;
 use mbal_etcd::{Etcd, Leadership, OwnersKeys};
@@ -185,6 +186,11 @@ impl Running {
     /// The map and the servers, once there is a map.
     pub fn cluster(&self) -> Option<Cluster> {
         self.driver.lock().expect("a transaction does not panic").cluster()
+    }
+
+    /// How many servers are wanted, and who has retired; none of who does not lead.
+    pub fn scaling(&self) -> Option<ScaleStatus> {
+        self.driver.lock().expect("a transaction does not panic").scaling()
     }
 
     /// Serves until SIGTERM or SIGINT.

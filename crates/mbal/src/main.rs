@@ -145,7 +145,8 @@ fn mbal_command() -> Command {
                 .about("Empties a server of a cluster, so that it may be stopped."),
         ))
         .subcommand(scale::Scale::augment_args(
-            Command::new("scale").about("Changes how many servers share the keys, and says what that brings."),
+            Command::new("scale")
+                .about("Changes how many servers share the keys, and says what that brings."),
         ))
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
         .subcommand(operator::OfCluster::augment_args(mbal_top::Args::augment_args(

@@ -1,6 +1,7 @@
 //! `mbal scale`: how many servers share the keys, and what that brings: of a cluster, or of a pool of stock memcached.
 
 mod auto;
+mod cluster;
 mod memcached;
 mod results;
 mod telling;
@@ -77,12 +78,14 @@ pub struct Scale {
 }
 
 pub fn scale(scale: Scale) -> ExitCode {
-    let Scale { resize, auto, pool, dry_run, json, at } = scale;
+    let Scale { resize, mut auto, mut pool, dry_run, json, at } = scale;
     if pool.is_asked() {
-        return memcached::run(&memcached::Memcached { dry_run, json, ..pool });
+        (pool.dry_run, pool.json) = (dry_run, json);
+        return memcached::run(&pool);
     }
+    auto.dry_run = dry_run;
     told(at.caller().and_then(|caller| match auto.is_asked() {
-        true => auto::Auto { dry_run, ..auto }.run(&caller, json),
+        true => auto.run(&caller, json),
         false => resize.run(&caller, dry_run, json),
     }))
 }

@@ -16,7 +16,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use mbal_coordinator::{Autoscale, MachineOrder, Machines};
+use mbal_coordinator::{Autoscale, MachineOrder, Machines, ScaleStatus};
 use mbal_model::Cluster;
 use mbal_reactor::process::{self, Signal, Signals};
 use mbal_server::log;
@@ -24,8 +24,12 @@ use mbal_server::log;
 use crate::coordinator::PORT;
 
 const CLUSTER: &str = "mbal";
+/// Servers of one machine.
+const SERVERS_MAX: u16 = 64;
 /// How often children are looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often it is looked how many are wanted.
+const SCALES_EVERY: Duration = Duration::from_millis(500);
 /// A server that dies again so soon is started later and later.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -41,6 +45,7 @@ EXAMPLES
   mbal up -- -m 1024 -t 2        flags behind -- are every server's
   mbal status --coordinator http://127.0.0.1:11210
                                  what the cluster does
+  mbal scale 5                   five servers from now on
 
 Any memcached client gets right answers from any of the servers. Ctrl-C ends
 all of them; what was stored is gone then.";
@@ -50,7 +55,7 @@ all of them; what was stored is gone then.";
 pub struct Up {
     /// How many servers
     #[arg(long, env = "MBAL_SERVERS", value_name = "num", default_value_t = 3)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SERVERS_MAX)))]
     servers: u16,
 
     /// Clients' port of the first server; the others follow. 0: any free ones
@@ -150,6 +155,7 @@ fn serve(up: &Up) -> Result<(), String> {
     for server in &mut servers {
         server.child = Some(start(server).map_err(failed)?);
     }
+    let mut scaled_at = Instant::now();
     let mut ready = Some(Instant::now() + READY_WITHIN);
     loop {
         if let Some(Signal::Interrupt | Signal::Terminate) = signals.next().map_err(failed)? {
@@ -161,6 +167,12 @@ fn serve(up: &Up) -> Result<(), String> {
             server.look_after(&start);
         }
         servers.retain(|server| !server.is_gone());
+        if scaled_at.elapsed() > SCALES_EVERY {
+            scaled_at = Instant::now();
+            if let Some(scaling) = coordinator.scaling() {
+                scale(&mut servers, &scaling, up.port);
+            }
+        }
         if let Some(until) = ready {
             match coordinator.cluster() {
                 Some(cluster) => {
@@ -267,7 +279,8 @@ fn obey(servers: &mut Vec<Server>, order: &MachineOrder, first_port: u16) {
     match *order {
         MachineOrder::Start => {
             let is_free = |at: &u16| servers.iter().all(|server| server.id != at + 1);
-            let Some(at) = (0..u16::MAX - first_port).find(is_free) else { return };
+            let ports = u16::MAX - first_port;
+            let Some(at) = (0..SERVERS_MAX.min(ports)).find(is_free) else { return };
             let mut server = Server::new(at, first_port);
             server.due = Some(Instant::now());
             log::info("server_started", &format!("mbal up: server {} is started", server.id));
@@ -281,6 +294,18 @@ fn obey(servers: &mut Vec<Server>, order: &MachineOrder, first_port: u16) {
                 process::interrupt(child.id());
             }
         }
+    }
+}
+
+/// Ends who has retired, and starts servers that are wanted.
+fn scale(servers: &mut Vec<Server>, scaling: &ScaleStatus, first_port: u16) {
+    let retired = servers.iter().filter(|one| !one.leaves && scaling.retired.contains(&one.id));
+    let orders: Vec<_> = retired.map(|one| MachineOrder::Stop { id: one.id }).collect();
+    orders.iter().for_each(|order| obey(servers, order, first_port));
+    let there = servers.iter().filter(|one| !one.leaves).count();
+    let wanted = if scaling.dry_run || scaling.more == 0 { 0 } else { scaling.servers };
+    for _ in there..wanted {
+        obey(servers, &MachineOrder::Start, first_port);
     }
 }
 

@@ -253,3 +253,15 @@ fn a_cluster_grows_and_shrinks_within_the_autoscaler_s_bounds() {
     let events = up.mbal(&["events"]);
     assert!(events.contains("autoscaling changes from 4 to 3 servers"), "{events}");
 }
+
+#[test]
+fn servers_are_started_and_ended_as_many_as_are_wanted() {
+    let up = Up::start();
+    let says = |what: &str| up.mbal(&["scale"]).starts_with(what);
+    up.mbal(&["scale", "4", "--no-wait"]);
+    eventually("four serve", || says("done: 4 servers serve"));
+    up.mbal(&["scale", "2", "--no-wait"]);
+    up.hear("is stopped");
+    up.hear("is stopped");
+    eventually("two serve", || says("done: 2 servers serve"));
+}

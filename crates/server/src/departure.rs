@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use mbal_control::api::{Drain, Incarnation, Leaving};
 use mbal_model::ServerId;
 use mbal_reactor::{Mailbox, Request};
+use mbal_worker::{Rescued, Shared};
 
 use crate::calling::{CallFailed, Caller};
 use crate::{CoordinatorConfig, log};
@@ -32,6 +33,7 @@ const FAREWELL_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Departure {
     config: CoordinatorConfig,
     main: Mailbox<Request>,
+    shared: Arc<Shared>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -40,6 +42,7 @@ pub(crate) struct Departure {
 struct State {
     member: Option<(ServerId, Incarnation)>,
     stage: Stage,
+    until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,9 +58,13 @@ enum Stage {
 }
 
 impl Departure {
-    pub(crate) fn new(config: CoordinatorConfig, main: Mailbox<Request>) -> Arc<Departure> {
+    pub(crate) fn new(
+        config: CoordinatorConfig,
+        main: Mailbox<Request>,
+        shared: Arc<Shared>,
+    ) -> Arc<Departure> {
         let (state, changed) = Default::default();
-        Arc::new(Departure { config, main, state, changed })
+        Arc::new(Departure { config, main, shared, state, changed })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -79,13 +86,14 @@ impl Departure {
             return false;
         }
         let departure = Arc::clone(self);
+        let until = Instant::now() + timeout;
         let waits = thread::Builder::new()
             .name("mbal-departure".into())
-            .spawn(move || departure.wait_until_empty(Instant::now() + timeout));
+            .spawn(move || departure.wait_until_empty(until));
         if waits.is_err() {
             return false;
         }
-        state.stage = Stage::Draining;
+        (state.stage, state.until) = (Stage::Draining, Some(until));
         self.changed.notify_all();
         let text = format!(
             "mbal: server {} gives its cachelets away, and ends in {} s at most; a second signal ends it at once",
@@ -103,23 +111,42 @@ impl Departure {
         let stage = waited.expect("nothing panics with it held").0.stage;
         match stage {
             Stage::Emptied(Drain::Drained) => {
-                log::info("drained", "mbal: this server is empty, and ends");
+                let text = format!("mbal: this server is empty, and ends: {}", self.rescued());
+                log::info("drained", &text);
                 thread::sleep(LINGERS.min(until.saturating_duration_since(Instant::now())));
             }
             Stage::Emptied(_) => {
                 log::warn("not_drained", "mbal: no other server takes what this one has: it ends");
             }
             Stage::Serving | Stage::Draining => {
-                log::warn("not_drained", "mbal: the time is over: what is left here is lost");
+                let rescued = self.rescued();
+                let text = format!("mbal: the time is over: what is left here is lost: {rescued}");
+                log::warn("not_drained", &text);
             }
             Stage::Ended => {}
         }
         self.main.post(Request::Shutdown { graceful: false });
     }
 
+    /// What has become of its items.
+    fn rescued(&self) -> String {
+        let Rescued { bytes, left_behind, left, cut } = self.shared.rescued();
+        let mut text = format!("{bytes} bytes went, {left} items did not");
+        if let Some(age) = cut {
+            text += &format!(", {left_behind} were left behind, the last ones unused for {age} s");
+        }
+        text
+    }
+
     /// The next heartbeat is to say that this process is about to end.
     pub(crate) fn is_ending(&self) -> bool {
         self.state().stage != Stage::Serving
+    }
+
+    /// How much time there is to give cachelets away, once the process is to end.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        let until = self.state().until;
+        until.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
     /// The coordinator's word.

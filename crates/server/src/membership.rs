@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mbal_control::api::{
-    CurveReport, Heartbeat, Incarnation, LeaseTold, Leaving, MoveNews, News, Registered,
-    Registration,
+    AgesAsked, AgesReport, CurveReport, Heartbeat, Incarnation, LeaseTold, Leaving, MoveNews, News,
+    Registered, Registration,
 };
 use mbal_model::{Cluster, ServerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox};
@@ -124,7 +124,8 @@ impl Member {
         // Who needs a lease owns nothing before it has one.
         let mut map = registered.map.filter(|_| owning.is_none());
         let mut moves: Option<(Vec<MoveNews>, u32)> = None;
-        let mut soon = false;
+        let (mut soon, mut hurries) = (false, false);
+        let mut ages: Option<AgesReport> = None;
         let mut curve_due = Instant::now();
         loop {
             if let Some(cluster) = map.take().and_then(|text| self.understood(&text, said)) {
@@ -141,7 +142,7 @@ impl Member {
             }
             // After the map: it says what became of moves that are not heard of any more.
             if let Some((moves, ever)) = moves.take() {
-                self.moving.told(self.incarnation, &moves, ever);
+                self.moving.told(here, self.incarnation, &moves, ever);
             }
             let is_busy = soon || shared.moves_under_way() > 0 || self.departure.is_ending();
             self.pause(if is_busy { epoch.min(EPOCH_OF_MOVES) } else { epoch }, owning.as_deref());
@@ -149,17 +150,22 @@ impl Member {
                 owning.end();
                 return (!self.departure.has_ended()).then_some(here);
             }
+            if let Some(left) = self.departure.time_left().filter(|_| !hurries) {
+                hurries = true;
+                self.moving.hurry(left);
+            }
             let sent = owning.as_ref().map(|owning| owning.now());
             let tells_curve = curve_due <= Instant::now();
             if tells_curve {
                 curve_due = Instant::now() + CURVE_EVERY;
             }
-            match self.beat(here, version, tells_curve) {
+            match self.beat(here, version, tells_curve, ages.clone()) {
                 Ok(news) => {
                     said.worked();
                     shared.store.know_flush(news.flush_number);
                     hot_keys::obey(&shared, news.hot.as_ref(), self.config.replica_memory);
                     soon = news.soon;
+                    ages = self.ages(ages.take(), news.ages);
                     if let (Some(owning), Some(sent)) = (&owning, sent) {
                         owning.accepted(sent);
                     }
@@ -272,11 +278,19 @@ impl Member {
         }
     }
 
+    /// What is told of items as long as it is asked for.
+    fn ages(&self, told: Option<AgesReport>, asked: Option<AgesAsked>) -> Option<AgesReport> {
+        let asked = asked?;
+        let told = told.filter(|told| told.number == asked.number);
+        Some(told.unwrap_or_else(|| self.moving.ages(&asked)))
+    }
+
     fn beat(
         &self,
         here: ServerId,
         map_version: u64,
         tells_curve: bool,
+        ages: Option<AgesReport>,
     ) -> Result<News, CallFailed> {
         let curve = tells_curve.then(|| self.moving.shared.curve(self.moving.now().second));
         let heartbeat = Heartbeat {
@@ -289,6 +303,7 @@ impl Member {
             ending: self.departure.is_ending(),
             version: env!("CARGO_PKG_VERSION").into(),
             link_versions: [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()],
+            ages,
             ..self.balanced.heartbeat()
         };
         self.post(&format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)

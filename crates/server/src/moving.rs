@@ -10,12 +10,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
+use std::time::Duration;
 
-use mbal_control::api::{self, MoveNews, MoveReport, Progress};
+use mbal_control::api::{
+    self, AgesAsked, AgesReport, ClassSelected, MoveNews, MoveReport, Progress,
+};
 use mbal_migration::{Incarnation, Order, Refusal, State, Why};
 use mbal_model::{MoveId, Prefix, ServerId, WorkerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox, Migrator, MigratorEvent, MigratorNote};
-use mbal_worker::{BrokenLink, Event, Heard, MoveTold, Now, Shared, Word};
+use mbal_worker::{BrokenLink, Cutoffs, Event, Heard, MoveTold, Now, Shared, Word};
 
 use crate::serving::Started;
 
@@ -79,11 +82,45 @@ impl Moving {
     }
 
     /// What the coordinator says of this server's moves. The map that came with it has been followed.
-    pub fn told(&self, here: api::Incarnation, moves: &[MoveNews], ever: u32) {
+    pub fn told(&self, server: ServerId, here: api::Incarnation, moves: &[MoveNews], ever: u32) {
         let map_version = self.shared.map_version();
-        let told: Vec<MoveTold> =
-            moves.iter().filter_map(|news| read(here, news, map_version)).collect();
+        let read = |news| {
+            let told = read(here, news, map_version)?;
+            Some(MoveTold { cutoffs: self.cutoffs(server, news), ..told })
+        };
+        let told: Vec<MoveTold> = moves.iter().filter_map(read).collect();
         self.wake(self.shared.moves_told(self.now(), &told, ever));
+    }
+
+    /// Of a move that does not carry everything.
+    fn cutoffs(&self, here: ServerId, news: &MoveNews) -> Option<Cutoffs> {
+        let selected = news.selected.as_ref()?;
+        let leaves = news.from == here.0;
+        let age = |class: &ClassSelected| match leaves {
+            true => class.carried_younger_than,
+            false => class.kept_younger_than,
+        };
+        let classes = selected.classes.iter().map(|class| (class.class, age(class)));
+        self.shared.cutoffs(self.now(), selected.number, classes)
+    }
+
+    /// The server is to be empty by then.
+    pub fn hurry(&self, left: Duration) {
+        let now = self.now();
+        self.shared.hurry(now, now.moment().after(left.as_micros() as u64));
+    }
+
+    /// The ages of items that were asked for.
+    pub fn ages(&self, asked: &AgesAsked) -> AgesReport {
+        let number = asked.number;
+        let (memory_bytes, used_bytes) = self.shared.memory_and_used();
+        let all = self.shared.ages(self.now(), number, asked.ago_ms);
+        let class = |(class, ages): (usize, mbal_worker::ClassAges)| {
+            let mbal_worker::ClassAges { items, bytes, ages } = ages;
+            api::ClassAges { class: class as u8, items, bytes, ages }
+        };
+        let classes = all.into_iter().enumerate().filter(|(_, ages)| ages.items > 0).map(class);
+        AgesReport { number, memory_bytes, used_bytes, classes: classes.collect() }
     }
 
     /// For a heartbeat.
@@ -108,7 +145,7 @@ fn read(here: api::Incarnation, news: &MoveNews, map_version: u64) -> Option<Mov
         api::Word::Cancel => Word::Cancel,
         api::Word::DestinationLost => Word::DestinationLost,
     };
-    Some(MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word })
+    Some(MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word, cutoffs: None })
 }
 
 fn report(one: &mbal_worker::MoveReport) -> MoveReport {

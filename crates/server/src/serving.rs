@@ -392,9 +392,13 @@ impl Server {
                     config: config.clone(),
                     workers: Arc::clone(&linking.workers),
                     balanced: Arc::clone(balanced),
+                    departure: Departure::new(
+                        config.clone(),
+                        main.clone(),
+                        Arc::clone(&moving.shared),
+                    ),
                     moving,
                     incarnation: incarnation(),
-                    departure: Departure::new(config.clone(), main.clone()),
                 };
                 let departure = Arc::clone(&member.departure);
                 member.start(linking)?;

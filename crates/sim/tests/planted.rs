@@ -59,5 +59,7 @@ is_caught! {
     a_write_that_does_not_wait_for_copies: WritesDoNotWait breaks 3,
     copies_that_are_told_of_before_all_are_new: HotBeforeAllHave breaks 3,
     a_client_that_keeps_its_lease: ClientKeepsLease breaks 4,
+    a_move_that_takes_along_what_was_not_chosen: ColdestTravel breaks 2,
+    ages_that_count_from_another_moment: AgesFromTheMove breaks 2,
     a_request_that_came_too_far_and_is_served: TooFarIsServed breaks 6,
 }

@@ -305,6 +305,15 @@ pub fn end_with_parent(command: &mut Command) {
 
 /// Asks a child to end at once. One that has ended, and was not waited for, hears nothing.
 pub fn interrupt(child: u32) {
+    send(child, libc::SIGINT);
+}
+
+/// Asks a child to end when others have taken what it has.
+pub fn terminate(child: u32) {
+    send(child, libc::SIGTERM);
+}
+
+fn send(child: u32, signal: libc::c_int) {
     // SAFETY: takes no pointer.
-    unsafe { libc::kill(child as libc::pid_t, libc::SIGINT) };
+    unsafe { libc::kill(child as libc::pid_t, signal) };
 }

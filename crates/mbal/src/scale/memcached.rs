@@ -42,7 +42,13 @@ pub struct Memcached {
     to: Option<usize>,
 
     /// The servers as clients are to have them
-    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "memcached", conflicts_with = "to")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        requires = "memcached",
+        conflicts_with = "to"
+    )]
     to_servers: Vec<RingServer>,
 
     /// How the clients place keys: libmemcached, libmemcached-unweighted, twemproxy or spymemcached

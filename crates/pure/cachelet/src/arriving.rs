@@ -37,6 +37,8 @@ pub struct Arriving {
     /// The index has a slice for what arrives.
     pub(crate) has_way: bool,
     pub(crate) begun: Option<Begun>,
+    /// Its source sends only what was chosen: that is worth protecting.
+    pub is_chosen: bool,
 }
 
 /// What to do about a part.
@@ -63,6 +65,7 @@ impl Arriving {
             heeded: false,
             has_way: false,
             begun: None,
+            is_chosen: false,
         }
     }
 

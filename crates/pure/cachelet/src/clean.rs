@@ -3,6 +3,7 @@
 use mbal_model::Key;
 
 use crate::access::Access;
+use crate::chosen::Keep;
 use crate::item::{Item, bits};
 use crate::locked::Locked;
 use crate::log::{Taken, temper_of};
@@ -38,6 +39,7 @@ impl<'a> Locked<'a> {
     pub(crate) fn clean(&mut self, Taken { order, id }: Taken) -> bool {
         let log = self.page(id).log.load(Relaxed) as usize;
         let temper = temper_of(log);
+        let keep = self.store.kept().filter(|keep| keep.holds_for(order));
         self.cleaning = true;
         let mut records = std::mem::take(&mut self.inner.records);
         let done = self.next_records(id, &mut records);
@@ -49,7 +51,7 @@ impl<'a> Locked<'a> {
         for &(hash, offset) in &records {
             // Its item may have gone, or moved it, with an earlier record of this page.
             if !Item::at(&self.store.memory, offset).is_dead() {
-                self.clean_record(hash, offset, temper);
+                self.clean_record(hash, offset, temper, keep.as_deref());
             }
         }
         records.clear();
@@ -107,7 +109,7 @@ impl<'a> Locked<'a> {
 
     /// An item is kept or evicted as a whole, when its first record comes up, but moved record by record: so
     /// that cleaning a page never needs room for more than a page.
-    fn clean_record(&mut self, hash: u64, offset: Offset, temper: Temper) {
+    fn clean_record(&mut self, hash: u64, offset: Offset, temper: Temper, keep: Option<&Keep>) {
         let record = Item::at(&self.store.memory, offset);
         let place = match record.is_chunk() {
             true => self.place_where(hash, |item| self.has_chunk(item, offset)),
@@ -122,7 +124,7 @@ impl<'a> Locked<'a> {
         }
         let comes_up = item.chain().is_none_or(|(_, first)| first == offset);
         let access = match comes_up {
-            true => self.survivor(item, temper),
+            true => self.survivor(item, temper, keep),
             false => Some(Access(item.access())),
         };
         let main = self.log_for(Temper::Main, item.deadline());
@@ -142,11 +144,12 @@ impl<'a> Locked<'a> {
         item.bits() & bits::CHAINED != 0 && self.chunks(item).any(|chunk| chunk == offset)
     }
 
-    fn survivor(&self, item: Item, temper: Temper) -> Option<Access> {
+    fn survivor(&self, item: Item, temper: Temper, keep: Option<&Keep>) -> Option<Access> {
         let access = Access(item.access());
-        match self.store.options().evict {
-            true => survives(access, temper, self.store.era(), self.window),
-            false => Some(access),
+        match (self.store.options().evict, keep) {
+            (true, Some(keep)) => keep.stays(self.store, item, self.now).then_some(access),
+            (true, None) => survives(access, temper, self.store.era(), self.window),
+            (false, _) => Some(access),
         }
     }
 }

@@ -121,13 +121,14 @@ impl Store {
         (fields, key, value): (Fields, Key<'_>, &[u8]),
         now: Seconds,
     ) {
-        let room = value.len();
+        let (room, is_chosen) = (value.len(), arriving.is_chosen);
         self.with_room(worker, arriving, heading, key.hash(), room, now, |locked| {
             locked.take_in(
                 &key,
                 &locked.draft_of(heading, &fields, &[value]),
                 fields.cas,
                 locked.access_of(&fields),
+                is_chosen,
             )
         });
     }
@@ -148,7 +149,7 @@ impl Store {
         let is_last = piece.len() == begun.bytes_left();
         // What was kept of it is less than a page.
         let room = piece.len() + if is_last { self.page_bytes } else { 0 };
-        let mut is_first = start == 0;
+        let (mut is_first, is_chosen) = (start == 0, arriving.is_chosen);
         let mut store = |locked: &mut Locked<'_>| {
             if std::mem::take(&mut is_first) {
                 locked.begin_value(hash, bytes);
@@ -160,6 +161,7 @@ impl Store {
                     &locked.draft_of(heading, &fields, &[]),
                     fields.cas,
                     locked.access_of(&fields),
+                    is_chosen,
                 )?;
             }
             Ok(goes_on)

@@ -65,11 +65,12 @@ impl Store {
     pub fn begin_to_leave(&self, prefix: Prefix, id: MoveId) -> bool {
         let _changes = self.changes();
         let Some(cachelet) = self.present(prefix) else { return false };
-        let locked = cachelet.inner.lock();
+        let mut locked = cachelet.inner.lock();
         let is_behind = cachelet.is_behind_flush(&locked, self.flushed());
         if locked.splits || cachelet.is_partly_here() || is_behind {
             return false;
         }
+        locked.chosen = None;
         cachelet.begin_to_leave(id, prefix.first_hash());
         true
     }
@@ -181,6 +182,7 @@ impl Store {
         if gone > u128::from(prefix.first_hash()) && !is_planted(Fault::TakenBackWithoutLeap) {
             locked.leap();
         }
+        locked.inner.chosen = None;
         locked.cachelet.set_away(None);
         self.version.fetch_add(1, Release);
     }
@@ -215,21 +217,28 @@ impl Locked<'_> {
         }
         let mut more = all.next().is_some();
         drop(all);
-        let mut bytes = 0;
+        let (mut bytes, mut left_behind) = (0, 0);
         for (done, &(slot, offset)) in some[..count].iter().enumerate() {
             if bytes >= FORGOTTEN_BYTES {
                 (count, more) = (done, true);
                 break;
             }
-            bytes += Item::at(memory, offset).value_bytes() as usize;
+            let item = Item::at(memory, offset);
+            bytes += item.value_bytes() as usize;
+            left_behind += u64::from(!self.goes_along(item));
             self.slice_at(entry).expect("it has items").clear(slot);
             self.kill_record(offset);
         }
         self.inner.stats.items -= count as u64;
+        self.inner.stats.left_behind += left_behind;
         if !more {
             self.take_slice(entry, &Entry::empty());
         }
         more
+    }
+
+    fn goes_along(&self, item: Item) -> bool {
+        self.inner.chosen.as_ref().is_none_or(|chosen| chosen.choose(self.store, item, self.now))
     }
 
     fn heading(&self, cursor: &Cursor) -> Heading {
@@ -266,7 +275,7 @@ impl Locked<'_> {
                 return true;
             }
             let item = Item::at(memory, offset);
-            let goes = !item.expired(self.now);
+            let goes = !item.expired(self.now) && self.goes_along(item);
             if cursor.value_at > 0 && (place > cursor.slots || !goes) {
                 // Cleaning has evicted the item whose value was on its way, or its time has come.
                 abandon(cursor, out);

@@ -17,6 +17,7 @@ mod sync;
 
 // Bytes.
 mod access;
+mod ages;
 mod bucket;
 mod item;
 mod memory;
@@ -40,6 +41,7 @@ mod records;
 
 // Where memory comes from: whom to evict, and how, and what came of it.
 mod background;
+mod chosen;
 mod clean;
 mod evict;
 mod limit;
@@ -64,7 +66,9 @@ mod part;
 mod split;
 mod unfinished;
 
+pub use ages::ClassAges;
 pub use arriving::{Arriving, Due};
+pub use chosen::Cutoffs;
 pub use classes::{ClassStats, Classes, Evicted};
 pub use item::ITEM_OVERHEAD_BYTES;
 pub use leaving::Cursor;

@@ -10,7 +10,7 @@ use crate::entry;
 use crate::item::{Item, bits};
 use crate::log::temper_of;
 use crate::memory::Offset;
-use crate::policy::{Temper, temper_of_written};
+use crate::policy::{Temper, temper_of_arrived, temper_of_written};
 use crate::reading::Ahead;
 use crate::records::{MARKS, New, Rewrite, fields_of};
 use crate::shim::Ordering::*;
@@ -156,12 +156,14 @@ impl<'a> Locked<'a> {
     }
 
     /// Stores an item that comes from another server, where it was counted and got its cas, unless the key has one here.
+    /// `is_chosen`: it is among those that travel alone.
     pub(crate) fn take_in(
         &mut self,
         key: &Key,
         draft: &Draft,
         cas: u64,
         access: Access,
+        is_chosen: bool,
     ) -> Result<(), Full> {
         let value_bytes = draft.parts.iter().map(|part| part.len()).sum::<usize>();
         if key.bytes().len() + value_bytes > self.store.options().item_bytes_max {
@@ -173,7 +175,8 @@ impl<'a> Locked<'a> {
         }
         let cas = self.classify(cas);
         let new = New { draft, cas, fields: fields_of(draft, cas), value_bytes };
-        let log = self.log_for(Temper::New, draft.deadline);
+        let temper = temper_of_arrived(access.frequency(), is_chosen);
+        let log = self.log_for(temper, draft.deadline);
         let offset = self.write_new(key, &new, access, log)?;
         self.publish(key.hash(), old, offset)
     }

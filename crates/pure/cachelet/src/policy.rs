@@ -12,6 +12,8 @@
 //! goes first, without any rounds (decision 0007). One page may deceive: if it is but doubtful, it goes after a while, and
 //! those behind it speak for themselves.
 
+use mbal_model::Seconds;
+
 use crate::access::Access;
 
 /// The two kinds of logs.
@@ -41,10 +43,27 @@ const ITEMS_WEIGHED: f64 = 320.0;
 /// Fewer say nothing.
 const ITEMS_WEIGHED_MIN: f64 = 64.0;
 
+/// An item of a new log that was not read since it was written counts as so many times as old, when items are compared across servers.
+/// Without, a choice by age loses up to 2.5 points of hit ratio where popularity lasts; with 16 it loses as much where it passes quickly
+/// (decision 0341).
+const UNREAD_IS_OLDER: Seconds = 8;
+
+/// How old an item is for who chooses among those of several servers. What was used since the moment that ages count from has no age.
+pub fn age_for_choice(age: Seconds, access: Access, temper: Temper) -> Seconds {
+    let is_unread = temper == Temper::New && access.frequency() == 0;
+    age.saturating_mul(if is_unread { UNREAD_IS_OLDER } else { 1 })
+}
+
 /// Where an item goes that a client writes: one that `returns`, soon after it was evicted from a new
 /// log, is worth protecting at once.
 pub fn temper_of_written(returns: bool) -> Temper {
     if returns { Temper::Main } else { Temper::New }
+}
+
+/// Where an item goes that comes from another server: one that was read there since it was written, or was chosen to travel, is worth as
+/// much as what has survived here.
+pub fn temper_of_arrived(frequency: u32, is_chosen: bool) -> Temper {
+    if frequency > 0 || is_chosen { Temper::Main } else { Temper::New }
 }
 
 /// What some items of a page have earned that is the oldest of its kind.
@@ -156,6 +175,15 @@ mod tests {
 
     fn temper(new_pages: u64, main_pages: u64, weighed: Option<(Worth, u32)>) -> Temper {
         Victim::choose(new_pages, main_pages, weighed).temper
+    }
+
+    #[test]
+    fn an_unread_item_of_a_new_log_is_older_than_its_age() {
+        let age =
+            |frequency, temper| age_for_choice(10, Access::new(0, frequency, false, 0), temper);
+        let ages = [age(0, Temper::New), age(1, Temper::New), age(0, Temper::Main)];
+        assert_eq!(ages, [80, 10, 10]);
+        assert_eq!(age_for_choice(0, Access::new(0, 0, false, 0), Temper::New), 0);
     }
 
     #[test]

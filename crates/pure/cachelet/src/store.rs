@@ -1,8 +1,11 @@
 //! All cachelets of one server, shared by its workers.
 
+use std::sync::Arc;
+
 use mbal_model::{Prefix, Seconds, WorkerId};
 
 use crate::cachelet::Cachelet;
+use crate::chosen::Keep;
 use crate::classes::Witness;
 use crate::evict::Begun;
 use crate::item::Item;
@@ -61,6 +64,8 @@ pub struct Store {
     /// Cachelets that are being split.
     pub(crate) splitting: AtomicU32,
     pub(crate) witness: Witness,
+    /// What stays while others' items arrive, if policy does not say so alone.
+    pub(crate) keep: SpinLock<Option<Arc<Keep>>>,
     /// The second in which each worker last found no expired page.
     pub(crate) looked_for_expired: Box<[AtomicU32]>,
 }
@@ -123,6 +128,7 @@ impl Store {
             with_dropped: AtomicU32::new(0),
             splitting: AtomicU32::new(0),
             witness: Witness::new(),
+            keep: SpinLock::new(None),
             looked_for_expired: (0..options.workers).map(|_| AtomicU32::new(0)).collect(),
             options,
             memory,

@@ -82,6 +82,7 @@ impl StoreStats {
         self.expired += other.expired;
         self.expired_unfetched += other.expired_unfetched;
         self.copied_bytes += other.copied_bytes;
+        self.left_behind += other.left_behind;
     }
 }
 
@@ -104,6 +105,8 @@ pub struct StoreStats {
     /// Counter: bytes of items that were copied from one place to another, by cleaning, or for want of
     /// room in the item. A change of owner adds none.
     pub copied_bytes: u64,
+    /// Counter: items that were not chosen when their slice went to another server.
+    pub left_behind: u64,
     /// Bytes of the index, counted in `-m`.
     pub index_bytes: u64,
     /// Bytes of pages in use, of `Options::memory_bytes`.

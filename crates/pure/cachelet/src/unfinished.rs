@@ -16,7 +16,7 @@ use crate::chunks::write_parts;
 use crate::item::Item;
 use crate::locked::Locked;
 use crate::memory::Offset;
-use crate::policy::Temper;
+use crate::policy::temper_of_arrived;
 use crate::pool::PageId;
 use crate::records::{New, fields_of};
 use crate::types::{Draft, Full};
@@ -108,6 +108,7 @@ impl Locked<'_> {
         draft: &Draft,
         cas: u64,
         access: Access,
+        is_chosen: bool,
     ) -> Result<(), Full> {
         let old = self.place_of(key);
         if old.is_some() && !is_planted(Fault::ImportOverNewer) {
@@ -119,7 +120,7 @@ impl Locked<'_> {
         let cas = self.classify(cas);
         let (fields, value_bytes) = (fields_of(draft, cas), value.bytes);
         let new = New { draft, cas, fields, value_bytes };
-        let log = self.log_for(Temper::New, draft.deadline);
+        let log = self.log_for(temper_of_arrived(access.frequency(), is_chosen), draft.deadline);
         match self.write_ends(key, &new, access, log, &value) {
             Ok(offset) => {
                 self.join(log, value.pages, draft.deadline);

@@ -3,6 +3,8 @@
 //! Fields that a reader does not know are ignored, those that it misses have defaults: servers and coordinators of
 //! neighbouring versions understand each other.
 
+mod scale;
+
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -11,6 +13,10 @@ use serde::{Deserialize, Serialize};
 mod autoscaling;
 
 pub use autoscaling::*;
+pub use scale::{
+    AgesAsked, AgesReport, ClassAges, ClassSelected, Retiring, ScaleCall, ScaleCut, ScalePlan,
+    ScaleState, ScaleStatus, Scaling, Selected,
+};
 
 /// A process, told apart from others of the same id by a number that it drew at its start. In JSON 16 hexadecimal digits,
 /// since 64 bits do not fit into every reader's numbers.
@@ -169,6 +175,9 @@ pub struct Heartbeat {
     /// Of the program, and the lowest and the highest version of the links' protocol that it speaks.
     pub version: String,
     pub link_versions: [u16; 2],
+    /// Ages of its items, if the last answer asked for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ages: Option<AgesReport>,
 }
 
 /// Hot keys of a heartbeat. Of one that lists more the hottest count.
@@ -358,9 +367,12 @@ pub struct News {
     /// How hot keys are copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hot: Option<HotTold>,
-    /// A server may be about to be found dead: the next heartbeat is wanted sooner, so that its cachelets are served soon.
+    /// The next heartbeat is wanted sooner: a server may be about to be found dead, or ages are asked for.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub soon: bool,
+    /// The next heartbeat is to tell the ages of items.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ages: Option<AgesAsked>,
 }
 
 /// `DELETE /v1/servers/{id}`: the process has ended, or is about to, and serves nothing any more.
@@ -405,6 +417,9 @@ pub struct MoveNews {
     /// The process that it is meant for.
     pub to_incarnation: Incarnation,
     pub word: Word,
+    /// The items that travel, if not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selected: Option<Selected>,
 }
 
 /// What the coordinator has decided of a move.

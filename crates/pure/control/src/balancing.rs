@@ -84,6 +84,12 @@ impl Coordinator {
         }
     }
 
+    pub(crate) fn has_nothing(&self, server: ServerId) -> bool {
+        let map = self.state.map.iter().flat_map(|map| map.cachelets());
+        let cachelets = map.filter(|(_, owner)| owner.server == server).count();
+        self.is_empty(server, cachelets)
+    }
+
     /// It has no cachelet, and none is on its way to it.
     fn is_empty(&self, server: ServerId, cachelets: usize) -> bool {
         let comes = self.state.moves.values().any(|one| one.to.server == server);

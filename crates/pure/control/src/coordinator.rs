@@ -15,6 +15,7 @@ use crate::forecast::{Demand, Forecasts};
 use crate::hot::{Hot, Rates};
 use crate::leases::{Leases, Owners, Watched};
 use crate::members::Heard;
+use crate::scaling::{Inventory, Resizing};
 use crate::state::State;
 
 /// Microseconds since the coordinator's start, by a clock that never goes back.
@@ -93,6 +94,14 @@ pub enum Ask {
     Retire(Vec<ServerId>),
     /// Whose keys are to be looked at in etcd.
     Owners,
+    /// So many servers are wanted.
+    Scale(api::ScaleCall),
+    Scaling,
+    EndScaling,
+    /// What who chooses servers that retire reads.
+    Inventory,
+    /// What was chosen, by the inventory of that number.
+    Resized(u32, api::ScalePlan),
     /// What a look has shown, which was asked for at that moment.
     KeysSeen(Micros, BTreeMap<ServerId, (Incarnation, KeySeen)>),
 }
@@ -114,6 +123,9 @@ pub enum Answer {
     Autoscale(api::AutoscaleStatus),
     Demand(Box<Demand>),
     Owners(Owners),
+    Scale(Box<api::ScaleStatus>),
+    /// None unless servers are to retire, and have told what they have.
+    Inventory(Option<Inventory>),
     Done,
 }
 
@@ -159,6 +171,7 @@ pub struct Coordinator {
     pub(crate) hot: Hot,
     pub(crate) forecasts: Forecasts,
     pub(crate) autoscaled: Autoscaled,
+    pub(crate) resizing: Resizing,
 }
 
 impl Coordinator {
@@ -171,9 +184,20 @@ impl Coordinator {
     fn with(settings: Settings, state: State) -> Coordinator {
         let balanced = Balanced::default();
         let (heard, watched) = (BTreeMap::new(), Watched::default());
-        let (said, hot) = (Vec::new(), Hot::default());
+        let (said, hot, resizing) = (Vec::new(), Hot::default(), Resizing::default());
         let (forecasts, autoscaled) = (Forecasts::default(), Autoscaled::default());
-        Coordinator { settings, state, heard, said, balanced, watched, hot, forecasts, autoscaled }
+        Coordinator {
+            settings,
+            state,
+            heard,
+            said,
+            balanced,
+            watched,
+            hot,
+            forecasts,
+            autoscaled,
+            resizing,
+        }
     }
 
     /// With what was saved. A name that is another one is refused: it is the state of another cluster.
@@ -226,6 +250,11 @@ impl Coordinator {
             Ask::Retire(servers) => self.retire(&servers),
             Ask::Looked(look) => Ok(self.looked(look)),
             Ask::Owners => Ok(Answer::Owners(self.owners(now))),
+            Ask::Scale(call) => self.scale(now, call),
+            Ask::Scaling => Ok(Answer::Scale(Box::new(self.scale_status(now)))),
+            Ask::EndScaling => self.end_scaling(),
+            Ask::Inventory => Ok(Answer::Inventory(self.inventory(now))),
+            Ask::Resized(number, plan) => self.resized(number, plan),
             Ask::KeysSeen(begun, keys) => self.keys_seen(now, begun, &keys),
         };
         if answer.is_err() {

@@ -25,6 +25,7 @@
 
 mod autoscaling;
 mod balancing;
+mod choosing;
 mod coordinator;
 mod forecast;
 mod hot;
@@ -32,16 +33,19 @@ mod leases;
 mod members;
 mod moves;
 mod placement;
+mod scaling;
 
 pub mod api;
 mod state;
 
 pub use autoscaling::{Autoscaled, Look};
 pub use balancing::Balanced;
+pub use choosing::choose;
 pub use coordinator::{Answer, Ask, Coordinator, Done, Micros, Refusal, Settings};
 pub use forecast::Demand;
 pub use hot::Rates;
 pub use leases::{Leases, Owners};
 pub use moves::Move;
 pub use placement::{deal, redeal};
+pub use scaling::Inventory;
 pub use state::{Member, State, Unreadable};

@@ -75,6 +75,7 @@ impl Coordinator {
             self.copies_are_gone(id);
             // Who comes back is to serve again.
             self.state.draining.remove(&id);
+            self.retires_again(id);
             self.moves_of_dead(id);
         }
         match &self.state.map {
@@ -180,11 +181,12 @@ impl Coordinator {
         self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
         let Heartbeat { map_version, workers, memory_bytes, helpless, ending, moves, .. } =
             heartbeat;
-        let Heartbeat { version, link_versions, requests, hot, curve, .. } = heartbeat;
+        let Heartbeat { version, link_versions, requests, hot, curve, ages, .. } = heartbeat;
         if let Some(curve) = curve {
             self.curve_reported(now, server, heartbeat.incarnation, curve);
         }
         let hot = self.hot_reported(server, hot);
+        let ages = self.ages_wanted(now, server, ages);
         self.look_at_version(server, map_version);
         let heard = Heard {
             at: now,
@@ -201,6 +203,7 @@ impl Coordinator {
         };
         self.heard.insert(server, heard);
         let drain = self.look_at_drain(now, server, ending);
+        self.look_whether_scaled(now);
         let is_newer = self.state.map.as_ref().is_some_and(|map| map.version() > map_version);
         let newer = if is_newer { self.state.document() } else { None };
         Ok(News {
@@ -210,7 +213,8 @@ impl Coordinator {
             flush_number: self.state.flush_number,
             drain,
             hot: Some(self.hot_told()),
-            soon: self.awaits_a_death(now),
+            soon: self.awaits_a_death(now) || ages.is_some(),
+            ages,
         })
     }
 
@@ -265,6 +269,7 @@ impl Coordinator {
             // Also if it had nothing: clients and servers are to ask it no more.
             self.publish(owners);
         }
+        self.look_at_scaling();
         Ok(Answer::Done)
     }
 

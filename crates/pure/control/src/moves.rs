@@ -172,6 +172,7 @@ impl Coordinator {
             (Progress::Sealed, Word::Go | Word::Cancel) => {
                 let one = self.state.moves.remove(&id).expect("it is there");
                 self.said.push(format!("move {}: {} has moved", report.number, one.prefix));
+                self.scaled_by(from, report);
                 self.give(one.prefix, one.to);
             }
             (Progress::Back, _) => {
@@ -231,6 +232,7 @@ impl Coordinator {
             worker: one.to.worker.0,
             to_incarnation: one.to_incarnation,
             word: one.word,
+            selected: self.selected(one.from.server, one.to.server),
         };
         of_it.map(news).collect()
     }

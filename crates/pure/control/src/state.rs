@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mbal_model::{Address, Addresses, Cluster, ClusterMap, MoveId, ServerId};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{AutoscaleConfig, BalanceMode, Incarnation};
+use crate::api::{AutoscaleConfig, BalanceMode, Incarnation, Scaling};
 use crate::moves::{Move, SavedMove};
 
 /// Of the saved form. A reader refuses any other.
@@ -33,6 +33,10 @@ pub struct State {
     pub autoscale: Option<AutoscaleConfig>,
     /// Servers that are emptied so that the autoscaler may have them stopped. Those that are not emptied any more do not count.
     pub retiring: BTreeSet<ServerId>,
+    /// What is wanted, or was last.
+    pub scaling: Option<Scaling>,
+    /// The last number of one; numbers are not used twice.
+    pub scalings_ever: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +98,10 @@ struct Saved {
     autoscale: Option<AutoscaleConfig>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     retiring: BTreeSet<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scaling: Option<Scaling>,
+    #[serde(default, skip_serializing_if = "none_yet")]
+    scalings_ever: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -124,6 +132,10 @@ fn is_nobody(incarnation: &Incarnation) -> bool {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+fn none_yet(ever: &u32) -> bool {
+    *ever == 0
 }
 
 impl State {
@@ -162,6 +174,8 @@ impl State {
             flush_number: self.flush_number,
             autoscale: self.autoscale.clone(),
             retiring: self.retiring.iter().map(|id| id.0).collect(),
+            scaling: self.scaling.clone(),
+            scalings_ever: self.scalings_ever,
         };
         let text =
             serde_json::to_string_pretty(&saved).expect("strings and numbers have a JSON form");
@@ -209,6 +223,8 @@ impl State {
             flush_number: saved.flush_number,
             autoscale: saved.autoscale,
             retiring: saved.retiring.into_iter().map(ServerId).collect(),
+            scaling: saved.scaling,
+            scalings_ever: saved.scalings_ever,
         })
     }
 }

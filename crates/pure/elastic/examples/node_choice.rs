@@ -24,8 +24,8 @@ const CLASSES: usize = 3;
 /// Seeds 0 to 4 had been seen when the shortlist's length was set; these had not.
 const SEEDS: std::ops::Range<u64> = 5..10;
 
-/// One server's items: per class, (age, key), youngest first.
-type Items = Vec<Vec<(Age, u64)>>;
+/// One server's items: per class, (age, key, bytes), youngest first.
+type Items = Vec<Vec<(Age, u64, u32)>>;
 
 fn main() {
     let mut rows = String::from("case,servers,choice,cases,best_share,excess_mean,excess_most\n");
@@ -110,7 +110,7 @@ fn fill(stream: &[(u64, u32)], servers: usize, room: usize, seed: u64) -> Vec<It
         ring[at % ring.len()].1
     };
     let mut last: Vec<BTreeMap<u64, usize>> = vec![BTreeMap::new(); servers * CLASSES];
-    let mut order: Vec<BTreeMap<usize, u64>> = vec![BTreeMap::new(); servers * CLASSES];
+    let mut order: Vec<BTreeMap<usize, (u64, u32)>> = vec![BTreeMap::new(); servers * CLASSES];
     for (now, &(key, bytes)) in stream.iter().enumerate() {
         let class = match bytes {
             0..150 => 0,
@@ -121,9 +121,9 @@ fn fill(stream: &[(u64, u32)], servers: usize, room: usize, seed: u64) -> Vec<It
         if let Some(before) = last[shelf].insert(key, now) {
             order[shelf].remove(&before);
         }
-        order[shelf].insert(now, key);
+        order[shelf].insert(now, (key, bytes));
         if order[shelf].len() > room / CLASSES
-            && let Some((_, evicted)) = order[shelf].pop_first()
+            && let Some((_, (evicted, _))) = order[shelf].pop_first()
         {
             last[shelf].remove(&evicted);
         }
@@ -134,7 +134,11 @@ fn fill(stream: &[(u64, u32)], servers: usize, room: usize, seed: u64) -> Vec<It
             order[server * CLASSES..][..CLASSES]
                 .iter()
                 .map(|shelf| {
-                    shelf.iter().rev().map(|(&at, &key)| ((end - at) as Age, key)).collect()
+                    shelf
+                        .iter()
+                        .rev()
+                        .map(|(&at, &(key, bytes))| ((end - at) as Age, key, bytes))
+                        .collect()
                 })
                 .collect()
         })
@@ -172,12 +176,14 @@ fn judge(
 
 fn scores(cluster: &[Items]) -> Vec<(ServerId, Vec<ClassAge>)> {
     let class_ages = |items: &Items| {
-        let all: usize = items.iter().map(Vec::len).sum();
+        let bytes =
+            |class: &[(Age, u64, u32)]| class.iter().map(|item| f64::from(item.2)).sum::<f64>();
+        let all: f64 = items.iter().map(|class| bytes(class)).sum();
         items
             .iter()
             .filter(|class| !class.is_empty())
             .map(|class| ClassAge {
-                memory_share: class.len() as f64 / all as f64,
+                memory_share: bytes(class) / all,
                 median_age: class[class.len() / 2].0,
             })
             .collect()
@@ -191,11 +197,11 @@ fn items_moved(cluster: &[Items], retiring: usize) -> usize {
     let mut moved = 0;
     for (class, leaving) in cluster[retiring].iter().enumerate() {
         let mut arriving: Vec<Vec<Age>> = vec![Vec::new(); retained.len()];
-        for &(age, key) in leaving {
+        for &(age, key, _) in leaving {
             arriving[mix(key ^ 0xaaaa) as usize % retained.len()].push(age);
         }
         for (&destination, arriving) in retained.iter().zip(&arriving) {
-            let own: Vec<Age> = cluster[destination][class].iter().map(|&(age, _)| age).collect();
+            let own: Vec<Age> = cluster[destination][class].iter().map(|&(age, ..)| age).collect();
             moved += plan_transfer(&Inventory {
                 destination: ServerId(destination as u16),
                 class: SizeClass(class as u8),

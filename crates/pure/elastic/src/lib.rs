@@ -1,7 +1,7 @@
 //! How many servers a cluster needs, which ones go, and which items travel (ElMem, ICDCS 2018).
 //!
 //! The coordinator calls it, in this order: an [`Autoscaler`] says how many servers,
-//! [`choose_retiring`] which ones, and [`plan_transfer`] what each destination keeps and gets, by
+//! [`plan_resize`] which ones, by [`choose_retiring`], and what each destination keeps and gets, by
 //! [`fuse`]. It never moves anything itself, and knows no clock: rates, ages and curves are
 //! arguments. `mbal scale --memcached` calls [`pool`], which does the same for servers of stock memcached.
 
@@ -13,6 +13,7 @@ mod forecast;
 mod fusecache;
 mod plan;
 pub mod pool;
+mod resize;
 mod resizing;
 mod schedule;
 mod score;
@@ -21,6 +22,7 @@ pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wis
 pub use forecast::Forecast;
 pub use fusecache::{Age, Effort, Pick, fuse, fuse_counting};
 pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
+pub use resize::{ClassSample, Cut, Kept, Resize, ServerSample, plan_for, plan_resize, score};
 pub use resizing::{Aims, Decision, Outcome, Policy, Resizer, Seen};
 pub use schedule::Rule;
 pub use score::{ClassAge, SHORTLIST, choose_retiring};

@@ -2,7 +2,7 @@
 //!
 //! For whoever has a moment: each call holds no lock for longer than a step of `cachelet` does, some ten microseconds.
 
-use mbal_cachelet::{Arriving, Birth, Cursor, Due, Part, Store};
+use mbal_cachelet::{Arriving, Birth, Cursor, Cutoffs, Due, Part, Store};
 use mbal_model::{Elsewhere, Seconds, ServerId, WorkerId};
 
 use crate::destination::{self, Destination, Imported};
@@ -37,6 +37,8 @@ pub struct Leaver {
     /// It grows until it is sent.
     part: Vec<u8>,
     part_bytes: usize,
+    /// What travels, if not everything.
+    chosen: Option<Cutoffs>,
 }
 
 impl Leaver {
@@ -47,7 +49,12 @@ impl Leaver {
     /// One whose parts are sent when they have so many bytes.
     pub fn with_parts(order: Order, part_bytes: usize) -> Leaver {
         let (source, cursor) = (Source::new(order), Cursor::default());
-        Leaver { source, cursor, part: Vec::new(), part_bytes }
+        Leaver { source, cursor, part: Vec::new(), part_bytes, chosen: None }
+    }
+
+    /// Before it begins: only these items travel, the others are gone with their slices.
+    pub fn choose(&mut self, chosen: Option<Cutoffs>) {
+        self.chosen = chosen;
     }
 
     /// Does the next thing. `owner`: who has the cachelet by the newest map. From any thread that is in no batch.
@@ -60,7 +67,13 @@ impl Leaver {
         let (prefix, id) = (self.source.order().prefix, self.source.order().id);
         let (source, cursor) = (&mut self.source, &mut self.cursor);
         match step {
-            source::Step::BeginToLeave => source.began(now.ns, store.begin_to_leave(prefix, id)),
+            source::Step::BeginToLeave => {
+                let leaves = store.begin_to_leave(prefix, id);
+                if let Some(cutoffs) = self.chosen.filter(|_| leaves) {
+                    store.take_along(prefix, cutoffs);
+                }
+                source.began(now.ns, leaves);
+            }
             source::Step::Freeze => source.froze(now.ns, store.freeze(prefix, now.second)),
             source::Step::Look(stamp) => source.looked(now.ns, store.all_have_left(stamp)),
             source::Step::Export => {
@@ -119,6 +132,11 @@ impl Arriver {
     pub fn new(destination: Destination, from: ServerId) -> Arriver {
         let arriving = Arriving::new(destination.begin().prefix);
         Arriver { destination, from, arriving, begun: None }
+    }
+
+    /// Only what was chosen comes.
+    pub fn is_chosen(&mut self) {
+        self.arriving.is_chosen = true;
     }
 
     /// Who serves what has not come.

@@ -143,6 +143,11 @@ pub enum Fault {
     RestartedIsKept,
     /// 5: shadows have let go for a write that nobody waits for any more, and are told nothing.
     GivenUpStaysLetGo,
+    // Rules of scaling (docs/design/scaling.md): 2, what was chosen is lost.
+    /// A cachelet takes along what was not chosen, and leaves behind what was.
+    ColdestTravel,
+    /// Ages count from the moment of the move, not from that at which all servers told theirs.
+    AgesFromTheMove,
     // Rules of several coordinators (docs/design/cluster.md), by the invariant that they keep.
     /// 1: a coordinator's save does not look who leads.
     SavedWithoutTerm,

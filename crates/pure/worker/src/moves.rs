@@ -15,6 +15,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
+use mbal_cachelet::Cutoffs;
 use mbal_migration::{
     Answer, Arriver, Ask, Destination, Incarnation, Leaver, Order, Progress, Refusal, State,
     destination, source,
@@ -36,6 +37,8 @@ pub struct MoveTold {
     pub from: ServerId,
     pub to: ServerId,
     pub word: Word,
+    /// If not everything travels: at the source what does, at the destination what makes no room for it.
+    pub cutoffs: Option<Cutoffs>,
 }
 
 /// What it has decided.
@@ -139,6 +142,8 @@ pub(crate) struct Moves {
     all: RwLock<BTreeMap<MoveId, Arc<Move>>>,
     /// So that who looks for none takes no lock.
     any: AtomicBool,
+    /// Bytes of parts of moves that are over.
+    carried: AtomicU64,
     /// Those that this server dialed, and that are up.
     links: Mutex<BTreeMap<ServerId, MoveLink>>,
 }
@@ -215,6 +220,10 @@ impl Moves {
         !self.any.load(Acquire)
     }
 
+    pub fn carried(&self) -> u64 {
+        self.carried.load(Relaxed)
+    }
+
     fn get(&self, id: MoveId) -> Option<Arc<Move>> {
         self.all.read().expect("nothing panics with it held").get(&id).cloned()
     }
@@ -230,8 +239,14 @@ impl Moves {
 
     pub fn remove(&self, id: MoveId) {
         let mut all = self.all.write().expect("nothing panics with it held");
-        all.remove(&id);
+        let removed = all.remove(&id);
         self.any.store(!all.is_empty(), Release);
+        drop(all);
+        if let Some(one) = removed
+            && let Side::Leaves(leaver) = &one.lock().side
+        {
+            self.carried.fetch_add(leaver.source.progress().bytes, Relaxed);
+        }
     }
 
     fn insert(&self, one: Move) -> Arc<Move> {
@@ -297,6 +312,15 @@ impl Shared {
             }
             wake.push(one.worker);
         }
+        for told in moves.iter().filter(|told| told.to == here) {
+            let Some(cutoffs) = told.cutoffs else { continue };
+            self.store.keep(cutoffs);
+            if let Some(one) = self.moves.get(told.order.id)
+                && let Side::Comes(arriver) = &mut one.lock().side
+            {
+                arriver.is_chosen();
+            }
+        }
         let is_over =
             |one: &Move| one.id.0 <= ever && !moves.iter().any(|told| told.order.id == one.id);
         for one in self.moves.list(is_over) {
@@ -337,8 +361,9 @@ impl Shared {
     }
 
     fn begin_to_move(&self, now: Now, told: &MoveTold) -> Arc<Move> {
-        let MoveTold { order, to, .. } = *told;
+        let MoveTold { order, to, cutoffs, .. } = *told;
         let mut leaver = Leaver::new(order);
+        leaver.choose(cutoffs.or_else(|| self.hurried(now)));
         let links = self.moves.links();
         let link = links.get(&to).copied();
         if link.is_some() {

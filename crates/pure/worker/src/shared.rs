@@ -20,6 +20,7 @@ use crate::lease::Lease;
 use crate::log::WatchLog;
 use crate::login::Doorkeeper;
 use crate::moves::Moves;
+use crate::selection::{Hurry, Reference};
 use crate::settings::{Echoed, Settings};
 use crate::stats_cluster::LinksUp;
 
@@ -84,6 +85,8 @@ pub struct Shared {
     pub(crate) lease: Lease,
     pub(crate) copies: Copies,
     pub(crate) newest_flush: Mutex<Newest>,
+    pub(crate) reference: Reference,
+    pub(crate) hurry: Hurry,
     /// The store is not yet as the map says.
     pub(crate) unsettled: AtomicBool,
     /// By the newest map that any worker has heard of: its version, and whether no cachelet of it is another server's.
@@ -154,6 +157,8 @@ impl Shared {
             lease: Lease::default(),
             copies: Copies::new(settings.workers),
             newest_flush: Mutex::default(),
+            reference: Reference::default(),
+            hurry: Hurry::default(),
             unsettled: AtomicBool::new(false),
             map_version: AtomicU64::new(1),
             alone: AtomicBool::new(true),

@@ -47,6 +47,7 @@ impl Turn<'_> {
         let own = cluster.map.cachelets().iter().filter(|(_, owner)| owner.server == here);
         let own = own.count() as u64;
         let moves = self.shared.moves_in_words();
+        let rescued = self.shared.rescued();
         self.stat_text("cluster", &cluster.name);
         self.stat("server_id", here.0.into());
         for (name, value) in [
@@ -56,9 +57,14 @@ impl Turn<'_> {
             ("links_up", up),
             ("links_wanted", wanted),
             ("moves", moves.len() as u64),
+            ("moved_bytes", rescued.bytes),
+            ("left_behind", rescued.left_behind),
             ("get_unreachable", self.shared.sums().get_unreachable),
         ] {
             self.stat(name, value);
+        }
+        if let Some(age) = rescued.cut {
+            self.stat("left_behind_age", age.into());
         }
         for (id, addresses) in &cluster.servers {
             let held = cluster.map.cachelets().iter().filter(|(_, owner)| owner.server == *id);

@@ -44,6 +44,8 @@ pub struct Facts<'a> {
     pub homes: &'a [Option<usize>],
     /// By key: by how long its deadlines may have been put off.
     pub put_off: &'a [Micros],
+    /// By key: moves that may have left it behind, each with the moment of its order, and the one since when who was used was chosen.
+    pub cuts: &'a [Vec<(Micros, Micros)>],
     /// The longest that a worker's clock was behind.
     pub lag: Micros,
     /// How far clocks show other seconds than the run's; 0 if they all show its.
@@ -296,12 +298,27 @@ impl<'a> Key<'a> {
             let removed =
                 || removers().any(|remover| !remover.precedes(sighting) && !miss.precedes(remover));
             let expired = || expiring.iter().rev().any(|op| self.may_hold_for(op, sighting));
-            if !evicted && !removed() && !expired() {
+            let left_behind = || self.may_be_left_behind(sighting, miss);
+            if !evicted && !removed() && !expired() && !left_behind() {
                 let what = format!("{} though {} came before", say(miss), say(sighting));
                 return Err(Violation::new(LOST, what));
             }
         }
         Ok(())
+    }
+
+    /// True if a move may have carried what was used later alone. A copy is read without its home's knowledge.
+    fn may_be_left_behind(&self, sighting: &Op, miss: &Op) -> bool {
+        let counts = match &sighting.told {
+            Told::Done { .. } => matches!(sighting.asks, Asks::Store { .. }),
+            Told::Hit { .. } => self.facts.lease.is_none(),
+            _ => false,
+        };
+        // A use may be as old as its worker's clock.
+        let late = self.facts.lag;
+        self.facts.cuts[self.index].iter().any(|(ordered, chosen_since)| {
+            *ordered <= miss.answered && (!counts || sighting.asked < chosen_since + late)
+        })
     }
 
     /// True if `op` set a deadline that may have passed when `miss` was answered.

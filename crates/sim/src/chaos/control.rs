@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mbal_balance::{ClusterPlanner, Thresholds, copies_threshold};
 use mbal_control::api::HotMode;
-use mbal_control::{Answer, Ask, Coordinator, Done, Rates, Refusal, Settings, State};
+use mbal_control::{Answer, Ask, Coordinator, Done, Rates, Refusal, Settings, State, choose};
 
 use super::coverage::Sight;
 use super::dice::Dice;
@@ -152,9 +152,16 @@ impl World {
             let now = mbal_control::Micros(self.now - self.control.began);
             let coordinator = self.control.coordinator.as_mut().expect("it runs");
             let Done { before, answer, said } = coordinator.handle(now, ask);
-            said.iter().for_each(|text| self.tell(|| format!("coordinator: {text}")));
-            if said.iter().any(|text| text.starts_with("the lease of server")) {
-                self.coverage.meet(Sight::LeaseDead);
+            for text in &said {
+                self.tell(|| format!("coordinator: {text}"));
+                let ends = |end: &str| text.starts_with("scaling") && text.contains(end);
+                if ends("is cancelled") {
+                    self.coverage.meet(Sight::ScaleCancelled);
+                } else if ends("is done") {
+                    self.coverage.meet(Sight::ScaleDone);
+                } else if text.starts_with("the lease of server") {
+                    self.coverage.meet(Sight::LeaseDead);
+                }
             }
             match before {
                 None => self.answer_call(caller, answer.map_err(Failed::Refused)),
@@ -327,6 +334,7 @@ impl World {
                     self.coverage.meet(Sight::MovePlanned);
                 }
                 self.planner_says(1, Ask::Planned(plan));
+                self.planner_says(3, Ask::Inventory);
                 if self.profile.hot.is_some() && self.control.epochs % THRESHOLD_EPOCHS == 1 {
                     self.planner_says(2, Ask::Rates);
                 }
@@ -337,6 +345,13 @@ impl World {
                     self.coverage.meet(Sight::ThresholdSet);
                 }
                 self.planner_says(1, Ask::Threshold(threshold));
+            }
+            Ok(Answer::Inventory(Some(inventory))) => {
+                let plan = choose(&inventory);
+                if !plan.cuts.is_empty() {
+                    self.coverage.meet(Sight::ScaleChosen);
+                }
+                self.planner_says(1, Ask::Resized(inventory.number, plan));
             }
             Ok(_) | Err(Failed::Refused(_)) => {}
             // Whoever has the say now has seen other epochs than this planner.

@@ -19,6 +19,7 @@ use super::member::Member;
 use super::memory;
 use super::operator::Orders;
 use super::profile::Profile;
+use super::scaling::AgesTold;
 use super::seat::Seat;
 use super::world::{Happening, World};
 
@@ -41,6 +42,7 @@ pub struct Host {
     /// What its threads would have done meanwhile, in order.
     deferred: Vec<Happening>,
     pub member: Member,
+    pub ages: AgesTold,
     /// Cachelets that have been ordered to come here.
     pub coming: Vec<Prefix>,
     /// Cachelets that are being split.
@@ -144,6 +146,7 @@ pub fn all(profile: &Profile) -> (Vec<Host>, Vec<Seat>) {
             is_stopped: false,
             deferred: Vec::new(),
             member: Member::default(),
+            ages: AgesTold::default(),
             coming: Vec::new(),
             splitting: Vec::new(),
             orders: Orders::default(),
@@ -266,6 +269,7 @@ impl World {
         this.orders.waiting.clear();
         (this.evictions, this.yields, this.copied) = (0, 0, 0);
         this.member = Member::default();
+        this.ages = AgesTold::default();
         let claims = std::mem::replace(&mut this.claims, Claims::new(&server.store));
         this.claims_before.push(claims);
         this.balancing = Balancing::new(&server, &self.profile);

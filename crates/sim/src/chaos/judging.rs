@@ -37,6 +37,9 @@ impl World {
         for host in &self.hosts {
             let stats = host.store().stats();
             evictions += stats.evictions;
+            if stats.left_behind > 0 {
+                self.coverage.meet(Sight::LeftBehind);
+            }
             if stats.expired > 0 {
                 self.coverage.meet(Sight::Expired);
             }
@@ -62,10 +65,12 @@ impl World {
             false => vec![Some(0); kinds.len()],
         };
         let lag = self.lag + skew;
+        let cuts = self.cuts_of_keys();
         let facts = Facts {
             kinds: &kinds,
             homes: &homes,
             put_off: &put_off,
+            cuts: &cuts,
             lag,
             skew,
             calm,

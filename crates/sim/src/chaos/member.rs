@@ -110,12 +110,14 @@ impl World {
         let moves: Vec<api::MoveReport> = server.move_reports().iter().map(report).collect();
         moves.iter().for_each(|report| self.count_progress(report));
         let hot = self.hot_reports(host);
+        let ages = self.ages(host);
         Heartbeat {
             incarnation: self.incarnation(host).into(),
             map_version: self.hosts[host].member.map_version,
             flush_number: server.store.flushed(),
             moves,
             hot,
+            ages,
             ..self.hosts[host].balancing.heartbeat()
         }
     }
@@ -181,10 +183,10 @@ impl World {
             Err(_) => {}
             Ok(other) => panic!("no answer to a member: {other:?}"),
         }
-        let epoch = match self.hosts[host].server.moves_under_way() {
-            0 => self.profile.heartbeat,
-            _ => self.profile.heartbeat.min(EPOCH_OF_MOVES),
-        };
+        let this = &self.hosts[host];
+        let is_busy = this.server.moves_under_way() > 0 || this.ages.is_asked();
+        let heartbeat = self.profile.heartbeat;
+        let epoch = if is_busy { heartbeat.min(EPOCH_OF_MOVES) } else { heartbeat };
         self.member_sleeps(host, epoch);
     }
 
@@ -229,8 +231,12 @@ impl World {
         // After the map: it says what became of moves that are not heard of any more.
         let map_version = server.map_version();
         let here = Incarnation(self.incarnation(host));
-        let told: Vec<MoveTold> =
-            news.moves.iter().map(|news| read(here, news, map_version)).collect();
+        self.asked_for_ages(host, news.ages);
+        let read = |news| {
+            let told = read(here, news, map_version);
+            MoveTold { cutoffs: self.cutoffs(host, news), ..told }
+        };
+        let told: Vec<MoveTold> = news.moves.iter().map(read).collect();
         let now = self.hosts[host].clock.at(self.now);
         let workers = server.moves_told(now, &told, news.moves_ever);
         self.carry(host, workers);
@@ -292,7 +298,7 @@ fn read(here: Incarnation, news: &MoveNews, map_version: u64) -> MoveTold {
         api::Word::DestinationLost => Word::DestinationLost,
     };
     debug_assert!(host_of(ServerId(news.from)) < 8);
-    MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word }
+    MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word, cutoffs: None }
 }
 
 /// As `server/moving.rs` tells it.

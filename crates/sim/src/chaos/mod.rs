@@ -35,6 +35,7 @@ mod places;
 mod profile;
 mod replies;
 mod running;
+mod scaling;
 mod seat;
 mod settling;
 mod stranger;

@@ -1,7 +1,7 @@
 //! What operators want of the cluster: moves, and their end; empty servers; balance or none. And that a dead server is dead.
 
 use mbal_control::Ask;
-use mbal_control::api::{BalanceMode, MoveCall, SplitCall};
+use mbal_control::api::{BalanceMode, MoveCall, ScaleCall, SplitCall};
 
 use super::control::Caller;
 use super::coverage::Sight;
@@ -66,6 +66,13 @@ impl World {
                 self.coverage.meet(Sight::SplitWanted);
                 Some(Ask::Split(SplitCall { prefix: prefix.to_string() }))
             }
+            34..54 => {
+                self.coverage.meet(Sight::ScaleWanted);
+                let most = self.hosts.len() - usize::from(self.dice.percent(70));
+                let servers = 1 + self.dice.below(most.max(1));
+                Some(Ask::Scale(ScaleCall { servers, dry_run: self.dice.percent(10) }))
+            }
+            54 => Some(Ask::EndScaling),
             _ if self.control.file.moves.len() >= MOVES_MAX => None,
             _ => {
                 let map = self.control.file.map.clone()?;

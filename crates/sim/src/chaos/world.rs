@@ -38,6 +38,7 @@ use super::net::Net;
 use super::owning::Etcd;
 use super::places::Flux;
 use super::profile::Profile;
+use super::scaling::Cut;
 use super::seat::Seat;
 use super::settling::Phase;
 use super::wishes::Undertaker;
@@ -225,6 +226,8 @@ pub struct World {
     pub flux: Flux,
     pub undertaker: Undertaker,
     pub phase: Phase,
+    /// Moves that carry what was chosen.
+    pub cuts: Vec<Cut>,
     /// Somebody has heard of the coordinator.
     pub has_news: bool,
     /// How often a cachelet was seen to have moved.
@@ -271,6 +274,7 @@ impl World {
             flux: Flux::new(profile.keys.len()),
             undertaker: Undertaker::default(),
             phase: Phase::Asks,
+            cuts: Vec::new(),
             has_news: false,
             moved: 0,
             past: Past::default(),

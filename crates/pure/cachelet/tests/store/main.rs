@@ -5,6 +5,7 @@
 mod ahead;
 mod bounds;
 mod broken;
+mod chosen;
 mod ends;
 mod journeys;
 mod limit;

@@ -305,7 +305,8 @@ impl Net {
             worker: WorkerId(self.random.below(2) as u16),
             generation: self.map.version() as u16,
         };
-        let told = MoveTold { order, from: owner.server, to: id_of(to), word: Word::Go };
+        let told =
+            MoveTold { order, from: owner.server, to: id_of(to), word: Word::Go, cutoffs: None };
         self.moves.insert(id, told);
         self.heartbeats();
     }

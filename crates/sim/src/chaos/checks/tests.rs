@@ -18,6 +18,16 @@ fn verdict_at(
     home: Option<usize>,
     calm: bool,
 ) -> Option<u8> {
+    verdict_cut(ops, home, calm, &[])
+}
+
+/// The same of a key whose cachelet moved with what was chosen.
+fn verdict_cut(
+    ops: &[(usize, Micros, Micros, Asks, Told)],
+    home: Option<usize>,
+    calm: bool,
+    cuts: &[(Micros, Micros)],
+) -> Option<u8> {
     let mut history = History { by_tag: vec![0; 10], ..History::default() };
     for (at, (connection, asked, answered, asks, told)) in ops.iter().enumerate() {
         if let Asks::Store { tag, .. } | Asks::Append { tag } = asks {
@@ -44,6 +54,7 @@ fn verdict_at(
         kinds: &[Kind::Register],
         homes: &[home],
         put_off: &[0],
+        cuts: &[cuts.to_vec()],
         lag: 0,
         skew: 0,
         calm,
@@ -165,4 +176,14 @@ fn a_change_under_a_cas_changes_that_item() {
     assert_eq!(verdict(&ops), Some(LOST));
     let back = [(0, 0, 1, set(1), done(5)), (1, 2, 3, set(2), done(4))];
     assert_eq!(verdict(&back), Some(WENT_BACK));
+}
+
+#[test]
+fn what_was_used_since_the_cutoff_of_a_move_is_not_left_behind() {
+    let ops = [(0, 10, 20, set(1), DONE), (0, 60, 70, Asks::Read, Told::Absent)];
+    let verdict = |cuts: &[(Micros, Micros)]| verdict_cut(&ops, Some(0), true, cuts);
+    assert_eq!(verdict(&[]), Some(LOST));
+    assert_eq!(verdict(&[(50, 30)]), None, "it was used before");
+    assert_eq!(verdict(&[(50, 10)]), Some(LOST), "it was used since");
+    assert_eq!(verdict(&[(80, 30)]), Some(LOST), "the move was not ordered yet");
 }

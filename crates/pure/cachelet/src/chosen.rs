@@ -1,0 +1,83 @@
+//! Items that are chosen by their last access: those that a cachelet takes along to another server, and those that make no room for what
+//! arrives. Ages are by memcached's classes of size.
+
+use std::sync::Arc;
+
+use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{CLASSES, Prefix, Seconds};
+
+use crate::access::Access;
+use crate::classes::class_of;
+use crate::item::Item;
+use crate::shim::Ordering::*;
+use crate::store::Store;
+
+/// By class, the age below which an item is chosen, at a moment of this server's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cutoffs {
+    at: Seconds,
+    /// [`Seconds::MAX`] chooses all.
+    younger_than: [Seconds; CLASSES],
+}
+
+/// What stays of the pages that were full at a moment.
+pub(crate) struct Keep {
+    cutoffs: Cutoffs,
+    /// Order of the last page.
+    until: u64,
+}
+
+impl Cutoffs {
+    /// Everything is chosen, as long as nothing else is said of its class. What is used after `at` is younger than anything.
+    pub fn at(at: Seconds) -> Cutoffs {
+        Cutoffs { at, younger_than: [Seconds::MAX; CLASSES] }
+    }
+
+    pub fn younger_than(&mut self, class: usize, age: Seconds) {
+        self.younger_than[class % CLASSES] = age;
+    }
+
+    pub(crate) fn choose(&self, store: &Store, item: Item, now: Seconds) -> bool {
+        let bound = self.younger_than[class_of(item).0];
+        if bound == Seconds::MAX {
+            return true;
+        }
+        let is_used_since = Access(item.access()).last(now) > self.at;
+        let is_younger = is_used_since || store.age_for_choice(item, self.at, now) < bound;
+        is_younger != is_planted(Fault::ColdestTravel)
+    }
+}
+
+impl Keep {
+    /// Whether this rule holds for a page of that order.
+    pub fn holds_for(&self, order: u64) -> bool {
+        order <= self.until
+    }
+
+    pub fn stays(&self, store: &Store, item: Item, now: Seconds) -> bool {
+        self.cutoffs.choose(store, item, now)
+    }
+}
+
+impl Store {
+    /// Of a cachelet that leaves: items that are not chosen stay behind, and go with their slices.
+    pub fn take_along(&self, prefix: Prefix, cutoffs: Cutoffs) {
+        if let Some(cachelet) = self.present(prefix).filter(|cachelet| cachelet.leaves()) {
+            cachelet.inner.lock().chosen = Some(Box::new(cutoffs));
+        }
+    }
+
+    /// What arrives from now on was chosen, and is as good as what is read here. From pages that are full by now, what is not chosen
+    /// makes room, whatever policy would say; what is chosen stays, each item once.
+    pub fn keep(&self, cutoffs: Cutoffs) {
+        let mut keep = self.keep.lock();
+        if keep.as_ref().is_none_or(|before| before.cutoffs != cutoffs) {
+            let until = self.seals.load(Relaxed);
+            *keep = Some(Arc::new(Keep { cutoffs, until }));
+        }
+    }
+
+    pub(crate) fn kept(&self) -> Option<Arc<Keep>> {
+        self.keep.lock().clone()
+    }
+}

@@ -1,0 +1,74 @@
+//! What servers have told of their items, for `mbal_elastic`; and what that has chosen, for the state.
+
+use mbal_elastic::{ClassSample, Cut, Resize, ServerSample, SizeClass, plan_resize, score};
+use mbal_model::ServerId;
+
+use crate::Inventory;
+use crate::api::{AgesReport, ClassAges, Retiring, ScaleCut, ScalePlan};
+
+/// Who retires, and what travels. For a thread that may take some milliseconds: no transaction.
+pub fn choose(inventory: &Inventory) -> ScalePlan {
+    let servers: Vec<ServerSample> =
+        inventory.servers.iter().map(|(id, report)| sample(*id, report)).collect();
+    if inventory.count == 0 {
+        return ScalePlan::default();
+    }
+    let resize = plan_resize(&servers, inventory.count);
+    let of = |id: &ServerId| servers.iter().find(|one| one.server == *id).expect("one of these");
+    let retiring = resize.retiring.iter().map(|id| retiring(of(id), &resize)).collect();
+    ScalePlan {
+        retiring,
+        // Who has the map counts them.
+        nodes: 0,
+        staying_bytes: resize.staying_bytes,
+        kept_bytes: resize.kept_bytes,
+        cuts: resize.cuts.iter().flat_map(told).collect(),
+    }
+}
+
+fn sample(server: ServerId, report: &AgesReport) -> ServerSample {
+    let class = |class: &ClassAges| {
+        // Whatever a heartbeat says, lists are sorted.
+        let mut ages = class.ages.clone();
+        ages.sort_unstable();
+        let (items, bytes) = (class.items, class.bytes);
+        ClassSample { class: SizeClass(class.class), items, bytes, ages }
+    };
+    ServerSample {
+        server,
+        memory_bytes: report.memory_bytes,
+        used_bytes: report.used_bytes,
+        classes: report.classes.iter().map(class).collect(),
+    }
+}
+
+fn retiring(own: &ServerSample, resize: &Resize) -> Retiring {
+    let bytes = own.classes.iter().map(|class| class.bytes).sum::<u64>();
+    let of_it = |cut: &Cut| {
+        let class = own.classes.iter().find(|class| class.class == cut.class)?;
+        let (_, kept) = cut.carried.iter().find(|(server, _)| *server == own.server)?;
+        Some(kept.items as f64 * class.bytes as f64 / class.items.max(1) as f64)
+    };
+    let carried = match resize.cuts.is_empty() {
+        true => bytes as f64,
+        false => resize.cuts.iter().filter_map(of_it).sum(),
+    };
+    Retiring {
+        server: own.server.0,
+        score: score(own) as u64,
+        bytes,
+        carried_bytes: carried as u64,
+    }
+}
+
+fn told(cut: &Cut) -> impl Iterator<Item = ScaleCut> {
+    cut.carried.iter().map(|(from, carried)| ScaleCut {
+        server: cut.destination.0,
+        class: cut.class.0,
+        kept_items: cut.own.items,
+        kept_younger_than: cut.own.younger_than,
+        from: from.0,
+        carried_items: carried.items,
+        carried_younger_than: carried.younger_than,
+    })
+}

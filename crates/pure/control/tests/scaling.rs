@@ -1,0 +1,298 @@
+//! How many servers there are to be: who retires, what moves carry, and what ends it.
+
+use mbal_control::api::{
+    AgesReport, ClassAges, Drain, Heartbeat, Incarnation, MoveCall, MoveReport, News, Progress,
+    Registration, ScaleCall, ScaleState, ScaleStatus, Word,
+};
+use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State, choose};
+use mbal_model::ServerId;
+
+struct Rig {
+    coordinator: Coordinator,
+    now: Micros,
+}
+
+fn settings() -> Settings {
+    Settings { cluster: "shop".into(), servers_first: 4, ..Settings::default() }
+}
+
+/// Server 3 is the coldest; servers are as full as they can be.
+fn ages(id: u16, number: u32) -> AgesReport {
+    let first = [10, 20, 500, 30][usize::from(id) - 1];
+    let ages: Vec<u32> = (0..100).map(|at| first + at).collect();
+    let class = ClassAges { class: 5, items: 1_000, bytes: 100_000, ages };
+    AgesReport { number, memory_bytes: 100_000, used_bytes: 100_000, classes: vec![class] }
+}
+
+impl Rig {
+    /// Four servers with a worker each, and their map.
+    fn four() -> Rig {
+        let mut rig = Rig { coordinator: Coordinator::new(settings()), now: Micros(0) };
+        (1..=4).for_each(|id| rig.register(id, u64::from(id)));
+        rig
+    }
+
+    fn ask(&mut self, ask: Ask) -> Result<Answer, Refusal> {
+        let before = self.coordinator.state().clone();
+        let done = self.coordinator.handle(self.now, ask);
+        assert_eq!(done.before.is_some(), *self.coordinator.state() != before);
+        let read = State::from_json(&self.coordinator.state().to_json());
+        assert_eq!(read.as_ref(), Ok(self.coordinator.state()), "whatever is asked");
+        done.answer
+    }
+
+    fn register(&mut self, id: u16, incarnation: u64) {
+        let registration = Registration {
+            id: Some(id),
+            incarnation: Incarnation(incarnation),
+            cluster: "shop".into(),
+            client: format!("10.0.0.{id}:11211"),
+            link: format!("10.0.0.{id}:11311"),
+            workers: vec![format!("10.0.0.{id}:11300")],
+            memory_bytes: 100_000,
+            moves: true,
+            ..Registration::default()
+        };
+        assert!(matches!(self.ask(Ask::Register(registration)), Ok(Answer::Registered(_))));
+    }
+
+    fn beat(&mut self, id: u16, ages: Option<AgesReport>, moves: Vec<MoveReport>) -> News {
+        let map_version = self.coordinator.state().map.as_ref().map_or(0, |map| map.version());
+        let incarnation = self.coordinator.state().members[&ServerId(id)].incarnation;
+        let beat = Heartbeat { incarnation, map_version, ages, moves, ..Heartbeat::default() };
+        match self.ask(Ask::Heartbeat(ServerId(id), beat)) {
+            Ok(Answer::News(news)) => news,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn scale(&mut self, servers: usize, dry_run: bool) -> Result<ScaleStatus, Refusal> {
+        match self.ask(Ask::Scale(ScaleCall { servers, dry_run }))? {
+            Answer::Scale(status) => Ok(*status),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn status(&mut self) -> ScaleStatus {
+        match self.ask(Ask::Scaling) {
+            Ok(Answer::Scale(status)) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Servers tell their ages, and a planner chooses.
+    fn choose(&mut self) {
+        for id in 1..=4 {
+            if !self.coordinator.state().members[&ServerId(id)].is_alive() {
+                continue;
+            }
+            if let Some(asked) = self.beat(id, None, Vec::new()).ages {
+                assert_eq!(self.beat(id, Some(ages(id, asked.number)), Vec::new()).ages, None);
+            }
+        }
+        let Ok(Answer::Inventory(Some(inventory))) = self.ask(Ask::Inventory) else {
+            panic!("all have told what they have")
+        };
+        let plan = choose(&inventory);
+        assert_eq!(self.ask(Ask::Resized(inventory.number, plan)), Ok(Answer::Done));
+    }
+
+    fn retiring(&self) -> Vec<u16> {
+        self.coordinator.state().draining.iter().map(|id| id.0).collect()
+    }
+
+    fn begin_move(&mut self, from: u16, to: u16) -> u32 {
+        let map = self.coordinator.state().map.clone().expect("there is a map");
+        let held = map.cachelets().iter().find(|(_, owner)| owner.server.0 == from);
+        let prefix = held.expect("it has some").0.to_string();
+        match self.ask(Ask::Move(MoveCall { prefix, server: to, worker: None })) {
+            Ok(Answer::Move(number)) => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All that a server has goes to server 1.
+    fn empty(&mut self, from: u16) {
+        let has_some = |rig: &Rig| {
+            let map = rig.coordinator.state().map.clone().expect("there is a map");
+            map.cachelets().iter().any(|(_, owner)| owner.server.0 == from)
+        };
+        while has_some(self) {
+            let number = self.begin_move(from, 1);
+            let sealed = MoveReport {
+                number,
+                progress: Progress::Sealed,
+                bytes: 1_000,
+                ..MoveReport::default()
+            };
+            self.beat(from, None, vec![sealed]);
+        }
+    }
+}
+
+#[test]
+fn the_coldest_retires_and_its_moves_carry_what_was_chosen() {
+    let mut rig = Rig::four();
+    let status = rig.scale(3, false).expect("it begins");
+    assert_eq!((status.state, status.awaited.len()), (ScaleState::Asking, 4));
+    rig.choose();
+    assert_eq!(rig.retiring(), [3]);
+    let status = rig.status();
+    assert_eq!((status.state, status.serving), (ScaleState::Moving, 3));
+    let plan = status.plan.expect("it was chosen");
+    assert_eq!((plan.retiring[0].server, plan.retiring[0].score), (3, 550));
+    let number = rig.begin_move(3, 1);
+    let news = rig.beat(1, None, Vec::new());
+    let one = news.moves.iter().find(|one| one.number == number).expect("it takes part");
+    let selected = one.selected.as_ref().expect("not everything fits");
+    // Nothing of server 3 is as young as anything of the others.
+    assert_eq!(selected.classes[0].carried_younger_than, 105);
+    let sealed =
+        MoveReport { number, progress: Progress::Sealed, bytes: 5_000, ..MoveReport::default() };
+    rig.beat(3, None, vec![sealed]);
+    rig.empty(3);
+    let status = rig.status();
+    assert_eq!(
+        (status.state, status.part_done, &status.retired[..]),
+        (ScaleState::Done, 1.0, &[3][..])
+    );
+    assert!(status.bytes >= 5_000);
+    assert_eq!(
+        rig.beat(3, None, Vec::new()).drain,
+        Some(Drain::Draining),
+        "the others know not yet"
+    );
+}
+
+#[test]
+fn a_dry_run_says_who_would_retire_and_changes_nothing() {
+    let mut rig = Rig::four();
+    rig.scale(2, true).expect("it begins");
+    rig.choose();
+    let status = rig.status();
+    let retiring = status.plan.expect("it was chosen").retiring;
+    assert_eq!((status.dry_run, status.state, retiring.len()), (true, ScaleState::Done, 2));
+    assert!(rig.retiring().is_empty() && rig.coordinator.state().scaling.is_none());
+}
+
+#[test]
+fn senseless_numbers_and_a_second_scaling_are_refused() {
+    let mut rig = Rig::four();
+    assert!(matches!(rig.scale(0, false), Err(Refusal::Senseless(_))));
+    let begun = rig.scale(3, false).expect("it begins");
+    assert_eq!(rig.scale(3, false).expect("the same again").number, begun.number);
+    assert!(
+        matches!(rig.scale(2, false), Err(Refusal::Conflict(why)) if why.contains("cancel it first"))
+    );
+}
+
+#[test]
+fn a_coordinator_that_begins_anew_goes_on() {
+    let mut rig = Rig::four();
+    rig.scale(3, false).expect("it begins");
+    let begin_anew = |rig: &mut Rig| {
+        let state = State::from_json(&rig.coordinator.state().to_json()).expect("it was saved");
+        rig.coordinator = Coordinator::resume(settings(), state).expect("the same cluster");
+    };
+    // Nobody has told anything that the new one knows: it asks again.
+    begin_anew(&mut rig);
+    rig.choose();
+    assert_eq!(rig.retiring(), [3]);
+    begin_anew(&mut rig);
+    assert_eq!(rig.status().state, ScaleState::Moving);
+    rig.begin_move(3, 2);
+    let news = rig.beat(3, None, Vec::new());
+    assert!(news.moves[0].selected.is_some() && news.ages.is_none());
+    rig.beat(3, None, vec![]);
+}
+
+#[test]
+fn a_cancelled_one_leaves_everybody_serving() {
+    let mut rig = Rig::four();
+    rig.scale(2, false).expect("it begins");
+    rig.choose();
+    let number = rig.begin_move(3, 1);
+    assert_eq!(rig.ask(Ask::EndScaling), Ok(Answer::Done));
+    assert!(rig.retiring().is_empty());
+    let news = rig.beat(3, None, Vec::new());
+    assert_eq!(
+        (news.moves[0].number, news.moves[0].word, news.drain),
+        (number, Word::Cancel, None)
+    );
+    assert_eq!(rig.status().state, ScaleState::Idle);
+    assert!(matches!(rig.ask(Ask::EndScaling), Err(Refusal::Unknown(_))));
+}
+
+#[test]
+fn if_a_server_dies_that_was_to_stay_one_stays_that_was_to_retire() {
+    let mut rig = Rig::four();
+    rig.scale(2, false).expect("it begins");
+    rig.choose();
+    let chosen: Vec<u16> =
+        rig.status().plan.expect("it was chosen").retiring.iter().map(|one| one.server).collect();
+    let stays = (1..=4).find(|id| !chosen.contains(id)).expect("two stay");
+    assert_eq!(rig.ask(Ask::Lost(ServerId(stays))), Ok(Answer::Done));
+    assert_eq!(rig.retiring(), [chosen[0]], "the coldest retires still");
+}
+
+#[test]
+fn who_was_to_retire_and_comes_back_before_it_was_empty_retires_still() {
+    let mut rig = Rig::four();
+    rig.scale(3, false).expect("it begins");
+    rig.choose();
+    rig.register(3, 33);
+    assert_eq!(rig.retiring(), [3]);
+    rig.empty(3);
+    // After that it is a server that somebody has started.
+    rig.register(3, 34);
+    assert!(rig.retiring().is_empty());
+}
+
+#[test]
+fn more_servers_are_told_of_and_those_that_are_empty_serve_again() {
+    let mut rig = Rig::four();
+    rig.scale(3, false).expect("it begins");
+    rig.choose();
+    rig.empty(3);
+    let status = rig.scale(6, false).expect("it begins");
+    assert_eq!((status.state, status.serving, status.more), (ScaleState::Growing, 4, 2));
+    assert!(rig.retiring().is_empty(), "server 3 is still there");
+    (5..=6).for_each(|id| rig.register(id, u64::from(id)));
+    assert_eq!(rig.status().state, ScaleState::Done);
+}
+
+#[test]
+fn what_is_done_stays_done_and_chooses_no_more() {
+    let mut rig = Rig::four();
+    rig.scale(3, false).expect("it begins");
+    rig.choose();
+    rig.empty(3);
+    rig.beat(3, None, Vec::new());
+    // Somebody starts it again, it gets its share, and is emptied by hand.
+    rig.register(3, 33);
+    let number = rig.begin_move(1, 3);
+    rig.beat(
+        1,
+        None,
+        vec![MoveReport { number, progress: Progress::Sealed, ..Default::default() }],
+    );
+    assert_eq!(rig.ask(Ask::Drain(ServerId(3), true)), Ok(Answer::Done));
+    rig.begin_move(3, 1);
+    assert!(rig.beat(3, None, Vec::new()).moves.iter().all(|one| one.selected.is_none()));
+    assert_eq!(rig.status().state, ScaleState::Done);
+    rig.scale(2, false).expect("nothing is under way");
+}
+
+#[test]
+fn a_server_that_tells_nothing_is_not_waited_for() {
+    let mut rig = Rig::four();
+    rig.scale(3, false).expect("it begins");
+    for id in 1..=3 {
+        let asked = rig.beat(id, None, Vec::new()).ages.expect("it is asked");
+        rig.beat(id, Some(ages(id, asked.number)), Vec::new());
+    }
+    assert_eq!(rig.ask(Ask::Inventory), Ok(Answer::Inventory(None)));
+    rig.now = Micros(10_000_000);
+    let Ok(Answer::Inventory(Some(inventory))) = rig.ask(Ask::Inventory) else { panic!("it is") };
+    assert_eq!((inventory.count, inventory.servers.len()), (1, 3));
+}

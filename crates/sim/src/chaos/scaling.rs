@@ -1,0 +1,124 @@
+//! Scaling: what servers tell of their items, and which items a move certainly takes along.
+
+use mbal_control::api::{AgesAsked, AgesReport, ClassAges, ClassSelected, MoveNews};
+use mbal_worker::Cutoffs;
+
+use super::coverage::Sight;
+use super::history::{Micros, SECOND};
+use super::hosts::id_of;
+use super::profile::Key;
+use super::world::World;
+
+/// Of what a server's items need, so much memory it says to have, in percent: stores of runs are hardly ever full.
+const MEMORY_PERCENT: [u64; 4] = [20, 50, 90, 400];
+
+/// By so much ages may grow on the way.
+const JOURNEYS: Micros = 10 * SECOND;
+/// See `policy` in `mbal_cachelet`.
+const UNREAD_IS_OLDER: u32 = 8;
+
+/// What a server remembers of the last ages that it told.
+#[derive(Default)]
+pub struct AgesTold {
+    report: Option<AgesReport>,
+    number: u32,
+    /// The moment from which they count, by its clock.
+    second: u32,
+    /// How often each key had travelled by then.
+    journeys: Vec<u64>,
+}
+
+impl AgesTold {
+    pub fn is_asked(&self) -> bool {
+        self.report.is_some()
+    }
+}
+
+/// A move that does not carry everything.
+pub struct Cut {
+    pub number: u32,
+    pub first: u64,
+    pub last: u64,
+    /// Since when nobody may rely on what was not chosen.
+    pub from: Micros,
+    /// What was used from then on was chosen.
+    pub chosen_since: Micros,
+    /// Keys that have travelled since the moment of ages, beside this move: with every journey an age may grow by a second or two.
+    pub travelled: Vec<bool>,
+}
+
+impl World {
+    /// For the next heartbeat.
+    pub fn ages(&self, host: usize) -> Option<AgesReport> {
+        self.hosts[host].ages.report.clone()
+    }
+
+    pub fn asked_for_ages(&mut self, host: usize, asked: Option<AgesAsked>) {
+        let Some(AgesAsked { number, ago_ms }) = asked else {
+            self.hosts[host].ages.report = None;
+            return;
+        };
+        if self.hosts[host].ages.report.as_ref().is_some_and(|report| report.number == number) {
+            return;
+        }
+        let percent = self.dice.pick(&MEMORY_PERCENT);
+        let this = &mut self.hosts[host];
+        let now = this.clock.at(self.now);
+        let all = this.server.ages(now, number, ago_ms).into_iter().enumerate();
+        let class = |(class, mbal_worker::ClassAges { items, bytes, ages })| ClassAges {
+            class: class as u8,
+            items,
+            bytes,
+            ages,
+        };
+        let classes: Vec<ClassAges> = all.filter(|(_, ages)| ages.items > 0).map(class).collect();
+        let used_bytes = classes.iter().map(|class| class.bytes).sum::<u64>();
+        let memory_bytes = used_bytes * percent / 100;
+        let journeys = (0..self.profile.keys.len()).map(|key| self.flux.journeys(key)).collect();
+        let this = &mut self.hosts[host];
+        this.ages.journeys = journeys;
+        this.ages.number = number;
+        this.ages.second = ((now.moment().0 - ago_ms * 1_000) / SECOND) as u32;
+        this.ages.report = Some(AgesReport { number, memory_bytes, used_bytes, classes });
+    }
+
+    /// As `server/moving.rs` reads it; and what the checkers are to know of it.
+    pub fn cutoffs(&mut self, host: usize, news: &MoveNews) -> Option<Cutoffs> {
+        let selected = news.selected.as_ref()?;
+        let leaves = news.from == id_of(host).0;
+        let age = |class: &ClassSelected| match leaves {
+            true => class.carried_younger_than,
+            false => class.kept_younger_than,
+        };
+        let this = &self.hosts[host];
+        let classes = selected.classes.iter().map(|class| (class.class, age(class)));
+        let cutoffs = this.server.cutoffs(this.clock.at(self.now), selected.number, classes)?;
+        let is_known = self.cuts.iter().any(|cut| cut.number == news.number);
+        if leaves && !is_known && this.ages.number == selected.number {
+            // Of the class that is cut most: which one an item is of the checkers do not know.
+            let youngest = selected.classes.iter().map(age).min().unwrap_or(u32::MAX);
+            // Of what was not read since it was written a part of its age is enough not to be chosen.
+            let since = (this.ages.second + 1).saturating_sub(youngest / UNREAD_IS_OLDER);
+            let prefix = mbal_model::Prefix::parse(news.prefix.as_bytes()).expect("it was sent");
+            let chosen_since = this.clock.when(u64::from(since) * SECOND);
+            let (first, last) = (prefix.first_hash(), prefix.last_hash());
+            let (number, from) = (news.number, self.now);
+            let before = this.ages.journeys.iter().enumerate();
+            let travelled = before.map(|(key, before)| self.flux.journeys(key) > before + 1);
+            let travelled = travelled.collect();
+            self.cuts.push(Cut { number, first, last, from, chosen_since, travelled });
+            self.coverage.meet(Sight::MoveChooses);
+        }
+        Some(cutoffs)
+    }
+
+    /// Of each key: since when it was not certain, and since when it is chosen if it was used.
+    pub fn cuts_of_keys(&self) -> Vec<Vec<(Micros, Micros)>> {
+        let of_key = |(at, hash): (usize, u64)| {
+            let cuts = self.cuts.iter().filter(|cut| (cut.first..=cut.last).contains(&hash));
+            let late = |cut: &Cut| if cut.travelled[at] { JOURNEYS } else { 0 };
+            cuts.map(|cut| (cut.from, cut.chosen_since + late(cut))).collect()
+        };
+        self.profile.keys.iter().map(Key::hash).enumerate().map(of_key).collect()
+    }
+}
