@@ -32,11 +32,13 @@ EXAMPLES
   mbal scale --memcached a:11211,b:11211,c:11211 --to 2 --dry-run
                             a pool of stock memcacheds: which one would retire,
                             and what would travel
-  mbal scale --memcached a:11211,b:11211,c:11211 --to 2 --i-stop-writers
+  mbal scale --memcached a,b,c --to 2 --i-stop-writers
                             moves; asks you to change the clients' list; tidies up
-  mbal scale --memcached a:11211,b:11211 --to-servers a:11211,b:11211,c:11211 \\
-      --i-stop-writers --switch-command 'deploy-list \"$MBAL_SERVERS\"'
-  mbal scale --memcached a:11211,b:11211 --to-servers a:11211,b:11211
+  mbal scale --memcached a,b --to-servers a,b,c --i-stop-writers --rate 50
+                            a server more; at most 50 MB a second
+  mbal scale --memcached a,b --to 1 --i-stop-writers --switch-command ./deploy
+                            ./deploy gives clients the list in $MBAL_SERVERS
+  mbal scale --memcached a,b --to-servers a,b
                             deletes what an earlier change has left on them
 
 Servers that retire are emptied together, and serve meanwhile. If the others have
