@@ -219,14 +219,8 @@ fn servers_do_not_outlive_what_started_them() {
 #[test]
 fn servers_are_started_and_ended_as_many_as_are_wanted() {
     let up = Up::start();
-    let scale = |servers: &str| {
-        let words = ["scale", servers, "--no-wait", "--coordinator", &up.coordinator];
-        assert!(output_of(MBAL.as_ref(), &words).status.success());
-    };
-    let says = |what: &str| {
-        let output = output_of(MBAL.as_ref(), &["scale", "--coordinator", &up.coordinator]);
-        String::from_utf8_lossy(&output.stdout).starts_with(what)
-    };
+    let scale = |servers: &str| up.mbal(&["scale", servers, "--no-wait"]);
+    let says = |what: &str| up.mbal(&["scale"]).starts_with(what);
     scale("4");
     eventually("four serve", || says("done: 4 servers serve"));
     scale("2");
