@@ -14,6 +14,8 @@
 use std::collections::BTreeMap;
 
 mod copies;
+pub mod ketama;
+mod md5;
 
 pub use copies::{Place, copies, place};
 

@@ -1,0 +1,76 @@
+use super::*;
+
+const VECTORS: &str = include_str!("../../../../conformance/vectors/ketama.txt");
+
+fn servers(list: &str) -> Vec<RingServer> {
+    list.split(',').map(|server| server.parse().unwrap()).collect()
+}
+
+#[test]
+fn keys_are_where_libmemcached_and_twemproxy_put_them() {
+    let mut keys: Vec<Vec<u8>> = (0..60).map(|n| format!("key:{n}").into_bytes()).collect();
+    keys.extend([b"a".to_vec(), "été".into(), vec![b'x'; 250]]);
+    let lines: Vec<&str> = VECTORS.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(lines.len(), 42);
+    for line in lines {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let (dialect, hash) = fields[0].split_once('+').unwrap_or((fields[0], ""));
+        let ring = Ring::new(dialect.parse().unwrap(), hash.parse().ok(), &servers(fields[1]));
+        let owners: Vec<String> = keys.iter().map(|key| ring.owner(key).to_string()).collect();
+        assert_eq!(owners.join(","), fields[2], "{} {}", fields[0], fields[1]);
+        let folded = (0..2000).fold(0_u32, |folded, n| {
+            let owner = ring.owner(format!("k{n}").as_bytes()) as u32;
+            folded.wrapping_mul(31).wrapping_add(owner)
+        });
+        assert_eq!(format!("{folded:08x}"), fields[3], "{} {}", fields[0], fields[1]);
+    }
+}
+
+#[test]
+fn a_client_hashes_as_it_does_where_nothing_is_said() {
+    let pool = servers("127.0.0.1:23100,127.0.0.1:23101,127.0.0.1:23102");
+    for (dialect, hash) in [
+        (Dialect::Libmemcached, KeyHash::Md5),
+        (Dialect::Unweighted, KeyHash::OneAtATime),
+        (Dialect::Spymemcached, KeyHash::Md5),
+        (Dialect::Twemproxy, KeyHash::Fnv1a64),
+    ] {
+        let (own, said) = (Ring::new(dialect, None, &pool), Ring::new(dialect, Some(hash), &pool));
+        for key in 0..1000 {
+            let key = format!("{key}");
+            assert_eq!(own.owner(key.as_bytes()), said.owner(key.as_bytes()));
+        }
+    }
+}
+
+#[test]
+fn a_server_less_takes_no_key_from_one_that_stays() {
+    let all = servers("10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4,10.0.0.5");
+    // Of these sizes the rounding gives all servers 160 points.
+    let (before, after) = (
+        Ring::new(Dialect::Libmemcached, None, &all),
+        Ring::new(Dialect::Libmemcached, None, &all[..4]),
+    );
+    for key in 0..10_000 {
+        let key = format!("user:{key}");
+        let was = before.owner(key.as_bytes());
+        assert!(was == 4 || after.owner(key.as_bytes()) == was, "{key}");
+    }
+}
+
+#[test]
+fn servers_are_written_as_in_clients_lists() {
+    for (text, host, port, weight, name) in [
+        ("a", "a", 11211, 1, None),
+        ("a:1", "a", 1, 1, None),
+        ("10.0.0.1:11211:3", "10.0.0.1", 11211, 3, None),
+        ("10.0.0.1:11212:1 cache-1", "10.0.0.1", 11212, 1, Some("cache-1")),
+        ("[::1]:11212", "::1", 11212, 1, None),
+    ] {
+        let name = name.map(str::to_owned);
+        assert_eq!(text.parse(), Ok(RingServer { host: host.into(), port, weight, name }));
+    }
+    for wrong in ["", ":1", "a:", "a:0", "a:1:0", "a:1:1:1", "a:70000", "[::1", "[::1]x"] {
+        assert!(wrong.parse::<RingServer>().is_err(), "{wrong:?}");
+    }
+}
