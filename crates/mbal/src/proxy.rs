@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use mbal_proxy::{Distribution, Limits, Server, Settings};
+use clap::Args;
+use mbal_proxy::{Dialect, Distribution, KeyHash, Limits, RingServer, Settings};
 use mbal_server::{ProxyConfig, UnixSocket, log, resolve, start_proxy};
 
 use crate::flags::duration;
@@ -44,9 +44,13 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "host:port", value_delimiter = ',', required = true)]
     upstream: Vec<String>,
 
-    /// How keys are placed
-    #[arg(long, value_name = "way", default_value = "modula")]
-    distribution: Way,
+    /// Place keys as these clients do: twemproxy, libmemcached, libmemcached-unweighted, spymemcached; or twemproxy's modula
+    #[arg(long, value_name = "way", default_value = "twemproxy", value_parser = way)]
+    placement: Way,
+
+    /// Hash of keys where it is not the client's own: md5, fnv1a_64, fnv1a_32, one_at_a_time
+    #[arg(long, value_name = "hash")]
+    hash: Option<KeyHash>,
 
     /// Connections to each upstream
     #[arg(long, value_name = "num", default_value_t = 1)]
@@ -79,9 +83,17 @@ pub struct ProxyFlags {
     max_item_size: usize,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug)]
 enum Way {
+    Ring(Dialect),
     Modula,
+}
+
+fn way(text: &str) -> Result<Way, String> {
+    match text {
+        "modula" => Ok(Way::Modula),
+        _ => text.parse().map(Way::Ring).map_err(|why| format!("{why}, modula")),
+    }
 }
 
 fn time(text: &str) -> Result<Duration, String> {
@@ -118,18 +130,12 @@ pub fn run(flags: &ProxyFlags) -> ExitCode {
 
 impl ProxyFlags {
     fn config(&self) -> Result<ProxyConfig, String> {
-        let (mut servers, mut addresses) = (Vec::new(), Vec::new());
+        let mut servers: Vec<RingServer> = Vec::new();
         for upstream in &self.upstream {
-            let (place, weight) = match upstream.rsplit_once(':') {
-                Some((place, weight)) if place.contains(':') && !place.ends_with(']') => {
-                    let weight = weight.parse().ok().filter(|weight| *weight > 0);
-                    (place, weight.ok_or(format!("--upstream {upstream}: a weight from 1"))?)
-                }
-                _ => (upstream.as_str(), 1),
-            };
-            addresses.push(resolve(place)?);
-            servers.push(Server { name: place.to_owned(), weight });
+            servers.push(upstream.parse().map_err(|why| format!("--upstream {why}"))?);
         }
+        let addresses = servers.iter().map(|server| resolve(&server.host, server.port));
+        let addresses = addresses.collect::<Result<_, _>>()?;
         let listen = interfaces(&self.listen, self.port.into(), false);
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mode = u32::from_str_radix(&self.unix_mask, 8).ok().filter(|mode| *mode <= 0o777);
@@ -137,8 +143,9 @@ impl ProxyFlags {
         Ok(ProxyConfig {
             settings: Settings {
                 servers,
-                distribution: match self.distribution {
-                    Way::Modula => Distribution::Modula,
+                distribution: match self.placement {
+                    Way::Ring(dialect) => Distribution::Ketama(dialect, self.hash),
+                    Way::Modula => Distribution::Modula(self.hash.unwrap_or(KeyHash::Fnv1a64)),
                 },
                 conns_per_server: self.server_connections.into(),
                 timeout: nanos(self.timeout),

@@ -37,11 +37,11 @@ pub struct RunningProxy {
     socket_file: Option<PathBuf>,
 }
 
-/// The address of an upstream, `HOST:PORT`.
-pub fn resolve(upstream: &str) -> Result<SocketAddr, String> {
-    let found = upstream.to_socket_addrs().map_err(|error| format!("{upstream}: {error}"))?;
+/// Where an upstream is dialed: IPv4 first.
+pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
+    let found = (host, port).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
     let (v4, v6): (Vec<_>, Vec<_>) = found.partition(SocketAddr::is_ipv4);
-    v4.into_iter().chain(v6).next().ok_or_else(|| format!("{upstream}: no such host"))
+    v4.into_iter().chain(v6).next().ok_or_else(|| format!("{host}: no such host"))
 }
 
 pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {

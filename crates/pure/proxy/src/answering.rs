@@ -14,6 +14,7 @@ impl Proxy {
         if this.state != State::Up {
             return;
         }
+        this.gathering.heard(self.now);
         if this.input.is_empty() {
             let used = self.take_replies(conn, bytes);
             if used < bytes.len() {
@@ -185,6 +186,7 @@ impl Proxy {
     fn answered(&mut self, client: u32) {
         let this = &mut self.clients[client as usize];
         if this.gone {
+            this.out.free();
             let count = this.out.len();
             this.out.sent(count, &mut self.spare);
             return self.free_if_done(client);

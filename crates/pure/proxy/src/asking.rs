@@ -1,5 +1,6 @@
 //! From a client's bytes to what upstreams are asked.
 
+use mbal_routing::ketama::KeyHash;
 use mbal_model::KEY_BYTES_MAX;
 use mbal_wire::{
     Admin, BINARY_REQUEST, Chunk, Get, Meta, Parsed, Request, next_word, parse, parse_binary,
@@ -8,7 +9,6 @@ use mbal_wire::{
 use crate::client::Slot;
 use crate::encode;
 use crate::merge::{Merge, PARTS_MAX};
-use crate::pool::fnv1a_64;
 use crate::proxy::{Action, ClientId, Proxy};
 use crate::reply::Kind;
 use crate::upstream::{Asked, Hide, State, Who};
@@ -117,6 +117,7 @@ impl Proxy {
     /// Asks what is whole of `bytes`; how many of them are done with.
     fn run(&mut self, client: u32, bytes: &[u8]) -> usize {
         let limits = self.settings.limits;
+        let from = self.clients[client as usize].next_number();
         let mut at = 0;
         while at < bytes.len() {
             let this = &mut self.clients[client as usize];
@@ -159,6 +160,7 @@ impl Proxy {
                 }
             }
         }
+        self.clients[client as usize].close_turn(from);
         self.tell_client(client);
         at
     }
@@ -326,11 +328,10 @@ impl Proxy {
     /// The connection for a key, and whether it has another name there.
     #[inline]
     fn route(&mut self, key: &[u8], base64: bool) -> Result<(usize, bool), Refusal> {
-        let hash = fnv1a_64(key);
-        let home = self.full.place(hash).ok_or(DOWN)?;
+        let home = self.full.place(key).ok_or(DOWN)?;
         let (upstream, renamed) = match self.all_present {
             true => (home, false),
-            false => match self.present.place(hash) {
+            false => match self.present.place(key) {
                 None => return Err(DOWN),
                 Some(there) => (there, there != home),
             },
@@ -340,7 +341,7 @@ impl Proxy {
         }
         let conns = self.settings.conns_per_server;
         let conn = self.upstreams[upstream].first_conn
-            + if conns == 1 { 0 } else { (hash >> 16) as usize % conns };
+            + if conns == 1 { 0 } else { KeyHash::OneAtATime.of(key) as usize % conns };
         self.admit(conn)?;
         Ok((conn, renamed))
     }

@@ -29,6 +29,8 @@ impl Spare {
 pub(crate) struct Output {
     pub bytes: Vec<u8>,
     start: usize,
+    /// At the end, bytes that may not leave yet.
+    held: usize,
     /// The driver has been told of them.
     pub told: bool,
 }
@@ -41,7 +43,19 @@ impl Output {
 
     #[inline]
     pub fn unsent(&self) -> &[u8] {
-        &self.bytes[self.start..]
+        &self.bytes[self.start..self.bytes.len() - self.held]
+    }
+
+    /// The last `bytes` may not leave yet, after those that may not already.
+    #[inline]
+    pub fn hold(&mut self, bytes: usize) {
+        self.held += bytes;
+    }
+
+    /// All may leave.
+    #[inline]
+    pub fn free(&mut self) {
+        self.held = 0;
     }
 
     #[inline]

@@ -2,8 +2,12 @@
 
 use std::collections::VecDeque;
 
+use crate::Nanos;
 use crate::buffers::{Output, Spare};
 use crate::merge::Merge;
+
+/// So many bytes leave, whatever else was asked in their turn.
+const HELD_BYTES_MAX: usize = 16 << 10;
 
 /// A place among a client's replies.
 pub(crate) enum Slot {
@@ -38,6 +42,12 @@ pub(crate) struct Client {
     /// It speaks binary; `None` before its first byte.
     pub binary: Option<bool>,
     pub is_open: bool,
+    /// The numbers behind the last request of each turn that has not been answered.
+    turns: VecDeque<u32>,
+    /// Replies wait for others of their turn until then.
+    pub held_until: Option<Nanos>,
+    /// It is in the list of those whose replies do.
+    pub is_listed: bool,
     /// It is in the list of those that may go on.
     pub may_go_on: bool,
 }
@@ -75,6 +85,21 @@ impl Client {
         &mut self.slots[number.wrapping_sub(self.first) as usize]
     }
 
+    /// What has been asked since `from` was asked together, and is answered in one piece.
+    #[inline]
+    pub fn close_turn(&mut self, from: u32) {
+        let end = self.next_number();
+        if end.wrapping_sub(from) > 1 || end != from && !self.turns.is_empty() {
+            self.turns.push_back(end);
+        }
+    }
+
+    /// Of the next request.
+    #[inline]
+    pub fn next_number(&self) -> u32 {
+        self.first.wrapping_add(self.slots.len() as u32)
+    }
+
     /// The reply to request `number` is what `push` appends.
     #[inline]
     pub fn answer(&mut self, number: u32, spare: &mut Spare, push: impl FnOnce(&mut Vec<u8>)) {
@@ -88,12 +113,32 @@ impl Client {
         if self.out.bytes.capacity() == 0 {
             self.out.bytes = spare.take();
         }
+        let before = self.out.bytes.len();
         push(&mut self.out.bytes);
-        self.pop();
+        self.leave(before);
         while let Some(Slot::Early(_)) = self.slots.front() {
-            let Some(Slot::Early(early)) = self.pop() else { unreachable!("it was looked at") };
+            let first = self.slots.front_mut().expect("it was looked at");
+            let Slot::Early(early) = std::mem::replace(first, Slot::Waiting) else {
+                unreachable!("it was looked at")
+            };
+            let before = self.out.bytes.len();
             self.out.bytes.extend_from_slice(&early);
             spare.give(early);
+            self.leave(before);
+        }
+    }
+
+    /// The first reply is there, behind the output's first `before` bytes. It leaves with the others of its turn.
+    #[inline]
+    fn leave(&mut self, before: usize) {
+        self.pop();
+        let Some(end) = self.turns.front() else { return };
+        self.out.hold(self.out.bytes.len() - before);
+        if *end == self.first {
+            self.turns.pop_front();
+            self.out.free();
+        } else if HELD_BYTES_MAX <= self.out.len() {
+            self.out.free();
         }
     }
 

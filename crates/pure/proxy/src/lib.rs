@@ -32,7 +32,8 @@ mod reply;
 mod stats;
 mod upstream;
 
-pub use pool::{Distribution, Server};
+pub use mbal_routing::ketama::{Dialect, KeyHash, RingServer};
+pub use pool::Distribution;
 pub use proxy::{Action, ClientId, ConnId, Event, Proxy};
 pub use stats::Counters;
 
@@ -42,7 +43,7 @@ pub type Nanos = u64;
 /// What a proxy needs to know.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    pub servers: Vec<Server>,
+    pub servers: Vec<RingServer>,
     pub distribution: Distribution,
     /// To each upstream.
     pub conns_per_server: usize,

@@ -1,5 +1,7 @@
 //! What can happen to a proxy, and what it asks for.
 
+use std::collections::VecDeque;
+
 use mbal_wire::{Limits as WireLimits, Login};
 
 use crate::buffers::Spare;
@@ -9,6 +11,9 @@ use crate::stats::Counters;
 use crate::upstream::{Asked, Conn, Health, Hide, State, Upstream, Who, push_flush};
 use crate::reply::Kind;
 use crate::{Nanos, Settings};
+
+/// Replies wait so long for others that were asked in the same turn.
+const HELD_NS_MAX: Nanos = 500_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientId(pub u32);
@@ -72,6 +77,10 @@ pub struct Proxy {
     pub(crate) now: Nanos,
     /// Names of keys that are not where their hash says end with it.
     pub(crate) epoch: u64,
+    /// Connections with requests that have not left.
+    gathering: Vec<u32>,
+    /// Clients with replies that wait for others of their turn, and until when.
+    held: VecDeque<(Nanos, u32)>,
     /// Where the keys of a `get` go; reused.
     pub(crate) places: Vec<(u32, bool)>,
 }
@@ -82,7 +91,7 @@ impl Proxy {
         let (full, present) = (pool(), pool());
         let conns_each = 2 * settings.conns_per_server;
         let upstreams = settings.servers.iter().enumerate().map(|(at, server)| Upstream {
-            server: server.clone(),
+            name: server.to_string(),
             health: Health::Serves,
             failures: 0,
             first_conn: at * conns_each,
@@ -106,6 +115,8 @@ impl Proxy {
             counters: Counters::default(),
             now: 0,
             epoch: settings_seed,
+            gathering: Vec::new(),
+            held: VecDeque::new(),
             places: Vec::new(),
         }
     }
@@ -148,9 +159,11 @@ impl Proxy {
         }
     }
 
-    /// What has been asked for since, in order.
+    /// What has been asked for since, in order. What upstreams are asked leaves now, or gathers for a moment.
     #[inline]
     pub fn take_actions(&mut self, into: &mut Vec<Action>) {
+        self.release_held();
+        self.send_gathered();
         into.clear();
         std::mem::swap(into, &mut self.actions);
     }
@@ -163,8 +176,8 @@ impl Proxy {
     #[inline]
     pub fn client_took(&mut self, client: ClientId, count: usize) {
         let this = &mut self.clients[client.0 as usize];
-        this.out.told = false;
         this.out.sent(count, &mut self.spare);
+        this.out.told = !this.out.unsent().is_empty();
         if this.out.len() > 0 {
             return;
         }
@@ -182,8 +195,9 @@ impl Proxy {
     #[inline]
     pub fn conn_took(&mut self, conn: ConnId, count: usize) {
         let this = &mut self.conns[conn.0 as usize];
-        this.out.told = false;
         this.out.sent(count, &mut self.spare);
+        this.out.told = this.out.len() > 0;
+        this.gathering.sent(self.now);
     }
 
     /// When [`Event::Woken`] is due.
@@ -191,9 +205,13 @@ impl Proxy {
         let of_conn = |conn: &Conn| match conn.state {
             State::Closed { retry_at } => (retry_at > 0).then_some(retry_at),
             State::Dialing { since } => Some(since + self.settings.timeout),
-            State::Up => conn.asked.front().map(|asked| asked.at + self.settings.timeout),
+            State::Up => {
+                let late = conn.asked.front().map(|asked| asked.at + self.settings.timeout);
+                late.into_iter().chain(conn.gathers_until).min()
+            }
         };
-        self.conns.iter().filter_map(of_conn).min()
+        let held = self.held.front().map(|(until, _)| *until);
+        self.conns.iter().filter_map(of_conn).chain(held).min()
     }
 
     pub(crate) fn is_binary(&self, conn: usize) -> bool {
@@ -325,7 +343,9 @@ impl Proxy {
 
     /// All replies before a client's end are there.
     pub(crate) fn tell_ended(&mut self, client: u32) {
-        match self.clients[client as usize].out.len() {
+        let out = &mut self.clients[client as usize].out;
+        out.free();
+        match out.len() {
             0 => self.actions.push(Action::Close(ClientId(client))),
             _ => self.tell_client(client),
         }
@@ -335,6 +355,7 @@ impl Proxy {
         let this = &mut self.clients[client as usize];
         this.gone = true;
         this.is_open = false;
+        this.out.free();
         this.out.sent(this.out.len(), &mut self.spare);
         self.free_if_done(client);
     }
@@ -345,26 +366,83 @@ impl Proxy {
         if this.gone && (this.is_idle() || this.has_ended()) {
             let input = std::mem::take(&mut this.input);
             self.spare.give(input);
+            // It stays in the list that it is in.
+            let is_listed = this.is_listed;
             *this = Client::default();
+            this.is_listed = is_listed;
             self.free.push(client);
         }
     }
 
     #[inline]
     pub(crate) fn tell_client(&mut self, client: u32) {
-        let out = &mut self.clients[client as usize].out;
-        if !out.told && out.len() > 0 {
-            out.told = true;
+        let this = &mut self.clients[client as usize];
+        let free = this.out.unsent().len();
+        if !this.out.told && free > 0 {
+            this.out.told = true;
             self.actions.push(Action::ToClient(ClientId(client)));
+        }
+        if free == this.out.len() {
+            this.held_until = None;
+        } else if this.held_until.is_none() {
+            let until = self.now + HELD_NS_MAX;
+            this.held_until = Some(until);
+            if !std::mem::replace(&mut this.is_listed, true) {
+                self.held.push_back((until, client));
+            }
+        }
+    }
+
+    /// There is something for an upstream: it leaves when the event loop has handled what has arrived.
+    #[inline]
+    pub(crate) fn tell_conn(&mut self, conn: usize) {
+        let this = &mut self.conns[conn];
+        if !this.is_gathering && this.state == State::Up {
+            this.is_gathering = true;
+            self.gathering.push(conn as u32);
         }
     }
 
     #[inline]
-    pub(crate) fn tell_conn(&mut self, conn: usize) {
-        let this = &mut self.conns[conn];
-        if !this.out.told && this.state == State::Up && this.out.len() > 0 {
-            this.out.told = true;
-            self.actions.push(Action::ToUpstream(ConnId(conn as u32)));
+    fn send_gathered(&mut self) {
+        let mut at = 0;
+        while at < self.gathering.len() {
+            let conn = self.gathering[at];
+            let this = &mut self.conns[conn as usize];
+            let bytes = this.out.len();
+            this.gathers_until = match this.state == State::Up && !this.out.told && bytes > 0 {
+                true => this.gathering.waits_until(this.asked.len(), bytes, self.now),
+                false => None,
+            };
+            if this.gathers_until.is_some() {
+                at += 1;
+                continue;
+            }
+            self.gathering.swap_remove(at);
+            this.is_gathering = false;
+            if this.state == State::Up && !this.out.told && bytes > 0 {
+                this.out.told = true;
+                self.actions.push(Action::ToUpstream(ConnId(conn)));
+            }
+        }
+    }
+
+    /// Replies that wait for others of their turn leave without them when they have waited long enough.
+    fn release_held(&mut self) {
+        while let Some((until, client)) = self.held.front().copied() {
+            let this = &mut self.clients[client as usize];
+            match this.held_until {
+                // Others are held than were when it was listed.
+                Some(later) if until < later => self.held.push_back((later, client)),
+                Some(_) if self.now < until => return,
+                Some(_) => {
+                    this.out.free();
+                    this.is_listed = false;
+                    self.tell_client(client);
+                }
+                None => this.is_listed = false,
+            }
+            self.held.pop_front();
         }
     }
 }

@@ -49,7 +49,7 @@ impl Proxy {
         self.upstreams.iter().map(|upstream| {
             let conns = &self.conns[upstream.first_conn..][..2 * self.settings.conns_per_server];
             UpstreamStats {
-                name: &upstream.server.name,
+                name: &upstream.name,
                 serves: upstream.health == Health::Serves
                     && conns.iter().any(|conn| conn.state == State::Up),
                 ejected: upstream.health == Health::Ejected,

@@ -4,11 +4,12 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::Nanos;
 use crate::buffers::{Output, Spare};
-use crate::pool::Server;
 use crate::reply::Kind;
+use mbal_link::Gathering;
 
 pub(crate) struct Upstream {
-    pub server: Server,
+    /// What people call it.
+    pub name: String,
     pub health: Health,
     /// In a row.
     pub failures: u32,
@@ -40,6 +41,11 @@ pub(crate) struct Conn {
     pub need: usize,
     pub scanned: usize,
     pub asked: VecDeque<Asked>,
+    pub gathering: Gathering,
+    /// What has not left waits so long for more.
+    pub gathers_until: Option<Nanos>,
+    /// It is in the list of those with requests that have not left.
+    pub is_gathering: bool,
     /// The keys of the writes in `asked`, each behind its length and whether it is in base64.
     keys: Output,
     /// Keys whose last write has no known outcome, and whether they are in base64: they are deleted before anything else is asked.
@@ -102,6 +108,9 @@ impl Conn {
             need: 0,
             scanned: 0,
             asked: VecDeque::new(),
+            gathering: Gathering::default(),
+            gathers_until: None,
+            is_gathering: false,
             keys: Output::default(),
             owed: BTreeSet::new(),
             owes_all: false,
@@ -115,6 +124,7 @@ impl Conn {
             self.keys.bytes.extend_from_slice(&[key.len() as u8, base64.into()]);
             self.keys.bytes.extend_from_slice(key);
         }
+        self.gathering.gathers(asked.at);
         self.asked.push_back(asked);
     }
 
@@ -144,6 +154,8 @@ impl Conn {
         for output in [&mut self.keys, &mut self.out] {
             output.sent(output.len(), spare);
         }
+        self.gathering = Gathering::default();
+        self.gathers_until = None;
         self.input.clear();
         (self.need, self.scanned) = (0, 0);
         std::mem::take(&mut self.asked)

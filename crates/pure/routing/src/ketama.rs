@@ -143,7 +143,8 @@ impl KeyHash {
         ("one_at_a_time", KeyHash::OneAtATime),
     ];
 
-    fn of(self, key: &[u8]) -> u32 {
+    /// The hash of a key: its place on a ring.
+    pub fn of(self, key: &[u8]) -> u32 {
         // Bytes have signs, and 64 bits are cut to 32 at each step: as twemproxy and libmemcached compute it.
         let signed = key.iter().map(|&byte| i32::from(byte as i8) as u32);
         let fnv = |basis: u32, prime: u32| {
