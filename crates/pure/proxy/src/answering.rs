@@ -47,6 +47,7 @@ impl Proxy {
             match frame(next.kind, &bytes[at..], this.scanned) {
                 Framed::Whole(length) => {
                     this.scanned = 0;
+                    this.has_answered = true;
                     let asked = this.answered(&mut self.spare).expect("it was looked at");
                     let upstream = this.upstream;
                     self.upstreams[upstream].failures = 0;

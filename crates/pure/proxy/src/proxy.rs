@@ -188,6 +188,12 @@ impl Proxy {
         }
     }
 
+    /// Requests that upstreams have not answered.
+    #[inline]
+    pub fn unanswered(&self) -> usize {
+        self.conns.iter().map(|conn| conn.asked.len()).sum()
+    }
+
     pub fn conn_output(&self, conn: ConnId) -> &[u8] {
         self.conns[conn.0 as usize].out.unsent()
     }
@@ -222,6 +228,7 @@ impl Proxy {
     pub(crate) fn dial(&mut self, conn: usize) {
         let this = &mut self.conns[conn];
         this.state = State::Dialing { since: self.now };
+        this.has_answered = false;
         let upstream = this.upstream;
         self.actions.push(Action::Dial { conn: ConnId(conn as u32), upstream });
     }
@@ -258,7 +265,8 @@ impl Proxy {
     /// Gives a connection up: whoever waits for it hears `error`.
     pub(crate) fn fail(&mut self, conn: usize, error: &'static [u8]) {
         let upstream = self.conns[conn].upstream;
-        let idle = self.conns[conn].asked.is_empty() && self.conns[conn].state == State::Up;
+        let this = &self.conns[conn];
+        let idle = this.asked.is_empty() && this.has_answered && this.state == State::Up;
         let waiting = self.conns[conn].lose(&mut self.spare);
         let this = &mut self.upstreams[upstream];
         // An upstream may close a connection that nobody uses.
@@ -266,13 +274,17 @@ impl Proxy {
             this.failures += 1;
             self.counters.upstream_failures += 1;
         }
-        let retry = if this.failures <= 1 { 1 } else { self.settings.retry };
-        self.conns[conn].state = State::Closed { retry_at: self.now + retry };
         let eject = self.settings.eject
             && this.health == Health::Serves
             && self.settings.failures_max <= this.failures;
+        let at_once = this.failures <= 1 && this.health == Health::Serves && !eject;
         if eject {
             self.eject(upstream);
+        }
+        if at_once {
+            self.dial(conn);
+        } else {
+            self.conns[conn].state = State::Closed { retry_at: self.now + self.settings.retry };
         }
         for asked in waiting {
             self.lose_asked(asked, error);

@@ -35,6 +35,8 @@ pub(crate) enum State {
 pub(crate) struct Conn {
     pub upstream: usize,
     pub state: State,
+    /// Something, since it was dialed.
+    pub has_answered: bool,
     pub out: Output,
     /// Of a reply that has not come in whole.
     pub input: Vec<u8>,
@@ -103,6 +105,7 @@ impl Conn {
         Conn {
             upstream,
             state: State::Closed { retry_at: 0 },
+            has_answered: false,
             out: Output::default(),
             input: Vec::new(),
             need: 0,
