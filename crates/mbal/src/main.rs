@@ -45,7 +45,8 @@ const SERVE_AS_MEMCACHED: &str = concat!(
 );
 const UP: &str = "A cluster on this machine: a coordinator and some servers, until Ctrl-C.";
 const COORDINATOR: &str = "Says which servers a cluster has, and which of them has which keys.";
-const PROXY: &str = "Stands in front of memcached servers: few connections, one address, no hot server.";
+const PROXY: &str =
+    "Stands in front of memcached servers: few connections, one address, no hot server.";
 const BENCH: &str = "Loads memcached-compatible servers and says what a request costs them.";
 const TOP: &str =
     "Shows what a server does now: rate, hits, latency, workers, the hottest cachelets and keys.";

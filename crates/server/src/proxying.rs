@@ -58,9 +58,8 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
     let addresses = listeners.iter().filter_map(|at| at.local_addr().ok()).collect();
     let mut doors: Vec<OwnedFd> = listeners.into_iter().map(OwnedFd::from).collect();
     if let Some(UnixSocket { path, mode }) = &config.unix_socket {
-        let listener = listen_unix(path, *mode, config.backlog).map_err(|error| {
-            StartError::Unix { path: path.clone(), user: None, error }
-        })?;
+        let listener = listen_unix(path, *mode, config.backlog)
+            .map_err(|error| StartError::Unix { path: path.clone(), user: None, error })?;
         doors.push(listener.into());
     }
     let signals = Signals::take().map_err(StartError::System)?;
@@ -68,13 +67,11 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
     let clock = Clock::start();
     let mailbox = Mailbox::new().map_err(StartError::System)?;
     let main = Mailbox::new().map_err(StartError::System)?;
-    let listener =
-        Listener::new(Vec::new(), signals, main, Vec::new(), Arc::clone(&tally), clock);
+    let listener = Listener::new(Vec::new(), signals, main, Vec::new(), Arc::clone(&tally), clock);
     let listener = listener.map_err(StartError::System)?;
     let proxy = Proxy::new(config.settings);
-    let event_loop =
-        ProxyLoop::new(proxy, doors, config.addresses, mailbox.clone(), tally, clock)
-            .map_err(StartError::System)?;
+    let event_loop = ProxyLoop::new(proxy, doors, config.addresses, mailbox.clone(), tally, clock)
+        .map_err(StartError::System)?;
     let thread = thread::Builder::new().name("mbal-proxy".into());
     let thread = thread.spawn(move || event_loop.run()).map_err(StartError::System)?;
     let socket_file = config.unix_socket.map(|socket| socket.path);

@@ -1,7 +1,6 @@
 //! From an upstream's bytes to clients' replies.
 
-use mbal_wire::{Status, BINARY_REQUEST};
-
+use crate::binary::push_failure;
 use crate::client::Slot;
 use crate::naming;
 use crate::proxy::{Action, ConnId, Proxy};
@@ -107,7 +106,8 @@ impl Proxy {
             }
             Who::Fence => {
                 let upstream = self.conns[conn].upstream;
-                let done = reply == b"OK\r\n" || reply.first() == Some(&0x81) && reply[6..8] == [0; 2];
+                let done =
+                    reply == b"OK\r\n" || reply.first() == Some(&0x81) && reply[6..8] == [0; 2];
                 match done {
                     true => self.come_back(upstream),
                     false => drop(self.distrust(conn, &[])),
@@ -122,12 +122,14 @@ impl Proxy {
             Who::Client { client, number } => {
                 self.counters.errors += 1;
                 let is_binary = asked.kind == Kind::Binary;
-                self.clients[client as usize].answer(number, &mut self.spare, |out| {
-                    match is_binary {
-                        true => push_binary_failure(out, &asked),
+                self.clients[client as usize].answer(
+                    number,
+                    &mut self.spare,
+                    |out| match is_binary {
+                        true => push_failure(out, &asked),
                         false => out.extend_from_slice(error),
-                    }
-                });
+                    },
+                );
                 self.answered(client);
             }
             Who::Part { client, number, .. } => {
@@ -159,7 +161,11 @@ impl Proxy {
         merge.finish(&mut values, &mut self.spare);
         this.answer(number, &mut self.spare, |out| {
             // An empty output takes the reply as it is.
-            if out.is_empty() { std::mem::swap(out, &mut values) } else { out.extend_from_slice(&values) }
+            if out.is_empty() {
+                std::mem::swap(out, &mut values)
+            } else {
+                out.extend_from_slice(&values)
+            }
         });
         self.spare.give(values);
         self.answered(client);
@@ -224,8 +230,4 @@ fn push_reply(out: &mut Vec<u8>, asked: &Asked, reply: &[u8]) {
         }
         _ => out.extend_from_slice(reply),
     }
-}
-
-fn push_binary_failure(out: &mut Vec<u8>, asked: &Asked) {
-    let _ = (out, asked, Status::TemporaryFailure, BINARY_REQUEST);
 }

@@ -1,7 +1,7 @@
 //! From a client's bytes to what upstreams are asked.
 
-use mbal_routing::ketama::KeyHash;
 use mbal_model::KEY_BYTES_MAX;
+use mbal_routing::ketama::KeyHash;
 use mbal_wire::{
     Admin, BINARY_REQUEST, Chunk, Get, Meta, Parsed, Request, next_word, parse, parse_binary,
 };
@@ -11,7 +11,7 @@ use crate::encode;
 use crate::merge::{Merge, PARTS_MAX};
 use crate::proxy::{Action, ClientId, Proxy};
 use crate::reply::Kind;
-use crate::upstream::{Asked, Hide, State, Who};
+use crate::upstream::{Asked, Health, Hide, State, Who};
 
 const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
@@ -211,10 +211,7 @@ impl Proxy {
             Request::Admin { command, noreply } => {
                 return self.administer(client, command, *noreply);
             }
-            Request::Binary(_) => {
-                let _ = raw;
-                return self.end(client);
-            }
+            Request::Binary(binary) => return self.ask_binary(client, binary, raw),
         };
         self.ask_one(client, request, form);
     }
@@ -339,11 +336,28 @@ impl Proxy {
         if renamed && (base64 || KEY_BYTES_MAX < key.len() + crate::naming::SUFFIX_BYTES) {
             return Err(DOWN);
         }
-        let conns = self.settings.conns_per_server;
-        let conn = self.upstreams[upstream].first_conn
-            + if conns == 1 { 0 } else { KeyHash::OneAtATime.of(key) as usize % conns };
+        let conn = self.conn_of(upstream, key);
         self.admit(conn)?;
         Ok((conn, renamed))
+    }
+
+    /// The connection over which an upstream is asked for a key: always the same, so that its requests stay in order.
+    #[inline]
+    fn conn_of(&self, upstream: usize, key: &[u8]) -> usize {
+        let conns = self.settings.conns_per_server;
+        let among = if conns == 1 { 0 } else { KeyHash::OneAtATime.of(key) as usize % conns };
+        self.upstreams[upstream].first_conn + among
+    }
+
+    /// Likewise for binary. A key whose upstream is ejected is nowhere.
+    pub(crate) fn route_binary(&mut self, key: &[u8]) -> Result<usize, Refusal> {
+        let home = self.full.place(key).ok_or(DOWN)?;
+        if self.upstreams[home].health != Health::Serves {
+            return Err(DOWN);
+        }
+        let conn = self.conn_of(home, key) + self.settings.conns_per_server;
+        self.admit(conn)?;
+        Ok(conn)
     }
 
     /// Whether a connection takes one more request.
@@ -393,7 +407,7 @@ impl Proxy {
         let mut refusal: &[u8] = b"";
         for upstream in 0..self.upstreams.len() {
             // An upstream that is ejected is flushed when it comes back.
-            if self.upstreams[upstream].health != crate::upstream::Health::Serves {
+            if self.upstreams[upstream].health != Health::Serves {
                 continue;
             }
             // Over each connection: it is in order with what was asked there before.

@@ -21,6 +21,7 @@
 
 mod answering;
 mod asking;
+mod binary;
 mod buffers;
 mod client;
 mod encode;

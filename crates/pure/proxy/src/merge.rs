@@ -28,13 +28,7 @@ pub(crate) const PARTS_MAX: usize = 256;
 impl Merge {
     pub fn new(mut keys: Vec<u8>, asked: &[u8]) -> Merge {
         keys.extend_from_slice(asked);
-        Merge {
-            keys,
-            part_of: Vec::new(),
-            parts: Vec::new(),
-            missing: 0,
-            error: Vec::new(),
-        }
+        Merge { keys, part_of: Vec::new(), parts: Vec::new(), missing: 0, error: Vec::new() }
     }
 
     /// The next key is asked for over `conn`. Its part's number, and whether that is the first one there.

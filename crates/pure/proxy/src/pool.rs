@@ -69,10 +69,9 @@ mod tests {
 
     #[test]
     fn who_is_left_has_the_keys_of_those_who_are_not() {
-        for distribution in [
-            Distribution::Ketama(Dialect::Twemproxy, None),
-            Distribution::Modula(KeyHash::Fnv1a64),
-        ] {
+        for distribution in
+            [Distribution::Ketama(Dialect::Twemproxy, None), Distribution::Modula(KeyHash::Fnv1a64)]
+        {
             let servers = servers();
             let pool = |absent| Pool::new(distribution, &servers, move |at| at != absent);
             let mut counts = [[0; 3]; 2];

@@ -7,9 +7,9 @@ use mbal_wire::{Limits as WireLimits, Login};
 use crate::buffers::Spare;
 use crate::client::{Client, Slot};
 use crate::pool::Pool;
+use crate::reply::Kind;
 use crate::stats::Counters;
 use crate::upstream::{Asked, Conn, Health, Hide, State, Upstream, Who, push_flush};
-use crate::reply::Kind;
 use crate::{Nanos, Settings};
 
 /// Replies wait so long for others that were asked in the same turn.
@@ -47,7 +47,10 @@ pub enum Action {
     /// There is output for a client: [`Proxy::client_output`].
     ToClient(ClientId),
     ToUpstream(ConnId),
-    Dial { conn: ConnId, upstream: usize },
+    Dial {
+        conn: ConnId,
+        upstream: usize,
+    },
     /// Give a connection up. Nothing of it is told any more.
     HangUp(ConnId),
     /// All output has been taken.

@@ -1,7 +1,7 @@
 //! What a proxy counts.
 
-use crate::upstream::{Health, State};
 use crate::Proxy;
+use crate::upstream::{Health, State};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {

@@ -27,8 +27,12 @@ pub(crate) enum Health {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// It is not dialed before this.
-    Closed { retry_at: Nanos },
-    Dialing { since: Nanos },
+    Closed {
+        retry_at: Nanos,
+    },
+    Dialing {
+        since: Nanos,
+    },
     Up,
 }
 
@@ -74,11 +78,21 @@ pub(crate) struct Asked {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
-    Client { client: u32, number: u32 },
+    Client {
+        client: u32,
+        number: u32,
+    },
     /// One part of a multi-get.
-    Part { client: u32, number: u32, part: u8 },
+    Part {
+        client: u32,
+        number: u32,
+        part: u8,
+    },
     /// One of all upstreams.
-    Everywhere { client: u32, number: u32 },
+    Everywhere {
+        client: u32,
+        number: u32,
+    },
     Nobody,
     /// The flush before an ejected upstream serves again.
     Fence,
@@ -96,8 +110,12 @@ pub(crate) enum Hide {
     Done,
     /// `ma`: HD and VA.
     Success,
-    /// Binary: a hit, or success; its opcode comes back.
-    Binary { opcode: u8, status: u8 },
+    /// Binary: replies of this status. The opcode and the opaque are the client's.
+    Binary {
+        opcode: u8,
+        opaque: [u8; 4],
+        status: u8,
+    },
 }
 
 impl Conn {

@@ -20,12 +20,8 @@ struct World {
 }
 
 fn settings(upstreams: usize) -> Settings {
-    let server = |at: usize| RingServer {
-        host: format!("s{at}"),
-        port: 11211,
-        weight: 1,
-        name: None,
-    };
+    let server =
+        |at: usize| RingServer { host: format!("s{at}"), port: 11211, weight: 1, name: None };
     Settings {
         servers: (0..upstreams).map(server).collect(),
         distribution: Distribution::Modula(KeyHash::Fnv1a64),
@@ -312,4 +308,37 @@ fn who_leaves_is_answered_first_and_who_is_gone_never() {
     // Both names are free again.
     let names = [world.client(), world.client()];
     assert!(names.contains(&quits) && names.contains(&is_gone));
+}
+
+#[test]
+fn binary_has_connections_of_its_own_and_quiet_requests_keep_their_silence() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    let request = |opcode: u8, key: &[u8]| {
+        let mut bytes = mbal_wire::binary_delete(key);
+        bytes[1] = opcode;
+        bytes[12..16].copy_from_slice(b"opaq");
+        bytes
+    };
+    let reply = |opcode: u8, status: u8| {
+        let mut bytes = request(opcode, b"");
+        bytes[0] = 0x81;
+        bytes[7] = status;
+        bytes
+    };
+    // getq, getq, noop: an upstream always answers, so it is asked for get.
+    let asked = [request(0x09, b"a"), request(0x09, b"b"), request(0x0a, b"")].concat();
+    world.event(Event::Received { client, bytes: &asked });
+    world.connect_all();
+    let binary = ConnId(1);
+    assert_eq!(world.asked[1].matches("opaq").count(), 2);
+    assert!(world.asked[1].contains(&*String::from_utf8_lossy(&request(0x00, b"b"))));
+    let replies = [reply(0x00, 1), reply(0x00, 0)].concat();
+    world.event(Event::Replied { conn: binary, bytes: &replies });
+    let heard = [reply(0x09, 0), reply(0x0a, 0)].concat();
+    world.hears(client, &String::from_utf8_lossy(&heard));
+    // A lost upstream is told in binary.
+    world.event(Event::Received { client, bytes: &request(0x00, b"a") });
+    world.event(Event::Lost { conn: binary });
+    assert!(world.told[0].contains("opaq") && world.told[0].contains("no route to owner"));
 }
