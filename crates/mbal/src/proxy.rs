@@ -5,13 +5,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use mbal_proxy::{Dialect, Distribution, KeyHash, Limits, RingServer, Settings};
+use mbal_proxy::{Dialect, Distribution, KeyHash, Limits, Replication, RingServer, Settings};
 use mbal_server::{ProxyConfig, UnixSocket, log, resolve, start_proxy};
 
 use crate::flags::duration;
 use crate::listen::interfaces;
 
 const EX_USAGE: u8 = 64;
+/// Of the requests, that are looked at for hot keys.
+const SAMPLING: f64 = 0.0625;
 const BACKLOG: i32 = 1024;
 
 const EXAMPLES: &str = "\
@@ -74,6 +76,15 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "time", default_value = "1s", value_parser = time)]
     retry: Duration,
 
+    /// Copy hot keys until the busiest upstream is predicted to have at most so many times the average's requests, 1.01 to 100;
+    /// only where nobody else writes the same keys
+    #[arg(long, value_name = "num", value_parser = target)]
+    imbalance_target: Option<f64>,
+
+    /// What is hot is decided so often
+    #[arg(long, value_name = "time", default_value = "1s", value_parser = time, requires = "imbalance_target")]
+    interval: Duration,
+
     /// Clients at a time
     #[arg(short = 'c', long, value_name = "num", default_value_t = 1024)]
     connections: u32,
@@ -94,6 +105,11 @@ fn way(text: &str) -> Result<Way, String> {
         "modula" => Ok(Way::Modula),
         _ => text.parse().map(Way::Ring).map_err(|why| format!("{why}, modula")),
     }
+}
+
+fn target(text: &str) -> Result<f64, String> {
+    let target = text.parse().ok().filter(|target| (1.01..=100.0).contains(target));
+    target.ok_or_else(|| "a number from 1.01 to 100".into())
 }
 
 fn time(text: &str) -> Result<Duration, String> {
@@ -153,6 +169,11 @@ impl ProxyFlags {
                 failures_max: self.failures,
                 retry: nanos(self.retry),
                 limits: Limits { item_bytes_max: self.max_item_size, ..Limits::default() },
+                replication: self.imbalance_target.map(|target| Replication {
+                    interval: nanos(self.interval),
+                    target,
+                    sampling: SAMPLING,
+                }),
                 version: crate::AS_MEMCACHED.to_owned(),
                 seed: seed(),
             },

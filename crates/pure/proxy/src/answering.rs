@@ -4,6 +4,9 @@ use crate::binary::push_failure;
 use crate::client::Slot;
 use crate::naming;
 use crate::proxy::{Action, ConnId, Proxy};
+use crate::steering::DOUBT_NS;
+use crate::Nanos;
+use mbal_model::Key;
 use crate::reply::{Framed, Kind, frame};
 use crate::upstream::{Asked, Hide, State, Who};
 
@@ -47,8 +50,18 @@ impl Proxy {
                 Framed::Whole(length) => {
                     this.scanned = 0;
                     this.has_answered = true;
-                    let asked = this.answered(&mut self.spare).expect("it was looked at");
+                    let mut written = std::mem::take(&mut self.written);
+                    let asked = this.answered(&mut self.spare, &mut written);
+                    let asked = asked.expect("it was looked at");
                     let upstream = this.upstream;
+                    if this.doubt == Some(Nanos::MAX) {
+                        this.doubt = Some(self.now + DOUBT_NS);
+                    }
+                    if let Some(key) = Key::new(&written).filter(|_| !self.hot.is_empty()) {
+                        self.end_copies(key.hash(), key.bytes());
+                    }
+                    written.clear();
+                    self.written = written;
                     self.upstreams[upstream].failures = 0;
                     self.counters.replies += 1;
                     self.answer(conn, &asked, &bytes[at..at + length]);
@@ -100,6 +113,12 @@ impl Proxy {
                 self.answered_somewhere(client, number, error);
             }
             Who::Nobody => {}
+            Who::Fill { hash, epoch } => self.filled(hash, epoch, reply),
+            Who::Copy { hash, epoch, at } => {
+                if reply == b"STORED\r\n" {
+                    self.hot.stored(hash, epoch, at);
+                }
+            }
             Who::Owed => {
                 self.conns[conn].paid();
                 self.counters.deleted_unsure += 1;
@@ -140,7 +159,8 @@ impl Proxy {
                 self.counters.errors += 1;
                 self.answered_somewhere(client, number, error);
             }
-            Who::Nobody | Who::Fence | Who::Owed => {}
+            Who::Fill { hash, epoch } => self.hot.unfilled(hash, epoch),
+            Who::Nobody | Who::Copy { .. } | Who::Fence | Who::Owed => {}
         }
     }
 

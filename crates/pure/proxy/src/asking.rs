@@ -6,9 +6,12 @@ use mbal_wire::{
     Admin, BINARY_REQUEST, Chunk, Get, Meta, Parsed, Request, next_word, parse, parse_binary,
 };
 
+use crate::Nanos;
 use crate::client::Slot;
 use crate::encode;
-use crate::merge::{Merge, PARTS_MAX};
+use crate::merge::Merge;
+use crate::naming::{SUFFIX_BYTES, push_name};
+use crate::steering::Steered;
 use crate::proxy::{Action, ClientId, Proxy};
 use crate::reply::Kind;
 use crate::upstream::{Asked, Health, Hide, State, Who};
@@ -18,6 +21,9 @@ const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 const NOT_HERE: &[u8] = b"SERVER_ERROR not through a proxy\r\n";
 const TOO_MANY_UPSTREAMS: &[u8] = b"SERVER_ERROR too many upstreams for one get\r\n";
+
+/// A longer exptime is a moment of the calendar.
+const RELATIVE_SECONDS_MAX: u64 = 60 * 60 * 24 * 30;
 
 /// Why an upstream is not asked.
 pub(crate) type Refusal = &'static [u8];
@@ -220,8 +226,16 @@ impl Proxy {
     #[inline]
     fn ask_one(&mut self, client: u32, request: &Request<'_>, form: Form) {
         let (key, base64) = request.key().expect("it has a key");
-        let route = self.route(key, base64);
-        let (conn, renamed) = match route {
+        let mut route = None;
+        if self.control.is_some() {
+            let touches = matches!(request, Request::Get(get) if get.touch.is_some());
+            match self.steer(client, request, (key, base64), form.writes || touches) {
+                Steered::Done => return,
+                Steered::Copy { conn, name } => route = Some((conn, Some(name))),
+                Steered::Home => {}
+            }
+        }
+        let (conn, name) = match route.map_or_else(|| self.route(key, base64), Ok) {
             Ok(route) => route,
             Err(refusal) => return self.refuse(client, form.silent, refusal),
         };
@@ -232,22 +246,22 @@ impl Proxy {
                 Who::Client { client, number }
             }
         };
-        let out = &mut self.conns[conn].out.bytes;
+        let this = &mut self.conns[conn];
+        let out = &mut this.out.bytes;
         if out.capacity() == 0 {
             *out = self.spare.take();
         }
         let Form { kind, hide, writes, .. } = form;
-        let asked = Asked { who, kind, hide, writes, renamed, at: self.now };
-        if renamed {
-            let mut name = self.spare.take();
-            self.rename(key, &mut name);
-            let this = &mut self.conns[conn];
-            encode::push(&mut this.out.bytes, request, &name);
-            this.ask(asked, writes.then_some((&name, false)));
-            self.spare.give(name);
+        let asked = Asked { who, kind, hide, writes, renamed: name.is_some(), at: self.now };
+        if let Some(name) = name {
+            let mut named = self.spare.take();
+            push_name(&mut named, key, name);
+            encode::push(out, request, &named);
+            this.ask(asked, writes.then_some((&named, false)));
+            self.spare.give(named);
         } else {
             encode::push(out, request, key);
-            self.conns[conn].ask(asked, writes.then_some((key, base64)));
+            this.ask(asked, writes.then_some((key, base64)));
         }
         self.counters.forwarded += 1;
         self.tell_conn(conn);
@@ -255,95 +269,118 @@ impl Proxy {
 
     /// A `get` of several keys.
     fn ask_many(&mut self, client: u32, get: &Get<'_>) {
-        let mut merge = Merge::new(self.spare.take(), get.keys);
-        let mut refusal = None;
-        // The places of keys first: a key that is too long makes the whole an error.
-        let mut rest = get.keys;
         let mut places = std::mem::take(&mut self.places);
         places.clear();
-        while let Some((key, tail)) = next_word(rest) {
-            rest = tail;
-            if key.len() > KEY_BYTES_MAX {
-                refusal = Some(BAD_FORMAT);
-                break;
-            }
-            match self.route(key, false) {
-                Ok((conn, renamed)) => places.push((conn as u32, renamed)),
-                Err(why) => {
-                    refusal = Some(why);
-                    break;
-                }
-            }
+        match self.place_all(client, get, &mut places) {
+            Ok(()) => self.ask_parts(client, get, &places),
+            Err(why) => self.refuse(client, false, why),
         }
-        if let Some(why) = refusal {
-            self.places = places;
-            return self.refuse(client, false, why);
-        }
-        let number = self.clients[client as usize].push(Slot::Waiting);
-        let mut rest = get.keys;
-        for (conn, renamed) in &places {
-            let Some((key, tail)) = next_word(rest) else { break };
-            rest = tail;
-            let (part, is_new) = merge.ask(*conn);
-            let this = &mut self.conns[*conn as usize];
-            if is_new && PARTS_MAX <= merge.count() {
-                // All parts but this one have been begun: they end as they are.
-                merge.give_up(TOO_MANY_UPSTREAMS);
-                break;
-            }
-            if is_new {
-                if this.out.bytes.capacity() == 0 {
-                    this.out.bytes = self.spare.take();
-                }
-                encode::push_get(&mut this.out.bytes, get);
-                let who = Who::Part { client, number, part };
-                let (kind, hide) = (Kind::Values, Hide::Nothing);
-                let (writes, renamed) = (false, *renamed);
-                this.ask(Asked { who, kind, hide, writes, renamed, at: self.now }, None);
-                self.counters.forwarded += 1;
-            } else {
-                this.out.bytes.push(b' ');
-            }
-            if *renamed {
-                let mut name = self.spare.take();
-                self.rename(key, &mut name);
-                self.conns[*conn as usize].out.bytes.extend_from_slice(&name);
-                self.spare.give(name);
-            } else {
-                this.out.bytes.extend_from_slice(key);
-            }
-        }
-        for conn in merge.conns() {
-            self.conns[conn].out.bytes.extend_from_slice(b"\r\n");
-        }
-        let told: Vec<usize> = merge.conns().collect();
-        *self.clients[client as usize].slot(number) = Slot::Merge(Box::new(merge));
-        told.into_iter().for_each(|conn| self.tell_conn(conn));
         self.places = places;
     }
 
-    /// The connection for a key, and whether it has another name there.
+    /// Where the keys of a `get` are asked for. One that is too long makes the whole an error.
+    fn place_all(
+        &mut self,
+        client: u32,
+        get: &Get<'_>,
+        places: &mut Vec<(u32, Option<u64>)>,
+    ) -> Result<(), Refusal> {
+        let mut rest = get.keys;
+        while let Some((key, tail)) = next_word(rest) {
+            rest = tail;
+            if key.len() > KEY_BYTES_MAX {
+                return Err(BAD_FORMAT);
+            }
+            if self.control.is_some() {
+                let steered = self.steer(client, &Request::Get(*get), (key, false), get.touch.is_some());
+                if let Steered::Copy { conn, name } = steered {
+                    places.push((conn as u32, Some(name)));
+                    continue;
+                }
+            }
+            let (conn, name) = self.route(key, false)?;
+            places.push((conn as u32, name));
+        }
+        Ok(())
+    }
+
+    /// Asks for the keys of a `get`, each connection once, or twice where keys have other names.
+    fn ask_parts(&mut self, client: u32, get: &Get<'_>, places: &[(u32, Option<u64>)]) {
+        let mut merge = Merge::new(self.spare.take(), get.keys);
+        let number = self.clients[client as usize].push(Slot::Waiting);
+        if !places.iter().all(|(conn, name)| merge.ask(*conn, name.is_some())) {
+            return self.clients[client as usize].answer(number, &mut self.spare, |out| {
+                out.extend_from_slice(TOO_MANY_UPSTREAMS);
+            });
+        }
+        // Where a connection has two parts, one is written after the other; else all at once, key by key.
+        let two = merge.count() > 1 && places.iter().any(|(_, name)| name.is_some());
+        let rounds = if two { merge.count() } else { 1 };
+        for round in 0..rounds {
+            let begun = if two { round..round + 1 } else { 0..merge.count() };
+            for part in begun.clone() {
+                self.begin_part(client, number, get, part, &merge);
+            }
+            let mut rest = get.keys;
+            for (at, (conn, name)) in places.iter().enumerate() {
+                let Some((key, tail)) = next_word(rest) else { break };
+                rest = tail;
+                if !begun.contains(&merge.part_of(at)) {
+                    continue;
+                }
+                let out = &mut self.conns[*conn as usize].out.bytes;
+                match name {
+                    Some(name) => push_name(out, key, *name),
+                    None => out.extend_from_slice(key),
+                }
+                out.push(b' ');
+            }
+            for part in begun {
+                let (conn, _) = merge.part(part);
+                let out = &mut self.conns[conn].out.bytes;
+                out.pop();
+                out.extend_from_slice(b"\r\n");
+                self.tell_conn(conn);
+            }
+        }
+        *self.clients[client as usize].slot(number) = Slot::Merge(Box::new(merge));
+    }
+
+    fn begin_part(&mut self, client: u32, number: u32, get: &Get<'_>, part: usize, merge: &Merge) {
+        let (conn, renamed) = merge.part(part);
+        let this = &mut self.conns[conn];
+        if this.out.bytes.capacity() == 0 {
+            this.out.bytes = self.spare.take();
+        }
+        encode::push_get(&mut this.out.bytes, get);
+        let who = Who::Part { client, number, part: part as u8 };
+        let (kind, hide, writes) = (Kind::Values, Hide::Nothing, false);
+        this.ask(Asked { who, kind, hide, writes, renamed, at: self.now }, None);
+        self.counters.forwarded += 1;
+    }
+
+    /// The connection for a key, and what the name is made of that it has there, if it has another.
     #[inline]
-    fn route(&mut self, key: &[u8], base64: bool) -> Result<(usize, bool), Refusal> {
+    fn route(&mut self, key: &[u8], base64: bool) -> Result<(usize, Option<u64>), Refusal> {
         let home = self.full.place(key).ok_or(DOWN)?;
-        let (upstream, renamed) = match self.all_present {
-            true => (home, false),
+        let (upstream, name) = match self.all_present {
+            true => (home, None),
             false => match self.present.place(key) {
                 None => return Err(DOWN),
-                Some(there) => (there, there != home),
+                Some(there) => (there, (there != home).then_some(self.epoch)),
             },
         };
-        if renamed && (base64 || KEY_BYTES_MAX < key.len() + crate::naming::SUFFIX_BYTES) {
+        if name.is_some() && (base64 || KEY_BYTES_MAX < key.len() + SUFFIX_BYTES) {
             return Err(DOWN);
         }
         let conn = self.conn_of(upstream, key);
         self.admit(conn)?;
-        Ok((conn, renamed))
+        Ok((conn, name))
     }
 
     /// The connection over which an upstream is asked for a key: always the same, so that its requests stay in order.
     #[inline]
-    fn conn_of(&self, upstream: usize, key: &[u8]) -> usize {
+    pub(crate) fn conn_of(&self, upstream: usize, key: &[u8]) -> usize {
         let conns = self.settings.conns_per_server;
         let among = if conns == 1 { 0 } else { KeyHash::OneAtATime.of(key) as usize % conns };
         self.upstreams[upstream].first_conn + among
@@ -362,7 +399,7 @@ impl Proxy {
 
     /// Whether a connection takes one more request.
     #[inline]
-    fn admit(&mut self, conn: usize) -> Result<(), Refusal> {
+    pub(crate) fn admit(&mut self, conn: usize) -> Result<(), Refusal> {
         let this = &self.conns[conn];
         match this.state {
             State::Closed { retry_at } if retry_at <= self.now => self.dial(conn),
@@ -402,6 +439,13 @@ impl Proxy {
 
     /// `flush_all`, by all upstreams.
     fn flush(&mut self, client: u32, exptime: i32, noreply: bool) {
+        self.end_all_copies();
+        if exptime != 0 {
+            // Until everything is flushed, and everybody's clock says so; a moment of the calendar is not known here.
+            let seconds = u64::try_from(exptime).unwrap_or(0);
+            let until = if seconds > RELATIVE_SECONDS_MAX { Nanos::MAX } else { self.now + (seconds + 2) * 1_000_000_000 };
+            self.hot.suspended_until = self.hot.suspended_until.max(until);
+        }
         let conns = self.settings.conns_per_server;
         let mut asked_of = Vec::new();
         let mut refusal: &[u8] = b"";

@@ -1,5 +1,6 @@
 //! Clients that speak binary. Their requests go over connections of their own, which upstreams take for binary.
 
+use mbal_model::Key;
 use mbal_wire::{Binary, Command, Frame, Status};
 
 use crate::client::Slot;
@@ -31,6 +32,9 @@ impl Proxy {
                 return self.say_status(client, frame, Status::TemporaryFailure);
             }
         };
+        if let Some(key) = Key::new(key).filter(|_| writes && !self.hot.is_empty()) {
+            self.end_copies(key.hash(), key.bytes());
+        }
         let number = self.clients[client as usize].push(Slot::Waiting);
         let this = &mut self.conns[conn];
         this.out.bytes.extend_from_slice(&[raw[0], frame.loud()]);

@@ -24,15 +24,19 @@ mod asking;
 mod binary;
 mod buffers;
 mod client;
+mod control;
 mod encode;
+mod hot;
 mod merge;
 mod naming;
 mod pool;
 mod proxy;
 mod reply;
 mod stats;
+mod steering;
 mod upstream;
 
+pub use control::Replication;
 pub use mbal_routing::ketama::{Dialect, KeyHash, RingServer};
 pub use pool::Distribution;
 pub use proxy::{Action, ClientId, ConnId, Event, Proxy};
@@ -56,6 +60,8 @@ pub struct Settings {
     /// An upstream that failed is tried again so often.
     pub retry: Nanos,
     pub limits: Limits,
+    /// Hot keys get copies. Only where no other proxy writes the same keys, and no client by itself.
+    pub replication: Option<Replication>,
     /// What `version` answers.
     pub version: String,
     /// Of random bits, for the names of keys that are not where their hash says.

@@ -19,11 +19,12 @@ pub(crate) struct Merge {
 
 struct Part {
     conn: u32,
+    renamed: bool,
     values: Vec<u8>,
 }
 
 /// A `get` is split over so many connections at most.
-pub(crate) const PARTS_MAX: usize = 256;
+const PARTS_MAX: usize = 256;
 
 impl Merge {
     pub fn new(mut keys: Vec<u8>, asked: &[u8]) -> Merge {
@@ -31,32 +32,32 @@ impl Merge {
         Merge { keys, part_of: Vec::new(), parts: Vec::new(), missing: 0, error: Vec::new() }
     }
 
-    /// The next key is asked for over `conn`. Its part's number, and whether that is the first one there.
+    /// The next key is asked for over `conn`, by another name or its own. False if that is one part too many.
     #[inline]
-    pub fn ask(&mut self, conn: u32) -> (u8, bool) {
-        let known = self.parts.iter().position(|part| part.conn == conn);
-        let part = known.unwrap_or_else(|| {
-            self.parts.push(Part { conn, values: Vec::new() });
+    pub fn ask(&mut self, conn: u32, renamed: bool) -> bool {
+        let is_its = |part: &Part| part.conn == conn && part.renamed == renamed;
+        let part = self.parts.iter().position(is_its).unwrap_or_else(|| {
+            self.parts.push(Part { conn, renamed, values: Vec::new() });
             self.missing += 1;
             self.parts.len() - 1
         });
         self.part_of.push(part as u8);
-        (part as u8, known.is_none())
+        part < PARTS_MAX
     }
 
     pub fn count(&self) -> usize {
         self.parts.len()
     }
 
-    /// The connections that were asked.
-    pub fn conns(&self) -> impl Iterator<Item = usize> {
-        self.parts.iter().map(|part| part.conn as usize)
+    /// The part that asks for the key at `at`.
+    #[inline]
+    pub fn part_of(&self, at: usize) -> usize {
+        self.part_of[at].into()
     }
 
-    /// The part that was last begun is not asked for.
-    pub fn give_up(&mut self, error: &[u8]) {
-        self.parts.pop();
-        self.lost(error);
+    /// The connection of a part, and whether its keys have other names there.
+    pub fn part(&self, part: usize) -> (usize, bool) {
+        (self.parts[part].conn as usize, self.parts[part].renamed)
     }
 
     /// Takes the whole reply of one part. True if that was the last one.
@@ -140,7 +141,7 @@ mod tests {
         let mut spare = Spare::default();
         let mut merge = Merge::new(Vec::new(), b"a b  a c d");
         for conn in [7, 9, 7, 7, 9] {
-            merge.ask(conn);
+            assert!(merge.ask(conn, false));
         }
         for (at, (part, reply)) in replies.iter().enumerate() {
             assert_eq!(merge.came(*part, reply, &mut spare), at == 1);

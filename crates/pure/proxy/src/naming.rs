@@ -1,10 +1,9 @@
-//! Names of keys that are not where their hash says: on other upstreams while their own is ejected.
+//! Names of keys that are not where their hash says: on other upstreams while their own is ejected, and copies of hot keys.
 //!
-//! Such a name is used while the pool stays as it is, and never again: what is left under it is never read.
+//! Such a name is used while the pool stays as it is, or until its key is written, and never again: what is left under it is
+//! never read.
 
 use mbal_model::KEY_BYTES_MAX;
-
-use crate::Proxy;
 
 /// Behind a key: a mark, and 60 bits.
 pub(crate) const SUFFIX_BYTES: usize = 11;
@@ -54,13 +53,6 @@ pub(crate) fn push_meta_renamed(out: &mut Vec<u8>, reply: &[u8]) {
         is_first = false;
     }
     out.extend_from_slice(&reply[end..]);
-}
-
-impl Proxy {
-    /// Appends the name that `key` has while the pool is as it is.
-    pub(crate) fn rename(&self, key: &[u8], name: &mut Vec<u8>) {
-        push_name(name, key, self.epoch);
-    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,12 @@
 
 use std::collections::VecDeque;
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_wire::{Limits as WireLimits, Login};
 
 use crate::buffers::Spare;
+use crate::control::Control;
+use crate::hot::{HotTable, Left};
 use crate::client::{Client, Slot};
 use crate::pool::Pool;
 use crate::reply::Kind;
@@ -78,6 +81,12 @@ pub struct Proxy {
     pub(crate) going_on: Vec<u32>,
     pub(crate) counters: Counters,
     pub(crate) now: Nanos,
+    pub(crate) control: Option<Control>,
+    pub(crate) hot: HotTable,
+    /// Copies that are not read any more, on their way to be deleted.
+    pub(crate) left: Vec<Left>,
+    /// The key of a write that was answered; reused.
+    pub(crate) written: Vec<u8>,
     /// Names of keys that are not where their hash says end with it.
     pub(crate) epoch: u64,
     /// Connections with requests that have not left.
@@ -85,7 +94,7 @@ pub struct Proxy {
     /// Clients with replies that wait for others of their turn, and until when.
     held: VecDeque<(Nanos, u32)>,
     /// Where the keys of a `get` go; reused.
-    pub(crate) places: Vec<(u32, bool)>,
+    pub(crate) places: Vec<(u32, Option<u64>)>,
 }
 
 impl Proxy {
@@ -117,6 +126,10 @@ impl Proxy {
             going_on: Vec::new(),
             counters: Counters::default(),
             now: 0,
+            control: None,
+            hot: HotTable::new(settings_seed),
+            left: Vec::new(),
+            written: Vec::new(),
             epoch: settings_seed,
             gathering: Vec::new(),
             held: VecDeque::new(),
@@ -127,6 +140,7 @@ impl Proxy {
     /// Dials the upstreams.
     pub fn start(&mut self, now: Nanos) {
         self.now = now;
+        self.control = Proxy::control_of(&self.settings, now);
         for conn in 0..self.conns.len() {
             if !self.is_binary(conn) {
                 self.dial(conn);
@@ -219,8 +233,9 @@ impl Proxy {
                 late.into_iter().chain(conn.gathers_until).min()
             }
         };
+        let interval = self.control.as_ref().map(|control| control.ends_at);
         let held = self.held.front().map(|(until, _)| *until);
-        self.conns.iter().filter_map(of_conn).chain(held).min()
+        self.conns.iter().filter_map(of_conn).chain(held).chain(interval).min()
     }
 
     pub(crate) fn is_binary(&self, conn: usize) -> bool {
@@ -241,6 +256,10 @@ impl Proxy {
         let upstream = self.conns[conn].upstream;
         let this = &mut self.conns[conn];
         this.state = State::Up;
+        if self.upstreams[upstream].health == Health::Ejected && is_planted(Fault::ServesUnflushed) {
+            self.come_back(upstream);
+        }
+        let this = &mut self.conns[conn];
         if self.upstreams[upstream].health == Health::Ejected {
             push_flush(&mut this.out.bytes, binary);
             let fence = Asked {
@@ -271,6 +290,9 @@ impl Proxy {
         let this = &self.conns[conn];
         let idle = this.asked.is_empty() && this.has_answered && this.state == State::Up;
         let waiting = self.conns[conn].lose(&mut self.spare);
+        // It may have had copies, or a home's items.
+        self.conns[conn].state = State::Closed { retry_at: Nanos::MAX };
+        self.end_all_copies();
         let this = &mut self.upstreams[upstream];
         // An upstream may close a connection that nobody uses.
         if !idle {
@@ -313,6 +335,7 @@ impl Proxy {
     }
 
     fn place_again(&mut self) {
+        self.end_all_copies();
         self.epoch = self.epoch.wrapping_add(1);
         let serves = |at: usize| self.upstreams[at].health == Health::Serves;
         self.present = Pool::new(self.settings.distribution, &self.settings.servers, serves);
@@ -320,6 +343,7 @@ impl Proxy {
     }
 
     fn wake(&mut self) {
+        self.end_interval();
         for conn in 0..self.conns.len() {
             let late = |since: Nanos| since + self.settings.timeout <= self.now;
             match self.conns[conn].state {

@@ -36,6 +36,11 @@ counters! {
     returns,
     /// Keys that were deleted since their last write had no known outcome.
     deleted_unsure,
+    /// Reads of hot keys that went to copies.
+    copy_reads,
+    /// Reads of hot keys that were answered from the proxy's own cache.
+    cache_hits,
+    copies_stored,
     connections_total,
 }
 
@@ -69,6 +74,7 @@ impl Proxy {
         stat("uptime", &(self.now / 1_000_000_000).to_string());
         let open = self.clients.iter().filter(|client| client.is_open).count();
         stat("curr_connections", &open.to_string());
+        stat("hot_keys", &self.hot.len().to_string());
         for (name, value) in self.counters.each() {
             stat(name, &value.to_string());
         }

@@ -47,6 +47,8 @@ pub(crate) struct Conn {
     pub need: usize,
     pub scanned: usize,
     pub asked: VecDeque<Asked>,
+    /// A write over an earlier connection may still be executed: until then, or until some time after the next reply.
+    pub doubt: Option<Nanos>,
     pub gathering: Gathering,
     /// What has not left waits so long for more.
     pub gathers_until: Option<Nanos>,
@@ -94,6 +96,17 @@ pub(crate) enum Who {
         number: u32,
     },
     Nobody,
+    /// The value of a hot key is to be copied.
+    Fill {
+        hash: u64,
+        epoch: u64,
+    },
+    /// Copy number `at` of a hot key.
+    Copy {
+        hash: u64,
+        epoch: u64,
+        at: u32,
+    },
     /// The flush before an ejected upstream serves again.
     Fence,
     /// The deletion of the first key that is owed, or of everything.
@@ -129,6 +142,7 @@ impl Conn {
             need: 0,
             scanned: 0,
             asked: VecDeque::new(),
+            doubt: None,
             gathering: Gathering::default(),
             gathers_until: None,
             is_gathering: false,
@@ -151,10 +165,14 @@ impl Conn {
 
     /// The next reply is this one's.
     #[inline]
-    pub fn answered(&mut self, spare: &mut Spare) -> Option<Asked> {
+    pub fn answered(&mut self, spare: &mut Spare, written: &mut Vec<u8>) -> Option<Asked> {
         let asked = self.asked.pop_front()?;
         if asked.writes {
             let bytes = 2 + usize::from(self.keys.unsent()[0]);
+            // Other connections have no order with this one: copies of the key end when it is known to have changed, too.
+            if asked.kind == Kind::Binary {
+                written.extend_from_slice(&self.keys.unsent()[2..bytes]);
+            }
             self.keys.sent(bytes, spare);
         }
         Some(asked)
@@ -163,6 +181,9 @@ impl Conn {
     /// The connection is gone. Who waits for it; the keys of writes are owed from now on.
     pub fn lose(&mut self, spare: &mut Spare) -> VecDeque<Asked> {
         let mut keys = self.keys.unsent();
+        if !keys.is_empty() {
+            self.doubt = Some(Nanos::MAX);
+        }
         while let [length, base64, rest @ ..] = keys {
             let (key, rest) = rest.split_at(usize::from(*length));
             if self.owed.len() < OWED_MAX {

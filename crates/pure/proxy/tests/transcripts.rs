@@ -31,6 +31,7 @@ fn settings(upstreams: usize) -> Settings {
         failures_max: 1,
         retry: 1000 * MS,
         limits: Limits::default(),
+        replication: None,
         version: "1".into(),
         seed: 7,
     }
