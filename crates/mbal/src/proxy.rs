@@ -12,6 +12,8 @@ use crate::flags::duration;
 use crate::listen::interfaces;
 
 const EX_USAGE: u8 = 64;
+/// An upstream's event loop has looked at all its connections by then.
+const DOUBT_NS: u64 = 5_000_000_000;
 /// Of the requests, that are looked at for hot keys.
 const SAMPLING: f64 = 0.0625;
 const BACKLOG: i32 = 1024;
@@ -174,6 +176,7 @@ impl ProxyFlags {
                     target,
                     sampling: SAMPLING,
                 }),
+                doubt: DOUBT_NS,
                 version: crate::AS_MEMCACHED.to_owned(),
                 seed: seed(),
             },

@@ -4,7 +4,6 @@ use crate::binary::push_failure;
 use crate::client::Slot;
 use crate::naming;
 use crate::proxy::{Action, ConnId, Proxy};
-use crate::steering::DOUBT_NS;
 use crate::Nanos;
 use mbal_model::Key;
 use crate::reply::{Framed, Kind, frame};
@@ -55,7 +54,7 @@ impl Proxy {
                     let asked = asked.expect("it was looked at");
                     let upstream = this.upstream;
                     if this.doubt == Some(Nanos::MAX) {
-                        this.doubt = Some(self.now + DOUBT_NS);
+                        this.doubt = Some(self.now + self.settings.doubt);
                     }
                     if let Some(key) = Key::new(&written).filter(|_| !self.hot.is_empty()) {
                         self.end_copies(key.hash(), key.bytes());

@@ -62,6 +62,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Hot keys get copies. Only where no other proxy writes the same keys, and no client by itself.
     pub replication: Option<Replication>,
+    /// An upstream that has answered over a new connection may have executed all that earlier ones brought after so long more.
+    pub doubt: Nanos,
     /// What `version` answers.
     pub version: String,
     /// Of random bits, for the names of keys that are not where their hash says.

@@ -16,8 +16,6 @@ const COPY_SECONDS_MAX: i64 = 60;
 /// A longer value is not kept in the proxy's own cache.
 const CACHED_BYTES_MAX: usize = 64 << 10;
 const SECOND: Nanos = 1_000_000_000;
-/// After a write whose outcome is not known, and the next word of its upstream.
-pub(crate) const DOUBT_NS: Nanos = 5 * SECOND;
 
 /// What becomes of a request.
 pub(crate) enum Steered {

@@ -88,6 +88,7 @@ impl World {
             retry: 30 * MS,
             limits: Limits::default(),
             replication: Some(Replication { interval: 100 * MS, target: 1.05, sampling: 1.0 }),
+            doubt: MS,
             version: "1".into(),
             seed,
         };
@@ -255,15 +256,17 @@ impl World {
         if self.now < upstream.stopped_until {
             return;
         }
-        // What earlier connections brought is executed within a moment.
-        if let Some(request) = upstream.ghosts.pop_front() {
-            upstream.execute(&request);
+        // What earlier connections brought is executed in the same turn of its event loop, before or after.
+        let ghosts_first = self.random.below(2) == 0;
+        if ghosts_first {
+            upstream.execute_ghosts();
         }
         for _ in 0..1 + self.random.below(4) {
-            let Some(request) = self.wires[conn].requests.pop_front() else { return };
+            let Some(request) = self.wires[conn].requests.pop_front() else { break };
             let reply = upstream.execute(&request);
             self.wires[conn].replies.push_back(reply);
         }
+        upstream.execute_ghosts();
     }
 
     fn reply(&mut self) -> Result<(), String> {
@@ -311,6 +314,12 @@ impl World {
 }
 
 impl Upstream {
+    fn execute_ghosts(&mut self) {
+        while let Some(request) = self.ghosts.pop_front() {
+            self.execute(&request);
+        }
+    }
+
     fn execute(&mut self, request: &str) -> String {
         let (line, value) = request.split_once("\r\n").expect("a line");
         let words: Vec<&str> = line.split(' ').collect();
