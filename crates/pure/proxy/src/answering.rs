@@ -232,7 +232,7 @@ impl Proxy {
 fn push_reply(out: &mut Vec<u8>, asked: &Asked, reply: &[u8]) {
     let hidden = match asked.hide {
         Hide::Nothing => false,
-        Hide::Miss => reply == b"EN\r\n",
+        Hide::Miss => reply.starts_with(b"EN"),
         Hide::Done => reply.starts_with(b"HD"),
         Hide::Success => reply.starts_with(b"HD") || reply.starts_with(b"VA "),
         Hide::Binary { status, .. } => reply[6..8] == [0, status],

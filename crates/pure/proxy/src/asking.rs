@@ -421,7 +421,7 @@ impl Proxy {
             Admin::FlushAll { exptime: Some(exptime) } => {
                 return self.flush(client, *exptime, noreply);
             }
-            Admin::FlushAll { exptime: None } => b"CLIENT_ERROR bad command line format\r\n",
+            Admin::FlushAll { exptime: None } => b"CLIENT_ERROR invalid exptime argument\r\n",
             Admin::Verbosity { .. } => b"OK\r\n",
             Admin::Stats(words) if words.count == 1 => {
                 let mut reply = Vec::new();
@@ -429,7 +429,7 @@ impl Proxy {
                 return self.say(client, &reply);
             }
             Admin::Stats(words) if words.get(1) == b"reset" => b"RESET\r\n",
-            Admin::Shutdown(_) => b"ERROR: shutdown not enabled\r\n",
+            Admin::Shutdown(_) => b"SERVER_ERROR: shutdown not enabled\r\n",
             _ => NOT_HERE,
         };
         if !noreply {

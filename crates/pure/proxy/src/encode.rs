@@ -22,8 +22,12 @@ pub(crate) fn push(out: &mut Vec<u8>, request: &Request<'_>, key: &[u8]) {
             words(out, &[b"touch ", key, b" "]);
             push_i64(out, i64::from(*exptime));
         }
-        Request::Delete { .. } => words(out, &[b"delete ", key]),
-        Request::TooLarge { .. } => words(out, &[b"delete ", key]),
+        Request::Delete { .. } | Request::TooLarge { base64: false, .. } => {
+            // To memcached the word `noreply` at the end asks for silence, even where it is a key.
+            let verb: &[u8] = if key == b"noreply" { b"md " } else { b"delete " };
+            words(out, &[verb, key]);
+        }
+        Request::TooLarge { .. } => words(out, &[b"md ", key, b" b"]),
         Request::MetaGet(meta) => push_meta(out, b"mg ", meta, key),
         Request::MetaDelete(meta) => push_meta(out, b"md ", meta, key),
         Request::MetaArithmetic(meta) => push_meta(out, b"ma ", meta, key),
@@ -115,6 +119,7 @@ mod tests {
             ("incr a 5 noreply\r\n", "incr k 5\r\n"),
             ("touch a 5\r\n", "touch k 5\r\n"),
             ("delete a noreply\r\n", "delete k\r\n"),
+            ("delete noreply\r\n", "delete k\r\n"),
             ("mg a v q k\r\n", "mg k v k\r\n"),
             ("mg a\r\n", "mg k\r\n"),
             ("ms a 2 q T5\r\nab\r\n", "ms k 2 T5\r\nab\r\n"),
@@ -128,5 +133,11 @@ mod tests {
             push(&mut out, &request, b"k");
             assert_eq!(String::from_utf8(out).expect("text"), to);
         }
+    }
+    #[test]
+    fn a_key_that_asks_for_silence_is_answered() {
+        let mut out = Vec::new();
+        push(&mut out, &Request::Delete { key: b"noreply", noreply: true }, b"noreply");
+        assert_eq!(out, b"md noreply\r\n");
     }
 }
