@@ -1,13 +1,13 @@
 //! From an upstream's bytes to clients' replies.
 
+use crate::Nanos;
 use crate::binary::push_failure;
 use crate::client::Slot;
 use crate::naming;
 use crate::proxy::{Action, ConnId, Proxy};
-use crate::Nanos;
-use mbal_model::Key;
 use crate::reply::{Framed, Kind, frame};
 use crate::upstream::{Asked, Hide, State, Who};
+use mbal_model::Key;
 
 impl Proxy {
     pub(crate) fn replied(&mut self, conn: usize, bytes: &[u8]) {

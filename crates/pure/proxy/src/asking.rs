@@ -11,9 +11,9 @@ use crate::client::Slot;
 use crate::encode;
 use crate::merge::Merge;
 use crate::naming::{SUFFIX_BYTES, push_name};
-use crate::steering::Steered;
 use crate::proxy::{Action, ClientId, Proxy};
 use crate::reply::Kind;
+use crate::steering::Steered;
 use crate::upstream::{Asked, Health, Hide, State, Who};
 
 const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
@@ -292,7 +292,8 @@ impl Proxy {
                 return Err(BAD_FORMAT);
             }
             if self.control.is_some() {
-                let steered = self.steer(client, &Request::Get(*get), (key, false), get.touch.is_some());
+                let steered =
+                    self.steer(client, &Request::Get(*get), (key, false), get.touch.is_some());
                 if let Steered::Copy { conn, name } = steered {
                     places.push((conn as u32, Some(name)));
                     continue;
@@ -443,7 +444,11 @@ impl Proxy {
         if exptime != 0 {
             // Until everything is flushed, and everybody's clock says so; a moment of the calendar is not known here.
             let seconds = u64::try_from(exptime).unwrap_or(0);
-            let until = if seconds > RELATIVE_SECONDS_MAX { Nanos::MAX } else { self.now + (seconds + 2) * 1_000_000_000 };
+            let until = if seconds > RELATIVE_SECONDS_MAX {
+                Nanos::MAX
+            } else {
+                self.now + (seconds + 2) * 1_000_000_000
+            };
             self.hot.suspended_until = self.hot.suspended_until.max(until);
         }
         let conns = self.settings.conns_per_server;

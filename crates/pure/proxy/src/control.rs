@@ -23,7 +23,7 @@ const HOT_MAX: usize = 256;
 const SUPPORT: f64 = 0.002;
 const ERROR: f64 = 0.0005;
 /// Fewer samples say nothing.
-const SAMPLES_MIN: u64 = 200;
+const SAMPLES_MIN: u64 = 50;
 const PRECISION: u32 = 12;
 
 /// The sketches of one interval.

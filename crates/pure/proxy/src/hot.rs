@@ -29,9 +29,15 @@ enum State {
     Cold,
     /// Its home has been asked for the value.
     Filling,
-    Copied { copies: Vec<Copy>, since: Nanos },
+    Copied {
+        copies: Vec<Copy>,
+        since: Nanos,
+    },
     /// The whole reply to `get` is here.
-    Cached { reply: Vec<u8>, until: Nanos },
+    Cached {
+        reply: Vec<u8>,
+        until: Nanos,
+    },
 }
 
 /// A key that is hot.
@@ -58,7 +64,10 @@ pub(crate) enum Read<'a> {
     Home,
     /// Home; and the key is to be filled, under this epoch.
     Fill(u64),
-    Copy { conn: usize, name: u64 },
+    Copy {
+        conn: usize,
+        name: u64,
+    },
     Cached(&'a [u8]),
 }
 
@@ -203,7 +212,9 @@ impl HotTable {
             often_written: false,
         };
         let hot = self.keys.entry(hash).or_insert_with(new);
-        if hot.wanted != wanted {
+        // Close by is near enough: a change ends what there is.
+        let is_near = 2 * hot.wanted <= 3 * wanted && 2 * wanted <= 3 * hot.wanted;
+        if !is_near {
             hot.wanted = wanted;
             hot.end(epoch, left);
         }

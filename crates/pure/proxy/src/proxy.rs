@@ -6,9 +6,9 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_wire::{Limits as WireLimits, Login};
 
 use crate::buffers::Spare;
+use crate::client::{Client, Slot};
 use crate::control::Control;
 use crate::hot::{HotTable, Left};
-use crate::client::{Client, Slot};
 use crate::pool::Pool;
 use crate::reply::Kind;
 use crate::stats::Counters;
@@ -256,7 +256,8 @@ impl Proxy {
         let upstream = self.conns[conn].upstream;
         let this = &mut self.conns[conn];
         this.state = State::Up;
-        if self.upstreams[upstream].health == Health::Ejected && is_planted(Fault::ServesUnflushed) {
+        if self.upstreams[upstream].health == Health::Ejected && is_planted(Fault::ServesUnflushed)
+        {
             self.come_back(upstream);
         }
         let this = &mut self.conns[conn];

@@ -21,7 +21,10 @@ const SECOND: Nanos = 1_000_000_000;
 pub(crate) enum Steered {
     /// It goes where its key's hash says.
     Home,
-    Copy { conn: usize, name: u64 },
+    Copy {
+        conn: usize,
+        name: u64,
+    },
     /// It was answered.
     Done,
 }
@@ -239,7 +242,8 @@ impl<'a> Item<'a> {
         if words.next().is_some() {
             return None;
         }
-        let seconds = if seconds < 0 { COPY_SECONDS_MAX } else { (seconds - 1).min(COPY_SECONDS_MAX) };
+        let seconds =
+            if seconds < 0 { COPY_SECONDS_MAX } else { (seconds - 1).min(COPY_SECONDS_MAX) };
         Some(Item { flags, seconds, value: reply.get(end + 1..end + 1 + value_bytes)? })
     }
 }

@@ -42,6 +42,13 @@ struct Write {
     ended: u64,
 }
 
+struct Seeing {
+    begun: u64,
+    ended: u64,
+    /// Whose value it had.
+    write: usize,
+}
+
 struct Asking {
     key: String,
     /// `None` is a read; else the write's number.
@@ -67,8 +74,8 @@ struct World {
     wires: Vec<Wire>,
     clients: Vec<Option<Asking>>,
     writes: BTreeMap<String, Vec<Write>>,
-    /// By key: reads that ended, and the write whose value they had.
-    reads: BTreeMap<String, Vec<(u64, usize)>>,
+    /// By key: reads that ended.
+    reads: BTreeMap<String, Vec<Seeing>>,
     dialing: Vec<(ConnId, usize)>,
     seen: Seen,
 }
@@ -232,20 +239,20 @@ impl World {
         self.seen.hits += 1;
         let is_its = |write: &Write| write.value.as_deref() == Some(value);
         let read = writes.iter().position(is_its).ok_or(format!("{value:?} was never written"))?;
-        let over = |other: &Write| {
-            writes[read].ended < other.begun && other.ended < asking.begun
-        };
+        let over = |other: &Write| writes[read].ended < other.begun && other.ended < asking.begun;
         if let Some(newer) = writes.iter().position(over) {
             return Err(format!("{}: read {read}, and {newer} was there before", asking.key));
         }
         let reads = self.reads.entry(asking.key.clone()).or_default();
-        let newer = |(ended, other): &&(u64, usize)| {
-            *ended < asking.begun && writes[read].ended < writes[*other].begun
+        // What was read after another write was done, or was written after it, is newer than that.
+        let newer = |seeing: &&Seeing| {
+            let was_after = writes[read].ended < seeing.begun.max(writes[seeing.write].begun);
+            seeing.ended < asking.begun && seeing.write != read && was_after
         };
-        if let Some((_, newer)) = reads.iter().find(newer) {
-            return Err(format!("{}: read {read}, and {newer} was read before", asking.key));
+        if let Some(Seeing { write, .. }) = reads.iter().find(newer) {
+            return Err(format!("{}: read {read}, and {write} was read before", asking.key));
         }
-        reads.push((self.now, read));
+        reads.push(Seeing { begun: asking.begun, ended: self.now, write: read });
         Ok(())
     }
 
