@@ -1,6 +1,7 @@
 //! From a client's bytes to what upstreams are asked.
 
 use mbal_model::KEY_BYTES_MAX;
+use mbal_model::planted::{Fault, is_planted};
 use mbal_routing::ketama::KeyHash;
 use mbal_wire::{
     Admin, BINARY_REQUEST, Chunk, Get, Meta, Parsed, Request, next_word, parse, parse_binary,
@@ -364,13 +365,16 @@ impl Proxy {
     #[inline]
     fn route(&mut self, key: &[u8], base64: bool) -> Result<(usize, Option<u64>), Refusal> {
         let home = self.full.place(key).ok_or(DOWN)?;
-        let (upstream, name) = match self.all_present {
-            true => (home, None),
-            false => match self.present.place(key) {
-                None => return Err(DOWN),
-                Some(there) => (there, (there != home).then_some(self.epoch)),
-            },
-        };
+        // Keys of an upstream that serves stay there: what it has would be older when they came back.
+        let serves = self.all_present || self.upstreams[home].health == Health::Serves;
+        let (upstream, name) =
+            match serves && !(is_planted(Fault::AllKeysMove) && !self.all_present) {
+                true => (home, None),
+                false => match self.present.place(key) {
+                    None => return Err(DOWN),
+                    Some(there) => (there, (there != home).then_some(self.epoch)),
+                },
+            };
         if name.is_some() && (base64 || KEY_BYTES_MAX < key.len() + SUFFIX_BYTES) {
             return Err(DOWN);
         }
