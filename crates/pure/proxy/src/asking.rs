@@ -4,7 +4,8 @@ use mbal_model::KEY_BYTES_MAX;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_routing::ketama::KeyHash;
 use mbal_wire::{
-    Admin, BINARY_REQUEST, Chunk, Get, Meta, Parsed, Request, next_word, parse, parse_binary,
+    Admin, BINARY_REQUEST, Chunk, Get, Meta, Parsed, Request, base64_decode, next_word, parse,
+    parse_binary,
 };
 
 use crate::Nanos;
@@ -364,6 +365,12 @@ impl Proxy {
     /// The connection for a key, and what the name is made of that it has there, if it has another.
     #[inline]
     fn route(&mut self, key: &[u8], base64: bool) -> Result<(usize, Option<u64>), Refusal> {
+        // An item has one place, however its key is spelled.
+        let mut decoded = [0; KEY_BYTES_MAX];
+        let key = match base64.then(|| base64_decode(key, &mut decoded)).flatten() {
+            Some(length) => &decoded[..length],
+            None => key,
+        };
         let home = self.full.place(key).ok_or(DOWN)?;
         // Keys of an upstream that serves stay there: what it has would be older when they came back.
         let serves = self.all_present || self.upstreams[home].health == Health::Serves;

@@ -344,3 +344,12 @@ fn binary_has_connections_of_its_own_and_quiet_requests_keep_their_silence() {
     world.event(Event::Lost { conn: binary });
     assert!(world.told[0].contains("opaq") && world.told[0].contains("no route to owner"));
 }
+
+#[test]
+fn a_key_has_one_place_however_it_is_spelled() {
+    let mut world = World::new(settings(5));
+    let client = world.client();
+    world.says(client, "mg foo v\r\nmg Zm9v v b\r\n");
+    let asked: Vec<&String> = world.asked.iter().filter(|asked| !asked.is_empty()).collect();
+    assert_eq!(asked, ["mg foo v\r\nmg Zm9v v b\r\n"]);
+}
