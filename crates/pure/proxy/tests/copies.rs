@@ -395,9 +395,9 @@ fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
     Ok(all)
 }
 
-/// How many seeds; `PROXY_SEEDS` says another number.
+/// How many seeds; `MBAL_PROXY_SEEDS` says another number.
 fn seeds() -> u64 {
-    std::env::var("PROXY_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
+    std::env::var("MBAL_PROXY_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
 }
 
 #[test]
