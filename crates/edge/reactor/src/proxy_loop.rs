@@ -48,15 +48,22 @@ struct Socket {
     paused: bool,
     /// A connection that is being made.
     dialing: bool,
+    /// One that does not take its replies is not read. An upstream is: it may wait for its own replies to be taken.
+    is_client: bool,
 }
 
 impl Socket {
-    fn new(fd: OwnedFd, dialing: bool) -> Socket {
-        Socket { fd, blocked: false, paused: false, dialing }
+    fn of_client(fd: OwnedFd) -> Socket {
+        Socket { fd, blocked: false, paused: false, dialing: false, is_client: true }
+    }
+
+    fn to_upstream(fd: OwnedFd) -> Socket {
+        Socket { fd, blocked: false, paused: false, dialing: true, is_client: false }
     }
 
     fn interest(&self) -> u32 {
-        let reads = if self.paused { 0 } else { READABLE };
+        let is_read = !self.paused && !(self.is_client && self.blocked);
+        let reads = if is_read { READABLE } else { 0 };
         let writes = if self.blocked || self.dialing { WRITABLE } else { 0 };
         reads | writes
     }
@@ -140,6 +147,8 @@ impl ProxyLoop {
             if self.proxy.next_wake().is_some_and(|wake| wake <= now) {
                 self.proxy.handle(now, Event::Woken);
             }
+            // Before a client gets the number of one that has gone: what is asked for is of the latter.
+            self.carry_out();
             for (fd, _) in arrived.drain(..) {
                 self.tally.assign(0);
                 self.admit(fd);
@@ -163,7 +172,7 @@ impl ProxyLoop {
             self.clients.resize_with(at + 1, || None);
         }
         let added = self.epoll.add(fd.as_fd(), READABLE, at as u64);
-        self.clients[at] = Some(Socket::new(fd, false));
+        self.clients[at] = Some(Socket::of_client(fd));
         if added.is_err() {
             self.close(client);
         }
@@ -296,7 +305,7 @@ impl ProxyLoop {
             self.upstreams.resize_with(at + 1, || None);
         }
         let dialed = connect_tcp(self.addresses[upstream]).and_then(|fd| {
-            let socket = Socket::new(fd, true);
+            let socket = Socket::to_upstream(fd);
             let token = UPSTREAMS + at as u64;
             self.epoll.add(socket.fd.as_fd(), socket.interest(), token).map(|()| socket)
         });
