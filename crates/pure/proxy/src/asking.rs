@@ -118,8 +118,13 @@ impl Proxy {
         if !std::mem::take(&mut this.paused) || !this.is_open || this.ending {
             return;
         }
-        self.actions.push(Action::Resume(ClientId(client)));
         self.run_input(client);
+        let this = &self.clients[client as usize];
+        match (this.paused, this.half_closed) {
+            (true, _) => {}
+            (false, true) => self.end(client),
+            (false, false) => self.actions.push(Action::Resume(ClientId(client))),
+        }
     }
 
     /// Asks what is whole of `bytes`; how many of them are done with.

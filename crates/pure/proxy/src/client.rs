@@ -35,6 +35,8 @@ pub(crate) struct Client {
     first: u32,
     /// It is not read: it has asked enough.
     pub paused: bool,
+    /// It sends no more, and not all that it has sent has been looked at.
+    pub half_closed: bool,
     /// Its requests are over; it is closed when all replies have left.
     pub ending: bool,
     /// Its connection is gone. It is kept for the replies that are on their way.

@@ -165,7 +165,7 @@ impl Proxy {
         match event {
             Event::Received { client, bytes } => self.received(client.0, bytes),
             Event::Replied { conn, bytes } => self.replied(conn.0 as usize, bytes),
-            Event::HalfClosed { client } => self.end(client.0),
+            Event::HalfClosed { client } => self.half_closed(client.0),
             Event::Closed { client } => self.closed(client.0),
             Event::Connected { conn } => self.connected(conn.0 as usize),
             Event::Lost { conn } => self.lost(conn.0 as usize),
@@ -364,6 +364,13 @@ impl Proxy {
         self.counters.upstream_timeouts += 1;
         self.actions.push(Action::HangUp(ConnId(conn as u32)));
         self.fail(conn, b"SERVER_ERROR upstream timed out\r\n");
+    }
+
+    fn half_closed(&mut self, client: u32) {
+        match self.clients[client as usize].paused {
+            true => self.clients[client as usize].half_closed = true,
+            false => self.end(client),
+        }
     }
 
     /// The client sends no more.

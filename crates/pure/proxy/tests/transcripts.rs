@@ -353,3 +353,16 @@ fn a_key_has_one_place_however_it_is_spelled() {
     let asked: Vec<&String> = world.asked.iter().filter(|asked| !asked.is_empty()).collect();
     assert_eq!(asked, ["mg foo v\r\nmg Zm9v v b\r\n"]);
 }
+
+#[test]
+fn who_sends_no_more_is_answered_all_the_same() {
+    let limits = Limits { client_requests_max: 2, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(1) });
+    let client = world.client();
+    world.says(client, &"get a\r\n".repeat(3));
+    world.event(Event::HalfClosed { client });
+    world.answers(0, "get a\r\nget a\r\n", "END\r\nEND\r\n");
+    world.answers(0, "get a\r\n", "END\r\n");
+    world.hears(client, &"END\r\n".repeat(3));
+    assert_eq!(world.closed, [client]);
+}
