@@ -378,15 +378,15 @@ impl Proxy {
         };
         let home = self.full.place(key).ok_or(DOWN)?;
         // Keys of an upstream that serves stay there: what it has would be older when they came back.
-        let serves = self.all_present || self.upstreams[home].health == Health::Serves;
-        let (upstream, name) =
-            match serves && !(is_planted(Fault::AllKeysMove) && !self.all_present) {
-                true => (home, None),
-                false => match self.present.place(key) {
-                    None => return Err(DOWN),
-                    Some(there) => (there, (there != home).then_some(self.epoch)),
-                },
-            };
+        let serves = self.all_present
+            || self.upstreams[home].health == Health::Serves && !is_planted(Fault::AllKeysMove);
+        let (upstream, name) = match serves {
+            true => (home, None),
+            false => match self.present.place(key) {
+                None => return Err(DOWN),
+                Some(there) => (there, (there != home).then_some(self.epoch)),
+            },
+        };
         if name.is_some() && (base64 || KEY_BYTES_MAX < key.len() + SUFFIX_BYTES) {
             return Err(DOWN);
         }
