@@ -16,6 +16,7 @@ mod hot_keys;
 mod listen;
 mod operator;
 mod passwords;
+mod proxy;
 mod scale;
 mod topping;
 mod up;
@@ -45,6 +46,8 @@ const SERVE_AS_MEMCACHED: &str = concat!(
 );
 const UP: &str = "A cluster on this machine: a coordinator and some servers, until Ctrl-C.";
 const COORDINATOR: &str = "Says which servers a cluster has, and which of them has which keys.";
+const PROXY: &str =
+    "Stands in front of memcached servers: few connections, one address, no hot server.";
 const BENCH: &str = "Loads memcached-compatible servers and says what a request costs them.";
 const TOP: &str =
     "Shows what a server does now: rate, hits, latency, workers, the hottest cachelets and keys.";
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Some(("serve", matches)) => serve(matches, false),
         Some(("up", matches)) => up::run(&read(matches)),
         Some(("coordinator", matches)) => coordinator::run(&read(matches)),
+        Some(("proxy", matches)) => proxy::run(&read(matches)),
         Some(("map", matches)) => cluster::map(&read(matches)),
         Some(("events", matches)) => cluster::events(&read(matches)),
         Some(("lost", matches)) => cluster::lost(&read(matches)),
@@ -110,6 +114,7 @@ fn mbal_command() -> Command {
         .subcommand(coordinator::Coordinator::augment_args(
             Command::new("coordinator").about(COORDINATOR),
         ))
+        .subcommand(proxy::ProxyFlags::augment_args(Command::new("proxy").about(PROXY)))
         .subcommand(operator::Status::augment_args(
             Command::new("status").about(
                 "Loads, loans and the balancer's last decisions; or the servers of a cluster.",

@@ -293,7 +293,7 @@ fn once_each(places: &[Listen]) -> Vec<&Listen> {
 
 /// All addresses of an interface. One that the host does not have (no IPv6, say) is left out as
 /// long as another one listens; a port that somebody else has is always an error.
-fn open<S>(
+pub(crate) fn open<S>(
     transport: &'static str,
     flag: &'static str,
     listen: &Listen,

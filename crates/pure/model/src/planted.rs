@@ -106,6 +106,17 @@ pub enum Fault {
     EmptyStaysEmpty,
     /// The balancer orders moves, though an operator has turned it off.
     OffIsIgnored,
+    // Rules of a proxy (docs/design/proxy.md).
+    /// 3: copies of a hot key are read after it was written.
+    CopiesOutliveWrites,
+    /// 3: a value that was read before a write is copied after it.
+    OlderFillTaken,
+    /// 3: a key is copied while its home may still execute a write of unknown outcome.
+    DoubtForgotten,
+    /// 3: an upstream that was ejected serves what it had.
+    ServesUnflushed,
+    /// 3: while an upstream is ejected keys of others move too, and come back to what was there.
+    AllKeysMove,
     // Rules of hot keys' copies (docs/design/hotkeys.md), by the invariant that they keep.
     /// 3: a shadow takes an older version of a copy for a newer one.
     OlderCopyTaken,

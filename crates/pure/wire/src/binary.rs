@@ -356,6 +356,11 @@ impl Frame {
         }
     }
 
+    /// The opcode that does the same, and is always answered.
+    pub fn loud(&self) -> u8 {
+        opcode::loud(self.opcode).0
+    }
+
     /// Appends a reply up to its value.
     pub fn push_head(&self, out: &mut Vec<u8>, status: Status, head: &Head<'_>) {
         let Head { extras, key, value_bytes, cas } = head;

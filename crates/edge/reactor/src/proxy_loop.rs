@@ -1,0 +1,353 @@
+//! The event loop of a proxy: clients' and upstreams' sockets on one side, [`Proxy`] on the other.
+//!
+//! Everything that had arrived by a wake-up is handled first. Then each connection that has output gets one send.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use mbal_proxy::{Action, ClientId, ConnId, Event, Proxy};
+
+use crate::listener::{Doors, RETRY_NS};
+use crate::socket::connect_tcp;
+use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
+use crate::{Clock, Mailbox, RECEIVE_BYTES, Tally};
+
+const READY_PER_WAIT: usize = 256;
+/// A loop that nothing wakes looks around so often.
+const IDLE_NS: u64 = 1_000_000_000;
+
+/// While upstreams owe so many replies the loop does not wake up for each: it rests before it waits, so that what has arrived
+/// is received, and what comes of it sent, together. With fewer it waits at once.
+const CROWD: usize = 32;
+/// The kernel adds some 50 µs.
+const CROWD_RESTS: Duration = Duration::from_micros(20);
+
+const MAILBOX: u64 = u64::MAX;
+/// Tokens from here up are listening sockets, below are clients.
+const DOORS: u64 = 1 << 32;
+/// Tokens from here up are connections to upstreams.
+const UPSTREAMS: u64 = 1 << 33;
+
+/// What other threads tell a proxy's loop.
+pub enum ProxyLetter {
+    /// Do this with the proxy, between two wake-ups.
+    Do(Box<dyn FnOnce(&mut Proxy) + Send>),
+    Stop,
+}
+
+/// A socket, and what of its output waits for it.
+struct Socket {
+    fd: OwnedFd,
+    /// It has taken less than there was: it is watched for room.
+    blocked: bool,
+    /// It is not read.
+    paused: bool,
+    /// A connection that is being made.
+    dialing: bool,
+    /// One that does not take its replies is not read. An upstream is: it may wait for its own replies to be taken.
+    is_client: bool,
+}
+
+impl Socket {
+    fn of_client(fd: OwnedFd) -> Socket {
+        Socket { fd, blocked: false, paused: false, dialing: false, is_client: true }
+    }
+
+    fn to_upstream(fd: OwnedFd) -> Socket {
+        Socket { fd, blocked: false, paused: false, dialing: true, is_client: false }
+    }
+
+    fn interest(&self) -> u32 {
+        let is_read = !self.paused && !(self.is_client && self.blocked);
+        let reads = if is_read { READABLE } else { 0 };
+        let writes = if self.blocked || self.dialing { WRITABLE } else { 0 };
+        reads | writes
+    }
+}
+
+/// The sockets of a proxy.
+pub struct ProxyLoop {
+    proxy: Proxy,
+    epoll: Arc<Epoll>,
+    mailbox: Mailbox<ProxyLetter>,
+    doors: Doors,
+    tally: Arc<Tally>,
+    clock: Clock,
+    /// By upstream.
+    addresses: Vec<SocketAddr>,
+    clients: Vec<Option<Socket>>,
+    upstreams: Vec<Option<Socket>>,
+    buffer: Box<[u8]>,
+    actions: Vec<Action>,
+}
+
+impl ProxyLoop {
+    /// `listening` are sockets for clients; `addresses` those of the proxy's upstreams, in their order.
+    pub fn new(
+        proxy: Proxy,
+        listening: Vec<OwnedFd>,
+        addresses: Vec<SocketAddr>,
+        mailbox: Mailbox<ProxyLetter>,
+        tally: Arc<Tally>,
+        clock: Clock,
+    ) -> io::Result<ProxyLoop> {
+        let epoll = Arc::new(Epoll::new()?);
+        tally.watch(0, Arc::clone(&epoll));
+        epoll.add(mailbox.bell(), READABLE, MAILBOX)?;
+        let doors = Doors::new(listening, DOORS);
+        doors.watch(&epoll)?;
+        Ok(ProxyLoop {
+            proxy,
+            epoll,
+            mailbox,
+            doors,
+            tally,
+            clock,
+            addresses,
+            clients: Vec::new(),
+            upstreams: Vec::new(),
+            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            actions: Vec::new(),
+        })
+    }
+
+    /// Serves until [`ProxyLetter::Stop`].
+    pub fn run(mut self) -> io::Result<()> {
+        let mut ready = [Ready::NONE; READY_PER_WAIT];
+        let mut arrived = Vec::new();
+        self.proxy.start(self.clock.now_ns());
+        loop {
+            self.carry_out();
+            if CROWD <= self.proxy.unanswered() {
+                thread::sleep(CROWD_RESTS);
+            }
+            let now = self.clock.now_ns();
+            let doors = self.doors.paused().then_some(now + RETRY_NS);
+            let wakes = [doors, self.proxy.next_wake(), Some(now + IDLE_NS)];
+            let until = wakes.into_iter().flatten().min().expect("there is one");
+            let count = self.epoll.wait_ns(&mut ready, until.saturating_sub(now))?;
+            let now = self.clock.now_ns();
+            let mut letters = false;
+            for event in &ready[..count] {
+                match event.token() {
+                    MAILBOX => letters = true,
+                    conn if conn >= UPSTREAMS => {
+                        self.serve_upstream((conn - UPSTREAMS) as usize, now);
+                    }
+                    door if door >= DOORS => {
+                        self.doors.open(door, now, &self.epoll, &self.tally, &mut arrived)?;
+                    }
+                    client => self.serve_client(client as usize, now),
+                }
+            }
+            if self.proxy.next_wake().is_some_and(|wake| wake <= now) {
+                self.proxy.handle(now, Event::Woken);
+            }
+            // Before a client gets the number of one that has gone: what is asked for is of the latter.
+            self.carry_out();
+            for (fd, _) in arrived.drain(..) {
+                self.tally.assign(0);
+                self.admit(fd);
+            }
+            self.doors.retry(now, &self.epoll, &self.tally)?;
+            if letters {
+                for letter in self.mailbox.collect() {
+                    match letter {
+                        ProxyLetter::Do(work) => work(&mut self.proxy),
+                        ProxyLetter::Stop => return Ok(()),
+                    }
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, fd: OwnedFd) {
+        let client = self.proxy.open();
+        let at = client.0 as usize;
+        if self.clients.len() <= at {
+            self.clients.resize_with(at + 1, || None);
+        }
+        let added = self.epoll.add(fd.as_fd(), READABLE, at as u64);
+        self.clients[at] = Some(Socket::of_client(fd));
+        if added.is_err() {
+            self.close(client);
+        }
+    }
+
+    #[inline]
+    fn serve_client(&mut self, at: usize, now: u64) {
+        let Some(socket) = &mut self.clients[at] else { return };
+        let client = ClientId(at as u32);
+        if socket.blocked {
+            self.send_to_client(client, true);
+            return;
+        }
+        if socket.paused {
+            // Nobody listens to it, so it broke, or was ready before it paused.
+            if sys::peek(socket.fd.as_fd()).is_err_and(|error| !sys::is_transient(&error)) {
+                self.close(client);
+            }
+            return;
+        }
+        match sys::recv(socket.fd.as_fd(), &mut self.buffer) {
+            Ok(0) => {
+                socket.paused = true;
+                let interest = socket.interest();
+                drop(self.epoll.modify(socket.fd.as_fd(), interest, at as u64));
+                self.proxy.handle(now, Event::HalfClosed { client });
+            }
+            Ok(count) => {
+                let bytes = &self.buffer[..count];
+                self.proxy.handle(now, Event::Received { client, bytes });
+            }
+            Err(error) if sys::is_transient(&error) => {}
+            Err(_) => self.close(client),
+        }
+    }
+
+    #[inline]
+    fn serve_upstream(&mut self, at: usize, now: u64) {
+        let Some(socket) = &mut self.upstreams[at] else { return };
+        let conn = ConnId(at as u32);
+        if socket.dialing {
+            return self.dialed(conn, now);
+        }
+        if socket.blocked {
+            self.send_to_upstream(conn, true);
+        }
+        let Some(socket) = &mut self.upstreams[at] else { return };
+        match sys::recv(socket.fd.as_fd(), &mut self.buffer) {
+            Ok(0) => self.lose(conn, now),
+            Ok(count) => {
+                let bytes = &self.buffer[..count];
+                self.proxy.handle(now, Event::Replied { conn, bytes });
+            }
+            Err(error) if sys::is_transient(&error) => {}
+            Err(_) => self.lose(conn, now),
+        }
+    }
+
+    fn dialed(&mut self, conn: ConnId, now: u64) {
+        let at = conn.0 as usize;
+        let socket = self.upstreams[at].as_mut().expect("it was looked at");
+        if sys::peer_of(socket.fd.as_fd()).is_err() {
+            return self.lose(conn, now);
+        }
+        socket.dialing = false;
+        let (fd, interest) = (socket.fd.as_fd(), socket.interest());
+        match self.epoll.modify(fd, interest, UPSTREAMS + at as u64) {
+            Ok(()) => self.proxy.handle(now, Event::Connected { conn }),
+            Err(_) => self.lose(conn, now),
+        }
+    }
+
+    fn lose(&mut self, conn: ConnId, now: u64) {
+        self.upstreams[conn.0 as usize] = None;
+        self.proxy.handle(now, Event::Lost { conn });
+    }
+
+    /// Does what the proxy has asked for, and what it asks for because of that.
+    fn carry_out(&mut self) {
+        let mut actions = std::mem::take(&mut self.actions);
+        loop {
+            self.proxy.take_actions(&mut actions);
+            if actions.is_empty() {
+                break;
+            }
+            for action in &actions {
+                match *action {
+                    Action::ToClient(client) => self.send_to_client(client, false),
+                    Action::ToUpstream(conn) => self.send_to_upstream(conn, false),
+                    Action::Dial { conn, upstream } => self.dial(conn, upstream),
+                    Action::HangUp(conn) => self.upstreams[conn.0 as usize] = None,
+                    Action::Close(client) => self.close(client),
+                    Action::Pause(client) => self.pause(client, true),
+                    Action::Resume(client) => self.pause(client, false),
+                }
+            }
+        }
+        self.actions = actions;
+    }
+
+    #[inline]
+    fn send_to_client(&mut self, client: ClientId, has_room: bool) {
+        let Some(socket) = &mut self.clients[client.0 as usize] else { return };
+        if socket.blocked && !has_room {
+            return;
+        }
+        let unsent = self.proxy.client_output(client);
+        match send(socket, &self.epoll, unsent, u64::from(client.0)) {
+            Ok(sent) => self.proxy.client_took(client, sent),
+            Err(_) => self.close(client),
+        }
+    }
+
+    #[inline]
+    fn send_to_upstream(&mut self, conn: ConnId, has_room: bool) {
+        let Some(socket) = &mut self.upstreams[conn.0 as usize] else { return };
+        if socket.blocked && !has_room {
+            return;
+        }
+        let unsent = self.proxy.conn_output(conn);
+        match send(socket, &self.epoll, unsent, UPSTREAMS + u64::from(conn.0)) {
+            Ok(sent) => self.proxy.conn_took(conn, sent),
+            Err(_) => self.lose(conn, self.clock.now_ns()),
+        }
+    }
+
+    fn dial(&mut self, conn: ConnId, upstream: usize) {
+        let at = conn.0 as usize;
+        if self.upstreams.len() <= at {
+            self.upstreams.resize_with(at + 1, || None);
+        }
+        let dialed = connect_tcp(self.addresses[upstream]).and_then(|fd| {
+            let socket = Socket::to_upstream(fd);
+            let token = UPSTREAMS + at as u64;
+            self.epoll.add(socket.fd.as_fd(), socket.interest(), token).map(|()| socket)
+        });
+        match dialed {
+            Ok(socket) => self.upstreams[at] = Some(socket),
+            Err(_) => self.lose(conn, self.clock.now_ns()),
+        }
+    }
+
+    #[cold]
+    fn pause(&mut self, client: ClientId, paused: bool) {
+        let Some(socket) = &mut self.clients[client.0 as usize] else { return };
+        socket.paused = paused;
+        let (fd, interest) = (socket.fd.as_fd(), socket.interest());
+        if self.epoll.modify(fd, interest, u64::from(client.0)).is_err() {
+            self.close(client);
+        }
+    }
+
+    fn close(&mut self, client: ClientId) {
+        if self.clients[client.0 as usize].take().is_some() {
+            self.tally.leave(0);
+            self.proxy.handle(self.clock.now_ns(), Event::Closed { client });
+        }
+    }
+}
+
+/// Sends what a socket takes of `unsent`, and watches it for room if that is not all.
+#[inline]
+fn send(socket: &mut Socket, epoll: &Epoll, unsent: &[u8], token: u64) -> io::Result<usize> {
+    if unsent.is_empty() {
+        return Ok(0);
+    }
+    let sent = match sys::send(socket.fd.as_fd(), unsent) {
+        Ok(sent) => sent,
+        Err(error) if sys::is_transient(&error) => 0,
+        Err(error) => return Err(error),
+    };
+    let blocked = sent < unsent.len();
+    if blocked != socket.blocked {
+        socket.blocked = blocked;
+        epoll.modify(socket.fd.as_fd(), socket.interest(), token)?;
+    }
+    Ok(sent)
+}

@@ -1,0 +1,252 @@
+//! From an upstream's bytes to clients' replies.
+
+use crate::Nanos;
+use crate::binary::push_failure;
+use crate::client::Slot;
+use crate::naming;
+use crate::proxy::{Action, ConnId, Proxy};
+use crate::reply::{Framed, Kind, frame};
+use crate::upstream::{Asked, Hide, State, Who};
+use mbal_model::Key;
+
+impl Proxy {
+    pub(crate) fn replied(&mut self, conn: usize, bytes: &[u8]) {
+        let this = &mut self.conns[conn];
+        if this.state != State::Up {
+            return;
+        }
+        this.gathering.heard(self.now);
+        if this.input.is_empty() {
+            let used = self.take_replies(conn, bytes);
+            if used < bytes.len() {
+                let mut input = self.spare.take();
+                input.extend_from_slice(&bytes[used..]);
+                self.conns[conn].input = input;
+            }
+            return;
+        }
+        this.input.extend_from_slice(bytes);
+        if this.input.len() < this.need {
+            return;
+        }
+        let mut input = std::mem::take(&mut this.input);
+        let used = self.take_replies(conn, &input);
+        if used == input.len() {
+            self.spare.give(input);
+        } else {
+            input.drain(..used);
+            self.conns[conn].input = input;
+        }
+    }
+
+    /// Gives whole replies to those who wait for them; how many bytes are done with.
+    fn take_replies(&mut self, conn: usize, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            let this = &mut self.conns[conn];
+            let Some(next) = this.asked.front() else { return self.distrust(conn, bytes) };
+            match frame(next.kind, &bytes[at..], this.scanned) {
+                Framed::Whole(length) => {
+                    this.scanned = 0;
+                    this.has_answered = true;
+                    let mut written = std::mem::take(&mut self.written);
+                    let asked = this.answered(&mut self.spare, &mut written);
+                    let asked = asked.expect("it was looked at");
+                    let upstream = this.upstream;
+                    if this.doubt == Some(Nanos::MAX) {
+                        this.doubt = Some(self.now + self.settings.doubt);
+                    }
+                    if let Some(key) = Key::new(&written).filter(|_| !self.hot.is_empty()) {
+                        self.end_copies(key.hash(), key.bytes());
+                    }
+                    written.clear();
+                    self.written = written;
+                    self.upstreams[upstream].failures = 0;
+                    self.counters.replies += 1;
+                    self.answer(conn, &asked, &bytes[at..at + length]);
+                    if self.conns[conn].state != State::Up {
+                        return bytes.len();
+                    }
+                    at += length;
+                }
+                Framed::NeedMore { bytes: need, scanned } => {
+                    (this.need, this.scanned) = (need, scanned);
+                    break;
+                }
+                Framed::Broken => return self.distrust(conn, bytes),
+            }
+        }
+        at
+    }
+
+    /// An upstream says what nobody asked for, or what is no reply: whose the next reply would be is not known any more.
+    #[cold]
+    fn distrust(&mut self, conn: usize, bytes: &[u8]) -> usize {
+        self.actions.push(Action::HangUp(ConnId(conn as u32)));
+        self.fail(conn, b"SERVER_ERROR upstream sent no reply\r\n");
+        bytes.len()
+    }
+
+    #[inline]
+    fn answer(&mut self, conn: usize, asked: &Asked, reply: &[u8]) {
+        match asked.who {
+            Who::Client { client, number } => {
+                let spare = &mut self.spare;
+                self.clients[client as usize].answer(number, spare, |out| {
+                    push_reply(out, asked, reply);
+                });
+                self.answered(client);
+            }
+            Who::Part { client, number, part } => self.merge(client, number, |merge, spare| {
+                if asked.renamed {
+                    let mut renamed = spare.take();
+                    naming::push_values_renamed(&mut renamed, reply);
+                    let all = merge.came(part, &renamed, spare);
+                    spare.give(renamed);
+                    return all;
+                }
+                merge.came(part, reply, spare)
+            }),
+            Who::Everywhere { client, number } => {
+                let error = if reply == b"OK\r\n" { &[][..] } else { reply };
+                self.answered_somewhere(client, number, error);
+            }
+            Who::Nobody => {}
+            Who::Fill { hash, epoch } => self.filled(hash, epoch, reply),
+            Who::Copy { hash, epoch, at } => {
+                if reply == b"STORED\r\n" {
+                    self.hot.stored(hash, epoch, at);
+                }
+            }
+            Who::Owed => {
+                self.conns[conn].paid();
+                self.counters.deleted_unsure += 1;
+            }
+            Who::Fence => {
+                let upstream = self.conns[conn].upstream;
+                let done =
+                    reply == b"OK\r\n" || reply.first() == Some(&0x81) && reply[6..8] == [0; 2];
+                match done {
+                    true => self.come_back(upstream),
+                    false => drop(self.distrust(conn, &[])),
+                }
+            }
+        }
+    }
+
+    /// There is no reply, and there will be none.
+    pub(crate) fn lose_asked(&mut self, asked: Asked, error: &'static [u8]) {
+        match asked.who {
+            Who::Client { client, number } => {
+                self.counters.errors += 1;
+                let is_binary = asked.kind == Kind::Binary;
+                self.clients[client as usize].answer(
+                    number,
+                    &mut self.spare,
+                    |out| match is_binary {
+                        true => push_failure(out, &asked),
+                        false => out.extend_from_slice(error),
+                    },
+                );
+                self.answered(client);
+            }
+            Who::Part { client, number, .. } => {
+                self.counters.errors += 1;
+                self.merge(client, number, |merge, _| merge.lost(error));
+            }
+            Who::Everywhere { client, number } => {
+                self.counters.errors += 1;
+                self.answered_somewhere(client, number, error);
+            }
+            Who::Fill { hash, epoch } => self.hot.unfilled(hash, epoch),
+            Who::Nobody | Who::Copy { .. } | Who::Fence | Who::Owed => {}
+        }
+    }
+
+    fn merge(
+        &mut self,
+        client: u32,
+        number: u32,
+        step: impl FnOnce(&mut crate::merge::Merge, &mut crate::buffers::Spare) -> bool,
+    ) {
+        let this = &mut self.clients[client as usize];
+        let Slot::Merge(merge) = this.slot(number) else { unreachable!("its parts are its own") };
+        if !step(merge, &mut self.spare) {
+            return;
+        }
+        let merge = std::mem::replace(this.slot(number), Slot::Waiting);
+        let Slot::Merge(merge) = merge else { unreachable!("it was looked at") };
+        let mut values = self.spare.take();
+        merge.finish(&mut values, &mut self.spare);
+        this.answer(number, &mut self.spare, |out| {
+            // An empty output takes the reply as it is.
+            if out.is_empty() {
+                std::mem::swap(out, &mut values)
+            } else {
+                out.extend_from_slice(&values)
+            }
+        });
+        self.spare.give(values);
+        self.answered(client);
+    }
+
+    fn answered_somewhere(&mut self, client: u32, number: u32, error: &[u8]) {
+        let this = &mut self.clients[client as usize];
+        let Slot::Everywhere(missing, first) = this.slot(number) else {
+            unreachable!("its parts are its own")
+        };
+        *missing -= 1;
+        if first.is_empty() {
+            first.extend_from_slice(error);
+        }
+        if *missing == 0 {
+            let error = std::mem::take(first);
+            let reply = if error.is_empty() { &b"OK\r\n"[..] } else { &error };
+            this.answer(number, &mut self.spare, |out| out.extend_from_slice(reply));
+            self.answered(client);
+        }
+    }
+
+    /// A client has got a reply.
+    #[inline]
+    fn answered(&mut self, client: u32) {
+        let this = &mut self.clients[client as usize];
+        if this.gone {
+            this.out.free();
+            let count = this.out.len();
+            this.out.sent(count, &mut self.spare);
+            return self.free_if_done(client);
+        }
+        if this.has_ended() {
+            return self.tell_ended(client);
+        }
+        if this.paused {
+            self.let_go_on(client);
+        }
+        self.tell_client(client);
+    }
+}
+
+/// Appends what the client hears of a reply.
+#[inline]
+fn push_reply(out: &mut Vec<u8>, asked: &Asked, reply: &[u8]) {
+    let hidden = match asked.hide {
+        Hide::Nothing => false,
+        Hide::Miss => reply.starts_with(b"EN"),
+        Hide::Done => reply.starts_with(b"HD"),
+        Hide::Success => reply.starts_with(b"HD") || reply.starts_with(b"VA "),
+        Hide::Binary { status, .. } => reply[6..8] == [0, status],
+    };
+    if hidden {
+        return;
+    }
+    match (asked.renamed, asked.kind, asked.hide) {
+        (true, Kind::Values, _) => naming::push_values_renamed(out, reply),
+        (true, Kind::Meta, _) => naming::push_meta_renamed(out, reply),
+        (_, _, Hide::Binary { opcode, .. }) => {
+            out.extend_from_slice(&[reply[0], opcode]);
+            out.extend_from_slice(&reply[2..]);
+        }
+        _ => out.extend_from_slice(reply),
+    }
+}

@@ -1,0 +1,96 @@
+//! Clients that speak binary. Their requests go over connections of their own, which upstreams take for binary.
+
+use mbal_model::Key;
+use mbal_wire::{Binary, Command, Frame, Status};
+
+use crate::client::Slot;
+use crate::proxy::Proxy;
+use crate::reply::Kind;
+use crate::upstream::{Asked, Hide, Who};
+
+/// No reply has this status.
+const NEVER: u8 = u8::MAX;
+
+impl Proxy {
+    /// `raw` is the whole request.
+    pub(crate) fn ask_binary(&mut self, client: u32, binary: &Binary<'_>, raw: &[u8]) {
+        let Binary { frame, command } = binary;
+        let hidden = match command {
+            Command::Get { .. } => Status::NotFound,
+            _ => Status::Success,
+        };
+        let (key, writes) = match command {
+            Command::Get { key, touch, .. } => (key, touch.is_some()),
+            Command::Store(storage) => (&storage.key, true),
+            Command::Arithmetic { key, .. } | Command::Delete { key } => (key, true),
+            _ => return self.answer_binary(client, binary),
+        };
+        let conn = match self.route_binary(key) {
+            Ok(conn) => conn,
+            Err(_) => {
+                self.counters.errors += 1;
+                return self.say_status(client, frame, Status::TemporaryFailure);
+            }
+        };
+        if let Some(key) = Key::new(key).filter(|_| writes && !self.hot.is_empty()) {
+            self.end_copies(key.hash(), key.bytes());
+        }
+        let number = self.clients[client as usize].push(Slot::Waiting);
+        let this = &mut self.conns[conn];
+        this.out.bytes.extend_from_slice(&[raw[0], frame.loud()]);
+        this.out.bytes.extend_from_slice(&raw[2..]);
+        let status = if frame.quiet { hidden as u16 as u8 } else { NEVER };
+        let hide = Hide::Binary { opcode: frame.opcode, opaque: frame.opaque, status };
+        let who = Who::Client { client, number };
+        let (kind, at) = (Kind::Binary, self.now);
+        this.ask(
+            Asked { who, kind, hide, writes, renamed: false, at },
+            writes.then_some((key, false)),
+        );
+        self.counters.forwarded += 1;
+        self.tell_conn(conn);
+    }
+
+    /// What needs no upstream.
+    fn answer_binary(&mut self, client: u32, binary: &Binary<'_>) {
+        let Binary { frame, command } = binary;
+        let mut reply = Vec::new();
+        let mut ends = false;
+        match command {
+            Command::Noop => frame.push(&mut reply, Status::Success, b"", 0),
+            Command::Version => {
+                frame.push(&mut reply, Status::Success, self.settings.version.as_bytes(), 0);
+            }
+            Command::Quit => {
+                ends = true;
+                if !frame.quiet {
+                    frame.push(&mut reply, Status::Success, b"", 0);
+                }
+            }
+            Command::TooLarge { .. } => frame.push_error(&mut reply, Status::TooLarge),
+            Command::Refused { status, close } => {
+                frame.push_error(&mut reply, *status);
+                ends = *close;
+            }
+            _ => frame.push_error(&mut reply, Status::UnknownCommand),
+        }
+        self.say(client, &reply);
+        if ends {
+            self.end(client);
+        }
+    }
+
+    fn say_status(&mut self, client: u32, frame: &Frame, status: Status) {
+        let mut reply = Vec::new();
+        frame.push_error(&mut reply, status);
+        self.say(client, &reply);
+    }
+}
+
+/// Appends the answer to a request whose upstream has failed.
+pub(crate) fn push_failure(out: &mut Vec<u8>, asked: &Asked) {
+    if let Hide::Binary { opcode, opaque, .. } = asked.hide {
+        let frame = Frame { opcode, quiet: false, vbucket: 0, suffix: 0, opaque, cas: 0 };
+        frame.push_error(out, Status::TemporaryFailure);
+    }
+}

@@ -1,0 +1,175 @@
+//! A client's session: what of its input is no whole request yet, and its replies in order.
+
+use std::collections::VecDeque;
+
+use crate::Nanos;
+use crate::buffers::{Output, Spare};
+use crate::merge::Merge;
+
+/// So many bytes leave, whatever else was asked in their turn.
+const HELD_BYTES_MAX: usize = 16 << 10;
+
+/// A place among a client's replies.
+pub(crate) enum Slot {
+    Waiting,
+    /// The reply is here, and waits for those before it.
+    Early(Vec<u8>),
+    Merge(Box<Merge>),
+    /// All upstreams are asked: so many have not answered, and the first error of those that have.
+    Everywhere(usize, Vec<u8>),
+    /// The connection ends here.
+    End,
+}
+
+#[derive(Default)]
+pub(crate) struct Client {
+    /// Of a request that has not come in whole.
+    pub input: Vec<u8>,
+    /// It is not looked at before it has so many bytes.
+    pub need: usize,
+    /// Bytes of a value that nobody wants.
+    pub skip: usize,
+    pub out: Output,
+    slots: VecDeque<Slot>,
+    /// The number of the first of the slots.
+    first: u32,
+    /// It is not read: it has asked enough.
+    pub paused: bool,
+    /// It sends no more, and not all that it has sent has been looked at.
+    pub half_closed: bool,
+    /// Its requests are over; it is closed when all replies have left.
+    pub ending: bool,
+    /// Its connection is gone. It is kept for the replies that are on their way.
+    pub gone: bool,
+    /// It speaks binary; `None` before its first byte.
+    pub binary: Option<bool>,
+    pub is_open: bool,
+    /// The numbers behind the last request of each turn that has not been answered.
+    turns: VecDeque<u32>,
+    /// Replies wait for others of their turn until then.
+    pub held_until: Option<Nanos>,
+    /// It is in the list of those whose replies do.
+    pub is_listed: bool,
+    /// It is in the list of those that may go on.
+    pub may_go_on: bool,
+}
+
+impl Client {
+    /// No reply is on its way.
+    pub fn is_idle(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// A place for a reply, behind all others.
+    #[inline]
+    pub fn push(&mut self, slot: Slot) -> u32 {
+        self.slots.push_back(slot);
+        self.first.wrapping_add(self.slots.len() as u32 - 1)
+    }
+
+    /// A reply that is known at once.
+    pub fn say(&mut self, reply: &[u8], spare: &mut Spare) {
+        if self.slots.is_empty() {
+            self.out.bytes.extend_from_slice(reply);
+        } else {
+            let mut early = spare.take();
+            early.extend_from_slice(reply);
+            self.slots.push_back(Slot::Early(early));
+        }
+    }
+
+    #[inline]
+    pub fn slot(&mut self, number: u32) -> &mut Slot {
+        &mut self.slots[number.wrapping_sub(self.first) as usize]
+    }
+
+    /// What has been asked since `from` was asked together, and is answered in one piece.
+    #[inline]
+    pub fn close_turn(&mut self, from: u32) {
+        let end = self.next_number();
+        if end.wrapping_sub(from) > 1 || end != from && !self.turns.is_empty() {
+            self.turns.push_back(end);
+        }
+    }
+
+    /// Of the next request.
+    #[inline]
+    pub fn next_number(&self) -> u32 {
+        self.first.wrapping_add(self.slots.len() as u32)
+    }
+
+    /// The reply to request `number` is what `push` appends.
+    #[inline]
+    pub fn answer(&mut self, number: u32, spare: &mut Spare, push: impl FnOnce(&mut Vec<u8>)) {
+        let at = number.wrapping_sub(self.first) as usize;
+        if at > 0 {
+            let mut early = spare.take();
+            push(&mut early);
+            self.slots[at] = Slot::Early(early);
+            return;
+        }
+        if self.out.bytes.capacity() == 0 {
+            self.out.bytes = spare.take();
+        }
+        let before = self.out.bytes.len();
+        push(&mut self.out.bytes);
+        self.leave(before);
+        while let Some(Slot::Early(_)) = self.slots.front() {
+            let first = self.slots.front_mut().expect("it was looked at");
+            let Slot::Early(early) = std::mem::replace(first, Slot::Waiting) else {
+                unreachable!("it was looked at")
+            };
+            let before = self.out.bytes.len();
+            self.out.bytes.extend_from_slice(&early);
+            spare.give(early);
+            self.leave(before);
+        }
+    }
+
+    /// The first reply is there, behind the output's first `before` bytes. It leaves with the others of its turn.
+    #[inline]
+    fn leave(&mut self, before: usize) {
+        self.pop();
+        let Some(end) = self.turns.front() else { return };
+        self.out.hold(self.out.bytes.len() - before);
+        if *end == self.first {
+            self.turns.pop_front();
+            self.out.free();
+        } else if HELD_BYTES_MAX <= self.out.len() {
+            self.out.free();
+        }
+    }
+
+    fn pop(&mut self) -> Option<Slot> {
+        self.first = self.first.wrapping_add(1);
+        self.slots.pop_front()
+    }
+
+    /// All replies before the end of the connection are there.
+    pub fn has_ended(&self) -> bool {
+        self.ending && matches!(self.slots.front(), None | Some(Slot::End))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_leave_in_order() {
+        let (mut client, mut spare) = (Client::default(), Spare::default());
+        let numbers: Vec<u32> = (0..3).map(|_| client.push(Slot::Waiting)).collect();
+        client.say(b"3", &mut spare);
+        for number in [2, 0, 1] {
+            let text = number.to_string();
+            let reply = |out: &mut Vec<u8>| out.extend_from_slice(text.as_bytes());
+            client.answer(numbers[number], &mut spare, reply);
+        }
+        assert_eq!(client.out.bytes, b"0123");
+        assert!(client.is_idle());
+    }
+}

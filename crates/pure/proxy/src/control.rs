@@ -1,0 +1,90 @@
+//! NetKV's control (ICAC 2016): which keys are hot, and how many copies each gets, decided once an interval.
+
+use std::collections::BTreeMap;
+
+use mbal_balance::{Demand, Prediction, choose_threshold, copies};
+use mbal_sketch::{HyperLogLog, LossyCounter, Sampler};
+
+use crate::Nanos;
+
+/// What an operator decides of copies.
+#[derive(Clone, Copy, Debug)]
+pub struct Replication {
+    pub interval: Nanos,
+    /// The busiest upstream is to have at most so many times the average's requests.
+    pub target: f64,
+    /// Of the requests that are looked at.
+    pub sampling: f64,
+}
+
+/// Keys with copies, at most.
+const HOT_MAX: usize = 256;
+/// A key with less than this share of the requests is not tracked, and how wrong its count may be.
+const SUPPORT: f64 = 0.002;
+const ERROR: f64 = 0.0005;
+/// Fewer samples say nothing.
+const SAMPLES_MIN: u64 = 50;
+const PRECISION: u32 = 12;
+
+/// The sketches of one interval.
+pub(crate) struct Control {
+    pub replication: Replication,
+    sampler: Sampler,
+    counter: LossyCounter,
+    distinct: HyperLogLog,
+    /// Names of sampled keys, of which the counter knows hashes alone.
+    names: BTreeMap<u64, Box<[u8]>>,
+    pub ends_at: Nanos,
+}
+
+impl Control {
+    pub fn new(replication: Replication, seed: u64, now: Nanos) -> Control {
+        Control {
+            replication,
+            sampler: Sampler::new(replication.sampling, seed),
+            counter: LossyCounter::new(SUPPORT, ERROR),
+            distinct: HyperLogLog::new(PRECISION),
+            names: BTreeMap::new(),
+            ends_at: now + replication.interval,
+        }
+    }
+
+    /// A request for a key, by its hash if it is looked at.
+    #[inline]
+    pub fn observe(&mut self, key: &[u8], hash: u64) {
+        if !self.sampler.choose() {
+            return;
+        }
+        self.counter.observe(hash);
+        self.distinct.observe(hash);
+        if self.names.len() < 4 * self.counter.tracked().max(HOT_MAX) {
+            self.names.entry(hash).or_insert_with(|| key.into());
+        }
+    }
+
+    /// The interval is over: hot keys by hash and name, and how many copies each is to have, its home included.
+    pub fn decide(&mut self, upstreams: usize, now: Nanos) -> Vec<(u64, Box<[u8]>, u32)> {
+        self.ends_at = now + self.replication.interval;
+        let mut hot = Vec::new();
+        if self.counter.seen() >= SAMPLES_MIN && upstreams > 1 {
+            let tracked = self.counter.frequent();
+            let demand = Demand {
+                tracked: tracked.iter().map(|key| f64::from(key.count)).collect(),
+                requests: self.counter.seen() as f64,
+                keys: self.distinct.distinct(),
+                bins: upstreams,
+            };
+            let threshold = choose_threshold(&demand, self.replication.target, Prediction::Typical);
+            for key in tracked.iter().take(HOT_MAX) {
+                let wanted = copies(f64::from(key.count), threshold.requests_per_copy);
+                if let Some(name) = self.names.get(&key.hash).filter(|_| wanted > 1) {
+                    hot.push((key.hash, name.clone(), wanted.min(64 * upstreams as u32)));
+                }
+            }
+        }
+        self.counter.next_interval(hot.len());
+        self.distinct.clear();
+        self.names.clear();
+        hot
+    }
+}

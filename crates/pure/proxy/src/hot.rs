@@ -1,0 +1,253 @@
+//! Copies of hot keys: their states, and who may read which. One proxy is the write coordinator of all keys (docs/design/proxy.md).
+//!
+//! What keeps a copy from being read stale: a write ends all copies of its key when it arrives, and the next ones have names that
+//! were never used. A fill reads the home over the connection of the writes, behind them.
+
+use std::collections::BTreeMap;
+
+use mbal_model::planted::{Fault, is_planted};
+use mbal_random::{Random, mix};
+
+use crate::Nanos;
+
+/// A copy is made anew after so long: its item lives little longer.
+const AGE_NS_MAX: Nanos = 30_000_000_000;
+
+/// One of the places where reads of a key go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy {
+    pub conn: u32,
+    /// What its name is made of; `None` is the key's home.
+    pub name: Option<u64>,
+    /// It has said that it has the value.
+    pub stored: bool,
+}
+
+/// What a key has beside its home.
+#[derive(Debug)]
+enum State {
+    Cold,
+    /// Its home has been asked for the value.
+    Filling,
+    Copied {
+        copies: Vec<Copy>,
+        since: Nanos,
+    },
+    /// The whole reply to `get` is here.
+    Cached {
+        reply: Vec<u8>,
+        until: Nanos,
+    },
+}
+
+/// A key that is hot.
+#[derive(Debug)]
+pub(crate) struct Hot {
+    pub key: Vec<u8>,
+    /// Virtual copies, its home included (NetKV, ICAC 2016, §IV.B).
+    pub wanted: u32,
+    state: State,
+    /// Changes with each write, and with all else that ends what is known of the value.
+    epoch: u64,
+    reads: u64,
+    writes: u64,
+    /// In the last interval it was written so often that copies would be made for few reads each (NetKV §IV.F).
+    pub often_written: bool,
+}
+
+/// A key with more writes than one in so many reads is kept in the proxy's own cache.
+const READS_PER_WRITE: u64 = 20;
+
+/// Where a read goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Read<'a> {
+    Home,
+    /// Home; and the key is to be filled, under this epoch.
+    Fill(u64),
+    Copy {
+        conn: usize,
+        name: u64,
+    },
+    Cached(&'a [u8]),
+}
+
+/// All keys that are hot.
+pub(crate) struct HotTable {
+    keys: BTreeMap<u64, Hot>,
+    next_epoch: u64,
+    random: Random,
+    /// No fills before this: a `flush_all` is to come.
+    pub suspended_until: Nanos,
+}
+
+/// A copy that is not read any more: its connection, and its name.
+pub(crate) type Left = (u32, Vec<u8>);
+
+impl HotTable {
+    pub fn new(seed: u64) -> HotTable {
+        HotTable {
+            keys: BTreeMap::new(),
+            next_epoch: seed,
+            random: Random::new(seed),
+            suspended_until: 0,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn epoch(&mut self) -> u64 {
+        self.next_epoch = self.next_epoch.wrapping_add(1);
+        mix(self.next_epoch)
+    }
+
+    fn find(&mut self, hash: u64, key: &[u8]) -> Option<&mut Hot> {
+        self.keys.get_mut(&hash).filter(|hot| hot.key == key)
+    }
+
+    /// Where a read of `key` goes that shows no more than a copy knows. Copies are read as often as the home, each.
+    pub fn read(&mut self, hash: u64, key: &[u8], now: Nanos, may_fill: bool) -> Read<'_> {
+        let place = self.random.word();
+        let epoch = self.epoch();
+        let may_fill = may_fill && self.suspended_until <= now;
+        let Some(hot) = self.keys.get_mut(&hash).filter(|hot| hot.key == key) else {
+            return Read::Home;
+        };
+        hot.reads += 1;
+        let is_old = match &hot.state {
+            State::Cold => true,
+            State::Filling => false,
+            State::Copied { since, .. } => since + AGE_NS_MAX <= now,
+            State::Cached { until, .. } => *until <= now,
+        };
+        if is_old && hot.wanted > 1 && may_fill {
+            hot.state = State::Filling;
+            hot.epoch = epoch;
+            return Read::Fill(epoch);
+        }
+        match &hot.state {
+            State::Copied { copies, .. } => {
+                let copy = copies[(place % copies.len() as u64) as usize];
+                match copy.name {
+                    Some(name) if copy.stored => Read::Copy { conn: copy.conn as usize, name },
+                    _ => Read::Home,
+                }
+            }
+            State::Cached { reply, until } if now < *until => Read::Cached(reply),
+            _ => Read::Home,
+        }
+    }
+
+    /// The key may change, or has changed: nothing that is known of it is read any more.
+    pub fn write(&mut self, hash: u64, key: &[u8], left: &mut Vec<Left>) {
+        let epoch = self.epoch();
+        if let Some(hot) = self.find(hash, key) {
+            hot.writes += 1;
+            if !is_planted(Fault::CopiesOutliveWrites) {
+                hot.end(epoch, left);
+            }
+        }
+    }
+
+    /// The home has answered a fill, and nothing has changed since it was asked.
+    pub fn is_filling(&self, hash: u64, epoch: u64) -> Option<&Hot> {
+        let hot = self.keys.get(&hash)?;
+        let is_its = hot.epoch == epoch || is_planted(Fault::OlderFillTaken);
+        (is_its && matches!(hot.state, State::Filling)).then_some(hot)
+    }
+
+    /// The fill came to nothing.
+    pub fn unfilled(&mut self, hash: u64, epoch: u64) {
+        if let Some(hot) = self.keys.get_mut(&hash).filter(|hot| hot.epoch == epoch) {
+            hot.state = State::Cold;
+        }
+    }
+
+    pub fn copied(&mut self, hash: u64, copies: Vec<Copy>, now: Nanos) {
+        let hot = self.keys.get_mut(&hash).expect("it is filling");
+        hot.state = State::Copied { copies, since: now };
+    }
+
+    pub fn cached(&mut self, hash: u64, reply: Vec<u8>, until: Nanos) {
+        let hot = self.keys.get_mut(&hash).expect("it is filling");
+        hot.state = State::Cached { reply, until };
+    }
+
+    /// A copy has said that it has the value of an epoch.
+    pub fn stored(&mut self, hash: u64, epoch: u64, at: u32) {
+        let Some(hot) = self.keys.get_mut(&hash) else { return };
+        if let State::Copied { copies, .. } = &mut hot.state {
+            let conn = copies.get(at as usize).map(|copy| copy.conn);
+            if hot.epoch == epoch {
+                let same = copies.iter_mut().filter(|copy| Some(copy.conn) == conn);
+                same.for_each(|copy| copy.stored = true);
+            }
+        }
+    }
+
+    /// What is known of any key may be wrong: the pool has changed, or everything is flushed.
+    pub fn end_all(&mut self, left: &mut Vec<Left>) {
+        let hashes: Vec<u64> = self.keys.keys().copied().collect();
+        for hash in hashes {
+            let epoch = self.epoch();
+            self.keys.get_mut(&hash).expect("it is listed").end(epoch, left);
+        }
+    }
+
+    /// A key is hot from now on, with so many copies, or as many as before. Fewer end those that there are.
+    pub fn want(&mut self, hash: u64, key: &[u8], wanted: u32, left: &mut Vec<Left>) {
+        let epoch = self.epoch();
+        let new = || Hot {
+            key: key.to_vec(),
+            wanted,
+            state: State::Cold,
+            epoch,
+            reads: 0,
+            writes: 0,
+            often_written: false,
+        };
+        let hot = self.keys.entry(hash).or_insert_with(new);
+        // Close by is near enough: a change ends what there is.
+        let is_near = 2 * hot.wanted <= 3 * wanted && 2 * wanted <= 3 * hot.wanted;
+        if !is_near {
+            hot.wanted = wanted;
+            hot.end(epoch, left);
+        }
+        hot.often_written = hot.writes * READS_PER_WRITE > hot.reads;
+        (hot.reads, hot.writes) = (0, 0);
+    }
+
+    /// Those that `keep` says no to are cold again.
+    pub fn retain(&mut self, keep: impl Fn(u64) -> bool, left: &mut Vec<Left>) {
+        self.keys.retain(|hash, hot| {
+            let keeps = keep(*hash);
+            if !keeps {
+                hot.end(0, left);
+            }
+            keeps
+        });
+    }
+}
+
+impl Hot {
+    fn end(&mut self, epoch: u64, left: &mut Vec<Left>) {
+        if let State::Copied { copies, .. } = &self.state {
+            let mut seen = Vec::new();
+            for copy in copies {
+                if let Some(name) = copy.name.filter(|_| !seen.contains(&copy.conn)) {
+                    seen.push(copy.conn);
+                    let mut named = Vec::new();
+                    crate::naming::push_name(&mut named, &self.key, name);
+                    left.push((copy.conn, named));
+                }
+            }
+        }
+        self.state = State::Cold;
+        self.epoch = epoch;
+    }
+}

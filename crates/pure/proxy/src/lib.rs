@@ -1,0 +1,97 @@
+//! A proxy in front of memcached servers, without its sockets: clients' sessions, the connections to the servers behind it
+//! (upstreams), who gets which request, and whose a reply is.
+//!
+//! Called by `reactor::ProxyLoop`, which has the sockets and the time. Never reads a clock, never opens anything, never
+//! executes a command: what a request does, its upstream decides.
+//!
+//! ```text
+//!   clients, thousands            Proxy                        upstreams, a few connections each
+//!   "get a\r\n"    ──► parse ─► slot ─► route ─► append to ──────► A   ┐ one send per wake-up
+//!   "get b c d\r\n" ─► parse ─► slot ─► split ─► append to ──────► B   ┘
+//!                                 ▲               waiting: whose is the next reply
+//!                  ◄── in order ──┴── merge ◄──── frame ◄──────── replies, in the order of the requests
+//! ```
+//!
+//! **Order.** Replies leave a client's connection in the order of its requests. All requests for one key go over one
+//! connection to its upstream, so they are executed in the order in which they came to the proxy.
+//!
+//! **Bounds.** See [`Limits`]. Who reaches one gets the answer that its field names.
+
+#![forbid(unsafe_code)]
+
+mod answering;
+mod asking;
+mod binary;
+mod buffers;
+mod client;
+mod control;
+mod encode;
+mod hot;
+mod merge;
+mod naming;
+mod pool;
+mod proxy;
+mod reply;
+mod stats;
+mod steering;
+mod upstream;
+
+pub use control::Replication;
+pub use mbal_routing::ketama::{Dialect, KeyHash, RingServer};
+pub use pool::Distribution;
+pub use proxy::{Action, ClientId, ConnId, Event, Proxy};
+pub use stats::Counters;
+
+/// Nanoseconds of the proxy's clock.
+pub type Nanos = u64;
+
+/// What a proxy needs to know.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub servers: Vec<RingServer>,
+    pub distribution: Distribution,
+    /// To each upstream.
+    pub conns_per_server: usize,
+    /// An upstream that has not answered for so long has failed.
+    pub timeout: Nanos,
+    /// Keys of an upstream that fails [`Settings::failures_max`] times in a row go to the others.
+    pub eject: bool,
+    pub failures_max: u32,
+    /// An upstream that failed is tried again so often.
+    pub retry: Nanos,
+    pub limits: Limits,
+    /// Hot keys get copies. Only where no other proxy writes the same keys, and no client by itself.
+    pub replication: Option<Replication>,
+    /// An upstream that has answered over a new connection may have executed all that earlier ones brought after so long more.
+    pub doubt: Nanos,
+    /// What `version` answers.
+    pub version: String,
+    /// Of random bits, for the names of keys that are not where their hash says.
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Larger items are refused: `SERVER_ERROR object too large for cache`.
+    pub item_bytes_max: usize,
+    /// A client with so many requests that are not answered is not read.
+    pub client_requests_max: usize,
+    /// A client that does not take its replies is not read when so many bytes wait.
+    pub client_output_bytes_max: usize,
+    /// A connection to an upstream with so many requests that are not answered gets no more: `SERVER_ERROR upstream is busy`.
+    pub conn_requests_max: usize,
+    /// Likewise, bytes that it has not taken.
+    pub conn_output_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            item_bytes_max: 1 << 20,
+            client_requests_max: 1024,
+            client_output_bytes_max: 1 << 20,
+            conn_requests_max: 64 << 10,
+            conn_output_bytes_max: 16 << 20,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Where an upstream's reply ends.
+
+use mbal_wire::parse_u64;
+use memchr::memchr;
+
+/// What a reply looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One line.
+    Line,
+    /// To `get` and its kin: values, then a line.
+    Values,
+    /// To a meta command: a line, and a value if it begins with `VA`.
+    Meta,
+    /// A header of 24 bytes that says how much follows.
+    Binary,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framed {
+    /// So many bytes.
+    Whole(usize),
+    /// Not before the input has so many bytes in all. What is before `scanned` need not be looked at again.
+    NeedMore { bytes: usize, scanned: usize },
+    /// No reply.
+    Broken,
+}
+
+/// No upstream's line is longer.
+const LINE_BYTES_MAX: usize = 4096;
+/// Nor a value.
+const VALUE_BYTES_MAX: u64 = 1 << 30;
+const BINARY_REPLY: u8 = 0x81;
+const BINARY_HEADER_BYTES: usize = 24;
+
+/// Looks at the start of `input`, of which the first `scanned` bytes are whole values.
+#[inline]
+pub(crate) fn frame(kind: Kind, input: &[u8], scanned: usize) -> Framed {
+    match kind {
+        Kind::Line => line(input, 0),
+        Kind::Values => values(input, scanned),
+        Kind::Meta => meta(input),
+        Kind::Binary => binary(input),
+    }
+}
+
+fn line(input: &[u8], from: usize) -> Framed {
+    match memchr(b'\n', &input[from..]) {
+        Some(end) => Framed::Whole(from + end + 1),
+        None if input.len() - from > LINE_BYTES_MAX => Framed::Broken,
+        None => Framed::NeedMore { bytes: input.len() + 1, scanned: from },
+    }
+}
+
+#[inline]
+fn values(input: &[u8], mut at: usize) -> Framed {
+    loop {
+        let rest = &input[at..];
+        if rest.starts_with(b"END\r\n") {
+            return Framed::Whole(at + 5);
+        }
+        if !rest.starts_with(b"VALUE ") {
+            // An error, or too little to know.
+            return line(input, at);
+        }
+        let Some(end) = memchr(b'\n', rest) else { return line(input, at) };
+        let Some(value_bytes) = value_length(&rest[..end]) else { return Framed::Broken };
+        let next = at + end + 1 + value_bytes + 2;
+        if input.len() < next {
+            return Framed::NeedMore { bytes: next + 5, scanned: at };
+        }
+        if &input[next - 2..next] != b"\r\n" {
+            return Framed::Broken;
+        }
+        at = next;
+    }
+}
+
+/// The third word of `VALUE KEY FLAGS LENGTH [CAS]`.
+#[inline]
+pub(crate) fn value_length(line: &[u8]) -> Option<usize> {
+    let line = line.strip_suffix(b"\r")?;
+    let rest = &line[b"VALUE ".len()..];
+    let flags = memchr(b' ', rest)? + 1;
+    let length = flags + memchr(b' ', &rest[flags..])? + 1;
+    let digits = &rest[length..];
+    let digits = memchr(b' ', digits).map_or(digits, |end| &digits[..end]);
+    let length = parse_u64(digits).filter(|length| *length <= VALUE_BYTES_MAX)?;
+    Some(length as usize)
+}
+
+fn meta(input: &[u8]) -> Framed {
+    let whole = line(input, 0);
+    let (Framed::Whole(end), Some(words)) = (whole, input.strip_prefix(b"VA ")) else {
+        return whole;
+    };
+    let digits = words.split(|byte| matches!(byte, b' ' | b'\r')).next().unwrap_or_default();
+    let Some(value_bytes) = parse_u64(digits).filter(|length| *length <= VALUE_BYTES_MAX) else {
+        return Framed::Broken;
+    };
+    sized(input, end + value_bytes as usize + 2)
+}
+
+fn binary(input: &[u8]) -> Framed {
+    let Some(header) = input.first_chunk::<BINARY_HEADER_BYTES>() else {
+        return Framed::NeedMore { bytes: BINARY_HEADER_BYTES, scanned: 0 };
+    };
+    let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
+    if header[0] != BINARY_REPLY || VALUE_BYTES_MAX < u64::from(body) {
+        return Framed::Broken;
+    }
+    sized(input, BINARY_HEADER_BYTES + body as usize)
+}
+
+fn sized(input: &[u8], bytes: usize) -> Framed {
+    match input.len() < bytes {
+        true => Framed::NeedMore { bytes, scanned: 0 },
+        false => Framed::Whole(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_whole_at_its_end_and_not_before() {
+        let two = b"VALUE a 0 3\r\nEND\r\nVALUE b 1 0 77\r\n\r\nEND\r\n";
+        for (kind, reply) in [
+            (Kind::Line, &b"STORED\r\n"[..]),
+            (Kind::Values, b"END\r\n"),
+            (Kind::Values, b"SERVER_ERROR out of memory\r\n"),
+            (Kind::Values, two),
+            (Kind::Meta, b"HD t5\r\n"),
+            (Kind::Meta, b"EN\r\n"),
+            (Kind::Meta, b"VA 4 s4\r\n\r\n\r\n\r\n"),
+            (Kind::Meta, b"VA 0\r\n\r\n"),
+            (Kind::Binary, b"\x81\0\0\0\0\0\0\0\0\0\0\x02idid\0\0\0\0\0\0\0\0xy"),
+        ] {
+            let mut scanned = 0;
+            for end in 1..reply.len() {
+                match frame(kind, &reply[..end], scanned) {
+                    Framed::NeedMore { bytes, scanned: to } => {
+                        assert!(end < bytes && bytes <= reply.len(), "{reply:?}");
+                        scanned = to;
+                    }
+                    other => panic!("{other:?} after {end} bytes of {reply:?}"),
+                }
+            }
+            let longer = [reply, &b"END\r\nrest"[..]].concat();
+            assert_eq!(frame(kind, &longer, scanned), Framed::Whole(reply.len()), "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_reply_is_broken() {
+        for (kind, bytes) in [
+            (Kind::Values, &b"VALUE a 0 x\r\n"[..]),
+            (Kind::Values, b"VALUE a 0 1\r\nxyz"),
+            (Kind::Values, b"VALUE a\r\n"),
+            (Kind::Meta, b"VA x\r\n"),
+            (Kind::Meta, b"VA 99999999999999999999\r\n"),
+            (Kind::Binary, &[0x80; 24]),
+            (Kind::Line, &[b'x'; LINE_BYTES_MAX + 1]),
+        ] {
+            assert_eq!(frame(kind, bytes, 0), Framed::Broken, "{bytes:?}");
+        }
+    }
+}

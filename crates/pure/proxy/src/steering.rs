@@ -1,0 +1,249 @@
+//! Requests for keys that are hot: where reads go, what a write ends, how copies are filled.
+
+use mbal_model::{KEY_BYTES_MAX, Key};
+use mbal_wire::{Meta, Request, base64_decode, parse_u64, push_u64, push_value};
+
+use crate::Nanos;
+use crate::control::Control;
+use crate::hot::{Copy, Read};
+use crate::naming::{SUFFIX_BYTES, push_name};
+use crate::proxy::Proxy;
+use crate::reply::Kind;
+use crate::upstream::{Asked, Hide, State, Who};
+
+/// A copy's item lives for so many seconds at most: what a proxy leaves behind goes by itself.
+const COPY_SECONDS_MAX: i64 = 60;
+/// A longer value is not kept in the proxy's own cache.
+const CACHED_BYTES_MAX: usize = 64 << 10;
+const SECOND: Nanos = 1_000_000_000;
+
+/// What becomes of a request.
+pub(crate) enum Steered {
+    /// It goes where its key's hash says.
+    Home,
+    Copy {
+        conn: usize,
+        name: u64,
+    },
+    /// It was answered.
+    Done,
+}
+
+/// True if a copy shows all that the request asks for, and nothing changes by it.
+fn is_plain(request: &Request<'_>) -> bool {
+    let plain = |meta: &Meta<'_>| meta.words().all(|word| b"vfkOqs".contains(&word[0]));
+    match request {
+        Request::Get(get) => !get.cas && get.touch.is_none(),
+        Request::MetaGet(meta) => plain(meta),
+        _ => false,
+    }
+}
+
+impl Proxy {
+    /// A request for one key, `writes` if it may change the item.
+    pub(crate) fn steer(
+        &mut self,
+        client: u32,
+        request: &Request<'_>,
+        key: (&[u8], bool),
+        writes: bool,
+    ) -> Steered {
+        let (Some(control), (key, base64)) = (&mut self.control, key) else {
+            return Steered::Home;
+        };
+        let mut decoded = [0; KEY_BYTES_MAX];
+        let key = match base64 {
+            true => match base64_decode(key, &mut decoded) {
+                Some(length) => &decoded[..length],
+                None => return Steered::Home,
+            },
+            false => key,
+        };
+        let Some(hash) = Key::new(key).map(|key| key.hash()) else { return Steered::Home };
+        control.observe(key, hash);
+        if self.hot.is_empty() {
+            return Steered::Home;
+        }
+        if writes {
+            self.end_copies(hash, key);
+            return Steered::Home;
+        }
+        if base64 || !is_plain(request) {
+            return Steered::Home;
+        }
+        let may_fill = self.may_fill(key);
+        match self.hot.read(hash, key, self.now, may_fill) {
+            Read::Home => Steered::Home,
+            Read::Fill(epoch) => {
+                self.ask_fill(hash, epoch, key);
+                Steered::Home
+            }
+            Read::Cached(_) if !matches!(request, Request::Get(get) if get.further.is_empty()) => {
+                Steered::Home
+            }
+            Read::Cached(reply) => {
+                self.clients[client as usize].say(reply, &mut self.spare);
+                self.counters.cache_hits += 1;
+                Steered::Done
+            }
+            Read::Copy { conn, name } if self.conns[conn].state == State::Up => {
+                self.counters.copy_reads += 1;
+                Steered::Copy { conn, name }
+            }
+            Read::Copy { .. } => Steered::Home,
+        }
+    }
+
+    /// A key may have changed: no copy of it is read any more.
+    pub(crate) fn end_copies(&mut self, hash: u64, key: &[u8]) {
+        self.hot.write(hash, key, &mut self.left);
+        self.delete_left();
+    }
+
+    /// What is known of any key may be wrong.
+    pub(crate) fn end_all_copies(&mut self) {
+        self.hot.end_all(&mut self.left);
+        self.delete_left();
+    }
+
+    /// All upstreams serve, and the key's home does what it was told.
+    fn may_fill(&self, key: &[u8]) -> bool {
+        let Some(home) = self.full.place(key).filter(|_| self.all_present) else { return false };
+        let conn = &self.conns[self.conn_of(home, key)];
+        let is_sure = conn.doubt.is_none_or(|until| until <= self.now)
+            || mbal_model::planted::is_planted(mbal_model::planted::Fault::DoubtForgotten);
+        conn.state == State::Up && is_sure && key.len() + SUFFIX_BYTES <= KEY_BYTES_MAX
+    }
+
+    fn ask_fill(&mut self, hash: u64, epoch: u64, key: &[u8]) {
+        let home = self.full.place(key).expect("it may be filled");
+        let conn = self.conn_of(home, key);
+        let this = &mut self.conns[conn];
+        for part in [b"mg ", key, b" v f t\r\n"] {
+            this.out.bytes.extend_from_slice(part);
+        }
+        self.ask_own(conn, Kind::Meta, Who::Fill { hash, epoch });
+    }
+
+    /// A request of the proxy's own.
+    fn ask_own(&mut self, conn: usize, kind: Kind, who: Who) {
+        let (hide, at) = (Hide::Nothing, self.now);
+        let asked = Asked { who, kind, hide, writes: false, renamed: false, at };
+        self.conns[conn].ask(asked, None);
+        self.tell_conn(conn);
+    }
+
+    /// The home has answered a fill.
+    pub(crate) fn filled(&mut self, hash: u64, epoch: u64, reply: &[u8]) {
+        let Some(hot) = self.hot.is_filling(hash, epoch) else { return };
+        let (key, wanted, often_written) = (hot.key.clone(), hot.wanted, hot.often_written);
+        let Some(item) = Item::parse(reply).filter(|item| item.seconds > 0) else {
+            return self.hot.unfilled(hash, epoch);
+        };
+        if often_written && item.value.len() <= CACHED_BYTES_MAX {
+            let mut reply = Vec::new();
+            push_value(&mut reply, &key, item.flags, item.value.len() as u32, None);
+            reply.extend_from_slice(item.value);
+            reply.extend_from_slice(b"\r\nEND\r\n");
+            let until = self.now + item.seconds as u64 * SECOND;
+            return self.hot.cached(hash, reply, until);
+        }
+        let home = self.full.place(&key).expect("it was asked");
+        let at_home = Copy { conn: self.conn_of(home, &key) as u32, name: None, stored: true };
+        let mut copies = vec![at_home];
+        let mut named = Vec::new();
+        for at in 1..wanted {
+            let name = mbal_random::mix(epoch ^ u64::from(at));
+            named.clear();
+            push_name(&mut named, &key, name);
+            let upstream = self.full.place(&named).expect("somebody serves");
+            let conn = self.conn_of(upstream, &named);
+            let same = copies.iter().find(|copy| copy.conn as usize == conn).copied();
+            if let Some(same) = same {
+                copies.push(same);
+            } else if upstream == home || self.admit(conn).is_err() {
+                copies.push(at_home);
+            } else {
+                self.store_copy(conn, &named, &item);
+                self.ask_own(conn, Kind::Line, Who::Copy { hash, epoch, at });
+                copies.push(Copy { conn: conn as u32, name: Some(name), stored: false });
+                self.counters.copies_stored += 1;
+            }
+        }
+        self.hot.copied(hash, copies, self.now);
+    }
+
+    fn store_copy(&mut self, conn: usize, name: &[u8], item: &Item<'_>) {
+        let out = &mut self.conns[conn].out.bytes;
+        out.extend_from_slice(b"set ");
+        out.extend_from_slice(name);
+        for number in [item.flags.into(), item.seconds as u64, item.value.len() as u64] {
+            out.push(b' ');
+            push_u64(out, number);
+        }
+        for part in [b"\r\n", item.value, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+
+    /// Frees the memory of copies that are not read any more.
+    fn delete_left(&mut self) {
+        for (conn, name) in std::mem::take(&mut self.left) {
+            let conn = conn as usize;
+            if self.conns[conn].state != State::Up || self.admit(conn).is_err() {
+                continue;
+            }
+            let out = &mut self.conns[conn].out.bytes;
+            for part in [b"delete ", &name[..], b"\r\n"] {
+                out.extend_from_slice(part);
+            }
+            self.ask_own(conn, Kind::Line, Who::Nobody);
+        }
+    }
+
+    /// The end of an interval: what is hot now.
+    pub(crate) fn end_interval(&mut self) {
+        let Some(control) = self.control.as_mut().filter(|at| at.ends_at <= self.now) else {
+            return;
+        };
+        let hot = control.decide(self.upstreams.len(), self.now);
+        let is_hot = |hash| hot.iter().any(|(other, ..)| *other == hash);
+        self.hot.retain(is_hot, &mut self.left);
+        for (hash, key, wanted) in &hot {
+            self.hot.want(*hash, key, *wanted, &mut self.left);
+        }
+        self.delete_left();
+    }
+
+    /// Makes copies of keys that are hot from now on.
+    pub(crate) fn control_of(settings: &crate::Settings, now: Nanos) -> Option<Control> {
+        settings.replication.map(|replication| Control::new(replication, settings.seed, now))
+    }
+}
+
+/// What a fill has brought.
+struct Item<'a> {
+    flags: u32,
+    /// That a copy of it lives.
+    seconds: i64,
+    value: &'a [u8],
+}
+
+impl<'a> Item<'a> {
+    /// `VA LENGTH fFLAGS tSECONDS`, and the value.
+    fn parse(reply: &'a [u8]) -> Option<Item<'a>> {
+        let end = memchr::memchr(b'\n', reply)?;
+        let line = std::str::from_utf8(reply[..end].strip_prefix(b"VA ")?).ok()?;
+        let mut words = line.split_ascii_whitespace();
+        let value_bytes = parse_u64(words.next()?.as_bytes())? as usize;
+        let flags = words.next()?.strip_prefix('f')?.parse().ok()?;
+        let seconds: i64 = words.next()?.strip_prefix('t')?.parse().ok()?;
+        // An item that is stale, or waits for somebody who won it, is no value to copy.
+        if words.next().is_some() {
+            return None;
+        }
+        let seconds =
+            if seconds < 0 { COPY_SECONDS_MAX } else { (seconds - 1).min(COPY_SECONDS_MAX) };
+        Some(Item { flags, seconds, value: reply.get(end + 1..end + 1 + value_bytes)? })
+    }
+}

@@ -1,0 +1,445 @@
+//! Copies of hot keys and ejection in virtual time: clients, upstreams that are slow, stop, die and come back, and an oracle that
+//! knows each key's history. Nobody ever reads a value that was overwritten or deleted before his read began.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use mbal_proxy::{
+    Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Proxy, Replication, RingServer,
+    Settings,
+};
+use mbal_random::Random;
+
+const MS: u64 = 1_000_000;
+const UPSTREAMS: usize = 4;
+const CLIENTS: usize = 6;
+const KEYS: u64 = 4;
+const STEPS: usize = 6_000;
+
+/// A memcached of few commands. Items go when it dies.
+#[derive(Default)]
+struct Upstream {
+    items: BTreeMap<String, String>,
+    /// It executes nothing until then.
+    stopped_until: u64,
+    /// It cannot be dialed until then.
+    away_until: u64,
+    /// Requests of connections that are gone, which it has received.
+    ghosts: VecDeque<String>,
+}
+
+/// One connection to an upstream, as the network has it.
+#[derive(Default)]
+struct Wire {
+    up: bool,
+    requests: VecDeque<String>,
+    replies: VecDeque<String>,
+}
+
+struct Write {
+    value: Option<String>,
+    begun: u64,
+    /// `u64::MAX`: nobody knows.
+    ended: u64,
+}
+
+struct Seeing {
+    begun: u64,
+    ended: u64,
+    /// Whose value it had.
+    write: usize,
+}
+
+struct Asking {
+    key: String,
+    /// `None` is a read; else the write's number.
+    write: Option<usize>,
+    begun: u64,
+    heard: String,
+}
+
+#[derive(Default)]
+struct Seen {
+    hits: u64,
+    copy_reads: u64,
+    cache_hits: u64,
+    returns: u64,
+    lost: u64,
+}
+
+struct World {
+    proxy: Proxy,
+    now: u64,
+    random: Random,
+    upstreams: Vec<Upstream>,
+    wires: Vec<Wire>,
+    clients: Vec<Option<Asking>>,
+    writes: BTreeMap<String, Vec<Write>>,
+    /// By key: reads that ended.
+    reads: BTreeMap<String, Vec<Seeing>>,
+    dialing: Vec<(ConnId, usize)>,
+    seen: Seen,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut random = Random::new(seed);
+        let server =
+            |at: usize| RingServer { host: format!("s{at}"), port: 1, weight: 1, name: None };
+        let settings = Settings {
+            servers: (0..UPSTREAMS).map(server).collect(),
+            distribution: Distribution::Modula(KeyHash::Fnv1a64),
+            conns_per_server: 1,
+            timeout: 20 * MS,
+            eject: random.below(2) == 0,
+            failures_max: 1,
+            retry: 30 * MS,
+            limits: Limits::default(),
+            replication: Some(Replication { interval: 100 * MS, target: 1.05, sampling: 1.0 }),
+            doubt: MS,
+            version: "1".into(),
+            seed,
+        };
+        let mut proxy = Proxy::new(settings);
+        proxy.start(1);
+        for _ in 0..CLIENTS {
+            proxy.open();
+        }
+        World {
+            proxy,
+            now: 1,
+            random,
+            upstreams: (0..UPSTREAMS).map(|_| Upstream::default()).collect(),
+            wires: (0..2 * UPSTREAMS).map(|_| Wire::default()).collect(),
+            clients: (0..CLIENTS).map(|_| None).collect(),
+            writes: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            dialing: Vec::new(),
+            seen: Seen::default(),
+        }
+    }
+
+    /// The first stale read, if there is one.
+    fn run(&mut self) -> Result<(), String> {
+        self.carry_out()?;
+        for _ in 0..STEPS {
+            self.now += self.random.below(MS / 4);
+            if self.proxy.next_wake().is_some_and(|wake| wake <= self.now) {
+                self.event(Event::Woken)?;
+            }
+            match self.random.below(40) {
+                0..8 => self.ask()?,
+                8..20 => self.execute(),
+                20..36 => self.reply()?,
+                36..39 => self.connect()?,
+                _ => self.fault()?,
+            }
+        }
+        let counters = self.proxy.counters();
+        self.seen.copy_reads = counters.copy_reads;
+        self.seen.cache_hits = counters.cache_hits;
+        self.seen.returns = counters.returns;
+        Ok(())
+    }
+
+    fn event(&mut self, event: Event<'_>) -> Result<(), String> {
+        self.proxy.handle(self.now, event);
+        self.carry_out()
+    }
+
+    fn carry_out(&mut self) -> Result<(), String> {
+        let mut actions = Vec::new();
+        loop {
+            self.proxy.take_actions(&mut actions);
+            if actions.is_empty() {
+                return Ok(());
+            }
+            for action in &actions {
+                match *action {
+                    Action::ToClient(client) => {
+                        let out = self.proxy.client_output(client).to_vec();
+                        self.proxy.client_took(client, out.len());
+                        self.hear(client, &out)?;
+                    }
+                    Action::ToUpstream(conn) => {
+                        let out = self.proxy.conn_output(conn).to_vec();
+                        self.proxy.conn_took(conn, out.len());
+                        let wire = &mut self.wires[conn.0 as usize];
+                        wire.requests.extend(requests(&String::from_utf8_lossy(&out)));
+                    }
+                    Action::Dial { conn, upstream } => self.dialing.push((conn, upstream)),
+                    Action::HangUp(conn) => self.cut(conn.0 as usize),
+                    Action::Close(_) | Action::Pause(_) | Action::Resume(_) => {}
+                }
+            }
+        }
+    }
+
+    /// What was received over a connection that is gone may be executed all the same.
+    fn cut(&mut self, conn: usize) {
+        let wire = std::mem::take(&mut self.wires[conn]);
+        self.upstreams[conn / 2].ghosts.extend(wire.requests);
+        self.dialing.retain(|(other, _)| other.0 as usize != conn);
+        self.seen.lost += 1;
+    }
+
+    /// An idle client asks for something.
+    fn ask(&mut self) -> Result<(), String> {
+        let client = self.random.below(CLIENTS as u64) as usize;
+        if self.clients[client].is_some() {
+            return Ok(());
+        }
+        // One key is far hotter than the others.
+        let number = if self.random.below(4) > 0 { 0 } else { self.random.below(KEYS) };
+        let key = format!("key{number}");
+        let writes = self.writes.entry(key.clone()).or_default();
+        let choice = self.random.below(100);
+        let (text, value) = match choice {
+            0..6 => {
+                let value = format!("{}", writes.len());
+                (format!("set {key} 0 0 {}\r\n{value}\r\n", value.len()), Some(Some(value)))
+            }
+            6..8 => (format!("delete {key}\r\n"), Some(None)),
+            8..30 => (format!("mg {key} v\r\n"), None),
+            30..40 => (format!("get other {key}\r\n"), None),
+            _ => (format!("get {key}\r\n"), None),
+        };
+        let write = value.map(|value| {
+            writes.push(Write { value, begun: self.now, ended: u64::MAX });
+            writes.len() - 1
+        });
+        let begun = self.now;
+        self.clients[client] = Some(Asking { key, write, begun, heard: String::new() });
+        self.event(Event::Received { client: ClientId(client as u32), bytes: text.as_bytes() })
+    }
+
+    fn hear(&mut self, client: ClientId, bytes: &[u8]) -> Result<(), String> {
+        let at = client.0 as usize;
+        let asking = self.clients[at].as_mut().ok_or("a reply that nobody waits for")?;
+        asking.heard += &String::from_utf8_lossy(bytes);
+        let ends = ["END\r\n", "STORED\r\n", "DELETED\r\n", "NOT_FOUND\r\n", "EN\r\n"];
+        let heard = &asking.heard;
+        let is_value = heard.starts_with("VA ") && heard.matches('\n').count() == 2;
+        let is_error = heard.starts_with("SERVER_ERROR") && heard.ends_with('\n');
+        if !is_value && !is_error && !ends.iter().any(|end| heard.ends_with(end)) {
+            return Ok(());
+        }
+        let asking = self.clients[at].take().expect("it was looked at");
+        if is_error {
+            return Ok(());
+        }
+        let writes = self.writes.get_mut(&asking.key).expect("it was asked for");
+        if let Some(write) = asking.write {
+            writes[write].ended = self.now;
+            return Ok(());
+        }
+        let value = match asking.heard.lines().collect::<Vec<_>>()[..] {
+            [value, line, ..] if value.starts_with("VALUE ") || value.starts_with("VA ") => line,
+            _ => return Ok(()),
+        };
+        self.seen.hits += 1;
+        let is_its = |write: &Write| write.value.as_deref() == Some(value);
+        let read = writes.iter().position(is_its).ok_or(format!("{value:?} was never written"))?;
+        let over = |other: &Write| writes[read].ended < other.begun && other.ended < asking.begun;
+        if let Some(newer) = writes.iter().position(over) {
+            return Err(format!("{}: read {read}, and {newer} was there before", asking.key));
+        }
+        let reads = self.reads.entry(asking.key.clone()).or_default();
+        // What was read after another write was done, or was written after it, is newer than that.
+        let newer = |seeing: &&Seeing| {
+            let was_after = writes[read].ended < seeing.begun.max(writes[seeing.write].begun);
+            seeing.ended < asking.begun && seeing.write != read && was_after
+        };
+        if let Some(Seeing { write, .. }) = reads.iter().find(newer) {
+            return Err(format!("{}: read {read}, and {write} was read before", asking.key));
+        }
+        reads.push(Seeing { begun: asking.begun, ended: self.now, write: read });
+        Ok(())
+    }
+
+    /// An upstream executes what one of its connections has brought.
+    fn execute(&mut self) {
+        let conn = 2 * self.random.below(UPSTREAMS as u64) as usize;
+        let upstream = &mut self.upstreams[conn / 2];
+        if self.now < upstream.stopped_until {
+            return;
+        }
+        // What earlier connections brought is executed in the same turn of its event loop, before or after.
+        let ghosts_first = self.random.below(2) == 0;
+        if ghosts_first {
+            upstream.execute_ghosts();
+        }
+        for _ in 0..1 + self.random.below(4) {
+            let Some(request) = self.wires[conn].requests.pop_front() else { break };
+            let reply = upstream.execute(&request);
+            self.wires[conn].replies.push_back(reply);
+        }
+        upstream.execute_ghosts();
+    }
+
+    fn reply(&mut self) -> Result<(), String> {
+        let conn = 2 * self.random.below(UPSTREAMS as u64) as usize;
+        let count = 1 + self.random.below(4) as usize;
+        let wire = &mut self.wires[conn];
+        let count = count.min(wire.replies.len());
+        let replies: String = wire.replies.drain(..count).collect();
+        if replies.is_empty() {
+            return Ok(());
+        }
+        self.event(Event::Replied { conn: ConnId(conn as u32), bytes: replies.as_bytes() })
+    }
+
+    fn connect(&mut self) -> Result<(), String> {
+        let Some((conn, upstream)) = self.dialing.pop() else { return Ok(()) };
+        if self.now < self.upstreams[upstream].away_until {
+            return self.event(Event::Lost { conn });
+        }
+        self.wires[conn.0 as usize].up = true;
+        self.event(Event::Connected { conn })
+    }
+
+    fn fault(&mut self) -> Result<(), String> {
+        if self.random.below(3) > 0 {
+            return Ok(());
+        }
+        let at = self.random.below(UPSTREAMS as u64) as usize;
+        match self.random.below(3) {
+            0 => self.upstreams[at].stopped_until = self.now + self.random.below(60 * MS),
+            1 => self.upstreams[at].away_until = self.now + self.random.below(60 * MS),
+            _ => {
+                let was_up = self.wires[2 * at].up;
+                self.cut(2 * at);
+                if self.random.below(2) == 0 {
+                    self.upstreams[at] = Upstream::default();
+                }
+                if was_up {
+                    return self.event(Event::Lost { conn: ConnId(2 * at as u32) });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Upstream {
+    fn execute_ghosts(&mut self) {
+        while let Some(request) = self.ghosts.pop_front() {
+            self.execute(&request);
+        }
+    }
+
+    fn execute(&mut self, request: &str) -> String {
+        let (line, value) = request.split_once("\r\n").expect("a line");
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["get", ..] => {
+                let found = words[1..].iter().filter_map(|key| Some((key, self.items.get(*key)?)));
+                let value = |(key, value): (&&str, &String)| {
+                    format!("VALUE {key} 0 {}\r\n{value}\r\n", value.len())
+                };
+                found.map(value).collect::<String>() + "END\r\n"
+            }
+            ["mg", key, ..] => match self.items.get(key) {
+                None => "EN\r\n".into(),
+                Some(value) if words.contains(&"f") => {
+                    format!("VA {} f0 t-1\r\n{value}\r\n", value.len())
+                }
+                Some(value) => format!("VA {}\r\n{value}\r\n", value.len()),
+            },
+            ["set", key, ..] => {
+                self.items.insert(key.into(), value.trim_end().into());
+                "STORED\r\n".into()
+            }
+            ["delete", key] => match self.items.remove(key) {
+                Some(_) => "DELETED\r\n".into(),
+                None => "NOT_FOUND\r\n".into(),
+            },
+            ["md", key] => match self.items.remove(key) {
+                Some(_) => "HD\r\n".into(),
+                None => "NF\r\n".into(),
+            },
+            ["flush_all"] => {
+                self.items.clear();
+                "OK\r\n".into()
+            }
+            _ => panic!("{request:?}"),
+        }
+    }
+}
+
+fn requests(mut text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    while !text.is_empty() {
+        let line = text.find("\r\n").expect("whole requests leave") + 2;
+        let end = match text.starts_with("set ") {
+            true => line + text[line..].find("\r\n").expect("a value") + 2,
+            false => line,
+        };
+        found.push(text[..end].to_owned());
+        text = &text[end..];
+    }
+    found
+}
+
+fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
+    let mut all = Seen::default();
+    for seed in seeds {
+        let mut world = World::new(seed);
+        world.run().map_err(|why| format!("seed {seed}: {why}"))?;
+        let seen = world.seen;
+        all.hits += seen.hits;
+        all.copy_reads += seen.copy_reads;
+        all.cache_hits += seen.cache_hits;
+        all.returns += seen.returns;
+        all.lost += seen.lost;
+    }
+    Ok(all)
+}
+
+/// How many seeds; `MBAL_PROXY_SEEDS` says another number.
+fn seeds() -> u64 {
+    std::env::var("MBAL_PROXY_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
+}
+
+#[test]
+fn nobody_reads_what_was_overwritten() {
+    let seen = run(0..seeds()).unwrap_or_else(|why| panic!("{why}"));
+    let all = [seen.hits, seen.copy_reads, seen.cache_hits, seen.returns, seen.lost];
+    assert!(all.iter().all(|count| *count > 0), "something never happened: {all:?}");
+}
+
+#[cfg(feature = "planted")]
+mod planted {
+    use super::*;
+    use mbal_model::planted::{Fault, plant};
+
+    fn is_found(fault: Fault) {
+        plant(Some(fault));
+        let found = run(0..2_000);
+        plant(None);
+        assert!(found.is_err(), "{fault:?} was not found");
+    }
+
+    #[test]
+    fn copies_outlive_writes() {
+        is_found(Fault::CopiesOutliveWrites);
+    }
+
+    #[test]
+    fn older_fill_taken() {
+        is_found(Fault::OlderFillTaken);
+    }
+
+    #[test]
+    fn doubt_forgotten() {
+        is_found(Fault::DoubtForgotten);
+    }
+
+    #[test]
+    fn serves_unflushed() {
+        is_found(Fault::ServesUnflushed);
+    }
+    #[test]
+    fn all_keys_move() {
+        is_found(Fault::AllKeysMove);
+    }
+}

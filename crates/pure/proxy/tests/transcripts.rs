@@ -1,0 +1,368 @@
+//! Transcripts: what clients and upstreams say, and what the proxy says to them.
+
+use mbal_proxy::{
+    Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Proxy, RingServer, Settings,
+};
+
+const MS: u64 = 1_000_000;
+const TIMEOUT: u64 = 100 * MS;
+
+/// A proxy with upstreams whose connections are up; the tests speak for all others.
+struct World {
+    proxy: Proxy,
+    now: u64,
+    /// By upstream connection, by client: what was sent to it and not looked at.
+    asked: Vec<String>,
+    told: Vec<String>,
+    dialing: Vec<ConnId>,
+    closed: Vec<ClientId>,
+    paused: Vec<ClientId>,
+}
+
+fn settings(upstreams: usize) -> Settings {
+    let server =
+        |at: usize| RingServer { host: format!("s{at}"), port: 11211, weight: 1, name: None };
+    Settings {
+        servers: (0..upstreams).map(server).collect(),
+        distribution: Distribution::Modula(KeyHash::Fnv1a64),
+        conns_per_server: 1,
+        timeout: TIMEOUT,
+        eject: false,
+        failures_max: 1,
+        retry: 1000 * MS,
+        limits: Limits::default(),
+        replication: None,
+        doubt: 0,
+        version: "1".into(),
+        seed: 7,
+    }
+}
+
+impl World {
+    fn new(settings: Settings) -> World {
+        let upstreams = settings.servers.len();
+        let mut world = World {
+            proxy: Proxy::new(settings),
+            now: 1,
+            asked: vec![String::new(); 2 * upstreams],
+            told: Vec::new(),
+            dialing: Vec::new(),
+            closed: Vec::new(),
+            paused: Vec::new(),
+        };
+        world.proxy.start(1);
+        world.connect_all();
+        world
+    }
+
+    fn connect_all(&mut self) {
+        self.wait(2);
+        for conn in std::mem::take(&mut self.dialing) {
+            self.event(Event::Connected { conn });
+        }
+    }
+
+    fn event(&mut self, event: Event<'_>) {
+        self.proxy.handle(self.now, event);
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        let mut actions = Vec::new();
+        loop {
+            self.proxy.take_actions(&mut actions);
+            if actions.is_empty() {
+                return;
+            }
+            for action in &actions {
+                match *action {
+                    Action::ToClient(client) => {
+                        let out = self.proxy.client_output(client).to_vec();
+                        self.told[client.0 as usize] += &String::from_utf8_lossy(&out);
+                        self.proxy.client_took(client, out.len());
+                    }
+                    Action::ToUpstream(conn) => {
+                        let out = self.proxy.conn_output(conn).to_vec();
+                        self.asked[conn.0 as usize] += &String::from_utf8_lossy(&out);
+                        self.proxy.conn_took(conn, out.len());
+                    }
+                    Action::Dial { conn, .. } => self.dialing.push(conn),
+                    Action::HangUp(_) => {}
+                    Action::Close(client) => self.closed.push(client),
+                    Action::Pause(client) => self.paused.push(client),
+                    Action::Resume(client) => self.paused.retain(|one| *one != client),
+                }
+            }
+        }
+    }
+
+    fn client(&mut self) -> ClientId {
+        let client = self.proxy.open();
+        self.told.resize(self.told.len().max(client.0 as usize + 1), String::new());
+        client
+    }
+
+    fn says(&mut self, client: ClientId, text: &str) {
+        self.event(Event::Received { client, bytes: text.as_bytes() });
+    }
+
+    /// Upstream `at` is asked `request`, and says `reply`.
+    fn answers(&mut self, at: usize, request: &str, reply: &str) {
+        assert_eq!(std::mem::take(&mut self.asked[2 * at]), request);
+        self.replies(at, reply);
+    }
+
+    fn replies(&mut self, at: usize, reply: &str) {
+        self.event(Event::Replied { conn: ConnId(2 * at as u32), bytes: reply.as_bytes() });
+    }
+
+    fn hears(&mut self, client: ClientId, text: &str) {
+        assert_eq!(std::mem::take(&mut self.told[client.0 as usize]), text);
+    }
+
+    fn wait(&mut self, time: u64) {
+        let until = self.now + time;
+        self.carry_out();
+        while let Some(wake) = self.proxy.next_wake().filter(|wake| *wake <= until) {
+            self.now = self.now.max(wake);
+            self.event(Event::Woken);
+        }
+        self.now = until;
+    }
+
+    /// A key that belongs to upstream `at`, and is not one of the others.
+    fn key(&mut self, at: usize) -> String {
+        let upstreams = self.proxy.upstreams().count();
+        let is_its = |key: &String| KeyHash::Fnv1a64.of(key.as_bytes()) as usize % upstreams == at;
+        (0..).map(|number| format!("k{number}")).find(is_its).expect("there are many")
+    }
+}
+
+#[test]
+fn many_clients_share_a_connection_and_each_gets_its_own_replies() {
+    let mut world = World::new(settings(1));
+    let (a, b) = (world.client(), world.client());
+    world.says(a, "get x\r\nset y 0 0 1\r\n");
+    world.says(b, "mg x v\r\n");
+    world.says(a, "1\r\nmn\r\n");
+    world.answers(0, "get x\r\nmg x v\r\nset y 0 0 1\r\n1\r\n", "VALUE x 0 3\r\nEN");
+    world.hears(a, "");
+    world.replies(0, "D\r\nEND\r\nVA 2\r\nhi\r\nSTORED\r\n");
+    world.hears(a, "VALUE x 0 3\r\nEND\r\nEND\r\nSTORED\r\nMN\r\n");
+    world.hears(b, "VA 2\r\nhi\r\n");
+}
+
+#[test]
+fn a_multi_get_is_split_and_merged() {
+    let mut world = World::new(settings(2));
+    let (a, b) = (world.key(0), world.key(1));
+    let client = world.client();
+    world.says(client, &format!("get {b} {a} {b}\r\nget {a}\r\n"));
+    world.answers(
+        1,
+        &format!("get {b} {b}\r\n"),
+        &format!("VALUE {b} 0 1\r\nB\r\nVALUE {b} 0 1\r\nB\r\nEND\r\n"),
+    );
+    world.hears(client, "");
+    world.answers(0, &format!("get {a}\r\nget {a}\r\n"), "END\r\nEND\r\n");
+    world.hears(client, &format!("VALUE {b} 0 1\r\nB\r\nVALUE {b} 0 1\r\nB\r\nEND\r\nEND\r\n"));
+}
+
+#[test]
+fn who_asks_quietly_hears_no_more_than_from_a_server() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    world.says(client, "set a 0 0 1 noreply\r\nx\r\nmg a q v\r\nmg b q\r\nms a 1 q\r\nx\r\nmd a q\r\nma n q\r\nmn\r\n");
+    world.answers(
+        0,
+        "set a 0 0 1\r\nx\r\nmg a v\r\nmg b\r\nms a 1\r\nx\r\nmd a\r\nma n\r\n",
+        "NOT_STORED\r\nVA 1\r\nx\r\nEN\r\nHD\r\nNF\r\nHD\r\n",
+    );
+    world.hears(client, "VA 1\r\nx\r\nNF\r\nMN\r\n");
+}
+
+#[test]
+fn a_silent_upstream_fails_for_its_keys_and_its_late_replies_reach_nobody() {
+    let mut world = World::new(settings(2));
+    let (a, b) = (world.key(0), world.key(1));
+    let client = world.client();
+    world.says(client, &format!("set {a} 0 0 1\r\nx\r\n"));
+    world.answers(0, &format!("set {a} 0 0 1\r\nx\r\n"), "");
+    let other = world.client();
+    world.says(other, &format!("get {b}\r\n"));
+    world.answers(1, &format!("get {b}\r\n"), "END\r\n");
+    world.hears(other, "END\r\n");
+    world.wait(TIMEOUT);
+    world.hears(client, "SERVER_ERROR upstream timed out\r\n");
+    world.replies(0, "STORED\r\n");
+    world.connect_all();
+    world.says(client, &format!("get {a}\r\n"));
+    // Nobody knows what became of the write: its key goes first.
+    world.answers(0, &format!("md {a}\r\nget {a}\r\n"), "HD\r\nEND\r\n");
+    world.hears(client, "END\r\n");
+    assert_eq!(world.proxy.counters().deleted_unsure, 1);
+}
+
+#[test]
+fn an_upstream_that_returns_is_flushed_before_it_serves() {
+    let mut world = World::new(Settings { eject: true, ..settings(2) });
+    let a = world.key(0);
+    let client = world.client();
+    world.says(client, &format!("get {a}\r\n"));
+    world.answers(0, &format!("get {a}\r\n"), "");
+    world.event(Event::Lost { conn: ConnId(0) });
+    world.hears(client, "SERVER_ERROR upstream connection lost\r\n");
+    // Elsewhere the key has another name, which the client does not see.
+    world.says(client, &format!("set {a} 0 0 1\r\nx\r\n"));
+    world.says(client, &format!("get {a}\r\n"));
+    let asked = std::mem::take(&mut world.asked[2]);
+    let name = asked.split(' ').nth(1).expect("a key").to_owned();
+    assert!(name.starts_with(&a) && name.len() > a.len(), "{name}");
+    assert_eq!(asked, format!("set {name} 0 0 1\r\nx\r\nget {name}\r\n"));
+    world.replies(1, &format!("STORED\r\nVALUE {name} 0 1\r\nx\r\nEND\r\n"));
+    world.hears(client, &format!("STORED\r\nVALUE {a} 0 1\r\nx\r\nEND\r\n"));
+    // It is back, and has what it had.
+    world.wait(1000 * MS);
+    world.connect_all();
+    world.says(client, &format!("get {a}\r\n"));
+    world.answers(1, &format!("get {name}\r\n"), "END\r\n");
+    world.answers(0, "flush_all\r\n", "OK\r\n");
+    world.says(client, &format!("get {a}\r\n"));
+    world.answers(0, &format!("get {a}\r\n"), "END\r\n");
+    world.hears(client, "END\r\nEND\r\n");
+    // The next time the name is another: what was left under the first one is never read.
+    world.event(Event::Lost { conn: ConnId(0) });
+    world.says(client, &format!("get {a}\r\n"));
+    let lost_idle = std::mem::take(&mut world.asked[2]);
+    assert_eq!(lost_idle, "", "an upstream may close a connection that nobody uses");
+    world.connect_all();
+    world.answers(0, &format!("get {a}\r\n"), "");
+    world.event(Event::Lost { conn: ConnId(0) });
+    world.hears(client, "SERVER_ERROR upstream connection lost\r\n");
+    world.says(client, &format!("get {a}\r\n"));
+    let asked = std::mem::take(&mut world.asked[2]);
+    assert!(asked.starts_with(&format!("get {a}~")) && !asked.contains(&name), "{asked}");
+}
+
+#[test]
+fn who_speaks_out_of_turn_is_not_believed() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    world.replies(0, "STORED\r\n");
+    world.connect_all();
+    world.says(client, "get a\r\n");
+    world.answers(0, "get a\r\n", "VALUE a 0 1\r\nxx\r\nEND\r\n");
+    world.hears(client, "SERVER_ERROR upstream sent no reply\r\n");
+}
+
+#[test]
+fn a_client_that_asks_too_much_waits_and_loses_nothing() {
+    let limits = Limits { client_requests_max: 4, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(1) });
+    let client = world.client();
+    world.says(client, &"get a\r\n".repeat(10));
+    assert_eq!(world.paused, [client]);
+    let mut replies = 0;
+    while replies < 10 {
+        let asked = std::mem::take(&mut world.asked[0]).matches("get a\r\n").count();
+        assert!(asked > 0 && asked <= 4, "{asked} at a time");
+        world.replies(0, &"END\r\n".repeat(asked));
+        replies += asked;
+    }
+    world.hears(client, &"END\r\n".repeat(10));
+    assert_eq!(world.paused, []);
+}
+
+#[test]
+fn an_upstream_that_is_busy_says_so() {
+    let limits = Limits { conn_requests_max: 1, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(1) });
+    let client = world.client();
+    world.says(client, "get a\r\nget b\r\n");
+    world.answers(0, "get a\r\n", "END\r\n");
+    world.hears(client, "END\r\nSERVER_ERROR upstream is busy\r\n");
+}
+
+#[test]
+fn a_flush_is_done_by_all() {
+    let mut world = World::new(settings(2));
+    let client = world.client();
+    world.says(client, "flush_all\r\n");
+    world.answers(0, "flush_all\r\n", "OK\r\n");
+    world.hears(client, "");
+    world.answers(1, "flush_all\r\n", "ERROR\r\n");
+    world.hears(client, "ERROR\r\n");
+}
+
+#[test]
+fn who_leaves_is_answered_first_and_who_is_gone_never() {
+    let mut world = World::new(settings(1));
+    let (quits, is_gone) = (world.client(), world.client());
+    world.says(quits, "get a\r\nquit\r\nget b\r\n");
+    world.says(is_gone, "get c\r\n");
+    world.event(Event::Closed { client: is_gone });
+    assert_eq!(world.closed, []);
+    world.answers(0, "get a\r\nget c\r\n", "END\r\nEND\r\n");
+    world.hears(quits, "END\r\n");
+    assert_eq!(world.closed, [quits]);
+    world.hears(is_gone, "");
+    world.event(Event::Closed { client: quits });
+    // Both names are free again.
+    let names = [world.client(), world.client()];
+    assert!(names.contains(&quits) && names.contains(&is_gone));
+}
+
+#[test]
+fn binary_has_connections_of_its_own_and_quiet_requests_keep_their_silence() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    let request = |opcode: u8, key: &[u8]| {
+        let mut bytes = mbal_wire::binary_delete(key);
+        bytes[1] = opcode;
+        bytes[12..16].copy_from_slice(b"opaq");
+        bytes
+    };
+    let reply = |opcode: u8, status: u8| {
+        let mut bytes = request(opcode, b"");
+        bytes[0] = 0x81;
+        bytes[7] = status;
+        bytes
+    };
+    // getq, getq, noop: an upstream always answers, so it is asked for get.
+    let asked = [request(0x09, b"a"), request(0x09, b"b"), request(0x0a, b"")].concat();
+    world.event(Event::Received { client, bytes: &asked });
+    world.connect_all();
+    let binary = ConnId(1);
+    assert_eq!(world.asked[1].matches("opaq").count(), 2);
+    assert!(world.asked[1].contains(&*String::from_utf8_lossy(&request(0x00, b"b"))));
+    let replies = [reply(0x00, 1), reply(0x00, 0)].concat();
+    world.event(Event::Replied { conn: binary, bytes: &replies });
+    let heard = [reply(0x09, 0), reply(0x0a, 0)].concat();
+    world.hears(client, &String::from_utf8_lossy(&heard));
+    // A lost upstream is told in binary.
+    world.event(Event::Received { client, bytes: &request(0x00, b"a") });
+    world.event(Event::Lost { conn: binary });
+    assert!(world.told[0].contains("opaq") && world.told[0].contains("no route to owner"));
+}
+
+#[test]
+fn a_key_has_one_place_however_it_is_spelled() {
+    let mut world = World::new(settings(5));
+    let client = world.client();
+    world.says(client, "mg foo v\r\nmg Zm9v v b\r\n");
+    let asked: Vec<&String> = world.asked.iter().filter(|asked| !asked.is_empty()).collect();
+    assert_eq!(asked, ["mg foo v\r\nmg Zm9v v b\r\n"]);
+}
+
+#[test]
+fn who_sends_no_more_is_answered_all_the_same() {
+    let limits = Limits { client_requests_max: 2, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(1) });
+    let client = world.client();
+    world.says(client, &"get a\r\n".repeat(3));
+    world.event(Event::HalfClosed { client });
+    world.answers(0, "get a\r\nget a\r\n", "END\r\nEND\r\n");
+    world.answers(0, "get a\r\n", "END\r\n");
+    world.hears(client, &"END\r\n".repeat(3));
+    assert_eq!(world.closed, [client]);
+}
