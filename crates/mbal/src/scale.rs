@@ -23,9 +23,8 @@ EXAMPLES
                             and how many a database of 4,000 reads/s needs
   mbal scale --auto --min 3 --max 12 --database-rate 4000 --dry-run
                             what the autoscaler would do, and why
-  mbal scale --auto --min 3 --max 12 --database-rate 4000 \\
-      --schedule '6 from 08:00 to 20:00 on mon-fri'
-                            it does so; hours are UTC
+  mbal scale --auto --min 3 --max 9 --database-rate 4000 --schedule '6 from 08:00'
+                            it does so, and never below six from then on; UTC
   mbal scale --auto         what it has seen last, and what came true
   mbal scale --auto --policy off
                             sizes are people's business again

@@ -81,7 +81,7 @@ fn stats_cluster_says_who_there_is_and_what_can_be_reached() {
     let told = |links: [u8; 2], unreachable: u8| {
         format!(
             "STAT cluster shop\r\nSTAT server_id 1\r\nSTAT map_version 7\r\nSTAT servers 2\r\nSTAT cachelets 2\r\n\
-             STAT links_up {}\r\nSTAT links_wanted {}\r\nSTAT moves 0\r\nSTAT get_unreachable {unreachable}\r\n\
+             STAT links_up {}\r\nSTAT links_wanted {}\r\nSTAT moves 0\r\nSTAT moved_bytes 0\r\nSTAT left_behind 0\r\nSTAT get_unreachable {unreachable}\r\n\
              STAT 1:client 10.0.0.1:11211\r\nSTAT 1:cachelets 2\r\n\
              STAT 2:client 10.0.0.2:11211\r\nSTAT 2:cachelets 2\r\nSTAT 2:links_up {}\r\nEND\r\n",
             links[0], links[1], links[0]
