@@ -393,6 +393,10 @@ impl Batch<'_> {
         let Asked { as_it_came, peer } = asked;
         let Some(patience) = self.patience_of(from, asked, job, key.as_ref()) else { return };
         self.turn.haste = patience.haste;
+        // First of all: what was asked before may have been passed on to where its key was until then.
+        if let Some(gone) = peer.gone.filter(|_| !self.all_here(&job.request, key.as_ref())) {
+            self.turn.shared.knows_gone(gone);
+        }
         let before = self.turn.out.len();
         (self.turn.start, self.turn.further_keys) = (before, 0);
         if !self.links.passes_nothing()
@@ -550,6 +554,16 @@ impl Batch<'_> {
         true
     }
 
+    /// True if all keys of a peer's request are here.
+    fn all_here(&self, request: &Request<'_>, key: Option<&Key<'_>>) -> bool {
+        match request {
+            Request::Get(get) if !get.further.is_empty() => {
+                words_of(get.keys).filter_map(Key::new).all(|key| self.turn.is_here(&key))
+            }
+            _ => key.is_some_and(|key| self.turn.is_here(key)),
+        }
+    }
+
     /// Executes a peer's request: its reply stands in `out`.
     fn serve_parsed(
         &mut self,
@@ -565,18 +579,8 @@ impl Batch<'_> {
             self.turn.execute(request, None);
             return Served::Reply;
         };
-        let several = match request {
-            Request::Get(get) if !get.further.is_empty() => Some(get.keys),
-            _ => None,
-        };
-        let is_here = |turn: &Turn<'_>| match several {
-            None => turn.is_here(&key),
-            Some(keys) => words_of(keys).filter_map(Key::new).all(|key| turn.is_here(&key)),
-        };
-        if let Some(gone) = peer.gone.filter(|_| !is_here(&self.turn)) {
-            self.turn.shared.knows_gone(gone);
-        }
-        if several.is_some() && !is_here(&self.turn) {
+        let several = matches!(request, Request::Get(get) if !get.further.is_empty());
+        if several && !self.all_here(request, Some(&key)) {
             return Served::Divided;
         }
         match self.turn.whereabouts(&key) {

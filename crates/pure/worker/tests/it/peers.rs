@@ -5,10 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use crate::rig::{CONN, Rig};
-use mbal_cachelet::Cursor;
+use mbal_cachelet::{Cursor, Part};
+use mbal_migration::{Ask, Begin, Incarnation};
 use mbal_model::{Cluster, ClusterMap, Key, MoveId, Owner, Prefix, Route, ServerId, WorkerId};
-use mbal_wire::PeerRequest;
-use mbal_worker::{Action, Actions, Event, NO_ROUTE, Sender, Ticket, Ticketed};
+use mbal_wire::{Gone, PeerRequest};
+use mbal_worker::{
+    Action, Actions, Event, MoveLink, MoveMessage, NO_ROUTE, Sender, Ticket, Ticketed,
+};
 
 const HERE: ServerId = ServerId(1);
 const PEERS: [ServerId; 2] = [ServerId(2), ServerId(3)];
@@ -618,6 +621,51 @@ fn a_request_that_comes_back_does_not_wait_for_itself_nor_for_those_that_wait_fo
     assert_eq!(answer(&rig.handle(Event::Answered { server, replies: &replies })), "STORED\r\n");
     rig.pass_until(rig.now.moment().after(10_000));
     assert_eq!(answer(&rig.handle(Event::Woken)), "DELETED\r\n");
+}
+
+#[test]
+fn a_request_that_tells_what_has_gone_does_not_overtake_what_was_passed_on_to_its_source() {
+    let two = key(2, 0);
+    let prefix = map().at(Key::new(two.as_bytes()).expect("short").hash()).0;
+    let (mut source, mut rig) = (Rig::new(), Rig::new());
+    source.handle(Event::Mapped { here: PEERS[0], cluster: cluster() });
+    rig.server.set_incarnation(Incarnation(1));
+    rig.handle(Event::Mapped { here: HERE, cluster: cluster() });
+    rig.handle(Event::LinkUp { server: PEERS[0], credits: 1 });
+    let begin = Begin {
+        prefix,
+        source: Incarnation(2),
+        destination: Incarnation(1),
+        worker: WorkerId(0),
+        generation: 9,
+        gone: None,
+    };
+    let (store, second) = (&source.server.store, rig.now.second);
+    assert!(store.begin_to_leave(prefix, MoveId(7)));
+    store.freeze(prefix, second).expect("a slice");
+    let mut part = Vec::new();
+    assert!(!store.export(prefix, &mut Cursor::default(), second, &mut part));
+    let last = Part::read(&part).expect("it was exported").heading.last;
+    for ask in [Ask::Begin(begin), Ask::Part(&part)] {
+        let mut payload = Vec::new();
+        let kind = ask.encode(&mut payload);
+        let (from, link, id) = (PEERS[0], MoveLink(1), MoveId(7));
+        let message = MoveMessage { from, link, id, kind, payload: &payload };
+        rig.server.move_asked(rig.now, &message).expect("it can be said");
+        for _ in 0..4 {
+            rig.handle(Event::Carry);
+        }
+    }
+    let set = format!("set {two} 0 0 1\r\nv\r\n");
+    ask(&mut rig, 1, &set).expect_err("its source has it");
+    let get = format!("get {two}\r\n");
+    let gone = Some(Gone { by_move: 7, last });
+    let mut bytes = Vec::new();
+    PeerRequest { gone, ..PeerRequest::new(1, 9, get.as_bytes()) }.encode(&mut bytes);
+    let requests = [Ticketed { ticket: Ticket(71), bytes: &bytes }];
+    let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+    assert_eq!(actions.list, [], "it waits for the set");
+    assert_eq!(ask(&mut rig, 3, &set), Ok("STORED\r\n".into()), "which has come back");
 }
 
 #[test]
