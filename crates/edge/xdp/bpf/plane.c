@@ -399,6 +399,7 @@ int plane(struct xdp_md *ctx)
             tally->answered++;
             return verdict;
         }
+        tally->cramped++;
     }
     return forward(ctx, tally, key.hash);
 }
