@@ -5,12 +5,12 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/udp.h>
-#include <stddef.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "plane.h"
 #include "hash.h"
+#include "packet.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the words of a key are read as little-endian ones"
@@ -65,33 +65,6 @@ struct {
     __array(values, struct token);
 } fence SEC(".maps") = {.values = {&token}};
 
-// Of memcached, before the text.
-struct frame {
-    __be16 id;
-    __be16 number;
-    __be16 count;
-    __be16 reserved;
-};
-
-// The headers of a packet that this program looks at. All are there: no options, no tags.
-struct headers {
-    struct ethhdr *eth;
-    struct iphdr *ip;
-    struct udphdr *udp;
-    struct frame *frame;
-    __u32 *text; // its first bytes
-};
-
-#define IP sizeof(struct ethhdr)
-#define UDP (IP + sizeof(struct iphdr))
-#define FRAME (UDP + sizeof(struct udphdr))
-#define TEXT (FRAME + sizeof(struct frame))
-
-static __always_inline struct headers headers(void *data)
-{
-    return (struct headers){data, data + IP, data + UDP, data + FRAME, data + TEXT};
-}
-
 // The compiler forgets what it knows of a number, so that it uses the register that was checked, and the verifier sees that.
 #define OPAQUE(number) asm volatile("" : "+r"(number))
 
@@ -106,20 +79,6 @@ struct key {
     __u32 hash;
     __u64 tail; // its last up to 7 bytes, and zeros
 };
-
-static __always_inline __u16 fold(__u64 sum)
-{
-    sum = (sum & 0xffffffff) + (sum >> 32);
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum = (sum & 0xffff) + (sum >> 16);
-    return sum + (sum >> 16);
-}
-
-// Adds the words that came instead of others to a checksum.
-static __always_inline __u16 checksum_after(__u16 checksum, __u16 difference)
-{
-    return ~fold((__u64)(__u16)~checksum + difference);
-}
 
 // Some byte of the word ends a key: a blank or a control character.
 static __always_inline __u64 ends(__u64 word)
@@ -399,6 +358,7 @@ int plane(struct xdp_md *ctx)
             tally->answered++;
             return verdict;
         }
+        tally->cramped++;
     }
     return forward(ctx, tally, key.hash);
 }

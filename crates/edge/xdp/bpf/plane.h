@@ -70,6 +70,7 @@ struct tally {
     __u64 forwarded;
     __u64 answered;
     __u64 expired;   // hot keys past `until_ns`, forwarded as well
+    __u64 cramped;   // hot keys whose answer found no room in the packet's memory, forwarded as well
     __u64 sampled;
     __u64 lost;      // samples for which there was no room
     __u64 dice;

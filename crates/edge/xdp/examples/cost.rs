@@ -56,11 +56,11 @@ mod figures {
         println!("{what},{},{median},,,{harness}", median.saturating_sub(harness));
     }
 
-    /// The upstreams own the service's address: the packet stays the same however often it is rewritten.
+    /// The upstreams have the service's addresses: the packet stays the same however often it is rewritten.
     fn load(hash: KeyHash, upstreams: u32, sample: u32) -> Plane {
         let plane = Plane::load(Service { sample, ..service(hash) }).unwrap();
-        let mac = |place| Upstream { address: SERVICE, ..upstream(place) };
-        let all: Vec<Upstream> = (0..upstreams).map(mac).collect();
+        let same = |_| Upstream { address: SERVICE, mac: Some(OUR_MAC) };
+        let all: Vec<Upstream> = (0..upstreams).map(same).collect();
         plane.update_ring(&continuum(upstreams), &all).unwrap();
         plane
     }
@@ -78,6 +78,8 @@ mod figures {
                 let packet = get(&vec![b'k'; length]).bytes();
                 row(&format!("{name} key {length}"), &plane, &packet);
             }
+            let packets = 7 * ROUNDS as u64 * u64::from(REPEAT);
+            assert_eq!(plane.counters().unwrap().forwarded, packets, "each was forwarded");
         }
         let plane = load(KeyHash::Murmur, 12, 0);
         row("not for the service", &plane, &Packet { to: CLIENT, ..get(b"k") }.bytes());

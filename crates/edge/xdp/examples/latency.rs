@@ -110,15 +110,19 @@ mod figures {
                 ways[2].1.push(by_udp(&net, SERVICE, key, &value));
                 let rule = Rule::Answer { flags: 0, value: &value, until_ns: u64::MAX };
                 plane.put(key, rule).unwrap();
-                ways[3].1.push(by_udp(&net, SERVICE, key, &value));
+                let before = plane.counters().unwrap().answered;
+                let reads = by_udp(&net, SERVICE, key, &value);
+                // Where a packet has no room for the answer, this would be the row before.
+                if plane.counters().unwrap().answered - before == READS as u64 {
+                    ways[3].1.push(reads);
+                }
                 plane.remove(key).unwrap();
                 ways[4].1.push(by_tcp(&net, through, b"by-twemproxy:000000000000000042", &value));
             }
-            for (name, rounds) in ways {
+            for (name, rounds) in ways.into_iter().filter(|(_, rounds)| rounds.len() == ROUNDS) {
                 row(name, bytes, rounds);
             }
         }
-        println!("# {:?}", plane.counters().unwrap());
         if let Some(child) = &mut nutcracker {
             child.kill().and_then(|()| child.wait()).unwrap();
         }

@@ -70,6 +70,7 @@ pub struct Tally {
     pub forwarded: u64,
     pub answered: u64,
     pub expired: u64,
+    pub cramped: u64,
     pub sampled: u64,
     pub lost: u64,
     pub dice: u64,

@@ -106,6 +106,8 @@ pub struct Counters {
     pub unready: u64,
     /// Forwarded, because the key's answer was too old.
     pub expired: u64,
+    /// Forwarded, because the interface's driver left no room for the key's answer.
+    pub cramped: u64,
     pub sampled: u64,
     /// Samples that nobody fetched in time.
     pub lost: u64,
@@ -314,6 +316,7 @@ impl Plane {
             sum.by_rule += tally.by_rule;
             sum.unready += tally.unready;
             sum.expired += tally.expired;
+            sum.cramped += tally.cramped;
             sum.sampled += tally.sampled;
             sum.lost += tally.lost;
         }

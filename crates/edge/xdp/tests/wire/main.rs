@@ -59,8 +59,10 @@ fn reads_go_to_the_server_that_has_the_key_and_the_client_gets_its_answer() {
     let counters = plane.counters().unwrap();
     println!("{READS} reads, {lost} lost: {counters:?}");
     assert!(lost * 100 < READS);
-    assert_eq!(counters.answered, READS as u64 / 10);
-    assert_eq!(counters.forwarded, READS as u64 * 9 / 10 + 2);
+    // Between veth pairs a packet's memory has room for short answers only.
+    assert!(counters.answered > 0);
+    assert_eq!(counters.answered + counters.cramped, READS as u64 / 10);
+    assert_eq!(counters.forwarded, READS as u64 * 9 / 10 + counters.cramped + 2);
 }
 
 #[test]
