@@ -103,7 +103,11 @@ impl Caches {
         }
     }
 
+    /// A server that was stopped and started again is connected to anew.
     fn connection(&mut self, server: &str) -> io::Result<&mut BufReader<TcpStream>> {
+        if self.connections.get(server).is_some_and(|stream| has_ended(stream.get_ref())) {
+            self.connections.remove(server);
+        }
         if !self.connections.contains_key(server) {
             let stream = TcpStream::connect(server)?;
             stream.set_nodelay(true)?;
@@ -112,6 +116,12 @@ impl Caches {
         }
         Ok(self.connections.get_mut(server).expect("just put there"))
     }
+}
+
+fn has_ended(stream: &TcpStream) -> bool {
+    let looked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    let waits = matches!(&looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+    !waits || stream.set_nonblocking(false).is_err()
 }
 
 fn read_found(stream: &mut BufReader<TcpStream>) -> io::Result<Found> {

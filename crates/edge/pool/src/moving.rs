@@ -155,7 +155,8 @@ impl<'a> Move<'a> {
             let mut sent: BTreeMap<u16, Vec<(u32, u64, u64)>> = BTreeMap::new();
             for (&(item, destination), value) in sayable.iter().zip(&values) {
                 let Some(value) = value.as_ref().filter(|value| value.ttl != Some(0)) else {
-                    done.counts.gone += 1;
+                    // A later listing has it again if it is being fetched.
+                    done.counts.gone += u64::from(number == 0);
                     continue;
                 };
                 let connection = match to.entry(destination) {

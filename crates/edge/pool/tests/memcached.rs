@@ -182,7 +182,8 @@ fn a_pool_shrinks_and_clients_find_every_item_as_it_was() {
     let ttl: u32 = after.meta("expires", "mg expires t")[4..].trim().parse().unwrap();
     assert!((900..=1_000).contains(&ttl), "{ttl}");
     let ttl: u64 = after.meta("late", "mg late t")[4..].trim().parse().unwrap();
-    assert!((late - 100..=late).contains(&ttl), "{ttl}");
+    // Clocks of whole seconds: one may show the next already.
+    assert!((late - 100..=late + 2).contains(&ttl), "{ttl}");
     assert_eq!(after.meta("a b", "mg YSBi b s"), "HD s3\r\n");
     assert_eq!(sweep(&servers, &ring(&servers), &dial, &pace).unwrap(), 0);
 }
