@@ -22,6 +22,13 @@ fn put_aged(store: &Store, n: u64, age: u32, bytes: usize) {
     store.leave(WORKER);
 }
 
+/// A thousand items of the ages 0 to 49, the oldest first: a store's clock does not go back.
+fn put_all_aged(store: &Store) {
+    for age in (0..50).rev() {
+        (0..1_000).filter(|n| n % 50 == age).for_each(|n| put_aged(store, n, age as u32, 100));
+    }
+}
+
 fn is_there(store: &Store, n: u64) -> bool {
     let text = name(n);
     let key = Key::new(text.as_bytes()).expect("short");
@@ -37,9 +44,7 @@ fn younger_than(age: u32) -> Cutoffs {
 #[test]
 fn ages_are_those_of_the_last_access_by_class() {
     let store = small();
-    for n in 0..1_000 {
-        put_aged(&store, n, (n % 50) as u32, 100);
-    }
+    put_all_aged(&store);
     let ages = store.ages(NOW, NOW, 10_000);
     let class = ages.iter().find(|class| class.items > 0).expect("there are some");
     assert_eq!((class.items, class.ages.len()), (1_000, 1_000));
@@ -75,9 +80,7 @@ fn one(memory_mib: usize) -> Store {
 #[test]
 fn what_was_not_chosen_stays_behind_and_is_counted() {
     let (source, target) = (one(16), one(16));
-    for n in 0..1_000 {
-        put_aged(&source, n, (n % 50) as u32, 100);
-    }
+    put_all_aged(&source);
     travel_chosen(&source, &target, younger_than(10));
     let there: Vec<u64> = (0..1_000).filter(|n| is_there(&target, *n)).collect();
     let expected: Vec<u64> = (0..1_000).filter(|n| n % 50 < 10).collect();
