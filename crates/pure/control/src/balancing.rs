@@ -7,7 +7,6 @@
 //! ```
 //! Plans nothing itself. A plan is a wish: what does not fit the state any more is left out.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mbal_model::planted::{Fault, is_planted};
@@ -36,6 +35,8 @@ pub struct Balanced {
     later: VecDeque<PlannedMove>,
     /// Servers of which was told that they may be stopped, and the map by which they have nothing.
     drained: BTreeMap<ServerId, u64>,
+    /// Of these, those that all others know to have nothing.
+    unasked: BTreeSet<ServerId>,
 }
 
 /// One cachelet as a server reports it: its worker there, load, bytes.
@@ -78,16 +79,15 @@ impl Coordinator {
     pub(crate) fn draining_state(&self, server: ServerId, cachelets: usize) -> &'static str {
         let is_stuck = self.balanced.plan.stuck.contains(&server);
         match () {
-            () if self.is_empty(server, cachelets) => "drained",
+            () if self.may_be_stopped(server) && self.is_empty(server, cachelets) => "drained",
             () if is_stuck => "stuck",
             () => "draining",
         }
     }
 
-    pub(crate) fn has_nothing(&self, server: ServerId) -> bool {
-        let map = self.state.map.iter().flat_map(|map| map.cachelets());
-        let cachelets = map.filter(|(_, owner)| owner.server == server).count();
-        self.is_empty(server, cachelets)
+    /// It has nothing, and no other server that is heard of would send it requests.
+    pub(crate) fn may_be_stopped(&self, server: ServerId) -> bool {
+        self.balanced.unasked.contains(&server)
     }
 
     /// It has no cachelet, and none is on its way to it.
@@ -252,10 +252,13 @@ impl Coordinator {
         if let Some(emptied) = self.balanced.drained.get(&server) {
             let knows = |id| self.heard.get(id).is_none_or(|heard| *emptied <= heard.map_version);
             let mut heard_of = others().filter(|(id, _)| self.is_heard(now, **id));
-            return Some(match heard_of.all(|(id, _)| knows(id)) {
-                true => Drain::Drained,
-                false => Drain::Draining,
-            });
+            if !heard_of.all(|(id, _)| knows(id)) {
+                return Some(Drain::Draining);
+            }
+            if self.balanced.unasked.insert(server) {
+                self.said.push(format!("server {} is empty, and may be stopped", server.0));
+            }
+            return Some(Drain::Drained);
         }
         let mut takers =
             others().filter(|(id, one)| one.moves && !self.state.draining.contains(id));
@@ -330,11 +333,9 @@ impl Coordinator {
         let drained: Vec<ServerId> = drained.collect();
         let version = self.state.map.as_ref().map_or(0, |map| map.version());
         self.balanced.drained.retain(|server, _| drained.contains(server));
+        self.balanced.unasked.retain(|server| drained.contains(server));
         for server in drained {
-            if let Entry::Vacant(entry) = self.balanced.drained.entry(server) {
-                entry.insert(version);
-                self.said.push(format!("server {} is empty, and may be stopped", server.0));
-            }
+            self.balanced.drained.entry(server).or_insert(version);
         }
     }
 

@@ -286,7 +286,7 @@ impl Coordinator {
     /// It is empty, dead, or was told to stay.
     fn has_retired(&self, server: ServerId) -> bool {
         let is_alive = self.state.members.get(&server).is_some_and(|one| one.is_alive());
-        !is_alive || !self.state.draining.contains(&server) || self.has_nothing(server)
+        !is_alive || !self.state.draining.contains(&server) || self.may_be_stopped(server)
     }
 
     fn nodes_of(&self, plan: &ScalePlan) -> usize {
@@ -365,7 +365,7 @@ impl Coordinator {
         let retired = scaling.plan.iter().flat_map(|plan| &plan.retiring).map(|one| one.server);
         let is_retired = |id: &u16| {
             let is_there = self.state.draining.contains(&ServerId(*id));
-            !dry_run && is_there && self.has_nothing(ServerId(*id))
+            !dry_run && is_there && self.may_be_stopped(ServerId(*id))
         };
         ScaleStatus {
             number: scaling.number,

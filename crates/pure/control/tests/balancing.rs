@@ -159,6 +159,7 @@ impl World {
             incarnation: Incarnation(incarnation),
             workers,
             helpless: overloaded > 0,
+            map_version: self.coordinator.state().map.as_ref().map_or(0, |map| map.version()),
             moves: reports.collect(),
             ..Heartbeat::default()
         };

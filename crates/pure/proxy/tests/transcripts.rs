@@ -133,7 +133,8 @@ impl World {
     /// A key that belongs to upstream `at`, and is not one of the others.
     fn key(&mut self, at: usize) -> String {
         let upstreams = self.proxy.upstreams().count();
-        let is_its = |key: &String| KeyHash::Fnv1a64.place(key.as_bytes()) as usize % upstreams == at;
+        let is_its =
+            |key: &String| KeyHash::Fnv1a64.place(key.as_bytes()) as usize % upstreams == at;
         (0..).map(|number| format!("k{number}")).find(is_its).expect("there are many")
     }
 }
