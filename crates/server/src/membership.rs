@@ -166,6 +166,7 @@ impl Member {
                     hot_keys::obey(&shared, news.hot.as_ref(), self.config.replica_memory);
                     soon = news.soon;
                     ages = self.ages(ages.take(), news.ages);
+                    self.moving.keep(news.keep.as_ref());
                     if let (Some(owning), Some(sent)) = (&owning, sent) {
                         owning.accepted(sent);
                     }

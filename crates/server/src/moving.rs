@@ -12,9 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
-use mbal_control::api::{
-    self, AgesAsked, AgesReport, ClassSelected, MoveNews, MoveReport, Progress,
-};
+use mbal_control::api::{self, AgesAsked, AgesReport, MoveNews, MoveReport, Progress, Selected};
 use mbal_migration::{Incarnation, Order, Refusal, State, Why};
 use mbal_model::{MoveId, Prefix, ServerId, WorkerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox, Migrator, MigratorEvent, MigratorNote};
@@ -84,24 +82,23 @@ impl Moving {
     /// What the coordinator says of this server's moves. The map that came with it has been followed.
     pub fn told(&self, server: ServerId, here: api::Incarnation, moves: &[MoveNews], ever: u32) {
         let map_version = self.shared.map_version();
-        let read = |news| {
+        let read = |news: &MoveNews| {
             let told = read(here, news, map_version)?;
-            Some(MoveTold { cutoffs: self.cutoffs(server, news), ..told })
+            let selected = news.selected.as_ref().filter(|_| told.from == server);
+            Some(MoveTold { cutoffs: selected.and_then(|selected| self.cutoffs(selected)), ..told })
         };
         let told: Vec<MoveTold> = moves.iter().filter_map(read).collect();
         self.wake(self.shared.moves_told(self.now(), &told, ever));
     }
 
-    /// Of a move that does not carry everything.
-    fn cutoffs(&self, here: ServerId, news: &MoveNews) -> Option<Cutoffs> {
-        let selected = news.selected.as_ref()?;
-        let leaves = news.from == here.0;
-        let age = |class: &ClassSelected| match leaves {
-            true => class.carried_younger_than,
-            false => class.kept_younger_than,
-        };
-        let classes = selected.classes.iter().map(|class| (class.class, age(class)));
+    fn cutoffs(&self, selected: &Selected) -> Option<Cutoffs> {
+        let classes = selected.classes.iter().map(|class| (class.class, class.younger_than));
         self.shared.cutoffs(self.now(), selected.number, classes)
+    }
+
+    /// What stays here while chosen items come.
+    pub fn keep(&self, selected: Option<&Selected>) {
+        self.shared.keep(selected.and_then(|selected| self.cutoffs(selected)));
     }
 
     /// The server is to be empty by then.

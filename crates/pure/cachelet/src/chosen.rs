@@ -57,6 +57,11 @@ impl Keep {
     pub fn stays(&self, store: &Store, item: Item, now: Seconds) -> bool {
         self.cutoffs.choose(store, item, now)
     }
+
+    /// The same of items that were not used since: what clients write is no more protected than ever.
+    pub fn stays_since(&self, store: &Store, item: Item, now: Seconds) -> bool {
+        Access(item.access()).last(now) <= self.cutoffs.at && self.stays(store, item, now)
+    }
 }
 
 impl Store {

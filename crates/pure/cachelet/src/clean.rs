@@ -15,6 +15,9 @@ use crate::shim::Ordering::*;
 /// Records of a page that are looked at in one go: some hundred microseconds where no cache has their buckets.
 const RECORDS_AT_ONCE: usize = 256;
 
+/// What stays, whatever policy says, and whether the page was full when that was said.
+type Rule<'k> = Option<(&'k Keep, bool)>;
+
 impl<'a> Locked<'a> {
     /// Cleans a part of the oldest page of this temper; false if there is none, or what lives in it has to stay.
     pub(crate) fn clean_oldest(&mut self, temper: Temper) -> bool {
@@ -39,7 +42,8 @@ impl<'a> Locked<'a> {
     pub(crate) fn clean(&mut self, Taken { order, id }: Taken) -> bool {
         let log = self.page(id).log.load(Relaxed) as usize;
         let temper = temper_of(log);
-        let keep = self.store.kept().filter(|keep| keep.holds_for(order));
+        let keep = self.store.kept().filter(|keep| keep.holds_for(order) || temper == Temper::New);
+        let was_full = keep.as_ref().is_some_and(|keep| keep.holds_for(order));
         self.cleaning = true;
         let mut records = std::mem::take(&mut self.inner.records);
         let done = self.next_records(id, &mut records);
@@ -51,7 +55,8 @@ impl<'a> Locked<'a> {
         for &(hash, offset) in &records {
             // Its item may have gone, or moved it, with an earlier record of this page.
             if !Item::at(&self.store.memory, offset).is_dead() {
-                self.clean_record(hash, offset, temper, keep.as_deref());
+                let rule = keep.as_deref().map(|keep| (keep, was_full));
+                self.clean_record(hash, offset, temper, rule);
             }
         }
         records.clear();
@@ -109,7 +114,7 @@ impl<'a> Locked<'a> {
 
     /// An item is kept or evicted as a whole, when its first record comes up, but moved record by record: so
     /// that cleaning a page never needs room for more than a page.
-    fn clean_record(&mut self, hash: u64, offset: Offset, temper: Temper, keep: Option<&Keep>) {
+    fn clean_record(&mut self, hash: u64, offset: Offset, temper: Temper, rule: Rule<'_>) {
         let record = Item::at(&self.store.memory, offset);
         let place = match record.is_chunk() {
             true => self.place_where(hash, |item| self.has_chunk(item, offset)),
@@ -124,7 +129,7 @@ impl<'a> Locked<'a> {
         }
         let comes_up = item.chain().is_none_or(|(_, first)| first == offset);
         let access = match comes_up {
-            true => self.survivor(item, temper, keep),
+            true => self.survivor(item, temper, rule),
             false => Some(Access(item.access())),
         };
         let main = self.log_for(Temper::Main, item.deadline());
@@ -144,12 +149,18 @@ impl<'a> Locked<'a> {
         item.bits() & bits::CHAINED != 0 && self.chunks(item).any(|chunk| chunk == offset)
     }
 
-    fn survivor(&self, item: Item, temper: Temper, keep: Option<&Keep>) -> Option<Access> {
+    fn survivor(&self, item: Item, temper: Temper, rule: Rule<'_>) -> Option<Access> {
         let access = Access(item.access());
-        match (self.store.options().evict, keep) {
-            (true, Some(keep)) => keep.stays(self.store, item, self.now).then_some(access),
-            (true, None) => survives(access, temper, self.store.era(), self.window),
-            (false, _) => Some(access),
+        if !self.store.options().evict {
+            return Some(access);
+        }
+        let by_policy = || survives(access, temper, self.store.era(), self.window);
+        match rule {
+            None => by_policy(),
+            Some((keep, true)) => keep.stays(self.store, item, self.now).then_some(access),
+            // Its page was open then: what was there is as good as in a full one.
+            Some((keep, false)) => by_policy()
+                .or_else(|| keep.stays_since(self.store, item, self.now).then_some(access)),
         }
     }
 }

@@ -373,6 +373,9 @@ pub struct News {
     /// The next heartbeat is to tell the ages of items.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ages: Option<AgesAsked>,
+    /// Items that are to stay, while chosen ones come from servers that retire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Selected>,
 }
 
 /// `DELETE /v1/servers/{id}`: the process has ended, or is about to, and serves nothing any more.

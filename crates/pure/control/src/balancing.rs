@@ -187,6 +187,10 @@ impl Coordinator {
         self.tell_changes(&plan);
         let mut only_said = Vec::new();
         for planned in &plan.moves {
+            let (from, to) = (planned.step.from.server, planned.step.to.server);
+            if !self.may_be_carried(from, to) {
+                continue;
+            }
             let wanted = planned.why == Why::Drain
                 || self.state.balance == BalanceMode::On
                 || is_planted(Fault::OffIsIgnored);
@@ -224,7 +228,7 @@ impl Coordinator {
             let under_way = || self.state.moves.values();
             let gives = under_way().filter(|one| one.from.server == from).count();
             let takes = under_way().filter(|one| one.to.server == to).count();
-            if gives.max(takes) >= moves_max(planned.bytes) {
+            if gives.max(takes) >= moves_max(planned.bytes) || !self.may_be_carried(from, to) {
                 self.balanced.later.push_back(planned);
             } else if self.is_heard(now, to) && self.is_still_wanted(now, &planned) {
                 self.begin_planned(&planned);

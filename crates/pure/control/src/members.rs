@@ -213,8 +213,9 @@ impl Coordinator {
             flush_number: self.state.flush_number,
             drain,
             hot: Some(self.hot_told()),
-            soon: self.awaits_a_death(now) || ages.is_some(),
+            soon: self.awaits_a_death(now) || self.asks_for_ages(),
             ages,
+            keep: self.kept_by(server),
         })
     }
 

@@ -7,7 +7,7 @@
 //! ```
 //! What is wanted and what was chosen are saved: a coordinator that begins anew goes on. `docs/design/scaling.md`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_model::ServerId;
 
@@ -29,6 +29,8 @@ pub(crate) struct Resizing {
     /// Since when it moves, as far as this process knows, and how far it was then.
     begun: Option<(Micros, f64)>,
     bytes: u64,
+    /// Servers that were told what is to stay there.
+    told: BTreeSet<ServerId>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -215,6 +217,7 @@ impl Coordinator {
             plan.kept_bytes, plan.staying_bytes
         ));
         (self.resizing.begun, self.resizing.bytes) = (None, 0);
+        self.resizing.told.clear();
         if let Some(scaling) = &mut self.state.scaling {
             scaling.plan = Some(plan);
         }
@@ -301,11 +304,35 @@ impl Coordinator {
         let of_both = |cut: &&ScaleCut| (cut.from, cut.server) == (from.0, to.0);
         let class = |cut: &ScaleCut| ClassSelected {
             class: cut.class,
-            carried_younger_than: cut.carried_younger_than,
-            kept_younger_than: cut.kept_younger_than,
+            younger_than: cut.carried_younger_than,
         };
         let classes: Vec<ClassSelected> = plan.cuts.iter().filter(of_both).map(class).collect();
         (!classes.is_empty()).then_some(Selected { number: scaling.number, classes })
+    }
+
+    /// For the answer to a heartbeat: what stays at this server. Nothing comes before it was told.
+    pub(crate) fn kept_by(&mut self, server: ServerId) -> Option<Selected> {
+        let scaling = self.state.scaling.as_ref().filter(|scaling| !scaling.done)?;
+        let cuts = scaling.plan.iter().flat_map(|plan| &plan.cuts);
+        let own = cuts.filter(|cut| cut.server == server.0);
+        let classes: BTreeMap<u8, u32> =
+            own.map(|cut| (cut.class, cut.kept_younger_than)).collect();
+        if classes.is_empty() {
+            return None;
+        }
+        self.resizing.told.insert(server);
+        let class = |(class, younger_than)| ClassSelected { class, younger_than };
+        let classes = classes.into_iter().map(class).collect();
+        Some(Selected { number: scaling.number, classes })
+    }
+
+    /// What leaves a server that retires waits until its destination knows what is to make room for it.
+    pub(crate) fn may_be_carried(&self, from: ServerId, to: ServerId) -> bool {
+        self.selected(from, to).is_none() || self.resizing.told.contains(&to)
+    }
+
+    pub(crate) fn asks_for_ages(&self) -> bool {
+        self.resizing.asking.is_some()
     }
 
     pub(crate) fn scaled_by(&mut self, from: ServerId, report: &MoveReport) {

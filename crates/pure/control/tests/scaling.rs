@@ -5,7 +5,7 @@ use mbal_control::api::{
     Registration, ScaleCall, ScaleState, ScaleStatus, Word,
 };
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State, choose};
-use mbal_model::ServerId;
+use mbal_model::{ClusterPlan, Move, Owner, PlannedMove, ServerId, Why, WorkerId};
 
 struct Rig {
     coordinator: Coordinator,
@@ -149,8 +149,9 @@ fn the_coldest_retires_and_its_moves_carry_what_was_chosen() {
     let news = rig.beat(1, None, Vec::new());
     let one = news.moves.iter().find(|one| one.number == number).expect("it takes part");
     let selected = one.selected.as_ref().expect("not everything fits");
-    // Nothing of server 3 is as young as anything of the others.
-    assert_eq!(selected.classes[0].carried_younger_than, 105);
+    // Nothing of server 3 is as young as anything of the others, whose oldest make room.
+    assert_eq!(news.keep.expect("it stays").classes[0].younger_than, 105);
+    assert_eq!(selected.classes[0].younger_than, 105);
     let sealed =
         MoveReport { number, progress: Progress::Sealed, bytes: 5_000, ..MoveReport::default() };
     rig.beat(3, None, vec![sealed]);
@@ -162,6 +163,26 @@ fn the_coldest_retires_and_its_moves_carry_what_was_chosen() {
     );
     assert!(status.bytes >= 5_000);
     assert_eq!(rig.beat(3, None, Vec::new()).drain, Some(Drain::Drained));
+}
+
+#[test]
+fn nothing_comes_to_a_server_before_it_knows_what_stays() {
+    let mut rig = Rig::four();
+    rig.scale(3, false).expect("it begins");
+    rig.choose();
+    let map = rig.coordinator.state().map.clone().expect("there is a map");
+    let held = map.cachelets().iter().find(|(_, owner)| owner.server == ServerId(3));
+    let (cachelet, from) = *held.expect("it has some");
+    let to = Owner { server: ServerId(1), worker: WorkerId(0) };
+    let step = Move { cachelet, from, to };
+    let (load, bytes) = (0.1, 1_000);
+    let one = PlannedMove { step, why: Why::Drain, load, bytes, from_load: 0.2, to_load: 0.1 };
+    let plan = ClusterPlan { moves: vec![one], ..ClusterPlan::default() };
+    assert_eq!(rig.ask(Ask::Planned(plan.clone())), Ok(Answer::Done));
+    assert!(rig.coordinator.state().moves.is_empty());
+    assert!(rig.beat(1, None, Vec::new()).keep.is_some());
+    assert_eq!(rig.ask(Ask::Planned(plan)), Ok(Answer::Done));
+    assert_eq!(rig.coordinator.state().moves.len(), 1);
 }
 
 #[test]

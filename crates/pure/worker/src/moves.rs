@@ -37,7 +37,7 @@ pub struct MoveTold {
     pub from: ServerId,
     pub to: ServerId,
     pub word: Word,
-    /// If not everything travels: at the source what does, at the destination what makes no room for it.
+    /// At the source: what travels, if not everything.
     pub cutoffs: Option<Cutoffs>,
 }
 
@@ -142,6 +142,8 @@ pub(crate) struct Moves {
     all: RwLock<BTreeMap<MoveId, Arc<Move>>>,
     /// So that who looks for none takes no lock.
     any: AtomicBool,
+    /// What comes was chosen.
+    chosen: AtomicBool,
     /// Bytes of parts of moves that are over.
     carried: AtomicU64,
     /// Those that this server dialed, and that are up.
@@ -218,6 +220,11 @@ impl Side {
 impl Moves {
     pub fn is_empty(&self) -> bool {
         !self.any.load(Acquire)
+    }
+
+    /// Whether what comes from now on was chosen.
+    pub fn choose(&self, is_chosen: bool) {
+        self.chosen.store(is_chosen, Relaxed);
     }
 
     pub fn carried(&self) -> u64 {
@@ -311,15 +318,6 @@ impl Shared {
                 heard.expect("a word is no answer");
             }
             wake.push(one.worker);
-        }
-        for told in moves.iter().filter(|told| told.to == here) {
-            let Some(cutoffs) = told.cutoffs else { continue };
-            self.store.keep(cutoffs);
-            if let Some(one) = self.moves.get(told.order.id)
-                && let Side::Comes(arriver) = &mut one.lock().side
-            {
-                arriver.is_chosen();
-            }
         }
         let is_over =
             |one: &Move| one.id.0 <= ever && !moves.iter().any(|told| told.order.id == one.id);
@@ -490,7 +488,10 @@ impl Shared {
         }
         let worker = WorkerId(begin.worker.0 % self.settings.workers);
         let destination = Destination::new(ns(now), message.id, *begin);
-        let arriver = Arriver::new(destination, message.from);
+        let mut arriver = Arriver::new(destination, message.from);
+        if self.moves.chosen.load(Relaxed) {
+            arriver.is_chosen();
+        }
         let sides = Sides { link: None, side: Side::Comes(Box::new(arriver)) };
         Ok(self.moves.insert(Move {
             id: message.id,

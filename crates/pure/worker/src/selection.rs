@@ -148,6 +148,14 @@ impl Shared {
         (self.memory_bytes.load(Relaxed), self.store.stats().used_bytes)
     }
 
+    /// What stays here while chosen items come from other servers; none: they come no more.
+    pub fn keep(&self, cutoffs: Option<Cutoffs>) {
+        self.moves.choose(cutoffs.is_some());
+        if let Some(cutoffs) = cutoffs {
+            self.store.keep(cutoffs);
+        }
+    }
+
     /// By class, only items younger than that at the moment of this number; none if that is not remembered.
     pub fn cutoffs(
         &self,

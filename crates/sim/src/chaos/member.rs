@@ -232,6 +232,7 @@ impl World {
         let map_version = server.map_version();
         let here = Incarnation(self.incarnation(host));
         self.asked_for_ages(host, news.ages);
+        self.keep(host, news.keep.as_ref());
         let read = |news| {
             let told = read(here, news, map_version);
             MoveTold { cutoffs: self.cutoffs(host, news), ..told }

@@ -1,6 +1,6 @@
 //! Scaling: what servers tell of their items, and which items a move certainly takes along.
 
-use mbal_control::api::{AgesAsked, AgesReport, ClassAges, ClassSelected, MoveNews};
+use mbal_control::api::{AgesAsked, AgesReport, ClassAges, ClassSelected, MoveNews, Selected};
 use mbal_worker::Cutoffs;
 
 use super::coverage::Sight;
@@ -82,19 +82,25 @@ impl World {
         this.ages.report = Some(AgesReport { number, memory_bytes, used_bytes, classes });
     }
 
+    fn cutoffs_of(&self, host: usize, selected: &Selected) -> Option<Cutoffs> {
+        let this = &self.hosts[host];
+        let classes = selected.classes.iter().map(|class| (class.class, class.younger_than));
+        this.server.cutoffs(this.clock.at(self.now), selected.number, classes)
+    }
+
+    pub fn keep(&self, host: usize, selected: Option<&Selected>) {
+        let cutoffs = selected.and_then(|selected| self.cutoffs_of(host, selected));
+        self.hosts[host].server.keep(cutoffs);
+    }
+
     /// As `server/moving.rs` reads it; and what the checkers are to know of it.
     pub fn cutoffs(&mut self, host: usize, news: &MoveNews) -> Option<Cutoffs> {
-        let selected = news.selected.as_ref()?;
-        let leaves = news.from == id_of(host).0;
-        let age = |class: &ClassSelected| match leaves {
-            true => class.carried_younger_than,
-            false => class.kept_younger_than,
-        };
+        let selected = news.selected.as_ref().filter(|_| news.from == id_of(host).0)?;
+        let age = |class: &ClassSelected| class.younger_than;
         let this = &self.hosts[host];
-        let classes = selected.classes.iter().map(|class| (class.class, age(class)));
-        let cutoffs = this.server.cutoffs(this.clock.at(self.now), selected.number, classes)?;
+        let cutoffs = self.cutoffs_of(host, selected)?;
         let is_known = self.cuts.iter().any(|cut| cut.number == news.number);
-        if leaves && !is_known && this.ages.number == selected.number {
+        if !is_known && this.ages.number == selected.number {
             // Of the class that is cut most: which one an item is of the checkers do not know.
             let youngest = selected.classes.iter().map(age).min().unwrap_or(u32::MAX);
             // Of what was not read since it was written a part of its age is enough not to be chosen.

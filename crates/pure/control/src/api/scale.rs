@@ -42,23 +42,20 @@ pub struct ClassAges {
     pub ages: Vec<u32>,
 }
 
-/// With a move of a server that retires: the items that were chosen. Ages count from the moment of that number, at the source and at
-/// the destination; who does not know it chooses nothing.
+/// Items that were chosen. Ages count from the moment of that number; a server that does not know it chooses nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Selected {
     pub number: u32,
-    /// Of a class that is not here everything stays, and travels.
+    /// Of a class that is not here everything is chosen.
     pub classes: Vec<ClassSelected>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassSelected {
     pub class: u8,
-    /// Items of a lower age travel.
-    pub carried_younger_than: u32,
-    /// The destination's own items of a lower age stay.
-    pub kept_younger_than: u32,
+    /// Items of a lower age are.
+    pub younger_than: u32,
 }
 
 /// `GET /v1/scale`, and the answer to `POST`.
