@@ -62,7 +62,7 @@ impl Socket {
     }
 
     fn interest(&self) -> u32 {
-        let is_read = !self.paused && !(self.is_client && self.blocked);
+        let is_read = !(self.paused || self.is_client && self.blocked);
         let reads = if is_read { READABLE } else { 0 };
         let writes = if self.blocked || self.dialing { WRITABLE } else { 0 };
         reads | writes

@@ -7,7 +7,6 @@ mod demand;
 #[path = "../tests/day/model.rs"]
 mod model;
 #[path = "../../sketch/examples/support/mod.rs"]
-#[allow(dead_code, reason = "traces alone are used")]
 mod support;
 
 use mbal_elastic::Policy;

@@ -20,7 +20,7 @@ const POINTS: usize = 4 * 30 + 1;
 
 /// The size in bytes of a curve's point.
 pub fn point_bytes(at: usize) -> u64 {
-    let quarter = [1.0, 1.189_207, 1.414_214, 1.681_793][at % 4];
+    let quarter = [1.0, 1.189_207, std::f64::consts::SQRT_2, 1.681_793][at % 4];
     ((16_384_u64 << (at / 4)) as f64 * quarter) as u64
 }
 

@@ -100,7 +100,7 @@ impl Sketch {
             (self.second, self.shown) = (second, 0);
         }
         self.shown += 1;
-        if self.shown > SHOWN_MOST && self.shown.is_multiple_of(SHOWN_MOST / 16) {
+        if self.shown > SHOWN_MOST && self.shown % (SHOWN_MOST / 16) == 0 {
             self.distances.sample_less();
         }
         true

@@ -92,7 +92,6 @@ impl Control {
             ),
             imbalance_target: 1.05,
             leases: profile.ownership.map(owning::leases),
-            ..Settings::default()
         };
         let file = match &profile.state {
             Some(state) => state.clone(),
