@@ -200,8 +200,9 @@ impl Cluster {
                 .entry(usize::from(cut.destination.0))
                 .or_insert((Cutoffs::at(at), Cutoffs::at(at)));
             let class = usize::from(cut.class.0);
-            of_it.0.younger_than(class, cut.own.younger_than);
-            of_it.1.younger_than(class, cut.carried[0].1.younger_than);
+            of_it.0.younger_than(class, cut.own.younger_than, cut.own.tied);
+            let carried = cut.carried[0].1;
+            of_it.1.younger_than(class, carried.younger_than, carried.tied);
         }
         for (to, (own, _)) in &cutoffs {
             self.stores[*to].keep(*own);

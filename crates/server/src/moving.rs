@@ -92,7 +92,8 @@ impl Moving {
     }
 
     fn cutoffs(&self, selected: &Selected) -> Option<Cutoffs> {
-        let classes = selected.classes.iter().map(|class| (class.class, class.younger_than));
+        let classes =
+            selected.classes.iter().map(|class| (class.class, class.younger_than, class.tied));
         self.shared.cutoffs(self.now(), selected.number, classes)
     }
 

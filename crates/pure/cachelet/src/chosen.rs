@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{CLASSES, Prefix, Seconds};
+use mbal_model::{CLASSES, Key, Prefix, Seconds};
 
 use crate::access::Access;
 use crate::classes::class_of;
@@ -18,6 +18,8 @@ pub struct Cutoffs {
     at: Seconds,
     /// [`Seconds::MAX`] chooses all.
     younger_than: [Seconds; CLASSES],
+    /// Of the items of that very age so many 65,536ths are chosen, by their hashes.
+    tied: [u16; CLASSES],
 }
 
 /// What stays of the pages that were full at a moment.
@@ -30,22 +32,32 @@ pub(crate) struct Keep {
 impl Cutoffs {
     /// Everything is chosen, as long as nothing else is said of its class. What is used after `at` is younger than anything.
     pub fn at(at: Seconds) -> Cutoffs {
-        Cutoffs { at, younger_than: [Seconds::MAX; CLASSES] }
+        Cutoffs { at, younger_than: [Seconds::MAX; CLASSES], tied: [0; CLASSES] }
     }
 
-    pub fn younger_than(&mut self, class: usize, age: Seconds) {
+    pub fn younger_than(&mut self, class: usize, age: Seconds, tied: u16) {
         self.younger_than[class % CLASSES] = age;
+        self.tied[class % CLASSES] = tied;
     }
 
     pub(crate) fn choose(&self, store: &Store, item: Item, now: Seconds) -> bool {
-        let bound = self.younger_than[class_of(item).0];
+        let class = class_of(item).0;
+        let bound = self.younger_than[class];
         if bound == Seconds::MAX {
             return true;
         }
         let is_used_since = Access(item.access()).last(now) > self.at;
-        let is_younger = is_used_since || store.age_for_choice(item, self.at, now) < bound;
-        is_younger != is_planted(Fault::ColdestTravel)
+        let age = store.age_for_choice(item, self.at, now);
+        let is_chosen =
+            is_used_since || age < bound || age == bound && is_among(item, self.tied[class]);
+        is_chosen != is_planted(Fault::ColdestTravel)
     }
+}
+
+/// Of items that share an age this one is among the first so many 65,536ths.
+fn is_among(item: Item, part: u16) -> bool {
+    let hash = Key::new(item.key()).expect("a stored key has a valid length").hash();
+    ((hash >> 16) as u16) < part
 }
 
 impl Keep {

@@ -67,8 +67,10 @@ fn told(cut: &Cut) -> impl Iterator<Item = ScaleCut> {
         class: cut.class.0,
         kept_items: cut.own.items,
         kept_younger_than: cut.own.younger_than,
+        kept_tied: cut.own.tied,
         from: from.0,
         carried_items: carried.items,
         carried_younger_than: carried.younger_than,
+        carried_tied: carried.tied,
     })
 }

@@ -305,6 +305,7 @@ impl Coordinator {
         let class = |cut: &ScaleCut| ClassSelected {
             class: cut.class,
             younger_than: cut.carried_younger_than,
+            tied: cut.carried_tied,
         };
         let classes: Vec<ClassSelected> = plan.cuts.iter().filter(of_both).map(class).collect();
         (!classes.is_empty()).then_some(Selected { number: scaling.number, classes })
@@ -315,13 +316,13 @@ impl Coordinator {
         let scaling = self.state.scaling.as_ref().filter(|scaling| !scaling.done)?;
         let cuts = scaling.plan.iter().flat_map(|plan| &plan.cuts);
         let own = cuts.filter(|cut| cut.server == server.0);
-        let classes: BTreeMap<u8, u32> =
-            own.map(|cut| (cut.class, cut.kept_younger_than)).collect();
+        let classes: BTreeMap<u8, (u32, u16)> =
+            own.map(|cut| (cut.class, (cut.kept_younger_than, cut.kept_tied))).collect();
         if classes.is_empty() {
             return None;
         }
         self.resizing.told.insert(server);
-        let class = |(class, younger_than)| ClassSelected { class, younger_than };
+        let class = |(class, (younger_than, tied))| ClassSelected { class, younger_than, tied };
         let classes = classes.into_iter().map(class).collect();
         Some(Selected { number: scaling.number, classes })
     }

@@ -38,6 +38,8 @@ pub struct Kept {
     pub items: u64,
     /// Those of a lower age than this; [`Age::MAX`] is all.
     pub younger_than: Age,
+    /// And of those of this very age so many 65,536ths: ages are seconds, and many items may share one.
+    pub tied: u16,
 }
 
 /// What becomes of one size class at one server that stays.
@@ -226,12 +228,15 @@ impl Class {
         let oldest = oldest.chain([transfer.own_kept.checked_sub(1).map(|last| own[last])]).max();
         let bound = oldest.flatten().map_or(0, |oldest| oldest.saturating_add(1));
         let kept = |list: &Points, pick: Pick| {
-            let younger_than = match list.ages.get(pick.items) {
-                None => Age::MAX,
-                Some(next) if pick.oldest == Some(*next) => bound,
-                Some(next) => bound.min(*next),
+            let items = (pick.items as f64 * self.step).round() as u64;
+            let Some(next) = list.ages.get(pick.items) else {
+                return Kept { items, younger_than: Age::MAX, tied: 0 };
             };
-            Kept { items: (pick.items as f64 * self.step).round() as u64, younger_than }
+            let (taken, left) = list.ages.split_at(pick.items);
+            let taken = taken.iter().rev().take_while(|age| *age == next).count();
+            let all = taken + left.iter().take_while(|age| *age == next).count();
+            let tied = (taken as f64 / all as f64 * 65_536.0) as u16;
+            Kept { items, younger_than: bound.min(*next), tied }
         };
         let kept_of_own = Pick {
             items: transfer.own_kept,
@@ -280,8 +285,8 @@ mod tests {
         assert_eq!(resize.cuts.len(), 2);
         // 95 of 100 fit, of 100 of its own and 50 of those from 50 on, each second one.
         for cut in &resize.cuts {
-            assert_eq!(cut.own, Kept { items: 80, younger_than: 80 });
-            assert_eq!(cut.carried, [(ServerId(2), Kept { items: 15, younger_than: 80 })]);
+            assert_eq!(cut.own, Kept { items: 80, younger_than: 80, tied: 0 });
+            assert_eq!(cut.carried, [(ServerId(2), Kept { items: 15, younger_than: 80, tied: 0 })]);
         }
         assert_eq!((resize.carried_bytes, resize.retiring_bytes), (3_000, 10_000));
         assert_eq!((resize.kept_bytes, resize.staying_bytes), (16_000, 20_000));
@@ -325,6 +330,16 @@ mod tests {
         let cut = &resize.cuts[0];
         let kept = cut.own.items + cut.carried[0].1.items;
         assert_eq!((kept, cut.own.younger_than), (95_000, 64));
+    }
+
+    #[test]
+    fn of_items_of_the_same_age_a_part_stays() {
+        let servers = [server(1, &[(3, 100, &[7; 100])]), server(2, &[(3, 100, &[7; 100])])];
+        let resize = plan_for(&servers, &[ServerId(2)]);
+        // 95 fit, all of them own ones.
+        let cut = &resize.cuts[0];
+        assert_eq!(cut.own, Kept { items: 95, younger_than: 7, tied: 62_259 });
+        assert_eq!(cut.carried[0].1, Kept { items: 0, younger_than: 7, tied: 0 });
     }
 
     #[test]

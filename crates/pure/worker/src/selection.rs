@@ -33,7 +33,7 @@ struct Deadline {
     /// From when ages count, and ages with the bytes of what each stands for; youngest first.
     at: Seconds,
     ages: Vec<(Seconds, f64)>,
-    /// Of the last cachelet that went with a part of its items: the age of its oldest one.
+    /// Of the last cachelet that went with a part of its items: the age of its first one that did not.
     cut: Option<Seconds>,
 }
 
@@ -45,7 +45,7 @@ pub struct Rescued {
     pub left_behind: u64,
     /// Items that are here still.
     pub left: u64,
-    /// Seconds since the last access of the oldest item that travelled last, when not all did.
+    /// The age of the first item that did not travel with the last cachelet, when not all did.
     pub cut: Option<Seconds>,
 }
 
@@ -57,7 +57,7 @@ impl Deadline {
     /// Of all bytes, those that were used so lately.
     fn part_younger(&self, age: Seconds) -> f64 {
         let bytes = |some: &[(Seconds, f64)]| some.iter().map(|(_, bytes)| bytes).sum::<f64>();
-        let younger = self.ages.partition_point(|(other, _)| *other <= age);
+        let younger = self.ages.partition_point(|(other, _)| *other < age);
         bytes(&self.ages[..younger]) / bytes(&self.ages).max(1.0)
     }
 
@@ -80,10 +80,14 @@ impl Deadline {
             filled += bytes;
             filled <= room
         };
-        let oldest = self.ages.iter().take_while(fits).last().map_or(0, |(age, _)| *age);
-        self.cut = Some(oldest);
+        let taken = self.ages.iter().take_while(fits).count();
+        let next = self.ages.get(taken).map_or(0, |(age, _)| *age);
+        let tied = |some: &[(Seconds, f64)]| some.iter().filter(|(age, _)| *age == next).count();
+        let part = tied(&self.ages[..taken]) as f64 / tied(&self.ages).max(1) as f64;
+        self.cut = Some(next);
         let mut cutoffs = Cutoffs::at(self.at);
-        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, oldest + 1));
+        let tied = (part * 65_536.0) as u16;
+        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, next, tied));
         Some(cutoffs)
     }
 }
@@ -156,12 +160,13 @@ impl Shared {
         }
     }
 
-    /// By class, only items younger than that at the moment of this number; none if that is not remembered.
+    /// By class, only items younger than that at the moment of this number, and a part of those of that very age; none if the number is
+    /// not remembered.
     pub fn cutoffs(
         &self,
         now: Now,
         number: u32,
-        classes: impl Iterator<Item = (u8, Seconds)>,
+        classes: impl Iterator<Item = (u8, Seconds, u16)>,
     ) -> Option<Cutoffs> {
         let (known, mut at) = *self.reference.0.lock().expect("nothing panics with it held");
         if known != number || number == 0 {
@@ -171,7 +176,7 @@ impl Shared {
             at = now.second;
         }
         let mut cutoffs = Cutoffs::at(at);
-        classes.for_each(|(class, age)| cutoffs.younger_than(class.into(), age));
+        classes.for_each(|(class, age, tied)| cutoffs.younger_than(class.into(), age, tied));
         Some(cutoffs)
     }
 }
@@ -191,7 +196,7 @@ mod tests {
 
     fn younger_than(age: Seconds) -> Cutoffs {
         let mut cutoffs = Cutoffs::at(1_000);
-        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age));
+        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age, 0));
         cutoffs
     }
 
@@ -205,11 +210,11 @@ mod tests {
         let mut deadline = deadline();
         // In five seconds 20 MiB have gone, so 16 go in four of the other five: a fifth of 80.
         let cutoffs = deadline.cutoffs(Moment(5 * SECOND), 20 << 20, 0, 80 << 20);
-        assert_eq!((cutoffs, deadline.cut), (Some(younger_than(20)), Some(19)));
+        assert_eq!((cutoffs, deadline.cut), (Some(younger_than(20)), Some(20)));
         // Of them 8 are under way.
         let cutoffs = deadline.cutoffs(Moment(5 * SECOND), 20 << 20, 8 << 20, 80 << 20);
         assert_eq!(cutoffs, Some(younger_than(10)));
-        assert_eq!(deadline.part_younger(9), 0.1);
+        assert_eq!(deadline.part_younger(10), 0.1);
     }
 
     #[test]
@@ -220,6 +225,6 @@ mod tests {
     #[test]
     fn when_the_time_is_over_next_to_nothing_goes() {
         let cutoffs = deadline().cutoffs(Moment(11 * SECOND), 50 << 20, 0, 50 << 20);
-        assert_eq!(cutoffs, Some(younger_than(1)));
+        assert_eq!(cutoffs, Some(younger_than(0)));
     }
 }

@@ -84,7 +84,8 @@ impl World {
 
     fn cutoffs_of(&self, host: usize, selected: &Selected) -> Option<Cutoffs> {
         let this = &self.hosts[host];
-        let classes = selected.classes.iter().map(|class| (class.class, class.younger_than));
+        let classes =
+            selected.classes.iter().map(|class| (class.class, class.younger_than, class.tied));
         this.server.cutoffs(this.clock.at(self.now), selected.number, classes)
     }
 

@@ -37,7 +37,7 @@ fn is_there(store: &Store, n: u64) -> bool {
 
 fn younger_than(age: u32) -> Cutoffs {
     let mut cutoffs = Cutoffs::at(NOW);
-    (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age));
+    (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age, 0));
     cutoffs
 }
 
@@ -103,4 +103,15 @@ fn what_makes_room_for_those_that_were_chosen_is_old_however_often_it_was_read()
     let there = |of: std::ops::Range<u64>| of.filter(|n| is_there(&target, *n)).count();
     assert_eq!((there(young), there(comes)), (1_500, 1_000));
     assert!(there(old) < 1_500, "something has made room");
+}
+
+#[test]
+fn of_items_of_one_age_a_part_travels() {
+    let (source, target) = (one(16), one(16));
+    (0..1_000).for_each(|n| put_aged(&source, n, 5, 100));
+    let mut cutoffs = Cutoffs::at(NOW);
+    (0..CLASSES).for_each(|class| cutoffs.younger_than(class, 5, 65_536_u32.div_ceil(4) as u16));
+    travel_chosen(&source, &target, cutoffs);
+    let there = (0..1_000).filter(|n| is_there(&target, *n)).count();
+    assert!((200..300).contains(&there), "{there} of 1,000");
 }

@@ -54,8 +54,10 @@ pub struct Selected {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassSelected {
     pub class: u8,
-    /// Items of a lower age are.
+    /// Items of a lower age are, and so many 65,536ths of those of that very age.
     pub younger_than: u32,
+    #[serde(default)]
+    pub tied: u16,
 }
 
 /// `GET /v1/scale`, and the answer to `POST`.
@@ -149,8 +151,13 @@ pub struct ScaleCut {
     /// Of its own.
     pub kept_items: u64,
     pub kept_younger_than: u32,
+    /// And so many 65,536ths of those of that very age.
+    #[serde(default)]
+    pub kept_tied: u16,
     /// Of those of one server that retires.
     pub from: u16,
     pub carried_items: u64,
     pub carried_younger_than: u32,
+    #[serde(default)]
+    pub carried_tied: u16,
 }
