@@ -26,6 +26,10 @@ pub fn choose(inventory: &Inventory) -> ScalePlan {
     }
 }
 
+/// Of a store's memory that holds items while others arrive: the rest is in pages that are being filled or cleaned. With more in the plan
+/// what has just been used makes room for what comes (servers of 16 MB lost 6 of 100 such items).
+const HELD: f64 = 0.84;
+
 fn sample(server: ServerId, report: &AgesReport) -> ServerSample {
     let class = |class: &ClassAges| {
         // Whatever a heartbeat says, lists are sorted.
@@ -36,7 +40,7 @@ fn sample(server: ServerId, report: &AgesReport) -> ServerSample {
     };
     ServerSample {
         server,
-        memory_bytes: report.memory_bytes,
+        memory_bytes: (report.memory_bytes as f64 * HELD) as u64,
         used_bytes: report.used_bytes,
         classes: report.classes.iter().map(class).collect(),
     }

@@ -150,8 +150,8 @@ fn the_coldest_retires_and_its_moves_carry_what_was_chosen() {
     let one = news.moves.iter().find(|one| one.number == number).expect("it takes part");
     let selected = one.selected.as_ref().expect("not everything fits");
     // Nothing of server 3 is as young as anything of the others, whose oldest make room.
-    assert_eq!(news.keep.expect("it stays").classes[0].younger_than, 105);
-    assert_eq!(selected.classes[0].younger_than, 105);
+    assert_eq!(news.keep.expect("it stays").classes[0].younger_than, 89);
+    assert_eq!(selected.classes[0].younger_than, 89);
     let sealed =
         MoveReport { number, progress: Progress::Sealed, bytes: 5_000, ..MoveReport::default() };
     rig.beat(3, None, vec![sealed]);

@@ -46,6 +46,8 @@ struct Link {
     last: [Micros; 2],
     /// What would arrive later is lost.
     cut: [Micros; 2],
+    /// A worker has broken it once.
+    was_refused: bool,
     tries: u32,
     is_dialing: bool,
 }
@@ -77,6 +79,7 @@ impl World {
                 heard: 0,
                 last: [0; 2],
                 cut: [NEVER; 2],
+                was_refused: false,
                 tries: 0,
                 is_dialing: false,
             });
@@ -277,6 +280,11 @@ impl World {
 
     pub fn break_move_link_of(&mut self, host: usize, name: MoveLink) {
         if let Some((link, end)) = self.end_named(host, name) {
+            // A link that is dialed again loses nothing: the source begins with what has not come. Where that does not help it is a fault.
+            if !std::mem::replace(&mut self.move_links.all[link].was_refused, true) {
+                let Link { dials, accepts, .. } = self.move_links.all[link];
+                return self.break_move_links(dials, accepts);
+            }
             let what = format!("a worker of server {host} breaks link {link} of moves, end {end}");
             self.fail(5, what);
         }
