@@ -153,9 +153,9 @@ impl Cluster {
     }
 
     /// Rank, second of the last access, bytes of every item.
-    fn items(&self) -> Vec<(usize, u32, usize)> {
+    fn items_of(&self, stores: &[Store]) -> Vec<(usize, u32, usize)> {
         let mut all = Vec::new();
-        for store in &self.stores {
+        for store in stores {
             store.enter(WORKER);
             let mut next = Some(0);
             while let Some(from) = next {
@@ -278,17 +278,15 @@ fn round(mib: usize, exponent: f64, seed: u64, way: Way, rows: &mut String) {
     for _ in 0..6 * keys {
         cluster.ask(zipf.draw(&mut bits));
     }
-    let before = cluster.items();
+    let before = cluster.items_of(&cluster.stores);
     let all: usize = before.iter().map(|(_, _, bytes)| bytes).sum();
     let room = if way == Way::Four { all } else { all / STORES * RETIRES };
     cluster.resize(way);
+    // Who has retired serves nothing, whatever is in its store still.
+    let serving = if way == Way::Four { STORES } else { RETIRES };
     let there = |cluster: &Cluster| -> f64 {
-        let items = cluster.items().into_iter().filter(|(rank, ..)| {
-            let text = name(*rank);
-            way == Way::Four
-                || cluster.owner(Key::new(text.as_bytes()).expect("short").hash()) != RETIRES
-        });
-        items.map(|(rank, ..)| zipf.probability(rank)).sum()
+        let items = cluster.items_of(&cluster.stores[..serving]);
+        items.into_iter().map(|(rank, ..)| zipf.probability(rank)).sum()
     };
     let at_once = there(&cluster);
     let fill = |mut order: Vec<(usize, u32, usize)>, key: fn(&(usize, u32, usize)) -> u64| {

@@ -44,8 +44,8 @@ const ITEMS_WEIGHED: f64 = 320.0;
 const ITEMS_WEIGHED_MIN: f64 = 64.0;
 
 /// When items are compared across servers, one that was not read lately counts as so many times as old: in a new log since it was
-/// written, in a main log since it last got another round. By age alone up to 3.5 points of hit ratio are lost where popularity
-/// lasts; where it passes within one turn of the memory, this loses up to 2 (decision 0341).
+/// written, in a main log since it last got another round. Where popularity lasts that finds more than plain age
+/// (`docs/results/deciders.md`, *A smaller cluster*); where it passes quickly it has not been measured.
 const UNREAD_IN_NEW: Seconds = 8;
 const UNREAD_IN_MAIN: Seconds = 2;
 
