@@ -90,3 +90,11 @@ pub fn scale(scale: Scale) -> ExitCode {
         false => resize.run(&caller, dry_run, json),
     }))
 }
+
+fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}

@@ -241,7 +241,7 @@ fn a_cluster_grows_and_shrinks_within_the_autoscaler_s_bounds() {
     });
     assert_eq!(up.pids().len(), SERVERS, "a dry run starts nothing");
     let told = up.mbal(&["scale", "--forecast", "--max", "6", "--database-rate", "1000"]);
-    assert!(told.contains("3 servers of 67 MB") && told.lines().count() == 9, "{told}");
+    assert!(told.contains("3 servers of 67.1 MB") && told.lines().count() == 9, "{told}");
 
     autoscale("4", &[]);
     slowly("a server comes", &|| up.pids().contains_key(&4));

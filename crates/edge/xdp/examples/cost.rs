@@ -19,7 +19,7 @@ fn main() {
 mod figures {
     use std::time::Instant;
 
-    use mbal_routing::KeyHash;
+    use mbal_routing::ketama::KeyHash;
     use mbal_xdp::{Plane, Rule, Service, Upstream};
 
     use crate::packet::*;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::MapData;
-use mbal_routing::KeyHash;
+use mbal_routing::ketama::KeyHash;
 
 use crate::Error;
 pub use crate::layout::ANSWER_BYTES_MAX;
@@ -59,7 +59,7 @@ impl HotTable {
         if answer.len() > ANSWER_BYTES_MAX {
             return Err(Error::AnswerLength(answer.len()));
         }
-        let hash = self.hash.hash(key);
+        let hash = self.hash.place(key);
         let old = self.places.get(key).copied();
         let way = match old {
             Some(place) => self.way(hash, |way| way == led_to(hash, place)),
@@ -93,7 +93,7 @@ impl HotTable {
     /// No program that begins after this finds the key's rule. False if it had none.
     pub fn retract(&mut self, key: &[u8]) -> bool {
         let Some(place) = self.places.remove(key) else { return false };
-        let hash = self.hash.hash(key);
+        let hash = self.hash.place(key);
         let way = self.way(hash, |way| way == led_to(hash, place));
         // SAFETY: it points to an atomic of the mapped memory.
         unsafe { (*way.expect("a way leads to each place in use")).store(0, SeqCst) };

@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard};
 use aya::maps::{Array, ArrayOfMaps, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
-use mbal_routing::{Continuum, KeyHash, Point};
+use mbal_routing::ketama::KeyHash;
+use mbal_routing::{Continuum, Point};
 
 use crate::hot::{HotTable, Rule};
 use crate::layout::{Rings, Tally, UPSTREAMS_MAX, UpstreamEntry, difference, words};
@@ -32,6 +33,8 @@ pub enum Error {
     AnswerLength(usize),
     /// There is no room for a key of this hash.
     HotFull,
+    /// Too dear for a packet, or not what twemproxy's clients use.
+    Hash(KeyHash),
 }
 
 impl fmt::Display for Error {
@@ -44,6 +47,7 @@ impl fmt::Display for Error {
             Error::Upstreams(count) => write!(f, "{count} upstreams, at most {UPSTREAMS_MAX}"),
             Error::KeyLength(bytes) => write!(f, "a key of {bytes} bytes"),
             Error::AnswerLength(bytes) => write!(f, "an answer of {bytes} bytes"),
+            Error::Hash(hash) => write!(f, "keys hashed by {hash:?}: murmur or fnv1a_64 can be"),
             Error::HotFull => write!(f, "no room for another hot key of this hash"),
         }
     }
@@ -153,6 +157,7 @@ impl Plane {
         let hash: u32 = match service.hash {
             KeyHash::Murmur => 0,
             KeyHash::Fnv1a64 => 1,
+            other => return Err(Error::Hash(other)),
         };
         let sample_below = match service.sample {
             0 => 0,

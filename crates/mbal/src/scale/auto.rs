@@ -10,6 +10,7 @@ use mbal_control::api::{
 };
 use mbal_server::Caller;
 
+use super::bytes;
 use crate::cluster::{read, text, text_with};
 
 const FORECAST: &str = "/v1/forecast";
@@ -193,13 +194,6 @@ fn table(told: &ForecastTold) -> String {
         );
     }
     out
-}
-
-fn bytes(bytes: u64) -> String {
-    match bytes {
-        0..1_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
 }
 
 fn shown(status: &AutoscaleStatus) -> String {

@@ -9,6 +9,7 @@ use clap::Args;
 use mbal_control::api::{ScaleCall, ScaleState, ScaleStatus};
 use mbal_server::Caller;
 
+use super::bytes;
 use crate::cluster::{read, text, text_with};
 
 /// How far it is is asked so often.
@@ -100,14 +101,6 @@ fn progress(status: &ScaleStatus) -> String {
     };
     let (done, rest) = ("#".repeat(full), ".".repeat(BAR_CELLS - full));
     format!("[{done}{rest}] {:.0}%, {}, {left}", status.part_done * 100.0, bytes(status.bytes))
-}
-
-fn bytes(bytes: u64) -> String {
-    match bytes {
-        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
 }
 
 fn in_words(status: &ScaleStatus) -> String {

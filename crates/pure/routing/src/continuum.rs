@@ -18,50 +18,6 @@ pub const SLOTS_MAX: usize = 32_768;
 /// Points that a lookup may look at.
 pub const STEPS_MAX: usize = 16;
 
-/// What hashes a key: those of twemproxy's `hash` that a packet program can afford. Both are libmemcached's too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeyHash {
-    /// MurmurHash2 with a seed by the key's length. Four bytes at a time.
-    #[default]
-    Murmur,
-    /// twemproxy's default. One byte at a time. In name of 64 bits, in fact of 32; a byte counts as a signed one, as on x86.
-    Fnv1a64,
-}
-
-impl KeyHash {
-    pub fn hash(self, key: &[u8]) -> u32 {
-        match self {
-            KeyHash::Murmur => murmur(key),
-            KeyHash::Fnv1a64 => fnv1a(key),
-        }
-    }
-}
-
-fn murmur(key: &[u8]) -> u32 {
-    const M: u32 = 0x5bd1_e995;
-    let length = key.len() as u32;
-    let mut hash = 0xdead_beef_u32.wrapping_mul(length) ^ length;
-    // Of up to four bytes.
-    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
-    let words = key.chunks_exact(4);
-    let rest = words.remainder();
-    for bytes in words {
-        let word = word(bytes).wrapping_mul(M);
-        hash = hash.wrapping_mul(M) ^ (word ^ word >> 24).wrapping_mul(M);
-    }
-    if !rest.is_empty() {
-        hash = (hash ^ word(rest)).wrapping_mul(M);
-    }
-    hash = (hash ^ hash >> 13).wrapping_mul(M);
-    hash ^ hash >> 15
-}
-
-fn fnv1a(key: &[u8]) -> u32 {
-    const INIT: u32 = 0xcbf2_9ce4_8422_2325_u64 as u32;
-    const PRIME: u32 = 0x0100_0000_01b3_u64 as u32;
-    key.iter().fold(INIT, |hash, byte| (hash ^ *byte as i8 as u32).wrapping_mul(PRIME))
-}
-
 /// The keys whose hash is up to here, and above the point before, go to this upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
@@ -157,27 +113,6 @@ mod tests {
     use super::*;
     use mbal_random::Random;
 
-    #[test]
-    fn keys_hash_as_twemproxy_hashes_them() {
-        // Of src/hashkit/nc_murmur.c and nc_fnv.c, compiled.
-        let vectors: [(&[u8], u32, u32); 10] = [
-            (b"a", 0x4b41757c, 0x8601ec8c),
-            (b"ab", 0xe3b54dfb, 0xb545986a),
-            (b"abc", 0x7b0cc428, 0x0541574b),
-            (b"abcd", 0xef6a86af, 0xee0724dd),
-            (b"foobar", 0xabecff17, 0xf73967e8),
-            (b"user:42", 0x5f6eb68a, 0xdcd221c2),
-            (b"user:0000000000000000000000042", 0xe15af4f0, 0x299b9be2),
-            (b"\xc3\xa9t\xc3\xa9", 0xda710acb, 0xea769c57),
-            (b"\xff\x80\x7f", 0xd95850af, 0x720040af),
-            (&[b'k'; 250], 0xd8b0adcb, 0x8cb408db),
-        ];
-        for (key, murmur, fnv1a) in vectors {
-            assert_eq!(KeyHash::Murmur.hash(key), murmur, "{key:?}");
-            assert_eq!(KeyHash::Fnv1a64.hash(key), fnv1a, "{key:?}");
-        }
-    }
-
     /// A lookup finds what a search in all points finds, at the points and beside them.
     #[test]
     fn a_lookup_finds_the_first_point_at_or_behind_a_hash() {
@@ -213,18 +148,5 @@ mod tests {
         assert_eq!(error(points(16, 1).collect()), ContinuumError::Dense(17));
         assert!(Continuum::new(points(15, 1).collect()).is_ok());
         assert!(Continuum::new(points(16_384, 1 << 18).collect()).is_ok());
-    }
-
-    /// FNV-1a by 32 bits mixes less than Murmur: its largest of 64 shares is half as much again as the average.
-    #[test]
-    fn keys_that_count_up_spread() {
-        for (kind, bound) in [(KeyHash::Murmur, 1100), (KeyHash::Fnv1a64, 1600)] {
-            let mut counts = [0_u32; 64];
-            for key in 0..64_000 {
-                counts[(kind.hash(format!("user:{key:08}").as_bytes()) >> 26) as usize] += 1;
-            }
-            let most = *counts.iter().max().unwrap();
-            assert!(most < bound, "{kind:?}: {most}");
-        }
     }
 }

@@ -30,6 +30,8 @@ pub enum KeyHash {
     Fnv1a64,
     Fnv1a32,
     OneAtATime,
+    /// MurmurHash2 as twemproxy has it: with a seed by the key's length.
+    Murmur,
 }
 
 /// One server of a ring.
@@ -145,11 +147,12 @@ fn digests(weight: u32, weights: u64, servers: usize) -> u32 {
 }
 
 impl KeyHash {
-    pub const NAMES: [(&str, KeyHash); 4] = [
+    pub const NAMES: [(&str, KeyHash); 5] = [
         ("md5", KeyHash::Md5),
         ("fnv1a_64", KeyHash::Fnv1a64),
         ("fnv1a_32", KeyHash::Fnv1a32),
         ("one_at_a_time", KeyHash::OneAtATime),
+        ("murmur", KeyHash::Murmur),
     ];
 
     /// Where on the circle a key is.
@@ -163,6 +166,7 @@ impl KeyHash {
             KeyHash::Md5 => md5::digest(key)[0],
             KeyHash::Fnv1a64 => fnv(0x8422_2325, 0x0000_01b3),
             KeyHash::Fnv1a32 => fnv(2_166_136_261, 16_777_619),
+            KeyHash::Murmur => murmur(key),
             KeyHash::OneAtATime => {
                 let mixed = signed.fold(0_u32, |hash, byte| {
                     let hash = hash.wrapping_add(byte);
@@ -175,6 +179,25 @@ impl KeyHash {
             }
         }
     }
+}
+
+fn murmur(key: &[u8]) -> u32 {
+    const M: u32 = 0x5bd1_e995;
+    let length = key.len() as u32;
+    let mut hash = 0xdead_beef_u32.wrapping_mul(length) ^ length;
+    // Of up to four bytes.
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+    let words = key.chunks_exact(4);
+    let rest = words.remainder();
+    for bytes in words {
+        let word = word(bytes).wrapping_mul(M);
+        hash = hash.wrapping_mul(M) ^ (word ^ word >> 24).wrapping_mul(M);
+    }
+    if !rest.is_empty() {
+        hash = (hash ^ word(rest)).wrapping_mul(M);
+    }
+    hash = (hash ^ hash >> 13).wrapping_mul(M);
+    hash ^ hash >> 15
 }
 
 impl FromStr for Dialect {

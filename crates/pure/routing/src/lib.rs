@@ -18,7 +18,7 @@ mod copies;
 pub mod ketama;
 mod md5;
 
-pub use continuum::{Continuum, ContinuumError, KeyHash, POINTS_MAX, Point, SLOTS_MAX, STEPS_MAX};
+pub use continuum::{Continuum, ContinuumError, POINTS_MAX, Point, SLOTS_MAX, STEPS_MAX};
 pub use copies::{Place, copies, place};
 
 use mbal_model::{

@@ -1,7 +1,7 @@
 //! The packet program and `mbal_routing` agree on hashes and upstreams.
 
 use mbal_random::Random;
-use mbal_routing::KeyHash;
+use mbal_routing::ketama::KeyHash;
 use mbal_xdp::{Plane, Service};
 
 use crate::packet::*;
@@ -18,7 +18,7 @@ pub fn agrees(plane: &Plane, hash: KeyHash) -> Result<(), String> {
         let ran = plane.run(&get(&key).bytes(), 1).unwrap();
         let mut seen = Vec::new();
         plane.samples(|sample| seen.push((sample.hash, sample.key.to_vec())));
-        let expected = hash.hash(&key);
+        let expected = hash.place(&key);
         if seen != [(expected, key.clone())] {
             return Err(format!("{key:?} was sampled as {seen:?}, its hash is {expected:x}"));
         }

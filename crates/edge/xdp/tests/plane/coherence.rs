@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 
-use mbal_routing::KeyHash;
+use mbal_routing::ketama::KeyHash;
 use mbal_xdp::{Plane, Rule};
 
 use crate::hot::FOREVER;

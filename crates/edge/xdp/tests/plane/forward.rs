@@ -1,13 +1,13 @@
 //! Gets of one key that go on to its upstream.
 
-use mbal_routing::KeyHash;
+use mbal_routing::ketama::KeyHash;
 use mbal_xdp::{Plane, Upstream};
 
 use crate::packet::*;
 
 /// What has to become of a get that is forwarded, to the byte.
 fn forwarded(packet: &Packet, key: &[u8], hash: KeyHash, upstreams: u32) -> Vec<u8> {
-    let place = continuum(upstreams).upstream(hash.hash(key));
+    let place = continuum(upstreams).upstream(hash.place(key));
     let Upstream { address, mac } = upstream(place);
     let sent =
         Packet { to_mac: mac.unwrap(), from_mac: packet.to_mac, to: address, ..packet.clone() };

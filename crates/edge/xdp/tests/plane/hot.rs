@@ -1,6 +1,6 @@
 //! Keys that are answered, or passed, by a rule of their own.
 
-use mbal_routing::KeyHash;
+use mbal_routing::ketama::KeyHash;
 use mbal_xdp::{ANSWER_BYTES_MAX, Error, Plane, Rule, now_ns};
 
 use crate::packet::*;
@@ -56,7 +56,7 @@ pub fn colliding() -> (Vec<u8>, Vec<u8>) {
     let mut seen = std::collections::HashMap::new();
     for i in 0.. {
         let key = format!("key{i:05}").into_bytes();
-        if let Some(other) = seen.insert(KeyHash::Murmur.hash(&key), key.clone()) {
+        if let Some(other) = seen.insert(KeyHash::Murmur.place(&key), key.clone()) {
             return (other, key);
         }
     }

@@ -3,7 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use mbal_random::Random;
-use mbal_routing::{Continuum, KeyHash, Point};
+use mbal_routing::ketama::KeyHash;
+use mbal_routing::{Continuum, Point};
 use mbal_xdp::{Error, Plane, Service, Upstream};
 
 pub const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 40_001);

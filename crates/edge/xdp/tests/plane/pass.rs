@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use mbal_routing::KeyHash;
+use mbal_routing::ketama::KeyHash;
 use mbal_xdp::Counters;
 
 use crate::packet::*;

@@ -1,6 +1,6 @@
 //! Each planted mistake is found by a check that the program without it stands.
 
-use mbal_routing::KeyHash;
+use mbal_routing::ketama::KeyHash;
 use mbal_xdp::Plane;
 use mbal_xdp::planted::PROGRAMS;
 

@@ -16,7 +16,8 @@ use std::thread;
 use std::time::Duration;
 
 use mbal_random::Random;
-use mbal_routing::{Continuum, KeyHash, Point};
+use mbal_routing::ketama::KeyHash;
+use mbal_routing::{Continuum, Point};
 use mbal_xdp::{Mode, Plane, Service, Upstream, neighbours};
 
 pub const SERVERS: u32 = 2;
@@ -169,7 +170,7 @@ pub fn continuum() -> Continuum {
 
 /// Where the key is.
 pub fn home(key: &[u8]) -> SocketAddrV4 {
-    server(continuum().upstream(KeyHash::Murmur.hash(key)))
+    server(continuum().upstream(KeyHash::Murmur.place(key)))
 }
 
 pub fn connect(to: SocketAddrV4) -> TcpStream {
