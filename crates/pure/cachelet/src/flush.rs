@@ -64,7 +64,10 @@ impl Store {
 
     /// Nothing comes, goes or is split meanwhile: else a part that moves could be passed over.
     fn flush_all(&self, changes: &mut Changes, number: u32, at: Seconds, now: Seconds) {
-        changes.flush_next = (at, number);
+        // One of a higher number came after this one, though this server has heard of it before.
+        if changes.flush_next.0 <= now || changes.flush_next.1 <= number {
+            changes.flush_next = (at, number);
+        }
         for cachelet in self.cachelets() {
             if is_planted(Fault::FlushSkipsNewHalf) && cachelet.prefix().is_none() {
                 continue;
@@ -72,7 +75,7 @@ impl Store {
             let mut locked = self.lock_cachelet(cachelet, now);
             if at <= now {
                 locked.flush(number);
-            } else {
+            } else if !locked.awaits_later_flush(number) {
                 locked.cachelet.flush_at.store(at, Relaxed);
                 locked.inner.flush_next = number;
             }
@@ -89,13 +92,20 @@ impl Cachelet {
 }
 
 impl Locked<'_> {
-    /// `flush_all` of this number: forgets every item.
+    /// A `flush_all` with a delay, of a higher number than this, is to come.
+    fn awaits_later_flush(&self, number: u32) -> bool {
+        self.cachelet.flush_at.load(Relaxed) != 0 && self.inner.flush_next > number
+    }
+
+    /// `flush_all` of this number: forgets every item. A later one that is to come still comes.
     pub(crate) fn flush(&mut self, number: u32) {
         self.drop_index();
         self.drop_logs();
         self.inner.flush_number = self.inner.flush_number.max(number);
         self.store.flushes.fetch_max(number, Relaxed);
-        self.cachelet.flush_at.store(0, Relaxed);
+        if !self.awaits_later_flush(number) {
+            self.cachelet.flush_at.store(0, Relaxed);
+        }
         self.inner.stats.items = 0;
         self.inner.stats.bytes = 0;
         for class in self.inner.classes.iter_mut() {

@@ -195,6 +195,11 @@ impl Destination {
         }
     }
 
+    /// Nothing comes any more; what came may still have to go.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Releasing | Phase::Over(_))
+    }
+
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over(_)) && self.say.is_empty()
     }

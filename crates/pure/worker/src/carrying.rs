@@ -14,6 +14,9 @@ use crate::{Action, Actions, Now};
 /// A cachelet does not begin to leave before its keys have no copies; it is looked whether they do this often.
 const COPIES_MICROS: u64 = 2_000;
 
+/// Who has no lease looks whether it has one again, or gives up what comes, so often.
+const LEASE_MICROS: u64 = 2_000;
+
 /// Steps of a move at a time, some ten microseconds each.
 const STEPS: usize = 2;
 
@@ -79,6 +82,11 @@ impl Worker {
                 return Pause::Until((now.moment().0 + COPIES_MICROS) * 1_000);
             }
         }
+        // What is called taken is gone at its source: a server that owns nothing calls nothing so.
+        let is_lapsed = self.lapsed && matches!(sides.side, Side::Comes(_));
+        if is_lapsed && !sides.side.has_ended() {
+            return Pause::Until((now.moment().0 + LEASE_MICROS) * 1_000);
+        }
         sides.side.strain(self.is_strained);
         while steps < STEPS {
             let Sides { link, side } = &mut *sides;
@@ -118,6 +126,7 @@ impl Worker {
                 }
             };
             one.publish(side);
+            let said = said.filter(|_| !is_lapsed);
             if let (Some((kind, payload)), Some(link)) = (said, *link) {
                 actions.list.push(Action::TellMove { link, id: one.id, kind, payload });
             }

@@ -206,6 +206,11 @@ impl Side {
         assert!(is_fine, "a link that breaks says nothing");
     }
 
+    /// Nothing comes any more.
+    pub fn has_ended(&self) -> bool {
+        matches!(self, Side::Comes(arriver) if arriver.destination.has_ended())
+    }
+
     /// It is over, and nobody is to hear of it any more. Of one that came back the coordinator is.
     pub fn is_done(&self) -> bool {
         match self {

@@ -422,7 +422,8 @@ impl World {
         self.seats[seat].unreachable_at = Some(self.now);
         let mut others = (0..self.hosts.len()).filter(|other| *other != host);
         let is_missing = others.any(|other| self.was_missing(seat, other, self.now));
-        let told_no_route = told_no_route || is_missing;
+        // One without a lease asks nobody.
+        let told_no_route = told_no_route || is_missing || !self.owns(host);
         if !told_no_route && !self.any_in_flux(self.now) {
             self.fail(5, format!("worker {seat} reached nobody, though all links were there"));
         }

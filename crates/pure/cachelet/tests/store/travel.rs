@@ -288,6 +288,27 @@ fn a_flush_to_come_is_kept_beside_one_of_the_same_number() {
 }
 
 #[test]
+fn a_flush_to_come_is_kept_beside_word_of_an_earlier_one() {
+    let (source, target) = (small(), small());
+    // The destination is new, and has not heard of the first.
+    let first = source.flush(0, NOW);
+    put(&source, 1, b"after");
+    source.flush_as(first + 1, NOW + 2, NOW);
+    target.flush_as(first + 1, NOW + 2, NOW);
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    source.freeze(Prefix::ALL, NOW).expect("a slice");
+    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
+    for part in parts_of(&source, Prefix::ALL, &mut cursor) {
+        assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
+    }
+    // Who asked for the first is late.
+    target.flush_as(first, 0, NOW);
+    put(&target, 2, b"after");
+    assert!(look(&target, 1, NOW + 1).is_none() && look(&target, 2, NOW + 1).is_some());
+    assert!(look(&target, 2, NOW + 2).is_none());
+}
+
+#[test]
 fn a_part_that_is_a_second_late_lets_nothing_live_longer() {
     // The destination's clock began 70 seconds before; then by another wall clock.
     for (start, arrives, deadline) in

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mbal_cachelet::{Options, Store};
 use mbal_migration::{Incarnation, Order, State};
@@ -609,6 +610,25 @@ fn who_waits_for_a_slice_for_too_long_is_told_that_its_owner_cannot_be_reached()
     assert!(
         net.now.moment() >= begun.after(1_000_000) && net.now.moment() < begun.after(1_100_000)
     );
+}
+
+#[test]
+fn a_server_whose_lease_is_over_takes_no_slice() {
+    let mut net = Net::new(1);
+    let (key, hash) = ("key0", hash_of("key0"));
+    let source = server_of(net.map.at(hash).1.server);
+    let destination = (source + 1) % SERVERS;
+    assert_eq!(net.ask((source, 0), &format!("set {key} 0 0 1\r\n0\r\n")), "STORED\r\n");
+    net.shared[usize::from(destination)].own_until(Duration::from_secs(1));
+    for worker in 0..WORKERS {
+        let worker = net.workers.get_mut(&(destination, worker)).expect("it is there");
+        worker.look_at_lease(Duration::from_secs(1));
+    }
+    net.order(hash, destination);
+    net.run(5_000);
+    let reports = net.shared[usize::from(source)].move_reports();
+    assert_eq!(reports.iter().map(|report| report.part_gone).collect::<Vec<f64>>(), [0.0]);
+    assert_eq!(net.ask((source, 0), &format!("get {key}\r\n")), shown(key, 0) + "END\r\n");
 }
 
 #[test]
