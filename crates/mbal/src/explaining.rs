@@ -1,13 +1,19 @@
 //! `mbal explain KEY|CACHELET --coordinator URL`: which server has it, why, and what was decided about it.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use mbal_control::api::{HotKeys, ServerStatus, Status};
+use mbal_dial::{Access, ServerName};
 use mbal_model::{Cluster, Key, Owner, Prefix, ServerId};
 
 use crate::cluster::{Decided, Token, caller, clock, events_of, read, text, told};
 use crate::hot_keys;
+
+/// A proxy that has not answered by then does not.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn explain(url: &str, token: &Token, what: &str) -> ExitCode {
     told(caller(url, token).and_then(|caller| {
@@ -18,6 +24,25 @@ pub fn explain(url: &str, token: &Token, what: &str) -> ExitCode {
         let hot = hot_keys::of(&caller).unwrap_or_default();
         explained(what, &map, &status, &hot, &events_of(&caller)?)
     }))
+}
+
+/// What a proxy says of a key, whatever port of its own it is asked at.
+pub fn by_proxy(proxy: &ServerName, access: &Access, key: &str) -> Result<String, String> {
+    let told = |why: io::Error| format!("{proxy}: {why}");
+    let mut stream = access.open()?.connect(proxy).map_err(told)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(told)?;
+    let mut request = b"stats explain ".to_vec();
+    mbal_wire::push_readable(&mut request, &mbal_wire::unescaped(key.as_bytes()));
+    request.extend_from_slice(b"\r\nquit\r\n");
+    stream.write_all(&request).map_err(told)?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).map_err(told)?;
+    let lines = reply.lines().filter_map(|line| line.strip_prefix("STAT explain "));
+    let lines: String = lines.flat_map(|line| [line, "\n"]).collect();
+    match lines.is_empty() {
+        true => Err(format!("{proxy}: {}: is it a proxy?", reply.trim())),
+        false => Ok(lines),
+    }
 }
 
 /// `events` newest first.

@@ -61,7 +61,7 @@ pub struct Checked {
 }
 
 /// memcached's port.
-const PORT: i32 = 11211;
+pub const PORT: i32 = 11211;
 const ITEM_BYTES_MIN: u64 = 1024;
 const ITEM_BYTES_MAX: u64 = 1 << 30;
 /// Guessing a shorter one would pay.

@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         Some(("serve", matches)) => serve(matches, false),
         Some(("up", matches)) => up::run(&read(matches)),
         Some(("coordinator", matches)) => coordinator::run(&read(matches)),
-        Some(("proxy", matches)) => proxy::run(&read(matches)),
+        Some(("proxy", matches)) => proxy::run(read(matches)),
         Some(("map", matches)) => cluster::map(&read(matches)),
         Some(("events", matches)) => cluster::events(&read(matches)),
         Some(("lost", matches)) => cluster::lost(&read(matches)),

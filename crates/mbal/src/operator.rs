@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use mbal_dial::{At, ServerName};
+use mbal_dial::{Access, At, ServerName};
 use mbal_model::Prefix;
 use mbal_server::control::{ask, ask_server};
 use mbal_server::{Served, control_paths};
@@ -87,6 +87,8 @@ EXAMPLES
   mbal explain user:1 --coordinator http://127.0.0.1:11210
                                   which server has a key, and which decisions
                                   have put it there
+  mbal explain user:1 --proxy 10.0.0.1:11311
+                                  which upstream of a proxy has a key, and why
 
 Rates are of the last second, estimated as in `stats hot`; asked again within
 three seconds, they are counted.";
@@ -166,6 +168,14 @@ pub struct Explain {
     #[arg(value_name = "KEY|CACHELET")]
     what: String,
 
+    /// Ask a proxy, HOST:PORT, where a key is
+    #[arg(long, value_name = "SERVER", value_parser = ServerName::parse)]
+    #[arg(conflicts_with = "named")]
+    proxy: Option<ServerName>,
+
+    #[command(flatten)]
+    access: Access,
+
     #[command(flatten)]
     at: Where,
 
@@ -220,6 +230,9 @@ pub fn cachelet(text: &str) -> Result<Prefix, String> {
 }
 
 pub fn explain(explain: &Explain) -> ExitCode {
+    if let Some(proxy) = &explain.proxy {
+        return cluster::told(explaining::by_proxy(proxy, &explain.access, &explain.what));
+    }
     match &explain.cluster.coordinator {
         Some(url) => explaining::explain(url, &explain.cluster.token, &explain.what),
         None => tell(&explain.at, &format!("explain {}", explain.what)),

@@ -1,15 +1,26 @@
 //! `mbal proxy`: flags.
 
+mod discover;
+mod twemproxy;
+mod upstreams;
+
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
-use mbal_proxy::{Dialect, Distribution, KeyHash, Limits, Replication, RingServer, Settings};
-use mbal_server::{ProxyConfig, UnixSocket, log, resolve, start_proxy};
+use discover::Discovery;
 
-use crate::flags::duration;
-use crate::listen::interfaces;
+use clap::{Args, Command, FromArgMatches};
+use mbal_proxy::{Dialect, Distribution, KeyHash, Limits, Replication, RingServer, Settings};
+use mbal_server::{
+    ClientCertificate, Listen, ProxyConfig, Source, TlsSettings, UnixSocket, Upstreams, log,
+    start_proxy,
+};
+
+use crate::extended::Extended;
+use crate::flags::{PORT, Refused, duration};
+use crate::listen::{interfaces, metrics_address};
 
 const EX_USAGE: u8 = 64;
 /// An upstream's event loop has looked at all its connections by then.
@@ -23,14 +34,28 @@ EXAMPLES
   mbal proxy -p 11311 --upstream 10.0.0.1:11211,10.0.0.2:11211
                         clients of this host reach two servers through one port
   mbal proxy -l '*' --upstream cache1:11211,cache2:11211 --eject
-                        for other hosts too; a server that fails is left out, and flushed before it comes back";
+                        for other hosts too; a server that fails is left out, and flushed before it comes back
+  mbal proxy --upstreams-file /etc/mbal/pool --metrics 9151
+                        a server a line, read again at SIGHUP; metrics for Prometheus
+  mbal proxy --twemproxy nutcracker.yml --pool alpha -p 11311
+                        in place of twemproxy, or beside it at another port; --print shows the equal flags
+  mbal proxy --discover cache.example.com:11211
+                        the servers of a cluster, as `config get cluster` tells them
+
+UPSTREAMS
+  They come and go without losing a request: at SIGHUP, and with --discover each 10 s. Keys that move begin
+  cold. `stats` tells of each; `mbal explain KEY --proxy HOST:PORT` says where a key is, and why.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ProxyFlags {
-    /// TCP port to listen on (0: none)
-    #[arg(short = 'p', long, value_name = "num", default_value_t = 11211)]
-    port: u16,
+    /// TCP port; 0 is none, -1 is any free one [default: 11211]
+    #[arg(short = 'p', long, value_name = "num", allow_hyphen_values = true)]
+    port: Option<i32>,
+
+    /// UDP port; 0 is none, -1 is any free one. Without -p it is the TCP port too
+    #[arg(short = 'U', long, value_name = "num", allow_hyphen_values = true, default_value_t = 0)]
+    udp_port: i32,
 
     /// Where to listen; loopback unless told otherwise, '*' is everywhere
     #[arg(short = 'l', long, value_name = "addr")]
@@ -44,9 +69,43 @@ pub struct ProxyFlags {
     #[arg(short = 'a', long, value_name = "mask", default_value = "700")]
     unix_mask: String,
 
+    /// TLS on all TCP ports, but those of `-l notls:...`; with -o ssl_chain_cert= and ssl_key=
+    #[arg(short = 'Z', long)]
+    enable_ssl: bool,
+
+    /// By comma: ssl_chain_cert=, ssl_key=, ssl_ca_cert=, ssl_verify_mode=, ssl_ciphers=, ssl_min_version=, ssl_session_cache
+    #[arg(short = 'o', long, value_name = "options")]
+    extended: Vec<String>,
+
     /// Servers behind it: HOST:PORT or HOST:PORT:WEIGHT
-    #[arg(long, value_name = "host:port", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "host:port", value_delimiter = ',')]
+    #[arg(required_unless_present_any = ["upstreams_file", "twemproxy", "discover"])]
     upstream: Vec<String>,
+
+    /// Servers behind it, HOST:PORT[:WEIGHT][ NAME] a line; read again at SIGHUP
+    #[arg(long, value_name = "file", conflicts_with = "upstream")]
+    upstreams_file: Option<PathBuf>,
+
+    /// Ask a server of a cluster for the others, by `config get cluster`: HOST:PORT, several by comma. Placed as --placement says
+    #[arg(long, value_name = "host:port", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["upstream", "upstreams_file", "twemproxy"])]
+    discover: Vec<String>,
+
+    /// So often; and at SIGHUP
+    #[arg(long, value_name = "time", default_value = "10s", value_parser = time, requires = "discover")]
+    discover_interval: Duration,
+
+    /// Do what this configuration of twemproxy says; flags given beside it win. Its servers are read again at SIGHUP
+    #[arg(long, value_name = "file", conflicts_with = "upstreams_file")]
+    twemproxy: Option<PathBuf>,
+
+    /// Which pool of twemproxy's, if there are several
+    #[arg(long, value_name = "name", requires = "twemproxy")]
+    pool: Option<String>,
+
+    /// Print the command line that does what --twemproxy says, and exit
+    #[arg(long, requires = "twemproxy")]
+    print: bool,
 
     /// Place keys as these clients do: twemproxy, libmemcached, libmemcached-unweighted, spymemcached; or twemproxy's modula
     #[arg(long, value_name = "way", default_value = "twemproxy", value_parser = way)]
@@ -87,6 +146,10 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "time", default_value = "1s", value_parser = time, requires = "imbalance_target")]
     interval: Duration,
 
+    /// Tell metrics to Prometheus on this address, over HTTP: `port`, `host:port` or `[v6]:port`
+    #[arg(long, value_name = "addr")]
+    metrics: Option<String>,
+
     /// Clients at a time
     #[arg(short = 'c', long, value_name = "num", default_value_t = 1024)]
     connections: u32,
@@ -119,7 +182,15 @@ fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "seconds, or with ms, from 1ms".into())
 }
 
-pub fn run(flags: &ProxyFlags) -> ExitCode {
+pub fn run(flags: ProxyFlags) -> ExitCode {
+    let flags = match flags.expanded() {
+        Ok(Some(flags)) => flags,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(why) => {
+            log::error("flags_refused", &format!("mbal proxy: {why}"));
+            return ExitCode::from(EX_USAGE);
+        }
+    };
     let config = match flags.config() {
         Ok(config) => config,
         Err(why) => {
@@ -127,7 +198,7 @@ pub fn run(flags: &ProxyFlags) -> ExitCode {
             return ExitCode::from(EX_USAGE);
         }
     };
-    let upstreams = config.addresses.len();
+    let upstreams = config.settings.servers.len();
     let running = match start_proxy(config) {
         Ok(running) => running,
         Err(error) => {
@@ -136,7 +207,10 @@ pub fn run(flags: &ProxyFlags) -> ExitCode {
         }
     };
     let at: Vec<String> = running.addresses.iter().map(ToString::to_string).collect();
-    log::info("started", &format!("mbal proxy: {}, {upstreams} upstreams", at.join(" ")));
+    let metrics =
+        running.metrics.map_or(String::new(), |at| format!(", metrics on http://{at}/metrics"));
+    let started = format!("mbal proxy: {}, {upstreams} upstreams{metrics}", at.join(" "));
+    log::info("started", &started);
     match running.wait() {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
@@ -147,20 +221,86 @@ pub fn run(flags: &ProxyFlags) -> ExitCode {
 }
 
 impl ProxyFlags {
-    fn config(&self) -> Result<ProxyConfig, String> {
-        let mut servers: Vec<RingServer> = Vec::new();
-        for upstream in &self.upstream {
-            servers.push(upstream.parse().map_err(|why| format!("--upstream {why}"))?);
+    /// With what twemproxy's configuration says; none if it was only to be shown.
+    fn expanded(self) -> Result<Option<ProxyFlags>, String> {
+        let Some(path) = &self.twemproxy else { return Ok(Some(self)) };
+        if !self.upstream.is_empty() {
+            return Err("--twemproxy has upstreams of its own".into());
         }
-        let addresses = servers.iter().map(|server| resolve(&server.host, server.port));
-        let addresses = addresses.collect::<Result<_, _>>()?;
-        let listen = interfaces(&self.listen, self.port.into(), false);
+        let pool = twemproxy::read(path, self.pool.as_deref())?;
+        let warn = |notice: &String| {
+            let text = format!("mbal proxy: {}: {notice}", path.display());
+            log::warn("flag_without_effect", &text);
+        };
+        pool.notices.iter().for_each(warn);
+        if self.print {
+            println!("mbal proxy {}", twemproxy::quoted(&pool.flags(true)));
+            return Ok(None);
+        }
+        let listens = self.listen.is_empty() && self.port.is_none() && self.unix_socket.is_none();
+        let of_pool = pool.flags(listens).into_iter().map(OsString::from);
+        let own = std::env::args_os().skip(2);
+        let words = std::iter::once("mbal proxy".into()).chain(of_pool).chain(own);
+        let command = ProxyFlags::augment_args(Command::new("proxy")).args_override_self(true);
+        let matches = command.try_get_matches_from(words).map_err(|why| why.to_string())?;
+        ProxyFlags::from_arg_matches(&matches).map(Some).map_err(|why| why.to_string())
+    }
+
+    /// Who says which upstreams there are.
+    fn source(&self) -> Result<Source, String> {
+        if let Some(path) = self.twemproxy.clone() {
+            let pool = self.pool.clone();
+            return Ok(Box::new(move || twemproxy::servers(&path, pool.as_deref())));
+        }
+        if let Some(path) = self.upstreams_file.clone() {
+            return Ok(Box::new(move || upstreams::of_file(&path)));
+        }
+        if !self.discover.is_empty() {
+            let discovery = Discovery::new(self.discover.clone());
+            return Ok(Box::new(move || discovery.servers()));
+        }
+        let parsed = self.upstream.iter().map(|one| one.parse::<RingServer>());
+        let servers = parsed.collect::<Result<Vec<_>, _>>();
+        let servers = servers.map_err(|why| format!("--upstream {why}"))?;
+        Ok(Box::new(move || Ok(servers.clone())))
+    }
+
+    /// As `mbal serve` has it.
+    fn tls(&self, listen: &[Listen]) -> Result<TlsSettings, String> {
+        let options = self.extended.iter().flat_map(|list| list.split(','));
+        if let Some(other) = options.into_iter().find(|option| !option.starts_with("ssl_")) {
+            return Err(format!("-o {other}: of these options a proxy knows ssl_* alone"));
+        }
+        let asks =
+            |place: &Listen| !matches!(place.tls, None | Some(ClientCertificate::AsConfigured));
+        if !self.enable_ssl && listen.iter().any(asks) {
+            return Err("-l btls:, mtls: are valid only when SSL is enabled (-Z)".into());
+        }
+        let extended = Extended::parse(&self.extended).map_err(|refused| refused.reason)?;
+        Ok(TlsSettings { enabled: self.enable_ssl, ..extended.tls })
+    }
+
+    fn config(&self) -> Result<ProxyConfig, String> {
+        let upstreams = Upstreams::read(self.source()?)?;
+        let reason = |refused: Refused| refused.reason;
+        let port = match (self.port, self.udp_port) {
+            (None, 0) => PORT,
+            (None, udp) => udp,
+            (Some(port), _) => port,
+        };
+        let listen = interfaces(&self.listen, port, false).map_err(reason)?;
+        let udp = match self.udp_port {
+            0 => Vec::new(),
+            port => interfaces(&self.listen, port, false).map_err(reason)?,
+        };
+        let tls = self.tls(&listen)?;
+        let metrics = self.metrics.as_deref().map(metrics_address);
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mode = u32::from_str_radix(&self.unix_mask, 8).ok().filter(|mode| *mode <= 0o777);
         let mode = mode.ok_or(format!("-a {}: not an access mask in octal", self.unix_mask))?;
         Ok(ProxyConfig {
             settings: Settings {
-                servers,
+                servers: upstreams.servers(),
                 distribution: match self.placement {
                     Way::Ring(dialect) => Distribution::Ketama(dialect, self.hash),
                     Way::Modula => Distribution::Modula(self.hash.unwrap_or(KeyHash::Fnv1a64)),
@@ -180,9 +320,14 @@ impl ProxyFlags {
                 version: crate::AS_MEMCACHED.to_owned(),
                 seed: seed(),
             },
-            addresses,
-            listen: listen.map_err(|refused| refused.reason)?,
+            upstreams,
+            poll: (!self.discover.is_empty()).then_some(self.discover_interval),
+            listen,
+            udp,
+            tls,
             unix_socket: self.unix_socket.clone().map(|path| UnixSocket { path, mode }),
+            metrics: metrics.transpose().map_err(reason)?,
+            port_file: std::env::var_os("MEMCACHED_PORT_FILENAME").map(Into::into),
             connections_max: self.connections,
             backlog: BACKLOG,
         })

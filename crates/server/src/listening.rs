@@ -367,7 +367,8 @@ fn inode_of(path: &Path) -> io::Result<u64> {
 /// appears complete or not at all. Where metrics are told comes last.
 pub(crate) fn write_port_file(
     path: &Path,
-    listening: &Listening,
+    tcp: &[SocketAddr],
+    udp: &[SocketAddr],
     metrics: Option<SocketAddr>,
 ) -> io::Result<()> {
     let lines = |transport: &'static str, addresses: &[SocketAddr]| -> String {
@@ -377,7 +378,7 @@ pub(crate) fn write_port_file(
         };
         addresses.iter().map(line).collect()
     };
-    let mut lines = lines("TCP", &listening.addresses) + &lines("UDP", &listening.udp_addresses);
+    let mut lines = lines("TCP", tcp) + &lines("UDP", udp);
     if let Some(address) = metrics {
         lines.push_str(&format!("HTTP: {}\n", address.port()));
     }

@@ -2,7 +2,6 @@
 //!
 //! Counters count from the server's start: `stats reset` does not touch them.
 
-use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::StoreStats;
@@ -10,7 +9,7 @@ use mbal_model::Seconds;
 use mbal_worker::{Class, Shared, Sums};
 
 use crate::balancing::Balanced;
-use crate::machine;
+use crate::page::{Labels, Page};
 
 /// The whole page, in the text format 0.0.4.
 pub(crate) fn page(
@@ -32,44 +31,7 @@ pub(crate) fn page(
     page.text
 }
 
-#[derive(Default)]
-struct Page {
-    text: String,
-}
-
-/// Name and value of each label.
-type Labels<'a> = &'a [(&'a str, &'a str)];
-
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.line(format_args!("# HELP {name} {help}"));
-        self.line(format_args!("# TYPE {name} {kind}"));
-    }
-
-    fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
-        let pairs: Vec<String> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
-        if pairs.is_empty() {
-            self.line(format_args!("{name} {value}"));
-        } else {
-            self.line(format_args!("{name}{{{}}} {value}", pairs.join(",")));
-        }
-    }
-
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        writeln!(self.text, "{line}").expect("a string takes all");
-    }
-
-    fn counter(&mut self, name: &str, help: &str, samples: &[(Labels<'_>, u64)]) {
-        self.family(name, "counter", help);
-        samples.iter().for_each(|(labels, value)| self.sample(name, labels, value));
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, samples: &[(Labels<'_>, u64)]) {
-        self.family(name, "gauge", help);
-        samples.iter().for_each(|(labels, value)| self.sample(name, labels, value));
-    }
-
     /// One counter of each worker's, by other labels too.
     fn by_worker<const N: usize>(
         &mut self,
@@ -92,13 +54,7 @@ impl Page {
     fn process(&mut self, server: &Shared, started_unix: u64) {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         self.gauge("mbal_info", "The server's version.", &[(&version, 1)]);
-        let help = "Unix time of the server's start in seconds.";
-        self.gauge("process_start_time_seconds", help, &[(&[], started_unix)]);
-        // Where the system does not tell, there is none.
-        if let Some(resident) = machine::resident_bytes() {
-            let help = "Resident memory of the process in bytes.";
-            self.gauge("process_resident_memory_bytes", help, &[(&[], resident)]);
-        }
+        self.of_process(started_unix);
         let name = "mbal_cpu_seconds_total";
         self.family(name, "counter", "CPU time of the process in seconds.");
         let gauges = &server.gauges;
@@ -230,19 +186,10 @@ impl Page {
                     server's wake-ups one in up to 64 is timed and stands for all.";
         self.family(name, "histogram", help);
         let histograms = server.latencies_ever();
-        let (bucket, sum, count) =
-            (format!("{name}_bucket"), format!("{name}_sum"), format!("{name}_count"));
         for class in Class::ALL {
-            let histogram = histograms.of(class);
-            let total = histogram.count();
-            for (end_ns, below) in histogram.by_powers() {
-                let end = (end_ns as f64 / 1e9).to_string();
-                self.sample(&bucket, &[("class", class.name()), ("le", &end)], below);
-            }
-            self.sample(&bucket, &[("class", class.name()), ("le", "+Inf")], total);
-            let seconds = histogram.sum_ns() as f64 / 1e9;
-            self.sample(&sum, &[("class", class.name())], seconds);
-            self.sample(&count, &[("class", class.name())], total);
+            let of = histograms.of(class);
+            let total = (of.count(), of.sum_ns());
+            self.histogram(name, ("class", class.name()), of.by_powers(), total);
         }
     }
 

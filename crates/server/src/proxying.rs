@@ -1,29 +1,43 @@
 //! `mbal proxy`: sockets, signals and the thread around `mbal_proxy`.
 
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::thread;
+use std::time::Duration;
 
 use mbal_proxy::{Proxy, Settings};
 use mbal_reactor::process::{self, Signals};
-use mbal_reactor::socket::{listen_tcp, listen_unix};
-use mbal_reactor::{Clock, Ended, Listener, Mailbox, ProxyLetter, ProxyLoop, Tally};
+use mbal_reactor::socket::{bind_udp, listen_tcp, listen_unix};
+use mbal_reactor::{
+    Clock, Ended, Greeter, Guest, Listener, Mailbox, ProxyLetter, ProxyLoop, Tally, TlsDoor,
+};
+use mbal_worker::TlsSettings;
 
-use crate::listening::open;
-use crate::{Listen, StartError, UnixSocket};
-
-/// Descriptors beside those of clients and upstreams.
-const BESIDE: u64 = 64;
+use crate::listening::{open, write_port_file};
+use crate::upstreams::{Descriptors, follow};
+use crate::{Listen, StartError, UnixSocket, Upstreams, log, proxy_metrics, scrapes, tls};
 
 /// Everything that `mbal proxy` is told.
 pub struct ProxyConfig {
+    /// The servers in it are those of `upstreams`.
     pub settings: Settings,
-    /// Of each upstream: where it is dialed.
-    pub addresses: Vec<SocketAddr>,
+    /// They are read again at SIGHUP.
+    pub upstreams: Upstreams,
+    /// And so often.
+    pub poll: Option<Duration>,
     pub listen: Vec<Listen>,
     pub unix_socket: Option<UnixSocket>,
+    /// Where datagrams are received.
+    pub udp: Vec<Listen>,
+    /// Of clients, by the sockets that `listen` marks.
+    pub tls: TlsSettings,
+    /// Where metrics are told, over HTTP.
+    pub metrics: Option<Listen>,
+    /// Where the ports are written that were taken.
+    pub port_file: Option<PathBuf>,
     pub connections_max: u32,
     pub backlog: i32,
 }
@@ -31,37 +45,59 @@ pub struct ProxyConfig {
 /// A proxy whose sockets are open.
 pub struct RunningProxy {
     pub addresses: Vec<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
     listener: Listener,
     mailbox: Mailbox<ProxyLetter>,
+    /// Has the upstreams read again.
+    look_again: Sender<()>,
+    door: Option<Arc<TlsDoor>>,
     thread: thread::JoinHandle<std::io::Result<()>>,
     socket_file: Option<PathBuf>,
 }
 
-/// Where an upstream is dialed: IPv4 first.
-pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
-    let found = (host, port).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
-    let (v4, v6): (Vec<_>, Vec<_>) = found.partition(SocketAddr::is_ipv4);
-    v4.into_iter().chain(v6).next().ok_or_else(|| format!("{host}: no such host"))
-}
-
 pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
-    let conns = 2 * config.addresses.len() * config.settings.conns_per_server;
-    let wanted = u64::from(config.connections_max) + conns as u64 + BESIDE;
+    let dialed = config.upstreams.addresses();
+    let descriptors = Descriptors {
+        clients: config.connections_max.into(),
+        conns_per_server: config.settings.conns_per_server as u64,
+    };
+    let wanted = descriptors.for_upstreams(dialed.len());
     let limit = process::raise_descriptor_limit(wanted).map_err(StartError::System)?;
     if limit < wanted {
         return Err(StartError::Descriptors { wanted, limit });
     }
     let mut listeners: Vec<TcpListener> = Vec::new();
+    let mut secured = Vec::new();
     for listen in &config.listen {
-        listeners.extend(open("TCP", "-p", listen, |at| listen_tcp(at, config.backlog))?);
+        let opened = open("TCP", "-p", listen, |at| listen_tcp(at, config.backlog))?;
+        secured.extend(opened.iter().map(|_| listen.tls));
+        listeners.extend(opened);
     }
-    let addresses = listeners.iter().filter_map(|at| at.local_addr().ok()).collect();
+    let mut datagrams: Vec<UdpSocket> = Vec::new();
+    for listen in &config.udp {
+        datagrams.extend(open("UDP", "-U", listen, |at| bind_udp(at, 1))?.into_iter().flatten());
+    }
+    let udp: Vec<SocketAddr> = datagrams.iter().filter_map(|at| at.local_addr().ok()).collect();
+    let door = match config.tls.enabled {
+        true => {
+            let door = tls::door(config.tls.clone(), &config.listen).map_err(StartError::Tls)?;
+            Some(Arc::new(door))
+        }
+        false => None,
+    };
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().filter_map(|at| at.local_addr().ok()).collect();
     let mut doors: Vec<OwnedFd> = listeners.into_iter().map(OwnedFd::from).collect();
     if let Some(UnixSocket { path, mode }) = &config.unix_socket {
         let listener = listen_unix(path, *mode, config.backlog)
             .map_err(|error| StartError::Unix { path: path.clone(), user: None, error })?;
         doors.push(listener.into());
     }
+    let mut scraped: Vec<TcpListener> = Vec::new();
+    if let Some(listen) = &config.metrics {
+        scraped = open("TCP", "--metrics", listen, |at| listen_tcp(at, config.backlog))?;
+    }
+    let metrics = scraped.first().and_then(|at| at.local_addr().ok());
     let signals = Signals::take().map_err(StartError::System)?;
     let tally = Arc::new(Tally::new(1, config.connections_max as usize, false));
     let clock = Clock::start();
@@ -69,19 +105,74 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
     let main = Mailbox::new().map_err(StartError::System)?;
     let listener = Listener::new(Vec::new(), signals, main, Vec::new(), Arc::clone(&tally), clock);
     let listener = listener.map_err(StartError::System)?;
+    let (asked, counted, limit) = (mailbox.clone(), Arc::clone(&tally), config.connections_max);
+    let started = unix_seconds();
+    let shaken = door.clone();
+    let page = move || {
+        let stats = proxy_metrics::ask(&asked);
+        proxy_metrics::page(stats.as_ref(), &counted, limit, shaken.as_deref(), started)
+    };
+    scrapes::serve(scraped, page).map_err(StartError::System)?;
     let proxy = Proxy::new(config.settings);
-    let event_loop = ProxyLoop::new(proxy, doors, config.addresses, mailbox.clone(), tally, clock)
-        .map_err(StartError::System)?;
+    let mut event_loop =
+        ProxyLoop::new(proxy, doors, dialed, mailbox.clone(), Arc::clone(&tally), clock)
+            .and_then(|event_loop| event_loop.with_datagrams(datagrams))
+            .map_err(StartError::System)?;
+    if let Some(door) = &door {
+        let greeter = greet(&mailbox, &tally, clock).map_err(StartError::System)?;
+        event_loop = event_loop.secured(secured, Arc::clone(door), greeter);
+    }
     let thread = thread::Builder::new().name("mbal-proxy".into());
     let thread = thread.spawn(move || event_loop.run()).map_err(StartError::System)?;
+    let look_again = follow(config.upstreams, mailbox.clone(), descriptors, config.poll)
+        .map_err(StartError::System)?;
     let socket_file = config.unix_socket.map(|socket| socket.path);
-    Ok(RunningProxy { addresses, listener, mailbox, thread, socket_file })
+    if let Some(path) = &config.port_file {
+        write_port_file(path, &addresses, &udp, metrics).map_err(StartError::System)?;
+    }
+    Ok(RunningProxy {
+        addresses,
+        metrics,
+        listener,
+        mailbox,
+        look_again,
+        door,
+        thread,
+        socket_file,
+    })
+}
+
+/// Starts the thread that shakes hands with those who come by TLS; where they are left for it.
+fn greet(
+    mailbox: &Mailbox<ProxyLetter>,
+    tally: &Arc<Tally>,
+    clock: Clock,
+) -> std::io::Result<Mailbox<Guest>> {
+    let greeter = Greeter::of_proxy(mailbox.clone(), Arc::clone(tally), clock)?;
+    let inbox = greeter.inbox();
+    thread::Builder::new().name("mbal-greeter".into()).spawn(move || {
+        process::give_way();
+        greeter.run().expect("epoll fails only for want of kernel memory");
+    })?;
+    Ok(inbox)
+}
+
+fn unix_seconds() -> u64 {
+    let since = std::time::UNIX_EPOCH.elapsed();
+    since.map_or(0, |since| since.as_secs())
 }
 
 impl RunningProxy {
     /// Serves until a signal ends it.
     pub fn wait(self) -> Result<Ended, StartError> {
-        let ended = self.listener.run(|| (), || (), || false).map_err(StartError::System)?;
+        let reload = || {
+            self.look_again.send(()).expect("its thread lives as long");
+            let refreshed = self.door.as_ref().map_or(Ok(()), |door| door.refresh());
+            if let Err(why) = refreshed {
+                log::warn("certificates_not_read", &format!("mbal proxy: {why}"));
+            }
+        };
+        let ended = self.listener.run(|| (), reload, || false).map_err(StartError::System)?;
         self.mailbox.post(ProxyLetter::Stop);
         let served = self.thread.join().expect("the proxy's thread does not panic");
         if let Some(path) = self.socket_file {

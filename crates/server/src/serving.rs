@@ -162,7 +162,8 @@ impl Server {
             Listener::new(common, self.signals, main, mailboxes, Arc::clone(&tally), clock);
         let listener = listener.map_err(StartError::System)?.secured(secured);
         if let Some(path) = &self.config.port_file {
-            let written = write_port_file(path, &self.listening, starting.metrics);
+            let Listening { addresses, udp_addresses, .. } = &self.listening;
+            let written = write_port_file(path, addresses, udp_addresses, starting.metrics);
             written.map_err(|error| StartError::File { path: path.clone(), error })?;
         }
         let pid_file = self.config.pid_file.as_deref().and_then(PidFile::write);

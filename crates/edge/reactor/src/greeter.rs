@@ -2,7 +2,7 @@
 //! nobody waiting who is connected already.
 //!
 //! ```text
-//!   worker's event loop ──Guest──► Greeter ──Letter::Welcome──► the same event loop
+//!   worker's event loop ──Guest──► Greeter ──Letter::Welcome──► the same event loop; a proxy's likewise
 //!    (a place is taken)             epoll: recv, shake, send      (the session opens)
 //! ```
 
@@ -16,7 +16,7 @@ use crate::event_loop::Letter;
 use crate::output::Output;
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
 use crate::tls::{Broken, Tls};
-use crate::{Clock, Mailbox, Tally};
+use crate::{Clock, Mailbox, ProxyLetter, Tally};
 
 /// A handshake that takes longer is given up.
 const HANDSHAKE_NS_MAX: u64 = 30_000_000_000;
@@ -48,6 +48,16 @@ impl Guest {
     }
 }
 
+/// What becomes of a guest.
+enum Greeted {
+    Welcome(Guest),
+    /// By its descriptor.
+    Broke(u32, String),
+}
+
+/// Tells the event loop that a guest is for.
+type Deliver = Box<dyn Fn(usize, Greeted) + Send>;
+
 /// How it goes on with a guest.
 enum Step {
     Waits,
@@ -59,7 +69,7 @@ enum Step {
 pub struct Greeter {
     epoll: Epoll,
     inbox: Mailbox<Guest>,
-    workers: Arc<[Mailbox<Letter>]>,
+    deliver: Deliver,
     tally: Arc<Tally>,
     clock: Clock,
     guests: Vec<Option<Guest>>,
@@ -72,10 +82,34 @@ impl Greeter {
         tally: Arc<Tally>,
         clock: Clock,
     ) -> io::Result<Greeter> {
+        let deliver = move |worker: usize, greeted| {
+            workers[worker].post(match greeted {
+                Greeted::Welcome(guest) => Letter::Welcome(guest),
+                Greeted::Broke(fd, why) => Letter::Tell(Event::TlsBroke { fd, why }),
+            });
+        };
+        Greeter::delivering(Box::new(deliver), tally, clock)
+    }
+
+    /// For clients of a proxy. Why a handshake failed is told to nobody.
+    pub fn of_proxy(
+        proxy: Mailbox<ProxyLetter>,
+        tally: Arc<Tally>,
+        clock: Clock,
+    ) -> io::Result<Greeter> {
+        let deliver = move |_, greeted| {
+            if let Greeted::Welcome(guest) = greeted {
+                proxy.post(ProxyLetter::Welcome(guest));
+            }
+        };
+        Greeter::delivering(Box::new(deliver), tally, clock)
+    }
+
+    fn delivering(deliver: Deliver, tally: Arc<Tally>, clock: Clock) -> io::Result<Greeter> {
         let (epoll, inbox) = (Epoll::new()?, Mailbox::new()?);
         epoll.add(inbox.bell(), READABLE, MAILBOX)?;
         let buffer = vec![0; RECEIVE_BYTES].into_boxed_slice();
-        Ok(Greeter { epoll, inbox, workers, tally, clock, guests: Vec::new(), buffer })
+        Ok(Greeter { epoll, inbox, deliver, tally, clock, guests: Vec::new(), buffer })
     }
 
     /// Where event loops leave their guests.
@@ -138,13 +172,12 @@ impl Greeter {
                 if self.epoll.remove(guest.fd.as_fd()).is_err() {
                     return self.tally.leave(guest.worker);
                 }
-                self.workers[guest.worker].post(Letter::Welcome(guest));
+                (self.deliver)(guest.worker, Greeted::Welcome(guest));
             }
             Step::Gone => self.turn_away(place),
             Step::Broke(why) => {
                 let fd = guest.fd.as_raw_fd() as u32;
-                let event = Event::TlsBroke { fd, why };
-                self.workers[guest.worker].post(Letter::Tell(event));
+                (self.deliver)(guest.worker, Greeted::Broke(fd, why));
                 self.turn_away(place);
             }
         }

@@ -2,19 +2,27 @@
 //!
 //! Everything that had arrived by a wake-up is handled first. Then each connection that has output gets one send.
 
+mod clients;
+mod datagrams;
+mod secured;
+
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use mbal_proxy::{Action, ClientId, ConnId, Event, Proxy};
+use datagrams::{DATAGRAMS, Datagrams};
+use mbal_proxy::{Action, ConnId, Event, Proxy, RingServer};
 
+use secured::{Entrance, Secured};
+
+use crate::greeter::Guest;
 use crate::listener::{Doors, RETRY_NS};
 use crate::socket::connect_tcp;
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
-use crate::{Clock, Mailbox, RECEIVE_BYTES, Tally};
+use crate::{ClientCertificate, Clock, Mailbox, RECEIVE_BYTES, Tally, TlsDoor};
 
 const READY_PER_WAIT: usize = 256;
 /// A loop that nothing wakes looks around so often.
@@ -36,6 +44,10 @@ const UPSTREAMS: u64 = 1 << 33;
 pub enum ProxyLetter {
     /// Do this with the proxy, between two wake-ups.
     Do(Box<dyn FnOnce(&mut Proxy) + Send>),
+    /// The upstreams from now on, and where they are dialed.
+    Upstreams(Vec<(RingServer, SocketAddr)>),
+    /// A client has shaken hands.
+    Welcome(Guest),
     Stop,
 }
 
@@ -50,15 +62,17 @@ struct Socket {
     dialing: bool,
     /// One that does not take its replies is not read. An upstream is: it may wait for its own replies to be taken.
     is_client: bool,
+    secured: Option<Box<Secured>>,
 }
 
 impl Socket {
-    fn of_client(fd: OwnedFd) -> Socket {
-        Socket { fd, blocked: false, paused: false, dialing: false, is_client: true }
+    fn of_client(fd: OwnedFd, secured: Option<Box<Secured>>) -> Socket {
+        Socket { fd, blocked: false, paused: false, dialing: false, is_client: true, secured }
     }
 
     fn to_upstream(fd: OwnedFd) -> Socket {
-        Socket { fd, blocked: false, paused: false, dialing: true, is_client: false }
+        let secured = None;
+        Socket { fd, blocked: false, paused: false, dialing: true, is_client: false, secured }
     }
 
     fn interest(&self) -> u32 {
@@ -75,6 +89,8 @@ pub struct ProxyLoop {
     epoll: Arc<Epoll>,
     mailbox: Mailbox<ProxyLetter>,
     doors: Doors,
+    entrance: Option<Entrance>,
+    datagrams: Datagrams,
     tally: Arc<Tally>,
     clock: Clock,
     /// By upstream.
@@ -105,6 +121,8 @@ impl ProxyLoop {
             epoll,
             mailbox,
             doors,
+            entrance: None,
+            datagrams: Datagrams::default(),
             tally,
             clock,
             addresses,
@@ -115,10 +133,29 @@ impl ProxyLoop {
         })
     }
 
+    /// Whoever comes in by the sockets that are marked, in the order of `listening`, speaks TLS; `greeter` shakes hands.
+    pub fn secured(
+        mut self,
+        secured: Vec<Option<ClientCertificate>>,
+        door: Arc<TlsDoor>,
+        greeter: Mailbox<Guest>,
+    ) -> ProxyLoop {
+        self.doors.secure(secured);
+        self.entrance = Some(Entrance { door, greeter });
+        self
+    }
+
+    /// Sockets for datagrams of clients.
+    pub fn with_datagrams(mut self, sockets: Vec<UdpSocket>) -> io::Result<ProxyLoop> {
+        self.datagrams = Datagrams::new(sockets, &self.epoll)?;
+        Ok(self)
+    }
+
     /// Serves until [`ProxyLetter::Stop`].
     pub fn run(mut self) -> io::Result<()> {
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let mut arrived = Vec::new();
+        let mut datagrams = Vec::new();
         self.proxy.start(self.clock.now_ns());
         loop {
             self.carry_out();
@@ -135,6 +172,7 @@ impl ProxyLoop {
             for event in &ready[..count] {
                 match event.token() {
                     MAILBOX => letters = true,
+                    socket if socket >= DATAGRAMS => datagrams.push(socket),
                     conn if conn >= UPSTREAMS => {
                         self.serve_upstream((conn - UPSTREAMS) as usize, now);
                     }
@@ -149,15 +187,23 @@ impl ProxyLoop {
             }
             // Before a client gets the number of one that has gone: what is asked for is of the latter.
             self.carry_out();
-            for (fd, _) in arrived.drain(..) {
+            for (fd, tls) in arrived.drain(..) {
                 self.tally.assign(0);
-                self.admit(fd);
+                match (&self.entrance, tls) {
+                    (Some(entrance), Some(certificate)) => {
+                        entrance.send_in(fd, certificate, &self.tally);
+                    }
+                    _ => drop(self.admit(fd, None)),
+                }
             }
+            datagrams.drain(..).for_each(|socket| self.receive_datagrams(socket, now));
             self.doors.retry(now, &self.epoll, &self.tally)?;
             if letters {
                 for letter in self.mailbox.collect() {
                     match letter {
                         ProxyLetter::Do(work) => work(&mut self.proxy),
+                        ProxyLetter::Upstreams(upstreams) => self.change(upstreams, now),
+                        ProxyLetter::Welcome(guest) => self.welcome(guest, now),
                         ProxyLetter::Stop => return Ok(()),
                     }
                 }
@@ -165,47 +211,17 @@ impl ProxyLoop {
         }
     }
 
-    fn admit(&mut self, fd: OwnedFd) {
-        let client = self.proxy.open();
-        let at = client.0 as usize;
-        if self.clients.len() <= at {
-            self.clients.resize_with(at + 1, || None);
-        }
-        let added = self.epoll.add(fd.as_fd(), READABLE, at as u64);
-        self.clients[at] = Some(Socket::of_client(fd));
-        if added.is_err() {
-            self.close(client);
-        }
-    }
-
-    #[inline]
-    fn serve_client(&mut self, at: usize, now: u64) {
-        let Some(socket) = &mut self.clients[at] else { return };
-        let client = ClientId(at as u32);
-        if socket.blocked {
-            self.send_to_client(client, true);
-            return;
-        }
-        if socket.paused {
-            // Nobody listens to it, so it broke, or was ready before it paused.
-            if sys::peek(socket.fd.as_fd()).is_err_and(|error| !sys::is_transient(&error)) {
-                self.close(client);
+    fn change(&mut self, upstreams: Vec<(RingServer, SocketAddr)>, now: u64) {
+        let (servers, addresses): (Vec<_>, Vec<_>) = upstreams.into_iter().unzip();
+        let before = &self.addresses;
+        let is_same = |number: usize, place: usize| before[number] == addresses[place];
+        let numbers = self.proxy.change(now, servers, is_same);
+        for (number, address) in numbers.into_iter().zip(addresses) {
+            match self.addresses.get_mut(number) {
+                Some(known) => *known = address,
+                // Those that come get the next numbers, in their order.
+                None => self.addresses.push(address),
             }
-            return;
-        }
-        match sys::recv(socket.fd.as_fd(), &mut self.buffer) {
-            Ok(0) => {
-                socket.paused = true;
-                let interest = socket.interest();
-                drop(self.epoll.modify(socket.fd.as_fd(), interest, at as u64));
-                self.proxy.handle(now, Event::HalfClosed { client });
-            }
-            Ok(count) => {
-                let bytes = &self.buffer[..count];
-                self.proxy.handle(now, Event::Received { client, bytes });
-            }
-            Err(error) if sys::is_transient(&error) => {}
-            Err(_) => self.close(client),
         }
     }
 
@@ -264,26 +280,13 @@ impl ProxyLoop {
                     Action::ToUpstream(conn) => self.send_to_upstream(conn, false),
                     Action::Dial { conn, upstream } => self.dial(conn, upstream),
                     Action::HangUp(conn) => self.upstreams[conn.0 as usize] = None,
-                    Action::Close(client) => self.close(client),
+                    Action::Close(client) => self.finish(client),
                     Action::Pause(client) => self.pause(client, true),
                     Action::Resume(client) => self.pause(client, false),
                 }
             }
         }
         self.actions = actions;
-    }
-
-    #[inline]
-    fn send_to_client(&mut self, client: ClientId, has_room: bool) {
-        let Some(socket) = &mut self.clients[client.0 as usize] else { return };
-        if socket.blocked && !has_room {
-            return;
-        }
-        let unsent = self.proxy.client_output(client);
-        match send(socket, &self.epoll, unsent, u64::from(client.0)) {
-            Ok(sent) => self.proxy.client_took(client, sent),
-            Err(_) => self.close(client),
-        }
     }
 
     #[inline]
@@ -312,23 +315,6 @@ impl ProxyLoop {
         match dialed {
             Ok(socket) => self.upstreams[at] = Some(socket),
             Err(_) => self.lose(conn, self.clock.now_ns()),
-        }
-    }
-
-    #[cold]
-    fn pause(&mut self, client: ClientId, paused: bool) {
-        let Some(socket) = &mut self.clients[client.0 as usize] else { return };
-        socket.paused = paused;
-        let (fd, interest) = (socket.fd.as_fd(), socket.interest());
-        if self.epoll.modify(fd, interest, u64::from(client.0)).is_err() {
-            self.close(client);
-        }
-    }
-
-    fn close(&mut self, client: ClientId) {
-        if self.clients[client.0 as usize].take().is_some() {
-            self.tally.leave(0);
-            self.proxy.handle(self.clock.now_ns(), Event::Closed { client });
         }
     }
 }

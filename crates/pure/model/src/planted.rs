@@ -115,6 +115,8 @@ pub enum Fault {
     DoubtForgotten,
     /// 3: an upstream that was ejected serves what it had.
     ServesUnflushed,
+    /// 3: an upstream that comes back into the pool serves what it had.
+    ReturnsUnflushed,
     /// 3: while an upstream is ejected keys of others move too, and come back to what was there.
     AllKeysMove,
     // Rules of hot keys' copies (docs/design/hotkeys.md), by the invariant that they keep.

@@ -6,7 +6,7 @@ use crate::client::Slot;
 use crate::naming;
 use crate::proxy::{Action, ConnId, Proxy};
 use crate::reply::{Framed, Kind, frame};
-use crate::upstream::{Asked, Hide, State, Who};
+use crate::upstream::{Asked, Health, Hide, State, Who};
 use mbal_model::Key;
 
 impl Proxy {
@@ -61,9 +61,15 @@ impl Proxy {
                     }
                     written.clear();
                     self.written = written;
-                    self.upstreams[upstream].failures = 0;
+                    let of_upstream = &mut self.upstreams[upstream];
+                    of_upstream.failures = 0;
+                    let serves = of_upstream.health == Health::Serves;
+                    of_upstream.latency.record(self.now.saturating_sub(asked.at));
                     self.counters.replies += 1;
                     self.answer(conn, &asked, &bytes[at..at + length]);
+                    if !serves {
+                        self.answered_late(conn);
+                    }
                     if self.conns[conn].state != State::Up {
                         return bytes.len();
                     }
@@ -123,11 +129,10 @@ impl Proxy {
                 self.counters.deleted_unsure += 1;
             }
             Who::Fence => {
-                let upstream = self.conns[conn].upstream;
                 let done =
                     reply == b"OK\r\n" || reply.first() == Some(&0x81) && reply[6..8] == [0; 2];
                 match done {
-                    true => self.come_back(upstream),
+                    true => self.flushed(conn),
                     false => drop(self.distrust(conn, &[])),
                 }
             }

@@ -165,6 +165,7 @@ impl Proxy {
                 Parsed::Request { request, bytes: length, skip } => {
                     this.skip = skip;
                     self.counters.requests += 1;
+                    self.by_class.count(&request);
                     self.ask(client, &request, &rest[..length]);
                     at += length;
                     if self.clients[client as usize].ending {
@@ -446,6 +447,10 @@ impl Proxy {
                 return self.say(client, &reply);
             }
             Admin::Stats(words) if words.get(1) == b"reset" => b"RESET\r\n",
+            Admin::Stats(words) if words.get(1) == b"explain" && words.count == 3 => {
+                let reply = self.explain(words.get(2));
+                return self.say(client, &reply);
+            }
             Admin::Shutdown(_) => b"SERVER_ERROR: shutdown not enabled\r\n",
             _ => NOT_HERE,
         };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mbal_balance::{Demand, Prediction, choose_threshold, copies};
+use mbal_balance::{Demand, Prediction, Threshold, choose_threshold, copies};
 use mbal_sketch::{HyperLogLog, LossyCounter, Sampler};
 
 use crate::Nanos;
@@ -35,6 +35,8 @@ pub(crate) struct Control {
     /// Names of sampled keys, of which the counter knows hashes alone.
     names: BTreeMap<u64, Box<[u8]>>,
     pub ends_at: Nanos,
+    /// Of the last interval in which there was something to decide.
+    pub decided: Option<Threshold>,
 }
 
 impl Control {
@@ -46,6 +48,7 @@ impl Control {
             distinct: HyperLogLog::new(PRECISION),
             names: BTreeMap::new(),
             ends_at: now + replication.interval,
+            decided: None,
         }
     }
 
@@ -62,6 +65,15 @@ impl Control {
         }
     }
 
+    /// The last threshold, in requests per second: those that are not looked at count too.
+    pub fn threshold_per_second(&self) -> Option<Threshold> {
+        let seconds = self.replication.interval as f64 / 1e9;
+        self.decided.map(|decided| Threshold {
+            requests_per_copy: decided.requests_per_copy / self.replication.sampling / seconds,
+            ..decided
+        })
+    }
+
     /// The interval is over: hot keys by hash and name, and how many copies each is to have, its home included.
     pub fn decide(&mut self, upstreams: usize, now: Nanos) -> Vec<(u64, Box<[u8]>, u32)> {
         self.ends_at = now + self.replication.interval;
@@ -75,6 +87,7 @@ impl Control {
                 bins: upstreams,
             };
             let threshold = choose_threshold(&demand, self.replication.target, Prediction::Typical);
+            self.decided = Some(threshold);
             for key in tracked.iter().take(HOT_MAX) {
                 let wanted = copies(f64::from(key.count), threshold.requests_per_copy);
                 if let Some(name) = self.names.get(&key.hash).filter(|_| wanted > 1) {

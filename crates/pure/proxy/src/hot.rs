@@ -3,6 +3,10 @@
 //! What keeps a copy from being read stale: a write ends all copies of its key when it arrives, and the next ones have names that
 //! were never used. A fill reads the home over the connection of the writes, behind them.
 
+mod telling;
+
+pub(crate) use telling::{Told, ToldState};
+
 use std::collections::BTreeMap;
 
 use mbal_model::planted::{Fault, is_planted};

@@ -25,8 +25,12 @@ mod binary;
 mod buffers;
 mod client;
 mod control;
+mod counting;
+mod datagram;
 mod encode;
+mod explaining;
 mod hot;
+mod members;
 mod merge;
 mod naming;
 mod pool;
@@ -37,10 +41,12 @@ mod steering;
 mod upstream;
 
 pub use control::Replication;
+pub use counting::{ByClass, Class, Latency};
+pub use mbal_balance::Threshold;
 pub use mbal_routing::ketama::{Dialect, KeyHash, RingServer};
 pub use pool::Distribution;
 pub use proxy::{Action, ClientId, ConnId, Event, Proxy};
-pub use stats::Counters;
+pub use stats::{Copies, Counters, Stats, UpstreamState, UpstreamStats};
 
 /// Nanoseconds of the proxy's clock.
 pub type Nanos = u64;

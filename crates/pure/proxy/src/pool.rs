@@ -25,23 +25,26 @@ enum Places {
 }
 
 impl Pool {
-    /// Of `servers`, those that are `present`.
-    pub fn new(
-        distribution: Distribution,
-        servers: &[RingServer],
-        present: impl Fn(usize) -> bool,
-    ) -> Pool {
-        let here = || servers.iter().enumerate().filter(|(at, _)| present(*at));
-        let members: Vec<u16> = here().map(|(at, _)| at as u16).collect();
+    /// Of upstreams by their numbers, in the order of the pool.
+    pub fn new(distribution: Distribution, upstreams: &[(usize, &RingServer)]) -> Pool {
+        let members: Vec<u16> = upstreams.iter().map(|(number, _)| *number as u16).collect();
         match distribution {
             _ if members.is_empty() => Pool { members, places: Places::Nobody },
             Distribution::Ketama(dialect, hash) => {
-                let servers: Vec<RingServer> = here().map(|(_, server)| server.clone()).collect();
+                let servers: Vec<RingServer> =
+                    upstreams.iter().map(|(_, server)| (*server).clone()).collect();
                 Pool { members, places: Places::Ring(Ring::new(dialect, hash, &servers)) }
             }
             Distribution::Modula(hash) => {
-                let repeated = here()
-                    .flat_map(|(at, one)| std::iter::repeat_n(at as u16, one.weight as usize));
+                // twemproxy sorts servers by their names, the shorter one first.
+                let mut sorted = upstreams.to_vec();
+                sorted.sort_by_cached_key(|(_, server)| {
+                    let name = Dialect::Twemproxy.name(server);
+                    (name.len(), name)
+                });
+                let repeated = sorted
+                    .iter()
+                    .flat_map(|(at, one)| std::iter::repeat_n(*at as u16, one.weight as usize));
                 Pool { members: repeated.collect(), places: Places::Remainder(hash) }
             }
         }
@@ -68,12 +71,24 @@ mod tests {
     }
 
     #[test]
+    fn the_order_of_modula_is_that_of_names() {
+        let servers = ["b:22", "b:3:1 long name", "c:1", "a:11211"].map(|text| text.parse());
+        let servers: Vec<RingServer> = servers.into_iter().map(|one| one.expect("ok")).collect();
+        let members: Vec<_> = servers.iter().enumerate().collect();
+        let pool = Pool::new(Distribution::Modula(KeyHash::Md5), &members);
+        assert_eq!(pool.members, [3, 2, 0, 1], "a, c:1, b:22, long name");
+    }
+
+    #[test]
     fn who_is_left_has_the_keys_of_those_who_are_not() {
         for distribution in
             [Distribution::Ketama(Dialect::Twemproxy, None), Distribution::Modula(KeyHash::Fnv1a64)]
         {
             let servers = servers();
-            let pool = |absent| Pool::new(distribution, &servers, move |at| at != absent);
+            let pool = |absent| {
+                let members = servers.iter().enumerate().filter(|(at, _)| *at != absent);
+                Pool::new(distribution, &members.collect::<Vec<_>>())
+            };
             let mut counts = [[0; 3]; 2];
             for key in 0..4000 {
                 let key = format!("key:{key}");
@@ -83,7 +98,7 @@ mod tests {
             }
             assert!(counts[0].iter().all(|count| *count > 400), "{counts:?}");
             assert_eq!(counts[1][1], 0);
-            assert!(Pool::new(distribution, &servers, |_| false).place(b"a").is_none());
+            assert!(Pool::new(distribution, &[]).place(b"a").is_none());
         }
     }
 }

@@ -8,11 +8,11 @@ use mbal_wire::{Limits as WireLimits, Login};
 use crate::buffers::Spare;
 use crate::client::{Client, Slot};
 use crate::control::Control;
+use crate::counting::{ByClass, Latency};
 use crate::hot::{HotTable, Left};
 use crate::pool::Pool;
-use crate::reply::Kind;
 use crate::stats::Counters;
-use crate::upstream::{Asked, Conn, Health, Hide, State, Upstream, Who, push_flush};
+use crate::upstream::{Conn, Health, State, Upstream};
 use crate::{Nanos, Settings};
 
 /// Replies wait so long for others that were asked in the same turn.
@@ -71,6 +71,10 @@ pub struct Proxy {
     pub(crate) full: Pool,
     pub(crate) present: Pool,
     pub(crate) all_present: bool,
+    /// Numbers of the upstreams in the pool, in its order.
+    pub(crate) order: Vec<usize>,
+    /// There were more upstreams than are remembered.
+    pub(crate) forgot: bool,
     pub(crate) upstreams: Vec<Upstream>,
     pub(crate) conns: Vec<Conn>,
     pub(crate) clients: Vec<Client>,
@@ -80,6 +84,7 @@ pub struct Proxy {
     /// Clients that were paused and may go on.
     pub(crate) going_on: Vec<u32>,
     pub(crate) counters: Counters,
+    pub(crate) by_class: ByClass,
     pub(crate) now: Nanos,
     pub(crate) control: Option<Control>,
     pub(crate) hot: HotTable,
@@ -99,13 +104,17 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn new(settings: Settings) -> Proxy {
-        let pool = || Pool::new(settings.distribution, &settings.servers, |_| true);
+        let members: Vec<_> = settings.servers.iter().enumerate().collect();
+        let pool = || Pool::new(settings.distribution, &members);
         let (full, present) = (pool(), pool());
         let conns_each = 2 * settings.conns_per_server;
         let upstreams = settings.servers.iter().enumerate().map(|(at, server)| Upstream {
             name: server.to_string(),
             health: Health::Serves,
+            was_member: false,
             failures: 0,
+            failures_total: 0,
+            latency: Latency::default(),
             first_conn: at * conns_each,
         });
         let conns = (0..settings.servers.len() * conns_each).map(|at| Conn::new(at / conns_each));
@@ -118,6 +127,8 @@ impl Proxy {
             full,
             present,
             all_present: true,
+            order: (0..settings.servers.len()).collect(),
+            forgot: false,
             settings,
             clients: Vec::new(),
             free: Vec::new(),
@@ -125,6 +136,7 @@ impl Proxy {
             actions: Vec::new(),
             going_on: Vec::new(),
             counters: Counters::default(),
+            by_class: ByClass::default(),
             now: 0,
             control: None,
             hot: HotTable::new(settings_seed),
@@ -252,29 +264,19 @@ impl Proxy {
     }
 
     fn connected(&mut self, conn: usize) {
-        let binary = self.is_binary(conn);
         let upstream = self.conns[conn].upstream;
-        let this = &mut self.conns[conn];
-        this.state = State::Up;
+        self.conns[conn].state = State::Up;
         if self.upstreams[upstream].health == Health::Ejected && is_planted(Fault::ServesUnflushed)
         {
             self.come_back(upstream);
         }
-        let this = &mut self.conns[conn];
         if self.upstreams[upstream].health == Health::Ejected {
-            push_flush(&mut this.out.bytes, binary);
-            let fence = Asked {
-                who: Who::Fence,
-                kind: if binary { Kind::Binary } else { Kind::Line },
-                hide: Hide::Nothing,
-                writes: false,
-                renamed: false,
-                at: self.now,
-            };
-            this.ask(fence, None);
+            self.ask_fence(conn);
         } else {
-            this.pay(self.now, binary);
+            let binary = self.is_binary(conn);
+            self.conns[conn].pay(self.now, binary);
         }
+        let this = &mut self.conns[conn];
         // What was asked meanwhile has its time from now on.
         let now = self.now;
         this.asked.iter_mut().for_each(|asked| asked.at = now);
@@ -298,6 +300,7 @@ impl Proxy {
         // An upstream may close a connection that nobody uses.
         if !idle {
             this.failures += 1;
+            this.failures_total += 1;
             self.counters.upstream_failures += 1;
         }
         let eject = self.settings.eject
@@ -310,7 +313,9 @@ impl Proxy {
         if at_once {
             self.dial(conn);
         } else {
-            self.conns[conn].state = State::Closed { retry_at: self.now + self.settings.retry };
+            let is_gone = self.upstreams[upstream].health == Health::Gone;
+            let retry_at = if is_gone { Nanos::MAX } else { self.now + self.settings.retry };
+            self.conns[conn].state = State::Closed { retry_at };
         }
         for asked in waiting {
             self.lose_asked(asked, error);
@@ -335,12 +340,12 @@ impl Proxy {
         self.place_again();
     }
 
-    fn place_again(&mut self) {
+    pub(crate) fn place_again(&mut self) {
         self.end_all_copies();
         self.epoch = self.epoch.wrapping_add(1);
         let serves = |at: usize| self.upstreams[at].health == Health::Serves;
-        self.present = Pool::new(self.settings.distribution, &self.settings.servers, serves);
-        self.all_present = (0..self.upstreams.len()).all(serves);
+        self.present = self.pool_of(serves);
+        self.all_present = self.order.iter().all(|number| serves(*number));
     }
 
     fn wake(&mut self) {

@@ -1,7 +1,10 @@
 //! What a proxy counts.
 
+use mbal_balance::Threshold;
+
 use crate::Proxy;
-use crate::upstream::{Health, State};
+use crate::counting::{ByClass, Latency};
+use crate::upstream::{Health, State, Upstream};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -34,6 +37,8 @@ counters! {
     ejections,
     /// How often an upstream came back, flushed.
     returns,
+    /// How often the pool was changed.
+    pool_changes,
     /// Keys that were deleted since their last write had no known outcome.
     deleted_unsure,
     /// Reads of hot keys that went to copies.
@@ -49,20 +54,50 @@ impl Proxy {
         self.counters
     }
 
-    /// Of each upstream: its name, whether it serves, its connections that are up, requests that are not answered, bytes that wait.
-    pub fn upstreams(&self) -> impl Iterator<Item = UpstreamStats<'_>> {
-        self.upstreams.iter().map(|upstream| {
+    /// Each upstream, in the order of the pool.
+    pub fn upstreams(&self) -> impl Iterator<Item = UpstreamStats> {
+        self.order.iter().map(|number| {
+            let upstream = &self.upstreams[*number];
             let conns = &self.conns[upstream.first_conn..][..2 * self.settings.conns_per_server];
+            let connections = conns.iter().filter(|conn| conn.state == State::Up).count();
             UpstreamStats {
-                name: &upstream.name,
-                serves: upstream.health == Health::Serves
-                    && conns.iter().any(|conn| conn.state == State::Up),
-                ejected: upstream.health == Health::Ejected,
-                connections: conns.iter().filter(|conn| conn.state == State::Up).count(),
+                name: upstream.name.clone(),
+                state: match (upstream.health, connections) {
+                    (Health::Ejected, _) => UpstreamState::Ejected,
+                    (_, 0) => UpstreamState::Down,
+                    (_, _) => UpstreamState::Up,
+                },
+                connections,
                 waiting: conns.iter().map(|conn| conn.asked.len()).sum(),
                 failures: upstream.failures,
+                failures_total: upstream.failures_total,
+                latency: upstream.latency,
             }
         })
+    }
+
+    /// Upstreams that are in the pool no more, and have not answered all.
+    fn leaving(&self) -> usize {
+        let is_leaving = |upstream: &&Upstream| {
+            let conns = &self.conns[upstream.first_conn..][..2 * self.settings.conns_per_server];
+            upstream.health == Health::Gone && conns.iter().any(|conn| !conn.asked.is_empty())
+        };
+        self.upstreams.iter().filter(is_leaving).count()
+    }
+
+    /// All that is counted.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            counters: self.counters,
+            requests: self.by_class,
+            leaving: self.leaving(),
+            clients: self.clients.iter().filter(|client| client.is_open).count(),
+            copies: self.control.as_ref().map(|control| Copies {
+                threshold: control.threshold_per_second(),
+                ..self.hot.tell()
+            }),
+            upstreams: self.upstreams().collect(),
+        }
     }
 
     /// The reply to `stats`.
@@ -72,20 +107,19 @@ impl Proxy {
         };
         stat("version", &self.settings.version);
         stat("uptime", &(self.now / 1_000_000_000).to_string());
-        let open = self.clients.iter().filter(|client| client.is_open).count();
-        stat("curr_connections", &open.to_string());
+        let all = self.stats();
+        stat("curr_connections", &all.clients.to_string());
+        stat("leaving", &all.leaving.to_string());
         stat("hot_keys", &self.hot.len().to_string());
-        for (name, value) in self.counters.each() {
+        for (name, value) in all.counters.each() {
             stat(name, &value.to_string());
         }
-        for upstream in self.upstreams() {
+        for (class, value) in all.requests.each() {
+            stat(&format!("requests_{}", class.name()), &value.to_string());
+        }
+        for upstream in all.upstreams {
             let name = upstream.name;
-            let state = match (upstream.ejected, upstream.serves) {
-                (true, _) => "ejected",
-                (false, true) => "up",
-                (false, false) => "down",
-            };
-            stat(&format!("upstream:{name}:state"), state);
+            stat(&format!("upstream:{name}:state"), upstream.state.name());
             stat(&format!("upstream:{name}:connections"), &upstream.connections.to_string());
             stat(&format!("upstream:{name}:waiting"), &upstream.waiting.to_string());
             stat(&format!("upstream:{name}:failures_in_a_row"), &upstream.failures.to_string());
@@ -94,15 +128,67 @@ impl Proxy {
     }
 }
 
+/// Everything that a proxy counts, at one moment.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    pub counters: Counters,
+    pub requests: ByClass,
+    /// Upstreams that are in the pool no more, and have not answered all.
+    pub leaving: usize,
+    /// Connected now.
+    pub clients: usize,
+    /// If hot keys get copies.
+    pub copies: Option<Copies>,
+    pub upstreams: Vec<UpstreamStats>,
+}
+
+/// Hot keys by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Copies {
+    pub keys: usize,
+    /// Of them, read from copies.
+    pub copied: usize,
+    /// Of them, answered by the proxy itself.
+    pub cached: usize,
+    /// Copies on upstreams that have the value.
+    pub items: usize,
+    /// T in requests per second and copy, and the imbalance that it promises; none before anything was decided.
+    pub threshold: Option<Threshold>,
+}
+
+/// Whether an upstream answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamState {
+    Up,
+    Down,
+    /// Its keys are elsewhere until it has been flushed.
+    Ejected,
+}
+
+impl UpstreamState {
+    pub const ALL: [UpstreamState; 3] =
+        [UpstreamState::Up, UpstreamState::Down, UpstreamState::Ejected];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            UpstreamState::Up => "up",
+            UpstreamState::Down => "down",
+            UpstreamState::Ejected => "ejected",
+        }
+    }
+}
+
 /// What is told of an upstream.
-#[derive(Clone, Copy, Debug)]
-pub struct UpstreamStats<'a> {
-    pub name: &'a str,
-    pub serves: bool,
-    pub ejected: bool,
+#[derive(Clone, Debug)]
+pub struct UpstreamStats {
+    pub name: String,
+    pub state: UpstreamState,
+    /// Connections that are up.
     pub connections: usize,
     /// Requests that are not answered.
     pub waiting: usize,
     /// In a row.
     pub failures: u32,
+    pub failures_total: u64,
+    pub latency: Latency,
 }

@@ -206,7 +206,7 @@ impl Proxy {
         let Some(control) = self.control.as_mut().filter(|at| at.ends_at <= self.now) else {
             return;
         };
-        let hot = control.decide(self.upstreams.len(), self.now);
+        let hot = control.decide(self.order.len(), self.now);
         let is_hot = |hash| hot.iter().any(|(other, ..)| *other == hash);
         self.hot.retain(is_hot, &mut self.left);
         for (hash, key, wanted) in &hot {

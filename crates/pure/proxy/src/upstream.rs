@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::Nanos;
 use crate::buffers::{Output, Spare};
+use crate::counting::Latency;
 use crate::reply::Kind;
 use mbal_link::Gathering;
 
@@ -11,8 +12,13 @@ pub(crate) struct Upstream {
     /// What people call it.
     pub name: String,
     pub health: Health,
+    /// It has been in the pool, and left it.
+    pub was_member: bool,
     /// In a row.
     pub failures: u32,
+    /// Since the start.
+    pub failures_total: u64,
+    pub latency: Latency,
     /// Its connections follow each other from here on: those for text, then those for binary.
     pub first_conn: usize,
 }
@@ -22,6 +28,8 @@ pub(crate) enum Health {
     Serves,
     /// Its keys are elsewhere until it has been flushed.
     Ejected,
+    /// It is in the pool no more. Its connections answer what they were asked, and end.
+    Gone,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

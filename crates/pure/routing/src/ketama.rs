@@ -68,7 +68,13 @@ impl Dialect {
         ("spymemcached", Dialect::Spymemcached),
     ];
 
-    fn hash(self) -> KeyHash {
+    /// By its name in [`Dialect::NAMES`].
+    pub fn label(self) -> &'static str {
+        label(&Dialect::NAMES, self)
+    }
+
+    /// Of its own, where nothing is said.
+    pub fn hash(self) -> KeyHash {
         match self {
             Dialect::Libmemcached | Dialect::Spymemcached => KeyHash::Md5,
             Dialect::Unweighted => KeyHash::OneAtATime,
@@ -76,7 +82,8 @@ impl Dialect {
         }
     }
 
-    fn name(self, server: &RingServer) -> String {
+    /// What a server is called on the ring.
+    pub fn name(self, server: &RingServer) -> String {
         let RingServer { host, port, .. } = server;
         match (self, &server.name) {
             (Dialect::Twemproxy, Some(name)) => name.clone(),
@@ -155,6 +162,11 @@ impl KeyHash {
         ("murmur", KeyHash::Murmur),
     ];
 
+    /// By its name in [`KeyHash::NAMES`].
+    pub fn name(self) -> &'static str {
+        label(&KeyHash::NAMES, self)
+    }
+
     /// Where on the circle a key is.
     pub fn place(self, key: &[u8]) -> u32 {
         // Bytes have signs, and 64 bits are cut to 32 at each step: as twemproxy and libmemcached compute it.
@@ -214,6 +226,11 @@ impl FromStr for KeyHash {
     fn from_str(text: &str) -> Result<KeyHash, String> {
         named(&KeyHash::NAMES, text)
     }
+}
+
+fn label<T: Copy + PartialEq>(names: &[(&'static str, T)], meant: T) -> &'static str {
+    let found = names.iter().find(|(_, named)| *named == meant);
+    found.expect("each has a name").0
 }
 
 fn named<T: Copy>(names: &[(&str, T)], text: &str) -> Result<T, String> {

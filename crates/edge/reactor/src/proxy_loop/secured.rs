@@ -1,0 +1,130 @@
+//! Clients that speak TLS. Hands are shaken on the [`Greeter`](crate::Greeter)'s thread.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use mbal_proxy::{ClientId, Event};
+
+use super::{ProxyLoop, send};
+use crate::greeter::Guest;
+use crate::output::Output;
+use crate::sys;
+use crate::tls::{ClientCertificate, Tls, TlsDoor};
+use crate::{Mailbox, Tally};
+
+/// A client's replies are enciphered so many bytes at a time, when its socket has taken those before.
+const CIPHERED_BYTES: usize = 64 << 10;
+
+/// Who lets clients in that speak TLS.
+pub(super) struct Entrance {
+    pub door: Arc<TlsDoor>,
+    pub greeter: Mailbox<Guest>,
+}
+
+impl Entrance {
+    pub fn send_in(&self, fd: OwnedFd, certificate: ClientCertificate, tally: &Tally) {
+        match self.door.open(certificate) {
+            Some(tls) => self.greeter.post(Guest::new(fd, tls, 0, false)),
+            None => tally.leave(0),
+        }
+    }
+}
+
+/// A client's TLS, and what it has enciphered and the socket has not taken.
+pub(super) struct Secured {
+    tls: Box<Tls>,
+    output: Output,
+    /// It is closed when that has left.
+    ending: bool,
+}
+
+impl Secured {
+    pub fn new(tls: Box<Tls>) -> Box<Secured> {
+        Box::new(Secured { tls, output: Output::default(), ending: false })
+    }
+}
+
+impl ProxyLoop {
+    pub(super) fn welcome(&mut self, guest: Guest, now: u64) {
+        let Guest { fd, tls, plain, .. } = guest;
+        let client = self.admit(fd, Some(Secured::new(tls)));
+        if !plain.is_empty() && self.clients[client.0 as usize].is_some() {
+            self.proxy.handle(now, Event::Received { client, bytes: &plain });
+        }
+    }
+
+    /// There is something of a client to be read.
+    #[cold]
+    pub(super) fn serve_secured(&mut self, client: ClientId, now: u64) {
+        let at = client.0 as usize;
+        let Some(socket) = &mut self.clients[at] else { return };
+        let count = match sys::recv(socket.fd.as_fd(), &mut self.buffer) {
+            Ok(0) => return self.half_closed(client, now),
+            Ok(count) => count,
+            Err(error) if sys::is_transient(&error) => return,
+            Err(_) => return self.close(client),
+        };
+        let secured = socket.secured.as_mut().expect("its caller has looked");
+        let (mut plain, mut cipher) = (Vec::new(), Vec::new());
+        let received = secured.tls.receive(&self.buffer[..count], &mut plain, &mut cipher);
+        secured.output.push(&cipher);
+        if received.is_err() {
+            // An alert says why, if it still gets there.
+            drop(sys::send(socket.fd.as_fd(), secured.output.unsent()));
+            return self.close(client);
+        }
+        if !cipher.is_empty() {
+            self.send_secured(client);
+        }
+        if !plain.is_empty() {
+            self.proxy.handle(now, Event::Received { client, bytes: &plain });
+        }
+    }
+
+    /// Sends what there is for a client, and enciphers more when that has left.
+    pub(super) fn send_secured(&mut self, client: ClientId) {
+        let at = client.0 as usize;
+        loop {
+            let Some(socket) = &mut self.clients[at] else { return };
+            let mut secured = socket.secured.take().expect("its caller has looked");
+            if secured.output.is_empty() && !secured.ending {
+                let plain = self.proxy.client_output(client);
+                let count = plain.len().min(CIPHERED_BYTES);
+                if count > 0 {
+                    let mut cipher = Vec::new();
+                    secured.tls.send(&plain[..count], &mut cipher);
+                    secured.output.push(&cipher);
+                    self.proxy.client_took(client, count);
+                }
+            }
+            let is_last = secured.ending;
+            let sent = send(socket, &self.epoll, secured.output.unsent(), client.0.into());
+            let nothing = secured.output.is_empty();
+            if let Ok(sent) = sent {
+                secured.output.sent(sent);
+            }
+            let blocked = !secured.output.is_empty();
+            socket.secured = Some(secured);
+            match sent {
+                Err(_) => return self.close(client),
+                Ok(_) if blocked => return,
+                Ok(_) if is_last => return self.close(client),
+                Ok(_) if nothing => return,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// All replies have been enciphered: the goodbye follows them.
+    pub(super) fn end_secured(&mut self, client: ClientId) {
+        let Some(socket) = &mut self.clients[client.0 as usize] else { return };
+        let secured = socket.secured.as_mut().expect("its caller has looked");
+        let mut cipher = Vec::new();
+        secured.tls.close(&mut cipher);
+        secured.output.push(&cipher);
+        secured.ending = true;
+        if !socket.blocked {
+            self.send_secured(client);
+        }
+    }
+}

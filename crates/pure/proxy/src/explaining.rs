@@ -1,0 +1,191 @@
+//! `stats explain KEY`: where a key is, why, and who reads and writes it there.
+
+use std::collections::BTreeMap;
+
+use mbal_model::{KEY_BYTES_MAX, Key};
+use mbal_wire::{push_readable, unescaped};
+
+use crate::Nanos;
+use crate::hot::{Told, ToldState};
+use crate::naming::{SUFFIX_BYTES, push_name};
+use crate::pool::Distribution;
+use crate::proxy::Proxy;
+use crate::upstream::{Health, State};
+
+const NO_KEY: &[u8] =
+    b"CLIENT_ERROR stats explain KEY: a key has 1 to 250 bytes, special ones as %XX\r\n";
+
+impl Proxy {
+    /// `written` is the key as `mbal top` writes it. Each sentence is a `STAT explain` line.
+    pub(crate) fn explain(&self, written: &[u8]) -> Vec<u8> {
+        let bytes = unescaped(written);
+        let Some(key) = Key::new(&bytes) else { return NO_KEY.to_vec() };
+        let mut reply = Vec::new();
+        for sentence in self.sentences(&key) {
+            reply.extend_from_slice(format!("STAT explain {sentence}\r\n").as_bytes());
+        }
+        reply.extend_from_slice(b"END\r\n");
+        reply
+    }
+
+    fn sentences(&self, key: &Key<'_>) -> Vec<String> {
+        let bytes = key.bytes();
+        let Some(home) = self.full.place(bytes) else {
+            return vec!["there are no upstreams".into()];
+        };
+        let mut said = vec![
+            format!("key {}: {}", readable(bytes), self.why(bytes)),
+            format!("home {}", self.of_upstream(home)),
+        ];
+        if self.upstreams[home].health != Health::Serves {
+            said.push(self.stand_in(bytes));
+        }
+        if let Some(doubt) = self.conns[self.conn_of(home, bytes)].doubt.filter(|at| *at > self.now)
+        {
+            let until = match doubt {
+                Nanos::MAX => "until it answers over a new connection, and a while more".into(),
+                at => format!("for {:.1} s", seconds(at - self.now)),
+            };
+            said.push(format!(
+                "a write to its home has no known outcome: it is not copied {until}"
+            ));
+        }
+        match (&self.control, self.hot.tell_of(key.hash(), bytes)) {
+            (None, _) => said.push("no key is copied: --imbalance-target is not given".into()),
+            (Some(control), told) => {
+                let threshold = control.threshold_per_second();
+                let t = threshold.map_or("nothing was hot yet".into(), |threshold| {
+                    format!("T is {:.0} requests/s", threshold.requests_per_copy)
+                });
+                match told {
+                    None => said.push(format!("not hot; {t}")),
+                    Some(told) => said.extend(self.of_hot(bytes, &told, &t)),
+                }
+                said.push(
+                    "writes: this proxy coordinates them; each goes home, and ends the copies when it arrives"
+                        .into(),
+                );
+            }
+        }
+        said
+    }
+
+    /// The key's hash, and how the pool is searched by it.
+    fn why(&self, key: &[u8]) -> String {
+        let hashed = |hash: mbal_routing::ketama::KeyHash| format!("{:08x}", hash.place(key));
+        let count = self.order.len();
+        match self.settings.distribution {
+            Distribution::Modula(hash) => {
+                let weights: u64 =
+                    self.order.iter().map(|at| u64::from(self.settings.servers[*at].weight)).sum();
+                format!(
+                    "hash {} {}, its remainder by {weights} among {count} upstreams in the order of their names",
+                    hash.name(),
+                    hashed(hash)
+                )
+            }
+            Distribution::Ketama(dialect, hash) => {
+                let hash = hash.unwrap_or(dialect.hash());
+                format!(
+                    "hash {} {}, the next point on the ring of {} among {count} upstreams",
+                    hash.name(),
+                    hashed(hash),
+                    dialect.label()
+                )
+            }
+        }
+    }
+
+    /// An upstream, and how it is.
+    fn of_upstream(&self, number: usize) -> String {
+        let upstream = &self.upstreams[number];
+        let conns = &self.conns[upstream.first_conn..][..2 * self.settings.conns_per_server];
+        let up = conns.iter().filter(|conn| conn.state == State::Up).count();
+        let waiting: usize = conns.iter().map(|conn| conn.asked.len()).sum();
+        let state = match (upstream.health, up) {
+            (Health::Ejected, _) => "left out until it is flushed",
+            (Health::Gone, _) => "leaving",
+            (Health::Serves, 0) => "down",
+            (Health::Serves, _) => "up",
+        };
+        let failures = match upstream.failures {
+            0 => String::new(),
+            count => format!(", {count} failures in a row"),
+        };
+        let server = &self.settings.servers[number];
+        let name = server.name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
+        format!("{}{name}: {state}, {waiting} requests not answered{failures}", upstream.name)
+    }
+
+    /// Where a key is while its home is left out.
+    fn stand_in(&self, key: &[u8]) -> String {
+        match self.present.place(key) {
+            None => "nobody stands in: no upstream serves".into(),
+            Some(_) if KEY_BYTES_MAX < key.len() + SUFFIX_BYTES => {
+                "nobody stands in: the key is too long for another name".into()
+            }
+            Some(there) => format!(
+                "meanwhile {} stands in, under the name {}; what is stored there ends with its return",
+                self.upstreams[there].name,
+                named(key, self.epoch)
+            ),
+        }
+    }
+
+    fn of_hot(&self, key: &[u8], told: &Told, t: &str) -> Vec<String> {
+        let Told { wanted, reads, writes, often_written, state } = told;
+        let mut said = vec![format!(
+            "hot: {reads} reads and {writes} writes in this interval; {t}: {wanted} virtual copies, home included"
+        )];
+        match state {
+            ToldState::Cold if *wanted < 2 => said.push("read at home: one copy is enough".into()),
+            ToldState::Cold => said.push("read at home; the next read has it copied".into()),
+            ToldState::Filling => said.push("read at home, which is asked for the value".into()),
+            ToldState::Cached(until) if self.now < *until => said.push(format!(
+                "get of this key alone is answered from the proxy's memory, for {:.0} s{}",
+                seconds(until - self.now),
+                if *often_written { ": it is written too often for copies" } else { "" }
+            )),
+            ToldState::Cached(_) => said.push("read at home: what the proxy has is too old".into()),
+            ToldState::Copied(copies, since) => {
+                let age = seconds(self.now.saturating_sub(*since));
+                said.push(format!("copied for {age:.1} s; a read goes to one of these at random"));
+                said.extend(self.of_copies(key, copies));
+            }
+        }
+        said
+    }
+
+    /// Where copies are, once for each item.
+    fn of_copies(&self, key: &[u8], copies: &[(u32, Option<u64>, bool)]) -> Vec<String> {
+        let mut items: BTreeMap<(u32, Option<u64>), (usize, bool)> = BTreeMap::new();
+        for (conn, name, stored) in copies {
+            items.entry((*conn, *name)).or_insert((0, *stored)).0 += 1;
+        }
+        let all = copies.len();
+        let one = |((conn, name), (count, stored)): ((u32, Option<u64>), (usize, bool))| {
+            let upstream = &self.upstreams[self.conns[conn as usize].upstream].name;
+            let name =
+                name.map_or("home".into(), |name| format!("under the name {}", named(key, name)));
+            let waits = if stored { "" } else { "; it has not said STORED, home is read instead" };
+            format!("copy on {upstream}, {name}: {count} of {all}{waits}")
+        };
+        items.into_iter().map(one).collect()
+    }
+}
+
+fn seconds(nanos: Nanos) -> f64 {
+    nanos as f64 / 1e9
+}
+
+fn readable(key: &[u8]) -> String {
+    let mut written = Vec::new();
+    push_readable(&mut written, key);
+    String::from_utf8_lossy(&written).into_owned()
+}
+
+fn named(key: &[u8], epoch: u64) -> String {
+    let mut name = Vec::new();
+    push_name(&mut name, key, epoch);
+    readable(&name)
+}
