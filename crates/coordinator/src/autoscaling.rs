@@ -3,9 +3,9 @@
 //! ```text
 //!   driver ◄──Ask::Demand── mbal-autoscaler ── Resizer::decide
 //!          ◄──Ask::Looked──      │  more: machines start them, and they register
-//!          ◄──Ask::Retire──      └  fewer: they are emptied; when all of them are, machines stop them
+//!          ◄──Ask::Scale───      └  fewer: who retires is chosen and emptied; when all are, machines stop them
 //! ```
-//! What is to be stopped is in the saved state: another coordinator goes on with it.
+//! What is wanted, and who is to be stopped, is in the saved state: another coordinator goes on with it.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,18 +14,18 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mbal_control::api::{
-    AutoscaleConfig, AutoscaleLook, AutoscaleStatus, OutcomeTold, ServerStatus, Status,
+    AutoscaleConfig, AutoscaleLook, AutoscaleStatus, OutcomeTold, ScaleCall, ScaleState,
+    ScaleStatus, ServerStatus, Status,
 };
 use mbal_control::{Answer, Ask, Demand, Look};
 use mbal_elastic::{Outcome, Policy, Resizer, Seen};
-use mbal_model::ServerId;
 
 use crate::driver::Driver;
 use crate::machines::{Leaver, Machines};
 
 /// What is under way is looked at so often, at most.
 const STEP: Duration = Duration::from_secs(1);
-/// A server that was started has registered by then, or is not waited for any more.
+/// A server that was started has registered by then, or is not waited for any more; and who is asked for ages has told them.
 const COMES_WITHIN: Duration = Duration::from_secs(300);
 /// What machines refused is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
@@ -52,6 +52,7 @@ impl Autoscaling {
             every,
             resizer: None,
             change: None,
+            asks_since: None,
             set_up: None,
             again: None,
         };
@@ -79,6 +80,8 @@ struct Pilot {
     /// None while nobody has set it up, or this coordinator does not lead.
     resizer: Option<Resizer>,
     change: Option<Change>,
+    /// Since when servers are asked for ages, for fewer of them.
+    asks_since: Option<Instant>,
     /// How it was set up, when that was looked at last.
     set_up: Option<AutoscaleConfig>,
     /// What was refused is not tried before.
@@ -127,6 +130,13 @@ impl Pilot {
         }
     }
 
+    fn scaling(&self) -> Option<ScaleStatus> {
+        match self.ask(Ask::Scaling)? {
+            Answer::Scale(status) => Some(*status),
+            _ => None,
+        }
+    }
+
     fn servers(&self) -> Option<Status> {
         match self.ask(Ask::Status)? {
             Answer::Status(status) => Some(status),
@@ -166,6 +176,7 @@ impl Pilot {
             true => (resizer.decide(&seen), resizer.came_true(&seen)),
             false => Default::default(),
         };
+        let retires = is_under_way(&self.scaling()?);
         let why = match (is_known, &self.change) {
             (false, _) => format!(
                 "{} of {servers} servers have told their hit ratios by size: it is waited for the others",
@@ -175,6 +186,7 @@ impl Pilot {
                 "from {} to {} servers, which goes on; {}",
                 change.from, change.to, decision.why
             ),
+            (true, None) if retires => format!("servers retire, which goes on; {}", decision.why),
             (true, None) => decision.why.clone(),
         };
         let wanted = if is_known { decision.servers } else { servers };
@@ -182,7 +194,7 @@ impl Pilot {
         if let Some(outcome) = &outcome {
             said.push(came_true_in_words(outcome));
         }
-        let is_free = self.change.is_none() && status.stopping.is_empty();
+        let is_free = self.change.is_none() && !retires && status.stopping.is_empty();
         let acts =
             wanted != servers && is_free && self.again.is_none_or(|again| again <= Instant::now());
         let was_wanted = status.last.as_ref().map(|last| (last.servers, last.servers_wanted));
@@ -242,21 +254,33 @@ impl Pilot {
         if matches!(self.machines, Machines::Nobody) {
             return Err("nobody stops servers: see `mbal coordinator --help`".into());
         }
-        let leavers = self.machines.leavers(servers, from - to);
-        self.scale_in(&leavers)
+        let retire = self.machines.who_retires(servers, from - to);
+        let call = ScaleCall { servers: to, retire, stops: true, ..ScaleCall::default() };
+        let mut driver = self.driver.lock().expect("a transaction does not panic");
+        driver.ask(Ask::Scale(call)).1.map(drop).map_err(|why| why.to_string())
     }
 
-    /// These are to give all away, so that they may be stopped.
-    fn scale_in(&self, leavers: &[Leaver]) -> Result<(), String> {
-        let ids = leavers.iter().map(|leaver| ServerId(leaver.id)).collect();
-        let answer = self.ask(Ask::Retire(ids));
-        answer.map(drop).ok_or_else(|| "servers cannot be emptied: see events".into())
+    /// Who is not told what servers have cannot choose: then nobody retires.
+    fn looks_whether_ages_come(&mut self, scaling: &ScaleStatus) {
+        if scaling.state != ScaleState::Asking {
+            self.asks_since = None;
+            return;
+        }
+        let since = *self.asks_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > COMES_WITHIN {
+            self.asks_since = None;
+            self.ask(Ask::EndScaling);
+            self.tell("autoscaling: servers do not tell the ages of their items, so none retires");
+        }
     }
 
     /// Goes on with what is under way.
     fn step(&mut self) -> Option<()> {
-        let status = self.status()?;
-        let servers = self.servers()?;
+        let (status, scaling, servers) = (self.status()?, self.scaling()?, self.servers()?);
+        if scaling.stops && is_under_way(&scaling) {
+            self.looks_whether_ages_come(&scaling);
+            return Some(());
+        }
         let is_leaving = |id: u16| status.stopping.contains(&id);
         if !status.stopping.is_empty() {
             let alive = servers.servers.iter().filter(|server| server.state != "lost");
@@ -295,6 +319,11 @@ impl Pilot {
         }
         Some(())
     }
+}
+
+/// Servers retire, or are asked for what that is decided by.
+fn is_under_way(scaling: &ScaleStatus) -> bool {
+    !scaling.dry_run && matches!(scaling.state, ScaleState::Asking | ScaleState::Moving)
 }
 
 fn seen(minute: u64, demand: &Demand) -> Seen<'_> {

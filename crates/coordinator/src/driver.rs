@@ -1,6 +1,7 @@
 //! One transaction after the other: decide, save, answer. What cannot be saved did not happen.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -67,6 +68,15 @@ pub(crate) enum Failed {
     /// The state could not be saved, or nobody knows.
     Unsaved(String),
     NotLeading(NotLeading),
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failed::Refused(refusal) => refusal.fmt(out),
+            Failed::Unsaved(why) | Failed::NotLeading(NotLeading { why, .. }) => out.write_str(why),
+        }
+    }
 }
 
 impl Driver {

@@ -1,5 +1,6 @@
 //! Who starts and stops servers when the cluster's size changes: commands, an HTTP call, Kubernetes, or this process's parent.
 
+use std::cmp::Reverse;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -55,14 +56,14 @@ impl Machines {
         }
     }
 
-    /// Which of these servers leave when so many do. A StatefulSet stops the pods of the highest numbers; elsewhere the last that
-    /// came go first.
-    pub(crate) fn leavers(&self, mut servers: Vec<Leaver>, count: usize) -> Vec<Leaver> {
-        servers.sort_by_key(|server| match self {
-            Machines::Kubernetes(_) => (ordinal(&server.client), server.id),
-            _ => (None, server.id),
-        });
-        servers.split_off(servers.len() - count.min(servers.len()))
+    /// Which of these servers retire when so many do, the first one first; nobody in particular if any of them can be stopped. A
+    /// StatefulSet stops the pods of the highest numbers.
+    pub(crate) fn who_retires(&self, mut servers: Vec<Leaver>, count: usize) -> Vec<u16> {
+        if !matches!(self, Machines::Kubernetes(_)) {
+            return Vec::new();
+        }
+        servers.sort_by_key(|server| Reverse((ordinal(&server.client), server.id)));
+        servers.iter().take(count).map(|server| server.id).collect()
     }
 
     /// How many there are, as whoever starts them counts. Kubernetes counts a pod that has died and comes back.
@@ -166,19 +167,16 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_the_highest_numbers_leave_and_elsewhere_the_last_that_came() {
+    fn pods_of_the_highest_numbers_retire_and_elsewhere_whoever_is_chosen() {
         let servers =
             leavers(&[(1, "mbal-10.mbal:11211"), (2, "mbal-9.mbal:11211"), (3, "mbal-0.mbal:1")]);
-        let ids = |machines: &Machines, count| {
-            let leave = machines.leavers(servers.clone(), count);
-            leave.iter().map(|one| one.id).collect::<Vec<_>>()
-        };
+        let ids = |machines: &Machines, count| machines.who_retires(servers.clone(), count);
         let set = StatefulSet::at("http://127.0.0.1:1", "a/b", None).expect("an address");
         let set = Machines::Kubernetes(set);
-        assert_eq!(ids(&set, 2), [2, 1]);
+        assert_eq!(ids(&set, 2), [1, 2]);
+        assert_eq!(ids(&set, 9), [1, 2, 3]);
         assert_eq!((set.count(&servers), set.count(&servers[1..])), (11, 10));
         assert_eq!(Machines::Nobody.count(&servers), 3);
-        assert_eq!(ids(&Machines::Nobody, 2), [2, 3]);
-        assert_eq!(ids(&Machines::Nobody, 9), [1, 2, 3]);
+        assert_eq!(ids(&Machines::Http(String::new()), 2), [0; 0]);
     }
 }

@@ -16,6 +16,7 @@ const EXAMPLES: &str = "\
 EXAMPLES
   mbal scale 3              three servers are to serve: the coldest others retire
   mbal scale 3 --dry-run    says which, and what would travel
+  mbal scale 3 --retire 4   server 4 retires, however warm: its hottest items travel
   mbal scale                how far it is
   mbal scale --cancel       those that were to retire serve on
   mbal scale --forecast     the hit ratio of every number of servers

@@ -287,7 +287,8 @@ fn obey(servers: &mut Vec<Server>, order: &MachineOrder, first_port: u16) {
             servers.push(server);
         }
         MachineOrder::Stop { id } => {
-            let Some(server) = servers.iter_mut().find(|server| server.id == id) else { return };
+            let mut staying = servers.iter_mut().filter(|server| !server.leaves);
+            let Some(server) = staying.find(|server| server.id == id) else { return };
             log::info("server_stopped", &format!("mbal up: server {id} is stopped"));
             server.leaves = true;
             if let Some(child) = &server.child {

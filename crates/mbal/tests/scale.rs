@@ -112,6 +112,14 @@ fn a_smaller_cluster_has_the_youngest_items_and_a_dry_run_changes_nothing() {
     let (worked, said) = cluster.mbal(&["scale", "2", "--dry-run"]);
     assert!(worked && said.contains("3 servers serve, 2 would"), "{said}");
     assert!(said.contains("older items make room"), "{said}");
+    for named in 1..=3 {
+        let (worked, said) =
+            cluster.mbal(&["scale", "2", "--retire", &named.to_string(), "--dry-run"]);
+        let row = said.lines().nth(2).expect("who would retire");
+        assert!(worked && row.split_whitespace().next() == Some(&*named.to_string()), "{said}");
+    }
+    let (worked, said) = cluster.mbal(&["scale", "2", "--retire", "1,2"]);
+    assert!(!worked && said.contains("1 of them have to be named"), "{said}");
     let (_, status) = cluster.mbal(&["status"]);
     assert_eq!(status.matches("serving").count(), 3, "{status}");
     let (worked, said) = cluster.mbal(&["scale", "2"]);
@@ -120,7 +128,7 @@ fn a_smaller_cluster_has_the_youngest_items_and_a_dry_run_changes_nothing() {
     let found = cluster.found(cluster.staying(), HOT);
     assert!(found >= HOT.len() * 99 / 100, "{found} of {}", HOT.len());
     let (_, events) = cluster.mbal(&["events"]);
-    assert!(events.contains("retires: its median item was used"), "{events}");
+    assert!(events.contains("retires: its median item counts as"), "{events}");
     let (worked, said) = cluster.mbal(&["scale", "4", "--no-wait"]);
     assert!(worked && said.contains("3 of 4 servers serve: start 1 more"), "{said}");
     let (worked, said) = cluster.mbal(&["scale", "0"]);

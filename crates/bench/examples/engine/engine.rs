@@ -46,6 +46,16 @@ impl<'s> Engine<'s> {
         read.is_some()
     }
 
+    /// Reads through: whether it hit. What misses is stored, unless it finds no room.
+    pub fn ask(&mut self, key: &Key, value: &[u8], now: Seconds) -> bool {
+        let hits = self.get(key, now);
+        if !hits {
+            let draft = Draft { parts: &[value], ..Draft::default() };
+            let _kept = self.set(key, &draft, now);
+        }
+        hits
+    }
+
     pub fn set(&mut self, key: &Key, draft: &Draft, now: Seconds) -> Result<u64, Full> {
         let bytes = draft.parts.iter().map(|part| part.len()).sum();
         self.store.enter(self.worker);

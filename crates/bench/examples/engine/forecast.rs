@@ -5,18 +5,18 @@
 //! judged. *Renewed*: the same for each 40th of the second half, forecast from all that came before it, of which the last counts most.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use mbal_bench::Trace;
-use mbal_cachelet::{Draft, ITEM_OVERHEAD_BYTES, Store};
+use mbal_cachelet::{ITEM_OVERHEAD_BYTES, Store};
 use mbal_elastic::Forecast;
 use mbal_model::Key;
 use mbal_output::plot::{Line, Panel, Plot};
-use mbal_sketch::{Curve, Random, StackDistances, mix};
+use mbal_sketch::{Curve, StackDistances};
 
 use crate::engine::{Engine, options};
-use crate::hits::{FILES, NOW};
 use crate::output::{Page, Sheet};
+use crate::traces::{NOW, Traces, drawn, key_text};
 
 /// All items of a trace have so many bytes together: values are stretched to it.
 const ALL_BYTES: u64 = 128 << 20;
@@ -35,12 +35,8 @@ const FADES_TO: f64 = 0.35;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Folder of the traces
-    #[arg(long, default_value = "../shared/data/traces")]
-    data: PathBuf,
-    /// Only traces whose file has this in its name: a quick look
-    #[arg(long)]
-    only: Option<String>,
+    #[command(flatten)]
+    traces: Traces,
 }
 
 /// Requests of a key and the length of its value.
@@ -64,14 +60,10 @@ struct Judged {
 }
 
 pub fn run(args: &Args, out: &Path) -> Result<(), String> {
-    if !args.data.exists() {
-        eprintln!("SKIPPED: no traces in {}", args.data.display());
+    let judged = args.traces.read(|name, trace| judge(&Requests::new(name, &trace)))?;
+    let judged: Vec<Judged> = judged.into_iter().flatten().collect();
+    if judged.is_empty() {
         return Ok(());
-    }
-    let wanted = |file: &&&str| args.only.as_ref().is_none_or(|part| file.contains(part));
-    let mut judged = Vec::new();
-    for file in FILES.iter().filter(wanted) {
-        judged.extend(judge(&Requests::read(&args.data.join(file))?));
     }
     let mut page = Page::new(out, "forecast", "Hit ratios of other sizes, forecast");
     page.say(
@@ -86,8 +78,7 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
 }
 
 impl Requests {
-    fn read(path: &Path) -> Result<Requests, String> {
-        let trace = Trace::read(path, usize::MAX)?;
+    fn new(name: String, trace: &Trace) -> Requests {
         let mut sizes: HashMap<u64, f64> = HashMap::new();
         for (at, key) in trace.keys.iter().enumerate() {
             let own = trace.value_bytes.as_ref().map(|bytes| f64::from(bytes[at]));
@@ -105,18 +96,8 @@ impl Requests {
             if stretched(middle) < ALL_BYTES as f64 { low = middle } else { high = middle }
         }
         let length = |key: &u64| (sizes[key] * low).clamp(1.0, VALUE_BYTES_MAX) as u32;
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        Ok(Requests {
-            name: file.split('.').next().unwrap_or_default().to_owned(),
-            all: trace.keys.iter().map(|key| (*key, length(key))).collect(),
-        })
+        Requests { name, all: trace.keys.iter().map(|key| (*key, length(key))).collect() }
     }
-}
-
-/// Facebook's sizes of values (ElMem, ICDCS 2018, §V.A.2): generalised Pareto, 1 to 1,000 bytes.
-fn drawn(key: u64) -> f64 {
-    let unit = Random::new(mix(key + 1)).unit();
-    (250.476 / 0.348_238 * (unit.powf(-0.348_238) - 1.0)).clamp(1.0, 1_000.0)
 }
 
 fn bytes_at(size: usize) -> u64 {
@@ -132,14 +113,8 @@ fn played(requests: &[(u64, u32)], bytes: u64) -> Vec<f64> {
         let mut hits = 0;
         for (number, length) in part {
             let text = key_text(*number);
-            let key = Key::new(text.as_bytes()).expect("16 bytes");
-            if engine.get(&key, NOW) {
-                hits += 1;
-            } else {
-                let draft = Draft { parts: &[&value[..*length as usize]], ..Draft::default() };
-                // What finds no room in a memory of a few pages is not stored.
-                let _kept = engine.set(&key, &draft, NOW);
-            }
+            let key = Key::new(&text).expect("16 bytes");
+            hits += u32::from(engine.ask(&key, &value[..*length as usize], NOW));
         }
         f64::from(hits) / part.len().max(1) as f64
     });
@@ -150,14 +125,10 @@ fn parts(requests: &[(u64, u32)]) -> impl Iterator<Item = &[(u64, u32)]> {
     (0..PARTS).map(|at| &requests[requests.len() * at / PARTS..requests.len() * (at + 1) / PARTS])
 }
 
-fn key_text(number: u64) -> String {
-    format!("{number:016x}")
-}
-
 fn show(distances: &mut StackDistances, part: &[(u64, u32)]) {
     for (number, length) in part {
         let text = key_text(*number);
-        let hash = Key::new(text.as_bytes()).expect("16 bytes").hash();
+        let hash = Key::new(&text).expect("16 bytes").hash();
         if distances.chosen().has(hash) {
             let bytes = *length + (ITEM_OVERHEAD_BYTES + text.len()) as u32;
             distances.read(hash, NOW, || None);

@@ -6,7 +6,7 @@
 //! as in a server of ordinary size. Reserve, open pages and index come out of the engine's share.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mbal_bench::Trace;
@@ -17,16 +17,9 @@ use crate::drawn;
 use crate::engine::{Engine, options};
 use crate::output::{Page, Sheet};
 use crate::policies;
+use crate::traces::{NOW, Traces};
 use mbal_output::plot::{Line, Panel, Plot};
 
-pub const FILES: [&str; 6] = [
-    "cloudphysics-w106.u32le.xz",
-    "cache2k-web12.i32be.xz",
-    "cache2k-web07.i32be.xz",
-    "sprite.txt.gz",
-    "two-pools.txt.gz",
-    "adaptsize-request.txt.xz",
-];
 const PERCENTS: [u32; 4] = [1, 5, 10, 20];
 const CACHELETS: [usize; 3] = [1, 16, 32];
 
@@ -35,16 +28,10 @@ const MEMORY_BYTES: usize = 24 << 20;
 /// What `--granularity` tries instead.
 const OTHER_MEMORIES: [usize; 4] = [3 << 19, 3 << 21, 3 << 23, 3 << 25];
 
-pub const NOW: u32 = 1;
-
 #[derive(clap::Args)]
 pub struct Args {
-    /// Folder of the traces
-    #[arg(long, default_value = "../shared/data/traces")]
-    data: PathBuf,
-    /// Only traces whose file has this in its name: a quick look
-    #[arg(long)]
-    only: Option<String>,
+    #[command(flatten)]
+    traces: Traces,
     /// The engine alone, in memories of 1.5 to 96 MiB: what the size of its pages does
     #[arg(long)]
     granularity: bool,
@@ -58,17 +45,14 @@ struct Requests {
 }
 
 impl Requests {
-    fn read(path: &Path) -> Result<Requests, String> {
-        let trace = Trace::read(path, usize::MAX)?;
+    fn new(name: String, trace: Trace) -> Requests {
         let mut numbers = HashMap::new();
         let mut number = |key| {
             let next = numbers.len() as u32;
             *numbers.entry(key).or_insert(next)
         };
         let keys = trace.keys.into_iter().map(&mut number).collect();
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        let name = file.split('.').next().unwrap_or_default().to_owned();
-        Ok(Requests { name, keys, distinct: numbers.len() })
+        Requests { name, keys, distinct: numbers.len() }
     }
 
     fn items(&self, percent: u32) -> usize {
@@ -96,13 +80,10 @@ struct Fitted {
 }
 
 pub fn run(args: &Args, out: &Path) -> Result<(), String> {
-    if !args.data.exists() {
-        eprintln!("SKIPPED: no traces in {}", args.data.display());
+    let traces = args.traces.read(Requests::new)?;
+    if traces.is_empty() {
         return Ok(());
     }
-    let wanted = |file: &&&str| args.only.as_ref().is_none_or(|part| file.contains(part));
-    let read = |file: &&str| Requests::read(&args.data.join(file));
-    let traces: Vec<Requests> = FILES.iter().filter(wanted).map(read).collect::<Result<_, _>>()?;
     if args.granularity {
         return granularity(&traces, out);
     }
@@ -203,12 +184,7 @@ fn replay(options: Options, value: &[u8], requests: &[u32]) -> (u64, f64) {
     for (at, &number) in requests.iter().enumerate() {
         let text = key_text(number);
         let key = Key::new(&text).expect("ten bytes");
-        if engine.get(&key, NOW) {
-            hits += 1;
-        } else {
-            let draft = Draft { parts: &[value], ..Draft::default() };
-            engine.set(&key, &draft, NOW).expect("eviction makes room");
-        }
+        hits += u64::from(engine.ask(&key, value, NOW));
         if at % LOOK_EVERY == 0 {
             let stats = store.stats();
             if stats.evictions > 0 {

@@ -3,6 +3,7 @@
 //! Each subcommand measures one thing against honest rivals of its own making, prints a table, and leaves
 //! CSV, SVG and the page with the table in one folder. An example, so that `mbal` itself carries none of it.
 
+mod choice;
 mod churn;
 mod drawn;
 mod engine;
@@ -15,6 +16,7 @@ mod rival;
 mod server;
 mod stalls;
 mod tables;
+mod traces;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +46,8 @@ enum Figure {
     Tables(tables::Args),
     /// Hit ratios of other sizes, forecast from a trace's first half and judged on its second
     Forecast(forecast::Args),
+    /// What travels when one of ten servers retires: the one that is chosen, and all others
+    Choice(choice::Args),
     /// Draws again what the others have left as CSV in the folder; nothing is measured
     Plots,
 }
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Figure::Stalls(args) => stalls::run(args, &cli.out),
         Figure::Tables(args) => tables::run(args, &cli.out),
         Figure::Forecast(args) => forecast::run(args, &cli.out),
+        Figure::Choice(args) => choice::run(args, &cli.out),
         Figure::Plots => drawn::run(&cli.out),
     };
     if let Err(error) = made {

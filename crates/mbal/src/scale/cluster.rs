@@ -21,6 +21,10 @@ pub struct Resize {
     #[arg(value_name = "SERVERS", conflicts_with = "cancel")]
     servers: Option<usize>,
 
+    /// Who retires, the first one first, by their numbers in mbal status; the coldest ones otherwise
+    #[arg(long, requires = "servers", value_name = "ID", value_delimiter = ',')]
+    retire: Vec<u16>,
+
     /// Whoever was to retire serves on
     #[arg(long)]
     cancel: bool,
@@ -39,7 +43,8 @@ impl Resize {
             let answer = text(caller, "GET", "/v1/scale", None)?;
             return shown(&answer, json);
         };
-        let call = ScaleCall { servers, dry_run };
+        let retire = self.retire.clone();
+        let call = ScaleCall { servers, dry_run, retire, stops: false };
         let mut answer = text_with(caller, "POST", "/v1/scale", Some(&call))?;
         let begun: ScaleStatus = read(&answer)?;
         let mut bar = Bar::default();
@@ -152,8 +157,9 @@ fn in_words(status: &ScaleStatus) -> String {
             bytes(plan.staying_bytes)
         ),
     };
+    let then = if status.stops { "is stopped by the autoscaler" } else { "may be stopped" };
     for server in &status.retired {
-        let _ = writeln!(out, "server {server} is empty, and may be stopped");
+        let _ = writeln!(out, "server {server} is empty, and {then}");
     }
     out
 }

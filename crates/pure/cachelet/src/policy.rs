@@ -43,18 +43,18 @@ const ITEMS_WEIGHED: f64 = 320.0;
 /// Fewer say nothing.
 const ITEMS_WEIGHED_MIN: f64 = 64.0;
 
-/// When items are compared across servers, one that was not read lately counts as so many times as old: in a new log since it was
-/// written, in a main log since it last got another round. Where popularity lasts that finds more than plain age
-/// (`docs/results/deciders.md`, *A smaller cluster*); where it passes quickly it has not been measured.
-const UNREAD_IN_NEW: Seconds = 8;
-const UNREAD_IN_MAIN: Seconds = 2;
+/// When items are compared across servers, one counts as so many times as old that was read 0 to 3 times since it was written or last got
+/// another round: who was read seldom will be, where popularity lasts (`docs/results/deciders.md`, *A smaller cluster*). Where it passes
+/// quickly that has not been measured.
+const TIMES_AS_OLD: [Seconds; 4] = [8, 4, 2, 1];
+/// The same of one in a new log that was not read since it was written.
+const UNREAD_IN_NEW: Seconds = 32;
 
 /// How old an item is for who chooses among those of several servers. What was used since the moment that ages count from has no age.
 pub fn age_for_choice(age: Seconds, access: Access, temper: Temper) -> Seconds {
-    age.saturating_mul(match temper {
-        _ if access.frequency() > 0 => 1,
-        Temper::New => UNREAD_IN_NEW,
-        Temper::Main => UNREAD_IN_MAIN,
+    age.saturating_mul(match (access.frequency(), temper) {
+        (0, Temper::New) => UNREAD_IN_NEW,
+        (times, _) => TIMES_AS_OLD[times as usize],
     })
 }
 
@@ -182,11 +182,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unread_item_is_older_than_its_age() {
+    fn an_item_that_is_read_seldom_is_older_than_its_age() {
         let age =
             |frequency, temper| age_for_choice(10, Access::new(0, frequency, false, 0), temper);
-        let ages = [age(0, Temper::New), age(1, Temper::New), age(0, Temper::Main)];
-        assert_eq!(ages, [80, 10, 20]);
+        assert_eq!([0, 1, 2, 3].map(|times| age(times, Temper::Main)), [80, 40, 20, 10]);
+        assert_eq!([0, 1, 2, 3].map(|times| age(times, Temper::New)), [320, 40, 20, 10]);
         assert_eq!(age_for_choice(0, Access::new(0, 0, false, 0), Temper::New), 0);
     }
 

@@ -1,7 +1,6 @@
 //! The autoscaler, as the coordinator knows it: how it is set up, what it has seen last, what came of it. Decides nothing.
 
 use mbal_elastic::{Aims, Policy, Rule};
-use mbal_model::ServerId;
 
 use crate::api::{AutoscaleConfig, AutoscaleLook, AutoscalePolicy, AutoscaleStatus, OutcomeTold};
 use crate::coordinator::{Answer, Coordinator, Refusal};
@@ -87,22 +86,9 @@ impl Coordinator {
     }
 
     pub(crate) fn autoscale_status(&self) -> AutoscaleStatus {
-        let (retiring, draining) = (&self.state.retiring, &self.state.draining);
-        let stopping = retiring.intersection(draining).map(|id| id.0).collect();
+        let stopping = self.state.retiring.iter().map(|id| id.0).collect();
         let config = self.state.autoscale.clone();
         AutoscaleStatus { config, stopping, ..self.autoscaled.status.clone() }
-    }
-
-    /// These are emptied, so that they may be stopped: all of them, or none.
-    pub(crate) fn retire(&mut self, servers: &[ServerId]) -> Result<Answer, Refusal> {
-        for server in servers {
-            self.drain(*server, true)?;
-        }
-        let draining = &self.state.draining;
-        self.state.retiring.retain(|id| draining.contains(id));
-        self.state.retiring.extend(servers);
-        self.autoscaled.changes[1] += 1;
-        Ok(Answer::Done)
     }
 
     pub(crate) fn looked(&mut self, look: Look) -> Answer {

@@ -62,12 +62,11 @@ impl Coordinator {
             return Err(Refusal::Conflict(format!("server {} is dead", server.0)));
         }
         if wanted && !member.moves {
-            let why = format!("server {} is of a version that cannot give cachelets", server.0);
-            return Err(Refusal::Conflict(why));
+            return Err(cannot_give(server));
         }
         let changed = match wanted {
             true => self.state.draining.insert(server),
-            false => self.state.draining.remove(&server),
+            false => self.is_drained_no_more(server),
         };
         if changed {
             let what = if wanted { "is to be emptied" } else { "is not to be emptied any more" };
@@ -390,6 +389,11 @@ fn told(planned: &PlannedMove) -> String {
         to.server.0,
         to.worker.0
     )
+}
+
+pub(crate) fn cannot_give(server: ServerId) -> Refusal {
+    let why = format!("server {} is of a version that cannot give cachelets", server.0);
+    Refusal::Conflict(why)
 }
 
 fn in_words(mode: BalanceMode) -> &'static str {

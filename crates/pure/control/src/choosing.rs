@@ -1,6 +1,8 @@
 //! What servers have told of their items, for `mbal_elastic`; and what that has chosen, for the state.
 
-use mbal_elastic::{ClassSample, Cut, Resize, ServerSample, SizeClass, plan_resize, score};
+use mbal_elastic::{
+    ClassSample, Cut, Resize, ServerSample, SizeClass, plan_for, plan_resize, score,
+};
 use mbal_model::ServerId;
 
 use crate::Inventory;
@@ -13,9 +15,17 @@ pub fn choose(inventory: &Inventory) -> ScalePlan {
     if inventory.count == 0 {
         return ScalePlan::default();
     }
-    let resize = plan_resize(&servers, inventory.count);
-    let of = |id: &ServerId| servers.iter().find(|one| one.server == *id).expect("one of these");
-    let retiring = resize.retiring.iter().map(|id| retiring(of(id), &resize)).collect();
+    let resize = match inventory.named.is_empty() {
+        true => plan_resize(&servers, inventory.count),
+        false => plan_for(&servers, &inventory.named),
+    };
+    let of = |id: &ServerId| servers.iter().find(|one| one.server == *id);
+    let of_it = |id: &ServerId| match of(id) {
+        Some(own) => retiring(own, &resize),
+        // It was named, and has not told what it has.
+        None => Retiring { server: id.0, ..Retiring::default() },
+    };
+    let retiring = resize.retiring.iter().map(of_it).collect();
     ScalePlan {
         retiring,
         // Who has the map counts them.

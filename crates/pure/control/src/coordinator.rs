@@ -90,8 +90,6 @@ pub enum Ask {
     /// What an autoscaler reads; and what it has seen and done.
     Demand,
     Looked(Look),
-    /// These servers are emptied, to be stopped by whoever runs them.
-    Retire(Vec<ServerId>),
     /// Whose keys are to be looked at in etcd.
     Owners,
     /// So many servers are wanted.
@@ -247,7 +245,6 @@ impl Coordinator {
             Ask::Autoscale(config) => self.set_autoscale(config),
             Ask::AutoscaleStatus => Ok(Answer::Autoscale(self.autoscale_status())),
             Ask::Demand => Ok(Answer::Demand(Box::new(self.demand(now)))),
-            Ask::Retire(servers) => self.retire(&servers),
             Ask::Looked(look) => Ok(self.looked(look)),
             Ask::Owners => Ok(Answer::Owners(self.owners(now))),
             Ask::Scale(call) => self.scale(now, call),

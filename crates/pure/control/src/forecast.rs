@@ -103,26 +103,16 @@ impl Coordinator {
         (told.incarnation, told.report) = (incarnation, report);
     }
 
-    /// Members that are alive and not on their way out.
-    fn staying(&self) -> Vec<ServerId> {
-        let members = self.state.members.iter();
-        let staying = members.filter(|(id, member)| {
-            let ends = self.heard.get(id).is_some_and(|heard| heard.ending);
-            member.is_alive() && !ends && !self.state.draining.contains(id)
-        });
-        staying.map(|(id, _)| *id).collect()
-    }
-
     fn look_whether_steady(&mut self, now: Micros) {
-        let staying = self.staying();
-        if self.forecasts.steady.1 != staying {
-            self.forecasts.steady = (now, staying);
+        let serving = self.serving();
+        if self.forecasts.steady.1 != serving {
+            self.forecasts.steady = (now, serving);
         }
     }
 
     pub(crate) fn demand(&mut self, now: Micros) -> Demand {
         self.look_whether_steady(now);
-        let staying = self.staying();
+        let serving = self.serving();
         let alive: Vec<ServerId> = self.state.members.keys().copied().collect();
         self.forecasts.servers.retain(|id, _| alive.contains(id));
         let mut shares: BTreeMap<ServerId, u64> = BTreeMap::new();
@@ -149,7 +139,7 @@ impl Coordinator {
         let part = |(reads, hits): (f64, f64)| if reads > 0.0 { hits / reads } else { 0.0 };
         let (lately, steadily) = (sum(LOOKS_BACK), sum(STEADY));
         let state_bytes = told.clone().map(|(_, told)| told.report.state_bytes).max().unwrap_or(0);
-        let bytes: Vec<u64> = staying.iter().map(|id| self.memory_of(*id)).collect();
+        let bytes: Vec<u64> = serving.iter().map(|id| self.memory_of(*id)).collect();
         let all_bytes: u64 = bytes.iter().sum();
         let forecast = Forecast::new(&parts);
         // A cache that has just got or lost a server is not yet what it will be.
@@ -164,8 +154,8 @@ impl Coordinator {
             rate: lately.0,
             hit_ratio: part(lately),
             servers_told: parts.len(),
-            server_bytes: all_bytes / staying.len().max(1) as u64,
-            servers: staying.iter().map(client).collect(),
+            server_bytes: all_bytes / serving.len().max(1) as u64,
+            servers: serving.iter().map(client).collect(),
             state_bytes,
             more_wanted: plan.servers_wanted as usize,
             load_mean: plan.load_mean,

@@ -74,7 +74,7 @@ impl Coordinator {
             self.heard.insert(id, Heard { at: now, ..Heard::default() });
             self.copies_are_gone(id);
             // Who comes back is to serve again.
-            self.state.draining.remove(&id);
+            self.is_drained_no_more(id);
             self.retires_again(id);
             self.moves_of_dead(id);
         }
@@ -255,7 +255,7 @@ impl Coordinator {
         member.ended = std::mem::replace(&mut member.incarnation, Member::DEAD);
         self.heard.remove(&server);
         self.copies_are_gone(server);
-        self.state.draining.remove(&server);
+        self.is_drained_no_more(server);
         self.said.push(format!("server {} is dead", server.0));
         self.moves_of_dead(server);
         if let Some(map) = self.state.map.clone() {

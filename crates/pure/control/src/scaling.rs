@@ -15,7 +15,8 @@ use crate::api::{
     AgesAsked, AgesReport, ClassSelected, Incarnation, MoveReport, ScaleCall, ScaleCut, ScalePlan,
     ScaleState, ScaleStatus, Scaling, Selected, Word,
 };
-use crate::coordinator::{Answer, Coordinator, Micros, Refusal};
+use crate::balancing::cannot_give;
+use crate::coordinator::{Answer, Coordinator, Micros, Refusal, known};
 
 /// Who has not told ages by then is not waited for: a server of an older version, or one that is silent.
 const ANSWERED_WITHIN: u64 = 10_000_000;
@@ -47,19 +48,33 @@ pub struct Inventory {
     pub number: u32,
     /// So many servers are to retire.
     pub count: usize,
+    /// These, if anybody was named; who of them is silent is not in `servers`.
+    pub named: Vec<ServerId>,
     pub servers: Vec<(ServerId, AgesReport)>,
 }
 
 impl Coordinator {
-    /// Servers that are alive, and are not to be emptied.
-    fn serving(&self) -> Vec<ServerId> {
-        let alive = self.state.members.iter().filter(|(_, member)| member.is_alive());
-        let alive = alive.map(|(id, _)| *id);
-        alive.filter(|id| !self.state.draining.contains(id)).collect()
+    /// Servers that are alive, and not on their way out.
+    pub(crate) fn serving(&self) -> Vec<ServerId> {
+        let serving = self.state.members.iter().filter(|(id, member)| {
+            member.is_alive() && !self.ends(**id) && !self.state.draining.contains(id)
+        });
+        serving.map(|(id, _)| *id).collect()
+    }
+
+    /// Its process has been told to end.
+    fn ends(&self, server: ServerId) -> bool {
+        self.heard.get(&server).is_some_and(|heard| heard.ending)
+    }
+
+    /// It is to be emptied no more, or is gone.
+    pub(crate) fn is_drained_no_more(&mut self, server: ServerId) -> bool {
+        self.state.retiring.remove(&server);
+        self.state.draining.remove(&server)
     }
 
     pub(crate) fn scale(&mut self, now: Micros, call: ScaleCall) -> Result<Answer, Refusal> {
-        let ScaleCall { servers, dry_run } = call;
+        let ScaleCall { servers, dry_run, retire, stops } = call;
         if servers == 0 {
             return Err(Refusal::Senseless("a cluster has one server at least".into()));
         }
@@ -68,7 +83,7 @@ impl Coordinator {
         }
         if let Some(scaling) = self.state.scaling.as_ref().filter(|one| !self.is_over(one)) {
             // A call that was not answered is made again.
-            if (scaling.servers, dry_run) == (servers, false) {
+            if (scaling.servers, &scaling.retire, dry_run) == (servers, &retire, false) {
                 return Ok(Answer::Scale(Box::new(self.scale_status(now))));
             }
             let why = format!(
@@ -77,6 +92,7 @@ impl Coordinator {
             );
             return Err(Refusal::Conflict(why));
         }
+        self.can_retire(servers, &retire)?;
         if !dry_run {
             self.want_back(servers);
         }
@@ -84,7 +100,7 @@ impl Coordinator {
         let number = self.state.scalings_ever;
         let serving = self.serving().len();
         let grows = servers >= serving;
-        let scaling = Scaling { number, servers, grows, plan: None, done: false };
+        let scaling = Scaling { number, servers, grows, retire, stops, plan: None, done: false };
         self.resizing.asking = None;
         self.resizing.dry = dry_run.then(|| scaling.clone());
         if !dry_run {
@@ -97,15 +113,49 @@ impl Coordinator {
         Ok(Answer::Scale(Box::new(self.scale_status(now))))
     }
 
+    /// Whether those that are named serve, can give what they have, and are as many as are too many.
+    fn can_retire(&self, servers: usize, named: &[u16]) -> Result<(), Refusal> {
+        if named.is_empty() {
+            return Ok(());
+        }
+        let serving = self.serving();
+        for id in named {
+            let member = known(&self.state, ServerId(*id))?;
+            if !serving.contains(&ServerId(*id)) {
+                return Err(Refusal::Conflict(format!("server {id} does not serve")));
+            }
+            if !member.moves {
+                return Err(cannot_give(ServerId(*id)));
+            }
+        }
+        let different: BTreeSet<&u16> = named.iter().collect();
+        let too_many = serving.len().checked_sub(servers);
+        if different.len() != named.len() || too_many != Some(named.len()) {
+            return Err(Refusal::Conflict(format!(
+                "{} servers serve: {} of them have to be named for {servers} to stay",
+                serving.len(),
+                too_many.unwrap_or(0)
+            )));
+        }
+        Ok(())
+    }
+
     /// Servers that have retired and are still there serve again, if more are wanted.
     fn want_back(&mut self, servers: usize) {
         let missing = servers.saturating_sub(self.serving().len());
         let plan = self.state.scaling.as_ref().and_then(|scaling| scaling.plan.as_ref());
         let retired = plan.iter().flat_map(|plan| plan.retiring.iter().rev());
-        let retired: Vec<ServerId> = retired.map(|one| ServerId(one.server)).collect();
-        let there = retired.into_iter().filter(|id| self.state.draining.contains(id));
-        for server in there.take(missing).collect::<Vec<_>>() {
-            self.state.draining.remove(&server);
+        let mut retired: Vec<ServerId> = retired.map(|one| ServerId(one.server)).collect();
+        retired.extend(&self.state.retiring);
+        let mut back = Vec::new();
+        for server in retired {
+            let is_there = self.state.draining.contains(&server) && !self.ends(server);
+            if is_there && !back.contains(&server) {
+                back.push(server);
+            }
+        }
+        for server in back.into_iter().take(missing) {
+            self.is_drained_no_more(server);
             self.said.push(format!("server {} is wanted again", server.0));
         }
     }
@@ -169,20 +219,20 @@ impl Coordinator {
         if !awaited.is_empty() && now.0 < asking.since.0 + ANSWERED_WITHIN {
             return None;
         }
-        let wanted = match asking.dry_run {
-            true => self.resizing.dry.as_ref()?.servers,
-            false => self.state.scaling.as_ref()?.servers,
+        let scaling = match asking.dry_run {
+            true => self.resizing.dry.as_ref()?,
+            false => self.state.scaling.as_ref()?,
         };
         let moves = |id: &ServerId| self.state.members[id].moves && !awaited.contains(id);
         let told = serving.iter().filter(|id| moves(id));
         let servers: Vec<(ServerId, AgesReport)> =
             told.map(|id| (*id, asking.answers[id].1.clone())).collect();
-        let count = serving.len().saturating_sub(wanted);
-        (count < servers.len() || count == 0).then_some(Inventory {
-            number: asking.number,
-            count,
-            servers,
-        })
+        let count = serving.len().saturating_sub(scaling.servers);
+        let named = scaling.retire.iter().map(|id| ServerId(*id));
+        let named: Vec<ServerId> = named.filter(|id| serving.contains(id)).take(count).collect();
+        let count = if scaling.retire.is_empty() { count } else { named.len() };
+        let enough = count < servers.len() || count == named.len();
+        enough.then_some(Inventory { number: asking.number, count, named, servers })
     }
 
     /// What was chosen begins, if it fits the state still; a dry run remembers it.
@@ -206,9 +256,9 @@ impl Coordinator {
             return Ok(Answer::Done);
         }
         for one in &plan.retiring {
-            self.state.draining.insert(ServerId(one.server));
+            self.retires(ServerId(one.server));
             self.said.push(format!(
-                "scaling {number}: server {} retires: its median item was used {} s ago, {} of its {} bytes travel",
+                "scaling {number}: server {} retires: its median item counts as {} s old, {} of its {} bytes travel",
                 one.server, one.score, one.carried_bytes, one.bytes
             ));
         }
@@ -220,8 +270,16 @@ impl Coordinator {
         self.resizing.told.clear();
         if let Some(scaling) = &mut self.state.scaling {
             scaling.plan = Some(plan);
+            self.autoscaled.changes[1] += u64::from(scaling.stops);
         }
         Ok(Answer::Done)
+    }
+
+    fn retires(&mut self, server: ServerId) {
+        self.state.draining.insert(server);
+        if self.state.scaling.as_ref().is_some_and(|scaling| scaling.stops) {
+            self.state.retiring.insert(server);
+        }
     }
 
     /// Who retires serves again, with what it still has; moves that have begun in earnest go on.
@@ -237,7 +295,7 @@ impl Coordinator {
         self.resizing = Resizing::default();
         let retiring = scaling.plan.iter().flat_map(|plan| &plan.retiring);
         for server in retiring.map(|one| ServerId(one.server)) {
-            self.state.draining.remove(&server);
+            self.is_drained_no_more(server);
             let moves = self.state.moves.values_mut();
             let wanted = moves.filter(|one| one.from.server == server && one.word == Word::Go);
             wanted.for_each(|one| one.word = Word::Cancel);
@@ -253,7 +311,7 @@ impl Coordinator {
         let retires = plan.is_some_and(|plan| plan.has(server));
         let map = self.state.map.iter().flat_map(|map| map.cachelets());
         if retires && map.clone().any(|(_, owner)| owner.server == server) {
-            self.state.draining.insert(server);
+            self.retires(server);
         }
     }
 
@@ -268,10 +326,11 @@ impl Coordinator {
         let retiring = scaling.plan.iter().flat_map(|plan| plan.retiring.iter().rev());
         let mut retiring = retiring.map(|one| ServerId(one.server));
         if let Some(stays) = retiring.find(|id| self.state.draining.contains(id)) {
-            self.state.draining.remove(&stays);
+            let number = scaling.number;
+            self.is_drained_no_more(stays);
             self.said.push(format!(
-                "scaling {}: too few servers are left, server {} stays",
-                scaling.number, stays.0
+                "scaling {number}: too few servers are left, server {} stays",
+                stays.0
             ));
         }
     }
@@ -384,6 +443,7 @@ impl Coordinator {
             _ => 0.0,
         };
         let is_over = dry_run || self.is_over(scaling);
+        let grows = scaling.grows && !scaling.done;
         let state = match () {
             () if asks => ScaleState::Asking,
             () if is_over => ScaleState::Done,
@@ -399,9 +459,10 @@ impl Coordinator {
             number: scaling.number,
             state,
             dry_run,
+            stops: scaling.stops,
             servers: scaling.servers,
             serving,
-            more: if scaling.grows { scaling.servers.saturating_sub(serving) } else { 0 },
+            more: if grows { scaling.servers.saturating_sub(serving) } else { 0 },
             awaited: self.awaited().iter().map(|id| id.0).collect(),
             plan: scaling.plan.clone(),
             part_done,

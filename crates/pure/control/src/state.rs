@@ -31,7 +31,7 @@ pub struct State {
     pub flush_number: u32,
     /// None if nobody has set it up.
     pub autoscale: Option<AutoscaleConfig>,
-    /// Servers that are emptied so that the autoscaler may have them stopped. Those that are not emptied any more do not count.
+    /// Of those the ones that the autoscaler has stopped when they are empty.
     pub retiring: BTreeSet<ServerId>,
     /// What is wanted, or was last.
     pub scaling: Option<Scaling>,
@@ -212,6 +212,8 @@ impl State {
                 Move::try_from(saved).map_err(|why| Unreadable(format!("move {number}: {why}")));
             Ok((MoveId(number), back?))
         });
+        let draining: BTreeSet<ServerId> = saved.draining.into_iter().map(ServerId).collect();
+        let retiring = saved.retiring.into_iter().map(ServerId);
         Ok(State {
             cluster: saved.cluster,
             members: Arc::new(members.collect::<Result<_, Unreadable>>()?),
@@ -219,10 +221,10 @@ impl State {
             moves: moves.collect::<Result<_, Unreadable>>()?,
             moves_ever: saved.moves_ever,
             balance: saved.balance,
-            draining: saved.draining.into_iter().map(ServerId).collect(),
+            retiring: retiring.filter(|id| draining.contains(id)).collect(),
+            draining,
             flush_number: saved.flush_number,
             autoscale: saved.autoscale,
-            retiring: saved.retiring.into_iter().map(ServerId).collect(),
             scaling: saved.scaling,
             scalings_ever: saved.scalings_ever,
         })

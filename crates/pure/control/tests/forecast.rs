@@ -186,25 +186,3 @@ fn what_a_look_has_seen_and_what_came_true_is_told() {
     assert_eq!(rig.coordinator.autoscaled().changes, [1, 0]);
     assert_eq!(rig.said.last().map(String::as_str), Some("2 servers"));
 }
-
-#[test]
-fn servers_that_are_to_be_stopped_are_emptied_and_remembered_until_they_are_gone() {
-    let mut rig = Rig::new(3);
-    let stopping = |rig: &mut Rig| match rig.ask(Ask::AutoscaleStatus) {
-        Answer::Autoscale(status) => status.stopping,
-        other => panic!("{other:?}"),
-    };
-    let unknown = Ask::Retire(vec![ServerId(2), ServerId(9)]);
-    assert!(rig.coordinator.handle(rig.now, unknown).answer.is_err());
-    assert!(rig.coordinator.state().draining.is_empty(), "all or none");
-    rig.ask(Ask::Retire(vec![ServerId(2), ServerId(3)]));
-    let saved = State::from_json(&rig.coordinator.state().to_json()).expect("it is a state");
-    assert_eq!(&saved, rig.coordinator.state());
-    assert_eq!(stopping(&mut rig), [2, 3]);
-    rig.ask(Ask::Drain(ServerId(3), false));
-    assert_eq!(stopping(&mut rig), [2], "an operator wants it to stay");
-    rig.ask(Ask::Leave(ServerId(2), Incarnation(2)));
-    assert_eq!(stopping(&mut rig), [0; 0]);
-    rig.ask(Ask::Drain(ServerId(1), true));
-    assert_eq!(stopping(&mut rig), [0; 0], "an operator's drain stops nothing");
-}

@@ -67,8 +67,20 @@ impl Rig {
     }
 
     fn scale(&mut self, servers: usize, dry_run: bool) -> Result<ScaleStatus, Refusal> {
-        match self.ask(Ask::Scale(ScaleCall { servers, dry_run }))? {
+        self.scale_as(ScaleCall { servers, dry_run, ..ScaleCall::default() })
+    }
+
+    fn scale_as(&mut self, call: ScaleCall) -> Result<ScaleStatus, Refusal> {
+        match self.ask(Ask::Scale(call))? {
             Answer::Scale(status) => Ok(*status),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Servers that the autoscaler is to stop.
+    fn stopping(&mut self) -> Vec<u16> {
+        match self.ask(Ask::AutoscaleStatus) {
+            Ok(Answer::Autoscale(status)) => status.stopping,
             other => panic!("{other:?}"),
         }
     }
@@ -316,4 +328,84 @@ fn a_server_that_tells_nothing_is_not_waited_for() {
     rig.now = Micros(10_000_000);
     let Ok(Answer::Inventory(Some(inventory))) = rig.ask(Ask::Inventory) else { panic!("it is") };
     assert_eq!((inventory.count, inventory.servers.len()), (1, 3));
+}
+
+/// As of a StatefulSet, which can stop no other pod.
+#[test]
+fn who_is_named_retires_however_warm_and_what_travels_is_chosen() {
+    let mut rig = Rig::four();
+    let named = |servers, retire: &[u16]| ScaleCall {
+        servers,
+        retire: retire.to_vec(),
+        ..ScaleCall::default()
+    };
+    for (servers, retire) in
+        [(3, &[2, 1][..]), (2, &[1]), (2, &[1, 1]), (3, &[9]), (usize::MAX, &[1])]
+    {
+        let refused = rig.scale_as(named(servers, retire));
+        assert!(refused.is_err(), "{servers} {retire:?}: {refused:?}");
+    }
+    rig.scale_as(named(2, &[4, 1])).expect("it begins");
+    assert!(rig.scale_as(named(2, &[1, 2])).is_err(), "another one is under way");
+    rig.choose();
+    assert_eq!(rig.retiring(), [1, 4]);
+    assert_eq!(rig.stopping(), [0; 0], "an operator stops them");
+    let plan = rig.status().plan.expect("it was chosen");
+    let retiring = plan.retiring.iter().map(|one| (one.server, one.carried_bytes < one.bytes));
+    assert_eq!(retiring.collect::<Vec<_>>(), [(4, true), (1, true)]);
+    assert!(plan.cuts.iter().any(|cut| (cut.from, cut.server) == (1, 3)));
+    // Server 3 was the coldest: its items make room.
+    let kept = |server| plan.cuts.iter().find(|cut| cut.server == server).expect("it stays");
+    assert!(kept(3).kept_items < kept(2).kept_items, "{:?}", plan.cuts);
+    // The first one that was named retires in any case.
+    assert_eq!(rig.ask(Ask::Lost(ServerId(2))), Ok(Answer::Done));
+    assert_eq!(rig.retiring(), [4]);
+}
+
+#[test]
+fn who_is_named_and_silent_retires_with_all_that_it_has() {
+    let mut rig = Rig::four();
+    let call = ScaleCall { servers: 3, retire: vec![4], ..ScaleCall::default() };
+    rig.scale_as(call).expect("it begins");
+    for id in 1..=3 {
+        let asked = rig.beat(id, None, Vec::new()).ages.expect("it is asked");
+        rig.beat(id, Some(ages(id, asked.number)), Vec::new());
+    }
+    rig.now = Micros(10_000_000);
+    let Ok(Answer::Inventory(Some(inventory))) = rig.ask(Ask::Inventory) else { panic!("it is") };
+    assert_eq!(rig.ask(Ask::Resized(inventory.number, choose(&inventory))), Ok(Answer::Done));
+    assert_eq!(rig.retiring(), [4]);
+    rig.begin_move(4, 1);
+    let news = rig.beat(4, None, Vec::new());
+    assert!(news.moves[0].selected.is_none(), "everything travels");
+}
+
+#[test]
+fn what_the_autoscaler_has_retired_is_to_be_stopped_until_it_is_gone_or_stays() {
+    let mut rig = Rig::four();
+    let call = |servers| ScaleCall { servers, stops: true, ..ScaleCall::default() };
+    rig.scale_as(call(3)).expect("it begins");
+    assert_eq!(rig.stopping(), [0; 0], "nobody was chosen");
+    rig.choose();
+    assert_eq!((rig.retiring(), rig.stopping()), (vec![3], vec![3]));
+    assert_eq!(rig.coordinator.autoscaled().changes, [0, 1]);
+    // A process that begins before it was empty.
+    rig.register(3, 33);
+    assert_eq!(rig.stopping(), [3]);
+    rig.empty(3);
+    // An operator's next scaling does not make it forgotten.
+    rig.beat(3, None, Vec::new());
+    rig.scale(3, false).expect("the first is done");
+    assert_eq!(rig.stopping(), [3]);
+    rig.scale(4, false).expect("the second is done");
+    assert_eq!(rig.stopping(), [0; 0], "it serves again");
+    rig.scale_as(call(3)).expect("four serve");
+    rig.choose();
+    assert_eq!(rig.stopping(), [3]);
+    assert_eq!(rig.ask(Ask::Leave(ServerId(3), Incarnation(33))), Ok(Answer::Done));
+    assert_eq!(rig.stopping(), [0; 0]);
+    // Somebody starts another one of that number, and empties it.
+    rig.register(3, 34);
+    assert_eq!(rig.ask(Ask::Drain(ServerId(3), true)), Ok(Answer::Done));
+    assert_eq!(rig.stopping(), [0; 0], "an operator's drain stops nothing");
 }

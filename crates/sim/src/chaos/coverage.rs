@@ -88,6 +88,7 @@ sights! {
     MoveLinkBroken: "link of moves: broke",
     CancelWanted: "operator: cancels a move",
     ScaleWanted: "operator: wants a number of servers",
+    RetireesNamed: "operator: says who retires",
     ScaleChosen: "scaling: servers retire, and not all that they have travels",
     MoveChooses: "scaling: a move carries what was chosen alone",
     LeftBehind: "scaling: an item was not chosen, and stayed behind",

@@ -15,7 +15,7 @@ const MEMORY_PERCENT: [u64; 4] = [20, 50, 90, 400];
 /// By so much ages may grow on the way.
 const JOURNEYS: Micros = 10 * SECOND;
 /// See `policy` in `mbal_cachelet`.
-const UNREAD_IS_OLDER: u32 = 8;
+const UNREAD_IS_OLDER: u32 = 32;
 
 /// What a server remembers of the last ages that it told.
 #[derive(Default)]

@@ -70,7 +70,9 @@ impl World {
                 self.coverage.meet(Sight::ScaleWanted);
                 let most = self.hosts.len() - usize::from(self.dice.percent(70));
                 let servers = 1 + self.dice.below(most.max(1));
-                Some(Ask::Scale(ScaleCall { servers, dry_run: self.dice.percent(10) }))
+                let dry_run = self.dice.percent(10);
+                let call = ScaleCall { servers, dry_run, ..ScaleCall::default() };
+                Some(Ask::Scale(self.naming(call)))
             }
             54 => Some(Ask::EndScaling),
             _ if self.control.file.moves.len() >= MOVES_MAX => None,
@@ -86,6 +88,25 @@ impl World {
                 Some(Ask::Move(MoveCall { prefix, server: server.0, worker }))
             }
         }
+    }
+
+    /// Some say who retires, as the autoscaler does of a StatefulSet.
+    fn naming(&mut self, mut call: ScaleCall) -> ScaleCall {
+        call.stops = self.dice.percent(30);
+        if self.dice.percent(70) {
+            return call;
+        }
+        let state = &self.control.file;
+        let serves =
+            state.members.iter().filter(|(id, one)| one.is_alive() && !state.draining.contains(id));
+        let mut serving: Vec<u16> = serves.map(|(id, _)| id.0).collect();
+        while serving.len() > call.servers {
+            call.retire.push(serving.swap_remove(self.dice.below(serving.len())));
+        }
+        if !call.retire.is_empty() {
+            self.coverage.meet(Sight::RetireesNamed);
+        }
+        call
     }
 
     /// An operator says that a server is dead; it does not come back before that is heard.

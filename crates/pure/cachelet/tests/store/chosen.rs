@@ -5,7 +5,7 @@ use mbal_model::{CLASSES, Key, Prefix};
 
 use super::support::*;
 
-/// Stored, and read, so many seconds before [`NOW`].
+/// Stored, and read as often as counts, so many seconds before [`NOW`]: its age is what it counts by.
 fn put_aged(store: &Store, n: u64, age: u32, bytes: usize) {
     let text = name(n);
     let key = Key::new(text.as_bytes()).expect("short");
@@ -16,8 +16,10 @@ fn put_aged(store: &Store, n: u64, age: u32, bytes: usize) {
     let draft = Draft { parts: &[&value], ..Draft::default() };
     let mut locked = store.lock(key.hash(), NOW - age);
     locked.put(&key, &draft).expect("there is room");
-    let found = locked.find(&key).expect("it was stored");
-    locked.accessed(&found);
+    for _ in 0..3 {
+        let found = locked.find(&key).expect("it was stored");
+        locked.accessed(&found);
+    }
     drop(locked);
     store.leave(WORKER);
 }

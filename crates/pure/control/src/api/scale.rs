@@ -3,12 +3,18 @@
 use serde::{Deserialize, Serialize};
 
 /// `POST /v1/scale`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScaleCall {
     pub servers: usize,
     /// Only says what would be done.
     #[serde(default)]
     pub dry_run: bool,
+    /// Who retires, the first one first; the coldest ones if nobody is named. As many as are too many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retire: Vec<u16>,
+    /// Who has retired is to be stopped by the autoscaler, which alone says so.
+    #[serde(skip)]
+    pub stops: bool,
 }
 
 /// In the answer to a heartbeat: the next one is to tell the ages of items.
@@ -67,6 +73,9 @@ pub struct ScaleStatus {
     pub number: u32,
     pub state: ScaleState,
     pub dry_run: bool,
+    /// The autoscaler has begun it, and stops who has retired.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stops: bool,
     /// So many are wanted, and there are beside those that retire.
     pub servers: usize,
     pub serving: usize,
@@ -110,6 +119,12 @@ pub struct Scaling {
     pub servers: usize,
     /// More servers are wanted than there were.
     pub grows: bool,
+    /// Who is to retire; chosen by age if nobody is named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retire: Vec<u16>,
+    /// Who has retired is to be stopped by the autoscaler.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stops: bool,
     /// None until it is known who retires; of one that grows always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<ScalePlan>,
@@ -121,7 +136,7 @@ pub struct Scaling {
 /// Who retires, and what travels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalePlan {
-    /// Coldest first.
+    /// Coldest first, or as they were named.
     pub retiring: Vec<Retiring>,
     /// A sixty-five thousandth of all hashes each: what retiring servers had when it began.
     pub nodes: usize,
