@@ -12,10 +12,12 @@ use std::time::Duration;
 use discover::Discovery;
 
 use clap::{Args, Command, FromArgMatches};
-use mbal_proxy::{Dialect, Distribution, KeyHash, Limits, Replication, RingServer, Settings};
+use mbal_proxy::{
+    Dialect, Distribution, KeyHash, Limits, Peers, Replication, RingServer, Settings,
+};
 use mbal_server::{
     ClientCertificate, Listen, ProxyConfig, Source, TlsSettings, UnixSocket, Upstreams, log,
-    start_proxy,
+    resolve, start_proxy,
 };
 
 use crate::extended::Extended;
@@ -138,13 +140,32 @@ pub struct ProxyFlags {
     retry: Duration,
 
     /// Copy hot keys until the busiest upstream is predicted to have at most so many times the average's requests, 1.01 to 100;
-    /// only where nobody else writes the same keys
+    /// only where nobody else writes the same keys but --peers
     #[arg(long, value_name = "num", value_parser = target)]
     imbalance_target: Option<f64>,
 
     /// What is hot is decided so often
     #[arg(long, value_name = "time", default_value = "1s", value_parser = time, requires = "imbalance_target")]
     interval: Duration,
+
+    /// All proxies of these upstreams, this one included: HOST:PORT where each hears the others; let nobody else reach it
+    #[arg(
+        long,
+        value_name = "host:port",
+        value_delimiter = ',',
+        requires = "own",
+        requires = "imbalance_target"
+    )]
+    #[arg(conflicts_with_all = ["eject", "upstreams_file", "discover"])]
+    peers: Vec<String>,
+
+    /// Which of --peers this one is
+    #[arg(long = "self", value_name = "host:port", requires = "peers")]
+    own: Option<String>,
+
+    /// How long writes of a hot key may be refused when its proxy has died; and how long a proxy waits when it starts
+    #[arg(long, value_name = "time", default_value = "2s", value_parser = lease, requires = "peers")]
+    peer_lease: Duration,
 
     /// Tell metrics to Prometheus on this address, over HTTP: `port`, `host:port` or `[v6]:port`
     #[arg(long, value_name = "addr")]
@@ -180,6 +201,11 @@ fn target(text: &str) -> Result<f64, String> {
 fn time(text: &str) -> Result<Duration, String> {
     let time = duration(text).filter(|time| Duration::from_millis(1) <= *time);
     time.ok_or_else(|| "seconds, or with ms, from 1ms".into())
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    let time = duration(text).filter(|time| Duration::from_millis(100) <= *time);
+    time.ok_or_else(|| "seconds, or with ms, from 100ms".into())
 }
 
 pub fn run(flags: ProxyFlags) -> ExitCode {
@@ -296,6 +322,16 @@ impl ProxyFlags {
         let tls = self.tls(&listen)?;
         let metrics = self.metrics.as_deref().map(metrics_address);
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let peers = match &self.own {
+            Some(own) => Some(Peers::new(self.peers.clone(), own, nanos(self.peer_lease))?),
+            None => None,
+        };
+        let names = peers.iter().flat_map(|peers| &peers.names);
+        let named = names.map(|name| name.parse().map_err(|why| format!("--peers {why}")));
+        let peers_at = match named.collect::<Result<Vec<RingServer>, _>>()? {
+            named if named.is_empty() => Vec::new(),
+            named => resolve(named)?,
+        };
         let mode = u32::from_str_radix(&self.unix_mask, 8).ok().filter(|mode| *mode <= 0o777);
         let mode = mode.ok_or(format!("-a {}: not an access mask in octal", self.unix_mask))?;
         Ok(ProxyConfig {
@@ -316,12 +352,14 @@ impl ProxyFlags {
                     target,
                     sampling: SAMPLING,
                 }),
+                peers,
                 doubt: DOUBT_NS,
                 version: crate::AS_MEMCACHED.to_owned(),
                 seed: seed(),
             },
             upstreams,
             poll: (!self.discover.is_empty()).then_some(self.discover_interval),
+            peers: peers_at,
             listen,
             udp,
             tls,

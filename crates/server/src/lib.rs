@@ -60,4 +60,4 @@ pub use mbal_worker::{Echoed, Protocol, Settings, TlsSettings};
 pub use proxying::{ProxyConfig, RunningProxy, start_proxy};
 pub use serving::{Running, Server};
 pub use starting::Starting;
-pub use upstreams::{Source, Upstreams};
+pub use upstreams::{Source, Upstreams, resolve};

@@ -18,16 +18,20 @@ use mbal_worker::TlsSettings;
 
 use crate::listening::{open, write_port_file};
 use crate::upstreams::{Descriptors, follow};
-use crate::{Listen, StartError, UnixSocket, Upstreams, log, proxy_metrics, scrapes, tls};
+use crate::{
+    Interface, Listen, StartError, UnixSocket, Upstreams, log, proxy_metrics, scrapes, tls,
+};
 
 /// Everything that `mbal proxy` is told.
 pub struct ProxyConfig {
     /// The servers in it are those of `upstreams`.
     pub settings: Settings,
-    /// They are read again at SIGHUP.
+    /// They are read again at SIGHUP; with `peers` they stay as they are.
     pub upstreams: Upstreams,
     /// And so often.
     pub poll: Option<Duration>,
+    /// Of all proxies of [`Settings::peers`], in their order.
+    pub peers: Vec<SocketAddr>,
     pub listen: Vec<Listen>,
     pub unix_socket: Option<UnixSocket>,
     /// Where datagrams are received.
@@ -61,7 +65,8 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
         clients: config.connections_max.into(),
         conns_per_server: config.settings.conns_per_server as u64,
     };
-    let wanted = descriptors.for_upstreams(dialed.len());
+    // A peer is dialed twice, and comes as a client.
+    let wanted = descriptors.for_upstreams(dialed.len() + 3 * config.peers.len());
     let limit = process::raise_descriptor_limit(wanted).map_err(StartError::System)?;
     if limit < wanted {
         return Err(StartError::Descriptors { wanted, limit });
@@ -113,10 +118,26 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
         proxy_metrics::page(stats.as_ref(), &counted, limit, shaken.as_deref(), started)
     };
     scrapes::serve(scraped, page).map_err(StartError::System)?;
+    let mut upstreams = config.upstreams;
+    if !config.peers.is_empty() {
+        upstreams.stay();
+    }
+    let mut others = config.peers;
+    let own = config.settings.peers.as_ref().map(|peers| others.remove(peers.own));
+    let peer_doors = match own {
+        Some(own) => {
+            let interface = Interface::Named(own.ip().to_string());
+            let listen = Listen { interface, port: own.port(), tls: None };
+            open("TCP", "--self", &listen, |at| listen_tcp(at, config.backlog))?
+        }
+        None => Vec::new(),
+    };
+    let peer_doors = peer_doors.into_iter().map(OwnedFd::from).collect();
     let proxy = Proxy::new(config.settings);
     let mut event_loop =
         ProxyLoop::new(proxy, doors, dialed, mailbox.clone(), Arc::clone(&tally), clock)
             .and_then(|event_loop| event_loop.with_datagrams(datagrams))
+            .and_then(|event_loop| event_loop.with_peers(peer_doors, &others))
             .map_err(StartError::System)?;
     if let Some(door) = &door {
         let greeter = greet(&mailbox, &tally, clock).map_err(StartError::System)?;
@@ -124,8 +145,8 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
     }
     let thread = thread::Builder::new().name("mbal-proxy".into());
     let thread = thread.spawn(move || event_loop.run()).map_err(StartError::System)?;
-    let look_again = follow(config.upstreams, mailbox.clone(), descriptors, config.poll)
-        .map_err(StartError::System)?;
+    let look_again =
+        follow(upstreams, mailbox.clone(), descriptors, config.poll).map_err(StartError::System)?;
     let socket_file = config.unix_socket.map(|socket| socket.path);
     if let Some(path) = &config.port_file {
         write_port_file(path, &addresses, &udp, metrics).map_err(StartError::System)?;

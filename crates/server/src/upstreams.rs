@@ -24,13 +24,20 @@ pub struct Upstreams {
     known: Vec<Placed>,
     /// Why they could not be read the last time.
     failed: Option<String>,
+    /// They are what they were at the start.
+    stay: bool,
 }
 
 impl Upstreams {
     /// As they are now.
     pub fn read(source: Source) -> Result<Upstreams, String> {
         let known = placed(source()?, &[])?;
-        Ok(Upstreams { source, known, failed: None })
+        Ok(Upstreams { source, known, failed: None, stay: false })
+    }
+
+    /// They do not change any more: other proxies take them for what they were.
+    pub(crate) fn stay(&mut self) {
+        self.stay = true;
     }
 
     pub fn servers(&self) -> Vec<RingServer> {
@@ -44,6 +51,11 @@ impl Upstreams {
 
     /// Reads them again, if they can be read, and tells a proxy of those that have changed.
     fn again(&mut self, mailbox: &Mailbox<ProxyLetter>, descriptors: Descriptors) {
+        if self.stay {
+            let text =
+                "mbal proxy: with --peers the upstreams stay as they are until it starts again";
+            return log::warn("upstreams_not_read", text);
+        }
         let before = &self.known;
         let next = match (self.source)().and_then(|servers| placed(servers, before)) {
             Ok(next) => next,
@@ -122,6 +134,11 @@ pub(crate) fn follow(
     };
     thread::Builder::new().name("mbal-upstreams".into()).spawn(work)?;
     Ok(look)
+}
+
+/// Where each of a proxy's peers is dialed.
+pub fn resolve(peers: Vec<RingServer>) -> Result<Vec<SocketAddr>, String> {
+    Ok(placed(peers, &[])?.into_iter().map(|(_, at)| at).collect())
 }
 
 /// Where each is dialed: IPv4 first, and where it was before if that is still one of its addresses.

@@ -37,6 +37,8 @@ const CROWD_RESTS: Duration = Duration::from_micros(20);
 const MAILBOX: u64 = u64::MAX;
 /// Tokens from here up are listening sockets, below are clients.
 const DOORS: u64 = 1 << 32;
+/// Likewise, sockets for other proxies.
+const PEER_DOORS: u64 = DOORS + (1 << 16);
 /// Tokens from here up are connections to upstreams.
 const UPSTREAMS: u64 = 1 << 33;
 
@@ -91,9 +93,10 @@ pub struct ProxyLoop {
     doors: Doors,
     entrance: Option<Entrance>,
     datagrams: Datagrams,
+    peer_doors: Doors,
     tally: Arc<Tally>,
     clock: Clock,
-    /// By upstream.
+    /// By upstream, and the other proxies behind them, twice.
     addresses: Vec<SocketAddr>,
     clients: Vec<Option<Socket>>,
     upstreams: Vec<Option<Socket>>,
@@ -123,6 +126,7 @@ impl ProxyLoop {
             doors,
             entrance: None,
             datagrams: Datagrams::default(),
+            peer_doors: Doors::new(Vec::new(), PEER_DOORS),
             tally,
             clock,
             addresses,
@@ -151,10 +155,24 @@ impl ProxyLoop {
         Ok(self)
     }
 
+    /// `listening` are sockets for other proxies, `addresses` theirs, in the order of `--peers`.
+    pub fn with_peers(
+        mut self,
+        listening: Vec<OwnedFd>,
+        addresses: &[SocketAddr],
+    ) -> io::Result<ProxyLoop> {
+        self.peer_doors = Doors::new(listening, PEER_DOORS);
+        self.peer_doors.watch(&self.epoll)?;
+        for _ in 0..2 {
+            self.addresses.extend_from_slice(addresses);
+        }
+        Ok(self)
+    }
+
     /// Serves until [`ProxyLetter::Stop`].
     pub fn run(mut self) -> io::Result<()> {
         let mut ready = [Ready::NONE; READY_PER_WAIT];
-        let mut arrived = Vec::new();
+        let (mut arrived, mut peers) = (Vec::new(), Vec::new());
         let mut datagrams = Vec::new();
         self.proxy.start(self.clock.now_ns());
         loop {
@@ -163,7 +181,8 @@ impl ProxyLoop {
                 thread::sleep(CROWD_RESTS);
             }
             let now = self.clock.now_ns();
-            let doors = self.doors.paused().then_some(now + RETRY_NS);
+            let paused = self.doors.paused() || self.peer_doors.paused();
+            let doors = paused.then_some(now + RETRY_NS);
             let wakes = [doors, self.proxy.next_wake(), Some(now + IDLE_NS)];
             let until = wakes.into_iter().flatten().min().expect("there is one");
             let count = self.epoll.wait_ns(&mut ready, until.saturating_sub(now))?;
@@ -174,14 +193,18 @@ impl ProxyLoop {
                     MAILBOX => letters = true,
                     socket if socket >= DATAGRAMS => datagrams.push(socket),
                     conn if conn >= UPSTREAMS => {
-                        self.serve_upstream((conn - UPSTREAMS) as usize, now);
+                        self.serve_upstream((conn - UPSTREAMS) as usize);
+                    }
+                    door if door >= PEER_DOORS => {
+                        self.peer_doors.open(door, now, &self.epoll, &self.tally, &mut peers)?;
                     }
                     door if door >= DOORS => {
                         self.doors.open(door, now, &self.epoll, &self.tally, &mut arrived)?;
                     }
-                    client => self.serve_client(client as usize, now),
+                    client => self.serve_client(client as usize),
                 }
             }
+            let now = self.clock.now_ns();
             if self.proxy.next_wake().is_some_and(|wake| wake <= now) {
                 self.proxy.handle(now, Event::Woken);
             }
@@ -193,11 +216,20 @@ impl ProxyLoop {
                     (Some(entrance), Some(certificate)) => {
                         entrance.send_in(fd, certificate, &self.tally);
                     }
-                    _ => drop(self.admit(fd, None)),
+                    _ => {
+                        let client = self.proxy.open();
+                        self.admit(fd, client, None);
+                    }
                 }
             }
-            datagrams.drain(..).for_each(|socket| self.receive_datagrams(socket, now));
+            for (fd, _) in peers.drain(..) {
+                self.tally.assign(0);
+                let client = self.proxy.open_peer();
+                self.admit(fd, client, None);
+            }
+            datagrams.drain(..).for_each(|socket| self.receive_datagrams(socket));
             self.doors.retry(now, &self.epoll, &self.tally)?;
+            self.peer_doors.retry(now, &self.epoll, &self.tally)?;
             if letters {
                 for letter in self.mailbox.collect() {
                     match letter {
@@ -226,17 +258,19 @@ impl ProxyLoop {
     }
 
     #[inline]
-    fn serve_upstream(&mut self, at: usize, now: u64) {
+    fn serve_upstream(&mut self, at: usize) {
         let Some(socket) = &mut self.upstreams[at] else { return };
         let conn = ConnId(at as u32);
         if socket.dialing {
-            return self.dialed(conn, now);
+            return self.dialed(conn, self.clock.now_ns());
         }
         if socket.blocked {
             self.send_to_upstream(conn, true);
         }
         let Some(socket) = &mut self.upstreams[at] else { return };
-        match sys::recv(socket.fd.as_fd(), &mut self.buffer) {
+        let received = sys::recv(socket.fd.as_fd(), &mut self.buffer);
+        let now = self.clock.now_ns();
+        match received {
             Ok(0) => self.lose(conn, now),
             Ok(count) => {
                 let bytes = &self.buffer[..count];

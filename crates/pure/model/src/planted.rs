@@ -119,6 +119,16 @@ pub enum Fault {
     ReturnsUnflushed,
     /// 3: while an upstream is ejected keys of others move too, and come back to what was there.
     AllKeysMove,
+    /// 3: a peer promises to pass on requests while a write of its own is not answered.
+    PromisedInFlight,
+    /// 3: a peer promises to pass on requests while a write of its own has no known outcome.
+    PromisedInDoubt,
+    /// 3: copies are read when peers may have stopped passing on.
+    CopiesOutliveLeases,
+    /// 3: a proxy that starts again serves at once, and knows nothing of its promises.
+    RestartForgetsPromises,
+    /// 3: `flush_all` ends the copies of one proxy alone.
+    FlushNotPassed,
     // Rules of hot keys' copies (docs/design/hotkeys.md), by the invariant that they keep.
     /// 3: a shadow takes an older version of a copy for a newer one.
     OlderCopyTaken,

@@ -124,6 +124,9 @@ impl Proxy {
                     self.hot.stored(hash, epoch, at);
                 }
             }
+            Who::Peer { place, ask } => {
+                self.peer_answered(usize::from(place), ask, asked.at, reply);
+            }
             Who::Owed => {
                 self.conns[conn].paid();
                 self.counters.deleted_unsure += 1;
@@ -164,7 +167,7 @@ impl Proxy {
                 self.answered_somewhere(client, number, error);
             }
             Who::Fill { hash, epoch } => self.hot.unfilled(hash, epoch),
-            Who::Nobody | Who::Copy { .. } | Who::Fence | Who::Owed => {}
+            Who::Nobody | Who::Copy { .. } | Who::Fence | Who::Owed | Who::Peer { .. } => {}
         }
     }
 

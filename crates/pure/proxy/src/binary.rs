@@ -4,6 +4,7 @@ use mbal_model::Key;
 use mbal_wire::{Binary, Command, Frame, Status};
 
 use crate::client::Slot;
+use crate::promises::Course;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
 use crate::upstream::{Asked, Hide, Who};
@@ -25,7 +26,12 @@ impl Proxy {
             Command::Arithmetic { key, .. } | Command::Delete { key } => (key, true),
             _ => return self.answer_binary(client, binary),
         };
-        let conn = match self.route_binary(key) {
+        let hash = Key::new(key).map_or(0, |key| key.hash());
+        let routed = self.course_of(client, hash).and_then(|course| match course {
+            Course::Pass(member) => self.pass_binary(member, key),
+            Course::Own | Course::Hold => self.route_binary(key),
+        });
+        let conn = match routed {
             Ok(conn) => conn,
             Err(_) => {
                 self.counters.errors += 1;

@@ -44,6 +44,8 @@ pub(crate) struct Client {
     /// It speaks binary; `None` before its first byte.
     pub binary: Option<bool>,
     pub is_open: bool,
+    /// Another proxy.
+    pub is_peer: bool,
     /// The numbers behind the last request of each turn that has not been answered.
     turns: VecDeque<u32>,
     /// Replies wait for others of their turn until then.

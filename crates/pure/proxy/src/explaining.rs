@@ -40,6 +40,16 @@ impl Proxy {
         if self.upstreams[home].health != Health::Serves {
             said.push(self.stand_in(bytes));
         }
+        if let Some(peers) = &self.peers {
+            let member = peers.coordinator(key.hash());
+            said.push(match member == peers.peers.own {
+                true => "coordinated by this proxy: it alone copies the key".into(),
+                false => format!(
+                    "coordinated by the proxy at {}: it alone copies the key, and gets its requests while it does",
+                    peers.peers.names[member]
+                ),
+            });
+        }
         if let Some(doubt) = self.conns[self.conn_of(home, bytes)].doubt.filter(|at| *at > self.now)
         {
             let until = match doubt {

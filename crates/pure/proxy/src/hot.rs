@@ -55,12 +55,17 @@ pub(crate) struct Hot {
     epoch: u64,
     reads: u64,
     writes: u64,
+    /// Reads of the interval before.
+    reads_before: u64,
     /// In the last interval it was written so often that copies would be made for few reads each (NetKV §IV.F).
     pub often_written: bool,
 }
 
 /// A key with more writes than one in so many reads is kept in the proxy's own cache.
 const READS_PER_WRITE: u64 = 20;
+
+/// Of all replies in the proxy's own cache.
+const CACHE_BYTES_MAX: usize = 4 << 20;
 
 /// Where a read goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -103,6 +108,11 @@ impl HotTable {
 
     pub fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    /// By hash.
+    pub fn keys(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.keys.iter().map(|(hash, hot)| (*hash, hot.key.as_slice()))
     }
 
     fn epoch(&mut self) -> u64 {
@@ -177,9 +187,35 @@ impl HotTable {
         hot.state = State::Copied { copies, since: now };
     }
 
-    pub fn cached(&mut self, hash: u64, reply: Vec<u8>, until: Nanos) {
-        let hot = self.keys.get_mut(&hash).expect("it is filling");
-        hot.state = State::Cached { reply, until };
+    /// Keeps a reply in the proxy's own cache. What is read least often makes room (LFU, NetKV §IV.G). False: there is none, all is
+    /// read as often.
+    pub fn cached(&mut self, hash: u64, reply: Vec<u8>, until: Nanos) -> bool {
+        let reads = |hot: &Hot| hot.reads_before + hot.reads;
+        let own = reads(self.keys.get(&hash).expect("it is filling"));
+        let kept = |(hash, hot): (&u64, &Hot)| match &hot.state {
+            State::Cached { reply, .. } => Some((reads(hot), *hash, reply.len())),
+            _ => None,
+        };
+        let mut kept: Vec<(u64, u64, usize)> = self.keys.iter().filter_map(kept).collect();
+        let all: usize = kept.iter().map(|(.., bytes)| bytes).sum();
+        let mut excess = (all + reply.len()).saturating_sub(CACHE_BYTES_MAX);
+        kept.sort_unstable();
+        let mut ended = 0;
+        for (reads, _, bytes) in &kept {
+            if excess == 0 {
+                break;
+            }
+            if own <= *reads {
+                return false;
+            }
+            excess = excess.saturating_sub(*bytes);
+            ended += 1;
+        }
+        for (_, other, _) in &kept[..ended] {
+            self.keys.get_mut(other).expect("it is listed").state = State::Cold;
+        }
+        self.keys.get_mut(&hash).expect("it is filling").state = State::Cached { reply, until };
+        true
     }
 
     /// A copy has said that it has the value of an epoch.
@@ -213,6 +249,7 @@ impl HotTable {
             epoch,
             reads: 0,
             writes: 0,
+            reads_before: 0,
             often_written: false,
         };
         let hot = self.keys.entry(hash).or_insert_with(new);
@@ -223,7 +260,7 @@ impl HotTable {
             hot.end(epoch, left);
         }
         hot.often_written = hot.writes * READS_PER_WRITE > hot.reads;
-        (hot.reads, hot.writes) = (0, 0);
+        (hot.reads_before, hot.reads, hot.writes) = (hot.reads, 0, 0);
     }
 
     /// Those that `keep` says no to are cold again.
@@ -253,5 +290,28 @@ impl Hot {
         }
         self.state = State::Cold;
         self.epoch = epoch;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_least_often_leaves_the_cache() {
+        let (mut table, mut left) = (HotTable::new(1), Vec::new());
+        let reads = [5, 1, 3, 2, 4];
+        for (hash, reads) in (0..).zip(reads) {
+            table.want(hash, &[b'a' + hash as u8], 2, &mut left);
+            for _ in 0..reads {
+                table.read(hash, &[b'a' + hash as u8], 0, false);
+            }
+        }
+        // Two have room.
+        let reply = || vec![0; CACHE_BYTES_MAX / 2];
+        let kept: Vec<bool> = (0..5).map(|hash| table.cached(hash, reply(), 9)).collect();
+        assert_eq!(kept, [true, true, true, false, true]);
+        let is_cached = |hash| matches!(table.keys[&hash].state, State::Cached { .. });
+        assert_eq!([0, 1, 2, 3, 4].map(is_cached), [true, false, false, false, true]);
     }
 }

@@ -19,8 +19,10 @@
 
 #![forbid(unsafe_code)]
 
+mod administering;
 mod answering;
 mod asking;
+mod asking_many;
 mod binary;
 mod buffers;
 mod client;
@@ -29,13 +31,19 @@ mod counting;
 mod datagram;
 mod encode;
 mod explaining;
+mod health;
 mod hot;
 mod members;
 mod merge;
 mod naming;
+mod passing;
+mod peers;
+mod placing;
 mod pool;
+mod promises;
 mod proxy;
 mod reply;
+mod session;
 mod stats;
 mod steering;
 mod upstream;
@@ -44,6 +52,7 @@ pub use control::Replication;
 pub use counting::{ByClass, Class, Latency};
 pub use mbal_balance::Threshold;
 pub use mbal_routing::ketama::{Dialect, KeyHash, RingServer};
+pub use peers::Peers;
 pub use pool::Distribution;
 pub use proxy::{Action, ClientId, ConnId, Event, Proxy};
 pub use stats::{Copies, Counters, Stats, UpstreamState, UpstreamStats};
@@ -66,8 +75,10 @@ pub struct Settings {
     /// An upstream that failed is tried again so often.
     pub retry: Nanos,
     pub limits: Limits,
-    /// Hot keys get copies. Only where no other proxy writes the same keys, and no client by itself.
+    /// Hot keys get copies. Only where nobody writes the same keys but this proxy and its [`Settings::peers`].
     pub replication: Option<Replication>,
+    /// Other proxies that do likewise, and do not eject either.
+    pub peers: Option<Peers>,
     /// An upstream that has answered over a new connection may have executed all that earlier ones brought after so long more.
     pub doubt: Nanos,
     /// What `version` answers.

@@ -89,13 +89,15 @@ impl Proxy {
             first_conn: if is_new { self.conns.len() } else { self.upstreams[number].first_conn },
         };
         if is_new {
-            self.conns.extend((0..conns).map(|_| Conn::new(number)));
+            self.conns.extend((0..conns).map(|_| Conn::new(number, None)));
             self.upstreams.push(upstream);
             self.settings.servers.push(server);
         } else {
             self.forgot = true;
             let first = upstream.first_conn;
-            self.conns[first..][..conns].iter_mut().for_each(|conn| *conn = Conn::new(number));
+            self.conns[first..][..conns]
+                .iter_mut()
+                .for_each(|conn| *conn = Conn::new(number, None));
             self.upstreams[number] = upstream;
             self.settings.servers[number] = server;
         }

@@ -1,16 +1,18 @@
 //! What can happen to a proxy, and what it asks for.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use mbal_model::planted::{Fault, is_planted};
 use mbal_wire::{Limits as WireLimits, Login};
 
 use crate::buffers::Spare;
-use crate::client::{Client, Slot};
+use crate::client::Client;
 use crate::control::Control;
 use crate::counting::{ByClass, Latency};
 use crate::hot::{HotTable, Left};
+use crate::passing::End;
+use crate::peers::PeerTable;
 use crate::pool::Pool;
+use crate::promises::Promises;
 use crate::stats::Counters;
 use crate::upstream::{Conn, Health, State, Upstream};
 use crate::{Nanos, Settings};
@@ -78,7 +80,7 @@ pub struct Proxy {
     pub(crate) upstreams: Vec<Upstream>,
     pub(crate) conns: Vec<Conn>,
     pub(crate) clients: Vec<Client>,
-    free: Vec<u32>,
+    pub(crate) free: Vec<u32>,
     pub(crate) spare: Spare,
     pub(crate) actions: Vec<Action>,
     /// Clients that were paused and may go on.
@@ -88,6 +90,10 @@ pub struct Proxy {
     pub(crate) now: Nanos,
     pub(crate) control: Option<Control>,
     pub(crate) hot: HotTable,
+    pub(crate) peers: Option<PeerTable>,
+    pub(crate) promises: Promises,
+    /// Clients that wait for promises to change.
+    pub(crate) on_hold: BTreeSet<u32>,
     /// Copies that are not read any more, on their way to be deleted.
     pub(crate) left: Vec<Left>,
     /// The key of a write that was answered; reused.
@@ -108,21 +114,45 @@ impl Proxy {
         let pool = || Pool::new(settings.distribution, &members);
         let (full, present) = (pool(), pool());
         let conns_each = 2 * settings.conns_per_server;
-        let upstreams = settings.servers.iter().enumerate().map(|(at, server)| Upstream {
-            name: server.to_string(),
+        let peers = settings.peers.clone().map(|peers| {
+            let pool = format!("{:?} {:?}", settings.distribution, settings.servers);
+            PeerTable::new(peers, &pool)
+        });
+        let mut names: Vec<String> = settings.servers.iter().map(ToString::to_string).collect();
+        // Each peer twice: for what is passed on, and for promises.
+        for _ in 0..2 {
+            let others = peers.iter().flat_map(|all| {
+                all.others().map(|member| format!("peer {}", all.peers.names[member]))
+            });
+            names.extend(others);
+        }
+        let upstream = |(at, name)| Upstream {
+            name,
             health: Health::Serves,
             was_member: false,
             failures: 0,
             failures_total: 0,
             latency: Latency::default(),
             first_conn: at * conns_each,
-        });
-        let conns = (0..settings.servers.len() * conns_each).map(|at| Conn::new(at / conns_each));
+        };
+        let count = names.len() * conns_each;
+        let servers = settings.servers.len();
+        // What an earlier life of the proxy has sent may still be executed.
+        let doubt = settings.replication.map(|_| Nanos::MAX);
+        let conn = |at: usize| {
+            let (upstream, in_text) = (at / conns_each, 2 * (at % conns_each) < conns_each);
+            Conn::new(upstream, doubt.filter(|_| upstream < servers && in_text))
+        };
+        let upstreams: Vec<Upstream> = names.into_iter().enumerate().map(upstream).collect();
+        let conns: Vec<Conn> = (0..count).map(conn).collect();
+        let lease = settings.peers.as_ref().map_or(0, |peers| peers.lease);
+        let members = settings.peers.as_ref().map_or(0, |peers| peers.names.len());
+        let promises = Promises::new(members, lease, settings.seed);
         let settings_seed = settings.seed;
         let item_bytes_max = settings.limits.item_bytes_max;
         Proxy {
-            upstreams: upstreams.collect(),
-            conns: conns.collect(),
+            upstreams,
+            conns,
             wire_limits: WireLimits { item_bytes_max, login: Login::NotAsked },
             full,
             present,
@@ -140,6 +170,9 @@ impl Proxy {
             now: 0,
             control: None,
             hot: HotTable::new(settings_seed),
+            peers,
+            promises,
+            on_hold: BTreeSet::new(),
             left: Vec::new(),
             written: Vec::new(),
             epoch: settings_seed,
@@ -153,8 +186,12 @@ impl Proxy {
     pub fn start(&mut self, now: Nanos) {
         self.now = now;
         self.control = Proxy::control_of(&self.settings, now);
+        self.promises.start(now);
         for conn in 0..self.conns.len() {
-            if !self.is_binary(conn) {
+            let upstream = self.conns[conn].upstream;
+            let is_first = conn == self.upstreams[upstream].first_conn;
+            let is_used = is_first || !matches!(self.end_of(upstream), End::Promises(_));
+            if !self.is_binary(conn) && is_used {
                 self.dial(conn);
             }
         }
@@ -171,6 +208,13 @@ impl Proxy {
         ClientId(id)
     }
 
+    /// A peer has connected: a client whose requests are not passed on.
+    pub fn open_peer(&mut self) -> ClientId {
+        let id = self.open();
+        self.clients[id.0 as usize].is_peer = true;
+        id
+    }
+
     #[inline]
     pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
         self.now = now;
@@ -182,6 +226,9 @@ impl Proxy {
             Event::Connected { conn } => self.connected(conn.0 as usize),
             Event::Lost { conn } => self.lost(conn.0 as usize),
             Event::Woken => self.wake(),
+        }
+        if self.promises.is_changing() {
+            self.settle_promises();
         }
         while let Some(client) = self.going_on.pop() {
             self.go_on(client);
@@ -239,15 +286,24 @@ impl Proxy {
     pub fn next_wake(&self) -> Option<Nanos> {
         let of_conn = |conn: &Conn| match conn.state {
             State::Closed { retry_at } => (retry_at > 0).then_some(retry_at),
-            State::Dialing { since } => Some(since + self.settings.timeout),
+            State::Dialing { since } => Some(since + self.timeout_of(conn)),
             State::Up => {
-                let late = conn.asked.front().map(|asked| asked.at + self.settings.timeout);
+                let late = conn.asked.front().map(|asked| asked.at + self.timeout_of(conn));
                 late.into_iter().chain(conn.gathers_until).min()
             }
         };
         let interval = self.control.as_ref().map(|control| control.ends_at);
         let held = self.held.front().map(|(until, _)| *until);
-        self.conns.iter().filter_map(of_conn).chain(held).chain(interval).min()
+        let own = held.into_iter().chain(interval).chain(self.next_of_peers());
+        self.conns.iter().filter_map(of_conn).chain(own).min()
+    }
+
+    /// A peer that waits for an upstream may take as long as that, and answers still.
+    fn timeout_of(&self, conn: &Conn) -> Nanos {
+        match self.end_of(conn.upstream) {
+            End::Server => self.settings.timeout,
+            End::Passed(_) | End::Promises(_) => 2 * self.settings.timeout,
+        }
     }
 
     pub(crate) fn is_binary(&self, conn: usize) -> bool {
@@ -255,103 +311,12 @@ impl Proxy {
         first + self.settings.conns_per_server <= conn
     }
 
-    pub(crate) fn dial(&mut self, conn: usize) {
-        let this = &mut self.conns[conn];
-        this.state = State::Dialing { since: self.now };
-        this.has_answered = false;
-        let upstream = this.upstream;
-        self.actions.push(Action::Dial { conn: ConnId(conn as u32), upstream });
-    }
-
-    fn connected(&mut self, conn: usize) {
-        let upstream = self.conns[conn].upstream;
-        self.conns[conn].state = State::Up;
-        if self.upstreams[upstream].health == Health::Ejected && is_planted(Fault::ServesUnflushed)
-        {
-            self.come_back(upstream);
-        }
-        if self.upstreams[upstream].health == Health::Ejected {
-            self.ask_fence(conn);
-        } else {
-            let binary = self.is_binary(conn);
-            self.conns[conn].pay(self.now, binary);
-        }
-        let this = &mut self.conns[conn];
-        // What was asked meanwhile has its time from now on.
-        let now = self.now;
-        this.asked.iter_mut().for_each(|asked| asked.at = now);
-        self.tell_conn(conn);
-    }
-
-    fn lost(&mut self, conn: usize) {
-        self.fail(conn, b"SERVER_ERROR upstream connection lost\r\n");
-    }
-
-    /// Gives a connection up: whoever waits for it hears `error`.
-    pub(crate) fn fail(&mut self, conn: usize, error: &'static [u8]) {
-        let upstream = self.conns[conn].upstream;
-        let this = &self.conns[conn];
-        let idle = this.asked.is_empty() && this.has_answered && this.state == State::Up;
-        let waiting = self.conns[conn].lose(&mut self.spare);
-        // It may have had copies, or a home's items.
-        self.conns[conn].state = State::Closed { retry_at: Nanos::MAX };
-        self.end_all_copies();
-        let this = &mut self.upstreams[upstream];
-        // An upstream may close a connection that nobody uses.
-        if !idle {
-            this.failures += 1;
-            this.failures_total += 1;
-            self.counters.upstream_failures += 1;
-        }
-        let eject = self.settings.eject
-            && this.health == Health::Serves
-            && self.settings.failures_max <= this.failures;
-        let at_once = this.failures <= 1 && this.health == Health::Serves && !eject;
-        if eject {
-            self.eject(upstream);
-        }
-        if at_once {
-            self.dial(conn);
-        } else {
-            let is_gone = self.upstreams[upstream].health == Health::Gone;
-            let retry_at = if is_gone { Nanos::MAX } else { self.now + self.settings.retry };
-            self.conns[conn].state = State::Closed { retry_at };
-        }
-        for asked in waiting {
-            self.lose_asked(asked, error);
-        }
-    }
-
-    fn eject(&mut self, upstream: usize) {
-        self.upstreams[upstream].health = Health::Ejected;
-        self.counters.ejections += 1;
-        self.place_again();
-    }
-
-    /// The flush of an ejected upstream is done.
-    pub(crate) fn come_back(&mut self, upstream: usize) {
-        let first = self.upstreams[upstream].first_conn;
-        for conn in &mut self.conns[first..][..2 * self.settings.conns_per_server] {
-            conn.owed.clear();
-            conn.owes_all = false;
-        }
-        self.upstreams[upstream].health = Health::Serves;
-        self.counters.returns += 1;
-        self.place_again();
-    }
-
-    pub(crate) fn place_again(&mut self) {
-        self.end_all_copies();
-        self.epoch = self.epoch.wrapping_add(1);
-        let serves = |at: usize| self.upstreams[at].health == Health::Serves;
-        self.present = self.pool_of(serves);
-        self.all_present = self.order.iter().all(|number| serves(*number));
-    }
-
     fn wake(&mut self) {
         self.end_interval();
+        self.tell_peers();
         for conn in 0..self.conns.len() {
-            let late = |since: Nanos| since + self.settings.timeout <= self.now;
+            let timeout = self.timeout_of(&self.conns[conn]);
+            let late = |since: Nanos| since + timeout <= self.now;
             match self.conns[conn].state {
                 State::Closed { retry_at } if retry_at > 0 && retry_at <= self.now => {
                     self.dial(conn);
@@ -362,67 +327,6 @@ impl Proxy {
                 }
                 _ => {}
             }
-        }
-    }
-
-    fn time_out(&mut self, conn: usize) {
-        self.counters.upstream_timeouts += 1;
-        self.actions.push(Action::HangUp(ConnId(conn as u32)));
-        self.fail(conn, b"SERVER_ERROR upstream timed out\r\n");
-    }
-
-    fn half_closed(&mut self, client: u32) {
-        match self.clients[client as usize].paused {
-            true => self.clients[client as usize].half_closed = true,
-            false => self.end(client),
-        }
-    }
-
-    /// The client sends no more.
-    pub(crate) fn end(&mut self, client: u32) {
-        let this = &mut self.clients[client as usize];
-        if !this.is_open || this.ending {
-            return;
-        }
-        this.ending = true;
-        this.input.clear();
-        if this.is_idle() {
-            self.tell_ended(client);
-        } else {
-            this.push(Slot::End);
-        }
-    }
-
-    /// All replies before a client's end are there.
-    pub(crate) fn tell_ended(&mut self, client: u32) {
-        let out = &mut self.clients[client as usize].out;
-        out.free();
-        match out.len() {
-            0 => self.actions.push(Action::Close(ClientId(client))),
-            _ => self.tell_client(client),
-        }
-    }
-
-    fn closed(&mut self, client: u32) {
-        let this = &mut self.clients[client as usize];
-        this.gone = true;
-        this.is_open = false;
-        this.out.free();
-        this.out.sent(this.out.len(), &mut self.spare);
-        self.free_if_done(client);
-    }
-
-    /// A client that is gone goes for good when no reply to it is on its way.
-    pub(crate) fn free_if_done(&mut self, client: u32) {
-        let this = &mut self.clients[client as usize];
-        if this.gone && (this.is_idle() || this.has_ended()) {
-            let input = std::mem::take(&mut this.input);
-            self.spare.give(input);
-            // It stays in the list that it is in.
-            let is_listed = this.is_listed;
-            *this = Client::default();
-            this.is_listed = is_listed;
-            self.free.push(client);
         }
     }
 

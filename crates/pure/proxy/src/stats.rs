@@ -46,6 +46,10 @@ counters! {
     /// Reads of hot keys that were answered from the proxy's own cache.
     cache_hits,
     copies_stored,
+    /// Requests that were passed on to their keys' coordinators.
+    passed,
+    /// How often a coordinator was silent for a lease.
+    leases_ended,
     connections_total,
 }
 
@@ -111,6 +115,15 @@ impl Proxy {
         stat("curr_connections", &all.clients.to_string());
         stat("leaving", &all.leaving.to_string());
         stat("hot_keys", &self.hot.len().to_string());
+        if let Some(peers) = &self.peers {
+            let copies = match peers.silent(self.now) {
+                None => "yes".to_owned(),
+                Some((name, false)) => format!("no:{name}"),
+                Some((name, true)) => format!("no:{name} is told otherwise"),
+            };
+            stat("copies", &copies);
+            stat("promised_keys", &self.promises.len().to_string());
+        }
         for (name, value) in all.counters.each() {
             stat(name, &value.to_string());
         }

@@ -1,5 +1,6 @@
 //! Requests for keys that are hot: where reads go, what a write ends, how copies are filled.
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, Key};
 use mbal_wire::{Meta, Request, base64_decode, parse_u64, push_u64, push_value};
 
@@ -7,6 +8,8 @@ use crate::Nanos;
 use crate::control::Control;
 use crate::hot::{Copy, Read};
 use crate::naming::{SUFFIX_BYTES, push_name};
+use crate::placing::Refusal;
+use crate::promises::Course;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
 use crate::upstream::{Asked, Hide, State, Who};
@@ -25,6 +28,11 @@ pub(crate) enum Steered {
         conn: usize,
         name: u64,
     },
+    /// It is passed on to its key's coordinator.
+    Pass {
+        conn: usize,
+    },
+    Refused(Refusal),
     /// It was answered.
     Done,
 }
@@ -60,7 +68,15 @@ impl Proxy {
             false => key,
         };
         let Some(hash) = Key::new(key).map(|key| key.hash()) else { return Steered::Home };
-        control.observe(key, hash);
+        // What peers pass on they ask for more often than their other keys.
+        if !self.clients[client as usize].is_peer {
+            control.observe(key, hash);
+        }
+        match self.course_of(client, hash) {
+            Ok(Course::Pass(member)) => return self.pass(member, key, writes),
+            Ok(Course::Own | Course::Hold) => {}
+            Err(why) => return Steered::Refused(why),
+        }
         if self.hot.is_empty() {
             return Steered::Home;
         }
@@ -71,7 +87,10 @@ impl Proxy {
         if base64 || !is_plain(request) {
             return Steered::Home;
         }
-        let may_fill = self.may_fill(key);
+        if self.peers.as_ref().is_some_and(|peers| !peers.is_sure(self.now)) {
+            return Steered::Home;
+        }
+        let may_fill = self.may_fill(hash, key);
         match self.hot.read(hash, key, self.now, may_fill) {
             Read::Home => Steered::Home,
             Read::Fill(epoch) => {
@@ -107,12 +126,17 @@ impl Proxy {
     }
 
     /// All upstreams serve, and the key's home does what it was told.
-    fn may_fill(&self, key: &[u8]) -> bool {
+    fn may_fill(&self, hash: u64, key: &[u8]) -> bool {
         let Some(home) = self.full.place(key).filter(|_| self.all_present) else { return false };
-        let conn = &self.conns[self.conn_of(home, key)];
-        let is_sure = conn.doubt.is_none_or(|until| until <= self.now)
-            || mbal_model::planted::is_planted(mbal_model::planted::Fault::DoubtForgotten);
-        conn.state == State::Up && is_sure && key.len() + SUFFIX_BYTES <= KEY_BYTES_MAX
+        let text = self.conn_of(home, key);
+        let both = [text, text + self.settings.conns_per_server];
+        let is_sure =
+            !both.iter().any(|conn| self.in_doubt(*conn)) || is_planted(Fault::DoubtForgotten);
+        let is_promised = self.peers.as_ref().is_none_or(|peers| peers.all_promised(hash));
+        self.conns[text].state == State::Up
+            && is_sure
+            && is_promised
+            && key.len() + SUFFIX_BYTES <= KEY_BYTES_MAX
     }
 
     fn ask_fill(&mut self, hash: u64, epoch: u64, key: &[u8]) {
@@ -126,7 +150,7 @@ impl Proxy {
     }
 
     /// A request of the proxy's own.
-    fn ask_own(&mut self, conn: usize, kind: Kind, who: Who) {
+    pub(crate) fn ask_own(&mut self, conn: usize, kind: Kind, who: Who) {
         let (hide, at) = (Hide::Nothing, self.now);
         let asked = Asked { who, kind, hide, writes: false, renamed: false, at };
         self.conns[conn].ask(asked, None);
@@ -146,7 +170,9 @@ impl Proxy {
             reply.extend_from_slice(item.value);
             reply.extend_from_slice(b"\r\nEND\r\n");
             let until = self.now + item.seconds as u64 * SECOND;
-            return self.hot.cached(hash, reply, until);
+            if self.hot.cached(hash, reply, until) {
+                return;
+            }
         }
         let home = self.full.place(&key).expect("it was asked");
         let at_home = Copy { conn: self.conn_of(home, &key) as u32, name: None, stored: true };
@@ -206,7 +232,11 @@ impl Proxy {
         let Some(control) = self.control.as_mut().filter(|at| at.ends_at <= self.now) else {
             return;
         };
-        let hot = control.decide(self.order.len(), self.now);
+        let mut hot = control.decide(self.order.len(), self.now);
+        if let Some(peers) = &mut self.peers {
+            hot.retain(|(hash, ..)| peers.is_own(*hash));
+            peers.hurry(self.now);
+        }
         let is_hot = |hash| hot.iter().any(|(other, ..)| *other == hash);
         self.hot.retain(is_hot, &mut self.left);
         for (hash, key, wanted) in &hot {

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::Nanos;
 use crate::buffers::{Output, Spare};
 use crate::counting::Latency;
+use crate::peers::Ask;
 use crate::reply::Kind;
 use mbal_link::Gathering;
 
@@ -55,6 +56,8 @@ pub(crate) struct Conn {
     pub need: usize,
     pub scanned: usize,
     pub asked: VecDeque<Asked>,
+    /// Requests that were answered or lost since the start.
+    pub done: u64,
     /// A write over an earlier connection may still be executed: until then, or until some time after the next reply.
     pub doubt: Option<Nanos>,
     pub gathering: Gathering,
@@ -119,6 +122,11 @@ pub(crate) enum Who {
     Fence,
     /// The deletion of the first key that is owed, or of everything.
     Owed,
+    /// One of the other proxies.
+    Peer {
+        place: u8,
+        ask: Ask,
+    },
 }
 
 /// Which replies a client that asked quietly does not hear.
@@ -140,7 +148,7 @@ pub(crate) enum Hide {
 }
 
 impl Conn {
-    pub fn new(upstream: usize) -> Conn {
+    pub fn new(upstream: usize, doubt: Option<Nanos>) -> Conn {
         Conn {
             upstream,
             state: State::Closed { retry_at: 0 },
@@ -150,7 +158,8 @@ impl Conn {
             need: 0,
             scanned: 0,
             asked: VecDeque::new(),
-            doubt: None,
+            done: 0,
+            doubt,
             gathering: Gathering::default(),
             gathers_until: None,
             is_gathering: false,
@@ -158,6 +167,11 @@ impl Conn {
             owed: BTreeSet::new(),
             owes_all: false,
         }
+    }
+
+    /// What [`Conn::done`] is when all that was asked has been answered or lost.
+    pub fn asked_in_all(&self) -> u64 {
+        self.done + self.asked.len() as u64
     }
 
     /// What was appended to the output is a request.
@@ -175,6 +189,7 @@ impl Conn {
     #[inline]
     pub fn answered(&mut self, spare: &mut Spare, written: &mut Vec<u8>) -> Option<Asked> {
         let asked = self.asked.pop_front()?;
+        self.done += 1;
         if asked.writes {
             let bytes = 2 + usize::from(self.keys.unsent()[0]);
             // Other connections have no order with this one: copies of the key end when it is known to have changed, too.
@@ -208,6 +223,7 @@ impl Conn {
         self.gathers_until = None;
         self.input.clear();
         (self.need, self.scanned) = (0, 0);
+        self.done += self.asked.len() as u64;
         std::mem::take(&mut self.asked)
     }
 
@@ -263,7 +279,7 @@ pub(crate) fn push_flush(out: &mut Vec<u8>, binary: bool) {
     }
 }
 
-fn push_delete(out: &mut Vec<u8>, key: &[u8], base64: bool, binary: bool) {
+pub(crate) fn push_delete(out: &mut Vec<u8>, key: &[u8], base64: bool, binary: bool) {
     let (verb, end): (&[u8], &[u8]) = match (binary, base64) {
         (true, _) => return out.extend_from_slice(&mbal_wire::binary_delete(key)),
         (false, true) => (b"md ", b" b\r\n"),

@@ -81,6 +81,7 @@ fn settings(seed: u64) -> Settings {
         replication: None,
         doubt: 0,
         version: "1".into(),
+        peers: None,
         seed,
     }
 }

@@ -1,7 +1,10 @@
 //! Copies of hot keys and ejection in virtual time: clients, upstreams that are slow, stop, die and come back, and an oracle that
 //! knows each key's history. Nobody ever reads a value that was overwritten or deleted before his read began.
 
-use std::collections::{BTreeMap, VecDeque};
+mod common;
+
+use common::history::{Asking, Heard, History};
+use common::memcached::{Memcached, Wire, requests};
 
 use mbal_proxy::{
     Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Proxy, Replication, RingServer,
@@ -14,48 +17,6 @@ const UPSTREAMS: usize = 4;
 const CLIENTS: usize = 6;
 const KEYS: u64 = 4;
 const STEPS: usize = 6_000;
-
-/// A memcached of few commands. Items go when it dies.
-#[derive(Default)]
-struct Upstream {
-    items: BTreeMap<String, String>,
-    /// It executes nothing until then.
-    stopped_until: u64,
-    /// It cannot be dialed until then.
-    away_until: u64,
-    /// Requests of connections that are gone, which it has received.
-    ghosts: VecDeque<String>,
-}
-
-/// One connection to an upstream, as the network has it.
-#[derive(Default)]
-struct Wire {
-    up: bool,
-    requests: VecDeque<String>,
-    replies: VecDeque<String>,
-}
-
-struct Write {
-    value: Option<String>,
-    begun: u64,
-    /// `u64::MAX`: nobody knows.
-    ended: u64,
-}
-
-struct Seeing {
-    begun: u64,
-    ended: u64,
-    /// Whose value it had.
-    write: usize,
-}
-
-struct Asking {
-    key: String,
-    /// `None` is a read; else the write's number.
-    write: Option<usize>,
-    begun: u64,
-    heard: String,
-}
 
 #[derive(Default)]
 struct Seen {
@@ -70,12 +31,10 @@ struct World {
     proxy: Proxy,
     now: u64,
     random: Random,
-    upstreams: Vec<Upstream>,
+    upstreams: Vec<Memcached>,
     wires: Vec<Wire>,
     clients: Vec<Option<Asking>>,
-    writes: BTreeMap<String, Vec<Write>>,
-    /// By key: reads that ended.
-    reads: BTreeMap<String, Vec<Seeing>>,
+    history: History,
     dialing: Vec<(ConnId, usize)>,
     seen: Seen,
 }
@@ -95,6 +54,7 @@ impl World {
             retry: 30 * MS,
             limits: Limits::default(),
             replication: Some(Replication { interval: 100 * MS, target: 1.05, sampling: 1.0 }),
+            peers: None,
             doubt: MS,
             version: "1".into(),
             seed,
@@ -108,11 +68,10 @@ impl World {
             proxy,
             now: 1,
             random,
-            upstreams: (0..UPSTREAMS).map(|_| Upstream::default()).collect(),
+            upstreams: (0..UPSTREAMS).map(|_| Memcached::default()).collect(),
             wires: (0..2 * UPSTREAMS).map(|_| Wire::default()).collect(),
             clients: (0..CLIENTS).map(|_| None).collect(),
-            writes: BTreeMap::new(),
-            reads: BTreeMap::new(),
+            history: History::default(),
             dialing: Vec::new(),
             seen: Seen::default(),
         }
@@ -177,7 +136,7 @@ impl World {
     /// What was received over a connection that is gone may be executed all the same.
     fn cut(&mut self, conn: usize) {
         let wire = std::mem::take(&mut self.wires[conn]);
-        self.upstreams[conn / 2].ghosts.extend(wire.requests);
+        self.upstreams[conn / 2].ghosts.entry(0).or_default().extend(wire.requests);
         self.dialing.retain(|(other, _)| other.0 as usize != conn);
         self.seen.lost += 1;
     }
@@ -191,68 +150,30 @@ impl World {
         // One key is far hotter than the others.
         let number = if self.random.below(4) > 0 { 0 } else { self.random.below(KEYS) };
         let key = format!("key{number}");
-        let writes = self.writes.entry(key.clone()).or_default();
-        let choice = self.random.below(100);
-        let (text, value) = match choice {
+        let now = self.now;
+        let (text, asking) = match self.random.below(100) {
             0..6 => {
-                let value = format!("{}", writes.len());
-                (format!("set {key} 0 0 {}\r\n{value}\r\n", value.len()), Some(Some(value)))
+                let value = self.history.new_value(&key);
+                let text = format!("set {key} 0 0 {}\r\n{value}\r\n", value.len());
+                (text, self.history.write(vec![key], Some(&value), now))
             }
-            6..8 => (format!("delete {key}\r\n"), Some(None)),
-            8..30 => (format!("mg {key} v\r\n"), None),
-            30..40 => (format!("get other {key}\r\n"), None),
-            _ => (format!("get {key}\r\n"), None),
+            6..8 => (format!("delete {key}\r\n"), self.history.write(vec![key], None, now)),
+            8..30 => (format!("mg {key} v\r\n"), self.history.read(&key, now)),
+            30..40 => (format!("get other {key}\r\n"), self.history.read(&key, now)),
+            _ => (format!("get {key}\r\n"), self.history.read(&key, now)),
         };
-        let write = value.map(|value| {
-            writes.push(Write { value, begun: self.now, ended: u64::MAX });
-            writes.len() - 1
-        });
-        let begun = self.now;
-        self.clients[client] = Some(Asking { key, write, begun, heard: String::new() });
+        self.clients[client] = Some(asking);
         self.event(Event::Received { client: ClientId(client as u32), bytes: text.as_bytes() })
     }
 
     fn hear(&mut self, client: ClientId, bytes: &[u8]) -> Result<(), String> {
-        let at = client.0 as usize;
-        let asking = self.clients[at].as_mut().ok_or("a reply that nobody waits for")?;
-        asking.heard += &String::from_utf8_lossy(bytes);
-        let ends = ["END\r\n", "STORED\r\n", "DELETED\r\n", "NOT_FOUND\r\n", "EN\r\n"];
-        let heard = &asking.heard;
-        let is_value = heard.starts_with("VA ") && heard.matches('\n').count() == 2;
-        let is_error = heard.starts_with("SERVER_ERROR") && heard.ends_with('\n');
-        if !is_value && !is_error && !ends.iter().any(|end| heard.ends_with(end)) {
-            return Ok(());
+        let asking = &mut self.clients[client.0 as usize];
+        let heard = asking.as_mut().ok_or("a reply that nobody waits for")?;
+        let heard = self.history.hear(heard, bytes, self.now)?;
+        self.seen.hits += u64::from(heard == Heard::Hit);
+        if heard != Heard::NotAll {
+            *asking = None;
         }
-        let asking = self.clients[at].take().expect("it was looked at");
-        if is_error {
-            return Ok(());
-        }
-        let writes = self.writes.get_mut(&asking.key).expect("it was asked for");
-        if let Some(write) = asking.write {
-            writes[write].ended = self.now;
-            return Ok(());
-        }
-        let value = match asking.heard.lines().collect::<Vec<_>>()[..] {
-            [value, line, ..] if value.starts_with("VALUE ") || value.starts_with("VA ") => line,
-            _ => return Ok(()),
-        };
-        self.seen.hits += 1;
-        let is_its = |write: &Write| write.value.as_deref() == Some(value);
-        let read = writes.iter().position(is_its).ok_or(format!("{value:?} was never written"))?;
-        let over = |other: &Write| writes[read].ended < other.begun && other.ended < asking.begun;
-        if let Some(newer) = writes.iter().position(over) {
-            return Err(format!("{}: read {read}, and {newer} was there before", asking.key));
-        }
-        let reads = self.reads.entry(asking.key.clone()).or_default();
-        // What was read after another write was done, or was written after it, is newer than that.
-        let newer = |seeing: &&Seeing| {
-            let was_after = writes[read].ended < seeing.begun.max(writes[seeing.write].begun);
-            seeing.ended < asking.begun && seeing.write != read && was_after
-        };
-        if let Some(Seeing { write, .. }) = reads.iter().find(newer) {
-            return Err(format!("{}: read {read}, and {write} was read before", asking.key));
-        }
-        reads.push(Seeing { begun: asking.begun, ended: self.now, write: read });
         Ok(())
     }
 
@@ -263,17 +184,9 @@ impl World {
         if self.now < upstream.stopped_until {
             return;
         }
-        // What earlier connections brought is executed in the same turn of its event loop, before or after.
         let ghosts_first = self.random.below(2) == 0;
-        if ghosts_first {
-            upstream.execute_ghosts();
-        }
-        for _ in 0..1 + self.random.below(4) {
-            let Some(request) = self.wires[conn].requests.pop_front() else { break };
-            let reply = upstream.execute(&request);
-            self.wires[conn].replies.push_back(reply);
-        }
-        upstream.execute_ghosts();
+        let count = 1 + self.random.below(4);
+        upstream.turn(0, &mut self.wires[conn], count, ghosts_first);
     }
 
     fn reply(&mut self) -> Result<(), String> {
@@ -309,7 +222,7 @@ impl World {
                 let was_up = self.wires[2 * at].up;
                 self.cut(2 * at);
                 if self.random.below(2) == 0 {
-                    self.upstreams[at] = Upstream::default();
+                    self.upstreams[at] = Memcached::default();
                 }
                 if was_up {
                     return self.event(Event::Lost { conn: ConnId(2 * at as u32) });
@@ -318,66 +231,6 @@ impl World {
         }
         Ok(())
     }
-}
-
-impl Upstream {
-    fn execute_ghosts(&mut self) {
-        while let Some(request) = self.ghosts.pop_front() {
-            self.execute(&request);
-        }
-    }
-
-    fn execute(&mut self, request: &str) -> String {
-        let (line, value) = request.split_once("\r\n").expect("a line");
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
-            ["get", ..] => {
-                let found = words[1..].iter().filter_map(|key| Some((key, self.items.get(*key)?)));
-                let value = |(key, value): (&&str, &String)| {
-                    format!("VALUE {key} 0 {}\r\n{value}\r\n", value.len())
-                };
-                found.map(value).collect::<String>() + "END\r\n"
-            }
-            ["mg", key, ..] => match self.items.get(key) {
-                None => "EN\r\n".into(),
-                Some(value) if words.contains(&"f") => {
-                    format!("VA {} f0 t-1\r\n{value}\r\n", value.len())
-                }
-                Some(value) => format!("VA {}\r\n{value}\r\n", value.len()),
-            },
-            ["set", key, ..] => {
-                self.items.insert(key.into(), value.trim_end().into());
-                "STORED\r\n".into()
-            }
-            ["delete", key] => match self.items.remove(key) {
-                Some(_) => "DELETED\r\n".into(),
-                None => "NOT_FOUND\r\n".into(),
-            },
-            ["md", key] => match self.items.remove(key) {
-                Some(_) => "HD\r\n".into(),
-                None => "NF\r\n".into(),
-            },
-            ["flush_all"] => {
-                self.items.clear();
-                "OK\r\n".into()
-            }
-            _ => panic!("{request:?}"),
-        }
-    }
-}
-
-fn requests(mut text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    while !text.is_empty() {
-        let line = text.find("\r\n").expect("whole requests leave") + 2;
-        let end = match text.starts_with("set ") {
-            true => line + text[line..].find("\r\n").expect("a value") + 2,
-            false => line,
-        };
-        found.push(text[..end].to_owned());
-        text = &text[end..];
-    }
-    found
 }
 
 fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {

@@ -32,6 +32,7 @@ fn settings(upstreams: usize) -> Settings {
         retry: 1000 * MS,
         limits: Limits::default(),
         replication: None,
+        peers: None,
         doubt: 0,
         version: "1".into(),
         seed: 7,

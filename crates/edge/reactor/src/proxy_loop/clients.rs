@@ -9,15 +9,13 @@ use super::{ProxyLoop, Socket, send};
 use crate::sys::{self, READABLE};
 
 impl ProxyLoop {
-    pub(super) fn admit(&mut self, fd: OwnedFd, secured: Option<Box<Secured>>) -> ClientId {
-        let client = self.proxy.open();
+    pub(super) fn admit(&mut self, fd: OwnedFd, client: ClientId, secured: Option<Box<Secured>>) {
         self.make_place(client);
         let added = self.epoll.add(fd.as_fd(), READABLE, client.0.into());
         self.clients[client.0 as usize] = Some(Socket::of_client(fd, secured));
         if added.is_err() {
             self.close(client);
         }
-        client
     }
 
     pub(super) fn make_place(&mut self, client: ClientId) {
@@ -28,7 +26,7 @@ impl ProxyLoop {
     }
 
     #[inline]
-    pub(super) fn serve_client(&mut self, at: usize, now: u64) {
+    pub(super) fn serve_client(&mut self, at: usize) {
         let Some(socket) = &mut self.clients[at] else { return };
         let client = ClientId(at as u32);
         if socket.blocked {
@@ -43,9 +41,12 @@ impl ProxyLoop {
             return;
         }
         if socket.secured.is_some() {
-            return self.serve_secured(client, now);
+            return self.serve_secured(client);
         }
-        match sys::recv(socket.fd.as_fd(), &mut self.buffer) {
+        let received = sys::recv(socket.fd.as_fd(), &mut self.buffer);
+        // Not before: a lease that was over when a request came in must be seen to be.
+        let now = self.clock.now_ns();
+        match received {
             Ok(0) => self.half_closed(client, now),
             Ok(count) => {
                 let bytes = &self.buffer[..count];

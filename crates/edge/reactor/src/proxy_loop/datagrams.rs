@@ -91,12 +91,13 @@ impl Datagrams {
 
 impl ProxyLoop {
     /// Nothing that the proxy has asked for may wait to be done: clients get numbers here.
-    pub(super) fn receive_datagrams(&mut self, token: u64, now: u64) {
+    pub(super) fn receive_datagrams(&mut self, token: u64) {
         let socket = (token - DATAGRAMS) as usize;
         for _ in 0..PER_WAKEUP {
             let received = self.datagrams.sockets[socket].recv_from(&mut self.buffer);
             // A sender that cannot be reached, or nothing more: the next wake-up knows.
             let Ok((count, from)) = received else { return };
+            let now = self.clock.now_ns();
             let Some((request_id, requests)) = parse_datagram(&self.buffer[..count]) else {
                 continue;
             };

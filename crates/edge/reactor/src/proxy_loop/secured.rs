@@ -47,7 +47,8 @@ impl Secured {
 impl ProxyLoop {
     pub(super) fn welcome(&mut self, guest: Guest, now: u64) {
         let Guest { fd, tls, plain, .. } = guest;
-        let client = self.admit(fd, Some(Secured::new(tls)));
+        let client = self.proxy.open();
+        self.admit(fd, client, Some(Secured::new(tls)));
         if !plain.is_empty() && self.clients[client.0 as usize].is_some() {
             self.proxy.handle(now, Event::Received { client, bytes: &plain });
         }
@@ -55,10 +56,12 @@ impl ProxyLoop {
 
     /// There is something of a client to be read.
     #[cold]
-    pub(super) fn serve_secured(&mut self, client: ClientId, now: u64) {
+    pub(super) fn serve_secured(&mut self, client: ClientId) {
         let at = client.0 as usize;
         let Some(socket) = &mut self.clients[at] else { return };
-        let count = match sys::recv(socket.fd.as_fd(), &mut self.buffer) {
+        let received = sys::recv(socket.fd.as_fd(), &mut self.buffer);
+        let now = self.clock.now_ns();
+        let count = match received {
             Ok(0) => return self.half_closed(client, now),
             Ok(count) => count,
             Err(error) if sys::is_transient(&error) => return,

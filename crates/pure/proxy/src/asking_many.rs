@@ -1,0 +1,119 @@
+//! A `get` of several keys, from its bytes to what upstreams are asked.
+
+use mbal_model::KEY_BYTES_MAX;
+use mbal_wire::{Get, Request, next_word};
+
+use crate::asking::BAD_FORMAT;
+use crate::client::Slot;
+use crate::encode;
+use crate::merge::Merge;
+use crate::naming::push_name;
+use crate::placing::Refusal;
+use crate::proxy::Proxy;
+use crate::reply::Kind;
+use crate::steering::Steered;
+use crate::upstream::{Asked, Hide, Who};
+
+const TOO_MANY_UPSTREAMS: &[u8] = b"SERVER_ERROR too many upstreams for one get\r\n";
+
+impl Proxy {
+    /// A `get` of several keys.
+    pub(crate) fn ask_many(&mut self, client: u32, get: &Get<'_>) {
+        let mut places = std::mem::take(&mut self.places);
+        places.clear();
+        match self.place_all(client, get, &mut places) {
+            Ok(()) => self.ask_parts(client, get, &places),
+            Err(why) => self.refuse(client, false, why),
+        }
+        self.places = places;
+    }
+
+    /// Where the keys of a `get` are asked for. One that is too long makes the whole an error.
+    fn place_all(
+        &mut self,
+        client: u32,
+        get: &Get<'_>,
+        places: &mut Vec<(u32, Option<u64>)>,
+    ) -> Result<(), Refusal> {
+        let mut rest = get.keys;
+        while let Some((key, tail)) = next_word(rest) {
+            rest = tail;
+            if key.len() > KEY_BYTES_MAX {
+                return Err(BAD_FORMAT);
+            }
+            if self.control.is_some() {
+                let touches = get.touch.is_some();
+                match self.steer(client, &Request::Get(*get), (key, false), touches) {
+                    Steered::Copy { conn, name } => {
+                        places.push((conn as u32, Some(name)));
+                        continue;
+                    }
+                    Steered::Pass { conn } => {
+                        places.push((conn as u32, None));
+                        continue;
+                    }
+                    Steered::Refused(why) => return Err(why),
+                    Steered::Home | Steered::Done => {}
+                }
+            }
+            let (conn, name) = self.route(key, false)?;
+            places.push((conn as u32, name));
+        }
+        Ok(())
+    }
+
+    /// Asks for the keys of a `get`, each connection once, or twice where keys have other names.
+    fn ask_parts(&mut self, client: u32, get: &Get<'_>, places: &[(u32, Option<u64>)]) {
+        let mut merge = Merge::new(self.spare.take(), get.keys);
+        let number = self.clients[client as usize].push(Slot::Waiting);
+        if !places.iter().all(|(conn, name)| merge.ask(*conn, name.is_some())) {
+            return self.clients[client as usize].answer(number, &mut self.spare, |out| {
+                out.extend_from_slice(TOO_MANY_UPSTREAMS);
+            });
+        }
+        // Where a connection has two parts, one is written after the other; else all at once, key by key.
+        let two = merge.count() > 1 && places.iter().any(|(_, name)| name.is_some());
+        let rounds = if two { merge.count() } else { 1 };
+        for round in 0..rounds {
+            let begun = if two { round..round + 1 } else { 0..merge.count() };
+            for part in begun.clone() {
+                self.begin_part(client, number, get, part, &merge);
+            }
+            let mut rest = get.keys;
+            for (at, (conn, name)) in places.iter().enumerate() {
+                let Some((key, tail)) = next_word(rest) else { break };
+                rest = tail;
+                if !begun.contains(&merge.part_of(at)) {
+                    continue;
+                }
+                let out = &mut self.conns[*conn as usize].out.bytes;
+                match name {
+                    Some(name) => push_name(out, key, *name),
+                    None => out.extend_from_slice(key),
+                }
+                out.push(b' ');
+            }
+            for part in begun {
+                let (conn, _) = merge.part(part);
+                let out = &mut self.conns[conn].out.bytes;
+                out.pop();
+                out.extend_from_slice(b"\r\n");
+                self.tell_conn(conn);
+            }
+        }
+        *self.clients[client as usize].slot(number) = Slot::Merge(Box::new(merge));
+    }
+
+    fn begin_part(&mut self, client: u32, number: u32, get: &Get<'_>, part: usize, merge: &Merge) {
+        let (conn, renamed) = merge.part(part);
+        let this = &mut self.conns[conn];
+        if this.out.bytes.capacity() == 0 {
+            this.out.bytes = self.spare.take();
+        }
+        encode::push_get(&mut this.out.bytes, get);
+        let who = Who::Part { client, number, part: part as u8 };
+        let (kind, hide, writes) = (Kind::Values, Hide::Nothing, false);
+        this.ask(Asked { who, kind, hide, writes, renamed, at: self.now }, None);
+        self.counters.forwarded += 1;
+    }
+}

@@ -1,0 +1,215 @@
+//! Clients' sessions: their input, when they are not read, and how they end.
+
+use mbal_wire::{BINARY_REQUEST, Parsed, parse, parse_binary};
+
+use crate::client::{Client, Slot};
+use crate::passing::Line;
+use crate::proxy::{Action, ClientId, Proxy};
+
+impl Proxy {
+    pub(crate) fn received(&mut self, client: u32, bytes: &[u8]) {
+        let this = &mut self.clients[client as usize];
+        if !this.is_open || this.ending || bytes.is_empty() {
+            return;
+        }
+        if this.binary.is_none() {
+            this.binary = Some(bytes[0] == BINARY_REQUEST);
+        }
+        if self.now < self.promises.serves_from && !this.is_peer && !this.paused {
+            self.hold(client);
+        }
+        let this = &mut self.clients[client as usize];
+        if this.paused || !this.input.is_empty() {
+            this.input.extend_from_slice(bytes);
+            if !this.paused && this.need <= this.input.len() {
+                self.run_input(client);
+            }
+            return;
+        }
+        let used = self.run(client, bytes);
+        if used < bytes.len() {
+            let mut input = self.spare.take();
+            input.extend_from_slice(&bytes[used..]);
+            self.clients[client as usize].input = input;
+        }
+    }
+
+    /// Goes on with what waits in a client's input.
+    fn run_input(&mut self, client: u32) {
+        let mut input = std::mem::take(&mut self.clients[client as usize].input);
+        let used = self.run(client, &input);
+        if used == input.len() {
+            self.spare.give(input);
+        } else {
+            input.drain(..used);
+            self.clients[client as usize].input = input;
+        }
+    }
+
+    /// A client that was paused may go on at the end of the event.
+    #[inline]
+    pub(crate) fn let_go_on(&mut self, client: u32) {
+        let limits = self.settings.limits;
+        let this = &mut self.clients[client as usize];
+        let has_room = this.waiting() <= limits.client_requests_max / 2
+            && this.out.len() <= limits.client_output_bytes_max / 2;
+        if this.paused && has_room && this.is_open && !this.may_go_on {
+            this.may_go_on = true;
+            self.going_on.push(client);
+        }
+    }
+
+    pub(crate) fn go_on(&mut self, client: u32) {
+        let this = &mut self.clients[client as usize];
+        this.may_go_on = false;
+        if !std::mem::take(&mut this.paused) || !this.is_open || this.ending {
+            return;
+        }
+        self.run_input(client);
+        let this = &self.clients[client as usize];
+        match (this.paused, this.half_closed) {
+            (true, _) => {}
+            (false, true) => self.end(client),
+            (false, false) => self.actions.push(Action::Resume(ClientId(client))),
+        }
+    }
+
+    /// Asks what is whole of `bytes`; how many of them are done with.
+    fn run(&mut self, client: u32, bytes: &[u8]) -> usize {
+        let limits = self.settings.limits;
+        let from = self.clients[client as usize].next_number();
+        let mut at = 0;
+        while at < bytes.len() {
+            let this = &mut self.clients[client as usize];
+            if this.skip > 0 {
+                let skipped = this.skip.min(bytes.len() - at);
+                this.skip -= skipped;
+                at += skipped;
+                continue;
+            }
+            let requests_max = match this.is_peer {
+                true => limits.conn_requests_max,
+                false => limits.client_requests_max,
+            };
+            if requests_max <= this.waiting() || limits.client_output_bytes_max <= this.out.len() {
+                this.paused = true;
+                this.need = 0;
+                self.actions.push(Action::Pause(ClientId(client)));
+                break;
+            }
+            let rest = &bytes[at..];
+            if this.is_peer && this.binary == Some(false) {
+                match self.run_peer(client, rest) {
+                    Line::Whole(length) => {
+                        at += length;
+                        continue;
+                    }
+                    Line::NeedMore => {
+                        self.clients[client as usize].need = bytes.len() - at + 1;
+                        break;
+                    }
+                    Line::Broken => {
+                        self.end(client);
+                        return bytes.len();
+                    }
+                    Line::Request => {}
+                }
+            }
+            let this = &mut self.clients[client as usize];
+            let parsed = match this.binary {
+                Some(true) => parse_binary(rest, &self.wire_limits),
+                _ => parse(rest, &self.wire_limits),
+            };
+            match parsed {
+                Parsed::NeedMore { bytes } => {
+                    this.need = bytes;
+                    break;
+                }
+                Parsed::Close => {
+                    self.end(client);
+                    return bytes.len();
+                }
+                Parsed::Request { request, bytes: length, skip } => {
+                    if this.is_peer && self.refuses_peer(&request) {
+                        self.end(client);
+                        return bytes.len();
+                    }
+                    if self.must_hold(client, &request) {
+                        self.hold(client);
+                        break;
+                    }
+                    let this = &mut self.clients[client as usize];
+                    this.skip = skip;
+                    self.counters.requests += 1;
+                    self.by_class.count(&request);
+                    self.ask(client, &request, &rest[..length]);
+                    at += length;
+                    if self.clients[client as usize].ending {
+                        return bytes.len();
+                    }
+                }
+            }
+        }
+        // A peer's requests come from many clients.
+        if !self.clients[client as usize].is_peer {
+            self.clients[client as usize].close_turn(from);
+        }
+        self.tell_client(client);
+        at
+    }
+
+    pub(crate) fn half_closed(&mut self, client: u32) {
+        match self.clients[client as usize].paused {
+            true => self.clients[client as usize].half_closed = true,
+            false => self.end(client),
+        }
+    }
+
+    /// The client sends no more.
+    pub(crate) fn end(&mut self, client: u32) {
+        let this = &mut self.clients[client as usize];
+        if !this.is_open || this.ending {
+            return;
+        }
+        this.ending = true;
+        this.input.clear();
+        if this.is_idle() {
+            self.tell_ended(client);
+        } else {
+            this.push(Slot::End);
+        }
+    }
+
+    /// All replies before a client's end are there.
+    pub(crate) fn tell_ended(&mut self, client: u32) {
+        let out = &mut self.clients[client as usize].out;
+        out.free();
+        match out.len() {
+            0 => self.actions.push(Action::Close(ClientId(client))),
+            _ => self.tell_client(client),
+        }
+    }
+
+    pub(crate) fn closed(&mut self, client: u32) {
+        let this = &mut self.clients[client as usize];
+        this.gone = true;
+        this.is_open = false;
+        this.out.free();
+        this.out.sent(this.out.len(), &mut self.spare);
+        self.free_if_done(client);
+    }
+
+    /// A client that is gone goes for good when no reply to it is on its way.
+    pub(crate) fn free_if_done(&mut self, client: u32) {
+        let this = &mut self.clients[client as usize];
+        if this.gone && (this.is_idle() || this.has_ended()) {
+            let input = std::mem::take(&mut this.input);
+            self.spare.give(input);
+            // It stays in the list that it is in.
+            let is_listed = this.is_listed;
+            *this = Client::default();
+            this.is_listed = is_listed;
+            self.free.push(client);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What goes wrong in a world of several proxies.
+
+use mbal_proxy::{ConnId, Event};
+
+use super::{LEASE, MS, UPSTREAMS, World};
+
+impl World {
+    pub fn fault(&mut self) -> Result<(), String> {
+        let at = self.random.below(self.nodes.len() as u64) as usize;
+        let upstream = self.random.below(UPSTREAMS as u64) as usize;
+        match self.random.below(14) {
+            0 => self.upstreams[upstream].stopped_until = self.now + self.random.below(60 * MS),
+            1 => self.upstreams[upstream].away_until = self.now + self.random.below(60 * MS),
+            2..5 => {
+                let conn = ConnId(2 * upstream as u32);
+                let was_up = self.nodes[at].wires.get(2 * upstream).is_some_and(|wire| wire.up);
+                if self.random.below(2) == 0 {
+                    self.upstreams[upstream].away_until = self.now + self.random.below(60 * MS);
+                }
+                if was_up && self.runs(at) {
+                    self.hang_up(at, conn);
+                    return self.event(at, Event::Lost { conn });
+                }
+            }
+            5 => self.upstreams[upstream].items.clear(),
+            6..10 => return self.fault_of_links(at),
+            10..12 => self.nodes[at].stopped_until = self.now + self.random.below(2 * LEASE),
+            _ => self.kill(at),
+        }
+        Ok(())
+    }
+
+    /// All links of a proxy are late, or one is, or one is cut.
+    fn fault_of_links(&mut self, at: usize) -> Result<(), String> {
+        let until = self.now + self.random.below(2 * LEASE);
+        let chosen = self.random.below(self.links.len().max(1) as u64) as usize;
+        let all = self.random.below(3) == 0;
+        if all {
+            let mut links = self.links.iter_mut();
+            links
+                .by_ref()
+                .filter(|link| link.asks.proxy == at || link.serves.proxy == at)
+                .for_each(|link| link.stalled_until = until);
+            return Ok(());
+        }
+        let cuts = self.random.below(2) == 0;
+        let Some(link) = self.links.get_mut(chosen) else { return Ok(()) };
+        link.stalled_until = until;
+        let (asks, conn) = (link.asks.proxy, link.conn);
+        if cuts && link.asks.is_open && link.asks.life == self.nodes[asks].life && self.runs(asks) {
+            self.hang_up(asks, conn);
+            return self.event(asks, Event::Lost { conn });
+        }
+        Ok(())
+    }
+
+    /// kill -9. What it has sent may be handled all the same.
+    fn kill(&mut self, at: usize) {
+        self.count(at);
+        let node = &mut self.nodes[at];
+        if node.proxy.take().is_none() {
+            return;
+        }
+        node.starts_at = self.now + self.random.below(2) * self.random.below(3 * LEASE);
+        for (place, wire) in std::mem::take(&mut node.wires).into_iter().enumerate() {
+            let ghosts = &mut self.upstreams[place / 2].ghosts;
+            ghosts.entry(at).or_default().extend(wire.requests);
+        }
+        for client in self.clients.iter_mut().filter(|client| client.node == at) {
+            client.asking = None;
+        }
+    }
+}

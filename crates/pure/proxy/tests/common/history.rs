@@ -1,0 +1,109 @@
+//! Histories of keys: nobody reads a value that was overwritten or deleted before the read began. Misses are allowed.
+
+use std::collections::BTreeMap;
+
+pub struct Write {
+    value: Option<String>,
+    begun: u64,
+    /// `u64::MAX`: nobody knows.
+    ended: u64,
+}
+
+struct Seeing {
+    begun: u64,
+    ended: u64,
+    /// Whose value it had.
+    write: usize,
+}
+
+/// A request of a client that is not answered.
+pub struct Asking {
+    /// One key, or all.
+    pub keys: Vec<String>,
+    /// Of each key: `None` is a read; else the write's number.
+    writes: Option<Vec<usize>>,
+    begun: u64,
+    heard: String,
+}
+
+/// What a reply says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    NotAll,
+    Miss,
+    Hit,
+    Error,
+}
+
+#[derive(Default)]
+pub struct History {
+    writes: BTreeMap<String, Vec<Write>>,
+    /// By key: reads that ended.
+    reads: BTreeMap<String, Vec<Seeing>>,
+}
+
+impl History {
+    /// A value that was never written to a key.
+    pub fn new_value(&self, key: &str) -> String {
+        self.writes.get(key).map_or(0, Vec::len).to_string()
+    }
+
+    pub fn read(&self, key: &str, now: u64) -> Asking {
+        Asking { keys: vec![key.into()], writes: None, begun: now, heard: String::new() }
+    }
+
+    /// `None`: keys are deleted.
+    pub fn write(&mut self, keys: Vec<String>, value: Option<&str>, now: u64) -> Asking {
+        let write = |key: &String| {
+            let writes = self.writes.entry(key.clone()).or_default();
+            let value = value.map(str::to_owned);
+            writes.push(Write { value, begun: now, ended: u64::MAX });
+            writes.len() - 1
+        };
+        let writes = Some(keys.iter().map(write).collect());
+        Asking { keys, writes, begun: now, heard: String::new() }
+    }
+
+    /// A client hears `bytes`. An error is the first stale read.
+    pub fn hear(&mut self, asking: &mut Asking, bytes: &[u8], now: u64) -> Result<Heard, String> {
+        asking.heard += &String::from_utf8_lossy(bytes);
+        let ends = ["END\r\n", "STORED\r\n", "DELETED\r\n", "NOT_FOUND\r\n", "EN\r\n", "OK\r\n"];
+        let heard = &asking.heard;
+        let is_value = heard.starts_with("VA ") && heard.matches('\n').count() == 2;
+        if heard.starts_with("SERVER_ERROR") && heard.ends_with('\n') {
+            return Ok(Heard::Error);
+        }
+        if !is_value && !ends.iter().any(|end| heard.ends_with(end)) {
+            return Ok(Heard::NotAll);
+        }
+        if let Some(numbers) = &asking.writes {
+            for (key, number) in asking.keys.iter().zip(numbers) {
+                self.writes.get_mut(key).expect("it was written")[*number].ended = now;
+            }
+            return Ok(Heard::Miss);
+        }
+        let value = match heard.lines().collect::<Vec<_>>()[..] {
+            [value, line, ..] if value.starts_with("VALUE ") || value.starts_with("VA ") => line,
+            _ => return Ok(Heard::Miss),
+        };
+        let (key, begun) = (&asking.keys[0], asking.begun);
+        let writes = self.writes.entry(key.clone()).or_default();
+        let is_its = |write: &Write| write.value.as_deref() == Some(value);
+        let read = writes.iter().position(is_its).ok_or(format!("{value:?} was never written"))?;
+        let over = |other: &Write| writes[read].ended < other.begun && other.ended < begun;
+        if let Some(newer) = writes.iter().position(over) {
+            return Err(format!("{key}: read {read}, and {newer} was there before"));
+        }
+        let reads = self.reads.entry(key.clone()).or_default();
+        // What was read after another write was done, or was written after it, is newer than that.
+        let newer = |seeing: &&Seeing| {
+            let was_after = writes[read].ended < seeing.begun.max(writes[seeing.write].begun);
+            seeing.ended < begun && seeing.write != read && was_after
+        };
+        if let Some(Seeing { write, .. }) = reads.iter().find(newer) {
+            return Err(format!("{key}: read {read}, and {write} was read before"));
+        }
+        reads.push(Seeing { begun, ended: now, write: read });
+        Ok(Heard::Hit)
+    }
+}
