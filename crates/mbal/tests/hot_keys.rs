@@ -1,12 +1,13 @@
 //! Keys that melt their server, with a coordinator that has hot keys copied: what ordinary clients and the client library read.
 
-use std::io::{Read, Write};
-use std::sync::Arc;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use mbal_client::{Client, Options, Store};
-use mbal_model::{Cluster, Key};
+use mbal_model::{Addresses, Cluster, Key};
 
 mod running;
 
@@ -40,23 +41,36 @@ impl Hot {
         Client::connect([format!("127.0.0.1:{}", self.servers[0].port)], options).await.unwrap()
     }
 
+    fn cluster(&self) -> Cluster {
+        Cluster::parse(&self.coordinator.map().unwrap()).unwrap()
+    }
+
+    /// All on which clients are served: of the servers and their workers.
+    fn ports(&self) -> Vec<u16> {
+        let cluster = self.cluster();
+        let all = |of: &Addresses| {
+            [vec![of.client.port], of.workers.iter().map(|one| one.port).collect()].concat()
+        };
+        cluster.servers.values().flat_map(all).collect()
+    }
+
     /// Which of the servers owns a key.
     fn home(&self, key: &str) -> usize {
-        let cluster = Cluster::parse(&self.coordinator.map().unwrap()).unwrap();
+        let cluster = self.cluster();
         let owner = cluster.map.at(Key::new(key.as_bytes()).unwrap().hash()).1.server;
         let port = cluster.servers[&owner].client.port;
         self.servers.iter().position(|server| server.port == port).unwrap()
     }
 }
 
-/// Ordinary clients of these servers ask for the key without end.
-fn melt(servers: &[Running], stop: &AtomicBool) {
+/// Ordinary clients of these servers ask for the key by this request without end.
+fn melt(servers: &[Running], request: &str, stop: &AtomicBool) {
     std::thread::scope(|scope| {
         for server in servers.iter().chain(servers) {
             scope.spawn(|| {
                 let (mut stream, mut replies) = (server.connect(), vec![0; 16 << 10]);
                 while !stop.load(SeqCst) {
-                    let sent = stream.write_all("mg hot v\r\n".repeat(64).as_bytes());
+                    let sent = stream.write_all(request.repeat(64).as_bytes());
                     if sent.is_err() || stream.read(&mut replies).is_err() {
                         return;
                     }
@@ -74,8 +88,17 @@ fn a_key_that_melts_its_server_is_copied_and_what_is_written_is_read_everywhere(
         ask(&mut servers[0].connect(), "set hot 5 0 1\r\na\r\n", "STORED\r\n");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| melt(servers, &stop));
+            scope.spawn(|| melt(servers, "mg hot v\r\n", &stop));
             eventually("the key has two copies", || hot.told().contains("1 key with 2 copies"));
+            let home = format!("127.0.0.1:{}", servers[hot.home("hot")].port);
+            let words = ["top", &home, "--once", "--json", "--interval", "0.2"];
+            eventually("top tells of its copies", || {
+                let told = output_of(MBAL.as_ref(), &words).stdout;
+                let told = String::from_utf8(told).unwrap();
+                let key =
+                    told.split_once(r#"{"key":"hot","#).and_then(|(_, key)| key.split_once('}'));
+                key.is_some_and(|(key, _)| key.ends_with(r#","state":"hot","copies":2"#))
+            });
             for value in ["b", "c"] {
                 for (at, writer) in servers.iter().enumerate() {
                     let set = format!("set hot {at} 0 1\r\n{value}\r\n");
@@ -95,6 +118,83 @@ fn a_key_that_melts_its_server_is_copied_and_what_is_written_is_read_everywhere(
             stop.store(true, SeqCst);
         });
         eventually("it cools", || hot.told().contains("0 keys with 0 copies"));
+    }
+}
+
+/// Sets it at the end of a test, passed or not: threads that wait for it end.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// How often a client of this port wins who asks for the key so many times as one that would refill it, half of them as if by a lease.
+/// Whoever does not win is told that somebody has.
+fn wins(port: u16, times: usize) -> usize {
+    let mut replies = BufReader::new(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    let mut won = 0;
+    for nth in 0..times {
+        let by_lease = if nth % 2 == 0 { "" } else { " L1.0*" };
+        let request = format!("mg hot v N30 R30{by_lease}\r\n");
+        replies.get_mut().write_all(request.as_bytes()).unwrap();
+        let (mut head, mut value) = (String::new(), String::new());
+        replies.read_line(&mut head).unwrap();
+        replies.read_line(&mut value).unwrap();
+        let is_marked = |mark| head.split_ascii_whitespace().any(|word| word == mark);
+        assert!(head.starts_with("VA ") && is_marked("W") != is_marked("Z"), "{head}");
+        won += usize::from(is_marked("W"));
+    }
+    won
+}
+
+#[test]
+fn one_client_of_all_servers_wins_each_time_a_hot_key_is_to_be_refilled() {
+    for mode in ["async", "atomic"] {
+        let hot = Hot::start(&format!("wins-{mode}"), mode);
+        let servers = &hot.servers;
+        let (home, ports) = (&servers[hot.home("hot")], hot.ports());
+        assert_eq!(ports.len(), 6);
+        ask(&mut servers[0].connect(), "set hot 0 0 1\r\na\r\n", "STORED\r\n");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _ends = Ends(&stop);
+            // By requests that never win.
+            scope.spawn(|| melt(servers, "get hot\r\n", &stop));
+            // It is stale, about to expire, or has expired.
+            let changes = ["md hot I T300", "mg hot T20", "mg hot T1"];
+            for (change, changer) in changes.iter().zip(servers) {
+                eventually("the key has two copies", || hot.told().contains("1 key with 2 copies"));
+                ask(&mut changer.connect(), &format!("{change}\r\n"), "HD\r\n");
+                if change.ends_with("T1") {
+                    eventually("it has expired", || {
+                        let mut reply = [0; 5];
+                        let mut stream = home.connect();
+                        stream.write_all(b"get hot\r\n").unwrap();
+                        stream.read_exact(&mut reply).unwrap();
+                        reply == *b"END\r\n"
+                    });
+                }
+                let begin = Barrier::new(12);
+                let won: usize = std::thread::scope(|scope| {
+                    let client = |nth: usize| {
+                        let (begin, port) = (&begin, ports[nth % ports.len()]);
+                        scope.spawn(move || {
+                            begin.wait();
+                            wins(port, 25)
+                        })
+                    };
+                    let clients: Vec<_> = (0..12).map(client).collect();
+                    clients.into_iter().map(|client| client.join().unwrap()).sum()
+                });
+                assert_eq!(won, 1, "{mode}, {change}");
+                ask(&mut changer.connect(), "ms hot 1 T300\r\nb\r\n", "HD\r\n");
+                for server in servers {
+                    ask(&mut server.connect(), "mg hot v N30 R30\r\n", "VA 1\r\nb\r\n");
+                }
+            }
+        });
     }
 }
 
@@ -141,7 +241,7 @@ async fn the_client_library_reads_copies_and_goes_on_when_one_of_them_dies() {
         };
         let copy_reads = || clients.iter().map(Client::copy_reads).sum::<u64>();
         std::thread::scope(|scope| {
-            scope.spawn(|| melt(&hot.servers[home..=home], &melting));
+            scope.spawn(|| melt(&hot.servers[home..=home], "mg hot v\r\n", &melting));
             let on = tokio::runtime::Handle::current();
             let drive = |what: std::pin::Pin<Box<dyn Future<Output = ()> + '_>>| {
                 tokio::task::block_in_place(|| on.block_on(what));

@@ -20,13 +20,17 @@ pub fn of(view: &View) -> String {
         )
     });
     let keys = view.keys.iter().map(|one| {
+        let copied = one.copied.as_ref().map(|copied| {
+            format!(r#","state":{},"copies":{}"#, quoted(&copied.state), copied.copies)
+        });
         format!(
-            r#"{{"key":{},"rate":{},"reads":{},"writes":{},"value_bytes":{}}}"#,
+            r#"{{"key":{},"rate":{},"reads":{},"writes":{},"value_bytes":{}{}}}"#,
             quoted(&one.key),
             one.reads + one.writes,
             one.reads,
             one.writes,
-            one.value_bytes
+            one.value_bytes,
+            copied.unwrap_or_default()
         )
     });
     let totals = view.totals.iter().map(|(name, value)| format!("{}:{value}", quoted(name)));
@@ -59,15 +63,19 @@ pub fn of(view: &View) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reading::Key;
+    use crate::reading::{Copied, Key};
 
     #[test]
     fn what_others_named_is_quoted() {
-        let key = Key { key: "a\"b\\\t".into(), reads: 2, writes: 1, value_bytes: 3 };
-        let view = View { keys: vec![key], totals: vec![("cmd_get", 7)], ..View::default() };
+        let key =
+            |key: &str| Key { key: key.into(), reads: 2, writes: 1, value_bytes: 3, copied: None };
+        let copied = Some(Copied { state: "hot".into(), copies: 2 });
+        let keys = vec![key("a\"b\\\t"), Key { copied, ..key("c") }];
+        let view = View { keys, totals: vec![("cmd_get", 7)], ..View::default() };
         let json = of(&view);
         for part in [
-            r#""hottest_keys":[{"key":"a\"b\\\u0009","rate":3,"reads":2,"writes":1,"value_bytes":3}]"#,
+            r#""hottest_keys":[{"key":"a\"b\\\u0009","rate":3,"reads":2,"writes":1,"value_bytes":3},"#,
+            r#",{"key":"c","rate":3,"reads":2,"writes":1,"value_bytes":3,"state":"hot","copies":2}]"#,
             r#""totals":{"cmd_get":7}"#,
             r#""hit_ratio":null"#,
             r#""workers":[]"#,

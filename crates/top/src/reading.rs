@@ -68,6 +68,17 @@ pub struct Key {
     pub reads: u64,
     pub writes: u64,
     pub value_bytes: u64,
+    /// None where hot keys are not copied.
+    pub copied: Option<Copied>,
+}
+
+/// How a key is copied to other servers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Copied {
+    /// In a word: cold, pending, hot or cooling.
+    pub state: String,
+    /// How many copies it has, or is to have, beside the original.
+    pub copies: u64,
 }
 
 impl Reading {
@@ -170,6 +181,9 @@ impl Table<usize> {
             reads: number(row, "reads"),
             writes: number(row, "writes"),
             value_bytes: number(row, "bytes"),
+            copied: row
+                .get("state")
+                .map(|state| Copied { state: state.clone(), copies: number(row, "copies") }),
         };
         self.0.values().map(key).collect()
     }
@@ -196,7 +210,10 @@ mod tests {
         assert!(cachelets.iter().map(|one| &one.cachelet).eq(["0000/1", "8000/1"]));
         assert_eq!((cachelets[0].owner, cachelets[0].share, cachelets[1].rate), (1, 12.5, 7));
         let keys = Table::of(&lines("STAT 1:key a:1\nSTAT 1:reads 5\nSTAT 1:bytes 9")).keys();
-        assert_eq!(keys, [Key { key: "a:1".into(), reads: 5, writes: 0, value_bytes: 9 }]);
+        let known = Key { key: "a:1".into(), reads: 5, value_bytes: 9, ..Key::default() };
+        assert_eq!(keys, [known]);
+        let keys = Table::of(&lines("STAT 1:key a\nSTAT 1:state hot\nSTAT 1:copies 2")).keys();
+        assert_eq!(keys[0].copied, Some(Copied { state: "hot".into(), copies: 2 }));
     }
 
     #[test]

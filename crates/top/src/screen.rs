@@ -15,7 +15,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use crate::reading::Key;
+use crate::reading::{Copied, Key};
 use crate::view::{View, WorkerView};
 
 /// All is seen on so many columns, whatever the digits.
@@ -82,8 +82,10 @@ pub fn text(view: &View) -> String {
         lines.extend(cachelet_lines(view));
     }
     lines.push("".into());
-    lines.push(title(format!("{:>9} {:>10} {:>9}  {}", "REQUESTS", "READ:WRITE", "VALUE", "KEY")));
-    lines.extend(view.keys.iter().map(|key| Line::raw(format!("{}  {}", numbers(key), key.key))));
+    let of_keys = Columns::of(view);
+    lines.push(title(format!("{}  KEY", of_keys.head())));
+    let row = |key: &Key| Line::raw(format!("{}  {}", of_keys.row(key), key.key));
+    lines.extend(view.keys.iter().map(row));
     let line = |line: Line<'_>| line.to_string().trim_end().to_owned() + "\n";
     lines.into_iter().map(line).collect()
 }
@@ -176,21 +178,53 @@ fn cachelet_lines(view: &View) -> Vec<Line<'static>> {
 }
 
 fn key_lines(view: &View, area: Rect) -> Vec<Line<'static>> {
-    // What the numbers behind a key take.
-    const NUMBERS: usize = 31;
-    let width = (area.width as usize).saturating_sub(NUMBERS + 1).max(8);
-    let row =
-        |one: &Key| Line::raw(format!(" {:<width$} {}", shortened(&one.key, width), numbers(one)));
-    let head = format!(" {:<width$} {:>9} {:>10} {:>9}", "KEY", "REQUESTS", "READ:WRITE", "VALUE");
-    std::iter::once(title(head)).chain(view.keys.iter().map(row)).collect()
+    let columns = Columns::of(view);
+    let head = columns.head();
+    let width = (area.width as usize).saturating_sub(head.len() + 2).max(8);
+    let row = |one: &Key| {
+        Line::raw(format!(" {:<width$} {}", shortened(&one.key, width), columns.row(one)))
+    };
+    let head = title(format!(" {:<width$} {head}", "KEY"));
+    std::iter::once(head).chain(view.keys.iter().map(row)).collect()
 }
 
-/// Requests, reads to writes in percent, bytes of the value.
-fn numbers(key: &Key) -> String {
-    let all = key.reads.saturating_add(key.writes);
-    let reads = (100.0 * key.reads as f64 / all.max(1) as f64).round();
-    let mix = format!("{reads:.0}:{:.0}", 100.0 - reads);
-    format!("{:>9} {mix:>10} {:>9}", count(all as f64), bytes(key.value_bytes))
+/// What is told of a key: requests, reads to writes in percent, bytes of the value; where hot keys are copied, how many copies and its state.
+#[derive(Clone, Copy)]
+enum Columns {
+    Plain,
+    Copied,
+}
+
+impl Columns {
+    fn of(view: &View) -> Columns {
+        match view.keys.iter().any(|key| key.copied.is_some()) {
+            true => Columns::Copied,
+            false => Columns::Plain,
+        }
+    }
+
+    fn head(self) -> String {
+        match self {
+            Columns::Plain => format!("{:>9} {:>10} {:>9}", "REQUESTS", "READ:WRITE", "VALUE"),
+            Columns::Copied => {
+                format!("{:>9} {:>5} {:>9} {:<11}", "REQUESTS", "R:W", "VALUE", "COPIES")
+            }
+        }
+    }
+
+    fn row(self, key: &Key) -> String {
+        let all = key.reads.saturating_add(key.writes);
+        let reads = (100.0 * key.reads as f64 / all.max(1) as f64).round();
+        let mix = format!("{reads:.0}:{:.0}", 100.0 - reads);
+        let (requests, value) = (count(all as f64), bytes(key.value_bytes));
+        match (self, &key.copied) {
+            (Columns::Plain, _) => format!("{requests:>9} {mix:>10} {value:>9}"),
+            (Columns::Copied, None) => format!("{requests:>9} {mix:>5} {value:>9} {:11}", ""),
+            (Columns::Copied, Some(Copied { state, copies })) => {
+                format!("{requests:>9} {mix:>5} {value:>9} {copies:>3} {state:<7}")
+            }
+        }
+    }
 }
 
 /// The beginning and the end of what is too long.
@@ -254,7 +288,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     fn key(key: &str, reads: u64, writes: u64, value_bytes: u64) -> Key {
-        Key { key: key.into(), reads, writes, value_bytes }
+        Key { key: key.into(), reads, writes, value_bytes, copied: None }
     }
 
     fn busy() -> View {
@@ -351,6 +385,37 @@ CACHELET WORKER  KEYS/S  SHARE
         assert!(many.starts_with(&server) && many.contains("\n  63 ["), "{many}");
     }
 
+    /// As [`busy`], where hot keys are copied.
+    fn hot() -> View {
+        let copied = |state: &str, copies| Some(Copied { state: state.into(), copies });
+        let mut view = busy();
+        view.keys[0].copied = copied("hot", 2);
+        view.keys[1].copied = copied("cold", 0);
+        view.keys.push(Key { copied: copied("pending", 255), ..key("k", 9, 0, 1023) });
+        view
+    }
+
+    #[test]
+    fn keys_tell_of_their_copies_where_hot_keys_are_copied() {
+        let expected = "\
+CACHELET WORKER  KEYS/S  SHARE KEY          REQUESTS   R:W     VALUE COPIES
+  8800/5      0   60000  48.6% user:1          50500  99:1      300B   2 hot
+  1800/5      1     999   0.8% kkkkk..kkkk         4 75:25   68.4KiB   0 cold
+                               k                   9 100:0     1023B 255 pending";
+        let shown = screen(&hot());
+        assert!(shown.ends_with(expected), "{shown}");
+        let long = "kkkkkkkkkk".repeat(8);
+        let expected = format!(
+            "\
+ REQUESTS   R:W     VALUE COPIES       KEY
+    50500  99:1      300B   2 hot      user:1
+        4 75:25   68.4KiB   0 cold     {long}
+        9 100:0     1023B 255 pending  k
+"
+        );
+        assert!(text(&hot()).ends_with(&expected), "{}", text(&hot()));
+    }
+
     #[test]
     fn eighty_columns_hold_whatever_the_digits() {
         let largest = [99_999.0, 1e3 * 99_999.0, 999_499.0, u64::MAX as f64];
@@ -390,6 +455,10 @@ CACHELET WORKER  KEYS/S  SHARE
             assert!(head_lines(&view)[0].to_string().contains("  up 9999d00h"));
             assert!(columns(worker_lines(&view, 8, Palette::Plain)) <= Some(80));
             assert!(columns(cachelet_lines(&view)) <= Some(CACHELETS_COLUMNS.into()));
+            assert!(columns(key_lines(&view, lists)) <= Some(lists.width.into()));
+            let copied = Some(Copied { state: "pending".into(), copies: 255 });
+            let keys = vec![Key { copied, ..view.keys[0].clone() }];
+            let view = View { keys, ..view };
             assert!(columns(key_lines(&view, lists)) <= Some(lists.width.into()));
         }
     }

@@ -142,6 +142,7 @@ fn keys(keys: &Keys, requests: f64) -> Vec<Key> {
         reads: part(seen.reads),
         writes: part(seen.writes),
         value_bytes: seen.value_bytes,
+        copied: None,
     };
     hottest.into_iter().take(10).map(key).collect()
 }
@@ -204,7 +205,13 @@ mod tests {
     fn watched_keys_share_in_all_requests() {
         let seen = |reads, writes| KeyCounts { reads, writes, value_bytes: 3 };
         let watched = [("a".to_owned(), seen(1, 0)), ("b".to_owned(), seen(2, 1))];
-        let key = |key: &str, reads, writes| Key { key: key.into(), reads, writes, value_bytes: 3 };
+        let key = |key: &str, reads, writes| Key {
+            key: key.into(),
+            reads,
+            writes,
+            value_bytes: 3,
+            ..Key::default()
+        };
         let keys = keys(&Keys::Watched(BTreeMap::from(watched)), 400.0);
         assert_eq!(keys, [key("b", 200, 100), key("a", 100, 0)]);
     }

@@ -60,11 +60,13 @@ async fn reads_go_to_copies_and_writes_home() {
     let many = client.get_many(vec![hot.clone(); 100]).await.unwrap();
     assert!(many.iter().all(Option::is_some) && by_lease(&fake) > copies);
     assert_eq!(client.copy_reads(), by_lease(&fake) as u64);
+    assert!(client.get_and_touch(&hot, None).await.unwrap().is_some());
     client.set(&hot, "v", Store::forever()).await.unwrap();
     assert_eq!(client.delete(&hot).await, Ok(true));
     let asked = fake.asked();
-    let writes = asked.iter().filter(|(_, request)| !request.starts_with("mg "));
-    assert!(writes.clone().count() == 2 && writes.clone().all(|(worker, _)| *worker == 0));
+    let is_write = |request: &str| !request.starts_with("mg ") || request.contains(" T0");
+    let writes = asked.iter().filter(|(_, request)| is_write(request));
+    assert!(writes.clone().count() == 3 && writes.clone().all(|(worker, _)| *worker == 0));
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use std::sync::atomic::{
 use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
-use mbal_model::{Prefix, ServerId};
+use mbal_model::{Key, Prefix, ServerId};
 use mbal_replica::{HomeState, Moment, Terms, newborn_rests};
 
 use crate::shared::Shared;
@@ -247,6 +247,13 @@ impl Shared {
     #[inline]
     pub fn counts_leases(&self) -> bool {
         self.owns_by_lease() || self.copies.in_use.load(Relaxed)
+    }
+
+    /// The state of a key of this server that is copied, and how many copies it has or is to have.
+    pub(crate) fn copied(&self, key: &Key<'_>) -> Option<(HomeState, u64)> {
+        let homes = self.copies.homes.lock(key.hash());
+        let one = homes.get(&key.hash()).filter(|one| *one.key == *key.bytes())?;
+        Some((one.home.state(self.copies.latest()), one.home.shadows().count() as u64))
     }
 
     /// Copies of other servers' keys.

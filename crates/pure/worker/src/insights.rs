@@ -2,8 +2,10 @@
 
 use mbal_cachelet::View;
 use mbal_model::Key;
+use mbal_replica::HomeState;
 use mbal_wire::{push_readable, word_u32};
 
+use crate::copies::HotMode;
 use crate::latency::Class;
 use crate::turn::Turn;
 
@@ -13,7 +15,7 @@ const HOT_KEYS_MAX: u32 = 1000;
 
 impl Turn<'_> {
     /// `stats hot [count]`: the keys with the most requests in the last second, how many, and the
-    /// bytes of their values now.
+    /// bytes of their values now. Where hot keys are copied, their states and how many copies they have, too.
     pub fn stats_hot(&mut self, count: &[u8]) {
         let count = if count.is_empty() { Some(HOT_KEYS) } else { word_u32(count) };
         let Some(count) = count.filter(|count| (1..=HOT_KEYS_MAX).contains(count)) else {
@@ -35,6 +37,16 @@ impl Turn<'_> {
                 ("bytes", bytes.unwrap_or(0)),
             ] {
                 self.stat(&format!("{place}:{name}"), value);
+            }
+            if self.shared.hot_terms().mode != HotMode::Off {
+                let (state, copies) = match self.shared.copied(&key) {
+                    None => ("cold", 0),
+                    Some((HomeState::HotPending, copies)) => ("pending", copies),
+                    Some((HomeState::Hot, copies)) => ("hot", copies),
+                    Some((HomeState::ColdPending, _)) => ("cooling", 0),
+                };
+                self.stat_text(&format!("{place}:state"), state);
+                self.stat(&format!("{place}:copies"), copies);
             }
         }
         self.line(b"END");

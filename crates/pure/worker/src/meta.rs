@@ -16,7 +16,8 @@ impl Turn<'_> {
             return self.meta_get_refused(meta, key);
         }
         if flags.has(b'T') || flags.has(b'N') || flags.has(b'R') {
-            return self.meta_get_locked(meta, key, None);
+            let _done = self.meta_get_locked(meta, key, None, true);
+            return;
         }
         let now = self.now.second;
         let (store, ahead) = (&self.shared.store, self.take_ahead());
@@ -36,14 +37,29 @@ impl Turn<'_> {
         });
         match seen {
             Ok(Ok(hit)) => self.count_get(key, hit),
-            Ok(Err(before)) => self.meta_get_locked(meta, key, Some(before)),
+            Ok(Err(before)) => {
+                let _done = self.meta_get_locked(meta, key, Some(before), true);
+            }
             Err(miss) => self.meta_missed(meta, key, miss),
         }
     }
 
+    /// Executes an `mg` that makes no item, wins nothing and changes no time to live, though its flags might; else it does nothing, and is false.
+    pub fn meta_get_unchanged(&mut self, meta: &Meta<'_>, key: &Key<'_>) -> bool {
+        !meta.flags.has(b'T')
+            && !meta.words().any(opaque_too_long)
+            && self.meta_get_locked(meta, key, None, false)
+    }
+
     /// The way of those `mg` that change more of an item than its last access. `before` is the item
-    /// before this request looked at it once already.
-    fn meta_get_locked(&mut self, meta: &Meta<'_>, key: &Key<'_>, before: Option<Item>) {
+    /// before this request looked at it once already. False, and nothing is done, if it would have to change what it may not.
+    fn meta_get_locked(
+        &mut self,
+        meta: &Meta<'_>,
+        key: &Key<'_>,
+        before: Option<Item>,
+        may_change: bool,
+    ) -> bool {
         let flags = meta.flags;
         let mut locked = self.shared.store.lock(key.hash(), self.now.second);
         let exptime = self.now.deadline(meta.exptime);
@@ -51,9 +67,13 @@ impl Turn<'_> {
         let recache = self.now.deadline(meta.recache);
         let mut found = locked.find(key);
         let created = found.is_none();
+        if created && !may_change {
+            return false;
+        }
         if created && !flags.has(b'N') {
             drop(locked);
-            return self.meta_missed(meta, key, Miss::NotFound);
+            self.meta_missed(meta, key, Miss::NotFound);
+            return true;
         }
         let mut old = match found {
             Some(found) => locked.view(&found, |view| view.meta()),
@@ -73,6 +93,9 @@ impl Turn<'_> {
             }
         }
         won |= old.stale && !old.win;
+        if won && !may_change {
+            return false;
+        }
         let mut item = old;
         if created {
             let cas = meta.chosen_cas();
@@ -80,7 +103,8 @@ impl Turn<'_> {
             let Ok(cas) = locked.put(key, &draft) else {
                 drop(locked);
                 // memcached finds nothing where it could make nothing.
-                return self.meta_missed(meta, key, Miss::NotFound);
+                self.meta_missed(meta, key, Miss::NotFound);
+                return true;
             };
             item.cas = cas;
             found = locked.find(key);
@@ -102,7 +126,8 @@ impl Turn<'_> {
             if change(&mut locked, &found, old, deadline, won).is_err() {
                 self.out.truncate(before);
                 drop(locked);
-                return self.line(OUT_OF_MEMORY);
+                self.line(OUT_OF_MEMORY);
+                return true;
             }
         }
         if flags.has(b'T') {
@@ -113,6 +138,7 @@ impl Turn<'_> {
         } else {
             self.count_get(key, Some(&old).into());
         }
+        true
     }
 
     /// The opaque is found too long when it is to be repeated, after the flags before it.

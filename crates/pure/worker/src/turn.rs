@@ -96,6 +96,17 @@ impl<'w> Turn<'w> {
         then
     }
 
+    /// Executes an `mg` that changes nothing of its item, though its flags might. False, and nothing is done, if it is no such request.
+    pub fn execute_unchanging(&mut self, request: &Request<'_>, key: &Key<'_>) -> bool {
+        let Request::MetaGet(meta) = request else { return false };
+        let owner = self.ahead.owner();
+        let is_done = self.meta_get_unchanged(meta, key);
+        if is_done {
+            self.count_executed(Some(key), owner);
+        }
+        is_done
+    }
+
     fn execute_uncounted(&mut self, request: &Request<'_>, key: Option<Key<'_>>) -> Then {
         let the_key = || key.expect("the parser measured it");
         match request {

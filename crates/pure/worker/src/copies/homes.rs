@@ -208,6 +208,10 @@ impl Batch<'_> {
             Touches::Several => return self.execute_several(request, Some(key)),
             Touches::Writes => {}
         }
+        // Whoever asks what somebody else has won already waits for nobody.
+        if self.turn.execute_unchanging(request, &key) {
+            return Then::Next;
+        }
         let shared = self.turn.shared;
         let mut homes = shared.copies.homes.lock(key.hash());
         let one = homes.get_mut(&key.hash()).filter(|one| *one.key == *key.bytes());

@@ -244,8 +244,18 @@ fn copies(net: &Net) -> BTreeMap<u16, u64> {
 fn a_key_that_is_read_often_at_a_busy_server_gets_copies_and_loses_them_when_it_is_not() {
     let (mut net, key) = hot(HotMode::Async);
     assert_eq!(copies(&net), BTreeMap::from([(1, 1), (2, 1)]));
+    let told = net.send(0, "stats hot 1\r\n");
+    assert!(told.ends_with("\r\nSTAT 1:state hot\r\nSTAT 1:copies 2\r\nEND\r\n"), "{told}");
+    net.silent = BTreeSet::from([(1, 0)]);
+    net.send(0, &format!("ms {key} 1\r\nc\r\n"));
+    let told = net.send(0, "stats hot 1\r\n");
+    assert!(told.contains("STAT 1:state pending\r\nSTAT 1:copies 2\r\n"), "{told}");
+    net.silent.clear();
     net.pass(4_000);
     assert_eq!((net.state(0, &key), copies(&net)), (None, BTreeMap::new()));
+    net.send(0, &format!("mg {key}\r\n"));
+    let told = net.send(0, "stats hot 1\r\n");
+    assert!(told.contains("STAT 1:state cold\r\nSTAT 1:copies 0\r\n"), "{told}");
 }
 
 #[test]
@@ -579,4 +589,96 @@ fn reads_of_copies_are_hits_at_every_size() {
     assert_eq!((told.reads, told.hits, told.curve.miss_ratio(0)), (100, 100, 0.0));
     let told = net.shared[0].curve(net.now.second).expect("it is sampled");
     assert_eq!(told.reads, at_home);
+}
+
+/// How a hot key comes to be refilled: what is done, and after how many ms it counts.
+const RECACHES: [(&str, &str, u64); 3] = [
+    ("is about to expire", "mg {key} T20\r\n", 0),
+    ("is stale", "md {key} I T300\r\n", 0),
+    ("has expired", "mg {key} T1\r\n", 1_500),
+];
+
+#[test]
+fn one_client_of_the_whole_cluster_wins_what_is_to_be_refilled() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        for (what, change, millis) in RECACHES {
+            let case = format!("{mode:?}, it {what}");
+            let (mut net, key) = hot(mode);
+            let told = net.send(1, &change.replace("{key}", &key));
+            assert_eq!(net.waited(1, told), "HD\r\n", "{case}");
+            net.pass(millis);
+            let mut won = 0;
+            for round in 0..6 {
+                // Where copies are comes first.
+                for server in (0..SERVERS).rev() {
+                    // By a lease, too; and without N and R, once somebody has won.
+                    let flags = ["N30 R30 L1.2*", "N30 R30 t", "k L1.2*"][round % 3];
+                    let told = net.send(server, &format!("mg {key} v {flags}\r\n"));
+                    let told = net.waited(server, told);
+                    let marks: Vec<&str> = told.split([' ', '\r']).collect();
+                    let (wins, has_winner) = (marks.contains(&"W"), marks.contains(&"Z"));
+                    assert!(wins != has_winner, "{case}: {told:?}");
+                    won += u32::from(wins);
+                }
+                net.read_often(&key, 0, 40);
+            }
+            assert_eq!(won, 1, "{case}");
+            net.read_often(&key, 0, 1_000);
+            assert_eq!(copies(&net), BTreeMap::new(), "{case}: what has a winner is not copied");
+            let told = net.send(2, &format!("ms {key} 1 T300\r\nb\r\n"));
+            assert_eq!(net.waited(2, told), "HD\r\n", "{case}");
+            net.read_often(&key, 0, 1_000);
+            assert_eq!(copies(&net), BTreeMap::from([(1, 1), (2, 1)]), "{case}");
+            for server in 0..SERVERS {
+                let told = net.send(server, &format!("mg {key} v N30 R30\r\n"));
+                assert_eq!(net.waited(server, told), "VA 1\r\nb\r\n", "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_has_not_heard_of_a_winner_lets_nobody_win() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        let (mut net, key) = hot(mode);
+        net.silent = BTreeSet::from([(0, 1), (0, 2)]);
+        let told = net.send(0, &format!("md {key} I T300\r\n"));
+        assert_eq!(told, if mode == HotMode::Async { "HD\r\n" } else { "" }, "{mode:?}");
+        // By its lease it is still what it was.
+        for server in [1, 2] {
+            let told = net.send(server, &format!("mg {key} v L1.2*\r\n"));
+            assert_eq!(told, "VA 1\r\na\r\n", "{mode:?} at {server}");
+        }
+        net.pass(1_200);
+        net.silent.clear();
+        let asked: Vec<String> = (0..6)
+            .map(|nth| {
+                let told = net.send(nth % SERVERS, &format!("mg {key} v N30 R30 L1.2*\r\n"));
+                let told = net.waited(nth % SERVERS, told);
+                let is_word = |word: &&str| ["W", "X", "Z"].contains(word);
+                told.split([' ', '\r']).filter(is_word).collect()
+            })
+            .collect();
+        assert_eq!(asked, ["XW", "ZX", "ZX", "ZX", "ZX", "ZX"], "{mode:?}");
+    }
+}
+
+#[test]
+fn a_request_that_could_win_and_does_not_waits_for_no_copy_and_ends_none() {
+    for mode in [HotMode::Async, HotMode::Atomic] {
+        let (mut net, key) = hot(mode);
+        let asked = format!("mg {key} v N30 R30\r\n");
+        // What shadows answer is lost.
+        net.silent = BTreeSet::from([(1, 0), (2, 0)]);
+        assert_eq!(net.send(0, &asked), "VA 1\r\na\r\n", "{mode:?}");
+        assert_eq!(net.state(0, &key), Some(HomeState::Hot), "{mode:?}");
+        let told = net.send(0, &format!("md {key} I T300\r\n"));
+        net.pass(1_000);
+        assert_eq!(told + &std::mem::take(&mut net.replies[0]), "HD\r\n", "{mode:?}");
+        let told = net.send(0, &asked);
+        assert_eq!(net.waited(0, told), "VA 1 X W\r\na\r\n", "{mode:?}");
+        for _ in 0..3 {
+            assert_eq!(net.send(0, &asked), "VA 1 Z X\r\na\r\n", "{mode:?}");
+        }
+    }
 }
