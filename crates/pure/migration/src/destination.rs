@@ -195,9 +195,9 @@ impl Destination {
         }
     }
 
-    /// Nothing comes any more; what came may still have to go.
+    /// Nothing comes any more; what came may still have to go, or to be served.
     pub fn has_ended(&self) -> bool {
-        matches!(self.phase, Phase::Releasing | Phase::Over(_))
+        self.owned || matches!(self.phase, Phase::Releasing | Phase::Over(_))
     }
 
     pub fn is_over(&self) -> bool {
