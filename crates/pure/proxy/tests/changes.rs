@@ -1,6 +1,8 @@
 //! Upstreams that leave the pool and come back, in virtual time: requests to them are answered, and nobody reads what was
 //! overwritten before his read began.
 
+mod common;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use mbal_proxy::{
@@ -348,14 +350,9 @@ fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
     Ok(all)
 }
 
-/// How many seeds; `MBAL_PROXY_SEEDS` says another number.
-fn seeds() -> u64 {
-    std::env::var("MBAL_PROXY_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(60)
-}
-
 #[test]
 fn nobody_loses_a_request_or_reads_what_is_stale_when_upstreams_change() {
-    let seen = run(0..seeds()).unwrap_or_else(|why| panic!("{why}"));
+    let seen = run(0..common::seeds(60)).unwrap_or_else(|why| panic!("{why}"));
     let all = [seen.hits, seen.misses, seen.changes, seen.returns, seen.hung_up, seen.owed];
     let happened = all.iter().all(|count| *count > 0) && seen.copy_reads > 0;
     assert!(happened, "something never happened: {seen:?}");

@@ -248,14 +248,9 @@ fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
     Ok(all)
 }
 
-/// How many seeds; `MBAL_PROXY_SEEDS` says another number.
-fn seeds() -> u64 {
-    std::env::var("MBAL_PROXY_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
-}
-
 #[test]
 fn nobody_reads_what_was_overwritten() {
-    let seen = run(0..seeds()).unwrap_or_else(|why| panic!("{why}"));
+    let seen = run(0..common::seeds(300)).unwrap_or_else(|why| panic!("{why}"));
     let all = [seen.hits, seen.copy_reads, seen.cache_hits, seen.returns, seen.lost];
     assert!(all.iter().all(|count| *count > 0), "something never happened: {all:?}");
 }

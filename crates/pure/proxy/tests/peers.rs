@@ -453,11 +453,6 @@ fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
     Ok(all)
 }
 
-/// How many seeds; `MBAL_PROXY_SEEDS` says another number.
-fn seeds() -> u64 {
-    std::env::var("MBAL_PROXY_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(100)
-}
-
 fn nobody_reads_what_was_overwritten(seeds: std::ops::Range<u64>) {
     let seen = run(seeds).unwrap_or_else(|why| panic!("{why}"));
     let all = [seen.hits, seen.copy_reads, seen.passed, seen.leases_ended, seen.flushed];
@@ -468,12 +463,12 @@ fn nobody_reads_what_was_overwritten(seeds: std::ops::Range<u64>) {
 // Two tests, for two cores.
 #[test]
 fn nobody_reads_what_another_proxy_has_overwritten() {
-    nobody_reads_what_was_overwritten(0..seeds() / 2);
+    nobody_reads_what_was_overwritten(0..common::seeds(100) / 2);
 }
 
 #[test]
 fn nobody_reads_what_another_proxy_has_overwritten_in_other_seeds() {
-    nobody_reads_what_was_overwritten(seeds() / 2..seeds());
+    nobody_reads_what_was_overwritten(common::seeds(100) / 2..common::seeds(100));
 }
 
 #[cfg(feature = "planted")]

@@ -5,3 +5,8 @@
 pub mod history;
 pub mod links;
 pub mod memcached;
+
+/// How many seeds; `MBAL_PROXY_SEEDS` says another number.
+pub fn seeds(usual: u64) -> u64 {
+    std::env::var("MBAL_PROXY_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
+}
