@@ -68,7 +68,8 @@ impl World {
         };
         let this = &mut self.hosts[host];
         this.server.own_until(Duration::ZERO);
-        let call = this.member.owning.as_ref().map_or(0, |owning| owning.call);
+        // What was asked for an earlier lease is not heard any more.
+        let call = this.member.owning.as_ref().map_or(0, |owning| owning.call + 1);
         let ownership = Ownership::new(terms);
         this.member.owning =
             Some(Owning { ownership, terms, call, wakes_at: None, is_lost: true, forsakes: false });
