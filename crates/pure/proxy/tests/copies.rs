@@ -286,6 +286,7 @@ mod planted {
     fn serves_unflushed() {
         is_found(Fault::ServesUnflushed);
     }
+
     #[test]
     fn all_keys_move() {
         is_found(Fault::AllKeysMove);
