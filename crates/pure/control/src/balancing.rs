@@ -116,6 +116,12 @@ impl Coordinator {
             .filter(|(_, member)| member.is_alive())
             .map(|(id, _)| (*id, self.server_outlook(now, *id)))
             .collect();
+        // Phase 1 helps those. A move would end their copies, and for a second or more all of their reads would be the destination's.
+        let copied = self.copied_hashes(now);
+        let is_copied = |prefix: &Prefix| {
+            let at = copied.partition_point(|hash| *hash < prefix.first_hash());
+            copied.get(at).is_some_and(|hash| prefix.contains(*hash))
+        };
         for (prefix, owner) in self.state.map.iter().flat_map(|map| map.cachelets()) {
             let Some(server) = servers.get_mut(&owner.server) else { continue };
             let listed = reports.get(prefix);
@@ -130,7 +136,8 @@ impl Coordinator {
                 });
             let at = at.min(server.workers.len().saturating_sub(1));
             if let Some(worker) = server.workers.get_mut(at) {
-                let held = CacheletLoad { cachelet: *prefix, load, bytes, pinned: false };
+                let held =
+                    CacheletLoad { cachelet: *prefix, load, bytes, pinned: is_copied(prefix) };
                 worker.cachelets.push(held);
             }
         }

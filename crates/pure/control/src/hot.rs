@@ -8,7 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::ServerId;
+use mbal_model::{Key, ServerId};
+use mbal_wire::unescaped;
 
 use crate::api::{self, HOT_KEYS_LISTED, HotKeys, HotMode, HotReport, HotStatus, HotTold};
 use crate::coordinator::{Answer, Coordinator, Micros};
@@ -196,6 +197,18 @@ impl Coordinator {
     fn hot_reports(&self, now: Micros) -> impl Iterator<Item = (ServerId, &HotReport)> {
         let heard = self.heard.iter().filter(move |(id, _)| self.is_heard(now, **id));
         heard.flat_map(|(id, heard)| heard.hot.iter().map(|report| (*id, report)))
+    }
+
+    /// Hashes of the keys that have copies, in order.
+    pub(crate) fn copied_hashes(&self, now: Micros) -> Vec<u64> {
+        let copied = self.hot_reports(now).filter(|(_, report)| report.gamma() > 0);
+        let hash = |report: &HotReport| {
+            let key = unescaped(report.key.as_bytes());
+            Key::new(&key).map(|key| key.hash())
+        };
+        let mut hashes: Vec<u64> = copied.filter_map(|(_, report)| hash(report)).collect();
+        hashes.sort_unstable();
+        hashes
     }
 
     pub(crate) fn hot_status(&self, now: Micros) -> HotStatus {

@@ -7,7 +7,7 @@ use mbal_control::api::{
     Registration, WorkerReport,
 };
 use mbal_control::{Answer, Ask, Coordinator, Micros, Rates, Settings};
-use mbal_model::ServerId;
+use mbal_model::{Key, ServerId};
 
 const SECOND: u64 = 1_000_000;
 
@@ -273,4 +273,28 @@ fn terms_that_no_coordinator_can_mean_are_known() {
         .expect("a newer coordinator's mode is no error");
     assert_eq!(read.mode, HotMode::Off);
     assert_eq!(Settings::default().copy_lease, Duration::from_secs(1));
+}
+
+#[test]
+fn what_has_copied_keys_stays_where_it_is() {
+    let mut rig = Rig::new(HotMode::Async);
+    let hash = Key::new(b"a-key").expect("a key").hash();
+    let pinned = |rig: &mut Rig| {
+        let Answer::Outlook(outlook) = rig.ask(Ask::Outlook(1)) else { panic!("an outlook") };
+        let workers = outlook.servers.into_iter().flat_map(|server| server.workers);
+        let all: Vec<_> = workers.flat_map(|worker| worker.cachelets).collect();
+        assert!(all.len() >= 3);
+        let pinned = all.iter().filter(|held| held.pinned).map(|held| held.cachelet);
+        pinned.collect::<Vec<_>>()
+    };
+    for id in 1..=3 {
+        rig.beat(id, 1_000.0, vec![key("a-key", 500.0, 0.0)]);
+    }
+    assert_eq!(pinned(&mut rig), [], "it is hot, and has no copies");
+    // Any server may say so: it is the map that counts.
+    rig.beat(2, 1_000.0, vec![copied("a-key", 500.0, &[1, 3])]);
+    let found = pinned(&mut rig);
+    assert!(matches!(found[..], [prefix] if prefix.contains(hash)), "{found:?}");
+    rig.beat(2, 1_000.0, vec![key("a-key", 500.0, 0.0)]);
+    assert_eq!(pinned(&mut rig), []);
 }

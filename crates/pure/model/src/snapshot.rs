@@ -9,7 +9,7 @@ pub struct CacheletLoad {
     /// Fraction of its worker's time that leaves with it when it moves.
     pub load: f64,
     pub bytes: u64,
-    /// Moved so recently that moving it again would be restlessness.
+    /// It stays: it moved so recently that moving it again would be restlessness; or, between servers, a key of it has copies.
     pub pinned: bool,
 }
 
