@@ -183,7 +183,8 @@ impl Batch<'_> {
     ) {
         let is_linked = |server: &ServerId| self.links.credit(*server) == Credit::Available;
         let linked: Vec<ServerId> = servers.iter().copied().filter(is_linked).collect();
-        let failed = servers.len() - linked.len();
+        // Without a lease this server may have been called dead, and does not know who has its keys.
+        let failed = servers.len() - linked.len() + usize::from(self.turn.lapsed);
         let (servers, unanswered) = (servers.len() + 1, linked.len());
         session.slots.sent_by(self.turn.map_version);
         let place =

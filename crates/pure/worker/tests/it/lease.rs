@@ -64,6 +64,21 @@ fn a_lease_that_is_over_makes_misses_of_reads_and_refuses_writes_before_the_next
 }
 
 #[test]
+fn a_flush_all_of_a_server_whose_lease_is_over_is_not_the_clusters() {
+    let mut rig = Rig::new();
+    rig.server.own_until(UNTIL);
+    rig.worker.look_at_lease(Duration::ZERO);
+    let alone = Owner { server: HERE, worker: WorkerId(0) };
+    let map = ClusterMap::new(1, vec![(Prefix::ALL, alone)]).expect("it covers all");
+    let cluster = Arc::new(Cluster::without_addresses(map));
+    rig.handle(Event::Mapped { here: HERE, cluster });
+    rig.check("flush_all\r\n", "OK\r\n");
+    rig.worker.look_at_lease(UNTIL);
+    rig.check("flush_all\r\n", "SERVER_ERROR flush_all did not reach 1 of 1 servers\r\n");
+    rig.check("flush_all noreply\r\nmn\r\n", "MN\r\n");
+}
+
+#[test]
 fn a_process_that_was_stopped_finds_its_lease_over_with_requests_that_had_arrived_before() {
     let mut rig = owning();
     let own = key(0);
