@@ -153,14 +153,18 @@ impl Batch<'_> {
         Some(Then::Next)
     }
 
-    /// Tells the value of another server's key from its copy, if one is here and every read may be answered from it.
+    /// Tells the value of another server's key from its copy, if one is here and every read may be answered from it. It must not overtake
+    /// what the same client has asked before: be that under way from here, or passed on for the server that asks.
     fn gather_copy(&mut self, session: &Session, get: &Get<'_>, key: &Key<'_>) -> bool {
         let copies = &self.turn.shared.copies;
+        let (links, hops) = (&self.links, self.hops);
+        let overtakes = |from| links.would_overtake(from, hops, key.hash(), None);
         copies.mode() == HotMode::Atomic
             && get.touch.is_none()
             && copies.here.may_have(key.hash())
             && !self.turn.is_here(key)
             && session.slots.under_way(key.hash()).is_none()
+            && !self.passed_by.is_some_and(overtakes)
             && self.turn.get_copy(get, key)
     }
 

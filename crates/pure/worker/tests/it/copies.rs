@@ -553,6 +553,30 @@ fn a_peers_read_by_a_lease_does_not_overtake_one_that_was_passed_on() {
 }
 
 #[test]
+fn a_peers_get_of_several_keys_does_not_overtake_one_that_was_passed_on() {
+    let mut net = Net::new(HotMode::Atomic);
+    let key = key_of(0);
+    net.send(0, &format!("ms {key} 1\r\na\r\n"));
+    let encoded = |request: &str| {
+        let mut bytes = Vec::new();
+        PeerRequest::new(1, 1, request.as_bytes()).encode(&mut bytes);
+        bytes
+    };
+    // There is no copy yet, and the home's answer takes a second.
+    net.silent = BTreeSet::from([(2, 0)]);
+    net.ask(1, 2, Ticket(1_000), &encoded(&format!("get {key}\r\n")));
+    net.silent.clear();
+    net.read_often(&key, 0, 800);
+    assert!(copies(&net).contains_key(&2));
+    let several = encoded(&format!("get {key} {}\r\n", key_of(2)));
+    net.ask(1, 2, Ticket(1_001), &several);
+    assert_eq!(net.shared[2].copies_here().reads, 0);
+    net.pass(1_500);
+    net.ask(1, 2, Ticket(1_002), &several);
+    assert_eq!(net.shared[2].copies_here().reads, 1, "nothing is under way any more");
+}
+
+#[test]
 fn a_key_that_is_written_too_often_is_left_alone_for_a_while_though_a_shadow_is_silent() {
     // When it falls silent: some of these are moments before the key cools.
     for silent_from in (0..100).step_by(10) {
