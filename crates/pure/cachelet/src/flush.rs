@@ -68,6 +68,10 @@ impl Store {
         if changes.flush_next.0 <= now || changes.flush_next.1 <= number {
             changes.flush_next = (at, number);
         }
+        if at <= now {
+            // A server that has no cachelet tells of it as well: who begins elsewhere has to hear of it.
+            self.flushes.fetch_max(number, Relaxed);
+        }
         for cachelet in self.cachelets() {
             if is_planted(Fault::FlushSkipsNewHalf) && cachelet.prefix().is_none() {
                 continue;

@@ -270,6 +270,19 @@ fn what_a_flush_has_not_reached_leaves_when_that_is_over_and_arrives() {
 }
 
 #[test]
+fn a_server_without_a_cachelet_tells_of_a_flush() {
+    let (empty, other) = (small(), small());
+    empty.release(Prefix::ALL, Elsewhere::server(ServerId(2)));
+    let number = empty.flush(0, NOW);
+    assert_eq!(empty.flushed(), number);
+    empty.flush_as(number + 1, 0, NOW);
+    assert_eq!(empty.flushed(), number + 1);
+    // What begins elsewhere, and hears of it, is not older than what comes here then.
+    other.know_flush(empty.flushed());
+    assert!(!other.begin_to_leave(Prefix::ALL, MOVE), "it may be about to be asked");
+}
+
+#[test]
 fn a_flush_to_come_is_kept_beside_one_of_the_same_number() {
     let (source, target) = (small(), small());
     // The destination has joined, and the source does not know it yet: it is not asked to flush.
