@@ -14,7 +14,7 @@ pub struct Flux {
     agreed: Vec<Micros>,
     /// How often it has begun to travel.
     journeys: Vec<u64>,
-    /// The server that has had it by all maps.
+    /// The server that has had it by all maps and moves.
     homes: Vec<Home>,
 }
 
@@ -67,6 +67,10 @@ impl World {
             if prefix.contains(self.profile.keys[key].hash()) {
                 self.flux.in_flux[key] = true;
                 self.flux.journeys[key] += u64::from(travels);
+                if travels {
+                    // A slice that has gone is another server's, whatever becomes of the move.
+                    self.flux.homes[key] = Home::Several;
+                }
             }
         }
     }
