@@ -46,6 +46,8 @@ pub struct Owning {
     call: u64,
     /// When the thread goes on, if that is in the queue.
     wakes_at: Option<Micros>,
+    /// When it got the lease that it has, or had last.
+    since: Micros,
     /// For the checkers its items are gone.
     is_lost: bool,
     /// What it had is being given up.
@@ -71,8 +73,16 @@ impl World {
         // What was asked for an earlier lease is not heard any more.
         let call = this.member.owning.as_ref().map_or(0, |owning| owning.call + 1);
         let ownership = Ownership::new(terms);
-        this.member.owning =
-            Some(Owning { ownership, terms, call, wakes_at: None, is_lost: true, forsakes: false });
+        let (wakes_at, since) = (None, self.now);
+        this.member.owning = Some(Owning {
+            ownership,
+            terms,
+            call,
+            wakes_at,
+            since,
+            is_lost: true,
+            forsakes: false,
+        });
         self.owner_sleeps(host, 1);
     }
 
@@ -88,6 +98,12 @@ impl World {
         let this = &self.hosts[host];
         let now = this.clock.lease_moment(self.now);
         this.member.owning.as_ref().is_none_or(|owning| now < owning.ownership.until())
+    }
+
+    /// True if it was without a lease at some moment since then, and is to have one.
+    pub fn has_lapsed(&self, host: usize, since: Micros) -> bool {
+        let owning = self.hosts[host].member.owning.as_ref();
+        owning.is_some_and(|owning| owning.since >= since || !self.owns(host))
     }
 
     pub fn owner_wakes(&mut self, host: usize, at: Micros) {
@@ -189,6 +205,7 @@ impl World {
             return self.loses(host);
         }
         if std::mem::take(&mut owning.is_lost) {
+            owning.since = self.now;
             self.coverage.meet(Sight::LeaseWord);
             this.claims.has_a_lease(&this.server.store);
         }

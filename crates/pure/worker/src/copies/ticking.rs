@@ -1,5 +1,6 @@
 //! What is done of copies as time passes: hot keys get them, leases are prolonged, what has cooled ends.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +11,7 @@ use mbal_routing::copies as copies_of;
 use crate::copies::heat::Rates;
 use crate::copies::homes::{HomeKey, Sends};
 use crate::copies::table::SHARDS;
-use crate::copies::worth::copies_worth;
+use crate::copies::worth::{copies_for_new, copies_worth};
 use crate::copies::{Copies, HotMode};
 use crate::wakes::Sleeper;
 use crate::worker::Worker;
@@ -103,13 +104,20 @@ impl Worker {
         let mut heats = copies.heats.lock().expect("nothing panics with it held");
         heats.tell(worker.0, rates, requests as f64 / seconds);
         if worker == WorkerId(0) {
-            let sum = heats.sum();
+            let (sum, told) = (heats.sum(), heats.told());
             drop(heats);
-            self.decide(now, sum, seconds);
+            self.decide(now, sum, &told, seconds);
         }
     }
 
-    fn decide(&mut self, now: Now, mut sum: std::collections::BTreeMap<u64, Rates>, seconds: f64) {
+    /// `sum`: rates of the last epochs; `told`: those of the last second or so.
+    fn decide(
+        &mut self,
+        now: Now,
+        mut sum: BTreeMap<u64, Rates>,
+        told: &BTreeMap<u64, Rates>,
+        seconds: f64,
+    ) {
         let shared = Arc::clone(&self.shared);
         let copies = &shared.copies;
         let servers: Vec<ServerId> = {
@@ -129,7 +137,8 @@ impl Worker {
             one.elsewhere += (answered - one.elsewhere) / 2.0;
             let written = std::mem::take(&mut one.written) as f64 / seconds;
             one.writes += (written - one.writes) / 4.0;
-            one.reads = here.reads + one.elsewhere;
+            // An epoch has some ten samples of a key at T: copies would come and go by chance.
+            one.reads += (here.reads + one.elsewhere - one.reads) / 4.0;
             let rates = Rates { key: Box::default(), reads: one.reads, writes: one.writes };
             let twice =
                 Rates { reads: rates.reads * 2.0, writes: rates.writes, ..Rates::default() };
@@ -178,7 +187,7 @@ impl Worker {
                     .store
                     .read(&key, now.second, false, &mut nothing, |view, _| view.value_bytes());
             let Some(value_bytes) = value_bytes else { continue };
-            let wanted = copies_worth(&rates, value_bytes, &terms);
+            let wanted = copies_for_new(&rates, told.get(&hash), value_bytes, &terms);
             if wanted < 2 {
                 continue;
             }

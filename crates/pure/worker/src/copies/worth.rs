@@ -31,6 +31,26 @@ pub(crate) fn copies_worth(rates: &Rates, value_bytes: u32, terms: &HotTerms) ->
     (rate / terms.threshold).ceil().min(1.0 + shadows).min(COPIES_MAX) as usize
 }
 
+/// Of T: who has so much in the last epochs is hot, and not by chance.
+const SURE: f64 = 1.5;
+
+/// [`copies_worth`] of a key that has none yet, by its rates of the last epochs and those of the last second or so. An epoch has some ten
+/// samples of a key at T. So what is far over T is copied at once, and the rest when it has lasted: else chance would copy what is not hot.
+pub(crate) fn copies_for_new(
+    now: &Rates,
+    lately: Option<&Rates>,
+    value_bytes: u32,
+    terms: &HotTerms,
+) -> usize {
+    let wanted = copies_worth(now, value_bytes, terms);
+    let sure = HotTerms { threshold: terms.threshold * SURE, ..*terms };
+    let lasting = lately.map_or(1, |rates| copies_worth(rates, value_bytes, terms));
+    match copies_worth(now, value_bytes, &sure) {
+        1 => lasting,
+        _ => wanted,
+    }
+}
+
 /// Keys that were copied and turned out to be written too often. Samples alone would say again and again that they are hot.
 #[derive(Default)]
 pub(crate) struct Spurned {
@@ -87,6 +107,26 @@ mod tests {
         ];
         for case @ (mode, reads, writes, bytes, wanted) in cases {
             assert_eq!(copies(mode, reads, writes, bytes), wanted, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_a_little_over_t_has_copies_when_that_has_lasted() {
+        let terms = HotTerms { mode: HotMode::Async, threshold: 100.0, ..HotTerms::default() };
+        let reads = |reads| Rates { reads, ..Rates::default() };
+        let copies = |now, lately: Option<f64>| {
+            copies_for_new(&reads(now), lately.map(reads).as_ref(), 0, &terms)
+        };
+        let cases = [
+            (140.0, None, 1),
+            (140.0, Some(99.0), 1),
+            (140.0, Some(101.0), 2),
+            (80.0, Some(101.0), 2),
+            (160.0, None, 2),
+            (450.0, Some(99.0), 5),
+        ];
+        for case @ (now, lately, wanted) in cases {
+            assert_eq!(copies(now, lately), wanted, "{case:?}");
         }
     }
 
