@@ -247,7 +247,11 @@ impl Ownership {
     fn counts(&mut self, now: Moment, until: Moment) {
         match self.word {
             Word::Given => self.by_etcd = self.by_etcd.max(until),
-            Word::Seen { at, .. } => self.word = Word::Seen { at, until },
+            Word::Seen { at, until: before } => {
+                // Between two renewals that do not meet, who has seen the key may have called its server dead.
+                let at = if now < before { at } else { now };
+                self.word = Word::Seen { at, until };
+            }
             Word::None => self.word = Word::Seen { at: now, until },
         }
         if is_planted(Fault::OwnsWithoutWord) {

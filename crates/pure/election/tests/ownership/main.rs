@@ -10,7 +10,9 @@
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
+use mbal_election::{OwnerAnswer, OwnerNext, Ownership, Terms};
 use world::{Met, World};
 
 const SEEDS: u64 = 300;
@@ -51,6 +53,37 @@ fn nobody_owns_who_is_said_to_be_dead_and_whoever_is_dead_is_found() {
 }
 
 /// A checker is trusted only after it caught a fault.
+/// Stopped between two renewals for longer than a lease, it has been called dead by a coordinator that had accepted a heartbeat of it.
+#[test]
+fn word_of_a_coordinator_does_not_outlast_the_renewals_that_it_goes_by() {
+    let ms = Duration::from_millis;
+    let terms = Terms { lease: ms(3_000), grace: Some(Duration::ZERO) };
+    let renewed = |ownership: &mut Ownership, now| {
+        for answer in [
+            OwnerAnswer::Renewed { raft_term: 1 },
+            OwnerAnswer::Seen { is_there: true, raft_term: 1 },
+        ] {
+            assert!(matches!(ownership.next(now), OwnerNext::Ask(_)));
+            ownership.told(now, answer);
+        }
+    };
+    for (stopped, owns) in [(1_000, true), (5_000, false)] {
+        let mut ownership = Ownership::new(terms);
+        for answer in [OwnerAnswer::Granted { lease: 7 }, OwnerAnswer::Written] {
+            assert!(matches!(ownership.next(ms(1)), OwnerNext::Ask(_)));
+            ownership.told(ms(1), answer);
+        }
+        renewed(&mut ownership, ms(1_000));
+        let sent = ms(1_100);
+        let now = ms(1_100 + stopped);
+        renewed(&mut ownership, now);
+        ownership.accepted(now, sent);
+        assert_eq!(ownership.until() > now, owns, "{stopped} ms");
+        ownership.accepted(now, now);
+        assert!(ownership.until() > now, "a coordinator that has seen the newer renewal");
+    }
+}
+
 #[cfg(feature = "planted")]
 mod planted {
     use mbal_model::planted::{Fault, plant};
