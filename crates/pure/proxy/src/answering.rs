@@ -119,6 +119,7 @@ impl Proxy {
             }
             Who::Nobody => {}
             Who::Fill { hash, epoch } => self.filled(hash, epoch, reply),
+            Who::KernelFill { hash, number } => self.kernel_filled(hash, number, reply),
             Who::Copy { hash, epoch, at } => {
                 if reply == b"STORED\r\n" {
                     self.hot.stored(hash, epoch, at);
@@ -167,6 +168,7 @@ impl Proxy {
                 self.answered_somewhere(client, number, error);
             }
             Who::Fill { hash, epoch } => self.hot.unfilled(hash, epoch),
+            Who::KernelFill { hash, number } => self.kernel_filled(hash, number, b""),
             Who::Nobody | Who::Copy { .. } | Who::Fence | Who::Owed | Who::Peer { .. } => {}
         }
     }

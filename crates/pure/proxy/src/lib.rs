@@ -33,6 +33,7 @@ mod encode;
 mod explaining;
 mod health;
 mod hot;
+mod kernel;
 mod members;
 mod merge;
 mod naming;
@@ -50,7 +51,9 @@ mod upstream;
 
 pub use control::Replication;
 pub use counting::{ByClass, Class, Latency};
+pub use kernel::{KernelChange, KernelUpstream};
 pub use mbal_balance::Threshold;
+pub use mbal_routing::Point;
 pub use mbal_routing::ketama::{Dialect, KeyHash, RingServer};
 pub use peers::Peers;
 pub use pool::Distribution;

@@ -9,6 +9,7 @@ use crate::client::Client;
 use crate::control::Control;
 use crate::counting::{ByClass, Latency};
 use crate::hot::{HotTable, Left};
+use crate::kernel::KernelTable;
 use crate::passing::End;
 use crate::peers::PeerTable;
 use crate::pool::Pool;
@@ -44,6 +45,10 @@ pub enum Event<'a> {
     Lost { conn: ConnId },
     /// It is as late as [`Proxy::next_wake`] said.
     Woken,
+    /// Nothing that the kernel answered by what it was told to forget up to this number is on its way.
+    KernelForgot { number: u64 },
+    /// The kernel's data plane has seen a read of this key.
+    Sampled { key: &'a [u8] },
 }
 
 /// What a driver is to do.
@@ -90,6 +95,7 @@ pub struct Proxy {
     pub(crate) now: Nanos,
     pub(crate) control: Option<Control>,
     pub(crate) hot: HotTable,
+    pub(crate) kernel: Option<KernelTable>,
     pub(crate) peers: Option<PeerTable>,
     pub(crate) promises: Promises,
     /// Clients that wait for promises to change.
@@ -170,6 +176,7 @@ impl Proxy {
             now: 0,
             control: None,
             hot: HotTable::new(settings_seed),
+            kernel: None,
             peers,
             promises,
             on_hold: BTreeSet::new(),
@@ -226,6 +233,8 @@ impl Proxy {
             Event::Connected { conn } => self.connected(conn.0 as usize),
             Event::Lost { conn } => self.lost(conn.0 as usize),
             Event::Woken => self.wake(),
+            Event::KernelForgot { number } => self.kernel_forgot(number),
+            Event::Sampled { key } => self.sampled(key),
         }
         if self.promises.is_changing() {
             self.settle_promises();

@@ -134,7 +134,7 @@ impl Proxy {
                         self.end(client);
                         return bytes.len();
                     }
-                    if self.must_hold(client, &request) {
+                    if self.must_hold(client, &request) || self.waits_for_kernel(&request) {
                         self.hold(client);
                         break;
                     }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::md5;
+use crate::{Point, md5};
 
 /// Whose ring it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +130,11 @@ impl Ring {
     /// The index of the server that a key belongs to. O(log of the points).
     pub fn owner(&self, key: &[u8]) -> usize {
         self.at(self.hash.place(key))
+    }
+
+    /// In the order of their places; of several at one place the first has its keys. A point's upstream is a server's index.
+    pub fn points(&self) -> impl Iterator<Item = Point> {
+        self.points.iter().map(|&(at, server)| Point { at, upstream: server.into() })
     }
 
     /// By which this ring places keys.
