@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use datagrams::{DATAGRAMS, Datagrams};
-use mbal_proxy::{Action, ConnId, Event, Proxy, RingServer};
+use mbal_proxy::{Action, ConnId, Event, KernelChange, Proxy, RingServer};
 
 use secured::{Entrance, Secured};
 
@@ -52,6 +52,9 @@ pub enum ProxyLetter {
     Welcome(Guest),
     Stop,
 }
+
+/// Does what the kernel's data plane is to do, with where each upstream is dialed, by its number. Nothing else happens meanwhile.
+pub type KernelPlane = Box<dyn FnMut(Vec<KernelChange>, &[SocketAddr]) + Send>;
 
 /// A socket, and what of its output waits for it.
 struct Socket {
@@ -94,6 +97,7 @@ pub struct ProxyLoop {
     entrance: Option<Entrance>,
     datagrams: Datagrams,
     peer_doors: Doors,
+    kernel: Option<KernelPlane>,
     tally: Arc<Tally>,
     clock: Clock,
     /// By upstream, and the other proxies behind them, twice.
@@ -127,6 +131,7 @@ impl ProxyLoop {
             entrance: None,
             datagrams: Datagrams::default(),
             peer_doors: Doors::new(Vec::new(), PEER_DOORS),
+            kernel: None,
             tally,
             clock,
             addresses,
@@ -153,6 +158,12 @@ impl ProxyLoop {
     pub fn with_datagrams(mut self, sockets: Vec<UdpSocket>) -> io::Result<ProxyLoop> {
         self.datagrams = Datagrams::new(sockets, &self.epoll)?;
         Ok(self)
+    }
+
+    /// The proxy uses the kernel's data plane, which this leads to.
+    pub fn with_kernel(mut self, kernel: KernelPlane) -> ProxyLoop {
+        self.kernel = Some(kernel);
+        self
     }
 
     /// `listening` are sockets for other proxies, `addresses` theirs, in the order of `--peers`.
@@ -304,6 +315,12 @@ impl ProxyLoop {
     fn carry_out(&mut self) {
         let mut actions = std::mem::take(&mut self.actions);
         loop {
+            if let Some(kernel) = &mut self.kernel {
+                let changes = self.proxy.take_kernel_changes();
+                if !changes.is_empty() {
+                    kernel(changes, &self.addresses);
+                }
+            }
             self.proxy.take_actions(&mut actions);
             if actions.is_empty() {
                 break;
