@@ -309,18 +309,24 @@ impl ProxyLoop {
     fn lose(&mut self, conn: ConnId, now: u64) {
         self.upstreams[conn.0 as usize] = None;
         self.proxy.handle(now, Event::Lost { conn });
+        // Clients may hear of it by an action that was asked for before.
+        self.tell_kernel();
+    }
+
+    fn tell_kernel(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            let changes = self.proxy.take_kernel_changes();
+            if !changes.is_empty() {
+                kernel(changes, &self.addresses);
+            }
+        }
     }
 
     /// Does what the proxy has asked for, and what it asks for because of that.
     fn carry_out(&mut self) {
         let mut actions = std::mem::take(&mut self.actions);
         loop {
-            if let Some(kernel) = &mut self.kernel {
-                let changes = self.proxy.take_kernel_changes();
-                if !changes.is_empty() {
-                    kernel(changes, &self.addresses);
-                }
-            }
+            self.tell_kernel();
             self.proxy.take_actions(&mut actions);
             if actions.is_empty() {
                 break;

@@ -123,7 +123,9 @@ impl KernelTable {
             }
         }
         self.keys.retain(|_, entry| entry.is_hot || entry.leaving.is_some());
-        for (hash, key, _) in hot {
+        // Keys in base64 may have blanks, which no `get` asks for.
+        let is_plain = |key: &[u8]| key.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
+        for (hash, key, _) in hot.iter().filter(|(_, key, _)| is_plain(key)) {
             let cold = || Entry {
                 key: key.clone(),
                 is_hot: true,

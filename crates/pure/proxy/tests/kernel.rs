@@ -318,6 +318,21 @@ fn what_is_missing_expires_or_is_too_long_is_not_given_to_the_kernel() {
 }
 
 #[test]
+fn a_key_with_a_blank_is_never_asked_for() {
+    let mut world = World::new(2, false);
+    let client = world.client();
+    // "ho t" in base64, by the clients' own requests: an upstream would take it for two words.
+    for _ in 0..200 {
+        world.says(client, "mg aG8gdA== v b\r\n");
+        let home = world.asked.iter().position(|asked| !asked.is_empty()).expect("it is asked");
+        world.asked[home].clear();
+        world.replies(home, "EN\r\n");
+    }
+    world.wait(2 * INTERVAL);
+    assert!(world.asked.iter().all(String::is_empty), "{:?}", world.asked);
+}
+
+#[test]
 fn a_key_that_cools_and_a_connection_that_is_lost_are_forgotten() {
     let mut world = World::new(2, false);
     world.is_answered();
