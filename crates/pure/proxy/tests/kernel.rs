@@ -177,11 +177,11 @@ impl World {
     }
 
     fn served(&mut self) -> Vec<bool> {
-        let rings = std::mem::take(&mut self.changes).into_iter().filter_map(|one| match one {
+        let mut rings = std::mem::take(&mut self.changes).into_iter().filter_map(|one| match one {
             KernelChange::Ring { upstreams, .. } => Some(upstreams),
             _ => None,
         });
-        let last: Vec<KernelUpstream> = rings.last().expect("a ring");
+        let last: Vec<KernelUpstream> = rings.next_back().expect("a ring");
         last.into_iter().map(|one| one.serves).collect()
     }
 }
