@@ -9,6 +9,7 @@ use crate::client::Client;
 use crate::control::Control;
 use crate::counting::{ByClass, Latency};
 use crate::hot::{HotTable, Left};
+use crate::merge::Place;
 use crate::passing::End;
 use crate::peers::PeerTable;
 use crate::pool::Pool;
@@ -105,7 +106,7 @@ pub struct Proxy {
     /// Clients with replies that wait for others of their turn, and until when.
     held: VecDeque<(Nanos, u32)>,
     /// Where the keys of a `get` go; reused.
-    pub(crate) places: Vec<(u32, Option<u64>)>,
+    pub(crate) places: Vec<Place>,
 }
 
 impl Proxy {
