@@ -131,9 +131,8 @@ impl Ring {
         points.sort_by_key(|&(place, _)| place);
         let upper_bits = (points.len().ilog2() + 1).min(u32::BITS - 1);
         let lower_bits = u32::BITS - upper_bits;
-        let start = |upper: u32| {
-            points.partition_point(|&(point, _)| point < upper << lower_bits) as u32
-        };
+        let start =
+            |upper: u32| points.partition_point(|&(point, _)| point < upper << lower_bits) as u32;
         let starts = (0..1 << upper_bits).map(start).collect();
         Ring { points, starts, lower_bits, hash }
     }
