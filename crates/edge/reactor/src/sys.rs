@@ -166,11 +166,22 @@ fn counted(returned: io::Result<libc::c_int>) -> io::Result<usize> {
     }
 }
 
+/// Not by `libc::recv`, and [`send`] not by `libc::send`: they are points of cancellation, which two atomic operations make them
+/// where a process has threads.
 #[inline]
 pub(crate) fn recv(fd: BorrowedFd, buffer: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the kernel writes at most `len` bytes into `buffer`.
-    let returned =
-        unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+    // SAFETY: the kernel writes at most `len` bytes into `buffer`, and no address through the null pointers.
+    let returned = unsafe {
+        libc::syscall(
+            libc::SYS_recvfrom,
+            fd.as_raw_fd(),
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            0,
+            std::ptr::null_mut::<libc::sockaddr>(),
+            std::ptr::null_mut::<libc::socklen_t>(),
+        )
+    };
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned as usize) }
 }
 
@@ -184,9 +195,17 @@ pub(crate) fn peek(fd: BorrowedFd) -> io::Result<bool> {
 
 #[inline]
 pub(crate) fn send(fd: BorrowedFd, bytes: &[u8]) -> io::Result<usize> {
-    // SAFETY: the kernel reads at most `len` bytes of `bytes`.
+    // SAFETY: the kernel reads at most `len` bytes of `bytes`, and no address through the null pointer.
     let returned = unsafe {
-        libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL)
+        libc::syscall(
+            libc::SYS_sendto,
+            fd.as_raw_fd(),
+            bytes.as_ptr(),
+            bytes.len(),
+            libc::MSG_NOSIGNAL,
+            std::ptr::null::<libc::sockaddr>(),
+            0,
+        )
     };
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned as usize) }
 }
