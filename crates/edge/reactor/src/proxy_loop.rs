@@ -28,12 +28,6 @@ const READY_PER_WAIT: usize = 256;
 /// A loop that nothing wakes looks around so often.
 const IDLE_NS: u64 = 1_000_000_000;
 
-/// While upstreams owe so many replies the loop does not wake up for each: it rests before it waits, so that what has arrived
-/// is received, and what comes of it sent, together. With fewer it waits at once.
-const CROWD: usize = 32;
-/// The kernel adds some 50 µs.
-const CROWD_RESTS: Duration = Duration::from_micros(20);
-
 const MAILBOX: u64 = u64::MAX;
 /// Tokens from here up are listening sockets, below are clients.
 const DOORS: u64 = 1 << 32;
@@ -177,8 +171,9 @@ impl ProxyLoop {
         self.proxy.start(self.clock.now_ns());
         loop {
             self.carry_out();
-            if CROWD <= self.proxy.unanswered() {
-                thread::sleep(CROWD_RESTS);
+            let rest = self.proxy.rest();
+            if rest > 0 {
+                thread::sleep(Duration::from_nanos(rest));
             }
             let now = self.clock.now_ns();
             let paused = self.doors.paused() || self.peer_doors.paused();

@@ -43,6 +43,7 @@ mod pool;
 mod promises;
 mod proxy;
 mod reply;
+mod resting;
 mod session;
 mod stats;
 mod steering;

@@ -14,6 +14,7 @@ use crate::passing::End;
 use crate::peers::PeerTable;
 use crate::pool::Pool;
 use crate::promises::Promises;
+use crate::resting::Resting;
 use crate::stats::Counters;
 use crate::upstream::{Conn, Health, State, Upstream};
 use crate::{Nanos, Settings};
@@ -88,6 +89,7 @@ pub struct Proxy {
     pub(crate) going_on: Vec<u32>,
     pub(crate) counters: Counters,
     pub(crate) by_class: ByClass,
+    pub(crate) resting: Resting,
     pub(crate) now: Nanos,
     pub(crate) control: Option<Control>,
     pub(crate) hot: HotTable,
@@ -168,6 +170,7 @@ impl Proxy {
             going_on: Vec::new(),
             counters: Counters::default(),
             by_class: ByClass::default(),
+            resting: Resting::default(),
             now: 0,
             control: None,
             hot: HotTable::new(settings_seed),
@@ -265,10 +268,10 @@ impl Proxy {
         }
     }
 
-    /// Requests that upstreams have not answered.
+    /// For so long the driver rests before it waits for events.
     #[inline]
-    pub fn unanswered(&self) -> usize {
-        self.conns.iter().map(|conn| conn.asked.len()).sum()
+    pub fn rest(&self) -> Nanos {
+        self.resting.rest()
     }
 
     pub fn conn_output(&self, conn: ConnId) -> &[u8] {
@@ -334,6 +337,10 @@ impl Proxy {
     #[inline]
     pub(crate) fn tell_client(&mut self, client: u32) {
         let this = &mut self.clients[client as usize];
+        let waits = !this.is_idle();
+        if waits != std::mem::replace(&mut this.is_waiting, waits) {
+            self.resting.waits(waits);
+        }
         let free = this.out.unsent().len();
         if !this.out.told && free > 0 {
             this.out.told = true;
