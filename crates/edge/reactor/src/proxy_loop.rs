@@ -21,7 +21,7 @@ use secured::{Entrance, Secured};
 use crate::greeter::Guest;
 use crate::listener::{Doors, RETRY_NS};
 use crate::socket::connect_tcp;
-use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
+use crate::sys::{self, EDGE, Epoll, HUNG_UP, READABLE, Ready, WRITABLE};
 use crate::{ClientCertificate, Clock, Mailbox, RECEIVE_BYTES, Tally, TlsDoor};
 
 const READY_PER_WAIT: usize = 256;
@@ -75,7 +75,8 @@ impl Socket {
         let is_read = !(self.paused || self.is_client && self.blocked);
         let reads = if is_read { READABLE } else { 0 };
         let writes = if self.blocked || self.dialing { WRITABLE } else { 0 };
-        reads | writes
+        let edge = if self.secured.is_some() { 0 } else { EDGE | HUNG_UP };
+        reads | writes | edge
     }
 }
 
@@ -96,6 +97,8 @@ pub struct ProxyLoop {
     upstreams: Vec<Option<Socket>>,
     buffer: Box<[u8]>,
     actions: Vec<Action>,
+    /// Sockets that may have more than was received, and no event will say so.
+    unread: Vec<u64>,
 }
 
 impl ProxyLoop {
@@ -128,6 +131,7 @@ impl ProxyLoop {
             upstreams: Vec::new(),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             actions: Vec::new(),
+            unread: Vec::new(),
         })
     }
 
@@ -168,10 +172,12 @@ impl ProxyLoop {
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let (mut arrived, mut peers) = (Vec::new(), Vec::new());
         let mut datagrams = Vec::new();
+        let mut unread = Vec::new();
         self.proxy.start(self.clock.now_ns());
         loop {
             self.carry_out();
-            let rest = self.proxy.rest();
+            std::mem::swap(&mut self.unread, &mut unread);
+            let rest = if unread.is_empty() { self.proxy.rest() } else { 0 };
             if rest > 0 {
                 thread::sleep(Duration::from_nanos(rest));
             }
@@ -179,11 +185,20 @@ impl ProxyLoop {
             let paused = self.doors.paused() || self.peer_doors.paused();
             let doors = paused.then_some(now + RETRY_NS);
             let wakes = [doors, self.proxy.next_wake(), Some(now + IDLE_NS)];
-            let until = wakes.into_iter().flatten().min().expect("there is one");
+            let until = match unread.is_empty() {
+                true => wakes.into_iter().flatten().min().expect("there is one"),
+                false => now,
+            };
             let count = self.epoll.wait_ns(&mut ready, until.saturating_sub(now))?;
             let now = self.clock.now_ns();
             let mut letters = false;
+            for socket in unread.drain(..) {
+                self.receive_more(socket);
+            }
             for event in &ready[..count] {
+                if event.is_ending() && event.token() < DATAGRAMS {
+                    self.unread.push(event.token());
+                }
                 match event.token() {
                     MAILBOX => letters = true,
                     socket if socket >= DATAGRAMS => datagrams.push(socket),
@@ -238,6 +253,20 @@ impl ProxyLoop {
         }
     }
 
+    /// Of a socket that has had more than was received, or has come to its end.
+    #[cold]
+    fn receive_more(&mut self, token: u64) {
+        match token.checked_sub(UPSTREAMS) {
+            Some(at) => {
+                if self.upstreams[at as usize].as_ref().is_some_and(|socket| !socket.dialing) {
+                    self.serve_upstream(at as usize);
+                }
+            }
+            None if token < DOORS => self.serve_client(token as usize),
+            None => {}
+        }
+    }
+
     fn change(&mut self, upstreams: Vec<(RingServer, SocketAddr)>, now: u64) {
         let (servers, addresses): (Vec<_>, Vec<_>) = upstreams.into_iter().unzip();
         let before = &self.addresses;
@@ -268,6 +297,9 @@ impl ProxyLoop {
         match received {
             Ok(0) => self.lose(conn, now),
             Ok(count) => {
+                if count == self.buffer.len() {
+                    self.unread.push(UPSTREAMS + at as u64);
+                }
                 let bytes = &self.buffer[..count];
                 self.proxy.handle(now, Event::Replied { conn, bytes });
             }

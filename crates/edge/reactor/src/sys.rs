@@ -51,6 +51,9 @@ pub(crate) const WRITABLE: u32 = libc::EPOLLOUT as u32;
 /// The peer will send no more; told with [`READABLE`], never without it.
 pub(crate) const HUNG_UP: u32 = libc::EPOLLRDHUP as u32;
 
+/// Told once, and again only when more has happened: a descriptor's state is not asked for twice for one event.
+pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
+
 /// One thing that happened to a descriptor, named by the token that it was added with.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -67,9 +70,14 @@ impl Ready {
     pub(crate) fn is_hung_up(&self) -> bool {
         self.0.events & HUNG_UP != 0
     }
+
+    /// The connection is at its end, or at one of its ends.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.0.events & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
 }
 
-/// A level-triggered epoll; descriptors leave it by being closed, or handed to another.
+/// An epoll, level-triggered where [`EDGE`] is not asked for; descriptors leave it by being closed, or handed to another.
 ///
 /// Level-triggered also means that a second thread may look: what it was told is told again to the thread that serves.
 #[derive(Debug)]
