@@ -5,6 +5,7 @@
 mod clients;
 mod datagrams;
 mod secured;
+mod socket;
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -16,12 +17,13 @@ use std::time::Duration;
 use datagrams::{DATAGRAMS, Datagrams};
 use mbal_proxy::{Action, ConnId, Event, Proxy, RingServer};
 
-use secured::{Entrance, Secured};
+use secured::Entrance;
+use socket::{Socket, send};
 
 use crate::greeter::Guest;
 use crate::listener::{Doors, RETRY_NS};
 use crate::socket::connect_tcp;
-use crate::sys::{self, EDGE, Epoll, HUNG_UP, READABLE, Ready, WRITABLE};
+use crate::sys::{self, Epoll, READABLE, Ready};
 use crate::{ClientCertificate, Clock, Mailbox, RECEIVE_BYTES, Tally, TlsDoor};
 
 const READY_PER_WAIT: usize = 256;
@@ -45,39 +47,6 @@ pub enum ProxyLetter {
     /// A client has shaken hands.
     Welcome(Guest),
     Stop,
-}
-
-/// A socket, and what of its output waits for it.
-struct Socket {
-    fd: OwnedFd,
-    /// It has taken less than there was: it is watched for room.
-    blocked: bool,
-    /// It is not read.
-    paused: bool,
-    /// A connection that is being made.
-    dialing: bool,
-    /// One that does not take its replies is not read. An upstream is: it may wait for its own replies to be taken.
-    is_client: bool,
-    secured: Option<Box<Secured>>,
-}
-
-impl Socket {
-    fn of_client(fd: OwnedFd, secured: Option<Box<Secured>>) -> Socket {
-        Socket { fd, blocked: false, paused: false, dialing: false, is_client: true, secured }
-    }
-
-    fn to_upstream(fd: OwnedFd) -> Socket {
-        let secured = None;
-        Socket { fd, blocked: false, paused: false, dialing: true, is_client: false, secured }
-    }
-
-    fn interest(&self) -> u32 {
-        let is_read = !(self.paused || self.is_client && self.blocked);
-        let reads = if is_read { READABLE } else { 0 };
-        let writes = if self.blocked || self.dialing { WRITABLE } else { 0 };
-        let edge = if self.secured.is_some() { 0 } else { EDGE | HUNG_UP };
-        reads | writes | edge
-    }
 }
 
 /// The sockets of a proxy.
@@ -378,23 +347,4 @@ impl ProxyLoop {
             Err(_) => self.lose(conn, self.clock.now_ns()),
         }
     }
-}
-
-/// Sends what a socket takes of `unsent`, and watches it for room if that is not all.
-#[inline]
-fn send(socket: &mut Socket, epoll: &Epoll, unsent: &[u8], token: u64) -> io::Result<usize> {
-    if unsent.is_empty() {
-        return Ok(0);
-    }
-    let sent = match sys::send(socket.fd.as_fd(), unsent) {
-        Ok(sent) => sent,
-        Err(error) if sys::is_transient(&error) => 0,
-        Err(error) => return Err(error),
-    };
-    let blocked = sent < unsent.len();
-    if blocked != socket.blocked {
-        socket.blocked = blocked;
-        epoll.modify(socket.fd.as_fd(), socket.interest(), token)?;
-    }
-    Ok(sent)
 }
