@@ -225,14 +225,13 @@ impl ProxyLoop {
     /// Of a socket that has had more than was received, or has come to its end.
     #[cold]
     fn receive_more(&mut self, token: u64) {
-        match token.checked_sub(UPSTREAMS) {
-            Some(at) => {
-                if self.upstreams[at as usize].as_ref().is_some_and(|socket| !socket.dialing) {
-                    self.serve_upstream(at as usize);
-                }
+        if let Some(at) = token.checked_sub(UPSTREAMS) {
+            // One that is dialed anew has nothing yet.
+            if self.upstreams[at as usize].as_ref().is_some_and(|socket| !socket.dialing) {
+                self.serve_upstream(at as usize);
             }
-            None if token < DOORS => self.serve_client(token as usize),
-            None => {}
+        } else if token < DOORS {
+            self.serve_client(token as usize);
         }
     }
 
