@@ -64,7 +64,9 @@ impl Proxy {
                     let of_upstream = &mut self.upstreams[upstream];
                     of_upstream.failures = 0;
                     let serves = of_upstream.health == Health::Serves;
-                    of_upstream.latency.record(self.now.saturating_sub(asked.at));
+                    let took = self.now.saturating_sub(asked.at);
+                    of_upstream.latency.record(took);
+                    self.resting.answered(took);
                     self.counters.replies += 1;
                     self.answer(conn, &asked, &bytes[at..at + length]);
                     if !serves {
