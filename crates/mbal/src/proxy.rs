@@ -16,8 +16,8 @@ use mbal_proxy::{
     Dialect, Distribution, KeyHash, Limits, Peers, Replication, RingServer, Settings,
 };
 use mbal_server::{
-    ClientCertificate, Listen, ProxyConfig, Source, TlsSettings, UnixSocket, Upstreams, log,
-    resolve, start_proxy,
+    ClientCertificate, Listen, ProxyConfig, Source, TlsSettings, UnixSocket, Upstreams, XdpConfig,
+    log, resolve, start_proxy,
 };
 
 use crate::extended::Extended;
@@ -166,6 +166,15 @@ pub struct ProxyFlags {
     /// How long writes of a hot key may be refused when its proxy has died; and how long a proxy waits when it starts
     #[arg(long, value_name = "time", default_value = "2s", value_parser = lease, requires = "peers")]
     peer_lease: Duration,
+
+    /// Send reads by UDP on to their upstreams, which answer the clients, before they are out of this network interface's driver; with
+    /// --imbalance-target hot keys are answered there. -U and -l with the IPv4 address are needed (docs/operate.md)
+    #[arg(long, value_name = "interface", conflicts_with = "peers")]
+    xdp: Option<String>,
+
+    /// The upstreams have the address of -l too: they answer in its name
+    #[arg(long, requires = "xdp")]
+    direct_return: bool,
 
     /// Tell metrics to Prometheus on this address, over HTTP: `port`, `host:port` or `[v6]:port`
     #[arg(long, value_name = "addr")]
@@ -368,6 +377,10 @@ impl ProxyFlags {
             port_file: std::env::var_os("MEMCACHED_PORT_FILENAME").map(Into::into),
             connections_max: self.connections,
             backlog: BACKLOG,
+            xdp: self
+                .xdp
+                .clone()
+                .map(|interface| XdpConfig { interface, direct_return: self.direct_return }),
         })
     }
 }

@@ -25,6 +25,8 @@ pub(crate) fn plant_by_environment() {
         Fault::HomeForgetsDrift,
         Fault::HotBeforeAllHave,
         Fault::KeepsUnfinished,
+        Fault::KernelAnswersOutliveWrites,
+        Fault::KernelReadsUnsure,
         Fault::LeaseNotTaken,
         Fault::OldLeaseTaken,
         Fault::OlderCopyTaken,

@@ -49,6 +49,8 @@ pub enum StartError {
     },
     /// `-Z`: what is wrong with certificates, keys or options.
     Tls(String),
+    /// `--xdp`: what there is not.
+    Xdp(String),
     System(io::Error),
 }
 
@@ -108,7 +110,7 @@ impl fmt::Display for StartError {
             StartError::Passwords { path, error } => {
                 write!(out, "authentication file {}: {error}", path.display())
             }
-            StartError::Tls(why) => write!(out, "{why}"),
+            StartError::Tls(why) | StartError::Xdp(why) => write!(out, "{why}"),
             StartError::System(error) => write!(out, "{error}"),
         }
     }

@@ -46,6 +46,8 @@ mod telling;
 mod tls;
 mod tls_links;
 mod upstreams;
+#[cfg(feature = "xdp")]
+mod xdp;
 
 pub use balancing::Planner;
 pub use calling::{CallFailed, Caller, token_of};
@@ -57,7 +59,7 @@ pub use mbal_balance::{Mode, Proposal, Question};
 pub use mbal_model::{Cluster, ServerId};
 pub use mbal_reactor::{ClientCertificate, Ended};
 pub use mbal_worker::{Echoed, Protocol, Settings, TlsSettings};
-pub use proxying::{ProxyConfig, RunningProxy, start_proxy};
+pub use proxying::{ProxyConfig, RunningProxy, XdpConfig, start_proxy};
 pub use serving::{Running, Server};
 pub use starting::Starting;
 pub use upstreams::{Source, Upstreams, resolve};

@@ -18,6 +18,8 @@ use mbal_worker::TlsSettings;
 
 use crate::listening::{open, write_port_file};
 use crate::upstreams::{Descriptors, follow};
+#[cfg(feature = "xdp")]
+use crate::xdp::Xdp;
 use crate::{
     Interface, Listen, StartError, UnixSocket, Upstreams, log, proxy_metrics, scrapes, tls,
 };
@@ -44,6 +46,16 @@ pub struct ProxyConfig {
     pub port_file: Option<PathBuf>,
     pub connections_max: u32,
     pub backlog: i32,
+    /// The kernel's data plane: `peers` is empty.
+    pub xdp: Option<XdpConfig>,
+}
+
+/// Reads by UDP are sent on, or answered, by a packet program.
+pub struct XdpConfig {
+    /// Clients and upstreams are reached through this one.
+    pub interface: String,
+    /// Upstreams have the address, too, that clients send to: packets keep their destination.
+    pub direct_return: bool,
 }
 
 /// A proxy whose sockets are open.
@@ -60,6 +72,8 @@ pub struct RunningProxy {
 }
 
 pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
+    #[cfg(feature = "planted")]
+    crate::chaos::plant_by_environment();
     let dialed = config.upstreams.addresses();
     let descriptors = Descriptors {
         clients: config.connections_max.into(),
@@ -83,6 +97,16 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
         datagrams.extend(open("UDP", "-U", listen, |at| bind_udp(at, 1))?.into_iter().flatten());
     }
     let udp: Vec<SocketAddr> = datagrams.iter().filter_map(|at| at.local_addr().ok()).collect();
+    #[cfg(not(feature = "xdp"))]
+    if config.xdp.is_some() {
+        let why = "--xdp: this program was built without it; cargo build --release -p mbal --features xdp";
+        return Err(StartError::Xdp(why.into()));
+    }
+    #[cfg(feature = "xdp")]
+    let xdp = match config.xdp {
+        Some(xdp) => Some(Arc::new(Xdp::attach(xdp, &udp, &dialed, &config.settings)?)),
+        None => None,
+    };
     let door = match config.tls.enabled {
         true => {
             let door = tls::door(config.tls.clone(), &config.listen).map_err(StartError::Tls)?;
@@ -113,9 +137,14 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
     let (asked, counted, limit) = (mailbox.clone(), Arc::clone(&tally), config.connections_max);
     let started = unix_seconds();
     let shaken = door.clone();
+    #[cfg(feature = "xdp")]
+    let plane = xdp.clone();
     let page = move || {
         let stats = proxy_metrics::ask(&asked);
-        proxy_metrics::page(stats.as_ref(), &counted, limit, shaken.as_deref(), started)
+        let page = proxy_metrics::page(stats.as_ref(), &counted, limit, shaken.as_deref(), started);
+        #[cfg(feature = "xdp")]
+        let page = page + &plane.as_ref().map_or(String::new(), |plane| plane.page());
+        page
     };
     scrapes::serve(scraped, page).map_err(StartError::System)?;
     let mut upstreams = config.upstreams;
@@ -134,6 +163,11 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
     };
     let peer_doors = peer_doors.into_iter().map(OwnedFd::from).collect();
     let proxy = Proxy::new(config.settings);
+    #[cfg(feature = "xdp")]
+    let proxy = match &xdp {
+        Some(xdp) => proxy.with_kernel(xdp.answer_bytes_max()),
+        None => proxy,
+    };
     let mut event_loop =
         ProxyLoop::new(proxy, doors, dialed, mailbox.clone(), Arc::clone(&tally), clock)
             .and_then(|event_loop| event_loop.with_datagrams(datagrams))
@@ -142,6 +176,11 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
     if let Some(door) = &door {
         let greeter = greet(&mailbox, &tally, clock).map_err(StartError::System)?;
         event_loop = event_loop.secured(secured, Arc::clone(door), greeter);
+    }
+    #[cfg(feature = "xdp")]
+    if let Some(xdp) = &xdp {
+        let kernel = xdp.start(mailbox.clone(), clock).map_err(StartError::System)?;
+        event_loop = event_loop.with_kernel(kernel);
     }
     let thread = thread::Builder::new().name("mbal-proxy".into());
     let thread = thread.spawn(move || event_loop.run()).map_err(StartError::System)?;

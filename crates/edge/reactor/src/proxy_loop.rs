@@ -5,6 +5,7 @@
 mod clients;
 mod datagrams;
 mod secured;
+mod socket;
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,25 +15,20 @@ use std::thread;
 use std::time::Duration;
 
 use datagrams::{DATAGRAMS, Datagrams};
-use mbal_proxy::{Action, ConnId, Event, Proxy, RingServer};
+use mbal_proxy::{Action, ConnId, Event, KernelChange, Proxy, RingServer};
 
-use secured::{Entrance, Secured};
+use secured::Entrance;
+use socket::{Socket, send};
 
 use crate::greeter::Guest;
 use crate::listener::{Doors, RETRY_NS};
 use crate::socket::connect_tcp;
-use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
+use crate::sys::{self, Epoll, READABLE, Ready};
 use crate::{ClientCertificate, Clock, Mailbox, RECEIVE_BYTES, Tally, TlsDoor};
 
 const READY_PER_WAIT: usize = 256;
 /// A loop that nothing wakes looks around so often.
 const IDLE_NS: u64 = 1_000_000_000;
-
-/// While upstreams owe so many replies the loop does not wake up for each: it rests before it waits, so that what has arrived
-/// is received, and what comes of it sent, together. With fewer it waits at once.
-const CROWD: usize = 32;
-/// The kernel adds some 50 µs.
-const CROWD_RESTS: Duration = Duration::from_micros(20);
 
 const MAILBOX: u64 = u64::MAX;
 /// Tokens from here up are listening sockets, below are clients.
@@ -53,37 +49,8 @@ pub enum ProxyLetter {
     Stop,
 }
 
-/// A socket, and what of its output waits for it.
-struct Socket {
-    fd: OwnedFd,
-    /// It has taken less than there was: it is watched for room.
-    blocked: bool,
-    /// It is not read.
-    paused: bool,
-    /// A connection that is being made.
-    dialing: bool,
-    /// One that does not take its replies is not read. An upstream is: it may wait for its own replies to be taken.
-    is_client: bool,
-    secured: Option<Box<Secured>>,
-}
-
-impl Socket {
-    fn of_client(fd: OwnedFd, secured: Option<Box<Secured>>) -> Socket {
-        Socket { fd, blocked: false, paused: false, dialing: false, is_client: true, secured }
-    }
-
-    fn to_upstream(fd: OwnedFd) -> Socket {
-        let secured = None;
-        Socket { fd, blocked: false, paused: false, dialing: true, is_client: false, secured }
-    }
-
-    fn interest(&self) -> u32 {
-        let is_read = !(self.paused || self.is_client && self.blocked);
-        let reads = if is_read { READABLE } else { 0 };
-        let writes = if self.blocked || self.dialing { WRITABLE } else { 0 };
-        reads | writes
-    }
-}
+/// Does what the kernel's data plane is to do, with where each upstream is dialed, by its number. Nothing else happens meanwhile.
+pub type KernelPlane = Box<dyn FnMut(Vec<KernelChange>, &[SocketAddr]) + Send>;
 
 /// The sockets of a proxy.
 pub struct ProxyLoop {
@@ -94,6 +61,7 @@ pub struct ProxyLoop {
     entrance: Option<Entrance>,
     datagrams: Datagrams,
     peer_doors: Doors,
+    kernel: Option<KernelPlane>,
     tally: Arc<Tally>,
     clock: Clock,
     /// By upstream, and the other proxies behind them, twice.
@@ -102,6 +70,8 @@ pub struct ProxyLoop {
     upstreams: Vec<Option<Socket>>,
     buffer: Box<[u8]>,
     actions: Vec<Action>,
+    /// Sockets that may have more than was received, and no event will say so.
+    unread: Vec<u64>,
 }
 
 impl ProxyLoop {
@@ -127,6 +97,7 @@ impl ProxyLoop {
             entrance: None,
             datagrams: Datagrams::default(),
             peer_doors: Doors::new(Vec::new(), PEER_DOORS),
+            kernel: None,
             tally,
             clock,
             addresses,
@@ -134,6 +105,7 @@ impl ProxyLoop {
             upstreams: Vec::new(),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             actions: Vec::new(),
+            unread: Vec::new(),
         })
     }
 
@@ -155,6 +127,12 @@ impl ProxyLoop {
         Ok(self)
     }
 
+    /// The proxy uses the kernel's data plane, which this leads to.
+    pub fn with_kernel(mut self, kernel: KernelPlane) -> ProxyLoop {
+        self.kernel = Some(kernel);
+        self
+    }
+
     /// `listening` are sockets for other proxies, `addresses` theirs, in the order of `--peers`.
     pub fn with_peers(
         mut self,
@@ -174,21 +152,38 @@ impl ProxyLoop {
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let (mut arrived, mut peers) = (Vec::new(), Vec::new());
         let mut datagrams = Vec::new();
+        let mut unread = Vec::new();
         self.proxy.start(self.clock.now_ns());
         loop {
             self.carry_out();
-            if CROWD <= self.proxy.unanswered() {
-                thread::sleep(CROWD_RESTS);
-            }
-            let now = self.clock.now_ns();
+            std::mem::swap(&mut self.unread, &mut unread);
+            let began = self.clock.now_ns();
+            let rest = if unread.is_empty() { self.proxy.rest() } else { 0 };
+            let now = match rest {
+                0 => began,
+                _ => {
+                    thread::sleep(Duration::from_nanos(rest));
+                    self.clock.now_ns()
+                }
+            };
             let paused = self.doors.paused() || self.peer_doors.paused();
             let doors = paused.then_some(now + RETRY_NS);
             let wakes = [doors, self.proxy.next_wake(), Some(now + IDLE_NS)];
-            let until = wakes.into_iter().flatten().min().expect("there is one");
+            let until = match unread.is_empty() {
+                true => wakes.into_iter().flatten().min().expect("there is one"),
+                false => now,
+            };
             let count = self.epoll.wait_ns(&mut ready, until.saturating_sub(now))?;
             let now = self.clock.now_ns();
+            self.proxy.idled(now, now - began);
             let mut letters = false;
+            for socket in unread.drain(..) {
+                self.receive_more(socket);
+            }
             for event in &ready[..count] {
+                if event.is_ending() && event.token() < DATAGRAMS {
+                    self.unread.push(event.token());
+                }
                 match event.token() {
                     MAILBOX => letters = true,
                     socket if socket >= DATAGRAMS => datagrams.push(socket),
@@ -243,6 +238,19 @@ impl ProxyLoop {
         }
     }
 
+    /// Of a socket that has had more than was received, or has come to its end.
+    #[cold]
+    fn receive_more(&mut self, token: u64) {
+        if let Some(at) = token.checked_sub(UPSTREAMS) {
+            // One that is dialed anew has nothing yet.
+            if self.upstreams[at as usize].as_ref().is_some_and(|socket| !socket.dialing) {
+                self.serve_upstream(at as usize);
+            }
+        } else if token < DOORS {
+            self.serve_client(token as usize);
+        }
+    }
+
     fn change(&mut self, upstreams: Vec<(RingServer, SocketAddr)>, now: u64) {
         let (servers, addresses): (Vec<_>, Vec<_>) = upstreams.into_iter().unzip();
         let before = &self.addresses;
@@ -273,6 +281,9 @@ impl ProxyLoop {
         match received {
             Ok(0) => self.lose(conn, now),
             Ok(count) => {
+                if count == self.buffer.len() {
+                    self.unread.push(UPSTREAMS + at as u64);
+                }
                 let bytes = &self.buffer[..count];
                 self.proxy.handle(now, Event::Replied { conn, bytes });
             }
@@ -298,12 +309,24 @@ impl ProxyLoop {
     fn lose(&mut self, conn: ConnId, now: u64) {
         self.upstreams[conn.0 as usize] = None;
         self.proxy.handle(now, Event::Lost { conn });
+        // Clients may hear of it by an action that was asked for before.
+        self.tell_kernel();
+    }
+
+    fn tell_kernel(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            let changes = self.proxy.take_kernel_changes();
+            if !changes.is_empty() {
+                kernel(changes, &self.addresses);
+            }
+        }
     }
 
     /// Does what the proxy has asked for, and what it asks for because of that.
     fn carry_out(&mut self) {
         let mut actions = std::mem::take(&mut self.actions);
         loop {
+            self.tell_kernel();
             self.proxy.take_actions(&mut actions);
             if actions.is_empty() {
                 break;
@@ -351,23 +374,4 @@ impl ProxyLoop {
             Err(_) => self.lose(conn, self.clock.now_ns()),
         }
     }
-}
-
-/// Sends what a socket takes of `unsent`, and watches it for room if that is not all.
-#[inline]
-fn send(socket: &mut Socket, epoll: &Epoll, unsent: &[u8], token: u64) -> io::Result<usize> {
-    if unsent.is_empty() {
-        return Ok(0);
-    }
-    let sent = match sys::send(socket.fd.as_fd(), unsent) {
-        Ok(sent) => sent,
-        Err(error) if sys::is_transient(&error) => 0,
-        Err(error) => return Err(error),
-    };
-    let blocked = sent < unsent.len();
-    if blocked != socket.blocked {
-        socket.blocked = blocked;
-        epoll.modify(socket.fd.as_fd(), socket.interest(), token)?;
-    }
-    Ok(sent)
 }

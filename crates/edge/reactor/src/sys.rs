@@ -51,6 +51,9 @@ pub(crate) const WRITABLE: u32 = libc::EPOLLOUT as u32;
 /// The peer will send no more; told with [`READABLE`], never without it.
 pub(crate) const HUNG_UP: u32 = libc::EPOLLRDHUP as u32;
 
+/// Told once, and again only when more has happened: a descriptor's state is not asked for twice for one event.
+pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
+
 /// One thing that happened to a descriptor, named by the token that it was added with.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -67,9 +70,14 @@ impl Ready {
     pub(crate) fn is_hung_up(&self) -> bool {
         self.0.events & HUNG_UP != 0
     }
+
+    /// The connection is at its end, or at one of its ends.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.0.events & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
 }
 
-/// A level-triggered epoll; descriptors leave it by being closed, or handed to another.
+/// An epoll, level-triggered where [`EDGE`] is not asked for; descriptors leave it by being closed, or handed to another.
 ///
 /// Level-triggered also means that a second thread may look: what it was told is told again to the thread that serves.
 #[derive(Debug)]
@@ -166,11 +174,22 @@ fn counted(returned: io::Result<libc::c_int>) -> io::Result<usize> {
     }
 }
 
+/// Not by `libc::recv`, and [`send`] not by `libc::send`: they are points of cancellation, which two atomic operations make them
+/// where a process has threads.
 #[inline]
 pub(crate) fn recv(fd: BorrowedFd, buffer: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the kernel writes at most `len` bytes into `buffer`.
-    let returned =
-        unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+    // SAFETY: the kernel writes at most `len` bytes into `buffer`, and no address through the null pointers.
+    let returned = unsafe {
+        libc::syscall(
+            libc::SYS_recvfrom,
+            fd.as_raw_fd(),
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            0,
+            std::ptr::null_mut::<libc::sockaddr>(),
+            std::ptr::null_mut::<libc::socklen_t>(),
+        )
+    };
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned as usize) }
 }
 
@@ -184,9 +203,17 @@ pub(crate) fn peek(fd: BorrowedFd) -> io::Result<bool> {
 
 #[inline]
 pub(crate) fn send(fd: BorrowedFd, bytes: &[u8]) -> io::Result<usize> {
-    // SAFETY: the kernel reads at most `len` bytes of `bytes`.
+    // SAFETY: the kernel reads at most `len` bytes of `bytes`, and no address through the null pointer.
     let returned = unsafe {
-        libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL)
+        libc::syscall(
+            libc::SYS_sendto,
+            fd.as_raw_fd(),
+            bytes.as_ptr(),
+            bytes.len(),
+            libc::MSG_NOSIGNAL,
+            std::ptr::null::<libc::sockaddr>(),
+            0,
+        )
     };
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned as usize) }
 }

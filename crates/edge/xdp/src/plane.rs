@@ -53,7 +53,17 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Load(error) => error.source(),
+            Error::Program(error) => error.source(),
+            Error::Map(error) => error.source(),
+            Error::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
 
 impl From<MapError> for Error {
     fn from(error: MapError) -> Error {

@@ -23,6 +23,10 @@ pub enum Fault {
     FlushSkipsNewHalf,
     /// 5: a connection is handed over while it waits for its output to leave.
     StalledIsIdle,
+    /// 3: the kernel answers a key on while it is written.
+    KernelAnswersOutliveWrites,
+    /// 3: the kernel sends reads to an upstream whose last write has no known outcome.
+    KernelReadsUnsure,
     /// 6: a key that is no base64 is taken for one that is.
     Base64Unchecked,
     /// 1: a map that comes late takes the place of a newer one.

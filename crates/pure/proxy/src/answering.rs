@@ -64,7 +64,9 @@ impl Proxy {
                     let of_upstream = &mut self.upstreams[upstream];
                     of_upstream.failures = 0;
                     let serves = of_upstream.health == Health::Serves;
-                    of_upstream.latency.record(self.now.saturating_sub(asked.at));
+                    let took = self.now.saturating_sub(asked.at);
+                    of_upstream.latency.record(took);
+                    self.resting.answered(took);
                     self.counters.replies += 1;
                     self.answer(conn, &asked, &bytes[at..at + length]);
                     if !serves {
@@ -119,6 +121,7 @@ impl Proxy {
             }
             Who::Nobody => {}
             Who::Fill { hash, epoch } => self.filled(hash, epoch, reply),
+            Who::KernelFill { hash, number } => self.kernel_filled(hash, number, reply),
             Who::Copy { hash, epoch, at } => {
                 if reply == b"STORED\r\n" {
                     self.hot.stored(hash, epoch, at);
@@ -167,6 +170,7 @@ impl Proxy {
                 self.answered_somewhere(client, number, error);
             }
             Who::Fill { hash, epoch } => self.hot.unfilled(hash, epoch),
+            Who::KernelFill { hash, number } => self.kernel_filled(hash, number, b""),
             Who::Nobody | Who::Copy { .. } | Who::Fence | Who::Owed | Who::Peer { .. } => {}
         }
     }

@@ -43,7 +43,7 @@ impl Form {
 }
 
 /// True if `mg` may change its item: it is touched, made, or won.
-fn meta_get_writes(meta: &Meta<'_>) -> bool {
+pub(crate) fn meta_get_writes(meta: &Meta<'_>) -> bool {
     b"NRTE".iter().any(|letter| meta.flags.has(*letter))
 }
 

@@ -6,7 +6,7 @@ use mbal_wire::{Get, Request, next_word};
 use crate::asking::BAD_FORMAT;
 use crate::client::Slot;
 use crate::encode;
-use crate::merge::Merge;
+use crate::merge::{Merge, Place};
 use crate::naming::push_name;
 use crate::placing::Refusal;
 use crate::proxy::Proxy;
@@ -33,7 +33,7 @@ impl Proxy {
         &mut self,
         client: u32,
         get: &Get<'_>,
-        places: &mut Vec<(u32, Option<u64>)>,
+        places: &mut Vec<Place>,
     ) -> Result<(), Refusal> {
         let mut rest = get.keys;
         while let Some((key, tail)) = next_word(rest) {
@@ -41,15 +41,18 @@ impl Proxy {
             if key.len() > KEY_BYTES_MAX {
                 return Err(BAD_FORMAT);
             }
+            let start = (key.as_ptr().addr() - get.keys.as_ptr().addr()) as u32;
+            let bytes = key.len() as u8;
+            let place = |conn: usize, name| Place { start, bytes, conn: conn as u32, name };
             if self.control.is_some() {
                 let touches = get.touch.is_some();
                 match self.steer(client, &Request::Get(*get), (key, false), touches) {
                     Steered::Copy { conn, name } => {
-                        places.push((conn as u32, Some(name)));
+                        places.push(place(conn, Some(name)));
                         continue;
                     }
                     Steered::Pass { conn } => {
-                        places.push((conn as u32, None));
+                        places.push(place(conn, None));
                         continue;
                     }
                     Steered::Refused(why) => return Err(why),
@@ -57,39 +60,37 @@ impl Proxy {
                 }
             }
             let (conn, name) = self.route(key, false)?;
-            places.push((conn as u32, name));
+            places.push(place(conn, name));
         }
         Ok(())
     }
 
     /// Asks for the keys of a `get`, each connection once, or twice where keys have other names.
-    fn ask_parts(&mut self, client: u32, get: &Get<'_>, places: &[(u32, Option<u64>)]) {
-        let mut merge = Merge::new(self.spare.take(), get.keys);
+    fn ask_parts(&mut self, client: u32, get: &Get<'_>, places: &[Place]) {
+        let mut merge = Merge::new(self.spare.take(), get.keys, places.len());
         let number = self.clients[client as usize].push(Slot::Waiting);
-        if !places.iter().all(|(conn, name)| merge.ask(*conn, name.is_some())) {
+        if !places.iter().all(|place| merge.ask(place)) {
             return self.clients[client as usize].answer(number, &mut self.spare, |out| {
                 out.extend_from_slice(TOO_MANY_UPSTREAMS);
             });
         }
         // Where a connection has two parts, one is written after the other; else all at once, key by key.
-        let two = merge.count() > 1 && places.iter().any(|(_, name)| name.is_some());
+        let two = merge.count() > 1 && places.iter().any(|place| place.name.is_some());
         let rounds = if two { merge.count() } else { 1 };
         for round in 0..rounds {
             let begun = if two { round..round + 1 } else { 0..merge.count() };
             for part in begun.clone() {
                 self.begin_part(client, number, get, part, &merge);
             }
-            let mut rest = get.keys;
-            for (at, (conn, name)) in places.iter().enumerate() {
-                let Some((key, tail)) = next_word(rest) else { break };
-                rest = tail;
-                if !begun.contains(&merge.part_of(at)) {
+            for (at, place) in places.iter().enumerate() {
+                if two && round != merge.part_of(at) {
                     continue;
                 }
-                let out = &mut self.conns[*conn as usize].out.bytes;
-                match name {
-                    Some(name) => push_name(out, key, *name),
-                    None => out.extend_from_slice(key),
+                let out = &mut self.conns[place.conn as usize].out.bytes;
+                out.reserve(usize::from(place.bytes) + 1);
+                match place.name {
+                    Some(name) => push_name(out, place.key(get.keys), name),
+                    None => out.extend_from_slice(place.key(get.keys)),
                 }
                 out.push(b' ');
             }

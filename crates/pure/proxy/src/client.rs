@@ -52,6 +52,8 @@ pub(crate) struct Client {
     pub held_until: Option<Nanos>,
     /// It is in the list of those whose replies do.
     pub is_listed: bool,
+    /// It is one of those that wait for replies.
+    pub is_waiting: bool,
     /// It is in the list of those that may go on.
     pub may_go_on: bool,
 }

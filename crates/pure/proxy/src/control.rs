@@ -55,9 +55,13 @@ impl Control {
     /// A request for a key, by its hash if it is looked at.
     #[inline]
     pub fn observe(&mut self, key: &[u8], hash: u64) {
-        if !self.sampler.choose() {
-            return;
+        if self.sampler.choose() {
+            self.count(key, hash);
         }
+    }
+
+    /// A request that was chosen.
+    pub fn count(&mut self, key: &[u8], hash: u64) {
         self.counter.observe(hash);
         self.distinct.observe(hash);
         if self.names.len() < 4 * self.counter.tracked().max(HOT_MAX) {

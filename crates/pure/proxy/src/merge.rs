@@ -1,47 +1,76 @@
 //! A multi-get of several upstreams: its parts come back in any order, its values leave in the order of its keys.
 
 use crate::buffers::Spare;
-use crate::reply::value_length;
-use mbal_wire::next_word;
+use crate::reply::{plain_value_bytes, value_length};
 use memchr::memchr;
+
+/// A key of a `get`, and where it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Where it begins in the line's keys.
+    pub start: u32,
+    pub bytes: u8,
+    pub conn: u32,
+    /// What the name is made of that it has there, if it has another.
+    pub name: Option<u64>,
+}
+
+impl Place {
+    /// The key, one of the line's `keys`.
+    #[inline]
+    pub fn key<'a>(&self, keys: &'a [u8]) -> &'a [u8] {
+        &keys[self.start as usize..][..usize::from(self.bytes)]
+    }
+}
 
 /// A reply that is put together.
 pub(crate) struct Merge {
-    /// The keys, with blanks between.
+    /// The line's keys.
     keys: Vec<u8>,
-    /// By key, which part asks for it.
-    part_of: Vec<u8>,
+    wanted: Vec<Wanted>,
     parts: Vec<Part>,
     missing: usize,
     /// What went wrong with one of the parts: the whole reply, a line with its end.
     error: Vec<u8>,
 }
 
+/// A key, where it begins and how long it is, and the part that asks for it.
+struct Wanted {
+    start: u32,
+    bytes: u8,
+    part: u8,
+}
+
 struct Part {
     conn: u32,
     renamed: bool,
     values: Vec<u8>,
+    /// So many bytes of them have left.
+    taken: usize,
 }
 
 /// A `get` is split over so many connections at most.
 const PARTS_MAX: usize = 256;
 
 impl Merge {
-    pub fn new(mut keys: Vec<u8>, asked: &[u8]) -> Merge {
+    /// Of so many keys, the `asked` of a line. `keys` is an empty buffer.
+    pub fn new(mut keys: Vec<u8>, asked: &[u8], count: usize) -> Merge {
         keys.extend_from_slice(asked);
-        Merge { keys, part_of: Vec::new(), parts: Vec::new(), missing: 0, error: Vec::new() }
+        let (wanted, parts) = (Vec::with_capacity(count), Vec::with_capacity(8.min(count)));
+        Merge { keys, wanted, parts, missing: 0, error: Vec::new() }
     }
 
-    /// The next key is asked for over `conn`, by another name or its own. False if that is one part too many.
+    /// The next key is asked for there. False if that is one part too many.
     #[inline]
-    pub fn ask(&mut self, conn: u32, renamed: bool) -> bool {
+    pub fn ask(&mut self, place: &Place) -> bool {
+        let (conn, renamed) = (place.conn, place.name.is_some());
         let is_its = |part: &Part| part.conn == conn && part.renamed == renamed;
         let part = self.parts.iter().position(is_its).unwrap_or_else(|| {
-            self.parts.push(Part { conn, renamed, values: Vec::new() });
+            self.parts.push(Part { conn, renamed, values: Vec::new(), taken: 0 });
             self.missing += 1;
             self.parts.len() - 1
         });
-        self.part_of.push(part as u8);
+        self.wanted.push(Wanted { start: place.start, bytes: place.bytes, part: part as u8 });
         part < PARTS_MAX
     }
 
@@ -52,7 +81,7 @@ impl Merge {
     /// The part that asks for the key at `at`.
     #[inline]
     pub fn part_of(&self, at: usize) -> usize {
-        self.part_of[at].into()
+        self.wanted[at].part.into()
     }
 
     /// The connection of a part, and whether its keys have other names there.
@@ -88,7 +117,7 @@ impl Merge {
     }
 
     /// Appends the reply.
-    pub fn finish(self, out: &mut Vec<u8>, spare: &mut Spare) {
+    pub fn finish(mut self, out: &mut Vec<u8>, spare: &mut Spare) {
         if self.error.is_empty() {
             self.push_values(out);
             out.extend_from_slice(b"END\r\n");
@@ -99,18 +128,15 @@ impl Merge {
         self.parts.into_iter().for_each(|part| spare.give(part.values));
     }
 
-    fn push_values(&self, out: &mut Vec<u8>) {
+    fn push_values(&mut self, out: &mut Vec<u8>) {
         out.reserve(self.parts.iter().map(|part| part.values.len()).sum::<usize>() + 5);
-        let mut taken = [0; PARTS_MAX];
-        let mut rest = self.keys.as_slice();
-        for part in &self.part_of {
-            let Some((key, tail)) = next_word(rest) else { return };
-            rest = tail;
-            let (taken, part) = (&mut taken[usize::from(*part)], &self.parts[usize::from(*part)]);
-            let values = &part.values[*taken..];
+        for wanted in &self.wanted {
+            let key = &self.keys[wanted.start as usize..][..usize::from(wanted.bytes)];
+            let part = &mut self.parts[usize::from(wanted.part)];
+            let values = &part.values[part.taken..];
             if let Some(bytes) = value_of(values, key) {
                 out.extend_from_slice(&values[..bytes]);
-                *taken += bytes;
+                part.taken += bytes;
             }
         }
     }
@@ -119,12 +145,14 @@ impl Merge {
 /// The length of the first value, its line included, if it is `key`'s.
 #[inline]
 fn value_of(values: &[u8], key: &[u8]) -> Option<usize> {
-    let behind = 6 + key.len();
-    if values.get(6..behind)? != key || values.get(behind) != Some(&b' ') {
+    let behind = b"VALUE ".len() + key.len();
+    if values.get(b"VALUE ".len()..behind)? != key || values.get(behind) != Some(&b' ') {
         return None;
     }
-    let end = memchr(b'\n', values)?;
-    Some(end + 1 + value_length(&values[..end])? + 2)
+    plain_value_bytes(values, behind).or_else(|| {
+        let end = memchr(b'\n', values)?;
+        Some(end + 1 + value_length(&values[..end])? + 2)
+    })
 }
 
 fn last_line(reply: &[u8]) -> &[u8] {
@@ -139,9 +167,9 @@ mod tests {
 
     fn merged(replies: &[(u8, &[u8])]) -> String {
         let mut spare = Spare::default();
-        let mut merge = Merge::new(Vec::new(), b"a b  a c d");
-        for conn in [7, 9, 7, 7, 9] {
-            assert!(merge.ask(conn, false));
+        let mut merge = Merge::new(Vec::new(), b"a b  a c d", 5);
+        for (start, conn) in [(0, 7), (2, 9), (5, 7), (7, 7), (9, 9)] {
+            assert!(merge.ask(&Place { start, bytes: 1, conn, name: None }));
         }
         for (at, (part, reply)) in replies.iter().enumerate() {
             assert_eq!(merge.came(*part, reply, &mut spare), at == 1);

@@ -133,7 +133,7 @@ impl Proxy {
         }
     }
 
-    /// A client is not read until promises have changed.
+    /// A client is not read until promises have changed, or the kernel has forgotten a key.
     pub(crate) fn hold(&mut self, client: u32) {
         let this = &mut self.clients[client as usize];
         (this.paused, this.need) = (true, 0);
@@ -141,7 +141,7 @@ impl Proxy {
         self.on_hold.insert(client);
     }
 
-    fn let_all_go_on(&mut self) {
+    pub(crate) fn let_all_go_on(&mut self) {
         for client in std::mem::take(&mut self.on_hold) {
             self.let_go_on(client);
         }

@@ -24,11 +24,17 @@ impl Proxy {
         base64: bool,
     ) -> Result<(usize, Option<u64>), Refusal> {
         // An item has one place, however its key is spelled.
-        let mut decoded = [0; KEY_BYTES_MAX];
-        let key = match base64.then(|| base64_decode(key, &mut decoded)).flatten() {
-            Some(length) => &decoded[..length],
-            None => key,
-        };
+        if base64 {
+            let mut decoded = [0; KEY_BYTES_MAX];
+            let length = base64_decode(key, &mut decoded);
+            return self.route_to(length.map_or(key, |length| &decoded[..length]), true);
+        }
+        self.route_to(key, false)
+    }
+
+    /// Likewise for a key as it is hashed. One that came in base64 has no other name.
+    #[inline]
+    fn route_to(&mut self, key: &[u8], base64: bool) -> Result<(usize, Option<u64>), Refusal> {
         let home = self.full.place(key).ok_or(DOWN)?;
         // Keys of an upstream that serves stay there: what it has would be older when they came back.
         let serves = self.all_present

@@ -1,5 +1,6 @@
 //! Which upstream has a key.
 
+use mbal_routing::Point;
 use mbal_routing::ketama::{Dialect, KeyHash, Ring, RingServer};
 
 /// How keys are placed. A pool that other clients use too needs the way in which they place them.
@@ -47,6 +48,14 @@ impl Pool {
                     .flat_map(|(at, one)| std::iter::repeat_n(*at as u16, one.weight as usize));
                 Pool { members: repeated.collect(), places: Places::Remainder(hash) }
             }
+        }
+    }
+
+    /// Of the ring, in order. None if keys are placed by remainder.
+    pub fn points(&self) -> Vec<Point> {
+        match &self.places {
+            Places::Ring(ring) => ring.points().collect(),
+            Places::Nobody | Places::Remainder(_) => Vec::new(),
         }
     }
 

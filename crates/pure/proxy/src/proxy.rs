@@ -9,16 +9,16 @@ use crate::client::Client;
 use crate::control::Control;
 use crate::counting::{ByClass, Latency};
 use crate::hot::{HotTable, Left};
+use crate::kernel::KernelTable;
+use crate::merge::Place;
 use crate::passing::End;
 use crate::peers::PeerTable;
 use crate::pool::Pool;
 use crate::promises::Promises;
+use crate::resting::Resting;
 use crate::stats::Counters;
 use crate::upstream::{Conn, Health, State, Upstream};
 use crate::{Nanos, Settings};
-
-/// Replies wait so long for others that were asked in the same turn.
-const HELD_NS_MAX: Nanos = 500_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientId(pub u32);
@@ -44,6 +44,10 @@ pub enum Event<'a> {
     Lost { conn: ConnId },
     /// It is as late as [`Proxy::next_wake`] said.
     Woken,
+    /// Nothing that the kernel answered by what it was told to forget up to this number is on its way.
+    KernelForgot { number: u64 },
+    /// The kernel's data plane has seen a read of this key.
+    Sampled { key: &'a [u8] },
 }
 
 /// What a driver is to do.
@@ -87,9 +91,11 @@ pub struct Proxy {
     pub(crate) going_on: Vec<u32>,
     pub(crate) counters: Counters,
     pub(crate) by_class: ByClass,
+    pub(crate) resting: Resting,
     pub(crate) now: Nanos,
     pub(crate) control: Option<Control>,
     pub(crate) hot: HotTable,
+    pub(crate) kernel: Option<KernelTable>,
     pub(crate) peers: Option<PeerTable>,
     pub(crate) promises: Promises,
     /// Clients that wait for promises to change.
@@ -101,11 +107,11 @@ pub struct Proxy {
     /// Names of keys that are not where their hash says end with it.
     pub(crate) epoch: u64,
     /// Connections with requests that have not left.
-    gathering: Vec<u32>,
+    pub(crate) gathering: Vec<u32>,
     /// Clients with replies that wait for others of their turn, and until when.
-    held: VecDeque<(Nanos, u32)>,
+    pub(crate) held: VecDeque<(Nanos, u32)>,
     /// Where the keys of a `get` go; reused.
-    pub(crate) places: Vec<(u32, Option<u64>)>,
+    pub(crate) places: Vec<Place>,
 }
 
 impl Proxy {
@@ -167,9 +173,11 @@ impl Proxy {
             going_on: Vec::new(),
             counters: Counters::default(),
             by_class: ByClass::default(),
+            resting: Resting::default(),
             now: 0,
             control: None,
             hot: HotTable::new(settings_seed),
+            kernel: None,
             peers,
             promises,
             on_hold: BTreeSet::new(),
@@ -226,6 +234,8 @@ impl Proxy {
             Event::Connected { conn } => self.connected(conn.0 as usize),
             Event::Lost { conn } => self.lost(conn.0 as usize),
             Event::Woken => self.wake(),
+            Event::KernelForgot { number } => self.kernel_forgot(number),
+            Event::Sampled { key } => self.sampled(key),
         }
         if self.promises.is_changing() {
             self.settle_promises();
@@ -264,10 +274,16 @@ impl Proxy {
         }
     }
 
-    /// Requests that upstreams have not answered.
+    /// For so long the driver rests before it waits for events.
     #[inline]
-    pub fn unanswered(&self) -> usize {
-        self.conns.iter().map(|conn| conn.asked.len()).sum()
+    pub fn rest(&self) -> Nanos {
+        self.resting.rest()
+    }
+
+    /// For so long, up to `now`, the driver has rested and waited for events.
+    #[inline]
+    pub fn idled(&mut self, now: Nanos, idle: Nanos) {
+        self.resting.idled(now, idle);
     }
 
     pub fn conn_output(&self, conn: ConnId) -> &[u8] {
@@ -327,78 +343,6 @@ impl Proxy {
                 }
                 _ => {}
             }
-        }
-    }
-
-    #[inline]
-    pub(crate) fn tell_client(&mut self, client: u32) {
-        let this = &mut self.clients[client as usize];
-        let free = this.out.unsent().len();
-        if !this.out.told && free > 0 {
-            this.out.told = true;
-            self.actions.push(Action::ToClient(ClientId(client)));
-        }
-        if free == this.out.len() {
-            this.held_until = None;
-        } else if this.held_until.is_none() {
-            let until = self.now + HELD_NS_MAX;
-            this.held_until = Some(until);
-            if !std::mem::replace(&mut this.is_listed, true) {
-                self.held.push_back((until, client));
-            }
-        }
-    }
-
-    /// There is something for an upstream: it leaves when the event loop has handled what has arrived.
-    #[inline]
-    pub(crate) fn tell_conn(&mut self, conn: usize) {
-        let this = &mut self.conns[conn];
-        if !this.is_gathering && this.state == State::Up {
-            this.is_gathering = true;
-            self.gathering.push(conn as u32);
-        }
-    }
-
-    #[inline]
-    fn send_gathered(&mut self) {
-        let mut at = 0;
-        while at < self.gathering.len() {
-            let conn = self.gathering[at];
-            let this = &mut self.conns[conn as usize];
-            let bytes = this.out.len();
-            this.gathers_until = match this.state == State::Up && !this.out.told && bytes > 0 {
-                true => this.gathering.waits_until(this.asked.len(), bytes, self.now),
-                false => None,
-            };
-            if this.gathers_until.is_some() {
-                at += 1;
-                continue;
-            }
-            self.gathering.swap_remove(at);
-            this.is_gathering = false;
-            if this.state == State::Up && !this.out.told && bytes > 0 {
-                this.out.told = true;
-                self.actions.push(Action::ToUpstream(ConnId(conn)));
-            }
-        }
-    }
-
-    /// Replies that wait for others of their turn leave without them when they have waited long enough.
-    fn release_held(&mut self) {
-        while let Some((until, client)) = self.held.front().copied() {
-            let this = &mut self.clients[client as usize];
-            match this.held_until {
-                // Others are held than were when it was listed.
-                Some(later) if until < later => self.held.push_back((later, client)),
-                Some(_) if self.now < until => return,
-                Some(_) => {
-                    this.out.free();
-                    this.is_listed = false;
-                    self.tell_client(client);
-                }
-                None => this.is_listed = false,
-            }
-            self.held.pop_front();
         }
     }
 }

@@ -63,9 +63,16 @@ fn values(input: &[u8], mut at: usize) -> Framed {
             // An error, or too little to know.
             return line(input, at);
         }
-        let Some(end) = memchr(b'\n', rest) else { return line(input, at) };
-        let Some(value_bytes) = value_length(&rest[..end]) else { return Framed::Broken };
-        let next = at + end + 1 + value_bytes + 2;
+        let plain = key_end(rest).and_then(|behind_key| plain_value_bytes(rest, behind_key));
+        let next = at
+            + match plain {
+                Some(bytes) => bytes,
+                None => {
+                    let Some(end) = memchr(b'\n', rest) else { return line(input, at) };
+                    let Some(value) = value_length(&rest[..end]) else { return Framed::Broken };
+                    end + 1 + value + 2
+                }
+            };
         if input.len() < next {
             return Framed::NeedMore { bytes: next + 5, scanned: at };
         }
@@ -74,6 +81,54 @@ fn values(input: &[u8], mut at: usize) -> Framed {
         }
         at = next;
     }
+}
+
+/// The end of the key behind the `VALUE ` that `input` begins with, if it is a blank. Eight bytes at a time: keys are short,
+/// and a call to `memchr` costs more than that.
+#[inline]
+fn key_end(input: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::from_le_bytes([0x01; 8]);
+    const TOPS: u64 = u64::from_le_bytes([0x80; 8]);
+    let mut at = b"VALUE ".len();
+    loop {
+        let bytes = u64::from_le_bytes(*input.get(at..)?.first_chunk()?);
+        // The lowest of the set bits is that of the first byte up to a blank.
+        let blanks = bytes.wrapping_sub((u64::from(b' ') + 1) * ONES) & !bytes & TOPS;
+        if blanks != 0 {
+            at += blanks.trailing_zeros() as usize / 8;
+            return (input[at] == b' ').then_some(at);
+        }
+        at += 8;
+    }
+}
+
+/// The bytes of a value that begins with `VALUE KEY FLAGS LENGTH\r\n`, its line and its end included; `behind_key` is where the
+/// key ends. `None` if the line is another or not whole: [`value_length`] knows them all.
+#[inline]
+pub(crate) fn plain_value_bytes(input: &[u8], behind_key: usize) -> Option<usize> {
+    let digit = |at: usize| input.get(at).map(|byte| byte.wrapping_sub(b'0'));
+    let mut at = behind_key + 1;
+    while digit(at)? < 10 {
+        at += 1;
+    }
+    if input[at] != b' ' {
+        return None;
+    }
+    at += 1;
+    let (first, mut value_bytes) = (at, 0);
+    loop {
+        let digit = digit(at)?;
+        if digit > 9 {
+            break;
+        }
+        value_bytes = value_bytes * 10 + u64::from(digit);
+        if VALUE_BYTES_MAX < value_bytes {
+            return None;
+        }
+        at += 1;
+    }
+    let is_plain = at > first && input[at] == b'\r' && *input.get(at + 1)? == b'\n';
+    is_plain.then_some(at + 2 + value_bytes as usize + 2)
 }
 
 /// The third word of `VALUE KEY FLAGS LENGTH [CAS]`.
@@ -149,6 +204,37 @@ mod tests {
             }
             let longer = [reply, &b"END\r\nrest"[..]].concat();
             assert_eq!(frame(kind, &longer, scanned), Framed::Whole(reply.len()), "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn a_plain_value_is_as_long_as_its_line_says_and_others_are_left_to_who_knows_all() {
+        for key in ["k", "a-key-of-more-than-eight-bytes", "sevenby", "eight-by", "\u{e4}", "a\tb"]
+        {
+            for (behind, value_bytes) in [
+                (" 0 5\r\n", Some(5)),
+                (" 4294967295 1073741824\r\n", Some(1 << 30)),
+                (" 0 1073741825\r\n", None),
+                (" 0 99999999999999999999999\r\n", None),
+                (" 0 5 77\r\n", None),
+                (" 0 5\n\n", None),
+                (" 0 \r\n", None),
+                (" 0 5\r", None),
+                (" 0 5", None),
+                (" 0x 5\r\n", None),
+                ("\r\n 0 5\r\n", None),
+            ] {
+                let rest = if value_bytes.is_some() { "some more" } else { "" };
+                let input = format!("VALUE {key}{behind}{rest}");
+                let found = key_end(input.as_bytes());
+                let found = found.and_then(|end| plain_value_bytes(input.as_bytes(), end));
+                let plain = value_bytes.filter(|_| key != "a\tb");
+                assert_eq!(found, plain.map(|bytes| input.len() - rest.len() + bytes + 2));
+                let end = input.find('\n').unwrap_or(input.len());
+                if let Some(bytes) = value_bytes {
+                    assert_eq!(value_length(&input.as_bytes()[..end]), Some(bytes), "{input:?}");
+                }
+            }
         }
     }
 

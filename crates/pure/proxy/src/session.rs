@@ -134,7 +134,7 @@ impl Proxy {
                         self.end(client);
                         return bytes.len();
                     }
-                    if self.must_hold(client, &request) {
+                    if self.must_hold(client, &request) || self.waits_for_kernel(&request) {
                         self.hold(client);
                         break;
                     }
@@ -205,6 +205,9 @@ impl Proxy {
         if this.gone && (this.is_idle() || this.has_ended()) {
             let input = std::mem::take(&mut this.input);
             self.spare.give(input);
+            if this.is_waiting {
+                self.resting.waits(false);
+            }
             // It stays in the list that it is in.
             let is_listed = this.is_listed;
             *this = Client::default();

@@ -18,7 +18,7 @@ use crate::upstream::{Asked, Hide, State, Who};
 const COPY_SECONDS_MAX: i64 = 60;
 /// A longer value is not kept in the proxy's own cache.
 const CACHED_BYTES_MAX: usize = 64 << 10;
-const SECOND: Nanos = 1_000_000_000;
+pub(crate) const SECOND: Nanos = 1_000_000_000;
 
 /// What becomes of a request.
 pub(crate) enum Steered {
@@ -122,11 +122,14 @@ impl Proxy {
     /// What is known of any key may be wrong.
     pub(crate) fn end_all_copies(&mut self) {
         self.hot.end_all(&mut self.left);
+        if let Some(kernel) = &mut self.kernel {
+            kernel.must_forget_all();
+        }
         self.delete_left();
     }
 
     /// All upstreams serve, and the key's home does what it was told.
-    fn may_fill(&self, hash: u64, key: &[u8]) -> bool {
+    pub(crate) fn may_fill(&self, hash: u64, key: &[u8]) -> bool {
         let Some(home) = self.full.place(key).filter(|_| self.all_present) else { return false };
         let text = self.conn_of(home, key);
         let both = [text, text + self.settings.conns_per_server];
@@ -142,11 +145,14 @@ impl Proxy {
     fn ask_fill(&mut self, hash: u64, epoch: u64, key: &[u8]) {
         let home = self.full.place(key).expect("it may be filled");
         let conn = self.conn_of(home, key);
-        let this = &mut self.conns[conn];
-        for part in [b"mg ", key, b" v f t\r\n"] {
-            this.out.bytes.extend_from_slice(part);
-        }
+        self.push_fill(conn, key);
         self.ask_own(conn, Kind::Meta, Who::Fill { hash, epoch });
+    }
+
+    pub(crate) fn push_fill(&mut self, conn: usize, key: &[u8]) {
+        for part in [b"mg ", key, b" v f t\r\n"] {
+            self.conns[conn].out.bytes.extend_from_slice(part);
+        }
     }
 
     /// A request of the proxy's own.
@@ -243,6 +249,10 @@ impl Proxy {
             self.hot.want(*hash, key, *wanted, &mut self.left);
         }
         self.delete_left();
+        if let Some(kernel) = &mut self.kernel {
+            kernel.decided(&hot);
+        }
+        self.fill_kernel();
     }
 
     /// Makes copies of keys that are hot from now on.
@@ -252,16 +262,16 @@ impl Proxy {
 }
 
 /// What a fill has brought.
-struct Item<'a> {
-    flags: u32,
+pub(crate) struct Item<'a> {
+    pub flags: u32,
     /// That a copy of it lives.
-    seconds: i64,
-    value: &'a [u8],
+    pub seconds: i64,
+    pub value: &'a [u8],
 }
 
 impl<'a> Item<'a> {
     /// `VA LENGTH fFLAGS tSECONDS`, and the value.
-    fn parse(reply: &'a [u8]) -> Option<Item<'a>> {
+    pub fn parse(reply: &'a [u8]) -> Option<Item<'a>> {
         let end = memchr::memchr(b'\n', reply)?;
         let line = std::str::from_utf8(reply[..end].strip_prefix(b"VA ")?).ok()?;
         let mut words = line.split_ascii_whitespace();

@@ -112,6 +112,11 @@ pub(crate) enum Who {
         hash: u64,
         epoch: u64,
     },
+    /// The value of a hot key is for the kernel.
+    KernelFill {
+        hash: u64,
+        number: u64,
+    },
     /// Copy number `at` of a hot key.
     Copy {
         hash: u64,

@@ -151,7 +151,8 @@ impl World {
             self.reply()?;
             self.connect()?;
             let is_quiet = |wire: &Wire| wire.requests.is_empty() && wire.replies.is_empty();
-            if self.proxy.unanswered() == 0
+            let waiting: usize = self.proxy.upstreams().map(|upstream| upstream.waiting).sum();
+            if waiting + self.proxy.stats().leaving == 0
                 && self.dialing.is_empty()
                 && self.wires.values().all(is_quiet)
             {

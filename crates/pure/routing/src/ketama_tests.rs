@@ -131,3 +131,19 @@ fn keys_that_count_up_spread() {
         assert!(most < bound, "{kind:?}: {most}");
     }
 }
+
+#[test]
+fn a_place_belongs_to_the_next_point_its_own_included() {
+    for count in [1, 2, 7, 50] {
+        let list: Vec<String> = (0..count).map(|at| format!("10.0.0.{at}:11211")).collect();
+        let ring = Ring::new(Dialect::Twemproxy, None, &servers(&list.join(",")));
+        let around = |&(point, _): &(u32, u16)| {
+            [point.wrapping_sub(1), point, point.wrapping_add(1), point.swap_bytes()]
+        };
+        for place in ring.points.iter().flat_map(around).chain([0, u32::MAX]) {
+            let next = ring.points.iter().find(|(point, _)| place <= *point);
+            let (_, server) = next.unwrap_or(&ring.points[0]);
+            assert_eq!(ring.at(place), usize::from(*server), "{place} of {count}");
+        }
+    }
+}

@@ -6,13 +6,14 @@ use mbal_proxy::{ClientId, Event};
 
 use super::secured::Secured;
 use super::{ProxyLoop, Socket, send};
-use crate::sys::{self, READABLE};
+use crate::sys;
 
 impl ProxyLoop {
     pub(super) fn admit(&mut self, fd: OwnedFd, client: ClientId, secured: Option<Box<Secured>>) {
         self.make_place(client);
-        let added = self.epoll.add(fd.as_fd(), READABLE, client.0.into());
-        self.clients[client.0 as usize] = Some(Socket::of_client(fd, secured));
+        let socket = Socket::of_client(fd, secured);
+        let added = self.epoll.add(socket.fd.as_fd(), socket.interest(), client.0.into());
+        self.clients[client.0 as usize] = Some(socket);
         if added.is_err() {
             self.close(client);
         }
@@ -49,6 +50,9 @@ impl ProxyLoop {
         match received {
             Ok(0) => self.half_closed(client, now),
             Ok(count) => {
+                if count == self.buffer.len() {
+                    self.unread.push(at as u64);
+                }
                 let bytes = &self.buffer[..count];
                 self.proxy.handle(now, Event::Received { client, bytes });
             }

@@ -50,7 +50,7 @@ impl Net {
     }
 
     fn build(&self) -> Result<(), String> {
-        which("memcached").and(which("ethtool"))?;
+        which("memcached")?;
         let bridge = self.name("bridge");
         run(&format!("ip netns add {bridge}"))?;
         run(&format!("ip -n {bridge} link add bridge0 type bridge"))?;
@@ -67,7 +67,7 @@ impl Net {
                 "ip link add eth0 netns {name} type veth peer name {host} netns {bridge}"
             ))?;
             // Checksums have to be in the packets.
-            run(&format!("ip netns exec {name} ethtool -K eth0 tx off"))?;
+            self.at(&host, || checksums_in_packets("eth0"))?;
             run(&format!("ip -n {bridge} link set {host} master bridge0 up"))?;
             run(&format!("ip -n {name} addr add {ip}/24 dev eth0"))?;
             run(&format!("ip -n {name} link set lo up"))?;
@@ -124,6 +124,20 @@ impl Net {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name(host), program]);
         command
+    }
+
+    /// At the bridge's end of the proxy's interface, which takes what a packet program sends only if there is one too.
+    pub fn nothing_at_the_bridge(&self) -> Plane {
+        let service = Service { address: SERVICE, mac: [0; 6], hash: KeyHash::Murmur, sample: 0 };
+        let mut plane = Plane::load(service).unwrap();
+        self.at("bridge", || plane.attach_nothing("proxy").unwrap());
+        plane
+    }
+
+    /// To a server's process.
+    pub fn signal(&self, place: u32, name: &str) {
+        let pid = self.servers[place as usize].id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
     /// At the proxy's interface, before both servers.
@@ -233,6 +247,26 @@ pub fn set(stream: &mut TcpStream, key: &[u8], value: &[u8]) {
 pub fn reply(key: &[u8], value: &[u8]) -> Vec<u8> {
     let head = format!(" 0 {}\r\n", value.len());
     [b"VALUE ", key, head.as_bytes(), value, b"\r\nEND\r\n"].concat()
+}
+
+/// The interface's sender computes them: what `ethtool -K INTERFACE tx off` does.
+fn checksums_in_packets(interface: &str) -> Result<(), String> {
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    const ETHTOOL_STXCSUM: u32 = 0x17;
+    let mut off = [ETHTOOL_STXCSUM, 0];
+    // SAFETY: zeros are a valid request.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (into, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *into = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = off.as_mut_ptr().cast();
+    let socket = UdpSocket::bind("0.0.0.0:0").map_err(|why| why.to_string())?;
+    // SAFETY: the socket is open, and the request points to the two words that the kernel reads.
+    let code = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) };
+    match code {
+        0 => Ok(()),
+        _ => Err(format!("checksums of {interface}: {}", std::io::Error::last_os_error())),
+    }
 }
 
 fn which(program: &str) -> Result<(), String> {

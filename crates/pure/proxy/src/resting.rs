@@ -1,0 +1,116 @@
+//! How long the driver of a proxy rests before it waits for events.
+//!
+//! A send or a wake-up costs what many requests cost. So while several clients wait for replies, the driver does not wake up for
+//! each reply: it rests, then receives what has arrived, and sends what comes of it together.
+//!
+//! It does so only while its thread is busy: a rest lets clients gather, and would be the reason of the next one. How busy it is, it sees
+//! by the time that it neither rests nor waits. A rest lowers that; so it goes on resting while it is less busy than what began it.
+//!
+//! It rests for a part of an upstream's round trip. That is little where upstreams answer in a moment, and more where they are
+//! busy. The rest makes the round trips longer that it is computed from, but only by a part of itself: it does not grow.
+
+use crate::Nanos;
+
+/// With fewer clients that wait for replies, the driver waits at once.
+const CROWD: usize = 4;
+/// Of a round trip.
+const PART: Nanos = 3;
+/// The kernel adds some 50 µs, so that less is not worth a timer.
+const REST_NS_MIN: Nanos = 20_000;
+const REST_NS_MAX: Nanos = 500_000;
+/// How busy the thread has been is looked at after so long.
+const WINDOW_NS: Nanos = 10_000_000;
+/// Of its time, in percent: it begins to rest above the first, and ends below the second. With rests a request costs about half.
+const BUSY: (Nanos, Nanos) = (75, 33);
+/// A reply changes the mean by its share of so many.
+const REPLIES: Nanos = 32;
+
+/// How long upstreams take to answer, and how many clients wait for them.
+#[derive(Debug, Default)]
+pub(crate) struct Resting {
+    /// The mean of late.
+    round_trip: Nanos,
+    /// Clients with requests that are not answered.
+    waiting: usize,
+    /// Since the last look at how busy the thread is: when that was, and for how long it has rested and waited.
+    looked: Nanos,
+    idle: Nanos,
+    is_busy: bool,
+}
+
+impl Resting {
+    /// For so long, up to `now`, the thread has rested and waited.
+    #[inline]
+    pub fn idled(&mut self, now: Nanos, idle: Nanos) {
+        self.idle += idle;
+        let since = now.saturating_sub(self.looked);
+        if since >= WINDOW_NS {
+            let busy = 100 * since.saturating_sub(self.idle) / since;
+            self.is_busy = busy > if self.is_busy { BUSY.1 } else { BUSY.0 };
+            (self.looked, self.idle) = (now, 0);
+        }
+    }
+
+    /// A reply came so long after its request.
+    #[inline]
+    pub fn answered(&mut self, took: Nanos) {
+        self.round_trip = self.round_trip - self.round_trip / REPLIES + took / REPLIES;
+    }
+
+    /// A client waits for its first reply, or has got all.
+    #[inline]
+    pub fn waits(&mut self, waits: bool) {
+        if waits { self.waiting += 1 } else { self.waiting -= 1 }
+    }
+
+    /// For how long, in ns. 0 is not at all.
+    #[inline]
+    pub fn rest(&self) -> Nanos {
+        match self.is_busy && self.waiting >= CROWD {
+            false => 0,
+            true => (self.round_trip / PART).clamp(REST_NS_MIN, REST_NS_MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(replies: usize, took: Nanos, waiting: usize) -> Resting {
+        let mut resting = Resting { waiting, is_busy: true, ..Resting::default() };
+        (0..replies).for_each(|_| resting.answered(took));
+        resting
+    }
+
+    #[test]
+    fn few_who_wait_are_answered_at_once() {
+        assert_eq!(after(1000, 1_000_000, CROWD - 1).rest(), 0);
+    }
+
+    #[test]
+    fn a_crowd_is_answered_after_a_part_of_a_round_trip() {
+        for (took, rest) in [(10_000, REST_NS_MIN), (600_000, 200_000), (80_000_000, REST_NS_MAX)] {
+            let rests = after(1000, took, CROWD).rest();
+            assert!(rests.abs_diff(rest) < 1000, "{rests} of {took}");
+        }
+        assert_eq!(after(0, 0, CROWD).rest(), REST_NS_MIN);
+    }
+
+    #[test]
+    fn it_rests_while_the_thread_is_busy() {
+        let mut resting = Resting { waiting: CROWD, ..Resting::default() };
+        let mut now = WINDOW_NS;
+        resting.idled(now, WINDOW_NS);
+        // Percent of a window that it neither rests nor waits; whether it rests then.
+        for (busy, rests) in
+            [(70, false), (80, true), (60, true), (34, true), (30, false), (70, false)]
+        {
+            now += WINDOW_NS;
+            resting.idled(now, WINDOW_NS / 100 * (100 - busy));
+            assert_eq!(resting.rest() > 0, rests, "{busy}%");
+        }
+        resting.idled(now + WINDOW_NS / 2, 0);
+        assert_eq!(resting.rest(), 0, "half a window is none");
+    }
+}
