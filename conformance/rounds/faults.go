@@ -25,7 +25,7 @@ type Fault struct {
 
 func (fault Fault) String() string {
 	text := fmt.Sprintf("%s %s", fault.what, fault.node.Name())
-	if fault.other != nil {
+	if fault.what == "mute" {
 		text += " to " + fault.other.Name()
 	}
 	if fault.lost {

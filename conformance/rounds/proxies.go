@@ -21,8 +21,12 @@ const (
 	staysHot = 800 * time.Millisecond
 	// A write of unknown outcome keeps its upstream's keys from being copied for five seconds.
 	hotWithin = 12 * time.Second
+	// A peer that does not answer is given up after twice this: the lease has to be over before.
+	upstreamAnswers = 800 * time.Millisecond
 	// Of so many rounds one has a cut that is longer than a proxy doubts, and in which segments are sent again late.
 	cutsLongOneOf = 8
+	// Of so many rounds one parts the proxies for longer than a lease while both have copies.
+	partsOneOf = 3
 	// Hot keys are written so often that a proxy answers them itself, rather than that it makes copies.
 	often = 1
 )
@@ -70,10 +74,17 @@ func (rounds *ProxyRounds) play(round int, random *rand.Rand) {
 		campaign.stuck(round, fmt.Errorf("before it: %w", err))
 		return
 	}
-	faults := draw(world, random)
-	if round%cutsLongOneOf == 0 {
-		upstreams := world.All(Memcached)
-		faults = []Fault{{what: "cut", node: upstreams[random.Intn(each)], lasts: time.Duration(5000+random.Intn(2500)) * time.Millisecond}}
+	isLong := round%cutsLongOneOf == 0
+	var faults []Fault
+	switch {
+	case isLong:
+		faults = []Fault{{what: "cut", node: world.All(Memcached)[random.Intn(each)], lasts: time.Duration(5000+random.Intn(2500)) * time.Millisecond}}
+	case round%partsOneOf == 0:
+		at := random.Intn(len(proxies))
+		faults = []Fault{{what: [...]string{"stop", "cut", "mute"}[random.Intn(3)], node: proxies[at], other: proxies[1-at],
+			lasts: peerLease + time.Duration(random.Intn(2000))*time.Millisecond}}
+	default:
+		faults = draw(world, random)
 	}
 	var weather Weather
 	load := NewLoad(round, nil, proxies, &weather, proxyKeys, proxyHot, 0)
@@ -112,7 +123,7 @@ func (rounds *ProxyRounds) play(round int, random *rand.Rand) {
 	recovered := time.Since(healed)
 	if why == nil {
 		weather.Calm(load.Now())
-		if round%cutsLongOneOf == 0 {
+		if isLong {
 			// What was sent before the cut may arrive still, and keys are copied again.
 			rounds.awaitCopies()
 			time.Sleep(peerLease)

@@ -183,7 +183,8 @@ func (node *Node) words() []string {
 		return []string{"memcached", "-u", "root", "-l", ip, "-p", "11211", "-U", "0", "-t", "2", "-m", "64"}
 	case Proxy:
 		return []string{world.mbal, "proxy", "-l", ip, "-p", "11211", "--upstream", addresses("", Memcached, 11211),
-			"--imbalance-target", "1.05", "--interval", "100ms", "--retry", "200ms", "--peers", addresses("", Proxy, peersAt),
+			"--imbalance-target", "1.05", "--interval", "100ms",
+			"--timeout", fmt.Sprintf("%dms", upstreamAnswers.Milliseconds()), "--retry", "200ms", "--peers", addresses("", Proxy, peersAt),
 			"--self", fmt.Sprintf("%s:%d", ip, peersAt), "--peer-lease", fmt.Sprintf("%dms", peerLease.Milliseconds())}
 	default:
 		return []string{world.mbal, "serve", "-l", ip, "-p", "11211", "-t", "2", "-m", "256", "--control", "off", "--link-port", "11311",

@@ -60,6 +60,8 @@ pub struct RunningProxy {
 }
 
 pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
+    #[cfg(feature = "planted")]
+    crate::chaos::plant_by_environment();
     let dialed = config.upstreams.addresses();
     let descriptors = Descriptors {
         clients: config.connections_max.into(),
