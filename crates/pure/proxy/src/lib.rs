@@ -33,6 +33,7 @@ mod encode;
 mod explaining;
 mod health;
 mod hot;
+mod insights;
 mod members;
 mod merge;
 mod naming;

@@ -87,32 +87,39 @@ impl Merge {
         self.error.extend_from_slice(error);
     }
 
-    /// Appends the reply.
-    pub fn finish(self, out: &mut Vec<u8>, spare: &mut Spare) {
+    /// Appends the reply. How many keys were found, and how many were not; an error says neither.
+    pub fn finish(self, out: &mut Vec<u8>, spare: &mut Spare) -> (u64, u64) {
+        let mut found = (0, 0);
         if self.error.is_empty() {
-            self.push_values(out);
+            let hits = self.push_values(out);
+            found = (hits, self.part_of.len() as u64 - hits);
             out.extend_from_slice(b"END\r\n");
         } else {
             out.extend_from_slice(&self.error);
         }
         spare.give(self.keys);
         self.parts.into_iter().for_each(|part| spare.give(part.values));
+        found
     }
 
-    fn push_values(&self, out: &mut Vec<u8>) {
+    /// How many there are.
+    fn push_values(&self, out: &mut Vec<u8>) -> u64 {
+        let mut hits = 0;
         out.reserve(self.parts.iter().map(|part| part.values.len()).sum::<usize>() + 5);
         let mut taken = [0; PARTS_MAX];
         let mut rest = self.keys.as_slice();
         for part in &self.part_of {
-            let Some((key, tail)) = next_word(rest) else { return };
+            let Some((key, tail)) = next_word(rest) else { break };
             rest = tail;
             let (taken, part) = (&mut taken[usize::from(*part)], &self.parts[usize::from(*part)]);
             let values = &part.values[*taken..];
             if let Some(bytes) = value_of(values, key) {
                 out.extend_from_slice(&values[..bytes]);
                 *taken += bytes;
+                hits += 1;
             }
         }
+        hits
     }
 }
 
