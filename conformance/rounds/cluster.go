@@ -28,10 +28,9 @@ type Cluster struct {
 	ordered int
 	// How many maps were seen.
 	versions int
-	// Reads from copies: by server as it said last, and in all; and those that smart clients know of.
-	copyReads     map[int]int64
-	copyReadsEver int64
-	smartReads    atomic.Int64
+	// Reads from copies, and those that smart clients know of.
+	copyReads  Tally
+	smartReads atomic.Int64
 }
 
 type Status struct {
@@ -52,7 +51,7 @@ type Status struct {
 
 func NewCluster(world *World) *Cluster {
 	client := http.Client{Timeout: 1500 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
-	return &Cluster{world: world, http: client, owners: map[string]int{}, maybe: map[string]map[int]bool{}, copyReads: map[int]int64{}}
+	return &Cluster{world: world, http: client, owners: map[string]int{}, maybe: map[string]map[int]bool{}, copyReads: Tally{}}
 }
 
 // call asks the coordinator that leads; the error is of the last one.
@@ -101,16 +100,11 @@ func (cluster *Cluster) Incarnations() (map[int]string, error) {
 	return incarnations, err
 }
 
-// Lost says that a server is dead, until a coordinator has heard it.
-func (cluster *Cluster) Lost(number int, give <-chan struct{}) {
-	for {
+// Lost says that a server is dead, until a coordinator has heard it, or twenty seconds are over.
+func (cluster *Cluster) Lost(number int) {
+	for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(100 * time.Millisecond) {
 		if code, _, err := cluster.call("POST", fmt.Sprintf("/v1/servers/%d/lost", number), "{}"); err == nil && code < 300 {
 			return
-		}
-		select {
-		case <-give:
-			return
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
@@ -249,14 +243,9 @@ func (cluster *Cluster) CopyReads() int64 {
 		if err != nil || !found || wrong != nil {
 			continue
 		}
-		before := cluster.copyReads[node.Number]
-		if count < before {
-			before = 0
-		}
-		cluster.copyReads[node.Number] = count
-		cluster.copyReadsEver += count - before
+		cluster.copyReads.Note(node, count)
 	}
-	return cluster.copyReadsEver
+	return cluster.copyReads.Ever()
 }
 
 func (cluster *Cluster) Counts() (ordered, versions int) {

@@ -25,7 +25,7 @@ type Fault struct {
 
 func (fault Fault) String() string {
 	text := fmt.Sprintf("%s %s", fault.what, fault.node.Name())
-	if fault.other != nil {
+	if fault.what == "mute" {
 		text += " to " + fault.other.Name()
 	}
 	if fault.lost {
@@ -38,9 +38,9 @@ func (fault Fault) String() string {
 func draw(world *World, random *rand.Rand) []Fault {
 	var faults []Fault
 	order := random.Perm(len(world.Nodes))
-	// Servers are what has the items: one is hit in most rounds.
+	// What has the items is hit in most rounds.
 	if random.Intn(4) != 0 {
-		servers := world.All(Server)
+		servers := world.withItems()
 		hit := servers[random.Intn(len(servers))]
 		for at, index := range order {
 			if world.Nodes[index] == hit {
@@ -72,8 +72,8 @@ func draw(world *World, random *rand.Rand) []Fault {
 	return faults
 }
 
-// Do injects the fault, and heals it. What it says of a server that died is nil for other faults.
-func (fault Fault) Do(cluster *Cluster, now func() time.Duration) (*Death, error) {
+// Do injects the fault, and heals it. What it says of a server that died is nil for other faults; `lost` calls one lost.
+func (fault Fault) Do(now func() time.Duration, lost func(server int)) (*Death, error) {
 	time.Sleep(fault.after)
 	switch fault.what {
 	case "kill":
@@ -82,12 +82,9 @@ func (fault Fault) Do(cluster *Cluster, now func() time.Duration) (*Death, error
 		death.after = now()
 		time.Sleep(fault.lasts)
 		if fault.lost {
-			give := make(chan struct{})
-			timer := time.AfterFunc(20*time.Second, func() { close(give) })
-			cluster.Lost(fault.node.Number, give)
-			timer.Stop()
+			lost(fault.node.Number)
 		}
-		if fault.node.Role != Server {
+		if !fault.node.Role.hasItems() {
 			return nil, fault.node.Start()
 		}
 		return &death, fault.node.Start()

@@ -18,6 +18,8 @@ const checkMax = 60 * time.Second
 type History struct {
 	mutex sync.Mutex
 	keys  map[string][]porcupine.Operation
+	// Who gives a cas may die, and give it again.
+	casAgain bool
 }
 
 func NewHistory() *History { return &History{keys: map[string][]porcupine.Operation{}} }
@@ -27,13 +29,12 @@ func (history *History) Add(client int, key string, in Input, out Output, call, 
 	if in.Kind == Get && out.Outcome == Unknown {
 		return
 	}
-	ends := int64(answered)
 	if out.Outcome == Unknown {
-		ends = math.MaxInt64
+		answered = never
 	}
 	history.mutex.Lock()
 	defer history.mutex.Unlock()
-	history.keys[key] = append(history.keys[key], porcupine.Operation{ClientId: client, Input: in, Output: out, Call: int64(call), Return: ends})
+	history.keys[key] = append(history.keys[key], porcupine.Operation{ClientId: client, Input: in, Output: out, Call: int64(call), Return: int64(answered)})
 }
 
 func (history *History) unknown(key string) int {
@@ -73,7 +74,7 @@ func (history *History) Check() Verdict {
 				verdict.Unknown++
 			}
 		}
-		if why := twice(operations); why != "" {
+		if why := twice(operations); why != "" && !history.casAgain {
 			verdict.Violations = append(verdict.Violations, fmt.Sprintf("%s: %s\n%s", key, why, transcript(operations)))
 			continue
 		}
@@ -118,6 +119,9 @@ func culprit(operations []porcupine.Operation, info porcupine.LinearizationInfo)
 	return lines(last)
 }
 
+// never is when an operation ends that may be executed at any later moment.
+const never = time.Duration(math.MaxInt64)
+
 // twice says if a cas was given to two values of a key.
 func twice(operations []porcupine.Operation) string {
 	values := map[uint64]string{}
@@ -148,7 +152,7 @@ func lines(operations []porcupine.Operation) string {
 	var text strings.Builder
 	for _, one := range operations {
 		ends := "      never"
-		if one.Return != math.MaxInt64 {
+		if one.Return != int64(never) {
 			ends = fmt.Sprintf("%11.3f", time.Duration(one.Return).Seconds()*1000)
 		}
 		fmt.Fprintf(&text, "  %11.3f %s ms  client %2d  %s\n", time.Duration(one.Call).Seconds()*1000, ends, one.ClientId, describe(one.Input.(Input), one.Output.(Output)))

@@ -87,16 +87,32 @@ func (heat *Heat) AwaitCopies() bool {
 	return false
 }
 
-// hammer asks one server for hot keys, many at a time: by one `get` of each key, or by one for all. The first answers of some
-// batches for keys that all clients write go into the history.
+// hammer asks one server for hot keys, many at a time. The first answers of some batches for keys that all clients write go into the
+// history.
 func (heat *Heat) hammer(number int, random *rand.Rand) {
 	load := heat.load
 	server := load.servers[number%len(load.servers)]
-	var conn *Conn
 	var session *Session
+	begins := func() { session = heat.versions.Session(fmt.Sprintf("reader %d of %s", number, server.Name())) }
+	load.hammer(server, &heat.isHot, random, begins, func(conn *Conn) error {
+		isTold := random.Intn(tellsOneOf) == 0
+		names := append(append([]string(nil), heat.keys[:]...), load.hotNames()...)
+		return load.batch(conn, "gets", names, random.Intn(2) == 0, blows, func(key string, out Output, isFirst bool, call, answered time.Duration) {
+			if key[0] == 'h' {
+				heat.seen(session, key, out, call, answered)
+			} else if isTold && isFirst && (out.Outcome == Done || !load.weather.WasFoul(call)) {
+				load.history.Add(2*clients+number, key, Input{Kind: Get}, out, call, answered)
+			}
+		})
+	})
+}
+
+// hammer does batches over one connection after the other; `begins` is told of each. It rests between batches when `rested` says so.
+func (load *Load) hammer(server *Node, rested *atomic.Bool, random *rand.Rand, begins func(), batch func(conn *Conn) error) {
+	var conn *Conn
 	for {
 		pause := time.Duration(0)
-		if heat.isHot.Load() {
+		if rested.Load() {
 			pause = rests
 		}
 		if !load.goesOn(pause) {
@@ -112,9 +128,9 @@ func (heat *Heat) hammer(number int, random *rand.Rand) {
 				continue
 			}
 			conn = fresh
-			session = heat.versions.Session(fmt.Sprintf("reader %d of %s", number, server.Name()))
+			begins()
 		}
-		if err := heat.batch(conn, session, number, random.Intn(2) == 0, random.Intn(tellsOneOf) == 0); err != nil {
+		if err := batch(conn); err != nil {
 			conn.Close()
 			conn = nil
 		}
@@ -124,18 +140,16 @@ func (heat *Heat) hammer(number int, random *rand.Rand) {
 	}
 }
 
-func (heat *Heat) batch(conn *Conn, session *Session, number int, several, isTold bool) error {
-	load := heat.load
-	names := append([]string(nil), heat.keys[:]...)
-	for at := range load.hot {
-		names = append(names, *load.names[at].Load())
-	}
+// batch asks for keys by many commands `verb`, of one key each or of `several`, and tells what each answer has of each key, and
+// whether it is the first one for the key. So many `blows` beside them are answered by no value.
+func (load *Load) batch(conn *Conn, verb string, names []string, several bool, blows int,
+	tell func(key string, out Output, isFirst bool, call, answered time.Duration)) error {
 	var text strings.Builder
 	for at := range deep {
 		if several {
-			fmt.Fprintf(&text, "gets %s\r\n", strings.Join(names, " "))
+			fmt.Fprintf(&text, "%s %s\r\n", verb, strings.Join(names, " "))
 		} else {
-			fmt.Fprintf(&text, "gets %s\r\n", names[at%len(names)])
+			fmt.Fprintf(&text, "%s %s\r\n", verb, names[at%len(names)])
 		}
 	}
 	for at := range blows {
@@ -161,11 +175,7 @@ func (heat *Heat) batch(conn *Conn, session *Session, number int, several, isTol
 			if !there {
 				out.Outcome = Missing
 			}
-			if key[0] == 'h' {
-				heat.seen(session, key, out, call, answered)
-			} else if isTold && at < len(names) && (!several || at == 0) && (there || !load.weather.WasFoul(call)) {
-				load.history.Add(2*clients+number, key, Input{Kind: Get}, out, call, answered)
-			}
+			tell(key, out, at < len(names) && (!several || at == 0), call, answered)
 		}
 	}
 	for range blows {
@@ -176,7 +186,7 @@ func (heat *Heat) batch(conn *Conn, session *Session, number int, several, isTol
 	return nil
 }
 
-// values reads the answer to a `gets`.
+// values reads the answer to a `get` or `gets`.
 func (conn *Conn) values() (map[string]Output, error) {
 	found := map[string]Output{}
 	for {
@@ -188,16 +198,18 @@ func (conn *Conn) values() (map[string]Output, error) {
 			return found, nil
 		}
 		words := strings.Fields(line)
-		if len(words) != 5 || words[0] != "VALUE" {
-			return nil, fmt.Errorf("gets is answered by %q", line)
+		if len(words) < 4 || words[0] != "VALUE" {
+			return nil, fmt.Errorf("a get is answered by %q", line)
 		}
 		value, err := conn.value(words[3])
 		if err != nil {
 			return nil, err
 		}
-		cas, err := strconv.ParseUint(words[4], 10, 64)
-		if err != nil {
-			return nil, err
+		cas := uint64(0)
+		if len(words) == 5 {
+			if cas, err = strconv.ParseUint(words[4], 10, 64); err != nil {
+				return nil, err
+			}
 		}
 		found[words[1]] = Output{Value: value, Cas: cas}
 	}

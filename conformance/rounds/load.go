@@ -45,18 +45,22 @@ func (weather *Weather) WasFoul(call time.Duration) bool {
 	return weather.foul || call <= weather.calmFrom
 }
 
-// Clients that ask any server for any of some keys.
+// Clients that ask any server, or any proxy, for any of some keys.
 type Load struct {
+	// None before proxies.
 	cluster *Cluster
 	servers []*Node
-	// Of the keys, the first so many are hot: they are of one server, read much, and written little.
+	// Of the keys so many are hot, the first of them is this: in a cluster they are of one server, and do not change.
 	hot      int
+	hotFrom  atomic.Int32
 	hotOwner int
+	// One in so many operations with a hot key is none that clients read it by.
+	rareness atomic.Int32
 	weather  *Weather
 	history  *History
 	began    time.Time
 	round    int
-	names    [keys]atomic.Pointer[string]
+	names    []atomic.Pointer[string]
 	stop     chan struct{}
 	done     sync.WaitGroup
 	// Of the two: gets that missed in foul weather, errors in calm weather.
@@ -66,16 +70,38 @@ type Load struct {
 	numbers  atomic.Int64
 }
 
-// NewLoad: `hot` of its keys are of the server `hotOwner`.
-func NewLoad(round int, cluster *Cluster, weather *Weather, hot, hotOwner int) *Load {
+// NewLoad: `hot` of so many keys are hot; in a cluster they are of the server `hotOwner`.
+func NewLoad(round int, cluster *Cluster, servers []*Node, weather *Weather, count, hot, hotOwner int) *Load {
 	load := &Load{
-		cluster: cluster, servers: cluster.world.All(Server), weather: weather, history: NewHistory(),
+		cluster: cluster, servers: servers, weather: weather, history: NewHistory(),
 		began: time.Now(), round: round, hot: hot, hotOwner: hotOwner, stop: make(chan struct{}),
+		names: make([]atomic.Pointer[string], count),
 	}
+	load.rareness.Store(20)
 	for at := range load.names {
 		load.rename(at)
 	}
 	return load
+}
+
+// isHot is of a key's place among the names.
+func (load *Load) isHot(at int) bool {
+	count := len(load.names)
+	return (at-int(load.hotFrom.Load())+count)%count < load.hot
+}
+
+// anyHot is the place of a hot key.
+func (load *Load) anyHot(random *rand.Rand) int {
+	return (int(load.hotFrom.Load()) + random.Intn(load.hot)) % len(load.names)
+}
+
+// hotNames are those that are hot at this moment.
+func (load *Load) hotNames() []string {
+	var names []string
+	for at := range load.hot {
+		names = append(names, *load.names[(int(load.hotFrom.Load())+at)%len(load.names)].Load())
+	}
+	return names
 }
 
 // Now is the one clock of a history.
@@ -85,7 +111,7 @@ func (load *Load) rename(at int) {
 	next := func() string { return fmt.Sprintf("r%d.%d.%d", load.round, at, load.numbers.Add(1)) }
 	name := next()
 	// A server that was lost has no keys at all.
-	for tries := 1000; at < load.hot && load.cluster.Owner(name) != load.hotOwner && tries > 0; tries-- {
+	for tries := 1000; load.cluster != nil && at < load.hot && load.cluster.Owner(name) != load.hotOwner && tries > 0; tries-- {
 		name = next()
 	}
 	load.names[at].Store(&name)
@@ -111,7 +137,7 @@ func (load *Load) run(client int, random *rand.Rand) {
 	// Where keys are hot every third client is a smart one.
 	var smart *Smart
 	var asked Client
-	if load.hot > 0 && client%3 == 0 {
+	if load.cluster != nil && load.hot > 0 && client%3 == 0 {
 		smart = NewSmart(load.servers, random, &load.cluster.smartReads)
 		asked = smart
 	}
@@ -134,9 +160,9 @@ func (load *Load) run(client int, random *rand.Rand) {
 			}
 			asked = fresh
 		}
-		at := random.Intn(keys)
+		at := random.Intn(len(load.names))
 		if load.hot > 0 && random.Intn(2) == 0 {
-			at = random.Intn(load.hot)
+			at = load.anyHot(random)
 		}
 		key := *load.names[at].Load()
 		in := load.choose(at, cas[key], random)
@@ -174,15 +200,15 @@ func (load *Load) choose(at int, cas uint64, random *rand.Rand) Input {
 		value += strings.Repeat(".", random.Intn(4000))
 	}
 	dice := random.Intn(20)
-	if at < load.hot {
-		dice = random.Intn(20 * 20)
+	if load.isHot(at) {
+		dice = random.Intn(20 * int(load.rareness.Load()))
 		if dice >= 20 {
 			dice = 0
 		}
 	}
 	switch {
 	case dice < 8:
-		return Input{Kind: Get}
+		return Input{Kind: Get, Plain: load.cluster == nil && random.Intn(2) == 0}
 	case dice < 9:
 		return Input{Kind: Delete}
 	case isCounter && dice < 17:
@@ -208,7 +234,11 @@ func (load *Load) ask(client int, asked Client, key string, in Input, meta bool)
 	if out.Outcome == Unknown && !foul {
 		load.Hurt.Add(1)
 	}
-	if in.Kind == Get && out.Outcome == Missing && foul {
+	if out.Outcome == Unknown && in.Kind != Get && load.cluster == nil && load.history.unknown(key) == 0 {
+		load.history.Add(client, key, Input{Kind: Doubt}, Output{}, call, never)
+	}
+	// A proxy whose upstream cannot be reached says so.
+	if in.Kind == Get && out.Outcome == Missing && foul && load.cluster != nil {
 		load.Missed.Add(1)
 		return out, err
 	}

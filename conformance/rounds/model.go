@@ -21,10 +21,12 @@ const (
 	// Of versions alone: a Get that only the key's owner answers, and a Set if nothing is there.
 	GetHome
 	Add
+	// From here on the item may be gone at any moment: a proxy deletes what was written with an unknown outcome.
+	Doubt
 )
 
 func (kind Kind) String() string {
-	return [...]string{"get", "set", "cas", "delete", "incr", "loss", "get at home", "add"}[kind]
+	return [...]string{"get", "set", "cas", "delete", "incr", "loss", "get at home", "add", "doubt"}[kind]
 }
 
 // What was answered.
@@ -48,6 +50,8 @@ type Input struct {
 	Value string
 	// Of a Cas: what the item is to have.
 	Cas uint64
+	// Of a Get: the cas is not asked for, so that a proxy's copy may answer.
+	Plain bool
 }
 
 type Output struct {
@@ -65,6 +69,8 @@ type Item struct {
 	Value   string
 	// 0 while nobody was told it.
 	Cas uint64
+	// It may be gone at any moment.
+	Doubted bool
 }
 
 func (item Item) mayHave(cas uint64) bool {
@@ -73,10 +79,24 @@ func (item Item) mayHave(cas uint64) bool {
 
 // step has all items that there may be after an operation with this answer; none if it cannot be.
 func step(before Item, in Input, out Output) []Item {
+	after := stepOf(before, in, out)
+	if before.Doubted && before.Present {
+		after = append(after, stepOf(Item{}, in, out)...)
+	}
+	for at := range after {
+		after[at].Doubted = before.Doubted || in.Kind == Doubt
+	}
+	return after
+}
+
+func stepOf(before Item, in Input, out Output) []Item {
 	after := []Item{}
 	add := func(item Item) { after = append(after, item) }
-	if in.Kind == Loss {
+	switch in.Kind {
+	case Loss:
 		return []Item{before, {}}
+	case Doubt:
+		return []Item{before}
 	}
 	if out.Outcome == Missing {
 		if !before.Present && in.Kind != Set {
@@ -87,13 +107,13 @@ func step(before Item, in Input, out Output) []Item {
 	switch in.Kind {
 	case Get:
 		if before.Present && before.Value == out.Value && before.mayHave(out.Cas) {
-			add(Item{true, out.Value, max(before.Cas, out.Cas)})
+			add(Item{Present: true, Value: out.Value, Cas: max(before.Cas, out.Cas)})
 		}
 	case Set:
-		add(Item{true, in.Value, out.Cas})
+		add(Item{Present: true, Value: in.Value, Cas: out.Cas})
 	case Cas:
 		if before.Present && before.mayHave(in.Cas) && out.Outcome != Exists {
-			add(Item{true, in.Value, out.Cas})
+			add(Item{Present: true, Value: in.Value, Cas: out.Cas})
 		}
 		if before.Present && before.Cas != in.Cas && out.Outcome == Exists || out.Outcome == Unknown {
 			add(before)
@@ -107,7 +127,7 @@ func step(before Item, in Input, out Output) []Item {
 		more := strconv.FormatUint(number+1, 10)
 		switch {
 		case before.Present && err == nil && (out.Outcome == Unknown || out.Value == more):
-			add(Item{true, more, out.Cas})
+			add(Item{Present: true, Value: more, Cas: out.Cas})
 		case out.Outcome == Unknown:
 			add(before)
 		}

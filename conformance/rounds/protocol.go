@@ -68,6 +68,9 @@ func meta(key string, in Input, flags string) string {
 	}
 	switch in.Kind {
 	case Get:
+		if in.Plain {
+			return fmt.Sprintf("mg %s v%s\r\n", key, flags)
+		}
 		return fmt.Sprintf("mg %s c v%s\r\n", key, flags)
 	case GetHome:
 		return fmt.Sprintf("mg %s c v t%s\r\n", key, flags)
@@ -88,6 +91,9 @@ func classic(key string, in Input) string {
 	length := len(in.Value)
 	switch in.Kind {
 	case Get:
+		if in.Plain {
+			return fmt.Sprintf("get %s\r\n", key)
+		}
 		return fmt.Sprintf("gets %s\r\n", key)
 	case Set:
 		return fmt.Sprintf("set %s 0 0 %d\r\n%s\r\n", key, length, in.Value)
@@ -154,7 +160,7 @@ func (conn *Conn) answer(in Input) (Output, error) {
 	case "VA":
 		out.Value, err = conn.value(words[1])
 	case "VALUE":
-		if out.Value, err = conn.value(words[3]); err == nil {
+		if out.Value, err = conn.value(words[3]); err == nil && len(words) > 4 {
 			out.Cas, err = strconv.ParseUint(words[4], 10, 64)
 		}
 		if err == nil {

@@ -14,14 +14,22 @@ const recoversWithin = 60 * time.Second
 
 // AwaitRecovery waits until no move is under way, all servers follow the newest map and reach all keys; the error says what is not so.
 func (cluster *Cluster) AwaitRecovery() error {
-	deadline := time.Now().Add(recoversWithin)
+	if err := within(recoversWithin, cluster.isWell); err != nil {
+		return err
+	}
+	return cluster.Look()
+}
+
+// within waits until nothing is said to be wrong.
+func within(bound time.Duration, wrong func() error) error {
+	deadline := time.Now().Add(bound)
 	for {
-		why := cluster.isWell()
+		why := wrong()
 		if why == nil {
-			return cluster.Look()
+			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("not well within %v: %w", recoversWithin, why)
+			return fmt.Errorf("not well within %v: %w", bound, why)
 		}
 		time.Sleep(30 * time.Millisecond)
 	}

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Three of each kind, each with a network of its own on one bridge, on which the clients are too.
+// Three of each kind but proxies, each with a network of its own on one bridge, on which the clients are too.
 const each = 3
 
 const (
@@ -26,9 +26,32 @@ const (
 	Server Role = iota
 	Coordinator
 	Etcd
+	Memcached
+	Proxy
 )
 
-func (role Role) String() string { return [...]string{"server", "coordinator", "etcd"}[role] }
+// What a cluster is of, and what is behind and among proxies; in the order in which they are started.
+var (
+	clusterRoles = []Role{Etcd, Coordinator, Server}
+	proxyRoles   = []Role{Memcached, Proxy}
+)
+
+func (role Role) String() string {
+	return [...]string{"server", "coordinator", "etcd", "memcached", "proxy"}[role]
+}
+
+func (role Role) count() int {
+	if role == Proxy {
+		return 2
+	}
+	return each
+}
+
+// What it has is gone when it dies.
+func (role Role) hasItems() bool { return role == Server || role == Memcached }
+
+// What of MBal serves clients. Faults are planted there, and it is not put before others.
+func (role Role) serves() bool { return role == Server || role == Proxy }
 
 // A process, and where it is.
 type Node struct {
@@ -45,7 +68,7 @@ type Node struct {
 type World struct {
 	folder string
 	mbal   string
-	// Variables for servers alone.
+	// Variables for what serves clients alone.
 	environment []string
 	// How coordinators that are started copy hot keys.
 	hot   string
@@ -74,7 +97,7 @@ func runAll(commands ...string) error {
 }
 
 // NewWorld makes the networks and starts all processes. The caller has a network of its own (unshare --net).
-func NewWorld(folder, mbal, hot string, environment []string) (*World, error) {
+func NewWorld(folder, mbal, hot string, environment []string, roles []Role) (*World, error) {
 	world := &World{folder: folder, mbal: mbal, hot: hot, environment: environment}
 	err := runAll("ip link set lo up", "ip link add "+bridge+" type bridge", "ip addr add "+clientsAt+" dev "+bridge, "ip link set "+bridge+" up")
 	if err != nil {
@@ -84,8 +107,8 @@ func NewWorld(folder, mbal, hot string, environment []string) (*World, error) {
 	if err := os.WriteFile(filepath.Join(folder, "secret"), secret, 0o600); err != nil {
 		return nil, err
 	}
-	for _, role := range []Role{Etcd, Coordinator, Server} {
-		for number := 1; number <= each; number++ {
+	for _, role := range roles {
+		for number := 1; number <= role.count(); number++ {
 			node := &Node{Role: role, Number: number, world: world}
 			world.Nodes = append(world.Nodes, node)
 			if err := node.network(); err != nil {
@@ -109,13 +132,23 @@ func (world *World) All(role Role) []*Node {
 	return all
 }
 
-// URLs of all nodes of a role, as flags have them.
-func (world *World) urls(role Role, port int) string {
-	var urls []string
-	for number := 1; number <= each; number++ {
-		urls = append(urls, fmt.Sprintf("http://%s:%d", (&Node{Role: role, Number: number}).IP(), port))
+// Addresses of all nodes of a role, as flags have them.
+func addresses(before string, role Role, port int) string {
+	var all []string
+	for number := 1; number <= role.count(); number++ {
+		all = append(all, fmt.Sprintf("%s%s:%d", before, (&Node{Role: role, Number: number}).IP(), port))
 	}
-	return strings.Join(urls, ",")
+	return strings.Join(all, ",")
+}
+
+func (world *World) withItems() []*Node {
+	var all []*Node
+	for _, node := range world.Nodes {
+		if node.Role.hasItems() {
+			all = append(all, node)
+		}
+	}
+	return all
 }
 
 func (node *Node) network() error {
@@ -143,20 +176,27 @@ func (node *Node) words() []string {
 			"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
 			"--initial-advertise-peer-urls", peer, "--data-dir", filepath.Join(world.folder, node.Name())}
 	case Coordinator:
-		return []string{world.mbal, "coordinator", "--listen", ip + ":11210", "--etcd", world.urls(Etcd, 2379),
+		return []string{world.mbal, "coordinator", "--listen", ip + ":11210", "--etcd", addresses("http://", Etcd, 2379),
 			"--cluster-name", "rounds", "--servers", fmt.Sprint(each), "--heartbeat-ms", "200",
 			"--hot-keys", world.hot, "--lease", fmt.Sprintf("%dms", copyLease.Milliseconds()), "--imbalance-target", "1.01"}
+	case Memcached:
+		return []string{"memcached", "-u", "root", "-l", ip, "-p", "11211", "-U", "0", "-t", "2", "-m", "64"}
+	case Proxy:
+		return []string{world.mbal, "proxy", "-l", ip, "-p", "11211", "--upstream", addresses("", Memcached, 11211),
+			"--imbalance-target", "1.05", "--interval", "100ms",
+			"--timeout", fmt.Sprintf("%dms", upstreamAnswers.Milliseconds()), "--retry", "200ms", "--peers", addresses("", Proxy, peersAt),
+			"--self", fmt.Sprintf("%s:%d", ip, peersAt), "--peer-lease", fmt.Sprintf("%dms", peerLease.Milliseconds())}
 	default:
 		return []string{world.mbal, "serve", "-l", ip, "-p", "11211", "-t", "2", "-m", "256", "--control", "off", "--link-port", "11311",
 			"--worker-ports", "11300", "--metrics", ip + ":11212",
-			"--coordinator", world.urls(Coordinator, 11210), "--cluster-name", "rounds", "--server-id", fmt.Sprint(node.Number),
+			"--coordinator", addresses("http://", Coordinator, 11210), "--cluster-name", "rounds", "--server-id", fmt.Sprint(node.Number),
 			"--cluster-secret", filepath.Join(world.folder, "secret"), "--balance", "off"}
 	}
 }
 
 func (node *Node) Start() error {
 	words := append([]string{"netns", "exec", node.Name()}, node.words()...)
-	if node.Role != Server {
+	if !node.Role.hasItems() && !node.Role.serves() {
 		// Who says which servers live is not to wait for load.
 		words = append([]string{"netns", "exec", node.Name(), "nice", "-n", "-10"}, node.words()...)
 	}
@@ -168,7 +208,7 @@ func (node *Node) Start() error {
 	// ip becomes the program: what is signalled is the program itself.
 	child := exec.Command("ip", words...)
 	child.Stdout, child.Stderr = log, log
-	if node.Role == Server {
+	if node.Role.serves() {
 		child.Env = append(os.Environ(), node.world.environment...)
 	}
 	if err := child.Start(); err != nil {

@@ -12,13 +12,16 @@ use mbal_worker::{ConnId, Event, OrderId, Shared};
 /// Plants the fault that the variable `MBAL_PLANTED` names, for the rounds of faults to find (`conformance/run-rounds`).
 ///
 /// # Panics
-/// If it names none of those that can be met by a server.
+/// If it names none of those that a server or a proxy can meet.
 #[cfg(feature = "planted")]
 pub(crate) fn plant_by_environment() {
     use mbal_model::planted::{Fault, plant_everywhere};
     let Ok(name) = std::env::var("MBAL_PLANTED") else { return };
     let all = [
         Fault::ClientKeepsLease,
+        Fault::CopiesOutliveLeases,
+        Fault::CopiesOutliveWrites,
+        Fault::DoubtForgotten,
         Fault::ForgottenBeforeServed,
         Fault::FrozenIsServed,
         Fault::GoneBeforeTaken,
@@ -30,7 +33,11 @@ pub(crate) fn plant_by_environment() {
         Fault::LeaseNotTaken,
         Fault::OldLeaseTaken,
         Fault::OlderCopyTaken,
+        Fault::OlderFillTaken,
+        Fault::PromisedInDoubt,
+        Fault::PromisedInFlight,
         Fault::ReadAfterLease,
+        Fault::RestartForgetsPromises,
         Fault::ServedBeforeGone,
         Fault::ShadowLeaseFromNow,
         Fault::TakenBackUnasked,

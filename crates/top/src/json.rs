@@ -2,6 +2,7 @@
 
 use mbal_output::json::quoted;
 
+use crate::reading::Kind;
 use crate::view::View;
 
 pub fn of(view: &View) -> String {
@@ -29,7 +30,7 @@ pub fn of(view: &View) -> String {
             one.reads + one.writes,
             one.reads,
             one.writes,
-            one.value_bytes,
+            one.value_bytes.map_or("null".into(), |bytes| bytes.to_string()),
             copied.unwrap_or_default()
         )
     });
@@ -37,7 +38,8 @@ pub fn of(view: &View) -> String {
     let fields = [
         ("server", quoted(&view.server)),
         ("version", quoted(&view.version)),
-        ("mbal", view.is_mbal.to_string()),
+        ("mbal", (view.kind != Kind::Memcached).to_string()),
+        ("kind", quoted(view.kind.name())),
         ("uptime", view.uptime.to_string()),
         ("requests_per_second", format!("{:.1}", view.requests)),
         ("gets_per_second", format!("{:.1}", view.gets)),
@@ -67,8 +69,13 @@ mod tests {
 
     #[test]
     fn what_others_named_is_quoted() {
-        let key =
-            |key: &str| Key { key: key.into(), reads: 2, writes: 1, value_bytes: 3, copied: None };
+        let key = |key: &str| Key {
+            key: key.into(),
+            reads: 2,
+            writes: 1,
+            value_bytes: Some(3),
+            copied: None,
+        };
         let copied = Some(Copied { state: "hot".into(), copies: 2 });
         let keys = vec![key("a\"b\\\t"), Key { copied, ..key("c") }];
         let view = View { keys, totals: vec![("cmd_get", 7)], ..View::default() };

@@ -21,6 +21,28 @@ pub struct Reading {
     pub workers: Vec<Worker>,
     pub cachelets: Vec<Cachelet>,
     pub keys: Keys,
+    pub kind: Kind,
+}
+
+/// What tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    #[default]
+    Memcached,
+    /// `mbal serve`.
+    Server,
+    /// `mbal proxy`. It has no items and no workers.
+    Proxy,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Memcached => "memcached",
+            Kind::Server => "server",
+            Kind::Proxy => "proxy",
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +89,8 @@ pub struct Key {
     pub key: String,
     pub reads: u64,
     pub writes: u64,
-    pub value_bytes: u64,
+    /// A proxy does not tell it.
+    pub value_bytes: Option<u64>,
     /// None where hot keys are not copied.
     pub copied: Option<Copied>,
 }
@@ -83,14 +106,22 @@ pub struct Copied {
 
 impl Reading {
     pub fn take(connection: &mut Connection) -> io::Result<Reading> {
+        let latency = connection.stats("latency buckets")?;
         let workers = Table::of(&connection.stats("workers")?);
-        let is_mbal = !workers.0.is_empty();
-        let latency = if is_mbal { connection.stats("latency buckets")? } else { Vec::new() };
-        let cachelets = if is_mbal { connection.stats("cachelets")? } else { Vec::new() };
-        let keys = if is_mbal {
-            Keys::Told(Table::of(&connection.stats(&format!("hot {KEYS}"))?).keys())
-        } else {
-            Keys::Watched(watched::read(&connection.watch(WATCH)?))
+        let kind = match (latency.is_empty(), workers.0.is_empty()) {
+            (true, _) => Kind::Memcached,
+            (false, true) => Kind::Proxy,
+            (false, false) => Kind::Server,
+        };
+        let cachelets = match kind {
+            Kind::Server => connection.stats("cachelets")?,
+            Kind::Proxy | Kind::Memcached => Vec::new(),
+        };
+        let keys = match kind {
+            Kind::Memcached => Keys::Watched(watched::read(&connection.watch(WATCH)?)),
+            Kind::Server | Kind::Proxy => {
+                Keys::Told(Table::of(&connection.stats(&format!("hot {KEYS}"))?).keys())
+            }
         };
         // Last, so that what is counted includes what the rest tells of.
         let stats = connection.stats("")?;
@@ -103,6 +134,7 @@ impl Reading {
             workers: workers.workers(),
             cachelets: Table::of(&cachelets).cachelets(),
             keys,
+            kind,
         })
     }
 
@@ -110,8 +142,13 @@ impl Reading {
         self.stats.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
-    pub fn is_mbal(&self) -> bool {
-        !self.workers.is_empty()
+    /// How many upstreams of a proxy are in this state.
+    pub fn upstreams(&self, state: &str) -> u64 {
+        let states = self
+            .stats
+            .iter()
+            .filter(|(name, _)| name.starts_with("upstream:") && name.ends_with(":state"));
+        states.filter(|(_, told)| *told == state).count() as u64
     }
 }
 
@@ -180,7 +217,7 @@ impl Table<usize> {
             key: row.get("key").cloned().unwrap_or_default(),
             reads: number(row, "reads"),
             writes: number(row, "writes"),
-            value_bytes: number(row, "bytes"),
+            value_bytes: row.get("bytes").and_then(|bytes| bytes.parse().ok()),
             copied: row
                 .get("state")
                 .map(|state| Copied { state: state.clone(), copies: number(row, "copies") }),
@@ -210,7 +247,7 @@ mod tests {
         assert!(cachelets.iter().map(|one| &one.cachelet).eq(["0000/1", "8000/1"]));
         assert_eq!((cachelets[0].owner, cachelets[0].share, cachelets[1].rate), (1, 12.5, 7));
         let keys = Table::of(&lines("STAT 1:key a:1\nSTAT 1:reads 5\nSTAT 1:bytes 9")).keys();
-        let known = Key { key: "a:1".into(), reads: 5, value_bytes: 9, ..Key::default() };
+        let known = Key { key: "a:1".into(), reads: 5, value_bytes: Some(9), ..Key::default() };
         assert_eq!(keys, [known]);
         let keys = Table::of(&lines("STAT 1:key a\nSTAT 1:state hot\nSTAT 1:copies 2")).keys();
         assert_eq!(keys[0].copied, Some(Copied { state: "hot".into(), copies: 2 }));

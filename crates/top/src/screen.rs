@@ -15,7 +15,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use crate::reading::{Copied, Key};
+use crate::reading::{Copied, Key, Kind};
 use crate::view::{View, WorkerView};
 
 /// All is seen on so many columns, whatever the digits.
@@ -60,7 +60,7 @@ pub fn draw(frame: &mut Frame<'_>, view: Option<&View>, palette: Palette) {
     .areas(frame.area());
     frame.render_widget(Paragraph::new(head_lines(view)), head);
     frame.render_widget(Paragraph::new(worker_lines(view, workers.height, palette)), workers);
-    if view.is_mbal {
+    if view.kind == Kind::Server {
         let [cachelets, keys] =
             Layout::horizontal([Constraint::Length(CACHELETS_COLUMNS), Constraint::Min(0)])
                 .areas(lists);
@@ -77,7 +77,7 @@ pub fn text(view: &View) -> String {
     lines.extend(rates(view));
     lines.push("".into());
     lines.extend(worker_lines(view, u16::MAX, Palette::Plain));
-    if view.is_mbal {
+    if view.kind == Kind::Server {
         lines.push("".into());
         lines.extend(cachelet_lines(view));
     }
@@ -96,7 +96,11 @@ fn title(text: String) -> Line<'static> {
 
 /// Server, version and uptime; a long name is shortened to so many columns.
 fn whose(view: &View, columns: usize) -> String {
-    let kind = if view.is_mbal { "MBal as memcached" } else { "memcached" };
+    let kind = match view.kind {
+        Kind::Memcached => "memcached",
+        Kind::Server => "MBal as memcached",
+        Kind::Proxy => "MBal's proxy as memcached",
+    };
     let version = shortened(&view.version, 16);
     let rest = format!("  {kind} {version}  up {}", age(view.uptime));
     shortened(&view.server, columns.saturating_sub(rest.len())) + &rest
@@ -113,6 +117,15 @@ fn rates(view: &View) -> [Line<'static>; 2] {
         us(view.p50_us),
         us(view.p99_us)
     );
+    if view.kind == Kind::Proxy {
+        let [up, down, ejected] = view.upstreams;
+        let of = if ejected > 0 { format!(", {ejected} ejected") } else { String::new() };
+        let pool = format!(
+            "upstreams: {up} up, {down} down{of}  {} connections",
+            count(view.connections as f64)
+        );
+        return [requests.into(), pool.into()];
+    }
     // Stock memcached may tell of a limit of 0, which is none.
     let full = 100.0 * view.bytes as f64 / view.limit_bytes as f64;
     let full = if full < 1000.0 { format!(" ({full:.0}%)") } else { String::new() };
@@ -135,6 +148,9 @@ fn head_lines(view: &View) -> Vec<Line<'static>> {
 }
 
 fn worker_lines(view: &View, lines: u16, palette: Palette) -> Vec<Line<'static>> {
+    if view.kind == Kind::Proxy {
+        return Vec::new();
+    }
     if view.workers.is_empty() {
         return vec![title("WORKERS".into()), "  this server does not tell of its workers".into()];
     }
@@ -216,7 +232,8 @@ impl Columns {
         let all = key.reads.saturating_add(key.writes);
         let reads = (100.0 * key.reads as f64 / all.max(1) as f64).round();
         let mix = format!("{reads:.0}:{:.0}", 100.0 - reads);
-        let (requests, value) = (count(all as f64), bytes(key.value_bytes));
+        let requests = count(all as f64);
+        let value = key.value_bytes.map_or("-".into(), bytes);
         match (self, &key.copied) {
             (Columns::Plain, _) => format!("{requests:>9} {mix:>10} {value:>9}"),
             (Columns::Copied, None) => format!("{requests:>9} {mix:>5} {value:>9} {:11}", ""),
@@ -288,7 +305,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     fn key(key: &str, reads: u64, writes: u64, value_bytes: u64) -> Key {
-        Key { key: key.into(), reads, writes, value_bytes, copied: None }
+        Key { key: key.into(), reads, writes, value_bytes: Some(value_bytes), copied: None }
     }
 
     fn busy() -> View {
@@ -302,7 +319,7 @@ mod tests {
         View {
             server: "127.0.0.1:11211".into(),
             version: "1.6.45".into(),
-            is_mbal: true,
+            kind: Kind::Server,
             uptime: 3725,
             requests: 123_456.0,
             gets: 112_000.0,
@@ -466,7 +483,7 @@ CACHELET WORKER  KEYS/S  SHARE KEY          REQUESTS   R:W     VALUE COPIES
     #[test]
     fn memcached_tells_less() {
         let view = View {
-            is_mbal: false,
+            kind: Kind::Memcached,
             workers: Vec::new(),
             cachelets: Vec::new(),
             p50_us: None,
@@ -478,6 +495,25 @@ CACHELET WORKER  KEYS/S  SHARE KEY          REQUESTS   R:W     VALUE COPIES
         assert!(text.contains("hits -  p50 -  p99 -"), "{text}");
         assert!(text.contains("memcached 1.6.45") && !text.contains("CACHELET"), "{text}");
         assert!(text.contains(&"k".repeat(20)), "{text}");
+    }
+
+    #[test]
+    fn a_proxy_has_upstreams_rather_than_memory_and_workers() {
+        let copied = Some(Copied { state: "hot".into(), copies: 2 });
+        let view = View {
+            kind: Kind::Proxy,
+            upstreams: [2, 1, 0],
+            workers: Vec::new(),
+            cachelets: Vec::new(),
+            keys: vec![Key { value_bytes: None, copied, ..key("user:1", 90, 10, 0) }],
+            ..busy()
+        };
+        let text = text(&view);
+        assert!(text.contains("MBal's proxy as memcached 1.6.45"), "{text}");
+        assert!(text.contains("\nupstreams: 2 up, 1 down  50 connections\n"), "{text}");
+        assert!(text.contains("      100 90:10         -   2 hot      user:1\n"), "{text}");
+        assert!(!text.contains("WORKERS") && !text.contains("CACHELET"), "{text}");
+        assert!(screen(&view).contains("user:1"));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::reading::{Cachelet, Key, Keys, Reading};
+use crate::reading::{Cachelet, Key, Keys, Kind, Reading};
 
 /// Counters whose sum is all requests for keys.
-const REQUESTS: [&str; 9] = [
+const REQUESTS: [&str; 11] = [
     "cmd_get",
     "cmd_set",
     "cmd_touch",
@@ -15,6 +15,9 @@ const REQUESTS: [&str; 9] = [
     "incr_misses",
     "decr_hits",
     "decr_misses",
+    // A proxy's: it does not tell their hits.
+    "requests_delete",
+    "requests_arithmetic",
 ];
 
 /// Counters that the totals repeat as `stats` tells them.
@@ -39,7 +42,7 @@ pub const TOTALS: [&str; 14] = [
 pub struct View {
     pub server: String,
     pub version: String,
-    pub is_mbal: bool,
+    pub kind: Kind,
     pub uptime: u64,
     /// Per second.
     pub requests: f64,
@@ -54,6 +57,8 @@ pub struct View {
     pub items: u64,
     pub bytes: u64,
     pub limit_bytes: u64,
+    /// A proxy's, by state: up, down, ejected.
+    pub upstreams: [u64; 3],
     pub workers: Vec<WorkerView>,
     /// The hottest first.
     pub cachelets: Vec<Cachelet>,
@@ -89,7 +94,8 @@ impl View {
         View {
             server: server.to_owned(),
             version: now.stats.get("version").cloned().unwrap_or_default(),
-            is_mbal: now.is_mbal(),
+            kind: now.kind,
+            upstreams: [now.upstreams("up"), now.upstreams("down"), now.upstreams("ejected")],
             uptime: now.stat("uptime"),
             requests,
             gets: more("cmd_get") / seconds,
@@ -141,7 +147,7 @@ fn keys(keys: &Keys, requests: f64) -> Vec<Key> {
         key: key.clone(),
         reads: part(seen.reads),
         writes: part(seen.writes),
-        value_bytes: seen.value_bytes,
+        value_bytes: Some(seen.value_bytes),
         copied: None,
     };
     hottest.into_iter().take(10).map(key).collect()
@@ -176,9 +182,20 @@ mod tests {
             reading(&[("cmd_get", 140), ("get_hits", 80), ("get_misses", 60), ("cmd_set", 20)]);
         let view = View::between("x", &before, &now, 2.0);
         assert_eq!((view.requests, view.gets, view.hit_ratio), (30.0, 20.0, Some(0.75)));
-        assert_eq!((view.p50_us, view.is_mbal), (None, false));
+        assert_eq!(view.p50_us, None);
         // A server that was started anew counts from 0.
         assert_eq!(View::between("x", &now, &before, 1.0).requests, 0.0);
+    }
+
+    #[test]
+    fn of_a_proxy_all_requests_and_upstreams_are_counted() {
+        let counts = [("cmd_get", 10), ("requests_delete", 4), ("requests_arithmetic", 6)];
+        let mut now = reading(&counts);
+        for (name, state) in [("a:1", "up"), ("b:1", "down"), ("c:1", "up")] {
+            now.stats.insert(format!("upstream:{name}:state"), state.into());
+        }
+        let view = View::between("x", &reading(&[]), &now, 2.0);
+        assert_eq!((view.requests, view.upstreams), (10.0, [2, 1, 0]));
     }
 
     #[test]
@@ -198,7 +215,7 @@ mod tests {
         let now = Reading { workers: vec![worker(30, 10, 500_000)], ..reading(&[]) };
         let view = View::between("x", &before, &now, 2.0);
         let expected = WorkerView { busy: 0.25, requests: 20.0, neighbour: 0.25 };
-        assert_eq!((view.workers, view.is_mbal), (vec![expected], true));
+        assert_eq!(view.workers, [expected]);
     }
 
     #[test]
@@ -209,7 +226,7 @@ mod tests {
             key: key.into(),
             reads,
             writes,
-            value_bytes: 3,
+            value_bytes: Some(3),
             ..Key::default()
         };
         let keys = keys(&Keys::Watched(BTreeMap::from(watched)), 400.0);

@@ -3,10 +3,13 @@
 mod changes;
 mod discover;
 mod explain;
+#[path = "../metrics/json.rs"]
+mod json;
 mod metrics;
 mod pool;
 #[path = "../running/mod.rs"]
 mod running;
 mod tls;
+mod top;
 mod twemproxy;
 mod udp;

@@ -27,6 +27,14 @@ impl Proxy {
                 self.push_stats(&mut reply);
                 return self.say(client, &reply);
             }
+            Admin::Stats(words) if words.get(1) == b"latency" && words.get(2) == b"buckets" => {
+                let reply = self.latency_buckets();
+                return self.say(client, &reply);
+            }
+            Admin::Stats(words) if words.get(1) == b"hot" && words.count <= 3 => {
+                let reply = self.hottest(words.get(2));
+                return self.say(client, &reply);
+            }
             Admin::Stats(words) if words.get(1) == b"reset" => b"RESET\r\n",
             Admin::Stats(words) if words.get(1) == b"explain" && words.count == 3 => {
                 let reply = self.explain(words.get(2));

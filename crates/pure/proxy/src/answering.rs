@@ -99,6 +99,11 @@ impl Proxy {
     fn answer(&mut self, conn: usize, asked: &Asked, reply: &[u8]) {
         match asked.who {
             Who::Client { client, number } => {
+                match found(asked, reply) {
+                    Some(true) => self.counters.get_hits += 1,
+                    Some(false) => self.counters.get_misses += 1,
+                    None => {}
+                }
                 let spare = &mut self.spare;
                 self.clients[client as usize].answer(number, spare, |out| {
                     push_reply(out, asked, reply);
@@ -189,7 +194,9 @@ impl Proxy {
         let merge = std::mem::replace(this.slot(number), Slot::Waiting);
         let Slot::Merge(merge) = merge else { unreachable!("it was looked at") };
         let mut values = self.spare.take();
-        merge.finish(&mut values, &mut self.spare);
+        let (hits, misses) = merge.finish(&mut values, &mut self.spare);
+        self.counters.get_hits += hits;
+        self.counters.get_misses += misses;
         this.answer(number, &mut self.spare, |out| {
             // An empty output takes the reply as it is.
             if out.is_empty() {
@@ -237,6 +244,29 @@ impl Proxy {
         }
         self.tell_client(client);
     }
+}
+
+/// Whether the reply to a `get` of one key, or to a `mg` that changes nothing, has found it. `None`: it is neither.
+#[inline]
+fn found(asked: &Asked, reply: &[u8]) -> Option<bool> {
+    match (asked.kind, reply[0]) {
+        (Kind::Values, b'V') => Some(true),
+        (Kind::Values, b'E') if reply == b"END\r\n" => Some(false),
+        (Kind::Meta, _) if asked.writes => None,
+        (Kind::Meta, b'V' | b'H') => Some(true),
+        (Kind::Meta, b'E') if reply.starts_with(b"EN") => Some(false),
+        (Kind::Binary, _) if is_binary_get(reply[1]) => match reply[6..8] {
+            [0, 0] => Some(true),
+            [0, 1] => Some(false),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Get, GetK, and Gat, GatK; and their quiet kin.
+fn is_binary_get(opcode: u8) -> bool {
+    matches!(opcode, 0x00 | 0x09 | 0x0c | 0x0d | 0x1d | 0x1e | 0x23 | 0x24)
 }
 
 /// Appends what the client hears of a reply.

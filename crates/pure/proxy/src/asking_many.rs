@@ -22,7 +22,10 @@ impl Proxy {
         let mut places = std::mem::take(&mut self.places);
         places.clear();
         match self.place_all(client, get, &mut places) {
-            Ok(()) => self.ask_parts(client, get, &places),
+            Ok(()) => {
+                self.counters.further_keys += places.len() as u64 - 1;
+                self.ask_parts(client, get, &places);
+            }
             Err(why) => self.refuse(client, false, why),
         }
         self.places = places;

@@ -72,6 +72,10 @@ impl ByClass {
         self.0[Class::of(request) as usize] += 1;
     }
 
+    pub(crate) fn of(&self, class: Class) -> u64 {
+        self.0[class as usize]
+    }
+
     pub fn each(&self) -> impl Iterator<Item = (Class, u64)> {
         Class::ALL.into_iter().map(|class| (class, self.0[class as usize]))
     }
@@ -101,6 +105,17 @@ impl Latency {
 
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
+    }
+
+    /// Adds those of another upstream.
+    pub(crate) fn add(&mut self, other: &Latency) {
+        self.buckets.iter_mut().zip(other.buckets).for_each(|(own, more)| *own += more);
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+    }
+
+    /// By the bucket's end in ns, the replies in it.
+    pub(crate) fn by_bucket(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.buckets.iter().enumerate().map(|(power, count)| (1000 << power, *count))
     }
 
     /// Replies that took less than so many ns, for each power of two of a µs but the last, which has no end.

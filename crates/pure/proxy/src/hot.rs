@@ -55,8 +55,9 @@ pub(crate) struct Hot {
     epoch: u64,
     reads: u64,
     writes: u64,
-    /// Reads of the interval before.
+    /// Reads and writes of the interval before.
     reads_before: u64,
+    writes_before: u64,
     /// In the last interval it was written so often that copies would be made for few reads each (NetKV §IV.F).
     pub often_written: bool,
 }
@@ -250,6 +251,7 @@ impl HotTable {
             reads: 0,
             writes: 0,
             reads_before: 0,
+            writes_before: 0,
             often_written: false,
         };
         let hot = self.keys.entry(hash).or_insert_with(new);
@@ -260,7 +262,8 @@ impl HotTable {
             hot.end(epoch, left);
         }
         hot.often_written = hot.writes * READS_PER_WRITE > hot.reads;
-        (hot.reads_before, hot.reads, hot.writes) = (hot.reads, 0, 0);
+        (hot.reads_before, hot.writes_before) = (hot.reads, hot.writes);
+        (hot.reads, hot.writes) = (0, 0);
     }
 
     /// Those that `keep` says no to are cold again.

@@ -33,6 +33,7 @@ mod encode;
 mod explaining;
 mod health;
 mod hot;
+mod insights;
 mod kernel;
 mod leaving;
 mod members;

@@ -116,19 +116,24 @@ impl Merge {
         self.error.extend_from_slice(error);
     }
 
-    /// Appends the reply.
-    pub fn finish(mut self, out: &mut Vec<u8>, spare: &mut Spare) {
+    /// Appends the reply. How many keys were found, and how many were not; an error says neither.
+    pub fn finish(mut self, out: &mut Vec<u8>, spare: &mut Spare) -> (u64, u64) {
+        let mut found = (0, 0);
         if self.error.is_empty() {
-            self.push_values(out);
+            let hits = self.push_values(out);
+            found = (hits, self.wanted.len() as u64 - hits);
             out.extend_from_slice(b"END\r\n");
         } else {
             out.extend_from_slice(&self.error);
         }
         spare.give(self.keys);
         self.parts.into_iter().for_each(|part| spare.give(part.values));
+        found
     }
 
-    fn push_values(&mut self, out: &mut Vec<u8>) {
+    /// How many there are.
+    fn push_values(&mut self, out: &mut Vec<u8>) -> u64 {
+        let mut hits = 0;
         out.reserve(self.parts.iter().map(|part| part.values.len()).sum::<usize>() + 5);
         for wanted in &self.wanted {
             let key = &self.keys[wanted.start as usize..][..usize::from(wanted.bytes)];
@@ -137,8 +142,10 @@ impl Merge {
             if let Some(bytes) = value_of(values, key) {
                 out.extend_from_slice(&values[..bytes]);
                 part.taken += bytes;
+                hits += 1;
             }
         }
+        hits
     }
 }
 

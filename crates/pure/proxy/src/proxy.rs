@@ -227,7 +227,10 @@ impl Proxy {
     pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
         self.now = now;
         match event {
-            Event::Received { client, bytes } => self.received(client.0, bytes),
+            Event::Received { client, bytes } => {
+                self.counters.bytes_read += bytes.len() as u64;
+                self.received(client.0, bytes);
+            }
             Event::Replied { conn, bytes } => self.replied(conn.0 as usize, bytes),
             Event::HalfClosed { client } => self.half_closed(client.0),
             Event::Closed { client } => self.closed(client.0),
@@ -263,6 +266,7 @@ impl Proxy {
     pub fn client_took(&mut self, client: ClientId, count: usize) {
         let this = &mut self.clients[client.0 as usize];
         this.out.sent(count, &mut self.spare);
+        self.counters.bytes_written += count as u64;
         this.out.told = !this.out.unsent().is_empty();
         if this.out.len() > 0 {
             return;

@@ -3,7 +3,7 @@
 use mbal_balance::Threshold;
 
 use crate::Proxy;
-use crate::counting::{ByClass, Latency};
+use crate::counting::{ByClass, Class, Latency};
 use crate::upstream::{Health, State, Upstream};
 
 macro_rules! counters {
@@ -51,6 +51,14 @@ counters! {
     /// How often a coordinator was silent for a lease.
     leases_ended,
     connections_total,
+    /// Keys that clients asked for and got, from upstreams or from the proxy's own cache.
+    get_hits,
+    get_misses,
+    /// Keys of gets beyond the first one of each.
+    further_keys,
+    /// From clients, and to them.
+    bytes_read,
+    bytes_written,
 }
 
 impl Proxy {
@@ -113,6 +121,9 @@ impl Proxy {
         stat("uptime", &(self.now / 1_000_000_000).to_string());
         let all = self.stats();
         stat("curr_connections", &all.clients.to_string());
+        for (name, value) in all.as_memcached() {
+            stat(name, &value.to_string());
+        }
         stat("leaving", &all.leaving.to_string());
         stat("hot_keys", &self.hot.len().to_string());
         if let Some(peers) = &self.peers {
@@ -138,6 +149,21 @@ impl Proxy {
             stat(&format!("upstream:{name}:failures_in_a_row"), &upstream.failures.to_string());
         }
         out.extend_from_slice(b"END\r\n");
+    }
+}
+
+impl Stats {
+    /// What memcached tells under the same names, but for what [`Counters`] have.
+    fn as_memcached(&self) -> [(&'static str, u64); 6] {
+        let of = |class| self.requests.of(class);
+        [
+            ("total_connections", self.counters.connections_total),
+            ("threads", 1),
+            ("cmd_get", of(Class::Get) + self.counters.further_keys),
+            ("cmd_set", of(Class::Set)),
+            ("cmd_touch", of(Class::Touch)),
+            ("cmd_flush", of(Class::Flush)),
+        ]
     }
 }
 

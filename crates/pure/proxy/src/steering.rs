@@ -103,6 +103,7 @@ impl Proxy {
             Read::Cached(reply) => {
                 self.clients[client as usize].say(reply, &mut self.spare);
                 self.counters.cache_hits += 1;
+                self.counters.get_hits += 1;
                 Steered::Done
             }
             Read::Copy { conn, name } if self.conns[conn].state == State::Up => {

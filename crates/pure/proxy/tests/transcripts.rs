@@ -171,6 +171,45 @@ fn a_multi_get_is_split_and_merged() {
 }
 
 #[test]
+fn hits_and_misses_are_counted_by_key_as_memcached_does() {
+    let mut world = World::new(settings(2));
+    let client = world.client();
+    let (a, b) = (world.key(0), world.key(1));
+    let count = |world: &World| {
+        let told = world.proxy.counters();
+        (told.get_hits, told.get_misses)
+    };
+    for (request, reply, expected) in [
+        ("get {a}", "VALUE {a} 0 1\r\nx\r\nEND", (1, 0)),
+        ("get {a}", "END", (1, 1)),
+        ("get {a}", "SERVER_ERROR out of memory", (1, 1)),
+        ("mg {a} v", "VA 1\r\nx", (2, 1)),
+        ("mg {a}", "HD", (3, 1)),
+        ("mg {a} v", "EN", (3, 2)),
+        // It changes the item, and says HD of that.
+        ("md {a}", "HD", (3, 2)),
+        ("delete {a}", "NOT_FOUND", (3, 2)),
+    ] {
+        let [request, reply] = [request, reply].map(|text| text.replace("{a}", &a) + "\r\n");
+        world.says(client, &request);
+        world.replies(0, &reply);
+        assert_eq!(count(&world), expected, "{request} {reply}");
+    }
+    // Of three keys one is there.
+    world.says(client, &format!("get {a} {b} {b}x\r\n"));
+    world.asked.iter_mut().for_each(String::clear);
+    world.replies(0, &format!("VALUE {a} 0 1\r\nx\r\nEND\r\n"));
+    world.replies(1, "END\r\n");
+    assert_eq!(count(&world), (4, 4));
+    world.told[client.0 as usize].clear();
+    world.says(client, "stats\r\n");
+    let told = std::mem::take(&mut world.told[client.0 as usize]);
+    for line in ["cmd_get 9", "get_hits 4", "get_misses 4", "cmd_set 0", "threads 1"] {
+        assert!(told.contains(&format!("STAT {line}\r\n")), "{line}: {told}");
+    }
+}
+
+#[test]
 fn who_asks_quietly_hears_no_more_than_from_a_server() {
     let mut world = World::new(settings(1));
     let client = world.client();

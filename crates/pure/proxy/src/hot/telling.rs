@@ -1,8 +1,9 @@
 //! What is told of hot keys.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::{HotTable, State};
+use super::{Copy, Hot, HotTable, State};
 use crate::Nanos;
 use crate::stats::Copies;
 
@@ -26,6 +27,23 @@ pub(crate) enum ToldState {
     Cached(Nanos),
 }
 
+/// What `stats hot` tells of a key.
+pub(crate) struct Hottest {
+    pub key: Vec<u8>,
+    /// In the interval before.
+    pub reads: u64,
+    pub writes: u64,
+    pub state: &'static str,
+    /// Items beside the home's; the proxy's own is one.
+    pub copies: usize,
+}
+
+/// Copies that have the value: virtual ones on one upstream are one item.
+fn items(copies: &[Copy]) -> usize {
+    let conns = copies.iter().filter(|copy| copy.name.is_some() && copy.stored);
+    conns.map(|copy| copy.conn).collect::<BTreeSet<u32>>().len()
+}
+
 impl HotTable {
     /// Keys by state, and items of copies.
     pub fn tell(&self) -> Copies {
@@ -34,15 +52,30 @@ impl HotTable {
             match &hot.state {
                 State::Copied { copies, .. } => {
                     told.copied += 1;
-                    let conns = copies.iter().filter(|copy| copy.name.is_some() && copy.stored);
-                    let conns: BTreeSet<u32> = conns.map(|copy| copy.conn).collect();
-                    told.items += conns.len();
+                    told.items += items(copies);
                 }
                 State::Cached { .. } => told.cached += 1,
                 State::Cold | State::Filling => {}
             }
         }
         told
+    }
+
+    /// Those with the most requests in the interval before, the hottest first.
+    pub fn hottest(&self, count: usize) -> Vec<Hottest> {
+        let mut all: Vec<&Hot> = self.keys.values().collect();
+        all.sort_by_key(|hot| (Reverse(hot.reads_before + hot.writes_before), hot.key.as_slice()));
+        let told = |hot: &Hot| {
+            let (state, copies) = match &hot.state {
+                State::Cold => ("cold", 0),
+                State::Filling => ("pending", 0),
+                State::Copied { copies, .. } => ("hot", items(copies)),
+                State::Cached { .. } => ("cached", 1),
+            };
+            let (reads, writes) = (hot.reads_before, hot.writes_before);
+            Hottest { key: hot.key.clone(), reads, writes, state, copies }
+        };
+        all.into_iter().take(count).map(told).collect()
     }
 
     /// `None`: it is not hot.
