@@ -3,7 +3,7 @@
 //! A send or a wake-up costs what many requests cost. So while several clients wait for replies, the driver does not wake up for
 //! each reply: it rests, then receives what has arrived, and sends what comes of it together.
 //!
-//! It does so only while its thread is busy: a rest lets clients gather, and would be the reason of the next one. How busy it is, it sees
+//! It does so only while its thread is busy, or many wait: a rest lets clients gather, and would be the reason of the next one. How busy it is, it sees
 //! by the time that it neither rests nor waits. A rest lowers that; so it goes on resting while it is less busy than what began it.
 //!
 //! It rests for a part of an upstream's round trip. That is little where upstreams answer in a moment, and more where they are
@@ -13,6 +13,8 @@ use crate::Nanos;
 
 /// With fewer clients that wait for replies, the driver waits at once.
 const CROWD: usize = 4;
+/// So many are a reason to rest though the thread is not busy: it may be the upstreams that are.
+const LARGE_CROWD: usize = 12;
 /// Of a round trip.
 const PART: Nanos = 3;
 /// The kernel adds some 50 µs, so that less is not worth a timer.
@@ -66,7 +68,7 @@ impl Resting {
     /// For how long, in ns. 0 is not at all.
     #[inline]
     pub fn rest(&self) -> Nanos {
-        match self.is_busy && self.waiting >= CROWD {
+        match self.waiting >= if self.is_busy { CROWD } else { LARGE_CROWD } {
             false => 0,
             true => (self.round_trip / PART).clamp(REST_NS_MIN, REST_NS_MAX),
         }
@@ -112,5 +114,7 @@ mod tests {
         }
         resting.idled(now + WINDOW_NS / 2, 0);
         assert_eq!(resting.rest(), 0, "half a window is none");
+        resting.waiting = LARGE_CROWD;
+        assert!(resting.rest() > 0);
     }
 }
