@@ -28,7 +28,8 @@ const (
 	// Of so many rounds one parts the proxies for longer than a lease while both have copies.
 	partsOneOf = 3
 	// Hot keys are written so often that a proxy answers them itself, rather than that it makes copies.
-	often = 1
+	often  = 1
+	rarely = 40
 )
 
 // Rounds of two proxies before three memcacheds. Other keys are hot every now and then, and get copies and lose them.
@@ -74,14 +75,19 @@ func (rounds *ProxyRounds) play(round int, random *rand.Rand) {
 		campaign.stuck(round, fmt.Errorf("before it: %w", err))
 		return
 	}
-	isLong := round%cutsLongOneOf == 0
+	isLong, parts := round%cutsLongOneOf == 0, round%partsOneOf == 0
+	// While proxies are parted copies have to last: a write of the coordinator's own clients ends them.
+	rarenesses := []int32{often, 4, rarely}
+	if parts {
+		rarenesses = []int32{rarely}
+	}
 	var faults []Fault
 	switch {
 	case isLong:
 		faults = []Fault{{what: "cut", node: world.All(Memcached)[random.Intn(each)], lasts: time.Duration(5000+random.Intn(2500)) * time.Millisecond}}
-	case round%partsOneOf == 0:
+	case parts:
 		at := random.Intn(len(proxies))
-		faults = []Fault{{what: [...]string{"stop", "cut", "mute"}[random.Intn(3)], node: proxies[at], other: proxies[1-at],
+		faults = []Fault{{what: [...]string{"stop", "cut", "mute", "mute"}[random.Intn(4)], node: proxies[at], other: proxies[1-at],
 			lasts: peerLease + time.Duration(random.Intn(2000))*time.Millisecond}}
 	default:
 		faults = draw(world, random)
@@ -106,7 +112,7 @@ func (rounds *ProxyRounds) play(round int, random *rand.Rand) {
 		if time.Since(heated) > staysHot/2 && heat.Intn(4) == 0 {
 			heated = time.Now()
 			load.hotFrom.Store(int32(heat.Intn(proxyKeys)))
-			load.rareness.Store([]int32{often, 4, 40}[heat.Intn(3)])
+			load.rareness.Store(rarenesses[heat.Intn(len(rarenesses))])
 		}
 	})
 	if rounds.awaitCopies() {
