@@ -272,7 +272,7 @@ fn what_a_flush_has_not_reached_leaves_when_that_is_over_and_arrives() {
 #[test]
 fn a_server_without_a_cachelet_tells_of_a_flush() {
     let (empty, other) = (small(), small());
-    empty.release(Prefix::ALL, Elsewhere::server(ServerId(2)));
+    empty.release(Prefix::ALL, Elsewhere::Peer(ServerId(2)));
     let number = empty.flush(0, NOW);
     assert_eq!(empty.flushed(), number);
     empty.flush_as(number + 1, 0, NOW);
