@@ -104,14 +104,18 @@ pub struct Copied {
     pub copies: u64,
 }
 
+fn has_upstreams(stats: &[String]) -> bool {
+    pairs(stats).any(|(name, _)| name.starts_with("upstream:"))
+}
+
 impl Reading {
     pub fn take(connection: &mut Connection) -> io::Result<Reading> {
         let latency = connection.stats("latency buckets")?;
         let workers = Table::of(&connection.stats("workers")?);
-        let kind = match (latency.is_empty(), workers.0.is_empty()) {
-            (true, _) => Kind::Memcached,
-            (false, true) => Kind::Proxy,
-            (false, false) => Kind::Server,
+        let kind = match workers.0.is_empty() {
+            false => Kind::Server,
+            true if has_upstreams(&connection.stats("")?) => Kind::Proxy,
+            true => Kind::Memcached,
         };
         let cachelets = match kind {
             Kind::Server => connection.stats("cachelets")?,

@@ -1,6 +1,7 @@
 //! The packet program between a client and memcached, each on a host of its own: network namespaces and veth. Root is needed.
 #![cfg(feature = "kernel")]
 
+#[allow(dead_code, reason = "each test file uses a part of it")]
 mod net;
 
 use std::net::UdpSocket;

@@ -137,8 +137,10 @@ impl Worker {
             one.elsewhere += (answered - one.elsewhere) / 2.0;
             let written = std::mem::take(&mut one.written) as f64 / seconds;
             one.writes += (written - one.writes) / 4.0;
-            // An epoch has some ten samples of a key at T: copies would come and go by chance.
-            one.reads += (here.reads + one.elsewhere - one.reads) / 4.0;
+            let now_read = here.reads + one.elsewhere;
+            // An epoch has some ten samples of a key at T: copies would come and go by chance. No chance halves what is read.
+            let share = if 2.0 * now_read < one.reads { 2.0 } else { 4.0 };
+            one.reads += (now_read - one.reads) / share;
             let rates = Rates { key: Box::default(), reads: one.reads, writes: one.writes };
             let twice =
                 Rates { reads: rates.reads * 2.0, writes: rates.writes, ..Rates::default() };
