@@ -74,8 +74,8 @@ impl Takers {
         Takers(places)
     }
 
-    /// The lightest worker of the server that has most room by load, then by memory, then by cachelets, of those that `may`
-    /// take; none if no worker would stay within its limit.
+    /// The lightest worker of the server that has most room by what is scarcer there, load or memory, then by load, then by
+    /// cachelets, of those that `may` take; none if no worker would stay within its limit.
     fn roomiest(
         &self,
         board: &Board,
@@ -103,11 +103,11 @@ impl Takers {
             let memory = board.memory_of(server).max(1);
             let full = workers().map(WorkerLoad::bytes).sum::<u64>() as f64 / memory as f64;
             let count = workers().map(|worker| worker.cachelets.len()).sum::<usize>() / own.len();
-            // To the hundredth, so that memory counts where loads are about the same.
-            let key = ((mean * 100.0).round(), (full * 100.0).round(), count);
-            let is_better = best.is_none_or(|((b_mean, b_full, b_count), _)| {
-                let by_load = key.0.total_cmp(&b_mean);
-                by_load.then(key.1.total_cmp(&b_full)).then(key.2.cmp(&b_count)).is_lt()
+            // To the hundredth, so that load counts where caches are full.
+            let key = ((mean.max(full) * 100.0).round(), (mean * 100.0).round(), count);
+            let is_better = best.is_none_or(|((b_scarcer, b_mean, b_count), _)| {
+                let by_scarcer = key.0.total_cmp(&b_scarcer);
+                by_scarcer.then(key.1.total_cmp(&b_mean)).then(key.2.cmp(&b_count)).is_lt()
             });
             if is_better {
                 best = Some((key, lightest));

@@ -370,6 +370,15 @@ fn a_server_is_emptied_to_where_most_room_is() {
 }
 
 #[test]
+fn a_little_load_does_not_send_all_items_to_one_server() {
+    let mut cluster = Cluster::new(&[&[&[0.001; 8]], &[&[0.02]], &[&[0.0]]]);
+    cluster.servers[0].standing = Standing::Draining;
+    cluster.servers.iter_mut().for_each(|server| server.memory_bytes = 64 * MIB);
+    (0..4).for_each(|_| drop(cluster.turn()));
+    assert_eq!((cluster.of(0), cluster.of(1), cluster.of(2)), (0, 5, 5));
+}
+
+#[test]
 fn the_heaviest_leave_first_and_what_has_no_place_yet_is_planned_ahead() {
     let loads: Vec<f64> = (1..=30).map(|n| f64::from(n) / 1000.0).collect();
     let mut cluster = Cluster::new(&[&[&loads], &[&[]]]);
