@@ -159,7 +159,9 @@ impl Proxy {
             ToldState::Cached(_) => said.push("read at home: what the proxy has is too old".into()),
             ToldState::Copied(copies, since) => {
                 let age = seconds(self.now.saturating_sub(*since));
-                said.push(format!("copied for {age:.1} s; a read goes to one of these at random"));
+                said.push(format!(
+                    "copied for {age:.1} s; a read goes to the idler of two of these"
+                ));
                 said.extend(self.of_copies(key, copies));
             }
         }

@@ -34,6 +34,7 @@ enum State {
     /// Its home has been asked for the value.
     Filling,
     Copied {
+        /// The home is the first.
         copies: Vec<Copy>,
         since: Nanos,
     },
@@ -125,8 +126,16 @@ impl HotTable {
         self.keys.get_mut(&hash).filter(|hot| hot.key == key)
     }
 
-    /// Where a read of `key` goes that shows no more than a copy knows. Copies are read as often as the home, each.
-    pub fn read(&mut self, hash: u64, key: &[u8], now: Nanos, may_fill: bool) -> Read<'_> {
+    /// Where a read of `key` goes that shows no more than a copy knows: of two virtual copies by chance the one whose connection has
+    /// less `load`.
+    pub fn read<L: Ord>(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        now: Nanos,
+        may_fill: bool,
+        load: impl Fn(u32) -> L,
+    ) -> Read<'_> {
         let place = self.random.word();
         let epoch = self.epoch();
         let may_fill = may_fill && self.suspended_until <= now;
@@ -147,10 +156,15 @@ impl HotTable {
         }
         match &hot.state {
             State::Copied { copies, .. } => {
-                let copy = copies[(place % copies.len() as u64) as usize];
+                let [one, other] = [place as u32, (place >> 32) as u32].map(|bits| {
+                    let copy = copies[bits as usize % copies.len()];
+                    // Its home has the value until it does.
+                    if copy.stored { copy } else { copies[0] }
+                });
+                let copy = if load(one.conn) <= load(other.conn) { one } else { other };
                 match copy.name {
-                    Some(name) if copy.stored => Read::Copy { conn: copy.conn as usize, name },
-                    _ => Read::Home,
+                    Some(name) => Read::Copy { conn: copy.conn as usize, name },
+                    None => Read::Home,
                 }
             }
             State::Cached { reply, until } if now < *until => Read::Cached(reply),
@@ -301,13 +315,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_busy_upstream_is_read_when_both_choices_are_its_own() {
+        let (mut table, mut left) = (HotTable::new(1), Vec::new());
+        table.want(7, b"hot", 2, &mut left);
+        assert!(matches!(table.read(7, b"hot", 0, true, |_| 0), Read::Fill(_)));
+        let copy = |conn, name| Copy { conn, name, stored: true };
+        table.copied(7, vec![copy(4, None), copy(9, Some(1))], 0);
+        let reads = |table: &mut HotTable, busy| {
+            let of_home =
+                |_: &i32| table.read(7, b"hot", 0, false, |conn| conn == busy) == Read::Home;
+            (0..4_000).filter(of_home).count()
+        };
+        assert!((900..1_100).contains(&reads(&mut table, 4)));
+        assert!((2_900..3_100).contains(&reads(&mut table, 9)));
+    }
+
+    #[test]
     fn what_is_read_least_often_leaves_the_cache() {
         let (mut table, mut left) = (HotTable::new(1), Vec::new());
         let reads = [5, 1, 3, 2, 4];
         for (hash, reads) in (0..).zip(reads) {
             table.want(hash, &[b'a' + hash as u8], 2, &mut left);
             for _ in 0..reads {
-                table.read(hash, &[b'a' + hash as u8], 0, false);
+                table.read(hash, &[b'a' + hash as u8], 0, false, |_| 0);
             }
         }
         // Two have room.

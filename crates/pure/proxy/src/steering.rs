@@ -91,7 +91,9 @@ impl Proxy {
             return Steered::Home;
         }
         let may_fill = self.may_fill(hash, key);
-        match self.hot.read(hash, key, self.now, may_fill) {
+        let conns = &self.conns;
+        let load = |conn: u32| conns[conn as usize].load();
+        match self.hot.read(hash, key, self.now, may_fill, load) {
             Read::Home => Steered::Home,
             Read::Fill(epoch) => {
                 self.ask_fill(hash, epoch, key);
@@ -250,6 +252,7 @@ impl Proxy {
             self.hot.want(*hash, key, *wanted, &mut self.left);
         }
         self.delete_left();
+        self.conns.iter_mut().for_each(|conn| conn.asked_before = conn.asked_in_all());
         if let Some(kernel) = &mut self.kernel {
             kernel.decided(&hot);
         }

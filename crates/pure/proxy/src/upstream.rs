@@ -58,6 +58,8 @@ pub(crate) struct Conn {
     pub asked: VecDeque<Asked>,
     /// Requests that were answered or lost since the start.
     pub done: u64,
+    /// What had been asked when this interval of NetKV's control began.
+    pub asked_before: u64,
     /// A write over an earlier connection may still be executed: until then, or until some time after the next reply.
     pub doubt: Option<Nanos>,
     pub gathering: Gathering,
@@ -164,6 +166,7 @@ impl Conn {
             scanned: 0,
             asked: VecDeque::new(),
             done: 0,
+            asked_before: 0,
             doubt,
             gathering: Gathering::default(),
             gathers_until: None,
@@ -177,6 +180,11 @@ impl Conn {
     /// What [`Conn::done`] is when all that was asked has been answered or lost.
     pub fn asked_in_all(&self) -> u64 {
         self.done + self.asked.len() as u64
+    }
+
+    /// What is not answered, and what was asked in this interval: the first tells who is slow, the second who has few other keys.
+    pub fn load(&self) -> (usize, u64) {
+        (self.asked.len(), self.asked_in_all() - self.asked_before)
     }
 
     /// What was appended to the output is a request.
