@@ -243,6 +243,12 @@ impl Proxy {
         if self.promises.is_changing() {
             self.settle_promises();
         }
+        self.all_go_on();
+    }
+
+    /// Reads on from those who have room again.
+    #[inline]
+    fn all_go_on(&mut self) {
         while let Some(client) = self.going_on.pop() {
             self.go_on(client);
         }
@@ -251,6 +257,8 @@ impl Proxy {
     /// What has been asked for since, in order. What upstreams are asked leaves now, or gathers for a moment.
     #[inline]
     pub fn take_actions(&mut self, into: &mut Vec<Action>) {
+        // Who took the last replies since the last event has room too, and there may be no other event.
+        self.all_go_on();
         self.release_held();
         self.send_gathered();
         into.clear();

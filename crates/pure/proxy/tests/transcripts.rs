@@ -315,6 +315,23 @@ fn a_client_that_asks_too_much_waits_and_loses_nothing() {
 }
 
 #[test]
+fn who_takes_the_last_replies_late_is_read_on_without_another_event() {
+    let limits =
+        Limits { client_requests_max: 4, client_output_bytes_max: 100, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(1) });
+    let client = world.client();
+    world.says(client, &"get a\r\n".repeat(10));
+    let reply = format!("VALUE a 0 60\r\n{}\r\nEND\r\n", "v".repeat(60));
+    world.asked[0].clear();
+    let bytes = reply.repeat(4);
+    world.proxy.handle(world.now, Event::Replied { conn: ConnId(0), bytes: bytes.as_bytes() });
+    // Its socket takes them when all have come, and nothing else happens.
+    world.carry_out();
+    world.hears(client, &bytes);
+    assert_eq!(world.asked[0], "get a\r\n".repeat(4));
+}
+
+#[test]
 fn an_upstream_that_is_busy_says_so() {
     let limits = Limits { conn_requests_max: 1, ..Limits::default() };
     let mut world = World::new(Settings { limits, ..settings(1) });

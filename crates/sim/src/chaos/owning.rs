@@ -102,8 +102,11 @@ impl World {
 
     /// True if it was without a lease at some moment since then, and is to have one.
     pub fn has_lapsed(&self, host: usize, since: Micros) -> bool {
-        let owning = self.hosts[host].member.owning.as_ref();
-        owning.is_some_and(|owning| owning.since >= since || !self.owns(host))
+        match &self.hosts[host].member.owning {
+            Some(owning) => owning.since >= since || !self.owns(host),
+            // What its process said before it ended may still be on its way.
+            None => self.coverage.of(Sight::LeaseWord) > 0,
+        }
     }
 
     pub fn owner_wakes(&mut self, host: usize, at: Micros) {

@@ -323,6 +323,15 @@ impl World {
         world
     }
 
+    /// Somebody has waited for too long. What was ordered this very moment has not, though nobody asked anything for a while.
+    fn is_stuck(&self) -> bool {
+        let is_late = |since: Micros| since + PATIENCE < self.now;
+        let mut orders = self.hosts.iter().flat_map(|host| host.orders.waiting.values());
+        is_late(self.answered)
+            && (self.connections.iter().any(|connection| self.waits(connection))
+                || orders.any(|(sent, _)| is_late(*sent)))
+    }
+
     /// Runs to the end: so many operations, and then until all are answered.
     pub fn run(mut self) -> Ran {
         while let Some(Reverse((at, _, number))) = self.queue.pop() {
@@ -330,8 +339,7 @@ impl World {
             let happening = self.happenings[number as usize].take().expect("queued once");
             self.free.push(number);
             self.happen(happening);
-            let stuck = self.answered + PATIENCE < self.now && !self.all_answered();
-            if self.broken.is_some() || stuck {
+            if self.broken.is_some() || self.is_stuck() {
                 break;
             }
             if self.asked_all() && self.all_answered() && !self.goes_on_settling() {
