@@ -54,8 +54,7 @@ impl Memcached {
 
     /// It hears nobody, and keeps its connections.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        crate::running::signal(&self.child, name);
     }
 }
 

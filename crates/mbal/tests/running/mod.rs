@@ -95,8 +95,7 @@ impl Running {
     }
 
     pub fn signal(mut self, name: &str) -> (ExitStatus, String) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        signal(&self.child, name);
         self.wait()
     }
 
@@ -167,4 +166,21 @@ pub fn certificate(folder: &Folder) -> Option<String> {
         .status();
     let options = format!("ssl_chain_cert={},ssl_key={}", chain.display(), key.display());
     made.is_ok_and(|status| status.success()).then_some(options)
+}
+
+/// TERM, CONT; or STOP, after which all its threads stand still.
+pub fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+    assert!(status.expect("there is a kill").success());
+    if name == "STOP" {
+        eventually("it stands still", || stands_still(child.id()));
+    }
+}
+
+fn stands_still(process: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it lives");
+    tasks.map_while(Result::ok).all(|task| {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.contains("State:\tT")
+    })
 }
