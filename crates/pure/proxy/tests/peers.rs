@@ -478,7 +478,7 @@ mod planted {
 
     fn is_found(fault: Fault) {
         plant(Some(fault));
-        let found = run(0..10_000);
+        let found = run(0..common::seeds(20_000));
         plant(None);
         let why = found.err().unwrap_or_else(|| panic!("{fault:?} was not found"));
         println!("{fault:?}: {why}");
