@@ -52,6 +52,16 @@ impl Store {
         }
     }
 
+    /// When the newest `flush_all` with a delay comes, and its number; `None`, if none is to come after second `now`.
+    pub fn flush_to_come(&self, now: Seconds) -> Option<(Seconds, u32)> {
+        Some(self.changes().flush_next).filter(|(at, _)| now < *at)
+    }
+
+    /// True if this server was told to do the `flush_all` of this number, or a newer one.
+    pub fn has_heard_of_flush(&self, number: u32) -> bool {
+        number <= self.changes().flush_next.1
+    }
+
     fn newest_flush(&self, changes: &Changes) -> u32 {
         self.flushes.load(Relaxed).max(changes.flush_next.1)
     }

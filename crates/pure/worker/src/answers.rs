@@ -21,6 +21,7 @@ impl Worker {
             Asker::Home { server, hash, grant } => {
                 return self.shadow_answered(server, hash, grant, reply, actions);
             }
+            Asker::Here => return,
             Asker::Peer { server, ticket } => {
                 // Whoever it is passed on for has not asked for that.
                 let reply = reply.map(|reply| Taken::from(reply).1);

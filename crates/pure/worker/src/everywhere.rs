@@ -5,13 +5,15 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_wire::{Admin, Binary, Command, Frame, HOPS_MAX, PeerRequest, Request, Status};
 
 use crate::batch::{Batch, Job};
-use crate::links::{Credit, Ticket};
+use crate::links::{Asker, Credit, Ticket};
 use crate::moves::Owning;
 use crate::peers::Relayed;
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::time::Moment;
 use crate::turn::Then;
+use crate::worker::Worker;
+use crate::{Action, Actions, Now};
 
 /// What other servers answer to a `flush_all`.
 const DONE: &[u8] = b"OK\r\n";
@@ -58,7 +60,7 @@ pub(crate) struct Flush {
     exptime: i32,
     /// It has this number on all servers.
     number: u32,
-    /// All that are asked by who sends this; none, if it does not say so.
+    /// All that are asked by who sends this. None: it tells of a flush that is to come.
     asked: Vec<ServerId>,
 }
 
@@ -75,7 +77,8 @@ impl Flush {
 
     fn request(&self) -> String {
         let ids: Vec<String> = self.asked.iter().map(|server| server.0.to_string()).collect();
-        format!("flush_all {} {} {}\r\n", self.exptime, self.number, ids.join(","))
+        let ids = if ids.is_empty() { ids.concat() } else { format!(" {}", ids.join(",")) };
+        format!("flush_all {} {}{ids}\r\n", self.exptime, self.number)
     }
 }
 
@@ -102,6 +105,22 @@ impl Shared {
             newest.is_over = true;
             self.store.flushes_are_over(number);
         }
+    }
+}
+
+impl Worker {
+    /// Whoever begins while a `flush_all` is to come has not been asked for it. It is told before this server asks it for anything else.
+    pub(crate) fn tell_of_flush(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
+        let second = now.second;
+        let Some((at, number)) = self.shared.store.flush_to_come(second) else { return };
+        // A delay ends a second early.
+        let exptime = (at - second + 1) as i32;
+        let request = Flush { exptime, number, asked: Vec::new() }.request();
+        let ticket = self.links.ask(server, Asker::Here);
+        let start = actions.requests.len();
+        PeerRequest::new(1, self.map_version, request.as_bytes()).encode(&mut actions.requests);
+        let request = start..actions.requests.len();
+        actions.list.push(Action::Forward { server, ticket, request });
     }
 }
 
@@ -141,6 +160,10 @@ impl Batch<'_> {
         flush: Flush,
     ) -> Option<Relayed> {
         let Flush { exptime, number, mut asked } = flush;
+        if asked.is_empty() && self.turn.shared.store.has_heard_of_flush(number) {
+            self.turn.reply(false, b"OK");
+            return None;
+        }
         let mut unasked = Vec::new();
         if !asked.is_empty() && peer.map_version < self.turn.map_version {
             unasked = self.turn.shared.others();

@@ -33,6 +33,8 @@ pub(crate) enum Asker {
         hash: u64,
         grant: Grant,
     },
+    /// This server, whatever the answer.
+    Here,
 }
 
 struct Link {

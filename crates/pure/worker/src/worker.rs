@@ -236,6 +236,7 @@ impl Worker {
             Event::LinkUp { server, credits } => {
                 self.shared.links_up.came(server);
                 self.links.up(server, credits);
+                self.tell_of_flush(now, server, actions);
             }
             Event::LinkBroken { server } => self.link_broken(now, server, actions),
             Event::Answered { server, replies } => {

@@ -521,6 +521,42 @@ fn answer(actions: &Actions) -> String {
 }
 
 #[test]
+fn who_begins_before_a_flush_that_is_to_come_is_told_of_it() {
+    let mut client = Client::new(8);
+    client.send("flush_all 10\r\n");
+    client.answer(0, "OK\r\n");
+    client.answer(0, "OK\r\n");
+    client.check("OK\r\n");
+    let begins_anew = |client: &mut Client| {
+        client.event(Event::LinkBroken { server: PEERS[0] });
+        client.event(Event::LinkUp { server: PEERS[0], credits: 8 });
+    };
+    client.rig.now.second += 3;
+    begins_anew(&mut client);
+    assert_eq!(client.requests(), [(2, "flush_all 7 1\r\n".into())]);
+    client.answer(0, "OK\r\n");
+    client.check("");
+    client.rig.now.second += 6;
+    begins_anew(&mut client);
+    assert_eq!(client.requests(), []);
+}
+
+#[test]
+fn word_of_a_flush_that_is_to_come_does_not_put_it_off() {
+    let mut client = Client::new(8);
+    let here = key(1, 0);
+    client.send(&format!("set {here} 0 0 1\r\nH\r\n"));
+    for seconds in [4, 4] {
+        assert_eq!(ask(&mut client.rig, 1, "flush_all 10 1\r\n"), Ok("OK\r\n".into()));
+        client.rig.now.second += seconds;
+    }
+    client.send(&format!("get {here}\r\n"));
+    client.rig.now.second += 1;
+    client.send(&format!("get {here}\r\n"));
+    client.check(&format!("STORED\r\nVALUE {here} 0 1\r\nH\r\nEND\r\nEND\r\n"));
+}
+
+#[test]
 fn a_flush_has_one_number_on_all_servers() {
     let mut client = Client::new(8);
     let here = key(1, 0);
