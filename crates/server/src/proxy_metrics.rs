@@ -180,6 +180,11 @@ impl Page {
                 "Reads that were answered from the proxy's own memory.",
                 counters.cache_hits,
             ),
+            (
+                "mbal_proxy_cache_writes_total",
+                "Writes whose values the proxy's own memory has taken.",
+                counters.cache_writes,
+            ),
         ] {
             self.counter(name, help, &[(&[], value)]);
         }

@@ -52,12 +52,16 @@ impl Proxy {
                     let mut written = std::mem::take(&mut self.written);
                     let asked = this.answered(&mut self.spare, &mut written);
                     let asked = asked.expect("it was looked at");
+                    let ask = (conn as u32, this.done - 1);
                     let upstream = this.upstream;
                     if this.doubt == Some(Nanos::MAX) {
                         this.doubt = Some(self.now + self.settings.doubt);
                     }
                     if let Some(key) = Key::new(&written).filter(|_| !self.hot.is_empty()) {
                         self.end_copies(key.hash(), key.bytes());
+                    }
+                    if asked.writes && self.hot.awaits_writes() {
+                        self.wrote(ask, &bytes[at..at + length]);
                     }
                     written.clear();
                     self.written = written;

@@ -4,10 +4,12 @@
 //! were never used. A fill reads the home over the connection of the writes, behind them.
 
 mod telling;
+mod through;
 
 pub(crate) use telling::{Told, ToldState};
+pub(crate) use through::Through;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_random::{Random, mix};
@@ -52,6 +54,8 @@ pub(crate) struct Hot {
     /// Virtual copies, its home included (NetKV, ICAC 2016, §IV.B).
     pub wanted: u32,
     state: State,
+    /// Writes whose values are kept when they are stored, the oldest first.
+    through: VecDeque<Through>,
     /// Changes with each write, and with all else that ends what is known of the value.
     epoch: u64,
     reads: u64,
@@ -85,6 +89,7 @@ pub(crate) enum Read<'a> {
 /// All keys that are hot.
 pub(crate) struct HotTable {
     keys: BTreeMap<u64, Hot>,
+    under_way: through::UnderWay,
     next_epoch: u64,
     random: Random,
     /// No fills before this: a `flush_all` is to come.
@@ -98,6 +103,7 @@ impl HotTable {
     pub fn new(seed: u64) -> HotTable {
         HotTable {
             keys: BTreeMap::new(),
+            under_way: through::UnderWay::default(),
             next_epoch: seed,
             random: Random::new(seed),
             suspended_until: 0,
@@ -130,8 +136,8 @@ impl HotTable {
     /// less `load`.
     pub fn read<L: Ord>(
         &mut self,
-        hash: u64,
-        key: &[u8],
+        (hash, key): (u64, &[u8]),
+        client: u32,
         now: Nanos,
         may_fill: bool,
         load: impl Fn(u32) -> L,
@@ -143,13 +149,16 @@ impl HotTable {
             return Read::Home;
         };
         hot.reads += 1;
+        if hot.is_written_by(client) {
+            return Read::Home;
+        }
         let is_old = match &hot.state {
             State::Cold => true,
             State::Filling => false,
             State::Copied { since, .. } => since + AGE_NS_MAX <= now,
             State::Cached { until, .. } => *until <= now,
         };
-        if is_old && hot.wanted > 1 && may_fill {
+        if is_old && hot.wanted > 1 && may_fill && hot.through.is_empty() {
             hot.state = State::Filling;
             hot.epoch = epoch;
             return Read::Fill(epoch);
@@ -206,9 +215,11 @@ impl HotTable {
     /// read as often.
     pub fn cached(&mut self, hash: u64, reply: Vec<u8>, until: Nanos) -> bool {
         let reads = |hot: &Hot| hot.reads_before + hot.reads;
-        let own = reads(self.keys.get(&hash).expect("it is filling"));
-        let kept = |(hash, hot): (&u64, &Hot)| match &hot.state {
-            State::Cached { reply, .. } => Some((reads(hot), *hash, reply.len())),
+        let own = reads(self.keys.get(&hash).expect("it is hot"));
+        let kept = |(other, hot): (&u64, &Hot)| match &hot.state {
+            State::Cached { reply, .. } if *other != hash => {
+                Some((reads(hot), *other, reply.len()))
+            }
             _ => None,
         };
         let mut kept: Vec<(u64, u64, usize)> = self.keys.iter().filter_map(kept).collect();
@@ -229,7 +240,7 @@ impl HotTable {
         for (_, other, _) in &kept[..ended] {
             self.keys.get_mut(other).expect("it is listed").state = State::Cold;
         }
-        self.keys.get_mut(&hash).expect("it is filling").state = State::Cached { reply, until };
+        self.keys.get_mut(&hash).expect("it is hot").state = State::Cached { reply, until };
         true
     }
 
@@ -247,6 +258,7 @@ impl HotTable {
 
     /// What is known of any key may be wrong: the pool has changed, or everything is flushed.
     pub fn end_all(&mut self, left: &mut Vec<Left>) {
+        self.under_way.clear();
         let hashes: Vec<u64> = self.keys.keys().copied().collect();
         for hash in hashes {
             let epoch = self.epoch();
@@ -261,6 +273,7 @@ impl HotTable {
             key: key.to_vec(),
             wanted,
             state: State::Cold,
+            through: VecDeque::new(),
             epoch,
             reads: 0,
             writes: 0,
@@ -307,6 +320,9 @@ impl Hot {
         }
         self.state = State::Cold;
         self.epoch = epoch;
+        if !is_planted(Fault::KeptThoughOvertaken) {
+            self.through.clear();
+        }
     }
 }
 
@@ -318,12 +334,12 @@ mod tests {
     fn a_busy_upstream_is_read_when_both_choices_are_its_own() {
         let (mut table, mut left) = (HotTable::new(1), Vec::new());
         table.want(7, b"hot", 2, &mut left);
-        assert!(matches!(table.read(7, b"hot", 0, true, |_| 0), Read::Fill(_)));
+        assert!(matches!(table.read((7, b"hot"), 0, 0, true, |_| 0), Read::Fill(_)));
         let copy = |conn, name| Copy { conn, name, stored: true };
         table.copied(7, vec![copy(4, None), copy(9, Some(1))], 0);
         let reads = |table: &mut HotTable, busy| {
             let of_home =
-                |_: &i32| table.read(7, b"hot", 0, false, |conn| conn == busy) == Read::Home;
+                |_: &i32| table.read((7, b"hot"), 0, 0, false, |conn| conn == busy) == Read::Home;
             (0..4_000).filter(of_home).count()
         };
         assert!((900..1_100).contains(&reads(&mut table, 4)));
@@ -337,7 +353,7 @@ mod tests {
         for (hash, reads) in (0..).zip(reads) {
             table.want(hash, &[b'a' + hash as u8], 2, &mut left);
             for _ in 0..reads {
-                table.read(hash, &[b'a' + hash as u8], 0, false, |_| 0);
+                table.read((hash, &[b'a' + hash as u8]), 0, 0, false, |_| 0);
             }
         }
         // Two have room.

@@ -2,11 +2,13 @@
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, Key};
-use mbal_wire::{Meta, Request, base64_decode, parse_u64, push_u64, push_value};
+use mbal_wire::{
+    Chunk, Meta, Request, Storage, Verb, base64_decode, parse_u64, push_u64, push_value,
+};
 
 use crate::Nanos;
 use crate::control::Control;
-use crate::hot::{Copy, Read};
+use crate::hot::{Copy, Read, Through};
 use crate::naming::{SUFFIX_BYTES, push_name};
 use crate::placing::Refusal;
 use crate::promises::Course;
@@ -18,6 +20,8 @@ use crate::upstream::{Asked, Hide, State, Who};
 const COPY_SECONDS_MAX: i64 = 60;
 /// A longer value is not kept in the proxy's own cache.
 const CACHED_BYTES_MAX: usize = 64 << 10;
+/// A longer time to live is a moment of the calendar.
+const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
 pub(crate) const SECOND: Nanos = 1_000_000_000;
 
 /// What becomes of a request.
@@ -81,7 +85,9 @@ impl Proxy {
             return Steered::Home;
         }
         if writes {
-            self.end_copies(hash, key);
+            if !self.writes_through(client, request, hash, key) {
+                self.end_copies(hash, key);
+            }
             return Steered::Home;
         }
         if base64 || !is_plain(request) {
@@ -93,7 +99,7 @@ impl Proxy {
         let may_fill = self.may_fill(hash, key);
         let conns = &self.conns;
         let load = |conn: u32| conns[conn as usize].load();
-        match self.hot.read(hash, key, self.now, may_fill, load) {
+        match self.hot.read((hash, key), client, self.now, may_fill, load) {
             Read::Home => Steered::Home,
             Read::Fill(epoch) => {
                 self.ask_fill(hash, epoch, key);
@@ -114,6 +120,47 @@ impl Proxy {
             }
             Read::Copy { .. } => Steered::Home,
         }
+    }
+
+    /// True if what is written is kept when its home has stored it: a hot key that is often written gets a whole value, over the
+    /// connection of its other requests, and nothing else is in doubt.
+    fn writes_through(
+        &mut self,
+        client: u32,
+        request: &Request<'_>,
+        hash: u64,
+        key: &[u8],
+    ) -> bool {
+        let Some(item) = written(request) else { return false };
+        let bytes = key.len() + item.value.len() + AROUND_VALUE_BYTES_MAX;
+        // Reads that the kernel sends to the home know nothing of replies here; nor do those of a peer that cannot reach this proxy.
+        if self.kernel.is_some()
+            || self.peers.is_some() && !is_planted(Fault::KeptBesidePeers)
+            || !self.hot.takes_writes(hash, key, bytes, self.now)
+            || !self.may_fill(hash, key)
+        {
+            return false;
+        }
+        let home = self.full.place(key).expect("it may be filled");
+        let conn = self.conn_of(home, key);
+        // Binary has no order with this connection.
+        let binary = &self.conns[conn + self.settings.conns_per_server];
+        if !binary.asked.is_empty() || self.admit(conn).is_err() {
+            return false;
+        }
+        let ask = (conn as u32, self.conns[conn].asked_in_all());
+        let (reply, until) = item.to_cache(key, self.now);
+        self.hot.write_through(hash, Through { ask, client, reply, until }, &mut self.left);
+        self.delete_left();
+        true
+    }
+
+    /// The reply to write `ask`.
+    pub(crate) fn wrote(&mut self, ask: (u32, u64), reply: &[u8]) {
+        let stored = reply == b"STORED\r\n" || reply.starts_with(b"HD");
+        let is_kept = self.hot.wrote(ask, stored, &mut self.left);
+        self.counters.cache_writes += u64::from(is_kept);
+        self.delete_left();
     }
 
     /// A key may have changed: no copy of it is read any more.
@@ -139,7 +186,9 @@ impl Proxy {
         let is_sure =
             !both.iter().any(|conn| self.in_doubt(*conn)) || is_planted(Fault::DoubtForgotten);
         let is_promised = self.peers.as_ref().is_none_or(|peers| peers.all_promised(hash));
+        // A write in binary is in no order with the fill.
         self.conns[text].state == State::Up
+            && !self.conns[both[1]].awaits_writes()
             && is_sure
             && is_promised
             && key.len() + SUFFIX_BYTES <= KEY_BYTES_MAX
@@ -174,11 +223,7 @@ impl Proxy {
             return self.hot.unfilled(hash, epoch);
         };
         if often_written && item.value.len() <= CACHED_BYTES_MAX {
-            let mut reply = Vec::new();
-            push_value(&mut reply, &key, item.flags, item.value.len() as u32, None);
-            reply.extend_from_slice(item.value);
-            reply.extend_from_slice(b"\r\nEND\r\n");
-            let until = self.now + item.seconds as u64 * SECOND;
+            let (reply, until) = item.to_cache(&key, self.now);
             if self.hot.cached(hash, reply, until) {
                 return;
             }
@@ -273,7 +318,44 @@ pub(crate) struct Item<'a> {
     pub value: &'a [u8],
 }
 
+/// `VALUE  FLAGS LENGTH`, and the line ends of a reply to `get`.
+const AROUND_VALUE_BYTES_MAX: usize = 40;
+
+/// What a request writes, if it is a whole value under no condition, and the time that it lives is known. It is kept no longer than a
+/// copy is.
+fn written<'a>(request: &Request<'a>) -> Option<Item<'a>> {
+    let (flags, exptime, value) = match *request {
+        Request::Store(Storage { verb: Verb::Set, flags, exptime, chunk, .. }) => {
+            (flags, exptime, chunk)
+        }
+        Request::MetaSet(meta, chunk) => {
+            let is_plain = meta.words().all(|word| b"FTkOq".contains(&word[0]));
+            let flags = meta.words().find_map(|word| word.strip_prefix(b"F"));
+            let flags = flags.map_or(Some(0), parse_u64).filter(|_| is_plain)?;
+            (flags.try_into().ok()?, meta.exptime.into(), chunk)
+        }
+        _ => return None,
+    };
+    let Chunk::Value(value) = value else { return None };
+    let seconds = match exptime {
+        0 => COPY_SECONDS_MAX,
+        // Longer ones may be moments of the calendar.
+        2..=RELATIVE_SECONDS_MAX => (exptime - 1).min(COPY_SECONDS_MAX),
+        _ => return None,
+    };
+    (value.len() <= CACHED_BYTES_MAX).then_some(Item { flags, seconds, value })
+}
+
 impl<'a> Item<'a> {
+    /// The reply to `get`, and until when it may be told.
+    fn to_cache(&self, key: &[u8], now: Nanos) -> (Vec<u8>, Nanos) {
+        let mut reply = Vec::with_capacity(key.len() + self.value.len() + AROUND_VALUE_BYTES_MAX);
+        push_value(&mut reply, key, self.flags, self.value.len() as u32, None);
+        reply.extend_from_slice(self.value);
+        reply.extend_from_slice(b"\r\nEND\r\n");
+        (reply, now + self.seconds as u64 * SECOND)
+    }
+
     /// `VA LENGTH fFLAGS tSECONDS`, and the value.
     pub fn parse(reply: &'a [u8]) -> Option<Item<'a>> {
         let end = memchr::memchr(b'\n', reply)?;

@@ -187,6 +187,11 @@ impl Conn {
         (self.asked.len(), self.asked_in_all() - self.asked_before)
     }
 
+    /// A write may be executed at any moment.
+    pub fn awaits_writes(&self) -> bool {
+        !self.keys.unsent().is_empty()
+    }
+
     /// What was appended to the output is a request.
     #[inline]
     pub fn ask(&mut self, asked: Asked, written: Option<(&[u8], bool)>) {

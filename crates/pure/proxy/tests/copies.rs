@@ -23,6 +23,7 @@ struct Seen {
     hits: u64,
     copy_reads: u64,
     cache_hits: u64,
+    cache_writes: u64,
     returns: u64,
     lost: u64,
 }
@@ -96,6 +97,7 @@ impl World {
         let counters = self.proxy.counters();
         self.seen.copy_reads = counters.copy_reads;
         self.seen.cache_hits = counters.cache_hits;
+        self.seen.cache_writes = counters.cache_writes;
         self.seen.returns = counters.returns;
         Ok(())
     }
@@ -242,6 +244,7 @@ fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
         all.hits += seen.hits;
         all.copy_reads += seen.copy_reads;
         all.cache_hits += seen.cache_hits;
+        all.cache_writes += seen.cache_writes;
         all.returns += seen.returns;
         all.lost += seen.lost;
     }
@@ -251,7 +254,8 @@ fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
 #[test]
 fn nobody_reads_what_was_overwritten() {
     let seen = run(0..common::seeds(300)).unwrap_or_else(|why| panic!("{why}"));
-    let all = [seen.hits, seen.copy_reads, seen.cache_hits, seen.returns, seen.lost];
+    let Seen { hits, copy_reads, cache_hits, cache_writes, returns, lost } = seen;
+    let all = [hits, copy_reads, cache_hits, cache_writes, returns, lost];
     assert!(all.iter().all(|count| *count > 0), "something never happened: {all:?}");
 }
 
@@ -270,6 +274,11 @@ mod planted {
     #[test]
     fn copies_outlive_writes() {
         is_found(Fault::CopiesOutliveWrites);
+    }
+
+    #[test]
+    fn kept_though_overtaken() {
+        is_found(Fault::KeptThoughOvertaken);
     }
 
     #[test]

@@ -510,6 +510,11 @@ mod planted {
     }
 
     #[test]
+    fn kept_beside_peers() {
+        is_found(Fault::KeptBesidePeers);
+    }
+
+    #[test]
     fn copies_outlive_writes() {
         is_found(Fault::CopiesOutliveWrites);
     }

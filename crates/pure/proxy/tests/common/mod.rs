@@ -1,10 +1,11 @@
-//! What simulations of proxies share: memcacheds of few commands, histories of keys against which reads are held, and links.
+//! What tests of proxies share: memcacheds of few commands, histories of keys against which reads are held, links, and transcripts.
 
-#![allow(dead_code, reason = "each simulation uses some of it")]
+#![allow(dead_code, reason = "each test uses some of it")]
 
 pub mod history;
 pub mod links;
 pub mod memcached;
+pub mod transcript;
 
 /// How many seeds; `MBAL_PROXY_SEEDS` says another number.
 pub fn seeds(usual: u64) -> u64 {

@@ -1,0 +1,141 @@
+//! What clients and upstreams say, and what a proxy says to them.
+
+use mbal_proxy::{
+    Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Proxy, RingServer, Settings,
+};
+
+pub const MS: u64 = 1_000_000;
+pub const TIMEOUT: u64 = 100 * MS;
+
+/// A proxy with upstreams whose connections are up; the tests speak for all others.
+pub struct World {
+    pub proxy: Proxy,
+    pub now: u64,
+    /// By upstream connection, by client: what was sent to it and not looked at.
+    pub asked: Vec<String>,
+    pub told: Vec<String>,
+    pub dialing: Vec<ConnId>,
+    pub closed: Vec<ClientId>,
+    pub paused: Vec<ClientId>,
+}
+
+pub fn settings(upstreams: usize) -> Settings {
+    let server =
+        |at: usize| RingServer { host: format!("s{at}"), port: 11211, weight: 1, name: None };
+    Settings {
+        servers: (0..upstreams).map(server).collect(),
+        distribution: Distribution::Modula(KeyHash::Fnv1a64),
+        conns_per_server: 1,
+        timeout: TIMEOUT,
+        eject: false,
+        failures_max: 1,
+        retry: 1000 * MS,
+        limits: Limits::default(),
+        replication: None,
+        peers: None,
+        doubt: 0,
+        version: "1".into(),
+        seed: 7,
+    }
+}
+
+impl World {
+    pub fn new(settings: Settings) -> World {
+        let upstreams = settings.servers.len();
+        let mut world = World {
+            proxy: Proxy::new(settings),
+            now: 1,
+            asked: vec![String::new(); 2 * upstreams],
+            told: Vec::new(),
+            dialing: Vec::new(),
+            closed: Vec::new(),
+            paused: Vec::new(),
+        };
+        world.proxy.start(1);
+        world.connect_all();
+        world
+    }
+
+    pub fn connect_all(&mut self) {
+        self.wait(2);
+        for conn in std::mem::take(&mut self.dialing) {
+            self.event(Event::Connected { conn });
+        }
+    }
+
+    pub fn event(&mut self, event: Event<'_>) {
+        self.proxy.handle(self.now, event);
+        self.carry_out();
+    }
+
+    pub fn carry_out(&mut self) {
+        let mut actions = Vec::new();
+        loop {
+            self.proxy.take_actions(&mut actions);
+            if actions.is_empty() {
+                return;
+            }
+            for action in &actions {
+                match *action {
+                    Action::ToClient(client) => {
+                        let out = self.proxy.client_output(client).to_vec();
+                        self.told[client.0 as usize] += &String::from_utf8_lossy(&out);
+                        self.proxy.client_took(client, out.len());
+                    }
+                    Action::ToUpstream(conn) => {
+                        let out = self.proxy.conn_output(conn).to_vec();
+                        self.asked[conn.0 as usize] += &String::from_utf8_lossy(&out);
+                        self.proxy.conn_took(conn, out.len());
+                    }
+                    Action::Dial { conn, .. } => self.dialing.push(conn),
+                    Action::HangUp(_) => {}
+                    Action::Close(client) => self.closed.push(client),
+                    Action::Pause(client) => self.paused.push(client),
+                    Action::Resume(client) => self.paused.retain(|one| *one != client),
+                }
+            }
+        }
+    }
+
+    pub fn client(&mut self) -> ClientId {
+        let client = self.proxy.open();
+        self.told.resize(self.told.len().max(client.0 as usize + 1), String::new());
+        client
+    }
+
+    pub fn says(&mut self, client: ClientId, text: &str) {
+        self.event(Event::Received { client, bytes: text.as_bytes() });
+    }
+
+    /// Upstream `at` is asked `request`, and says `reply`.
+    pub fn answers(&mut self, at: usize, request: &str, reply: &str) {
+        assert_eq!(std::mem::take(&mut self.asked[2 * at]), request);
+        self.replies(at, reply);
+    }
+
+    pub fn replies(&mut self, at: usize, reply: &str) {
+        self.event(Event::Replied { conn: ConnId(2 * at as u32), bytes: reply.as_bytes() });
+    }
+
+    pub fn hears(&mut self, client: ClientId, text: &str) {
+        assert_eq!(std::mem::take(&mut self.told[client.0 as usize]), text);
+    }
+
+    pub fn wait(&mut self, time: u64) {
+        let until = self.now + time;
+        self.carry_out();
+        while let Some(wake) = self.proxy.next_wake().filter(|wake| *wake <= until) {
+            self.now = self.now.max(wake);
+            self.event(Event::Woken);
+        }
+        self.now = until;
+    }
+
+    /// A key that belongs to upstream `at`, and is not one of the others.
+    pub fn key(&mut self, at: usize) -> String {
+        let upstreams = self.proxy.upstreams().count();
+        let is_its =
+            |key: &String| KeyHash::Fnv1a64.place(key.as_bytes()) as usize % upstreams == at;
+        (0..).map(|number| format!("k{number}")).find(is_its).expect("there are many")
+    }
+}
