@@ -181,6 +181,11 @@ impl Page {
                 counters.cache_hits,
             ),
             (
+                "mbal_proxy_written_hits_total",
+                "Reads that waited for a write, and got what it brought.",
+                counters.written_hits,
+            ),
+            (
                 "mbal_proxy_cache_writes_total",
                 "Writes whose values the proxy's own memory has taken.",
                 counters.cache_writes,

@@ -115,8 +115,6 @@ pub enum Fault {
     CopiesOutliveWrites,
     /// 3: a value that was read before a write is copied after it.
     OlderFillTaken,
-    /// 3: what a write brings is kept in a proxy's own cache, though a peer may read it at its home before its reply comes.
-    KeptBesidePeers,
     /// 3: what a write brings is kept when it is stored, though another one came behind it.
     KeptThoughOvertaken,
     /// 3: a key is copied while its home may still execute a write of unknown outcome.

@@ -232,7 +232,7 @@ impl Proxy {
 
     /// A client has got a reply.
     #[inline]
-    fn answered(&mut self, client: u32) {
+    pub(crate) fn answered(&mut self, client: u32) {
         let this = &mut self.clients[client as usize];
         if this.gone {
             this.out.free();

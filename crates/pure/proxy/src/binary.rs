@@ -38,11 +38,8 @@ impl Proxy {
                 return self.say_status(client, frame, Status::TemporaryFailure);
             }
         };
-        if let Some(key) = Key::new(key).filter(|_| !self.hot.is_empty()) {
-            match writes {
-                true => self.end_copies(key.hash(), key.bytes()),
-                false => self.hot.read_elsewhere(key.hash(), key.bytes(), &mut self.left),
-            }
+        if let Some(key) = Key::new(key).filter(|_| writes && !self.hot.is_empty()) {
+            self.end_copies(key.hash(), key.bytes());
         }
         let number = self.clients[client as usize].push(Slot::Waiting);
         let this = &mut self.conns[conn];

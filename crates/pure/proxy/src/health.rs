@@ -78,6 +78,7 @@ impl Proxy {
             let retry_at = if is_gone { Nanos::MAX } else { self.now + self.settings.retry };
             self.conns[conn].state = State::Closed { retry_at };
         }
+        self.lose_written(conn, error);
         for asked in waiting {
             self.lose_asked(asked, error);
         }

@@ -7,9 +7,9 @@ mod telling;
 mod through;
 
 pub(crate) use telling::{Told, ToldState};
-pub(crate) use through::Through;
+pub(crate) use through::{AskId, Reader};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_random::{Random, mix};
@@ -40,11 +40,17 @@ enum State {
         copies: Vec<Copy>,
         since: Nanos,
     },
-    /// The whole reply to `get` is here.
     Cached {
-        reply: Vec<u8>,
+        kept: Kept,
         until: Nanos,
     },
+}
+
+/// An item in the proxy's own cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub flags: u32,
+    pub value: Vec<u8>,
 }
 
 /// A key that is hot.
@@ -54,8 +60,8 @@ pub(crate) struct Hot {
     /// Virtual copies, its home included (NetKV, ICAC 2016, §IV.B).
     pub wanted: u32,
     state: State,
-    /// Writes whose values are kept when they are stored, the oldest first.
-    through: VecDeque<Through>,
+    /// The write of the key that was asked last; reads wait for it.
+    last_write: Option<AskId>,
     /// Changes with each write, and with all else that ends what is known of the value.
     epoch: u64,
     reads: u64,
@@ -70,7 +76,7 @@ pub(crate) struct Hot {
 /// A key with more writes than one in so many reads is kept in the proxy's own cache.
 const READS_PER_WRITE: u64 = 20;
 
-/// Of all replies in the proxy's own cache.
+/// Of all values in the proxy's own cache; and of those that are written, on their way.
 const CACHE_BYTES_MAX: usize = 4 << 20;
 
 /// Where a read goes.
@@ -83,7 +89,9 @@ pub(crate) enum Read<'a> {
         conn: usize,
         name: u64,
     },
-    Cached(&'a [u8]),
+    Cached(&'a Kept),
+    /// What this write brings, when its reply comes.
+    Behind(AskId),
 }
 
 /// All keys that are hot.
@@ -136,8 +144,8 @@ impl HotTable {
     /// less `load`.
     pub fn read<L: Ord>(
         &mut self,
-        (hash, key): (u64, &[u8]),
-        client: u32,
+        hash: u64,
+        key: &[u8],
         now: Nanos,
         may_fill: bool,
         load: impl Fn(u32) -> L,
@@ -149,8 +157,8 @@ impl HotTable {
             return Read::Home;
         };
         hot.reads += 1;
-        if hot.is_written_by(client) {
-            return Read::Home;
+        if let Some(ask) = hot.last_write {
+            return Read::Behind(ask);
         }
         let is_old = match &hot.state {
             State::Cold => true,
@@ -158,7 +166,7 @@ impl HotTable {
             State::Copied { since, .. } => since + AGE_NS_MAX <= now,
             State::Cached { until, .. } => *until <= now,
         };
-        if is_old && hot.wanted > 1 && may_fill && hot.through.is_empty() {
+        if is_old && hot.wanted > 1 && may_fill {
             hot.state = State::Filling;
             hot.epoch = epoch;
             return Read::Fill(epoch);
@@ -176,7 +184,7 @@ impl HotTable {
                     None => Read::Home,
                 }
             }
-            State::Cached { reply, until } if now < *until => Read::Cached(reply),
+            State::Cached { kept, until } if now < *until => Read::Cached(kept),
             _ => Read::Home,
         }
     }
@@ -211,23 +219,25 @@ impl HotTable {
         hot.state = State::Copied { copies, since: now };
     }
 
-    /// Keeps a reply in the proxy's own cache. What is read least often makes room (LFU, NetKV §IV.G). False: there is none, all is
+    /// Keeps a value in the proxy's own cache. What is read least often makes room (LFU, NetKV §IV.G). False: there is none, all is
     /// read as often.
-    pub fn cached(&mut self, hash: u64, reply: Vec<u8>, until: Nanos) -> bool {
+    pub fn cached(&mut self, hash: u64, kept: Kept, until: Nanos) -> bool {
         let reads = |hot: &Hot| hot.reads_before + hot.reads;
         let own = reads(self.keys.get(&hash).expect("it is hot"));
-        let kept = |(other, hot): (&u64, &Hot)| match &hot.state {
-            State::Cached { reply, .. } if *other != hash => {
-                Some((reads(hot), *other, reply.len()))
+        let other = |(other, hot): (&u64, &Hot)| match &hot.state {
+            State::Cached { kept, .. } if *other != hash => {
+                Some((reads(hot), *other, kept.value.len()))
             }
             _ => None,
         };
-        let mut kept: Vec<(u64, u64, usize)> = self.keys.iter().filter_map(kept).collect();
-        let all: usize = kept.iter().map(|(.., bytes)| bytes).sum();
-        let mut excess = (all + reply.len()).saturating_sub(CACHE_BYTES_MAX);
-        kept.sort_unstable();
+        let mut others: Vec<(u64, u64, usize)> = self.keys.iter().filter_map(other).collect();
+        let all: usize = others.iter().map(|(.., bytes)| bytes).sum();
+        let mut excess = (all + kept.value.len()).saturating_sub(CACHE_BYTES_MAX);
+        if excess > 0 {
+            others.sort_unstable();
+        }
         let mut ended = 0;
-        for (reads, _, bytes) in &kept {
+        for (reads, _, bytes) in &others {
             if excess == 0 {
                 break;
             }
@@ -237,10 +247,10 @@ impl HotTable {
             excess = excess.saturating_sub(*bytes);
             ended += 1;
         }
-        for (_, other, _) in &kept[..ended] {
+        for (_, other, _) in &others[..ended] {
             self.keys.get_mut(other).expect("it is listed").state = State::Cold;
         }
-        self.keys.get_mut(&hash).expect("it is hot").state = State::Cached { reply, until };
+        self.keys.get_mut(&hash).expect("it is hot").state = State::Cached { kept, until };
         true
     }
 
@@ -258,7 +268,6 @@ impl HotTable {
 
     /// What is known of any key may be wrong: the pool has changed, or everything is flushed.
     pub fn end_all(&mut self, left: &mut Vec<Left>) {
-        self.under_way.clear();
         let hashes: Vec<u64> = self.keys.keys().copied().collect();
         for hash in hashes {
             let epoch = self.epoch();
@@ -273,7 +282,7 @@ impl HotTable {
             key: key.to_vec(),
             wanted,
             state: State::Cold,
-            through: VecDeque::new(),
+            last_write: None,
             epoch,
             reads: 0,
             writes: 0,
@@ -320,9 +329,7 @@ impl Hot {
         }
         self.state = State::Cold;
         self.epoch = epoch;
-        if !is_planted(Fault::KeptThoughOvertaken) {
-            self.through.clear();
-        }
+        self.last_write = None;
     }
 }
 
@@ -334,12 +341,12 @@ mod tests {
     fn a_busy_upstream_is_read_when_both_choices_are_its_own() {
         let (mut table, mut left) = (HotTable::new(1), Vec::new());
         table.want(7, b"hot", 2, &mut left);
-        assert!(matches!(table.read((7, b"hot"), 0, 0, true, |_| 0), Read::Fill(_)));
+        assert!(matches!(table.read(7, b"hot", 0, true, |_| 0), Read::Fill(_)));
         let copy = |conn, name| Copy { conn, name, stored: true };
         table.copied(7, vec![copy(4, None), copy(9, Some(1))], 0);
         let reads = |table: &mut HotTable, busy| {
             let of_home =
-                |_: &i32| table.read((7, b"hot"), 0, 0, false, |conn| conn == busy) == Read::Home;
+                |_: &i32| table.read(7, b"hot", 0, false, |conn| conn == busy) == Read::Home;
             (0..4_000).filter(of_home).count()
         };
         assert!((900..1_100).contains(&reads(&mut table, 4)));
@@ -353,12 +360,12 @@ mod tests {
         for (hash, reads) in (0..).zip(reads) {
             table.want(hash, &[b'a' + hash as u8], 2, &mut left);
             for _ in 0..reads {
-                table.read((hash, &[b'a' + hash as u8]), 0, 0, false, |_| 0);
+                table.read(hash, &[b'a' + hash as u8], 0, false, |_| 0);
             }
         }
         // Two have room.
-        let reply = || vec![0; CACHE_BYTES_MAX / 2];
-        let kept: Vec<bool> = (0..5).map(|hash| table.cached(hash, reply(), 9)).collect();
+        let half = || Kept { flags: 0, value: vec![0; CACHE_BYTES_MAX / 2] };
+        let kept: Vec<bool> = (0..5).map(|hash| table.cached(hash, half(), 9)).collect();
         assert_eq!(kept, [true, true, true, false, true]);
         let is_cached = |hash| matches!(table.keys[&hash].state, State::Cached { .. });
         assert_eq!([0, 1, 2, 3, 4].map(is_cached), [true, false, false, false, true]);

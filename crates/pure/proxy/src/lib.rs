@@ -34,6 +34,7 @@ mod explaining;
 mod health;
 mod hot;
 mod insights;
+mod keeping;
 mod kernel;
 mod leaving;
 mod members;

@@ -45,6 +45,8 @@ counters! {
     copy_reads,
     /// Reads of hot keys that were answered from the proxy's own cache.
     cache_hits,
+    /// Reads of hot keys that waited for a write, and got what it brought.
+    written_hits,
     /// Writes of hot keys whose values the proxy's own cache has taken.
     cache_writes,
     copies_stored,

@@ -2,13 +2,12 @@
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, Key};
-use mbal_wire::{
-    Chunk, Meta, Request, Storage, Verb, base64_decode, parse_u64, push_u64, push_value,
-};
+use mbal_wire::{Meta, Request, base64_decode, parse_u64, push_u64};
 
 use crate::Nanos;
 use crate::control::Control;
-use crate::hot::{Copy, Read, Through};
+use crate::hot::{Copy, Kept, Read};
+use crate::keeping::{KEPT_BYTES_MAX, Shape};
 use crate::naming::{SUFFIX_BYTES, push_name};
 use crate::placing::Refusal;
 use crate::promises::Course;
@@ -17,11 +16,7 @@ use crate::reply::Kind;
 use crate::upstream::{Asked, Hide, State, Who};
 
 /// A copy's item lives for so many seconds at most: what a proxy leaves behind goes by itself.
-const COPY_SECONDS_MAX: i64 = 60;
-/// A longer value is not kept in the proxy's own cache.
-const CACHED_BYTES_MAX: usize = 64 << 10;
-/// A longer time to live is a moment of the calendar.
-const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
+pub(crate) const COPY_SECONDS_MAX: i64 = 60;
 pub(crate) const SECOND: Nanos = 1_000_000_000;
 
 /// What becomes of a request.
@@ -42,7 +37,7 @@ pub(crate) enum Steered {
 }
 
 /// True if a copy shows all that the request asks for, and nothing changes by it.
-fn is_plain(request: &Request<'_>) -> bool {
+pub(crate) fn is_plain(request: &Request<'_>) -> bool {
     let plain = |meta: &Meta<'_>| meta.words().all(|word| b"vfkOqs".contains(&word[0]));
     match request {
         Request::Get(get) => !get.cas && get.touch.is_none(),
@@ -85,9 +80,7 @@ impl Proxy {
             return Steered::Home;
         }
         if writes {
-            if !self.writes_through(client, request, hash, key) {
-                self.end_copies(hash, key);
-            }
+            self.writes(request, hash, key);
             return Steered::Home;
         }
         if base64 || !is_plain(request) {
@@ -99,68 +92,37 @@ impl Proxy {
         let may_fill = self.may_fill(hash, key);
         let conns = &self.conns;
         let load = |conn: u32| conns[conn as usize].load();
-        match self.hot.read((hash, key), client, self.now, may_fill, load) {
+        match self.hot.read(hash, key, self.now, may_fill, load) {
             Read::Home => Steered::Home,
             Read::Fill(epoch) => {
                 self.ask_fill(hash, epoch, key);
                 Steered::Home
             }
-            Read::Cached(_) if !matches!(request, Request::Get(get) if get.further.is_empty()) => {
-                Steered::Home
-            }
-            Read::Cached(reply) => {
-                self.clients[client as usize].say(reply, &mut self.spare);
-                self.counters.cache_hits += 1;
-                self.counters.get_hits += 1;
-                Steered::Done
-            }
+            Read::Behind(ask) => match Shape::of(request) {
+                Some(shape) => {
+                    self.read_behind(ask, client, shape);
+                    Steered::Done
+                }
+                None => Steered::Home,
+            },
+            Read::Cached(kept) => match Shape::of(request) {
+                Some(shape) => {
+                    let mut reply = self.spare.take();
+                    shape.push(&mut reply, key, Some(kept));
+                    self.clients[client as usize].say(&reply, &mut self.spare);
+                    self.spare.give(reply);
+                    self.counters.cache_hits += 1;
+                    self.counters.get_hits += 1;
+                    Steered::Done
+                }
+                None => Steered::Home,
+            },
             Read::Copy { conn, name } if self.conns[conn].state == State::Up => {
                 self.counters.copy_reads += 1;
                 Steered::Copy { conn, name }
             }
             Read::Copy { .. } => Steered::Home,
         }
-    }
-
-    /// True if what is written is kept when its home has stored it: a hot key that is often written gets a whole value, over the
-    /// connection of its other requests, and nothing else is in doubt.
-    fn writes_through(
-        &mut self,
-        client: u32,
-        request: &Request<'_>,
-        hash: u64,
-        key: &[u8],
-    ) -> bool {
-        let Some(item) = written(request) else { return false };
-        let bytes = key.len() + item.value.len() + AROUND_VALUE_BYTES_MAX;
-        // Reads that the kernel sends to the home know nothing of replies here; nor do those of a peer that cannot reach this proxy.
-        if self.kernel.is_some()
-            || self.peers.is_some() && !is_planted(Fault::KeptBesidePeers)
-            || !self.hot.takes_writes(hash, key, bytes, self.now)
-            || !self.may_fill(hash, key)
-        {
-            return false;
-        }
-        let home = self.full.place(key).expect("it may be filled");
-        let conn = self.conn_of(home, key);
-        // Binary has no order with this connection.
-        let binary = &self.conns[conn + self.settings.conns_per_server];
-        if !binary.asked.is_empty() || self.admit(conn).is_err() {
-            return false;
-        }
-        let ask = (conn as u32, self.conns[conn].asked_in_all());
-        let (reply, until) = item.to_cache(key, self.now);
-        self.hot.write_through(hash, Through { ask, client, reply, until }, &mut self.left);
-        self.delete_left();
-        true
-    }
-
-    /// The reply to write `ask`.
-    pub(crate) fn wrote(&mut self, ask: (u32, u64), reply: &[u8]) {
-        let stored = reply == b"STORED\r\n" || reply.starts_with(b"HD");
-        let is_kept = self.hot.wrote(ask, stored, &mut self.left);
-        self.counters.cache_writes += u64::from(is_kept);
-        self.delete_left();
     }
 
     /// A key may have changed: no copy of it is read any more.
@@ -222,9 +184,9 @@ impl Proxy {
         let Some(item) = Item::parse(reply).filter(|item| item.seconds > 0) else {
             return self.hot.unfilled(hash, epoch);
         };
-        if often_written && item.value.len() <= CACHED_BYTES_MAX {
-            let (reply, until) = item.to_cache(&key, self.now);
-            if self.hot.cached(hash, reply, until) {
+        if often_written && item.value.len() <= KEPT_BYTES_MAX {
+            let kept = Kept { flags: item.flags, value: item.value.to_vec() };
+            if self.hot.cached(hash, kept, self.now + item.seconds as u64 * SECOND) {
                 return;
             }
         }
@@ -318,44 +280,7 @@ pub(crate) struct Item<'a> {
     pub value: &'a [u8],
 }
 
-/// `VALUE  FLAGS LENGTH`, and the line ends of a reply to `get`.
-const AROUND_VALUE_BYTES_MAX: usize = 40;
-
-/// What a request writes, if it is a whole value under no condition, and the time that it lives is known. It is kept no longer than a
-/// copy is.
-fn written<'a>(request: &Request<'a>) -> Option<Item<'a>> {
-    let (flags, exptime, value) = match *request {
-        Request::Store(Storage { verb: Verb::Set, flags, exptime, chunk, .. }) => {
-            (flags, exptime, chunk)
-        }
-        Request::MetaSet(meta, chunk) => {
-            let is_plain = meta.words().all(|word| b"FTkOq".contains(&word[0]));
-            let flags = meta.words().find_map(|word| word.strip_prefix(b"F"));
-            let flags = flags.map_or(Some(0), parse_u64).filter(|_| is_plain)?;
-            (flags.try_into().ok()?, meta.exptime.into(), chunk)
-        }
-        _ => return None,
-    };
-    let Chunk::Value(value) = value else { return None };
-    let seconds = match exptime {
-        0 => COPY_SECONDS_MAX,
-        // Longer ones may be moments of the calendar.
-        2..=RELATIVE_SECONDS_MAX => (exptime - 1).min(COPY_SECONDS_MAX),
-        _ => return None,
-    };
-    (value.len() <= CACHED_BYTES_MAX).then_some(Item { flags, seconds, value })
-}
-
 impl<'a> Item<'a> {
-    /// The reply to `get`, and until when it may be told.
-    fn to_cache(&self, key: &[u8], now: Nanos) -> (Vec<u8>, Nanos) {
-        let mut reply = Vec::with_capacity(key.len() + self.value.len() + AROUND_VALUE_BYTES_MAX);
-        push_value(&mut reply, key, self.flags, self.value.len() as u32, None);
-        reply.extend_from_slice(self.value);
-        reply.extend_from_slice(b"\r\nEND\r\n");
-        (reply, now + self.seconds as u64 * SECOND)
-    }
-
     /// `VA LENGTH fFLAGS tSECONDS`, and the value.
     pub fn parse(reply: &'a [u8]) -> Option<Item<'a>> {
         let end = memchr::memchr(b'\n', reply)?;

@@ -24,6 +24,7 @@ struct Seen {
     copy_reads: u64,
     cache_hits: u64,
     cache_writes: u64,
+    written_hits: u64,
     returns: u64,
     lost: u64,
 }
@@ -98,6 +99,7 @@ impl World {
         self.seen.copy_reads = counters.copy_reads;
         self.seen.cache_hits = counters.cache_hits;
         self.seen.cache_writes = counters.cache_writes;
+        self.seen.written_hits = counters.written_hits;
         self.seen.returns = counters.returns;
         Ok(())
     }
@@ -245,6 +247,7 @@ fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
         all.copy_reads += seen.copy_reads;
         all.cache_hits += seen.cache_hits;
         all.cache_writes += seen.cache_writes;
+        all.written_hits += seen.written_hits;
         all.returns += seen.returns;
         all.lost += seen.lost;
     }
@@ -254,8 +257,8 @@ fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
 #[test]
 fn nobody_reads_what_was_overwritten() {
     let seen = run(0..common::seeds(300)).unwrap_or_else(|why| panic!("{why}"));
-    let Seen { hits, copy_reads, cache_hits, cache_writes, returns, lost } = seen;
-    let all = [hits, copy_reads, cache_hits, cache_writes, returns, lost];
+    let Seen { hits, copy_reads, cache_hits, cache_writes, written_hits, returns, lost } = seen;
+    let all = [hits, copy_reads, cache_hits, cache_writes, written_hits, returns, lost];
     assert!(all.iter().all(|count| *count > 0), "something never happened: {all:?}");
 }
 
