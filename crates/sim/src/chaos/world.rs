@@ -323,13 +323,15 @@ impl World {
         world
     }
 
-    /// Somebody has waited for too long. What was ordered this very moment has not, though nobody asked anything for a while.
+    /// Somebody has waited for too long. What was asked or ordered this very moment has not, though nobody asked anything for a while.
     fn is_stuck(&self) -> bool {
         let is_late = |since: Micros| since + PATIENCE < self.now;
         let mut orders = self.hosts.iter().flat_map(|host| host.orders.waiting.values());
+        let waits = |connection: &Connection| {
+            self.waits(connection) && connection.asked.front().is_none_or(|asked| is_late(asked.at))
+        };
         is_late(self.answered)
-            && (self.connections.iter().any(|connection| self.waits(connection))
-                || orders.any(|(sent, _)| is_late(*sent)))
+            && (self.connections.iter().any(waits) || orders.any(|(sent, _)| is_late(*sent)))
     }
 
     /// Runs to the end: so many operations, and then until all are answered.
