@@ -9,7 +9,7 @@ use mbal_model::planted::{Fault, plant};
 use mbal_sim::chaos::{Run, chaos};
 
 /// No fault needs more runs than this.
-const SEEDS: u64 = 8_000;
+const SEEDS: u64 = 20_000;
 
 /// The first seed that says that the fault breaks this invariant; others may see it break another one first.
 fn found(fault: Fault, invariant: u8) -> Option<u64> {
