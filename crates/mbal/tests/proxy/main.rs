@@ -13,3 +13,4 @@ mod tls;
 mod top;
 mod twemproxy;
 mod udp;
+mod written;
