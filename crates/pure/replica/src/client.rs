@@ -120,6 +120,11 @@ impl Leases {
         }
     }
 
+    /// True if the home has told of no copies since that moment. `false` is sure; some answers for other keys count, too.
+    pub fn was_without(&self, hash: u64, since: Moment) -> bool {
+        since < self.without[self.mark(hash)]
+    }
+
     /// True if no lease is remembered: all reads go home.
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()

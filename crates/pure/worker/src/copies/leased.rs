@@ -81,7 +81,9 @@ impl Batch<'_> {
         // What is under way for this key must not be overtaken.
         let under_way = session.slots.under_way(key.hash());
         if job.request.is_by_lease() {
-            let is_read = under_way.is_none() && self.turn.read_copy(&read, key);
+            let is_read = under_way.is_none()
+                && !self.has_heard_newer(session, key)
+                && self.turn.read_copy(&read, key);
             return is_read.then_some(Then::Next);
         }
         if mode == HotMode::Atomic && under_way.is_none() && self.turn.read_copy(&read, key) {
@@ -107,6 +109,16 @@ impl Batch<'_> {
         let place = session.slots.push_peer(lost, sent);
         self.forward_by_lease(server, session.client, place, job.bytes);
         Some(Then::Next)
+    }
+
+    /// In the last lease the home has answered this connection, and told of no copies: the one here may be older. A client that does
+    /// not wait for its replies has not heard that.
+    fn has_heard_newer(&self, session: &Session, key: &Key<'_>) -> bool {
+        session.leases.as_ref().is_some_and(|leases| {
+            let now = Moment::from_micros(self.turn.now.moment().0);
+            let lease = self.turn.shared.copies.terms().lease;
+            leases.was_without(key.hash(), now.saturating_sub(lease))
+        })
     }
 
     fn leased_server(

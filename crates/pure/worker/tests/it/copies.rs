@@ -472,6 +472,27 @@ fn a_read_by_a_lease_does_not_overtake_one_that_has_gone_home() {
 }
 
 #[test]
+fn a_read_by_a_lease_behind_one_that_its_home_has_answered_is_no_older() {
+    let (mut net, key) = hot(HotMode::Async);
+    let by_lease = format!("mg {key} v L1.2*\r\n");
+    assert_eq!(net.send(1, &by_lease), "VA 1\r\na\r\n");
+    // The copy is not told of the write at once.
+    net.silent = BTreeSet::from([(0, 1)]);
+    assert_eq!(net.send(0, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n");
+    net.silent.clear();
+    // A client that sends both without waiting has not heard yet that its lease is taken.
+    let told = net.send(1, &format!("get {key}\r\n{by_lease}"));
+    let (first, second) = told.split_once("END\r\n").expect("a get ends");
+    assert_eq!(first, format!("VALUE {key} 0 1\r\nb\r\n"));
+    assert!(second.ends_with("\r\nb\r\n"), "{second}");
+    assert_eq!(net.send(1, &by_lease), second);
+    // A lease later nothing is as old as what it was told.
+    net.pass(1_100);
+    net.read_often(&key, 0, 500);
+    assert_eq!(net.send(1, &by_lease), "VA 1\r\nb\r\n");
+}
+
+#[test]
 fn a_flush_of_a_server_with_a_copy_ends_it_though_its_home_has_seen_one_more() {
     for mode in [HotMode::Async, HotMode::Atomic] {
         let mut net = Net::new(mode);
