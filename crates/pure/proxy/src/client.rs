@@ -8,6 +8,8 @@ use crate::merge::Merge;
 
 /// So many bytes leave, whatever else was asked in their turn.
 const HELD_BYTES_MAX: usize = 16 << 10;
+/// How large replies to a client are is not known before its first one.
+const REQUESTS_BEFORE_FIRST: usize = 64;
 
 /// A place among a client's replies.
 pub(crate) enum Slot {
@@ -31,6 +33,8 @@ pub(crate) struct Client {
     pub skip: usize,
     pub out: Output,
     slots: VecDeque<Slot>,
+    /// Its largest reply of late: it fades by an eighth with each one that is smaller.
+    reply_bytes: Option<usize>,
     /// The number of the first of the slots.
     first: u32,
     /// It is not read: it has asked enough.
@@ -66,6 +70,28 @@ impl Client {
 
     pub fn waiting(&self) -> usize {
         self.slots.len()
+    }
+
+    /// What it has not taken, and what is on its way if replies are as large as the largest of late.
+    #[inline]
+    pub fn expected_bytes(&self) -> usize {
+        self.out.len() + self.slots.len() * self.reply_bytes.unwrap_or(0)
+    }
+
+    /// Whether it has asked for as much as may be on its way.
+    #[inline]
+    pub fn has_asked_enough(&self, requests_max: usize, bytes_max: usize) -> bool {
+        let requests_max = match self.reply_bytes {
+            None => requests_max.min(REQUESTS_BEFORE_FIRST),
+            Some(_) => requests_max,
+        };
+        requests_max <= self.slots.len() || bytes_max <= self.expected_bytes()
+    }
+
+    #[inline]
+    fn expect(&mut self, bytes: usize) {
+        let before = self.reply_bytes.unwrap_or(0);
+        self.reply_bytes = Some(bytes.max(before - before / 8));
     }
 
     /// A place for a reply, behind all others.
@@ -113,6 +139,7 @@ impl Client {
         if at > 0 {
             let mut early = spare.take();
             push(&mut early);
+            self.expect(early.len());
             self.slots[at] = Slot::Early(early);
             return;
         }
@@ -121,6 +148,7 @@ impl Client {
         }
         let before = self.out.bytes.len();
         push(&mut self.out.bytes);
+        self.expect(self.out.bytes.len() - before);
         self.leave(before);
         while let Some(Slot::Early(_)) = self.slots.front() {
             let first = self.slots.front_mut().expect("it was looked at");

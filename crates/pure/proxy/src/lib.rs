@@ -100,7 +100,7 @@ pub struct Limits {
     pub item_bytes_max: usize,
     /// A client with so many requests that are not answered is not read.
     pub client_requests_max: usize,
-    /// A client that does not take its replies is not read when so many bytes wait.
+    /// A client is not read when it has so many bytes of replies that it has not taken, or that are expected by the size of its last ones.
     pub client_output_bytes_max: usize,
     /// A connection to an upstream with so many requests that are not answered gets no more: `SERVER_ERROR upstream is busy`.
     pub conn_requests_max: usize,

@@ -52,7 +52,7 @@ impl Proxy {
         let limits = self.settings.limits;
         let this = &mut self.clients[client as usize];
         let has_room = this.waiting() <= limits.client_requests_max / 2
-            && this.out.len() <= limits.client_output_bytes_max / 2;
+            && this.expected_bytes() <= limits.client_output_bytes_max / 2;
         if this.paused && has_room && this.is_open && !this.may_go_on {
             this.may_go_on = true;
             self.going_on.push(client);
@@ -87,11 +87,13 @@ impl Proxy {
                 at += skipped;
                 continue;
             }
-            let requests_max = match this.is_peer {
-                true => limits.conn_requests_max,
-                false => limits.client_requests_max,
+            let bytes_max = limits.client_output_bytes_max;
+            // A peer's requests come from many clients.
+            let has_asked_enough = match this.is_peer {
+                true => limits.conn_requests_max <= this.waiting() || bytes_max <= this.out.len(),
+                false => this.has_asked_enough(limits.client_requests_max, bytes_max),
             };
-            if requests_max <= this.waiting() || limits.client_output_bytes_max <= this.out.len() {
+            if has_asked_enough {
                 this.paused = true;
                 this.need = 0;
                 self.actions.push(Action::Pause(ClientId(client)));
