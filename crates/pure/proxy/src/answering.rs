@@ -16,6 +16,8 @@ impl Proxy {
             return;
         }
         this.gathering.heard(self.now);
+        self.bound_kept(bytes.len());
+        let this = &mut self.conns[conn];
         if this.input.is_empty() {
             let used = self.take_replies(conn, bytes);
             if used < bytes.len() {
@@ -235,9 +237,6 @@ impl Proxy {
     pub(crate) fn answered(&mut self, client: u32) {
         let this = &mut self.clients[client as usize];
         if this.gone {
-            this.out.free();
-            let count = this.out.len();
-            this.out.sent(count, &mut self.spare);
             return self.free_if_done(client);
         }
         if this.has_ended() {

@@ -45,6 +45,8 @@ pub(crate) struct Client {
     pub ending: bool,
     /// Its connection is gone. It is kept for the replies that are on their way.
     pub gone: bool,
+    /// No reply is kept for it: its connection is gone, or will be.
+    deaf: bool,
     /// It speaks binary; `None` before its first byte.
     pub binary: Option<bool>,
     pub is_open: bool,
@@ -86,6 +88,30 @@ impl Client {
             Some(_) => requests_max,
         };
         requests_max <= self.slots.len() || bytes_max <= self.expected_bytes()
+    }
+
+    /// Of replies that it has not taken, or that wait for others.
+    pub fn kept_bytes(&self) -> usize {
+        let early = |slot: &Slot| match slot {
+            Slot::Early(reply) => reply.len(),
+            Slot::Merge(merge) => merge.kept_bytes(),
+            Slot::Waiting | Slot::Everywhere(..) | Slot::End => 0,
+        };
+        self.out.bytes.len() + self.slots.iter().map(early).sum::<usize>()
+    }
+
+    /// Forgets its replies, and those to come.
+    pub fn go_deaf(&mut self, spare: &mut Spare) {
+        self.deaf = true;
+        self.out.free();
+        self.out.sent(self.out.len(), spare);
+        for slot in &mut self.slots {
+            match slot {
+                Slot::Early(reply) => spare.give(std::mem::take(reply)),
+                Slot::Merge(merge) => merge.forget(),
+                Slot::Waiting | Slot::Everywhere(..) | Slot::End => {}
+            }
+        }
     }
 
     #[inline]
@@ -136,6 +162,12 @@ impl Client {
     #[inline]
     pub fn answer(&mut self, number: u32, spare: &mut Spare, push: impl FnOnce(&mut Vec<u8>)) {
         let at = number.wrapping_sub(self.first) as usize;
+        let deaf = self.deaf;
+        let push = |out: &mut Vec<u8>| {
+            if !deaf {
+                push(out);
+            }
+        };
         if at > 0 {
             let mut early = spare.take();
             push(&mut early);

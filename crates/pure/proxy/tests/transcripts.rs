@@ -214,6 +214,35 @@ fn as_many_replies_are_on_their_way_as_a_client_may_leave_untaken() {
 }
 
 #[test]
+fn who_has_most_of_too_many_replies_is_cut_off() {
+    let limits = Limits { kept_bytes_max: 1000, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(2) });
+    let (late, other) = (world.key(0), world.key(1));
+    let reply = format!("VALUE {other} 0 100\r\n{}\r\nEND\r\n", "v".repeat(100));
+    let (greedy, modest) = (world.client(), world.client());
+    // Their other replies wait for the first one.
+    world.says(greedy, &format!("get {late}\r\n{}", format!("get {other}\r\n").repeat(5)));
+    world.says(modest, &format!("get {late}\r\n{}", format!("get {other}\r\n").repeat(2)));
+    world.says(greedy, &format!("get {other} {late}\r\n"));
+    world.replies(1, &reply.repeat(7));
+    world.replies(1, &reply);
+    assert_eq!(world.closed, []);
+    world.says(greedy, &format!("get {other}\r\n"));
+    world.replies(1, &reply);
+    assert_eq!(world.closed, []);
+    world.says(modest, &format!("get {other}\r\n"));
+    world.replies(1, &reply);
+    assert_eq!(world.closed, [greedy]);
+    assert_eq!(world.proxy.counters().clients_cut_off, 1);
+    world.event(Event::Closed { client: greedy });
+    world.replies(0, "END\r\nEND\r\nEND\r\n");
+    world.wait(MS);
+    world.hears(greedy, "");
+    world.hears(modest, &format!("END\r\n{}", reply.repeat(3)));
+    assert_eq!(world.client(), greedy, "its number is free");
+}
+
+#[test]
 fn who_takes_the_last_replies_late_is_read_on_without_another_event() {
     let limits =
         Limits { client_requests_max: 4, client_output_bytes_max: 400, ..Limits::default() };
