@@ -3,7 +3,7 @@
 //!
 //!     crowd PORT SECONDS idle COUNT             stay connected; one in a hundred asks once a second
 //!     crowd PORT SECONDS newcomers RATE         connect, get a key, read its reply and close, so many a second
-//!     crowd PORT SECONDS slow COUNT KEY         ask for KEY 16 times, and read a byte each 100 ms
+//!     crowd PORT SECONDS slow COUNT KEY         ask for KEY 64 times, and read a byte each 100 ms
 //!     crowd PORT SECONDS deaf COUNT KEY         ask for KEY for as long as the socket takes it, and never read
 //!     crowd PORT SECONDS check COUNT            set and get keys of their own: a get finds the last value, or nothing
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const THREADS: u32 = 32;
 /// A connection leaves its port unusable for a minute, beside the same address.
 const ADDRESSES: u32 = 8;
-const SLOW_REQUESTS: usize = 16;
+const SLOW_REQUESTS: usize = 64;
 const KEYS_EACH: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(5);
 

@@ -110,10 +110,9 @@ impl Proxy {
                     Some(false) => self.counters.get_misses += 1,
                     None => {}
                 }
-                let spare = &mut self.spare;
-                self.clients[client as usize].answer(number, spare, |out| {
-                    push_reply(out, asked, reply);
-                });
+                let this = &mut self.clients[client as usize];
+                this.expect(reply.len());
+                this.answer(number, &mut self.spare, |out| push_reply(out, asked, reply));
                 self.answered(client);
             }
             Who::Part { client, number, part } => self.merge(client, number, |merge, spare| {
@@ -203,6 +202,9 @@ impl Proxy {
         let (hits, misses) = merge.finish(&mut values, &mut self.spare);
         self.counters.get_hits += hits;
         self.counters.get_misses += misses;
+        if hits + misses > 0 {
+            this.expect(values.len());
+        }
         this.answer(number, &mut self.spare, |out| {
             // An empty output takes the reply as it is.
             if out.is_empty() {

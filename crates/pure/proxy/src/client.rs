@@ -9,7 +9,7 @@ use crate::merge::Merge;
 /// So many bytes leave, whatever else was asked in their turn.
 const HELD_BYTES_MAX: usize = 16 << 10;
 /// How large replies to a client are is not known before its first one.
-const REQUESTS_BEFORE_FIRST: usize = 64;
+const REQUESTS_BEFORE_FIRST: usize = 8;
 
 /// A place among a client's replies.
 pub(crate) enum Slot {
@@ -114,8 +114,9 @@ impl Client {
         }
     }
 
+    /// An upstream's reply has so many bytes. Errors of the proxy's own say nothing of those to come.
     #[inline]
-    fn expect(&mut self, bytes: usize) {
+    pub fn expect(&mut self, bytes: usize) {
         let before = self.reply_bytes.unwrap_or(0);
         self.reply_bytes = Some(bytes.max(before - before / 8));
     }
@@ -171,7 +172,6 @@ impl Client {
         if at > 0 {
             let mut early = spare.take();
             push(&mut early);
-            self.expect(early.len());
             self.slots[at] = Slot::Early(early);
             return;
         }
@@ -180,7 +180,6 @@ impl Client {
         }
         let before = self.out.bytes.len();
         push(&mut self.out.bytes);
-        self.expect(self.out.bytes.len() - before);
         self.leave(before);
         while let Some(Slot::Early(_)) = self.slots.front() {
             let first = self.slots.front_mut().expect("it was looked at");
