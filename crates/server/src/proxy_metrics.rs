@@ -103,6 +103,11 @@ impl Page {
                 "Keys that were deleted since their last write had no known outcome.",
                 counters.deleted_unsure,
             ),
+            (
+                "mbal_proxy_clients_cut_off_total",
+                "Clients that were closed since they had most of the replies that were not taken.",
+                counters.clients_cut_off,
+            ),
         ] {
             self.counter(name, help, &[(&[], value)]);
         }

@@ -338,6 +338,7 @@ impl ProxyLoop {
                     Action::Dial { conn, upstream } => self.dial(conn, upstream),
                     Action::HangUp(conn) => self.upstreams[conn.0 as usize] = None,
                     Action::Close(client) => self.finish(client),
+                    Action::CutOff(client) => self.close(client),
                     Action::Pause(client) => self.pause(client, true),
                     Action::Resume(client) => self.pause(client, false),
                 }

@@ -16,6 +16,8 @@ impl Proxy {
             return;
         }
         this.gathering.heard(self.now);
+        self.bound_kept(bytes.len());
+        let this = &mut self.conns[conn];
         if this.input.is_empty() {
             let used = self.take_replies(conn, bytes);
             if used < bytes.len() {
@@ -108,10 +110,9 @@ impl Proxy {
                     Some(false) => self.counters.get_misses += 1,
                     None => {}
                 }
-                let spare = &mut self.spare;
-                self.clients[client as usize].answer(number, spare, |out| {
-                    push_reply(out, asked, reply);
-                });
+                let this = &mut self.clients[client as usize];
+                this.expect(reply.len());
+                this.answer(number, &mut self.spare, |out| push_reply(out, asked, reply));
                 self.answered(client);
             }
             Who::Part { client, number, part } => self.merge(client, number, |merge, spare| {
@@ -201,6 +202,9 @@ impl Proxy {
         let (hits, misses) = merge.finish(&mut values, &mut self.spare);
         self.counters.get_hits += hits;
         self.counters.get_misses += misses;
+        if hits + misses > 0 {
+            this.expect(values.len());
+        }
         this.answer(number, &mut self.spare, |out| {
             // An empty output takes the reply as it is.
             if out.is_empty() {
@@ -235,9 +239,6 @@ impl Proxy {
     pub(crate) fn answered(&mut self, client: u32) {
         let this = &mut self.clients[client as usize];
         if this.gone {
-            this.out.free();
-            let count = this.out.len();
-            this.out.sent(count, &mut self.spare);
             return self.free_if_done(client);
         }
         if this.has_ended() {

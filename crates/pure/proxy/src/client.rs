@@ -8,6 +8,8 @@ use crate::merge::Merge;
 
 /// So many bytes leave, whatever else was asked in their turn.
 const HELD_BYTES_MAX: usize = 16 << 10;
+/// How large replies to a client are is not known before its first one.
+const REQUESTS_BEFORE_FIRST: usize = 8;
 
 /// A place among a client's replies.
 pub(crate) enum Slot {
@@ -31,6 +33,8 @@ pub(crate) struct Client {
     pub skip: usize,
     pub out: Output,
     slots: VecDeque<Slot>,
+    /// Its largest reply of late: it fades by an eighth with each one that is smaller.
+    reply_bytes: Option<usize>,
     /// The number of the first of the slots.
     first: u32,
     /// It is not read: it has asked enough.
@@ -41,6 +45,8 @@ pub(crate) struct Client {
     pub ending: bool,
     /// Its connection is gone. It is kept for the replies that are on their way.
     pub gone: bool,
+    /// No reply is kept for it: its connection is gone, or will be.
+    deaf: bool,
     /// It speaks binary; `None` before its first byte.
     pub binary: Option<bool>,
     pub is_open: bool,
@@ -66,6 +72,53 @@ impl Client {
 
     pub fn waiting(&self) -> usize {
         self.slots.len()
+    }
+
+    /// What it has not taken, and what is on its way if replies are as large as the largest of late.
+    #[inline]
+    pub fn expected_bytes(&self) -> usize {
+        self.out.len() + self.slots.len() * self.reply_bytes.unwrap_or(0)
+    }
+
+    /// Whether it has asked for as much as may be on its way.
+    #[inline]
+    pub fn has_asked_enough(&self, requests_max: usize, bytes_max: usize) -> bool {
+        let requests_max = match self.reply_bytes {
+            None => requests_max.min(REQUESTS_BEFORE_FIRST),
+            Some(_) => requests_max,
+        };
+        requests_max <= self.slots.len() || bytes_max <= self.expected_bytes()
+    }
+
+    /// Of replies that it has not taken, or that wait for others.
+    pub fn kept_bytes(&self) -> usize {
+        let early = |slot: &Slot| match slot {
+            Slot::Early(reply) => reply.len(),
+            Slot::Merge(merge) => merge.kept_bytes(),
+            Slot::Waiting | Slot::Everywhere(..) | Slot::End => 0,
+        };
+        self.out.bytes.len() + self.slots.iter().map(early).sum::<usize>()
+    }
+
+    /// Forgets its replies, and those to come.
+    pub fn go_deaf(&mut self, spare: &mut Spare) {
+        self.deaf = true;
+        self.out.free();
+        self.out.sent(self.out.len(), spare);
+        for slot in &mut self.slots {
+            match slot {
+                Slot::Early(reply) => spare.give(std::mem::take(reply)),
+                Slot::Merge(merge) => merge.forget(),
+                Slot::Waiting | Slot::Everywhere(..) | Slot::End => {}
+            }
+        }
+    }
+
+    /// An upstream's reply has so many bytes. Errors of the proxy's own say nothing of those to come.
+    #[inline]
+    pub fn expect(&mut self, bytes: usize) {
+        let before = self.reply_bytes.unwrap_or(0);
+        self.reply_bytes = Some(bytes.max(before - before / 8));
     }
 
     /// A place for a reply, behind all others.
@@ -110,6 +163,12 @@ impl Client {
     #[inline]
     pub fn answer(&mut self, number: u32, spare: &mut Spare, push: impl FnOnce(&mut Vec<u8>)) {
         let at = number.wrapping_sub(self.first) as usize;
+        let deaf = self.deaf;
+        let push = |out: &mut Vec<u8>| {
+            if !deaf {
+                push(out);
+            }
+        };
         if at > 0 {
             let mut early = spare.take();
             push(&mut early);

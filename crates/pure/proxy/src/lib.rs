@@ -100,8 +100,10 @@ pub struct Limits {
     pub item_bytes_max: usize,
     /// A client with so many requests that are not answered is not read.
     pub client_requests_max: usize,
-    /// A client that does not take its replies is not read when so many bytes wait.
+    /// A client is not read when it has so many bytes of replies that it has not taken, or that are expected by the size of its last ones.
     pub client_output_bytes_max: usize,
+    /// So many bytes of replies are kept for clients that have not taken them, and a sixteenth more. Beyond that, who has most is cut off.
+    pub kept_bytes_max: usize,
     /// A connection to an upstream with so many requests that are not answered gets no more: `SERVER_ERROR upstream is busy`.
     pub conn_requests_max: usize,
     /// Likewise, bytes that it has not taken.
@@ -114,6 +116,7 @@ impl Default for Limits {
             item_bytes_max: 1 << 20,
             client_requests_max: 1024,
             client_output_bytes_max: 1 << 20,
+            kept_bytes_max: 256 << 20,
             conn_requests_max: 64 << 10,
             conn_output_bytes_max: 16 << 20,
         }

@@ -30,6 +30,8 @@ pub(crate) struct Merge {
     wanted: Vec<Wanted>,
     parts: Vec<Part>,
     missing: usize,
+    /// Nobody waits for it.
+    forgotten: bool,
     /// What went wrong with one of the parts: the whole reply, a line with its end.
     error: Vec<u8>,
 }
@@ -57,7 +59,7 @@ impl Merge {
     pub fn new(mut keys: Vec<u8>, asked: &[u8], count: usize) -> Merge {
         keys.extend_from_slice(asked);
         let (wanted, parts) = (Vec::with_capacity(count), Vec::with_capacity(8.min(count)));
-        Merge { keys, wanted, parts, missing: 0, error: Vec::new() }
+        Merge { keys, wanted, parts, missing: 0, forgotten: false, error: Vec::new() }
     }
 
     /// The next key is asked for there. False if that is one part too many.
@@ -89,10 +91,21 @@ impl Merge {
         (self.parts[part].conn as usize, self.parts[part].renamed)
     }
 
+    pub fn kept_bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.values.len()).sum()
+    }
+
+    /// The values that have come, and those that will, are for nobody.
+    pub fn forget(&mut self) {
+        self.forgotten = true;
+        self.parts.iter_mut().for_each(|part| part.values = Vec::new());
+    }
+
     /// Takes the whole reply of one part. True if that was the last one.
     pub fn came(&mut self, part: u8, reply: &[u8], spare: &mut Spare) -> bool {
         self.missing -= 1;
         match reply.strip_suffix(b"END\r\n") {
+            _ if self.forgotten => {}
             Some(values) if !values.is_empty() => {
                 let part = &mut self.parts[usize::from(part)];
                 part.values = spare.take();

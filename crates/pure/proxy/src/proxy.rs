@@ -64,6 +64,8 @@ pub enum Action {
     HangUp(ConnId),
     /// All output has been taken.
     Close(ClientId),
+    /// Close it now, whatever it has not taken.
+    CutOff(ClientId),
     /// Do not read this client until [`Action::Resume`].
     Pause(ClientId),
     Resume(ClientId),
@@ -87,6 +89,8 @@ pub struct Proxy {
     pub(crate) free: Vec<u32>,
     pub(crate) spare: Spare,
     pub(crate) actions: Vec<Action>,
+    /// Bytes of upstreams since it was looked how much is kept for clients.
+    pub(crate) came_unlooked: usize,
     /// Clients that were paused and may go on.
     pub(crate) going_on: Vec<u32>,
     pub(crate) counters: Counters,
@@ -170,6 +174,7 @@ impl Proxy {
             free: Vec::new(),
             spare: Spare::default(),
             actions: Vec::new(),
+            came_unlooked: 0,
             going_on: Vec::new(),
             counters: Counters::default(),
             by_class: ByClass::default(),

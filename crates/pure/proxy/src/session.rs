@@ -6,6 +6,9 @@ use crate::client::{Client, Slot};
 use crate::passing::Line;
 use crate::proxy::{Action, ClientId, Proxy};
 
+/// When so many parts of what may be kept have come from upstreams, it is looked how much is.
+const KEPT_PART: usize = 16;
+
 impl Proxy {
     pub(crate) fn received(&mut self, client: u32, bytes: &[u8]) {
         let this = &mut self.clients[client as usize];
@@ -52,7 +55,7 @@ impl Proxy {
         let limits = self.settings.limits;
         let this = &mut self.clients[client as usize];
         let has_room = this.waiting() <= limits.client_requests_max / 2
-            && this.out.len() <= limits.client_output_bytes_max / 2;
+            && this.expected_bytes() <= limits.client_output_bytes_max / 2;
         if this.paused && has_room && this.is_open && !this.may_go_on {
             this.may_go_on = true;
             self.going_on.push(client);
@@ -87,11 +90,13 @@ impl Proxy {
                 at += skipped;
                 continue;
             }
-            let requests_max = match this.is_peer {
-                true => limits.conn_requests_max,
-                false => limits.client_requests_max,
+            let bytes_max = limits.client_output_bytes_max;
+            // A peer's requests come from many clients.
+            let has_asked_enough = match this.is_peer {
+                true => limits.conn_requests_max <= this.waiting() || bytes_max <= this.out.len(),
+                false => this.has_asked_enough(limits.client_requests_max, bytes_max),
             };
-            if requests_max <= this.waiting() || limits.client_output_bytes_max <= this.out.len() {
+            if has_asked_enough {
                 this.paused = true;
                 this.need = 0;
                 self.actions.push(Action::Pause(ClientId(client)));
@@ -194,9 +199,39 @@ impl Proxy {
         let this = &mut self.clients[client as usize];
         this.gone = true;
         this.is_open = false;
-        this.out.free();
-        this.out.sent(this.out.len(), &mut self.spare);
+        this.go_deaf(&mut self.spare);
         self.free_if_done(client);
+    }
+
+    /// Looks, now and then, how much is kept for clients that do not take it. If that is too much, who has most of it goes.
+    #[inline]
+    pub(crate) fn bound_kept(&mut self, came: usize) {
+        let bytes_max = self.settings.limits.kept_bytes_max;
+        self.came_unlooked += came;
+        if bytes_max / KEPT_PART <= self.came_unlooked {
+            self.came_unlooked = 0;
+            self.cut_off(bytes_max);
+        }
+    }
+
+    #[cold]
+    fn cut_off(&mut self, bytes_max: usize) {
+        let kept = |(client, this): (usize, &Client)| (this.kept_bytes(), client as u32);
+        let mut kept: Vec<_> = self.clients.iter().enumerate().map(kept).collect();
+        let mut sum: usize = kept.iter().map(|(bytes, _)| bytes).sum();
+        if sum <= bytes_max {
+            return;
+        }
+        kept.sort_unstable();
+        while let Some((bytes, client)) = kept.pop().filter(|_| bytes_max < sum) {
+            sum -= bytes;
+            self.counters.clients_cut_off += 1;
+            let this = &mut self.clients[client as usize];
+            this.ending = true;
+            this.input.clear();
+            this.go_deaf(&mut self.spare);
+            self.actions.push(Action::CutOff(ClientId(client)));
+        }
     }
 
     /// A client that is gone goes for good when no reply to it is on its way.

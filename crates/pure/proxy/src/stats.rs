@@ -55,6 +55,8 @@ counters! {
     /// How often a coordinator was silent for a lease.
     leases_ended,
     connections_total,
+    /// Clients that were closed since they had most of the replies that were not taken.
+    clients_cut_off,
     /// Keys that clients asked for and got, from upstreams or from the proxy's own cache.
     get_hits,
     get_misses,

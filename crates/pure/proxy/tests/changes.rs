@@ -212,7 +212,8 @@ impl World {
                         }
                         self.seen.hung_up += 1;
                     }
-                    Action::Close(_) | Action::Pause(_) | Action::Resume(_) => {}
+                    Action::Close(_) | Action::CutOff(_) | Action::Pause(_) | Action::Resume(_) => {
+                    }
                 }
             }
         }

@@ -131,7 +131,8 @@ impl World {
                     }
                     Action::Dial { conn, upstream } => self.dialing.push((conn, upstream)),
                     Action::HangUp(conn) => self.cut(conn.0 as usize),
-                    Action::Close(_) | Action::Pause(_) | Action::Resume(_) => {}
+                    Action::Close(_) | Action::CutOff(_) | Action::Pause(_) | Action::Resume(_) => {
+                    }
                 }
             }
         }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::transcript::{MS, TIMEOUT, World, settings};
-use mbal_proxy::{ConnId, Event, Limits, Settings};
+use mbal_proxy::{ClientId, ConnId, Event, Limits, Settings};
 
 #[test]
 fn many_clients_share_a_connection_and_each_gets_its_own_replies() {
@@ -179,10 +179,84 @@ fn a_client_that_asks_too_much_waits_and_loses_nothing() {
     assert_eq!(world.paused, []);
 }
 
+/// Client `client` gets `count` replies; how many were asked for at a time, at most.
+fn most_on_their_way(world: &mut World, client: ClientId, count: usize, reply: &str) -> usize {
+    world.says(client, &"get a\r\n".repeat(count));
+    let (mut replies, mut most) = (0, 0);
+    while replies < count {
+        // What was gathered has left.
+        world.wait(MS);
+        let asked = std::mem::take(&mut world.asked[0]).matches("get a\r\n").count();
+        assert!(asked > 0, "it stands still after {replies}");
+        most = asked.max(most);
+        world.replies(0, &reply.repeat(asked));
+        world.wait(MS);
+        world.hears(client, &reply.repeat(asked));
+        replies += asked;
+    }
+    most
+}
+
+#[test]
+fn as_many_replies_are_on_their_way_as_a_client_may_leave_untaken() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    let large = format!("VALUE a 0 100000\r\n{}\r\nEND\r\n", "v".repeat(100_000));
+    assert_eq!(most_on_their_way(&mut world, client, 1000, "END\r\n"), 992);
+    assert_eq!(most_on_their_way(&mut world, client, 1, &large), 1);
+    assert_eq!(most_on_their_way(&mut world, client, 100, &large), 11);
+    // An error says nothing of the replies to come.
+    for _ in 0..20 {
+        world.says(client, &"get a\r\n".repeat(3));
+        world.wait(TIMEOUT);
+        let told = std::mem::take(&mut world.told[client.0 as usize]);
+        assert_eq!(told.matches("SERVER_ERROR upstream").count(), 3, "{told}");
+    }
+    world.wait(1000 * MS);
+    world.connect_all();
+    world.asked[0].clear();
+    assert_eq!(most_on_their_way(&mut world, client, 100, &large), 11);
+    assert!(most_on_their_way(&mut world, client, 3000, "END\r\n") > 500);
+    // How large they are is not known before the first one.
+    let newcomer = world.client();
+    world.says(newcomer, &"get a\r\n".repeat(1000));
+    world.wait(MS);
+    assert_eq!(world.asked[0].matches("get a\r\n").count(), 8);
+}
+
+#[test]
+fn who_has_most_of_too_many_replies_is_cut_off() {
+    let limits = Limits { kept_bytes_max: 1000, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(2) });
+    let (late, other) = (world.key(0), world.key(1));
+    let reply = format!("VALUE {other} 0 100\r\n{}\r\nEND\r\n", "v".repeat(100));
+    let (greedy, modest) = (world.client(), world.client());
+    // Their other replies wait for the first one.
+    world.says(greedy, &format!("get {late}\r\n{}", format!("get {other}\r\n").repeat(5)));
+    world.says(modest, &format!("get {late}\r\n{}", format!("get {other}\r\n").repeat(2)));
+    world.says(greedy, &format!("get {other} {late}\r\n"));
+    world.replies(1, &reply.repeat(7));
+    world.replies(1, &reply);
+    assert_eq!(world.closed, []);
+    world.says(greedy, &format!("get {other}\r\n"));
+    world.replies(1, &reply);
+    assert_eq!(world.closed, []);
+    world.says(modest, &format!("get {other}\r\n"));
+    world.replies(1, &reply);
+    assert_eq!(world.closed, [greedy]);
+    assert_eq!(world.proxy.counters().clients_cut_off, 1);
+    world.event(Event::Closed { client: greedy });
+    world.replies(0, "END\r\nEND\r\nEND\r\n");
+    world.wait(MS);
+    world.hears(greedy, "");
+    world.hears(modest, &format!("END\r\n{}", reply.repeat(3)));
+    assert_eq!(world.client(), greedy, "its number is free");
+}
+
 #[test]
 fn who_takes_the_last_replies_late_is_read_on_without_another_event() {
     let limits =
-        Limits { client_requests_max: 4, client_output_bytes_max: 100, ..Limits::default() };
+        Limits { client_requests_max: 4, client_output_bytes_max: 400, ..Limits::default() };
     let mut world = World::new(Settings { limits, ..settings(1) });
     let client = world.client();
     world.says(client, &"get a\r\n".repeat(10));

@@ -89,7 +89,7 @@ impl World {
                     }
                     Action::Dial { conn, .. } => self.dialing.push(conn),
                     Action::HangUp(_) => {}
-                    Action::Close(client) => self.closed.push(client),
+                    Action::Close(client) | Action::CutOff(client) => self.closed.push(client),
                     Action::Pause(client) => self.paused.push(client),
                     Action::Resume(client) => self.paused.retain(|one| *one != client),
                 }
