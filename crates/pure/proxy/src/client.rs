@@ -15,8 +15,12 @@ pub(crate) enum Slot {
     /// The reply is here, and waits for those before it.
     Early(Vec<u8>),
     Merge(Box<Merge>),
-    /// All upstreams are asked: so many have not answered, and the first error of those that have.
-    Everywhere(usize, Vec<u8>),
+    /// All upstreams are asked: so many have not answered. The first error of those that have, and what is said if there is none.
+    Everywhere {
+        missing: usize,
+        error: Vec<u8>,
+        done: Vec<u8>,
+    },
     /// The connection ends here.
     End,
 }

@@ -268,6 +268,59 @@ fn binary_has_connections_of_its_own_and_quiet_requests_keep_their_silence() {
     assert!(world.told[0].contains("opaq") && world.told[0].contains("no route to owner"));
 }
 
+/// A binary request, and the reply to one.
+fn packet(magic: u8, opcode: u8, status: u8, extras: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 24];
+    [bytes[0], bytes[1], bytes[4], bytes[7], bytes[11]] =
+        [magic, opcode, extras.len() as u8, status, extras.len() as u8];
+    bytes[12..16].copy_from_slice(b"opaq");
+    bytes.extend_from_slice(extras);
+    bytes
+}
+
+#[test]
+fn a_flush_in_binary_is_done_by_all() {
+    let mut world = World::new(settings(2));
+    let client = world.client();
+    // flushq in ten seconds, flush, noop.
+    let request = [
+        packet(0x80, 0x18, 0, &[0, 0, 0, 10]),
+        packet(0x80, 0x08, 0, b""),
+        packet(0x80, 0x0a, 0, b""),
+    ];
+    world.event(Event::Received { client, bytes: &request.concat() });
+    world.connect_all();
+    let asked = [packet(0x80, 0x08, 0, &[0, 0, 0, 10]), packet(0x80, 0x08, 0, b"")].concat();
+    for conn in [1, 3] {
+        assert_eq!(world.asked[conn], String::from_utf8_lossy(&asked));
+        assert_eq!(world.asked[conn - 1], "");
+    }
+    let done = packet(0x81, 0x08, 0, b"");
+    let refused = packet(0x81, 0x08, 0x20, b"");
+    world.event(Event::Replied { conn: ConnId(1), bytes: &[&done[..], &done].concat() });
+    world.hears(client, "");
+    world.event(Event::Replied { conn: ConnId(3), bytes: &[&done[..], &refused].concat() });
+    let noop = packet(0x81, 0x0a, 0, b"");
+    world.hears(client, &String::from_utf8_lossy(&[&refused[..], &noop].concat()));
+    // Who is lost has not done it, though nobody wanted to hear of success.
+    world.event(Event::Received { client, bytes: &packet(0x80, 0x18, 0, b"") });
+    world.event(Event::Replied { conn: ConnId(1), bytes: &done });
+    world.event(Event::Lost { conn: ConnId(3) });
+    assert!(world.told[0].contains("opaq") && world.told[0].contains("no route to owner"));
+}
+
+#[test]
+fn binary_clients_are_told_statistics() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    world.event(Event::Received { client, bytes: &packet(0x80, 0x10, 0, b"") });
+    let told = std::mem::take(&mut world.told[0]);
+    assert!(told.contains("upstream:"), "{told}");
+    assert!(told.contains("curr_connections1"), "{told}");
+    // The last one has no name.
+    assert!(told.ends_with(&*String::from_utf8_lossy(&packet(0x81, 0x10, 0, b""))), "{told:?}");
+}
+
 #[test]
 fn a_key_has_one_place_however_it_is_spelled() {
     let mut world = World::new(settings(5));
