@@ -77,6 +77,11 @@ impl Proxy {
                 self.push_stats(&mut reply);
                 return self.say(client, &reply);
             }
+            Admin::Stats(words) if words.get(1) == b"settings" => {
+                let mut reply = Vec::new();
+                self.push_settings(&mut reply);
+                return self.say(client, &reply);
+            }
             Admin::Stats(words) if words.get(1) == b"latency" && words.get(2) == b"buckets" => {
                 let reply = self.latency_buckets();
                 return self.say(client, &reply);
@@ -90,6 +95,8 @@ impl Proxy {
                 let reply = self.explain(words.get(2));
                 return self.say(client, &reply);
             }
+            // memcached knows it in debug builds alone.
+            Admin::DebugTime { .. } => b"ERROR\r\n",
             Admin::Shutdown(_) => b"SERVER_ERROR: shutdown not enabled\r\n",
             _ => NOT_HERE,
         };

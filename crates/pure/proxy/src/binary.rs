@@ -72,6 +72,11 @@ impl Proxy {
                 self.push_stats(&mut lines);
                 push_stats_framed(&mut reply, frame, &lines);
             }
+            Command::Stats { topic: b"settings" } => {
+                let mut lines = Vec::new();
+                self.push_settings(&mut lines);
+                push_stats_framed(&mut reply, frame, &lines);
+            }
             Command::Stats { topic: b"reset" } => frame.push_stat(&mut reply, b"", b""),
             Command::Stats { .. } => frame.push_error(&mut reply, Status::NotFound),
             Command::Noop => frame.push(&mut reply, Status::Success, b"", 0),

@@ -310,6 +310,33 @@ fn a_flush_in_binary_is_done_by_all() {
 }
 
 #[test]
+fn a_key_may_be_the_word_noreply() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    world.says(client, "delete noreply 7\r\n");
+    world.answers(0, "delete noreply 0\r\n", "NOT_FOUND\r\n");
+    world.hears(client, "NOT_FOUND\r\n");
+}
+
+#[test]
+fn a_command_of_debug_builds_is_unknown() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    world.says(client, "debugtime 1\r\n");
+    world.hears(client, "ERROR\r\n");
+}
+
+#[test]
+fn settings_are_the_proxys_own() {
+    let limits = Limits { item_bytes_max: 5000, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(1) });
+    let client = world.client();
+    world.says(client, "stats settings\r\nstats slabs\r\n");
+    let told = "STAT item_size_max 5000\r\nSTAT client_flags_size 4\r\nEND\r\n";
+    world.hears(client, &format!("{told}SERVER_ERROR not through a proxy\r\n"));
+}
+
+#[test]
 fn binary_clients_are_told_statistics() {
     let mut world = World::new(settings(1));
     let client = world.client();
