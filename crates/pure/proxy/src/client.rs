@@ -33,6 +33,8 @@ pub(crate) struct Client {
     pub need: usize,
     /// Bytes of a value that nobody wants.
     pub skip: usize,
+    /// The place before the refusal of that value, which is told when all of it has come.
+    pub refused: Option<u32>,
     pub out: Output,
     slots: VecDeque<Slot>,
     /// The number of the first of the slots.
@@ -149,6 +151,13 @@ impl Client {
             self.out.free();
         } else if HELD_BYTES_MAX <= self.out.len() {
             self.out.free();
+        }
+    }
+
+    /// The rest of a refused value will not come: nobody hears the refusal.
+    pub fn drop_refusal(&mut self) {
+        if let Some(number) = self.refused.take() {
+            self.slots.truncate(number.wrapping_sub(self.first) as usize);
         }
     }
 

@@ -327,6 +327,35 @@ fn a_command_of_debug_builds_is_unknown() {
 }
 
 #[test]
+fn a_refusal_is_told_when_the_value_has_come() {
+    let limits = Limits { item_bytes_max: 5000, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(1) });
+    let client = world.client();
+    world.says(client, "get b\r\nset a 0 0 6000\r\nxx");
+    world.answers(0, "get b\r\ndelete a\r\n", "END\r\nDELETED\r\n");
+    world.wait(1_000_000);
+    world.hears(client, "END\r\n");
+    world.says(client, &"x".repeat(5998));
+    world.hears(client, "");
+    world.says(client, "\r\nmn\r\n");
+    world.hears(client, "SERVER_ERROR object too large for cache\r\nMN\r\n");
+    // In one piece; and never, if the rest does not come.
+    let value = "x".repeat(6000);
+    world.says(client, &format!("set a 0 0 6000\r\n{value}\r\nget b\r\nset a 0 0 6000\r\nx"));
+    world.event(Event::HalfClosed { client });
+    world.answers(0, "delete a\r\nget b\r\ndelete a\r\n", "DELETED\r\nEND\r\nDELETED\r\n");
+    world.hears(client, "SERVER_ERROR object too large for cache\r\nEND\r\n");
+    assert_eq!(world.closed, [client]);
+    world.event(Event::Closed { client });
+    // Nor after a connection that is gone, whose number is free again.
+    let gone = world.client();
+    world.says(gone, "set a 0 0 6000\r\nx");
+    world.event(Event::Closed { client: gone });
+    world.answers(0, "delete a\r\n", "DELETED\r\n");
+    assert_eq!(world.client(), gone);
+}
+
+#[test]
 fn settings_are_the_proxys_own() {
     let limits = Limits { item_bytes_max: 5000, ..Limits::default() };
     let mut world = World::new(Settings { limits, ..settings(1) });
