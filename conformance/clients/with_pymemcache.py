@@ -59,19 +59,22 @@ def use(client):
     assert client.touch("k", 100, noreply=False)
     assert client.delete("k", noreply=False)
     assert client.get("k") is None
-    assert client.stats()[b"curr_items"] > 0
+    # A proxy tells its own.
+    assert client.stats() if "PROXIED" in os.environ else client.stats()[b"curr_items"] > 0
     assert client.version()
     client.quit()
 
 
 use(Client(("127.0.0.1", int(os.environ["PLAIN"])), timeout=60))
-guarded = ("127.0.0.1", int(os.environ["PASSWORD"]))
-use(LoggingIn(guarded, timeout=60))
-assert is_refused(Client(guarded, timeout=60)) == b"unauthenticated"
-assert is_refused(Guessing(guarded, timeout=60)) == b"authentication failure"
+kinds = ["plain"]
+if os.environ["PASSWORD"] != "0":
+    guarded = ("127.0.0.1", int(os.environ["PASSWORD"]))
+    use(LoggingIn(guarded, timeout=60))
+    assert is_refused(Client(guarded, timeout=60)) == b"unauthenticated"
+    assert is_refused(Guessing(guarded, timeout=60)) == b"authentication failure"
+    kinds.append("logged in")
 if os.environ["TLS"] != "0":
     context = ssl.create_default_context(cafile=os.environ["CERT"])
     use(Client(("localhost", int(os.environ["TLS"])), timeout=60, tls_context=context))
-    print("plain, logged in and TLS")
-else:
-    print("plain and logged in")
+    kinds.append("TLS")
+print(", ".join(kinds))

@@ -179,6 +179,8 @@ impl Generator {
             86..98 => self.administration(),
             _ => self.junk(),
         };
+        let is_left_out = self.without.iter().any(|row| row == command.row);
+        let command = if is_left_out { self.meta_get() } else { command };
         if self.random.percent(6) { self.broken(command) } else { command }
     }
 

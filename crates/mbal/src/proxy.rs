@@ -182,6 +182,7 @@ pub struct ProxyFlags {
 
     /// Clients at a time
     #[arg(short = 'c', long, value_name = "num", default_value_t = 1024)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
 
     /// Largest item, in bytes

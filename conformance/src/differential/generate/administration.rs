@@ -121,9 +121,6 @@ impl Generator {
             ),
         ];
         let (row, lines) = *self.random.pick(choices);
-        if self.without.iter().any(|without| without == row) {
-            return self.meta_get();
-        }
         let line = *self.random.pick(lines);
         if row == "flush_all" && !line.contains(['x', '2']) && self.random.percent(50) {
             // Rare enough that items live between.

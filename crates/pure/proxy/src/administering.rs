@@ -1,9 +1,10 @@
-//! Commands that have no key.
+//! Commands that have no key, in text and binary.
 
-use mbal_wire::Admin;
+use mbal_wire::{Admin, Frame, Status};
 
 use crate::Nanos;
 use crate::asking::NOT_HERE;
+use crate::binary::push_loud;
 use crate::client::Slot;
 use crate::passing::End;
 use crate::placing::DOWN;
@@ -14,17 +15,71 @@ use crate::upstream::{Asked, Health, Hide, Who};
 /// A longer exptime is a moment of the calendar.
 const RELATIVE_SECONDS_MAX: u64 = 60 * 60 * 24 * 30;
 
+/// How a client asks for what all upstreams are to do.
+#[derive(Clone, Copy)]
+pub(crate) enum Voice<'a> {
+    Text {
+        noreply: bool,
+    },
+    /// `raw` is the whole request.
+    Binary {
+        frame: &'a Frame,
+        raw: &'a [u8],
+    },
+}
+
+impl Voice<'_> {
+    fn is_binary(self) -> bool {
+        matches!(self, Voice::Binary { .. })
+    }
+
+    /// What the client hears when all have done it.
+    fn done(self) -> Vec<u8> {
+        let mut done = Vec::new();
+        match self {
+            Voice::Text { .. } => done.extend_from_slice(b"OK\r\n"),
+            Voice::Binary { frame, .. } if frame.quiet => {}
+            Voice::Binary { frame, .. } => frame.push(&mut done, Status::Success, b"", 0),
+        }
+        done
+    }
+
+    fn refused(self, why: &[u8]) -> Vec<u8> {
+        let mut error = Vec::new();
+        match self {
+            Voice::Text { .. } => error.extend_from_slice(why),
+            Voice::Binary { frame, .. } => frame.push_error(&mut error, Status::TemporaryFailure),
+        }
+        error
+    }
+
+    fn push_flush(self, out: &mut Vec<u8>, exptime: i32) {
+        match (self, exptime) {
+            (Voice::Text { .. }, 0) => out.extend_from_slice(b"flush_all\r\n"),
+            (Voice::Text { .. }, _) => {
+                out.extend_from_slice(format!("flush_all {exptime}\r\n").as_bytes());
+            }
+            (Voice::Binary { frame, raw }, _) => push_loud(out, frame, raw),
+        }
+    }
+}
+
 impl Proxy {
     pub(crate) fn administer(&mut self, client: u32, command: &Admin<'_>, noreply: bool) {
         let reply: &[u8] = match command {
             Admin::FlushAll { exptime: Some(exptime) } => {
-                return self.flush(client, *exptime, noreply);
+                return self.flush(client, *exptime, Voice::Text { noreply });
             }
             Admin::FlushAll { exptime: None } => b"CLIENT_ERROR invalid exptime argument\r\n",
             Admin::Verbosity { .. } => b"OK\r\n",
             Admin::Stats(words) if words.count == 1 => {
                 let mut reply = Vec::new();
                 self.push_stats(&mut reply);
+                return self.say(client, &reply);
+            }
+            Admin::Stats(words) if words.get(1) == b"settings" => {
+                let mut reply = Vec::new();
+                self.push_settings(&mut reply);
                 return self.say(client, &reply);
             }
             Admin::Stats(words) if words.get(1) == b"latency" && words.get(2) == b"buckets" => {
@@ -40,6 +95,8 @@ impl Proxy {
                 let reply = self.explain(words.get(2));
                 return self.say(client, &reply);
             }
+            // memcached knows it in debug builds alone.
+            Admin::DebugTime { .. } => b"ERROR\r\n",
             Admin::Shutdown(_) => b"SERVER_ERROR: shutdown not enabled\r\n",
             _ => NOT_HERE,
         };
@@ -49,7 +106,7 @@ impl Proxy {
     }
 
     /// `flush_all`, by all upstreams.
-    fn flush(&mut self, client: u32, exptime: i32, noreply: bool) {
+    pub(crate) fn flush(&mut self, client: u32, exptime: i32, voice: Voice<'_>) {
         self.end_all_copies();
         if exptime != 0 {
             // Until everything is flushed, and everybody's clock says so; a moment of the calendar is not known here.
@@ -63,7 +120,7 @@ impl Proxy {
         }
         let conns = self.settings.conns_per_server;
         let mut asked_of = Vec::new();
-        let mut refusal: &[u8] = b"";
+        let mut refusal = None;
         for upstream in 0..self.upstreams.len() {
             // A peer without a session has no copies of what this proxy may write.
             let takes = match self.end_of(upstream) {
@@ -75,34 +132,38 @@ impl Proxy {
             if !takes || self.upstreams[upstream].health != Health::Serves {
                 continue;
             }
-            // Over each connection: it is in order with what was asked there before.
-            let first = self.upstreams[upstream].first_conn;
+            // Over each connection of its kind: it is in order with what was asked there before.
+            let skipped = if voice.is_binary() { conns } else { 0 };
+            let first = self.upstreams[upstream].first_conn + skipped;
             for conn in first..first + conns {
                 match self.admit(conn) {
                     Ok(()) => asked_of.push(conn),
-                    Err(why) => refusal = why,
+                    Err(why) => refusal = Some(why),
                 }
             }
         }
         if asked_of.is_empty() {
-            return self.refuse(client, noreply, DOWN);
+            let is_silent = matches!(voice, Voice::Text { noreply: true });
+            return self.refuse(client, is_silent, &voice.refused(DOWN));
         }
-        let who = match noreply {
-            true => Who::Nobody,
-            false => {
-                let slot = Slot::Everywhere(asked_of.len(), refusal.to_vec());
+        let who = match voice {
+            Voice::Text { noreply: true } => Who::Nobody,
+            _ => {
+                let error = refusal.map_or_else(Vec::new, |why| voice.refused(why));
+                let slot = Slot::Everywhere { missing: asked_of.len(), error, done: voice.done() };
                 let number = self.clients[client as usize].push(slot);
                 Who::Everywhere { client, number }
             }
         };
+        let (kind, hide) = match voice {
+            Voice::Text { .. } => (Kind::Line, Hide::Nothing),
+            Voice::Binary { frame: &Frame { opcode, opaque, .. }, .. } => {
+                (Kind::Binary, Hide::Binary { opcode, opaque, status: Status::Success as u8 })
+            }
+        };
         for conn in asked_of {
             let this = &mut self.conns[conn];
-            if exptime == 0 {
-                this.out.bytes.extend_from_slice(b"flush_all\r\n");
-            } else {
-                this.out.bytes.extend_from_slice(format!("flush_all {exptime}\r\n").as_bytes());
-            }
-            let (kind, hide) = (Kind::Line, Hide::Nothing);
+            voice.push_flush(&mut this.out.bytes, exptime);
             let at = self.now;
             this.ask(Asked { who, kind, hide, writes: false, renamed: false, at }, None);
             self.counters.forwarded += 1;

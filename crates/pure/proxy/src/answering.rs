@@ -126,8 +126,17 @@ impl Proxy {
                 merge.came(part, reply, spare)
             }),
             Who::Everywhere { client, number } => {
-                let error = if reply == b"OK\r\n" { &[][..] } else { reply };
-                self.answered_somewhere(client, number, error);
+                let mut error = Vec::new();
+                match asked.kind {
+                    Kind::Binary => {
+                        // Fills go over other connections: one may have read what was there before.
+                        self.end_all_copies();
+                        push_reply(&mut error, asked, reply);
+                    }
+                    _ if reply == b"OK\r\n" => {}
+                    _ => error.extend_from_slice(reply),
+                }
+                self.answered_somewhere(client, number, &error);
             }
             Who::Nobody => {}
             Who::Fill { hash, epoch } => self.filled(hash, epoch, reply),
@@ -177,7 +186,12 @@ impl Proxy {
             }
             Who::Everywhere { client, number } => {
                 self.counters.errors += 1;
-                self.answered_somewhere(client, number, error);
+                let mut told = Vec::new();
+                match asked.kind {
+                    Kind::Binary => push_failure(&mut told, &asked),
+                    _ => told.extend_from_slice(error),
+                }
+                self.answered_somewhere(client, number, &told);
             }
             Who::Fill { hash, epoch } => self.hot.unfilled(hash, epoch),
             Who::KernelFill { hash, number } => self.kernel_filled(hash, number, b""),
@@ -219,7 +233,7 @@ impl Proxy {
 
     fn answered_somewhere(&mut self, client: u32, number: u32, error: &[u8]) {
         let this = &mut self.clients[client as usize];
-        let Slot::Everywhere(missing, first) = this.slot(number) else {
+        let Slot::Everywhere { missing, error: first, done } = this.slot(number) else {
             unreachable!("its parts are its own")
         };
         *missing -= 1;
@@ -227,9 +241,8 @@ impl Proxy {
             first.extend_from_slice(error);
         }
         if *missing == 0 {
-            let error = std::mem::take(first);
-            let reply = if error.is_empty() { &b"OK\r\n"[..] } else { &error };
-            this.answer(number, &mut self.spare, |out| out.extend_from_slice(reply));
+            let reply = std::mem::take(if first.is_empty() { done } else { first });
+            this.answer(number, &mut self.spare, |out| out.extend_from_slice(&reply));
             self.answered(client);
         }
     }

@@ -6,7 +6,6 @@ use mbal_wire::{Chunk, Meta, Request, next_word};
 use crate::client::Slot;
 use crate::encode;
 use crate::naming::push_name;
-use crate::placing::Refusal;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
 use crate::steering::Steered;
@@ -150,7 +149,7 @@ impl Proxy {
         self.clients[client as usize].say(reply, &mut self.spare);
     }
 
-    pub(crate) fn refuse(&mut self, client: u32, silent: bool, refusal: Refusal) {
+    pub(crate) fn refuse(&mut self, client: u32, silent: bool, refusal: &[u8]) {
         self.counters.errors += 1;
         if !silent {
             self.say(client, refusal);

@@ -3,6 +3,7 @@
 use mbal_model::Key;
 use mbal_wire::{Binary, Command, Frame, Status};
 
+use crate::administering::Voice;
 use crate::client::Slot;
 use crate::promises::Course;
 use crate::proxy::Proxy;
@@ -24,7 +25,7 @@ impl Proxy {
             Command::Get { key, touch, .. } => (key, touch.is_some()),
             Command::Store(storage) => (&storage.key, true),
             Command::Arithmetic { key, .. } | Command::Delete { key } => (key, true),
-            _ => return self.answer_binary(client, binary),
+            _ => return self.administer_binary(client, binary, raw),
         };
         let hash = Key::new(key).map_or(0, |key| key.hash());
         let routed = self.course_of(client, hash).and_then(|course| match course {
@@ -43,8 +44,7 @@ impl Proxy {
         }
         let number = self.clients[client as usize].push(Slot::Waiting);
         let this = &mut self.conns[conn];
-        this.out.bytes.extend_from_slice(&[raw[0], frame.loud()]);
-        this.out.bytes.extend_from_slice(&raw[2..]);
+        push_loud(&mut this.out.bytes, frame, raw);
         let status = if frame.quiet { hidden as u16 as u8 } else { NEVER };
         let hide = Hide::Binary { opcode: frame.opcode, opaque: frame.opaque, status };
         let who = Who::Client { client, number };
@@ -57,12 +57,28 @@ impl Proxy {
         self.tell_conn(conn);
     }
 
-    /// What needs no upstream.
-    fn answer_binary(&mut self, client: u32, binary: &Binary<'_>) {
+    /// What has no key.
+    fn administer_binary(&mut self, client: u32, binary: &Binary<'_>, raw: &[u8]) {
         let Binary { frame, command } = binary;
         let mut reply = Vec::new();
         let mut ends = false;
         match command {
+            Command::Flush { exptime } => {
+                let exptime = i32::try_from(*exptime).unwrap_or(i32::MAX);
+                return self.flush(client, exptime, Voice::Binary { frame, raw });
+            }
+            Command::Stats { topic: b"" } => {
+                let mut lines = Vec::new();
+                self.push_stats(&mut lines);
+                push_stats_framed(&mut reply, frame, &lines);
+            }
+            Command::Stats { topic: b"settings" } => {
+                let mut lines = Vec::new();
+                self.push_settings(&mut lines);
+                push_stats_framed(&mut reply, frame, &lines);
+            }
+            Command::Stats { topic: b"reset" } => frame.push_stat(&mut reply, b"", b""),
+            Command::Stats { .. } => frame.push_error(&mut reply, Status::NotFound),
             Command::Noop => frame.push(&mut reply, Status::Success, b"", 0),
             Command::Version => {
                 frame.push(&mut reply, Status::Success, self.settings.version.as_bytes(), 0);
@@ -91,6 +107,24 @@ impl Proxy {
         frame.push_error(&mut reply, status);
         self.say(client, &reply);
     }
+}
+
+/// Appends a request, as one that is always answered.
+pub(crate) fn push_loud(out: &mut Vec<u8>, frame: &Frame, raw: &[u8]) {
+    out.extend_from_slice(&[raw[0], frame.loud()]);
+    out.extend_from_slice(&raw[2..]);
+}
+
+/// Appends the lines of `stats` as packets.
+fn push_stats_framed(out: &mut Vec<u8>, frame: &Frame, lines: &[u8]) {
+    for line in lines.split(|byte| *byte == b'\n') {
+        let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
+        if let (Some(b"STAT"), Some(name), Some(value)) = (words.next(), words.next(), words.next())
+        {
+            frame.push_stat(out, name, value);
+        }
+    }
+    frame.push_stat(out, b"", b"");
 }
 
 /// Appends the answer to a request whose upstream has failed.

@@ -17,8 +17,12 @@ pub(crate) enum Slot {
     /// The reply is here, and waits for those before it.
     Early(Vec<u8>),
     Merge(Box<Merge>),
-    /// All upstreams are asked: so many have not answered, and the first error of those that have.
-    Everywhere(usize, Vec<u8>),
+    /// All upstreams are asked: so many have not answered. The first error of those that have, and what is said if there is none.
+    Everywhere {
+        missing: usize,
+        error: Vec<u8>,
+        done: Vec<u8>,
+    },
     /// The connection ends here.
     End,
 }
@@ -31,6 +35,8 @@ pub(crate) struct Client {
     pub need: usize,
     /// Bytes of a value that nobody wants.
     pub skip: usize,
+    /// The place before the refusal of that value, which is told when all of it has come.
+    pub refused: Option<u32>,
     pub out: Output,
     slots: VecDeque<Slot>,
     /// Its largest reply of late: it fades by an eighth with each one that is smaller.
@@ -95,7 +101,7 @@ impl Client {
         let early = |slot: &Slot| match slot {
             Slot::Early(reply) => reply.len(),
             Slot::Merge(merge) => merge.kept_bytes(),
-            Slot::Waiting | Slot::Everywhere(..) | Slot::End => 0,
+            Slot::Waiting | Slot::Everywhere { .. } | Slot::End => 0,
         };
         self.out.bytes.len() + self.slots.iter().map(early).sum::<usize>()
     }
@@ -109,7 +115,7 @@ impl Client {
             match slot {
                 Slot::Early(reply) => spare.give(std::mem::take(reply)),
                 Slot::Merge(merge) => merge.forget(),
-                Slot::Waiting | Slot::Everywhere(..) | Slot::End => {}
+                Slot::Waiting | Slot::Everywhere { .. } | Slot::End => {}
             }
         }
     }
@@ -204,6 +210,13 @@ impl Client {
             self.out.free();
         } else if HELD_BYTES_MAX <= self.out.len() {
             self.out.free();
+        }
+    }
+
+    /// The rest of a refused value will not come: nobody hears the refusal.
+    pub fn drop_refusal(&mut self) {
+        if let Some(number) = self.refused.take() {
+            self.slots.truncate(number.wrapping_sub(self.first) as usize);
         }
     }
 

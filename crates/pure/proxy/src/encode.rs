@@ -24,8 +24,8 @@ pub(crate) fn push(out: &mut Vec<u8>, request: &Request<'_>, key: &[u8]) {
         }
         Request::Delete { .. } | Request::TooLarge { base64: false, .. } => {
             // To memcached the word `noreply` at the end asks for silence, even where it is a key.
-            let verb: &[u8] = if key == b"noreply" { b"md " } else { b"delete " };
-            words(out, &[verb, key]);
+            let end: &[u8] = if key == b"noreply" { b" 0" } else { b"" };
+            words(out, &[b"delete ", key, end]);
         }
         Request::TooLarge { .. } => words(out, &[b"md ", key, b" b"]),
         Request::MetaGet(meta) => push_meta(out, b"mg ", meta, key),
@@ -138,6 +138,6 @@ mod tests {
     fn a_key_that_asks_for_silence_is_answered() {
         let mut out = Vec::new();
         push(&mut out, &Request::Delete { key: b"noreply", noreply: true }, b"noreply");
-        assert_eq!(out, b"md noreply\r\n");
+        assert_eq!(out, b"delete noreply 0\r\n");
     }
 }

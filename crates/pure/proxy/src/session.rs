@@ -88,6 +88,10 @@ impl Proxy {
                 let skipped = this.skip.min(bytes.len() - at);
                 this.skip -= skipped;
                 at += skipped;
+                if let Some(number) = this.refused.take_if(|_| this.skip == 0) {
+                    this.answer(number, &mut self.spare, |_| {});
+                    self.answered(client);
+                }
                 continue;
             }
             let bytes_max = limits.client_output_bytes_max;
@@ -145,6 +149,9 @@ impl Proxy {
                     }
                     let this = &mut self.clients[client as usize];
                     this.skip = skip;
+                    if rest.len() - length < skip {
+                        this.refused = Some(this.push(Slot::Waiting));
+                    }
                     self.counters.requests += 1;
                     self.by_class.count(&request);
                     self.ask(client, &request, &rest[..length]);
@@ -178,6 +185,7 @@ impl Proxy {
         }
         this.ending = true;
         this.input.clear();
+        this.drop_refusal();
         if this.is_idle() {
             self.tell_ended(client);
         } else {
@@ -199,6 +207,7 @@ impl Proxy {
         let this = &mut self.clients[client as usize];
         this.gone = true;
         this.is_open = false;
+        this.drop_refusal();
         this.go_deaf(&mut self.spare);
         self.free_if_done(client);
     }

@@ -158,6 +158,18 @@ impl Proxy {
     }
 }
 
+impl Proxy {
+    /// What the proxy itself enforces, as memcached names it.
+    pub(crate) fn push_settings(&self, out: &mut Vec<u8>) {
+        let item_bytes_max = self.settings.limits.item_bytes_max;
+        let told = [("item_size_max", item_bytes_max), ("client_flags_size", size_of::<u32>())];
+        for (name, value) in told {
+            out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
+        }
+        out.extend_from_slice(b"END\r\n");
+    }
+}
+
 impl Stats {
     /// What memcached tells under the same names, but for what [`Counters`] have.
     fn as_memcached(&self) -> [(&'static str, u64); 6] {

@@ -342,6 +342,115 @@ fn binary_has_connections_of_its_own_and_quiet_requests_keep_their_silence() {
     assert!(world.told[0].contains("opaq") && world.told[0].contains("no route to owner"));
 }
 
+/// A binary request, and the reply to one.
+fn packet(magic: u8, opcode: u8, status: u8, extras: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 24];
+    [bytes[0], bytes[1], bytes[4], bytes[7], bytes[11]] =
+        [magic, opcode, extras.len() as u8, status, extras.len() as u8];
+    bytes[12..16].copy_from_slice(b"opaq");
+    bytes.extend_from_slice(extras);
+    bytes
+}
+
+#[test]
+fn a_flush_in_binary_is_done_by_all() {
+    let mut world = World::new(settings(2));
+    let client = world.client();
+    // flushq in ten seconds, flush, noop.
+    let request = [
+        packet(0x80, 0x18, 0, &[0, 0, 0, 10]),
+        packet(0x80, 0x08, 0, b""),
+        packet(0x80, 0x0a, 0, b""),
+    ];
+    world.event(Event::Received { client, bytes: &request.concat() });
+    world.connect_all();
+    let asked = [packet(0x80, 0x08, 0, &[0, 0, 0, 10]), packet(0x80, 0x08, 0, b"")].concat();
+    for conn in [1, 3] {
+        assert_eq!(world.asked[conn], String::from_utf8_lossy(&asked));
+        assert_eq!(world.asked[conn - 1], "");
+    }
+    let done = packet(0x81, 0x08, 0, b"");
+    let refused = packet(0x81, 0x08, 0x20, b"");
+    world.event(Event::Replied { conn: ConnId(1), bytes: &[&done[..], &done].concat() });
+    world.hears(client, "");
+    world.event(Event::Replied { conn: ConnId(3), bytes: &[&done[..], &refused].concat() });
+    let noop = packet(0x81, 0x0a, 0, b"");
+    world.hears(client, &String::from_utf8_lossy(&[&refused[..], &noop].concat()));
+    // Who is lost has not done it, though nobody wanted to hear of success.
+    world.event(Event::Received { client, bytes: &packet(0x80, 0x18, 0, b"") });
+    world.event(Event::Replied { conn: ConnId(1), bytes: &done });
+    world.event(Event::Lost { conn: ConnId(3) });
+    assert!(world.told[0].contains("opaq") && world.told[0].contains("no route to owner"));
+}
+
+#[test]
+fn a_key_may_be_the_word_noreply() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    world.says(client, "delete noreply 7\r\n");
+    world.answers(0, "delete noreply 0\r\n", "NOT_FOUND\r\n");
+    world.hears(client, "NOT_FOUND\r\n");
+}
+
+#[test]
+fn a_command_of_debug_builds_is_unknown() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    world.says(client, "debugtime 1\r\n");
+    world.hears(client, "ERROR\r\n");
+}
+
+#[test]
+fn a_refusal_is_told_when_the_value_has_come() {
+    let limits = Limits { item_bytes_max: 5000, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(1) });
+    let client = world.client();
+    world.says(client, "get b\r\nset a 0 0 6000\r\nxx");
+    world.answers(0, "get b\r\ndelete a\r\n", "END\r\nDELETED\r\n");
+    world.wait(1_000_000);
+    world.hears(client, "END\r\n");
+    world.says(client, &"x".repeat(5998));
+    world.hears(client, "");
+    world.says(client, "\r\nmn\r\n");
+    world.hears(client, "SERVER_ERROR object too large for cache\r\nMN\r\n");
+    // In one piece; and never, if the rest does not come.
+    let value = "x".repeat(6000);
+    world.says(client, &format!("set a 0 0 6000\r\n{value}\r\nget b\r\nset a 0 0 6000\r\nx"));
+    world.event(Event::HalfClosed { client });
+    world.answers(0, "delete a\r\nget b\r\ndelete a\r\n", "DELETED\r\nEND\r\nDELETED\r\n");
+    world.hears(client, "SERVER_ERROR object too large for cache\r\nEND\r\n");
+    assert_eq!(world.closed, [client]);
+    world.event(Event::Closed { client });
+    // Nor after a connection that is gone, whose number is free again.
+    let gone = world.client();
+    world.says(gone, "set a 0 0 6000\r\nx");
+    world.event(Event::Closed { client: gone });
+    world.answers(0, "delete a\r\n", "DELETED\r\n");
+    assert_eq!(world.client(), gone);
+}
+
+#[test]
+fn settings_are_the_proxys_own() {
+    let limits = Limits { item_bytes_max: 5000, ..Limits::default() };
+    let mut world = World::new(Settings { limits, ..settings(1) });
+    let client = world.client();
+    world.says(client, "stats settings\r\nstats slabs\r\n");
+    let told = "STAT item_size_max 5000\r\nSTAT client_flags_size 4\r\nEND\r\n";
+    world.hears(client, &format!("{told}SERVER_ERROR not through a proxy\r\n"));
+}
+
+#[test]
+fn binary_clients_are_told_statistics() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    world.event(Event::Received { client, bytes: &packet(0x80, 0x10, 0, b"") });
+    let told = std::mem::take(&mut world.told[0]);
+    assert!(told.contains("upstream:"), "{told}");
+    assert!(told.contains("curr_connections1"), "{told}");
+    // The last one has no name.
+    assert!(told.ends_with(&*String::from_utf8_lossy(&packet(0x81, 0x10, 0, b""))), "{told:?}");
+}
+
 #[test]
 fn a_key_has_one_place_however_it_is_spelled() {
     let mut world = World::new(settings(5));
