@@ -128,9 +128,15 @@ impl Store {
         if last >= prefix.last_hash() {
             // Nothing more is to come.
             self.lock_cachelet(cachelet, 0).drop_value();
-            cachelet.set_away(None);
-            self.version.fetch_add(1, Release);
+            self.is_whole(cachelet);
         }
+    }
+
+    /// A cachelet travels no more: all of it is served here.
+    pub(crate) fn is_whole(&self, cachelet: &Cachelet) {
+        cachelet.set_away(None);
+        cachelet.counts_as_stored_since(self.flushes_over.load(Relaxed));
+        self.version.fetch_add(1, Release);
     }
 
     /// All of an arriving cachelet is served here from now on, though not all of it came: its source is dead. What came of a slice that

@@ -41,14 +41,13 @@ impl Store {
     }
 
     /// No `flush_all` up to this number is under way any more: what one of them has not reached came to be after it, or is left out. So it
-    /// counts as stored since.
+    /// counts as stored since. A cachelet that travels does so when it is whole: until then its source's number says what a flush has
+    /// reached there.
     pub fn flushes_are_over(&self, number: u32) {
         let _changes = self.changes();
-        for cachelet in self.cachelets() {
-            let mut inner = cachelet.inner.lock();
-            if cachelet.is_behind_flush(&inner, number) {
-                inner.flush_number = number;
-            }
+        self.flushes_over.fetch_max(number, Relaxed);
+        for cachelet in self.cachelets().filter(|cachelet| !cachelet.is_partly_here()) {
+            cachelet.counts_as_stored_since(number);
         }
     }
 
@@ -102,6 +101,14 @@ impl Cachelet {
     pub(crate) fn is_behind_flush(&self, inner: &Inner, number: u32) -> bool {
         let is_to_come = self.flush_at.load(Relaxed) != 0 && number <= inner.flush_next;
         inner.flush_number < number && !is_to_come
+    }
+
+    /// What a `flush_all` up to this number has not reached here came to be after it.
+    pub(crate) fn counts_as_stored_since(&self, number: u32) {
+        let mut inner = self.inner.lock();
+        if self.is_behind_flush(&inner, number) {
+            inner.flush_number = number;
+        }
     }
 }
 

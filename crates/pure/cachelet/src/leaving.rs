@@ -183,8 +183,9 @@ impl Store {
             locked.leap();
         }
         locked.inner.chosen = None;
-        locked.cachelet.set_away(None);
-        self.version.fetch_add(1, Release);
+        let cachelet = locked.cachelet;
+        drop(locked);
+        self.is_whole(cachelet);
     }
 
     fn leaver(&self, prefix: Prefix, now: Seconds) -> Locked<'_> {

@@ -204,12 +204,14 @@ impl Store {
             return false;
         }
         let Some(cachelet) = self.vacant_slot(&mut changes) else { return false };
-        // A flush that has passed here is not to miss what arrives from where it has not been yet.
-        let known = self.flushes.fetch_max(birth.flush_number, Relaxed);
-        let birth = Birth { flush_number: birth.flush_number.max(known), ..birth };
-        self.bear(cachelet, prefix, owner, birth, from);
+        let known = self.flushes.fetch_max(birth.flush_number, Relaxed).max(birth.flush_number);
+        // A flush that has passed here is not to miss what arrives from where it has not been yet. When it is over it does not come there
+        // any more: what is sent from now on came after it, though its source may not have heard of it.
+        let is_over = from.is_some() && known <= self.flushes_over.load(Relaxed);
+        let flush_number = if is_over { birth.flush_number } else { known };
+        self.bear(cachelet, prefix, owner, Birth { flush_number, ..birth }, from);
         let (at, number) = changes.flush_next;
-        if number > birth.flush_number {
+        if number > known {
             cachelet.inner.lock().flush_next = number;
             cachelet.flush_at.store(at, Relaxed);
         }

@@ -52,6 +52,8 @@ pub struct Store {
     pub(crate) routes: Routes,
     /// The highest number of a `flush_all` that has been done to a cachelet here.
     pub(crate) flushes: AtomicU32,
+    /// None up to this number is under way anywhere.
+    pub(crate) flushes_over: AtomicU32,
     /// Seconds since 1970 at second 0.
     unix_start: AtomicU64,
     pub(crate) evictions: AtomicU32,
@@ -121,6 +123,7 @@ impl Store {
             version: AtomicU64::new(0),
             routes: Routes::new(),
             flushes: AtomicU32::new(0),
+            flushes_over: AtomicU32::new(0),
             unix_start: AtomicU64::new(0),
             evictions: AtomicU32::new(0),
             begun: (0..options.workers).map(|_| SpinLock::new(None)).collect(),

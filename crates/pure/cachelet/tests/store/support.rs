@@ -26,10 +26,15 @@ pub fn small() -> Store {
     Store::new(options(16, 1, 1))
 }
 
+/// A store without a cachelet.
+pub fn absent() -> Store {
+    Store::vacant(options(16, 1, 1), Memory::heap(16 << 20)).expect("memory")
+}
+
 /// Has the whole hash space, by a generation of its own.
 pub fn vacant() -> Store {
     let birth = Birth { generation: 9, flush_number: 0 };
-    let store = Store::vacant(options(16, 1, 1), Memory::heap(16 << 20)).expect("memory");
+    let store = absent();
     assert!(store.adopt(Prefix::ALL, WORKER, birth));
     store
 }

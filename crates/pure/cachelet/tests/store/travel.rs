@@ -4,8 +4,8 @@ use mbal_cachelet::{Arriving, Broken, Cursor, Draft, Due, Memory, Meta, Part, St
 use mbal_model::{Elsewhere, Key, Prefix, Route, ServerId, WorkerId};
 
 use crate::support::{
-    MOVE, NOW, WORKER, fill, hash, import, look, name, options, parts_of, put, put_all, remove,
-    small, travel, vacant,
+    MOVE, NOW, WORKER, absent, fill, hash, import, look, name, options, parts_of, put, put_all,
+    remove, small, travel, vacant,
 };
 
 #[test]
@@ -114,7 +114,7 @@ fn what_the_destination_has_got_by_itself_stays() {
 fn no_cas_is_given_twice() {
     let source = small();
     let birth = mbal_cachelet::Birth { generation: 9, flush_number: 0 };
-    let target = Store::vacant(options(16, 1, 1), Memory::heap(16 << 20)).expect("memory");
+    let target = absent();
     assert!(target.adopt(Prefix::ALL, WORKER, birth));
     let highest = (0..500).map(|n| put(&source, n, b"v")).max().expect("some");
     travel(&source, Prefix::ALL, &target, NOW);
@@ -122,7 +122,7 @@ fn no_cas_is_given_twice() {
     assert_eq!((cas >> 48, cas), (7, highest + 1), "it goes on where the source was");
     let given = small();
     put(&given, 1_000, b"own");
-    let other = Store::vacant(options(16, 1, 1), Memory::heap(16 << 20)).expect("memory");
+    let other = absent();
     assert!(other.adopt(Prefix::ALL, WORKER, birth));
     let own = put(&other, 1_000, b"own");
     travel(&given, Prefix::ALL, &other, NOW);
@@ -267,6 +267,55 @@ fn what_a_flush_has_not_reached_leaves_when_that_is_over_and_arrives() {
         assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
     }
     assert_eq!(target.stats().items, 1);
+}
+
+#[test]
+fn what_a_source_has_that_has_not_heard_of_a_flush_arrives_when_that_is_over() {
+    for is_over in [false, true] {
+        let (source, target) = (small(), absent());
+        let number = target.flush(0, NOW);
+        put(&source, 1, b"after");
+        if is_over {
+            target.flushes_are_over(number);
+        }
+        let birth = mbal_cachelet::Birth { generation: 9, flush_number: 0 };
+        assert!(target.begin_to_arrive(Prefix::ALL, WORKER, birth, ServerId(2)));
+        assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+        source.freeze(Prefix::ALL, NOW).expect("a slice");
+        let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
+        for part in parts_of(&source, Prefix::ALL, &mut cursor) {
+            assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
+            // Another look at the flush makes nothing older that still comes.
+            target.flushes_are_over(if is_over { number } else { 0 });
+        }
+        assert_eq!(target.stats().items, u64::from(is_over));
+        target.serve_until(Prefix::ALL, u64::MAX);
+        assert_eq!(target.flushed_at(0, NOW), number, "it is not behind");
+        assert!(target.begin_to_leave(Prefix::ALL, MOVE));
+    }
+}
+
+#[test]
+fn a_source_that_hears_of_a_flush_on_the_way_empties_nobody() {
+    let (source, target) = (small(), absent());
+    put(&source, 1, b"after");
+    let birth = mbal_cachelet::Birth { generation: 9, flush_number: 0 };
+    assert!(target.begin_to_arrive(Prefix::ALL, WORKER, birth, ServerId(2)));
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
+    let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
+    for heard in [0, 7] {
+        source.know_flush(heard);
+        source.flushes_are_over(heard);
+        source.freeze(Prefix::ALL, NOW).expect("a slice");
+        for part in parts_of(&source, Prefix::ALL, &mut cursor) {
+            assert_eq!(import(&target, &mut arriving, &part, NOW), Ok(Due::Now));
+        }
+        assert_eq!((target.stats().items, target.flushed_at(0, NOW)), (1, 0));
+        source.thaw(Prefix::ALL, &mut cursor, NOW);
+    }
+    source.stay(Prefix::ALL, NOW);
+    assert_eq!(source.flushed_at(0, NOW), 7, "what it has came after it");
+    assert!(source.begin_to_leave(Prefix::ALL, MOVE));
 }
 
 #[test]
