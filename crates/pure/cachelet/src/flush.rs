@@ -35,6 +35,11 @@ impl Store {
         self.lock(hash, now).inner.flush_number
     }
 
+    /// A `flush_all` that has come to pass here may be under way to other servers.
+    pub fn may_be_flushing(&self) -> bool {
+        self.flushes_over.load(Relaxed) < self.flushes.load(Relaxed)
+    }
+
     /// Somewhere in the cluster a flush of this number has come to pass: what begins here is not older.
     pub fn know_flush(&self, number: u32) {
         self.flushes.fetch_max(number, Relaxed);

@@ -5,7 +5,7 @@
 use mbal_cachelet::{Arriving, Birth, Cursor, Cutoffs, Due, Part, Store};
 use mbal_model::{Elsewhere, Seconds, ServerId, WorkerId};
 
-use crate::destination::{self, Destination, Imported};
+use crate::destination::{self, Adopted, Destination, Imported};
 use crate::message::Ask;
 use crate::order::Order;
 use crate::source::{self, Exported, Source};
@@ -174,8 +174,14 @@ impl Arriver {
             destination::Step::Adopt => {
                 // Of no older flush than the store has had. One that is still to come has its number already: what arrives is from before it.
                 let birth = Birth { generation: begin.generation, flush_number: 0 };
-                let arrives = store.begin_to_arrive(prefix, begin.worker, birth, self.from);
-                here.adopted(now.ns, arrives);
+                let adopted = match store.may_be_flushing() {
+                    true => Adopted::Flushing,
+                    false if store.begin_to_arrive(prefix, begin.worker, birth, self.from) => {
+                        Adopted::Arrives
+                    }
+                    false => Adopted::NoRoom,
+                };
+                here.adopted(now.ns, adopted);
                 destination::Step::Adopt
             }
             destination::Step::Import(part) => {

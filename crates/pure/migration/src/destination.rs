@@ -19,7 +19,9 @@ use crate::window::{BYTES_IN_FLIGHT_MAX, PARTS_IN_FLIGHT_MAX};
 
 /// Room for the cachelet is waited for so long: what was there of it may still be on its way out.
 const ROOM_NS_MAX: u64 = 1_000_000_000;
-const ROOM_AGAIN_NS: u64 = 1_000_000;
+/// The end of a `flush_all` is waited for so long, and then for room.
+const FLUSH_NS_MAX: u64 = 10_000_000_000;
+const ADOPT_AGAIN_NS: u64 = 1_000_000;
 
 /// What can happen to the destination of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,15 @@ pub enum Step {
     Inherit,
     /// [`Destination::released`].
     Release,
+}
+
+/// What has become of a [`Step::Adopt`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adopted {
+    Arrives,
+    NoRoom,
+    /// A `flush_all` may not have reached the source yet.
+    Flushing,
 }
 
 /// What the destination wants now.
@@ -99,7 +110,12 @@ pub struct Broken;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Adopting { again_at: u64, until: u64 },
+    /// `since` it was asked to.
+    Adopting {
+        since: u64,
+        again_at: u64,
+        until: u64,
+    },
     Open,
     Releasing,
     Over(State),
@@ -164,7 +180,7 @@ impl Destination {
         Destination {
             id,
             begin,
-            phase: Phase::Adopting { again_at: now, until: now + ROOM_NS_MAX },
+            phase: Phase::Adopting { since: now, again_at: now, until: now + ROOM_NS_MAX },
             say: VecDeque::new(),
             parts: VecDeque::new(),
             part_bytes: 0,
@@ -347,11 +363,18 @@ impl Destination {
     }
 
     /// Whether the cachelet arrives now.
-    pub fn adopted(&mut self, now: u64, arrives: bool) {
-        let Phase::Adopting { until, .. } = self.phase else { panic!("it was to be adopted") };
-        self.phase = match arrives {
-            true => Phase::Open,
-            false => Phase::Adopting { again_at: now + ROOM_AGAIN_NS, until },
+    pub fn adopted(&mut self, now: u64, adopted: Adopted) {
+        let Phase::Adopting { since, until, .. } = self.phase else {
+            panic!("it was to be adopted")
+        };
+        let again_at = now + ADOPT_AGAIN_NS;
+        self.phase = match adopted {
+            Adopted::Arrives => Phase::Open,
+            Adopted::NoRoom => Phase::Adopting { since, again_at, until },
+            Adopted::Flushing => {
+                let until = until.max((now + ROOM_NS_MAX).min(since + FLUSH_NS_MAX));
+                Phase::Adopting { since, again_at, until }
+            }
         };
     }
 

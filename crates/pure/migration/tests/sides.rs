@@ -1,6 +1,6 @@
 //! Each side of a move by itself: what it wants when what happens.
 
-use mbal_migration::destination::{self, Destination, Imported, Meeting};
+use mbal_migration::destination::{self, Adopted, Destination, Imported, Meeting};
 use mbal_migration::source::{self, Event, Exported, Next, Source, Step};
 use mbal_migration::{
     Answer, Ask, BYTES_IN_FLIGHT_MAX, Begin, Incarnation, MOVES_MAX, Order, PART_BYTES,
@@ -269,10 +269,10 @@ fn rests_are_between_slices_while_either_side_is_strained() {
 fn ready() -> Destination {
     let mut here = Destination::new(0, MoveId(7), begin(None));
     assert_eq!(here.next(0), destination::Next::Do(destination::Step::Adopt));
-    here.adopted(0, false);
+    here.adopted(0, Adopted::NoRoom);
     assert_eq!(here.next(0), destination::Next::Wait(Some(MILLISECOND)));
     assert_eq!(here.next(MILLISECOND), destination::Next::Do(destination::Step::Adopt));
-    here.adopted(0, true);
+    here.adopted(0, Adopted::Arrives);
     assert_eq!(here.next(0), destination::Next::Say(Answer::Ready(None)));
     assert_eq!(here.next(0), destination::Next::Wait(None));
     here
@@ -416,16 +416,23 @@ fn a_begin_is_met_by_what_is_known() {
 }
 
 #[test]
-fn room_is_waited_for_and_then_refused() {
-    let mut here = Destination::new(0, MoveId(7), begin(None));
-    let mut now = 0;
-    let answer = loop {
-        match here.next(now) {
-            destination::Next::Do(_) => here.adopted(now, false),
-            destination::Next::Wait(until) => now = until.expect("it tries again"),
-            destination::Next::Say(answer) => break answer,
-        }
-    };
-    assert_eq!((answer, now), (Answer::Refused(Refusal::NoRoom), 1_000 * MILLISECOND));
-    assert_eq!((here.state(), here.is_over()), (destination::State::Dropped, true));
+fn room_and_the_end_of_a_flush_are_waited_for_and_then_refused() {
+    for (flushing, refused) in [(0, 1_000), (2_000, 3_000), (20_000, 10_000)] {
+        let mut here = Destination::new(0, MoveId(7), begin(None));
+        let mut now = 0;
+        let answer = loop {
+            let adopted = match now < flushing * MILLISECOND {
+                true => Adopted::Flushing,
+                false => Adopted::NoRoom,
+            };
+            match here.next(now) {
+                destination::Next::Do(_) => here.adopted(now, adopted),
+                destination::Next::Wait(until) => now = until.expect("it tries again"),
+                destination::Next::Say(answer) => break answer,
+            }
+        };
+        let wanted = (Answer::Refused(Refusal::NoRoom), refused * MILLISECOND);
+        assert!(answer == wanted.0 && now.abs_diff(wanted.1) <= MILLISECOND, "{answer:?} at {now}");
+        assert_eq!((here.state(), here.is_over()), (destination::State::Dropped, true));
+    }
 }

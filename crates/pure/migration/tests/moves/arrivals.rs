@@ -25,6 +25,9 @@ impl World {
         let (times, owner) = (Now { ns: now, second: NOW }, owner_by(map.as_ref(), prefix));
         // Heartbeats say so.
         store.know_flush(self.newest_flush);
+        if !self.truth.is_flushing() {
+            store.flushes_are_over(self.newest_flush);
+        }
         let advance = one.arriver.advance(times, store, MOVER, owner);
         store.background(MOVER, NOW, 1);
         if self.tells {

@@ -138,6 +138,8 @@ impl World {
 
     fn follow_map(&mut self, host: usize) {
         let map = self.hosts[host].map.clone().expect("a word has a map");
+        // Who begins may not have heard of the newest flush.
+        let flush_number = if self.random.below(2) == 0 { self.newest_flush } else { 0 };
         for &(prefix, owner) in &map.owners {
             let here = &self.hosts[host];
             let leaving = here.leaving.iter().find(|one| {
@@ -150,8 +152,7 @@ impl World {
                 here.coming.iter().any(|one| one.arriver.destination.begin().prefix == prefix);
             let store = here.store.as_ref().expect("it lives");
             if owner == host {
-                let birth =
-                    Birth { generation: map.version as u16, flush_number: self.newest_flush };
+                let birth = Birth { generation: map.version as u16, flush_number };
                 let is_here = store.owner(prefix).is_some();
                 if !arrives && !is_here && store.adopt(prefix, MOVER, birth) {
                     self.met.count("born empty");
