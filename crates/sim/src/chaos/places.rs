@@ -113,7 +113,24 @@ impl World {
     }
 
     pub fn any_in_flux(&mut self, since: Micros) -> bool {
-        (0..self.profile.keys.len()).any(|key| self.in_flux(key, since))
+        (0..self.profile.keys.len()).any(|key| self.in_flux(key, since)) || self.any_newborn()
+    }
+
+    /// A cachelet has begun empty, and serves nothing yet, be it that strangers alone ask for its keys.
+    fn any_newborn(&self) -> bool {
+        let Some(map) = self.control.file.map.as_ref() else { return false };
+        let mut first = Some(0);
+        std::iter::from_fn(|| {
+            let (prefix, owner) = map.at(first?);
+            first = prefix.last_hash().checked_add(1);
+            Some((prefix, host_of(owner.server)))
+        })
+        .any(|(prefix, host)| {
+            let here = self.hosts.get(host).filter(|here| here.is_up);
+            here.is_some_and(|here| {
+                here.server.is_newborn(prefix.first_hash(), self.earliest_clock(host))
+            })
+        })
     }
 
     /// All processes know who serves it, who does, and does not move it.
