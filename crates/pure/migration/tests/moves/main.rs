@@ -70,7 +70,7 @@ mod planted {
     use super::*;
 
     /// No fault needs more.
-    const SEEDS: u64 = 3_000;
+    const SEEDS: u64 = 12_000;
 
     fn is_found(fault: Fault, invariant: u8) {
         plant(Some(fault));
