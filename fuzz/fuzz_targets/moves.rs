@@ -63,7 +63,7 @@ fn carry_out_there(there: &mut Destination, came: &mut Option<u64>, served: &mut
                 assert_eq!(Answer::parse(kind, &bytes), Ok(answer));
             }
             destination::Next::Do(step) => match step {
-                destination::Step::Adopt => there.adopted(0, true),
+                destination::Step::Adopt => there.adopted(0, destination::Adopted::Arrives),
                 destination::Step::Import(part) => {
                     let Some((last, _)) = part.split_first_chunk() else {
                         assert!(there.imported(None).is_err());
