@@ -128,12 +128,12 @@ impl Store {
         if last >= prefix.last_hash() {
             // Nothing more is to come.
             self.lock_cachelet(cachelet, 0).drop_value();
-            self.is_whole(cachelet);
+            self.becomes_whole(cachelet);
         }
     }
 
     /// A cachelet travels no more: all of it is served here.
-    pub(crate) fn is_whole(&self, cachelet: &Cachelet) {
+    pub(crate) fn becomes_whole(&self, cachelet: &Cachelet) {
         cachelet.set_away(None);
         cachelet.counts_as_stored_since(self.flushes_over.load(Relaxed));
         self.version.fetch_add(1, Release);

@@ -185,7 +185,7 @@ impl Store {
         locked.inner.chosen = None;
         let cachelet = locked.cachelet;
         drop(locked);
-        self.is_whole(cachelet);
+        self.becomes_whole(cachelet);
     }
 
     fn leaver(&self, prefix: Prefix, now: Seconds) -> Locked<'_> {

@@ -172,7 +172,7 @@ impl Arriver {
         let prefix = begin.prefix;
         let done = match step {
             destination::Step::Adopt => {
-                // Of no older flush than the store has had. One that is still to come has its number already: what arrives is from before it.
+                // The store knows of which flush it is. One that is still to come has its number already: what arrives is from before it.
                 let birth = Birth { generation: begin.generation, flush_number: 0 };
                 let adopted = match store.may_be_flushing() {
                     true => Adopted::Flushing,

@@ -19,7 +19,7 @@ use crate::window::{BYTES_IN_FLIGHT_MAX, PARTS_IN_FLIGHT_MAX};
 
 /// Room for the cachelet is waited for so long: what was there of it may still be on its way out.
 const ROOM_NS_MAX: u64 = 1_000_000_000;
-/// The end of a `flush_all` is waited for so long, and then for room.
+/// While a `flush_all` may be under way, the wait for room is so long in all.
 const FLUSH_NS_MAX: u64 = 10_000_000_000;
 const ADOPT_AGAIN_NS: u64 = 1_000_000;
 

@@ -156,9 +156,7 @@ impl Proxy {
         }
         out.extend_from_slice(b"END\r\n");
     }
-}
 
-impl Proxy {
     /// What the proxy itself enforces, as memcached names it.
     pub(crate) fn push_settings(&self, out: &mut Vec<u8>) {
         let item_bytes_max = self.settings.limits.item_bytes_max;
