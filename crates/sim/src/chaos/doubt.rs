@@ -8,8 +8,8 @@ use super::history::{ALL_KEYS, Micros, Op, Told};
 use super::hosts::Host;
 use super::world::World;
 
-/// By no clock a peer waits longer than this before it refuses.
-const WAITS_FOR_COPIES: Micros = 900_000;
+/// By no clock a server refuses what waits for something else before this has passed.
+const WAITS: Micros = 900_000;
 
 /// What may have come between a request and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,10 @@ impl World {
             hosts.clone().any(|host| self.was_missing(seat, host, asked))
                 || copied && self.counted_unreachable(seat, asked)
         };
-        // A peer refuses what has waited for copies as long as it waits for a slice that moves.
-        let has_waited = copied && asked + WAITS_FOR_COPIES <= self.now;
+        // A server refuses what has waited for copies as long as it waits for a slice that moves, and likewise what waits for an earlier
+        // request that was sent by an older map over a link that is silent, and has not failed yet.
+        let may_wait = copied || self.profile.link_timeout > WAITS;
+        let has_waited = may_wait && asked + WAITS <= self.now;
         match has_waited || (is_elsewhere || copied) && seats.any(is_missed) {
             true => Doubt::Link,
             false => Doubt::None,
