@@ -237,6 +237,8 @@ impl Conn {
         for output in [&mut self.keys, &mut self.out] {
             output.sent(output.len(), spare);
         }
+        // The driver may have been told of what is gone now, and then takes nothing.
+        self.out.told = false;
         self.gathering = Gathering::default();
         self.gathers_until = None;
         self.input.clear();
