@@ -103,8 +103,12 @@ impl World {
                 self.coverage.meet(Sight::NotEverywhere);
                 let here = self.connections[connection].host;
                 let seats = self.seats_of(connection, asked);
+                // One whose own lease is over has been reached, and says that it has not done it.
                 let is_missed = |host: &usize| {
-                    *host != here && seats.clone().any(|seat| self.was_missing(seat, *host, asked))
+                    let mut seats = seats.clone();
+                    *host != here
+                        && (self.has_lapsed(*host, asked)
+                            || seats.any(|seat| self.was_missing(seat, *host, asked)))
                 };
                 let missed = match self.may_be_passed_on(here, asked) {
                     // By any of them, which then says that it has not done it.
