@@ -1,7 +1,9 @@
 //! The worker as its driver sees it: events in, actions out.
 
+mod neighbours;
 mod rig;
 
+mod asked;
 mod binary;
 mod bounds;
 mod classic;
@@ -9,6 +11,7 @@ mod copies;
 mod datagrams;
 mod discovery;
 mod distances;
+mod everywhere;
 mod fields;
 mod hints;
 mod insights;
