@@ -4,10 +4,10 @@ use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_wire::{Admin, Binary, Command, Frame, HOPS_MAX, PeerRequest, Request, Status};
 
+use crate::asked::Relayed;
 use crate::batch::{Batch, Job};
 use crate::links::{Asker, Credit, Ticket};
 use crate::moves::Owning;
-use crate::peers::Relayed;
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::time::Moment;

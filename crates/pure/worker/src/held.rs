@@ -15,8 +15,8 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, ServerId};
 use mbal_wire::{Request, words_of};
 
+use crate::asked::Asked;
 use crate::batch::{Batch, Job};
-use crate::peers::Asked;
 use crate::room::{Haste, RoomWait};
 use crate::slice_wait::SliceWait;
 use crate::wakes::Sleeper;

@@ -36,6 +36,7 @@ use mbal_model::{Cluster, MoveId, Prefix, ServerId, WorkerId};
 
 mod admin;
 mod answers;
+mod asked;
 mod batch;
 mod binary;
 mod carrying;

@@ -1,0 +1,317 @@
+//! What other servers ask for their clients: executed here, or passed on to a third.
+
+use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Key, ServerId};
+use mbal_replica::{Hold, HoldWhat, MARK};
+use mbal_wire::{
+    Admin, BINARY_REQUEST, HOPS_MAX, Limits, Login, Parsed, PeerRequest, Request, parse, words_of,
+};
+
+use crate::batch::{Batch, GROUP, Job, next_job};
+use crate::copies::{Read, Taken};
+use crate::everywhere::Flush;
+use crate::held::Obstacle;
+use crate::links::{Asker, Credit, Ticket};
+use crate::moves::{Owning, Whereabouts};
+use crate::once::Recipient;
+use crate::session::{Client, Session};
+use crate::slots::NO_ROUTE_LINE;
+use crate::turn::Then;
+use crate::{Action, Ticketed};
+
+/// A peer's request, parsed.
+pub(crate) struct Asked<'a> {
+    pub as_it_came: Ticketed<'a>,
+    pub peer: PeerRequest<'a>,
+}
+
+impl<'a> Asked<'a> {
+    /// `None` for what is no request, or more than one.
+    fn parse(asked: &Ticketed<'a>, limits: &Limits) -> Option<(Asked<'a>, Job<'a>)> {
+        let peer = PeerRequest::decode(asked.bytes)?;
+        let binary = peer.request[0] == BINARY_REQUEST;
+        let job = next_job(binary, limits, peer.request, 0).ok().filter(|job| job.skip == 0)?;
+        let is_for_all =
+            matches!(job.request, Request::Admin { command: Admin::FlushAll { .. }, .. });
+        (is_for_all || job.request.key().is_some())
+            .then_some((Asked { as_it_came: *asked, peer }, job))
+    }
+}
+
+/// What becomes of a peer's request.
+enum Served {
+    /// It was executed here.
+    Reply,
+    /// It was answered from a copy of its key.
+    FromCopy,
+    /// It goes on to the owner of its key.
+    PassOn(Owning),
+    /// A `get` some of whose keys are not here.
+    Divided,
+    /// It has no key here, and cannot go on.
+    Refused,
+    /// It was not executed, and is to be tried again.
+    NotYet(Obstacle),
+}
+
+/// What came of a `get` that is gathered for a peer, or of a `flush_all` that goes on.
+pub(crate) enum Relayed {
+    /// It is answered when others have answered.
+    Begun,
+    /// The answer has been told.
+    Answered,
+    /// A part of it is on its way, or there is no credit for it: later.
+    OnItsWay,
+    Refused,
+}
+
+impl Batch<'_> {
+    /// Executes up to [`GROUP`] requests that server `from` sent, and answers them.
+    pub fn serve(&mut self, from: ServerId, requests: &[Ticketed<'_>], decoded: &mut Vec<u8>) {
+        let limits = self.turn.limits(Login::NotAsked);
+        let mut asked = [const { None }; GROUP];
+        let mut jobs = [const { None }; GROUP];
+        let mut count = 0;
+        for request in requests {
+            if self.is_said_by_a_home(from, request) {
+                continue;
+            }
+            match Asked::parse(request, &limits) {
+                Some((who, job)) => {
+                    (asked[count], jobs[count]) = (Some(who), Some(job));
+                    count += 1;
+                }
+                None => {
+                    let before = self.turn.out.len();
+                    self.turn.out.extend_from_slice(NO_ROUTE_LINE);
+                    self.answer(from, request.ticket, before);
+                }
+            }
+        }
+        let mut asked = asked.iter().flatten();
+        self.run_group(&jobs, decoded, |batch, job, key| {
+            let asked = asked.next().expect("as many as jobs");
+            batch.serve_one(from, asked, job, key);
+            None::<()>
+        });
+    }
+
+    fn serve_one(
+        &mut self,
+        from: ServerId,
+        asked: &Asked<'_>,
+        job: &Job<'_>,
+        key: Option<Key<'_>>,
+    ) {
+        let Asked { as_it_came, peer } = asked;
+        let Some(patience) = self.patience_of(from, asked, job, key.as_ref()) else { return };
+        self.turn.haste = patience.haste;
+        // First of all: what was asked before may have been passed on to where its key was until then.
+        if let Some(gone) = peer.gone.filter(|_| !self.all_here(&job.request, key.as_ref())) {
+            self.turn.shared.knows_gone(gone);
+        }
+        let before = self.turn.out.len();
+        (self.turn.start, self.turn.further_keys) = (before, 0);
+        if !self.links.passes_nothing()
+            && self.would_overtake_passed(from, peer.hops, job, key.as_ref())
+        {
+            if patience.slice_is_over {
+                self.refuse(before);
+                return self.answer(from, as_it_came.ticket, before);
+            }
+            return self.hold_for(from, asked, job, key.as_ref(), Obstacle::Slice);
+        }
+        if is_planted(Fault::ServedTwice) {
+            self.serve_parsed(from, peer, &job.request, key);
+            self.turn.out.truncate(before);
+        }
+        let (ticket, can_go_on) = (as_it_came.ticket, peer.hops < HOPS_MAX);
+        let mut relayed = None;
+        let mut served = match Flush::read(peer.request) {
+            Some(flush) => {
+                relayed = self.flush_for(from, ticket, peer, flush);
+                Served::Reply
+            }
+            None => self.serve_parsed(from, peer, &job.request, key),
+        };
+        if let (Served::Divided, Request::Get(get), true) = (&served, &job.request, can_go_on) {
+            let gather = |batch: &mut Self, session: &mut _| batch.gather(session, get);
+            relayed = self.relay(from, ticket, peer.hops, gather);
+        }
+        match relayed {
+            None => {}
+            Some(Relayed::Begun) => return,
+            Some(Relayed::Answered) => served = Served::Reply,
+            Some(Relayed::OnItsWay) => served = Served::NotYet(Obstacle::Slice),
+            Some(Relayed::Refused) => served = Served::Refused,
+        }
+        match served {
+            Served::Reply => {
+                if let (true, Some(key)) = (job.request.follows(), &key) {
+                    self.turn.followed_from_afar(before, key);
+                }
+                if let (true, Some(key)) = (peer.wants_leases, &key) {
+                    if let Some(told) = self.told_of(&job.request, key) {
+                        Taken::put(Some(&told), before, self.turn.out);
+                    }
+                }
+            }
+            Served::FromCopy => Taken::put(None, before, self.turn.out),
+            Served::NotYet(Obstacle::Slice) if patience.slice_is_over => self.refuse(before),
+            Served::NotYet(obstacle) => {
+                self.turn.out.truncate(before);
+                return self.hold_for(from, asked, job, key.as_ref(), obstacle);
+            }
+            // Without credit it is not kept: a peer that waits for us must not wait for others.
+            Served::PassOn(Owning { server, gone })
+                if can_go_on && self.links.credit(server) == Credit::Available =>
+            {
+                let asker = Asker::Peer { server: from, ticket: as_it_came.ticket };
+                let (hops, map_version) = (peer.hops, self.turn.map_version);
+                let peer = PeerRequest::new(hops + 1, map_version, peer.request);
+                let peer = PeerRequest { gone, ..peer };
+                let ticket = self.send_on(server, asker, &peer);
+                let hashes = key.iter().map(Key::hash).collect();
+                return self.links.passes_on((server, ticket), from, hops, hashes);
+            }
+            Served::PassOn(_) | Served::Divided | Served::Refused => self.refuse(before),
+        }
+        self.requests += 1;
+        self.answer(from, as_it_came.ticket, before);
+    }
+
+    /// As [`Batch::would_overtake`], of what server `from` asked before.
+    #[cold]
+    fn would_overtake_passed(
+        &self,
+        from: ServerId,
+        hops: u8,
+        job: &Job<'_>,
+        key: Option<&Key<'_>>,
+    ) -> bool {
+        let overtakes = |key: &Key<'_>| {
+            let to = self.turn.whereabouts(key).server();
+            self.links.would_overtake(from, hops, key.hash(), to)
+        };
+        match &job.request {
+            Request::Get(get) => words_of(get.keys).filter_map(Key::new).any(|key| overtakes(&key)),
+            _ => key.is_some_and(overtakes),
+        }
+    }
+
+    fn refuse(&mut self, before: usize) {
+        self.turn.out.truncate(before);
+        self.turn.out.extend_from_slice(NO_ROUTE_LINE);
+    }
+
+    /// What a peer asks of several servers: `ask` asks them for it, as for a client.
+    pub fn relay(
+        &mut self,
+        from: ServerId,
+        ticket: Ticket,
+        hops: u8,
+        ask: impl FnOnce(&mut Self, &mut Session) -> Option<Then>,
+    ) -> Option<Relayed> {
+        let serial = self.relays.next_serial();
+        let mut session = Session { client: Client::Once { serial }, ..Session::default() };
+        (self.hops, self.passed_by) = (hops, Some(from));
+        let then = ask(self, &mut session);
+        (self.hops, self.passed_by) = (0, None);
+        Some(match then {
+            Some(Then::Next) if session.slots.waits() => {
+                self.relays.begun(serial, Recipient::Peer { server: from, ticket }, session.slots);
+                Relayed::Begun
+            }
+            // None of them has a link.
+            Some(Then::Next) if !session.slots.is_empty() => {
+                session.slots.release(self.turn.out);
+                Relayed::Answered
+            }
+            Some(Then::OnItsWay | Then::Wait(_)) => Relayed::OnItsWay,
+            _ => Relayed::Refused,
+        })
+    }
+
+    /// The answer begins at `start` of what has been told.
+    fn answer(&mut self, server: ServerId, ticket: Ticket, start: usize) {
+        let reply = start..self.turn.out.len();
+        self.actions.push(Action::Answer { server, ticket, reply });
+    }
+
+    /// True if a home has said something of a copy of its key. It is answered.
+    fn is_said_by_a_home(&mut self, from: ServerId, asked: &Ticketed<'_>) -> bool {
+        let said = PeerRequest::decode(asked.bytes).map(|peer| peer.request);
+        let Some(said) = said.filter(|said| said[0] == MARK) else { return false };
+        let before = self.turn.out.len();
+        if !self.turn.shared.copies.take(self.turn.lease_now, said, self.turn.out) {
+            self.turn.out.extend_from_slice(NO_ROUTE_LINE);
+        }
+        // A flush that begins here is later than what the copy has seen.
+        if let Some(Hold { what: HoldWhat::Item(item), .. }) = Hold::decode(said) {
+            self.turn.shared.store.know_flush(item.flush_number);
+        }
+        self.answer(from, asked.ticket, before);
+        true
+    }
+
+    /// True if all keys of a peer's request are here.
+    fn all_here(&self, request: &Request<'_>, key: Option<&Key<'_>>) -> bool {
+        match request {
+            Request::Get(get) if !get.further.is_empty() => {
+                words_of(get.keys).filter_map(Key::new).all(|key| self.turn.is_here(&key))
+            }
+            _ => key.is_some_and(|key| self.turn.is_here(key)),
+        }
+    }
+
+    /// Executes a peer's request: its reply stands in `out`.
+    fn serve_parsed(
+        &mut self,
+        from: ServerId,
+        peer: &PeerRequest<'_>,
+        request: &Request<'_>,
+        key: Option<Key<'_>>,
+    ) -> Served {
+        let Some(key) = key else {
+            if request.key().is_some() {
+                return Served::Refused;
+            }
+            self.turn.execute(request, None);
+            return Served::Reply;
+        };
+        let several = matches!(request, Request::Get(get) if !get.further.is_empty());
+        if several && !self.all_here(request, Some(&key)) {
+            return Served::Divided;
+        }
+        match self.turn.whereabouts(&key) {
+            Whereabouts::Here => {}
+            Whereabouts::At(_) if is_planted(Fault::TooFarIsServed) => {}
+            Whereabouts::At(owning) => {
+                // What was passed on for this key must not be overtaken.
+                let overtakes = |hash| self.links.would_overtake(from, peer.hops, hash, None);
+                let may_read = peer.by_lease && !overtakes(key.hash());
+                let read = Read::of(request).filter(|_| may_read);
+                return match read.is_some_and(|read| self.turn.read_copy(&read, &key)) {
+                    true => Served::FromCopy,
+                    false => Served::PassOn(owning),
+                };
+            }
+            Whereabouts::OnItsWay => return Served::NotYet(Obstacle::Slice),
+        }
+        let mut then = self.execute_told(request, Some(key));
+        while let Then::Resume(again) = then {
+            (self.turn.start, self.turn.further_keys) = (self.turn.out.len(), 0);
+            let limits = self.turn.limits(Login::NotAsked);
+            let Parsed::Request { request, .. } = parse(&again, &limits) else {
+                unreachable!("it is the rest of a get")
+            };
+            let key = request.key().and_then(|(word, _)| Key::new(word));
+            then = self.turn.execute(&request, key);
+        }
+        match then {
+            Then::NoRoom(room) => Served::NotYet(Obstacle::Room(room)),
+            Then::OnItsWay => Served::NotYet(Obstacle::Slice),
+            _ => Served::Reply,
+        }
+    }
+}
