@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::history::{Asking, Heard, History};
 use common::memcached::{Memcached, Wire, requests};
 
@@ -17,6 +19,8 @@ const UPSTREAMS: usize = 4;
 const CLIENTS: usize = 6;
 const KEYS: u64 = 4;
 const STEPS: usize = 6_000;
+/// Then nothing fails any more: so many until all that had failed is back, and as many again.
+const CALM: usize = 1_000;
 
 #[derive(Default)]
 struct Seen {
@@ -38,6 +42,8 @@ struct World {
     clients: Vec<Option<Asking>>,
     history: History,
     dialing: Vec<(ConnId, usize)>,
+    /// Connections that are gone, of which the proxy has not heard: it does when it sends, or else later.
+    broken: BTreeSet<u32>,
     seen: Seen,
 }
 
@@ -75,6 +81,7 @@ impl World {
             clients: (0..CLIENTS).map(|_| None).collect(),
             history: History::default(),
             dialing: Vec::new(),
+            broken: BTreeSet::new(),
             seen: Seen::default(),
         }
     }
@@ -82,7 +89,14 @@ impl World {
     /// The first stale read, if there is one.
     fn run(&mut self) -> Result<(), String> {
         self.carry_out()?;
-        for _ in 0..STEPS {
+        let mut timeouts = 0;
+        for step in 0..STEPS + 2 * CALM {
+            if step == STEPS {
+                let calm = |one: &mut Memcached| (one.stopped_until, one.away_until) = (0, 0);
+                self.upstreams.iter_mut().for_each(calm);
+            } else if step == STEPS + CALM {
+                timeouts = self.proxy.counters().upstream_timeouts;
+            }
             self.now += self.random.below(MS / 4);
             if self.proxy.next_wake().is_some_and(|wake| wake <= self.now) {
                 self.event(Event::Woken)?;
@@ -92,8 +106,14 @@ impl World {
                 8..20 => self.execute(),
                 20..36 => self.reply()?,
                 36..39 => self.connect()?,
-                _ => self.fault()?,
+                _ if step < STEPS => self.fault()?,
+                _ => {}
             }
+        }
+        // An upstream may be slow once.
+        let in_vain = self.proxy.counters().upstream_timeouts - timeouts;
+        if in_vain > 1 {
+            return Err(format!("upstreams answer, and {in_vain} times nobody heard them"));
         }
         let counters = self.proxy.counters();
         self.seen.copy_reads = counters.copy_reads;
@@ -123,6 +143,9 @@ impl World {
                         self.proxy.client_took(client, out.len());
                         self.hear(client, &out)?;
                     }
+                    Action::ToUpstream(conn) if self.broken.remove(&conn.0) => {
+                        self.proxy.handle(self.now, Event::Lost { conn });
+                    }
                     Action::ToUpstream(conn) => {
                         let out = self.proxy.conn_output(conn).to_vec();
                         self.proxy.conn_took(conn, out.len());
@@ -140,6 +163,7 @@ impl World {
 
     /// What was received over a connection that is gone may be executed all the same.
     fn cut(&mut self, conn: usize) {
+        self.broken.remove(&(conn as u32));
         let wire = std::mem::take(&mut self.wires[conn]);
         self.upstreams[conn / 2].ghosts.entry(0).or_default().extend(wire.requests);
         self.dialing.retain(|(other, _)| other.0 as usize != conn);
@@ -197,6 +221,9 @@ impl World {
     fn reply(&mut self) -> Result<(), String> {
         let conn = 2 * self.random.below(UPSTREAMS as u64) as usize;
         let count = 1 + self.random.below(4) as usize;
+        if self.broken.remove(&(conn as u32)) {
+            return self.event(Event::Lost { conn: ConnId(conn as u32) });
+        }
         let wire = &mut self.wires[conn];
         let count = count.min(wire.replies.len());
         let replies: String = wire.replies.drain(..count).collect();
@@ -224,13 +251,13 @@ impl World {
             0 => self.upstreams[at].stopped_until = self.now + self.random.below(60 * MS),
             1 => self.upstreams[at].away_until = self.now + self.random.below(60 * MS),
             _ => {
-                let was_up = self.wires[2 * at].up;
+                let was_up = self.wires[2 * at].up || self.broken.contains(&(2 * at as u32));
                 self.cut(2 * at);
                 if self.random.below(2) == 0 {
                     self.upstreams[at] = Memcached::default();
                 }
                 if was_up {
-                    return self.event(Event::Lost { conn: ConnId(2 * at as u32) });
+                    self.broken.insert(2 * at as u32);
                 }
             }
         }

@@ -68,23 +68,10 @@ impl World {
         self.carry_out();
     }
 
-    /// As [`World::event`], when a connection has no socket any more.
-    pub fn without_conn(&mut self, conn: ConnId, event: Event<'_>) {
-        self.proxy.handle(self.now, event);
-        self.carry_out_but(Some(conn));
-    }
-
     pub fn carry_out(&mut self) {
-        self.carry_out_but(None);
-    }
-
-    fn carry_out_but(&mut self, without: Option<ConnId>) {
         let mut actions = Vec::new();
         loop {
             self.proxy.take_actions(&mut actions);
-            actions.retain(
-                |action| !matches!(action, Action::ToUpstream(conn) if Some(*conn) == without),
-            );
             if actions.is_empty() {
                 return;
             }
