@@ -8,7 +8,7 @@ use super::history::{ALL_KEYS, Micros, Op, Told};
 use super::hosts::Host;
 use super::world::World;
 
-/// By no clock a server refuses what waits for something else before this has passed.
+/// By no clock a server refuses what has waited for less: it waits as long as for a slice that moves.
 const WAITS: Micros = 900_000;
 
 /// What may have come between a request and its answer.
@@ -45,14 +45,17 @@ impl World {
             hosts.clone().any(|host| self.was_missing(seat, host, asked))
                 || copied && self.counted_unreachable(seat, asked)
         };
-        // A server refuses what has waited for copies as long as it waits for a slice that moves, and likewise what waits for an earlier
-        // request that was sent by an older map over a link that is silent, and has not failed yet.
-        let may_wait = copied || self.profile.link_timeout > WAITS;
-        let has_waited = may_wait && asked + WAITS <= self.now;
-        match has_waited || (is_elsewhere || copied) && seats.any(is_missed) {
+        match self.may_have_waited(asked) || (is_elsewhere || copied) && seats.any(is_missed) {
             true => Doubt::Link,
             false => Doubt::None,
         }
+    }
+
+    /// True if a server may have refused what was asked then since it had waited for too long: for copies, or for what stands before it on a link
+    /// that is silent, and has not failed yet.
+    fn may_have_waited(&self, asked: Micros) -> bool {
+        let may_wait = self.profile.hot.is_some() || self.profile.link_timeout > WAITS;
+        may_wait && asked + WAITS <= self.now
     }
 
     /// True if some server has followed a newer map than this one since then, and was missing a link at some moment: it passes a `flush_all` on to
@@ -108,6 +111,7 @@ impl World {
                     let mut seats = seats.clone();
                     *host != here
                         && (self.has_lapsed(*host, asked)
+                            || self.may_have_waited(asked)
                             || seats.any(|seat| self.was_missing(seat, *host, asked)))
                 };
                 let missed = match self.may_be_passed_on(here, asked) {
