@@ -211,7 +211,9 @@ impl Store {
         let flush_number = if is_over { birth.flush_number } else { known };
         self.bear(cachelet, prefix, owner, Birth { flush_number, ..birth }, from);
         let (at, number) = changes.flush_next;
-        if number > known {
+        // Of the last flush and one to come two servers may have given the same number. One that has passed drops nothing of what is new.
+        // What arrives is told of it by its source.
+        if number > known || number == known && from.is_none() {
             cachelet.inner.lock().flush_next = number;
             cachelet.flush_at.store(at, Relaxed);
         }

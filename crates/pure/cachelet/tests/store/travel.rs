@@ -1,6 +1,6 @@
 //! Slices that travel to another store: nothing lost, nothing older over newer, nothing back after a flush.
 
-use mbal_cachelet::{Arriving, Broken, Cursor, Draft, Due, Memory, Meta, Part, Store};
+use mbal_cachelet::{Arriving, Birth, Broken, Cursor, Draft, Due, Memory, Meta, Part, Store};
 use mbal_model::{Elsewhere, Key, Prefix, Route, ServerId, WorkerId};
 
 use crate::support::{
@@ -347,6 +347,21 @@ fn a_flush_to_come_is_kept_beside_one_of_the_same_number() {
     }
     assert!(look(&target, 1, NOW + 1).is_some());
     assert!(look(&target, 1, NOW + 2).is_none());
+}
+
+#[test]
+fn what_is_born_before_a_flush_to_come_is_flushed_though_an_earlier_one_has_its_number() {
+    // A server began a flush, died, and began another of the same number, since nobody had told it of the first.
+    for delay in [0, 2] {
+        let store = absent();
+        store.flush_as(1, 0, NOW);
+        store.flush_as(1, NOW + delay, NOW);
+        let birth = Birth { generation: 1, flush_number: 0 };
+        assert!(store.adopt(Prefix::ALL, WORKER, birth));
+        put(&store, 1, b"before");
+        assert!(look(&store, 1, NOW + 1).is_some());
+        assert_eq!(look(&store, 1, NOW + 2).is_some(), delay == 0);
+    }
 }
 
 #[test]
