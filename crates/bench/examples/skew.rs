@@ -77,10 +77,10 @@ fn drawn(runs: &str, loads: &str, keys: f64) -> String {
     ])
 }
 
-/// The load of each server, from the busiest on: a panel for each law, of the first round.
+/// The load of each server, from the busiest on: a panel for each law, of the first round that there is.
 fn of_servers(loads: &[Row<'_>]) -> Plot {
     let mut panels: Vec<Panel> = Vec::new();
-    for row in loads.iter().filter(|row| row["round"] == "1" && row["part"] == "zipf") {
+    for row in loads.iter().filter(|row| row["part"] == "zipf") {
         let mut shares: Vec<f64> =
             row["gets"].split(' ').filter_map(|gets| gets.parse().ok()).collect();
         let average = shares.iter().sum::<f64>() / shares.len() as f64;
@@ -88,6 +88,7 @@ fn of_servers(loads: &[Row<'_>]) -> Plot {
         let points = (1..).zip(shares).map(|(at, gets)| (f64::from(at), gets / average)).collect();
         let line = Line { name: row["configuration"].into(), points };
         match panels.iter_mut().find(|panel| panel.title == row["load"]) {
+            Some(panel) if panel.lines.iter().any(|known| known.name == line.name) => {}
             Some(panel) => panel.lines.push(line),
             None => panels.push(Panel { title: row["load"].into(), lines: vec![line] }),
         }
