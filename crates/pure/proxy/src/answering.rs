@@ -72,7 +72,7 @@ impl Proxy {
                     let serves = of_upstream.health == Health::Serves;
                     let took = self.now.saturating_sub(asked.at);
                     of_upstream.latency.record(took);
-                    self.resting.answered(took);
+                    self.resting.answered(took, asked.keys());
                     self.counters.replies += 1;
                     self.answer(conn, &asked, &bytes[at..at + length]);
                     if !serves {
@@ -115,7 +115,7 @@ impl Proxy {
                 this.answer(number, &mut self.spare, |out| push_reply(out, asked, reply));
                 self.answered(client);
             }
-            Who::Part { client, number, part } => self.merge(client, number, |merge, spare| {
+            Who::Part { client, number, part, .. } => self.merge(client, number, |merge, spare| {
                 if asked.renamed {
                     let mut renamed = spare.take();
                     naming::push_values_renamed(&mut renamed, reply);

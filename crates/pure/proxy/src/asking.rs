@@ -131,6 +131,7 @@ impl Proxy {
         }
         let Form { kind, hide, writes, .. } = form;
         let asked = Asked { who, kind, hide, writes, renamed: name.is_some(), at: self.now };
+        self.resting.asked(asked.keys());
         if let Some(name) = name {
             let mut named = self.spare.take();
             push_name(&mut named, key, name);

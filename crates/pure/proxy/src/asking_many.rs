@@ -115,9 +115,12 @@ impl Proxy {
             this.out.bytes = self.spare.take();
         }
         encode::push_get(&mut this.out.bytes, get);
-        let who = Who::Part { client, number, part: part as u8 };
+        let keys = u16::try_from(merge.keys_of(part)).unwrap_or(u16::MAX);
+        let who = Who::Part { client, number, part: part as u8, keys };
         let (kind, hide, writes) = (Kind::Values, Hide::Nothing, false);
-        this.ask(Asked { who, kind, hide, writes, renamed, at: self.now }, None);
+        let asked = Asked { who, kind, hide, writes, renamed, at: self.now };
+        this.ask(asked, None);
+        self.resting.asked(asked.keys());
         self.counters.forwarded += 1;
     }
 }

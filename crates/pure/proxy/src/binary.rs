@@ -49,10 +49,9 @@ impl Proxy {
         let hide = Hide::Binary { opcode: frame.opcode, opaque: frame.opaque, status };
         let who = Who::Client { client, number };
         let (kind, at) = (Kind::Binary, self.now);
-        this.ask(
-            Asked { who, kind, hide, writes, renamed: false, at },
-            writes.then_some((key, false)),
-        );
+        let asked = Asked { who, kind, hide, writes, renamed: false, at };
+        this.ask(asked, writes.then_some((key, false)));
+        self.resting.asked(asked.keys());
         self.counters.forwarded += 1;
         self.tell_conn(conn);
     }

@@ -80,6 +80,7 @@ impl Proxy {
         }
         self.lose_written(conn, error);
         for asked in waiting {
+            self.resting.lost(asked.keys());
             self.lose_asked(asked, error);
         }
     }

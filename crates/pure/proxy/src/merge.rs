@@ -45,6 +45,7 @@ struct Wanted {
 
 struct Part {
     conn: u32,
+    keys: u32,
     renamed: bool,
     values: Vec<u8>,
     /// So many bytes of them have left.
@@ -68,10 +69,11 @@ impl Merge {
         let (conn, renamed) = (place.conn, place.name.is_some());
         let is_its = |part: &Part| part.conn == conn && part.renamed == renamed;
         let part = self.parts.iter().position(is_its).unwrap_or_else(|| {
-            self.parts.push(Part { conn, renamed, values: Vec::new(), taken: 0 });
+            self.parts.push(Part { conn, keys: 0, renamed, values: Vec::new(), taken: 0 });
             self.missing += 1;
             self.parts.len() - 1
         });
+        self.parts[part].keys += 1;
         self.wanted.push(Wanted { start: place.start, bytes: place.bytes, part: part as u8 });
         part < PARTS_MAX
     }
@@ -84,6 +86,11 @@ impl Merge {
     #[inline]
     pub fn part_of(&self, at: usize) -> usize {
         self.wanted[at].part.into()
+    }
+
+    /// So many keys a part asks for.
+    pub fn keys_of(&self, part: usize) -> u32 {
+        self.parts[part].keys
     }
 
     /// The connection of a part, and whether its keys have other names there.

@@ -3,7 +3,7 @@
 //! A send or a wake-up costs what many requests cost. So while several clients wait for replies, the driver does not wake up for
 //! each reply: it rests, then receives what has arrived, and sends what comes of it together.
 //!
-//! It does so only while its thread is busy, or many wait: a rest lets clients gather, and would be the reason of the next one. How busy it is, it sees
+//! It does so only while its thread is busy, or many wait, or for many keys: a rest lets clients gather, and would be the reason of the next one. How busy it is, it sees
 //! by the time that it neither rests nor waits. A rest lowers that; so it goes on resting while it is less busy than what began it.
 //!
 //! It rests for a part of an upstream's round trip. That is little where upstreams answer in a moment, and more where they are
@@ -15,6 +15,8 @@ use crate::Nanos;
 const CROWD: usize = 4;
 /// So many are a reason to rest though the thread is not busy: it may be the upstreams that are.
 const LARGE_CROWD: usize = 12;
+/// Likewise, if a crowd waits for so many keys: these clients ask several at once.
+const MANY_KEYS: usize = 32;
 /// Of a round trip.
 const PART: Nanos = 3;
 /// The kernel adds some 50 µs, so that less is not worth a timer.
@@ -34,6 +36,8 @@ pub(crate) struct Resting {
     round_trip: Nanos,
     /// Clients with requests that are not answered.
     waiting: usize,
+    /// The keys of these requests.
+    keys: usize,
     /// Since the last look at how busy the thread is: when that was, and for how long it has rested and waited.
     looked: Nanos,
     idle: Nanos,
@@ -53,9 +57,21 @@ impl Resting {
         }
     }
 
-    /// A reply came so long after its request.
+    /// A client's request for so many keys is on its way.
     #[inline]
-    pub fn answered(&mut self, took: Nanos) {
+    pub fn asked(&mut self, keys: usize) {
+        self.keys += keys;
+    }
+
+    /// It will not be answered.
+    pub fn lost(&mut self, keys: usize) {
+        self.keys -= keys;
+    }
+
+    /// A reply, of so many of these keys, came so long after its request.
+    #[inline]
+    pub fn answered(&mut self, took: Nanos, keys: usize) {
+        self.keys -= keys;
         self.round_trip = self.round_trip - self.round_trip / REPLIES + took / REPLIES;
     }
 
@@ -68,7 +84,8 @@ impl Resting {
     /// For how long, in ns. 0 is not at all.
     #[inline]
     pub fn rest(&self) -> Nanos {
-        match self.waiting >= if self.is_busy { CROWD } else { LARGE_CROWD } {
+        let gathers = self.is_busy || self.waiting >= LARGE_CROWD || self.keys >= MANY_KEYS;
+        match gathers && self.waiting >= CROWD {
             false => 0,
             true => (self.round_trip / PART).clamp(REST_NS_MIN, REST_NS_MAX),
         }
@@ -81,7 +98,7 @@ mod tests {
 
     fn after(replies: usize, took: Nanos, waiting: usize) -> Resting {
         let mut resting = Resting { waiting, is_busy: true, ..Resting::default() };
-        (0..replies).for_each(|_| resting.answered(took));
+        (0..replies).for_each(|_| resting.answered(took, 0));
         resting
     }
 
@@ -116,5 +133,19 @@ mod tests {
         assert_eq!(resting.rest(), 0, "half a window is none");
         resting.waiting = LARGE_CROWD;
         assert!(resting.rest() > 0);
+    }
+
+    #[test]
+    fn it_rests_while_a_crowd_waits_for_many_keys() {
+        let mut resting = Resting { waiting: CROWD, ..Resting::default() };
+        resting.asked(MANY_KEYS);
+        assert!(resting.rest() > 0);
+        resting.waiting = CROWD - 1;
+        assert_eq!(resting.rest(), 0, "few clients");
+        resting.waiting = CROWD;
+        resting.answered(0, 1);
+        assert_eq!(resting.rest(), 0, "few keys");
+        resting.lost(MANY_KEYS - 1);
+        assert_eq!(resting.keys, 0);
     }
 }

@@ -91,6 +91,18 @@ pub(crate) struct Asked {
     pub at: Nanos,
 }
 
+impl Asked {
+    /// So many keys clients wait for.
+    #[inline]
+    pub fn keys(&self) -> usize {
+        match self.who {
+            Who::Client { .. } => 1,
+            Who::Part { keys, .. } => keys.into(),
+            _ => 0,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Client {
@@ -102,6 +114,7 @@ pub(crate) enum Who {
         client: u32,
         number: u32,
         part: u8,
+        keys: u16,
     },
     /// One of all upstreams.
     Everywhere {
