@@ -10,7 +10,7 @@ mod running;
 
 use mbal_client::{Cas, Client, Error, Login, Options, Store};
 use mbal_model::{Cluster, Key, ServerId};
-use running::{Folder, MBAL, Running, eventually as eventually_now};
+use running::{Folder, MBAL, Running, ask, eventually as eventually_now};
 
 const SERVERS: usize = 3;
 const KEYS: usize = 60;
@@ -410,6 +410,25 @@ async fn a_server_that_is_alone_is_a_cluster_of_one() {
     let values: Vec<_> = values.into_iter().map(|value| value.unwrap().bytes).collect();
     assert_eq!(values, keys().into_iter().map(String::into_bytes).collect::<Vec<_>>());
     assert_eq!((client.map_version(), client.version().await.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn one_reader_of_a_stale_item_is_told_to_store_a_new_one() {
+    let folder = Folder::new("client-stale");
+    let alone = Running::serve(&folder, &["-p", "-1", "-t", "2", "--control", "off"]);
+    let client = Client::connect([format!("127.0.0.1:{}", alone.port)], Options::new());
+    let client = client.await.unwrap();
+    client.set("k", "old", Store::forever()).await.unwrap();
+    ask(&mut alone.connect(), "md k I T60\r\n", "HD\r\n");
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let found = client.get("k").await.unwrap().unwrap();
+        told.push((found.bytes.as_slice() == b"old", found.stale, found.refill));
+    }
+    assert_eq!(told, [(true, true, true), (true, true, false), (true, true, false)]);
+    client.set("k", "new", Store::forever()).await.unwrap();
+    let found = client.get("k").await.unwrap().unwrap();
+    assert_eq!((found.bytes.as_slice(), found.stale, found.refill), (&b"new"[..], false, false));
 }
 
 #[tokio::test]

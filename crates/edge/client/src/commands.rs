@@ -256,8 +256,9 @@ impl Client {
     /// Nobody there is a miss.
     fn found(&self, answer: Result<MetaReply, Error>) -> Result<Option<Value>, Error> {
         match answer {
-            Ok(MetaReply { status: Status::Value, value, flags, cas, .. }) => {
-                Ok(Some(Value { bytes: value, flags, cas }))
+            Ok(reply) if reply.status == Status::Value => {
+                let MetaReply { value: bytes, flags, cas, stale, won: refill, .. } = reply;
+                Ok(Some(Value { bytes, flags, cas, stale, refill }))
             }
             Ok(_) => Ok(None),
             Err(Error::Unreachable(_) | Error::Unknown(_)) => {

@@ -35,6 +35,10 @@ pub struct MetaReply {
     pub value: Vec<u8>,
     pub flags: u32,
     pub cas: u64,
+    /// `X`
+    pub stale: bool,
+    /// `W`
+    pub won: bool,
     /// It has an `L` token: a home has answered, or tells why it was asked in vain.
     pub has_token: bool,
     pub hint: Option<Hint>,
@@ -124,6 +128,8 @@ fn parse_meta(line: &[u8], rest: &[u8], after: usize) -> Result<Option<(Reply, u
     for word in words {
         match word.split_first() {
             Some((b'f', flags)) => reply.flags = number(flags).ok_or(Garbage)?,
+            Some((b'X', [])) => reply.stale = true,
+            Some((b'W', [])) => reply.won = true,
             Some((b'c', cas)) => reply.cas = number(cas).ok_or(Garbage)?,
             // One that is not understood says nothing: it is advice.
             Some((b'L', token)) => {
@@ -217,6 +223,8 @@ mod tests {
         let value = b"a\r\nb".to_vec();
         let hit = MetaReply { value, flags: 7, cas: 99, has_token: true, ..meta(Status::Value) };
         check(Form::Meta, "VA 4 f7 c99 Lx\r\na\r\nb\r\n", Reply::Meta(hit));
+        let stale = MetaReply { stale: true, won: true, ..meta(Status::Value) };
+        check(Form::Meta, "VA 0 f0 c0 W X\r\n\r\n", Reply::Meta(stale));
         check(Form::Meta, "SERVER_ERROR no\r\n", Reply::Refused("SERVER_ERROR no".into()));
         check(Form::Line, "VERSION 1\r\n", Reply::Line("VERSION 1".into()));
         let stats = vec![("a".into(), "1 2".into()), ("b".into(), String::new())];

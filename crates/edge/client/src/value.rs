@@ -11,6 +11,10 @@ pub struct Value {
     pub flags: u32,
     /// Changes whenever the item does; for [`Client::cas`](crate::Client::cas).
     pub cas: u64,
+    /// Somebody has marked it as out of date (`md KEY I`).
+    pub stale: bool,
+    /// Of all who read it, this one is to store what is new (`W`): nobody else is told so until the mark's time is over.
+    pub refill: bool,
 }
 
 /// How an item is stored: for how long, with which flags.
