@@ -110,6 +110,7 @@ struct Read {
     servers: Vec<String>,
     ejects: bool,
     has_timeout: bool,
+    bounds_clients: bool,
     failures: Option<u64>,
     retry_ms: Option<u64>,
     notices: Vec<String>,
@@ -152,7 +153,11 @@ impl Read {
                 self.settings.push(("--server-connections", Some(connections)));
             }
             "client_connections" => {
-                self.settings.push(("--connections", Some(number(value)?.to_string())));
+                let connections = number(value)?;
+                self.bounds_clients = connections > 0;
+                if self.bounds_clients {
+                    self.settings.push(("--connections", Some(connections.to_string())));
+                }
             }
             "redis" if !flag(value)? => {}
             "redis" | "redis_auth" | "redis_db" => {
@@ -194,6 +199,10 @@ impl Read {
         }
         if !self.has_timeout {
             let notice = "no timeout: twemproxy waits for ever, here an upstream has 400ms";
+            self.notices.push(notice.into());
+        }
+        if !self.bounds_clients {
+            let notice = "no client_connections: twemproxy has no bound, here it is that of -c";
             self.notices.push(notice.into());
         }
         let Read { settings, servers, notices, .. } = self;
@@ -277,6 +286,7 @@ beta:
   backlog: 512
   preconnect: false
   server_connections: 4
+  client_connections: 0
   servers:
    - 10.0.0.1:11211:1
 ";
@@ -300,7 +310,7 @@ beta:
             quoted(&beta.flags(true)),
             "-p 0 -s /tmp/beta.sock -a 0666 --placement modula --server-connections 4 --upstream 10.0.0.1:11211:1"
         );
-        assert_eq!(beta.notices.len(), 3, "{:?}", beta.notices);
+        assert_eq!(beta.notices.len(), 4, "{:?}", beta.notices);
         assert_eq!(beta.flags(false)[0], "--placement");
     }
 
