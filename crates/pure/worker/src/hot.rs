@@ -11,7 +11,7 @@ use mbal_sketch::{self as sketch, Access, HotKeys, HotKeysConfig, Observed, Slot
 use mbal_wire::{Binary, Command, Request};
 
 use crate::batch::Job;
-use crate::copies::HotMode;
+use crate::copies::{HotMode, Read};
 use crate::turn::Turn;
 
 /// Keys that a worker tracks. With so many places the tenth key of a Zipf 0.99 keeps its own, however
@@ -256,7 +256,7 @@ impl Turn<'_> {
         }
         if let Some(place) = self.sampler.next_among(jobs.len() as u32) {
             let keys = &keys[..jobs.len()];
-            self.look_from(place, keys, |at| jobs[at].as_ref().map_or(Access::Read, access_of));
+            self.look_from(place, keys, |at| jobs[at].as_ref().map(|job| &job.request));
         }
     }
 
@@ -268,16 +268,17 @@ impl Turn<'_> {
             return;
         }
         if let Some(place) = self.sampler.next_among(keys.len() as u32) {
-            self.look_from(place, keys, |_| Access::Read);
+            self.look_from(place, keys, |_| None);
         }
     }
 
+    /// `request` is what a key is asked for by, unless it is a further one of a `get`.
     #[cold]
-    fn look_from(
+    fn look_from<'r, 'a: 'r>(
         &mut self,
         first: u32,
         keys: &[Option<Key<'_>>],
-        access: impl Fn(usize) -> Access,
+        request: impl Fn(usize) -> Option<&'r Request<'a>>,
     ) {
         let (server, second, requests) = (self.shared, self.now.second, self.counters.keyed());
         let stands_for = self.sampler.requests_per_sample();
@@ -289,9 +290,13 @@ impl Turn<'_> {
         loop {
             let cachelet = keys[at].and_then(|key| server.store.cachelet_of(key.hash()));
             if let Some((key, (cachelet, _))) = keys[at].zip(cachelet) {
-                hot.observe(&key, access(at), cachelet, stands_for);
+                let request = request(at);
+                let access = request.map_or(Access::Read, access_of);
+                hot.observe(&key, access, cachelet, stands_for);
                 if let Some(heat) = &mut heat {
-                    heat.observe(&key, access(at));
+                    // A read that no copy can answer is like a write: copies do not relieve the home of it.
+                    let relieved = request.is_none_or(|request| Read::of(request).is_some());
+                    heat.observe(&key, if relieved { Access::Read } else { Access::Write });
                 }
             }
             at += 1;
@@ -307,8 +312,8 @@ impl Turn<'_> {
     }
 }
 
-fn access_of(job: &Job<'_>) -> Access {
-    match &job.request {
+fn access_of(request: &Request<'_>) -> Access {
+    match request {
         Request::Binary(Binary {
             command:
                 Command::Store(_)

@@ -199,9 +199,13 @@ impl Net {
 
     /// Reads the key at its home often enough to have it copied, for so long.
     fn read_often(&mut self, key: &str, home: u16, millis: u64) {
+        self.send_often(&format!("mg {key} v\r\n"), home, millis);
+    }
+
+    fn send_often(&mut self, request: &str, home: u16, millis: u64) {
         for _ in 0..millis / 20 {
             for _ in 0..20 {
-                self.send(home, &format!("mg {key} v\r\n"));
+                self.send(home, request);
             }
             self.is_busy(home);
             self.pass(20);
@@ -268,6 +272,19 @@ fn a_server_that_is_not_busy_copies_nothing() {
         net.pass(20);
     }
     assert_eq!((net.state(0, &key), copies(&net)), (None, BTreeMap::new()));
+}
+
+#[test]
+fn a_key_is_not_copied_for_reads_that_its_home_alone_answers() {
+    let mut net = Net::new(HotMode::Async);
+    let key = key_of(0);
+    net.send(0, &format!("ms {key} 1 T300\r\na\r\n"));
+    for flags in ["v N30 R30", "v T300", "v h t"] {
+        net.send_often(&format!("mg {key} {flags}\r\n"), 0, 2_000);
+        assert_eq!((net.state(0, &key), copies(&net)), (None, BTreeMap::new()), "{flags}");
+    }
+    net.send_often(&format!("mg {key} v k\r\n"), 0, 2_000);
+    assert_eq!(net.state(0, &key), Some(HomeState::Hot));
 }
 
 #[test]
