@@ -44,6 +44,9 @@ struct Args {
     rate: f64,
     #[arg(long, default_value_t = 0)]
     seconds: u64,
+    /// Of what is asked at that rate
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
     #[arg(long)]
     csv: Option<PathBuf>,
 }
@@ -173,7 +176,8 @@ async fn main() -> Result<(), String> {
     let mut csv = File::create(&path).map_err(|error| failed(&error))?;
     let pause = Duration::from_secs_f64((TASKS * READ_KEYS) as f64 / args.rate);
     let begun = Instant::now();
-    let tasks = begin(&load, begun + seconds(args.seconds), Some(pause), 1);
+    let seed = 1 + args.seed * TASKS as u64;
+    let tasks = begin(&load, begun + seconds(args.seconds), Some(pause), seed);
     writeln!(csv, "second,gets,hits,errors,unanswered,wrong").map_err(|error| failed(&error))?;
     let mut before = told(&load.counts);
     for second in 0..args.seconds {
