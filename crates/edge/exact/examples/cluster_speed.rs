@@ -28,6 +28,7 @@ fn outlook(servers: usize, workers: usize, cachelets: usize) -> Outlook {
             memory_bytes: u64::MAX / 1024,
             workers: own,
             helpless: true,
+            refuses: false,
         }
     });
     Outlook { epoch: 0, servers: servers.collect(), under_way: Vec::new() }

@@ -56,7 +56,7 @@ pub struct ClusterPlanner {
 
 /// The cluster as it will be when everything under way has arrived, and what may still be begun.
 pub(crate) struct Board<'o> {
-    outlook: &'o Outlook,
+    pub(crate) outlook: &'o Outlook,
     pub snapshot: Snapshot,
     under_way: BTreeSet<Prefix>,
     giving: BTreeMap<ServerId, usize>,

@@ -37,7 +37,7 @@ impl Count {
 /// found so before, and is not done.
 ///
 /// A server's share is as many cachelets a worker as all that are to stay have. It is done too when it does more than the mean:
-/// few cachelets may be heavy.
+/// few cachelets may be heavy. Whom moves did not reach lately is left alone for a while.
 pub(crate) fn fill(board: &mut Board, filling: &mut BTreeSet<ServerId>, thresholds: &Thresholds) {
     if is_planted(Fault::EmptyStaysEmpty) {
         return;
@@ -48,7 +48,13 @@ pub(crate) fn fill(board: &mut Board, filling: &mut BTreeSet<ServerId>, threshol
     let workers: usize = counts.iter().map(|count| count.workers).sum();
     let cachelets: usize = counts.iter().map(|count| count.cachelets).sum();
     let load = counts.iter().map(|count| count.load).sum::<f64>() / workers.max(1) as f64;
-    filling.retain(|server| takers.contains(server));
+    // Who is not heard of for a while goes on afterwards.
+    let may_go_on = |id: &ServerId| {
+        let mut servers = board.servers();
+        let standing = servers.find(|one| one.server == *id).map(|one| one.standing);
+        matches!(standing, Some(Standing::Serving | Standing::Silent))
+    };
+    filling.retain(may_go_on);
     let mut later = 0;
     for count in counts.iter().filter(|count| takers.contains(&count.server)) {
         let share = cachelets * count.workers / workers.max(1);
@@ -57,10 +63,12 @@ pub(crate) fn fill(board: &mut Board, filling: &mut BTreeSet<ServerId>, threshol
         if count.cachelets == 0 || has_little {
             filling.insert(count.server);
         }
-        if share <= count.cachelets || load + GAP_MIN < own_load {
+        let has_enough = share <= count.cachelets || load + GAP_MIN < own_load;
+        // What is under way counts where it goes, and may come to nothing.
+        if has_enough && (!board.awaits(count.server) || is_planted(Fault::FilledOnPaper)) {
             filling.remove(&count.server);
         }
-        if !filling.contains(&count.server) {
+        if has_enough || !filling.contains(&count.server) || board.refuses(count.server) {
             continue;
         }
         for _ in count.cachelets..share {
@@ -130,5 +138,14 @@ impl Board<'_> {
     fn donors(&self) -> impl Iterator<Item = ServerId> + '_ {
         let serving = self.servers().filter(|one| one.standing == Standing::Serving);
         serving.map(|one| one.server)
+    }
+
+    /// Something was under way to it before this plan.
+    fn awaits(&self, server: ServerId) -> bool {
+        self.outlook.under_way.iter().any(|step| step.to.server == server)
+    }
+
+    fn refuses(&self, server: ServerId) -> bool {
+        self.servers().any(|one| one.server == server && one.refuses)
     }
 }

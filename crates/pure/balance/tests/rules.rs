@@ -54,6 +54,7 @@ impl Cluster {
                 .map(|(at, loads)| worker(server, at, loads))
                 .collect(),
             helpless: false,
+            refuses: false,
         });
         Cluster {
             servers: servers.collect(),
@@ -257,6 +258,33 @@ fn a_load_that_nobody_feels_ends_no_share() {
     assert_eq!([0, 1, 2].map(|server| cluster.of(server)), [8; 3]);
 }
 
+fn what_a_server_did_not_take_of_its_share_is_planned_again() {
+    let mut cluster = Cluster::new(&[&[&[0.01; 12]], &[&[0.01; 12]], &[&[]]]);
+    cluster.turn();
+    cluster.turn();
+    assert_eq!((cluster.of(2), cluster.under_way.len()), (4, 4), "half is there, half on its way");
+    // What is on its way stays where it was.
+    cluster.epoch();
+    cluster.under_way.clear();
+    (0..12).for_each(|_| drop(cluster.turn()));
+    assert_eq!([0, 1, 2].map(|server| cluster.of(server)), [8; 3]);
+}
+
+#[test]
+fn who_refuses_gets_no_share_and_all_of_it_afterwards() {
+    let mut cluster = Cluster::new(&[&[&[0.01; 12]], &[&[0.01; 12]], &[&[]]]);
+    (0..2).for_each(|_| drop(cluster.turn()));
+    cluster.under_way.clear();
+    for standing in [Standing::Serving, Standing::Silent] {
+        (cluster.servers[2].standing, cluster.servers[2].refuses) = (standing, true);
+        let plan = cluster.turn();
+        assert_eq!((plan.moves, plan.later), (vec![], vec![]));
+    }
+    (cluster.servers[2].standing, cluster.servers[2].refuses) = (Standing::Serving, false);
+    (0..12).for_each(|_| drop(cluster.turn()));
+    assert_eq!([0, 1, 2].map(|server| cluster.of(server)), [8; 3]);
+}
+
 fn when_all_are_hot_servers_are_wanted() {
     let mut cluster = Cluster::new(&[&[&[0.5, 0.45]], &[&[0.5, 0.4]]]);
     assert_eq!(cluster.epochs(3).servers_wanted, 0);
@@ -326,6 +354,7 @@ rules! {
     nobody_gets_more_than_its_memory_holds: OverMemory,
     a_server_that_joins_a_calm_cluster_gets_its_share: EmptyStaysEmpty,
     a_load_that_nobody_feels_ends_no_share: EmptyStaysEmpty,
+    what_a_server_did_not_take_of_its_share_is_planned_again: FilledOnPaper,
     when_all_are_hot_servers_are_wanted: AllHotIsKept,
     who_gives_in_vain_is_helped_less_often: VainGoesOn,
 }

@@ -37,7 +37,22 @@ pub struct Balanced {
     drained: BTreeMap<ServerId, u64>,
     /// Of these, those that all others know to have nothing.
     unasked: BTreeSet<ServerId>,
+    refusing: BTreeMap<ServerId, Refusing>,
 }
+
+/// A server that moves did not reach, though they were to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Refusing {
+    /// In a row.
+    times: u32,
+    /// Until then it is not given its share.
+    until: Micros,
+}
+
+/// A server that has refused a move is left alone for so long; each time in a row doubles that.
+const REFUSED_EPOCHS: u32 = 4;
+/// Up to 32 epochs.
+const REFUSED_DOUBLED_MAX: u32 = 3;
 
 /// One cachelet as a server reports it: its worker there, load, bytes.
 type Report = (usize, f64, u64);
@@ -175,7 +190,28 @@ impl Coordinator {
             memory_bytes: if memory_bytes > 0 { memory_bytes } else { member.memory_bytes },
             workers: (0..workers).map(worker).collect(),
             helpless: heard.is_some_and(|heard| heard.helpless),
+            refuses: self.refuses(now, id),
         }
+    }
+
+    /// A move to this server has come to nothing, and nobody wanted that. Others that fail meanwhile are the same refusal.
+    pub(crate) fn has_refused(&mut self, now: Micros, server: ServerId) {
+        if self.refuses(now, server) || is_planted(Fault::RefusalsAreForgotten) {
+            return;
+        }
+        let before = self.balanced.refusing.get(&server).map_or(0, |refusing| refusing.times);
+        let pause = self.settings.epoch * (REFUSED_EPOCHS << before.min(REFUSED_DOUBLED_MAX));
+        let until = Micros(now.0 + pause.as_micros() as u64);
+        self.balanced.refusing.insert(server, Refusing { times: before + 1, until });
+    }
+
+    /// A move to it has arrived, or it is another process.
+    pub(crate) fn refuses_no_more(&mut self, server: ServerId) {
+        self.balanced.refusing.remove(&server);
+    }
+
+    fn refuses(&self, now: Micros, server: ServerId) -> bool {
+        self.balanced.refusing.get(&server).is_some_and(|refusing| now.0 < refusing.until.0)
     }
 
     /// Load and bytes of a cachelet that its worker does not list.
@@ -218,11 +254,15 @@ impl Coordinator {
         Ok(Answer::Done)
     }
 
-    /// Of what was planned ahead: its server is to be emptied still; or the cluster is to be balanced, and it is well.
+    /// Of what was planned ahead: its server is to be emptied still; or the cluster is to be balanced, it is well, and who gets its
+    /// share takes it.
     fn is_still_wanted(&self, now: Micros, planned: &PlannedMove) -> bool {
-        let from = planned.step.from.server;
+        let (from, to) = (planned.step.from.server, planned.step.to.server);
         match planned.why {
-            Why::Share => self.state.balance == BalanceMode::On && self.is_heard(now, from),
+            Why::Share => {
+                let is_on = self.state.balance == BalanceMode::On;
+                is_on && self.is_heard(now, from) && !self.refuses(now, to)
+            }
             _ => self.state.draining.contains(&from),
         }
     }

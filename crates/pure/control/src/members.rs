@@ -76,6 +76,7 @@ impl Coordinator {
             // Who comes back is to serve again.
             self.is_drained_no_more(id);
             self.retires_again(id);
+            self.refuses_no_more(id);
             self.moves_of_dead(id);
         }
         match &self.state.map {
@@ -176,7 +177,7 @@ impl Coordinator {
         }
         self.has_heard(now, server);
         for report in &heartbeat.moves {
-            self.move_reported(server, report);
+            self.move_reported(now, server, report);
         }
         self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
         let Heartbeat { map_version, workers, memory_bytes, helpless, ending, moves, .. } =

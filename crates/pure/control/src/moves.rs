@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{
     Incarnation, MoveCall, MoveNews, MoveReport, MoveStatus, Progress, SplitCall, Word,
 };
-use crate::coordinator::{Answer, Coordinator, Refusal, known, prefix};
+use crate::coordinator::{Answer, Coordinator, Micros, Refusal, known, prefix};
 
 /// A server that has so many cachelets splits none: a store has room for twice as many.
 const SPLITS_UNTIL: usize = 2_048;
@@ -162,7 +162,7 @@ impl Coordinator {
     }
 
     /// What a source says of its move. Old news and other servers' change nothing.
-    pub(crate) fn move_reported(&mut self, from: ServerId, report: &MoveReport) {
+    pub(crate) fn move_reported(&mut self, now: Micros, from: ServerId, report: &MoveReport) {
         let id = MoveId(report.number);
         let Some(one) = self.state.moves.get_mut(&id).filter(|one| one.from.server == from) else {
             return;
@@ -173,15 +173,20 @@ impl Coordinator {
                 let one = self.state.moves.remove(&id).expect("it is there");
                 self.said.push(format!("move {}: {} has moved", report.number, one.prefix));
                 self.scaled_by(from, report);
+                self.refuses_no_more(one.to.server);
                 self.give(one.prefix, one.to);
             }
-            (Progress::Back, _) => {
+            (Progress::Back, word) => {
                 let why = report.why.as_deref().map_or(String::new(), |why| format!(": {why}"));
                 self.said.push(format!(
                     "move {}: {} stays where it was{why}",
                     report.number, one.prefix
                 ));
+                let to = one.to.server;
                 self.state.moves.remove(&id);
+                if word == Word::Go {
+                    self.has_refused(now, to);
+                }
             }
             (Progress::TooLate, Word::Cancel) => {
                 self.said.push(format!("move {} is too far to be cancelled", report.number));

@@ -47,6 +47,8 @@ struct World {
     changed: BTreeMap<Prefix, (u64, f64)>,
     /// The cluster's troubles excuse that something moves again.
     excused_until: u64,
+    /// A server that takes nothing of what is to come.
+    refuses: Option<ServerId>,
 }
 
 impl World {
@@ -64,6 +66,7 @@ impl World {
             said: Vec::new(),
             changed: BTreeMap::new(),
             excused_until: 0,
+            refuses: None,
         };
         (1..=servers).for_each(|id| world.register(id, u64::from(id)));
         world.heat(|_| 0.3);
@@ -150,6 +153,7 @@ impl World {
             let is_done = self.done_at.get(&number.0).is_some_and(|at| *at <= self.epoch);
             let progress = match one.word {
                 Word::DestinationLost => Progress::Back,
+                Word::Go if is_done && self.refuses == Some(one.to.server) => Progress::Back,
                 Word::Go | Word::Cancel if is_done => Progress::Sealed,
                 Word::Go | Word::Cancel => Progress::Moving,
             };
@@ -436,6 +440,27 @@ fn emptying_is_called_off_and_what_is_under_way_arrives() {
 }
 
 #[test]
+fn a_server_that_refuses_is_asked_less_often_and_gets_its_share_in_the_end() {
+    let mut world = World::new(3, 1);
+    world.refuses = Some(ServerId(4));
+    world.register(4, 4);
+    let mut began = Vec::new();
+    for epoch in 1..=100 {
+        let before = world.coordinator.state().moves_ever;
+        world.epochs(1);
+        let begun = world.coordinator.state().moves_ever - before;
+        assert!(begun <= MOVES_MAX as u32, "{begun} moves in epoch {epoch}");
+        began.extend((begun > 0).then_some(epoch));
+    }
+    let gaps: Vec<u64> = began.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(began.len() <= 6 && *gaps.last().unwrap_or(&0) >= 32, "{began:?}");
+    // Nor is it forgotten.
+    world.refuses = None;
+    world.epochs(60);
+    assert_eq!(world.of(4).len(), 32, "of 128, a quarter");
+}
+
+#[test]
 fn what_a_dead_server_had_does_not_begin_where_all_is_to_go() {
     let mut world = World::new(3, 1);
     world.ask(Ask::Drain(ServerId(2), true)).expect("it is known");
@@ -535,5 +560,15 @@ mod planted {
             println!("{fault:?}: {found:?}");
             assert!(found.is_some(), "{fault:?} is found by no seed up to {SEEDS}");
         }
+    }
+
+    #[test]
+    fn refusals_that_are_forgotten_are_noticed() {
+        plant(Some(Fault::RefusalsAreForgotten));
+        let checked = std::panic::catch_unwind(
+            a_server_that_refuses_is_asked_less_often_and_gets_its_share_in_the_end,
+        );
+        plant(None);
+        assert!(checked.is_err());
     }
 }

@@ -152,7 +152,7 @@ impl Destination {
             return Meeting::Refused(Refusal::Incarnation);
         }
         let under_way = |one: &(usize, &Destination)| !matches!(one.1.phase, Phase::Over(_));
-        let mut known = moves.iter().enumerate().map(|(at, one)| (at, *one)).filter(under_way);
+        let known = moves.iter().enumerate().map(|(at, one)| (at, *one)).filter(under_way);
         if let Some((at, _)) = known.clone().find(|(_, one)| one.id == id) {
             return Meeting::Known(at);
         }
@@ -169,7 +169,9 @@ impl Destination {
         if begin.gone.is_some() {
             return Meeting::Refused(Refusal::OtherMove);
         }
-        match known.nth(MOVES_MAX - 1) {
+        // A move that has come whole ends when this server hears of a new map. The coordinator knows that earlier, and orders others.
+        let mut coming = known.filter(|(_, other)| !other.is_whole());
+        match coming.nth(MOVES_MAX - 1) {
             Some(_) => Meeting::Refused(Refusal::NoRoom),
             None => Meeting::New,
         }
@@ -206,9 +208,14 @@ impl Destination {
     pub fn state(&self) -> State {
         match self.phase {
             Phase::Over(state) => state,
-            Phase::Open if self.served == Some(self.begin.prefix.last_hash()) => State::Whole,
+            _ if self.is_whole() => State::Whole,
             _ => State::Arriving,
         }
+    }
+
+    /// All of it is served here.
+    fn is_whole(&self) -> bool {
+        self.phase == Phase::Open && self.served == Some(self.begin.prefix.last_hash())
     }
 
     /// Nothing comes any more; what came may still have to go, or to be served.
@@ -352,7 +359,7 @@ impl Destination {
     }
 
     fn next_owned(&mut self) -> Next {
-        if self.served == Some(self.begin.prefix.last_hash()) {
+        if self.is_whole() {
             self.phase = Phase::Over(State::Owned);
             return Next::Wait(None);
         }

@@ -407,12 +407,19 @@ fn a_begin_is_met_by_what_is_known() {
     assert_eq!(meet(8, half, &[&known]), Meeting::Instead(0), "it overlaps");
     known.serves(first_last());
     assert_eq!(meet(8, begin(None), &[&known]), refused(Refusal::OtherMove));
-    let others: Vec<Destination> = (0..MOVES_MAX)
+    let mut others: Vec<Destination> = (0..MOVES_MAX)
         .map(|at| Begin { prefix: Prefix::nth(63 - at, 6), ..begin(None) })
         .map(|begin| Destination::new(0, MoveId(0), begin))
         .collect();
-    let others: Vec<&Destination> = others.iter().collect();
-    assert_eq!(meet(8, begin(None), &others), refused(Refusal::NoRoom));
+    let all = |others: &[Destination]| meet(8, begin(None), &others.iter().collect::<Vec<_>>());
+    assert_eq!(all(&others), refused(Refusal::NoRoom));
+    // Of what is served here nothing comes any more, though no map has said yet that it is this server's.
+    let last = others[3].begin().prefix.last_hash();
+    assert_eq!(others[3].next(0), destination::Next::Do(destination::Step::Adopt));
+    others[3].adopted(0, Adopted::Arrives);
+    assert_eq!(all(&others), refused(Refusal::NoRoom));
+    others[3].serves(last);
+    assert_eq!((others[3].state(), all(&others)), (destination::State::Whole, Meeting::New));
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub struct ServerOutlook {
     pub workers: Vec<WorkerLoad>,
     /// Its own balancer has found no plan: phase 2 is at its end.
     pub helpless: bool,
+    /// Moves to it came to nothing lately: for a while it is not given its share.
+    pub refuses: bool,
 }
 
 /// The whole cluster at the end of an epoch.

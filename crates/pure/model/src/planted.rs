@@ -108,6 +108,10 @@ pub enum Fault {
     VainGoesOn,
     /// A server that joins a calm cluster gets nothing.
     EmptyStaysEmpty,
+    /// A server has its share as soon as the rest of it is on its way.
+    FilledOnPaper,
+    /// A server that refuses its share is offered it again in every epoch.
+    RefusalsAreForgotten,
     /// The balancer orders moves, though an operator has turned it off.
     OffIsIgnored,
     // Rules of a proxy (docs/design/proxy.md).
