@@ -299,7 +299,7 @@ impl<'a> Reply<'a> {
     }
 
     fn is_statistic(&self) -> bool {
-        self.head[1] == 0x10 && self.head[2..4] != [0, 0] && self.head[6..8] == [0, 0]
+        self.head[..2] == [0x81, 0x10] && self.head[2..4] != [0, 0] && self.head[6..8] == [0, 0]
     }
 
     /// The column of the table.
