@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::cluster::{Cluster, Files};
 use crate::mover::moved;
 use crate::peer::Address;
-use crate::server::{Launch, free_port};
+use crate::server::{Launch, free_port, spawn};
 
 /// How often the keeper looks whether its server is still there.
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ fn kept(words: &[String], flags: &[String]) -> Result<Vec<String>, String> {
     keeper.arg("--").args(flags);
     // In a group of its own: it outlives the signal that ends its server.
     keeper.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-    let child = keeper.spawn().map_err(|error| format!("the keeper: {error}"))?;
+    let child = spawn(&mut keeper).map_err(|error| format!("the keeper: {error}"))?;
     let lines = BufReader::new(child.stdout.expect("it is piped")).lines();
     let said: Vec<String> =
         lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use mbal_random::Random;
 
+use crate::server::spawn;
+
 /// A coordinator listens within this.
 const LISTENS_WITHIN: Duration = Duration::from_secs(10);
 const HEARTBEAT_MS: u64 = 50;
@@ -34,7 +36,7 @@ impl Coordinator {
         command.args(["--cluster-name", "conformance", "--servers", &servers.to_string()]);
         command.args(["--heartbeat-ms", &HEARTBEAT_MS.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().map_err(|error| format!("{mbal} coordinator: {error}"))?;
+        let child = spawn(&mut command).map_err(|error| format!("{mbal} coordinator: {error}"))?;
         let coordinator = Coordinator { child, port };
         let deadline = Instant::now() + LISTENS_WITHIN;
         while call(port, "GET", "/v1/status", "").is_none() {

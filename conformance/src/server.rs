@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::{TcpListener, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How to start a server: a command line without addresses, such as `memcached -u root -t 4`.
@@ -105,7 +105,7 @@ impl Launch {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // That file is of the server that a test has started itself.
         command.env_remove("MEMCACHED_PORT_FILENAME");
-        let child = command.spawn().map_err(|error| format!("{:?}: {error}", self.command))?;
+        let child = spawn(&mut command).map_err(|error| format!("{:?}: {error}", self.command))?;
         let mut server = Server { children: vec![child], address, _files: None };
         await_listener(&server.address, Duration::from_secs(5))
             .map_err(|error| format!("{:?} {flags:?} does not listen: {error}", self.command))?;
@@ -148,14 +148,27 @@ fn without_udp(flags: &[String]) -> &[String] {
 /// A port that was free just now, and no other thread's: two servers that were to listen at the same one would both
 /// seem to, and whoever talks to the first loses it when the other's script is done.
 pub fn free_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = given();
     loop {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
         let port = listener.local_addr().expect("a bound socket has an address").port();
-        if GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
+        if given.insert(port) {
             return port;
         }
     }
+}
+
+/// Begins a process, while no port is tried: until it has begun, it has what this process has open, so that somebody would
+/// listen at a port that was just found free, and leave.
+pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    let _none_is_tried = given();
+    command.spawn()
+}
+
+/// The ports that were given.
+fn given() -> MutexGuard<'static, BTreeSet<u16>> {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn free_udp_port() -> u16 {
@@ -171,5 +184,29 @@ mod tests {
     fn no_two_servers_are_told_the_same_port() {
         let ports: BTreeSet<u16> = (0..2000).map(|_| free_port()).collect();
         assert_eq!(ports.len(), 2000);
+    }
+
+    #[test]
+    fn nobody_listens_at_a_port_that_is_free_while_processes_begin() {
+        use std::net::TcpStream;
+        use std::sync::atomic::AtomicBool;
+
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let mut child = spawn(&mut Command::new("true")).expect("it is there");
+                    child.wait().expect("it has begun");
+                }
+            });
+            let listening = (0..2000).map(|_| free_port()).filter(|port| {
+                // A socket may find itself there.
+                TcpStream::connect(("127.0.0.1", *port))
+                    .is_ok_and(|found| found.local_addr().ok() != found.peer_addr().ok())
+            });
+            let listening = listening.count();
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(listening, 0);
+        });
     }
 }
