@@ -1,7 +1,7 @@
 //! Draws what `scripts/autoscale-minutes` left in a folder: what was asked, what the database got, and how many servers there were. Nothing
 //! is measured, so it draws again what was recorded at any time.
 //!
-//!   cargo run --release -p mbal-bench --example minutes -- docs/results/elastic 250
+//!   cargo run --release -p mbal-bench --example minutes -- docs/results/elastic 1000
 //!
 //! The number is what the database bears a second.
 #![forbid(unsafe_code)]
