@@ -122,21 +122,24 @@ fn table(parts: &BTreeMap<String, Part>) -> String {
 fn copies(csv: &str) -> String {
     let mut all: Vec<(String, Vec<Row>)> = Vec::new();
     for line in csv.lines() {
-        let [name, copies, bytes] = line.split(',').collect::<Vec<_>>()[..] else { continue };
-        let figure = |text: &str| text.parse().unwrap_or(f64::NAN);
-        let row = [("copies".into(), figure(copies)), ("bytes".into(), figure(bytes))];
-        found(&mut all, name).push(row.into());
+        let [name, figures @ ..] = &line.split(',').collect::<Vec<_>>()[..] else { continue };
+        let figure = |text: &&str| text.parse().unwrap_or(f64::NAN);
+        let names = ["copies", "bytes", "grants"].map(String::from);
+        let row = names.into_iter().zip(figures.iter().map(figure)).collect::<Vec<_>>();
+        found(&mut all, name).push(row.into_iter().collect());
     }
-    let mut out =
-        String::from("\n| part | load | | copies | bytes of them |\n|---|---|---|---|---|\n");
+    let mut out = String::from(
+        "\n| part | load | | copies | bytes of them | how often a key got some |\n|---|---|---|---|---|---|\n",
+    );
     for (name, rows) in all {
         let figure = |column| median(&rows, column).unwrap_or(f64::NAN);
         let _ = writeln!(
             out,
-            "| {} | {:.0} | {:.0} |",
+            "| {} | {:.0} | {:.0} | {:.0} |",
             name.replace('|', " | "),
             figure("copies"),
-            figure("bytes")
+            figure("bytes"),
+            figure("grants")
         );
     }
     out
@@ -205,8 +208,8 @@ mod tests {
         assert!(plots("6a", &parts["6a"]).contains("even"));
         assert_eq!((x_of("Zipf 1.5", 3), x_of("uniform keys", 3)), (1.5, 3.0));
         assert!(
-            copies("6a|8 clients|async,4,1000\n6a|8 clients|async,6,3000\n")
-                .ends_with("| 6a | 8 clients | async | 5 | 2000 |\n")
+            copies("6a|8 clients|async,4,1000,7\n6a|8 clients|async,6,3000,7\n")
+                .ends_with("| 6a | 8 clients | async | 5 | 2000 | 7 |\n")
         );
     }
 }

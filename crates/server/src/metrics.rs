@@ -178,6 +178,8 @@ impl Page {
         self.gauge("mbal_copy_bytes", help, &[(&[], here.bytes)]);
         let help = "Reads that were answered from copies of other servers' keys.";
         self.counter("mbal_copy_reads_total", help, &[(&[], here.reads)]);
+        let help = "How often a key of this server got copies on other servers.";
+        self.counter("mbal_hot_grants_total", help, &[(&[], here.grants)]);
     }
 
     fn latency(&mut self, server: &Shared) {

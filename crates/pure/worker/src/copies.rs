@@ -93,6 +93,8 @@ pub struct CopiesHere {
     pub bytes: u64,
     /// Answered from them ever.
     pub reads: u64,
+    /// How often a key of this server got copies.
+    pub grants: u64,
 }
 
 /// What the workers of a server share of this.
@@ -256,11 +258,12 @@ impl Shared {
         Some((one.home.state(self.copies.latest()), one.home.shadows().count() as u64))
     }
 
-    /// Copies of other servers' keys.
+    /// Copies of other servers' keys; and how often keys of this one got some.
     pub fn copies_here(&self) -> CopiesHere {
         let mut keys = 0;
         self.copies.here.each(|_, copy| keys += u64::from(copy.has_item()));
         let (bytes, reads) = (&self.copies.bytes, &self.copies.reads);
-        CopiesHere { keys, bytes: bytes.load(Relaxed), reads: reads.load(Relaxed) }
+        let grants = self.copies.grants.load(Relaxed).into();
+        CopiesHere { keys, bytes: bytes.load(Relaxed), reads: reads.load(Relaxed), grants }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Rates {
     pub key: Box<[u8]>,
     pub reads: f64,
     pub writes: f64,
+    /// What one sample more would have added; 0 of what is counted exactly.
+    pub sample: f64,
 }
 
 impl Default for Heat {
@@ -76,7 +78,8 @@ impl Heat {
         let rates = |slot| {
             let rate = |access| f64::from(self.keys.sampled(slot, access).0) * scale;
             let (reads, writes) = (rate(Access::Read), rate(Access::Write));
-            Rates { key: self.names[slot as usize].clone(), reads, writes }
+            let sample = f64::from(SMOOTHING) * scale;
+            Rates { key: self.names[slot as usize].clone(), reads, writes, sample }
         };
         // Most of what is tracked was sampled by chance: its names are not copied.
         let least = SAMPLES_LEAST.max((requests / seconds * LEAST / scale) as f32);
@@ -115,6 +118,7 @@ impl Heats {
             });
             known.reads += TOLD_SMOOTHING * new.reads;
             known.writes += TOLD_SMOOTHING * new.writes;
+            known.sample = TOLD_SMOOTHING * new.sample;
         }
         told.retain(|_, known| known.reads + known.writes > requests * LEAST);
         self.by_worker.insert(worker, rates);
@@ -139,6 +143,7 @@ fn sum_of(by_worker: &BTreeMap<u16, BTreeMap<u64, Rates>>) -> BTreeMap<u64, Rate
         if sum.key == rates.key {
             sum.reads += rates.reads;
             sum.writes += rates.writes;
+            sum.sample = sum.sample.max(rates.sample);
         }
     }
     all

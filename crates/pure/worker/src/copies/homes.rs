@@ -8,6 +8,7 @@ use mbal_replica::{Grant, Held, Hold, HoldWhat, Home, Item, Moment, Told, What};
 use mbal_wire::{Command, PeerRequest, Request, words_of};
 
 use crate::batch::{Batch, Job};
+use crate::copies::worth::Ledger;
 use crate::copies::{HotHome, HotMode};
 use crate::links::{Asker, Credit, Links};
 use crate::ownership::push_hint;
@@ -32,6 +33,7 @@ pub(crate) struct HomeKey {
     pub elsewhere: f64,
     /// Writes that were executed since the last look.
     pub written: u64,
+    pub ledger: Ledger,
     /// Looks at which it was not hot any more, one after the other.
     pub cool: u32,
 }

@@ -11,7 +11,7 @@ use mbal_routing::copies as copies_of;
 use crate::copies::heat::Rates;
 use crate::copies::homes::{HomeKey, Sends};
 use crate::copies::table::SHARDS;
-use crate::copies::worth::{copies_for_new, copies_worth};
+use crate::copies::worth::{Ledger, copies_for_new, copies_worth};
 use crate::copies::{Copies, HotMode};
 use crate::wakes::Sleeper;
 use crate::worker::Worker;
@@ -132,27 +132,31 @@ impl Worker {
         copies.homes.each(|hash, one| {
             keys += 1;
             let here = sum.remove(&hash).filter(|rates| rates.key == one.key).unwrap_or_default();
-            let answered = std::mem::take(&mut one.answered) as f64 / seconds;
+            let answered = std::mem::take(&mut one.answered) as f64;
+            let written = std::mem::take(&mut one.written) as f64;
+            one.ledger.add(answered, written);
             // Shadows tell of their reads a few times a second.
-            one.elsewhere += (answered - one.elsewhere) / 2.0;
-            let written = std::mem::take(&mut one.written) as f64 / seconds;
-            one.writes += (written - one.writes) / 4.0;
+            one.elsewhere += (answered / seconds - one.elsewhere) / 2.0;
+            one.writes += (written / seconds - one.writes) / 4.0;
             let now_read = here.reads + one.elsewhere;
             // An epoch has some ten samples of a key at T: copies would come and go by chance. No chance halves what is read.
             let share = if 2.0 * now_read < one.reads { 2.0 } else { 4.0 };
             one.reads += (now_read - one.reads) / share;
-            let rates = Rates { key: Box::default(), reads: one.reads, writes: one.writes };
+            let rates = Rates { reads: one.reads, writes: one.writes, ..Rates::default() };
             let twice =
                 Rates { reads: rates.reads * 2.0, writes: rates.writes, ..Rates::default() };
+            // Until its shadows have let go it is looked at again.
+            let has_ended = one.cool >= COOL_EPOCHS;
+            let is_a_loss = one.ledger.is_a_loss(one.home.shadows().count(), terms.mode);
             match copies_worth(&twice, one.value_bytes, &terms) {
+                _ if has_ended || is_a_loss => one.cool = COOL_EPOCHS,
                 1 => one.cool += 1,
                 _ => one.cool = 0,
             }
             if one.cool >= COOL_EPOCHS {
                 let is_read = Rates { writes: 0.0, ..twice };
-                // Once: until its shadows have let go it is looked at again.
-                let has_ended = one.cool == COOL_EPOCHS;
-                if has_ended && copies_worth(&is_read, one.value_bytes, &terms) > 1 {
+                let is_written = is_a_loss || copies_worth(&is_read, one.value_bytes, &terms) > 1;
+                if !has_ended && is_written {
                     spurned.add(hash, lease_now);
                 }
                 one.cools();
@@ -211,6 +215,7 @@ impl Worker {
                 value_bytes,
                 answered: 0,
                 written: 0,
+                ledger: Ledger::default(),
                 elsewhere: 0.0,
                 cool: 0,
             };

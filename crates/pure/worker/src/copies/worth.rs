@@ -25,10 +25,13 @@ pub(crate) fn copies_worth(rates: &Rates, value_bytes: u32, terms: &HotTerms) ->
     if !rate.is_finite() || rate <= terms.threshold {
         return 1;
     }
-    // A copy that lets go first is told of a write twice.
-    let words = if terms.mode == HotMode::Atomic { 2.0 } else { 1.0 };
-    let shadows = (rates.reads / (WRITE_WEIGHT * words * rates.writes)).floor();
+    let shadows = (rates.reads / (WRITE_WEIGHT * words(terms.mode) * rates.writes)).floor();
     (rate / terms.threshold).ceil().min(1.0 + shadows).min(COPIES_MAX) as usize
+}
+
+/// What a shadow is told of a write: one that lets go first, twice.
+fn words(mode: HotMode) -> f64 {
+    if mode == HotMode::Atomic { 2.0 } else { 1.0 }
 }
 
 /// Of T: who has so much in the last epochs is hot, and not by chance.
@@ -36,18 +39,49 @@ const SURE: f64 = 1.5;
 
 /// [`copies_worth`] of a key that has none yet, by its rates of the last epochs and those of the last second or so. An epoch has some ten
 /// samples of a key at T. So what is far over T is copied at once, and the rest when it has lasted: else chance would copy what is not hot.
+/// Nor what is written: among twenty samples of a key that is written in one of ten requests there is no write in one of eight epochs. So one
+/// write more is taken for granted.
 pub(crate) fn copies_for_new(
     now: &Rates,
     lately: Option<&Rates>,
     value_bytes: u32,
     terms: &HotTerms,
 ) -> usize {
-    let wanted = copies_worth(now, value_bytes, terms);
+    let worth = |rates: &Rates, terms| {
+        let writes = rates.writes + rates.sample;
+        copies_worth(&Rates { writes, key: Box::default(), ..*rates }, value_bytes, terms)
+    };
     let sure = HotTerms { threshold: terms.threshold * SURE, ..*terms };
-    let lasting = lately.map_or(1, |rates| copies_worth(rates, value_bytes, terms));
-    match copies_worth(now, value_bytes, &sure) {
-        1 => lasting,
-        _ => wanted,
+    match worth(now, &sure) {
+        1 => lately.map_or(1, |rates| worth(rates, terms)),
+        _ => worth(now, terms),
+    }
+}
+
+/// What copies of a key have done lately, counted exactly: an older look weighs less.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ledger {
+    answered: f64,
+    written: f64,
+}
+
+/// Of what was counted before the last look.
+const LEDGER_KEEPS: f64 = 0.9;
+/// Fewer writes are chance.
+const WRITES_THAT_SHOW: f64 = 8.0;
+
+impl Ledger {
+    /// Since the last look copies have answered so many reads, and so many writes were executed.
+    pub fn add(&mut self, answered: f64, written: f64) {
+        self.answered = self.answered * LEDGER_KEEPS + answered;
+        self.written = self.written * LEDGER_KEEPS + written;
+    }
+
+    /// Copies that have to let go before each write have answered less than half of what so many of them are to, [`WRITE_WEIGHT`]: who waits
+    /// for them asks for less, and averages hear of that late.
+    pub fn is_a_loss(&self, shadows: usize, mode: HotMode) -> bool {
+        let due = WRITE_WEIGHT * words(mode) * shadows as f64 * self.written;
+        mode == HotMode::Atomic && self.written >= WRITES_THAT_SHOW && 2.0 * self.answered < due
     }
 }
 
@@ -128,6 +162,55 @@ mod tests {
         for case @ (now, lately, wanted) in cases {
             assert_eq!(copies(now, lately), wanted, "{case:?}");
         }
+    }
+
+    #[test]
+    fn a_key_in_whose_few_samples_no_write_fell_is_not_copied_by_chance() {
+        let copies = |mode, samples: f64, writes: f64, sample: f64| {
+            let terms = HotTerms { mode, threshold: 100.0, ..HotTerms::default() };
+            let (reads, writes) = ((samples - writes) * sample, writes * sample);
+            let rates = Rates { reads, writes, sample, ..Rates::default() };
+            copies_for_new(&rates, Some(&rates), 0, &terms)
+        };
+        use HotMode::{Async, Atomic};
+        let cases = [
+            (Async, 8.0, 0.0, 50.0, 1),
+            (Async, 9.0, 0.0, 50.0, 2),
+            (Async, 30.0, 1.0, 50.0, 2),
+            (Atomic, 17.0, 0.0, 50.0, 1),
+            (Atomic, 18.0, 0.0, 50.0, 2),
+            (Atomic, 90.0, 0.0, 50.0, 6),
+            (Atomic, 90.0, 4.0, 50.0, 1),
+        ];
+        for case @ (mode, samples, writes, sample, wanted) in cases {
+            assert_eq!(copies(mode, samples, writes, sample), wanted, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn copies_that_answer_less_than_half_of_what_their_writes_cost_are_a_loss() {
+        let is_a_loss = |answered: f64, written: f64, shadows, mode| {
+            let mut ledger = Ledger::default();
+            (0..3).for_each(|_| ledger.add(answered, written));
+            ledger.is_a_loss(shadows, mode)
+        };
+        use HotMode::{Async, Atomic};
+        let cases = [
+            (0.0, 2.0, 1, Atomic, false),
+            (0.0, 3.0, 1, Atomic, true),
+            (26.0, 3.0, 1, Atomic, true),
+            (28.0, 3.0, 1, Atomic, false),
+            (28.0, 3.0, 2, Atomic, true),
+            (0.0, 3.0, 1, Async, false),
+        ];
+        for case @ (answered, written, shadows, mode, expected) in cases {
+            assert_eq!(is_a_loss(answered, written, shadows, mode), expected, "{case:?}");
+        }
+        let mut ledger = Ledger::default();
+        ledger.add(0.0, 9.0);
+        assert!(ledger.is_a_loss(1, Atomic));
+        (0..20).for_each(|_| ledger.add(10.0, 0.5));
+        assert!(!ledger.is_a_loss(1, Atomic), "that was long ago");
     }
 
     #[test]
