@@ -2,10 +2,11 @@
 
 use mbal_cachelet::{Arriving, Birth, Broken, Cursor, Draft, Due, Memory, Meta, Part, Store};
 use mbal_model::{Elsewhere, Key, Prefix, Route, ServerId, WorkerId};
+use mbal_random::Random;
 
 use crate::support::{
-    MOVE, NOW, WORKER, absent, fill, hash, import, look, name, options, parts_of, put, put_all,
-    remove, small, travel, vacant,
+    MOVE, NOW, WORKER, absent, fill, hash, import, look, make_room, name, options, parts_of, put,
+    put_all, remove, small, travel, vacant,
 };
 
 #[test]
@@ -561,4 +562,46 @@ fn what_arrives_can_be_sent_away_again() {
     assert_eq!((target.stats().items, target.route(WORKER, 0)), (0, Route::Peer(ServerId(5))));
     assert!(target.adopt(Prefix::ALL, WORKER, birth));
     assert_eq!(target.route(WORKER, u64::MAX), Route::Own, "nothing is left of the other");
+}
+
+/// Pages are sealed as quickly as items arrive, and nobody reads meanwhile: that says nothing of what main pages are worth.
+#[test]
+fn what_is_hot_survives_a_burst_of_arrivals() {
+    const KEYS: u64 = 120_000;
+    for seed in 1..=3 {
+        // A quarter of the memory, and of the keys, is at the source.
+        let [target, source] = [6, 2].map(|mib| {
+            Store::vacant(options(mib, 1, 16), Memory::heap(mib << 20)).expect("memory")
+        });
+        let home = |hash: u64| if hash >> 62 == 3 { &source } else { &target };
+        for prefix in Prefix::equal(6) {
+            assert!(home(prefix.first_hash()).adopt(prefix, WORKER, Birth::default()));
+        }
+        let mut random = Random::new(seed);
+        let ask = |rank: u64, now: u32| {
+            let (hash, text) = (hash(rank), name(rank));
+            let (store, key) = (home(hash), Key::new(text.as_bytes()).expect("short"));
+            store.enter(WORKER);
+            if store.read(&key, now, true, &mut Vec::new(), |_, _| ()).is_none() {
+                let value = vec![0; 40 + rank as usize * 7_919 % 361];
+                make_room(store, WORKER, hash, value.len(), now);
+                let draft = Draft { parts: &[&value], ..Draft::default() };
+                let _full = store.lock(hash, now).put(&key, &draft);
+            }
+            store.leave(WORKER);
+        };
+        (0..KEYS).for_each(|rank| ask(rank, NOW));
+        // As Zipf's law with an exponent of 1.
+        for n in 0..KEYS {
+            ask((KEYS as f64).powf(random.unit()) as u64 - 1, NOW + (n / 20_000) as u32);
+        }
+        for prefix in source.prefixes() {
+            let from = ServerId(2);
+            assert!(target.begin_to_arrive(prefix, WORKER, Birth::default(), from));
+            travel(&source, prefix, &target, NOW + 6);
+        }
+        let lost: Vec<u64> =
+            (0..100).filter(|rank| look(&target, *rank, NOW + 6).is_none()).collect();
+        assert_eq!(lost, [], "seed {seed}");
+    }
 }
