@@ -1,15 +1,15 @@
 //! Hit ratios of other memory sizes, forecast from the past and judged on what comes (docs/results/elastic.md).
 //!
-//! One store plays a trace's first half, with a server's sketch, which counts the second quarter. What the store hits in that quarter says
-//! what memory is worth. Stores of all sizes, that have had the first half too, then play the second half: what they hit is what is
-//! judged. *Renewed*: the same for each 40th of the second half, forecast from all that came before it, of which the last counts most.
+//! One store plays a trace's first half, with a server's sketch, which counts the second quarter. The forecast goes through what the store
+//! hits in that quarter. Stores of all sizes, that have had the first half too, then play the second half: what they hit is what is
+//! judged. *Renewed*: the same for each 40th of the second half, forecast as a server and a coordinator do if that is ten minutes.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use mbal_bench::Trace;
 use mbal_cachelet::{ITEM_OVERHEAD_BYTES, Store};
-use mbal_elastic::Forecast;
+use mbal_elastic::{Forecast, Measured};
 use mbal_model::Key;
 use mbal_output::plot::{Line, Panel, Plot};
 use mbal_sketch::{Curve, StackDistances};
@@ -29,9 +29,11 @@ const VALUE_BYTES_MAX: f64 = 900_000.0;
 /// As in a server.
 const SAMPLES_MOST: usize = 8_192;
 const RATE: f64 = 0.125;
-/// Parts of a trace, and what those before weigh when one more has been counted.
-const PARTS: usize = 40;
-const FADES_TO: f64 = 0.35;
+const LEARNS: usize = 30;
+/// A trace takes so long, wherever time counts.
+pub const MINUTES: usize = 400;
+/// Of ten minutes, over which a coordinator measures.
+const PARTS: usize = MINUTES / 10;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -39,10 +41,12 @@ pub struct Args {
     traces: Traces,
 }
 
-/// Requests of a key and the length of its value.
-struct Requests {
-    name: String,
-    all: Vec<(u64, u32)>,
+/// A key and the length of its value.
+pub type Request = (u64, u32);
+
+pub struct Requests {
+    pub name: String,
+    pub all: Vec<Request>,
 }
 
 /// By size, in bytes of memory.
@@ -50,7 +54,7 @@ struct Judged {
     trace: String,
     bytes: u64,
     measured: f64,
-    /// With the worth of memory that was measured, and with that of a list.
+    /// Through what was measured, and as a list would.
     forecast: f64,
     of_list: f64,
     /// How far LRU lists of that size differ between the second quarter and the second half.
@@ -68,7 +72,7 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
     let mut page = Page::new(out, "forecast", "Hit ratios of other sizes, forecast");
     page.say(
         "Points of hit ratio by which a forecast is off: mean over sizes from 1 to 128 MiB in half steps of doubling, and the largest. Forecast \
-         from the first half of a trace, judged on its second half. *A list*: without the measured worth of memory. *Drift*: by how much \
+         from the first half of a trace, judged on its second half. *A list*: the curve alone. *Drift*: by how much \
          LRU lists of these sizes differ between what was forecast from and what was judged on; no forecast knows of it. *Renewed*: \
          forecast anew for each 40th of the second half.",
     );
@@ -78,7 +82,7 @@ pub fn run(args: &Args, out: &Path) -> Result<(), String> {
 }
 
 impl Requests {
-    fn new(name: String, trace: &Trace) -> Requests {
+    pub fn new(name: String, trace: &Trace) -> Requests {
         let mut sizes: HashMap<u64, f64> = HashMap::new();
         for (at, key) in trace.keys.iter().enumerate() {
             let own = trace.value_bytes.as_ref().map(|bytes| f64::from(bytes[at]));
@@ -105,27 +109,41 @@ fn bytes_at(size: usize) -> u64 {
 }
 
 /// The part that hits, by parts of the trace.
-fn played(requests: &[(u64, u32)], bytes: u64) -> Vec<f64> {
+fn played(requests: &[Request], bytes: u64) -> Vec<f64> {
     let store = Store::new(options(bytes as usize, 1, 16));
     let mut engine = Engine::new(&store, 0);
-    let value = vec![0; VALUE_BYTES_MAX as usize];
-    let ratios = parts(requests).map(|part| {
-        let mut hits = 0;
-        for (number, length) in part {
-            let text = key_text(*number);
-            let key = Key::new(&text).expect("16 bytes");
-            hits += u32::from(engine.ask(&key, &value[..*length as usize], NOW));
-        }
-        f64::from(hits) / part.len().max(1) as f64
-    });
-    ratios.collect()
+    parts(requests, PARTS).map(|part| hit_ratio(&mut engine, part)).collect()
 }
 
-fn parts(requests: &[(u64, u32)]) -> impl Iterator<Item = &[(u64, u32)]> {
-    (0..PARTS).map(|at| &requests[requests.len() * at / PARTS..requests.len() * (at + 1) / PARTS])
+/// The part that hits; what misses is stored.
+pub fn hit_ratio(engine: &mut Engine, part: &[Request]) -> f64 {
+    static VALUE: [u8; VALUE_BYTES_MAX as usize] = [0; VALUE_BYTES_MAX as usize];
+    let mut hits = 0;
+    for (number, length) in part {
+        let text = key_text(*number);
+        let key = Key::new(&text).expect("16 bytes");
+        hits += u32::from(engine.ask(&key, &VALUE[..*length as usize], NOW));
+    }
+    f64::from(hits) / part.len().max(1) as f64
 }
 
-fn show(distances: &mut StackDistances, part: &[(u64, u32)]) {
+pub fn parts(requests: &[Request], count: usize) -> impl Iterator<Item = &[Request]> {
+    (0..count)
+        .map(move |at| &requests[requests.len() * at / count..requests.len() * (at + 1) / count])
+}
+
+/// A server's.
+pub fn sketch() -> StackDistances {
+    StackDistances::with_rate(SAMPLES_MOST, RATE)
+}
+
+/// The requests of a minute, before which a server lets its sketch forget.
+pub fn show_minute(distances: &mut StackDistances, minute: usize, part: &[Request]) {
+    distances.fade(if minute < LEARNS { 0.9 } else { 0.983 });
+    show(distances, part);
+}
+
+fn show(distances: &mut StackDistances, part: &[Request]) {
     for (number, length) in part {
         let text = key_text(*number);
         let hash = Key::new(&text).expect("16 bytes").hash();
@@ -139,9 +157,9 @@ fn show(distances: &mut StackDistances, part: &[(u64, u32)]) {
 }
 
 /// Of some parts, with those before known.
-fn curve_of(requests: &[(u64, u32)], counted: std::ops::Range<usize>) -> Curve {
-    let mut distances = StackDistances::with_rate(SAMPLES_MOST, RATE);
-    for (at, part) in parts(requests).enumerate().take(counted.end) {
+fn curve_of(requests: &[Request], counted: std::ops::Range<usize>) -> Curve {
+    let mut distances = sketch();
+    for (at, part) in parts(requests, PARTS).enumerate().take(counted.end) {
         if at == counted.start {
             distances.fade(0.0);
         }
@@ -150,15 +168,13 @@ fn curve_of(requests: &[(u64, u32)], counted: std::ops::Range<usize>) -> Curve {
     distances.by_bytes()
 }
 
-fn mean(values: &[f64]) -> f64 {
+pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// With the worth of memory that was measured at [`NOW_AT`]; `before` stands where the curve is flat.
-fn measured(curve: Curve, ratio: f64, before: f64) -> Forecast {
-    let list = Forecast::of(curve);
-    let efficiency = list.efficiency_of(bytes_at(NOW_AT), ratio).unwrap_or(before);
-    list.with_efficiency(efficiency)
+/// Through what was measured at [`NOW_AT`].
+fn through(curve: Curve, hit_ratio: f64) -> Forecast {
+    Forecast::of(curve).through(Measured { bytes: bytes_at(NOW_AT), hit_ratio })
 }
 
 fn judge(requests: &Requests) -> Vec<Judged> {
@@ -168,23 +184,19 @@ fn judge(requests: &Requests) -> Vec<Judged> {
     let now = &results[NOW_AT];
     let list = Forecast::of(curve_of(all, quarter..half));
     let coming = Forecast::of(curve_of(all, half..PARTS));
-    let past = measured(curve_of(all, quarter..half), mean(&now[quarter..half]), 1.0);
-    eprintln!("{}: memory is worth {:.2}", requests.name, past.efficiency());
+    let past = through(curve_of(all, quarter..half), mean(&now[quarter..half]));
     let mut renewed = [0.0; SIZES];
-    let mut distances = StackDistances::with_rate(SAMPLES_MOST, RATE);
-    let mut worth = 1.0;
-    for (at, part) in parts(all).enumerate() {
-        if at >= half {
-            let lately = mean(&now[at - 3..at]);
-            let forecast = measured(distances.by_bytes(), lately, worth);
-            worth = forecast.efficiency();
+    let mut distances = sketch();
+    for (minute, part) in parts(all, MINUTES).enumerate() {
+        let at = minute / (MINUTES / PARTS);
+        if at >= half && minute % (MINUTES / PARTS) == 0 {
+            let forecast = through(distances.by_bytes(), now[at - 1]);
             for (size, off) in renewed.iter_mut().enumerate() {
                 let error = forecast.hit_ratio(bytes_at(size)) - results[size][at];
                 *off += error.abs() / (PARTS - half) as f64;
             }
         }
-        distances.fade(FADES_TO);
-        show(&mut distances, part);
+        show_minute(&mut distances, minute, part);
     }
     let judged = |size: usize| {
         let bytes = bytes_at(size);
@@ -202,7 +214,7 @@ fn judge(requests: &Requests) -> Vec<Judged> {
 }
 
 /// Mean and largest, in points.
-fn errors(errors: impl Iterator<Item = f64> + Clone) -> String {
+pub fn errors(errors: impl Iterator<Item = f64> + Clone) -> String {
     let count = errors.clone().count().max(1) as f64;
     let mean = errors.clone().map(f64::abs).sum::<f64>() / count;
     let most = errors.fold(0.0, |most: f64, error| most.max(error.abs()));

@@ -12,6 +12,7 @@ mod hits;
 mod memory;
 mod output;
 mod policies;
+mod resized;
 mod rival;
 mod server;
 mod stalls;
@@ -46,6 +47,8 @@ enum Figure {
     Tables(tables::Args),
     /// Hit ratios of other sizes, forecast from a trace's first half and judged on its second
     Forecast(forecast::Args),
+    /// Hit ratios forecast for a resize, and what the resized engine then hits
+    Resized(resized::Args),
     /// What travels when one of ten servers retires: the one that is chosen, and all others
     Choice(choice::Args),
     /// Draws again what the others have left as CSV in the folder; nothing is measured
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Figure::Stalls(args) => stalls::run(args, &cli.out),
         Figure::Tables(args) => tables::run(args, &cli.out),
         Figure::Forecast(args) => forecast::run(args, &cli.out),
+        Figure::Resized(args) => resized::run(args, &cli.out),
         Figure::Choice(args) => choice::run(args, &cli.out),
         Figure::Plots => drawn::run(&cli.out),
     };

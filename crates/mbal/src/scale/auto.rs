@@ -160,13 +160,16 @@ fn looked(caller: &Caller, before: &AutoscaleStatus) -> Result<String, String> {
 
 fn table(told: &ForecastTold) -> String {
     let mut out = format!(
-        "{} servers of {}: {:.0} reads/s, {:.1}% hit; a byte of memory is worth {:.2} of an LRU list's\n",
+        "{} servers of {}: {:.0} reads/s, {:.1}% hit",
         told.servers,
         bytes(told.server_bytes),
         told.reads_per_second,
         100.0 * told.hit_ratio,
-        told.efficiency
     );
+    out += &match told.hit_ratio_measured {
+        Some(measured) => format!(", {:.1}% in ten steady minutes\n", 100.0 * measured),
+        None => "; not measured for ten minutes yet: as LRU lists would\n".into(),
+    };
     if told.servers_told < told.servers {
         let _ = writeln!(
             out,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mbal_elastic::{Forecast, hit_ratio_min};
+use mbal_elastic::{Forecast, Measured, hit_ratio_min};
 use mbal_model::ServerId;
 use mbal_sketch::Curve;
 
@@ -11,24 +11,18 @@ use crate::coordinator::{Coordinator, Micros};
 
 /// Of rates and measured hit ratios.
 const LOOKS_BACK: Micros = Micros(60_000_000);
-/// What memory is worth is measured while the cluster has been as it is for so long, and over that time.
+/// The hit ratio that forecasts go through is measured while the cluster has been as it is for so long, and over that time.
 const STEADY: Micros = Micros(600_000_000);
 /// Sizes that a question may ask for.
 const SERVERS_MOST: usize = 10_000;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Forecasts {
     servers: BTreeMap<ServerId, Told>,
-    /// The last that was measured.
-    efficiency: f64,
+    /// The last time that it was.
+    measured: Option<Measured>,
     /// Since when these servers have been those that serve.
     steady: (Micros, Vec<ServerId>),
-}
-
-impl Default for Forecasts {
-    fn default() -> Forecasts {
-        Forecasts { servers: BTreeMap::new(), efficiency: 1.0, steady: (Micros(0), Vec::new()) }
-    }
 }
 
 #[derive(Debug)]
@@ -141,16 +135,20 @@ impl Coordinator {
         let state_bytes = told.clone().map(|(_, told)| told.report.state_bytes).max().unwrap_or(0);
         let bytes: Vec<u64> = serving.iter().map(|id| self.memory_of(*id)).collect();
         let all_bytes: u64 = bytes.iter().sum();
-        let forecast = Forecast::new(&parts);
         // A cache that has just got or lost a server is not yet what it will be.
         if now.0 - self.forecasts.steady.0.0 >= STEADY.0 && steadily.0 > 0.0 {
-            let measured = forecast.efficiency_of(all_bytes, part(steadily));
-            self.forecasts.efficiency = measured.unwrap_or(self.forecasts.efficiency);
+            let hit_ratio = part(steadily);
+            self.forecasts.measured = Some(Measured { bytes: all_bytes, hit_ratio });
         }
+        let forecast = Forecast::new(&parts);
+        let forecast = match self.forecasts.measured {
+            Some(measured) => forecast.through(measured),
+            None => forecast,
+        };
         let client = |id: &ServerId| (*id, self.state.members[id].addresses.client.to_string());
         let plan = &self.balanced.plan;
         Demand {
-            forecast: forecast.with_efficiency(self.forecasts.efficiency),
+            forecast,
             rate: lately.0,
             hit_ratio: part(lately),
             servers_told: parts.len(),
@@ -185,7 +183,7 @@ impl Coordinator {
             server_bytes: demand.server_bytes,
             reads_per_second: demand.rate,
             hit_ratio: demand.hit_ratio,
-            efficiency: demand.forecast.efficiency(),
+            hit_ratio_measured: self.forecasts.measured.map(|measured| measured.hit_ratio),
             state_bytes: demand.state_bytes,
             hit_ratio_needed: database_rate.map(|database| hit_ratio_min(demand.rate, database)),
             sizes: (1..=servers.max(demand.servers.len()).min(SERVERS_MOST)).map(size).collect(),

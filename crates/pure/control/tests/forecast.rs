@@ -95,7 +95,7 @@ fn curves_of_servers_are_told_as_hit_ratios_of_every_size() {
 }
 
 #[test]
-fn memory_that_is_worth_more_than_a_list_is_measured_while_nothing_changes() {
+fn forecasts_go_through_what_was_measured_while_nothing_changed() {
     let mut rig = Rig::new(2);
     let ratio_of_half = |rig: &mut Rig| rig.forecast(2, None).sizes[0].hit_ratio;
     for minutes in 0..12 {
@@ -108,16 +108,16 @@ fn memory_that_is_worth_more_than_a_list_is_measured_while_nothing_changes() {
         rig.now.0 += 60 * SECOND;
     }
     let told = rig.forecast(2, None);
-    assert!((told.efficiency - 1.5).abs() < 0.05, "{told:?}");
-    assert!((told.sizes[1].hit_ratio - 0.75).abs() < 0.02, "as it was measured: {told:?}");
-    assert!((ratio_of_half(&mut rig) - 0.375).abs() < 0.02);
+    assert_eq!(told.hit_ratio_measured, Some(0.75));
+    assert!((told.sizes[1].hit_ratio - 0.75).abs() < 0.001, "as it was measured: {told:?}");
+    assert!((ratio_of_half(&mut rig) - 0.5).abs() < 0.02, "a fourth less, as by the curve");
     // One leaves: what the other hits meanwhile is no measure.
     rig.ask(Ask::Drain(ServerId(2), true));
     for minutes in 12..20 {
         rig.beat(1, Some(curve(2_097, 60_000 * minutes, 45_000 * 11)));
         rig.now.0 += 60 * SECOND;
     }
-    assert!((rig.forecast(2, None).efficiency - 1.5).abs() < 0.05);
+    assert_eq!(rig.forecast(2, None).hit_ratio_measured, Some(0.75));
 }
 
 #[test]

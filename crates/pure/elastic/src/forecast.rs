@@ -4,22 +4,47 @@
 //! together, a part with the share s of all hashes has s × `bytes`, and the hits of the whole are the sum of theirs
 //! ([`Curve::merged`]). That holds for any number of servers: a cachelet keeps its keys wherever it lies.
 //!
-//! Stack distances tell of LRU lists, and of bytes of items. A store has another policy, pages and an index. What that is
-//! worth the cluster says itself: the list that hits as often as the cluster does has `efficiency` times its memory.
+//! Stack distances tell of LRU lists, and of the last hour. A store has another policy, and its last minutes other requests. So the
+//! curve says what more or less memory brings, and the cluster itself how often it hits as it is ([`Measured`]).
 
 use mbal_sketch::Curve;
 
-/// A store that hits less than half as well, or four times as well as a list of its size, is not measured rightly.
-const EFFICIENCY: std::ops::RangeInclusive<f64> = 0.5..=4.0;
-
-/// Where twice the memory does not bring so much, the hit ratio does not tell one size from another.
-const FLAT: f64 = 0.01;
+/// A cluster that had so many bytes hit so often.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    pub bytes: u64,
+    pub hit_ratio: f64,
+}
 
 /// What is known of a cluster's hit ratio.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     curve: Curve,
-    efficiency: f64,
+    through: Option<Point>,
+}
+
+/// Where the curve says `curve`, the forecast is `hit_ratio`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Point {
+    curve: f64,
+    hit_ratio: f64,
+}
+
+impl Point {
+    /// Of a hit ratio that the curve gains, the part that is forecast: all, but no more than there are misses.
+    fn gained(&self) -> f64 {
+        part(1.0 - self.hit_ratio, 1.0 - self.curve)
+    }
+
+    /// The same of what it loses: no more than there are hits.
+    fn lost(&self) -> f64 {
+        part(self.hit_ratio, self.curve)
+    }
+}
+
+/// 1 at most.
+fn part(of: f64, whole: f64) -> f64 {
+    if of < whole { of / whole } else { 1.0 }
 }
 
 impl Forecast {
@@ -30,44 +55,51 @@ impl Forecast {
 
     /// Of a whole cluster's curve by bytes.
     pub fn of(curve: Curve) -> Forecast {
-        Forecast { curve, efficiency: 1.0 }
+        Forecast { curve, through: None }
     }
 
-    /// With memory that is worth so many times that of a list.
-    pub fn with_efficiency(self, efficiency: f64) -> Forecast {
-        Forecast { efficiency, ..self }
-    }
-
-    /// What memory is worth, if the cluster has `bytes` and was seen to hit so often: none where the curve is flat.
-    pub fn efficiency_of(&self, bytes: u64, measured: f64) -> Option<f64> {
-        let bytes = bytes as f64;
-        let at = |times: f64| 1.0 - self.curve.miss_ratio((bytes * times) as u64);
-        if bytes == 0.0 || at(2.0) - at(0.5) < 2.0 * FLAT || at(1.0) - at(0.5) < FLAT {
-            return None;
-        }
-        let most = self.curve.hit_ratio_most();
-        let size = self.curve.size_for_hit_ratio(measured.min(most - FLAT / 2.0))?;
-        Some((size as f64 / bytes).clamp(*EFFICIENCY.start(), *EFFICIENCY.end()))
-    }
-
-    pub fn efficiency(&self) -> f64 {
-        self.efficiency
+    /// One that is, at this size, what was measured.
+    pub fn through(self, measured: Measured) -> Forecast {
+        let curve = self.curve_at(measured.bytes);
+        let hit_ratio = measured.hit_ratio.clamp(0.0, 1.0);
+        Forecast { through: Some(Point { curve, hit_ratio }), ..self }
     }
 
     /// With so many bytes of memory in all.
     pub fn hit_ratio(&self, bytes: u64) -> f64 {
-        1.0 - self.curve.miss_ratio((bytes as f64 * self.efficiency) as u64)
-    }
-
-    /// The least memory with that hit ratio; `None` if no size has it.
-    pub fn bytes_for(&self, hit_ratio: f64) -> Option<u64> {
-        let size = self.curve.size_for_hit_ratio(hit_ratio)?;
-        Some((size as f64 / self.efficiency).ceil() as u64)
+        self.where_curve_is(self.curve_at(bytes))
     }
 
     /// Of a cluster that never evicts.
     pub fn hit_ratio_most(&self) -> f64 {
-        self.curve.hit_ratio_most()
+        self.where_curve_is(self.curve.hit_ratio_most())
+    }
+
+    /// The least memory with that hit ratio; `None` if no size has it.
+    pub fn bytes_for(&self, hit_ratio: f64) -> Option<u64> {
+        let curve = match self.through {
+            Some(now) if hit_ratio < now.hit_ratio => {
+                now.curve - (now.hit_ratio - hit_ratio) / now.lost()
+            }
+            Some(now) if hit_ratio > now.hit_ratio => {
+                now.curve + (hit_ratio - now.hit_ratio) / now.gained()
+            }
+            Some(now) => now.curve,
+            None => hit_ratio,
+        };
+        self.curve.size_for_hit_ratio(curve)
+    }
+
+    fn curve_at(&self, bytes: u64) -> f64 {
+        1.0 - self.curve.miss_ratio(bytes)
+    }
+
+    fn where_curve_is(&self, curve: f64) -> f64 {
+        match self.through {
+            Some(now) if curve < now.curve => now.hit_ratio - now.lost() * (now.curve - curve),
+            Some(now) => now.hit_ratio + now.gained() * (curve - now.curve),
+            None => curve,
+        }
     }
 }
 
@@ -124,16 +156,56 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_worth_more_than_a_list_s_is_measured() {
-        let forecast = Forecast::of(of(requests().into_iter()));
-        let measured = forecast.hit_ratio(600_000);
-        let efficiency = forecast.efficiency_of(400_000, measured).expect("the curve rises");
-        assert!((efficiency - 1.5).abs() < 0.02, "{efficiency}");
-        let better = forecast.clone().with_efficiency(efficiency);
-        assert!((better.hit_ratio(800_000) - forecast.hit_ratio(1_200_000)).abs() < 0.01);
-        let bytes = better.bytes_for(better.hit_ratio(800_000)).expect("it is reached");
-        assert!(bytes.abs_diff(800_000) < 16_000, "{bytes}");
-        assert_eq!(forecast.efficiency_of(1 << 40, 0.5), None, "everything fits");
-        assert_eq!(forecast.efficiency_of(0, 0.5), None);
+    fn a_forecast_goes_through_what_was_measured_and_changes_no_more_than_the_curve() {
+        let plain = Forecast::of(of(requests().into_iter()));
+        let sizes: Vec<u64> = (0..=60).map(|step| 50_000 * step).collect();
+        for bytes in [0, 200_000, 600_000, 1_500_000, 1 << 40] {
+            for hit_ratio in [0.0, 0.1, 0.5, plain.hit_ratio(bytes), 0.9, 1.0] {
+                let forecast = plain.clone().through(Measured { bytes, hit_ratio });
+                assert!((forecast.hit_ratio(bytes) - hit_ratio).abs() < 1e-9);
+                for pair in sizes.windows(2) {
+                    let change = |of: &Forecast| of.hit_ratio(pair[1]) - of.hit_ratio(pair[0]);
+                    let changes = -1e-9..=change(&plain) + 1e-9;
+                    assert!(changes.contains(&change(&forecast)), "{bytes} {hit_ratio} {pair:?}");
+                }
+                let all = sizes.iter().map(|&size| forecast.hit_ratio(size));
+                assert!(all.clone().all(|ratio| (0.0..=1.0 + 1e-9).contains(&ratio)));
+            }
+        }
+        let measured = Measured { bytes: 600_000, hit_ratio: plain.hit_ratio(600_000) };
+        let same = plain.clone().through(measured);
+        assert!(
+            sizes.iter().all(|&size| (same.hit_ratio(size) - plain.hit_ratio(size)).abs() < 1e-9)
+        );
+    }
+
+    /// Of the sizes of all buckets, one after the other.
+    fn least_bytes(forecast: &Forecast, hit_ratio: f64) -> Option<u64> {
+        (0..40_000).map(|step| 100 * step).find(|&bytes| forecast.hit_ratio(bytes) >= hit_ratio)
+    }
+
+    #[test]
+    fn the_least_memory_for_a_hit_ratio_is_what_trying_all_sizes_finds() {
+        let plain = Forecast::of(of(requests().into_iter()));
+        let measured = |bytes, hit_ratio| plain.clone().through(Measured { bytes, hit_ratio });
+        for forecast in
+            [plain.clone(), measured(600_000, 0.9), measured(600_000, 0.2), measured(0, 0.3)]
+        {
+            for percent in 0..=100 {
+                let hit_ratio = f64::from(percent) / 100.0;
+                let bytes = forecast.bytes_for(hit_ratio);
+                match (bytes, least_bytes(&forecast, hit_ratio)) {
+                    (Some(found), Some(tried)) => {
+                        assert!(
+                            found.abs_diff(tried) <= 100 + tried / 100,
+                            "{percent}: {found} {tried}"
+                        );
+                    }
+                    (found, tried) => assert_eq!(found, tried, "{percent}"),
+                }
+            }
+            assert_eq!(forecast.bytes_for(1.001), None);
+            assert!(forecast.hit_ratio_most() <= 1.0);
+        }
     }
 }

@@ -19,7 +19,7 @@ mod schedule;
 mod score;
 
 pub use autoscale::{Autoscaler, Demand, Predictive, Reactive, ScalingConfig, Wish, hit_ratio_min};
-pub use forecast::Forecast;
+pub use forecast::{Forecast, Measured};
 pub use fusecache::{Age, Effort, Pick, fuse, fuse_counting};
 pub use plan::{Inventory, SizeClass, Transfer, plan_transfer};
 pub use resize::{ClassSample, Cut, Kept, Resize, ServerSample, plan_for, plan_resize, score};

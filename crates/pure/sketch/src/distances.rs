@@ -114,8 +114,8 @@ impl StackDistances {
         self.by_bytes.curve(self.requests())
     }
 
-    /// Lets what was counted so far weigh only `share` of itself: called once a minute with 0.9,
-    /// a curve tells of the last ten minutes. The order of the keys stays.
+    /// Lets what was counted so far weigh only `share` of itself: called once a minute with 0.983,
+    /// a curve tells of the last hour. The order of the keys stays.
     pub fn fade(&mut self, share: f64) {
         self.faded = share * self.requests();
         self.seen = 0;

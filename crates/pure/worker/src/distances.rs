@@ -24,12 +24,14 @@ const SAMPLES_MOST: usize = 8_192;
 const RATE: f64 = 0.125;
 /// Requests that are shown in a second: 0.3% of a core. Beyond that fewer keys are sampled.
 const SHOWN_MOST: u32 = 20_000;
-/// Once a minute what is known weighs nine tenths of itself: a curve tells of the last ten minutes.
-const FADES_EVERY: Seconds = 60;
-const FADES_TO: f64 = 0.9;
 /// A sketch counts for so long, and its successor learns for so long before.
 const RENEWED_EVERY: Seconds = 6 * 3600;
 const LEARNS: Seconds = 1800;
+/// Once a minute what is known weighs so much of itself: a curve tells of the last hour.
+const FADES_EVERY: Seconds = 60;
+const FADES_TO: f64 = 0.983;
+/// While a sketch learns it takes many keys for new, which miss at every size. So it tells of the last ten minutes.
+const LEARNING_FADES_TO: f64 = 0.9;
 
 /// The keys whose reads one worker showed last. One that comes again at once is not shown: if it hit, it has a distance of next to
 /// nothing, which the sketch takes it to have, and what missed misses. So a hot key costs no more than any other.
@@ -115,7 +117,10 @@ impl Sketches {
     fn pass_to(&mut self, second: Seconds) {
         if self.faded + FADES_EVERY <= second {
             self.faded = second;
-            self.each().for_each(|sketch| sketch.distances.fade(FADES_TO));
+            self.each().for_each(|sketch| {
+                let learns = second < sketch.since + LEARNS;
+                sketch.distances.fade(if learns { LEARNING_FADES_TO } else { FADES_TO });
+            });
         }
         match &self.learning {
             None if self.counting.since + RENEWED_EVERY <= second => {
@@ -137,7 +142,7 @@ impl Sketches {
 /// What a server knows of its hit ratio by size.
 #[derive(Clone, Debug)]
 pub struct CurveTold {
-    /// By bytes of items, overhead included, of the last ten minutes.
+    /// By bytes of items, overhead included, of the last hour.
     pub curve: Curve,
     /// Memory that the sketch has, in bytes.
     pub state_bytes: u64,

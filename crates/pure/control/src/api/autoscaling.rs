@@ -29,8 +29,9 @@ pub struct ForecastTold {
     /// Of the last minute.
     pub reads_per_second: f64,
     pub hit_ratio: f64,
-    /// A byte of memory hits as often as so many bytes of an LRU list.
-    pub efficiency: f64,
+    /// Of the last ten minutes in which no server came or left: the forecast of that size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hit_ratio_measured: Option<f64>,
     /// Memory of the largest sketch.
     pub state_bytes: u64,
     /// The least hit ratio with which the database bears what misses, if its rate was said.

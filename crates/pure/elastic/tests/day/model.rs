@@ -1,7 +1,9 @@
 //! A cluster for some days, second by second, that a [`Resizer`] sizes: a cache is how many bytes it has filled, and hits as often
 //! as a trace's exact curve says. What is added fills by misses; what leaves takes the coldest along.
 
-use mbal_elastic::{Aims, Forecast, Policy, Resizer, Seen};
+use std::collections::VecDeque;
+
+use mbal_elastic::{Aims, Forecast, Measured, Policy, Resizer, Seen};
 use mbal_sketch::{Curve, Random, StackDistances, mattson};
 
 use crate::demand::{self, MINUTES_PER_DAY};
@@ -19,6 +21,8 @@ const SERVERS_LEAST: usize = 1;
 /// Until a server that is started serves; and until one that leaves has given all away.
 const CHANGE_SECONDS: usize = 120;
 const REST_MINUTES: u64 = 10;
+/// As in a coordinator: a hit ratio is measured while the servers are the same for so long.
+const STEADY_MINUTES: usize = 10;
 /// In which, for a minute, all servers are said to be hot.
 const HOT_MINUTES: [usize; 3] = [200, 500, 1_300];
 const SAMPLES_MOST: usize = 8_192;
@@ -79,7 +83,10 @@ pub fn play(load: &Load, seed: u64, sized: Sized) -> Day {
         headroom: 1.25,
         rest_minutes: REST_MINUTES,
     };
-    let forecast = Forecast::of(load.sampled.clone());
+    let list = Forecast::of(load.sampled.clone());
+    let mut forecast = list.clone();
+    // Reads and hits of the last minutes with these servers.
+    let mut steady: VecDeque<(f64, f64)> = VecDeque::new();
     let mut servers = match sized {
         Sized::Fixed(servers) => servers,
         Sized::By(_) => SERVERS_SCALE as usize,
@@ -122,10 +129,19 @@ pub fn play(load: &Load, seed: u64, sized: Sized) -> Day {
                 servers = to;
                 filled = filled.min(servers as f64 * server_bytes as f64);
                 under_way = None;
+                steady.clear();
             }
         }
         day.servers.push(servers);
         let Some(resizer) = &mut resizer else { continue };
+        steady.push_back((rate, rate * hits / 60.0));
+        if steady.len() > STEADY_MINUTES {
+            steady.pop_front();
+            let (reads, hits) =
+                steady.iter().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            let bytes = servers as u64 * server_bytes;
+            forecast = list.clone().through(Measured { bytes, hit_ratio: hits / reads });
+        }
         let seen = Seen {
             minute: minute as u64,
             rate,

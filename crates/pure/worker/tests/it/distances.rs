@@ -105,6 +105,39 @@ fn the_hit_ratio_is_that_of_a_list_of_the_same_size_or_better() {
     assert!(measured < by_list[2], "{measured} {by_list:?}");
 }
 
+/// The part of reads that any size hits, after minutes of reads that all miss, or that are of the same few keys.
+fn after(minutes: &[(u32, bool)]) -> f64 {
+    let mut rig = rig(64 << 20);
+    for key in 0..2_000 {
+        rig.send(format!("set k{key} 0 0 1\r\nx\r\n").as_bytes());
+    }
+    let mut number = 0;
+    for &(minutes, misses) in minutes {
+        for _ in 0..minutes {
+            for key in 0..2_000 {
+                number += 1;
+                let nth = if misses { number + 2_000 } else { key };
+                rig.send(format!("get k{nth}\r\n").as_bytes());
+            }
+            rig.now.second += 60;
+            rig.now.unix += 60;
+            told(&rig);
+        }
+    }
+    hits(&told(&rig), 1 << 40)
+}
+
+#[test]
+fn a_curve_forgets_its_first_minutes_soon_and_tells_of_an_hour_later() {
+    let young = after(&[(5, true), (20, false)]);
+    assert!(
+        young > 0.90,
+        "nine tenths a minute leave 5% of the misses, an hour's fading 17%: {young}"
+    );
+    let old = after(&[(90, false), (5, true)]);
+    assert!((0.85..0.95).contains(&old), "one in ten, by ten minutes four: {old}");
+}
+
 #[test]
 fn a_busy_server_samples_fewer_keys_and_a_sketch_has_successors() {
     let mut rig = rig(64 << 20);
