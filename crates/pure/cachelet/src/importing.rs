@@ -64,7 +64,7 @@ impl Store {
             self.heed(arriving.prefix, &part.heading, now);
             arriving.heeded = true;
         }
-        self.arrived_at.store(self.seals.load(Relaxed), Relaxed);
+        self.judge_an_era_later();
         let (mut items, mut count, mut bytes) = ([None; STEP_RECORDS], 0, 0);
         let mut more = true;
         while count < STEP_RECORDS && bytes < STEP_BYTES {

@@ -37,6 +37,12 @@ impl Store {
         u64::from(self.pool.limit() / ERAS_PER_TURN).max(1)
     }
 
+    /// What comes from other servers seals pages faster than anybody reads: in such eras no page has earned anything.
+    pub(crate) fn judge_an_era_later(&self) {
+        let from = self.seals.load(Relaxed) + self.seals_per_era();
+        self.judged_from.store(from, Relaxed);
+    }
+
     /// What to clean next among these cachelets, for `worker`.
     pub(crate) fn next_victim<'a, C>(
         &self,
@@ -59,13 +65,11 @@ impl Store {
             (oldest(Temper::New), oldest(Temper::Main))
         {
             // Of the younger of the two: so long both had time to be read. A younger main page had none in less than an era.
-            let (seals, era) = (self.seals.load(Relaxed), self.seals_per_era());
+            let seals = self.seals.load(Relaxed);
             let age = seals.saturating_sub(new_order.max(main_order));
-            let window = (age / era).min(u64::from(ERAS - 1)) as u32;
-            // What comes from other servers seals pages faster than anybody reads. In those eras nothing has been earned.
-            let arrived_at = self.arrived_at.load(Relaxed);
-            let arrives = arrived_at > 0 && seals < arrived_at + era;
-            if !arrives && (main_order < new_order || window > 0) {
+            let window = (age / self.seals_per_era()).min(u64::from(ERAS - 1)) as u32;
+            let are_judged = seals >= self.judged_from.load(Relaxed);
+            if are_judged && (main_order < new_order || window > 0) {
                 let part = self.gauges[worker].lock().begin_sample(main_order);
                 let sample = |cachelet, temper| {
                     self.lock_cachelet(cachelet, now).sample_oldest(temper, window, part)
