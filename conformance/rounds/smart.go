@@ -43,11 +43,13 @@ type Slice struct {
 // What a home has told of a key's copies.
 type Lease struct {
 	until    time.Time
-	spread   bool
 	suffixes []byte
-	// Who does not spread its reads keeps to this one; 0 is the home.
-	chosen byte
+	// The newest that copies have shown.
+	seen Edition
 }
+
+// What a copy has: a grant and a version.
+type Edition [2]uint64
 
 // A server that does not say what it knows within this is not asked further.
 const chartWithin = 300 * time.Millisecond
@@ -69,9 +71,10 @@ func (smart *Smart) Ask(key string, in Input, _ bool) (Output, error) {
 		smart.look()
 	}
 	if in.Kind == Get {
-		if suffix := smart.choose(key); suffix > 0 {
+		if suffix, seen := smart.choose(key); suffix > 0 {
 			if server, address, found := smart.chart.place(key, suffix); found {
-				if out, err := smart.ask(server, address, key, in, "*"); err != errUnreached {
+				mark := fmt.Sprintf("*%d.%d", seen[0], seen[1])
+				if out, err := smart.ask(server, address, key, in, mark); err != errUnreached {
 					return out, err
 				}
 				delete(smart.leases, key)
@@ -103,7 +106,7 @@ func (smart *Smart) ask(server int, address, key string, in Input, mark string) 
 		return out, err
 	}
 	smart.heed(key, server, conn.token, asked, mark != "")
-	if mark != "" && conn.token == "" && out.Outcome == Done {
+	if mark != "" && out.Outcome == Done && (conn.token == "" || conn.token[0] == '@') {
 		smart.copies.Add(1)
 	}
 	return out, nil
@@ -120,27 +123,20 @@ func (smart *Smart) conn(address string) (*Conn, error) {
 	return conn, err
 }
 
-// choose has the suffix to ask for, or 0 for the home.
-func (smart *Smart) choose(key string) byte {
+// choose has the suffix to ask for, or 0 for the home, and what its copy must not be older than.
+func (smart *Smart) choose(key string) (suffix byte, seen Edition) {
 	lease, found := smart.leases[key]
 	if !found {
-		return 0
+		return 0, seen
 	}
 	if !time.Now().Before(lease.until) {
 		delete(smart.leases, key)
-		return 0
+		return 0, seen
 	}
-	if lease.spread {
-		return smart.oneOf(lease.suffixes)
+	if at := smart.random.Intn(len(lease.suffixes) + 1); at > 0 {
+		suffix = lease.suffixes[at-1]
 	}
-	return lease.chosen
-}
-
-func (smart *Smart) oneOf(suffixes []byte) byte {
-	if at := smart.random.Intn(len(suffixes) + 1); at > 0 {
-		return suffixes[at-1]
-	}
-	return 0
+	return suffix, lease.seen
 }
 
 // heed takes what the reply of a server said behind its `L`.
@@ -148,22 +144,28 @@ func (smart *Smart) heed(key string, server int, token string, asked time.Time, 
 	if token == "" && marked {
 		return
 	}
+	if known, found := smart.leases[key]; token != "" && token[0] == '@' && marked {
+		var edition Edition
+		if _, err := fmt.Sscanf(token, "@%d.%d", &edition[0], &edition[1]); err == nil && found && known.seen.isBefore(edition) {
+			known.seen = edition
+			smart.leases[key] = known
+		}
+		return
+	}
 	lease, isLease := parseLease(token, asked)
 	if !isLease || marked {
 		delete(smart.leases, key)
 	}
 	if isLease {
-		known, found := smart.leases[key]
-		switch {
-		case !found:
-			lease.chosen = smart.oneOf(lease.suffixes)
-			smart.leases[key] = lease
-		case known.spread && lease.spread:
-			smart.leases[key] = lease
-		}
+		lease.seen = smart.leases[key].seen
+		smart.leases[key] = lease
 		return
 	}
 	smart.follow(key, server, token)
+}
+
+func (edition Edition) isBefore(other Edition) bool {
+	return edition[0] < other[0] || edition[0] == other[0] && edition[1] < other[1]
 }
 
 // follow takes a token about the key's owner.
@@ -197,7 +199,7 @@ func parseLease(token string, asked time.Time) (Lease, bool) {
 		return Lease{}, false
 	}
 	lasts, list, found := strings.Cut(token[1:], ".")
-	lease := Lease{spread: token[0] == '='}
+	var lease Lease
 	ms, err := strconv.Atoi(lasts)
 	if !found || err != nil {
 		return Lease{}, false

@@ -46,7 +46,7 @@ func TestTokensOfLeasesAreRead(t *testing.T) {
 	if want := (Lease{until: now.Add(time.Second), suffixes: []byte{1, 4}}); !found || !reflect.DeepEqual(lease, want) {
 		t.Error(lease)
 	}
-	if lease, found := parseLease("=50.2", now); !found || !lease.spread {
+	if lease, found := parseLease("=50.2", now); !found || !reflect.DeepEqual(lease.suffixes, []byte{2}) {
 		t.Error(lease)
 	}
 	for _, token := range []string{"", "9.4.1", "~1000", "~1000.", "~1000.0", "~1000.256", "~.1"} {

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use mbal_model::Edition;
 use rustix::event::epoll;
 
 use crate::address::{Address, Stream, Target};
@@ -30,6 +31,9 @@ pub struct Connection {
     index: u64,
 }
 
+/// A copy is to answer that is no older than this.
+pub type ByLease = Option<Edition>;
+
 /// How a request is asked.
 #[derive(Clone, Copy)]
 pub struct How {
@@ -38,8 +42,7 @@ pub struct How {
     pub asked_ns: u64,
     /// What binary says about the keys' cachelet.
     pub vbucket: u16,
-    /// A copy is to answer.
-    pub by_lease: bool,
+    pub by_lease: ByLease,
 }
 
 /// Bytes at the start of the input, after so many replies that are lost.
@@ -106,7 +109,7 @@ impl Connection {
                     then_set,
                     intended_ns,
                     asked_ns: how.asked_ns,
-                    by_lease: how.by_lease,
+                    by_lease: how.by_lease.is_some(),
                     ..Awaited::default()
                 };
                 return self.get(wording, keys, asked, how);
@@ -159,7 +162,7 @@ impl Connection {
             Kind::Write(write) => {
                 wording.write(&mut self.out, write, Item { key, value_bytes, ttl }, vbucket);
             }
-            Kind::Get | Kind::End => wording.get(&mut self.out, &[key], vbucket, false),
+            Kind::Get | Kind::End => wording.get(&mut self.out, &[key], vbucket, None),
         }
         self.awaited.push_back(Awaited { turned_away: asked.turned_away + 1, ..asked });
     }

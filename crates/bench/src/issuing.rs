@@ -1,6 +1,8 @@
 //! The generator's sending half: what is drawn next, which connection has room for it, and when.
 
-use crate::connection::How;
+use mbal_replica::Choice;
+
+use crate::connection::{ByLease, How};
 use crate::generator::{Generator, Phase};
 use crate::load::{Busy, Load};
 use crate::mix::Op;
@@ -56,23 +58,24 @@ impl Generator<'_> {
         self.routes.as_ref().map_or(0, |routes| routes.worker(hash(self.keys[0])))
     }
 
-    /// The same for this client, which may have a lease: then it is true.
-    fn way(&mut self, client: usize, ask: Ask, owner: usize, now: u64) -> (usize, bool) {
+    /// The same for this client, which may have a lease: then with what it has seen of the key.
+    fn way(&mut self, client: usize, ask: Ask, owner: usize, now: u64) -> (usize, ByLease) {
         let (Some(leasing), Some(routes)) = (&mut self.leasing, &self.routes) else {
-            return (owner, false);
+            return (owner, None);
         };
         let (key, wording) = (self.keys[0], &self.load.wording);
         if ask.op != Op::Get || self.keys.len() > 1 {
-            return (owner, false);
+            return (owner, None);
         }
-        let suffix = leasing.suffix(client, || wording.hash(key), now);
-        let copy = suffix
-            .and_then(|suffix| wording.with_name(key, false, |name| routes.copy(&name, suffix)));
-        copy.map_or((owner, false), |worker| (worker, true))
+        let Choice::Copy { suffix, seen } = leasing.route(client, || wording.hash(key), now) else {
+            return (owner, None);
+        };
+        let copy = wording.with_name(key, false, |name| routes.copy(&name, suffix));
+        copy.map_or((owner, None), |worker| (worker, Some(seen)))
     }
 
     /// Clients take turns, so that every worker of the server gets its share.
-    fn next_with_room(&mut self, ask: Ask, now: u64) -> Option<(usize, bool)> {
+    fn next_with_room(&mut self, ask: Ask, now: u64) -> Option<(usize, ByLease)> {
         let owner = self.worker(ask);
         if self.in_flight >= self.connections.len() * self.load.depth {
             return None;
@@ -129,7 +132,7 @@ impl Generator<'_> {
         index: usize,
         ask: Ask,
         (intended_ns, asked_ns): (u64, u64),
-        by_lease: bool,
+        by_lease: ByLease,
     ) {
         if self.phase == Phase::Measured {
             self.budget -= 1;

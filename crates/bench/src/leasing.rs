@@ -1,6 +1,6 @@
 //! Copies of hot keys that a smart client may read: its leases, and which server a get goes to by them.
 
-use mbal_model::Hint;
+use mbal_model::{Edition, Hint};
 use mbal_random::Random;
 use mbal_replica::{Choice, Leases, Moment, Told};
 
@@ -16,11 +16,15 @@ const MARKS: usize = 64;
 pub enum Word {
     Hint(Hint),
     Told(Told),
+    /// A copy has answered with this.
+    Edition(Edition),
 }
 
 impl Word {
     pub fn parse(text: &[u8]) -> Option<Word> {
-        Told::parse(text).map(Word::Told).or_else(|| Hint::parse(text).map(Word::Hint))
+        let edition = || text.strip_prefix(b"@").and_then(Edition::parse).map(Word::Edition);
+        let hint = || Hint::parse(text).map(Word::Hint);
+        Told::parse(text).map(Word::Told).or_else(edition).or_else(hint)
     }
 }
 
@@ -40,16 +44,13 @@ impl Leasing {
         Self { clients, random: Random::new(seed) }
     }
 
-    /// The suffix whose copy this client reads now.
-    pub fn suffix(&mut self, client: usize, hash: impl FnOnce() -> u64, now_ns: u64) -> Option<u8> {
+    /// Where this client reads now.
+    pub fn route(&mut self, client: usize, hash: impl FnOnce() -> u64, now_ns: u64) -> Choice {
         let leases = &mut self.clients[client];
         if leases.is_empty() {
-            return None;
+            return Choice::Home;
         }
-        match leases.route(hash(), moment(now_ns), self.random.word() as u32) {
-            Choice::Home => None,
-            Choice::Copy(suffix) => Some(suffix),
-        }
+        leases.route(hash(), moment(now_ns), self.random.word() as u32)
     }
 
     /// Takes a reply; true if a copy has answered.
@@ -61,10 +62,18 @@ impl Leasing {
         (answer, word): (&Answer, Option<&Word>),
         now_ns: u64,
     ) -> bool {
-        if reply.by_lease && word.is_none() && *answer == Answer::Hit {
-            return true;
-        }
         let leases = &mut self.clients[client];
+        if reply.by_lease && *answer == Answer::Hit {
+            match word {
+                None => return true,
+                Some(Word::Edition(edition)) => {
+                    let hash = wording.hash_of(reply.key, reply.is_counter());
+                    leases.saw(hash, *edition, moment(now_ns));
+                    return true;
+                }
+                _ => {}
+            }
+        }
         let told = match word {
             Some(Word::Told(told)) if reply.kind == Kind::Get => Some(told),
             _ => None,
@@ -78,8 +87,7 @@ impl Leasing {
             leases.without(hash, moment(now_ns));
         }
         if let Some(told) = told {
-            let asked = moment(reply.asked_ns);
-            leases.told(hash, asked, told, self.random.word() as u32);
+            leases.told(hash, moment(reply.asked_ns), told, moment(now_ns));
         }
         false
     }
@@ -95,31 +103,50 @@ mod tests {
         Awaited { key: 7, by_lease, asked_ns, ..Awaited::default() }
     }
 
-    #[test]
-    fn a_client_holds_its_own_leases_and_loses_them_by_a_write() {
+    fn wording() -> (Wording, u64) {
         let wording = Wording::new(Protocol::Meta, Sizes::Constant(5), Sizes::Constant(14));
         let hash = wording.hash(7);
+        (wording, hash)
+    }
+
+    /// Takes a hit with this word.
+    fn hears(leasing: &mut Leasing, wording: &Wording, get: Awaited, word: Option<&str>) -> bool {
+        let word = word.map(|word| Word::parse(word.as_bytes()).expect("one of them"));
+        leasing.heard(0, wording, &get, (&Answer::Hit, word.as_ref()), get.asked_ns + 4)
+    }
+
+    #[test]
+    fn a_client_holds_its_own_leases_and_loses_them_by_a_write() {
+        let (wording, hash) = wording();
         let mut leasing = Leasing::new(2, 1);
-        let told = Word::parse(b"=1000.3").unwrap();
-        let hit = |word| (&Answer::Hit, word);
-        assert!(!leasing.heard(0, &wording, &get(5, false), hit(Some(&told)), 9));
+        assert!(!hears(&mut leasing, &wording, get(5, false), Some("=1000.3")));
+        let copy = Choice::Copy { suffix: 3, seen: Edition::default() };
         let mut copies =
-            |client| (0..100).filter(|_| leasing.suffix(client, || hash, 10) == Some(3)).count();
+            |client| (0..100).filter(|_| leasing.route(client, || hash, 10) == copy).count();
         assert!((20..80).contains(&copies(0)));
         assert_eq!(copies(1), 0);
-        assert!(leasing.heard(0, &wording, &get(10, true), hit(None), 20), "from a copy");
+        assert!(hears(&mut leasing, &wording, get(10, true), None), "from a copy");
         let set = Awaited { kind: Kind::Write(Write::Set), ..get(20, false) };
         assert!(!leasing.heard(0, &wording, &set, (&Answer::Stored, None), 30));
-        assert_eq!(leasing.suffix(0, || hash, 31), None);
+        assert_eq!(leasing.route(0, || hash, 31), Choice::Home);
+    }
+
+    #[test]
+    fn a_client_says_what_a_copy_has_shown() {
+        let (wording, hash) = wording();
+        let mut leasing = Leasing::new(1, 1);
+        hears(&mut leasing, &wording, get(5, false), Some("~1000.3"));
+        assert!(hears(&mut leasing, &wording, get(10, true), Some("@12.3")), "from a copy");
+        let copy = Choice::Copy { suffix: 3, seen: Edition { grant: 12, version: 3 } };
+        assert!((0..100).any(|_| leasing.route(0, || hash, 20) == copy));
     }
 
     #[test]
     fn a_read_that_was_passed_on_ends_the_lease() {
-        let wording = Wording::new(Protocol::Meta, Sizes::Constant(5), Sizes::Constant(14));
+        let (wording, hash) = wording();
         let mut leasing = Leasing::new(1, 1);
-        let (told, hint) = (Word::parse(b"=1000.3").unwrap(), Word::parse(b"5.0.3/0").unwrap());
-        leasing.heard(0, &wording, &get(5, false), (&Answer::Hit, Some(&told)), 9);
-        assert!(!leasing.heard(0, &wording, &get(10, true), (&Answer::Hit, Some(&hint)), 20));
-        assert!((0..100).all(|_| leasing.suffix(0, || wording.hash(7), 30).is_none()));
+        hears(&mut leasing, &wording, get(5, false), Some("=1000.3"));
+        assert!(!hears(&mut leasing, &wording, get(10, true), Some("5.0.3/0")));
+        assert!((0..100).all(|_| leasing.route(0, || hash, 30) == Choice::Home));
     }
 }

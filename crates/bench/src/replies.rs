@@ -437,6 +437,7 @@ mod tests {
                 let text = |word| match word {
                     Word::Hint(hint) => hint.to_string(),
                     Word::Told(told) => told.to_string(),
+                    Word::Edition(edition) => format!("@{edition}"),
                 };
                 all.push((outcome, word.map(text)));
             };
@@ -448,6 +449,7 @@ mod tests {
             ("VA 14", None),
             ("VA 14 f0 L1.18.3", Some("1.18.3")),
             ("VA 14 L~1000.1,3", Some("~1000.1,3")),
+            ("VA 14 L@9.2", Some("@9.2")),
             ("VA 14 L1.x.3", None),
         ] {
             let hint = hint.map(String::from);

@@ -8,6 +8,8 @@ use std::io::Write as _;
 
 use mbal_model::{KEY_BYTES_MAX, Key, MapVersion};
 
+use crate::connection::ByLease;
+
 use crate::binary;
 use crate::sizes::Sizes;
 
@@ -88,8 +90,8 @@ impl Wording {
     }
 
     /// One get of all the keys: a line in text, as many pipelined ones in meta and binary, an array in RESP.
-    /// `vbucket` is binary's word for the keys' cachelet; `by_lease`, meta alone, asks for a copy.
-    pub fn get(&self, out: &mut Vec<u8>, keys: &[u64], vbucket: u16, by_lease: bool) {
+    /// `vbucket` is binary's word for the keys' cachelet; `by_lease`, meta alone, asks for a copy that is no older.
+    pub fn get(&self, out: &mut Vec<u8>, keys: &[u64], vbucket: u16, by_lease: ByLease) {
         match self.protocol {
             Protocol::Text => {
                 out.extend_from_slice(b"get");
@@ -105,7 +107,10 @@ impl Wording {
                     self.name(out, key);
                     out.extend_from_slice(b" v");
                     out.extend_from_slice(&self.token);
-                    out.extend_from_slice(if by_lease { b"*\r\n" } else { b"\r\n" });
+                    match by_lease {
+                        None => out.extend_from_slice(b"\r\n"),
+                        Some(seen) => put(out, format_args!("*{seen}\r\n")),
+                    }
                 }
             }
             Protocol::Binary => keys.iter().for_each(|&key| {
@@ -333,6 +338,8 @@ fn stamp_key(at: &mut [u8], key: u64) {
 
 #[cfg(test)]
 mod tests {
+    use mbal_model::Edition;
+
     use super::*;
 
     fn wording(protocol: Protocol) -> Wording {
@@ -341,7 +348,7 @@ mod tests {
 
     fn got(protocol: Protocol, keys: &[u64]) -> String {
         let mut out = Vec::new();
-        wording(protocol).get(&mut out, keys, 0, false);
+        wording(protocol).get(&mut out, keys, 0, None);
         String::from_utf8(out).unwrap()
     }
 
@@ -400,7 +407,7 @@ mod tests {
     #[test]
     fn binary_requests_have_memcacheds_header() {
         let mut out = Vec::new();
-        wording(Protocol::Binary).get(&mut out, &[7], 3, false);
+        wording(Protocol::Binary).get(&mut out, &[7], 3, None);
         let head = b"\x80\x00\x00\x05\x00\x00\x00\x03\0\0\0\x05\0\0\0\0\0\0\0\0\0\0\0\0";
         assert_eq!(out, [&head[..], b"00007"].concat());
         let set = written(Protocol::Binary, Write::Set, 3, 60);
@@ -415,10 +422,10 @@ mod tests {
         let mut wording = wording(Protocol::Meta);
         wording.tell(MapVersion { map: 1, local: 17 });
         let mut out = Vec::new();
-        wording.get(&mut out, &[7], 0, false);
-        wording.get(&mut out, &[7], 0, true);
+        wording.get(&mut out, &[7], 0, None);
+        wording.get(&mut out, &[7], 0, Some(Edition { grant: 9, version: 2 }));
         wording.write(&mut out, Write::Set, Item { key: 7, value_bytes: 1, ttl: 0 }, 0);
-        let asked = b"mg 00007 v L1.17\r\nmg 00007 v L1.17*\r\nms 00007 1 L1.17\r\n\x07\r\n";
+        let asked = b"mg 00007 v L1.17\r\nmg 00007 v L1.17*9.2\r\nms 00007 1 L1.17\r\n\x07\r\n";
         assert_eq!(out, asked);
     }
 

@@ -159,7 +159,7 @@ impl Inner {
                 Err(Unreached::Failed) => break,
             };
             let (mut bytes, asked) = (Vec::new(), self.leased.now());
-            command.push(&mut bytes, key, self.routes().heard(server), false);
+            command.push(&mut bytes, key, self.routes().heard(server), None);
             progress.may_be_executed = true;
             let outcome = connection.ask(self.requests(bytes, Form::Meta, 1)).await;
             match outcome {

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use mbal_model::ServerId;
+use mbal_model::{Edition, ServerId};
 use mbal_random::Random;
 use mbal_replica::{Choice, Leases};
 use tokio::time::timeout;
@@ -67,11 +67,8 @@ impl Leased {
         self.with(|leases, _| leases.follow(map_version, self.now()));
     }
 
-    fn suffix(&self, hash: u64) -> Option<u8> {
-        match self.with(|leases, random| leases.route(hash, self.now(), random)) {
-            Choice::Home => None,
-            Choice::Copy(suffix) => Some(suffix),
-        }
+    fn route(&self, hash: u64) -> Choice {
+        self.with(|leases, random| leases.route(hash, self.now(), random))
     }
 
     /// Reads go home, until it tells of copies when it is asked later than now.
@@ -83,14 +80,17 @@ impl Leased {
     pub fn told(&self, hash: u64, asked: Asked, reply: &MetaReply) {
         match &reply.told {
             None => self.ends(hash),
-            Some(told) => self.with(|leases, random| leases.told(hash, asked, told, random)),
+            Some(told) => self.with(|leases, _| leases.told(hash, asked, told, self.now())),
         }
     }
 
     /// Somebody has answered a read by a lease. False: nobody who could, and the home is to be asked.
     pub fn answered(&self, hash: u64, asked: Asked, reply: &MetaReply) -> bool {
-        let from_copy = !reply.has_token && reply.status == Status::Value;
-        if from_copy {
+        let from_copy = !reply.has_token || reply.edition.is_some();
+        if from_copy && reply.status == Status::Value {
+            if let Some(edition) = reply.edition {
+                self.with(|leases, _| leases.saw(hash, edition, self.now()));
+            }
             self.reads.fetch_add(1, Relaxed);
             return true;
         }
@@ -102,29 +102,30 @@ impl Leased {
 }
 
 impl Inner {
-    /// Where this key is read by a lease. `None`: at its home.
-    pub fn copy(&self, key: &SentKey) -> Option<Target> {
+    /// Where this key is read by a lease, and what must not be older there. `None`: at its home.
+    pub fn copy(&self, key: &SentKey) -> Option<(Target, Edition)> {
         if !self.options.copies {
             return None;
         }
         let routes = self.routes();
         self.leased.follow(routes.version());
-        let suffix = self.leased.suffix(key.hash)?;
+        let Choice::Copy { suffix, seen } = self.leased.route(key.hash) else { return None };
         let owner = routes.copy(&key.key(), suffix)?;
         let address = routes.address(owner)?.clone();
         drop(routes);
         let nth = key.hash as usize % self.options.connections;
-        (!self.pool.is_left_alone(owner.server)).then_some(Target { owner, address, nth })
+        let is_asked = !self.pool.is_left_alone(owner.server);
+        is_asked.then_some((Target { owner, address, nth }, seen))
     }
 
     /// Reads a key by its lease, if there is one. `None`: the home is to be asked.
     pub async fn read_copy(&self, key: &SentKey, command: &Command<'_>) -> Option<MetaReply> {
-        let target = command.reads().then(|| self.copy(key)).flatten()?;
+        let (target, seen) = command.reads().then(|| self.copy(key)).flatten()?;
         let (server, asked) = (target.owner.server, self.leased.now());
         let ask = async {
             let connection = self.connection(&target).await.ok()?;
             let mut bytes = Vec::new();
-            command.push(&mut bytes, key, self.routes().heard(server), true);
+            command.push(&mut bytes, key, self.routes().heard(server), Some(seen));
             match connection.ask(self.requests(bytes, Form::Meta, 1)).await {
                 Outcome::Replies(replies) => replies.into_iter().next(),
                 Outcome::Unsent | Outcome::Lost => None,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mbal_model::ServerId;
+use mbal_model::{Edition, ServerId};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
@@ -19,18 +19,18 @@ const BATCH_KEYS: usize = 256;
 /// Keys that leave together.
 struct Batch {
     target: Target,
-    /// Places among the keys, and which of them are read by a lease.
-    keys: Vec<(usize, bool)>,
+    /// Places among the keys, and of those that are read by a lease what was seen of them.
+    keys: Vec<(usize, Option<Edition>)>,
 }
 
 impl Inner {
     /// Asks the owners of many keys at once; the answers in the keys' order.
     pub async fn get_many(self: &Arc<Self>, keys: Vec<SentKey>) -> Vec<Result<MetaReply, Error>> {
-        let mut batches: BTreeMap<Target, Vec<(usize, bool)>> = BTreeMap::new();
+        let mut batches: BTreeMap<Target, Vec<(usize, Option<Edition>)>> = BTreeMap::new();
         for (at, key) in keys.iter().enumerate() {
             let (target, by_lease) = match self.copy(key) {
-                Some(target) => (target, true),
-                None => (self.target(key.hash).await, false),
+                Some((target, seen)) => (target, Some(seen)),
+                None => (self.target(key.hash).await, None),
             };
             batches.entry(target).or_default().push((at, by_lease));
         }
@@ -80,9 +80,9 @@ impl Inner {
         for (at, by_lease) in batch {
             let (hash, reply) = (keys[at].hash, replies.next());
             let answer = match (by_lease, reply) {
-                (true, reply) => self.heard_by_lease(hash, server, asked, reply).map(Ok),
-                (false, Some(reply)) => Some(self.heard_read(hash, server, asked, Some(reply))),
-                (false, None) => None,
+                (Some(_), reply) => self.heard_by_lease(hash, server, asked, reply).map(Ok),
+                (None, Some(reply)) => Some(self.heard_read(hash, server, asked, Some(reply))),
+                (None, None) => None,
             };
             let answer = match answer {
                 Some(answer) => answer,

@@ -1,6 +1,6 @@
 //! Replies from bytes, as they arrive. What cannot be a reply ends the connection.
 
-use mbal_model::Hint;
+use mbal_model::{Edition, Hint};
 use mbal_replica::Told;
 
 /// What a request is answered with.
@@ -44,6 +44,8 @@ pub struct MetaReply {
     pub hint: Option<Hint>,
     /// Where copies of the key are.
     pub told: Option<Told>,
+    /// What a copy has answered with.
+    pub edition: Option<Edition>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,6 +138,7 @@ fn parse_meta(line: &[u8], rest: &[u8], after: usize) -> Result<Option<(Reply, u
                 reply.has_token = true;
                 reply.told = Told::parse(token);
                 reply.hint = Hint::parse(token);
+                reply.edition = token.strip_prefix(b"@").and_then(Edition::parse);
             }
             _ => {}
         }
@@ -220,6 +223,9 @@ mod tests {
         check(Form::Meta, "EN L5.3.2/1\r\n", Reply::Meta(told(hint, None)));
         let copies = Told::parse(b"~1000.1,3");
         check(Form::Meta, "EN L~1000.1,3\r\n", Reply::Meta(told(None, copies)));
+        let edition = Some(Edition { grant: 9, version: 2 });
+        let shown = MetaReply { edition, ..told(None, None) };
+        check(Form::Meta, "EN L@9.2\r\n", Reply::Meta(shown));
         let value = b"a\r\nb".to_vec();
         let hit = MetaReply { value, flags: 7, cas: 99, has_token: true, ..meta(Status::Value) };
         check(Form::Meta, "VA 4 f7 c99 Lx\r\na\r\nb\r\n", Reply::Meta(hit));

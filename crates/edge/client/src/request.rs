@@ -1,6 +1,6 @@
 //! Requests as bytes: meta commands, with the token of a client that knows the workers.
 
-use mbal_model::{KEY_BYTES_MAX, Key, MapVersion};
+use mbal_model::{Edition, KEY_BYTES_MAX, Key, MapVersion};
 use mbal_wire::base64_encode;
 
 use crate::error::Error;
@@ -79,8 +79,15 @@ impl Command<'_> {
         matches!(self, Command::Get)
     }
 
-    /// Appends the request, with what the client knows of the owners. `by_lease` marks it as one that a copy is to answer.
-    pub fn push(&self, out: &mut Vec<u8>, key: &SentKey, known: MapVersion, by_lease: bool) {
+    /// Appends the request, with what the client knows of the owners. `by_lease` marks it as one that a copy is to answer which is no older
+    /// than that.
+    pub fn push(
+        &self,
+        out: &mut Vec<u8>,
+        key: &SentKey,
+        known: MapVersion,
+        by_lease: Option<Edition>,
+    ) {
         let name: &[u8] = match self {
             Command::Get | Command::GetAndTouch { .. } | Command::Touch { .. } => b"mg ",
             Command::Store { .. } => b"ms ",
@@ -114,7 +121,11 @@ impl Command<'_> {
         if key.base64.is_some() {
             words += " b";
         }
-        words += &format!(" L{known}{}\r\n", if by_lease { "*" } else { "" });
+        words += &format!(" L{known}");
+        if let Some(seen) = by_lease {
+            words += &format!("*{seen}");
+        }
+        words += "\r\n";
         out.extend_from_slice(words.as_bytes());
         if let Command::Store { value, .. } = self {
             out.extend_from_slice(value);
@@ -146,12 +157,17 @@ mod tests {
         ] {
             let mut out = Vec::new();
             let key = SentKey::new(b"k").expect("a key");
-            command.push(&mut out, &key, MapVersion { map: 5, local: 3 }, false);
+            command.push(&mut out, &key, MapVersion { map: 5, local: 3 }, None);
             assert_eq!(String::from_utf8_lossy(&out), request);
         }
         let (mut out, key) = (Vec::new(), SentKey::new(b"k").expect("a key"));
-        Command::Get.push(&mut out, &key, MapVersion { map: 5, local: 3 }, true);
-        assert_eq!(out, b"mg k v f c L5.3*\r\n");
+        Command::Get.push(
+            &mut out,
+            &key,
+            MapVersion { map: 5, local: 3 },
+            Some(Edition { grant: 9, version: 2 }),
+        );
+        assert_eq!(out, b"mg k v f c L5.3*9.2\r\n");
     }
 
     #[test]
@@ -159,7 +175,7 @@ mod tests {
         let key = SentKey::new(b"a b").expect("a key");
         assert_eq!(key.hash, Key::new(b"a b").expect("short").hash());
         let mut out = Vec::new();
-        Command::Delete.push(&mut out, &key, MapVersion { map: 1, local: 0 }, false);
+        Command::Delete.push(&mut out, &key, MapVersion { map: 1, local: 0 }, None);
         assert_eq!(out, b"md YSBi b L1.0\r\n");
         assert!(SentKey::new(&[b'k'; 250]).is_ok() && SentKey::new(&[1; 186]).is_ok());
         for key in [&b""[..], &[b'k'; 251], &[1; 187]] {

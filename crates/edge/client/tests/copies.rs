@@ -1,7 +1,7 @@
 //! Copies of hot keys: what a client makes of what homes tell it, of servers that say it when a test wants.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 mod faking;
@@ -11,15 +11,15 @@ use mbal_client::{Client, Store};
 use tokio::sync::watch;
 
 /// Any suffix's copy is on the other one of two servers.
-const SPREAD: &str = "=60000.1,2,3,4,5,6,7,8";
-const KEPT: &str = "~60000.1,2,3,4,5,6,7,8";
+const ATOMIC: &str = "=60000.1,2,3,4,5,6,7,8";
+const ASYNC: &str = "~60000.1,2,3,4,5,6,7,8";
 
 fn hit(token: &str) -> Deed {
     reply(&format!("VA 1 f0 c1{}{token}\r\nv\r\n", if token.is_empty() { "" } else { " L" }))
 }
 
 fn is_marked(request: &str) -> bool {
-    request.ends_with('*')
+    request.contains('*')
 }
 
 /// How often worker 1 was asked by a lease.
@@ -45,7 +45,7 @@ async fn lease(fake: &Fake, client: &Client, key: &str) {
 async fn reads_go_to_copies_and_writes_home() {
     let fake = Fake::start(2, |worker, request| match (worker, is_marked(request)) {
         (1, true) => hit(""),
-        (0, false) if request.starts_with("mg ") => hit(SPREAD),
+        (0, false) if request.starts_with("mg ") => hit(ATOMIC),
         _ => reply("HD\r\n"),
     })
     .await;
@@ -71,7 +71,7 @@ async fn reads_go_to_copies_and_writes_home() {
 
 #[tokio::test]
 async fn who_does_not_want_copies_asks_the_home() {
-    let fake = Fake::start(2, |_, _| hit(SPREAD)).await;
+    let fake = Fake::start(2, |_, _| hit(ATOMIC)).await;
     let client = fake.client(options().read_copies(false)).await;
     for _ in 0..50 {
         read(&client, &key(0, 0)).await;
@@ -80,28 +80,50 @@ async fn who_does_not_want_copies_asks_the_home() {
 }
 
 #[tokio::test]
-async fn a_copy_that_is_passed_on_ends_the_lease() {
-    let over = Arc::new(AtomicBool::new(false));
-    let is_over = Arc::clone(&over);
-    let fake = Fake::start(2, move |worker, _| match (worker, is_over.load(SeqCst)) {
-        (1, false) => hit(""),
-        (1, true) => hit("1.0.3/0"),
-        (_, false) => hit(KEPT),
-        (_, true) => hit(""),
+async fn a_client_says_the_newest_that_copies_have_shown() {
+    let editions = ["@9.2", "@9.1", "@10.1"];
+    let next = AtomicUsize::new(0);
+    let fake = Fake::start(2, move |worker, _| match worker {
+        1 => hit(editions[next.fetch_add(1, SeqCst).min(2)]),
+        _ => hit(ASYNC),
     })
     .await;
-    // One that chose the home keeps to it: others choose again.
-    let hot = key(0, 0);
-    let client = loop {
-        let client = fake.client(options()).await;
-        read(&client, &hot).await;
-        read(&client, &hot).await;
-        if by_lease(&fake) > 0 {
-            break client;
+    let client = fake.client(options()).await;
+    eventually("there were four reads by leases", async || {
+        read(&client, &key(0, 0)).await;
+        by_lease(&fake) >= 4
+    })
+    .await;
+    let asked = fake.asked();
+    let marks = asked.iter().filter_map(|(_, request)| Some(request.split_once('*')?.1));
+    assert_eq!(marks.take(4).collect::<Vec<_>>(), ["0.0", "9.2", "9.2", "10.1"]);
+    assert_eq!(client.copy_reads(), by_lease(&fake) as u64);
+}
+
+#[tokio::test]
+async fn a_copy_that_is_passed_on_ends_the_lease() {
+    let (over, passed_on) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
+    let fake = Fake::start(2, move |worker, _| match worker {
+        1 if is_over.load(SeqCst) => {
+            passed_on.store(true, SeqCst);
+            hit("1.0.3/0")
         }
-    };
+        1 => hit("@9.2"),
+        _ if passed_on.load(SeqCst) => hit(""),
+        _ => hit(ASYNC),
+    })
+    .await;
+    let client = fake.client(options()).await;
+    let hot = key(0, 0);
+    lease(&fake, &client, &hot).await;
     over.store(true, SeqCst);
     let before = by_lease(&fake);
+    eventually("one is passed on", async || {
+        read(&client, &hot).await;
+        by_lease(&fake) > before
+    })
+    .await;
     for _ in 0..10 {
         read(&client, &hot).await;
     }
@@ -116,7 +138,7 @@ async fn after_a_write_what_was_told_before_it_does_not_count() {
         (1, _) => hit(""),
         (_, request) if request.starts_with("ms ") => reply("HD\r\n"),
         (_, request) if request.contains(" L1.0") && !*go_on.borrow() => {
-            Deed::Wait(go_on.clone(), format!("VA 1 f0 c1 L{KEPT}\r\nv\r\n"))
+            Deed::Wait(go_on.clone(), format!("VA 1 f0 c1 L{ASYNC}\r\nv\r\n"))
         }
         _ => hit(""),
     })
@@ -155,7 +177,7 @@ async fn a_copys_server_that_fails_costs_a_detour() {
     for (is_known, fail) in fails {
         let fake = Fake::start(2, move |worker, _| match worker {
             1 => fail(),
-            _ => hit(SPREAD),
+            _ => hit(ATOMIC),
         })
         .await;
         let client = fake.client(options()).await;

@@ -8,6 +8,7 @@
 mod address;
 mod class;
 mod cluster;
+mod edition;
 mod hint;
 mod key;
 mod map;
@@ -22,6 +23,7 @@ mod version;
 pub use address::Address;
 pub use class::{CLASS_PAGE_BYTES, CLASSES, LAST_CLASS, class_bytes, item_bytes, size_class};
 pub use cluster::{Addresses, CLUSTER_NAME_BYTES_MAX, Cluster, ClusterView, MAP_VERSION_MAX};
+pub use edition::Edition;
 pub use hint::Hint;
 pub use key::{KEY_BYTES_MAX, Key, renamed_hash};
 pub use map::{ClusterMap, Owner, Uncovered};

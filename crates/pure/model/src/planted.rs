@@ -142,6 +142,8 @@ pub enum Fault {
     // Rules of hot keys' copies (docs/design/hotkeys.md), by the invariant that they keep.
     /// 3: a shadow takes an older version of a copy for a newer one.
     OlderCopyTaken,
+    /// 3: a copy answers somebody who has seen a newer one.
+    OlderCopyAnswers,
     /// 3: clients are told of copies before all shadows have the newest version.
     HotBeforeAllHave,
     /// 3: an answer of the home without copies does not end a client's lease.

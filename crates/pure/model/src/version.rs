@@ -12,13 +12,19 @@ pub struct MapVersion {
 
 impl MapVersion {
     pub fn parse(text: &[u8]) -> Option<MapVersion> {
-        let (map, local) = std::str::from_utf8(text).ok()?.split_once('.')?;
-        let number = |digits: &str| {
-            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-            digits.parse().ok().filter(|_| plain)
-        };
-        Some(MapVersion { map: number(map)?, local: number(local)? })
+        let (map, local) = two_numbers(text)?;
+        Some(MapVersion { map, local })
     }
+}
+
+/// Of `<number>.<number>`.
+pub(crate) fn two_numbers(text: &[u8]) -> Option<(u64, u64)> {
+    let (first, second) = std::str::from_utf8(text).ok()?.split_once('.')?;
+    let number = |digits: &str| {
+        let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse().ok().filter(|_| plain)
+    };
+    Some((number(first)?, number(second)?))
 }
 
 impl fmt::Display for MapVersion {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use mbal_model::Edition;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::Moment;
@@ -11,17 +12,19 @@ use crate::message::Told;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Home,
-    /// To the place of this suffix, marked.
-    Copy(u8),
+    /// To the place of this suffix, marked. What is older than `seen` is not to answer.
+    Copy {
+        suffix: u8,
+        seen: Edition,
+    },
 }
 
 #[derive(Clone, Debug)]
 struct Lease {
     until: Moment,
-    spread: bool,
-    /// Who does not spread its reads keeps to this one.
-    chosen: Choice,
     suffixes: Vec<u8>,
+    /// The newest that a copy has answered with.
+    seen: Edition,
 }
 
 /// The leases of one client. What it has forgotten it asks the home for.
@@ -46,10 +49,12 @@ fn one_of(count: usize, random: u32) -> usize {
     ((u64::from(random) * count as u64) >> 32) as usize
 }
 
-fn chosen(suffixes: &[u8], random: u32) -> Choice {
-    match one_of(suffixes.len() + 1, random) {
-        0 => Choice::Home,
-        at => Choice::Copy(suffixes[at - 1]),
+impl Lease {
+    fn choose(&self, random: u32) -> Choice {
+        match one_of(self.suffixes.len() + 1, random) {
+            0 => Choice::Home,
+            at => Choice::Copy { suffix: self.suffixes[at - 1], seen: self.seen },
+        }
     }
 }
 
@@ -80,47 +85,53 @@ impl Leases {
         }
         let Some(lease) = self.leases.get(&hash) else { return Choice::Home };
         if lease.until <= now && !is_planted(Fault::ClientKeepsLease) {
-            self.forget(hash);
+            self.without(hash, lease.until);
             return Choice::Home;
         }
-        if lease.spread { chosen(&lease.suffixes, random) } else { lease.chosen }
+        lease.choose(random)
     }
 
     /// The home has told of copies, in its answer to a request that was sent at `asked`.
-    pub fn told(&mut self, hash: u64, asked: Moment, told: &Told, random: u32) {
-        let is_old = asked <= self.without[self.mark(hash)] && !told.spread;
+    pub fn told(&mut self, hash: u64, asked: Moment, told: &Told, now: Moment) {
+        let is_old = asked <= self.without[self.mark(hash)] && !told.linearizable;
         if is_old && !is_planted(Fault::OldLeaseTaken) || told.suffixes.is_empty() {
             return;
         }
-        let until = asked + told.lease;
+        let (until, suffixes) = (asked + told.lease, told.suffixes.clone());
         if let Some(lease) = self.leases.get_mut(&hash) {
-            // One choice is kept until its lease is over.
-            if lease.spread && told.spread && lease.until < until {
-                (lease.until, lease.suffixes) = (until, told.suffixes.clone());
+            if lease.until < until {
+                (lease.until, lease.suffixes) = (until, suffixes);
             }
             return;
         }
         if self.leases.len() >= self.keys_max {
             if let Some(oldest) = self.order.front().copied() {
-                self.forget(oldest);
+                self.without(oldest, now);
             }
         }
-        let (suffixes, spread) = (told.suffixes.clone(), told.spread);
-        let chosen = chosen(&suffixes, random);
-        self.leases.insert(hash, Lease { until, spread, chosen, suffixes });
+        self.leases.insert(hash, Lease { until, suffixes, seen: Edition::default() });
         self.order.push_back(hash);
     }
 
-    /// The home has answered, and told of no copies.
+    /// A copy has answered with this.
+    pub fn saw(&mut self, hash: u64, edition: Edition, now: Moment) {
+        match self.leases.get_mut(&hash) {
+            Some(lease) => lease.seen = lease.seen.max(edition),
+            // It is not remembered, so copies that were told of before may be older.
+            None => self.without(hash, now),
+        }
+    }
+
+    /// The home has answered, and told of no copies; or what copies have shown until then is forgotten.
     pub fn without(&mut self, hash: u64, now: Moment) {
         let mark = self.mark(hash);
-        self.without[mark] = now;
+        self.without[mark] = self.without[mark].max(now);
         if !self.leases.is_empty() && !is_planted(Fault::LeaseNotTaken) {
             self.forget(hash);
         }
     }
 
-    /// True if the home has told of no copies since that moment. `false` is sure; some answers for other keys count, too.
+    /// True if the home has told of no copies since that moment. `false` is sure; some answers for other keys count, too, and leases that ended.
     pub fn was_without(&self, hash: u64, since: Moment) -> bool {
         since < self.without[self.mark(hash)]
     }
@@ -152,8 +163,12 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    fn told(spread: bool) -> Told {
-        Told { lease: at(1_000), spread, suffixes: vec![1, 4] }
+    fn told() -> Told {
+        Told { lease: at(1_000), linearizable: false, suffixes: vec![1, 4] }
+    }
+
+    fn edition(version: u64) -> Edition {
+        Edition { grant: 9, version }
     }
 
     /// Of random bits those that choose the copy with this place among the home and two copies.
@@ -161,62 +176,98 @@ mod tests {
         u32::MAX / 3 * place + 9
     }
 
-    #[test]
-    fn a_client_keeps_to_its_choice_until_the_lease_that_counts_from_its_request_is_over() {
+    fn copy(suffix: u8) -> Choice {
+        Choice::Copy { suffix, seen: Edition::default() }
+    }
+
+    fn told_at_10() -> Leases {
         let mut leases = Leases::new(8, 16, 3);
-        assert_eq!(leases.route(KEY, at(10), 0), Choice::Home);
-        leases.told(KEY, at(10), &told(false), choosing(2));
-        for random in [0, choosing(1), u32::MAX] {
-            assert_eq!(leases.route(KEY, at(1_009), random), Choice::Copy(4));
-        }
-        leases.told(KEY, at(900), &told(false), choosing(1));
-        assert_eq!(leases.route(KEY, at(1_009), 0), Choice::Copy(4), "one choice, one lease");
-        assert_eq!(leases.route(KEY, at(1_010), 0), Choice::Home);
-        leases.told(KEY, at(1_010), &told(false), choosing(0));
-        assert_eq!(leases.route(KEY, at(1_500), choosing(1)), Choice::Home, "the home was chosen");
+        leases.told(KEY, at(10), &told(), at(12));
+        leases
     }
 
     #[test]
-    fn who_may_spread_its_reads_chooses_anew_each_time_and_hears_of_longer_leases() {
+    fn each_read_chooses_anew_until_the_lease_is_over_that_counts_from_its_request() {
         let mut leases = Leases::new(8, 16, 3);
-        leases.told(KEY, at(10), &told(true), 0);
-        leases.told(KEY, at(500), &told(true), 0);
-        let choices = [0, 1, 2].map(|place| leases.route(KEY, at(1_400), choosing(place)));
-        assert_eq!(choices, [Choice::Home, Choice::Copy(1), Choice::Copy(4)]);
+        assert_eq!(leases.route(KEY, at(10), 0), Choice::Home);
+        leases.told(KEY, at(10), &told(), at(500));
+        let choices = [0, 1, 2].map(|place| leases.route(KEY, at(1_009), choosing(place)));
+        assert_eq!(choices, [Choice::Home, copy(1), copy(4)]);
+        assert_eq!(leases.route(KEY, at(1_010), choosing(1)), Choice::Home);
+    }
+
+    #[test]
+    fn a_lease_is_prolonged_by_what_is_told_later_and_counts_the_copies_that_it_names() {
+        let mut leases = told_at_10();
+        leases.told(KEY, at(500), &Told { suffixes: vec![2], ..told() }, at(501));
+        leases.told(KEY, at(400), &told(), at(502));
+        assert_eq!(leases.route(KEY, at(1_400), u32::MAX), copy(2));
+        assert_eq!(leases.route(KEY, at(1_500), u32::MAX), Choice::Home);
+    }
+
+    #[test]
+    fn the_newest_that_was_seen_is_said_to_each_copy_and_outlives_the_lease_that_is_prolonged() {
+        let mut leases = told_at_10();
+        for (version, newest) in [(3, 3), (2, 3), (5, 5)] {
+            leases.saw(KEY, edition(version), at(20));
+            let chosen = Choice::Copy { suffix: 4, seen: edition(newest) };
+            assert_eq!(leases.route(KEY, at(21), choosing(2)), chosen);
+        }
+        leases.told(KEY, at(900), &told(), at(901));
+        let chosen = Choice::Copy { suffix: 1, seen: edition(5) };
+        assert_eq!(leases.route(KEY, at(1_500), choosing(1)), chosen);
+    }
+
+    #[test]
+    fn what_was_told_before_something_newer_was_seen_and_forgotten_counts_no_more() {
+        let asked_before = |leases: &mut Leases, asked, now| {
+            leases.told(KEY, at(asked), &told(), at(now));
+            leases.route(KEY, at(now), choosing(1))
+        };
+        // The lease ends.
+        let mut leases = told_at_10();
+        assert_eq!(leases.route(KEY, at(1_020), 0), Choice::Home);
+        assert_eq!(asked_before(&mut leases, 1_009, 1_030), Choice::Home);
+        assert_eq!(asked_before(&mut leases, 1_020, 1_040), copy(1));
+        // A copy answers after that.
+        let mut leases = told_at_10();
+        assert_eq!(leases.route(KEY, at(1_020), 0), Choice::Home);
+        leases.saw(KEY, edition(3), at(1_050));
+        assert_eq!(asked_before(&mut leases, 1_030, 1_060), Choice::Home);
     }
 
     #[test]
     fn an_answer_without_copies_ends_the_lease_and_refuses_what_was_asked_before_it() {
-        let mut leases = Leases::new(8, 16, 3);
-        leases.told(KEY, at(10), &told(false), choosing(1));
+        let mut leases = told_at_10();
         leases.without(KEY, at(20));
-        assert_eq!(leases.route(KEY, at(21), 0), Choice::Home);
-        leases.told(KEY, at(20), &told(false), choosing(1));
-        assert_eq!(leases.route(KEY, at(22), 0), Choice::Home, "it was asked before");
-        leases.told(KEY, at(21), &told(false), choosing(1));
-        assert_eq!(leases.route(KEY, at(23), 0), Choice::Copy(1));
+        assert_eq!(leases.route(KEY, at(21), choosing(1)), Choice::Home);
+        leases.told(KEY, at(20), &told(), at(22));
+        assert_eq!(leases.route(KEY, at(22), choosing(1)), Choice::Home, "it was asked before");
+        leases.told(KEY, at(21), &told(), at(23));
+        assert_eq!(leases.route(KEY, at(23), choosing(1)), copy(1));
     }
 
     #[test]
     fn a_newer_map_ends_all_leases_and_refuses_what_was_asked_before_it() {
-        let mut leases = Leases::new(8, 16, 3);
-        leases.told(KEY, at(5), &told(false), choosing(1));
-        leases.follow(3, at(10));
-        assert_eq!(leases.route(KEY, at(10), 0), Choice::Copy(1));
-        leases.follow(4, at(11));
-        leases.told(KEY, at(11), &told(false), choosing(1));
-        assert_eq!(leases.route(KEY, at(12), 0), Choice::Home);
-        leases.told(KEY, at(12), &told(false), choosing(1));
-        assert_eq!(leases.route(KEY, at(13), 0), Choice::Copy(1));
+        let mut leases = told_at_10();
+        leases.follow(3, at(20));
+        assert_eq!(leases.route(KEY, at(20), choosing(1)), copy(1));
+        leases.follow(4, at(21));
+        leases.told(KEY, at(21), &told(), at(22));
+        assert_eq!(leases.route(KEY, at(22), choosing(1)), Choice::Home);
+        leases.told(KEY, at(22), &told(), at(23));
+        assert_eq!(leases.route(KEY, at(23), choosing(1)), copy(1));
     }
 
     #[test]
     fn the_key_that_was_told_of_first_is_forgotten_for_one_too_many() {
         let mut leases = Leases::new(2, 16, 3);
         for key in 1..=3 {
-            leases.told(key, at(key), &told(false), choosing(1));
+            leases.told(key, at(key), &told(), at(key));
         }
-        let choices = [1, 2, 3].map(|key| leases.route(key, at(9), 0));
-        assert_eq!(choices, [Choice::Home, Choice::Copy(1), Choice::Copy(1)]);
+        let choices = [1, 2, 3].map(|key| leases.route(key, at(9), choosing(1)));
+        assert_eq!(choices, [Choice::Home, copy(1), copy(1)]);
+        leases.told(1, at(2), &told(), at(10));
+        assert_eq!(leases.route(1, at(10), choosing(1)), Choice::Home, "asked before that");
     }
 }

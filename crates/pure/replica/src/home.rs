@@ -162,7 +162,7 @@ impl Home {
         }
         let answering = self.sides.iter().filter(|side| self.answers(side, now));
         let suffixes = answering.map(|side| side.suffix).collect();
-        Some(Told { lease: self.terms.lease, spread: self.terms.atomic, suffixes })
+        Some(Told { lease: self.terms.lease, linearizable: self.terms.atomic, suffixes })
     }
 
     /// The key has been written here: shadows are to have what is there now, or that nothing is.

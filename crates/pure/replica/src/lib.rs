@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   a write, a tick ──► Home ──► Say: keep, let go, drop, item ──► Shadow ──► Held: what it has ──► Home
-//!                         └──► Told: lease, suffixes ──► Leases ──► which suffix to ask
+//!                         └──► Told: lease, suffixes ──► Leases ──► which suffix to ask, and what it must not be older than
 //! ```
 
 #![forbid(unsafe_code)]

@@ -235,8 +235,9 @@ impl Held {
 pub struct Told {
     /// Counted from sending the request.
     pub lease: Duration,
-    /// A client may choose another copy for each request; else it keeps to one until the lease is over.
-    pub spread: bool,
+    /// No copy answers with anything older than its home. Else a client says what it has seen, and who keeps no account of that keeps to one
+    /// copy until the lease is over.
+    pub linearizable: bool,
     /// Those that count.
     pub suffixes: Vec<u8>,
 }
@@ -245,7 +246,7 @@ impl Told {
     /// `None` is another token.
     pub fn parse(text: &[u8]) -> Option<Told> {
         let text = std::str::from_utf8(text).ok()?;
-        let (spread, text) = match text.split_at_checked(1)? {
+        let (linearizable, text) = match text.split_at_checked(1)? {
             ("~", rest) => (false, rest),
             ("=", rest) => (true, rest),
             _ => return None,
@@ -256,7 +257,7 @@ impl Told {
             suffixes.split(',').map(|one| plain(one).then(|| one.parse().ok())?).collect();
         let suffixes = suffixes.filter(|suffixes| !suffixes.contains(&0))?;
         let lease_ms = plain(lease).then(|| lease.parse::<u32>().ok())??;
-        Some(Told { lease: Duration::from_millis(lease_ms.into()), spread, suffixes })
+        Some(Told { lease: Duration::from_millis(lease_ms.into()), linearizable, suffixes })
     }
 
     /// What a binary reply can say of it: suffixes 1 to γ.
@@ -268,7 +269,7 @@ impl Told {
 
 impl fmt::Display for Told {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = if self.spread { '=' } else { '~' };
+        let way = if self.linearizable { '=' } else { '~' };
         write!(out, "{way}{}.", self.lease.as_millis())?;
         for (at, suffix) in self.suffixes.iter().enumerate() {
             let comma = if at > 0 { "," } else { "" };
@@ -332,8 +333,8 @@ mod tests {
     fn a_token_reads_as_it_is_written() {
         let lease = Duration::from_millis(1_000);
         for (text, told) in [
-            ("~1000.1,2,5", Told { lease, spread: false, suffixes: vec![1, 2, 5] }),
-            ("=1000.1", Told { lease, spread: true, suffixes: vec![1] }),
+            ("~1000.1,2,5", Told { lease, linearizable: false, suffixes: vec![1, 2, 5] }),
+            ("=1000.1", Told { lease, linearizable: true, suffixes: vec![1] }),
         ] {
             assert_eq!(Told::parse(text.as_bytes()), Some(told.clone()));
             assert_eq!(told.to_string(), text);

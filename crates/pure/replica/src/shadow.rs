@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mbal_model::Edition;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::message::{Held, Hold, HoldWhat, Outcome, Stamp};
@@ -89,9 +90,15 @@ impl Shadow {
         Held { grant: self.grant, version: self.version, stamp, reads, outcome }
     }
 
-    /// It may answer from its value.
-    pub fn may_answer(&self, now: Moment) -> bool {
-        self.has && (now < self.until || is_planted(Fault::ReadAfterLease))
+    /// It may answer from its value somebody who has seen that much of the key.
+    pub fn may_answer(&self, now: Moment, seen: Edition) -> bool {
+        let is_older = self.edition() < seen && !is_planted(Fault::OlderCopyAnswers);
+        self.has && !is_older && (now < self.until || is_planted(Fault::ReadAfterLease))
+    }
+
+    /// What its value is.
+    pub fn edition(&self) -> Edition {
+        Edition { grant: self.grant.0, version: self.version.0 }
     }
 
     /// Its value is gone, for want of room or since its time to live is over.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mbal_model::ServerId;
+use mbal_model::{Edition, ServerId};
 use mbal_replica::{
     Grant, Held, Hold, HoldWhat, Home, HomeState, Item, Kept, Moment, Outcome, Say, Shadow, Stamp,
     Terms, Version, What, newborn_rests, over_after,
@@ -54,7 +54,7 @@ impl Place {
     }
 
     fn reads(&self, now: Moment) -> Option<u64> {
-        self.value.filter(|_| self.shadow.may_answer(now))
+        self.value.filter(|_| self.shadow.may_answer(now, Edition::default()))
     }
 }
 
@@ -196,6 +196,20 @@ fn a_lower_version_is_answered_with_what_is_there() {
     let held = key.places[0].takes(at(3), &old[0], 1, None);
     assert_eq!((held.version, held.outcome), (Version(2), Outcome::Has));
     assert_eq!(key.places[0].value, Some(2));
+}
+
+#[test]
+fn a_copy_does_not_answer_who_has_seen_a_newer_one() {
+    let mut key = Key::hot(false);
+    let now = at(100);
+    key.home.written(true);
+    // One of two shadows hears of the write.
+    key.exchange(now, &[A]);
+    let [newer, older] = &key.places;
+    let seen = newer.shadow.edition();
+    let may_answer = |seen| [newer, older].map(|place| place.shadow.may_answer(now, seen));
+    assert_eq!(may_answer(seen), [true, false]);
+    assert_eq!(may_answer(older.shadow.edition()), [true, true]);
 }
 
 #[test]

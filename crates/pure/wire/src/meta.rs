@@ -1,7 +1,7 @@
 //! The meta commands: one line of single-letter flags, some with an argument.
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{KEY_BYTES_MAX, MapVersion};
+use mbal_model::{Edition, KEY_BYTES_MAX, MapVersion};
 
 use crate::base64::base64_decode;
 use crate::line::{answer, done, next_word};
@@ -91,13 +91,15 @@ impl<'a> Meta<'a> {
     pub fn version(&self) -> Option<MapVersion> {
         let word = self.words().find(|word| word[0] == b'L')?;
         let version = &word[1..];
-        MapVersion::parse(version.strip_suffix(b"*").unwrap_or(version))
+        MapVersion::parse(memchr::memchr(b'*', version).map_or(version, |end| &version[..end]))
     }
 
-    /// It reads a copy, by a lease: a `*` behind its version says so.
+    /// It reads a copy, by a lease: a `*` behind its version says so, and what its client has seen may stand behind that.
     #[cold]
-    pub fn is_by_lease(&self) -> bool {
-        self.words().any(|word| word[0] == b'L' && word.ends_with(b"*"))
+    pub fn by_lease(&self) -> Option<Edition> {
+        let word = self.words().find(|word| word[0] == b'L')?;
+        let seen = &word[memchr::memchr(b'*', word)? + 1..];
+        if seen.is_empty() { Some(Edition::default()) } else { Edition::parse(seen) }
     }
 
     /// The cas that the item is to have, if the client chose one.

@@ -1,6 +1,8 @@
 //! A request on its way to another server: self-contained, so that it can wait in a queue, cross
 //! a link and be passed on.
 
+use mbal_model::Edition;
+
 /// One request in the text or meta protocol, value included, with what a server must know to pass
 /// it on. The answer is the reply that the client would have got from the owner, which for a quiet
 /// request may be empty.
@@ -14,8 +16,8 @@ pub struct PeerRequest<'a> {
     pub gone: Option<Gone>,
     /// The sender wants to hear of copies of the key (docs/design/hotkeys.md).
     pub wants_leases: bool,
-    /// The receiver may answer from a copy.
-    pub by_lease: bool,
+    /// The receiver may answer from a copy that is no older than that.
+    pub by_lease: Option<Edition>,
     pub request: &'a [u8],
 }
 
@@ -43,24 +45,28 @@ const HOPS: u8 = BY_LEASE - 1;
 impl<'a> PeerRequest<'a> {
     /// One that says nothing else.
     pub fn new(hops: u8, map_version: u64, request: &'a [u8]) -> PeerRequest<'a> {
-        let (gone, wants_leases, by_lease) = (None, false, false);
+        let (gone, wants_leases, by_lease) = (None, false, None);
         PeerRequest { hops, map_version, gone, wants_leases, by_lease, request }
     }
 
     /// Appends: hops (1 byte), map version (8, big-endian), request. With a [`Gone`] the highest bit of the hops is set, and its move
-    /// (4) and hash (8) stand before the request.
+    /// (4) and hash (8) stand before the request; by a lease the third one, and grant and version (8 each).
     pub fn encode(&self, out: &mut Vec<u8>) {
         let bit = |says: bool, bit: u8| if says { bit } else { 0 };
         out.push(
             self.hops
                 | bit(self.gone.is_some(), HAS_GONE)
                 | bit(self.wants_leases, WANTS_LEASES)
-                | bit(self.by_lease, BY_LEASE),
+                | bit(self.by_lease.is_some(), BY_LEASE),
         );
         out.extend_from_slice(&self.map_version.to_be_bytes());
         if let Some(Gone { by_move, last }) = self.gone {
             out.extend_from_slice(&by_move.to_be_bytes());
             out.extend_from_slice(&last.to_be_bytes());
+        }
+        if let Some(Edition { grant, version }) = self.by_lease {
+            out.extend_from_slice(&grant.to_be_bytes());
+            out.extend_from_slice(&version.to_be_bytes());
         }
         out.extend_from_slice(self.request);
     }
@@ -76,7 +82,14 @@ impl<'a> PeerRequest<'a> {
             let (by_move, last) = (u32::from_be_bytes(*by_move), u64::from_be_bytes(*last));
             (gone, request) = (Some(Gone { by_move, last }), rest);
         }
-        let (wants_leases, by_lease) = (hops & WANTS_LEASES != 0, hops & BY_LEASE != 0);
+        let mut by_lease = None;
+        if hops & BY_LEASE != 0 {
+            let (grant, rest) = request.split_first_chunk::<8>()?;
+            let (version, rest) = rest.split_first_chunk::<8>()?;
+            let (grant, version) = (u64::from_be_bytes(*grant), u64::from_be_bytes(*version));
+            (by_lease, request) = (Some(Edition { grant, version }), rest);
+        }
+        let wants_leases = hops & WANTS_LEASES != 0;
         let (hops, map_version) = (hops & HOPS, u64::from_be_bytes(version));
         let peer = PeerRequest { hops, map_version, gone, wants_leases, by_lease, request };
         (!request.is_empty()).then_some(peer)
@@ -99,10 +112,14 @@ mod tests {
     #[test]
     fn a_request_survives_the_link() {
         let request = b"get k\r\n";
-        for (gone, header_bytes) in [(None, 9), (Some(Gone { by_move: 7, last: 1 << 60 }), 21)] {
+        let gone = Some(Gone { by_move: 7, last: 1 << 60 });
+        let by_lease = Some(Edition { grant: 5 << 32, version: 3 });
+        for (gone, by_lease, header_bytes) in
+            [(None, None, 9), (gone, None, 21), (None, by_lease, 25), (gone, by_lease, 37)]
+        {
             let wants_leases = gone.is_some();
-            let request =
-                PeerRequest { gone, wants_leases, ..PeerRequest::new(2, 1 << 40, request) };
+            let peer = PeerRequest::new(2, 1 << 40, request);
+            let request = PeerRequest { gone, wants_leases, by_lease, ..peer };
             let mut bytes = Vec::new();
             request.encode(&mut bytes);
             assert_eq!(PeerRequest::decode(&bytes), Some(request));

@@ -1,6 +1,6 @@
 //! What a client can ask for.
 
-use mbal_model::{MapVersion, item_bytes};
+use mbal_model::{Edition, MapVersion, item_bytes};
 
 use crate::binary::{Binary, Command};
 use crate::line::next_word;
@@ -347,12 +347,14 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// True if a smart client wants it answered from a copy of its key, for which it has a lease.
-    pub fn is_by_lease(&self) -> bool {
+    /// A smart client wants it answered from a copy of its key, for which it has a lease: one that is no older than what it has seen.
+    pub fn by_lease(&self) -> Option<Edition> {
         match self {
-            Request::MetaGet(meta) => meta.flags.has(b'L') && meta.is_by_lease(),
-            Request::Binary(binary) => binary.frame.vbucket != 0 && binary.frame.suffix != 0,
-            _ => false,
+            Request::MetaGet(meta) if meta.flags.has(b'L') => meta.by_lease(),
+            Request::Binary(Binary { frame, .. }) if frame.vbucket != 0 && frame.suffix != 0 => {
+                Some(Edition::default())
+            }
+            _ => None,
         }
     }
 

@@ -1,14 +1,14 @@
 //! What other servers ask for their clients: executed here, or passed on to a third.
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Key, ServerId};
+use mbal_model::{Edition, Key, ServerId};
 use mbal_replica::{Hold, HoldWhat, MARK};
 use mbal_wire::{
     Admin, BINARY_REQUEST, HOPS_MAX, Limits, Login, Parsed, PeerRequest, Request, parse, words_of,
 };
 
 use crate::batch::{Batch, GROUP, Job, next_job};
-use crate::copies::{Read, Taken};
+use crate::copies::{HotMode, Read, Taken};
 use crate::everywhere::Flush;
 use crate::held::Obstacle;
 use crate::links::{Asker, Credit, Ticket};
@@ -43,7 +43,7 @@ enum Served {
     /// It was executed here.
     Reply,
     /// It was answered from a copy of its key.
-    FromCopy,
+    FromCopy(Edition),
     /// It goes on to the owner of its key.
     PassOn(Owning),
     /// A `get` some of whose keys are not here.
@@ -152,11 +152,14 @@ impl Batch<'_> {
                 }
                 if let (true, Some(key)) = (peer.wants_leases, &key) {
                     if let Some(told) = self.told_of(&job.request, key) {
-                        Taken::put(Some(&told), before, self.turn.out);
+                        Taken::Told(told).put(before, self.turn.out);
                     }
                 }
             }
-            Served::FromCopy => Taken::put(None, before, self.turn.out),
+            Served::FromCopy(edition) => {
+                let is_async = self.turn.shared.copies.mode() == HotMode::Async;
+                Taken::FromCopy(is_async.then_some(edition)).put(before, self.turn.out);
+            }
             Served::NotYet(Obstacle::Slice) if patience.slice_is_over => self.refuse(before),
             Served::NotYet(obstacle) => {
                 self.turn.out.truncate(before);
@@ -289,12 +292,11 @@ impl Batch<'_> {
             Whereabouts::At(owning) => {
                 // What was passed on for this key must not be overtaken.
                 let overtakes = |hash| self.links.would_overtake(from, peer.hops, hash, None);
-                let may_read = peer.by_lease && !overtakes(key.hash());
-                let read = Read::of(request).filter(|_| may_read);
-                return match read.is_some_and(|read| self.turn.read_copy(&read, &key)) {
-                    true => Served::FromCopy,
-                    false => Served::PassOn(owning),
-                };
+                let seen = peer.by_lease.filter(|_| !overtakes(key.hash()));
+                let edition = Read::of(request)
+                    .zip(seen)
+                    .and_then(|(read, seen)| self.turn.read_copy(&read, &key, seen));
+                return edition.map_or(Served::PassOn(owning), Served::FromCopy);
             }
             Whereabouts::OnItsWay => return Served::NotYet(Obstacle::Slice),
         }

@@ -1,7 +1,7 @@
 //! Requests of clients whose key another server owns: out to it. What it asks in turn is in [`asked`](crate::asked).
 
 use mbal_cachelet::Ahead;
-use mbal_model::{Key, Route, ServerId};
+use mbal_model::{Edition, Key, Route, ServerId};
 use mbal_wire::{
     Admin, Binary, Command, Get, PeerRequest, Request, binary_delete, next_word, words_of,
 };
@@ -182,10 +182,10 @@ impl Batch<'_> {
         to: ServerId,
         client: Client,
         place: Place,
-        request: &[u8],
+        (request, seen): (&[u8], Edition),
     ) -> Ticket {
         let peer = PeerRequest::new(self.hops + 1, self.turn.map_version, request);
-        self.forward_as(to, client, place, &PeerRequest { by_lease: true, ..peer })
+        self.forward_as(to, client, place, &PeerRequest { by_lease: Some(seen), ..peer })
     }
 
     fn forward_as(

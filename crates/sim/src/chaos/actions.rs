@@ -68,7 +68,7 @@ impl World {
                     if decoded.hops > 1 {
                         self.coverage.meet(Sight::PassedOn);
                     }
-                    if decoded.by_lease {
+                    if decoded.by_lease.is_some() {
                         self.coverage.meet(Sight::ForwardByLease);
                     }
                 }

@@ -1,6 +1,6 @@
 //! Clients: they ask in bursts, read at their pace, leave and come back.
 
-use mbal_model::MapVersion;
+use mbal_model::{Edition, MapVersion};
 
 use super::compose::{Composed, Composer};
 use super::connection::{Asked, Connection};
@@ -293,7 +293,13 @@ impl World {
     }
 
     /// Some requests for a hot key: by a lease of the client's, or to its home.
-    pub fn burst_of_hot(&mut self, client: usize, connection: usize, key: usize, by_lease: bool) {
+    pub fn burst_of_hot(
+        &mut self,
+        client: usize,
+        connection: usize,
+        key: usize,
+        by_lease: Option<Edition>,
+    ) {
         let mut bytes = std::mem::take(&mut self.scratch);
         for _ in 0..self.dice.between(1..=2) {
             let mut composer = Composer {
@@ -305,7 +311,10 @@ impl World {
                 version: Some(self.clients[client].version),
                 out: &mut bytes,
             };
-            let composed = if by_lease { composer.read_by_lease(key) } else { composer.hot(key) };
+            let composed = match by_lease {
+                Some(seen) => composer.read_by_lease(key, seen),
+                None => composer.hot(key),
+            };
             let now = (self.now, self.evictions, self.profile.stale());
             let this = &mut self.connections[connection];
             record(&mut self.history, this, now, connection, composed);

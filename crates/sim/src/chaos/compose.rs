@@ -1,6 +1,6 @@
 //! Requests of clients that behave.
 
-use mbal_model::MapVersion;
+use mbal_model::{Edition, MapVersion};
 
 use super::copies::{HOT_WAKES_PERCENT, HOT_WRITES_PERCENT};
 use super::dice::Dice;
@@ -98,9 +98,9 @@ impl Composer<'_> {
         Composed { form: Form::Meta { kind }, asks: vec![(key, Asks::Read)] }
     }
 
-    /// ... and of which the client knows that one is where it asks.
-    pub fn read_by_lease(&mut self, key: usize) -> Composed {
-        let token = format!("{}*", self.l_token());
+    /// ... and of which the client knows that one is where it asks, which is to be no older than what it has seen.
+    pub fn read_by_lease(&mut self, key: usize, seen: Edition) -> Composed {
+        let token = format!("{}*{seen}", self.l_token());
         let kind = self.profile.keys[key].kind;
         Composed { form: Form::Copy { kind }, ..self.meta_read(key, token) }
     }

@@ -171,10 +171,10 @@ impl World {
         copied.leases.follow(version, now);
         let home = copied.homes[key];
         let (seat, by_lease) = match copied.leases.route(hash, now, random) {
-            Choice::Copy(suffix) => (self.seat_of_copy(key, suffix), true),
-            Choice::Home => (home, false),
+            Choice::Copy { suffix, seen } => (self.seat_of_copy(key, suffix), Some(seen)),
+            Choice::Home => (home, None),
         };
-        if by_lease && self.granted(client, key) <= now {
+        if by_lease.is_some() && self.granted(client, key) <= now {
             self.fail(4, format!("client {client} asks for a copy of key {key} after its lease"));
         }
         // Who knows nobody asks any worker of its server.
@@ -223,7 +223,6 @@ impl World {
         if self.connections[connection].session != session_of(client) {
             return;
         }
-        let random = self.dice.bits() as u32;
         let version = self.map_version();
         let World { clients, connections, history, hosts, profile, coverage, now, .. } = self;
         let Some(copied) = clients[client].copied.as_mut() else { return };
@@ -245,11 +244,14 @@ impl World {
                         if by_lease {
                             copied.leases.without(hash, here);
                         }
-                        copied.leases.told(hash, sent, told, random);
+                        copied.leases.told(hash, sent, told, here);
                         copied.granted[op.key] = copied.granted[op.key].max(sent + told.lease);
                     }
                     _ if is_answered && by_lease && is_hit && reply.hint.is_none() => {
                         coverage.meet(Sight::CopyAsked);
+                        if let Some(edition) = reply.edition {
+                            copied.leases.saw(hash, edition, here);
+                        }
                     }
                     _ => {
                         if by_lease {

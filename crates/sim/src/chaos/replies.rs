@@ -1,6 +1,6 @@
 //! Replies, read as a client reads them. What cannot be a reply to the request is a fault.
 
-use mbal_model::Hint;
+use mbal_model::{Edition, Hint};
 use mbal_worker::NO_ROUTE;
 
 use super::copies::copies_of;
@@ -42,6 +42,8 @@ pub struct Reply {
     pub hint: Option<Hint>,
     /// Another `L` token: where copies are.
     pub copies: Option<mbal_replica::Told>,
+    /// Another one: what a copy has answered with.
+    pub edition: Option<Edition>,
 }
 
 impl Reply {
@@ -193,11 +195,14 @@ fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, Str
         "VA" => words.next().and_then(|word| word.parse().ok()).ok_or_else(|| strange(line))?,
         _ => 0,
     };
-    let (mut cas, mut hint, mut copies) = (0, None, None);
+    let (mut cas, mut hint, mut copies, mut edition) = (0, None, None, None);
     for word in words {
         match word.split_at_checked(1).unwrap_or_default() {
             ("c", number) => cas = number.parse().map_err(|_| strange(line))?,
             ("L", text) if copies_of(text).is_some() => copies = copies_of(text),
+            ("L", text) if text.starts_with('@') => {
+                edition = Some(Edition::parse(&text.as_bytes()[1..]).ok_or_else(|| strange(line))?);
+            }
             ("L", text) => {
                 hint = Some(Hint::parse(text.as_bytes()).ok_or_else(|| strange(line))?);
             }
@@ -214,7 +219,7 @@ fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, Str
         "NS" | "EX" => Reply::of(Told::Refused, after),
         _ => return Err(strange(line)),
     };
-    Ok(Some(Reply { hint, copies, ..reply }))
+    Ok(Some(Reply { hint, copies, edition, ..reply }))
 }
 
 #[cfg(test)]

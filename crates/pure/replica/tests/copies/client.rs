@@ -1,5 +1,6 @@
 //! Clients: smart ones, which hold leases, and ordinary ones, whose server does. What they are told is checked here.
 
+use mbal_model::Edition;
 use mbal_replica::{Choice, Leases, Moment, Told, over_after};
 
 use crate::host::{Letter, hash};
@@ -25,8 +26,8 @@ pub struct Ask {
     pub number: u64,
     pub key: usize,
     pub op: Op,
-    /// Marked: it is for a copy.
-    pub by_lease: bool,
+    /// Marked: it is for a copy that is no older than this.
+    pub by_lease: Option<Edition>,
     /// It was, when it left the server that holds leases.
     pub leased: bool,
     /// The server whose leases it was sent by, which process of it, and when.
@@ -48,7 +49,7 @@ pub enum Outcome {
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub outcome: Outcome,
-    pub from_copy: bool,
+    pub from_copy: Option<Edition>,
     /// The text of the token.
     pub token: Option<String>,
 }
@@ -135,7 +136,7 @@ impl World {
         let asked = self.clients[at].clock.local(self.now);
         let random = self.random.word() as u32;
         let mut to = self.clients[at].server;
-        let mut by_lease = false;
+        let mut by_lease = None;
         if self.clients[at].is_smart {
             to = if self.random.below(12) == 0 { self.host() } else { self.map.owners[key] };
             let client = &mut self.clients[at];
@@ -143,22 +144,31 @@ impl World {
                 Op::Get => client.leases.route(hash(key), asked, random),
                 _ => Choice::Home,
             };
-            if let Choice::Copy(suffix) = choice {
+            if let Choice::Copy { suffix, seen } = choice {
                 if client.lease_end[key] <= asked {
                     self.fails(4, key, format!("client {at} asks for a copy after its lease"));
                 }
-                by_lease = true;
+                by_lease = Some(seen);
                 to = self.place(key, suffix);
             }
         }
         let by = None;
-        let ask =
-            Ask { client: at, number, key, op, by_lease, leased: by_lease, by, asked, hops: 0 };
+        let ask = Ask {
+            client: at,
+            number,
+            key,
+            op,
+            by_lease,
+            leased: by_lease.is_some(),
+            by,
+            asked,
+            hops: 0,
+        };
         let client = &mut self.clients[at];
         let pending = Pending { ask, sent: self.now, floor: client.seen[key] };
         client.pending.push(pending);
         self.tell(key, || {
-            format!("client {at} asks server {to}: {op:?}, marked {by_lease} #{number}")
+            format!("client {at} asks server {to}: {op:?}, marked {by_lease:?} #{number}")
         });
         let patience = self.profile.patience;
         self.after(patience, Event::GivesUp { client: at, number });
@@ -202,24 +212,23 @@ impl World {
         let Pending { ask, sent, floor } = client.pending.remove(place);
         let key = ask.key;
         self.tell(key, || format!("client {at} is told {reply:?} #{number}"));
-        let random = self.random.word() as u32;
         let client = &mut self.clients[at];
         if client.is_smart {
             let now = client.clock.local(self.now);
-            match reply.token.as_deref() {
-                Some(text) => {
+            match (reply.token.as_deref(), reply.from_copy) {
+                (Some(text), _) => {
                     let told = Told::parse(text.as_bytes()).expect("a token");
                     client.lease_end[key] = client.lease_end[key].max(ask.asked + told.lease);
-                    if ask.by_lease {
+                    if ask.by_lease.is_some() {
                         client.leases.without(hash(key), now);
                     }
-                    client.leases.told(hash(key), ask.asked, &told, random);
-                    if ask.by_lease {
+                    client.leases.told(hash(key), ask.asked, &told, now);
+                    if ask.by_lease.is_some() {
                         self.met.count("passed on, and told of copies");
                     }
                 }
-                None if reply.from_copy => {}
-                None => client.leases.without(hash(key), now),
+                (None, Some(edition)) => client.leases.saw(hash(key), edition, now),
+                (None, None) => client.leases.without(hash(key), now),
             }
         }
         let place = match reply.outcome {

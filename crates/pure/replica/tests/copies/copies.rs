@@ -1,5 +1,6 @@
 //! What homes and shadows say to each other, and reads of copies.
 
+use mbal_model::Edition;
 use mbal_replica::{
     Grant, Held, Hold, HoldWhat, Item, Kept, Moment, Say, Shadow, What, over_after,
 };
@@ -156,14 +157,16 @@ impl World {
         }
     }
 
-    /// The place of the value that a copy answers with, if there is one that may be read.
-    pub fn copy_of(&mut self, at: usize, key: usize) -> Option<usize> {
+    /// The place of the value that a copy answers with, if there is one that may be read by who has seen that much.
+    pub fn copy_of(&mut self, at: usize, key: usize, seen: Edition) -> Option<(usize, Edition)> {
         let now = self.local(at);
         let host = &mut self.hosts[at];
         let flush_number = host.flush_number;
         let copy = host.copies[key].as_mut()?;
-        if !copy.shadow.may_answer(now) {
-            if copy.item.is_some() {
+        if !copy.shadow.may_answer(now, seen) {
+            if copy.shadow.may_answer(now, Edition::default()) {
+                self.met.count("a copy was older than what was seen");
+            } else if copy.item.is_some() {
                 self.met.count("lease over at a shadow");
             }
             return None;
@@ -178,10 +181,10 @@ impl World {
             return None;
         }
         copy.reads += 1;
-        let place = item.place;
+        let (place, edition) = (item.place, copy.shadow.edition());
         let lease_end = copy.lease_end;
         self.looks_at_copy(at, key, place, now, lease_end);
-        Some(place)
+        Some((place, edition))
     }
 
     /// A copy has just answered with this.
@@ -227,7 +230,7 @@ impl World {
             let copy = host.copies[key].as_ref()?;
             let now = host.clock.local(self.now);
             let can = host.lives && copy.item.is_some() && now < copy.lease_end;
-            (can && copy.shadow.may_answer(now)).then_some(at)
+            (can && copy.shadow.may_answer(now, Edition::default())).then_some(at)
         };
         let Some(at) = self.hosts.iter().enumerate().find_map(answers) else { return };
         self.fails(4, key, format!("a write is executed, and shadow {at} has a lease still"));

@@ -116,6 +116,7 @@ mod planted {
 
     is_found! {
         planted_older_copy_taken: OlderCopyTaken breaks 3,
+        planted_older_copy_answers: OlderCopyAnswers breaks 3,
         planted_hot_before_all_have: HotBeforeAllHave breaks 3,
         planted_lease_not_taken: LeaseNotTaken breaks 3,
         planted_old_lease_taken: OldLeaseTaken breaks 3,

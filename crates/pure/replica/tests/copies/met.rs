@@ -18,7 +18,7 @@ impl fmt::Display for Failed {
 }
 
 /// All that a run can meet. Trouble is counted by the state of a key that it meets.
-const ALL: [&str; 71] = [
+const ALL: [&str; 72] = [
     "hot",
     "cold again",
     "widened",
@@ -26,6 +26,7 @@ const ALL: [&str; 71] = [
     "read from a copy by a smart client",
     "read from a copy by a lease of a server",
     "read from a copy at a client's own server",
+    "a copy was older than what was seen",
     "read from a copy that was overwritten",
     "marked read passed on",
     "passed on, and told of copies",

@@ -1,5 +1,6 @@
 //! Requests at a server: executed, waiting, answered from a copy, passed on.
 
+use mbal_model::Edition;
 use mbal_replica::{Choice, Leases, Moment, Told, over_after};
 
 use crate::client::{Ask, Op, Outcome, Reply};
@@ -14,7 +15,7 @@ impl World {
         let here = self.hosts[at].keys.get(&ask.key);
         if here.is_some_and(|here| now < here.newborn_until) {
             self.met.count("newborn");
-            return self.answers(at, ask, Outcome::NoRoute, false, None);
+            return self.answers(at, ask, Outcome::NoRoute, None, None);
         }
         if here.is_some() {
             return self.executes(at, ask);
@@ -26,9 +27,9 @@ impl World {
         let by = Some((at, self.hosts[at].process)).filter(|_| !is_owned).or(ask.by);
         let asked = if by == ask.by { ask.asked } else { now };
         let to = self.hosts[at].map.owners[ask.key];
-        let ask = Ask { by_lease: false, by, asked, hops: ask.hops + 1, ..ask };
+        let ask = Ask { by_lease: None, by, asked, hops: ask.hops + 1, ..ask };
         if to == at || ask.hops > HOPS_MAX {
-            return self.answers(at, ask, Outcome::NoRoute, false, None);
+            return self.answers(at, ask, Outcome::NoRoute, None, None);
         }
         self.forwards(to, ask);
     }
@@ -45,8 +46,8 @@ impl World {
     /// True if a copy is asked, or has answered.
     fn is_read_elsewhere(&mut self, at: usize, ask: Ask) -> bool {
         let key = ask.key;
-        if ask.by_lease {
-            let Some(place) = self.copy_of(at, key) else {
+        if let Some(seen) = ask.by_lease {
+            let Some((place, edition)) = self.copy_of(at, key, seen) else {
                 self.met.count("marked read passed on");
                 return false;
             };
@@ -55,7 +56,7 @@ impl World {
                 true => "read from a copy by a smart client",
                 false => "read from a copy by a lease of a server",
             });
-            self.answers(at, ask, Outcome::Value(place), true, None);
+            self.answers(at, ask, Outcome::Value(place), Some(edition), None);
             return true;
         }
         let is_ordinary = !self.clients[ask.client].is_smart && ask.by.is_none();
@@ -64,9 +65,9 @@ impl World {
         }
         let atomic = self.profile.terms.atomic;
         if atomic {
-            if let Some(place) = self.copy_of(at, key) {
+            if let Some((place, edition)) = self.copy_of(at, key, Edition::default()) {
                 self.met.count("read from a copy at a client's own server");
-                self.answers(at, ask, Outcome::Value(place), true, None);
+                self.answers(at, ask, Outcome::Value(place), Some(edition), None);
                 return true;
             }
         }
@@ -77,18 +78,23 @@ impl World {
             return false;
         };
         leases.follow(host.map.version, now);
-        let Choice::Copy(suffix) = leases.route(hash(key), now, random) else { return false };
+        let Choice::Copy { suffix, seen } = leases.route(hash(key), now, random) else {
+            return false;
+        };
         let to = self.place(key, suffix);
         if to == at {
-            let Some(place) = self.copy_of(at, key) else { return false };
+            let Some((place, edition)) = self.copy_of(at, key, seen) else { return false };
+            if let Some(leases) = &mut self.hosts[at].sessions[ask.client] {
+                leases.saw(hash(key), edition, now);
+            }
             self.met.count("read from a copy at a client's own server");
-            self.answers(at, ask, Outcome::Value(place), true, None);
+            self.answers(at, ask, Outcome::Value(place), Some(edition), None);
             return true;
         }
         let by = Some((at, self.hosts[at].process));
         self.forwards(
             to,
-            Ask { by_lease: true, leased: true, by, asked: now, hops: ask.hops + 1, ..ask },
+            Ask { by_lease: Some(seen), leased: true, by, asked: now, hops: ask.hops + 1, ..ask },
         );
         true
     }
@@ -99,7 +105,7 @@ impl World {
         at: usize,
         ask: Ask,
         outcome: Outcome,
-        from_copy: bool,
+        from_copy: Option<Edition>,
         told: Option<Told>,
     ) {
         if matches!(outcome, Outcome::NoRoute) {
@@ -132,7 +138,7 @@ impl World {
         if !client.waits_for(ask.number) {
             return;
         }
-        let (now, random) = (self.local(at), self.random.word() as u32);
+        let now = self.local(at);
         let atomic = self.profile.terms.atomic;
         let host = &mut self.hosts[at];
         let leases = if atomic { &mut host.leases } else { &mut host.sessions[ask.client] };
@@ -140,18 +146,21 @@ impl World {
         if let Some(leases) = leases {
             leases.follow(map_version, now);
         }
-        match &reply.token {
-            Some(text) => {
+        match (&reply.token, reply.from_copy) {
+            (Some(text), _) => {
                 let told = Told::parse(text.as_bytes()).expect("a token");
                 let leases = leases.get_or_insert_with(|| Leases::new(2, 4, map_version));
                 if ask.leased {
                     leases.without(hash(ask.key), now);
                 }
-                leases.told(hash(ask.key), ask.asked, &told, random);
+                leases.told(hash(ask.key), ask.asked, &told, now);
             }
-            None if reply.from_copy => {}
-            None if atomic && leases.is_none() => {}
-            None => {
+            (None, Some(edition)) => {
+                let leases = leases.get_or_insert_with(|| Leases::new(2, 4, map_version));
+                leases.saw(hash(ask.key), edition, now);
+            }
+            (None, None) if atomic && leases.is_none() => {}
+            (None, None) => {
                 let leases = leases.get_or_insert_with(|| Leases::new(2, 4, map_version));
                 leases.without(hash(ask.key), now);
             }
@@ -228,7 +237,7 @@ impl World {
                 let place = self.truth[key].is_missed(self.now);
                 self.says(at, key);
                 self.tell(key, || format!("home {at} misses, {place}, #{}", ask.number));
-                self.answers(at, ask, Outcome::Nothing(place), false, None);
+                self.answers(at, ask, Outcome::Nothing(place), None, None);
                 return true;
             };
             self.met.count("read at home");
@@ -237,7 +246,7 @@ impl World {
                 self.met.count("hot");
             }
             let told = told.map(|told| Told { lease: self.profile.lease, ..told });
-            self.answers(at, ask, Outcome::Value(stored.place), false, told);
+            self.answers(at, ask, Outcome::Value(stored.place), None, told);
             return true;
         }
         if here.home.as_mut().is_some_and(|home| !home.lets_go(now)) {
@@ -282,7 +291,7 @@ impl World {
         }
         self.tell(key, || format!("home {at} executes {:?}: {place:?}, #{}", ask.op, ask.number));
         self.says(at, key);
-        self.answers(at, ask, Outcome::Written(place), false, None);
+        self.answers(at, ask, Outcome::Written(place), None, None);
         true
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::Meta as StoredMeta;
-use mbal_model::Key;
+use mbal_model::{Edition, Key};
 use mbal_replica::{Hold, HoldWhat, Kept, Moment, Outcome, Shadow, Stamp};
 use mbal_wire::{Binary, Command, Get, Head, Meta, Request, Status, push_value};
 
@@ -120,14 +120,20 @@ impl Copies {
         true
     }
 
-    /// The copy of a key, if there is one from which may be answered at this moment.
-    fn copy_of(&self, key: &Key<'_>, now: Moment, flush_number: u32) -> Option<Arc<Copied>> {
+    /// The copy of a key, if there is one from which may be answered at this moment who has seen that much of it.
+    fn copy_of(
+        &self,
+        key: &Key<'_>,
+        seen: Edition,
+        now: Moment,
+        flush_number: u32,
+    ) -> Option<(Arc<Copied>, Edition)> {
         if !self.here.may_have(key.hash()) {
             return None;
         }
         let mut known = self.here.lock(key.hash());
         let copy = known.get_mut(&key.hash()).filter(|copy| *copy.key == *key.bytes())?;
-        if !copy.shadow.may_answer(now) {
+        if !copy.shadow.may_answer(now, seen) {
             return None;
         }
         let item = copy.item.as_ref()?;
@@ -139,7 +145,7 @@ impl Copies {
         }
         copy.reads += 1;
         self.reads.fetch_add(1, Relaxed);
-        copy.item.clone()
+        Some((copy.item.clone()?, copy.shadow.edition()))
     }
 
     /// Forgets what need not be remembered any more, of one shard.
@@ -181,18 +187,21 @@ impl<'r, 'a> Read<'r, 'a> {
 }
 
 impl Turn<'_> {
-    /// Answers a read from the copy that is here, unless there is none that may be read. Of a `get` its first key, with `END`.
-    pub fn read_copy(&mut self, read: &Read<'_, '_>, key: &Key<'_>) -> bool {
-        let shared = self.shared;
-        let flush_number = shared.store.flush_number();
-        let Some(copied) = shared.copies.copy_of(key, self.lease_now, flush_number) else {
-            return false;
-        };
+    /// Answers a read from the copy that is here, unless there is none that may be read, and says what it was. Of a `get` its first key, with `END`.
+    pub fn read_copy(
+        &mut self,
+        read: &Read<'_, '_>,
+        key: &Key<'_>,
+        seen: Edition,
+    ) -> Option<Edition> {
+        let copies = &self.shared.copies;
+        let flush_number = self.shared.store.flush_number();
+        let (copied, edition) = copies.copy_of(key, seen, self.lease_now, flush_number)?;
         match read {
             Read::Get(get) => {
                 self.push_copy(get, key, &copied);
                 self.line(b"END");
-                return true;
+                return Some(edition);
             }
             Read::Meta(meta) => {
                 let item = copied.meta(self.now);
@@ -226,15 +235,16 @@ impl Turn<'_> {
             }
         }
         self.count_copy(key, &copied);
-        true
+        Some(edition)
     }
 
     /// One of the keys of a `get`, without `END`; false if there is no copy.
     pub fn get_copy(&mut self, get: &Get<'_>, key: &Key<'_>) -> bool {
         let shared = self.shared;
         let flush_number = shared.store.flush_number();
-        let copied = shared.copies.copy_of(key, self.lease_now, flush_number);
-        if let Some(copied) = &copied {
+        let seen = Edition::default();
+        let copied = shared.copies.copy_of(key, seen, self.lease_now, flush_number);
+        if let Some((copied, _)) = &copied {
             self.push_copy(get, key, copied);
         }
         copied.is_some()

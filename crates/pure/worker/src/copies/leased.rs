@@ -1,12 +1,13 @@
 //! What a server's ordinary clients may read elsewhere: leases that it holds for them, as a smart client holds its own.
 
-use mbal_model::{Key, ServerId};
+use mbal_model::{Edition, Key, ServerId};
 use mbal_replica::{Choice, Leases, MARK, Moment, Told};
 use mbal_routing::place;
 
 use crate::batch::{Batch, Job};
 use crate::copies::{HotMode, Read};
 use crate::links::Credit;
+use crate::ownership::push_hint;
 use crate::session::Session;
 use crate::slots::Sent;
 use crate::turn::Then;
@@ -25,14 +26,18 @@ pub(crate) enum Taken {
     Without,
     /// The home tells of copies.
     Told(Told),
-    /// It comes from a copy.
-    FromCopy,
+    /// It comes from a copy; of which edition, if that is of use.
+    FromCopy(Option<Edition>),
 }
 
 impl Taken {
-    /// Appends it, in front of what stands from `before` on.
-    pub fn put(told: Option<&Told>, before: usize, out: &mut Vec<u8>) {
-        let text = told.map(Told::to_string).unwrap_or_default();
+    /// Puts it in front of what stands from `before` on.
+    pub fn put(&self, before: usize, out: &mut Vec<u8>) {
+        let text = match self {
+            Taken::Without => return,
+            Taken::Told(told) => told.to_string(),
+            Taken::FromCopy(edition) => edition.map(token).unwrap_or_default(),
+        };
         let Ok(length) = u8::try_from(text.len()) else { return };
         let reply = out.split_off(before);
         out.extend_from_slice(&[MARK, length]);
@@ -48,12 +53,19 @@ impl Taken {
         let Some((text, rest)) = rest.split_at_checked(length.into()) else {
             return (Taken::Without, reply);
         };
-        match (length, Told::parse(text)) {
-            (0, _) => (Taken::FromCopy, rest),
-            (_, Some(told)) => (Taken::Told(told), rest),
-            (_, None) => (Taken::Without, rest),
+        if length == 0 {
+            return (Taken::FromCopy(None), rest);
         }
+        let edition = text.strip_prefix(b"@").and_then(Edition::parse);
+        let told = || Told::parse(text).map(Taken::Told);
+        let from_copy = edition.map(|edition| Taken::FromCopy(Some(edition)));
+        (from_copy.or_else(told).unwrap_or(Taken::Without), rest)
     }
+}
+
+/// What a copy's reply says of it.
+fn token(edition: Edition) -> String {
+    format!("@{edition}")
 }
 
 fn leases_of((keys, marks): (usize, usize), map_version: u64) -> Box<Leases> {
@@ -80,22 +92,37 @@ impl Batch<'_> {
         }
         // What is under way for this key must not be overtaken.
         let under_way = session.slots.under_way(key.hash());
-        if job.request.is_by_lease() {
-            let is_read = under_way.is_none()
-                && !self.has_heard_newer(session, key)
-                && self.turn.read_copy(&read, key);
-            return is_read.then_some(Then::Next);
-        }
-        if mode == HotMode::Atomic && under_way.is_none() && self.turn.read_copy(&read, key) {
+        if let Some(seen) = job.request.by_lease() {
+            if under_way.is_some() || self.has_heard_newer(session, key) {
+                return None;
+            }
+            let before = self.turn.out.len();
+            let edition = self.turn.read_copy(&read, key, seen)?;
+            if mode == HotMode::Async {
+                push_hint(self.turn.out, before, token(edition));
+            }
             return Some(Then::Next);
         }
-        let server = self.leased_server(session, mode, key)?;
+        if mode == HotMode::Atomic
+            && under_way.is_none()
+            && self.turn.read_copy(&read, key, Edition::default()).is_some()
+        {
+            return Some(Then::Next);
+        }
+        let (server, seen) = self.leased_server(session, mode, key)?;
         if under_way.is_some_and(|to| to != server) {
             return None;
         }
         if server == self.turn.here.server {
-            let is_read = under_way.is_none() && self.turn.read_copy(&read, key);
-            return is_read.then_some(Then::Next);
+            if under_way.is_some() {
+                return None;
+            }
+            let edition = self.turn.read_copy(&read, key, seen)?;
+            let now = Moment::from_micros(self.turn.now.moment().0);
+            if let Some(leases) = &mut session.leases {
+                leases.saw(key.hash(), edition, now);
+            }
+            return Some(Then::Next);
         }
         if self.links.credit(server) != Credit::Available {
             return None;
@@ -107,7 +134,7 @@ impl Batch<'_> {
         let lost = Lost::of(&job.request, key);
         let sent = Sent { hash: key.hash(), to: server, asked, by_lease: true };
         let place = session.slots.push_peer(lost, sent);
-        self.forward_by_lease(server, session.client, place, job.bytes);
+        self.forward_by_lease(server, session.client, place, (job.bytes, seen));
         Some(Then::Next)
     }
 
@@ -121,12 +148,13 @@ impl Batch<'_> {
         })
     }
 
+    /// Whose copy is read, and what it must not be older than.
     fn leased_server(
         &mut self,
         session: &mut Session,
         mode: HotMode,
         key: &Key<'_>,
-    ) -> Option<ServerId> {
+    ) -> Option<(ServerId, Edition)> {
         let leases = match mode {
             HotMode::Atomic => &mut *self.leases,
             _ => &mut session.leases,
@@ -135,9 +163,11 @@ impl Batch<'_> {
         let now = Moment::from_micros(self.turn.now.moment().0);
         leases.follow(self.turn.map_version, now);
         let random = self.random.word() as u32;
-        let Choice::Copy(suffix) = leases.route(key.hash(), now, random) else { return None };
+        let Choice::Copy { suffix, seen } = leases.route(key.hash(), now, random) else {
+            return None;
+        };
         let (_, cluster) = self.turn.shared.cluster()?;
-        Some(place(key, suffix, cluster.servers.keys().copied())?.server)
+        Some((place(key, suffix, cluster.servers.keys().copied())?.server, seen))
     }
 }
 
@@ -155,7 +185,6 @@ impl Worker {
             return;
         }
         let now = Moment::from_micros(self.now.moment().0);
-        let random = self.random.word() as u32;
         let leases = match mode {
             HotMode::Atomic => &mut self.leases,
             _ => match client {
@@ -175,8 +204,12 @@ impl Worker {
             leases.follow(map_version, now);
         }
         match taken {
-            Taken::FromCopy => {}
-            // Nobody may spread its reads who has to remember what it was told.
+            Taken::FromCopy(None) => {}
+            Taken::FromCopy(Some(edition)) => {
+                let leases = leases.get_or_insert_with(|| leases_of(bounds, map_version));
+                leases.saw(hash, *edition, now);
+            }
+            // In this mode nothing has to be remembered.
             Taken::Without if mode == HotMode::Atomic && leases.is_none() => {}
             Taken::Without => {
                 leases.get_or_insert_with(|| leases_of(bounds, map_version)).without(hash, now);
@@ -184,7 +217,7 @@ impl Worker {
             Taken::Told(told) => {
                 let asked = Moment::from_micros(asked.0);
                 let leases = leases.get_or_insert_with(|| leases_of(bounds, map_version));
-                leases.told(hash, asked, told, random);
+                leases.told(hash, asked, told, now);
             }
         }
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mbal_cachelet::{Options, Store};
-use mbal_model::{Address, Addresses, Cluster, ClusterMap, Key, Owner, Prefix, ServerId, WorkerId};
+use mbal_model::{
+    Address, Addresses, Cluster, ClusterMap, Edition, Key, Owner, Prefix, ServerId, WorkerId,
+};
 use mbal_replica::HomeState;
 use mbal_wire::PeerRequest;
 use mbal_worker::{
@@ -227,6 +229,9 @@ fn key_of(server: u16) -> String {
     (0..).map(|nth| format!("key{nth}")).find(is_of).expect("there is one")
 }
 
+/// What copies have of a key that was not written since it is hot: map 1, the first grant, the first version.
+const FIRST_EDITION: &str = "4294967296.1";
+
 fn hot(mode: HotMode) -> (Net, String) {
     hot_in(Net::new(mode))
 }
@@ -340,7 +345,10 @@ fn a_smart_client_is_told_of_copies_and_reads_them_by_its_lease() {
     let (mut net, key) = hot(HotMode::Async);
     assert_eq!(net.send(0, &format!("mg {key} v L1.2\r\n")), "VA 1 L~1000.1,2\r\na\r\n");
     net.silent = BTreeSet::from([(1, 0), (2, 0)]);
-    assert_eq!(net.send(1, &format!("mg {key} v L1.2*\r\n")), "VA 1\r\na\r\n");
+    let edition = FIRST_EDITION;
+    let told = format!("VA 1 L@{edition}\r\na\r\n");
+    assert_eq!(net.send(1, &format!("mg {key} v L1.2*\r\n")), told);
+    assert_eq!(net.send(2, &format!("mg {key} v L1.2*{edition}\r\n")), told);
     net.pass(2_000);
     net.silent.clear();
     // Its lease was over: it has gone home.
@@ -492,7 +500,8 @@ fn a_read_by_a_lease_does_not_overtake_one_that_has_gone_home() {
 fn a_read_by_a_lease_behind_one_that_its_home_has_answered_is_no_older() {
     let (mut net, key) = hot(HotMode::Async);
     let by_lease = format!("mg {key} v L1.2*\r\n");
-    assert_eq!(net.send(1, &by_lease), "VA 1\r\na\r\n");
+    let told = format!("VA 1 L@{FIRST_EDITION}\r\na\r\n");
+    assert_eq!(net.send(1, &by_lease), told);
     // The copy is not told of the write at once.
     net.silent = BTreeSet::from([(0, 1)]);
     assert_eq!(net.send(0, &format!("ms {key} 1\r\nb\r\n")), "HD\r\n");
@@ -506,7 +515,48 @@ fn a_read_by_a_lease_behind_one_that_its_home_has_answered_is_no_older() {
     // A lease later nothing is as old as what it was told.
     net.pass(1_100);
     net.read_often(&key, 0, 500);
-    assert_eq!(net.send(1, &by_lease), "VA 1\r\nb\r\n");
+    assert!(net.send(1, &by_lease).starts_with("VA 1 L@"), "from the copy");
+}
+
+#[test]
+fn a_copy_passes_on_who_has_seen_a_newer_one() {
+    let (mut net, key) = hot(HotMode::Async);
+    let read = |edition: &str| format!("mg {key} v L1.2*{edition}\r\n");
+    // The write reaches one of two copies.
+    net.silent = BTreeSet::from([(0, 2)]);
+    net.send(0, &format!("ms {key} 1\r\nb\r\n"));
+    net.silent.clear();
+    let newer = net.send(1, &read(""));
+    let (edition, value) = newer["VA 1 L@".len()..].split_once("\r\n").expect("a line");
+    assert_eq!(value, "b\r\n");
+    assert_eq!(net.send(2, &read("")), format!("VA 1 L@{FIRST_EDITION}\r\na\r\n"));
+    assert_eq!(net.send(2, &read(edition)), "VA 1 L1.2.1/0\r\nb\r\n");
+}
+
+#[test]
+fn a_server_remembers_what_a_connection_has_seen_of_copies_elsewhere_and_here() {
+    let (mut net, key) = hot(HotMode::Async);
+    let get = format!("get {key}\r\n");
+    let reads = |net: &Net| net.shared[1].copies_here().reads + net.shared[2].copies_here().reads;
+    let (mut seen, mut from_copies) = (0, 0);
+    // The client's own server has one of the copies. Each write reaches one of them.
+    for number in 1..=60 {
+        net.send(1, &get);
+        net.silent = BTreeSet::from([(0, 1 + number % 2)]);
+        net.send(0, &format!("ms {key} 2\r\n{number:02}\r\n"));
+        net.silent.clear();
+        let before = reads(&net);
+        for _ in 0..6 {
+            let told = net.send(1, &get);
+            let value = told.lines().nth(1).and_then(|value| value.parse().ok()).unwrap_or(0);
+            assert!(seen <= value, "{value} after {seen}");
+            seen = value;
+        }
+        from_copies += reads(&net) - before;
+        net.pass(1_100);
+        net.read_often(&key, 0, 200);
+    }
+    assert!(from_copies > 60, "{from_copies}");
 }
 
 #[test]
@@ -578,7 +628,7 @@ fn a_peers_read_by_a_lease_does_not_overtake_one_that_was_passed_on() {
         let mut read = Vec::new();
         let request = format!("mg {key} v\r\n");
         let peer = PeerRequest::new(1, 1, request.as_bytes());
-        PeerRequest { by_lease: true, ..peer }.encode(&mut read);
+        PeerRequest { by_lease: Some(Edition::default()), ..peer }.encode(&mut read);
         // There is no copy yet, and the home's answer takes a second.
         net.silent = BTreeSet::from([(2, 0)]);
         net.ask(1, 2, Ticket(1_000), &read);
@@ -709,7 +759,9 @@ fn a_copy_that_has_not_heard_of_a_winner_lets_nobody_win() {
         // By its lease it is still what it was.
         for server in [1, 2] {
             let told = net.send(server, &format!("mg {key} v L1.2*\r\n"));
-            assert_eq!(told, "VA 1\r\na\r\n", "{mode:?} at {server}");
+            let token =
+                if mode == HotMode::Async { format!(" L@{FIRST_EDITION}") } else { String::new() };
+            assert_eq!(told, format!("VA 1{token}\r\na\r\n"), "{mode:?} at {server}");
         }
         net.pass(1_200);
         net.silent.clear();

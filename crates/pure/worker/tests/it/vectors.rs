@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mbal_model::{Cluster, Key, ServerId};
+use mbal_model::{Cluster, Edition, Key, ServerId};
 use mbal_replica::{Choice, Leases, Told};
 use mbal_routing::place;
 use mbal_wire::unescaped;
@@ -170,7 +170,8 @@ fn servers_answer_what_the_vectors_say() {
 fn may_go(leases: &mut Leases, at: Duration) -> BTreeSet<String> {
     let word = |choice| match choice {
         Choice::Home => "home".to_owned(),
-        Choice::Copy(suffix) => suffix.to_string(),
+        Choice::Copy { suffix, seen } if seen == Edition::default() => suffix.to_string(),
+        Choice::Copy { suffix, seen } => format!("{suffix}*{seen}"),
     };
     // The highest bits choose.
     (0..64).map(|part| word(leases.route(HASH, at, part << 26))).collect()
@@ -180,33 +181,32 @@ const HASH: u64 = 9;
 
 #[test]
 fn leases_are_as_the_vectors_say() {
-    // As many clients as may choose differently: one choice of mode `~` is kept.
-    const CLIENTS: u32 = 64;
-    let new = || (0..CLIENTS).map(|_| Leases::new(4, 4, 9)).collect::<Vec<_>>();
+    let new = || Leases::new(4, 4, 9);
     let millis = |text: &str| Duration::from_millis(text.parse().expect("a number"));
-    let (mut clients, mut reads) = (new(), 0);
+    let (mut leases, mut reads) = (new(), 0);
     for line in lines(COPIES) {
         match line.split(' ').collect::<Vec<_>>()[..] {
-            ["client"] => clients = new(),
+            ["client"] => leases = new(),
             [way @ ("reply" | "passed"), asked, now, token] => {
-                let told = Told::parse(token.as_bytes());
-                for (one, random) in clients.iter_mut().zip(0..) {
-                    if way == "passed" || token == "-" {
-                        one.without(HASH, millis(now));
-                    }
-                    if let Some(told) = &told {
-                        one.told(HASH, millis(asked), told, random << 26);
-                    }
+                if way == "passed" || token == "-" {
+                    leases.without(HASH, millis(now));
+                }
+                if let Some(told) = Told::parse(token.as_bytes()) {
+                    leases.told(HASH, millis(asked), &told, millis(now));
                 }
             }
-            ["wrote", now] => clients.iter_mut().for_each(|one| one.without(HASH, millis(now))),
+            ["saw", now, token] => {
+                let edition = token.strip_prefix('@').expect("a copy's token");
+                let edition = Edition::parse(edition.as_bytes()).expect("an edition");
+                leases.saw(HASH, edition, millis(now));
+            }
+            ["wrote", now] => leases.without(HASH, millis(now)),
             ["map", now, version] => {
                 let version = version.parse().expect("a version");
-                clients.iter_mut().for_each(|one| one.follow(version, millis(now)));
+                leases.follow(version, millis(now));
             }
             ["reads", now, expected] => {
-                let found: BTreeSet<String> =
-                    clients.iter_mut().flat_map(|one| may_go(one, millis(now))).collect();
+                let found = may_go(&mut leases, millis(now));
                 let expected: BTreeSet<String> = expected.split(',').map(str::to_owned).collect();
                 assert_eq!(found, expected, "{line}");
                 reads += 1;
