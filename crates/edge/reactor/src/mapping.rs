@@ -83,6 +83,15 @@ unsafe impl Region for Mapping {
         unsafe { libc::mprotect(self.base.as_ptr().cast(), bytes, access) == 0 }
     }
 
+    /// Pages that are huge stay so.
+    fn touch_huge_pages(&self, may: bool) {
+        let advice = match may && !self.has_holes.load(Relaxed) {
+            true => libc::MADV_HUGEPAGE,
+            false => libc::MADV_NOHUGEPAGE,
+        };
+        self.advise(0..self.bytes, advice);
+    }
+
     /// Memory that has holes is not made huge again: that would fill them.
     fn decommit(&self, part: Range<usize>) {
         if !self.has_holes.swap(true, Relaxed) {
