@@ -126,4 +126,27 @@ mod tests {
             at.add(5 << 20).write(7);
         }
     }
+
+    #[test]
+    fn where_huge_pages_are_unwanted_a_first_byte_brings_none() {
+        let mapping = Mapping::reserve(8 << 20, 8 << 20).expect("addresses");
+        assert!(mapping.commit(8 << 20));
+        let at = mapping.range().cast::<u8>().as_ptr();
+        // What comes of the first byte of the nth 2 MiB: pages of 4 KiB that are there.
+        let touched = |nth: usize| {
+            let mut there = [0u8; ALIGNMENT / 4096];
+            // SAFETY: committed above, and nobody else has it; `there` has a byte for each page.
+            let looked = unsafe {
+                let first = at.add(nth * ALIGNMENT);
+                first.write(7);
+                libc::mincore(first.cast(), ALIGNMENT, there.as_mut_ptr())
+            };
+            assert_eq!(looked, 0);
+            there.iter().filter(|page| **page & 1 == 1).count()
+        };
+        mapping.touch_huge_pages(false);
+        assert!((1..512).contains(&touched(0)));
+        mapping.touch_huge_pages(true);
+        assert!(touched(1) >= 1, "one huge page, where the kernel has them");
+    }
 }
