@@ -1,9 +1,10 @@
-//! How much memory this machine has, as far as this process may use it.
+//! How much memory and CPU time this machine has, as far as this process may use it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mbal_reactor::process;
+use mbal_worker::Quota;
 
 /// Bytes that the machine has, and that are available now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,11 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
+/// What this process may use of the CPU, by the tightest quota of its control group and of those around it. It may change at any time.
+pub(crate) fn cpu_quota() -> Option<Quota> {
+    group_quota(|path: &Path| fs::read_to_string(path).ok())
+}
+
 fn told(read: impl Fn(&Path) -> Option<String> + Copy, limit: Option<u64>) -> String {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let machine = machine(read).map(|Memory { total, available }| {
@@ -53,21 +59,58 @@ fn machine(read: impl Fn(&Path) -> Option<String>) -> Option<Memory> {
 
 /// The least limit of the process's control group and of those around it, in either version of them.
 fn group_limit(read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
-    let groups = read(Path::new("/proc/self/cgroup"))?;
-    let limits = groups.lines().flat_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (root, file) = match parts.next() {
-            Some("") => ("/sys/fs/cgroup", "memory.max"),
-            Some("memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            _ => return Vec::new(),
+    let limits = groups(&read, "memory").into_iter().filter_map(|(version, group)| {
+        let file = match version {
+            Version::First => "memory.limit_in_bytes",
+            Version::Second => "memory.max",
         };
-        let group = Path::new(parts.next().unwrap_or_default().trim_start_matches('/'));
-        let limit =
-            |group: &Path| read(&Path::new(root).join(group).join(file))?.trim().parse().ok();
-        group.ancestors().filter_map(limit).collect()
+        read(&group.join(file))?.trim().parse().ok()
     });
     // A page below 2^63 says that there is none.
     limits.filter(|bytes| *bytes < 1 << 60).min()
+}
+
+fn group_quota(read: impl Fn(&Path) -> Option<String>) -> Option<Quota> {
+    let quotas = groups(&read, "cpu").into_iter().filter_map(|(version, group)| {
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        match version {
+            Version::First => {
+                // -1 is none.
+                let quota = number(&read(&group.join("cpu.cfs_quota_us"))?)?;
+                Quota::of(quota, number(&read(&group.join("cpu.cfs_period_us"))?)?)
+            }
+            Version::Second => {
+                let text = read(&group.join("cpu.max"))?;
+                let (quota, period) = text.trim().split_once(' ')?;
+                Quota::of(number(quota)?, number(period)?)
+            }
+        }
+    });
+    quotas.reduce(Quota::min)
+}
+
+#[derive(Clone, Copy)]
+enum Version {
+    First,
+    Second,
+}
+
+/// Folders of the process's control group and of those around it, which may have this controller.
+fn groups(read: impl Fn(&Path) -> Option<String>, controller: &str) -> Vec<(Version, PathBuf)> {
+    let listed = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let folders = listed.lines().flat_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (version, root) = match parts.next() {
+            Some("") => (Version::Second, PathBuf::from("/sys/fs/cgroup")),
+            Some(names) if names.split(',').any(|name| name == controller) => {
+                (Version::First, Path::new("/sys/fs/cgroup").join(controller))
+            }
+            _ => return Vec::new(),
+        };
+        let group = Path::new(parts.next().unwrap_or_default().trim_start_matches('/'));
+        group.ancestors().map(|group| (version, root.join(group))).collect()
+    });
+    folders.collect()
 }
 
 #[cfg(test)]
@@ -110,5 +153,26 @@ mod tests {
         ];
         assert_eq!(group_limit(files(&first)), Some(512 << 20));
         assert_eq!(group_limit(files(&first[..1])), None);
+    }
+
+    #[test]
+    fn the_tightest_quota_of_all_groups_around_counts() {
+        let second = [
+            ("/proc/self/cgroup", "0::/pods/mbal\n"),
+            ("/sys/fs/cgroup/pods/mbal/cpu.max", "50000 100000\n"),
+            ("/sys/fs/cgroup/pods/cpu.max", "1000 20000\n"),
+            ("/sys/fs/cgroup/cpu.max", "max 100000\n"),
+        ];
+        assert_eq!(group_quota(files(&second)), Quota::of(1_000, 20_000));
+        assert_eq!(group_quota(files(&second[..2])), Quota::of(50_000, 100_000));
+        let first = [
+            ("/proc/self/cgroup", "5:cpuset:/y\n4:cpu,cpuacct:/x\n0::/\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+            ("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "2000\n"),
+            ("/sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "40000\n"),
+        ];
+        assert_eq!(group_quota(files(&first)), Quota::of(2_000, 40_000));
+        assert_eq!(group_quota(files(&first[..3])), None);
     }
 }

@@ -273,6 +273,7 @@ impl Server {
         if let Some(door) = &self.door {
             shared = shared.guarded_by(Arc::clone(&door.doorkeeper));
         }
+        shared.has_quota(machine::cpu_quota());
         shared.gauges.pid.store(std::process::id().into(), Relaxed);
         shared.gauges.pointer_bits.store(usize::BITS.into(), Relaxed);
         shared.gauges.certs_read.store(Started::FIRST_SECOND, Relaxed);
@@ -582,7 +583,10 @@ fn work(
             Event::Opened { .. } | Event::Adopted { .. } | Event::Closed { .. } => {
                 observe(shared, tally)
             }
-            Event::Tick if index == 0 => observe_cpu(shared),
+            Event::Tick if index == 0 => {
+                observe_cpu(shared);
+                shared.has_quota(machine::cpu_quota());
+            }
             _ => {}
         }
         if last.0 != now_ns {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::values::name;
 
@@ -31,8 +31,9 @@ pub type Asked = BTreeMap<String, Vec<(usize, u32)>>;
 pub type Sets = BTreeMap<String, Vec<(u32, u64, Vec<u8>)>>;
 
 impl Caches {
-    /// All servers are asked before the first is waited for. A server that does not answer has missed.
-    pub fn get(&mut self, asked: &Asked, lease: bool, found: &mut [Found]) {
+    /// All servers are asked before the first is waited for. A server that does not answer has missed. Returns the longest pause before an answer, and
+    /// whose it was.
+    pub fn get(&mut self, asked: &Asked, lease: bool, found: &mut [Found]) -> (Duration, String) {
         let flags = if lease { format!("v c N{LEASE_SECONDS}") } else { "v c".into() };
         self.exchange(
             asked,
@@ -43,7 +44,7 @@ impl Caches {
                 found[*place] = read_found(stream)?;
                 Ok(())
             },
-        );
+        )
     }
 
     /// Stores with tokens; a key that was deleted meanwhile is not stored.
@@ -84,8 +85,16 @@ impl Caches {
         what: &BTreeMap<String, Vec<T>>,
         mut ask: impl FnMut(&mut Vec<u8>, &T),
         mut answer: impl FnMut(&mut BufReader<TcpStream>, &T) -> io::Result<()>,
-    ) {
+    ) -> (Duration, String) {
         let mut request = Vec::new();
+        let (mut last, mut slowest) = (Instant::now(), (Duration::ZERO, String::new()));
+        let mut pause = |server: &str| {
+            let took = last.elapsed();
+            last = Instant::now();
+            if slowest.0 < took {
+                slowest = (took, server.to_owned());
+            }
+        };
         for (server, items) in what {
             request.clear();
             items.iter().for_each(|item| ask(&mut request, item));
@@ -94,13 +103,16 @@ impl Caches {
             if sent.is_err() {
                 self.connections.remove(server);
             }
+            pause(server);
         }
         for (server, items) in what {
             let Some(stream) = self.connections.get_mut(server) else { continue };
             if items.iter().try_for_each(|item| answer(stream, item)).is_err() {
                 self.connections.remove(server);
             }
+            pause(server);
         }
+        slowest
     }
 
     /// A server that was stopped and started again is connected to anew.

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::routing::Routing;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Obeys until the load is over. Nothing is under way while the list changes.
+/// Obeys until the load is over. Nothing is under way while the list changes; a cluster's map changes at any moment.
 pub fn obey(world: &World, file: Option<&Path>) {
     let mut looks = 0;
     while !world.over.load(SeqCst) {
@@ -25,7 +26,7 @@ pub fn obey(world: &World, file: Option<&Path>) {
         looks += 1;
         if world.args.mbal && looks % 5 == 0 {
             if let Some(routing) = Routing::map(&world.args.servers) {
-                *world.routing.write().expect("no thread panics") = routing;
+                *world.routing.write().expect("no thread panics") = Arc::new(routing);
             }
         }
         let Some(text) = file.and_then(|file| fs::read_to_string(file).ok()) else { continue };
@@ -36,18 +37,16 @@ pub fn obey(world: &World, file: Option<&Path>) {
             "pause" => {
                 world.updates.store(false, SeqCst);
                 // Those under way are over when this can be had.
-                drop(world.routing.write().expect("no thread panics"));
+                drop(world.under_way.write().expect("no thread panics"));
             }
             "resume" => world.updates.store(true, SeqCst),
             "list" | "secondary" => {
+                let _nothing = world.under_way.write().expect("no thread panics");
                 let mut routing = world.routing.write().expect("no thread panics");
-                *routing = match word {
+                *routing = Arc::new(match word {
                     "list" => Routing::of(&servers),
-                    _ => {
-                        let before = std::mem::replace(&mut *routing, Routing::of(&servers));
-                        before.with_secondary(&servers)
-                    }
-                };
+                    _ => routing.with_secondary(&servers),
+                });
             }
             word => eprintln!("web: no command {word:?}"),
         }

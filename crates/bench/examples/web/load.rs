@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,13 +22,28 @@ const AFTER_SECONDS: u64 = 2;
 /// What all threads share.
 pub struct World {
     pub args: Args,
-    pub routing: RwLock<Routing>,
+    /// Whoever asks takes a clone: a new map waits for nobody. Only a new list waits, by `under_way`.
+    pub routing: RwLock<Arc<Routing>>,
+    /// Web requests have it shared; who has it alone knows that none is under way.
+    pub under_way: RwLock<()>,
     pub updates: AtomicBool,
     pub over: AtomicBool,
     acknowledged: Acknowledged,
     begin: Instant,
     arrivals: Mutex<Arrivals>,
     seconds: Mutex<BTreeMap<i64, Second>>,
+    requests: Mutex<Vec<Took>>,
+}
+
+/// A web request's time by what it waited for.
+struct Took {
+    at: f64,
+    late: Duration,
+    caches: Duration,
+    /// The longest of the pauses between two caches' answers to reads, and whose answer came after it.
+    slowest: (Duration, String),
+    database: Duration,
+    all: Duration,
 }
 
 /// Which web request comes next, and when.
@@ -47,6 +62,8 @@ enum Keys {
 #[derive(Default)]
 struct Second {
     latencies_us: Vec<u32>,
+    /// Of the same web requests, without what the database took.
+    caches_us: Vec<u32>,
     asked: u64,
     hits: u64,
     /// Found at a secondary cache.
@@ -56,6 +73,9 @@ struct Second {
     updates: u64,
     stale: u64,
     errors: u64,
+    /// Of one web request: what the database took, and the slowest cache.
+    database: Duration,
+    slowest: (Duration, String),
 }
 
 /// What one web request did.
@@ -93,13 +113,15 @@ pub fn load(args: &Args) -> Result<(), String> {
         Some(path) => Keys::Trace { keys: numbered(path, args.keys)?, at: 0 },
     };
     let world = World {
-        routing: RwLock::new(routing),
+        routing: RwLock::new(Arc::new(routing)),
+        under_way: RwLock::default(),
         updates: AtomicBool::new(true),
         over: AtomicBool::new(false),
         acknowledged: Acknowledged::new(args.keys),
         begin: Instant::now(),
         arrivals: Mutex::new(Arrivals { random: Random::new(args.seed), next: 0.0, keys }),
         seconds: Mutex::default(),
+        requests: Mutex::default(),
         args: args.clone(),
     };
     thread::scope(|scope| {
@@ -137,17 +159,21 @@ fn serve(world: &World) -> Result<(), String> {
             thread::sleep(wait);
         }
         let mut done = Done::default();
+        let late = at.elapsed();
         {
-            let routing = world.routing.read().expect("no thread panics");
+            let _under_way = world.under_way.read().expect("no thread panics");
+            let routing = Arc::clone(&world.routing.read().expect("no thread panics"));
             read(world, &routing, &mut database, &mut caches, &keys, &mut done)?;
             if chance < world.args.updates && world.updates.load(SeqCst) {
                 update(world, &routing, &mut database, &mut caches, keys[0], &mut done)?;
             }
         }
-        let took = at.elapsed().as_micros() as u32;
+        let all = at.elapsed();
+        let caches = all.saturating_sub(done.database);
         let mut seconds = world.seconds.lock().expect("no thread panics");
         let second = seconds.entry(world.now().floor() as i64).or_default();
-        second.latencies_us.push(took);
+        second.latencies_us.push(all.as_micros() as u32);
+        second.caches_us.push(caches.as_micros() as u32);
         second.asked += done.asked;
         second.hits += done.hits;
         second.second_hits += done.second_hits;
@@ -156,6 +182,13 @@ fn serve(world: &World) -> Result<(), String> {
         second.updates += done.updates;
         second.stale += done.stale;
         second.errors += done.errors;
+        drop(seconds);
+        if world.args.requests.is_some() {
+            let at = world.now() - all.as_secs_f64();
+            let Done { database, slowest, .. } = done;
+            let took = Took { at, late, caches, slowest, database, all };
+            world.requests.lock().expect("no thread panics").push(took);
+        }
     }
 }
 
@@ -179,7 +212,7 @@ fn read(
         asked.entry(servers[place].clone()).or_default().push((place, key));
     }
     let mut found: Vec<Found> = keys.iter().map(|_| Found::Missed).collect();
-    caches.get(&asked, true, &mut found);
+    done.slowest = caches.get(&asked, true, &mut found);
     let mut second = Asked::new();
     for (place, found) in found.iter().enumerate() {
         if !matches!(found, Found::Value(_))
@@ -220,7 +253,9 @@ fn read(
         }
     }
     if !missed.is_empty() {
+        let asked = Instant::now();
         let rows = database.read(&missed.iter().map(|&place| keys[place]).collect::<Vec<_>>())?;
+        done.database += asked.elapsed();
         done.database_queries += 1;
         done.database_keys += rows.len() as u64;
         for &place in &missed {
@@ -246,7 +281,9 @@ fn update(
     key: u32,
     done: &mut Done,
 ) -> Result<(), String> {
+    let asked = Instant::now();
     let version = database.update(key)?;
+    done.database += asked.elapsed();
     let name = name(key);
     let places = routing.secondary(&name).into_iter().chain([routing.primary(&name)]);
     let mut gone = true;
@@ -263,22 +300,24 @@ fn update(
 
 fn report(world: &World) -> Result<(), String> {
     let mut text = String::from(
-        "second,web_requests,p50_ms,p95_ms,hit_ratio,second_hit_ratio,database_keys,database_queries,updates,stale,errors\n",
+        "second,web_requests,p50_ms,p95_ms,caches_p95_ms,hit_ratio,second_hit_ratio,database_keys,database_queries,updates,stale,errors\n",
     );
     let mut seconds = world.seconds.lock().expect("no thread panics");
     let (mut stale, mut errors, mut updates) = (0, 0, 0);
     let measured = -(world.args.warmup as i64)..world.args.seconds as i64;
     for (number, second) in seconds.range_mut(measured) {
         second.latencies_us.sort_unstable();
-        let at = |share: f64| {
-            let place = (second.latencies_us.len() as f64 * share) as usize;
-            f64::from(second.latencies_us[place.min(second.latencies_us.len() - 1)]) / 1e3
+        second.caches_us.sort_unstable();
+        let at = |sorted: &[u32], share: f64| {
+            let place = (sorted.len() as f64 * share) as usize;
+            f64::from(sorted[place.min(sorted.len() - 1)]) / 1e3
         };
         text += &format!(
-            "{number},{},{:.2},{:.2},{:.4},{:.4},{},{},{},{},{}\n",
+            "{number},{},{:.2},{:.2},{:.2},{:.4},{:.4},{},{},{},{},{}\n",
             second.latencies_us.len(),
-            at(0.5),
-            at(0.95),
+            at(&second.latencies_us, 0.5),
+            at(&second.latencies_us, 0.95),
+            at(&second.caches_us, 0.95),
             second.hits as f64 / second.asked as f64,
             second.second_hits as f64 / second.asked as f64,
             second.database_keys,
@@ -294,6 +333,24 @@ fn report(world: &World) -> Result<(), String> {
     match &world.args.csv {
         Some(path) => fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?,
         None => print!("{text}"),
+    }
+    if let Some(path) = &world.args.requests {
+        let requests = world.requests.lock().expect("no thread panics");
+        let mut text =
+            String::from("at_s,all_ms,late_ms,caches_ms,slowest_ms,slowest,database_ms\n");
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        for took in requests.iter() {
+            let Took { at, late, caches, slowest: (slowest, whose), database, all } = took;
+            text += &format!(
+                "{at:.3},{:.2},{:.2},{:.2},{:.2},{whose},{:.2}\n",
+                ms(*all),
+                ms(*late),
+                ms(*caches),
+                ms(*slowest),
+                ms(*database),
+            );
+        }
+        fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
     }
     println!("{updates} updates, {stale} stale values, {errors} errors");
     Ok(())

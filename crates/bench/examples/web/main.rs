@@ -87,6 +87,10 @@ pub struct Args {
     #[arg(long)]
     csv: Option<PathBuf>,
 
+    /// Where the time of each web request goes
+    #[arg(long)]
+    requests: Option<PathBuf>,
+
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

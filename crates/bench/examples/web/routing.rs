@@ -8,6 +8,7 @@ use mbal_model::{Address, ClusterView, Key};
 use mbal_routing::Routes;
 use mbal_routing::ketama::{Dialect, Ring, RingServer};
 
+#[derive(Clone)]
 pub enum Routing {
     Ring { ring: Ring, servers: Vec<RingServer>, secondary: Option<(Ring, Vec<RingServer>)> },
     Map(Box<Routes>),
@@ -19,15 +20,12 @@ impl Routing {
         Routing::Ring { ring, servers: servers.to_vec(), secondary: None }
     }
 
-    /// Those servers; what they miss is looked for where it was before (CacheScale).
-    pub fn with_secondary(self, servers: &[RingServer]) -> Routing {
-        match (self, Routing::of(servers)) {
-            (
-                Routing::Ring { ring: old, servers: before, .. },
-                Routing::Ring { ring, servers, .. },
-            ) => Routing::Ring { ring, servers, secondary: Some((old, before)) },
-            (map, _) => map,
-        }
+    /// Those servers; what they miss is looked for where it was before (CacheScale). A map stays.
+    pub fn with_secondary(&self, servers: &[RingServer]) -> Routing {
+        let Routing::Ring { ring: old, servers: before, .. } = self else { return self.clone() };
+        let ring = Ring::new(Dialect::Libmemcached, None, servers);
+        let secondary = Some((old.clone(), before.clone()));
+        Routing::Ring { ring, servers: servers.to_vec(), secondary }
     }
 
     /// Asks any of the servers of a cluster for its map.

@@ -72,7 +72,7 @@ impl Connection {
         }
     }
 
-    fn failed(&self, error: io::Error) -> Failed {
+    pub fn failed(&self, error: io::Error) -> Failed {
         let error = match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 io::Error::new(ErrorKind::TimedOut, "it does not answer in time")
@@ -162,6 +162,14 @@ impl Connection {
                 _ => return Err(self.strange(&line)),
             }
         }
+    }
+
+    /// How long the server's crawler sleeps each time, in microseconds.
+    pub fn crawler_sleeps(&mut self, micros: u64) -> Result<(), Failed> {
+        self.out.extend_from_slice(format!("lru_crawler sleep {micros}\r\n").as_bytes());
+        self.send()?;
+        let line = self.line()?;
+        if line == b"OK" { Ok(()) } else { Err(self.strange(&line)) }
     }
 
     /// Asks for a listing; false where the server's crawler is at other work.

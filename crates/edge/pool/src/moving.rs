@@ -12,8 +12,7 @@ use crate::pace::Pace;
 use crate::survey::{Surveyed, list};
 use crate::sweeping::delete_all;
 
-/// A batch has at most so many items, and bytes unless its first item has more.
-const BATCH_ITEMS: usize = 128;
+/// A batch has at most so many bytes, unless its first item has more.
 const BATCH_BYTES: u64 = 1 << 20;
 
 /// One resize under way.
@@ -144,7 +143,10 @@ impl<'a> Move<'a> {
         let mut to: BTreeMap<u16, Connection> = BTreeMap::new();
         let mut rest = items;
         while !rest.is_empty() && !self.pace.is_stopped() {
-            let count = batch(rest.iter().map(|&(item, _)| listing.items()[item as usize].bytes));
+            let count = batch(
+                rest.iter().map(|&(item, _)| listing.items()[item as usize].bytes),
+                self.pace.batch_items(),
+            );
             let (batch, after) = rest.split_at(count);
             rest = after;
             let sayable: Vec<(u32, u16)> =
@@ -277,7 +279,7 @@ impl<'a> Move<'a> {
         let known: HashSet<&[u8]> = listed.map(|item| surveyed.listing.key(item)).collect();
         let mut checked = Checked::default();
         let mut connection = Connection::open(self.dial, &surveyed.server)?;
-        list(&mut connection, self.pace, |line| {
+        list(&mut connection, (self.pace, self.members.len()), |line| {
             let copied = unseen.remove(&line.key[..]);
             let stays = copied.is_some_and(|number| copies[number].cas == line.cas);
             if let (Some(number), false) = (copied, stays) {
@@ -298,7 +300,7 @@ impl<'a> Move<'a> {
             }
         })?;
         let unseen: Vec<(&[u8], usize)> = unseen.into_iter().collect();
-        for batch in unseen.chunks(BATCH_ITEMS) {
+        for batch in unseen.chunks(self.pace.batch_items()) {
             batch.iter().for_each(|(key, _)| connection.ask(key));
             let values = connection.values(batch.len())?;
             for (value, &(_, number)) in values.iter().zip(batch) {
@@ -363,9 +365,9 @@ struct Checked {
 }
 
 /// How many items make the next batch.
-fn batch(sizes: impl Iterator<Item = u32>) -> usize {
+fn batch(sizes: impl Iterator<Item = u32>, most: usize) -> usize {
     let mut bytes = 0;
-    let fits = sizes.take(BATCH_ITEMS).take_while(|&size| {
+    let fits = sizes.take(most).take_while(|&size| {
         bytes += u64::from(size);
         bytes <= BATCH_BYTES
     });
@@ -378,8 +380,8 @@ mod tests {
 
     #[test]
     fn a_batch_is_bounded_by_items_and_by_bytes() {
-        assert_eq!(batch([100; 500].into_iter()), 128);
-        assert_eq!(batch([400_000; 500].into_iter()), 2);
-        assert_eq!(batch([2_000_000; 500].into_iter()), 1);
+        assert_eq!(batch([100; 500].into_iter(), 128), 128);
+        assert_eq!(batch([400_000; 500].into_iter(), 128), 2);
+        assert_eq!(batch([2_000_000; 500].into_iter(), 128), 1);
     }
 }

@@ -41,6 +41,17 @@ struct Rate {
     free_from: Mutex<Instant>,
 }
 
+/// memcached's crawler sleeps whenever it has listed so many items.
+const LISTED_PER_SLEEP: u64 = 1000;
+/// An item that is listed counts as so many bytes that are copied, one that is deleted as so many: what they cost a server.
+const LISTED_BYTES: u64 = 20;
+pub(crate) const DELETED_BYTES: u64 = 100;
+/// memcached takes no longer sleep, in microseconds.
+const SLEEP_MICROS_MAX: u64 = 1_000_000;
+/// Items of a batch. Who has given a rate wants nothing to be felt: a server of a small CPU quota stands still over 128 of them.
+const BATCH_ITEMS: usize = 128;
+const BATCH_ITEMS_WITH_RATE: usize = 32;
+
 /// A wait is cut into such pieces, to see that it is to stop.
 const STEP: Duration = Duration::from_millis(50);
 
@@ -58,6 +69,17 @@ impl Pace {
         self.stop.load(Relaxed)
     }
 
+    pub(crate) fn batch_items(&self) -> usize {
+        if self.rate.is_some() { BATCH_ITEMS_WITH_RATE } else { BATCH_ITEMS }
+    }
+
+    /// How long a crawler is to sleep each time, in microseconds, so that listings of so many servers keep to the rate.
+    pub(crate) fn crawler_sleep(&self, servers: usize) -> Option<u64> {
+        let rate = self.rate.as_ref()?.bytes_per_second;
+        let bytes = LISTED_PER_SLEEP * LISTED_BYTES * servers as u64;
+        Some(((bytes as f64 / rate * 1e6) as u64).clamp(1, SLEEP_MICROS_MAX))
+    }
+
     /// Waits until as much has passed as those before have taken.
     pub(crate) fn take(&self, bytes: u64) {
         let Some(rate) = &self.rate else { return };
@@ -73,5 +95,19 @@ impl Pace {
                 _ => break,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_a_rate_listings_are_slow_and_batches_small() {
+        let sleep = |rate, servers| Pace::new(rate).crawler_sleep(servers);
+        assert_eq!(sleep(None, 10), None);
+        assert_eq!(sleep(Some(4_000_000), 10), Some(50_000));
+        assert_eq!(sleep(Some(1), 10), Some(1_000_000), "as long as memcached takes");
+        assert!(Pace::new(Some(4_000_000)).batch_items() < Pace::new(None).batch_items());
     }
 }

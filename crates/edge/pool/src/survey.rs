@@ -66,7 +66,9 @@ pub fn survey(
     thread::scope(|scope| {
         let threads: Vec<_> = servers
             .iter()
-            .map(|server| scope.spawn(move || look(server, dial, hash, begin, pace)))
+            .map(|server| {
+                scope.spawn(move || look(server, dial, hash, begin, (pace, servers.len())))
+            })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a survey does not panic")).collect()
     })
@@ -77,7 +79,7 @@ fn look(
     dial: Dial,
     hash: KeyHash,
     begin: Instant,
-    pace: &Pace,
+    (pace, servers): (&Pace, usize),
 ) -> Result<Surveyed, Failed> {
     let mut connection = Connection::open(dial, server)?;
     let odd = |what: String| Failed { server: server.to_string(), error: io::Error::other(what) };
@@ -100,13 +102,34 @@ fn look(
     pace.progress.total.fetch_add(items, Relaxed);
     let mut listing = Listing::default();
     let now = clock.at(begin);
-    list(&mut connection, pace, |line| listing.push(&line, now, hash))?;
+    list(&mut connection, (pace, servers), |line| listing.push(&line, now, hash))?;
     listing.sort();
     Ok(Surveyed { server: server.clone(), version, listing, slabs, held, clock, now })
 }
 
-/// A listing's lines, one after the other. What is stored or read meanwhile may be in it or not.
+/// A listing's lines, one after the other; so many servers are listed at a time. What is stored or read meanwhile may be in it or not.
+///
+/// With a rate, the server's crawler sleeps longer meanwhile: its setting is changed, and changed back.
 pub fn list(
+    connection: &mut Connection,
+    (pace, servers): (&Pace, usize),
+    each: impl FnMut(Line),
+) -> Result<(), Failed> {
+    let Some(micros) = pace.crawler_sleep(servers) else { return list_at(connection, pace, each) };
+    let settings = connection.stats("settings")?;
+    let before: u64 = number(&settings, "lru_crawler_sleep")
+        .map_err(|what| connection.failed(io::Error::other(what)))?;
+    // Somebody has it sleep longer, or an interrupted resize had.
+    if before >= micros {
+        return list_at(connection, pace, each);
+    }
+    connection.crawler_sleeps(micros)?;
+    let listed = list_at(connection, pace, each);
+    let restored = connection.crawler_sleeps(before);
+    listed.and(restored)
+}
+
+fn list_at(
     connection: &mut Connection,
     pace: &Pace,
     mut each: impl FnMut(Line),

@@ -5,26 +5,30 @@ use std::thread;
 use mbal_routing::ketama::{Ring, RingServer};
 
 use crate::connection::{Connection, Dial, Failed, is_sayable};
-use crate::pace::Pace;
+use crate::pace::{DELETED_BYTES, Pace};
 use crate::survey::list;
 
 /// So many deletes are under way at once.
 pub(crate) const DELETES: usize = 256;
 
-/// Deletes keys on a server; how many were found. Stops early where it is told to.
+/// Deletes keys on a server; how many were found. Stops early where it is told to, and keeps to a rate.
 pub(crate) fn delete_all<'a>(
     connection: &mut Connection,
     keys: impl Iterator<Item = &'a [u8]>,
     pace: Option<&Pace>,
 ) -> Result<u64, Failed> {
     let mut keys = keys.filter(|key| is_sayable(key)).peekable();
-    let mut found = 0;
+    let (mut found, mut many) = (0, DELETES);
+    if let Some(pace) = pace {
+        many = many.min(pace.batch_items() * 2);
+    }
     while keys.peek().is_some() && !pace.is_some_and(Pace::is_stopped) {
-        let batch: Vec<&[u8]> = keys.by_ref().take(DELETES).collect();
+        let batch: Vec<&[u8]> = keys.by_ref().take(many).collect();
         batch.iter().for_each(|key| connection.delete(key));
         found += connection.deleted(batch.len())?;
         if let Some(pace) = pace {
             pace.progress.add(batch.len() as u64, 0);
+            pace.take(batch.len() as u64 * DELETED_BYTES);
         }
     }
     Ok(found)
@@ -36,7 +40,7 @@ pub fn sweep(pool: &[RingServer], ring: &Ring, dial: Dial, pace: &Pace) -> Resul
     let sweep_one = |number: usize| {
         let mut connection = Connection::open(dial, &pool[number])?;
         let mut strays = Vec::new();
-        list(&mut connection, pace, |line| {
+        list(&mut connection, (pace, pool.len()), |line| {
             if ring.owner(&line.key) != number {
                 strays.push(line.key);
             }

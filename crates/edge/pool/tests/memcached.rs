@@ -300,6 +300,34 @@ fn what_was_written_after_it_was_copied_is_found_and_copied_again() {
 }
 
 #[test]
+fn with_a_rate_a_crawler_sleeps_longer_while_it_lists_and_then_as_before() {
+    let Some(pool) = pool(1, 64) else { return };
+    let mut client = Client::new(&pool.servers);
+    for n in 0..3_500 {
+        client.set(&format!("k{n}"), 0, 0, b"v");
+    }
+    let sleep = || {
+        let mut stream =
+            TcpStream::connect((&pool.servers[0].host[..], pool.servers[0].port)).unwrap();
+        stream.write_all(b"stats settings\r\nquit\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let line = text.lines().find(|line| line.starts_with("STAT lru_crawler_sleep ")).unwrap();
+        line[23..].trim().parse::<u64>().unwrap()
+    };
+    let before = sleep();
+    let took = |rate| {
+        let begin = Instant::now();
+        assert_eq!(surveyed(&pool.servers, &Pace::new(rate))[0].listing.items().len(), 3_500);
+        begin.elapsed()
+    };
+    // 100 ms for each of the 1,000 items that a crawler takes at a go.
+    assert!(took(Some(200_000)) >= Duration::from_millis(300));
+    assert!(took(None) < Duration::from_millis(300));
+    assert_eq!(sleep(), before);
+}
+
+#[test]
 fn a_move_that_fails_or_is_stopped_is_taken_back() {
     let Some(mut pool) = pool(3, 64) else { return };
     let pace = Pace::new(Some(200_000));

@@ -83,6 +83,15 @@ unsafe impl Region for Mapping {
         unsafe { libc::mprotect(self.base.as_ptr().cast(), bytes, access) == 0 }
     }
 
+    /// Pages that are huge stay so.
+    fn touch_huge_pages(&self, may: bool) {
+        let advice = match may && !self.has_holes.load(Relaxed) {
+            true => libc::MADV_HUGEPAGE,
+            false => libc::MADV_NOHUGEPAGE,
+        };
+        self.advise(0..self.bytes, advice);
+    }
+
     /// Memory that has holes is not made huge again: that would fill them.
     fn decommit(&self, part: Range<usize>) {
         if !self.has_holes.swap(true, Relaxed) {
@@ -116,5 +125,28 @@ mod tests {
             assert_eq!(at.add(5 << 20).read(), 0, "the kernel has it back");
             at.add(5 << 20).write(7);
         }
+    }
+
+    #[test]
+    fn where_huge_pages_are_unwanted_a_first_byte_brings_none() {
+        let mapping = Mapping::reserve(8 << 20, 8 << 20).expect("addresses");
+        assert!(mapping.commit(8 << 20));
+        let at = mapping.range().cast::<u8>().as_ptr();
+        // What comes of the first byte of the nth 2 MiB: pages of 4 KiB that are there.
+        let touched = |nth: usize| {
+            let mut there = [0u8; ALIGNMENT / 4096];
+            // SAFETY: committed above, and nobody else has it; `there` has a byte for each page.
+            let looked = unsafe {
+                let first = at.add(nth * ALIGNMENT);
+                first.write(7);
+                libc::mincore(first.cast(), ALIGNMENT, there.as_mut_ptr())
+            };
+            assert_eq!(looked, 0);
+            there.iter().filter(|page| **page & 1 == 1).count()
+        };
+        mapping.touch_huge_pages(false);
+        assert!((1..512).contains(&touched(0)));
+        mapping.touch_huge_pages(true);
+        assert!(touched(1) >= 1, "one huge page, where the kernel has them");
     }
 }

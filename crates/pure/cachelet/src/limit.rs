@@ -34,6 +34,11 @@ impl Store {
         true
     }
 
+    /// Whether memory that is used for the first time may come in huge pages: yes, if nothing else is said.
+    pub fn touch_huge_pages(&self, may: bool) {
+        self.memory.touch_huge_pages(may);
+    }
+
     /// One step towards a smaller surplus. Breaks with whether it is worth trying again soon.
     pub(crate) fn shrink(&self, worker: usize, now: Seconds) -> ControlFlow<bool> {
         let waiting = self.pool.reap(worker, &self.epochs);

@@ -44,6 +44,9 @@ pub unsafe trait Region: Send + Sync {
 
     /// Takes back the memory behind this part, until it is touched again. Its content does not matter.
     fn decommit(&self, part: Range<usize>);
+
+    /// Whether what is touched first may come in huge pages, each of which takes milliseconds on some machines.
+    fn touch_huge_pages(&self, _: bool) {}
 }
 
 /// A region from the allocator, zeroed and so untouched until it is used.
@@ -135,6 +138,10 @@ impl Memory {
 
     pub(crate) fn decommit(&self, part: Range<usize>) {
         self.region.decommit(part);
+    }
+
+    pub(crate) fn touch_huge_pages(&self, may: bool) {
+        self.region.touch_huge_pages(may);
     }
 
     /// Zeroes the first `bytes`.

@@ -227,6 +227,13 @@ impl Destination {
         matches!(self.phase, Phase::Over(_)) && self.say.is_empty()
     }
 
+    /// What is said next has the source freeze a slice, if there is one left. Everything that is gone is served by then.
+    pub fn calls_for_slice(&self) -> bool {
+        let owes = self.owes_ready || self.owes_served && self.served.is_some();
+        let is_next = self.phase == Phase::Open && self.say.is_empty() && !self.owned;
+        is_next && owes && self.gone <= self.served
+    }
+
     /// # Errors
     /// [`Broken`] ends the link; what is served stays so.
     pub fn handle(&mut self, event: Event<'_>) -> Result<(), Broken> {

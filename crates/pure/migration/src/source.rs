@@ -195,6 +195,14 @@ impl Source {
         self.phase == Phase::Gone
     }
 
+    /// The next step freezes a slice, if there is one left.
+    pub fn is_to_freeze(&self, now: u64) -> bool {
+        let is_asked = self.handed_over || self.back.is_some() || !self.say.is_empty();
+        let is_ready = self.link == Link::Ready && self.in_flight.is_empty();
+        let is_time = matches!(self.phase, Phase::Here { from } if from <= now);
+        is_time && is_ready && !is_asked
+    }
+
     pub fn progress(&self) -> Progress {
         self.progress
     }

@@ -206,6 +206,14 @@ impl Side {
         assert!(is_fine, "a link that breaks says nothing");
     }
 
+    /// What it does next has a slice frozen, here or there.
+    pub fn begins_slice(&self, now_ns: u64) -> bool {
+        match self {
+            Side::Leaves(leaver) => leaver.source.is_to_freeze(now_ns),
+            Side::Comes(arriver) => arriver.destination.calls_for_slice(),
+        }
+    }
+
     /// Nothing comes any more.
     pub fn has_ended(&self) -> bool {
         matches!(self, Side::Comes(arriver) if arriver.destination.has_ended())

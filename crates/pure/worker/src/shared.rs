@@ -20,6 +20,7 @@ use crate::lease::Lease;
 use crate::log::WatchLog;
 use crate::login::Doorkeeper;
 use crate::moves::Moves;
+use crate::quota::Thrift;
 use crate::selection::{Hurry, Reference};
 use crate::settings::{Echoed, Settings};
 use crate::stats_cluster::LinksUp;
@@ -87,6 +88,7 @@ pub struct Shared {
     pub(crate) newest_flush: Mutex<Newest>,
     pub(crate) reference: Reference,
     pub(crate) hurry: Hurry,
+    pub(crate) thrift: Thrift,
     /// The store is not yet as the map says.
     pub(crate) unsettled: AtomicBool,
     /// By the newest map that any worker has heard of: its version, and whether no cachelet of it is another server's.
@@ -159,6 +161,7 @@ impl Shared {
             newest_flush: Mutex::default(),
             reference: Reference::default(),
             hurry: Hurry::default(),
+            thrift: Thrift::default(),
             unsettled: AtomicBool::new(false),
             map_version: AtomicU64::new(1),
             alone: AtomicBool::new(true),

@@ -13,7 +13,7 @@ use mbal_model::{
 use mbal_random::Random;
 use mbal_wire::{Gone, PeerRequest};
 use mbal_worker::{
-    Action, Actions, ConnId, Event, MoveLink, MoveMessage, MoveTold, NO_ROUTE, Now, Sender,
+    Action, Actions, ConnId, Event, MoveLink, MoveMessage, MoveTold, NO_ROUTE, Now, Quota, Sender,
     Settings, Shared, Ticket, Ticketed, Word, Worker,
 };
 
@@ -392,6 +392,47 @@ impl Net {
 
 fn hash_of(key: &str) -> u64 {
     Key::new(key.as_bytes()).expect("short").hash()
+}
+
+/// Microseconds that a move of a cachelet of several slices takes. `thrifty` has 1 ms of CPU in 20 ms.
+fn travels(thrifty: Option<u16>) -> (u64, u64) {
+    let mut net = Net::new(3);
+    if let Some(server) = thrifty {
+        net.shared[usize::from(server)].has_quota(Quota::of(1_000, 20_000));
+    }
+    let (prefix, owner) = net.map.at(hash_of("key0"));
+    let source = server_of(owner.server);
+    let keys = (0..40_000).map(|number| format!("key{number}"));
+    let keys: Vec<String> = keys.filter(|key| prefix.contains(hash_of(key))).collect();
+    for key in &keys {
+        assert_eq!(net.ask((source, 0), &format!("set {key} 0 0 1\r\nv\r\n")), "STORED\r\n");
+    }
+    let begin = net.now.moment().0;
+    net.order(hash_of("key0"), (source + 1) % SERVERS);
+    let mut slices = 0;
+    while net.map.at(hash_of("key0")).1 == owner {
+        net.run(50);
+        let reports = net.shared[usize::from(source)].move_reports();
+        slices = slices.max(reports.iter().map(|one| one.progress.slices).max().unwrap_or(0));
+    }
+    let took = net.now.moment().0 - begin;
+    net.run(10_000);
+    for key in &keys {
+        let found = format!("VALUE {key} 0 1\r\nv\r\nEND\r\n");
+        assert_eq!(net.ask((source, 0), &format!("get {key}\r\n")), found);
+    }
+    (took, slices)
+}
+
+#[test]
+fn under_a_small_quota_slices_leave_and_come_one_in_twenty_milliseconds() {
+    let (took, slices) = travels(None);
+    assert!(slices > 3 && took < slices * 10_000, "{took} us for {slices}");
+    let source = server_of(Net::new(3).map.at(hash_of("key0")).1.server);
+    for thrifty in [source, (source + 1) % SERVERS] {
+        let (took, slices) = travels(Some(thrifty));
+        assert!(took > (slices - 1) * 20_000, "{took} us for {slices}");
+    }
 }
 
 #[test]

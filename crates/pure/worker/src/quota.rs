@@ -1,0 +1,138 @@
+//! What a control group lets the process use of the CPU, and what goes by it.
+//!
+//! Who has used its quota up stands still until the period is over: with 1 ms in 20 ms, work of 5 ms at one go keeps every client waiting for 80 ms. So
+//! under a small quota memory is not touched by huge pages, and slices of moves come one by one.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::Now;
+use crate::shared::Shared;
+
+/// The first use of a huge page is the zeroing of 2 MiB: 0.2 ms where the machine is one, 5 ms where its memory is another machine's.
+const HUGE_PAGE_MICROS: u64 = 5_000;
+/// A process that may use so many times that in a period hardly feels it.
+const HUGE_PAGES_BORNE: u64 = 4;
+/// What a slice of a move costs a server, on either side, with what threads say to each other of it: 0.4 ms and some.
+const SLICE_MICROS: u64 = 500;
+/// Moves get one part in so many of the quota.
+const PARTS: u64 = 2;
+/// There are ten slices a second in any case, as between strained workers.
+const BETWEEN_SLICES_MICROS_MAX: u64 = 100_000;
+
+/// So many microseconds of CPU time in each period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    quota_micros: u32,
+    period_micros: u32,
+}
+
+impl Quota {
+    /// `None` if it is none that the kernel takes.
+    pub fn of(quota_micros: u64, period_micros: u64) -> Option<Quota> {
+        let (quota_micros, period_micros) =
+            (quota_micros.try_into().ok()?, period_micros.try_into().ok()?);
+        (quota_micros > 0 && period_micros > 0).then_some(Quota { quota_micros, period_micros })
+    }
+
+    /// The tighter of two.
+    #[must_use]
+    pub fn min(self, other: Quota) -> Quota {
+        let share =
+            |one: Quota, by: Quota| u64::from(one.quota_micros) * u64::from(by.period_micros);
+        if share(other, self) < share(self, other) { other } else { self }
+    }
+
+    /// Whether the first use of a huge page is no more than a small part of it.
+    fn bears_huge_pages(self) -> bool {
+        u64::from(self.quota_micros) >= HUGE_PAGE_MICROS * HUGE_PAGES_BORNE
+    }
+
+    fn between_slices_micros(self) -> u64 {
+        let micros = SLICE_MICROS * PARTS * u64::from(self.period_micros);
+        (micros / u64::from(self.quota_micros)).min(BETWEEN_SLICES_MICROS_MAX)
+    }
+}
+
+/// The quota of this process, if it has one, and when the next slice may come.
+#[derive(Default)]
+pub(crate) struct Thrift {
+    /// Both numbers of a [`Quota`]; 0 is none.
+    quota: AtomicU64,
+    next_slice: AtomicU64,
+}
+
+impl Thrift {
+    fn quota(&self) -> Option<Quota> {
+        let both = self.quota.load(Relaxed);
+        Quota::of(both >> 32, both & u64::from(u32::MAX))
+    }
+
+    /// A slice is frozen here, or called for from here, now or from the moment on that is the error.
+    pub fn begin_slice(&self, now: Now) -> Result<(), u64> {
+        let Some(quota) = self.quota() else { return Ok(()) };
+        let (now, next) = (now.moment().0, self.next_slice.load(Relaxed));
+        // A clock that was moved back: what is waited for is no longer than it can be.
+        if now < next && next <= now + BETWEEN_SLICES_MICROS_MAX {
+            return Err(next);
+        }
+        let after = now + quota.between_slices_micros();
+        match self.next_slice.compare_exchange(next, after, Relaxed, Relaxed) {
+            Ok(_) => Ok(()),
+            // By another worker, at this moment.
+            Err(next) => Err(next.max(now + 1)),
+        }
+    }
+}
+
+impl Shared {
+    /// What the process may use of the CPU, as it is found now.
+    pub fn has_quota(&self, quota: Option<Quota>) {
+        let both = quota.map_or(0, |quota| {
+            u64::from(quota.quota_micros) << 32 | u64::from(quota.period_micros)
+        });
+        if self.thrift.quota.swap(both, Relaxed) != both {
+            self.store.touch_huge_pages(quota.is_none_or(Quota::bears_huge_pages));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(quota: u64, period: u64) -> Quota {
+        Quota::of(quota, period).expect("it is one")
+    }
+
+    #[test]
+    fn huge_pages_are_for_those_who_may_use_several_at_one_go() {
+        let bears = [(1_000, 20_000), (10_000, 100_000), (20_000, 100_000), (400_000, 100_000)]
+            .map(|(used, period)| quota(used, period).bears_huge_pages());
+        assert_eq!(bears, [false, false, true, true]);
+    }
+
+    #[test]
+    fn half_of_a_quota_is_for_slices_and_there_are_ten_a_second_in_any_case() {
+        let between = [(1_000, 20_000), (10_000, 100_000), (100_000, 100_000), (1_000, 1_000_000)]
+            .map(|(used, period)| quota(used, period).between_slices_micros());
+        assert_eq!(between, [20_000, 10_000, 1_000, 100_000]);
+    }
+
+    #[test]
+    fn the_tighter_quota_is_the_smaller_part_of_its_period() {
+        let (tenth, fifth) = (quota(10_000, 100_000), quota(2_000, 10_000));
+        assert_eq!((tenth.min(fifth), fifth.min(tenth)), (tenth, tenth));
+        assert_eq!(Quota::of(0, 100_000), None);
+    }
+
+    #[test]
+    fn one_slice_at_a_time_and_the_next_when_its_time_has_come() {
+        let at = |micros| Now { second: 2, unix: 0, micros };
+        let thrift = Thrift::default();
+        assert_eq!([0; 3].map(|micros| thrift.begin_slice(at(micros))), [Ok(()); 3], "no quota");
+        thrift.quota.store(1_000 << 32 | 20_000, Relaxed);
+        assert_eq!(thrift.begin_slice(at(5)), Ok(()));
+        assert_eq!(thrift.begin_slice(at(6)), Err(2_020_005));
+        assert_eq!(thrift.begin_slice(at(20_005)), Ok(()));
+    }
+}
