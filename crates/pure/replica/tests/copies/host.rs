@@ -86,6 +86,8 @@ pub struct Host {
     pub stopped: bool,
     /// What has come since it was stopped.
     pub inbox: Vec<Letter>,
+    /// Keys that others have got since: its own lease is over. Some may be on their way back.
+    pub lost: BTreeSet<usize>,
     pub map: Map,
     pub keys: BTreeMap<usize, Here>,
     pub copies: Vec<Option<Copy>>,
@@ -109,6 +111,7 @@ impl Host {
             lives: true,
             stopped: false,
             inbox: Vec::new(),
+            lost: BTreeSet::new(),
             map,
             keys: BTreeMap::new(),
             copies: (0..keys).map(|_| None).collect(),
@@ -125,6 +128,7 @@ impl Host {
     /// Another process begins.
     pub fn restarted(&mut self) {
         self.grants = 0;
+        self.lost.clear();
     }
 
     pub fn is_alive(&self, stored: &Stored, now: Moment) -> bool {

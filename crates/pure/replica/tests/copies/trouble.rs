@@ -3,7 +3,7 @@
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::client::Op;
-use crate::host::{Here, Host, Letter, host_of, state_name};
+use crate::host::{Host, Letter, host_of, state_name};
 use crate::profile::Focus;
 use crate::world::{Event, MILLISECOND, SECOND, World};
 
@@ -185,6 +185,7 @@ impl World {
             self.truth[key].is_lost = true;
             self.moving[key] = None;
             if stopped {
+                self.hosts[host].lost.insert(key);
                 self.met.count("a stopped owner lost its keys");
             }
             self.tell(key, || format!("server {host} owns it no more, {to} does"));
@@ -223,9 +224,9 @@ impl World {
     pub fn goes_on(&mut self, host: usize) {
         self.hosts[host].stopped = false;
         self.tell_all(|| format!("server {host} goes on"));
-        let owners = self.map.owners.clone();
-        let is_mine = |key: &usize, _: &mut Here| owners[*key] == host;
-        self.hosts[host].keys.retain(is_mine);
+        for key in std::mem::take(&mut self.hosts[host].lost) {
+            self.hosts[host].keys.remove(&key);
+        }
         for letter in std::mem::take(&mut self.hosts[host].inbox) {
             if !self.hosts[host].stopped && self.hosts[host].lives {
                 self.handles(host, letter);
