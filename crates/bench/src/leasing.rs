@@ -40,7 +40,7 @@ fn moment(ns: u64) -> Moment {
 
 impl Leasing {
     pub fn new(clients: usize, seed: u64) -> Self {
-        let clients = (0..clients).map(|_| Leases::new(KEYS_MAX, MARKS, 0)).collect();
+        let clients = (0..clients).map(|_| Leases::new(KEYS_MAX, MARKS, 0, Moment::ZERO)).collect();
         Self { clients, random: Random::new(seed) }
     }
 

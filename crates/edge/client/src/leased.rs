@@ -42,7 +42,7 @@ impl Default for Leased {
     fn default() -> Leased {
         // Any number; it differs from client to client.
         let random = Random::new(RandomState::new().build_hasher().finish());
-        let known = Mutex::new((Leases::new(KEYS_MAX, MARKS, 0), random));
+        let known = Mutex::new((Leases::new(KEYS_MAX, MARKS, 0, Asked::ZERO), random));
         Leased { since: Instant::now(), known, reads: AtomicU64::new(0) }
     }
 }

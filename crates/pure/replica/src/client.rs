@@ -59,11 +59,12 @@ impl Lease {
 }
 
 impl Leases {
-    /// `keys_max`: hot keys that it remembers at a time. `marks`: a power of two; few of them refuse leases that would count.
-    pub fn new(keys_max: usize, marks: usize, map_version: u64) -> Leases {
+    /// `keys_max`: hot keys that it remembers at a time. `marks`: a power of two; few of them refuse leases that would count. Of the map that
+    /// the client follows since that moment: what was asked for before counts no more.
+    pub fn new(keys_max: usize, marks: usize, map_version: u64, since: Moment) -> Leases {
         assert!(marks.is_power_of_two(), "bits of a hash choose one of {marks}");
         let (leases, order) = (BTreeMap::new(), VecDeque::new());
-        Leases { keys_max, leases, order, without: vec![Moment::ZERO; marks], map_version }
+        Leases { keys_max, leases, order, without: vec![since; marks], map_version }
     }
 
     /// Leases of an earlier map end. Its places may not be those of this one; and who holds leases for others may have owned a key
@@ -181,14 +182,14 @@ mod tests {
     }
 
     fn told_at_10() -> Leases {
-        let mut leases = Leases::new(8, 16, 3);
+        let mut leases = Leases::new(8, 16, 3, Moment::ZERO);
         leases.told(KEY, at(10), &told(), at(12));
         leases
     }
 
     #[test]
     fn each_read_chooses_anew_until_the_lease_is_over_that_counts_from_its_request() {
-        let mut leases = Leases::new(8, 16, 3);
+        let mut leases = Leases::new(8, 16, 3, Moment::ZERO);
         assert_eq!(leases.route(KEY, at(10), 0), Choice::Home);
         leases.told(KEY, at(10), &told(), at(500));
         let choices = [0, 1, 2].map(|place| leases.route(KEY, at(1_009), choosing(place)));
@@ -260,8 +261,17 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_for_before_the_map_of_the_first_leases_does_not_count() {
+        let mut leases = Leases::new(8, 16, 3, at(10));
+        leases.told(KEY, at(9), &told(), at(12));
+        assert_eq!(leases.route(KEY, at(13), choosing(1)), Choice::Home);
+        leases.told(KEY, at(11), &told(), at(14));
+        assert_eq!(leases.route(KEY, at(15), choosing(1)), copy(1));
+    }
+
+    #[test]
     fn the_key_that_was_told_of_first_is_forgotten_for_one_too_many() {
-        let mut leases = Leases::new(2, 16, 3);
+        let mut leases = Leases::new(2, 16, 3, Moment::ZERO);
         for key in 1..=3 {
             leases.told(key, at(key), &told(), at(key));
         }

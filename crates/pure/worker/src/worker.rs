@@ -39,6 +39,8 @@ pub struct Worker {
     pub(crate) here: Owner,
     pub(crate) shared: Arc<Shared>,
     pub(crate) map_version: u64,
+    /// Since when it knows of that map.
+    pub(crate) map_since: Moment,
     pub(crate) alone: bool,
     /// The lease by which this server owns is over.
     pub(crate) lapsed: bool,
@@ -94,6 +96,7 @@ impl Worker {
             here,
             shared,
             map_version: 1,
+            map_since: Moment::default(),
             alone: true,
             lapsed: false,
             lease_now: Duration::ZERO,
@@ -159,7 +162,10 @@ impl Worker {
         let has_copies = self.shared.copies.in_use();
         self.alone =
             self.shared.alone.load(Acquire) && !self.lapsed && !self.newborn && !has_copies;
-        self.map_version = self.shared.map_version.load(Acquire);
+        let map_version = self.shared.map_version.load(Acquire);
+        if self.map_version != map_version {
+            (self.map_version, self.map_since) = (map_version, now.moment());
+        }
         match event {
             Event::Opened { conn, own_port } => {
                 let card = Some(Arc::new(unknown(conn.0)));

@@ -41,7 +41,7 @@ impl Copied {
     pub fn new(profile: &Profile, client: usize) -> Copied {
         let keys = profile.keys.len();
         Copied {
-            leases: Leases::new(16, 16, 0),
+            leases: Leases::new(16, 16, 0, Duration::ZERO),
             clock: Clock::new(0, profile.client_drifts[client]),
             granted: vec![Duration::ZERO; keys],
             homes: vec![None; keys],

@@ -81,7 +81,7 @@ impl Client {
             clock,
             is_smart,
             server,
-            leases: Leases::new(2, 4, 1),
+            leases: Leases::new(2, 4, 1, Moment::ZERO),
             pending: Vec::new(),
             seen: vec![0; keys],
             lease_end: vec![Moment::ZERO; keys],

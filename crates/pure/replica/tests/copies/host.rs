@@ -89,6 +89,8 @@ pub struct Host {
     /// Keys that others have got since: its own lease is over. Some may be on their way back.
     pub lost: BTreeSet<usize>,
     pub map: Map,
+    /// Since when it follows that map.
+    pub map_since: Moment,
     pub keys: BTreeMap<usize, Here>,
     pub copies: Vec<Option<Copy>>,
     pub flush_number: u32,
@@ -113,6 +115,7 @@ impl Host {
             inbox: Vec::new(),
             lost: BTreeSet::new(),
             map,
+            map_since: Moment::ZERO,
             keys: BTreeMap::new(),
             copies: (0..keys).map(|_| None).collect(),
             flush_number: 0,
@@ -254,7 +257,8 @@ impl World {
                 self.adopts(at, key, None, until);
             }
         }
-        self.hosts[at].map = map;
+        let now = self.local(at);
+        (self.hosts[at].map, self.hosts[at].map_since) = (map, now);
     }
 
     /// Gives a key copies on so many other servers.

@@ -142,26 +142,27 @@ impl World {
         let atomic = self.profile.terms.atomic;
         let host = &mut self.hosts[at];
         let leases = if atomic { &mut host.leases } else { &mut host.sessions[ask.client] };
-        let map_version = host.map.version;
+        let (map_version, since) = (host.map.version, host.map_since);
         if let Some(leases) = leases {
             leases.follow(map_version, now);
         }
+        let new = || Leases::new(2, 4, map_version, since);
         match (&reply.token, reply.from_copy) {
             (Some(text), _) => {
                 let told = Told::parse(text.as_bytes()).expect("a token");
-                let leases = leases.get_or_insert_with(|| Leases::new(2, 4, map_version));
+                let leases = leases.get_or_insert_with(new);
                 if ask.leased {
                     leases.without(hash(ask.key), now);
                 }
                 leases.told(hash(ask.key), ask.asked, &told, now);
             }
             (None, Some(edition)) => {
-                let leases = leases.get_or_insert_with(|| Leases::new(2, 4, map_version));
+                let leases = leases.get_or_insert_with(new);
                 leases.saw(hash(ask.key), edition, now);
             }
             (None, None) if atomic && leases.is_none() => {}
             (None, None) => {
-                let leases = leases.get_or_insert_with(|| Leases::new(2, 4, map_version));
+                let leases = leases.get_or_insert_with(new);
                 leases.without(hash(ask.key), now);
             }
         }

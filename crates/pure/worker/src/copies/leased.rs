@@ -68,10 +68,6 @@ fn token(edition: Edition) -> String {
     format!("@{edition}")
 }
 
-fn leases_of((keys, marks): (usize, usize), map_version: u64) -> Box<Leases> {
-    Box::new(Leases::new(keys, marks, map_version))
-}
-
 impl Batch<'_> {
     /// A read of another server's key that a copy can answer: here, or at a server that the client has a lease for. `None`: it goes home.
     pub fn read_elsewhere(
@@ -200,23 +196,25 @@ impl Worker {
         };
         let bounds = if mode == HotMode::Atomic { OF_A_WORKER } else { OF_A_CONNECTION };
         let map_version = self.map_version;
+        let since = Moment::from_micros(self.map_since.0);
         if let Some(leases) = leases {
             leases.follow(map_version, now);
         }
+        let new = || Box::new(Leases::new(bounds.0, bounds.1, map_version, since));
         match taken {
             Taken::FromCopy(None) => {}
             Taken::FromCopy(Some(edition)) => {
-                let leases = leases.get_or_insert_with(|| leases_of(bounds, map_version));
+                let leases = leases.get_or_insert_with(new);
                 leases.saw(hash, *edition, now);
             }
             // In this mode nothing has to be remembered.
             Taken::Without if mode == HotMode::Atomic && leases.is_none() => {}
             Taken::Without => {
-                leases.get_or_insert_with(|| leases_of(bounds, map_version)).without(hash, now);
+                leases.get_or_insert_with(new).without(hash, now);
             }
             Taken::Told(told) => {
                 let asked = Moment::from_micros(asked.0);
-                let leases = leases.get_or_insert_with(|| leases_of(bounds, map_version));
+                let leases = leases.get_or_insert_with(new);
                 leases.told(hash, asked, told, now);
             }
         }

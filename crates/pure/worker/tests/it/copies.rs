@@ -38,6 +38,23 @@ fn id_of(server: u16) -> ServerId {
     ServerId(server + 1)
 }
 
+/// All servers; the first `owning` have all cachelets.
+fn cluster(owning: u16, version: u64) -> Arc<Cluster> {
+    let owners = Prefix::equal(2)
+        .zip(0..)
+        .map(|(prefix, nth)| (prefix, Owner { server: id_of(nth % owning), worker: WorkerId(0) }));
+    let map = ClusterMap::new(version, owners.collect()).expect("they cover all");
+    let address = |server: u16| Address::at([127, 0, 0, 1].into(), 11_211 + server);
+    let addresses = |server: u16| Addresses {
+        link: Some(address(100 + server)),
+        client: address(server),
+        workers: Vec::new(),
+        resolved: None,
+    };
+    let servers = (0..SERVERS).map(|server| (id_of(server), addresses(server))).collect();
+    Arc::new(Cluster { servers, ..Cluster::without_addresses(map) })
+}
+
 impl Net {
     fn new(mode: HotMode) -> Net {
         Net::with_owners(mode, SERVERS)
@@ -45,19 +62,7 @@ impl Net {
 
     /// The first `owning` servers have all cachelets.
     fn with_owners(mode: HotMode, owning: u16) -> Net {
-        let owners = Prefix::equal(2).zip(0..).map(|(prefix, nth)| {
-            (prefix, Owner { server: id_of(nth % owning), worker: WorkerId(0) })
-        });
-        let map = ClusterMap::new(1, owners.collect()).expect("they cover all");
-        let address = |server: u16| Address::at([127, 0, 0, 1].into(), 11_211 + server);
-        let addresses = |server: u16| Addresses {
-            link: Some(address(100 + server)),
-            client: address(server),
-            workers: Vec::new(),
-            resolved: None,
-        };
-        let servers = (0..SERVERS).map(|server| (id_of(server), addresses(server))).collect();
-        let cluster = Arc::new(Cluster { servers, ..Cluster::without_addresses(map) });
+        let cluster = cluster(owning, 1);
         let sampled = Settings { hot_sample: 1.0, stack_distances: true, ..Settings::default() };
         let settings = Settings { workers: 1, ..sampled };
         let options = || Options {
@@ -557,6 +562,34 @@ fn a_server_remembers_what_a_connection_has_seen_of_copies_elsewhere_and_here() 
         net.read_often(&key, 0, 200);
     }
     assert!(from_copies > 60, "{from_copies}");
+}
+
+#[test]
+fn what_was_asked_for_under_an_older_map_gives_no_lease() {
+    let (mut net, key) = hot(HotMode::Async);
+    let get = format!("get {key}\r\n");
+    // What the home has told is on its way when the map changes.
+    net.silent = BTreeSet::from([(0, 1)]);
+    assert_eq!(net.send(1, &get), "");
+    net.silent.clear();
+    let (_, asking, asked, ticket) = net.lost.remove(0);
+    assert_eq!((asking, asked), (1, 0));
+    net.pass(1);
+    net.event(1, Event::Mapped { here: id_of(1), cluster: cluster(SERVERS, 2) });
+    let value = format!("VALUE {key} 7 1\r\na\r\nEND\r\n");
+    // It names copies so often that hardly any read would choose the home.
+    let token = format!("~1000.1,2{}", ",1,2".repeat(9));
+    let told = [&[0x83, token.len() as u8], token.as_bytes(), value.as_bytes()].concat();
+    let replies = [Ticketed { ticket, bytes: &told }];
+    net.event(1, Event::Answered { server: id_of(0), replies: &replies });
+    assert_eq!(std::mem::take(&mut net.replies[1]), value);
+    let reads = |net: &Net| net.shared[1].copies_here().reads + net.shared[2].copies_here().reads;
+    let before = reads(&net);
+    net.silent = BTreeSet::from([(0, 1)]);
+    for _ in 0..20 {
+        net.send(1, &get);
+    }
+    assert_eq!(reads(&net), before, "they went home");
 }
 
 #[test]

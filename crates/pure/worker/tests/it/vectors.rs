@@ -181,7 +181,7 @@ const HASH: u64 = 9;
 
 #[test]
 fn leases_are_as_the_vectors_say() {
-    let new = || Leases::new(4, 4, 9);
+    let new = || Leases::new(4, 4, 9, Duration::ZERO);
     let millis = |text: &str| Duration::from_millis(text.parse().expect("a number"));
     let (mut leases, mut reads) = (new(), 0);
     for line in lines(COPIES) {
