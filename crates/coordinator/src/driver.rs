@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mbal_control::api::{AutoscaleStatus, ScaleStatus};
@@ -13,6 +14,7 @@ use mbal_reactor::LeaseClock;
 use serde::Serialize;
 
 use crate::metrics;
+use crate::planning::Word;
 use crate::seat::{NotLeading, Saved, Seat};
 use crate::state_file::{NotWritten, StateFile};
 use crate::weight;
@@ -35,6 +37,7 @@ pub(crate) struct Driver {
     /// Who starts and stops servers.
     machines: &'static str,
     say: Arc<Say>,
+    planner: Option<Sender<Word>>,
 }
 
 pub(crate) enum Storage {
@@ -93,11 +96,28 @@ impl Driver {
         let (events, events_ever) = (VecDeque::new(), 0);
         let planned_in = Duration::ZERO;
         let machines = "nobody";
-        Driver { settings, storage, led, clock, events, events_ever, planned_in, machines, say }
+        let planner = None;
+        Driver {
+            settings,
+            storage,
+            led,
+            clock,
+            events,
+            events_ever,
+            planned_in,
+            machines,
+            say,
+            planner,
+        }
     }
 
     pub(crate) fn with_machines(self, machines: &'static str) -> Driver {
         Driver { machines, ..self }
+    }
+
+    /// Whom to tell when a plan cannot wait.
+    pub(crate) fn planned_by(&mut self, planner: Sender<Word>) {
+        self.planner = Some(planner);
     }
 
     /// How the autoscaler is set up, and what it has done.
@@ -133,6 +153,10 @@ impl Driver {
         done.said.iter().for_each(|text| self.tell(text));
         // The lease may have ended meanwhile, though this process was asleep: then it answers nobody.
         self.still_leads()?;
+        if let Some(planner) = self.planner.as_ref().filter(|_| done.is_pressing) {
+            // One that has ended plans nothing.
+            drop(planner.send(Word::Plan));
+        }
         done.answer.map_err(Failed::Refused)
     }
 

@@ -1,4 +1,4 @@
-//! The thread that plans: once an epoch an outlook, outside of the lock a plan, and back with it.
+//! The thread that plans: once an epoch, and when a server is about to end, an outlook, outside of the lock a plan, and back with it.
 //!
 //! ```text
 //!   driver ◄──Ask::Outlook── mbal-planner ──Ask::Planned──► driver: what fits begins, is saved, is told
@@ -25,33 +25,40 @@ const COPY_WORTH: f64 = 0.02;
 
 /// Plans until it is dropped.
 pub(crate) struct Planning {
-    stop: Option<Sender<()>>,
+    words: Sender<Word>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Sooner than the end of the epoch.
+pub(crate) enum Word {
+    Plan,
+    Stop,
 }
 
 impl Planning {
     pub(crate) fn start(driver: Arc<Mutex<Driver>>, epoch: Duration) -> io::Result<Planning> {
-        let (stop, stopped) = channel();
+        let (words, heard) = channel();
+        driver.lock().expect("a transaction does not panic").planned_by(words.clone());
         let thread = thread::Builder::new()
             .name("mbal-planner".into())
-            .spawn(move || plan(&driver, epoch, &stopped))?;
-        Ok(Planning { stop: Some(stop), thread: Some(thread) })
+            .spawn(move || plan(&driver, epoch, &heard))?;
+        Ok(Planning { words, thread: Some(thread) })
     }
 }
 
 impl Drop for Planning {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        drop(self.words.send(Word::Stop));
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
         }
     }
 }
 
-fn plan(driver: &Mutex<Driver>, epoch: Duration, stopped: &Receiver<()>) {
+fn plan(driver: &Mutex<Driver>, epoch: Duration, heard: &Receiver<Word>) {
     let mut planner = ClusterPlanner::new(Thresholds::default());
     let mut number = 0;
-    while stopped.recv_timeout(epoch) == Err(RecvTimeoutError::Timeout) {
+    while let Ok(Word::Plan) | Err(RecvTimeoutError::Timeout) = heard.recv_timeout(epoch) {
         number += 1;
         let ask = |ask| driver.lock().expect("a transaction does not panic").ask(ask);
         let (_, Ok(Answer::Outlook(outlook))) = ask(Ask::Outlook(number)) else {

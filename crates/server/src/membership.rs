@@ -38,6 +38,9 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)
 
 /// Between two heartbeats of a server that takes part in a move, or is emptied: each step at the coordinator waits for one.
 const EPOCH_OF_MOVES: Duration = Duration::from_millis(100);
+/// While it is emptied within a time so many in what is left of it, down to [`EPOCH_LEAST`]: its moves begin and end with them.
+const HURRIED_BEATS: u32 = 16;
+const EPOCH_LEAST: Duration = Duration::from_millis(10);
 
 /// Between two words on the hit ratio by size.
 const CURVE_EVERY: Duration = Duration::from_secs(5);
@@ -145,7 +148,12 @@ impl Member {
                 self.moving.told(here, self.incarnation, &moves, ever);
             }
             let is_busy = soon || shared.moves_under_way() > 0 || self.departure.is_ending();
-            self.pause(if is_busy { epoch.min(EPOCH_OF_MOVES) } else { epoch }, owning.as_deref());
+            let pause = match self.departure.time_left() {
+                Some(left) => (left / HURRIED_BEATS).clamp(EPOCH_LEAST, EPOCH_OF_MOVES),
+                None if is_busy => EPOCH_OF_MOVES,
+                None => epoch,
+            };
+            self.pause(pause.min(epoch), owning.as_deref());
             if let Some(owning) = owning.as_ref().filter(|owning| owning.is_over()) {
                 owning.end();
                 return (!self.departure.has_ended()).then_some(here);

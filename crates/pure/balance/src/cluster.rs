@@ -362,14 +362,14 @@ impl Board<'_> {
         self.under_way.contains(&cachelet)
     }
 
-    fn has_place(count: &BTreeMap<ServerId, usize>, server: ServerId, bytes: u64) -> bool {
-        count.get(&server).copied().unwrap_or(0) < moves_max(bytes)
-            || is_planted(Fault::OrdersWithoutBound)
-    }
-
     /// Whether both servers have a place for a move of so many bytes.
     pub fn fits(&self, from: ServerId, to: ServerId, bytes: u64) -> bool {
-        Board::has_place(&self.giving, from, bytes) && Board::has_place(&self.taking, to, bytes)
+        let mut servers = self.outlook.servers.iter();
+        let ends = servers.any(|one| one.server == from && one.standing == Standing::Ending);
+        let most = moves_max(bytes, ends);
+        let count = |of: &BTreeMap<ServerId, usize>, id| of.get(&id).copied().unwrap_or(0);
+        count(&self.giving, from).max(count(&self.taking, to)) < most
+            || is_planted(Fault::OrdersWithoutBound)
     }
 
     /// Notes a move for this epoch, if both servers have a place for it; what has none is planned anew in the next.

@@ -435,6 +435,17 @@ fn a_server_that_ends_gives_all_even_where_it_is_too_much() {
 }
 
 #[test]
+fn of_a_server_that_ends_long_cachelets_go_all_at_once_like_short_ones() {
+    let loads = [0.01; 12];
+    for (standing, together) in [(Standing::Draining, 4), (Standing::Ending, 12)] {
+        let mut cluster = Cluster::new(&[&[&loads], &[&[]]]);
+        cluster.servers[0].standing = standing;
+        cluster.worker(at(0, 0)).cachelets.iter_mut().for_each(|held| held.bytes = 5 * MIB);
+        assert_eq!(cluster.epoch().moves.len(), together, "{standing:?}");
+    }
+}
+
+#[test]
 fn of_a_server_that_is_emptied_goes_what_fits_and_for_the_rest_a_server_is_wanted() {
     let mut cluster = Cluster::new(&[&[&[0.3, 0.2]], &[&[0.5]]]);
     cluster.servers[0].standing = Standing::Draining;

@@ -77,7 +77,7 @@ impl Keep {
 }
 
 impl Store {
-    /// Of a cachelet that leaves: items that are not chosen stay behind, and go with their slices.
+    /// Of a cachelet that leaves, and of which no slice is frozen: from now on items that are not chosen stay behind, and go with their slices.
     pub fn take_along(&self, prefix: Prefix, cutoffs: Cutoffs) {
         if let Some(cachelet) = self.present(prefix).filter(|cachelet| cachelet.leaves()) {
             cachelet.inner.lock().chosen = Some(Box::new(cutoffs));

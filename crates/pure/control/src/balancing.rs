@@ -38,6 +38,8 @@ pub struct Balanced {
     /// Of these, those that all others know to have nothing.
     unasked: BTreeSet<ServerId>,
     refusing: BTreeMap<ServerId, Refusing>,
+    /// See [`crate::Done::is_pressing`].
+    pub(crate) is_pressing: bool,
 }
 
 /// A server that moves did not reach, though they were to.
@@ -274,12 +276,18 @@ impl Coordinator {
             let under_way = || self.state.moves.values();
             let gives = under_way().filter(|one| one.from.server == from).count();
             let takes = under_way().filter(|one| one.to.server == to).count();
-            if gives.max(takes) >= moves_max(planned.bytes) || !self.may_be_carried(from, to) {
+            let most = moves_max(planned.bytes, self.ends(from));
+            if gives.max(takes) >= most || !self.may_be_carried(from, to) {
                 self.balanced.later.push_back(planned);
             } else if self.is_heard(now, to) && self.is_still_wanted(now, &planned) {
                 self.begin_planned(&planned);
             }
         }
+    }
+
+    /// A server that says for the first time that it is about to end has no time to wait for the end of an epoch.
+    pub(crate) fn look_whether_pressing(&mut self, server: ServerId, is_ending: bool) {
+        self.balanced.is_pressing |= is_ending && !self.ends(server);
     }
 
     /// Of a server that has just been heard of: takes note that it is to end, and says how far it is emptied.

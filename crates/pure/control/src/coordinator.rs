@@ -153,6 +153,8 @@ pub struct Done {
     pub answer: Result<Answer, Refusal>,
     /// For the log: what was decided.
     pub said: Vec<String>,
+    /// What has begun cannot wait for the end of an epoch: a plan is wanted at once.
+    pub is_pressing: bool,
 }
 
 /// Who is a member, who has what, what moves.
@@ -257,10 +259,11 @@ impl Coordinator {
         if answer.is_err() {
             self.state = before;
             self.said.clear();
-            return Done { before: None, answer, said: Vec::new() };
+            return Done { before: None, answer, said: Vec::new(), is_pressing: false };
         }
         let before = (self.state != before).then_some(before);
-        Done { before, answer, said: std::mem::take(&mut self.said) }
+        let is_pressing = std::mem::take(&mut self.balanced.is_pressing);
+        Done { before, answer, said: std::mem::take(&mut self.said), is_pressing }
     }
 
     fn map(&self) -> Result<String, Refusal> {

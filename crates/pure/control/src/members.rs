@@ -202,6 +202,7 @@ impl Coordinator {
             version,
             link_versions,
         };
+        self.look_whether_pressing(server, ending);
         self.heard.insert(server, heard);
         let drain = self.look_at_drain(now, server, ending);
         self.look_whether_scaled(now);

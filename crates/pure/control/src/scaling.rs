@@ -63,7 +63,7 @@ impl Coordinator {
     }
 
     /// Its process has been told to end.
-    fn ends(&self, server: ServerId) -> bool {
+    pub(crate) fn ends(&self, server: ServerId) -> bool {
         self.heard.get(&server).is_some_and(|heard| heard.ending)
     }
 

@@ -16,7 +16,7 @@ use mbal_random::Random;
 const EPOCH_US: u64 = 1_000_000;
 const WORKERS: usize = 2;
 /// Of cachelets that are not short.
-const MOVES_MAX: usize = moves_max(u64::MAX);
+const MOVES_MAX: usize = moves_max(u64::MAX, false);
 /// `Thresholds::permissible`.
 const T: f64 = 0.75;
 const REST: u64 = 10;

@@ -212,6 +212,19 @@ fn ending(rig: &mut Rig, id: u16, map_version: u64, moves: Vec<MoveReport>) -> N
 }
 
 #[test]
+fn a_server_that_is_about_to_end_waits_for_no_epoch() {
+    let mut rig = Rig::three();
+    let mut presses = |id: u16, ending| {
+        let incarnation = Incarnation(id.into());
+        let beat = Heartbeat { incarnation, ending, ..Heartbeat::default() };
+        rig.coordinator.handle(rig.now, Ask::Heartbeat(ServerId(id), beat)).is_pressing
+    };
+    assert!(!presses(3, false));
+    assert!(presses(3, true), "it says so for the first time");
+    assert!(!presses(3, true) && !presses(1, false));
+}
+
+#[test]
 fn a_server_that_ends_is_emptied_and_waits_until_all_others_know() {
     let mut rig = Rig::three();
     let before = rig.version();
@@ -274,8 +287,7 @@ fn a_split_puts_two_halves_in_the_place_of_a_cachelet_that_stays() {
 #[test]
 fn what_empties_a_server_begins_as_places_come_free() {
     let mut rig = Rig::three();
-    let version = rig.version();
-    ending(&mut rig, 3, version, Vec::new());
+    rig.ask(Ask::Drain(ServerId(3), true)).expect("it is alive");
     let step = |prefix| PlannedMove {
         step: Move {
             cachelet: prefix,
@@ -291,8 +303,8 @@ fn what_empties_a_server_begins_as_places_come_free() {
     let steps: Vec<PlannedMove> = rig.of(3).into_iter().take(6).map(step).collect();
     let (moves, later) = (steps[..4].to_vec(), steps[4..].to_vec());
     rig.ask(Ask::Planned(ClusterPlan { moves, later, ..ClusterPlan::default() })).expect("a plan");
-    assert_eq!(ending(&mut rig, 3, version, Vec::new()).moves.len(), 4);
-    let news = ending(&mut rig, 3, version, report(2, Progress::Sealed));
+    assert_eq!(rig.beat(3, 3, Vec::new()).expect("known").moves.len(), 4);
+    let news = rig.beat(3, 3, report(2, Progress::Sealed)).expect("known");
     let numbers: Vec<u32> = news.moves.iter().map(|one| one.number).collect();
     assert_eq!(numbers, [1, 3, 4, 5]);
     assert_eq!(news.moves[3].prefix, steps[4].step.cachelet.to_string());

@@ -37,8 +37,9 @@ pub struct Leaver {
     /// It grows until it is sent.
     part: Vec<u8>,
     part_bytes: usize,
-    /// What travels, if not everything.
-    chosen: Option<Cutoffs>,
+    /// What travels, if not everything: by a plan, and if there is none by how much time is left.
+    planned: Option<Cutoffs>,
+    hurried: Option<Cutoffs>,
 }
 
 impl Leaver {
@@ -49,12 +50,17 @@ impl Leaver {
     /// One whose parts are sent when they have so many bytes.
     pub fn with_parts(order: Order, part_bytes: usize) -> Leaver {
         let (source, cursor) = (Source::new(order), Cursor::default());
-        Leaver { source, cursor, part: Vec::new(), part_bytes, chosen: None }
+        Leaver { source, cursor, part: Vec::new(), part_bytes, planned: None, hurried: None }
     }
 
-    /// Before it begins: only these items travel, the others are gone with their slices.
-    pub fn choose(&mut self, chosen: Option<Cutoffs>) {
-        self.chosen = chosen;
+    /// Only these items travel, the others are gone with their slices.
+    pub fn choose(&mut self, planned: Option<Cutoffs>) {
+        self.planned = planned;
+    }
+
+    /// The same of slices that begin from now on, unless it was planned what travels.
+    pub fn hurry(&mut self, hurried: Option<Cutoffs>) {
+        self.hurried = hurried;
     }
 
     /// Does the next thing. `owner`: who has the cachelet by the newest map. From any thread that is in no batch.
@@ -68,13 +74,14 @@ impl Leaver {
         let (source, cursor) = (&mut self.source, &mut self.cursor);
         match step {
             source::Step::BeginToLeave => {
-                let leaves = store.begin_to_leave(prefix, id);
-                if let Some(cutoffs) = self.chosen.filter(|_| leaves) {
+                source.began(now.ns, store.begin_to_leave(prefix, id));
+            }
+            source::Step::Freeze => {
+                if let Some(cutoffs) = self.planned.or(self.hurried) {
                     store.take_along(prefix, cutoffs);
                 }
-                source.began(now.ns, leaves);
+                source.froze(now.ns, store.freeze(prefix, now.second));
             }
-            source::Step::Freeze => source.froze(now.ns, store.freeze(prefix, now.second)),
             source::Step::Look(stamp) => source.looked(now.ns, store.all_have_left(stamp)),
             source::Step::Export => {
                 let more = store.export(prefix, cursor, now.second, &mut self.part);

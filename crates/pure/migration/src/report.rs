@@ -34,6 +34,7 @@ pub struct Progress {
     /// Slices that were served again, and are sent again.
     pub again: u64,
     pub parts: u64,
+    /// Of parts that were taken.
     pub bytes: u64,
     /// How long requests for one slice had to wait.
     pub paused_ns_longest: u64,

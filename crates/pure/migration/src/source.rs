@@ -254,9 +254,8 @@ impl Source {
             }
             Answer::Taken { slice, number, strained } => {
                 self.strained_there = strained;
-                if !self.in_flight.taken((slice, number)) {
-                    return Err(Broken);
-                }
+                let bytes = self.in_flight.taken((slice, number)).ok_or(Broken)?;
+                self.progress.bytes += bytes as u64;
                 if let Phase::Sending { since, last, more: false } = self.phase {
                     if self.in_flight.is_empty() && self.back.is_none() {
                         self.slice_has_gone(now, since, last);
@@ -417,7 +416,6 @@ impl Source {
         self.phase = Phase::Sending { since, last, more };
         self.in_flight.sent((slice, number), bytes);
         self.progress.parts += 1;
-        self.progress.bytes += bytes as u64;
         if !more && is_planted(Fault::GoneBeforeTaken) {
             self.slice_has_gone(now, since, last);
         }

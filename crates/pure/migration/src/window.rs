@@ -32,16 +32,12 @@ impl Window {
         self.bytes += bytes;
     }
 
-    /// Parts are taken in the order in which they were sent; false if this one was not the next.
-    pub fn taken(&mut self, name: PartName) -> bool {
-        match self.parts.front() {
-            Some(&(first, bytes)) if first == name => {
-                self.parts.pop_front();
-                self.bytes -= bytes;
-                true
-            }
-            _ => false,
-        }
+    /// Parts are taken in the order in which they were sent: this one's bytes, if it was the next.
+    pub fn taken(&mut self, name: PartName) -> Option<usize> {
+        let (_, bytes) = *self.parts.front().filter(|(next, _)| *next == name)?;
+        self.parts.pop_front();
+        self.bytes -= bytes;
+        Some(bytes)
     }
 
     /// The link broke: what was on it is lost.
@@ -61,11 +57,12 @@ mod tests {
             assert!(window.has_room());
             window.sent((3, number), 100);
         }
-        assert!(!window.has_room() && !window.taken((3, 1)) && !window.taken((2, 0)));
-        assert!(window.taken((3, 0)) && window.has_room());
+        assert!(!window.has_room());
+        assert_eq!((window.taken((3, 1)), window.taken((2, 0))), (None, None));
+        assert!(window.taken((3, 0)) == Some(100) && window.has_room());
         window.sent((4, 0), BYTES_IN_FLIGHT_MAX);
-        assert!(window.taken((3, 1)) && !window.has_room(), "too many bytes");
+        assert!(window.taken((3, 1)).is_some() && !window.has_room(), "too many bytes");
         window.clear();
-        assert!(window.is_empty() && window.has_room() && !window.taken((4, 0)));
+        assert!(window.is_empty() && window.has_room() && window.taken((4, 0)).is_none());
     }
 }

@@ -6,10 +6,11 @@ use crate::{Move, Prefix, ServerId, WorkerLoad};
 pub const MOVES_MAX: usize = 16;
 
 /// How many of them a plan may have under way with the one of this many bytes. What takes milliseconds would else wait for an
-/// epoch: a hot set is some ten cachelets of a server. 0 is unknown.
-pub const fn moves_max(bytes: u64) -> usize {
+/// epoch: a hot set is some ten cachelets of a server. 0 is unknown. Of who is about to end what has not begun in time is lost,
+/// with its hottest items: there all go at once.
+pub const fn moves_max(bytes: u64, ends: bool) -> usize {
     const SHORT_BYTES: u64 = 4 << 20;
-    if 0 < bytes && bytes <= SHORT_BYTES { MOVES_MAX } else { 4 }
+    if ends || 0 < bytes && bytes <= SHORT_BYTES { MOVES_MAX } else { 4 }
 }
 
 /// What a plan may do with a server.

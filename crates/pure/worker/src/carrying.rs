@@ -90,11 +90,14 @@ impl Worker {
         sides.side.strain(self.is_strained);
         while steps < STEPS {
             let Sides { link, side } = &mut *sides;
-            if side.begins_slice(at.ns)
-                && let Err(micros) = self.shared.thrift.begin_slice(now)
-            {
-                pause = Pause::Until(micros * 1_000);
-                break;
+            if side.begins_slice(at.ns) {
+                if let Err(micros) = self.shared.thrift.begin_slice(now) {
+                    pause = Pause::Until(micros * 1_000);
+                    break;
+                }
+                if let Side::Leaves(leaver) = side {
+                    leaver.hurry(self.shared.hurried(now));
+                }
             }
             let said = match side {
                 Side::Leaves(leaver) => match leaver.advance(at, &self.shared.store, owner) {

@@ -144,7 +144,7 @@ pub(crate) struct Moves {
     any: AtomicBool,
     /// What comes was chosen.
     chosen: AtomicBool,
-    /// Bytes of parts of moves that are over.
+    /// Bytes of parts that were taken, by all moves from here so far.
     carried: AtomicU64,
     /// Those that this server dialed, and that are up.
     links: Mutex<BTreeMap<ServerId, MoveLink>>,
@@ -259,14 +259,8 @@ impl Moves {
 
     pub fn remove(&self, id: MoveId) {
         let mut all = self.all.write().expect("nothing panics with it held");
-        let removed = all.remove(&id);
+        all.remove(&id);
         self.any.store(!all.is_empty(), Release);
-        drop(all);
-        if let Some(one) = removed
-            && let Side::Leaves(leaver) = &one.lock().side
-        {
-            self.carried.fetch_add(leaver.source.progress().bytes, Relaxed);
-        }
     }
 
     fn insert(&self, one: Move) -> Arc<Move> {
@@ -374,7 +368,7 @@ impl Shared {
     fn begin_to_move(&self, now: Now, told: &MoveTold) -> Arc<Move> {
         let MoveTold { order, to, cutoffs, .. } = *told;
         let mut leaver = Leaver::new(order);
-        leaver.choose(cutoffs.or_else(|| self.hurried(now)));
+        leaver.choose(cutoffs);
         let links = self.moves.links();
         let link = links.get(&to).copied();
         if link.is_some() {
@@ -433,7 +427,9 @@ impl Shared {
             return Ok(Heard::default());
         }
         let Side::Leaves(leaver) = side else { return Err(BrokenLink) };
+        let before = leaver.source.progress().bytes;
         leaver.source.handle(ns(now), source::Event::Answer(answer)).map_err(|_| BrokenLink)?;
+        self.moves.carried.fetch_add(leaver.source.progress().bytes - before, Relaxed);
         one.publish(side);
         Ok(Heard { worker: Some(one.worker), answer: None })
     }

@@ -5,16 +5,20 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::{ClassAges, Cutoffs};
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{CLASSES, Prefix, Seconds};
+use mbal_model::{CLASSES, Seconds};
 
 use crate::shared::Shared;
 use crate::{Moment, Now};
 
 /// Until moves have carried so many bytes, they are taken to carry [`BYTES_PER_SECOND`].
-const BYTES_MEASURED: u64 = 8 << 20;
-const BYTES_PER_SECOND: f64 = 64e6;
-/// Of the time that is left moves get this part: the last ones have to be sealed, and the map told.
-const TIME_USED: f64 = 0.8;
+const BYTES_MEASURED: u64 = 1 << 20;
+const BYTES_PER_SECOND: f64 = 32e6;
+/// How fast they are is measured over this part of the whole time, or up to twice of it.
+const TIME_MEASURED: f64 = 0.125;
+/// The last slices have to be taken: they begin before this part of the whole time is left.
+const TIME_KEPT: f64 = 0.15;
+/// This part of the items goes at any rate: it costs about as much time as to look at the others.
+const PART_LEAST: f64 = 0.02;
 
 /// Ages that a server tells: any part of its items is then known to about a hundredth of them.
 const AGES_MOST: usize = 8_192;
@@ -28,13 +32,22 @@ pub(crate) struct Reference(Mutex<(u32, Seconds)>);
 struct Deadline {
     since: Moment,
     until: Moment,
-    /// What moves had carried before.
-    carried: u64,
+    pace: Pace,
     /// From when ages count, and ages with the bytes of what each stands for; youngest first.
     at: Seconds,
     ages: Vec<(Seconds, f64)>,
-    /// Of the last cachelet that went with a part of its items: the age of its first one that did not.
+    /// Of the last slice that went with a part of its items: the age of its first one that did not.
     cut: Option<Seconds>,
+}
+
+/// How fast moves are: moments at which slices began, and what had been carried by then.
+#[derive(Debug)]
+struct Pace {
+    /// What they had carried before.
+    begin: u64,
+    from: (Moment, u64),
+    /// The next `from`.
+    lately: (Moment, u64),
 }
 
 /// What became of a server that had to be empty at a moment.
@@ -54,27 +67,18 @@ pub struct Rescued {
 pub(crate) struct Hurry(Mutex<Option<Deadline>>);
 
 impl Deadline {
-    /// Of all bytes, those that were used so lately.
-    fn part_younger(&self, age: Seconds) -> f64 {
-        let bytes = |some: &[(Seconds, f64)]| some.iter().map(|(_, bytes)| bytes).sum::<f64>();
-        let younger = self.ages.partition_point(|(other, _)| *other < age);
-        bytes(&self.ages[..younger]) / bytes(&self.ages).max(1.0)
-    }
-
-    /// The youngest items of what is left that will have gone in time, by how fast it went so far.
-    fn cutoffs(&mut self, now: Moment, carried: u64, under_way: u64, left: u64) -> Option<Cutoffs> {
-        let seconds = |micros: u64| micros as f64 / 1e6;
-        let carried = carried.saturating_sub(self.carried);
-        let speed = match carried {
-            ..BYTES_MEASURED => BYTES_PER_SECOND,
-            _ => carried as f64 / seconds(now.0 - self.since.0).max(0.001),
-        };
-        let time = seconds(self.until.0.saturating_sub(now.0)) * TIME_USED;
-        let part = (speed * time - under_way as f64) / left.max(1) as f64;
+    /// The youngest items of what is left, which are so many bytes, that will have gone in time, by how fast it went lately.
+    fn cutoffs(&mut self, now: Moment, carried: u64, left: u64) -> Cutoffs {
+        let all = self.until.0 - self.since.0;
+        let speed = self.pace.observe(now, carried, (all as f64 * TIME_MEASURED) as u64);
+        let until = Moment(self.until.0 - (all as f64 * TIME_KEPT) as u64);
+        let part = (speed * seconds(until, now) / left.max(1) as f64).max(PART_LEAST);
+        let mut cutoffs = Cutoffs::at(self.at);
+        self.cut = None;
         if part >= 1.0 {
-            return None;
+            return cutoffs;
         }
-        let room = part.max(0.0) * self.ages.iter().map(|(_, bytes)| bytes).sum::<f64>();
+        let room = part * self.ages.iter().map(|(_, bytes)| bytes).sum::<f64>();
         let mut filled = 0.0;
         let fits = |(_, bytes): &&(Seconds, f64)| {
             filled += bytes;
@@ -85,11 +89,34 @@ impl Deadline {
         let tied = |some: &[(Seconds, f64)]| some.iter().filter(|(age, _)| *age == next).count();
         let part = tied(&self.ages[..taken]) as f64 / tied(&self.ages).max(1) as f64;
         self.cut = Some(next);
-        let mut cutoffs = Cutoffs::at(self.at);
         let tied = (part * 65_536.0) as u16;
         (0..CLASSES).for_each(|class| cutoffs.younger_than(class, next, tied));
-        Some(cutoffs)
+        cutoffs
     }
+}
+
+impl Pace {
+    fn new(now: Moment, carried: u64) -> Pace {
+        Pace { begin: carried, from: (now, carried), lately: (now, carried) }
+    }
+
+    /// Bytes a second, over so many microseconds or up to twice as many.
+    fn observe(&mut self, now: Moment, carried: u64, window: u64) -> f64 {
+        if carried == self.begin {
+            // Until something has gone, time says nothing.
+            *self = Pace::new(now, carried);
+        } else if self.lately.0.after(window) <= now {
+            (self.from, self.lately) = (self.lately, (now, carried));
+        }
+        if carried - self.begin < BYTES_MEASURED {
+            return BYTES_PER_SECOND;
+        }
+        (carried - self.from.1) as f64 / seconds(now, self.from.0).max(0.001)
+    }
+}
+
+fn seconds(later: Moment, earlier: Moment) -> f64 {
+    later.0.saturating_sub(earlier.0) as f64 / 1e6
 }
 
 impl Shared {
@@ -103,29 +130,21 @@ impl Shared {
             ages.extend(some.into_iter().map(|age| (age, each)));
         }
         ages.sort_unstable_by_key(|(age, _)| *age);
-        let (since, at, carried) = (now.moment(), now.second, self.carried_bytes());
-        let deadline = Deadline { since, until, carried, at, ages, cut: None };
+        let (since, pace) = (now.moment(), Pace::new(now.moment(), self.carried_bytes()));
+        let deadline = Deadline { since, until, pace, at: now.second, ages, cut: None };
         *self.hurry.0.lock().expect("nothing panics with it held") = Some(deadline);
     }
 
-    /// What a cachelet takes along that begins to leave now, if the server is in a hurry.
+    /// What travels of a slice that begins now, if the server is in a hurry.
     pub(crate) fn hurried(&self, now: Now) -> Option<Cutoffs> {
         let mut hurry = self.hurry.0.lock().expect("nothing panics with it held");
         let deadline = hurry.as_mut()?;
-        let moving: Vec<Prefix> = self.moves_here().iter().map(|one| one.prefix).collect();
-        let bytes = |prefix: &Prefix| self.store.stats_of(*prefix).map_or(0, |stats| stats.bytes);
-        let (there, left): (Vec<Prefix>, Vec<Prefix>) =
-            self.store.prefixes().into_iter().partition(|prefix| moving.contains(prefix));
-        let chosen = deadline.cut.map_or(1.0, |cut| deadline.part_younger(cut));
-        let under_way = there.iter().map(bytes).sum::<u64>() as f64 * chosen;
-        let left = left.iter().map(bytes).sum();
-        deadline.cutoffs(now.moment(), self.carried_bytes(), under_way as u64, left)
+        Some(deadline.cutoffs(now.moment(), self.carried_bytes(), self.store.stats().bytes))
     }
 
-    /// Of parts, by all moves from here so far.
+    /// Of parts that were taken, by all moves from here so far.
     pub fn carried_bytes(&self) -> u64 {
-        let under_way = self.move_reports().iter().map(|one| one.progress.bytes).sum::<u64>();
-        self.moves.carried() + under_way
+        self.moves.carried()
     }
 
     pub fn rescued(&self) -> Rescued {
@@ -185,13 +204,14 @@ impl Shared {
 mod tests {
     use super::*;
 
-    const SECOND: u64 = 1_000_000;
+    const MILLI: u64 = 1_000;
+    const MIB: u64 = 1 << 20;
 
-    /// A hundred ages, a mebibyte each; ten seconds.
+    /// A hundred ages, a mebibyte each; a second.
     fn deadline() -> Deadline {
-        let ages = (0..100).map(|age| (age, (1 << 20) as f64)).collect();
-        let (since, until) = (Moment(0), Moment(10 * SECOND));
-        Deadline { since, until, carried: 0, at: 1_000, ages, cut: None }
+        let ages = (0..100).map(|age| (age, MIB as f64)).collect();
+        let (since, until) = (Moment(0), Moment(1_000 * MILLI));
+        Deadline { since, until, pace: Pace::new(since, 0), at: 1_000, ages, cut: None }
     }
 
     fn younger_than(age: Seconds) -> Cutoffs {
@@ -202,29 +222,42 @@ mod tests {
 
     #[test]
     fn with_time_enough_everything_goes() {
-        assert_eq!(deadline().cutoffs(Moment(0), 0, 0, 100 << 20), None);
-    }
-
-    #[test]
-    fn what_will_have_gone_in_time_is_the_youngest() {
-        let mut deadline = deadline();
-        // In five seconds 20 MiB have gone, so 16 go in four of the other five: a fifth of 80.
-        let cutoffs = deadline.cutoffs(Moment(5 * SECOND), 20 << 20, 0, 80 << 20);
-        assert_eq!((cutoffs, deadline.cut), (Some(younger_than(20)), Some(20)));
-        // Of them 8 are under way.
-        let cutoffs = deadline.cutoffs(Moment(5 * SECOND), 20 << 20, 8 << 20, 80 << 20);
-        assert_eq!(cutoffs, Some(younger_than(10)));
-        assert_eq!(deadline.part_younger(10), 0.1);
+        assert_eq!(deadline().cutoffs(Moment(0), 0, 20 * MIB), Cutoffs::at(1_000));
     }
 
     #[test]
     fn a_few_bytes_do_not_say_how_fast_it_goes() {
-        assert_eq!(deadline().cutoffs(Moment(SECOND), 1_000, 0, 100 << 20), None);
+        let mut deadline = deadline();
+        let first = deadline.cutoffs(Moment(0), 0, 100 * MIB);
+        assert_eq!(first, younger_than(25), "32 MB a second, for 0.85 s");
+        assert_eq!(deadline.cutoffs(Moment(1), MIB / 2, 100 * MIB), first);
     }
 
     #[test]
-    fn when_the_time_is_over_next_to_nothing_goes() {
-        let cutoffs = deadline().cutoffs(Moment(11 * SECOND), 50 << 20, 0, 50 << 20);
-        assert_eq!(cutoffs, Some(younger_than(0)));
+    fn what_will_have_gone_in_time_is_the_youngest_by_how_fast_it_went_lately() {
+        let mut deadline = deadline();
+        deadline.cutoffs(Moment(250 * MILLI), 0, 100 * MIB);
+        // It began late: 10 MiB in a tenth of a second, so half of what is left goes in another half of a second.
+        let cutoffs = deadline.cutoffs(Moment(350 * MILLI), 10 * MIB, 100 * MIB);
+        assert_eq!((cutoffs, deadline.cut), (younger_than(50), Some(50)));
+        // Then it is slow: what was fast is forgotten.
+        deadline.cutoffs(Moment(475 * MILLI), 11 * MIB, 30 * MIB);
+        let cutoffs = deadline.cutoffs(Moment(600 * MILLI), 12 * MIB, 20 * MIB);
+        assert_eq!(cutoffs, younger_than(10), "8 MiB a second, for a quarter of it");
+    }
+
+    #[test]
+    fn when_the_time_is_over_or_nothing_moves_the_hottest_go_still() {
+        let over = deadline().cutoffs(Moment(1_100 * MILLI), 0, 50 * MIB);
+        assert_eq!(over, younger_than(2));
+        let mut deadline = deadline();
+        deadline.cutoffs(Moment(0), 0, 50 * MIB);
+        let mut carried = 5 * MIB;
+        for at in (20..400).step_by(20) {
+            deadline.cutoffs(Moment(at * MILLI), carried, 50 * MIB);
+        }
+        assert_eq!(deadline.cutoffs(Moment(400 * MILLI), carried, 50 * MIB), younger_than(2));
+        carried += 5 * MIB;
+        assert_ne!(deadline.cutoffs(Moment(410 * MILLI), carried, 50 * MIB), younger_than(2));
     }
 }

@@ -150,7 +150,7 @@ impl World {
             }
             let now = mbal_control::Micros(self.now - self.control.began);
             let coordinator = self.control.coordinator.as_mut().expect("it runs");
-            let Done { before, answer, said } = coordinator.handle(now, ask);
+            let Done { before, answer, said, is_pressing: _ } = coordinator.handle(now, ask);
             for text in &said {
                 self.tell(|| format!("coordinator: {text}"));
                 let ends = |end: &str| text.starts_with("scaling") && text.contains(end);
