@@ -132,8 +132,11 @@ impl Departure {
     fn rescued(&self) -> String {
         let Rescued { bytes, left_behind, left, cut } = self.shared.rescued();
         let mut text = format!("{bytes} bytes went, {left} items did not");
+        if left_behind > 0 {
+            text += &format!(", {left_behind} were left behind");
+        }
         if let Some(age) = cut {
-            text += &format!(", {left_behind} were left behind, the last ones unused for {age} s");
+            text += &format!(", the last ones unused for {age} s");
         }
         text
     }
