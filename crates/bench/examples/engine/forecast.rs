@@ -27,8 +27,7 @@ const LEAST_BYTES: f64 = (1 << 20) as f64;
 const NOW_AT: usize = 7;
 const VALUE_BYTES_MAX: f64 = 900_000.0;
 /// As in a server.
-const SAMPLES_MOST: usize = 8_192;
-const RATE: f64 = 0.125;
+const SAMPLES_MOST: usize = 12_000;
 const LEARNS: usize = 30;
 /// A trace takes so long, wherever time counts.
 pub const MINUTES: usize = 400;
@@ -134,7 +133,7 @@ pub fn parts(requests: &[Request], count: usize) -> impl Iterator<Item = &[Reque
 
 /// A server's.
 pub fn sketch() -> StackDistances {
-    StackDistances::with_rate(SAMPLES_MOST, RATE)
+    StackDistances::new(SAMPLES_MOST)
 }
 
 /// The requests of a minute, before which a server lets its sketch forget.

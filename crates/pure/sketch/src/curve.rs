@@ -127,6 +127,16 @@ impl Curve {
         self.requests
     }
 
+    /// The same hit ratios, of so many requests: of a part of them it was told.
+    pub fn of_requests(mut self, requests: f64) -> Curve {
+        if self.requests > 0.0 {
+            let part = requests / self.requests;
+            self.hits.iter_mut().for_each(|hits| *hits *= part);
+            self.requests = requests;
+        }
+        self
+    }
+
     /// Requests that hit at each of [`point_bytes`], up to where more bytes are no help: what one server tells another of a
     /// curve by bytes.
     pub fn points(&self) -> Vec<u64> {

@@ -124,7 +124,7 @@ impl StackDistances {
     }
 
     fn requests(&self) -> f64 {
-        self.faded + self.seen as f64
+        (self.faded + self.seen as f64).max(0.0)
     }
 
     #[inline]

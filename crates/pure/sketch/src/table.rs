@@ -49,6 +49,12 @@ impl Table {
         Some(&self.cells[self.probe(hash)]).filter(|cell| !cell.is_empty())
     }
 
+    #[inline]
+    pub(crate) fn find_mut(&mut self, hash: u64) -> Option<&mut Cell> {
+        let at = self.probe(hash);
+        Some(&mut self.cells[at]).filter(|cell| !cell.is_empty())
+    }
+
     /// The cell of `hash`, or the empty one that is its own once it has an amount. Who gives it one
     /// says so by [`added`](Table::added).
     #[inline]

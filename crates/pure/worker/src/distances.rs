@@ -1,13 +1,17 @@
 //! Stack distances of the server's reads, for which all its workers share a sketch: a key's requests come to any of them.
 //!
-//! A request costs a multiplication and a branch. A sampled key is shown to the sketch, while no other worker shows it one.
-//! Only keys that are here count: who passes a request on does not, nor who answers from a copy.
+//! A sampled key is shown to the sketch, while no other worker shows it one. Only keys that are here count: who passes a request
+//! on does not, nor who answers from a copy.
+//!
+//! A shown request costs 300 to 430 instructions, so it must be few of a busy server's. They are shown in bursts, with rests
+//! between ([`Bursts`]). While the sketch rests a request costs next to nothing, else a multiplication and a branch.
 //!
 //! A sketch forgets no key, so that keys that nobody asks for any more would crowd out the others. Every few hours it has a
 //! successor, which learns beside it before it takes its place.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, TryLockError};
+use std::mem::take;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use mbal_cachelet::{ITEM_OVERHEAD_BYTES, View};
 use mbal_model::{Key, METRICS, Seconds};
@@ -15,15 +19,17 @@ use mbal_sketch::{Chosen, Curve, Found, StackDistances};
 use mbal_wire::{Binary, Chunk, Command, Request, Storage, Verb};
 
 use crate::batch::Job;
+use crate::counters::Sums;
 use crate::shared::Shared;
 use crate::turn::Turn;
 
-/// Keys that a sketch holds: 0.44 MB, and twice that while it has a successor.
-const SAMPLES_MOST: usize = 8_192;
-/// The share of keys that is sampled at first: what is shown costs so much that it must not be every request.
-const RATE: f64 = 0.125;
-/// Requests that are shown in a second: 0.3% of a core. Beyond that fewer keys are sampled.
-const SHOWN_MOST: u32 = 20_000;
+/// Keys that a sketch holds: 0.35 MB, and twice that while it has a successor. As many as fit into its table.
+const SAMPLES_MOST: usize = 12_000;
+/// Requests that are shown in a burst: ten for each key, so that what was not seen before it matters little.
+const BURST: u32 = 1 << 17;
+/// A burst is paid for by so many requests for each that it shows, or by time.
+const REQUESTS_PER_SHOWN: u64 = 25;
+const SHOWN_PER_SECOND: u64 = 500;
 /// A sketch counts for so long, and its successor learns for so long before.
 const RENEWED_EVERY: Seconds = 6 * 3600;
 const LEARNS: Seconds = 1800;
@@ -37,28 +43,43 @@ const LEARNING_FADES_TO: f64 = 0.9;
 /// nothing, which the sketch takes it to have, and what missed misses. So a hot key costs no more than any other.
 #[derive(Default)]
 pub(crate) struct Shown {
-    last: [Option<(u64, bool)>; 4],
+    /// Their hashes; 0 is none.
+    last: [u64; 4],
+    hit: [bool; 4],
+    /// The oldest of them.
+    next: usize,
     /// Reads that missed again.
     missed: u32,
+    /// Reads that came while another worker had the sketch.
+    lost: u32,
 }
 
 impl Shown {
     /// Whether this key's last read hit, if it is among the last.
+    #[inline]
     fn last(&self, hash: u64) -> Option<bool> {
-        self.last.iter().flatten().find(|shown| shown.0 == hash).map(|shown| shown.1)
+        self.last.iter().position(|last| *last == hash).map(|at| self.hit[at])
     }
 
+    #[inline]
     fn put(&mut self, hash: u64, hit: bool) {
-        self.last.rotate_right(1);
-        self.last[0] = Some((hash, hit));
+        (self.last[self.next], self.hit[self.next]) = (hash, hit);
+        self.next = (self.next + 1) % self.last.len();
     }
 
+    #[inline]
     fn forget(&mut self, hash: u64) {
-        let is_it = |shown: &(u64, bool)| shown.0 == hash;
-        self.last
-            .iter_mut()
-            .filter(|shown| shown.as_ref().is_some_and(is_it))
-            .for_each(|it| *it = None);
+        self.last.iter_mut().for_each(|last| *last *= u64::from(*last != hash));
+    }
+
+    /// Tells what was not shown.
+    #[cold]
+    fn tell(&mut self, sketches: &mut Sketches) {
+        let (missed, lost) = (take(&mut self.missed), take(&mut self.lost));
+        sketches.each().for_each(|sketch| {
+            sketch.distances.missed(missed);
+            sketch.distances.lost(lost);
+        });
     }
 }
 
@@ -66,6 +87,8 @@ pub(crate) struct Distances {
     sketches: Mutex<Sketches>,
     /// What is sampled: see [`Chosen`].
     chosen: AtomicU64,
+    /// Nothing is shown before that second.
+    rests_until: AtomicU32,
     /// Bytes of all items, as it was when a curve was told last.
     bytes: AtomicU64,
 }
@@ -73,6 +96,7 @@ pub(crate) struct Distances {
 struct Sketches {
     counting: Sketch,
     learning: Option<Sketch>,
+    bursts: Bursts,
     /// The server's reads that they were told of.
     reads: u64,
     faded: Seconds,
@@ -81,31 +105,56 @@ struct Sketches {
 
 struct Sketch {
     distances: StackDistances,
+    /// All reads, seen or not, that fade like those that are counted.
+    reads: f64,
     since: Seconds,
-    /// What was shown in that second.
-    second: Seconds,
-    shown: u32,
 }
 
 impl Sketch {
     fn new(since: Seconds) -> Sketch {
-        let distances = StackDistances::with_rate(SAMPLES_MOST, RATE);
-        Sketch { distances, since, second: 0, shown: 0 }
+        Sketch { distances: StackDistances::new(SAMPLES_MOST), reads: 0.0, since }
     }
 
-    /// Whether it samples this key; counts what is shown.
-    fn takes(&mut self, hash: u64, second: Seconds) -> bool {
-        if !self.distances.chosen().has(hash) {
-            return false;
+    fn fade(&mut self, share: f64) {
+        self.distances.fade(share);
+        self.reads *= share;
+    }
+}
+
+/// When a server's requests are shown: so many one after another, and then none until that is paid for.
+///
+/// ```text
+///   shown        BURST   rests                       BURST   rests
+///   ─────────── ▆▆▆▆▆▆▆ ··························· ▆▆▆▆▆▆▆ ················
+///               requests / 25 + seconds × 500 ≥ BURST
+/// ```
+///
+/// Where less is shown than is paid for, one burst follows on another.
+struct Bursts {
+    /// When the last one began, and how many requests there were by then.
+    began: Seconds,
+    requests: u64,
+    left: u32,
+}
+
+impl Bursts {
+    fn new() -> Bursts {
+        Bursts { began: 0, requests: 0, left: BURST }
+    }
+
+    fn rests(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Whether the next one begins.
+    fn goes_on(&mut self, second: Seconds, requests: u64) -> bool {
+        let seconds = u64::from(second.saturating_sub(self.began));
+        let by_requests = requests.saturating_sub(self.requests) / REQUESTS_PER_SHOWN;
+        let paid = by_requests + seconds * SHOWN_PER_SECOND;
+        if paid >= u64::from(BURST) {
+            *self = Bursts { began: second, requests, left: BURST };
         }
-        if self.second != second {
-            (self.second, self.shown) = (second, 0);
-        }
-        self.shown += 1;
-        if self.shown > SHOWN_MOST && self.shown % (SHOWN_MOST / 16) == 0 {
-            self.distances.sample_less();
-        }
-        true
+        !self.rests()
     }
 }
 
@@ -119,7 +168,7 @@ impl Sketches {
             self.faded = second;
             self.each().for_each(|sketch| {
                 let learns = second < sketch.since + LEARNS;
-                sketch.distances.fade(if learns { LEARNING_FADES_TO } else { FADES_TO });
+                sketch.fade(if learns { LEARNING_FADES_TO } else { FADES_TO });
             });
         }
         match &self.learning {
@@ -131,6 +180,34 @@ impl Sketches {
             }
             _ => {}
         }
+    }
+
+    /// So many reads in all. Those while it rests are taken to be like the others.
+    fn count(&mut self, reads: u64) {
+        let more = reads - std::mem::replace(&mut self.reads, reads);
+        let rests = self.bursts.rests();
+        self.each().for_each(|sketch| {
+            sketch.reads += more as f64;
+            sketch.distances.count(if rests { 0 } else { more });
+        });
+    }
+
+    #[inline]
+    fn pass_to_flush(&mut self, number: u32) {
+        if self.flush_number != number {
+            self.flush_number = number;
+            self.each().for_each(|sketch| sketch.distances.flush());
+        }
+    }
+
+    /// One more request is shown, to each.
+    #[inline]
+    fn spend(&mut self, shared: &Shared) {
+        let shown = 1 + u32::from(self.learning.is_some());
+        if self.bursts.left <= shown {
+            self.count(shared.reads());
+        }
+        self.bursts.left = self.bursts.left.saturating_sub(shown);
     }
 
     /// What any of them samples.
@@ -156,6 +233,7 @@ impl Distances {
         let sketches = Sketches {
             counting: Sketch::new(0),
             learning: None,
+            bursts: Bursts::new(),
             reads: 0,
             faded: 0,
             flush_number: 0,
@@ -163,19 +241,18 @@ impl Distances {
         Distances {
             sketches: Mutex::new(sketches),
             chosen: AtomicU64::new(u64::MAX),
+            rests_until: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
         }
     }
 
-    /// Nobody waits: what comes while another worker is at it is not shown.
-    fn with(&self, show: impl FnOnce(&mut Sketches)) {
-        let mut sketches = match self.sketches.try_lock() {
-            Ok(sketches) => sketches,
-            Err(TryLockError::WouldBlock) => return,
+    /// Nobody waits.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Sketches>> {
+        match self.sketches.try_lock() {
+            Ok(sketches) => Some(sketches),
+            Err(TryLockError::WouldBlock) => None,
             Err(TryLockError::Poisoned(_)) => unreachable!("nothing panics with it held"),
-        };
-        show(&mut sketches);
-        self.chosen.store(sketches.chosen(), Relaxed);
+        }
     }
 }
 
@@ -186,15 +263,41 @@ impl Shared {
         distances.bytes.store(self.store.stats().bytes, Relaxed);
         let mut sketches = distances.sketches.lock().expect("nothing panics with it held");
         let sums = self.sums_ever();
-        let reads = sums.get_hits + sums.get_misses;
-        let more = reads - std::mem::replace(&mut sketches.reads, reads);
-        sketches.each().for_each(|sketch| sketch.distances.count(more));
-        let curve = sketches.counting.distances.by_bytes();
+        let reads = reads_of(&sums);
+        sketches.count(reads);
+        let counting = &sketches.counting;
+        let curve = counting.distances.by_bytes().of_requests(counting.reads);
         sketches.pass_to(second);
         distances.chosen.store(sketches.chosen(), Relaxed);
         let state_bytes = sketches.each().map(|sketch| sketch.distances.state_bytes() as u64);
         Some(CurveTold { curve, state_bytes: state_bytes.sum(), reads, hits: sums.get_hits })
     }
+
+    fn reads(&self) -> u64 {
+        reads_of(&self.sums_ever())
+    }
+
+    /// Whether requests are shown now. Begins a burst if it is time.
+    #[inline]
+    fn shows(&self, distances: &Distances, sketches: &mut Sketches, second: Seconds) -> bool {
+        !sketches.bursts.rests() || self.next_burst(distances, sketches, second)
+    }
+
+    #[cold]
+    fn next_burst(&self, distances: &Distances, sketches: &mut Sketches, second: Seconds) -> bool {
+        let sums = self.sums_ever();
+        sketches.count(reads_of(&sums));
+        let requests = sums.requests_own + sums.requests_neighbour;
+        let goes_on = sketches.bursts.goes_on(second, requests);
+        if !goes_on {
+            distances.rests_until.store(second + 1, Relaxed);
+        }
+        goes_on
+    }
+}
+
+fn reads_of(sums: &Sums) -> u64 {
+    sums.get_hits + sums.get_misses
 }
 
 /// What a request does to an item.
@@ -218,16 +321,32 @@ impl Turn<'_> {
             return;
         }
         let Some(distances) = &self.shared.distances else { return };
+        if self.now.second < distances.rests_until.load(Relaxed) {
+            return;
+        }
         let chosen = Chosen { most: distances.chosen.load(Relaxed) };
         if keys.iter().any(|key| key.is_some_and(|key| chosen.has(key.hash()))) {
-            self.show_chosen(keys, jobs, chosen);
+            self.show_chosen(distances, keys, jobs, chosen);
         }
     }
 
     #[cold]
-    fn show_chosen(&mut self, keys: &[Option<Key<'_>>], jobs: &[Option<Job<'_>>], chosen: Chosen) {
+    fn show_chosen(
+        &mut self,
+        distances: &Distances,
+        keys: &[Option<Key<'_>>],
+        jobs: &[Option<Job<'_>>],
+        chosen: Chosen,
+    ) {
+        let store = &self.shared.store;
+        let lock = || {
+            let mut sketches = distances.try_lock()?;
+            sketches.pass_to_flush(store.flushed());
+            Some(sketches)
+        };
+        let mut sketches = None;
         for (at, key) in keys.iter().enumerate() {
-            let Some(key) = key.filter(|key| chosen.has(key.hash())) else { continue };
+            let Some(key) = key.as_ref().filter(|key| chosen.has(key.hash())) else { continue };
             // Without a job it is a further key of a `get`.
             let job = jobs.get(at).map(Option::as_ref);
             let does = job.map_or(Does::Reads, |job| job.map_or(Does::Other, done_by));
@@ -241,17 +360,37 @@ impl Turn<'_> {
                 }
                 Does::Stores { .. } | Does::Removes => self.shown.forget(key.hash()),
             }
-            self.show_one(&key, does);
+            if store.cachelet_of(key.hash()).is_none() {
+                continue;
+            }
+            let Some(sketches) = sketches.get_or_insert_with(lock) else {
+                self.shown.lost += u32::from(does == Does::Reads);
+                continue;
+            };
+            if !self.shared.shows(distances, sketches, self.now.second) {
+                return;
+            }
+            if self.shown.missed | self.shown.lost != 0 {
+                self.shown.tell(sketches);
+            }
+            self.show_one(distances, sketches, key, does);
+        }
+        let most = sketches.flatten().map(|mut sketches| sketches.chosen());
+        if let Some(most) = most.filter(|most| *most != chosen.most) {
+            distances.chosen.store(most, Relaxed);
         }
     }
 
-    fn show_one(&mut self, key: &Key<'_>, does: Does) {
-        let distances = self.shared.distances.as_ref().expect("it was looked whether it is");
+    fn show_one(
+        &mut self,
+        distances: &Distances,
+        sketches: &mut Sketches,
+        key: &Key<'_>,
+        does: Does,
+    ) {
         let (store, now, hash) = (&self.shared.store, self.now, key.hash());
-        if store.cachelet_of(hash).is_none() {
-            return;
-        }
-        let (out, shown) = (&mut *self.out, &mut *self.shown);
+        sketches.spend(self.shared);
+        let out = &mut *self.out;
         let mut look = || {
             let within = distances.bytes.load(Relaxed);
             let found = |view: &View<'_>, _: &mut Vec<u8>| Found {
@@ -261,32 +400,24 @@ impl Turn<'_> {
             };
             store.read(key, now.second, false, out, found)
         };
-        distances.with(|sketches| {
-            let flushed = store.flushed();
-            if std::mem::replace(&mut sketches.flush_number, flushed) != flushed {
-                sketches.each().for_each(|sketch| sketch.distances.flush());
-            }
-            let missed = std::mem::take(&mut shown.missed);
-            for sketch in sketches.each() {
-                sketch.distances.missed(missed);
-                if !sketch.takes(hash, now.second) {
-                    continue;
+        let Sketches { counting, learning, .. } = sketches;
+        match does {
+            Does::Reads => {
+                let hit = counting.distances.read(hash, now.second, &mut look);
+                if let Some(learning) = learning {
+                    learning.distances.read(hash, now.second, &mut look);
                 }
-                match does {
-                    Does::Reads => {
-                        let hit = sketch.distances.read(hash, now.second, &mut look);
-                        shown.forget(hash);
-                        shown.put(hash, hit);
-                    }
-                    Does::Stores { value_bytes, exptime } => {
-                        let bytes = item_bytes(key, value_bytes);
-                        sketch.distances.write(hash, bytes, now.deadline(exptime));
-                    }
-                    Does::Removes => sketch.distances.remove(hash),
-                    Does::Other => {}
+                if let Some(hit) = hit {
+                    self.shown.put(hash, hit);
                 }
             }
-        });
+            Does::Stores { value_bytes, exptime } => {
+                let (bytes, deadline) = (item_bytes(key, value_bytes), now.deadline(exptime));
+                sketches.each().for_each(|sketch| sketch.distances.write(hash, bytes, deadline));
+            }
+            Does::Removes => sketches.each().for_each(|sketch| sketch.distances.remove(hash)),
+            Does::Other => {}
+        }
     }
 }
 
@@ -322,6 +453,32 @@ fn done_by_storage(storage: &Storage<'_>) -> Does {
         (Verb::Append | Verb::Prepend, _) | (_, Chunk::Bad) => Does::Other,
         (_, Chunk::Value(value)) => {
             Does::Stores { value_bytes: value.len(), exptime: storage.exptime }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_paid_for_by_requests_or_by_time() {
+        let burst = u64::from(BURST);
+        for (seconds, requests, goes_on) in [
+            (0, 0, false),
+            (1, 24 * burst, false),
+            (1, 25 * burst, true),
+            (200, 0, false),
+            (263, 0, true),
+            (132, 25 * burst / 2, true),
+        ] {
+            let mut bursts = Bursts { began: 1_000, requests: 7, left: 0 };
+            assert_eq!(
+                bursts.goes_on(1_000 + seconds, 7 + requests),
+                goes_on,
+                "{seconds} {requests}"
+            );
+            assert_eq!(bursts.rests(), !goes_on);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Stack distances of what a look-aside cache is asked for: reads count, writes bring items, removals take them away.
 //!
 //! Whoever knows a whole cache asks [`Chosen`] first, which costs a multiplication and a branch, and shows chosen keys alone. How many
-//! reads there were in all, [`count`](StackDistances::count) is told.
+//! reads there were in all, [`count`](StackDistances::count) is told. Curves are by bytes: a cache has so many.
 
 use super::{BUCKET, BUCKET_BITS, NEVER, StackDistances};
 use crate::ages::Ages;
@@ -43,51 +43,68 @@ impl StackDistances {
         Chosen { most: self.hash_most }
     }
 
-    /// Fewer keys are sampled from now on, a sixteenth less.
-    pub fn sample_less(&mut self) {
-        self.lower_rate();
-    }
-
     /// So many reads in all, shown or not. What was not shown is taken to hit at the smallest size, on average: a key that is
     /// read again at once need not be shown, nor reads that are answered by copies.
     pub fn count(&mut self, reads: u64) {
         self.seen += reads;
     }
 
+    /// So many reads of sampled keys are among those that are counted, but how they went is not known.
+    pub fn lost(&mut self, reads: u32) {
+        self.faded -= f64::from(reads) * self.weight;
+    }
+
     /// So many reads of sampled keys missed that were not shown.
     pub fn missed(&mut self, reads: u32) {
-        self.by_items.add_miss(f64::from(reads) * self.weight);
         self.by_bytes.add_miss(f64::from(reads) * self.weight);
     }
 
     /// A read in that second. `look` says whether the cache has a key that the sketch does not know. Returns whether a cache
-    /// that is large enough hits.
-    pub fn read(&mut self, hash: u64, second: u32, look: impl FnOnce() -> Option<Found>) -> bool {
+    /// that is large enough hits, if the key is sampled.
+    #[inline]
+    pub fn read(
+        &mut self,
+        hash: u64,
+        second: u32,
+        look: impl FnOnce() -> Option<Found>,
+    ) -> Option<bool> {
         let hash = scrambled(hash);
         if hash > self.hash_most {
-            return false;
+            return None;
         }
-        let Some(cell) = self.samples.find(hash) else {
-            let Some(found) = look() else {
-                self.missed(1);
-                return false;
-            };
-            if self.admit(hash, found.bytes.max(1), marked(found.deadline)) {
-                self.by_items.add(self.samples() as f64 * self.weight, self.weight);
-                self.by_bytes.add(found.within as f64, self.weight);
-            }
-            return true;
+        let known = self.samples.find_mut(hash);
+        let Some(cell) = known.filter(|cell| cell.mark >= NEVER || second < deadline(cell.mark))
+        else {
+            return Some(self.read_unknown(hash, look()));
         };
-        let (mark, bytes) = (cell.mark, cell.amount);
-        if mark < NEVER && mark >> BUCKET_BITS <= second {
-            self.renew(hash, 1, GONE);
+        let (bucket, bytes) = (cell.mark & BUCKET, cell.amount);
+        let newer = self.ages.newer_than(bucket, bytes).bytes;
+        self.by_bytes.add(newer * self.weight + f64::from(bytes), self.weight);
+        // Within a bucket there is no order.
+        if bucket != self.ages.newest() {
+            self.ages.take(bucket, bytes);
+            cell.mark = cell.mark & !BUCKET | self.ages.newest();
+            if self.ages.put(bytes, self.samples.len()) {
+                self.join();
+            }
+        }
+        Some(true)
+    }
+
+    /// Of a key of which the sketch does not know, or that it is gone. It may have come again since: not all is shown.
+    #[cold]
+    #[inline(never)]
+    fn read_unknown(&mut self, hash: u64, found: Option<Found>) -> bool {
+        let Some(found) = found else {
+            if self.samples.find(hash).is_some() {
+                self.renew(hash, 1, GONE);
+            }
             self.missed(1);
             return false;
+        };
+        if self.put(hash, found.bytes, found.deadline) {
+            self.by_bytes.add(found.within as f64, self.weight);
         }
-        let newer = self.ages.newer_than(mark & BUCKET, bytes);
-        self.by_items.add(1.0 + newer.samples * self.weight, self.weight);
-        self.by_bytes.add(newer.bytes * self.weight + f64::from(bytes), self.weight);
-        self.renew(hash, bytes, mark & !BUCKET);
         true
     }
 
@@ -97,10 +114,17 @@ impl StackDistances {
         if hash > self.hash_most {
             return;
         }
-        match self.samples.find(hash) {
-            Some(_) => self.renew(hash, bytes.max(1), marked(deadline)),
-            None => drop(self.admit(hash, bytes.max(1), marked(deadline))),
+        self.put(hash, bytes, deadline);
+    }
+
+    /// False if it is not sampled any more, now that the samples are full.
+    fn put(&mut self, hash: u64, bytes: u32, deadline: u32) -> bool {
+        let (bytes, deadline) = (bytes.max(1), marked(deadline));
+        if self.samples.find(hash).is_none() {
+            return self.admit(hash, bytes, deadline);
         }
+        self.renew(hash, bytes, deadline);
+        true
     }
 
     /// No cache has it, until it is stored again.
@@ -118,6 +142,7 @@ impl StackDistances {
     }
 
     /// The newest of all, with these bytes.
+    #[inline]
     fn renew(&mut self, hash: u64, bytes: u32, deadline: u32) {
         let cell = self.samples.cell(hash);
         self.ages.take(cell.mark & BUCKET, cell.amount);
@@ -131,6 +156,13 @@ impl StackDistances {
 /// Of what is known to be in no cache: it keeps its place, with one byte, so that reads of it are known to miss.
 const GONE: u32 = 0;
 
+/// Of a mark.
+#[inline]
+fn deadline(mark: u32) -> u32 {
+    mark >> BUCKET_BITS
+}
+
+#[inline]
 fn marked(deadline: u32) -> u32 {
     match deadline {
         0 => NEVER,
@@ -163,8 +195,8 @@ mod tests {
         distances.count(3);
         assert_eq!(distances.by_bytes().hit_ratio_most(), 1.0);
         distances.remove(key(1));
-        distances.read(key(1), 60, || unreachable!("it is known to be gone"));
-        distances.read(key(2), 60, || unreachable!("it is known to have died"));
+        distances.read(key(1), 60, none);
+        distances.read(key(2), 60, none);
         distances.read(key(3), 60, none);
         distances.count(3);
         assert!((distances.by_bytes().hit_ratio_most() - 4.0 / 6.0).abs() < 1e-9);
@@ -183,6 +215,34 @@ mod tests {
         let curve = distances.by_bytes();
         assert_eq!(curve.miss_ratio(1 << 19), 1.0);
         assert_eq!(curve.miss_ratio(1 << 21), 0.0);
+    }
+
+    /// Not every write is shown.
+    #[test]
+    fn what_was_removed_and_is_found_has_come_again() {
+        let mut distances = StackDistances::new(1_024);
+        let found = Found { bytes: 100, deadline: 90, within: 1_000 };
+        distances.write(key(1), 100, 50);
+        distances.remove(key(1));
+        assert_eq!(distances.read(key(1), 60, || Some(found)), Some(true));
+        let known = || unreachable!("it is known");
+        assert_eq!(distances.read(key(1), 61, known), Some(true));
+        assert_eq!(distances.read(key(1), 90, none), Some(false));
+        assert_eq!(distances.read(key(1), 91, none), Some(false));
+        distances.count(4);
+        assert_eq!(distances.by_bytes().hit_ratio_most(), 0.5);
+    }
+
+    #[test]
+    fn reads_of_which_nothing_is_known_do_not_count() {
+        let mut distances = StackDistances::new(1_024);
+        distances.write(key(1), 100, 0);
+        distances.read(key(1), 1, none);
+        distances.read(key(2), 1, none);
+        distances.lost(8);
+        distances.count(10);
+        assert_eq!(distances.by_bytes().requests(), 2.0);
+        assert_eq!(distances.by_bytes().hit_ratio_most(), 0.5);
     }
 
     #[test]

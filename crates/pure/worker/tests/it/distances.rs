@@ -1,5 +1,7 @@
 //! What a server knows of its hit ratio by size, from the requests of its workers.
 
+use std::ops::Range;
+
 use mbal_model::Key;
 use mbal_sketch::{Random, StackDistances};
 use mbal_worker::{CurveTold, Settings};
@@ -103,6 +105,72 @@ fn the_hit_ratio_is_that_of_a_list_of_the_same_size_or_better() {
     let by_list = [4, 8, 16].map(|mib| hits(&told, mib << 20));
     assert!(by_list[0] + 0.05 < by_list[1] && by_list[1] < measured, "{measured} {by_list:?}");
     assert!(measured < by_list[2], "{measured} {by_list:?}");
+}
+
+/// Reads of keys that are all there, fifty at once; `key` says which by the read's number. A second has 2,500.
+fn read_all(rig: &mut Rig, reads: Range<u64>, mut key: impl FnMut(u64) -> u64) {
+    for first in reads.step_by(50) {
+        let keys: Vec<String> = (first..first + 50).map(|nth| format!(" k{}", key(nth))).collect();
+        rig.send(format!("get{}\r\n", keys.concat()).as_bytes());
+        if first % 2_500 == 0 {
+            rig.now.second += 1;
+            rig.now.unix += 1;
+        }
+    }
+}
+
+fn filled(keys: u64) -> Rig {
+    let mut rig = rig(64 << 20);
+    (0..keys).for_each(|key| drop(rig.send(format!("set k{key} 0 0 1\r\nx\r\n").as_bytes())));
+    rig
+}
+
+/// Two thirds of what is sampled is shown, in two bursts. Which keys are hot changes all the time.
+#[test]
+fn bursts_tell_what_all_reads_would() {
+    const READS: u64 = 900_000;
+    let mut rig = filled(20_000);
+    let mut whole = StackDistances::new(65_535);
+    let mut bits = Random::new(4);
+    let item_bytes = 22 + 6 + 1;
+    read_all(&mut rig, 0..READS, |nth| {
+        let key = (nth / 60 + (16_000.0 * bits.unit().powi(3)) as u64) % 20_000;
+        let text = format!("k{key}");
+        whole.observe(Key::new(text.as_bytes()).expect("a key").hash(), item_bytes);
+        key
+    });
+    let told = told(&rig);
+    assert_eq!((told.reads, told.curve.requests()), (READS, READS as f64));
+    let off: Vec<f64> = (1..40_u64)
+        .map(|part| {
+            let bytes = part * 20_000 * u64::from(item_bytes) / 40;
+            told.curve.miss_ratio(bytes) - whole.by_bytes().miss_ratio(bytes)
+        })
+        .collect();
+    let mean = off.iter().map(|off| off.abs()).sum::<f64>() / off.len() as f64;
+    assert!(mean < 0.01, "{mean} {off:?}");
+}
+
+#[test]
+fn what_comes_between_bursts_is_not_seen_and_not_taken_for_hits() {
+    let mut rig = filled(4_000);
+    let hits_at_any_size = |rig: &Rig| hits(&told(rig), 1 << 40);
+    let misses = |rig: &mut Rig, reads: u64| {
+        (0..reads).for_each(|nth| drop(rig.send(format!("get none{nth}\r\n").as_bytes())));
+    };
+    // All keys are sampled. Half of it misses, until the burst is over within a second.
+    for round in 0..40 {
+        misses(&mut rig, 2_000);
+        read_all(&mut rig, 1..2_001, |nth| (round * 2_000 + nth) % 4_000);
+    }
+    let half = hits_at_any_size(&rig);
+    assert!((half - 0.5).abs() < 0.01, "{half}");
+    misses(&mut rig, 60_000);
+    assert!((hits_at_any_size(&rig) - half).abs() < 0.001);
+    rig.now.second += 300;
+    rig.now.unix += 300;
+    misses(&mut rig, 60_000);
+    assert!(hits_at_any_size(&rig) < 0.4, "{}", hits_at_any_size(&rig));
 }
 
 /// The part of reads that any size hits, after minutes of reads that all miss, or that are of the same few keys.
