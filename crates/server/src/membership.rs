@@ -38,6 +38,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)
 
 /// Between two heartbeats of a server that takes part in a move, or is emptied: each step at the coordinator waits for one.
 const EPOCH_OF_MOVES: Duration = Duration::from_millis(100);
+/// Likewise where the CPU quota is small and nothing hurries: a heartbeat costs as much as a slice of a move.
+const EPOCH_OF_THRIFTY_MOVES: Duration = Duration::from_millis(300);
 
 /// Between two words on the hit ratio by size.
 const CURVE_EVERY: Duration = Duration::from_secs(5);
@@ -145,7 +147,9 @@ impl Member {
                 self.moving.told(here, self.incarnation, &moves, ever);
             }
             let is_busy = soon || shared.moves_under_way() > 0 || self.departure.is_ending();
-            self.pause(if is_busy { epoch.min(EPOCH_OF_MOVES) } else { epoch }, owning.as_deref());
+            let of_moves =
+                if shared.is_thrifty() { EPOCH_OF_THRIFTY_MOVES } else { EPOCH_OF_MOVES };
+            self.pause(if is_busy { epoch.min(of_moves) } else { epoch }, owning.as_deref());
             if let Some(owning) = owning.as_ref().filter(|owning| owning.is_over()) {
                 owning.end();
                 return (!self.departure.has_ended()).then_some(here);

@@ -106,6 +106,7 @@ impl Shared {
         let (since, at, carried) = (now.moment(), now.second, self.carried_bytes());
         let deadline = Deadline { since, until, carried, at, ages, cut: None };
         *self.hurry.0.lock().expect("nothing panics with it held") = Some(deadline);
+        self.thrift.hurry();
     }
 
     /// What a cachelet takes along that begins to leave now, if the server is in a hurry.
