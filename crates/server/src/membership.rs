@@ -41,6 +41,8 @@ const EPOCH_OF_MOVES: Duration = Duration::from_millis(100);
 /// While it is emptied within a time so many in what is left of it, down to [`EPOCH_LEAST`]: its moves begin and end with them.
 const HURRIED_BEATS: u32 = 16;
 const EPOCH_LEAST: Duration = Duration::from_millis(10);
+/// Likewise where the CPU quota is small and nothing hurries: a heartbeat costs as much as a slice of a move.
+const EPOCH_OF_THRIFTY_MOVES: Duration = Duration::from_millis(300);
 
 /// Between two words on the hit ratio by size.
 const CURVE_EVERY: Duration = Duration::from_secs(5);
@@ -150,8 +152,9 @@ impl Member {
             let is_busy = soon || shared.moves_under_way() > 0 || self.departure.is_ending();
             let pause = match self.departure.time_left() {
                 Some(left) => (left / HURRIED_BEATS).clamp(EPOCH_LEAST, EPOCH_OF_MOVES),
-                None if is_busy => EPOCH_OF_MOVES,
-                None => epoch,
+                None if !is_busy => epoch,
+                None if shared.is_thrifty() => EPOCH_OF_THRIFTY_MOVES,
+                None => EPOCH_OF_MOVES,
             };
             self.pause(pause.min(epoch), owning.as_deref());
             if let Some(owning) = owning.as_ref().filter(|owning| owning.is_over()) {

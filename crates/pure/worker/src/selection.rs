@@ -133,6 +133,7 @@ impl Shared {
         let (since, pace) = (now.moment(), Pace::new(now.moment(), self.carried_bytes()));
         let deadline = Deadline { since, until, pace, at: now.second, ages, cut: None };
         *self.hurry.0.lock().expect("nothing panics with it held") = Some(deadline);
+        self.thrift.hurry();
     }
 
     /// What travels of a slice that begins now, if the server is in a hurry.

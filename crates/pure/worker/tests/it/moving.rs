@@ -425,13 +425,13 @@ fn travels(thrifty: Option<u16>) -> (u64, u64) {
 }
 
 #[test]
-fn under_a_small_quota_slices_leave_and_come_one_in_twenty_milliseconds() {
+fn under_a_small_quota_slices_leave_and_come_one_in_eighty_milliseconds() {
     let (took, slices) = travels(None);
     assert!(slices > 3 && took < slices * 10_000, "{took} us for {slices}");
     let source = server_of(Net::new(3).map.at(hash_of("key0")).1.server);
     for thrifty in [source, (source + 1) % SERVERS] {
         let (took, slices) = travels(Some(thrifty));
-        assert!(took > (slices - 1) * 20_000, "{took} us for {slices}");
+        assert!(took > (slices - 1) * 80_000, "{took} us for {slices}");
     }
 }
 
