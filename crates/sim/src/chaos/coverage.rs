@@ -91,6 +91,7 @@ sights! {
     RetireesNamed: "operator: says who retires",
     ScaleChosen: "scaling: servers retire, and not all that they have travels",
     MoveChooses: "scaling: a move carries what was chosen alone",
+    DrainHurries: "drain: a server has little time, and chooses before each slice",
     LeftBehind: "scaling: an item was not chosen, and stayed behind",
     ScaleCancelled: "scaling: cancelled",
     ScaleDone: "scaling: all who were to retire are empty",

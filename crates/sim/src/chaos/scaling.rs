@@ -14,6 +14,8 @@ const MEMORY_PERCENT: [u64; 4] = [20, 50, 90, 400];
 
 /// By so much ages may grow on the way.
 const JOURNEYS: Micros = 10 * SECOND;
+/// The longest time that a server has to be empty.
+const HURRY_MOST: Micros = 400_000;
 /// See `policy` in `mbal_cachelet`.
 const UNREAD_IS_OLDER: u32 = 32;
 
@@ -36,6 +38,7 @@ impl AgesTold {
 
 /// A move that does not carry everything.
 pub struct Cut {
+    /// The move's; 0 of all moves of a server that is in a hurry.
     pub number: u32,
     pub first: u64,
     pub last: u64,
@@ -117,6 +120,19 @@ impl World {
             self.coverage.meet(Sight::MoveChooses);
         }
         Some(cutoffs)
+    }
+
+    /// The server is to be empty soon, as at SIGTERM: when the time is over only the hottest items travel. It does not end then, which is worse.
+    pub fn hurry(&mut self, host: usize) {
+        let this = &self.hosts[host];
+        let now = this.clock.at(self.now);
+        this.server.hurry(now, now.moment().after(self.now % HURRY_MOST));
+        let chosen_since = this.clock.when(u64::from(now.second + 1) * SECOND);
+        let (number, first, last, from) = (0, 0, u64::MAX, self.now);
+        // From then on, whatever has come by a journey.
+        let travelled = vec![true; self.profile.keys.len()];
+        self.cuts.push(Cut { number, first, last, from, chosen_since, travelled });
+        self.coverage.meet(Sight::DrainHurries);
     }
 
     /// Of each key: since when it was not certain, and since when it is chosen if it was used.

@@ -49,7 +49,12 @@ impl World {
                 self.coverage.meet(Sight::CancelWanted);
                 (!moves.is_empty()).then(|| Ask::CancelMove(self.dice.pick(&moves)))
             }
-            12..16 => Some(Ask::Drain(server, true)),
+            12..16 => {
+                if self.now % 4 == 0 && self.hosts[host].is_up {
+                    self.hurry(host);
+                }
+                Some(Ask::Drain(server, true))
+            }
             16..20 => Some(Ask::Drain(server, false)),
             20..24 => {
                 let modes =
