@@ -12,13 +12,15 @@ type told struct {
 	out            Output
 }
 
-func violations(all ...told) int {
+func historyOf(all ...told) *History {
 	history := NewHistory()
 	for client, one := range all {
 		history.Add(client, "k", one.in, one.out, one.call*time.Millisecond, one.answered*time.Millisecond)
 	}
-	return len(history.Check().Violations)
+	return history
 }
+
+func violations(all ...told) int { return len(historyOf(all...).Check().Violations) }
 
 func set(value string, cas uint64) (Input, Output) {
 	return Input{Kind: Set, Value: value}, Output{Cas: cas}
@@ -52,6 +54,22 @@ func TestWhatASingleServerCouldHaveDoneIsAllowed(t *testing.T) {
 	for name, history := range histories {
 		if violations(history...) != 0 {
 			t.Errorf("%s: refused", name)
+		}
+	}
+}
+
+func TestACasOfMemcachedMayBeThatOfTheIncrBeside(t *testing.T) {
+	torn := func(call, answered time.Duration) []told {
+		return []told{op(1, 2)(set("5", 7)), op(3, 6)(Input{Kind: Incr}, Output{Value: "6"}), op(call, answered)(got("5", 8)), op(10, 11)(got("6", 8))}
+	}
+	if violations(torn(4, 5)...) == 0 {
+		t.Error("of a server of ours it is not found")
+	}
+	for _, one := range []struct{ call, answered, violations int }{{4, 5, 0}, {7, 8, 1}} {
+		history := historyOf(torn(time.Duration(one.call), time.Duration(one.answered))...)
+		history.ofMemcached = true
+		if found := len(history.Check().Violations); found != one.violations {
+			t.Errorf("%v: %d violations", one, found)
 		}
 	}
 }

@@ -94,7 +94,7 @@ func (rounds *ProxyRounds) play(round int, random *rand.Rand) {
 	}
 	var weather Weather
 	load := NewLoad(round, nil, proxies, &weather, proxyKeys, proxyHot, 0)
-	load.history.casAgain = true
+	load.history.ofMemcached = true
 	weather.Calm(0)
 	load.Begin(random)
 	var isHot atomic.Bool
