@@ -134,9 +134,9 @@ impl Departure {
         let mut text = format!("{bytes} bytes went, {left} items did not");
         if left_behind > 0 {
             text += &format!(", {left_behind} were left behind");
-        }
-        if let Some(age) = cut {
-            text += &format!(", the last ones unused for {age} s");
+            if let Some(age) = cut {
+                text += &format!(", the last ones unused for {age} s");
+            }
         }
         text
     }
