@@ -136,8 +136,8 @@ pub(crate) fn vital(shared: &Shared) -> (u32, bool) {
         let rates = HotReport { reads: home.reads, writes: home.writes, ..HotReport::default() };
         if rates.is_write_hot() {
             write_hot = true;
-        } else if let Some(key) = Key::new(&home.key)
-            && let Some((_, worker)) = shared.store.cachelet_of(key.hash())
+        } else if let Some((_, worker)) =
+            Key::new(&home.key).and_then(|key| shared.store.cachelet_of(key.hash()))
         {
             *by_worker.entry(worker.0).or_default() += 1;
         }

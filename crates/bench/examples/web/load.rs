@@ -215,9 +215,10 @@ fn read(
     done.slowest = caches.get(&asked, true, &mut found);
     let mut second = Asked::new();
     for (place, found) in found.iter().enumerate() {
-        if !matches!(found, Found::Value(_))
-            && let Some(server) = routing.secondary(&names[place])
-        {
+        if matches!(found, Found::Value(_)) {
+            continue;
+        }
+        if let Some(server) = routing.secondary(&names[place]) {
             second.entry(server).or_default().push((place, keys[place]));
         }
     }

@@ -298,9 +298,7 @@ fn run(seed: u64, start: usize, mut scaler: Option<&mut dyn Autoscaler>, ranks: 
         }
         if let Some(scaler) = scaler.as_mut() {
             let wish = scaler.decide(&Demand { minute, rate, forecast: &forecast, servers });
-            if let Some((at, wanted)) = due
-                && minute >= at
-            {
+            if let Some((_, wanted)) = due.filter(|&(at, _)| minute >= at) {
                 cluster.scale(wanted);
                 outcome.scalings += 1;
                 due = None;

@@ -122,9 +122,8 @@ fn fill(stream: &[(u64, u32)], servers: usize, room: usize, seed: u64) -> Vec<It
             order[shelf].remove(&before);
         }
         order[shelf].insert(now, (key, bytes));
-        if order[shelf].len() > room / CLASSES
-            && let Some((_, (evicted, _))) = order[shelf].pop_first()
-        {
+        if order[shelf].len() > room / CLASSES {
+            let (_, (evicted, _)) = order[shelf].pop_first().expect("one was just inserted");
             last[shelf].remove(&evicted);
         }
     }

@@ -114,8 +114,8 @@ pub fn play(load: &Load, seed: u64, sized: Sized) -> Day {
                 held += usize::from(rate * (1.0 - ratio) <= rate_db);
                 day.servers_mean += servers as f64;
             }
-            if let Some((at, to, expected)) = under_way
-                && at <= minute * 60 + second
+            if let Some((_, to, expected)) =
+                under_way.filter(|&(at, ..)| at <= minute * 60 + second)
             {
                 if to < servers && came.is_some_and(|at| (minute as u64) < at + REST_MINUTES) {
                     day.flaps += 1;
