@@ -146,15 +146,16 @@ impl Proxy {
             let is_silent = matches!(voice, Voice::Text { noreply: true });
             return self.refuse(client, is_silent, &voice.refused(DOWN));
         }
-        let who = match voice {
-            Voice::Text { noreply: true } => Who::Nobody,
-            _ => {
-                let error = refusal.map_or_else(Vec::new, |why| voice.refused(why));
-                let slot = Slot::Everywhere { missing: asked_of.len(), error, done: voice.done() };
-                let number = self.clients[client as usize].push(slot);
-                Who::Everywhere { client, number }
-            }
-        };
+        // Who wants no answer waits for it all the same: an upstream that is late would flush what the client has stored since.
+        let silent = matches!(voice, Voice::Text { noreply: true });
+        let error = refusal.map_or_else(Vec::new, |why| voice.refused(why));
+        let (missing, done) = (asked_of.len(), voice.done());
+        let slot = Slot::Everywhere { missing, error, done, silent };
+        let this = &mut self.clients[client as usize];
+        let number = this.push(slot);
+        // A peer's requests come from many clients, and each of them waits there.
+        this.flushing = !this.is_peer;
+        let who = Who::Everywhere { client, number };
         let (kind, hide) = match voice {
             Voice::Text { .. } => (Kind::Line, Hide::Nothing),
             Voice::Binary { frame: &Frame { opcode, opaque, .. }, .. } => {

@@ -233,7 +233,7 @@ impl Proxy {
 
     fn answered_somewhere(&mut self, client: u32, number: u32, error: &[u8]) {
         let this = &mut self.clients[client as usize];
-        let Slot::Everywhere { missing, error: first, done } = this.slot(number) else {
+        let Slot::Everywhere { missing, error: first, done, silent } = this.slot(number) else {
             unreachable!("its parts are its own")
         };
         *missing -= 1;
@@ -241,8 +241,14 @@ impl Proxy {
             first.extend_from_slice(error);
         }
         if *missing == 0 {
-            let reply = std::mem::take(if first.is_empty() { done } else { first });
+            let reply = match silent {
+                true => Vec::new(),
+                false => std::mem::take(if first.is_empty() { done } else { first }),
+            };
+            this.flushing = false;
             this.answer(number, &mut self.spare, |out| out.extend_from_slice(&reply));
+            // Between the first upstream's flush and the last one's a fill may have read what was there before.
+            self.end_all_copies();
             self.answered(client);
         }
     }

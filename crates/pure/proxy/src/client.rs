@@ -18,10 +18,12 @@ pub(crate) enum Slot {
     Early(Vec<u8>),
     Merge(Box<Merge>),
     /// All upstreams are asked: so many have not answered. The first error of those that have, and what is said if there is none.
+    /// A client that is `silent` hears neither.
     Everywhere {
         missing: usize,
         error: Vec<u8>,
         done: Vec<u8>,
+        silent: bool,
     },
     /// The connection ends here.
     End,
@@ -68,6 +70,8 @@ pub(crate) struct Client {
     pub is_waiting: bool,
     /// It is in the list of those that may go on.
     pub may_go_on: bool,
+    /// Its `flush_all` is not done everywhere: what it asks behind that waits.
+    pub flushing: bool,
 }
 
 impl Client {

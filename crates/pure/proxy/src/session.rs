@@ -54,7 +54,8 @@ impl Proxy {
     pub(crate) fn let_go_on(&mut self, client: u32) {
         let limits = self.settings.limits;
         let this = &mut self.clients[client as usize];
-        let has_room = this.waiting() <= limits.client_requests_max / 2
+        let has_room = !this.flushing
+            && this.waiting() <= limits.client_requests_max / 2
             && this.expected_bytes() <= limits.client_output_bytes_max / 2;
         if this.paused && has_room && this.is_open && !this.may_go_on {
             this.may_go_on = true;
@@ -100,7 +101,7 @@ impl Proxy {
                 true => limits.conn_requests_max <= this.waiting() || bytes_max <= this.out.len(),
                 false => this.has_asked_enough(limits.client_requests_max, bytes_max),
             };
-            if has_asked_enough {
+            if has_asked_enough || this.flushing {
                 this.paused = true;
                 this.need = 0;
                 self.actions.push(Action::Pause(ClientId(client)));

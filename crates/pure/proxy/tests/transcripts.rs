@@ -314,6 +314,40 @@ fn a_flush_is_done_by_all() {
 }
 
 #[test]
+fn what_is_asked_behind_a_flush_waits_until_all_have_flushed() {
+    let mut world = World::new(Settings { conns_per_server: 2, ..settings(2) });
+    let client = world.client();
+    let requests = "flush_all noreply\r\nset a 0 0 1\r\nx\r\nflush_all\r\nget a\r\n";
+    world.says(client, requests);
+    // Two connections for text to each of two upstreams.
+    let text = [0, 1, 4, 5];
+    let asked = |world: &mut World| text.map(|conn| std::mem::take(&mut world.asked[conn]));
+    let reply = |world: &mut World, conn: usize, bytes: &str| {
+        world.event(Event::Replied { conn: ConnId(conn as u32), bytes: bytes.as_bytes() });
+    };
+    assert_eq!(asked(&mut world), ["flush_all\r\n"; 4]);
+    for conn in text {
+        assert_eq!(asked(&mut world), [""; 4]);
+        reply(&mut world, conn, "OK\r\n");
+    }
+    let second = asked(&mut world);
+    let (set, flush) = ("set a 0 0 1\r\nx\r\n", "flush_all\r\n");
+    let home = second.iter().position(|bytes| *bytes == set.to_owned() + flush);
+    let home = text[home.expect("one of them has the key")];
+    assert_eq!(second.iter().filter(|bytes| *bytes == flush).count(), 3);
+    reply(&mut world, home, "STORED\r\n");
+    // A connection that is lost has not said so: the client hears that, and goes on.
+    let lost = if home == 5 { 4 } else { 5 };
+    world.event(Event::Lost { conn: ConnId(lost as u32) });
+    for conn in text.into_iter().filter(|conn| *conn != lost) {
+        assert_eq!(asked(&mut world), [""; 4]);
+        reply(&mut world, conn, "OK\r\n");
+    }
+    assert_eq!(asked(&mut world).concat(), "get a\r\n");
+    world.hears(client, "STORED\r\nSERVER_ERROR upstream connection lost\r\n");
+}
+
+#[test]
 fn who_leaves_is_answered_first_and_who_is_gone_never() {
     let mut world = World::new(settings(1));
     let (quits, is_gone) = (world.client(), world.client());
@@ -386,16 +420,19 @@ fn a_flush_in_binary_is_done_by_all() {
     ];
     world.event(Event::Received { client, bytes: &request.concat() });
     world.connect_all();
-    let asked = [packet(0x80, 0x08, 0, &[0, 0, 0, 10]), packet(0x80, 0x08, 0, b"")].concat();
-    for conn in [1, 3] {
-        assert_eq!(world.asked[conn], String::from_utf8_lossy(&asked));
-        assert_eq!(world.asked[conn - 1], "");
-    }
+    let flushes = [packet(0x80, 0x08, 0, &[0, 0, 0, 10]), packet(0x80, 0x08, 0, b"")];
     let done = packet(0x81, 0x08, 0, b"");
     let refused = packet(0x81, 0x08, 0x20, b"");
-    world.event(Event::Replied { conn: ConnId(1), bytes: &[&done[..], &done].concat() });
-    world.hears(client, "");
-    world.event(Event::Replied { conn: ConnId(3), bytes: &[&done[..], &refused].concat() });
+    // What is behind a flush waits until it is done everywhere.
+    for (flush, reply) in flushes.iter().zip([&done, &refused]) {
+        for conn in [1, 3] {
+            assert_eq!(std::mem::take(&mut world.asked[conn]), String::from_utf8_lossy(flush));
+            assert_eq!(world.asked[conn - 1], "");
+        }
+        world.event(Event::Replied { conn: ConnId(1), bytes: &done });
+        world.hears(client, "");
+        world.event(Event::Replied { conn: ConnId(3), bytes: reply });
+    }
     let noop = packet(0x81, 0x0a, 0, b"");
     world.hears(client, &String::from_utf8_lossy(&[&refused[..], &noop].concat()));
     // Who is lost has not done it, though nobody wanted to hear of success.

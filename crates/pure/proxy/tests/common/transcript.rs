@@ -41,11 +41,11 @@ pub fn settings(upstreams: usize) -> Settings {
 
 impl World {
     pub fn new(settings: Settings) -> World {
-        let upstreams = settings.servers.len();
+        let conns = 2 * settings.servers.len() * settings.conns_per_server;
         let mut world = World {
             proxy: Proxy::new(settings),
             now: 1,
-            asked: vec![String::new(); 2 * upstreams],
+            asked: vec![String::new(); conns],
             told: Vec::new(),
             dialing: Vec::new(),
             closed: Vec::new(),
