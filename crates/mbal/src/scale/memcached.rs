@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use mbal_dial::{Access, Dialer, ServerName, Speech};
-use mbal_elastic::pool::{Plan, Resize, plan};
+use mbal_elastic::pool::{Evidence, Fit, Listed, Plan, Resize, plan};
 use mbal_pool::{Dial, Failed, Move, Pace, Stream, Surveyed, choose, survey, sweep};
 use mbal_reactor::process::Signals;
 use mbal_routing::ketama::{Dialect, KeyHash, Ring, RingServer};
@@ -75,7 +75,7 @@ pub struct Memcached {
     #[arg(long)]
     i_stop_writers: bool,
 
-    /// Delete items that are not where the ring has them even if they are most of the pool's
+    /// Delete items that are not where the ring has them, though the pool does not prove that it is the clients' ring
     #[arg(long)]
     delete_strays: bool,
 
@@ -203,10 +203,20 @@ impl Scaling<'_> {
         let planned: Vec<_> = members.iter().map(Surveyed::member).collect();
         let plan = plan(&planned, &resize);
         self.telling.plan(&members, old, &new, &plan);
+        let checked = self.check_rings(&members, &resize);
         if self.args.dry_run {
+            if let Err(why) = checked {
+                self.telling.say(
+                    &format!("It would not begin: {why}"),
+                    "refused",
+                    json!({ "why": why }),
+                );
+            }
             return Ok(());
         }
-        self.check_strays(&members, &plan).map_err(Ended::Refused)?;
+        if !self.args.delete_strays {
+            checked.map_err(Ended::Refused)?;
+        }
         let mut moving = Move::new(&members, &resize, self.dial, self.pace);
         let switched = self.move_and_switch(&mut moving, &plan, &new);
         match switched {
@@ -250,17 +260,53 @@ impl Scaling<'_> {
         Ok(())
     }
 
-    /// By another ring than the clients' nearly everything seems to be in the wrong place.
-    fn check_strays(&self, members: &[Surveyed], plan: &Plan) -> Result<(), String> {
-        let items: usize = members.iter().map(|member| member.listing.items().len()).sum();
-        let strays: usize = plan.strays.iter().map(Vec::len).sum();
-        if 2 * strays <= items || self.args.delete_strays {
-            return Ok(());
+    /// What is deleted is deleted on the word of the rings, which the keys have to prove.
+    fn check_rings(&self, members: &[Surveyed], resize: &Resize) -> Result<(), String> {
+        let Memcached { memcached: old, .. } = self.args;
+        let (was, came) = members.split_at(old.len());
+        let items = |members: &[Surveyed]| -> usize {
+            members.iter().map(|member| member.listing.items().len()).sum()
+        };
+        if items(was) > 0 {
+            let listings: Vec<_> = was.iter().map(|member| &member.listing).collect();
+            let evidence = Evidence::new(&listings);
+            let fit = evidence.fit(|key| resize.old.owner(key));
+            let ring = self.args.ring.label();
+            let (best, of_best) = evidence.best(old);
+            let proven = old.len() > 1 && fit.proves();
+            let text = match proven {
+                true => {
+                    format!("{} of {} keys are where --ring {ring} has them", fit.there, fit.keys)
+                }
+                false if old.len() == 1 => "one server shows no ring".to_owned(),
+                false => format!(
+                    "{} of {} keys are where --ring {ring} has them; no more than {} of {} are where the one has them that fits best: {best}",
+                    fit.there, fit.keys, of_best.there, of_best.keys
+                ),
+            };
+            let fields = json!({ "proven": proven, "keys": fit.keys, "there": fit.there, "best": best, "there_by_best": of_best.there });
+            self.telling.say(&text, "ring", fields);
+            if !proven {
+                return Err(format!(
+                    "nothing shows that clients place keys by this ring: with another one, items that they use would be deleted. \
+                     Say the clients' --ring and --hash, and servers by the names and in the order that they use; \
+                     or --delete-strays if you know that it is theirs ({text})"
+                ));
+            }
         }
-        Err(format!(
-            "{strays} of {items} items are not where --ring has them: is it the clients' ring, and are these the names that they use? \
-             If an earlier change of the list has left them, say --delete-strays"
-        ))
+        for (number, member) in came.iter().enumerate() {
+            let all = member.listing.items();
+            let own = |item: &&Listed| resize.owner_after(item.place) == old.len() + number;
+            let fit = Fit { there: all.iter().filter(own).count(), keys: all.len() };
+            if !all.is_empty() && !(resize.new_members.len() > 1 && fit.proves()) {
+                return Err(format!(
+                    "{} has {} items, and nothing shows that this pool has left them there: they would be deleted. \
+                     Flush it, or say --delete-strays, if nobody uses them",
+                    member.server, fit.keys
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Whether clients have the new list now.

@@ -6,10 +6,12 @@
 //!   stats slabs ─► Held ─────────────────────┴─ Member┘
 //! ```
 
+mod evidence;
 mod listing;
 mod planning;
 mod slabs;
 
+pub use evidence::{Evidence, Fit};
 pub use listing::{Line, Listed, Listing};
 pub use planning::{Held, Member, Plan, Resize, class_ages, plan};
 pub use slabs::{PAGE_BYTES, SlabSettings, Slabs};
