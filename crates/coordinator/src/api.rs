@@ -1,6 +1,6 @@
 //! The HTTP API: paths to questions, answers to JSON.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, RawQuery, Request, State};
@@ -15,6 +15,7 @@ use mbal_control::api::{
 };
 use mbal_control::{Answer, Ask, Refusal};
 use mbal_election::Term;
+use mbal_locks::{Mutex, ranks};
 use mbal_model::ServerId;
 use serde::Deserialize;
 
@@ -60,7 +61,7 @@ const LEADER: HeaderName = HeaderName::from_static("mbal-leader");
 
 #[derive(Clone)]
 pub(crate) struct Shared {
-    pub driver: Arc<Mutex<Driver>>,
+    pub driver: Arc<Mutex<ranks::Driver, Driver>>,
     /// Its place among several; none of who has a file.
     pub seat: Option<Arc<Seat>>,
     /// Of `Authorization: Bearer`, hashed: what changes anything needs it.
@@ -178,9 +179,7 @@ impl Shared {
         ask: impl FnOnce(&mut Driver) -> (Option<Term>, Result<T, Failed>) + Send + 'static,
         answer: impl FnOnce(T) -> Response,
     ) -> Response {
-        let asked = tokio::task::spawn_blocking(move || {
-            ask(&mut self.driver.lock().expect("a transaction does not panic"))
-        });
+        let asked = tokio::task::spawn_blocking(move || ask(&mut self.driver.lock()));
         let Ok((term, told)) = asked.await else {
             return failed(StatusCode::INTERNAL_SERVER_ERROR, "a fault of the coordinator");
         };
@@ -343,7 +342,7 @@ async fn end_scaling(State(shared): State<Shared>) -> Response {
 }
 
 async fn metrics(State(shared): State<Shared>) -> Response {
-    let page = shared.driver.lock().expect("a transaction does not panic").metrics();
+    let page = shared.driver.lock().metrics();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response()
 }
 

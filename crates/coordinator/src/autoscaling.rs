@@ -8,8 +8,8 @@
 //! What is wanted, and who is to be stopped, is in the saved state: another coordinator goes on with it.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +19,7 @@ use mbal_control::api::{
 };
 use mbal_control::{Answer, Ask, Demand, Look};
 use mbal_elastic::{Outcome, Policy, Resizer, Seen};
+use mbal_locks::{Mutex, ranks};
 
 use crate::driver::Driver;
 use crate::machines::{Leaver, Machines};
@@ -39,7 +40,7 @@ pub(crate) struct Autoscaling {
 impl Autoscaling {
     /// `every`: a minute, as the deciders count.
     pub(crate) fn start(
-        driver: Arc<Mutex<Driver>>,
+        driver: Arc<Mutex<ranks::Driver, Driver>>,
         machines: Machines,
         cluster: String,
         every: Duration,
@@ -73,7 +74,7 @@ impl Drop for Autoscaling {
 }
 
 struct Pilot {
-    driver: Arc<Mutex<Driver>>,
+    driver: Arc<Mutex<ranks::Driver, Driver>>,
     machines: Machines,
     cluster: String,
     every: Duration,
@@ -116,11 +117,11 @@ impl Pilot {
     }
 
     fn ask(&self, ask: Ask) -> Option<Answer> {
-        self.driver.lock().expect("a transaction does not panic").ask(ask).1.ok()
+        self.driver.lock().ask(ask).1.ok()
     }
 
     fn tell(&self, text: &str) {
-        self.driver.lock().expect("a transaction does not panic").tell(text);
+        self.driver.lock().tell(text);
     }
 
     fn status(&self) -> Option<AutoscaleStatus> {
@@ -256,7 +257,7 @@ impl Pilot {
         }
         let retire = self.machines.who_retires(servers, from - to);
         let call = ScaleCall { servers: to, retire, stops: true, ..ScaleCall::default() };
-        let mut driver = self.driver.lock().expect("a transaction does not panic");
+        let mut driver = self.driver.lock();
         driver.ask(Ask::Scale(call)).1.map(drop).map_err(|why| why.to_string())
     }
 

@@ -10,13 +10,14 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mbal_balance::{ClusterPlanner, Thresholds, copies_threshold};
 use mbal_control::{Answer, Ask, Rates, choose};
+use mbal_locks::{Mutex, ranks};
 
 use crate::driver::Driver;
 
@@ -36,9 +37,12 @@ pub(crate) enum Word {
 }
 
 impl Planning {
-    pub(crate) fn start(driver: Arc<Mutex<Driver>>, epoch: Duration) -> io::Result<Planning> {
+    pub(crate) fn start(
+        driver: Arc<Mutex<ranks::Driver, Driver>>,
+        epoch: Duration,
+    ) -> io::Result<Planning> {
         let (words, heard) = channel();
-        driver.lock().expect("a transaction does not panic").planned_by(words.clone());
+        driver.lock().planned_by(words.clone());
         let thread = thread::Builder::new()
             .name("mbal-planner".into())
             .spawn(move || plan(&driver, epoch, &heard))?;
@@ -55,12 +59,12 @@ impl Drop for Planning {
     }
 }
 
-fn plan(driver: &Mutex<Driver>, epoch: Duration, heard: &Receiver<Word>) {
+fn plan(driver: &Mutex<ranks::Driver, Driver>, epoch: Duration, heard: &Receiver<Word>) {
     let mut planner = ClusterPlanner::new(Thresholds::default());
     let mut number = 0;
     while let Ok(Word::Plan) | Err(RecvTimeoutError::Timeout) = heard.recv_timeout(epoch) {
         number += 1;
-        let ask = |ask| driver.lock().expect("a transaction does not panic").ask(ask);
+        let ask = |ask| driver.lock().ask(ask);
         let (_, Ok(Answer::Outlook(outlook))) = ask(Ask::Outlook(number)) else {
             // Whoever has the say now has seen other epochs than this planner.
             planner = ClusterPlanner::new(Thresholds::default());
@@ -70,10 +74,10 @@ fn plan(driver: &Mutex<Driver>, epoch: Duration, heard: &Receiver<Word>) {
         let planned = catch_unwind(AssertUnwindSafe(|| planner.plan(&outlook)));
         let Ok(plan) = planned else {
             planner = ClusterPlanner::new(Thresholds::default());
-            driver.lock().expect("a transaction does not panic").tell("the planner has failed");
+            driver.lock().tell("the planner has failed");
             continue;
         };
-        driver.lock().expect("a transaction does not panic").planned_in(begun.elapsed());
+        driver.lock().planned_in(begun.elapsed());
         // What cannot be saved has not begun; the next outlook shows it.
         drop(ask(Ask::Planned(plan)));
         if let (_, Ok(Answer::Inventory(Some(inventory)))) = ask(Ask::Inventory) {

@@ -7,7 +7,7 @@
 //! ```
 //! `docs/design/cluster.md`, *Several coordinators*, has the rules.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use mbal_election::{
     Verdict,
 };
 use mbal_etcd::Leadership;
+use mbal_locks::{Condvar, Mutex, MutexGuard, ranks};
 use mbal_reactor::LeaseClock;
 
 use crate::driver::Say;
@@ -26,7 +27,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(50);
 const SOUND_VERSIONS: [[u32; 3]; 3] = [[3, 4, 38], [3, 5, 23], [3, 6, 5]];
 
 pub struct Seat {
-    shared: Mutex<Shared>,
+    shared: Mutex<ranks::Seat, Shared>,
     /// There is something to do sooner than was thought.
     changed: Condvar,
     etcd: Leadership,
@@ -77,8 +78,8 @@ impl Seat {
         self.clock.now()
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().expect("nothing panics with it held")
+    fn shared(&self) -> MutexGuard<'_, ranks::Seat, Shared> {
+        self.shared.lock()
     }
 
     fn run(&self) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use mbal_control::api::ScaleStatus;
 use mbal_control::{Coordinator, Leases, Settings};
 use mbal_election::Terms;
 use mbal_etcd::{Etcd, Leadership, OwnersKeys};
+use mbal_locks::{Mutex, ranks};
 use mbal_model::Cluster;
 use tokio::sync::Semaphore;
 
@@ -69,7 +70,7 @@ pub struct Running {
     _watching: Option<Watching>,
     runtime: tokio::runtime::Runtime,
     seat: Option<(Arc<Seat>, JoinHandle<()>)>,
-    driver: Arc<Mutex<Driver>>,
+    driver: Arc<Mutex<ranks::Driver, Driver>>,
     pub address: SocketAddr,
 }
 
@@ -159,13 +160,13 @@ fn opened(path: &Path, settings: &Settings) -> Result<(StateFile, Coordinator), 
 }
 
 /// A leader takes up its work before it is asked: a state that it cannot use is told at once, and left to others.
-async fn look(driver: Arc<Mutex<Driver>>) {
+async fn look(driver: Arc<Mutex<ranks::Driver, Driver>>) {
     loop {
         tokio::time::sleep(PAUSE).await;
         let driver = Arc::clone(&driver);
         // It is locked while something is saved: whoever saves leads already.
         let look = tokio::task::spawn_blocking(move || {
-            if let Ok(mut driver) = driver.try_lock() {
+            if let Some(mut driver) = driver.try_lock() {
                 driver.look();
             }
         });
@@ -185,12 +186,12 @@ impl Drop for Running {
 impl Running {
     /// The map and the servers, once there is a map.
     pub fn cluster(&self) -> Option<Cluster> {
-        self.driver.lock().expect("a transaction does not panic").cluster()
+        self.driver.lock().cluster()
     }
 
     /// How many servers are wanted, and who has retired; none of who does not lead.
     pub fn scaling(&self) -> Option<ScaleStatus> {
-        self.driver.lock().expect("a transaction does not panic").scaling()
+        self.driver.lock().scaling()
     }
 
     /// Serves until SIGTERM or SIGINT.

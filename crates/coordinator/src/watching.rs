@@ -7,13 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mbal_control::{Answer, Ask};
 use mbal_etcd::OwnersKeys;
+use mbal_locks::{Mutex, ranks};
 
 use crate::driver::Driver;
 
@@ -26,7 +27,10 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    pub(crate) fn start(driver: Arc<Mutex<Driver>>, keys: OwnersKeys) -> io::Result<Watching> {
+    pub(crate) fn start(
+        driver: Arc<Mutex<ranks::Driver, Driver>>,
+        keys: OwnersKeys,
+    ) -> io::Result<Watching> {
         let (stop, stopped) = channel();
         let thread = thread::Builder::new()
             .name("mbal-leases".into())
@@ -44,8 +48,8 @@ impl Drop for Watching {
     }
 }
 
-fn watch(driver: &Mutex<Driver>, keys: &OwnersKeys, stopped: &Receiver<()>) {
-    let driver = || driver.lock().expect("a transaction does not panic");
+fn watch(driver: &Mutex<ranks::Driver, Driver>, keys: &OwnersKeys, stopped: &Receiver<()>) {
+    let driver = || driver.lock();
     while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
         let (term, Ok(Answer::Owners(owners))) = driver().ask(Ask::Owners) else { continue };
         if owners.servers.is_empty() {

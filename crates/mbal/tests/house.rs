@@ -179,3 +179,39 @@ fn every_source_file_says_first_what_it_is_about() {
         .collect();
     assert!(silent.is_empty(), "{silent:?}");
 }
+
+/// Rows are in the order of the list.
+#[test]
+fn the_table_of_locks_is_the_list_of_their_order() {
+    let row =
+        |rank: &mbal_locks::Rank| format!("| `{rank:?}` | {} | {} |", rank.guards(), rank.takes());
+    let list: Vec<String> = mbal_locks::Rank::ALL.iter().map(row).collect();
+    let page = architecture();
+    let rows = section(&page, "Locks").lines().filter(|line| line.starts_with("| `"));
+    assert_eq!(rows.collect::<Vec<_>>(), list);
+}
+
+/// A mutex without a rank is in nobody's order. Those that are listed here are of programs that measure, of one run of the simulator, and
+/// of tasks, whose order no thread can check.
+#[test]
+fn all_that_threads_of_a_process_share_is_behind_a_lock_of_the_list() {
+    let others = ["crates/pure/locks/", "crates/bench/", "crates/sim/"];
+    let words = ["sync::Mutex", "sync::RwLock", "sync::Condvar"];
+    for path in all_sources() {
+        let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        if others.iter().any(|other| name.starts_with(other)) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        // Tests may, and so may an asynchronous lock of tokio's.
+        let text = text.split("#[cfg(test)]").next().unwrap().replace("tokio::sync::Mutex", "");
+        for uses in text.split("use std::").skip(1).map(|rest| rest.split(';').next().unwrap()) {
+            let locks = ["Mutex", "RwLock", "Condvar"];
+            let found = uses.starts_with("sync") && locks.iter().any(|lock| uses.contains(lock));
+            assert!(!found, "{name}: use std::{uses}");
+        }
+        for word in words {
+            assert!(!text.contains(word), "{name}: {word}");
+        }
+    }
+}

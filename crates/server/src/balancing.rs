@@ -11,14 +11,15 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use mbal_balance::{Balancer, Decision, Duty, News, Proposal, Question, Thresholds};
 use mbal_control::api::{Heartbeat, WorkerReport, cachelets_listed};
+use mbal_locks::{Mutex, ranks};
 use mbal_model::{CacheletLoad, Outcome, Prefix, WorkerId, WorkerLoad};
 use mbal_reactor::{Letter, Mailbox, Tally};
 use mbal_worker::{OrderId, Report, Sums, Tallies, order_event};
@@ -66,10 +67,10 @@ struct Logged {
 #[derive(Debug, Default)]
 pub(crate) struct Balanced {
     /// By cause and verdict, if there has been one.
-    decisions: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    decisions: Mutex<ranks::Decisions, BTreeMap<(&'static str, &'static str), u64>>,
     pub loans: AtomicU64,
     /// What heartbeats say of the last epoch.
-    last: Mutex<LastEpoch>,
+    last: Mutex<ranks::LastEpoch, LastEpoch>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -86,14 +87,14 @@ struct LastEpoch {
 impl Balanced {
     /// Decisions by cause and verdict, all that there can be.
     pub(crate) fn decisions(&self) -> Vec<([&'static str; 2], u64)> {
-        let counted = self.decisions.lock().expect("nothing panics with it held");
+        let counted = self.decisions.lock();
         let pairs = CAUSES.iter().flat_map(|cause| VERDICTS.map(|verdict| (*cause, verdict)));
         pairs.map(|pair| ([pair.0, pair.1], counted.get(&pair).copied().unwrap_or(0))).collect()
     }
 
     /// How the server was in its last epoch; nothing else is said.
     pub(crate) fn heartbeat(&self) -> Heartbeat {
-        let last = self.last.lock().expect("nothing panics with it held").clone();
+        let last = self.last.lock().clone();
         let LastEpoch { workers, memory_bytes, helpless, requests, .. } = last;
         Heartbeat { workers, memory_bytes, helpless, requests, ..Heartbeat::default() }
     }
@@ -101,7 +102,7 @@ impl Balanced {
     /// Of an epoch of so many seconds.
     fn end_epoch(&self, balancer: &Balancer, sums: Vec<Sums>, seconds: f64) {
         let workers = &balancer.reading().snapshot.workers;
-        let mut last = self.last.lock().expect("nothing panics with it held");
+        let mut last = self.last.lock();
         let listed = cachelets_listed(workers.len());
         let report = |(at, worker): (usize, &WorkerLoad)| {
             let named = |one: &CacheletLoad| (one.cachelet.to_string(), one.load, one.bytes);
@@ -128,7 +129,7 @@ impl Balanced {
 
     fn count(&self, decision: &Decision) {
         let pair = (cause_of(decision.cause), verdict_of(decision.verdict));
-        *self.decisions.lock().expect("nothing panics with it held").entry(pair).or_default() += 1;
+        *self.decisions.lock().entry(pair).or_default() += 1;
     }
 }
 

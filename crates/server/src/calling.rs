@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mbal_control::api::{Failure, Leads};
+use mbal_locks::{Mutex, MutexGuard, ranks};
 
 /// An answer of an older term than one that was heard so lately is ignored: its coordinator leads no more, and does not know. Later it may be that
 /// etcd was restored.
@@ -27,8 +27,8 @@ pub struct Caller {
     /// The one that has answered last.
     current: AtomicUsize,
     /// When each of them did not answer.
-    silent_at: Mutex<Vec<Option<Instant>>>,
-    newest: Mutex<Newest>,
+    silent_at: Mutex<ranks::SilentCoordinators, Vec<Option<Instant>>>,
+    newest: Mutex<ranks::NewestTerm, Newest>,
     token: Option<String>,
 }
 
@@ -127,8 +127,8 @@ impl Caller {
         &self.urls
     }
 
-    fn silent_at(&self) -> MutexGuard<'_, Vec<Option<Instant>>> {
-        self.silent_at.lock().expect("nothing panics with it held")
+    fn silent_at(&self) -> MutexGuard<'_, ranks::SilentCoordinators, Vec<Option<Instant>>> {
+        self.silent_at.lock()
     }
 
     fn is_asleep(&self, at: usize) -> bool {
@@ -177,7 +177,7 @@ impl Caller {
 
     fn check_term(&self, response: &ureq::Response) -> Result<(), String> {
         let term = response.header(TERM).and_then(|text| text.parse().ok());
-        let mut newest = self.newest.lock().expect("nothing panics with it held");
+        let mut newest = self.newest.lock();
         newest.allows(term, Instant::now())
     }
 }

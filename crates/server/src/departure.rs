@@ -12,11 +12,12 @@
 //! ```
 //! A second signal ends it at once. `docs/design/cluster.md`.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mbal_control::api::{Drain, Incarnation, Leaving};
+use mbal_locks::{Condvar, Mutex, MutexGuard, ranks};
 use mbal_model::ServerId;
 use mbal_reactor::{Mailbox, Request};
 use mbal_worker::{Rescued, Shared};
@@ -34,7 +35,7 @@ pub(crate) struct Departure {
     config: CoordinatorConfig,
     main: Mailbox<Request>,
     shared: Arc<Shared>,
-    state: Mutex<State>,
+    state: Mutex<ranks::Departure, State>,
     changed: Condvar,
 }
 
@@ -67,8 +68,8 @@ impl Departure {
         Arc::new(Departure { config, main, shared, state, changed })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics with it held")
+    fn state(&self) -> MutexGuard<'_, ranks::Departure, State> {
+        self.state.lock()
     }
 
     /// The coordinator knows this process by these names.
@@ -108,7 +109,7 @@ impl Departure {
         let draining = |state: &mut State| state.stage == Stage::Draining;
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(self.state(), left, draining);
-        let stage = waited.expect("nothing panics with it held").0.stage;
+        let stage = waited.stage;
         match stage {
             Stage::Emptied(Drain::Drained) => {
                 let text = format!("mbal: this server is empty, and ends: {}", self.rescued());

@@ -10,7 +10,7 @@
 //! `docs/design/cluster.md`, *Ownership leases*, has the rules.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use mbal_election::{
     Moment, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, nobody_leads,
 };
 use mbal_etcd::{Etcd, OwnKey};
+use mbal_locks::{Mutex, MutexGuard, ranks};
 use mbal_model::ServerId;
 use mbal_reactor::LeaseClock;
 use mbal_worker::Shared;
@@ -28,7 +29,7 @@ use crate::log;
 
 /// One incarnation's lease.
 pub(crate) struct Owning {
-    state: Mutex<State>,
+    state: Mutex<ranks::Ownership, State>,
     shared: Arc<Shared>,
     clock: LeaseClock,
     terms: Terms,
@@ -68,8 +69,8 @@ impl Owning {
         Ok(owning)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics with it held")
+    fn state(&self) -> MutexGuard<'_, ranks::Ownership, State> {
+        self.state.lock()
     }
 
     /// With the state locked: whoever is later knows more.

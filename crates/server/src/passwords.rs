@@ -3,8 +3,9 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use mbal_locks::{Mutex, ranks};
 use mbal_worker::{Doorkeeper, Passwords};
 
 use crate::{Login, StartError, log};
@@ -12,7 +13,7 @@ use crate::{Login, StartError, log};
 /// What `-S` or `-Y` names.
 pub(crate) struct Door {
     /// The passwords of `-Y`; `None` where they are read at every login.
-    kept: Option<(PathBuf, Arc<Mutex<Passwords>>)>,
+    kept: Option<(PathBuf, Arc<Mutex<ranks::Passwords, Passwords>>)>,
     pub(crate) doorkeeper: Arc<Doorkeeper>,
 }
 
@@ -38,7 +39,7 @@ impl Door {
                 let passwords = Arc::new(Mutex::new(passwords));
                 let kept = Some((file, Arc::clone(&passwords)));
                 let doorkeeper: Arc<Doorkeeper> = Arc::new(move |user, password| {
-                    let passwords = passwords.lock().expect("nothing panics with it held");
+                    let passwords = passwords.lock();
                     passwords.admits(user, password)
                 });
                 Ok(Some(Door { kept, doorkeeper }))
@@ -50,7 +51,7 @@ impl Door {
     pub(crate) fn reload(&self) {
         let Some((file, kept)) = &self.kept else { return };
         match load(file) {
-            Ok(passwords) => *kept.lock().expect("nothing panics with it held") = passwords,
+            Ok(passwords) => *kept.lock() = passwords,
             Err(error) => log::warn(
                 "passwords_not_read",
                 &format!("mbal: the passwords stay as they are: {}: {error}", file.display()),

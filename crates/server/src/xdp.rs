@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{io, process, thread};
 
+use mbal_locks::{Mutex, ranks};
 use mbal_proxy::{Distribution, Event, KernelChange, Point, Settings};
 use mbal_reactor::{Clock, KernelPlane, Mailbox, ProxyLetter};
 use mbal_routing::Continuum;
@@ -44,7 +45,7 @@ struct Shared {
     plane: Plane,
     config: XdpConfig,
     service: SocketAddrV4,
-    ways: Mutex<Ways>,
+    ways: Mutex<ranks::XdpWays, Ways>,
 }
 
 /// Where reads go.
@@ -105,10 +106,10 @@ impl Xdp {
         let ways = Ways { continuum: nowhere(), upstreams: Vec::new(), reached: BTreeMap::new() };
         let shared = Arc::new(Shared { plane, config, service, ways: Mutex::new(ways) });
         let known = shared.ways_to(&asked, &answering).map_err(StartError::System)?;
-        lock(&shared.ways).reached = known;
+        shared.ways.lock().reached = known;
         for missing in upstreams
             .iter()
-            .filter(|at| v4(at).is_none_or(|at| !lock(&shared.ways).reached.contains_key(&at)))
+            .filter(|at| v4(at).is_none_or(|at| !shared.ways.lock().reached.contains_key(&at)))
         {
             shared.warn_of(missing);
         }
@@ -176,7 +177,7 @@ impl Xdp {
         page.counter("mbal_proxy_xdp_cramped_total", help, &[(&[], all.cramped)]);
         let help = "Samples of keys that nobody fetched in time.";
         page.counter("mbal_proxy_xdp_samples_lost_total", help, &[(&[], all.lost)]);
-        let reached = lock(&self.shared.ways).reached.len() as u64;
+        let reached = self.shared.ways.lock().reached.len() as u64;
         let help = "Upstreams to which the kernel sends reads.";
         page.gauge("mbal_proxy_xdp_upstreams_reached", help, &[(&[], reached)]);
         page.text
@@ -185,7 +186,7 @@ impl Xdp {
 
 impl Shared {
     fn change_ring(&self, points: Vec<Point>, upstreams: Vec<(SocketAddr, bool)>) {
-        let mut ways = lock(&self.ways);
+        let mut ways = self.ways.lock();
         ways.continuum = Continuum::new(points).unwrap_or_else(|why| {
             let text = format!("mbal proxy: the kernel sends no reads on: {why}");
             log::warn("xdp_ring_refused", &text);
@@ -282,9 +283,9 @@ impl Shared {
     /// Asks all upstreams, and changes the ring if the ways to them have changed.
     fn look(&self) -> io::Result<()> {
         let asked: BTreeSet<SocketAddrV4> =
-            lock(&self.ways).upstreams.iter().filter_map(|(at, _)| v4(at)).collect();
+            self.ways.lock().upstreams.iter().filter_map(|(at, _)| v4(at)).collect();
         let known = self.ways_to(&asked, &answering(&asked)?)?;
-        let mut ways = lock(&self.ways);
+        let mut ways = self.ways.lock();
         if ways.reached != known {
             let lost = ways.reached.keys().filter(|at| !known.contains_key(at));
             lost.filter(|at| asked.contains(at)).for_each(|at| self.warn_of(&(*at).into()));
@@ -344,10 +345,6 @@ fn v4(at: &SocketAddr) -> Option<SocketAddrV4> {
 /// A ring whose only upstream cannot be reached.
 fn nowhere() -> Continuum {
     Continuum::new(vec![Point { at: 0, upstream: 0 }]).expect("it has a point")
-}
-
-fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    of.lock().expect("nobody panics while it is locked")
 }
 
 /// What the kernel answers cannot be changed any more. With the process the program goes, so nothing stale is read.

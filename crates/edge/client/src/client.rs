@@ -1,9 +1,10 @@
 //! The client: from a key to its owner's connection, and what is done when that fails.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use mbal_locks::{Mutex, ReadGuard, RwLock, WriteGuard, ranks};
 use mbal_model::{Address, Hint, Owner, ServerId, WorkerId};
 use mbal_routing::Routes;
 use tokio::sync::watch;
@@ -44,11 +45,11 @@ impl Drop for Refreshing {
 
 pub(crate) struct Inner {
     pub options: Options,
-    routes: RwLock<Routes>,
+    routes: RwLock<ranks::ClientRoutes, Routes>,
     pub pool: Pool,
     pub news: Arc<News>,
     /// The server that is said to have a newer map.
-    pub asks: Mutex<Option<ServerId>>,
+    pub asks: Mutex<ranks::ClientAsks, Option<ServerId>>,
     /// Whose turn it is to be asked for news.
     pub turn: AtomicUsize,
     /// Counts how often somebody was.
@@ -109,12 +110,12 @@ impl Client {
 }
 
 impl Inner {
-    pub fn routes(&self) -> RwLockReadGuard<'_, Routes> {
-        self.routes.read().expect("nothing panics with it held")
+    pub fn routes(&self) -> ReadGuard<'_, Routes> {
+        self.routes.read()
     }
 
-    pub fn routes_mut(&self) -> RwLockWriteGuard<'_, Routes> {
-        self.routes.write().expect("nothing panics with it held")
+    pub fn routes_mut(&self) -> WriteGuard<'_, Routes> {
+        self.routes.write()
     }
 
     /// Asks a key's owner; or, for a read of a hot key, who has a copy.
@@ -272,7 +273,7 @@ impl Inner {
     }
 
     fn ask_for_map(&self, server: ServerId) {
-        *self.asks.lock().expect("nothing panics with it held") = Some(server);
+        *self.asks.lock() = Some(server);
         self.news.notify.notify_one();
     }
 

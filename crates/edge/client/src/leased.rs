@@ -7,10 +7,10 @@
 //! `docs/design/hotkeys.md` is the protocol.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use mbal_locks::{Mutex, ranks};
 use mbal_model::{Edition, ServerId};
 use mbal_random::Random;
 use mbal_replica::{Choice, Leases};
@@ -34,7 +34,7 @@ pub type Asked = Duration;
 /// The leases of a client.
 pub struct Leased {
     since: Instant,
-    known: Mutex<(Leases, Random)>,
+    known: Mutex<ranks::ClientLeases, (Leases, Random)>,
     reads: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ impl Leased {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Leases, u32) -> T) -> T {
-        let (leases, random) = &mut *self.known.lock().expect("nothing panics with it held");
+        let (leases, random) = &mut *self.known.lock();
         act(leases, random.word() as u32)
     }
 

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
 
+use mbal_locks::{Mutex, ranks};
 use mbal_model::{Address, ServerId};
 use tokio::sync::Notify;
 
@@ -25,7 +26,7 @@ pub enum Unreached {
 
 pub struct Pool {
     options: Options,
-    servers: Mutex<BTreeMap<ServerId, Arc<Server>>>,
+    servers: Mutex<ranks::ClientServers, BTreeMap<ServerId, Arc<Server>>>,
     news: Arc<News>,
 }
 
@@ -34,43 +35,39 @@ pub struct Pool {
 pub struct News {
     pub notify: Notify,
     /// Servers that a connection to has ended: they may have started anew.
-    lost: Mutex<BTreeSet<ServerId>>,
+    lost: Mutex<ranks::ClientLost, BTreeSet<ServerId>>,
 }
 
 impl News {
     fn lost(&self, server: ServerId) {
-        locked(&self.lost).insert(server);
+        self.lost.lock().insert(server);
         self.notify.notify_one();
     }
 
     pub fn take_lost(&self) -> BTreeSet<ServerId> {
-        std::mem::take(&mut locked(&self.lost))
+        std::mem::take(&mut self.lost.lock())
     }
 }
 
 struct Server {
-    breaker: Mutex<Breaker>,
+    breaker: Mutex<ranks::ClientBreaker, Breaker>,
     /// The port that failed, which is where it is probed.
-    failed: Mutex<Option<Address>>,
-    slots: Mutex<BTreeMap<(Address, usize), Arc<Slot>>>,
+    failed: Mutex<ranks::ClientFailed, Option<Address>>,
+    slots: Mutex<ranks::ClientSlots, BTreeMap<(Address, usize), Arc<Slot>>>,
 }
 
 /// A place for one connection.
 #[derive(Default)]
 struct Slot {
-    open: Mutex<Option<Arc<Connection>>>,
+    open: Mutex<ranks::ClientOpen, Option<Arc<Connection>>>,
     /// Held by whoever opens it.
     dialing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Slot {
     fn live(&self) -> Option<Arc<Connection>> {
-        locked(&self.open).as_ref().filter(|open| !open.has_ended()).cloned()
+        self.open.lock().as_ref().filter(|open| !open.has_ended()).cloned()
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nothing panics with it held")
 }
 
 impl Pool {
@@ -86,7 +83,7 @@ impl Pool {
         nth: usize,
     ) -> Result<Arc<Connection>, Unreached> {
         let server = self.server(id);
-        if !locked(&server.breaker).is_closed() {
+        if !server.breaker.lock().is_closed() {
             return Err(Unreached::LeftAlone);
         }
         let slot = server.slot(address, nth);
@@ -98,7 +95,7 @@ impl Pool {
         if let Some(open) = slot.live() {
             return Ok(open);
         }
-        if !locked(&server.breaker).is_closed() {
+        if !server.breaker.lock().is_closed() {
             return Err(Unreached::LeftAlone);
         }
         let (address, options, news) =
@@ -117,7 +114,7 @@ impl Pool {
                             news.lost(id);
                         }
                     }));
-                    *locked(&slot.open) = Some(Arc::clone(&open));
+                    *slot.open.lock() = Some(Arc::clone(&open));
                     Ok(open)
                 }
                 Err(_) => {
@@ -136,29 +133,29 @@ impl Pool {
     }
 
     pub fn is_left_alone(&self, id: ServerId) -> bool {
-        !locked(&self.server(id).breaker).is_closed()
+        !self.server(id).breaker.lock().is_closed()
     }
 
     /// Closes what leads to other addresses than these.
     pub fn keep(&self, addresses: &BTreeMap<ServerId, BTreeSet<Address>>) {
-        let mut servers = locked(&self.servers);
+        let mut servers = self.servers.lock();
         servers.retain(|id, _| addresses.contains_key(id));
         for (id, server) in &*servers {
-            locked(&server.slots).retain(|(address, _), _| addresses[id].contains(address));
-            let mut failed = locked(&server.failed);
+            server.slots.lock().retain(|(address, _), _| addresses[id].contains(address));
+            let mut failed = server.failed.lock();
             // It is somewhere else now, where it may be well.
             if failed.as_ref().is_some_and(|address| !addresses[id].contains(address)) {
                 *failed = None;
-                locked(&server.breaker).succeeded();
+                server.breaker.lock().succeeded();
             }
         }
     }
 
     /// Probes the servers whose time has come; when the next one's comes.
     pub fn probe(&self, now: Instant) -> Option<Instant> {
-        let servers: Vec<Arc<Server>> = locked(&self.servers).values().cloned().collect();
+        let servers: Vec<Arc<Server>> = self.servers.lock().values().cloned().collect();
         for server in &servers {
-            if locked(&server.breaker).begin_probe(now) {
+            if server.breaker.lock().begin_probe(now) {
                 let (server, options) = (Arc::clone(server), self.options.clone());
                 let news = Arc::clone(&self.news);
                 tokio::spawn(async move {
@@ -167,7 +164,7 @@ impl Pool {
                 });
             }
         }
-        servers.iter().filter_map(|server| locked(&server.breaker).probe_at()).min()
+        servers.iter().filter_map(|server| server.breaker.lock().probe_at()).min()
     }
 
     fn server(&self, id: ServerId) -> Arc<Server> {
@@ -175,26 +172,26 @@ impl Pool {
             let (breaker, failed, slots) = Default::default();
             Arc::new(Server { breaker, failed, slots })
         };
-        Arc::clone(locked(&self.servers).entry(id).or_insert_with(new))
+        Arc::clone(self.servers.lock().entry(id).or_insert_with(new))
     }
 }
 
 impl Server {
     fn slot(&self, address: &Address, nth: usize) -> Arc<Slot> {
-        Arc::clone(locked(&self.slots).entry((address.clone(), nth)).or_default())
+        Arc::clone(self.slots.lock().entry((address.clone(), nth)).or_default())
     }
 
     fn failed(&self, address: &Address) {
         // Any number; it differs from client to client.
         let jitter = RandomState::new().build_hasher().finish();
-        locked(&self.breaker).failed(Instant::now(), jitter);
-        *locked(&self.failed) = Some(address.clone());
+        self.breaker.lock().failed(Instant::now(), jitter);
+        *self.failed.lock() = Some(address.clone());
     }
 
     /// It is well if it answers a no-op where it did not.
     async fn probe(&self, options: &Options) {
-        let address = locked(&self.failed).clone();
-        let Some(address) = address else { return locked(&self.breaker).succeeded() };
+        let address = self.failed.lock().clone();
+        let Some(address) = address else { return self.breaker.lock().succeeded() };
         let is_well = match dial(&address, options).await {
             Ok(stream) => {
                 let (bytes, form) = (b"mn\r\n".to_vec(), Form::Meta);
@@ -207,7 +204,7 @@ impl Server {
             Err(_) => false,
         };
         match is_well {
-            true => locked(&self.breaker).succeeded(),
+            true => self.breaker.lock().succeeded(),
             false => self.failed(&address),
         }
     }

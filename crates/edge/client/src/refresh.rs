@@ -86,7 +86,7 @@ impl Inner {
         for server in self.news.take_lost() {
             self.routes_mut().forget(server);
         }
-        let preferred = self.asks.lock().expect("nothing panics with it held").take();
+        let preferred = self.asks.lock().take();
         let mut servers: Vec<ServerId> = self.routes().servers().collect();
         let turn = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % servers.len();
         servers.rotate_left(turn);

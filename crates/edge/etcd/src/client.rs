@@ -5,13 +5,13 @@
 //!                └── silence, or an error that says nothing ──► nobody knows; the next call goes to the next member
 //! ```
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mbal_election::LeaseId;
+use mbal_locks::{Mutex, ranks};
 use serde_json::{Value, json};
 
 use crate::json::{Grant, Header, KeepAlive, Refused};
@@ -34,7 +34,7 @@ pub struct Etcd {
     /// The cluster's name.
     name: String,
     /// The cluster of members that has answered first.
-    cluster: Mutex<Option<u64>>,
+    cluster: Mutex<ranks::EtcdCluster, Option<u64>>,
 }
 
 /// A call in vain.
@@ -172,7 +172,7 @@ impl Etcd {
         let headed: Headed =
             serde_json::from_str(&text).map_err(|error| doubtful(error.to_string()))?;
         if let Some(header) = headed.header {
-            let mut cluster = self.cluster.lock().expect("nothing panics with it held");
+            let mut cluster = self.cluster.lock();
             if *cluster.get_or_insert(header.cluster_id) != header.cluster_id {
                 return Err(doubtful("it is a member of another etcd than the one before".into()));
             }

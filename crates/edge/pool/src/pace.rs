@@ -1,9 +1,10 @@
 //! How far the work is, how fast it may go, and whether it is to stop: what all its threads share.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use mbal_locks::{Mutex, ranks};
 
 /// Items of a stage; read by whoever shows them.
 #[derive(Debug, Default)]
@@ -38,7 +39,7 @@ pub struct Pace {
 #[derive(Debug)]
 struct Rate {
     bytes_per_second: f64,
-    free_from: Mutex<Instant>,
+    free_from: Mutex<ranks::Pace, Instant>,
 }
 
 /// memcached's crawler sleeps whenever it has listed so many items.
@@ -84,7 +85,7 @@ impl Pace {
     pub(crate) fn take(&self, bytes: u64) {
         let Some(rate) = &self.rate else { return };
         let until = {
-            let mut free_from = rate.free_from.lock().expect("nothing panics under this lock");
+            let mut free_from = rate.free_from.lock();
             let until = (*free_from).max(Instant::now());
             *free_from = until + Duration::from_secs_f64(bytes as f64 / rate.bytes_per_second);
             until

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use mbal_locks::{Mutex, ranks};
 
 use crate::sys;
 
@@ -12,7 +14,7 @@ pub struct Mailbox<T> {
 }
 
 struct Shared<T> {
-    letters: Mutex<Vec<T>>,
+    letters: Mutex<ranks::Letters, Vec<T>>,
     bell: OwnedFd,
 }
 
@@ -23,7 +25,7 @@ impl<T> Mailbox<T> {
     }
 
     pub fn post(&self, letter: T) {
-        let mut letters = self.shared.letters.lock().expect("no panics under lock");
+        let mut letters = self.shared.letters.lock();
         letters.push(letter);
         // One ring per batch: the reader empties the box after it has heard the bell.
         if letters.len() == 1 {
@@ -33,7 +35,7 @@ impl<T> Mailbox<T> {
 
     /// Everything that has been posted, in order; the bell is silent afterwards.
     pub(crate) fn collect(&self) -> Vec<T> {
-        let mut letters = self.shared.letters.lock().expect("no panics under lock");
+        let mut letters = self.shared.letters.lock();
         sys::eventfd_silence(self.shared.bell.as_fd());
         std::mem::take(&mut *letters)
     }

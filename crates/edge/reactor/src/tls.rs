@@ -3,9 +3,10 @@
 //! A handshake goes on when bytes have arrived, on the thread of the [`crate::Greeter`].
 
 use std::io::{Read, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, RwLock};
 
+use mbal_locks::{RwLock, ranks};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
 /// Whether a listening socket's clients have to show a certificate.
@@ -30,7 +31,7 @@ pub struct TlsTally {
 /// Where connections get their certificates from; they may be read again.
 pub struct TlsDoor {
     load: Load,
-    configs: RwLock<Vec<(ClientCertificate, Arc<ServerConfig>)>>,
+    configs: RwLock<ranks::Certificates, Vec<(ClientCertificate, Arc<ServerConfig>)>>,
     tally: TlsTally,
 }
 
@@ -44,11 +45,11 @@ impl TlsDoor {
 
     /// For connections to come; those that are there keep what they have.
     pub fn refresh(&self) -> Result<(), String> {
-        let mut configs = self.configs.read().expect("nothing panics with it held").clone();
+        let mut configs = self.configs.read().clone();
         for (certificate, config) in &mut configs {
             *config = (self.load)(*certificate)?;
         }
-        *self.configs.write().expect("nothing panics with it held") = configs;
+        *self.configs.write() = configs;
         Ok(())
     }
 
@@ -68,7 +69,7 @@ impl TlsDoor {
     }
 
     pub(crate) fn open(self: &Arc<TlsDoor>, certificate: ClientCertificate) -> Option<Box<Tls>> {
-        let configs = self.configs.read().expect("nothing panics with it held");
+        let configs = self.configs.read();
         let (_, config) = configs.iter().find(|(of, _)| *of == certificate)?;
         let mut session = ServerConnection::new(Arc::clone(config)).ok()?;
         // What is written is sent, or queued where its bound is known.

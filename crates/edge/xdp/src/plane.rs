@@ -4,11 +4,11 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddrV4;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Mutex, MutexGuard};
 
 use aya::maps::{Array, ArrayOfMaps, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
+use mbal_locks::{Mutex, ranks};
 use mbal_routing::ketama::KeyHash;
 use mbal_routing::{Continuum, Point};
 
@@ -147,11 +147,11 @@ pub struct Ran {
 pub struct Plane {
     ebpf: Ebpf,
     service: SocketAddrV4,
-    rings: Mutex<Mapped<Rings>>,
-    hot: Mutex<HotTable>,
+    rings: Mutex<ranks::XdpRings, Mapped<Rings>>,
+    hot: Mutex<ranks::XdpHot, HotTable>,
     tallies: PerCpuArray<MapData, Tally>,
-    samples: Mutex<RingBuf<MapData>>,
-    fence: Mutex<Fence>,
+    samples: Mutex<ranks::XdpSamples, RingBuf<MapData>>,
+    fence: Mutex<ranks::XdpFence, Fence>,
 }
 
 impl Plane {
@@ -235,7 +235,7 @@ impl Plane {
         }
         let known = |point: &Point| (point.upstream as usize) < upstreams.len();
         assert!(continuum.points().iter().all(known), "each point is of an upstream");
-        let locked = lock(&self.rings);
+        let locked = self.rings.lock();
         let rings = locked.get();
         self.settle()?;
         // SAFETY: the ring that is not active was used last by programs that began before `settle`. A continuum is never longer
@@ -281,10 +281,10 @@ impl Plane {
     /// # Errors
     /// `KeyLength` and `AnswerLength` if it does not fit, `HotFull` if there are too many: then an older rule stands.
     pub fn put(&self, key: &[u8], rule: Rule<'_>) -> Result<(), Error> {
-        if lock(&self.hot).must_settle() {
+        if self.hot.lock().must_settle() {
             self.settle()?;
         }
-        lock(&self.hot).put(key, rule)
+        self.hot.lock().put(key, rule)
     }
 
     /// The key is like any other again, and nothing that was answered by its rule is still on its way through this host's
@@ -297,27 +297,27 @@ impl Plane {
 
     /// The first half of [`Plane::remove`], which does not wait: packets that are seen after this find no rule.
     pub fn retract(&self, key: &[u8]) -> bool {
-        lock(&self.hot).retract(key)
+        self.hot.lock().retract(key)
     }
 
     /// The second half, for all that was retracted before it is called.
     pub fn settle(&self) -> Result<(), Error> {
-        let limbo = lock(&self.hot).limbo();
-        lock(&self.fence).wait()?;
-        lock(&self.hot).settled(limbo);
+        let limbo = self.hot.lock().limbo();
+        self.fence.lock().wait()?;
+        self.hot.lock().settled(limbo);
         Ok(())
     }
 
     /// A mistake that tests have to find: places are used again while programs may read them.
     #[cfg(feature = "planted")]
     pub fn settle_without_waiting(&self) {
-        let limbo = lock(&self.hot).limbo();
-        lock(&self.hot).settled(limbo);
+        let limbo = self.hot.lock().limbo();
+        self.hot.lock().settled(limbo);
     }
 
     /// The key is answered until then. False if it has no rule.
     pub fn renew(&self, key: &[u8], until_ns: u64) -> bool {
-        lock(&self.hot).renew(key, until_ns)
+        self.hot.lock().renew(key, until_ns)
     }
 
     pub fn counters(&self) -> Result<Counters, Error> {
@@ -340,7 +340,7 @@ impl Plane {
 
     /// The keys that were sampled since it was asked last.
     pub fn samples(&self, mut see: impl FnMut(Sample<'_>)) {
-        let mut samples = lock(&self.samples);
+        let mut samples = self.samples.lock();
         while let Some(record) = samples.next() {
             let word = |at| u32::from_ne_bytes(record[at..at + 4].try_into().expect("four bytes"));
             see(Sample { hash: word(0), key: &record[8..8 + word(4) as usize] });
@@ -375,10 +375,6 @@ impl Plane {
 fn program_of<'a>(ebpf: &'a mut Ebpf, name: &str) -> &'a mut Xdp {
     let program = ebpf.program_mut(name).expect("the packet program has these programs");
     program.try_into().expect("all are for XDP")
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().expect("nothing panics while it holds a lock")
 }
 
 /// Waits for programs that run.

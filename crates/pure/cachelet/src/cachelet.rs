@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use mbal_locks::ranks;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Elsewhere, Prefix, Seconds, WorkerId};
 
@@ -45,7 +46,7 @@ pub struct Cachelet {
     pub(crate) frozen: AtomicU64,
     /// While it arrives in slices: which hashes are served here, see [`crate::arriving`].
     pub(crate) arrived: AtomicU64,
-    pub(crate) inner: SpinLock<Inner>,
+    pub(crate) inner: SpinLock<ranks::Cachelet, Inner>,
     /// Of the store's, this one.
     pub(crate) slot: Slot,
     /// The store's version when it last changed its owner.

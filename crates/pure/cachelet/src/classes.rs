@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
+use mbal_locks::ranks;
 use mbal_model::{CLASSES, item_bytes, size_class};
 
 use crate::access::Access;
@@ -47,7 +48,7 @@ pub struct Evicted {
 pub(crate) struct Witness {
     on: AtomicU32,
     lost: AtomicU64,
-    kept: SpinLock<Vec<Evicted>>,
+    kept: SpinLock<ranks::Evicted, Vec<Evicted>>,
 }
 
 impl Witness {

@@ -257,7 +257,7 @@ impl Store {
                 locked.cachelet.have_arrived(gone);
             }
             if locked.inner.splits {
-                self.lock_cachelet(self.child(locked.cachelet), now).heeds(heading);
+                self.lock_half(self.child(locked.cachelet), now).heeds(heading);
             }
             let behind = whole.last_hash().checked_add(1).filter(|hash| *hash <= last);
             next = behind.and_then(|hash| self.routes.next_here(hash));

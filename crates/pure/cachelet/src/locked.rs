@@ -1,5 +1,6 @@
 //! What the holder of a cachelet's writer lock can do to its items.
 
+use mbal_locks::{Held, Rank, ranks};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Seconds};
 
@@ -24,7 +25,7 @@ use crate::view::View;
 pub struct Locked<'a> {
     pub(crate) store: &'a Store,
     pub(crate) cachelet: &'a Cachelet,
-    pub(crate) inner: Guard<'a, Inner>,
+    pub(crate) inner: Guard<'a, ranks::Cachelet, Inner>,
     pub(crate) now: Seconds,
     /// The worker whose pool gives pages and gets them back.
     pub(crate) pool: usize,
@@ -78,7 +79,21 @@ impl Store {
 
     #[inline]
     pub(crate) fn lock_cachelet<'a>(&'a self, cachelet: &'a Cachelet, now: Seconds) -> Locked<'a> {
-        let inner = cachelet.inner.lock();
+        self.locked(cachelet, cachelet.inner.lock(), now)
+    }
+
+    /// The upper half of a cachelet that is being split, and that is locked.
+    pub(crate) fn lock_half<'a>(&'a self, half: &'a Cachelet, now: Seconds) -> Locked<'a> {
+        self.locked(half, half.inner.lock_as(Held::enter(Rank::NewHalf)), now)
+    }
+
+    #[inline(always)]
+    fn locked<'a>(
+        &'a self,
+        cachelet: &'a Cachelet,
+        inner: Guard<'a, ranks::Cachelet, Inner>,
+        now: Seconds,
+    ) -> Locked<'a> {
         let now = self.latest(now);
         let pool = cachelet.owner();
         let mut locked =

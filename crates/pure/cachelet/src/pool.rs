@@ -10,6 +10,8 @@ use std::alloc::{Layout, alloc_zeroed};
 use std::collections::VecDeque;
 use std::ptr::slice_from_raw_parts_mut;
 
+use mbal_locks::ranks;
+
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*};
 use crate::sync::{Epochs, SpinLock};
 
@@ -81,7 +83,7 @@ struct WorkerPool {
     /// Lengths of `free` and of `limbo`, for those who only look.
     free: AtomicU32,
     waiting: AtomicU32,
-    local: SpinLock<Local>,
+    local: SpinLock<ranks::LocalPool, Local>,
 }
 
 impl WorkerPool {
@@ -96,7 +98,7 @@ pub struct Pool {
     limit: AtomicU32,
     /// Pages that exist all the same.
     surplus: AtomicU32,
-    global: SpinLock<Global>,
+    global: SpinLock<ranks::GlobalPool, Global>,
     /// Pages that `global` could give.
     global_free: AtomicU32,
     workers: Box<[WorkerPool]>,

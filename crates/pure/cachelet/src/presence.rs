@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::ptr;
 
+use mbal_locks::ranks;
 use mbal_model::{Elsewhere, Prefix, Route, Seconds, ServerId, WorkerId};
 
 use crate::cachelet::Cachelet;
@@ -24,7 +25,7 @@ pub(crate) struct Slots {
     /// Each is null until it is used, and then leads to one cachelet for as long as there are slots.
     all: Box<[AtomicPtr<Cachelet>]>,
     used: AtomicU32,
-    changes: SpinLock<Changes>,
+    changes: SpinLock<ranks::Changes, Changes>,
     /// Whether `changes` has anything that goes.
     going: AtomicU32,
 }
@@ -261,7 +262,7 @@ impl Store {
         self.slots.use_next()
     }
 
-    pub(crate) fn changes(&self) -> Guard<'_, Changes> {
+    pub(crate) fn changes(&self) -> Guard<'_, ranks::Changes, Changes> {
         self.slots.changes.lock()
     }
 

@@ -1,5 +1,6 @@
 //! A cachelet parts in two inside of its store, slice by slice, so that nobody waits for more than some hundred items.
 
+use mbal_locks::{Held, Rank};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Prefix, Seconds, WorkerId};
 
@@ -41,7 +42,7 @@ impl Store {
         let Some(child) = self.vacant_slot(&mut changes) else { return false };
         let generation = parent.generation.load(Relaxed) as u16;
         let birth = Birth { generation, flush_number: inner.flush_number };
-        let mut born = child.inner.lock();
+        let mut born = child.inner.lock_as(Held::enter(Rank::NewHalf));
         child.is_born(&mut born, upper, WorkerId(parent.owner() as u16), birth);
         born.flush_next = inner.flush_next;
         // Where the items that it gets have left off: so their cas stay short.
@@ -125,7 +126,7 @@ impl Store {
         if needs_room && items > 0 && self.pool.available(owner) <= pages {
             return Step::Short { owner, pages };
         }
-        let mut child = self.lock_cachelet(child, now);
+        let mut child = self.lock_half(child, now);
         child.inner.counter = child.inner.counter.max(locked.inner.counter);
         locked.hand_over(entry, &mut child);
         Step::More

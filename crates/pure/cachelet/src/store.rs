@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mbal_locks::ranks;
 use mbal_model::{Prefix, Seconds, WorkerId};
 
 use crate::cachelet::Cachelet;
@@ -47,7 +48,7 @@ pub struct Store {
     /// The time that items' accesses carry, see `samples`.
     pub(crate) era: AtomicU32,
     /// By worker.
-    pub(crate) gauges: Box<[SpinLock<Gauge>]>,
+    pub(crate) gauges: Box<[SpinLock<ranks::Gauge, Gauge>]>,
     pub(crate) slots: Slots,
     /// Grows whenever a cachelet comes, goes, is split, or changes its owner.
     pub(crate) version: AtomicU64,
@@ -60,7 +61,7 @@ pub struct Store {
     unix_start: AtomicU64,
     pub(crate) evictions: AtomicU32,
     /// By worker: the page that it has cleaned a part of.
-    pub(crate) begun: Box<[SpinLock<Option<Begun>>]>,
+    pub(crate) begun: Box<[SpinLock<ranks::Begun, Option<Begun>>]>,
     /// The latest second that a worker has told of.
     clock: AtomicU32,
     /// Cachelets with pages that a flush has dropped, and that are still to be given back.
@@ -69,7 +70,7 @@ pub struct Store {
     pub(crate) splitting: AtomicU32,
     pub(crate) witness: Witness,
     /// What stays while others' items arrive, if policy does not say so alone.
-    pub(crate) keep: SpinLock<Option<Arc<Keep>>>,
+    pub(crate) keep: SpinLock<ranks::Keep, Option<Arc<Keep>>>,
     /// The second in which each worker last found no expired page.
     pub(crate) looked_for_expired: Box<[AtomicU32]>,
 }

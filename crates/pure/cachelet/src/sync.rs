@@ -21,45 +21,48 @@
 //! From 2 and 3: a hit is a value that the key had between the call and the return; a miss means
 //! that the key was absent at one moment between them.
 
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+
+use mbal_locks::{Held, Ranked};
 
 use crate::shim::{AtomicU32, AtomicU64, Ordering::*, UnsafeCell, fence, spin_loop, yield_now};
 
 /// Spins this often before giving the core to a holder that may have lost its own.
 const SPINS_BEFORE_YIELD: u32 = 64;
 
-/// A lock held for one operation. Not fair, not reentrant; poisoning is a panic, which aborts.
+/// A lock held for one operation, of a rank. Not fair, not reentrant; poisoning is a panic, which aborts.
 #[repr(C)]
-pub struct SpinLock<T> {
+pub struct SpinLock<R, T> {
     held: AtomicU32,
+    rank: PhantomData<fn() -> R>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value is reached only through a Guard, of which there is one at a time.
-unsafe impl<T: Send> Send for SpinLock<T> {}
+unsafe impl<R, T: Send> Send for SpinLock<R, T> {}
 // SAFETY: as above; `held` orders one holder's accesses before the next one's.
-unsafe impl<T: Send> Sync for SpinLock<T> {}
+unsafe impl<R, T: Send> Sync for SpinLock<R, T> {}
 
-impl<T> SpinLock<T> {
-    pub fn new(value: T) -> SpinLock<T> {
-        SpinLock { held: AtomicU32::new(0), value: UnsafeCell::new(value) }
+impl<R: Ranked, T> SpinLock<R, T> {
+    pub fn new(value: T) -> SpinLock<R, T> {
+        let (held, rank) = (AtomicU32::new(0), PhantomData);
+        SpinLock { held, rank, value: UnsafeCell::new(value) }
     }
 
     #[inline]
-    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.held.compare_exchange(0, 1, Acquire, Relaxed).ok()?;
-        Some(Guard { lock: self })
+    pub fn lock(&self) -> Guard<'_, R, T> {
+        self.lock_as(Held::enter(R::RANK))
     }
 
+    /// In another place of the order than others of its kind: while one of these is held.
     #[inline]
-    pub fn lock(&self) -> Guard<'_, T> {
+    pub fn lock_as(&self, place: Held) -> Guard<'_, R, T> {
         let mut spins = 0;
-        loop {
-            if let Some(guard) = self.try_lock() {
-                return guard;
-            }
+        while self.held.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
             pause(&mut spins);
         }
+        Guard { lock: self, _place: place }
     }
 }
 
@@ -74,11 +77,12 @@ pub fn pause(spins: &mut u32) {
     }
 }
 
-pub struct Guard<'a, T> {
-    lock: &'a SpinLock<T>,
+pub struct Guard<'a, R, T> {
+    lock: &'a SpinLock<R, T>,
+    _place: Held,
 }
 
-impl<T> Deref for Guard<'_, T> {
+impl<R, T> Deref for Guard<'_, R, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
@@ -87,7 +91,7 @@ impl<T> Deref for Guard<'_, T> {
     }
 }
 
-impl<T> DerefMut for Guard<'_, T> {
+impl<R, T> DerefMut for Guard<'_, R, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this guard is the only one, and it is borrowed mutably.
@@ -95,7 +99,7 @@ impl<T> DerefMut for Guard<'_, T> {
     }
 }
 
-impl<T> Drop for Guard<'_, T> {
+impl<R, T> Drop for Guard<'_, R, T> {
     #[inline]
     fn drop(&mut self) {
         self.lock.held.store(0, Release);
@@ -260,7 +264,7 @@ mod model {
     #[test]
     fn one_holder_at_a_time() {
         loom::model(|| {
-            let lock = Arc::new(SpinLock::new(0));
+            let lock = Arc::new(SpinLock::<mbal_locks::ranks::Cachelet, u32>::new(0));
             let other = {
                 let lock = lock.clone();
                 thread::spawn(move || *lock.lock() += 1)

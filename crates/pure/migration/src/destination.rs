@@ -10,8 +10,8 @@
 
 use std::collections::VecDeque;
 
-use mbal_model::MoveId;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{MoveId, Prefix};
 
 use crate::message::{Answer, Ask, Begin, Refusal};
 use crate::order::{Incarnation, MOVES_MAX};
@@ -104,6 +104,16 @@ pub enum Meeting {
     Refused(Refusal),
 }
 
+/// What is to be known of a move that comes, when another one begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Met {
+    id: MoveId,
+    prefix: Prefix,
+    is_over: bool,
+    has_served: bool,
+    is_whole: bool,
+}
+
 /// The source said what cannot be; the link is to be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
@@ -147,19 +157,18 @@ pub struct Destination {
 
 impl Destination {
     /// What becomes of a [`Begin`] at the process `here`, which has these moves.
-    pub fn meet(here: Incarnation, id: MoveId, begin: &Begin, moves: &[&Destination]) -> Meeting {
+    pub fn meet(here: Incarnation, id: MoveId, begin: &Begin, moves: &[Met]) -> Meeting {
         if begin.destination != here {
             return Meeting::Refused(Refusal::Incarnation);
         }
-        let under_way = |one: &(usize, &Destination)| !matches!(one.1.phase, Phase::Over(_));
-        let known = moves.iter().enumerate().map(|(at, one)| (at, *one)).filter(under_way);
+        let known = moves.iter().enumerate().filter(|(_, one)| !one.is_over);
         if let Some((at, _)) = known.clone().find(|(_, one)| one.id == id) {
             return Meeting::Known(at);
         }
         if let Some((at, other)) =
-            known.clone().find(|(_, other)| other.begin.prefix.overlaps(begin.prefix))
+            known.clone().find(|(_, other)| other.prefix.overlaps(begin.prefix))
         {
-            let gives_way = id > other.id && other.served.is_none() && begin.gone.is_none();
+            let gives_way = id > other.id && !other.has_served && begin.gone.is_none();
             return match gives_way {
                 true => Meeting::Instead(at),
                 false => Meeting::Refused(Refusal::OtherMove),
@@ -170,7 +179,7 @@ impl Destination {
             return Meeting::Refused(Refusal::OtherMove);
         }
         // A move that has come whole ends when this server hears of a new map. The coordinator knows that earlier, and orders others.
-        let mut coming = known.filter(|(_, other)| !other.is_whole());
+        let mut coming = known.filter(|(_, other)| !other.is_whole);
         match coming.nth(MOVES_MAX - 1) {
             Some(_) => Meeting::Refused(Refusal::NoRoom),
             None => Meeting::New,
@@ -210,6 +219,17 @@ impl Destination {
             Phase::Over(state) => state,
             _ if self.is_whole() => State::Whole,
             _ => State::Arriving,
+        }
+    }
+
+    /// For [`Destination::meet`].
+    pub fn met(&self) -> Met {
+        Met {
+            id: self.id,
+            prefix: self.begin.prefix,
+            is_over: matches!(self.phase, Phase::Over(_)),
+            has_served: self.served.is_some(),
+            is_whole: self.is_whole(),
         }
     }
 

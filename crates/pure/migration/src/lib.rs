@@ -24,7 +24,7 @@ pub mod source;
 mod window;
 
 pub use carry::{Advance, Arriver, Leaver, Now};
-pub use destination::Destination;
+pub use destination::{Destination, Met};
 pub use message::{Answer, Ask, Begin, Malformed, Refusal};
 pub use order::{Incarnation, MOVES_MAX, Order};
 pub use report::{Progress, State, Why};

@@ -1,6 +1,6 @@
 //! Each side of a move by itself: what it wants when what happens.
 
-use mbal_migration::destination::{self, Adopted, Destination, Imported, Meeting};
+use mbal_migration::destination::{self, Adopted, Destination, Imported, Meeting, Met};
 use mbal_migration::source::{self, Event, Exported, Next, Source, Step};
 use mbal_migration::{
     Answer, Ask, BYTES_IN_FLIGHT_MAX, Begin, Incarnation, MOVES_MAX, Order, PART_BYTES,
@@ -391,27 +391,28 @@ fn a_part_of_an_older_link_is_not_acknowledged() {
 
 #[test]
 fn a_begin_is_met_by_what_is_known() {
-    let meet = |id: u32, begin: Begin, moves: &[&Destination]| {
-        Destination::meet(HERE, MoveId(id), &begin, moves)
-    };
+    let meet =
+        |id: u32, begin: Begin, moves: &[Met]| Destination::meet(HERE, MoveId(id), &begin, moves);
     let refused = |why| Meeting::Refused(why);
     let elsewhere = Begin { destination: Incarnation(3), ..begin(None) };
     assert_eq!(meet(7, begin(None), &[]), Meeting::New);
     assert_eq!(meet(7, elsewhere, &[]), refused(Refusal::Incarnation));
     assert_eq!(meet(7, begin(Some(first_last())), &[]), refused(Refusal::OtherMove));
     let mut known = with_slice();
-    assert_eq!(meet(7, begin(None), &[&known]), Meeting::Known(0));
-    assert_eq!(meet(8, begin(None), &[&known]), Meeting::Instead(0));
-    assert_eq!(meet(6, begin(None), &[&known]), refused(Refusal::OtherMove));
+    assert_eq!(meet(7, begin(None), &[known.met()]), Meeting::Known(0));
+    assert_eq!(meet(8, begin(None), &[known.met()]), Meeting::Instead(0));
+    assert_eq!(meet(6, begin(None), &[known.met()]), refused(Refusal::OtherMove));
     let half = Begin { prefix: prefix().halves().expect("it has").1, ..begin(None) };
-    assert_eq!(meet(8, half, &[&known]), Meeting::Instead(0), "it overlaps");
+    assert_eq!(meet(8, half, &[known.met()]), Meeting::Instead(0), "it overlaps");
     known.serves(first_last());
-    assert_eq!(meet(8, begin(None), &[&known]), refused(Refusal::OtherMove));
+    assert_eq!(meet(8, begin(None), &[known.met()]), refused(Refusal::OtherMove));
     let mut others: Vec<Destination> = (0..MOVES_MAX)
         .map(|at| Begin { prefix: Prefix::nth(63 - at, 6), ..begin(None) })
         .map(|begin| Destination::new(0, MoveId(0), begin))
         .collect();
-    let all = |others: &[Destination]| meet(8, begin(None), &others.iter().collect::<Vec<_>>());
+    let all = |others: &[Destination]| {
+        meet(8, begin(None), &others.iter().map(Destination::met).collect::<Vec<_>>())
+    };
     assert_eq!(all(&others), refused(Refusal::NoRoom));
     // Of what is served here nothing comes any more, though no map has said yet that it is this server's.
     let last = others[3].begin().prefix.last_hash();

@@ -54,7 +54,7 @@ impl Turn<'_> {
     }
 
     fn tune(&self, tune: Tune) {
-        let mut echoed = self.shared.echoed.lock().expect("nothing panics with it held");
+        let mut echoed = self.shared.echoed.lock();
         match tune {
             Tune::Automove(level) => echoed.slab_automove = level,
             Tune::AutomoveRatio(ratio) => echoed.slab_automove_ratio = ratio,
@@ -85,7 +85,7 @@ impl Turn<'_> {
                 _ => b"ERROR cannot pipeline other commands before metadump",
             }
         } else if let Some(classes) = classes {
-            let echoed = server.echoed.lock().expect("nothing panics with it held");
+            let echoed = server.echoed.lock();
             return Then::Walk(Box::new(Walk::of(purpose, classes, echoed.lru_crawler_tocrawl)));
         } else {
             b"BADCLASS invalid class id"

@@ -75,13 +75,15 @@ impl Worker {
         let owner = self.shared.owner_of(one.prefix);
         let at = MoveNow { ns: now.moment().0 * 1_000, second: now.second };
         let (mut steps, mut pause) = (0, Pause::None);
-        let mut sides = one.lock();
-        if let Side::Leaves(leaver) = &sides.side {
-            let begins = leaver.source.state() == State::Asking;
-            if begins && !self.shared.has_no_copies(one.prefix, now) {
-                return Pause::Until((now.moment().0 + COPIES_MICROS) * 1_000);
-            }
+        // The locks of keys that have copies are not taken with a move's held.
+        let begins = match &one.lock().side {
+            Side::Leaves(leaver) => leaver.source.state() == State::Asking,
+            Side::Comes(_) => false,
+        };
+        if begins && !self.shared.has_no_copies(one.prefix, now) {
+            return Pause::Until((now.moment().0 + COPIES_MICROS) * 1_000);
         }
+        let mut sides = one.lock();
         // What is called taken is gone at its source: a server that owns nothing calls nothing so.
         let is_lapsed = self.lapsed && matches!(sides.side, Side::Comes(_));
         if is_lapsed && !sides.side.has_ended() {

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
+use mbal_locks::{Mutex, ranks};
 use mbal_model::Seconds;
 use mbal_wire::push_u64;
 
@@ -108,16 +109,16 @@ impl From<State> for AtomicU8 {
 
 /// All connections of a server, by descriptor.
 #[derive(Default)]
-pub struct Conns(Mutex<BTreeMap<u32, Arc<Card>>>);
+pub struct Conns(Mutex<ranks::Conns, BTreeMap<u32, Arc<Card>>>);
 
 impl Conns {
     pub fn enter(&self, card: &Arc<Card>) {
-        self.0.lock().expect("nothing panics with it held").insert(card.fd, Arc::clone(card));
+        self.0.lock().insert(card.fd, Arc::clone(card));
     }
 
     /// The descriptor may be another connection's by now.
     pub fn leave(&self, card: &Arc<Card>) {
-        let mut cards = self.0.lock().expect("nothing panics with it held");
+        let mut cards = self.0.lock();
         if cards.get(&card.fd).is_some_and(|entered| Arc::ptr_eq(entered, card)) {
             cards.remove(&card.fd);
         }
@@ -125,7 +126,7 @@ impl Conns {
 
     /// The lines of `stats conns`, asked by `asker`.
     pub(crate) fn tell(&self, asker: &Card, now: Seconds, out: &mut Vec<u8>) {
-        for card in self.0.lock().expect("nothing panics with it held").values() {
+        for card in self.0.lock().values() {
             let mut line = |name: &str, value: &str| {
                 out.extend_from_slice(b"STAT ");
                 push_u64(out, card.fd.into());

@@ -11,9 +11,9 @@ use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
+use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
 use mbal_model::{Key, Prefix, ServerId};
 use mbal_replica::{HomeState, Moment, Terms, newborn_rests};
 
@@ -100,7 +100,7 @@ pub struct CopiesHere {
 /// What the workers of a server share of this.
 #[derive(Default)]
 pub(crate) struct Copies {
-    terms: RwLock<HotTerms>,
+    terms: RwLock<ranks::HotTerms, HotTerms>,
     /// Of the terms: looked at by each request.
     mode: AtomicU8,
     /// Tells this process's stamps from those of others.
@@ -108,23 +108,23 @@ pub(crate) struct Copies {
     /// Grants given so far.
     grants: AtomicU32,
     /// Keys of this server that have copies.
-    pub homes: Table<HomeKey>,
+    pub homes: Table<ranks::Homes, HomeKey>,
     /// Others' keys.
-    pub here: Table<CopyHere>,
+    pub here: Table<ranks::CopiesHere, CopyHere>,
     bytes: AtomicU64,
     reads: AtomicU64,
     latest_ns: AtomicU64,
     /// There are copies of this server's keys, or of others': leases are counted.
     in_use: AtomicBool,
-    heats: Mutex<Heats>,
-    spurned: Mutex<Spurned>,
-    trackers: Box<[Mutex<Heat>]>,
+    heats: Mutex<ranks::Heats, Heats>,
+    spurned: Mutex<ranks::Spurned, Spurned>,
+    trackers: Box<[Mutex<ranks::Heat, Heat>]>,
     /// By worker: its own load says that it is a hotspot.
     hotspots: Box<[AtomicBool]>,
     /// Phase 2 is on: hot keys are looked for less.
     samples_less: AtomicBool,
     /// Cachelets that began empty, and serve nothing before then: copies that an earlier owner has made may be read still.
-    newborn: Mutex<Vec<(Prefix, crate::Moment)>>,
+    newborn: Mutex<ranks::Newborn, Vec<(Prefix, crate::Moment)>>,
     any_newborn: AtomicBool,
 }
 
@@ -150,7 +150,7 @@ impl Copies {
     }
 
     pub fn terms(&self) -> HotTerms {
-        *self.terms.read().expect("nothing panics with it held")
+        *self.terms.read()
     }
 
     /// The terms as a home has them.
@@ -168,8 +168,8 @@ impl Copies {
         self.process.load(Relaxed) as u16
     }
 
-    pub fn heat(&self, worker: u16) -> std::sync::MutexGuard<'_, Heat> {
-        self.trackers[usize::from(worker)].lock().expect("nothing panics with it held")
+    pub fn heat(&self, worker: u16) -> MutexGuard<'_, ranks::Heat, Heat> {
+        self.trackers[usize::from(worker)].lock()
     }
 
     /// The share of requests that a worker looks at for hot keys, if any.
@@ -190,13 +190,13 @@ impl Copies {
 
     /// A cachelet that has begun empty serves nothing yet.
     pub fn is_newborn(&self, hash: u64, now: crate::Moment) -> bool {
-        let newborn = self.newborn.lock().expect("nothing panics with it held");
+        let newborn = self.newborn.lock();
         newborn.iter().any(|(prefix, until)| prefix.contains(hash) && now < *until)
     }
 
     /// The same of a whole cachelet, or of a part of it.
     pub fn has_newborn(&self, prefix: Prefix, now: crate::Moment) -> bool {
-        let newborn = self.newborn.lock().expect("nothing panics with it held");
+        let newborn = self.newborn.lock();
         newborn.iter().any(|(other, until)| prefix.overlaps(*other) && now < *until)
     }
 
@@ -205,13 +205,13 @@ impl Copies {
             return;
         }
         let rests = newborn_rests(self.terms().lease).as_micros() as u64;
-        let mut newborn = self.newborn.lock().expect("nothing panics with it held");
+        let mut newborn = self.newborn.lock();
         newborn.push((prefix, now.after(rests)));
         self.any_newborn.store(true, Release);
     }
 
     fn forget_newborn(&self, now: crate::Moment) {
-        let mut newborn = self.newborn.lock().expect("nothing panics with it held");
+        let mut newborn = self.newborn.lock();
         newborn.retain(|(_, until)| now < *until);
         self.any_newborn.store(!newborn.is_empty(), Release);
     }
@@ -221,7 +221,7 @@ impl Shared {
     /// What the coordinator says of hot keys. In another mode than before all copies end first.
     pub fn set_hot_terms(&self, terms: HotTerms) {
         let copies = &self.copies;
-        let mut known = copies.terms.write().expect("nothing panics with it held");
+        let mut known = copies.terms.write();
         let ends = known.mode != terms.mode || known.lease != terms.lease;
         *known = terms;
         drop(known);

@@ -1,9 +1,9 @@
 //! `stats detail`: gets, hits, sets and deletes by the keys' prefix, while it is on.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use mbal_locks::{Mutex, ranks};
 use mbal_wire::push_u64;
 
 /// What ends a prefix, unless `-D` says otherwise.
@@ -15,7 +15,7 @@ pub const PREFIXES_MAX: usize = 4096;
 pub(crate) struct Details {
     pub delimiter: u8,
     on: AtomicBool,
-    prefixes: Mutex<BTreeMap<Vec<u8>, Prefix>>,
+    prefixes: Mutex<ranks::Details, BTreeMap<Vec<u8>, Prefix>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -61,7 +61,7 @@ impl Details {
     #[cold]
     fn count_on(&self, key: &[u8], deed: Deed) {
         let Some(end) = key.iter().position(|byte| *byte == self.delimiter) else { return };
-        let mut prefixes = self.prefixes.lock().expect("nothing panics with it held");
+        let mut prefixes = self.prefixes.lock();
         let full = prefixes.len() >= PREFIXES_MAX;
         let prefix = match prefixes.get_mut(&key[..end]) {
             Some(prefix) => prefix,
@@ -79,11 +79,11 @@ impl Details {
     }
 
     pub fn clear(&self) {
-        self.prefixes.lock().expect("nothing panics with it held").clear();
+        self.prefixes.lock().clear();
     }
 
     pub fn dump(&self, out: &mut Vec<u8>) {
-        for (name, prefix) in &*self.prefixes.lock().expect("nothing panics with it held") {
+        for (name, prefix) in &*self.prefixes.lock() {
             out.extend_from_slice(b"PREFIX ");
             out.extend_from_slice(name);
             for (what, count) in [

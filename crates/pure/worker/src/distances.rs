@@ -11,9 +11,9 @@
 
 use std::mem::take;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use mbal_cachelet::{ITEM_OVERHEAD_BYTES, View};
+use mbal_locks::{Mutex, MutexGuard, ranks};
 use mbal_model::{Key, METRICS, Seconds};
 use mbal_sketch::{Chosen, Curve, Found, StackDistances};
 use mbal_wire::{Binary, Chunk, Command, Request, Storage, Verb};
@@ -84,7 +84,7 @@ impl Shown {
 }
 
 pub(crate) struct Distances {
-    sketches: Mutex<Sketches>,
+    sketches: Mutex<ranks::Distances, Sketches>,
     /// What is sampled: see [`Chosen`].
     chosen: AtomicU64,
     /// Nothing is shown before that second.
@@ -247,12 +247,8 @@ impl Distances {
     }
 
     /// Nobody waits.
-    fn try_lock(&self) -> Option<MutexGuard<'_, Sketches>> {
-        match self.sketches.try_lock() {
-            Ok(sketches) => Some(sketches),
-            Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(_)) => unreachable!("nothing panics with it held"),
-        }
+    fn try_lock(&self) -> Option<MutexGuard<'_, ranks::Distances, Sketches>> {
+        self.sketches.try_lock()
     }
 }
 
@@ -261,7 +257,7 @@ impl Shared {
     pub fn curve(&self, second: Seconds) -> Option<CurveTold> {
         let distances = self.distances.as_ref()?;
         distances.bytes.store(self.store.stats().bytes, Relaxed);
-        let mut sketches = distances.sketches.lock().expect("nothing panics with it held");
+        let mut sketches = distances.sketches.lock();
         let sums = self.sums_ever();
         let reads = reads_of(&sums);
         sketches.count(reads);

@@ -95,7 +95,7 @@ impl Shared {
     /// asked. When the link's timeout has passed nobody waits for its answer any more.
     pub(crate) fn look_at_flushes(&self, now: Moment) {
         let number = self.store.flushed();
-        let mut newest = self.newest_flush.lock().expect("nothing panics with it held");
+        let mut newest = self.newest_flush.lock();
         if newest.number != number {
             *newest = Newest { number, since: now, is_over: false };
         }

@@ -4,10 +4,11 @@
 //! passed over here: its move is told of the map.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex};
 
 use mbal_cachelet::Birth;
+use mbal_locks::{Mutex, MutexGuard, ranks};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Cluster, ClusterMap, Elsewhere, Owner, Prefix, Seconds, ServerId, WorkerId};
 
@@ -22,8 +23,15 @@ const SETTLE_MICROS_MIN: u64 = 1_000;
 const SETTLE_DOUBLINGS_MAX: u32 = 10;
 
 /// Shared by the workers: the first one that hears of a map has the server follow it.
+///
+/// Two locks: many ask for the map, for a moment; and what makes the store like it takes moves' locks, which may be held by somebody
+/// who asks for the map.
 #[derive(Default)]
-pub(crate) struct Following(Mutex<Option<Followed>>);
+pub(crate) struct Following {
+    /// Whoever has this changes the map, or makes the store like it.
+    settling: Mutex<ranks::Settling, ()>,
+    map: Mutex<ranks::Following, Option<Followed>>,
+}
 
 struct Followed {
     here: ServerId,
@@ -32,12 +40,20 @@ struct Followed {
     map: Arc<ClusterMap>,
     /// It is.
     settled: bool,
+    /// How often something has happened for which it may not be any more.
+    changes: u64,
+}
+
+impl Following {
+    fn map(&self) -> MutexGuard<'_, ranks::Following, Option<Followed>> {
+        self.map.lock()
+    }
 }
 
 impl Shared {
     /// Which server of its cluster this is; 0 without one.
     pub fn here(&self) -> ServerId {
-        let followed = self.following.0.lock().expect("nothing panics with it held");
+        let followed = self.following.map();
         followed.as_ref().map_or(ServerId(0), |followed| followed.here)
     }
 
@@ -48,13 +64,13 @@ impl Shared {
 
     /// Which server of which cluster this is; `None` without one.
     pub(crate) fn cluster(&self) -> Option<(ServerId, Arc<Cluster>)> {
-        let followed = self.following.0.lock().expect("nothing panics with it held");
+        let followed = self.following.map();
         followed.as_ref().map(|followed| (followed.here, Arc::clone(&followed.cluster)))
     }
 
     /// The other servers: those that have cachelets, and those that may get some.
     pub(crate) fn others(&self) -> Vec<ServerId> {
-        let followed = self.following.0.lock().expect("nothing panics with it held");
+        let followed = self.following.map();
         let Some(Followed { here, cluster, .. }) = &*followed else { return Vec::new() };
         let owners = cluster.map.cachelets().iter().map(|(_, owner)| owner.server);
         let named = cluster.servers.keys().copied();
@@ -69,8 +85,9 @@ impl Shared {
 
     /// A map of the cluster, unless a newer one is known. The workers are to be told too ([`crate::Event::Mapped`]). Not in a batch.
     pub fn follow(&self, here: ServerId, cluster: Arc<Cluster>, now: Seconds) {
+        let settling = self.following.settling.lock();
         let map = &cluster.map;
-        let mut followed = self.following.0.lock().expect("nothing panics with it held");
+        let mut followed = self.following.map();
         let is_newer = |known: &Followed| {
             known.cluster.map.version() < map.version() || is_planted(Fault::OlderMapFollowed)
         };
@@ -79,16 +96,17 @@ impl Shared {
             self.alone.store(false, Release);
             self.map_version.store(map.version(), Release);
             let map = Arc::clone(map);
-            *followed = Some(Followed { here, cluster, map, settled: false });
+            *followed = Some(Followed { here, cluster, map, settled: false, changes: 0 });
             self.unsettled.store(true, Relaxed);
         }
         drop(followed);
-        self.settle(now);
+        self.settle_alone(&settling, now);
     }
 
     /// What is this server's by the map is nobody's, until a newer map says otherwise. Clients are told of the map as it is.
     pub(crate) fn give_to_nobody(&self) {
-        let mut followed = self.following.0.lock().expect("nothing panics with it held");
+        let _settling = self.following.settling.lock();
+        let mut followed = self.following.map();
         let Some(Followed { here, map, settled, .. }) = &mut *followed else { return };
         let has = |owner: &Owner| owner.server == *here;
         if !map.cachelets().iter().any(|(_, owner)| has(owner)) {
@@ -108,16 +126,17 @@ impl Shared {
     /// Before a cachelet begins to leave. Its end has the map looked at again.
     pub(crate) fn look_whether_alone(&self) {
         if !self.moves.is_empty() {
-            let _followed = self.following.0.lock().expect("nothing panics with it held");
+            let _followed = self.following.map();
             self.alone.store(false, Release);
         }
     }
 
     /// A move is over: what the map says of its cachelet is to be done.
     pub(crate) fn look_at_map_again(&self) {
-        let mut followed = self.following.0.lock().expect("nothing panics with it held");
+        let mut followed = self.following.map();
         if let Some(followed) = followed.as_mut() {
             followed.settled = false;
+            followed.changes += 1;
             self.unsettled.store(true, Relaxed);
         }
     }
@@ -133,12 +152,25 @@ impl Shared {
         if !self.unsettled.load(Relaxed) {
             return;
         }
-        let mut followed = self.following.0.lock().expect("nothing panics with it held");
-        if let Some(followed) = followed.as_mut().filter(|followed| !followed.settled) {
-            let Followed { here, map, .. } = &*followed;
-            let settled = self.is_settled(*here, map, now);
+        let settling = self.following.settling.lock();
+        self.settle_alone(&settling, now);
+    }
+
+    /// Nobody else does it, or changes the map. The map itself is not locked meanwhile.
+    fn settle_alone(&self, _settling: &MutexGuard<'_, ranks::Settling, ()>, now: Seconds) {
+        let followed = self.following.map();
+        let Some(unsettled) = followed.as_ref().filter(|followed| !followed.settled) else {
+            return;
+        };
+        let (here, map, changes) = (unsettled.here, Arc::clone(&unsettled.map), unsettled.changes);
+        drop(followed);
+        let settled = self.is_settled(here, &map, now);
+        let mut followed = self.following.map();
+        // A move that has ended meanwhile may not have been over when it was looked at.
+        let same = |followed: &&mut Followed| followed.changes == changes;
+        if let Some(followed) = followed.as_mut().filter(same) {
             // Everything has come before anybody goes by that.
-            let alone = settled && map.serves_all(*here) && self.moves.is_empty();
+            let alone = settled && map.serves_all(here) && self.moves.is_empty();
             self.alone.store(alone, Release);
             followed.settled = settled;
             self.unsettled.store(!settled, Relaxed);

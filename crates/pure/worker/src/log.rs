@@ -7,9 +7,10 @@
 //! A queue is bounded (`-o watcher_logbuf_size`): a watcher that does not read is told how many lines it
 //! missed, and nobody waits for it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
+use mbal_locks::{Mutex, ranks};
 use mbal_model::WorkerId;
 use mbal_wire::{push_escaped, push_i64, push_u64, streams};
 
@@ -29,7 +30,7 @@ pub(crate) struct WatchLog {
     /// [`VERBOSE`] and [`STATES`], as `-v` has them.
     verbose: AtomicU32,
     last_line: AtomicU64,
-    watchers: Mutex<Vec<Arc<Watcher>>>,
+    watchers: Mutex<ranks::Watchers, Vec<Arc<Watcher>>>,
     /// By worker: one of its watchers has something to send.
     nudges: Box<[AtomicBool]>,
     queue_bytes_max: usize,
@@ -42,7 +43,7 @@ pub(crate) struct WatchLog {
 pub(crate) struct Watcher {
     streams: u32,
     worker: WorkerId,
-    queue: Mutex<Queue>,
+    queue: Mutex<ranks::WatcherQueue, Queue>,
 }
 
 #[derive(Default)]
@@ -74,12 +75,12 @@ impl WatchLog {
     }
 
     pub fn watchers(&self) -> usize {
-        self.watchers.lock().expect("nothing panics with it held").len()
+        self.watchers.lock().len()
     }
 
     /// `None`: there are too many.
     pub fn watch(&self, streams: u32, worker: WorkerId) -> Option<Arc<Watcher>> {
-        let mut watchers = self.watchers.lock().expect("nothing panics with it held");
+        let mut watchers = self.watchers.lock();
         if watchers.len() >= WATCHERS_MAX {
             return None;
         }
@@ -96,14 +97,14 @@ impl WatchLog {
 
     /// `-v`, so often.
     pub fn set_verbosity(&self, level: u32) {
-        let watchers = self.watchers.lock().expect("nothing panics with it held");
+        let watchers = self.watchers.lock();
         let bits = if level >= 2 { VERBOSE } else { 0 } | if level >= 3 { STATES } else { 0 };
         self.verbose.store(bits, Relaxed);
         self.gather(&watchers);
     }
 
     pub fn unwatch(&self, gone: &Arc<Watcher>) {
-        let mut watchers = self.watchers.lock().expect("nothing panics with it held");
+        let mut watchers = self.watchers.lock();
         watchers.retain(|watcher| !Arc::ptr_eq(watcher, gone));
         self.gather(&watchers);
     }
@@ -121,11 +122,11 @@ impl WatchLog {
         fields(&mut line);
         line.push(b'\n');
         self.written.fetch_add(1, Relaxed);
-        for watcher in &*self.watchers.lock().expect("nothing panics with it held") {
+        for watcher in &*self.watchers.lock() {
             if watcher.streams & stream == 0 {
                 continue;
             }
-            let mut queue = watcher.queue.lock().expect("nothing panics with it held");
+            let mut queue = watcher.queue.lock();
             if queue.bytes.len() + line.len() > self.queue_bytes_max {
                 queue.skipped += 1;
                 self.skipped.fetch_add(1, Relaxed);
@@ -150,7 +151,7 @@ impl Watcher {
     ///
     /// memcached tells of skipped lines when there is a next one, for which somebody who knows of none may wait long.
     pub fn take(&self, out: &mut Vec<u8>) {
-        let mut queue = self.queue.lock().expect("nothing panics with it held");
+        let mut queue = self.queue.lock();
         out.append(&mut queue.bytes);
         if queue.skipped > 0 {
             let told = format!("skipped={}\n", std::mem::take(&mut queue.skipped));

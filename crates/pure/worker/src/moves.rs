@@ -9,15 +9,16 @@
 //! `docs/design/moves.md` is the protocol, `mbal_migration` the two sides of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use mbal_cachelet::Cutoffs;
+use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
 use mbal_migration::{
-    Answer, Arriver, Ask, Destination, Incarnation, Leaver, Order, Progress, Refusal, State,
+    Answer, Arriver, Ask, Destination, Incarnation, Leaver, Met, Order, Progress, Refusal, State,
     destination, source,
 };
 use mbal_model::{Cluster, MoveId, Prefix, ServerId, WorkerId};
@@ -120,7 +121,7 @@ pub(crate) struct Move {
     since: u64,
     /// Of the source, for routes: the last hash that is gone; 0 is none.
     gone: AtomicU64,
-    pub sides: Mutex<Sides>,
+    pub sides: Mutex<ranks::MoveSides, Sides>,
 }
 
 /// What only one thread at a time has.
@@ -139,7 +140,7 @@ pub(crate) enum Side {
 #[derive(Default)]
 pub(crate) struct Moves {
     incarnation: AtomicU64,
-    all: RwLock<BTreeMap<MoveId, Arc<Move>>>,
+    all: RwLock<ranks::Moves, BTreeMap<MoveId, Arc<Move>>>,
     /// So that who looks for none takes no lock.
     any: AtomicBool,
     /// What comes was chosen.
@@ -147,12 +148,12 @@ pub(crate) struct Moves {
     /// Bytes of parts that were taken, by all moves from here so far.
     carried: AtomicU64,
     /// Those that this server dialed, and that are up.
-    links: Mutex<BTreeMap<ServerId, MoveLink>>,
+    links: Mutex<ranks::MoveLinks, BTreeMap<ServerId, MoveLink>>,
 }
 
 impl Move {
-    pub fn lock(&self) -> MutexGuard<'_, Sides> {
-        self.sides.lock().expect("nothing panics with it held")
+    pub fn lock(&self) -> MutexGuard<'_, ranks::MoveSides, Sides> {
+        self.sides.lock()
     }
 
     /// A map says whose the cachelet is: one that is newer than the move.
@@ -245,7 +246,7 @@ impl Moves {
     }
 
     fn get(&self, id: MoveId) -> Option<Arc<Move>> {
-        self.all.read().expect("nothing panics with it held").get(&id).cloned()
+        self.all.read().get(&id).cloned()
     }
 
     /// Those that `is_meant` says.
@@ -253,26 +254,26 @@ impl Moves {
         if self.is_empty() {
             return Vec::new();
         }
-        let all = self.all.read().expect("nothing panics with it held");
+        let all = self.all.read();
         all.values().filter(|one| is_meant(one)).cloned().collect()
     }
 
     pub fn remove(&self, id: MoveId) {
-        let mut all = self.all.write().expect("nothing panics with it held");
+        let mut all = self.all.write();
         all.remove(&id);
         self.any.store(!all.is_empty(), Release);
     }
 
     fn insert(&self, one: Move) -> Arc<Move> {
         let one = Arc::new(one);
-        let mut all = self.all.write().expect("nothing panics with it held");
+        let mut all = self.all.write();
         all.insert(one.id, Arc::clone(&one));
         self.any.store(true, Release);
         one
     }
 
-    fn links(&self) -> MutexGuard<'_, BTreeMap<ServerId, MoveLink>> {
-        self.links.lock().expect("nothing panics with it held")
+    fn links(&self) -> MutexGuard<'_, ranks::MoveLinks, BTreeMap<ServerId, MoveLink>> {
+        self.links.lock()
     }
 
     /// Of a key whose route is this move.
@@ -329,11 +330,13 @@ impl Shared {
         let is_over =
             |one: &Move| one.id.0 <= ever && !moves.iter().any(|told| told.order.id == one.id);
         for one in self.moves.list(is_over) {
+            // Before its lock is taken: whoever has the map's may want a move's.
+            let owns = self.owns(one.prefix);
             let came_back = match &mut one.lock().side {
                 Side::Leaves(leaver) => {
                     let came_back = leaver.source.is_over();
                     // It was handed over, and by a later map it begins here again: its destination has died since.
-                    if !came_back && self.owns(one.prefix) {
+                    if !came_back && owns {
                         let heard = leaver.source.handle(ns(now), source::Event::HandedOver);
                         heard.expect("a word is no answer");
                         wake.push(one.worker);
@@ -473,17 +476,12 @@ impl Shared {
         begin: &mbal_migration::Begin,
     ) -> Result<Arc<Move>, Refusal> {
         let coming = self.moves.list(|one| !one.leaves);
-        let locked: Vec<_> = coming.iter().map(|one| one.lock()).collect();
-        let destinations: Vec<&Destination> = locked
-            .iter()
-            .filter_map(|sides| match &sides.side {
-                Side::Comes(arriver) => Some(&arriver.destination),
-                Side::Leaves(_) => None,
-            })
-            .collect();
-        let meeting = Destination::meet(self.incarnation(), message.id, begin, &destinations);
-        drop(destinations);
-        drop(locked);
+        let met = |one: &Arc<Move>| match &one.lock().side {
+            Side::Comes(arriver) => Some(arriver.destination.met()),
+            Side::Leaves(_) => None,
+        };
+        let known: Vec<Met> = coming.iter().filter_map(met).collect();
+        let meeting = Destination::meet(self.incarnation(), message.id, begin, &known);
         match meeting {
             destination::Meeting::Refused(why) => return Err(why),
             destination::Meeting::Known(at) => return Ok(Arc::clone(&coming[at])),

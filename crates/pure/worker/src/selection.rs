@@ -1,9 +1,9 @@
 //! Items by their age, for scaling: what a coordinator is told of them, and what it has chosen.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::{ClassAges, Cutoffs};
+use mbal_locks::{Mutex, ranks};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{CLASSES, Seconds};
 
@@ -25,7 +25,7 @@ const AGES_MOST: usize = 8_192;
 
 /// The moment from which ages count that were told last, and its number; 0 is none.
 #[derive(Debug, Default)]
-pub(crate) struct Reference(Mutex<(u32, Seconds)>);
+pub(crate) struct Reference(Mutex<ranks::Reference, (u32, Seconds)>);
 
 /// The server is to be empty at a moment.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub struct Rescued {
 
 /// While a server is to be empty at a moment.
 #[derive(Debug, Default)]
-pub(crate) struct Hurry(Mutex<Option<Deadline>>);
+pub(crate) struct Hurry(Mutex<ranks::Hurry, Option<Deadline>>);
 
 impl Deadline {
     /// The youngest items of what is left, which are so many bytes, that will have gone in time, by how fast it went lately.
@@ -132,13 +132,13 @@ impl Shared {
         ages.sort_unstable_by_key(|(age, _)| *age);
         let (since, pace) = (now.moment(), Pace::new(now.moment(), self.carried_bytes()));
         let deadline = Deadline { since, until, pace, at: now.second, ages, cut: None };
-        *self.hurry.0.lock().expect("nothing panics with it held") = Some(deadline);
+        *self.hurry.0.lock() = Some(deadline);
         self.thrift.hurry();
     }
 
     /// What travels of a slice that begins now, if the server is in a hurry.
     pub(crate) fn hurried(&self, now: Now) -> Option<Cutoffs> {
-        let mut hurry = self.hurry.0.lock().expect("nothing panics with it held");
+        let mut hurry = self.hurry.0.lock();
         let deadline = hurry.as_mut()?;
         Some(deadline.cutoffs(now.moment(), self.carried_bytes(), self.store.stats().bytes))
     }
@@ -149,7 +149,7 @@ impl Shared {
     }
 
     pub fn rescued(&self) -> Rescued {
-        let hurry = self.hurry.0.lock().expect("nothing panics with it held");
+        let hurry = self.hurry.0.lock();
         let stats = self.store.stats();
         Rescued {
             bytes: self.carried_bytes(),
@@ -163,7 +163,7 @@ impl Shared {
     /// remembered by its number.
     pub fn ages(&self, now: Now, number: u32, ago_ms: u64) -> Vec<ClassAges> {
         let at = (now.moment().0.saturating_sub(ago_ms * 1_000) / 1_000_000) as Seconds;
-        *self.reference.0.lock().expect("nothing panics with it held") = (number, at);
+        *self.reference.0.lock() = (number, at);
         self.store.ages(at, now.second, AGES_MOST)
     }
 
@@ -188,7 +188,7 @@ impl Shared {
         number: u32,
         classes: impl Iterator<Item = (u8, Seconds, u16)>,
     ) -> Option<Cutoffs> {
-        let (known, mut at) = *self.reference.0.lock().expect("nothing panics with it held");
+        let (known, mut at) = *self.reference.0.lock();
         if known != number || number == 0 {
             return None;
         }

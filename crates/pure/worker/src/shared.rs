@@ -1,10 +1,11 @@
 //! What the workers of one server share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use mbal_cachelet::{ClassStats, Classes, Store, StoreStats};
+use mbal_locks::{Mutex, MutexGuard, ranks};
 use mbal_model::{CLASSES, Key, Prefix, Seconds, WorkerId};
 
 use crate::conns::Conns;
@@ -65,7 +66,7 @@ pub struct Shared {
     pub(crate) details: Details,
     pub(crate) doorkeeper: Option<Arc<Doorkeeper>>,
     /// What commands may change of [`Settings::echoed`].
-    pub(crate) echoed: Mutex<Echoed>,
+    pub(crate) echoed: Mutex<ranks::Echoed, Echoed>,
     pub(crate) crawler_enabled: AtomicBool,
     /// `-m`, or what `cache_memlimit` made of it.
     pub(crate) memory_bytes: AtomicU64,
@@ -73,7 +74,7 @@ pub struct Shared {
     pub(crate) crawls: AtomicU64,
     counters: Box<[Counters]>,
     latency: Box<[Latency]>,
-    hot: Box<[Mutex<Hot>]>,
+    hot: Box<[Mutex<ranks::Hot, Hot>]>,
     /// None if they are not to be known.
     pub(crate) distances: Option<Distances>,
     /// Until then somebody watches the hottest keys.
@@ -85,7 +86,7 @@ pub struct Shared {
     pub(crate) links_up: LinksUp,
     pub(crate) lease: Lease,
     pub(crate) copies: Copies,
-    pub(crate) newest_flush: Mutex<Newest>,
+    pub(crate) newest_flush: Mutex<ranks::NewestFlush, Newest>,
     pub(crate) reference: Reference,
     pub(crate) hurry: Hurry,
     pub(crate) thrift: Thrift,
@@ -97,7 +98,7 @@ pub struct Shared {
     class_counters: Box<[Box<[ClassCounters]>]>,
     /// What `stats reset` subtracts: counters are their workers' to write. Locked before they are read: what is
     /// subtracted must not be younger than what it is subtracted from.
-    reset: Mutex<(Totals, Histograms)>,
+    reset: Mutex<ranks::Reset, (Totals, Histograms)>,
 }
 
 /// What is counted over the whole server.
@@ -200,7 +201,7 @@ impl Shared {
 
     /// Latencies since the start or the last `stats reset`, over all workers.
     pub fn latencies(&self) -> Histograms {
-        let then = self.reset.lock().expect("nothing panics with it held");
+        let then = self.reset.lock();
         self.latencies_ever().since(&then.1)
     }
 
@@ -210,8 +211,8 @@ impl Shared {
         histograms
     }
 
-    pub(crate) fn hot(&self, worker: usize) -> MutexGuard<'_, Hot> {
-        self.hot[worker].lock().expect("nothing panics with it held")
+    pub(crate) fn hot(&self, worker: usize) -> MutexGuard<'_, ranks::Hot, Hot> {
+        self.hot[worker].lock()
     }
 
     /// The keys with the most requests in the last second. Who asks is taken to watch for a while.
@@ -286,7 +287,7 @@ impl Shared {
     }
 
     pub(crate) fn since_reset(&self) -> Totals {
-        let then = &self.reset.lock().expect("nothing panics with it held").0;
+        let then = &self.reset.lock().0;
         let mut now = self.totals();
         now.sums = now.sums.since(&then.sums);
         now.total_connections -= then.total_connections;
@@ -308,7 +309,7 @@ impl Shared {
 
     /// The store's statistics by class, counters since the start or the last `stats reset`.
     pub(crate) fn class_stats(&self) -> Box<Classes> {
-        let then = &self.reset.lock().expect("nothing panics with it held").0;
+        let then = &self.reset.lock().0;
         let mut now = self.store.class_stats();
         for (class, old) in now.iter_mut().zip(then.class_stats.iter()) {
             class.evicted -= old.evicted;
@@ -322,7 +323,7 @@ impl Shared {
 
     /// `stats reset`.
     pub(crate) fn reset(&self) {
-        *self.reset.lock().expect("nothing panics with it held") = (
+        *self.reset.lock() = (
             Totals { class_stats: self.store.class_stats(), ..self.totals() },
             self.latencies_ever(),
         );

@@ -112,7 +112,7 @@ impl Turn<'_> {
         self.stat_text("rusage_user", &seconds(gauge(&gauges.user_us)));
         self.stat_text("rusage_system", &seconds(gauge(&gauges.system_us)));
         let connections = gauge(&gauges.curr_connections);
-        let echoed = server.echoed.lock().expect("nothing panics with it held").clone();
+        let echoed = server.echoed.lock().clone();
         let crawler = server.crawler_enabled.load(Relaxed);
         for (there, name, value) in [
             (true, "max_connections", settings.connections_max.into()),

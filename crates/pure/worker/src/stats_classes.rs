@@ -20,8 +20,7 @@ impl Turn<'_> {
         let since = self.shared.since_reset();
         let class_stats = self.shared.class_stats();
         let ages = self.sampled_ages();
-        let segmented =
-            self.shared.echoed.lock().expect("nothing panics with it held").lru_maintainer;
+        let segmented = self.shared.echoed.lock().lru_maintainer;
         for class in (1..CLASSES).filter(|class| class_stats[*class].items > 0) {
             let (store, done) = (&class_stats[class], &since.classes[class]);
             for (of_segments, name, value) in [

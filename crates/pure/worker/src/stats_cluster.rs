@@ -1,8 +1,8 @@
 //! `stats cluster`: the cluster as this server sees it. docs/design/cluster.md lists the names.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
+use mbal_locks::{Mutex, ranks};
 use mbal_model::ServerId;
 
 use crate::shared::Shared;
@@ -10,22 +10,22 @@ use crate::turn::Turn;
 
 /// Links of this server's workers that are up, by the server at the other end.
 #[derive(Default)]
-pub(crate) struct LinksUp(Mutex<BTreeMap<ServerId, u64>>);
+pub(crate) struct LinksUp(Mutex<ranks::LinksUp, BTreeMap<ServerId, u64>>);
 
 impl LinksUp {
     pub fn came(&self, server: ServerId) {
-        *self.0.lock().expect("nothing panics with it held").entry(server).or_default() += 1;
+        *self.0.lock().entry(server).or_default() += 1;
     }
 
     pub fn went(&self, server: ServerId) {
-        let mut up = self.0.lock().expect("nothing panics with it held");
+        let mut up = self.0.lock();
         if let Some(count) = up.get_mut(&server) {
             *count = count.saturating_sub(1);
         }
     }
 
     fn to(&self, server: ServerId) -> u64 {
-        let up = self.0.lock().expect("nothing panics with it held");
+        let up = self.0.lock();
         up.get(&server).copied().unwrap_or(0)
     }
 }

@@ -9,7 +9,7 @@ impl Turn<'_> {
         let server = self.shared;
         let settings = &server.settings;
         let tls = &settings.tls;
-        let echoed = server.echoed.lock().expect("nothing panics with it held").clone();
+        let echoed = server.echoed.lock().clone();
         let yes = |set: bool| if set { "yes" } else { "no" }.to_owned();
         let null = |text: &Option<String>| text.clone().unwrap_or("NULL".to_owned());
         let number = |number: u64| number.to_string();

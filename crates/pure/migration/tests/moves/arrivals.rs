@@ -1,6 +1,6 @@
 //! The cachelets that come to a server.
 
-use mbal_migration::destination::{self, Destination, Meeting, Step};
+use mbal_migration::destination::{self, Destination, Meeting, Met, Step};
 use mbal_migration::{Advance, Answer, Arriver, Ask, Now};
 use mbal_model::{MoveId, ServerId};
 
@@ -72,8 +72,8 @@ impl World {
             return;
         };
         let here = self.hosts[host].incarnation;
-        let known: Vec<&Destination> =
-            self.hosts[host].coming.iter().map(|one| &one.arriver.destination).collect();
+        let known: Vec<Met> =
+            self.hosts[host].coming.iter().map(|one| one.arriver.destination.met()).collect();
         let meeting = Destination::meet(here, id, &begin, &known);
         match meeting {
             Meeting::Known(_) => {

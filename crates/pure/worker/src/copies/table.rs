@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard};
+
+use mbal_locks::{Mutex, MutexGuard, Ranked};
 
 /// Locks, by a key's hash.
 pub(crate) const SHARDS: usize = 64;
@@ -12,15 +13,15 @@ const MARKS: usize = 4096;
 pub(crate) type Shard<T> = BTreeMap<u64, T>;
 
 /// By the hash of a key. What is in it knows its key.
-pub(crate) struct Table<T> {
+pub(crate) struct Table<R, T> {
     /// Looked at first: mostly there is nothing, and nothing else is touched.
     count: AtomicU32,
     marks: Box<[AtomicU16]>,
-    shards: Box<[Mutex<Shard<T>>]>,
+    shards: Box<[Mutex<R, Shard<T>>]>,
 }
 
-impl<T> Default for Table<T> {
-    fn default() -> Table<T> {
+impl<R: Ranked, T> Default for Table<R, T> {
+    fn default() -> Table<R, T> {
         let marks = (0..MARKS).map(|_| AtomicU16::new(0)).collect();
         Table {
             count: AtomicU32::new(0),
@@ -30,7 +31,7 @@ impl<T> Default for Table<T> {
     }
 }
 
-impl<T> Table<T> {
+impl<R: Ranked, T> Table<R, T> {
     fn mark(&self, hash: u64) -> &AtomicU16 {
         &self.marks[hash as usize % MARKS]
     }
@@ -42,12 +43,12 @@ impl<T> Table<T> {
     }
 
     /// The keys that share a lock with this one.
-    pub fn lock(&self, hash: u64) -> MutexGuard<'_, Shard<T>> {
+    pub fn lock(&self, hash: u64) -> MutexGuard<'_, R, Shard<T>> {
         self.shard((hash >> 32) as usize % SHARDS)
     }
 
-    pub fn shard(&self, at: usize) -> MutexGuard<'_, Shard<T>> {
-        self.shards[at].lock().expect("nothing panics with it held")
+    pub fn shard(&self, at: usize) -> MutexGuard<'_, R, Shard<T>> {
+        self.shards[at].lock()
     }
 
     pub fn is_empty(&self) -> bool {

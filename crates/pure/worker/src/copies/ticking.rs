@@ -101,7 +101,7 @@ impl Worker {
         let seconds = elapsed as f64 / 1e6;
         let has_copies = |hash| copies.homes.may_have(hash);
         let rates = copies.heat(worker.0).tick(seconds, requests as f64, has_copies);
-        let mut heats = copies.heats.lock().expect("nothing panics with it held");
+        let mut heats = copies.heats.lock();
         heats.tell(worker.0, rates, requests as f64 / seconds);
         if worker == WorkerId(0) {
             let (sum, told) = (heats.sum(), heats.told());
@@ -127,7 +127,7 @@ impl Worker {
             all
         };
         let (terms, lease_now) = (copies.terms(), self.lease_now);
-        let mut spurned = copies.spurned.lock().expect("nothing panics with it held");
+        let mut spurned = copies.spurned.lock();
         let mut keys = 0;
         copies.homes.each(|hash, one| {
             keys += 1;
