@@ -20,7 +20,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use mbal_bench::Random;
-use mbal_cachelet::{Arriving, Birth, Cursor, Cutoffs, Draft, Due, Memory, Options, Part, Store};
+use mbal_cachelet::{
+    Arriving, Birth, Crowded, Cursor, Cutoffs, Draft, Due, ImportStep, Memory, Options, Part, Store,
+};
 use mbal_elastic::{ClassSample, Resize, ServerSample, SizeClass, plan_for};
 use mbal_model::{Elsewhere, Key, MoveId, Prefix, ServerId, WorkerId};
 
@@ -244,7 +246,9 @@ impl Cluster {
                     let mut part = Part::read(&out).expect("it was exported");
                     assert_eq!(arriving.due(&part.heading), Due::Now);
                     target.enter(WORKER);
-                    while target.import(WORKER, &mut arriving, &mut part, now).expect("it reads") {}
+                    let drops = Crowded::Drops;
+                    let mut step = || target.import(WORKER, &mut arriving, &mut part, now, drops);
+                    while step().expect("it reads") == ImportStep::More {}
                     target.leave(WORKER);
                     out.clear();
                 }

@@ -24,7 +24,9 @@ use std::thread;
 
 use clap::Parser;
 use mbal_bench::Random;
-use mbal_cachelet::{Arriving, Birth, Cursor, Draft, Due, Memory, Options, Part, Room, Store};
+use mbal_cachelet::{
+    Arriving, Birth, Crowded, Cursor, Draft, Due, ImportStep, Memory, Options, Part, Room, Store,
+};
 use mbal_model::{Key, MoveId, Prefix, Route, ServerId, WorkerId};
 use mbal_reactor::Mapping;
 use rustix::time::{ClockId, clock_gettime};
@@ -413,8 +415,9 @@ impl Journey {
                 let mut rest = true;
                 while rest {
                     target.enter(MOVER);
-                    let step = || target.import(MOVER, &mut arriving, &mut part, NOW);
-                    rest = steps.import.time(step).expect("whole");
+                    let drops = Crowded::Drops;
+                    let step = || target.import(MOVER, &mut arriving, &mut part, NOW, drops);
+                    rest = steps.import.time(step).expect("whole") == ImportStep::More;
                     target.leave(MOVER);
                     target.background(MOVER, NOW, 1);
                 }

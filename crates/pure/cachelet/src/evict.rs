@@ -52,8 +52,12 @@ impl Store {
             return true;
         }
         if !self.options().evict {
-            let mut cachelets = self.cachelets();
-            return cachelets.any(|cachelet| self.lock_cachelet(cachelet, now).compact());
+            return self.cachelets().any(|cachelet| {
+                let mut locked = self.lock_cachelet(cachelet, now);
+                // What is won is for who needs it, whoever has the cachelet.
+                locked.pool = worker;
+                locked.compact()
+            });
         }
         if self.go_on_cleaning(worker, now) {
             return true;

@@ -7,6 +7,7 @@ use crate::access::Access;
 use crate::arriving::Arriving;
 use crate::locked::Locked;
 use crate::part::{Broken, CLOCKS_DIFFER, Fields, Heading, Part, Record, marks};
+use crate::room::Room;
 use crate::routes::Way;
 use crate::shim::Ordering::*;
 use crate::store::Store;
@@ -14,8 +15,9 @@ use crate::types::{Draft, Full};
 
 /// Records of one step.
 pub(crate) const STEP_RECORDS: usize = 48;
-/// The index, or another worker, may have taken the room that was made for an item: then it is made again, so often.
-const TRIES: usize = 16;
+/// The index, or another worker, may have taken the room that was made for an item: then it is made again, so often. What
+/// finds none then is tried again at a later turn.
+const TRIES: usize = 4;
 /// Bytes after which a step ends.
 const STEP_BYTES: usize = 16 << 10;
 
@@ -35,17 +37,45 @@ impl Begun {
     }
 }
 
+/// What came of a step of [`Store::import`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImportStep {
+    /// There is more of the part.
+    More,
+    All,
+    /// There is no room for the item, or the piece, that the part begins with now. What was before it is stored.
+    NoRoom,
+}
+
+/// What an import does about an item that finds no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crowded {
+    /// [`ImportStep::NoRoom`]: it is tried again at a later turn.
+    Waits,
+    /// It is dropped, as if evicted; where nothing may be evicted it waits all the same.
+    Drops,
+}
+
+/// What came of storing one item, or a piece of one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Placed<R> {
+    Stored(R),
+    /// It has no place here, was flushed, is too long, or was dropped for want of room.
+    Lost,
+    NoRoom,
+}
+
 impl Store {
-    /// Stores some of the items of a part, for which [`Arriving::due`] has said so; false when that was all of it. Called by worker
-    /// `worker`, which has entered. O(48 items), no more than 16 KiB and an item of that length; of a value that comes in pieces the
-    /// last step writes less than a page more.
+    /// Stores some of the items of a part, for which [`Arriving::due`] has said so. Called by worker `worker`, which has entered.
+    /// O(48 items), no more than 16 KiB and an item of that length; of a value that comes in pieces the last step writes less than a
+    /// page more. For each item a bounded number of parts of pages is cleaned.
     ///
     /// An item never replaces one that is here: what this server has got by itself since is newer. One of an older flush number is
-    /// dropped, and so is one that finds no room, or is longer than an item may be here, as if evicted. A cachelet that has given no
-    /// cas yet goes on with the source's generation and counter, so that no cas is given twice. What comes before the part's slice
-    /// is gone at the source, and so served here.
+    /// dropped. A cachelet that has given no cas yet goes on with the source's generation and counter, so that no cas is given twice.
+    /// What comes before the part's slice is gone at the source, and so served here.
     ///
-    /// Whoever can come again asks [`Store::reserve`] for the part's bytes first: nobody waits for room here.
+    /// Nobody waits for room here: what finds none says so, or is dropped as `crowded` wants it. Where nothing is evicted nothing
+    /// is dropped for want of room: an item that is longer than one may be here finds none either, and stays where it is.
     ///
     /// # Errors
     /// [`Broken`] if a value's pieces do not make it up, or an item belongs elsewhere. What was stored stays.
@@ -55,10 +85,11 @@ impl Store {
         arriving: &mut Arriving,
         part: &mut Part<'_>,
         now: Seconds,
-    ) -> Result<bool, Broken> {
+        crowded: Crowded,
+    ) -> Result<ImportStep, Broken> {
         if arriving.left.is_some() {
             self.remove_left(arriving, now);
-            return Ok(true);
+            return Ok(ImportStep::More);
         }
         if !arriving.heeded {
             self.heed(arriving.prefix, &part.heading, now);
@@ -66,12 +97,22 @@ impl Store {
         }
         self.judge_an_era_later();
         let (mut items, mut count, mut bytes) = ([None; STEP_RECORDS], 0, 0);
-        let mut more = true;
+        let mut step = ImportStep::More;
         while count < STEP_RECORDS && bytes < STEP_BYTES {
+            let before = *part;
             let Some(record) = part.next().expect("it was read whole") else {
-                more = false;
+                step = ImportStep::All;
                 break;
             };
+            let comes_in_pieces = match record {
+                Record::Item { fields, value, .. } => value.len() < fields.value_bytes as usize,
+                Record::Further(_) => true,
+            };
+            if comes_in_pieces && count > 0 {
+                // Records are stored in their order: so what finds no room is where the part goes on.
+                *part = before;
+                break;
+            }
             match record {
                 Record::Item { fields, key, value } => {
                     if arriving.begun.is_some() {
@@ -84,14 +125,23 @@ impl Store {
                     bytes += key.bytes().len() + value.len();
                     if value.len() == fields.value_bytes as usize {
                         self.prefetch_bucket(key.hash());
-                        items[count] = Some((fields, key, value));
+                        items[count] = Some((before, fields, key, value));
                         count += 1;
                         continue;
                     }
                     let is_lost = fields.value_bytes as usize > self.options().item_bytes_max;
+                    if is_lost && !self.options().evict {
+                        *part = before;
+                        return Ok(ImportStep::NoRoom);
+                    }
                     let key = key.bytes().to_vec();
                     let begun = Begun { fields, key, done: 0, is_lost };
-                    self.import_piece(worker, arriving, &part.heading, begun, value, now);
+                    let heading = &part.heading;
+                    if !self.import_piece(worker, arriving, heading, begun, value, now, crowded) {
+                        arriving.begun = None;
+                        *part = before;
+                        return Ok(ImportStep::NoRoom);
+                    }
                 }
                 Record::Further(piece) => {
                     let begun = arriving.begun.take().ok_or(Broken)?;
@@ -103,17 +153,44 @@ impl Store {
                         // It has gone at the source.
                         self.lose(&begun, now);
                     } else {
-                        self.import_piece(worker, arriving, &part.heading, begun, piece, now);
+                        let heading = &part.heading;
+                        if !self.import_piece(worker, arriving, heading, begun, piece, now, crowded)
+                        {
+                            *part = before;
+                            return Ok(ImportStep::NoRoom);
+                        }
                     }
                 }
             }
         }
-        for item in items.into_iter().take(count).flatten() {
-            self.import_item(worker, arriving, &part.heading, item, now);
+        for (before, fields, key, value) in items.into_iter().take(count).flatten() {
+            let item = (fields, key, value);
+            if !self.import_item(worker, arriving, &part.heading, item, now, crowded) {
+                *part = before;
+                return Ok(ImportStep::NoRoom);
+            }
         }
-        Ok(more)
+        Ok(step)
     }
 
+    /// Whether a part may be asked for, of about so many bytes: a store that evicts makes room as it comes.
+    pub fn has_room_to_come(
+        &self,
+        worker: WorkerId,
+        hash: u64,
+        bytes: usize,
+        now: Seconds,
+    ) -> bool {
+        if self.options().evict {
+            return true;
+        }
+        self.enter(worker);
+        let room = self.reserve(worker, hash, bytes, now);
+        self.leave(worker);
+        matches!(room, Room::There | Room::Made)
+    }
+
+    /// False: there is no room.
     fn import_item(
         &self,
         worker: WorkerId,
@@ -121,9 +198,10 @@ impl Store {
         heading: &Heading,
         (fields, key, value): (Fields, Key<'_>, &[u8]),
         now: Seconds,
-    ) {
+        crowded: Crowded,
+    ) -> bool {
         let (room, is_chosen) = (value.len(), arriving.is_chosen);
-        self.with_room(worker, arriving, heading, key.hash(), room, now, |locked| {
+        let mut store = |locked: &mut Locked<'_>| {
             locked.take_in(
                 &key,
                 &locked.draft_of(heading, &fields, &[value]),
@@ -131,10 +209,16 @@ impl Store {
                 locked.access_of(&fields),
                 is_chosen,
             )
-        });
+        };
+        let hash = key.hash();
+        let placed =
+            self.with_room(worker, arriving, heading, hash, room, now, crowded, &mut store);
+        !matches!(placed, Placed::NoRoom)
     }
 
-    /// The next piece of a value; with the last one the item is stored.
+    /// The next piece of a value; with the last one the item is stored. False: there is no room, and nothing has changed but that
+    /// what is known of the value may have more of this piece already.
+    #[allow(clippy::too_many_arguments)]
     fn import_piece(
         &self,
         worker: WorkerId,
@@ -143,7 +227,8 @@ impl Store {
         mut begun: Begun,
         piece: &[u8],
         now: Seconds,
-    ) {
+        crowded: Crowded,
+    ) -> bool {
         let key = Key::new(&begun.key).expect("it was one");
         let (hash, start, fields) = (key.hash(), begun.done, begun.fields);
         let bytes = fields.value_bytes as usize;
@@ -168,14 +253,20 @@ impl Store {
             Ok(goes_on)
         };
         if !begun.is_lost {
-            let stored = self.with_room(worker, arriving, heading, hash, room, now, &mut store);
-            begun.is_lost = stored != Some(true);
+            let placed =
+                self.with_room(worker, arriving, heading, hash, room, now, crowded, &mut store);
+            if matches!(placed, Placed::NoRoom) {
+                arriving.begun = Some(begun);
+                return false;
+            }
+            begun.is_lost = !matches!(placed, Placed::Stored(true));
             if begun.is_lost {
                 self.lose(&begun, now);
             }
         }
         begun.done += piece.len();
         arriving.begun = Some(begun).filter(|begun| begun.bytes_left() > 0);
+        true
     }
 
     /// What has come of a value is given up.
@@ -186,8 +277,7 @@ impl Store {
         }
     }
 
-    /// Has an item, or a piece of one, stored in the cachelet of `hash`, which has got room for so many bytes. `None` if that has no
-    /// place here, was flushed, or finds no room.
+    /// Has an item, or a piece of one, stored in the cachelet of `hash`, which has got room for so many bytes.
     #[allow(clippy::too_many_arguments)]
     fn with_room<R>(
         &self,
@@ -197,18 +287,20 @@ impl Store {
         hash: u64,
         bytes: usize,
         now: Seconds,
+        crowded: Crowded,
         mut store: impl FnMut(&mut Locked<'_>) -> Result<R, Full>,
-    ) -> Option<R> {
+    ) -> Placed<R> {
+        let evicts = self.options().evict || is_planted(Fault::ImportDropsWhatFindsNoRoom);
+        let mut room = Room::Nowhere;
         for _ in 0..TRIES {
-            // Whoever can come again has asked before: what is not there now is not waited for.
-            let _room = self.reserve_at_once(worker, hash, bytes, now);
+            room = self.reserve(worker, hash, bytes, now);
             // Only what has a place here is taken.
             if !self.takes(hash) {
-                return None;
+                return Placed::Lost;
             }
             let mut locked = self.lock(hash, now);
             if !locked.heeds(heading) {
-                return None;
+                return Placed::Lost;
             }
             if !arriving.has_way {
                 let (low, high) = locked.hashes_around(hash);
@@ -219,14 +311,21 @@ impl Store {
                 arriving.has_way = true;
             }
             match store(&mut locked) {
-                Ok(done) => return Some(done),
+                Ok(done) => return Placed::Stored(done),
+                Err(Full::TooLarge) if evicts => return Placed::Lost,
+                Err(Full::TooLarge) => return Placed::NoRoom,
                 Err(Full::OutOfMemory) => {}
-                Err(Full::TooLarge) => return None,
+            }
+            if matches!(room, Room::InUse | Room::Nowhere) {
+                break;
             }
         }
-        // As if evicted.
+        let may_come = crowded == Crowded::Waits && room != Room::Nowhere;
+        if may_come || !evicts {
+            return Placed::NoRoom;
+        }
         self.lock(hash, now).inner.stats.evictions += 1;
-        None
+        Placed::Lost
     }
 
     /// True of a key that is served here, or will be when its cachelet has arrived.

@@ -70,6 +70,7 @@ pub use ages::ClassAges;
 pub use arriving::{Arriving, Due};
 pub use chosen::Cutoffs;
 pub use classes::{ClassStats, Classes, Evicted};
+pub use importing::{Crowded, ImportStep};
 pub use item::ITEM_OVERHEAD_BYTES;
 pub use leaving::Cursor;
 pub use locked::{Found, Locked};

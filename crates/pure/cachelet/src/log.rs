@@ -258,17 +258,41 @@ impl<'a> Locked<'a> {
         page.live_records.load(Relaxed) > 0 && page.latest.load(Relaxed) <= self.now
     }
 
-    /// Takes the sealed page with the fewest live bytes, where the logs are worth compacting. O(pages).
+    /// Takes the page with the fewest live bytes, be it an open one, where the logs are worth compacting: an eighth of them is dead,
+    /// and an eighth of that page. So whoever compacts again and again comes to an end: each page that is taken gives an eighth of a page
+    /// back for good, and what is moved together fills its pages better than that. O(pages).
     pub(crate) fn sparsest_page(&mut self) -> Option<Taken> {
         if self.inner.dead_bytes * COMPACT_DEAD_PART < self.log_bytes() as u64 {
             return None;
         }
+        let page_bytes = self.store.page_bytes as u64;
+        let is_sparse =
+            |live: u32| u64::from(live) * COMPACT_DEAD_PART <= page_bytes * (COMPACT_DEAD_PART - 1);
+        let live_bytes = |id: PageId| self.page(id).live_bytes.load(Relaxed);
         let sealed = self.inner.logs.iter().flat_map(|log| &log.sealed);
-        let live = sealed.filter(|&&(order, id)| self.page(id).sealed.load(Relaxed) == order);
-        let (order, id) = *live.min_by_key(|&&(_, id)| self.page(id).live_bytes.load(Relaxed))?;
+        let sealed = sealed.filter(|&&(order, id)| self.page(id).sealed.load(Relaxed) == order);
+        let sealed = sealed.copied().min_by_key(|&(_, id)| live_bytes(id));
+        // What is dead in an open page would else be waited for until that is full.
+        let open = (0..LOGS).filter_map(|log| Some((log, self.inner.logs[log].open?)));
+        let dead = |id: PageId| u64::from(self.page(id).fill.load(Relaxed) - live_bytes(id));
+        let open = open.filter(|&(_, id)| dead(id) * COMPACT_DEAD_PART >= page_bytes);
+        let open = open.min_by_key(|&(_, id)| live_bytes(id));
+        let (order, id) = match (sealed, open) {
+            (Some((_, id)), Some((log, open))) if live_bytes(open) < live_bytes(id) => {
+                return self.take_open(log);
+            }
+            (None, Some((log, _))) => return self.take_open(log),
+            (sealed, _) => sealed.filter(|&(_, id)| is_sparse(live_bytes(id)))?,
+        };
         self.page(id).sealed.store(0, Relaxed);
         self.publish_oldest();
         Some(Taken { order, id })
+    }
+
+    /// The open page of a log, which has none then.
+    fn take_open(&mut self, log: usize) -> Option<Taken> {
+        let id = self.inner.logs[log].open.take()?;
+        Some(Taken { order: self.store.next_seal(), id })
     }
 
     fn open_fill(&self, log: usize) -> u32 {

@@ -20,8 +20,8 @@ const PAGES_AHEAD_OF_A_WRITE: u32 = PAGES_OF_A_WRITE + 2;
 const CLEANED_BYTES_AT_ONCE: usize = 64 << 10;
 /// Parts of pages that are cleaned in one go for a value that needs no page of its own.
 const PARTS_AT_ONCE: usize = 16;
-/// Others may take what is made free as fast as that is done.
-const GOES_MAX: u32 = 100_000;
+/// Goes of [`Store::reserve_at_once`]: some milliseconds. Others may take what is made free as fast as that is done.
+const GOES_MAX: u32 = 64;
 
 /// What came of [`Store::reserve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Store {
         room
     }
 
-    /// [`Store::reserve`] that cleans whatever it takes, and waits as little.
+    /// [`Store::reserve`] that cleans [`GOES_MAX`] times as much before it says [`Room::Partly`], and waits as little.
     pub fn reserve_at_once(&self, worker: WorkerId, hash: u64, bytes: usize, now: Seconds) -> Room {
         let mut goes = (0..GOES_MAX).map(|_| self.reserve(worker, hash, bytes, now));
         goes.find(|room| *room != Room::Partly).unwrap_or(Room::Partly)

@@ -2,14 +2,14 @@
 //!
 //! For whoever has a moment: each call holds no lock for longer than a step of `cachelet` does, some ten microseconds.
 
-use mbal_cachelet::{Arriving, Birth, Cursor, Cutoffs, Due, Part, Store};
+use mbal_cachelet::{Arriving, Birth, Crowded, Cursor, Cutoffs, Due, ImportStep, Part, Store};
 use mbal_model::{Elsewhere, Seconds, ServerId, WorkerId};
 
 use crate::destination::{self, Adopted, Destination, Imported};
 use crate::message::Ask;
 use crate::order::Order;
 use crate::source::{self, Exported, Source};
-use crate::window::PART_BYTES;
+use crate::window::{BYTES_IN_FLIGHT_MAX, PART_BYTES};
 
 /// What came of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,9 +131,20 @@ pub struct Arriver {
     pub destination: Destination,
     from: ServerId,
     arriving: Arriving,
-    /// A part of which the first steps are done, and how many bytes of it are left.
-    begun: Option<(Vec<u8>, usize)>,
+    begun: Option<Begun>,
 }
+
+/// A part of which the first steps are done.
+struct Begun {
+    part: Vec<u8>,
+    /// Bytes of it that are left.
+    left: usize,
+    /// It has found no room: when it is tried again, and whether what finds none then is dropped, as if evicted.
+    again: Option<(u64, Crowded)>,
+}
+
+/// Bytes for which there is to be room before a source is told that it may send: what may come before it hears that there is none.
+const ROOM_BYTES: usize = BYTES_IN_FLIGHT_MAX + PART_BYTES;
 
 impl Arriver {
     pub fn new(destination: Destination, from: ServerId) -> Arriver {
@@ -162,8 +173,14 @@ impl Arriver {
         worker: WorkerId,
         owner: Elsewhere,
     ) -> Result<Advance<destination::Step>, destination::Broken> {
-        if let Some((part, left)) = self.begun.take() {
-            self.import(now, store, worker, part, left)?;
+        if let Some(begun) = self.begun.take() {
+            let goes_on = self.destination.awaits_part();
+            if let Some((at, _)) = begun.again.filter(|(at, _)| goes_on && now.ns < *at) {
+                self.begun = Some(begun);
+                return Ok(Advance::Wait(Some(at)));
+            }
+            let crowded = begun.again.map_or(Crowded::Waits, |(_, crowded)| crowded);
+            self.import(now, store, worker, begun.part, begun.left, crowded)?;
             return Ok(Advance::Did(destination::Step::Import(Vec::new())));
         }
         let step = match self.destination.next(now.ns) {
@@ -181,8 +198,11 @@ impl Arriver {
             destination::Step::Adopt => {
                 // The store knows of which flush it is. One that is still to come has its number already: what arrives is from before it.
                 let birth = Birth { generation: begin.generation, flush_number: 0 };
+                let has_room =
+                    store.has_room_to_come(worker, prefix.first_hash(), ROOM_BYTES, now.second);
                 let adopted = match store.may_be_flushing() {
                     true => Adopted::Flushing,
+                    false if !has_room => Adopted::NoRoom,
                     false if store.begin_to_arrive(prefix, begin.worker, birth, self.from) => {
                         Adopted::Arrives
                     }
@@ -194,6 +214,12 @@ impl Arriver {
             destination::Step::Import(part) => {
                 self.begin_to_import(now, store, worker, part)?;
                 destination::Step::Import(Vec::new())
+            }
+            destination::Step::LookForRoom => {
+                let first = prefix.first_hash();
+                let is_there = store.has_room_to_come(worker, first, ROOM_BYTES, now.second);
+                here.looked_for_room(now.ns, is_there);
+                step
             }
             destination::Step::ServeUntil(last) => {
                 store.serve_until(prefix, last);
@@ -239,7 +265,7 @@ impl Arriver {
         let Ok(part) = Part::read(&bytes) else { return self.destination.imported(None) };
         let left = part.left();
         match self.arriving.due(&part.heading) {
-            Due::Now => self.import(now, store, worker, bytes, left),
+            Due::Now => self.import(now, store, worker, bytes, left, Crowded::Waits),
             Due::Over => self.destination.imported(Some(self.named(&bytes))),
             Due::Early => self.destination.imported(None),
         }
@@ -253,19 +279,33 @@ impl Arriver {
         worker: WorkerId,
         bytes: Vec<u8>,
         left: usize,
+        crowded: Crowded,
     ) -> Result<(), destination::Broken> {
         let mut part = Part::resume(&bytes, left);
         store.enter(worker);
-        let imported = store.import(worker, &mut self.arriving, &mut part, now.second);
+        let imported = store.import(worker, &mut self.arriving, &mut part, now.second, crowded);
         store.leave(worker);
+        let left = part.left();
         match imported {
             Err(_) => self.destination.imported(None),
-            Ok(true) => {
-                let left = part.left();
-                self.begun = Some((bytes, left));
+            Ok(ImportStep::More) => {
+                self.begun = Some(Begun { part: bytes, left, again: None });
                 Ok(())
             }
-            Ok(false) => self.destination.imported(Some(self.named(&bytes))),
+            Ok(ImportStep::All) => self.destination.imported(Some(self.named(&bytes))),
+            Ok(ImportStep::NoRoom) => {
+                match self.destination.found_no_room(now.ns, store.options().evict) {
+                    destination::NoRoom::Again { at, drops } => {
+                        let crowded = if drops { Crowded::Drops } else { Crowded::Waits };
+                        let again = Some((at, crowded));
+                        self.begun = Some(Begun { part: bytes, left, again });
+                    }
+                    destination::NoRoom::GivenUp => {
+                        self.destination.came_in_part(self.arriving.last());
+                    }
+                }
+                Ok(())
+            }
         }
     }
 

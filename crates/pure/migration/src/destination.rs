@@ -23,6 +23,15 @@ const ROOM_NS_MAX: u64 = 1_000_000_000;
 const FLUSH_NS_MAX: u64 = 10_000_000_000;
 const ADOPT_AGAIN_NS: u64 = 1_000_000;
 
+/// A part that finds no room is tried again for so long, before its source is told: less than its patience.
+const CROWDED_NS_MAX: u64 = 100_000_000;
+/// Between two tries, at first; each is twice as long as the one before.
+const CROWDED_AGAIN_NS: u64 = 100_000;
+/// Where items are evicted, a part finds no room for moments alone: then what finds none is dropped.
+pub(crate) const DROPS_AFTER_NS: u64 = 20_000_000;
+/// Who was told that there is no room is told so again, if it comes to that, after so long at the least; each time in a row doubles that.
+const FULL_NS: [u64; 2] = [1_000_000_000, 32_000_000_000];
+
 /// What can happen to the destination of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
@@ -42,8 +51,10 @@ pub enum Event<'a> {
 pub enum Step {
     /// `begin_to_arrive`; [`Destination::adopted`].
     Adopt,
-    /// All of this part, if its turn has come; [`Destination::imported`].
+    /// All of this part, if its turn has come; [`Destination::imported`], or [`Destination::found_no_room`].
     Import(Vec<u8>),
+    /// Whether there is room for parts again; [`Destination::looked_for_room`].
+    LookForRoom,
     /// [`Destination::serves`].
     ServeUntil(u64),
     /// [`Destination::gave_up`].
@@ -118,6 +129,30 @@ pub struct Met {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
+/// What is known of the room for what comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    Enough,
+    /// A part has found none since then, and is tried again.
+    Crowded {
+        since: u64,
+        pause: u64,
+    },
+    /// The source has been told. It is not looked for room before then.
+    Full {
+        again_at: u64,
+    },
+}
+
+/// What becomes of a part that has found no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// It is tried again then. `drops`: what may be evicted is dropped if there is no room then.
+    Again { at: u64, drops: bool },
+    /// It is given up.
+    GivenUp,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// `since` it was asked to.
@@ -153,6 +188,11 @@ pub struct Destination {
     owes_served: bool,
     owned: bool,
     strained: bool,
+    space: Space,
+    /// The next wait for room.
+    full_ns: u64,
+    /// The source has been told that there is no room, and may not have heard it: until its next `Begin` nothing counts that it sends.
+    deaf: bool,
 }
 
 impl Destination {
@@ -203,6 +243,9 @@ impl Destination {
             owes_served: false,
             owned: false,
             strained: false,
+            space: Space::Enough,
+            full_ns: FULL_NS[0],
+            deaf: false,
         }
     }
 
@@ -249,7 +292,7 @@ impl Destination {
 
     /// What is said next has the source freeze a slice, if there is one left. Everything that is gone is served by then.
     pub fn calls_for_slice(&self) -> bool {
-        let owes = self.owes_ready || self.owes_served && self.served.is_some();
+        let owes = self.owes_ready && !self.is_full() || self.owes_served && self.served.is_some();
         let is_next = self.phase == Phase::Open && self.say.is_empty() && !self.owned;
         is_next && owes && self.gone <= self.served
     }
@@ -303,8 +346,15 @@ impl Destination {
                 }
                 self.link_down();
                 self.owes_ready = true;
+                self.deaf = false;
+                // `Ready` says so too, and may have to wait.
+                self.owes_served = self.is_full() && begin.gone.is_some();
+                if self.is_full() && begin.gone.is_none() {
+                    self.say.push_back(Answer::Refused(Refusal::NoRoom));
+                }
                 begin.gone.map_or(Ok(()), |last| self.has_gone(last))
             }
+            Ask::Part(_) if self.deaf => Ok(()),
             Ask::Part(bytes) => {
                 let is_full = self.parts.len() >= PARTS_IN_FLIGHT_MAX
                     || self.part_bytes >= BYTES_IN_FLIGHT_MAX;
@@ -362,16 +412,34 @@ impl Destination {
             }
             Phase::Adopting { again_at, .. } if again_at <= now => Next::Do(Step::Adopt),
             Phase::Adopting { again_at, .. } => Next::Wait(Some(again_at)),
-            Phase::Open => self.next_open(),
+            Phase::Open => self.next_open(now),
         }
     }
 
-    fn next_open(&mut self) -> Next {
+    /// The source has been told that there is no room. It does not send before it hears `Ready`.
+    fn next_full(&mut self, now: u64, again_at: u64) -> Next {
+        // What came of the slice is no use: its source serves it. Then there is more room.
+        if self.came > self.served {
+            return Next::Do(Step::GiveUp);
+        }
+        if let Some(last) = self.served.filter(|_| std::mem::take(&mut self.owes_served)) {
+            return Next::Say(Answer::Served(last));
+        }
+        match again_at <= now {
+            true => Next::Do(Step::LookForRoom),
+            false => Next::Wait(Some(again_at)),
+        }
+    }
+
+    fn next_open(&mut self, now: u64) -> Next {
         if let Some(last) = self.gone.filter(|last| Some(*last) > self.served) {
             return Next::Do(Step::ServeUntil(last));
         }
         if self.owned {
             return self.next_owned();
+        }
+        if let Space::Full { again_at } = self.space {
+            return self.next_full(now, again_at);
         }
         if std::mem::take(&mut self.owes_ready) {
             return Next::Say(Answer::Ready(self.served));
@@ -417,6 +485,9 @@ impl Destination {
     /// # Errors
     /// [`Broken`] for the latter.
     pub fn imported(&mut self, part: Option<Imported>) -> Result<(), Broken> {
+        if !self.is_full() {
+            self.space = Space::Enough;
+        }
         let Some(Imported { slice, number, last }) = part else {
             self.forget_parts();
             return Err(Broken);
@@ -432,8 +503,59 @@ impl Destination {
         Ok(())
     }
 
+    /// The part that is being imported has found no room. `evicts`: where items are evicted, that is so for moments, and then what finds
+    /// none is dropped. Elsewhere nothing is: the source is told, and keeps what it has.
+    pub fn found_no_room(&mut self, now: u64, evicts: bool) -> NoRoom {
+        let (since, pause) = match self.space {
+            Space::Crowded { since, pause } => (since, pause),
+            Space::Enough | Space::Full { .. } => (now, CROWDED_AGAIN_NS),
+        };
+        // Nobody waits for a part over a link that broke, or of a move that has ended.
+        let is_awaited = self.awaits_part();
+        if is_awaited && (evicts || now < since + CROWDED_NS_MAX) {
+            self.space = Space::Crowded { since, pause: 2 * pause };
+            return NoRoom::Again { at: now + pause, drops: since + DROPS_AFTER_NS <= now };
+        }
+        self.space = Space::Enough;
+        if is_awaited {
+            self.space = Space::Full { again_at: now + self.full_ns };
+            self.full_ns = (2 * self.full_ns).min(FULL_NS[1]);
+            self.deaf = true;
+            self.forget_parts();
+            self.say.push_back(Answer::Refused(Refusal::NoRoom));
+        }
+        self.importing = false;
+        NoRoom::GivenUp
+    }
+
+    /// A part that was given up has come in part: up to this hash nothing of it may stay that is not served.
+    pub fn came_in_part(&mut self, last: u64) {
+        self.came = Some(last);
+    }
+
+    /// The source waits for the part that is being imported.
+    pub fn awaits_part(&self) -> bool {
+        self.importing && self.phase == Phase::Open && !self.owned
+    }
+
+    /// Its memory was full when it was looked last.
+    pub fn is_full(&self) -> bool {
+        matches!(self.space, Space::Full { .. })
+    }
+
+    /// Whether there is room for parts again.
+    pub fn looked_for_room(&mut self, now: u64, is_there: bool) {
+        self.space = match is_there {
+            true => Space::Enough,
+            false => Space::Full { again_at: now + FULL_NS[0] },
+        };
+    }
+
     /// Everything up to this hash is served here.
     pub fn serves(&mut self, last: u64) {
+        if Some(last) > self.served {
+            self.full_ns = FULL_NS[0];
+        }
         self.served = self.served.max(Some(last));
     }
 

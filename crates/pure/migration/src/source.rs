@@ -252,6 +252,16 @@ impl Source {
                 self.stay_if_whole(Why::Refused(why));
                 self.progress.refused = Some(why);
             }
+            // There is no room for what comes: the slice that is on its way is served here on. The next goes when there is some again.
+            Answer::Refused(why) if self.link == Link::Ready => {
+                self.in_flight.clear();
+                self.link = Link::Asked;
+                self.stay_if_whole(Why::Refused(why));
+                self.progress.refused = Some(why);
+                if self.back.is_none() {
+                    self.say.push_back(Ask::Begin(self.order.begin(self.gone)));
+                }
+            }
             Answer::Taken { slice, number, strained } => {
                 self.strained_there = strained;
                 let bytes = self.in_flight.taken((slice, number)).ok_or(Broken)?;

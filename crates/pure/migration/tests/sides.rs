@@ -115,6 +115,37 @@ fn the_last_slice_seals_the_cachelet_and_a_map_releases_it() {
 }
 
 #[test]
+fn a_slice_that_finds_no_room_is_served_by_its_source_and_the_next_goes_when_there_is_some() {
+    let mut source = gone();
+    source.handle(6, Event::Answer(Answer::Served(first_last()))).unwrap();
+    assert_eq!(source.next(6), Next::Do(Step::Forget));
+    source.forgot(6, false);
+    source.froze(6, Some(34));
+    source.looked(6, true);
+    source.exported(6, part(1, 0, first_last() + 100, true));
+    source.handle(7, Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
+    // What was sent before it knew counts no more: the destination hears nothing before this.
+    assert_eq!(source.next(7), Next::Say(Ask::Begin(begin(Some(first_last())))));
+    assert_eq!(source.next(7), Next::Do(Step::Thaw));
+    source.thawed(7);
+    assert_eq!((source.next(7), source.state()), (Next::Wait(None), State::Moving));
+    assert_eq!(source.progress().refused, Some(Refusal::NoRoom));
+    source.handle(8, Event::Answer(Answer::Served(first_last()))).unwrap();
+    source.handle(9, Event::Answer(Answer::Ready(Some(first_last())))).unwrap();
+    assert_eq!((source.next(9), source.progress().refused), (Next::Do(Step::Freeze), None));
+    // Where nothing has gone the cachelet stays.
+    let mut source = sending();
+    source.exported(0, part(0, 0, first_last(), true));
+    source.handle(1, Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
+    assert_eq!(source.next(1), Next::Do(Step::Thaw));
+    source.thawed(1);
+    assert_eq!(source.next(1), Next::Do(Step::Stay));
+    source.stayed();
+    assert_eq!(source.next(1), Next::Say(Ask::Cancel));
+    assert_eq!(source.state(), State::Back(Why::Refused(Refusal::NoRoom)));
+}
+
+#[test]
 fn a_link_that_breaks_thaws_what_is_on_its_way_and_what_is_gone_stays_gone() {
     let mut source = sending();
     source.exported(0, part(0, 0, first_last(), true));

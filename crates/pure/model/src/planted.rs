@@ -19,6 +19,8 @@ pub enum Fault {
     KeepsWhatArrived,
     /// 3: what was exported before a `flush_all` is imported after it.
     FlushNumberIgnored,
+    /// 2: what arrives and finds no room is dropped and called taken, though nothing may be evicted.
+    ImportDropsWhatFindsNoRoom,
     /// 3: `flush_all` in the middle of a split passes over the new half.
     FlushSkipsNewHalf,
     /// 5: a connection is handed over while it waits for its output to leave.

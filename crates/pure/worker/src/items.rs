@@ -12,8 +12,8 @@ use crate::turn::Turn;
 const UNCHUNKED_BYTES_MAX: usize = 512 << 10;
 
 /// Another worker may take the pages that were made free for an item before it is stored; then
-/// they are made free again, this often in all.
-const STORE_TRIES: u32 = 16;
+/// they are made free again, this often in all: each is as much as [`mbal_cachelet::Store::reserve_at_once`] does.
+const STORE_TRIES: u32 = 4;
 
 /// An item to be stored, if its verb's condition holds.
 pub(crate) struct Change<'a> {

@@ -19,9 +19,12 @@ pub const ROOM_MICROS_MAX: u64 = 20_000;
 const RETRY_MICROS_MIN: u64 = 50;
 const RETRY_MICROS_MAX: u64 = 1_000;
 
-/// After so many turns in which something was cleaned for a value, the rest is cleaned at once: others may have taken what
-/// was made free.
+/// After so many turns in which something was cleaned for a value, more is cleaned at a time: others may have taken what was made
+/// free.
 const TURNS_MAX: u32 = 1_000;
+/// After so many the value is refused if there is no room still. A value of a gibibyte, whose pages are full of small items, needs half
+/// as many.
+const TURNS_IN_ALL_MAX: u32 = 4_000;
 
 /// Of those that are due, before others have their turn.
 const TRIED_AT_ONCE: usize = 64;
@@ -31,9 +34,9 @@ const TRIED_AT_ONCE: usize = 64;
 pub(crate) enum Haste {
     /// Come again, as often as need be.
     None,
-    /// Clean as much as need be at once; come again for memory that is in use.
+    /// Clean much at a time, and come again.
     Cleans,
-    /// Clean as much as need be at once, and take what is there.
+    /// Clean much once more, and take what is there.
     Last,
 }
 
@@ -51,7 +54,8 @@ pub(crate) struct RoomWait {
 impl RoomWait {
     /// What the next try may do.
     pub fn haste(&self, now: Moment) -> Haste {
-        if self.since.is_some_and(|since| since.after(ROOM_MICROS_MAX) <= now) {
+        let waited = self.since.is_some_and(|since| since.after(ROOM_MICROS_MAX) <= now);
+        if waited || self.turns >= TURNS_IN_ALL_MAX {
             Haste::Last
         } else if self.turns >= TURNS_MAX {
             Haste::Cleans
@@ -144,5 +148,12 @@ mod tests {
             assert_eq!(wait.again(Room::Partly, now), now);
         }
         assert_eq!(wait.haste(Moment(0)), Haste::Cleans);
+        for _ in TURNS_MAX..TURNS_IN_ALL_MAX {
+            assert_eq!(
+                (wait.haste(Moment(0)), wait.again(Room::Partly, Moment(0))),
+                (Haste::Cleans, Moment(0))
+            );
+        }
+        assert_eq!(wait.haste(Moment(0)), Haste::Last, "a request does not come again for ever");
     }
 }

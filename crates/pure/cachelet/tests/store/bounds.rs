@@ -451,3 +451,75 @@ fn memory_that_a_store_has_left_is_as_zero_as_new() {
         assert_eq!((0..4 << 20).find(not_zero), None, "after {puts}");
     }
 }
+
+/// Tries of one request before a test calls them endless.
+const TRIES_MAX: u32 = 2_000;
+
+/// A small cachelet beside a large one: its sealed pages are full of what lives, an open one of what was deleted.
+#[test]
+fn without_eviction_compaction_that_wins_nothing_ends() {
+    let store = Store::new(Options { evict: false, ..options(16, 1, 2) });
+    let of = |cachelet: usize| {
+        let prefix = store.prefixes()[cachelet];
+        let keys = (0..).map(|n| format!("key{n}"));
+        keys.filter(move |text| prefix.contains(Key::new(text.as_bytes()).expect("short").hash()))
+    };
+    let value = [7; 1_000];
+    let live: Vec<String> = of(0).take(300).collect();
+    live.iter().for_each(|text| drop(put(&store, text, &value, 0, 1).expect("there is room")));
+    let dead: Vec<String> = of(0).skip(300).take(50).collect();
+    dead.iter().for_each(|text| drop(put(&store, text, &value, 900, 1).expect("there is room")));
+    let full = of(1).find(|text| put(&store, text, &value, 0, 1).is_err());
+    full.expect("nothing is evicted");
+    dead.iter().for_each(|text| remove_key(&store, text));
+    for bytes in [1_000, 200_000, 900_000] {
+        store.enter(WORKER);
+        let tries = (0..TRIES_MAX).map(|_| store.reserve(WORKER, 7, bytes, 1));
+        let ends = tries.into_iter().find(|room| *room != Room::Partly);
+        store.leave(WORKER);
+        assert!(ends.is_some(), "it compacts for ever for {bytes} bytes");
+    }
+    assert!(live.iter().all(|text| get(&store, text, 1).is_some()), "compaction loses nothing");
+    put(&store, "small", &value, 0, 1).expect("what was deleted is room again");
+    assert_eq!(store.stats().evictions, 0);
+}
+
+/// Half of what is stored is deleted, one item in two, and of many remaining times: nearly all of that is room again.
+#[test]
+fn without_eviction_what_is_deleted_is_room_again() {
+    for (workers, cachelets) in [(1, 1), (2, 8)] {
+        let store = Store::new(Options { evict: false, ..options(16, workers, cachelets) });
+        let mut random = Random::new(5);
+        let mut store_until_full = |what: &str| {
+            let mut stored = Vec::new();
+            for n in 0.. {
+                let deadline = [0, 10, 200, 4_000, 60_000][random.below(5) as usize];
+                let bytes = [20, 400, 3_000][random.below(3) as usize];
+                let text = format!("{what}{n}");
+                if put(&store, &text, &vec![1; bytes], deadline, 1).is_err() {
+                    break;
+                }
+                stored.push(text);
+            }
+            stored
+        };
+        let first = store_until_full("first");
+        first.iter().step_by(2).for_each(|text| remove_key(&store, text));
+        let second = store_until_full("second");
+        let (halves, again) = (first.len() / 2, second.len());
+        assert!(again * 10 > halves * 7, "{again} of {halves}, {cachelets} cachelets");
+        let kept = first.iter().skip(1).step_by(2).chain(&second);
+        assert!(kept.clone().all(|text| get(&store, text, 1).is_some()), "nothing is lost");
+        assert_eq!(store.stats().evictions, 0);
+    }
+}
+
+fn remove_key(store: &Store, text: &str) {
+    let key = Key::new(text.as_bytes()).expect("short");
+    store.enter(WORKER);
+    let mut locked = store.lock(key.hash(), 1);
+    let found = locked.find(&key).expect("it is there");
+    locked.remove(&found);
+    drop(locked);
+    store.leave(WORKER);
+}

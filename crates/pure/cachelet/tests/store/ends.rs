@@ -1,6 +1,8 @@
 //! How a journey ends when it does not arrive: the cachelet stays, or its destination inherits it.
 
-use mbal_cachelet::{Arriving, Birth, Cursor, Draft, Due, Memory, Part, Store};
+use mbal_cachelet::{
+    Arriving, Birth, Crowded, Cursor, Draft, Due, ImportStep, Memory, Part, Store,
+};
 use mbal_model::{Key, MoveId, Prefix, Route, ServerId, WorkerId};
 
 use crate::support::options;
@@ -45,7 +47,8 @@ fn send_slice(source: &Store, target: &Store, cursor: &mut Cursor, arriving: &mu
     let mut part = Part::read(&out).expect("whole");
     assert_eq!(arriving.due(&part.heading), Due::Now);
     target.enter(WORKER);
-    while target.import(WORKER, arriving, &mut part, NOW).expect("whole") {}
+    let mut step = || target.import(WORKER, arriving, &mut part, NOW, Crowded::Drops);
+    while step().expect("whole") == ImportStep::More {}
     target.leave(WORKER);
 }
 

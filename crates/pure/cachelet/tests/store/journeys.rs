@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use mbal_cachelet::{Arriving, Birth, Cursor, Draft, Due, Memory, Options, Part, Store};
+use mbal_cachelet::{
+    Arriving, Birth, Crowded, Cursor, Draft, Due, ImportStep, Memory, Options, Part, Store,
+};
 use mbal_model::planted::{Fault::*, is_planted};
 use mbal_model::{Elsewhere, Key, MoveId, Prefix, Route, ServerId, WorkerId};
 use mbal_random::Random;
@@ -348,11 +350,11 @@ impl World {
             let mut more = true;
             while more {
                 target.enter(MOVER);
-                let imported = target.import(MOVER, arriving, &mut part, NOW);
+                let imported = target.import(MOVER, arriving, &mut part, NOW, Crowded::Drops);
                 // A part that comes again may begin in the middle of a value.
                 let may_break = is_planted(ImportAgain) || is_planted(ImportOverNewer);
                 assert!(imported.is_ok() || may_break, "it reads");
-                more = imported.unwrap_or(false);
+                more = imported.unwrap_or(ImportStep::All) == ImportStep::More;
                 target.leave(MOVER);
                 target.background(MOVER, NOW, 1);
             }

@@ -1,7 +1,8 @@
 //! What the tests of stores do often.
 
 use mbal_cachelet::{
-    Arriving, Birth, Broken, Cursor, Draft, Due, Memory, Meta, Options, Part, Room, Store,
+    Arriving, Birth, Broken, Crowded, Cursor, Draft, Due, ImportStep, Memory, Meta, Options, Part,
+    Room, Store,
 };
 use mbal_model::{Key, MoveId, Prefix, WorkerId};
 use mbal_random::Random;
@@ -138,7 +139,13 @@ pub fn import(
     let due = arriving.due(&part.heading);
     if due == Due::Now {
         target.enter(WORKER);
-        while target.import(WORKER, arriving, &mut part, now)? {}
+        loop {
+            match target.import(WORKER, arriving, &mut part, now, Crowded::Drops)? {
+                ImportStep::More => {}
+                ImportStep::All => break,
+                ImportStep::NoRoom => panic!("it is dropped, as if evicted"),
+            }
+        }
         target.leave(WORKER);
     }
     Ok(due)
@@ -167,7 +174,7 @@ const TRIES: u32 = 200_000;
 pub fn make_room(store: &Store, worker: WorkerId, hash: u64, bytes: usize, now: u32) {
     for _ in 0..TRIES {
         match store.reserve_at_once(worker, hash, bytes, now) {
-            Room::InUse => std::thread::yield_now(),
+            Room::InUse | Room::Partly => std::thread::yield_now(),
             _ => return,
         }
     }

@@ -1,6 +1,8 @@
 //! Slices that travel to another store: nothing lost, nothing older over newer, nothing back after a flush.
 
-use mbal_cachelet::{Arriving, Birth, Broken, Cursor, Draft, Due, Memory, Meta, Part, Store};
+use mbal_cachelet::{
+    Arriving, Birth, Broken, Crowded, Cursor, Draft, Due, ImportStep, Memory, Meta, Part, Store,
+};
 use mbal_model::{Elsewhere, Key, Prefix, Route, ServerId, WorkerId};
 use mbal_random::Random;
 
@@ -49,7 +51,8 @@ fn an_import_goes_on_where_it_was_left() {
     while more {
         let mut part = Part::resume(&bytes, left);
         target.enter(WORKER);
-        more = target.import(WORKER, &mut arriving, &mut part, NOW).expect("whole");
+        let step = target.import(WORKER, &mut arriving, &mut part, NOW, Crowded::Drops);
+        more = step.expect("whole") == ImportStep::More;
         target.leave(WORKER);
         assert!(part.left() < left || !more, "it goes on");
         (left, steps) = (part.left(), steps + 1);
