@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicBool, AtomicU64,
+    AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -26,6 +26,10 @@ use mbal_wire::Gone;
 
 use crate::Now;
 use crate::shared::Shared;
+
+/// A cachelet comes by a move that the coordinator does not know. Its first word after the move began may answer what was said before;
+/// the move's number was saved before its source heard of it, so the next word knows it, or nobody has ordered it.
+const UNKNOWN_WORDS_MAX: u32 = 2;
 
 /// One connection between the servers of a move, told apart from those before it. Numbers count up, and are not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,6 +125,8 @@ pub(crate) struct Move {
     since: u64,
     /// Of the source, for routes: the last hash that is gone; 0 is none.
     gone: AtomicU64,
+    /// Of what comes: words of the coordinator since, by which no move has had this number yet.
+    unknown: AtomicU32,
     pub sides: Mutex<ranks::MoveSides, Sides>,
 }
 
@@ -290,6 +296,11 @@ impl Moves {
     }
 }
 
+fn refusal(why: Refusal) -> (u8, Vec<u8>) {
+    let mut payload = Vec::new();
+    (Answer::Refused(why).encode(&mut payload), payload)
+}
+
 /// Times are those of workers, so of one clock.
 fn ns(now: Now) -> u64 {
     now.moment().0 * 1_000
@@ -327,8 +338,15 @@ impl Shared {
             }
             wake.push(one.worker);
         }
-        let is_over =
-            |one: &Move| one.id.0 <= ever && !moves.iter().any(|told| told.order.id == one.id);
+        let is_meant = |one: &Move, told: &MoveTold| {
+            let peer = if one.leaves { told.to } else { told.from };
+            told.order.id == one.id && (told.order.prefix, peer) == (one.prefix, one.peer)
+        };
+        let is_over = |one: &Move| match one.id.0 <= ever {
+            true => !moves.iter().any(|told| is_meant(one, told)),
+            // Whoever said that it begins has made it up.
+            false => !one.leaves && one.unknown.fetch_add(1, Relaxed) + 1 >= UNKNOWN_WORDS_MAX,
+        };
         for one in self.moves.list(is_over) {
             // Before its lock is taken: whoever has the map's may want a move's.
             let owns = self.owns(one.prefix);
@@ -384,7 +402,17 @@ impl Shared {
         let (id, prefix, gone) = (order.id, order.prefix, AtomicU64::new(0));
         let since = self.map_version.load(Acquire);
         // With the links held, so that one that comes up now is not missed.
-        self.moves.insert(Move { id, prefix, peer: to, worker, leaves: true, since, gone, sides })
+        self.moves.insert(Move {
+            id,
+            prefix,
+            peer: to,
+            worker,
+            leaves: true,
+            since,
+            gone,
+            unknown: AtomicU32::new(0),
+            sides,
+        })
     }
 
     /// A link for moves that this server dialed is up. Whom to tell.
@@ -447,16 +475,18 @@ impl Shared {
         if let Ask::Begin(begin) = &ask {
             match self.meet(now, message, begin) {
                 Ok(one) => met = Some(one),
-                Err(why) => {
-                    let mut payload = Vec::new();
-                    let kind = Answer::Refused(why).encode(&mut payload);
-                    return Ok(Heard { worker: None, answer: Some((kind, payload)) });
-                }
+                Err(why) => return Ok(Heard { worker: None, answer: Some(refusal(why)) }),
             }
         }
-        let Some(one) = met.filter(|one| one.peer == message.from) else {
-            return Ok(Heard::default());
+        let Some(one) = met else {
+            // Its source may not know yet that it is over here. Whoever waited for an answer would wait for ever.
+            let is_awaited = matches!(ask, Ask::Part(_));
+            let answer = is_awaited.then(|| refusal(Refusal::OtherMove));
+            return Ok(Heard { worker: None, answer });
         };
+        if one.peer != message.from {
+            return Ok(Heard::default());
+        }
         let Sides { link, side } = &mut *one.lock();
         let Side::Comes(arriver) = side else { return Err(BrokenLink) };
         match ask {
@@ -508,6 +538,7 @@ impl Shared {
             leaves: false,
             since: self.map_version.load(Acquire),
             gone: AtomicU64::new(0),
+            unknown: AtomicU32::new(0),
             sides: Mutex::new(sides),
         }))
     }

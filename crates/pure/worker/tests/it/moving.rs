@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mbal_cachelet::{Options, Store};
-use mbal_migration::{Incarnation, Order, State};
+use mbal_migration::{Ask, Begin, Incarnation, Order, State};
 use mbal_model::{
     Address, Addresses, Cluster, ClusterMap, Key, MoveId, Owner, Prefix, Route, ServerId, WorkerId,
 };
@@ -670,6 +670,102 @@ fn a_server_whose_lease_is_over_takes_no_slice() {
     let reports = net.shared[usize::from(source)].move_reports();
     assert_eq!(reports.iter().map(|report| report.part_gone).collect::<Vec<f64>>(), [0.0]);
     assert_eq!(net.ask((source, 0), &format!("get {key}\r\n")), shown(key, 0) + "END\r\n");
+}
+
+/// An insider says that a cachelet comes, by a move of this number. Whether the server takes part in it then.
+fn forge(net: &mut Net, to: u16, from: u16, id: u32, hash: u64) {
+    let begin = Ask::Begin(Begin {
+        prefix: net.map.at(hash).0,
+        source: Incarnation(100 + u64::from(from)),
+        destination: Incarnation(100 + u64::from(to)),
+        worker: WorkerId(0),
+        generation: 1,
+        gone: None,
+    });
+    let mut payload = Vec::new();
+    let kind = begin.encode(&mut payload);
+    let link = MoveLink(1 << 40);
+    let (from, id) = (id_of(from), MoveId(id));
+    let message = MoveMessage { from, link, id, kind, payload: &payload };
+    let heard = net.shared[usize::from(to)].move_asked(net.now, &message).expect("it reads");
+    net.carry(to, heard.worker);
+}
+
+#[test]
+fn a_move_that_nobody_has_ordered_ends_and_its_cachelet_is_served() {
+    let mut net = Net::new(8);
+    let (key, hash) = ("key0", hash_of("key0"));
+    let owner = server_of(net.map.at(hash).1.server);
+    let (here, other) = ((owner + 1) % SERVERS, (owner + 2) % SERVERS);
+    assert_eq!(net.ask((owner, 0), &format!("set {key} 0 0 1\r\n0\r\n")), "STORED\r\n");
+    // The number is one to come; one of a move that this server does take part in; and of that, from another server.
+    let told = |net: &Net, id: u32, hash: u64| {
+        let (prefix, owner) = net.map.at(hash);
+        let order = Order {
+            id: MoveId(id),
+            prefix,
+            source: Incarnation(1),
+            destination: Incarnation(2),
+            worker: WorkerId(0),
+            generation: 1,
+        };
+        MoveTold { order, from: owner.server, to: id_of(here), word: Word::Go, cutoffs: None }
+    };
+    let real = (0..).map(|at| hash_of(&format!("other{at}")));
+    let mut real = real.filter(|hash| server_of(net.map.at(*hash).1.server) == other);
+    let real = real.next().expect("some are its");
+    for (id, words, ever) in [(1_000, vec![], 3), (7, vec![told(&net, 7, real)], 9)] {
+        forge(&mut net, here, other, id, hash);
+        assert_eq!(net.shared[usize::from(here)].moves_under_way(), 1);
+        for _ in 0..2 {
+            let woken = net.shared[usize::from(here)].moves_told(net.now, &words, ever);
+            net.carry(here, woken);
+        }
+        for _ in 0..2_000 {
+            net.step();
+        }
+        assert_eq!(net.shared[usize::from(here)].moves_under_way(), 0, "move {id}");
+        assert_eq!(net.ask((here, 0), &format!("get {key}\r\n")), shown(key, 0) + "END\r\n");
+    }
+    // One that was saved a moment ago, and of which the word before does not know yet, goes on.
+    forge(&mut net, here, owner, 12, hash);
+    net.shared[usize::from(here)].moves_told(net.now, &[], 11);
+    net.shared[usize::from(here)].moves_told(net.now, &[told(&net, 12, hash)], 12);
+    net.shared[usize::from(here)].moves_told(net.now, &[told(&net, 12, hash)], 12);
+    assert_eq!(net.shared[usize::from(here)].moves_under_way(), 1);
+    net.shared[usize::from(here)].moves_told(net.now, &[], 12);
+    net.order(hash, here);
+    net.run(20_000);
+    assert_eq!(server_of(net.map.at(hash).1.server), here, "it can move there");
+    assert_eq!(net.ask((other, 0), &format!("get {key}\r\n")), shown(key, 0) + "END\r\n");
+}
+
+#[test]
+fn a_move_for_which_another_was_made_up_goes_on_or_ends() {
+    let mut net = Net::new(9);
+    let hash = hash_of("key0");
+    for key in 0..400 {
+        assert_eq!(net.ask((0, 0), &format!("set key{key} 0 0 1\r\n0\r\n")), "STORED\r\n");
+    }
+    let owner = server_of(net.map.at(hash).1.server);
+    let here = (owner + 1) % SERVERS;
+    net.order(hash, here);
+    let has_begun = |net: &Net| net.shared[usize::from(here)].moves_under_way() == 1;
+    while !has_begun(&net) {
+        net.run(1);
+    }
+    forge(&mut net, here, owner, 1_000_000, hash);
+    for _ in 0..1_000 {
+        net.run(100);
+        if net.moves.is_empty() {
+            break;
+        }
+    }
+    assert!(net.moves.is_empty(), "{:?}", net.moves);
+    for key in 0..400 {
+        let shown = shown(&format!("key{key}"), 0) + "END\r\n";
+        assert_eq!(net.ask((here, 0), &format!("get key{key}\r\n")), shown);
+    }
 }
 
 #[test]
