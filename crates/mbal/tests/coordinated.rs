@@ -1,6 +1,6 @@
 //! Servers and a coordinator that were started one by one: who waits for whom, and what goes on without the other.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -9,7 +9,7 @@ use std::time::Duration;
 mod running;
 
 use running::led::{Coordinator, arguments, folder, free_port, server, stores};
-use running::{Folder, MBAL, Running, ask, eventually, output_of};
+use running::{Folder, MBAL, Running, ask, eventually, output_of, stats};
 
 #[test]
 fn servers_wait_for_their_coordinator_and_it_for_them() {
@@ -205,6 +205,78 @@ fn a_server_that_is_told_to_end_gives_its_items_away_first_and_is_forgotten() {
     let told = events(&coordinator);
     assert!(told.contains("is empty, and may be stopped"), "{told}");
     assert!(!told.contains("begin empty elsewhere"), "{told}");
+}
+
+/// Items of 20 kB are stored by this server until nobody has room for any: which of them were acknowledged.
+fn fill_large(server: &Running, count: usize) -> Vec<usize> {
+    let value = "v".repeat(20_000);
+    let mut stream = server.connect();
+    let mut stored = Vec::new();
+    for n in 0..count {
+        let request = format!("set large{n} 0 0 20000\r\n{value}\r\n");
+        stream.write_all(request.as_bytes()).expect("it listens");
+        let mut reply = [0; 64];
+        let bytes = stream.read(&mut reply).expect("it answers");
+        match &reply[..bytes] {
+            b"STORED\r\n" => stored.push(n),
+            other => assert!(other.starts_with(b"SERVER_ERROR out of memory"), "{other:?}"),
+        }
+    }
+    stored
+}
+
+fn found_large(server: &Running, keys: &[usize]) -> usize {
+    let value = "v".repeat(20_000);
+    let is_found = |n: &&usize| {
+        let mut stream = server.connect();
+        stream.write_all(format!("get large{n}\r\nmn\r\n").as_bytes()).expect("it listens");
+        let mut reply = Vec::new();
+        let mut bytes = [0; 4096];
+        while !reply.ends_with(b"MN\r\n") {
+            let count = stream.read(&mut bytes).expect("it answers");
+            reply.extend_from_slice(&bytes[..count]);
+        }
+        reply == format!("VALUE large{n} 0 20000\r\n{value}\r\nEND\r\nMN\r\n").as_bytes()
+    };
+    keys.iter().filter(is_found).count()
+}
+
+/// Nothing may be evicted (`-M`), and both servers are full.
+#[test]
+fn what_a_full_server_has_no_room_for_stays_where_it_is_and_a_server_that_ends_says_so() {
+    let folder = folder("full");
+    let flags = ["-M", "-m", "32", "--drain-timeout", "4"];
+    let (coordinator, first, second) = two(&folder, &flags);
+    let stored = fill_large(&first, 4_500);
+    assert!(stored.len() > 2_000, "{} of 64 MiB", stored.len());
+    assert_eq!(found_large(&first, &stored), stored.len(), "nothing is evicted");
+    let (status, said) = second.signal("TERM");
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("no other server has room for what is left here"), "{said}");
+    let lost = said.lines().find(|line| line.contains("the time is over")).expect("it says so");
+    assert!(lost.contains("there is no room at the others"), "{lost}");
+    let left = lost.split_once(" bytes went, ").and_then(|(_, rest)| rest.split(' ').next());
+    let left: usize = left.and_then(|left| left.parse().ok()).expect("it says how many");
+    let told = events(&coordinator);
+    assert!(told.contains("cannot be emptied, nobody has room"), "{told}");
+    // What is gone is no more than it said, and nothing that the other had has made room.
+    eventually("the other one serves all keys", || stores_one(&first));
+    let kept = found_large(&first, &stored);
+    assert!(kept + left >= stored.len(), "{kept} of {} are there, {left} were lost", stored.len());
+    let told = stats(&mut first.connect());
+    assert!(told.contains("STAT evictions 0\r\n"), "{told}");
+    assert!(kept > stored.len() / 3, "{kept} of {}", stored.len());
+}
+
+/// It has become the owner of all keys, full as it is.
+fn stores_one(server: &Running) -> bool {
+    let mut stream = server.connect();
+    (0..20).all(|n| {
+        let request = format!("get none{n}\r\n");
+        let mut reply = [0; 64];
+        stream.write_all(request.as_bytes()).expect("it listens");
+        stream.read(&mut reply).is_ok_and(|count| &reply[..count] == b"END\r\n")
+    })
 }
 
 #[test]

@@ -44,6 +44,8 @@ struct State {
     member: Option<(ServerId, Incarnation)>,
     stage: Stage,
     until: Option<Instant>,
+    /// No other server has room for what is left here, by the coordinator's last word.
+    no_room: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,8 +110,10 @@ impl Departure {
     fn wait_until_empty(&self, until: Instant) {
         let draining = |state: &mut State| state.stage == Stage::Draining;
         let left = until.saturating_duration_since(Instant::now());
-        let waited = self.changed.wait_timeout_while(self.state(), left, draining);
-        let stage = waited.stage;
+        let (stage, no_room) = {
+            let state = self.changed.wait_timeout_while(self.state(), left, draining);
+            (state.stage, state.no_room)
+        };
         match stage {
             Stage::Emptied(Drain::Drained) => {
                 let text = format!("mbal: this server is empty, and ends: {}", self.rescued());
@@ -120,8 +124,13 @@ impl Departure {
                 log::warn("not_drained", "mbal: no other server takes what this one has: it ends");
             }
             Stage::Serving | Stage::Draining => {
+                let why = match no_room || self.shared.moves_find_no_room() {
+                    true => ", there is no room at the others",
+                    false => "",
+                };
                 let rescued = self.rescued();
-                let text = format!("mbal: the time is over: what is left here is lost: {rescued}");
+                let text =
+                    format!("mbal: the time is over{why}: what is left here is lost: {rescued}");
                 log::warn("not_drained", &text);
             }
             Stage::Ended => {}
@@ -154,8 +163,14 @@ impl Departure {
     }
 
     /// The coordinator's word.
-    pub(crate) fn heard(&self, drain: Option<Drain>) {
+    pub(crate) fn heard(&self, drain: Option<Drain>, no_room: bool) {
         let mut state = self.state();
+        let is_new = no_room && !state.no_room && state.stage == Stage::Draining;
+        state.no_room = no_room;
+        if is_new {
+            let text = "mbal: no other server has room for what is left here: it waits for some";
+            log::warn("no_room", text);
+        }
         if let (Stage::Draining, Some(drain @ (Drain::Drained | Drain::Nobody))) =
             (state.stage, drain)
         {

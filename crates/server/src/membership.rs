@@ -185,7 +185,7 @@ impl Member {
                         map = news.map;
                         moves = Some((news.moves, news.moves_ever));
                     }
-                    self.departure.heard(news.drain);
+                    self.departure.heard(news.drain, news.no_room);
                 }
                 // By its own farewell.
                 Err(CallFailed::Refused(409, _)) if self.departure.has_ended() => return None,
@@ -309,6 +309,7 @@ impl Member {
             incarnation: self.incarnation,
             map_version,
             flush_number: self.moving.shared.store.flushed(),
+            room_bytes: self.moving.shared.store.room_bytes(),
             moves: self.moving.reports(),
             hot: hot_keys::reports(&self.moving.shared, self.moving.started.lease_clock.now()),
             curve: curve.flatten().map(curve_report),

@@ -29,6 +29,7 @@ fn outlook(servers: usize, workers: usize, cachelets: usize) -> Outlook {
             workers: own,
             helpless: true,
             refuses: false,
+            room_bytes: None,
         }
     });
     Outlook { epoch: 0, servers: servers.collect(), under_way: Vec::new() }

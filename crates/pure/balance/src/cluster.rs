@@ -54,6 +54,9 @@ pub struct ClusterPlanner {
     servers_wanted: u32,
 }
 
+/// What arrives needs so much more than its items have: one byte in so many, for the index and for ends of pages.
+const ROOM_SPARED: u64 = 8;
+
 /// The cluster as it will be when everything under way has arrived, and what may still be begun.
 pub(crate) struct Board<'o> {
     pub(crate) outlook: &'o Outlook,
@@ -61,6 +64,8 @@ pub(crate) struct Board<'o> {
     under_way: BTreeSet<Prefix>,
     giving: BTreeMap<ServerId, usize>,
     taking: BTreeMap<ServerId, usize>,
+    /// Of servers that evict nothing: bytes that they have room for, beside what is on its way to them.
+    room: BTreeMap<ServerId, u64>,
     pub moves: Vec<PlannedMove>,
     /// See [`ClusterPlan::later`].
     pub later: Vec<PlannedMove>,
@@ -282,9 +287,12 @@ impl Board<'_> {
             under_way: outlook.under_way.iter().map(|step| step.cachelet).collect(),
             giving: BTreeMap::new(),
             taking: BTreeMap::new(),
+            room: BTreeMap::new(),
             moves: Vec::new(),
             later: Vec::new(),
         };
+        let told = outlook.servers.iter();
+        board.room = told.filter_map(|one| Some((one.server, one.room_bytes?))).collect();
         for step in &outlook.under_way {
             *board.giving.entry(step.from.server).or_default() += 1;
             *board.taking.entry(step.to.server).or_default() += 1;
@@ -306,6 +314,7 @@ impl Board<'_> {
             Some(worker.cachelets.remove(at))
         });
         let Some(mut held) = from else { return };
+        let bytes = held.bytes;
         held.pinned = true;
         let to = workers.iter().position(|worker| worker.at == step.to);
         // A destination that is silent: it stays, on paper, with whoever is heard of.
@@ -313,6 +322,7 @@ impl Board<'_> {
         if let Some(at) = to.or(back) {
             workers[at].cachelets.push(held);
         }
+        self.takes_room(step.to.server, bytes);
     }
 
     /// A server's workers share its memory: each may have, beside what it has, its part of what is free.
@@ -324,6 +334,7 @@ impl Board<'_> {
             true => memory_bytes,
             false => memory_bytes.saturating_sub(used),
         };
+        let free = free.min(self.room.get(&server).copied().unwrap_or(u64::MAX));
         let part = free / own.len().max(1) as u64;
         own.iter_mut().for_each(|worker| worker.bytes_max = worker.bytes() + part);
     }
@@ -356,6 +367,20 @@ impl Board<'_> {
     pub fn memory_of(&self, server: ServerId) -> u64 {
         let mut servers = self.outlook.servers.iter();
         servers.find(|one| one.server == server).map_or(0, |one| one.memory_bytes)
+    }
+
+    /// Whether what a cachelet has would arrive there whole: where nothing is evicted, only if it fits, and if no move there came to
+    /// nothing lately.
+    pub fn has_room(&self, server: ServerId, bytes: u64) -> bool {
+        let Some(room) = self.room.get(&server) else { return true };
+        let refuses = self.servers().any(|one| one.server == server && one.refuses);
+        !refuses && bytes + bytes / ROOM_SPARED <= *room
+    }
+
+    fn takes_room(&mut self, server: ServerId, bytes: u64) {
+        if let Some(room) = self.room.get_mut(&server) {
+            *room = room.saturating_sub(bytes + bytes / ROOM_SPARED);
+        }
     }
 
     pub fn is_under_way(&self, cachelet: Prefix) -> bool {
@@ -411,6 +436,10 @@ impl Board<'_> {
 
     /// On paper.
     pub fn carry_out(&mut self, step: Move) {
+        let workers = self.snapshot.workers.iter().flat_map(|worker| &worker.cachelets);
+        let held = workers.clone().find(|held| held.cachelet == step.cachelet);
+        let bytes = held.map_or(0, |held| held.bytes);
+        self.takes_room(step.to.server, bytes);
         apply(&mut self.snapshot, &[step]);
     }
 }

@@ -17,7 +17,7 @@ const VAIN_MAX: usize = 4;
 /// Orders what draining servers may give now, and plans what may follow before the next epoch. Returns those for whose
 /// cachelets nobody has room: no worker would stay within its limit, which counts nothing for who is about to end. Memory is
 /// asked last, since a cache is usually full: what is moved into a full server evicts its coldest items, which is less than
-/// to lose the cachelet.
+/// to lose the cachelet. A server that evicts nothing is given what fits alone.
 pub(crate) fn drain(board: &mut Board, thresholds: &Thresholds) -> Vec<ServerId> {
     let mut stuck = Vec::new();
     for (server, is_ending) in board.draining() {
@@ -34,9 +34,10 @@ pub(crate) fn drain(board: &mut Board, thresholds: &Thresholds) -> Vec<ServerId>
             if later == LATER_MAX || in_vain == VAIN_MAX {
                 break;
             }
-            let is_free = |taker| board.fits(server, taker, cachelet.bytes);
+            let has_room = |taker| board.has_room(taker, cachelet.bytes);
+            let is_free = |taker| board.fits(server, taker, cachelet.bytes) && has_room(taker);
             let now = takers.roomiest(board, is_free, cachelet.load, limit);
-            let Some(to) = now.or_else(|| takers.roomiest(board, |_| true, cachelet.load, limit))
+            let Some(to) = now.or_else(|| takers.roomiest(board, has_room, cachelet.load, limit))
             else {
                 in_vain += 1;
                 continue;

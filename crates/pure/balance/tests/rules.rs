@@ -55,6 +55,7 @@ impl Cluster {
                 .collect(),
             helpless: false,
             refuses: false,
+            room_bytes: None,
         });
         Cluster {
             servers: servers.collect(),

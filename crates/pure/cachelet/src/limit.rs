@@ -34,6 +34,17 @@ impl Store {
         true
     }
 
+    /// Where nothing is evicted: bytes that are free, and what compaction would win. O(cachelets).
+    pub fn room_bytes(&self) -> Option<u64> {
+        if self.options().evict {
+            return None;
+        }
+        let kept = self.pages_left() * self.options().workers as u32;
+        let free = u64::from(self.pool.unused().saturating_sub(kept)) * self.page_bytes as u64;
+        let won = |cachelet| self.lock_cachelet(cachelet, 0).bytes_to_compact();
+        Some(free + self.cachelets().map(won).sum::<u64>())
+    }
+
     /// Whether memory that is used for the first time may come in huge pages: yes, if nothing else is said.
     pub fn touch_huge_pages(&self, may: bool) {
         self.memory.touch_huge_pages(may);

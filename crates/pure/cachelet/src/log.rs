@@ -289,6 +289,11 @@ impl<'a> Locked<'a> {
         Some(Taken { order, id })
     }
 
+    /// Dead bytes beyond those that are not worth compacting.
+    pub(crate) fn bytes_to_compact(&self) -> u64 {
+        self.inner.dead_bytes.saturating_sub(self.log_bytes() as u64 / COMPACT_DEAD_PART)
+    }
+
     /// The open page of a log, which has none then.
     fn take_open(&mut self, log: usize) -> Option<Taken> {
         let id = self.inner.logs[log].open.take()?;

@@ -158,6 +158,9 @@ pub struct Heartbeat {
     pub workers: Vec<WorkerReport>,
     /// All that its items may have now; 0 is what it registered with.
     pub memory_bytes: u64,
+    /// Of one that evicts nothing: how much of it is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room_bytes: Option<u64>,
     /// A worker is overloaded, and the server's own balancer knows no way.
     pub helpless: bool,
     /// The process is to end, and wants to give its cachelets away first.
@@ -364,6 +367,9 @@ pub struct News {
     /// How far the server is emptied, if it is to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// No other server has room for what it has still, by the last plan.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_room: bool,
     /// How hot keys are copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hot: Option<HotTold>,

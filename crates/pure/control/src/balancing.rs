@@ -193,6 +193,7 @@ impl Coordinator {
             workers: (0..workers).map(worker).collect(),
             helpless: heard.is_some_and(|heard| heard.helpless),
             refuses: self.refuses(now, id),
+            room_bytes: heard.and_then(|heard| heard.room_bytes),
         }
     }
 

@@ -25,6 +25,7 @@ pub(crate) struct Heard {
     pub map_version: u64,
     pub workers: Vec<api::WorkerReport>,
     pub memory_bytes: u64,
+    pub room_bytes: Option<u64>,
     pub helpless: bool,
     pub ending: bool,
     pub moves: Vec<api::MoveReport>,
@@ -182,7 +183,8 @@ impl Coordinator {
         self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
         let Heartbeat { map_version, workers, memory_bytes, helpless, ending, moves, .. } =
             heartbeat;
-        let Heartbeat { version, link_versions, requests, hot, curve, ages, .. } = heartbeat;
+        let Heartbeat { room_bytes, version, link_versions, requests, hot, curve, ages, .. } =
+            heartbeat;
         if let Some(curve) = curve {
             self.curve_reported(now, server, heartbeat.incarnation, curve);
         }
@@ -194,6 +196,7 @@ impl Coordinator {
             map_version,
             workers,
             memory_bytes,
+            room_bytes,
             helpless,
             ending,
             moves,
@@ -214,6 +217,7 @@ impl Coordinator {
             moves_ever: self.state.moves_ever,
             flush_number: self.state.flush_number,
             drain,
+            no_room: drain.is_some() && self.balanced().plan.stuck.contains(&server),
             hot: Some(self.hot_told()),
             soon: self.awaits_a_death(now) || self.asks_for_ages(),
             ages,

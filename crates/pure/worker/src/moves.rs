@@ -567,6 +567,15 @@ impl Shared {
         self.moves.list(|_| true).into_iter().filter_map(report).collect()
     }
 
+    /// A cachelet cannot leave this server, or not all of it, since its destination has no room.
+    pub fn moves_find_no_room(&self) -> bool {
+        let finds_none = |one: &Arc<Move>| match &one.lock().side {
+            Side::Leaves(leaver) => leaver.source.progress().refused == Some(Refusal::NoRoom),
+            Side::Comes(_) => false,
+        };
+        self.moves.list(|_| true).iter().any(finds_none)
+    }
+
     /// Moves that this server takes part in: number, cachelet, and whether it `gives` or `takes`.
     pub(crate) fn moves_in_words(&self) -> Vec<(MoveId, Prefix, &'static str)> {
         let in_words = |one: Arc<Move>| {

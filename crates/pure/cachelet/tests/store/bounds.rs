@@ -466,9 +466,9 @@ fn without_eviction_compaction_that_wins_nothing_ends() {
     };
     let value = [7; 1_000];
     let live: Vec<String> = of(0).take(300).collect();
-    live.iter().for_each(|text| drop(put(&store, text, &value, 0, 1).expect("there is room")));
+    live.iter().for_each(|text| assert!(put(&store, text, &value, 0, 1).is_ok()));
     let dead: Vec<String> = of(0).skip(300).take(50).collect();
-    dead.iter().for_each(|text| drop(put(&store, text, &value, 900, 1).expect("there is room")));
+    dead.iter().for_each(|text| assert!(put(&store, text, &value, 900, 1).is_ok()));
     let full = of(1).find(|text| put(&store, text, &value, 0, 1).is_err());
     full.expect("nothing is evicted");
     dead.iter().for_each(|text| remove_key(&store, text));
