@@ -457,3 +457,28 @@ fn of_a_server_that_is_emptied_goes_what_fits_and_for_the_rest_a_server_is_wante
     alone.servers[0].standing = Standing::Draining;
     assert_eq!(alone.epoch().stuck, [ServerId(0)]);
 }
+
+#[test]
+fn a_server_that_evicts_nothing_is_given_what_fits() {
+    for standing in [Standing::Draining, Standing::Ending] {
+        let mut cluster = Cluster::new(&[&[&[0.01; 6]], &[&[]], &[&[]]]);
+        cluster.servers[0].standing = standing;
+        // Cachelets have 10 MiB: two fit at server 1, and one at server 2, on which a move came to nothing lately.
+        cluster.servers[1].room_bytes = Some(25 * MIB);
+        cluster.servers[2].room_bytes = Some(15 * MIB);
+        cluster.servers[2].refuses = true;
+        let plan = cluster.epoch();
+        let to: Vec<u16> = steps(&plan).iter().map(|(_, _, to)| *to).collect();
+        assert_eq!((to, plan.later.len()), (vec![1, 1], 0), "{standing:?}");
+        assert_eq!(plan.stuck, [ServerId(0)]);
+        // What is on its way has its room.
+        cluster.under_way = plan.moves.iter().map(|planned| planned.step).collect();
+        cluster.servers[2].refuses = false;
+        let plan = cluster.epoch();
+        let to: Vec<u16> = steps(&plan).iter().map(|(_, _, to)| *to).collect();
+        assert_eq!(to, [2], "{standing:?}");
+        cluster.servers[1].room_bytes = None;
+        let plan = cluster.epoch();
+        assert_eq!((plan.stuck.len(), steps(&plan).is_empty()), (0, false), "who evicts takes all");
+    }
+}
