@@ -198,3 +198,15 @@ fn a_destination_that_evicts_makes_room() {
     assert_eq!((servers.leaver.source.state(), servers.refusals), (State::Sealed, 0));
     assert!(servers.target.stats().evictions > 0);
 }
+
+/// The checks of this file find a destination that drops what it has no room for, and calls it taken.
+#[cfg(feature = "planted")]
+#[test]
+#[should_panic(expected = "is missing")]
+fn what_is_dropped_for_want_of_room_is_found() {
+    use mbal_model::planted::{Fault, plant};
+    plant(Some(Fault::ImportDropsWhatFindsNoRoom));
+    let mut servers = Servers::new(false, 4_000, 5_000);
+    servers.run(SECOND_NS / 2);
+    servers.all_are_there(4_000);
+}
