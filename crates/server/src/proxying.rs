@@ -127,6 +127,7 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
         scraped = open("TCP", "--metrics", listen, |at| listen_tcp(at, config.backlog))?;
     }
     let metrics = scraped.first().and_then(|at| at.local_addr().ok());
+    mbal_reactor::process::give_memory_back();
     let signals = Signals::take().map_err(StartError::System)?;
     let tally = Arc::new(Tally::new(1, config.connections_max as usize, false));
     let clock = Clock::start();

@@ -132,6 +132,7 @@ impl Server {
                 log::warn("memory_not_locked", &text);
             }
         }
+        mbal_reactor::process::give_memory_back();
         let signals = Signals::take().map_err(StartError::System)?;
         let planner = mbal_balance::propose;
         Ok(Server { config, listening, signals, background, door, tls, planner })

@@ -10,6 +10,19 @@ use std::process::Command;
 
 use crate::sys::check;
 
+/// Larger pieces of memory are the kernel's again as soon as they are free.
+const PIECE_BYTES: libc::c_int = 128 << 10;
+
+/// Buffers of slow readers go back when those have gone. By default the C library keeps pieces of any length that was freed once, in heaps whose
+/// ends small pieces hold. Call it first.
+pub fn give_memory_back() {
+    // SAFETY: it sets a number of the allocator, and takes any.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, PIECE_BYTES);
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     Interrupt,
