@@ -26,7 +26,7 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(cut, Ok(None), "{end} bytes of it");
         }
         for (side, refused) in refused.iter_mut().enumerate().filter(|(_, refused)| !**refused) {
-            let step = if side == 0 { accepting.step(&frame) } else { dialing.step(&frame) };
+            let step = if side == 0 { accepting.step(&frame, 0) } else { dialing.step(&frame) };
             match step {
                 Step::Send(_) => {}
                 Step::Refuse(..) => *refused = true,
@@ -35,7 +35,7 @@ fuzz_target!(|input: &[u8]| {
         }
         // Whatever a peer asks, it gets one answer.
         let (server, ticket) = (ServerId(1), Ticket(7));
-        let requests = [Ticketed { ticket, bytes: frame.payload }];
+        let requests = [Ticketed::new(ticket, frame.payload)];
         let actions = rig.handle(Event::Asked { server, requests: &requests });
         let [Action::Answer { server: to, ticket: of, .. }] = &actions.list[..] else {
             panic!("{:?}", actions.list);

@@ -156,7 +156,7 @@ fn other_versions_and_other_clusters_are_told_so_at_the_port_of_links_and_the_lo
     eventually("it accepts links", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     // Who looked just now was turned away, too; of strangers the log has a line a second.
     std::thread::sleep(Duration::from_millis(1_200));
-    let spoken = [1, 1, 0, 1, 0].to_vec();
+    let spoken = [1, 1, 0, 2, 0].to_vec();
     assert_eq!(
         told(port, &hello([9, 12], 1, "mbal")),
         (Kind::Refusal, spoken.clone()),

@@ -51,6 +51,8 @@ is_caught! {
     a_flush_that_has_not_reached_all_and_says_so_to_nobody: FlushForgetsServers breaks 3,
     a_link_that_breaks_and_nobody_is_told: LostAreForgotten breaks 5,
     a_deadline_that_passes_and_nobody_is_told: LateAreForgotten breaks 5,
+    a_write_that_is_executed_after_its_deadline: LateAreExecuted breaks 3,
+    a_write_that_is_called_lost_and_executed: LostAreToldAtOnce breaks 3,
     a_client_that_sends_no_more_and_gets_no_more: HalfClosedIsClosed breaks 5,
     a_wait_for_room_that_nobody_ends: NobodyIsWoken breaks 5,
     a_planner_that_levels_what_is_even: LevelsTheLastPercent breaks 7,

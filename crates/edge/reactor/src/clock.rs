@@ -2,7 +2,8 @@
 
 use crate::sys;
 
-/// Monotonic time since the clock was made, in nanoseconds.
+/// Monotonic time since the clock was made, in nanoseconds. It goes on while the machine sleeps: what other servers may take for failed
+/// by then is not executed when it wakes up.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin_ns: u64,
@@ -10,12 +11,17 @@ pub struct Clock {
 
 impl Clock {
     pub fn start() -> Clock {
-        Clock { origin_ns: sys::monotonic_ns() }
+        Clock { origin_ns: sys::boot_ns() }
     }
 
     #[inline]
     pub fn now_ns(&self) -> u64 {
-        sys::monotonic_ns() - self.origin_ns
+        sys::boot_ns() - self.origin_ns
+    }
+
+    /// What other servers are told of it.
+    pub fn now_us(&self) -> u64 {
+        self.now_ns() / 1_000
     }
 }
 

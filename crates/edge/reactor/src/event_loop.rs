@@ -439,8 +439,9 @@ impl EventLoop {
                 }
                 Action::Pause { conn } => self.pause(conn, true),
                 Action::Resume { conn } => self.pause(conn, false),
-                Action::Forward { server, ticket, request } => {
-                    self.links().forward(server, ticket, &actions.requests[request]);
+                Action::Forward { server, ticket, micros_left, request } => {
+                    let request = &actions.requests[request];
+                    self.links().forward(server, ticket, micros_left, request);
                 }
                 Action::Answer { ticket, reply, .. } => {
                     self.links().answer(ticket, &actions.bytes[reply]);

@@ -298,6 +298,11 @@ impl Linker {
         let address = self.dials[at].address.as_deref().unwrap_or_default();
         let address = address.to_socket_addrs()?.next();
         let fd = connect_tcp(address.ok_or(io::ErrorKind::NotFound)?)?;
+        // Closed in order, the kernel would send for minutes what it had taken: writes whose clients have been told that they failed, and have
+        // written again. Moves number what they say, and look for what has arrived when they are linked again.
+        if self.dials[at].worker != MIGRATOR {
+            sys::reset_when_closed(fd.as_fd())?;
+        }
         let client = self.plan.tls.as_ref().map(|(_, client)| client);
         let tls = client.map(LinkTls::dial).transpose()?;
         self.begin(fd, tls, Side::Dials(at, None), WRITABLE, now)
@@ -386,7 +391,7 @@ impl Linker {
 
     fn go_on(&mut self, place: usize, now: u64) {
         let Some(mut talk) = self.talks[place].take() else { return };
-        let next = talk.go_on(&self.plan, &self.dials, &mut self.buffer);
+        let next = talk.go_on(&self.plan, &self.dials, &self.clock, &mut self.buffer);
         let interest = if talk.output.is_empty() { READABLE } else { WRITABLE };
         match next {
             Next::Waits if self.epoll.modify(talk.fd.as_fd(), interest, place as u64).is_ok() => {
@@ -455,8 +460,8 @@ impl Linker {
 }
 
 impl Talk {
-    fn go_on(&mut self, plan: &LinkPlan, dials: &[Dial], buffer: &mut [u8]) -> Next {
-        if let Err(why) = self.try_go_on(plan, dials, buffer) {
+    fn go_on(&mut self, plan: &LinkPlan, dials: &[Dial], clock: &Clock, buffer: &mut [u8]) -> Next {
+        if let Err(why) = self.try_go_on(plan, dials, clock, buffer) {
             // What it says of that, if it still gets there.
             drop(sys::send(self.fd.as_fd(), self.output.unsent()));
             return Next::Ends(why);
@@ -475,6 +480,7 @@ impl Talk {
         &mut self,
         plan: &LinkPlan,
         dials: &[Dial],
+        clock: &Clock,
         buffer: &mut [u8],
     ) -> Result<(), String> {
         self.receive(buffer)?;
@@ -489,7 +495,7 @@ impl Talk {
             let Some((frame, after)) = found else { break };
             let step = match &mut self.side {
                 Side::Dials(_, Some(dialing)) => dialing.step(&frame),
-                Side::Accepts(Some(accepting)) => accepting.step(&frame),
+                Side::Accepts(Some(accepting)) => accepting.step(&frame, clock.now_us()),
                 _ => return Err("it spoke before its turn".into()),
             };
             used = self.input.len() - after.len();

@@ -121,7 +121,8 @@ impl Migrator {
         let mut next_tick = 0;
         loop {
             let now = self.clock.now_ns();
-            let due = self.links.iter().flatten().filter_map(|link| link.waiting.as_ref()?.next());
+            let due =
+                self.links.iter().flatten().filter_map(|link| link.waiting.as_ref()?.next(false));
             let wake = due.fold(next_tick, u64::min);
             let count = self.epoll.wait_ns(&mut ready, wake.saturating_sub(now))?;
             let now = self.clock.now_ns();
@@ -303,7 +304,7 @@ impl Migrator {
                 self.end(place, "it asks nothing");
             }
             None => {}
-            Some(waiting) => match waiting.due(self.now) {
+            Some(waiting) => match waiting.due(self.now, false) {
                 Some(Due::Silent) => self.end(place, "it does not answer"),
                 Some(Due::Ping) => self.send(place, &PING),
                 Some(Due::Expired(_)) => unreachable!("messages of moves have no deadlines"),

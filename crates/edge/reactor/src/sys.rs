@@ -22,10 +22,6 @@ fn own(returned: libc::c_int) -> io::Result<OwnedFd> {
 }
 
 #[inline]
-pub(crate) fn monotonic_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
-}
-
 /// As the monotonic clock, and goes on while the machine sleeps.
 pub(crate) fn boot_ns() -> u64 {
     clock_ns(libc::CLOCK_BOOTTIME)
@@ -236,6 +232,22 @@ pub(crate) fn socket(family: libc::c_int, kind: libc::c_int) -> io::Result<Owned
     let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: takes no pointer.
     own(unsafe { libc::socket(family, kind, 0) })
+}
+
+/// What has not left when this socket is closed, or its process ends, never does: the other side gets a reset.
+pub(crate) fn reset_when_closed(fd: BorrowedFd) -> io::Result<()> {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the kernel reads one linger from a pointer to one.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as libc::socklen_t,
+        )
+    })?;
+    Ok(())
 }
 
 pub(crate) fn switch_on(fd: BorrowedFd, level: libc::c_int, option: libc::c_int) -> io::Result<()> {

@@ -8,6 +8,8 @@
 
 /// Before the payload.
 pub const HEADER_BYTES: usize = 9;
+/// Of a moment before a payload.
+pub const MOMENT_BYTES: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -69,11 +71,28 @@ pub enum Malformed {
 }
 
 pub fn push_frame(out: &mut Vec<u8>, frame: &Frame<'_>) {
-    let bytes = u32::try_from(frame.payload.len()).expect("requests and replies are bounded");
+    push_parts(out, frame, b"");
+}
+
+/// With the moment first, in microseconds of the receiver's clock: a request's deadline, or what is read in a pong.
+pub fn push_timed(out: &mut Vec<u8>, moment: u64, frame: &Frame<'_>) {
+    push_parts(out, frame, &moment.to_le_bytes());
+}
+
+fn push_parts(out: &mut Vec<u8>, frame: &Frame<'_>, first: &[u8]) {
+    let bytes = first.len() + frame.payload.len();
+    let bytes = u32::try_from(bytes).expect("requests and replies are bounded");
     out.extend_from_slice(&bytes.to_le_bytes());
     out.push(frame.kind.byte());
     out.extend_from_slice(&frame.ticket.to_le_bytes());
+    out.extend_from_slice(first);
     out.extend_from_slice(frame.payload);
+}
+
+/// The moment that a payload begins with, and what follows.
+pub fn take_moment(payload: &[u8]) -> Option<(u64, &[u8])> {
+    let (moment, rest) = payload.split_first_chunk()?;
+    Some((u64::from_le_bytes(*moment), rest))
 }
 
 /// The first frame of `input` and what follows it; `None` if it is not all there. Whether it is one shows with its
@@ -115,6 +134,16 @@ mod tests {
                 assert_eq!(next_frame(&bytes[..end], 7), Ok(None), "{end}");
             }
         }
+    }
+
+    #[test]
+    fn a_moment_stands_before_the_rest() {
+        let mut out = Vec::new();
+        let frame = Frame { kind: Kind::Request, ticket: 7, payload: b"mn" };
+        push_timed(&mut out, 0x0102_0304, &frame);
+        assert_eq!(out, b"\x0a\0\0\0\x01\x07\0\0\0\x04\x03\x02\x01\0\0\0\0mn");
+        assert_eq!(take_moment(&out[HEADER_BYTES..]), Some((0x0102_0304, &b"mn"[..])));
+        assert_eq!(take_moment(b"1234567"), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!      |<- Challenge: version, nonce, HMAC("accepts", all so far) ---------|
 //!      |  the same secret?                                                 |
 //!      |-- Proof: HMAC("dials", all so far) ------------------------------>|  the same secret?
-//!      |<- Welcome: how many requests may be unanswered -------------------|
+//!      |<- Welcome: requests that may be unanswered, what the clock shows --|
 //! ```
 //! Instead of its next message the accepting side may send a [`Kind::Refusal`], which says why, and close.
 
@@ -19,10 +19,12 @@ use crate::frame::{Frame, Kind, push_frame};
 
 /// Versions of the protocol that are spoken, the first byte after the handshake included.
 pub const VERSIONS: RangeInclusive<u16> = 1..=NEWEST;
-const NEWEST: u16 = if cfg!(feature = "next-protocol") { NEXT } else { 1 };
+const NEWEST: u16 = if cfg!(feature = "next-protocol") { NEXT } else { DEADLINES };
+/// From this version on requests say until when they may be executed, and welcomes and pongs what the accepting side's clock shows.
+pub const DEADLINES: u16 = 2;
 /// A version that only tests of an upgrade speak. Its welcome has a zero byte more, so that who took one version for the
 /// other is found out.
-const NEXT: u16 = 2;
+const NEXT: u16 = 3;
 pub const NONCE_BYTES: usize = 32;
 pub const CLUSTER_BYTES_MAX: usize = 64;
 /// No payload of the handshake is longer.
@@ -166,6 +168,8 @@ pub struct Established {
     pub worker: u16,
     /// Requests that may be unanswered.
     pub credits: u32,
+    /// What the accepting side's clock showed, in microseconds; 0 by a version without deadlines.
+    pub reading: u64,
 }
 
 /// The side that opened the connection, and will send requests.
@@ -220,14 +224,11 @@ impl Dialing {
                 Ok(Step::Send(message(Kind::Proof, proof.as_ref())))
             }
             (Kind::Welcome, Some(version)) => {
-                let (credits, more) =
-                    frame.payload.split_first_chunk().ok_or(Refused::Malformed)?;
-                if more != welcome_more(version) {
-                    return Err(Refused::Malformed);
-                }
-                let credits = u32::from_le_bytes(*credits);
+                let (credits, reading) =
+                    read_welcome(version, frame.payload).ok_or(Refused::Malformed)?;
                 let (server, worker) = (self.to, self.worker);
-                Ok(Step::Up(Vec::new(), Established { version, server, worker, credits }))
+                let established = Established { version, server, worker, credits, reading };
+                Ok(Step::Up(Vec::new(), established))
             }
             _ => Err(Refused::Malformed),
         }
@@ -255,12 +256,13 @@ impl Accepting {
         Accepting { cluster: cluster.clone(), nonce, binding, credits, challenged: None }
     }
 
-    pub fn step(&mut self, frame: &Frame<'_>) -> Step {
-        self.try_step(frame)
+    /// `reading` is what the clock shows, in microseconds.
+    pub fn step(&mut self, frame: &Frame<'_>, reading: u64) -> Step {
+        self.try_step(frame, reading)
             .unwrap_or_else(|refused| Step::Refuse(refused.tell(&self.cluster), refused))
     }
 
-    fn try_step(&mut self, frame: &Frame<'_>) -> Result<Step, Refused> {
+    fn try_step(&mut self, frame: &Frame<'_>, reading: u64) -> Result<Step, Refused> {
         match (frame.kind, &self.challenged) {
             (Kind::Hello, None) => {
                 let hello = Hello::read(frame.payload).ok_or(Refused::Malformed)?;
@@ -281,16 +283,15 @@ impl Accepting {
                 transcript.extend_from_slice(&payload);
                 payload.extend_from_slice(self.cluster.proof(Side::Accepts, &transcript).as_ref());
                 let (server, worker, credits) = (hello.from, hello.worker, self.credits);
-                self.challenged =
-                    Some((transcript, Established { version, server, worker, credits }));
+                let established = Established { version, server, worker, credits, reading: 0 };
+                self.challenged = Some((transcript, established));
                 Ok(Step::Send(message(Kind::Challenge, &payload)))
             }
             (Kind::Proof, Some((transcript, established))) => {
                 if !self.cluster.is_proof(Side::Dials, transcript, frame.payload) {
                     return Err(Refused::Secret);
                 }
-                let more = welcome_more(established.version);
-                let welcome = [&self.credits.to_le_bytes(), more].concat();
+                let welcome = welcome(established.version, self.credits, reading);
                 Ok(Step::Up(message(Kind::Welcome, &welcome), *established))
             }
             _ => Err(Refused::Malformed),
@@ -298,9 +299,26 @@ impl Accepting {
     }
 }
 
-/// What stands behind the credits.
-fn welcome_more(version: u16) -> &'static [u8] {
-    if version == NEXT { &[0] } else { &[] }
+fn welcome(version: u16, credits: u32, reading: u64) -> Vec<u8> {
+    let mut payload = credits.to_le_bytes().to_vec();
+    if version >= DEADLINES {
+        payload.extend_from_slice(&reading.to_le_bytes());
+    }
+    if version == NEXT {
+        payload.push(0);
+    }
+    payload
+}
+
+/// Credits, and what the clock shows.
+fn read_welcome(version: u16, payload: &[u8]) -> Option<(u32, u64)> {
+    let (credits, rest) = payload.split_first_chunk()?;
+    let (reading, rest) = match version >= DEADLINES {
+        true => rest.split_first_chunk().map(|(reading, rest)| (*reading, rest))?,
+        false => ([0; 8], rest),
+    };
+    let more: &[u8] = if version == NEXT { &[0] } else { &[] };
+    (rest == more).then_some((u32::from_le_bytes(*credits), u64::from_le_bytes(reading)))
 }
 
 fn message(kind: Kind, payload: &[u8]) -> Vec<u8> {
@@ -361,6 +379,8 @@ mod tests {
     use super::*;
     use crate::frame::next_frame;
 
+    const READING: u64 = 1 << 40;
+
     fn cluster(name: &str, here: u16, secret: &str) -> Cluster {
         Cluster::new(name, here, secret.as_bytes())
     }
@@ -380,7 +400,7 @@ mod tests {
         let mut accepting = Accepting::new(accepts, 9, &[2; 32], bindings[1]);
         let mut bytes = first;
         loop {
-            let accepted = accepting.step(&only(&bytes));
+            let accepted = accepting.step(&only(&bytes), READING);
             let (Step::Send(answer) | Step::Up(answer, _) | Step::Refuse(answer, _)) = &accepted;
             let dialed = dialing.step(&only(answer));
             match dialed {
@@ -401,9 +421,15 @@ mod tests {
     fn two_servers_of_a_cluster_find_each_other() {
         let (one, two) = (cluster("shop", 1, "secret"), cluster("shop", 2, "secret"));
         let (dialed, accepted) = shake(&one, 2, &two);
-        let up = |server| Established { version: NEWEST, server, worker: 3, credits: 9 };
-        assert_eq!(dialed, Step::Up(vec![], up(2)));
-        assert!(matches!(accepted, Step::Up(_, established) if established == up(1)));
+        let up = |server, reading| Established {
+            version: NEWEST,
+            server,
+            worker: 3,
+            credits: 9,
+            reading,
+        };
+        assert_eq!(dialed, Step::Up(vec![], up(2, READING)));
+        assert!(matches!(accepted, Step::Up(_, established) if established == up(1, 0)));
     }
 
     #[test]
@@ -444,9 +470,11 @@ mod tests {
         // Who does not know the secret sends the accepting side's proof back.
         let mut accepting = Accepting::new(&two, 9, &[2; 32], b"");
         let (_, first) = Dialing::new(&one, 3, 2, &[1; 32], b"");
-        let Step::Send(challenge) = accepting.step(&only(&first)) else { panic!("no challenge") };
+        let Step::Send(challenge) = accepting.step(&only(&first), READING) else {
+            panic!("no challenge")
+        };
         let proof = &only(&challenge).payload[34..];
-        let step = accepting.step(&Frame { kind: Kind::Proof, ticket: 0, payload: proof });
+        let step = accepting.step(&Frame { kind: Kind::Proof, ticket: 0, payload: proof }, READING);
         assert!(matches!(step, Step::Refuse(_, Refused::Secret)), "{step:?}");
     }
 
@@ -461,7 +489,8 @@ mod tests {
             hello[4..6].copy_from_slice(&low.to_le_bytes());
             hello[6..8].copy_from_slice(&high.to_le_bytes());
             let mut accepting = Accepting::new(&two, 9, &[2; 32], b"");
-            let step = accepting.step(&Frame { kind: Kind::Hello, ticket: 0, payload: &hello });
+            let step =
+                accepting.step(&Frame { kind: Kind::Hello, ticket: 0, payload: &hello }, READING);
             match step {
                 Step::Send(challenge) if is_spoken => {
                     let newest = high.min(NEWEST).to_le_bytes();
@@ -477,22 +506,28 @@ mod tests {
         }
     }
 
-    /// A server of the older build dials one of the newer: what it says, and is told, as the older build does it.
-    #[cfg(feature = "next-protocol")]
+    /// A server of an older build dials: what it says, and is told, as that build does it.
     #[test]
-    fn the_next_version_speaks_the_older_one_with_who_knows_no_other() {
+    fn older_versions_are_spoken_with_who_knows_no_other() {
         let (one, two) = (cluster("shop", 1, "secret"), cluster("shop", 2, "secret"));
-        let mut accepting = Accepting::new(&two, 9, &[2; 32], b"");
-        let (_, first) = Dialing::new(&one, 3, 2, &[1; 32], b"");
-        let mut hello = only(&first).payload.to_vec();
-        hello[6..8].copy_from_slice(&1u16.to_le_bytes());
-        let step = accepting.step(&Frame { kind: Kind::Hello, ticket: 0, payload: &hello });
-        let Step::Send(challenge) = step else { panic!("{step:?}") };
-        let transcript = [begin(b"", &hello), only(&challenge).payload[..34].to_vec()].concat();
-        let proof = one.proof(Side::Dials, &transcript);
-        let step = accepting.step(&Frame { kind: Kind::Proof, ticket: 0, payload: proof.as_ref() });
-        let Step::Up(welcome, established) = step else { panic!("{step:?}") };
-        assert_eq!((only(&welcome).payload, established.version), (&[9, 0, 0, 0][..], 1));
+        let told = [9u32.to_le_bytes().to_vec(), READING.to_le_bytes().to_vec()].concat();
+        for (high, expected) in [(1, &told[..4]), (DEADLINES, &told[..])] {
+            let mut accepting = Accepting::new(&two, 9, &[2; 32], b"");
+            let (_, first) = Dialing::new(&one, 3, 2, &[1; 32], b"");
+            let mut hello = only(&first).payload.to_vec();
+            hello[6..8].copy_from_slice(&u16::to_le_bytes(high));
+            let payload = &hello;
+            let step = accepting.step(&Frame { kind: Kind::Hello, ticket: 0, payload }, READING);
+            let Step::Send(challenge) = step else { panic!("{step:?}") };
+            let transcript = [begin(b"", &hello), only(&challenge).payload[..34].to_vec()].concat();
+            let proof = one.proof(Side::Dials, &transcript);
+            let payload = proof.as_ref();
+            let step = accepting.step(&Frame { kind: Kind::Proof, ticket: 0, payload }, READING);
+            let Step::Up(welcome, established) = step else { panic!("{step:?}") };
+            assert_eq!((only(&welcome).payload, established.version), (expected, high));
+            assert_eq!(read_welcome(high, expected).map(|(credits, _)| credits), Some(9));
+            assert_eq!(read_welcome(3 - high, expected), None);
+        }
     }
 
     #[test]
@@ -500,7 +535,7 @@ mod tests {
         let two = cluster("shop", 2, "secret");
         for kind in [Kind::Request, Kind::Proof, Kind::Ping, Kind::Challenge, Kind::Welcome] {
             let mut accepting = Accepting::new(&two, 9, &[2; 32], b"");
-            let step = accepting.step(&Frame { kind, ticket: 0, payload: b"" });
+            let step = accepting.step(&Frame { kind, ticket: 0, payload: b"" }, READING);
             assert!(matches!(step, Step::Refuse(_, Refused::Malformed)), "{kind:?}");
         }
         for kind in [Kind::Reply, Kind::Welcome, Kind::Hello] {

@@ -10,13 +10,18 @@ mod backoff;
 mod frame;
 mod gathering;
 mod handshake;
+mod peer_clock;
 mod waiting;
 
 pub use backoff::{Backoff, PAUSE_NS_MAX};
-pub use frame::{Frame, HEADER_BYTES, Kind, Malformed, next_frame, push_frame};
+pub use frame::{
+    Frame, HEADER_BYTES, Kind, MOMENT_BYTES, Malformed, next_frame, push_frame, push_timed,
+    take_moment,
+};
 pub use gathering::Gathering;
 pub use handshake::{
-    Accepting, CLUSTER_BYTES_MAX, Cluster, Dialing, Established, HANDSHAKE_FRAME_BYTES_MAX,
-    NONCE_BYTES, Refused, Step, VERSIONS,
+    Accepting, CLUSTER_BYTES_MAX, Cluster, DEADLINES, Dialing, Established,
+    HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Refused, Step, VERSIONS,
 };
+pub use peer_clock::PeerClock;
 pub use waiting::{Due, Waiting};

@@ -77,15 +77,17 @@ impl Waiting {
     }
 
     /// When to look again.
-    pub fn next(&self) -> Option<u64> {
+    pub fn next(&self, receives: bool) -> Option<u64> {
         let wait = if self.pinged { self.timeout_ns } else { self.timeout_ns / 2 };
         let silence = self.silent_since.map(|since| since + wait);
-        let request = self.requests.front().map(|request| request.deadline);
+        let request = self.requests.front().filter(|_| !receives);
+        let request = request.map(|request| request.deadline);
         [silence, request].into_iter().flatten().min()
     }
 
-    /// One thing after the other, until there is none left.
-    pub fn due(&mut self, now: u64) -> Option<Due> {
+    /// One thing after the other, until there is none left. While a reply is being received those behind it are not late: the other side has
+    /// sent them, or will, and what has come of this one says that it lives.
+    pub fn due(&mut self, now: u64, receives: bool) -> Option<Due> {
         let silent_since = self.silent_since?;
         if silent_since + self.timeout_ns <= now {
             return Some(Due::Silent);
@@ -93,6 +95,9 @@ impl Waiting {
         if silent_since + self.timeout_ns / 2 <= now && !self.pinged {
             self.pinged = true;
             return Some(Due::Ping);
+        }
+        if receives {
+            return None;
         }
         let first = self.requests.front_mut().filter(|first| first.deadline <= now)?;
         let ticket = first.ticket;
@@ -126,43 +131,59 @@ mod tests {
         assert_eq!(waiting.answered(u32::MAX - 1), Some(high - 1));
         assert_eq!(waiting.answered(2), None);
         waiting.heard(900);
-        assert_eq!(waiting.due(999), None);
-        assert_eq!(waiting.due(1000), Some(Due::Expired(high)));
-        assert_eq!(waiting.due(1000), Some(Due::Expired(high + 5)));
-        assert_eq!(waiting.due(1000), None);
+        assert_eq!(waiting.due(999, false), None);
+        assert_eq!(waiting.due(1000, false), Some(Due::Expired(high)));
+        assert_eq!(waiting.due(1000, false), Some(Due::Expired(high + 5)));
+        assert_eq!(waiting.due(1000, false), None);
         assert_eq!(waiting.answered(u32::MAX), None);
     }
 
     #[test]
     fn silence_is_asked_about_at_half_time_and_ends_the_link() {
         let mut waiting = Waiting::new(TIMEOUT);
-        assert_eq!((waiting.next(), waiting.due(u64::MAX)), (None, None));
+        assert_eq!((waiting.next(false), waiting.due(u64::MAX, false)), (None, None));
         waiting.sent(1, 100);
         waiting.sent(2, 400);
-        assert_eq!((waiting.next(), waiting.due(599)), (Some(600), None));
-        assert_eq!(waiting.due(600), Some(Due::Ping));
-        assert_eq!((waiting.next(), waiting.due(1099)), (Some(1100), None));
-        assert_eq!(waiting.due(1100), Some(Due::Silent));
+        assert_eq!((waiting.next(false), waiting.due(599, false)), (Some(600), None));
+        assert_eq!(waiting.due(600, false), Some(Due::Ping));
+        assert_eq!((waiting.next(false), waiting.due(1099, false)), (Some(1100), None));
+        assert_eq!(waiting.due(1100, false), Some(Due::Silent));
     }
 
     #[test]
     fn one_slow_request_does_not_end_the_link() {
         let mut waiting = Waiting::new(TIMEOUT);
         waiting.sent(1, 0);
-        assert_eq!(waiting.due(500), Some(Due::Ping));
+        assert_eq!(waiting.due(500, false), Some(Due::Ping));
         waiting.heard(700);
-        assert_eq!((waiting.next(), waiting.due(1000)), (Some(1000), Some(Due::Expired(1))));
-        assert_eq!(waiting.due(1000), None);
+        assert_eq!(
+            (waiting.next(false), waiting.due(1000, false)),
+            (Some(1000), Some(Due::Expired(1)))
+        );
+        assert_eq!(waiting.due(1000, false), None);
+    }
+
+    #[test]
+    fn what_stands_behind_a_reply_that_is_being_received_is_not_late() {
+        let mut waiting = Waiting::new(TIMEOUT);
+        waiting.sent(1, 0);
+        waiting.heard(900);
+        assert_eq!((waiting.next(true), waiting.due(1000, true)), (Some(1400), None));
+        // The rest of it does not come.
+        assert_eq!(waiting.due(1400, true), Some(Due::Ping));
+        assert_eq!((waiting.due(1899, true), waiting.due(1900, true)), (None, Some(Due::Silent)));
+        waiting.heard(1899);
+        assert_eq!(waiting.due(1899, false), Some(Due::Expired(1)));
     }
 
     #[test]
     fn an_idle_link_is_asked_whether_it_lives() {
         let mut waiting = Waiting::new(TIMEOUT);
         assert!(waiting.is_idle(0) && !waiting.is_idle(10));
-        assert_eq!(waiting.next(), Some(1000));
+        assert_eq!(waiting.next(false), Some(1000));
         waiting.heard(20);
-        assert_eq!(waiting.next(), None);
+        assert_eq!(waiting.next(false), None);
         assert!(waiting.is_idle(1000));
-        assert_eq!(waiting.due(2000), Some(Due::Silent));
+        assert_eq!(waiting.due(2000, false), Some(Due::Silent));
     }
 }

@@ -51,6 +51,10 @@ pub enum Fault {
     LostAreForgotten,
     /// 5: who waits for a peer that does not answer in time is told nothing.
     LateAreForgotten,
+    /// 3: a peer's request is executed after its deadline, when its client has been told that it failed.
+    LateAreExecuted,
+    /// 3: a client is told that a write was lost with its link, while it may still be executed.
+    LostAreToldAtOnce,
     /// 5: a client that sends no more is closed before peers have answered what it asked.
     HalfClosedIsClosed,
     /// 5: who waits for room is not tried again.

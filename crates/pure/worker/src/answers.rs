@@ -10,6 +10,7 @@ use crate::copies::{HotMode, Taken};
 use crate::links::Asker;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Wait};
 use crate::slots::{NO_ROUTE_LINE, Slots};
+use crate::wakes::Sleeper;
 use crate::worker::Worker;
 use crate::{Action, Actions, ConnId, Now};
 
@@ -22,7 +23,7 @@ impl Worker {
                 return self.shadow_answered(server, hash, grant, reply, actions);
             }
             Asker::Here => return,
-            Asker::Peer { server, ticket } => {
+            Asker::Peer { server, ticket, .. } => {
                 // Whoever it is passed on for has not asked for that.
                 let reply = reply.map(|reply| Taken::from(reply).1);
                 let reply = append(&mut actions.bytes, reply.unwrap_or(NO_ROUTE_LINE));
@@ -91,6 +92,7 @@ impl Worker {
         let goes_on = match session.wait {
             Wait::Peers(Pause::Order) => held < OUTPUT_BYTES_MAX,
             Wait::Peers(Pause::Answers) => session.slots.is_empty(),
+            Wait::Peers(Pause::Window) => true,
             _ => false,
         };
         if goes_on {
@@ -116,13 +118,44 @@ impl Worker {
     pub(crate) fn link_broken(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
         self.shared.links_up.went(server);
         let (askers, waiting) = self.links.broken(server);
-        for asker in askers {
-            self.fill(asker, None, actions);
+        let timeout = self.shared.settings.link_timeout.as_micros() as u64;
+        for (asker, asked) in askers {
+            let deadline = asked.after(timeout);
+            if deadline <= now.moment() || !self.may_be_executed(&asker) {
+                self.fill(asker, None, actions);
+                continue;
+            }
+            self.links.lose(asker, deadline);
+            self.wakes.set(deadline, Sleeper::Lost);
         }
         self.release_replied(now, actions);
         for conn in waiting {
             self.go_on(now, conn, actions);
         }
+    }
+
+    /// True if a lost request may still be executed and would change something. Its bytes may lie in the other side's receive buffer: nobody is
+    /// told that it failed before that server would refuse it.
+    fn may_be_executed(&mut self, asker: &Asker) -> bool {
+        if is_planted(Fault::LostAreToldAtOnce) {
+            return false;
+        }
+        match *asker {
+            Asker::Client { client, place } => {
+                self.slots_of(client).is_some_and(|slots| !slots.reads(place))
+            }
+            Asker::Peer { reads, .. } => !reads,
+            // A home waits until its leases are over.
+            Asker::Home { .. } | Asker::Here => false,
+        }
+    }
+
+    /// Deadlines of lost requests have come.
+    pub(crate) fn tell_lost(&mut self, now: Now, actions: &mut Actions) {
+        while let Some(asker) = self.links.next_lost(now.moment()) {
+            self.fill(asker, None, actions);
+        }
+        self.release_replied(now, actions);
     }
 }
 

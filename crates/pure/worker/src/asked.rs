@@ -8,7 +8,7 @@ use mbal_wire::{
 };
 
 use crate::batch::{Batch, GROUP, Job, next_job};
-use crate::copies::{HotMode, Read, Taken};
+use crate::copies::{HotMode, Read, Taken, is_read};
 use crate::everywhere::Flush;
 use crate::held::Obstacle;
 use crate::links::{Asker, Credit, Ticket};
@@ -16,8 +16,9 @@ use crate::moves::{Owning, Whereabouts};
 use crate::once::Recipient;
 use crate::session::{Client, Session};
 use crate::slots::NO_ROUTE_LINE;
+use crate::time::Moment;
 use crate::turn::Then;
-use crate::{Action, Ticketed};
+use crate::{Action, Ticketed, UNLIMITED};
 
 /// A peer's request, parsed.
 pub(crate) struct Asked<'a> {
@@ -73,6 +74,13 @@ impl Batch<'_> {
         let mut jobs = [const { None }; GROUP];
         let mut count = 0;
         for request in requests {
+            // Its client has been told that it failed, and may have written since: it comes too late even for a refusal.
+            if request.micros_left == 0 && !is_planted(Fault::LateAreExecuted) {
+                let before = self.turn.out.len();
+                self.turn.out.extend_from_slice(NO_ROUTE_LINE);
+                self.answer(from, request.ticket, before);
+                continue;
+            }
             if self.is_said_by_a_home(from, request) {
                 continue;
             }
@@ -104,6 +112,10 @@ impl Batch<'_> {
         key: Option<Key<'_>>,
     ) {
         let Asked { as_it_came, peer } = asked;
+        self.until = match as_it_came.micros_left {
+            UNLIMITED => Moment(UNLIMITED),
+            left => self.turn.now.moment().after(left),
+        };
         let Some(patience) = self.patience_of(from, asked, job, key.as_ref()) else { return };
         self.turn.haste = patience.haste;
         // First of all: what was asked before may have been passed on to where its key was until then.
@@ -169,11 +181,12 @@ impl Batch<'_> {
             Served::PassOn(Owning { server, gone })
                 if can_go_on && self.links.credit(server) == Credit::Available =>
             {
-                let asker = Asker::Peer { server: from, ticket: as_it_came.ticket };
+                let reads = is_read(&job.request);
+                let asker = Asker::Peer { server: from, ticket: as_it_came.ticket, reads };
                 let (hops, map_version) = (peer.hops, self.turn.map_version);
                 let peer = PeerRequest::new(hops + 1, map_version, peer.request);
                 let peer = PeerRequest { gone, ..peer };
-                let ticket = self.send_on(server, asker, &peer);
+                let ticket = self.send_on(server, asker, 0, &peer);
                 let hashes = key.iter().map(Key::hash).collect();
                 return self.links.passes_on((server, ticket), from, hops, hashes);
             }

@@ -15,6 +15,7 @@ use crate::room::Haste;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Session, Wait};
 use crate::settings::Protocol;
 use crate::slice_wait::SliceWait;
+use crate::time::Moment;
 use crate::turn::{Then, Turn};
 use crate::wakes::Wakes;
 use crate::watching::ERROR;
@@ -36,6 +37,8 @@ pub(crate) struct Batch<'w> {
     /// Servers that have passed on what is executed now, and the last of them.
     pub hops: u8,
     pub passed_by: Option<ServerId>,
+    /// Until when that may be executed, here or wherever it is passed on to.
+    pub until: Moment,
     /// Requests to other servers are appended here.
     pub to_peers: &'w mut Vec<u8>,
     pub actions: &'w mut Vec<Action>,
@@ -78,6 +81,8 @@ pub(crate) enum Pause {
     Order,
     /// All that is unanswered: what comes next could overtake it.
     Answers,
+    /// An answer: what is asked for and not there yet may be as long as the connection may hold.
+    Window,
 }
 
 pub(crate) struct Ran {
@@ -355,7 +360,7 @@ impl Batch<'_> {
         }
         if session.slots.held_bytes() >= OUTPUT_BYTES_MAX {
             Some(Ended::Waits(Wait::Peers(Pause::Order)))
-        } else if yields || self.turn.replied_bytes() >= OUTPUT_BYTES_MAX {
+        } else if yields || session.unsent + self.turn.replied_bytes() >= OUTPUT_BYTES_MAX {
             Some(Ended::Waits(Wait::Output))
         } else {
             None

@@ -28,6 +28,7 @@ mod ticking;
 mod worth;
 
 pub(crate) use here::Read;
+pub(crate) use homes::is_read;
 pub(crate) use leased::Taken;
 pub(crate) use ticking::Ticks;
 

@@ -18,6 +18,8 @@ use crate::wakes::Sleeper;
 use crate::worker::Worker;
 use crate::{Action, Actions, Now, Sender};
 
+/// A longer reply is told as an error.
+const REPLY_BYTES_MAX: usize = 1 << 20;
 /// Told instead of the reply to a `get` that has too many values for datagrams.
 const TOO_MUCH: &[u8] = b"SERVER_ERROR reply too large for UDP";
 
@@ -144,7 +146,7 @@ impl Worker {
         mut reply: Vec<u8>,
         actions: &mut Actions,
     ) {
-        if reply.len() > OUTPUT_BYTES_MAX {
+        if reply.len() > REPLY_BYTES_MAX {
             reply.clear();
             push_line(&mut reply, TOO_MUCH);
         }

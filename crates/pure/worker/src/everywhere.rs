@@ -13,7 +13,7 @@ use crate::shared::Shared;
 use crate::time::Moment;
 use crate::turn::Then;
 use crate::worker::Worker;
-use crate::{Action, Actions, Now};
+use crate::{Action, Actions, Now, UNLIMITED};
 
 /// What other servers answer to a `flush_all`.
 const DONE: &[u8] = b"OK\r\n";
@@ -116,11 +116,11 @@ impl Worker {
         // A delay ends a second early.
         let exptime = (at - second + 1) as i32;
         let request = Flush { exptime, number, asked: Vec::new() }.request();
-        let ticket = self.links.ask(server, Asker::Here);
+        let ticket = self.links.ask(server, Asker::Here, now.moment(), 0);
         let start = actions.requests.len();
         PeerRequest::new(1, self.map_version, request.as_bytes()).encode(&mut actions.requests);
         let request = start..actions.requests.len();
-        actions.list.push(Action::Forward { server, ticket, request });
+        actions.list.push(Action::Forward { server, ticket, micros_left: UNLIMITED, request });
     }
 }
 
@@ -215,7 +215,7 @@ impl Batch<'_> {
         let request = flush.request();
         for server in linked {
             let to = Owning { server, gone: None };
-            self.forward(to, session.client, place, request.as_bytes());
+            self.forward(to, session.client, place, 0, request.as_bytes());
         }
         self.turn.has_waiting = true;
     }

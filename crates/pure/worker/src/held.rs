@@ -19,6 +19,7 @@ use crate::asked::Asked;
 use crate::batch::{Batch, Job};
 use crate::room::{Haste, RoomWait};
 use crate::slice_wait::SliceWait;
+use crate::time::Moment;
 use crate::wakes::Sleeper;
 use crate::worker::Worker;
 use crate::{Actions, Now, Ticket, Ticketed};
@@ -57,6 +58,8 @@ struct Waiting {
     hops: u8,
     request: Vec<u8>,
     ticket: Ticket,
+    /// Until when it may be executed.
+    until: Moment,
     keys: Keys,
     /// `None`: it stands behind another.
     wait: Option<HeldWait>,
@@ -195,7 +198,8 @@ impl Batch<'_> {
         };
         let Asked { as_it_came, peer } = asked;
         let (hops, request, ticket) = (peer.hops, as_it_came.bytes.to_vec(), as_it_came.ticket);
-        self.held.keep(number, Waiting { from, hops, request, ticket, keys, wait });
+        let until = self.until;
+        self.held.keep(number, Waiting { from, hops, request, ticket, until, keys, wait });
         number
     }
 }
@@ -242,7 +246,8 @@ impl Worker {
             haste: wait.room.haste(moment),
             slice_is_over: wait.slice.is_over(moment),
         });
-        let requests = [Ticketed { ticket: waiting.ticket, bytes: &waiting.request }];
+        let (ticket, micros_left) = (waiting.ticket, waiting.until.left(moment));
+        let requests = [Ticketed { ticket, micros_left, bytes: &waiting.request }];
         let Actions { bytes: out, requests: to_peers, list } = actions;
         self.turn_of_nobody(now, 0, out, to_peers, list, |batch, decoded| {
             batch.again = Some(Again { number, wait, patience });

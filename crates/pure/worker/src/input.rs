@@ -5,6 +5,8 @@ use crate::session::{Session, Wait};
 use crate::walks::Walk;
 
 pub(crate) fn received(batch: &mut Batch<'_>, session: &mut Session, mut bytes: &[u8]) -> Ended {
+    // A connection is not read while it has output.
+    session.unsent = 0;
     if session.wait.drops_input() {
         return Ended::Hungry;
     }

@@ -133,7 +133,19 @@ pub struct Sender {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticketed<'a> {
     pub ticket: Ticket,
+    /// Of a request: for so many microseconds from now on it may be executed, and not later. Then its client has been told that it failed.
+    /// [`UNLIMITED`] if its sender has not said.
+    pub micros_left: u64,
     pub bytes: &'a [u8],
+}
+
+/// No deadline.
+pub const UNLIMITED: u64 = u64::MAX;
+
+impl<'a> Ticketed<'a> {
+    pub fn new(ticket: Ticket, bytes: &'a [u8]) -> Ticketed<'a> {
+        Ticketed { ticket, micros_left: UNLIMITED, bytes }
+    }
 }
 
 /// Everything that can happen to a worker.
@@ -178,7 +190,7 @@ pub enum Event<'a> {
     Mapped { here: ServerId, cluster: Arc<Cluster> },
     /// A link to a peer came up: so many requests may be on it unanswered.
     LinkUp { server: ServerId, credits: u32 },
-    /// It broke. What was on it is not repeated, and its tickets will not be answered.
+    /// It broke. What was on it is not repeated, and its tickets will not be answered; it may still be executed, until its deadlines.
     LinkBroken { server: ServerId },
     /// The answers to [`Action::Forward`]s that arrived together.
     Answered { server: ServerId, replies: &'a [Ticketed<'a>] },
@@ -239,6 +251,8 @@ pub enum Action {
     Forward {
         server: ServerId,
         ticket: Ticket,
+        /// What is left to it, if it is passed on for another server ([`Ticketed::micros_left`]).
+        micros_left: u64,
         request: Range<usize>,
     },
     /// Answer a peer's request.

@@ -10,6 +10,7 @@ use mbal_replica::Grant;
 use crate::ConnId;
 use crate::session::Client;
 use crate::slots::Place;
+use crate::time::Moment;
 
 /// Names a request on a link until it is answered: from 1 on, they count up from the moment that the link comes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +27,8 @@ pub(crate) enum Asker {
     Peer {
         server: ServerId,
         ticket: Ticket,
+        /// It changes nothing, whenever it is executed.
+        reads: bool,
     },
     /// This server, as the home of a key, of a shadow.
     Home {
@@ -41,12 +44,21 @@ struct Link {
     /// So many may be unanswered.
     granted: u32,
     unanswered: u32,
-    /// Who waits for a reply, from the oldest request on; `None` once it has come.
-    asked: VecDeque<Option<Asker>>,
+    /// Keys that it was asked for by requests that are unanswered.
+    keys: usize,
+    /// Who waits for a reply, and since when, from the oldest request on; `None` once it has come.
+    asked: VecDeque<Option<Asked>>,
     /// Requests before the oldest of those.
     before: u64,
     /// Connections that wait for a credit, in the order in which they came.
     waiting: VecDeque<ConnId>,
+}
+
+struct Asked {
+    asker: Asker,
+    since: Moment,
+    /// Keys whose values it may bring.
+    keys: usize,
 }
 
 /// A server's request that has been passed on, and is unanswered.
@@ -62,13 +74,42 @@ impl Link {
     fn has_credit(&self) -> bool {
         self.unanswered < self.granted
     }
+
+    /// For the values of how many keys it may be asked: of one in any case, if of none.
+    fn room(&self, reply_bytes: usize) -> usize {
+        let most = (LINK_BYTES_MAX / reply_bytes).max(1);
+        most.saturating_sub(self.keys)
+    }
+}
+
+/// Values that a link is asked for at a time, by what their replies were of late: what comes behind them, though it be small, waits for so long
+/// only. Who may not ask yet waits without a deadline.
+const LINK_BYTES_MAX: usize = 8 << 20;
+/// Replies are taken to be no shorter than this: so much is not known before they come.
+pub(crate) const REPLY_BYTES_MIN: usize = 16 << 10;
+/// And all links together for as long as this until one has come.
+const REPLY_BYTES_AT_FIRST: usize = 1 << 20;
+
+/// How long a reply is expected to be, per key: as long as the longest of late. Short ones bring it down by a quarter of the way.
+#[derive(Clone, Copy)]
+pub(crate) struct ReplyBytes(pub usize);
+
+impl ReplyBytes {
+    pub fn saw(&mut self, bytes: usize) {
+        self.0 = bytes.max(self.0 - self.0.saturating_sub(bytes).div_ceil(4));
+    }
 }
 
 #[derive(Default)]
 pub(crate) struct Links {
+    /// Of all links together; `None` before the first.
+    reply_bytes: Option<ReplyBytes>,
     links: BTreeMap<ServerId, Link>,
     /// By the server that was asked, and the ticket there.
     passed: BTreeMap<(ServerId, Ticket), Passed>,
+    /// Whose link has broken, and whose request may still be executed: until when.
+    lost: BTreeMap<(Moment, u64), Asker>,
+    lost_ever: u64,
 }
 
 /// What a link has to offer.
@@ -83,7 +124,7 @@ pub(crate) enum Credit {
 impl Links {
     pub fn up(&mut self, server: ServerId, credits: u32) {
         let (asked, waiting) = (VecDeque::new(), VecDeque::new());
-        let link = Link { granted: credits, unanswered: 0, asked, before: 0, waiting };
+        let link = Link { granted: credits, unanswered: 0, keys: 0, asked, before: 0, waiting };
         assert!(
             self.links.insert(server, link).is_none(),
             "a link breaks before it comes up again"
@@ -105,11 +146,27 @@ impl Links {
         self.links.get(&server).is_none_or(|link| link.unanswered == 0 || fits(link))
     }
 
-    /// Spends a credit.
-    pub fn ask(&mut self, server: ServerId, asker: Asker) -> Ticket {
+    /// For the values of how many keys a server may be asked; all, if there is no link.
+    pub fn room(&self, server: ServerId) -> usize {
+        self.links.get(&server).map_or(usize::MAX, |link| link.room(self.each()))
+    }
+
+    fn each(&self) -> usize {
+        let reply_bytes = self.reply_bytes.map_or(REPLY_BYTES_AT_FIRST, |seen| seen.0);
+        reply_bytes.max(REPLY_BYTES_MIN)
+    }
+
+    /// What a connection expects that has got no reply yet.
+    pub fn reply_bytes(&self) -> ReplyBytes {
+        self.reply_bytes.unwrap_or(ReplyBytes(REPLY_BYTES_MIN))
+    }
+
+    /// Spends a credit, for the values of so many keys.
+    pub fn ask(&mut self, server: ServerId, asker: Asker, since: Moment, keys: usize) -> Ticket {
         let link = self.links.get_mut(&server).expect("its credit was looked at");
         link.unanswered += 1;
-        link.asked.push_back(Some(asker));
+        link.keys += keys;
+        link.asked.push_back(Some(Asked { asker, since, keys }));
         Ticket(link.before + link.asked.len() as u64)
     }
 
@@ -153,10 +210,19 @@ impl Links {
     }
 
     /// Takes the credit back: who asked? `None` is a reply to nobody.
-    pub fn answered(&mut self, server: ServerId, ticket: Ticket) -> Option<Asker> {
+    pub fn answered(
+        &mut self,
+        server: ServerId,
+        ticket: Ticket,
+        reply_bytes: Option<usize>,
+    ) -> Option<Asker> {
         let link = self.links.get_mut(&server)?;
         let index = usize::try_from(ticket.0.checked_sub(link.before + 1)?).ok()?;
-        let asker = link.asked.get_mut(index)?.take()?;
+        let Asked { asker, keys, .. } = link.asked.get_mut(index)?.take()?;
+        link.keys -= keys;
+        if let Some(bytes) = reply_bytes.and_then(|bytes| bytes.checked_div(keys)) {
+            self.reply_bytes.get_or_insert(ReplyBytes(bytes)).saw(bytes);
+        }
         while let Some(None) = link.asked.front() {
             link.asked.pop_front();
             link.before += 1;
@@ -166,20 +232,37 @@ impl Links {
         Some(asker)
     }
 
-    /// Everybody who waits for an answer, and everybody who waits for a credit.
-    pub fn broken(&mut self, server: ServerId) -> (Vec<Asker>, Vec<ConnId>) {
+    /// Everybody who waits for an answer, and since when; and everybody who waits for a credit.
+    pub fn broken(&mut self, server: ServerId) -> (Vec<(Asker, Moment)>, Vec<ConnId>) {
         self.passed.retain(|(to, _), _| *to != server);
         match self.links.remove(&server) {
             Some(_) if is_planted(Fault::LostAreForgotten) => (Vec::new(), Vec::new()),
-            Some(link) => (link.asked.into_iter().flatten().collect(), link.waiting.into()),
+            Some(link) => {
+                let asked = link.asked.into_iter().flatten();
+                (asked.map(|one| (one.asker, one.since)).collect(), link.waiting.into())
+            }
             None => (Vec::new(), Vec::new()),
         }
     }
 
+    /// What this one asked for may be executed until then. It hears of its failure after that.
+    pub fn lose(&mut self, asker: Asker, deadline: Moment) {
+        self.lost_ever += 1;
+        self.lost.insert((deadline, self.lost_ever), asker);
+    }
+
+    /// One of the lost whose deadline is over.
+    pub fn next_lost(&mut self, now: Moment) -> Option<Asker> {
+        let (&key, _) =
+            self.lost.first_key_value().filter(|((deadline, _), _)| *deadline <= now)?;
+        self.lost.remove(&key)
+    }
+
     /// The connection that has waited longest, if there is a credit for it.
     pub fn next_waiting(&mut self, server: ServerId) -> Option<ConnId> {
-        let link = self.links.get_mut(&server).filter(|link| link.has_credit())?;
-        link.waiting.pop_front()
+        let each = self.each();
+        let can_ask = |link: &&mut Link| link.has_credit() && link.room(each) > 0;
+        self.links.get_mut(&server).filter(can_ask)?.waiting.pop_front()
     }
 
     /// True if `conn`, which was the next, waits again, since it needs more credits than there are. It stays the next.
@@ -206,7 +289,8 @@ mod tests {
     const PEER: ServerId = ServerId(2);
 
     fn ask(links: &mut Links) -> Ticket {
-        links.ask(PEER, Asker::Peer { server: ServerId(3), ticket: Ticket(1) })
+        let asker = Asker::Peer { server: ServerId(3), ticket: Ticket(1), reads: false };
+        links.ask(PEER, asker, Moment::default(), 0)
     }
 
     #[test]
@@ -216,9 +300,9 @@ mod tests {
         assert!(links.has_credits(PEER, 2));
         let tickets = [ask(&mut links), ask(&mut links)];
         assert_eq!(links.credit(PEER), Credit::Spent);
-        assert!(links.answered(PEER, tickets[0]).is_some());
+        assert!(links.answered(PEER, tickets[0], None).is_some());
         assert!(!links.has_credits(PEER, 2) && links.credit(PEER) == Credit::Spent);
-        assert!(links.answered(PEER, tickets[1]).is_some());
+        assert!(links.answered(PEER, tickets[1], None).is_some());
         assert!(links.has_credits(PEER, 2) && links.credit(PEER) == Credit::Available);
     }
 
@@ -229,7 +313,7 @@ mod tests {
         let tickets = [ask(&mut links), ask(&mut links)];
         links.wait(PEER, patient);
         links.wait(PEER, other);
-        assert!(links.answered(PEER, tickets[0]).is_some());
+        assert!(links.answered(PEER, tickets[0], None).is_some());
         assert_eq!(links.next_waiting(PEER), Some(patient));
         links.wait(PEER, patient);
         assert!(links.waits_again(PEER, patient));

@@ -18,8 +18,12 @@ use crate::turn::{Then, Turn};
 use crate::unreachable::{END, Lost};
 
 /// Keys of a `get` that are gathered from several servers at a time: with values at the item
-/// limit, what a connection can make a worker hold.
+/// limit, what a datagram can make a worker hold.
 pub const GATHER_KEYS_MAX: usize = 64;
+
+/// A connection asks other servers for no more values than would be about as long as this, by what it got of late, together with what it has not
+/// taken yet: it waits before it asks, since what is asked for has a deadline. One value it may ask for in any case.
+const WINDOW_BYTES: usize = 1 << 20;
 
 impl Batch<'_> {
     /// Sends the request to the server that owns its key. `None`: it is served here.
@@ -91,6 +95,9 @@ impl Batch<'_> {
             }
         }
         let Some(key) = key else { return self.everywhere(session, job) };
+        if brings_value(&job.request) && self.keys_allowed(session) == 0 {
+            return Some(Then::Wait(Pause::Window));
+        }
         if let Some(then) = self.read_elsewhere(session, job, key) {
             return Some(then);
         }
@@ -118,6 +125,9 @@ impl Batch<'_> {
                 return Some(Then::Next);
             }
             Credit::Spent => return Some(self.wait(session, server)),
+            Credit::Available if lost.missed && self.room(session, server) == 0 => {
+                return Some(self.wait(session, server));
+            }
             Credit::Available => {}
         }
         match job.request {
@@ -129,19 +139,20 @@ impl Batch<'_> {
                     if base64 { [b"md ", key, b" b\r\n"] } else { [b"delete ", key, b"\r\n"] };
                 if remove {
                     let place = session.slots.push_removal(sent);
-                    self.forward(owning, session.client, place, &command.concat());
+                    self.forward(owning, session.client, place, 0, &command.concat());
                 }
             }
             Request::Binary(Binary { frame, command: Command::TooLarge { key, remove } }) => {
                 self.turn.binary_too_large(&frame);
                 if remove {
                     let place = session.slots.push_removal(sent);
-                    self.forward(owning, session.client, place, &binary_delete(key));
+                    self.forward(owning, session.client, place, 0, &binary_delete(key));
                 }
             }
             _ => {
+                let keys = usize::from(lost.missed);
                 let place = session.slots.push_peer(lost, sent);
-                self.forward(owning, session.client, place, job.bytes);
+                self.forward(owning, session.client, place, keys, job.bytes);
             }
         }
         Some(Then::Next)
@@ -169,11 +180,39 @@ impl Batch<'_> {
         Then::Wait(Pause::Credit(server))
     }
 
-    pub fn forward(&mut self, to: Owning, client: Client, place: Place, request: &[u8]) -> Ticket {
+    /// How many keys more a connection may ask other servers for.
+    fn keys_allowed(&self, session: &Session) -> usize {
+        if matches!(session.client, Client::Once { .. }) {
+            return GATHER_KEYS_MAX;
+        }
+        let (expected, each) = session.slots.expected_bytes(self.links.reply_bytes());
+        match expected + session.unsent {
+            0 => (WINDOW_BYTES / each).max(1),
+            expected => WINDOW_BYTES.saturating_sub(expected) / each,
+        }
+    }
+
+    /// For how many values it may ask this server.
+    fn room(&self, session: &Session, server: ServerId) -> usize {
+        match session.client {
+            Client::Once { .. } => GATHER_KEYS_MAX,
+            Client::Conn { .. } => self.links.room(server),
+        }
+    }
+
+    /// `keys`: of how many it may bring the values.
+    pub fn forward(
+        &mut self,
+        to: Owning,
+        client: Client,
+        place: Place,
+        keys: usize,
+        request: &[u8],
+    ) -> Ticket {
         let wants_leases = self.turn.shared.copies.mode() != HotMode::Off;
         let peer = PeerRequest::new(self.hops + 1, self.turn.map_version, request);
         let peer = PeerRequest { gone: to.gone, wants_leases, ..peer };
-        self.forward_as(to.server, client, place, &peer)
+        self.forward_as(to.server, client, place, keys, &peer)
     }
 
     /// To a server that has a copy of the key.
@@ -185,7 +224,7 @@ impl Batch<'_> {
         (request, seen): (&[u8], Edition),
     ) -> Ticket {
         let peer = PeerRequest::new(self.hops + 1, self.turn.map_version, request);
-        self.forward_as(to, client, place, &PeerRequest { by_lease: Some(seen), ..peer })
+        self.forward_as(to, client, place, 1, &PeerRequest { by_lease: Some(seen), ..peer })
     }
 
     fn forward_as(
@@ -193,18 +232,27 @@ impl Batch<'_> {
         to: ServerId,
         client: Client,
         place: Place,
+        keys: usize,
         peer: &PeerRequest<'_>,
     ) -> Ticket {
         self.turn.has_waiting = true;
-        self.send_on(to, Asker::Client { client, place }, peer)
+        self.send_on(to, Asker::Client { client, place }, keys, peer)
     }
 
-    pub fn send_on(&mut self, server: ServerId, asker: Asker, peer: &PeerRequest<'_>) -> Ticket {
-        let ticket = self.links.ask(server, asker);
+    pub fn send_on(
+        &mut self,
+        server: ServerId,
+        asker: Asker,
+        keys: usize,
+        peer: &PeerRequest<'_>,
+    ) -> Ticket {
+        let now = self.turn.now.moment();
+        let ticket = self.links.ask(server, asker, now, keys);
         let start = self.to_peers.len();
         peer.encode(self.to_peers);
         let request = start..self.to_peers.len();
-        self.actions.push(Action::Forward { server, ticket, request });
+        let micros_left = self.until.left(now);
+        self.actions.push(Action::Forward { server, ticket, micros_left, request });
         ticket
     }
 
@@ -216,12 +264,16 @@ impl Batch<'_> {
             self.turn.line(BAD_FORMAT);
             return Some(Then::Next);
         }
+        let keys_max = self.keys_allowed(session).min(GATHER_KEYS_MAX);
+        if keys_max == 0 {
+            return Some(Then::Wait(Pause::Window));
+        }
         let mut sources: Vec<Owning> = Vec::new();
         let mut routes = Vec::new();
         let mut words: Vec<Vec<u8>> = vec![Vec::new()];
         let mut rest = get.keys;
         let before = self.turn.out.len();
-        while let Some((word, tail)) = next_word(rest).filter(|_| routes.len() < GATHER_KEYS_MAX) {
+        while let Some((word, tail)) = next_word(rest).filter(|_| routes.len() < keys_max) {
             let key = Key::new(word).expect("none is too long");
             if self.gather_copy(session, get, &key) {
                 routes.push(COPIED);
@@ -246,6 +298,14 @@ impl Batch<'_> {
                     sources.len() - 1
                 })
             });
+            if source > 0 {
+                // The rest of the keys, when this server has answered.
+                let asked = routes.iter().filter(|route| usize::from(**route) == source).count();
+                let server = sources[source - 1].server;
+                if asked > 0 && self.room(session, server) <= asked {
+                    break;
+                }
+            }
             routes.push(source as u8);
             words[source].extend_from_slice(word);
             words[source].push(b' ');
@@ -260,6 +320,7 @@ impl Batch<'_> {
         let spent = |one: &&Owning| {
             let of_it = sources.iter().filter(|other| other.server == one.server);
             !self.links.has_credits(one.server, of_it.count())
+                || self.room(session, one.server) == 0
         };
         if let Some(one) = sources.iter().find(spent) {
             return Some(self.wait(session, one.server));
@@ -279,8 +340,16 @@ impl Batch<'_> {
         }
         let continues = std::mem::replace(&mut session.get_continues, !ends);
         let servers = sources.iter().map(|one| one.server).collect();
-        let gather =
-            Gather { keys, routes: routes.clone(), sources: replies, servers, continues, ends };
+        let touches = get.touch.is_some();
+        let gather = Gather {
+            keys,
+            routes: routes.clone(),
+            sources: replies,
+            servers,
+            continues,
+            ends,
+            touches,
+        };
         session.slots.sent_by(self.turn.map_version);
         let place = session.slots.push_gather(gather);
         for (at, owning) in sources.into_iter().enumerate() {
@@ -291,7 +360,9 @@ impl Batch<'_> {
                 self.turn.counters.get_unreachable.add(unreachable);
             } else {
                 let request = get_again(get, &words[at + 1]);
-                let ticket = self.forward(owning, session.client, place(at + 1), &request);
+                let keys = routes.iter().filter(|route| usize::from(**route) == at + 1).count();
+                let place = place(at + 1);
+                let ticket = self.forward(owning, session.client, place, keys, &request);
                 if let Some(from) = self.passed_by {
                     let hashes = words_of(&words[at + 1]).filter_map(Key::new);
                     let hashes = hashes.map(|key| key.hash()).collect();
@@ -306,6 +377,15 @@ impl Batch<'_> {
 
 /// Of the sources of a `get`, while they are counted: copies that are here.
 const COPIED: u8 = u8::MAX;
+
+/// Its reply may be as long as an item.
+fn brings_value(request: &Request<'_>) -> bool {
+    match request {
+        Request::Get(_) | Request::MetaGet(_) => true,
+        Request::Binary(binary) => matches!(binary.command, Command::Get { with_value: true, .. }),
+        _ => false,
+    }
+}
 
 fn is_flush(request: &Request<'_>) -> bool {
     matches!(

@@ -113,6 +113,7 @@ impl Worker {
         for sleeper in self.wakes.due(now.moment(), TRIED_AT_ONCE) {
             match sleeper {
                 Sleeper::Conn(conn) => self.go_on(now, conn, actions),
+                Sleeper::Lost => self.tell_lost(now, actions),
                 Sleeper::Held(number) => self.try_held(now, number, actions),
                 Sleeper::Datagram(serial) => self.try_datagram(now, serial, actions),
                 Sleeper::Map => self.settles = true,

@@ -1,8 +1,8 @@
 //! One connection, as far as a worker knows it: input that is not yet a whole request.
 
 /// Reply bytes of one connection after which it is not read until they have left. One request may
-/// pass it, by its own reply's largest part: an item.
-pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// pass it, by its own reply's largest part: an item. Who reads nothing costs this much, and nobody waits while more is copied.
+pub const OUTPUT_BYTES_MAX: usize = 256 << 10;
 
 /// Input kept for reuse after a request that did not arrive whole; more is given back.
 const PENDING_BYTES_KEPT: usize = 16 << 10;
@@ -39,6 +39,8 @@ pub(crate) struct Session {
     pub wait: Wait,
     /// Replies that wait for peers'.
     pub slots: Slots,
+    /// Bytes that were sent and may not have left yet.
+    pub unsent: usize,
     /// The `get` that comes next is the rest of one that was stopped between two [`Gather`]s.
     ///
     /// [`Gather`]: crate::slots::Gather

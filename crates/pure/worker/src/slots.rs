@@ -18,6 +18,7 @@ use mbal_model::{Key, ServerId};
 use mbal_wire::{next_value, next_word, words_of};
 
 use crate::everywhere::Everywhere;
+use crate::links::{REPLY_BYTES_MIN, ReplyBytes};
 use crate::time::Moment;
 use crate::unreachable::{END, Lost};
 
@@ -45,6 +46,9 @@ pub(crate) struct Slots {
     store: Vec<u8>,
     /// Bytes that wait.
     held: usize,
+    /// Keys whose values may still come, and how long those were that came last; `None` before the first.
+    keys: usize,
+    reply_bytes: Option<ReplyBytes>,
     /// A part of a `get` failed: its other parts, further back, are dropped.
     get_failed: bool,
     /// The map by which the first of them was sent.
@@ -113,6 +117,8 @@ pub(crate) struct Gather {
     pub continues: bool,
     /// The last part, which ends with `END`.
     pub ends: bool,
+    /// It gives what it finds another exptime.
+    pub touches: bool,
 }
 
 /// Where a peer's reply belongs.
@@ -130,6 +136,19 @@ impl Slots {
     /// Bytes that wait for replies before them.
     pub fn held_bytes(&self) -> usize {
         self.held
+    }
+
+    /// Bytes that are there, and about as many as are to come; and what one key more may bring.
+    pub fn expected_bytes(&self, of_links: ReplyBytes) -> (usize, usize) {
+        let each = self.reply_bytes.unwrap_or(of_links).0.max(REPLY_BYTES_MIN);
+        (self.held + self.keys * each, each)
+    }
+
+    fn saw(&mut self, keys: usize, bytes: usize) {
+        self.keys -= keys;
+        if let Some(each) = bytes.checked_div(keys) {
+            self.reply_bytes.get_or_insert(ReplyBytes(each)).saw(each);
+        }
     }
 
     /// Keeps a reply that is there behind those that are not.
@@ -234,6 +253,15 @@ impl Slots {
         })
     }
 
+    /// True if what this place is for changes nothing, whenever it is executed.
+    pub fn reads(&self, place: Place) -> bool {
+        match &self.queue[self.index(place)] {
+            Slot::Peer { lost, .. } => lost.reads,
+            Slot::Gather(gather) => !gather.touches,
+            Slot::Local(_) | Slot::Removal { .. } | Slot::Everywhere(_) => false,
+        }
+    }
+
     /// True if something is unanswered.
     pub fn waits(&self) -> bool {
         self.queue.iter().any(|slot| !slot.is_ready())
@@ -241,6 +269,7 @@ impl Slots {
 
     /// A place for a peer's reply.
     pub fn push_peer(&mut self, lost: Lost, sent: Sent) -> Place {
+        self.keys += usize::from(lost.missed);
         self.queue.push_back(Slot::Peer { reply: None, lost, sent });
         Place { slot: self.first + self.queue.len() as u64 - 1, source: 0 }
     }
@@ -254,6 +283,8 @@ impl Slots {
     /// Places for the replies of its sources.
     pub fn push_gather(&mut self, gather: Gather) -> impl Fn(usize) -> Place + use<> {
         self.held += gather.sources.iter().flatten().map(Vec::len).sum::<usize>();
+        let is_to_come = |source: &&u8| gather.sources[usize::from(**source)].is_none();
+        self.keys += gather.routes.iter().filter(is_to_come).count();
         self.queue.push_back(Slot::Gather(gather));
         let slot = self.first + self.queue.len() as u64 - 1;
         move |source| Place { slot, source }
@@ -264,6 +295,12 @@ impl Slots {
         // A peer that had no route either says so as if the client spoke text.
         let is_lost = bytes == NO_ROUTE_LINE;
         let index = self.index(place);
+        let keys = match &self.queue[index] {
+            Slot::Peer { lost, .. } => usize::from(lost.missed),
+            Slot::Gather(gather) => gather.keys_of(place.source) as usize,
+            _ => 0,
+        };
+        self.saw(keys, bytes.len());
         let missed = match &mut self.queue[index] {
             Slot::Peer { lost, .. } => {
                 let told = std::mem::take(&mut lost.told);

@@ -21,7 +21,15 @@ pub struct Moment(pub u64);
 impl Moment {
     /// So many microseconds later.
     pub const fn after(self, micros: u64) -> Moment {
-        Moment(self.0 + micros)
+        Moment(self.0.saturating_add(micros))
+    }
+
+    /// Microseconds from `now` to this moment; 0 once it has come, [`UNLIMITED`](crate::UNLIMITED) if it never does.
+    pub const fn left(self, now: Moment) -> u64 {
+        match self.0 {
+            u64::MAX => u64::MAX,
+            at => at.saturating_sub(now.0),
+        }
     }
 }
 

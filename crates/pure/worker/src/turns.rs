@@ -13,11 +13,12 @@ use crate::load::turn_work;
 use crate::log::STATES;
 use crate::room::Haste;
 use crate::session::{OUTPUT_BYTES_MAX, Session, Wait};
+use crate::time::Moment;
 use crate::turn::Turn;
 use crate::wakes::Sleeper;
 use crate::watching::send_lines_to;
 use crate::worker::Worker;
-use crate::{Action, Actions, ConnId, Now, verbose};
+use crate::{Action, Actions, ConnId, Now, UNLIMITED, verbose};
 
 impl Worker {
     /// What requests are executed with, and how many keys were asked for before.
@@ -66,6 +67,7 @@ impl Worker {
             relays: &mut self.once,
             hops: 0,
             passed_by: None,
+            until: Moment(UNLIMITED),
             to_peers,
             actions,
             held: &mut self.held,
@@ -118,14 +120,21 @@ impl Worker {
         session.work.add(work, batch.turn.shared.epoch.load(Relaxed));
         if start < end {
             counters.bytes_written.add((end - start) as u64);
+            session.unsent += end - start;
             batch.actions.push(Action::Send { conn, bytes: start..end });
         }
         match ended {
             Ended::Hungry => {}
             Ended::Waits(mut wait) => {
                 let held = session.slots.held_bytes();
-                if matches!(wait, Wait::Peers(Pause::Order)) && held < OUTPUT_BYTES_MAX {
+                let is_over = match wait {
                     // All that was to leave first has just left.
+                    Wait::Peers(Pause::Order) => held < OUTPUT_BYTES_MAX,
+                    // No answer is to come.
+                    Wait::Peers(Pause::Window) => !session.slots.waits(),
+                    _ => false,
+                };
+                if is_over {
                     wait = Wait::Output;
                 }
                 match wait {

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use mbal_model::Key;
 use mbal_wire::{Binary, Command, Head, Request, Status};
 
+use crate::copies::is_read;
 use crate::meta_reply::push_sent;
 use crate::slots::NO_ROUTE_LINE;
 
@@ -17,11 +18,14 @@ pub(crate) struct Lost {
     pub told: Cow<'static, [u8]>,
     /// It is a miss.
     pub missed: bool,
+    /// The request changes nothing.
+    pub reads: bool,
 }
 
 impl Lost {
     pub fn of(request: &Request<'_>, key: &Key<'_>) -> Lost {
-        let missed = |told| Lost { told, missed: true };
+        let reads = is_read(request);
+        let missed = |told| Lost { told, missed: true, reads };
         match request {
             Request::Get(_) => missed(END.into()),
             Request::MetaGet(meta) if meta.flags.has(b'q') => missed(b"".into()),
@@ -52,11 +56,11 @@ impl Lost {
                 _ => {
                     let mut told = Vec::new();
                     frame.push_error(&mut told, Status::TemporaryFailure);
-                    Lost { told: told.into(), missed: false }
+                    Lost { told: told.into(), missed: false, reads }
                 }
             },
-            _ if request.noreply() => Lost { told: b"".into(), missed: false },
-            _ => Lost { told: NO_ROUTE_LINE.into(), missed: false },
+            _ if request.noreply() => Lost { told: b"".into(), missed: false, reads },
+            _ => Lost { told: NO_ROUTE_LINE.into(), missed: false, reads },
         }
     }
 }

@@ -12,6 +12,8 @@ pub(crate) enum Sleeper {
     Conn(ConnId),
     /// A peer's request, for either: by its number among those that are held.
     Held(u64),
+    /// Those whose requests were lost with their link, for their deadlines.
+    Lost,
     /// A datagram, for a slice.
     Datagram(u64),
     /// What the map has changed, for batches to be over.

@@ -211,6 +211,7 @@ impl Worker {
             Event::Datagram { from, bytes } => self.datagram(now, from, bytes, actions),
             Event::Drained { conn } => {
                 self.turn(now, conn, 0, actions, |batch, session| {
+                    session.unsent = 0;
                     match std::mem::take(&mut session.wait) {
                         Wait::Walk(walk) => go_on_walking(batch, session, walk),
                         Wait::Output => run_pending(batch, session),
@@ -246,15 +247,15 @@ impl Worker {
             }
             Event::LinkBroken { server } => self.link_broken(now, server, actions),
             Event::Answered { server, replies } => {
-                for Ticketed { ticket, bytes } in replies {
-                    let asker = self.links.answered(server, *ticket);
+                for Ticketed { ticket, bytes, .. } in replies {
+                    let asker = self.links.answered(server, *ticket, Some(bytes.len()));
                     asker.into_iter().for_each(|asker| self.fill(asker, Some(bytes), actions));
                 }
                 self.credits_came(now, server, actions);
             }
             Event::Unanswered { .. } if is_planted(Fault::LateAreForgotten) => {}
             Event::Unanswered { server, ticket } => {
-                let asker = self.links.answered(server, ticket);
+                let asker = self.links.answered(server, ticket, None);
                 asker.into_iter().for_each(|asker| self.fill(asker, None, actions));
                 self.credits_came(now, server, actions);
             }

@@ -61,7 +61,7 @@ impl World {
                 }
                 self.notify_if_arrived(connection);
             }
-            Action::Forward { server, ticket, request } => {
+            Action::Forward { server, ticket, micros_left, request } => {
                 self.coverage.meet(Sight::ActionForward);
                 let request = requests[request].to_vec();
                 if let Some(decoded) = PeerRequest::decode(&request) {
@@ -72,7 +72,7 @@ impl World {
                         self.coverage.meet(Sight::ForwardByLease);
                     }
                 }
-                self.forward(seat, host_of(server), ticket, request);
+                self.forward(seat, host_of(server), ticket, micros_left, request);
             }
             Action::Answer { server, ticket, reply } => {
                 self.coverage.meet(Sight::ActionAnswer);

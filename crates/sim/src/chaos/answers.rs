@@ -113,6 +113,7 @@ impl World {
                 Told::Absent if any_moves && !self.is_here(connection, op) => Doubt::Map,
                 _ => doubt,
             };
+            let has_failed = told == Told::NoRoute;
             let told = if self.is_clustered() {
                 let reads = self.history.ops[op].asks == Asks::Read
                     || matches!(asked.form, Form::Values { .. });
@@ -123,7 +124,11 @@ impl World {
             let op = &mut self.history.ops[op];
             (op.answered, op.evictions.1) = (self.now, self.evictions);
             if told == Told::Nothing {
-                (op.answered, op.unordered) = (NEVER, true);
+                op.unordered = true;
+                // What is told as failed was executed by then, or never will be. A `flush_all` with a delay is told of later too.
+                if !has_failed || op.key == ALL_KEYS {
+                    op.answered = NEVER;
+                }
             }
             op.told = told;
             if let Told::Hit { cas, .. } | Told::Done { cas } = op.told {

@@ -61,6 +61,7 @@ sights! {
     Silence: "links: one way was silent for a while",
     RequestLost: "links: a request was lost",
     ReplyLost: "links: a reply was lost",
+    RequestTooLate: "links: a request came after its deadline",
     RequestAfterBreak: "links: a request arrived after its link had broken",
     ReplyAfterBreak: "links: a reply arrived after its link had broken",
     FramesTogether: "links: frames arrived together",

@@ -90,7 +90,8 @@ pub enum Told {
     Refused,
     /// An error; whatever was there may be gone.
     Error,
-    /// The error of a server that cannot reach the key's owner, or lost it. Nobody knows whether the request was executed.
+    /// The error of a server that cannot reach the key's owner, or lost it. Nobody knows whether the request was executed; it will
+    /// not be any more.
     NoRoute,
     /// `flush_all` was done by the server that was asked; of so many others it is not known.
     NotEverywhere { failed: usize, servers: usize },

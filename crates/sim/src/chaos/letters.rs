@@ -40,6 +40,7 @@ pub enum Letter {
         link: usize,
         life: usize,
         ticket: Ticket,
+        deadline: Micros,
         request: Vec<u8>,
     },
     /// A peer has answered.
@@ -123,13 +124,13 @@ impl World {
             }
             Letter::LinkUp { link } => self.link_up(link),
             Letter::LinkBroken { link, life } => self.link_broken(link, life),
-            Letter::Asked { link, life, ticket, request } => {
-                let mut together = vec![(ticket, request)];
+            Letter::Asked { link, life, ticket, deadline, request } => {
+                let mut together = vec![(ticket, deadline, request)];
                 while let Some(next) = self.next_of(seat, |letter| match letter {
-                    Letter::Asked { link: at, life: of, ticket, request }
+                    Letter::Asked { link: at, life: of, ticket, deadline, request }
                         if (*at, *of) == (link, life) =>
                     {
-                        Some((*ticket, std::mem::take(request)))
+                        Some((*ticket, *deadline, std::mem::take(request)))
                     }
                     _ => None,
                 }) {

@@ -5,8 +5,9 @@
 //!  Event::Answered <-- later, in order ---- Action::Answer     it may end at any moment, for both ways at another
 //! ```
 //! What a link gives is what TCP gives: when it breaks, the last requests and replies are lost, or still on their way, and
-//! the next life may overtake them. So nobody knows whether a lost request was executed, or will be. Deadlines, and how long a
-//! link may be silent, are a server's own ([`Waiting`]). A server's event loop keeps from its worker what comes too late or
+//! the next life may overtake them. So nobody knows whether a lost request was executed, or will be: until its deadline. Who asks
+//! gives it up then at the earliest, and who answers refuses it then at the latest: what is told as failed is not executed any more.
+//! Deadlines, and how long a link may be silent, are a server's own ([`Waiting`]). A server's event loop keeps from its worker what comes too late or
 //! twice; here the worker gets some of it.
 
 use std::collections::BTreeMap;
@@ -72,8 +73,16 @@ struct Forwarded {
 
 /// What is on its way between two servers.
 pub enum Crossing {
-    Request { ticket: Ticket, request: Vec<u8> },
-    Reply { ticket: Ticket, reply: Vec<u8> },
+    /// `deadline` is a moment of the run; the worker that answers is told how long that is from now by its clock.
+    Request {
+        ticket: Ticket,
+        deadline: Micros,
+        request: Vec<u8>,
+    },
+    Reply {
+        ticket: Ticket,
+        reply: Vec<u8>,
+    },
     Ping,
     Pong,
 }
@@ -200,7 +209,7 @@ impl World {
 
     /// When a worker that nothing happens to has to look at its links.
     pub fn next_due(&self, seat: usize) -> Option<Micros> {
-        let due = |link: &Link| link.lives.last().filter(|_| link.up)?.waiting.next();
+        let due = |link: &Link| link.lives.last().filter(|_| link.up)?.waiting.next(false);
         let next = self.links.all[self.links_of(seat)].iter().filter_map(due).min();
         next.map(|next| next.div_ceil(1_000))
     }
@@ -211,7 +220,7 @@ impl World {
             while let Some(life) = self.links.all[link].life() {
                 let this = &mut self.links.all[link];
                 let server = id_of(this.host);
-                match this.lives[life].waiting.due(self.now * 1_000) {
+                match this.lives[life].waiting.due(self.now * 1_000, false) {
                     None => break,
                     Some(Due::Expired(ticket)) => {
                         this.missing = self.now;
@@ -292,7 +301,14 @@ impl World {
         self.at(at, Happening::Crossed { link, life, crossing });
     }
 
-    pub fn forward(&mut self, seat: usize, host: usize, ticket: Ticket, request: Vec<u8>) {
+    pub fn forward(
+        &mut self,
+        seat: usize,
+        host: usize,
+        ticket: Ticket,
+        micros_left: u64,
+        request: Vec<u8>,
+    ) {
         let mut links = self.links.all.iter();
         let Some(link) = links.position(|link| (link.seat, link.host) == (seat, host)) else {
             return self.fail(5, format!("worker {seat} asks server {host}, which is no other"));
@@ -302,7 +318,14 @@ impl World {
         };
         let now_ns = self.now * 1_000;
         self.links.all[link].lives[life].waiting.sent(ticket.0, now_ns);
-        self.send_across(link, life, THERE, Crossing::Request { ticket, request });
+        // Clocks run apart, and what is known of another's is some time old.
+        let clock = self.hosts[self.seats[seat].host].clock;
+        let left = self.profile.link_timeout.min(micros_left);
+        let given_up = clock.when(clock.at(self.now).moment().after(left).0);
+        let given_up = given_up.min(self.now + self.profile.link_timeout);
+        let unknown = self.dice.skewed(1..=self.profile.link_delay);
+        let deadline = given_up.saturating_sub(unknown);
+        self.send_across(link, life, THERE, Crossing::Request { ticket, deadline, request });
     }
 
     pub fn crossed(&mut self, link: usize, life: usize, crossing: Crossing) {
@@ -316,11 +339,11 @@ impl World {
                 self.coverage.meet(Sight::RequestLost);
             }
             Crossing::Reply { .. } if cut[BACK] < self.now => self.coverage.meet(Sight::ReplyLost),
-            Crossing::Request { ticket, request } => {
+            Crossing::Request { ticket, deadline, request } => {
                 if broken {
                     self.coverage.meet(Sight::RequestAfterBreak);
                 }
-                self.receive(end, Letter::Asked { link, life, ticket, request }, sent);
+                self.receive(end, Letter::Asked { link, life, ticket, deadline, request }, sent);
             }
             Crossing::Reply { ticket, reply } => {
                 if broken {
@@ -341,17 +364,28 @@ impl World {
     }
 
     /// A peer's requests are before a worker.
-    pub fn asked(&mut self, seat: usize, link: usize, life: usize, together: &[(Ticket, Vec<u8>)]) {
+    pub fn asked(
+        &mut self,
+        seat: usize,
+        link: usize,
+        life: usize,
+        together: &[(Ticket, Micros, Vec<u8>)],
+    ) {
         let mut named = Vec::new();
         if self.links.all[link].lives[life].forsaken {
             return self.coverage.meet(Sight::RequestLost);
         }
-        for (ticket, request) in together {
+        let clock = self.hosts[self.seats[seat].host].clock;
+        for (ticket, deadline, request) in together {
+            let micros_left = clock.at(*deadline).moment().left(clock.at(self.now).moment());
+            if micros_left == 0 {
+                self.coverage.meet(Sight::RequestTooLate);
+            }
             let this = &mut self.links.all[link].lives[life];
             this.asked += 1;
             let name = Ticket(this.serial << 32 | this.asked);
             self.links.asked.insert(name, Forwarded { link, life, ticket: *ticket });
-            named.push(Ticketed { ticket: name, bytes: request });
+            named.push(Ticketed { ticket: name, micros_left, bytes: request });
         }
         let server = id_of(self.seats[self.links.all[link].seat].host);
         self.coverage.meet(Sight::EventAsked);
@@ -400,7 +434,7 @@ impl World {
                 self.coverage.meet(Sight::ReplyTooLate);
             }
             if !is_late || self.dice.percent(20) {
-                replies.push(Ticketed { ticket: *ticket, bytes: reply });
+                replies.push(Ticketed::new(*ticket, reply));
             }
         }
         waiting.heard(self.now * 1_000);

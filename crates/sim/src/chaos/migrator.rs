@@ -141,7 +141,7 @@ impl World {
         let this = &self.move_links.all[link];
         // While its process is stopped, or its end has gone, nobody looks.
         let looks = self.hosts[this.dials].runs() && this.names[0].is_some();
-        let next = this.waiting.next().filter(|_| looks).map(|next| next.div_ceil(1_000));
+        let next = this.waiting.next(false).filter(|_| looks).map(|next| next.div_ceil(1_000));
         let pause = if looks { 1 } else { 10_000 };
         let at = next.unwrap_or(NEVER).min(this.next_tick).max(self.now + pause);
         self.at(at, Happening::LookAfterMoves { link, life });
@@ -164,7 +164,7 @@ impl World {
         }
         if self.hosts[dials].runs() && self.move_links.all[link].names[0].is_some() {
             let waiting = &mut self.move_links.all[link].waiting;
-            match waiting.due(now * 1_000) {
+            match waiting.due(now * 1_000, false) {
                 Some(Due::Silent) => self.end_at(link, 0),
                 Some(Due::Ping) => self.send_frame(link, THERE, Frame::Ping),
                 Some(Due::Expired(_)) => unreachable!("messages of moves have no deadlines"),

@@ -421,7 +421,9 @@ impl World {
         self.seats[seat].unreachable = count;
         self.seats[seat].unreachable_at = Some(self.now);
         let mut others = (0..self.hosts.len()).filter(|other| *other != host);
-        let is_missing = others.any(|other| self.was_missing(seat, other, self.now));
+        // One that changes something is given up at its deadline, when the link may be there again. By this server's clock.
+        let lost = self.now.saturating_sub(self.profile.link_timeout * 17 / 16);
+        let is_missing = others.any(|other| self.was_missing(seat, other, lost));
         // One without a lease asks nobody.
         let told_no_route = told_no_route || is_missing || !self.owns(host);
         // The answer may have been on its way for so long.

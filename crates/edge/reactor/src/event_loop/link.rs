@@ -2,18 +2,22 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use mbal_link::{Frame, Gathering, Kind, Waiting, next_frame, push_frame};
+use mbal_link::{
+    Frame, Gathering, Kind, PeerClock, Waiting, next_frame, push_frame, push_timed, take_moment,
+};
 use mbal_model::ServerId;
-use mbal_worker::{Event, OUTPUT_BYTES_MAX, Ticket, Ticketed};
+use mbal_worker::{Event, OUTPUT_BYTES_MAX, Ticket, Ticketed, UNLIMITED};
 
 use super::REPLY_BYTES_KEPT;
+use crate::Clock;
 use crate::link_tls::LinkTls;
 use crate::output::Output;
 use crate::sys::{self, READABLE, WRITABLE};
 
 /// Requests or replies that a worker is told of together.
 const TOLD_AT_ONCE: usize = 64;
-const NOTHING: Ticketed<'_> = Ticketed { ticket: Ticket(0), bytes: b"" };
+const NOT_ITS_TO_SEND: &str = "it sent what is not its to send";
+const NOTHING: Ticketed<'_> = Ticketed { ticket: Ticket(0), micros_left: 0, bytes: b"" };
 
 pub(super) struct Link {
     pub(super) fd: OwnedFd,
@@ -30,10 +34,10 @@ pub(super) struct Link {
 }
 
 pub(super) enum End {
-    /// This side asks.
-    Dialed { server: ServerId, waiting: Waiting, gathering: Gathering },
-    /// That worker of the other side asks. `serial` tells its tickets from those of other links.
-    Accepted { server: ServerId, worker: u16, serial: u32, heard: u64 },
+    /// This side asks. `clock` is the other side's; `None` if that speaks a version without deadlines.
+    Dialed { server: ServerId, waiting: Waiting, gathering: Gathering, clock: Option<PeerClock> },
+    /// That worker of the other side asks. `serial` tells its tickets from those of other links. `timed`: its requests have deadlines.
+    Accepted { server: ServerId, worker: u16, serial: u32, heard: u64, timed: bool },
 }
 
 impl Link {
@@ -110,6 +114,7 @@ impl Link {
         &mut self,
         bytes: &[u8],
         payload_bytes_max: usize,
+        clock: &Clock,
         mut tell: impl FnMut(Event<'_>) -> usize,
     ) -> Result<usize, String> {
         let mut rest = bytes;
@@ -122,7 +127,10 @@ impl Link {
             }
             let mut together = [NOTHING; TOLD_AT_ONCE];
             let mut count = 0;
-            let gathered = self.gather(&mut rest, payload_bytes_max, &mut together, &mut count);
+            // Read anew: this thread may have stood still since it woke up, while other servers gave up what they had asked it for.
+            let now = clock.now_ns();
+            let gathered =
+                self.gather(&mut rest, payload_bytes_max, now, &mut together, &mut count);
             if count > 0 {
                 let together = &together[..count];
                 reply_bytes += tell(match self.end {
@@ -141,6 +149,7 @@ impl Link {
         &mut self,
         rest: &mut &'a [u8],
         payload_bytes_max: usize,
+        now: u64,
         together: &mut [Ticketed<'a>; TOLD_AT_ONCE],
         count: &mut usize,
     ) -> Result<bool, String> {
@@ -149,24 +158,39 @@ impl Link {
             let found = found.map_err(|_| "it sent what is no frame".to_owned())?;
             let Some((frame, after)) = found else { return Ok(true) };
             *rest = after;
-            let Frame { kind, ticket, payload } = frame;
+            let Frame { kind, ticket, mut payload } = frame;
+            let mut micros_left = UNLIMITED;
             let ticket = match (&mut self.end, kind) {
                 (End::Dialed { waiting, .. }, Kind::Reply) => match waiting.answered(ticket) {
                     Some(ticket) => ticket,
                     // One that comes too late has been answered for.
                     None => continue,
                 },
-                (End::Dialed { .. }, Kind::Pong) => continue,
-                (End::Accepted { serial, .. }, Kind::Request) => {
-                    u64::from(*serial) << 32 | u64::from(ticket)
-                }
-                (End::Accepted { .. }, Kind::Ping) => {
-                    push_frame(&mut self.sending, &Frame { kind: Kind::Pong, ..frame });
+                (End::Dialed { clock, .. }, Kind::Pong) => {
+                    if let Some(clock) = clock {
+                        let (reading, _) = take_moment(payload).ok_or(NOT_ITS_TO_SEND)?;
+                        clock.heard(reading, now);
+                    }
                     continue;
                 }
-                _ => return Err("it sent what is not its to send".into()),
+                (End::Accepted { serial, timed, .. }, Kind::Request) => {
+                    if *timed {
+                        let (deadline, rest) = take_moment(payload).ok_or(NOT_ITS_TO_SEND)?;
+                        (micros_left, payload) = (deadline.saturating_sub(now / 1_000), rest);
+                    }
+                    u64::from(*serial) << 32 | u64::from(ticket)
+                }
+                (End::Accepted { timed, .. }, Kind::Ping) => {
+                    let pong = Frame { kind: Kind::Pong, ticket, payload: b"" };
+                    match timed {
+                        true => push_timed(&mut self.sending, now / 1_000, &pong),
+                        false => push_frame(&mut self.sending, &pong),
+                    }
+                    continue;
+                }
+                _ => return Err(NOT_ITS_TO_SEND.into()),
             };
-            together[*count] = Ticketed { ticket: Ticket(ticket), bytes: payload };
+            together[*count] = Ticketed { ticket: Ticket(ticket), micros_left, bytes: payload };
             *count += 1;
         }
         Ok(false)

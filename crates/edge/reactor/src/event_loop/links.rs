@@ -4,7 +4,10 @@
 
 use std::os::fd::AsFd;
 
-use mbal_link::{Due, Frame, Gathering, Kind, Waiting, push_frame};
+use mbal_link::{
+    DEADLINES, Due, Frame, Gathering, Kind, MOMENT_BYTES, PeerClock, Waiting, push_frame,
+    push_timed,
+};
 use mbal_model::ServerId;
 use mbal_worker::{Action, Actions, Event, Ticket};
 
@@ -57,7 +60,8 @@ impl Links {
     pub(super) fn next_deadline(&self) -> Option<u64> {
         let deadline = |link: &Link| match &link.end {
             End::Dialed { waiting, .. } => {
-                let moments = [waiting.next(), link.gathers_until(self.now)];
+                let receives = !link.input.is_empty();
+                let moments = [waiting.next(receives), link.gathers_until(self.now)];
                 moments.into_iter().flatten().min()
             }
             End::Accepted { .. } => link.can_go_on().then_some(0),
@@ -65,19 +69,26 @@ impl Links {
         self.all.iter().flatten().filter_map(deadline).min()
     }
 
-    pub(super) fn forward(&mut self, to: ServerId, ticket: Ticket, request: &[u8]) {
+    /// It is given up when the link's timeout is over, or what is left to it where it came from.
+    pub(super) fn forward(
+        &mut self,
+        to: ServerId,
+        ticket: Ticket,
+        micros_left: u64,
+        request: &[u8],
+    ) {
         let now = self.now;
+        let given_up = now + self.timeout_ns.min(micros_left.saturating_mul(1_000));
         for (place, link) in self.all.iter_mut().enumerate() {
-            let Some(Link { end: End::Dialed { server, waiting, gathering }, sending, .. }) = link
-            else {
-                continue;
-            };
+            let Some(Link { end, sending, .. }) = link else { continue };
+            let End::Dialed { server, waiting, gathering, clock } = end else { continue };
             if *server == to {
                 waiting.sent(ticket.0, now);
                 gathering.gathers(now);
                 let frame =
                     Frame { kind: Kind::Request, ticket: ticket.0 as u32, payload: request };
-                push(sending, &frame, place, &mut self.unsent);
+                let deadline = clock.map(|clock| clock.at_least(given_up));
+                push_by(deadline, sending, &frame, place, &mut self.unsent);
                 return;
             }
         }
@@ -126,10 +137,23 @@ impl Links {
 }
 
 fn push(sending: &mut Vec<u8>, frame: &Frame<'_>, place: usize, unsent: &mut Vec<usize>) {
+    push_by(None, sending, frame, place, unsent);
+}
+
+fn push_by(
+    deadline: Option<u64>,
+    sending: &mut Vec<u8>,
+    frame: &Frame<'_>,
+    place: usize,
+    unsent: &mut Vec<usize>,
+) {
     if sending.is_empty() {
         unsent.push(place);
     }
-    push_frame(sending, frame);
+    match deadline {
+        Some(deadline) => push_timed(sending, deadline, frame),
+        None => push_frame(sending, frame),
+    }
 }
 
 impl EventLoop {
@@ -143,15 +167,19 @@ impl EventLoop {
         let server = ServerId(established.server);
         let links = self.links.as_mut().expect("who has a linker has links");
         links.last_serial = links.last_serial.wrapping_add(1);
+        let timed = established.version >= DEADLINES;
         let end = match dialed {
             true => {
                 let (waiting, gathering) = (Waiting::new(links.timeout_ns), Gathering::default());
-                End::Dialed { server, waiting, gathering }
+                // By now: the reading was here before.
+                let heard = self.clock.now_ns();
+                let clock = timed.then(|| PeerClock::new(established.reading, heard));
+                End::Dialed { server, waiting, gathering, clock }
             }
             false => {
                 links.drop_accepted(server, established.worker);
                 let (worker, serial) = (established.worker, links.last_serial);
-                End::Accepted { server, worker, serial, heard: now }
+                End::Accepted { server, worker, serial, heard: now, timed }
             }
         };
         let (sending, output) = (Vec::new(), Output::default());
@@ -169,6 +197,10 @@ impl EventLoop {
         let went = watched.map_err(|error| error.to_string());
         let went = went.and_then(|()| self.take_link(&mut link, &input, now, handle));
         self.keep_link(place, link, went);
+        if dialed && self.links().all[place].is_some() {
+            // The handshake's reading may have been long on its way.
+            self.links().ping(place);
+        }
         self.settle(now, handle);
     }
 
@@ -259,7 +291,8 @@ impl EventLoop {
         now: u64,
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) -> Result<(), String> {
-        let max = self.links.as_ref().expect("it is a link").payload_bytes_max;
+        let max = self.links.as_ref().expect("it is a link").payload_bytes_max + MOMENT_BYTES;
+        let clock = self.clock;
         let actions = &mut self.actions;
         let tell = |event: Event<'_>| {
             let before = actions.list.len();
@@ -271,13 +304,13 @@ impl EventLoop {
             actions.list[before..].iter().map(reply_bytes).sum()
         };
         if link.input.is_empty() {
-            let used = link.take(bytes, max, tell)?;
+            let used = link.take(bytes, max, &clock, tell)?;
             link.input.extend_from_slice(&bytes[used..]);
             return Ok(());
         }
         let mut input = std::mem::take(&mut link.input);
         input.extend_from_slice(bytes);
-        let used = link.take(&input, max, tell)?;
+        let used = link.take(&input, max, &clock, tell)?;
         input.drain(..used);
         if input.is_empty() {
             input.shrink_to(REPLY_BYTES_KEPT);
@@ -331,11 +364,11 @@ impl EventLoop {
     fn do_what_is_due(&mut self, now: u64, handle: &mut impl FnMut(u64, Event, &mut Actions)) {
         for place in 0..self.links().all.len() {
             let worker = self.worker;
-            while let Some(Link { end: End::Dialed { server, waiting, .. }, .. }) =
+            while let Some(Link { end: End::Dialed { server, waiting, .. }, input, .. }) =
                 &mut self.links().all[place]
             {
                 let server = *server;
-                match waiting.due(now) {
+                match waiting.due(now, !input.is_empty()) {
                     None => break,
                     Some(Due::Expired(ticket)) => {
                         let ticket = Ticket(ticket);
@@ -374,8 +407,9 @@ impl EventLoop {
         for place in 0..links.all.len() {
             let Some(link) = &mut links.all[place] else { continue };
             match &mut link.end {
-                End::Dialed { waiting, .. } => {
-                    if waiting.is_idle(now) {
+                End::Dialed { waiting, clock, .. } => {
+                    // Clocks run apart.
+                    if waiting.is_idle(now) || clock.is_some() {
                         links.ping(place);
                     }
                 }

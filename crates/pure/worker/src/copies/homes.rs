@@ -15,7 +15,7 @@ use crate::ownership::push_hint;
 use crate::shared::Shared;
 use crate::turn::Then;
 use crate::worker::Worker;
-use crate::{Action, Actions, Now};
+use crate::{Action, Actions, Now, UNLIMITED};
 
 /// A key that has copies.
 pub(crate) struct HomeKey {
@@ -110,8 +110,8 @@ impl Sends<'_> {
                 one.home.failed(self.lease_now, say.to);
                 continue;
             }
-            let ticket =
-                self.links.ask(say.to, Asker::Home { server: say.to, hash, grant: say.grant });
+            let asker = Asker::Home { server: say.to, hash, grant: say.grant };
+            let ticket = self.links.ask(say.to, asker, self.now.moment(), 0);
             let hold = Hold {
                 grant: say.grant,
                 version: say.version,
@@ -125,7 +125,8 @@ impl Sends<'_> {
             let start = self.requests.len();
             PeerRequest::new(1, self.map_version, &request).encode(self.requests);
             let request = start..self.requests.len();
-            self.actions.push(Action::Forward { server: say.to, ticket, request });
+            let (server, micros_left) = (say.to, UNLIMITED);
+            self.actions.push(Action::Forward { server, ticket, micros_left, request });
         }
     }
 }

@@ -44,7 +44,7 @@ fn a_request_from_a_peer_is_served_or_passed_on_until_it_has_come_too_far() {
     assert_eq!(server, PEERS[0]);
     assert_eq!(PeerRequest::decode(&request).map(|request| request.hops), Some(2));
     assert_eq!(ask(&mut rig, 1, &format!("mg {two}\r\n")), Ok(error));
-    let replies = [Ticketed { ticket, bytes: b"EN\r\n" }];
+    let replies = [Ticketed::new(ticket, b"EN\r\n")];
     let answered = rig.handle(Event::Answered { server, replies: &replies });
     assert_eq!(answer(&answered), "EN\r\n");
     // A part of it is another's: that is asked for, and both make one answer.
@@ -53,7 +53,7 @@ fn a_request_from_a_peer_is_served_or_passed_on_until_it_has_come_too_far() {
     let request = PeerRequest::decode(&request).expect("well formed");
     assert_eq!((request.hops, request.request), (3, format!("get {two} \r\n").as_bytes()));
     let reply = format!("VALUE {two} 0 1\r\nw\r\nEND\r\n");
-    let replies = [Ticketed { ticket, bytes: reply.as_bytes() }];
+    let replies = [Ticketed::new(ticket, reply.as_bytes())];
     let answered = rig.handle(Event::Answered { server, replies: &replies });
     assert_eq!(answer(&answered), value.replace("END\r\n", &reply));
     // Nobody is there to ask: what is here is told at once.
@@ -76,11 +76,11 @@ fn a_request_that_comes_back_does_not_wait_for_itself_nor_for_those_that_wait_fo
     let mut bytes = Vec::new();
     let delete = format!("delete {}\r\n", key(2, 0));
     PeerRequest::new(1, 10, delete.as_bytes()).encode(&mut bytes);
-    let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
+    let requests = [Ticketed::new(Ticket(70), &bytes)];
     let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
     assert_eq!(actions.list, [], "it could be the same client's");
     assert_eq!(ask(&mut rig, 3, &set), Ok("STORED\r\n".into()), "it has come back");
-    let replies = [Ticketed { ticket, bytes: b"STORED\r\n" }];
+    let replies = [Ticketed::new(ticket, b"STORED\r\n")];
     assert_eq!(answer(&rig.handle(Event::Answered { server, replies: &replies })), "STORED\r\n");
     rig.pass_until(rig.now.moment().after(10_000));
     assert_eq!(answer(&rig.handle(Event::Woken)), "DELETED\r\n");
@@ -125,7 +125,7 @@ fn a_request_that_tells_what_has_gone_does_not_overtake_what_was_passed_on_to_it
     let gone = Some(Gone { by_move: 7, last });
     let mut bytes = Vec::new();
     PeerRequest { gone, ..PeerRequest::new(1, 9, get.as_bytes()) }.encode(&mut bytes);
-    let requests = [Ticketed { ticket: Ticket(71), bytes: &bytes }];
+    let requests = [Ticketed::new(Ticket(71), &bytes)];
     let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
     assert_eq!(actions.list, [], "it waits for the set");
     assert_eq!(ask(&mut rig, 3, &set), Ok("STORED\r\n".into()), "which has come back");
@@ -155,7 +155,7 @@ fn requests_that_arrive_together_are_executed_as_one_batch_and_counted_here() {
     let round = encoded.iter().zip(0..);
     let requests: Vec<Ticketed<'_>> = (0..5)
         .flat_map(|_| round.clone())
-        .map(|(bytes, n)| Ticketed { ticket: Ticket(n), bytes })
+        .map(|(bytes, n)| Ticketed::new(Ticket(n), bytes))
         .collect();
     let Actions { bytes, list, .. } =
         rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
@@ -191,7 +191,7 @@ fn replies_that_arrive_together_leave_in_one_send() {
         .forwarded
         .iter()
         .zip(&words)
-        .map(|((_, ticket, _), word)| Ticketed { ticket: *ticket, bytes: word.as_bytes() })
+        .map(|((_, ticket, _), word)| Ticketed::new(*ticket, word.as_bytes()))
         .rev()
         .collect();
     let actions = client.rig.handle(Event::Answered { server: PEERS[0], replies: &replies });
@@ -209,7 +209,7 @@ fn a_peers_request_for_a_key_that_stays_on_its_way_is_refused() {
     for text in [format!("get {here}\r\n"), format!("set {here} 0 0 1\r\nw\r\n")] {
         let mut bytes = Vec::new();
         PeerRequest::new(1, 9, text.as_bytes()).encode(&mut bytes);
-        let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
+        let requests = [Ticketed::new(Ticket(70), &bytes)];
         let mut actions =
             client.rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
         assert!(actions.list.is_empty(), "it waits");

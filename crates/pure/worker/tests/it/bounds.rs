@@ -39,10 +39,10 @@ fn a_long_get_may_arrive_in_pieces() {
 #[test]
 fn output_over_its_bound_must_leave_before_more_is_made() {
     let mut rig = Rig::new();
-    let value = "v".repeat(400_000);
-    rig.check(&format!("set k 0 0 400000\r\n{value}\r\n"), "STORED\r\n");
+    let value = "v".repeat(100_000);
+    rig.check(&format!("set k 0 0 100000\r\n{value}\r\n"), "STORED\r\n");
     let actions = rig.handle(Event::Received { conn: CONN, bytes: &b"mg k v\r\n".repeat(8) });
-    let reply = format!("VA 400000\r\n{value}\r\n");
+    let reply = format!("VA 100000\r\n{value}\r\n");
     assert_eq!(actions.bytes.len(), 3 * reply.len());
     assert!(actions.bytes.len() >= OUTPUT_BYTES_MAX);
     assert_eq!(actions.list.last(), Some(&Action::Stall { conn: CONN }));

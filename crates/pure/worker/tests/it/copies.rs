@@ -123,7 +123,7 @@ impl Net {
                     let text = String::from_utf8_lossy(&actions.bytes[bytes.clone()]);
                     self.replies[usize::from(server)].push_str(&text);
                 }
-                Action::Forward { server: to, ticket, request } => {
+                Action::Forward { server: to, ticket, request, .. } => {
                     let to = to.0 - 1;
                     if self.silent.contains(&(server, to)) {
                         self.is_lost(server, to, *ticket);
@@ -137,8 +137,7 @@ impl Net {
                     if self.silent.contains(&(server, to)) {
                         self.is_lost(to, server, *ticket);
                     } else {
-                        let reply =
-                            [Ticketed { ticket: *ticket, bytes: &actions.bytes[reply.clone()] }];
+                        let reply = [Ticketed::new(*ticket, &actions.bytes[reply.clone()])];
                         self.event(to, Event::Answered { server: id_of(server), replies: &reply });
                     }
                 }
@@ -155,7 +154,7 @@ impl Net {
     fn ask(&mut self, from: u16, to: u16, ticket: Ticket, bytes: &[u8]) {
         self.event(
             to,
-            Event::Asked { server: id_of(from), requests: &[Ticketed { ticket, bytes }] },
+            Event::Asked { server: id_of(from), requests: &[Ticketed::new(ticket, bytes)] },
         );
     }
 
@@ -580,7 +579,7 @@ fn what_was_asked_for_under_an_older_map_gives_no_lease() {
     // It names copies so often that hardly any read would choose the home.
     let token = format!("~1000.1,2{}", ",1,2".repeat(9));
     let told = [&[0x83, token.len() as u8], token.as_bytes(), value.as_bytes()].concat();
-    let replies = [Ticketed { ticket, bytes: &told }];
+    let replies = [Ticketed::new(ticket, &told)];
     net.event(1, Event::Answered { server: id_of(0), replies: &replies });
     assert_eq!(std::mem::take(&mut net.replies[1]), value);
     let reads = |net: &Net| net.shared[1].copies_here().reads + net.shared[2].copies_here().reads;

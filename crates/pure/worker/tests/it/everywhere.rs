@@ -1,6 +1,6 @@
 //! `flush_all`, which is the cluster's.
 
-use crate::neighbours::{Client, HERE, PEERS, ask, cluster, key};
+use crate::neighbours::{Client, HERE, PEERS, a_second_later, ask, cluster, key};
 use crate::rig::Rig;
 use mbal_model::{MoveId, Prefix};
 use mbal_worker::Event;
@@ -23,6 +23,8 @@ fn flush_all_is_the_clusters() {
     assert_eq!(client.requests(), to_all(10, 2));
     client.answer(0, "CLIENT_ERROR flush_all not allowed\r\n");
     client.event(Event::LinkBroken { server: PEERS[1] });
+    client.check("");
+    a_second_later(&mut client);
     client.check("SERVER_ERROR flush_all did not reach 2 of 3 servers\r\n");
     client.forwarded.clear();
     client.send("flush_all\r\nflush_all noreply\r\nflush_all x\r\n");

@@ -31,7 +31,7 @@ fn key(place: u64) -> String {
 fn forwarded(rig: &mut Rig, request: &str) -> String {
     let mut bytes = Vec::new();
     PeerRequest::new(1, 9, request.as_bytes()).encode(&mut bytes);
-    let requests = [Ticketed { ticket: Ticket(1), bytes: &bytes }];
+    let requests = [Ticketed::new(Ticket(1), &bytes)];
     let Actions { bytes, list, .. } =
         rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
     let [Action::Answer { reply, .. }] = &list[..] else { panic!("{list:?}") };
@@ -78,8 +78,7 @@ fn the_hint_of_another_server_reaches_the_client_as_it_is() {
         }
         _ => None,
     });
-    let replies =
-        [Ticketed { ticket: ticket.expect("it is another's"), bytes: b"EN L9.4.2/1\r\n" }];
+    let replies = [Ticketed::new(ticket.expect("it is another's"), b"EN L9.4.2/1\r\n")];
     let actions = rig.handle(Event::Answered { server: ServerId(2), replies: &replies });
     assert_eq!(actions.bytes, b"EN L9.4.2/1\r\n");
 }

@@ -134,17 +134,17 @@ fn a_flush_that_was_begun_by_an_older_map_goes_on_to_servers_that_its_sender_doe
         rig.check(&format!("set {key} 0 0 1\r\na\r\n"), "STORED\r\n");
         let (flush, mut bytes) = (format!("flush_all 0 5{asked}\r\n"), Vec::new());
         PeerRequest::new(1, map_version, flush.as_bytes()).encode(&mut bytes);
-        let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
+        let requests = [Ticketed::new(Ticket(70), &bytes)];
         let mut actions = rig.handle(Event::Asked { server: sender, requests: &requests });
         rig.check(&format!("get {key}\r\n"), "END\r\n");
         if let Some(reply) = newcomer_says {
-            let [Action::Forward { server, ticket, request }] = &actions.list[..] else {
+            let [Action::Forward { server, ticket, request, .. }] = &actions.list[..] else {
                 panic!("{:?}", actions.list)
             };
             let request = PeerRequest::decode(&actions.requests[request.clone()]);
             let goes_on = PeerRequest::new(2, 9, b"flush_all 0 5 1,2,3\r\n");
             assert_eq!((*server, request), (newcomer, Some(goes_on)));
-            let replies = [Ticketed { ticket: *ticket, bytes: reply.as_bytes() }];
+            let replies = [Ticketed::new(*ticket, reply.as_bytes())];
             actions = rig.handle(Event::Answered { server: newcomer, replies: &replies });
         }
         let [Action::Answer { server, ticket: Ticket(70), reply }] = &actions.list[..] else {

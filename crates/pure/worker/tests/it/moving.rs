@@ -194,7 +194,7 @@ impl Net {
                     let text = std::str::from_utf8(&bytes[range]).expect("text");
                     *self.replies.entry((seat, conn.0)).or_default() += text;
                 }
-                Action::Forward { server, ticket, request } => {
+                Action::Forward { server, ticket, request, .. } => {
                     let way = Way::Requests(seat, server_of(server));
                     let message = Message::Request(ticket, requests[request].to_vec());
                     self.ways.entry(way).or_default().push_back(message);
@@ -256,12 +256,12 @@ impl Net {
     fn deliver(&mut self, way: Way, message: Message) {
         match (way, message) {
             (Way::Requests(from, to), Message::Request(ticket, bytes)) => {
-                let requests = [Ticketed { ticket, bytes: &bytes }];
+                let requests = [Ticketed::new(ticket, &bytes)];
                 let asked = Event::Asked { server: id_of(from.0), requests: &requests };
                 self.handle((to, from.1), asked);
             }
             (Way::Replies(to, from), Message::Reply(ticket, bytes)) => {
-                let replies = [Ticketed { ticket, bytes: &bytes }];
+                let replies = [Ticketed::new(ticket, &bytes)];
                 self.handle(to, Event::Answered { server: id_of(from), replies: &replies });
             }
             (Way::Asks(from, to), Message::Move(id, kind, payload)) => {
@@ -831,7 +831,7 @@ fn a_get_of_keys_that_have_gone_says_so_of_all_of_them_though_the_first_is_here(
     let (get, mut bytes) = (format!("get {first} {second}\r\n"), Vec::new());
     let gone = Some(Gone { by_move: id, last });
     PeerRequest { gone, ..PeerRequest::new(1, 1, get.as_bytes()) }.encode(&mut bytes);
-    let requests = [Ticketed { ticket: Ticket(1), bytes: &bytes }];
+    let requests = [Ticketed::new(Ticket(1), &bytes)];
     let worker = net.workers.get_mut(&(destination, 0)).expect("it is there");
     let mut actions = Actions::default();
     worker.handle(

@@ -59,7 +59,7 @@ impl Client {
                 Action::Send { bytes: range, .. } => {
                     self.replies += std::str::from_utf8(&bytes[range]).expect("text");
                 }
-                Action::Forward { server, ticket, request } => {
+                Action::Forward { server, ticket, request, .. } => {
                     self.forwarded.push((server, ticket, requests[request].to_vec()));
                 }
                 Action::Close { .. } => self.closed = true,
@@ -94,10 +94,7 @@ impl Client {
     /// Answers the request that was forwarded `nth` of those that are unanswered.
     pub fn answer(&mut self, nth: usize, reply: &str) {
         let (server, ticket, _) = self.forwarded.remove(nth);
-        self.event(Event::Answered {
-            server,
-            replies: &[Ticketed { ticket, bytes: reply.as_bytes() }],
-        });
+        self.event(Event::Answered { server, replies: &[Ticketed::new(ticket, reply.as_bytes())] });
     }
 
     pub fn requests(&self) -> Vec<(u16, String)> {
@@ -119,10 +116,10 @@ impl Client {
 pub fn ask(rig: &mut Rig, hops: u8, request: &str) -> Result<String, (ServerId, Ticket, Vec<u8>)> {
     let mut bytes = Vec::new();
     PeerRequest::new(hops, 9, request.as_bytes()).encode(&mut bytes);
-    let requests = [Ticketed { ticket: Ticket(70), bytes: &bytes }];
+    let requests = [Ticketed::new(Ticket(70), &bytes)];
     let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
     match &actions.list[..] {
-        [Action::Forward { server, ticket, request }] => {
+        [Action::Forward { server, ticket, request, .. }] => {
             Err((*server, *ticket, actions.requests[request.clone()].to_vec()))
         }
         _ => Ok(answer(&actions)),

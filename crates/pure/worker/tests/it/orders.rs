@@ -208,8 +208,8 @@ fn a_connection_in_the_middle_of_a_request_leaves_after_it() {
 #[test]
 fn a_connection_that_owes_replies_leaves_after_them() {
     let mut pair = Pair::new();
-    let value = "v".repeat(1 << 19);
-    pair.check(0, &format!("set k 0 0 524288\r\n{value}\r\n"), "STORED\r\n");
+    let value = "v".repeat(1 << 17);
+    pair.check(0, &format!("set k 0 0 131072\r\n{value}\r\n"), "STORED\r\n");
     let actions =
         pair.handle(0, Event::Received { conn: CONN, bytes: b"get k\r\nget k\r\nget k\r\n" });
     assert!(actions.list.contains(&Action::Stall { conn: CONN }));

@@ -141,13 +141,22 @@ fn what_reads_misses_and_what_writes_fails_when_nobody_can_be_asked() {
             client.send(&format!("{request}\r\nmn\r\n"));
             if way == 0 {
                 PEERS.iter().for_each(|&server| client.event(Event::LinkBroken { server }));
+                // What reads is told at once; what may be executed still, at its deadline.
+                let is_read =
+                    missed > 0 && !request.starts_with("gat ") || request.starts_with("me ");
+                client.check(&if is_read { format!("{reply}MN\r\n") } else { String::new() });
+                a_second_later(&mut client);
+                if is_read {
+                    assert_eq!(client.unreachable(), missed, "{request}");
+                    continue;
+                }
             } else if way == 1 {
                 let (server, ticket, _) = client.forwarded.remove(0);
                 client.event(Event::Unanswered { server, ticket });
                 // One that comes too late is nobody's.
                 client.event(Event::Answered {
                     server,
-                    replies: &[Ticketed { ticket, bytes: b"OK\r\n" }],
+                    replies: &[Ticketed::new(ticket, b"OK\r\n")],
                 });
             }
             client.check(&format!("{reply}MN\r\n"));
@@ -176,18 +185,89 @@ fn a_get_of_many_keys_is_gathered_in_parts_and_fails_once() {
     let get = format!("get {}\r\nmn\r\n", keys.join(" "));
     let mut client = Client::new(8);
     client.send(&get);
-    assert_eq!(client.forwarded.len(), 4);
-    for _ in 0..4 {
+    // Nobody knows yet how long values are.
+    assert_eq!(client.forwarded.len(), 2);
+    while !client.forwarded.is_empty() {
         client.answer(0, "END\r\n");
     }
     client.check("END\r\nMN\r\n");
     client.send(&get);
+    assert_eq!(client.forwarded.len(), 2);
     client.answer(0, "END\r\n");
     client.answer(0, "SERVER_ERROR out of memory\r\n");
     client.check("SERVER_ERROR out of memory\r\n");
-    client.answer(0, &format!("VALUE {} 0 0\r\n\r\nEND\r\n", keys[64]));
-    client.answer(0, "END\r\n");
+    // Its other parts are asked for, and dropped.
+    while let Some((_, _, request)) = client.forwarded.first() {
+        let request = String::from_utf8_lossy(&request[9..]).into_owned();
+        let key = request.split(' ').nth(1).expect("it asks for some");
+        client.answer(0, &format!("VALUE {key} 0 0\r\n\r\nEND\r\n"));
+    }
     client.check("MN\r\n");
+}
+
+#[test]
+fn a_connection_asks_for_no_more_values_than_it_may_hold() {
+    let mut client = Client::new(1000);
+    let value = "v".repeat(300_000);
+    let keys: Vec<String> = (0..20).map(|nth| key(2, nth)).collect();
+    let found = |key: &String| format!("VALUE {key} 0 300000\r\n{value}\r\n");
+    // Of servers that have told nothing yet little is asked for, whoever asks.
+    client.send(&format!("get {}\r\nmn\r\n", keys.join(" ")));
+    assert_eq!(client.requests(), [(2, format!("get {} \r\n", keys[..8].join(" ")))]);
+    client.answer(0, &(keys[..8].iter().map(found).collect::<String>() + "END\r\n"));
+    let mut told = std::mem::take(&mut client.replies);
+    // Now that values are known to be long, few are asked for at a time.
+    let mut rest = &keys[8..];
+    while !rest.is_empty() {
+        let [(2, request)] = &client.requests()[..] else { panic!("{:?}", client.requests()) };
+        let count = request.split(' ').count() - 2;
+        assert!((1..=3).contains(&count), "{count}");
+        client.answer(0, &(rest[..count].iter().map(found).collect::<String>() + "END\r\n"));
+        told += &std::mem::take(&mut client.replies);
+        rest = &rest[count..];
+    }
+    assert!(told == keys.iter().map(found).collect::<String>() + "END\r\nMN\r\n");
+    // Likewise many gets at a time.
+    let gets: String = keys.iter().map(|key| format!("get {key}\r\n")).collect();
+    client.send(&gets);
+    assert!((1..=3).contains(&client.forwarded.len()), "{}", client.forwarded.len());
+    // Short ones are asked for in ever greater numbers.
+    for key in &keys[..12] {
+        client.answer(0, &format!("VALUE {key} 0 1\r\nv\r\nEND\r\n"));
+    }
+    assert_eq!(client.forwarded.len(), 8);
+    assert_eq!(client.unreachable(), 0);
+}
+
+#[test]
+fn what_comes_after_its_deadline_is_not_executed_nor_what_is_held_until_then() {
+    let mut client = Client::new(8);
+    let here = key(1, 0);
+    let ask = |client: &mut Client, micros_left, value: u8| {
+        let set = format!("set {here} 0 0 1\r\n{}\r\n", char::from(value));
+        let mut bytes = Vec::new();
+        PeerRequest::new(1, 9, set.as_bytes()).encode(&mut bytes);
+        let requests = [Ticketed { ticket: Ticket(7), micros_left, bytes: &bytes }];
+        let actions = client.rig.handle(Event::Asked { server: PEERS[0], requests: &requests });
+        String::from_utf8(actions.bytes).unwrap()
+    };
+    assert_eq!(ask(&mut client, 1, b'a'), "STORED\r\n");
+    assert_eq!(ask(&mut client, 0, b'b'), format!("{NO_ROUTE}\r\n"));
+    client.send(&format!("get {here}\r\n"));
+    client.check(&format!("VALUE {here} 0 1\r\na\r\nEND\r\n"));
+    // Its key is on its way, and comes back later than that.
+    begin_to_move(&client, &here);
+    assert_eq!(ask(&mut client, 5_000, b'c'), "");
+    let tried = client.rig.now.moment().after(5_000);
+    let mut told = String::new();
+    while told.is_empty() {
+        let wake = client.rig.worker.next_wake().expect("it is tried again");
+        client.rig.pass_until(wake);
+        told = String::from_utf8(client.rig.handle(Event::Woken).bytes).unwrap();
+    }
+    assert_eq!(told, format!("{NO_ROUTE}\r\n"));
+    let late = client.rig.now.moment().0 - tried.0;
+    assert!(late < 500_000, "it was held for {late} microseconds longer");
 }
 
 #[test]
@@ -221,7 +301,7 @@ fn a_credit_goes_to_the_connection_that_waited_longest() {
     // The first to wait is gone; the second gets what it waited for.
     client.event(Event::Closed { conn: CONN });
     let (server, ticket, _) = client.forwarded.remove(0);
-    let replies = [Ticketed { ticket, bytes: b"HD Oa\r\n" }];
+    let replies = [Ticketed::new(ticket, b"HD Oa\r\n")];
     let actions = client.rig.handle(Event::Answered { server, replies: &replies });
     assert!(
         matches!(actions.list[..], [Action::Forward { .. }, Action::Resume { conn }] if conn == other)
@@ -256,6 +336,8 @@ fn a_broken_link_is_told_and_nothing_is_repeated() {
     let (two, error) = (key(2, 0), format!("{NO_ROUTE}\r\n"));
     client.send(&format!("incr {two} 1\r\nincr {two} 1 noreply\r\nmd {two} q\r\nmn\r\n"));
     client.event(Event::LinkBroken { server: PEERS[0] });
+    client.check("");
+    a_second_later(&mut client);
     client.check(&format!("{error}{error}MN\r\n"));
     client.forwarded.clear();
     client.send(&format!("incr {two} 1\r\nset {two} 0 0 1 noreply\r\nv\r\nmn\r\n"));
@@ -316,6 +398,7 @@ fn a_value_that_is_too_large_only_removes_the_old_one_at_its_owner() {
     client.send(&format!("set {two} 0 0 1048576 noreply\r\n{value}\r\nmn\r\n"));
     client.check("");
     client.event(Event::LinkBroken { server: ServerId(2) });
+    a_second_later(&mut client);
     client.check("MN\r\n");
     assert_eq!(client.unreachable(), 0);
 }
@@ -381,7 +464,7 @@ fn datagrams_reach_the_keys_of_other_servers() {
         let bytes = [&b"\0\x07\0\0\0\x01\0\0"[..], requests.as_bytes()].concat();
         let actions = client.rig.handle(Event::Datagram { from: SENDER, bytes: &bytes });
         for action in &actions.list {
-            if let Action::Forward { server, ticket, request } = action {
+            if let Action::Forward { server, ticket, request, .. } = action {
                 let peer = PeerRequest::decode(&actions.requests[request.clone()]);
                 let peer = peer.expect("well formed");
                 let request = String::from_utf8(peer.request.to_vec()).expect("text");
@@ -391,7 +474,7 @@ fn datagrams_reach_the_keys_of_other_servers() {
         (datagrams(&actions), std::mem::take(&mut forwarded))
     };
     let answer = |client: &mut Client, server: ServerId, ticket: Ticket, reply: &str| {
-        let replies = [Ticketed { ticket, bytes: reply.as_bytes() }];
+        let replies = [Ticketed::new(ticket, reply.as_bytes())];
         datagrams(&client.rig.handle(Event::Answered { server, replies: &replies }))
     };
     // In the order of the requests.
@@ -425,6 +508,9 @@ fn datagrams_reach_the_keys_of_other_servers() {
     let (_, asked) = ask(&mut client, &format!("delete {two}\r\n"));
     assert_eq!(asked.len(), 1);
     let actions = client.rig.handle(Event::LinkBroken { server: PEERS[0] });
+    assert_eq!(datagrams(&actions), [""; 0]);
+    client.rig.now.second += 1;
+    let actions = client.rig.handle(Event::Woken);
     assert_eq!(datagrams(&actions), [format!("{NO_ROUTE}\r\n")]);
 }
 

@@ -215,7 +215,7 @@ fn ask(rig: &mut Rig, first: u64, requests: &[&str]) -> Vec<(u64, String)> {
     };
     let requests: Vec<Vec<u8>> = requests.iter().map(encode).collect();
     let tickets = (first..).map(Ticket);
-    let ticketed = tickets.zip(&requests).map(|(ticket, bytes)| Ticketed { ticket, bytes });
+    let ticketed = tickets.zip(&requests).map(|(ticket, bytes)| Ticketed::new(ticket, bytes));
     let ticketed: Vec<_> = ticketed.collect();
     answers(&rig.handle(Event::Asked { server: PEER, requests: &ticketed }))
 }

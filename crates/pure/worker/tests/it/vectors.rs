@@ -83,7 +83,7 @@ impl Servers {
                 _ => None,
             });
             let Some((server, ticket, request)) = forward else { return out };
-            let requests = [Ticketed { ticket, bytes: &actions.requests[request] }];
+            let requests = [Ticketed::new(ticket, &actions.requests[request])];
             let from = ServerId(place.0);
             let asked = self
                 .at((server.0, place.1))
@@ -91,7 +91,7 @@ impl Servers {
             let [Action::Answer { reply, .. }] = &asked.list[..] else {
                 panic!("{:?}", asked.list)
             };
-            let replies = [Ticketed { ticket, bytes: &asked.bytes[reply.clone()] }];
+            let replies = [Ticketed::new(ticket, &asked.bytes[reply.clone()])];
             actions = self.at(place).handle(Event::Answered { server, replies: &replies });
             out.extend_from_slice(&actions.bytes);
         }
