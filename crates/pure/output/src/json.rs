@@ -9,7 +9,8 @@ pub fn quoted(text: &str) -> String {
         match character {
             '"' | '\\' => out.extend(['\\', character]),
             '\n' => out.push_str("\\n"),
-            control if control < ' ' => {
+            // Whoever reads lines on a terminal gets no more than whoever parses them.
+            control if control.is_control() || is_mark(control) => {
                 write!(out, "\\u{:04x}", u32::from(control)).expect("a string takes everything");
             }
             other => out.push(other),
@@ -17,6 +18,11 @@ pub fn quoted(text: &str) -> String {
     }
     out.push('"');
     out
+}
+
+/// Marks of direction, ends of lines, and what has no width.
+fn is_mark(character: char) -> bool {
+    matches!(character, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -31,6 +37,7 @@ mod tests {
             ("\"a\\\"", r#""\"a\\\"""#),
             ("one\ntwo\t\u{7}", r#""one\ntwo\u0009\u0007""#),
             ("µs", r#""µs""#),
+            ("\u{9b}\u{7f}\u{202e}", r#""\u009b\u007f\u202e""#),
         ] {
             assert_eq!(quoted(text), string);
         }

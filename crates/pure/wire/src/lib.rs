@@ -14,6 +14,7 @@ mod line;
 mod meta;
 mod number;
 mod peer;
+mod printable;
 mod reply;
 mod request;
 mod text;
@@ -29,6 +30,7 @@ pub use line::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX, may_grow, next_word, parse};
 pub use meta::{Meta, MetaFlags, opaque_too_long, words_of};
 pub use number::{parse_u64, push_i64, push_u64, word_i32, word_u32, word_u64};
 pub use peer::{Gone, HOPS_MAX, PeerRequest, next_value};
+pub use printable::{is_printable, printable, push_printable};
 pub use reply::{push_line, push_value};
 pub use request::{
     Admin, Chunk, ClassSet, DISCOVERY_KEY, Direction, Get, Limits, Login, Parsed, Request,

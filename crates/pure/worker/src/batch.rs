@@ -5,7 +5,9 @@ use mbal_cachelet::{Ahead, Store};
 use mbal_model::{KEY_BYTES_MAX, Key, ServerId};
 use mbal_random::Random;
 use mbal_replica::Leases;
-use mbal_wire::{BINARY_REQUEST, Limits, Parsed, Request, base64_decode, parse, parse_binary};
+use mbal_wire::{
+    BINARY_REQUEST, Limits, Login, Parsed, Request, base64_decode, parse, parse_binary,
+};
 
 use crate::held::{Again, Held};
 use crate::links::Links;
@@ -162,9 +164,13 @@ impl Batch<'_> {
                 skip => (rest.len().min(skip), &[][..]),
             };
             let before = self.turn.out.len();
+            let is_stranger = session.login == Login::Needed && protocol != Protocol::Binary;
             let mut ran = self.run_groups(session, &rest[..bytes], decoded);
             if ran.used > 0 && !request.is_empty() {
-                verbose::request(self.said, fd, protocol, request);
+                match is_stranger {
+                    true => verbose::before_login(self.said, fd, request),
+                    false => verbose::request(self.said, fd, protocol, request),
+                }
             }
             verbose::replies(self.said, fd, protocol, &self.turn.out[before..]);
             at += ran.used;

@@ -43,6 +43,14 @@ pub(crate) fn changed(said: &mut Vec<u8>, fd: u32, from: &str, to: &str) {
     }
 }
 
+/// A request of who has to log in first. A line may be a password that came with another command than the one that logs in: only that one's
+/// is told.
+pub(crate) fn before_login(said: &mut Vec<u8>, fd: u32, request: &[u8]) {
+    let (first, _) = first_line(request);
+    let is_login = first.starts_with(b"set ");
+    line(said, format_args!("<{fd} "), if is_login { first } else { b"(not told before a login)" });
+}
+
 /// The request's line, or its header; never a value.
 pub(crate) fn request(said: &mut Vec<u8>, fd: u32, protocol: Protocol, request: &[u8]) {
     if protocol == Protocol::Binary {
@@ -112,14 +120,9 @@ fn header(
     said.extend_from_slice(text.as_bytes());
 }
 
-/// What clients send may be meant for the terminal: control characters are written as `\x1b`.
+/// What clients send may be meant for the terminal, and is written as [`mbal_wire::push_printable`] does.
 fn line(said: &mut Vec<u8>, start: std::fmt::Arguments<'_>, rest: &[u8]) {
     said.extend_from_slice(start.to_string().as_bytes());
-    for byte in rest {
-        match byte {
-            0..0x20 | 0x7f => said.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
-            _ => said.push(*byte),
-        }
-    }
+    mbal_wire::push_printable(said, rest);
     said.push(b'\n');
 }

@@ -3,12 +3,19 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mbal_worker::{Action, Actions, Card, Endpoint, Event, Settings};
+use mbal_worker::{Action, Actions, Card, Endpoint, Event, Protocol, Settings};
 
 use crate::rig::{CONN, Rig};
 
 fn rig(verbosity: u32) -> Rig {
     Rig::with(Settings { verbosity, ..Settings::default() })
+}
+
+fn asking_for_a_login(verbosity: u32) -> Rig {
+    let auth_file = Some("/f".into());
+    let settings =
+        Settings { verbosity, protocol: Protocol::Text, auth_file, ..Settings::default() };
+    Rig::guarded_by(settings, Arc::new(|_, word| word == b"right"))
 }
 
 fn said(actions: &Actions) -> String {
@@ -119,4 +126,46 @@ fn verbosity_is_switched_while_it_runs() {
     assert_eq!(said_of(&mut rig, b"get a\r\n"), "<28 get a\n>28 END\n");
     assert_eq!(rig.send(b"verbosity 0\r\n"), b"OK\r\n");
     assert_eq!(said_of(&mut rig, b"get a\r\n"), "");
+}
+
+#[test]
+fn what_would_change_a_terminal_or_the_order_of_its_letters_is_written_out() {
+    let mut rig = rig(2);
+    rig.handle(introduced());
+    let said = said_of(&mut rig, "get \u{9b}31m a\u{202e}b \u{e4}\r\n".as_bytes());
+    assert!(said.contains("<28 get \\xc2\\x9b31m a\\xe2\\x80\\xaeb \u{e4}\n"), "{said}");
+    let said = said_of(&mut rig, b"get a\x9bb\r\n");
+    assert!(said.contains("<28 get a\\x9bb\n"), "{said}");
+}
+
+#[test]
+fn what_comes_before_a_login_may_be_a_password() {
+    let login = "letmein hunter2";
+    for (request, length) in [
+        ("add", login.len()),
+        ("replace", login.len()),
+        ("set", login.len()),
+        ("set", 3),
+        ("cas", 1),
+        ("append", 0),
+    ] {
+        let mut rig = asking_for_a_login(2);
+        rig.handle(introduced());
+        let bytes = format!("{request} auth 0 0 {length}\r\n{login}\r\n{login}\r\n");
+        let said = said_of(&mut rig, bytes.as_bytes());
+        assert!(
+            said.contains("<28 ") && !said.contains("hunter2") && !said.contains("letmein"),
+            "{said}"
+        );
+    }
+    for request in [
+        format!("ms auth {}\r\n{login}\r\n", login.len()),
+        format!("ms auth S3\r\n{login}\r\n"),
+        format!("{login}\r\n"),
+    ] {
+        let mut rig = asking_for_a_login(2);
+        rig.handle(introduced());
+        let said = said_of(&mut rig, request.as_bytes());
+        assert!(!said.contains("hunter2") && said.contains("(not told before a login)"), "{said}");
+    }
 }
