@@ -181,6 +181,18 @@ pub struct Heartbeat {
     /// Ages of its items, if the last answer asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ages: Option<AgesReport>,
+    /// Other servers to which it has not all the links that it wants.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkReport>,
+}
+
+/// Of a heartbeat: another server, and why there is no link to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkReport {
+    pub server: u16,
+    pub down_ms: u64,
+    pub why: String,
 }
 
 /// Hot keys of a heartbeat. Of one that lists more the hottest count.
@@ -401,6 +413,9 @@ pub struct SplitCall {
 pub struct LostCall {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<Incarnation>,
+    /// It is so though the server was just heard.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// What has become of the cachelets of a server that is to be emptied.
@@ -537,6 +552,20 @@ pub struct Status {
     /// Nothing of a coordinator of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot: Option<HotStatus>,
+    /// Links between servers that are heard which are broken: what clients ask for over them is missed, and writes fail.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub broken_links: Vec<LinkStatus>,
+}
+
+/// A link that one server misses to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    pub from: u16,
+    pub to: u16,
+    pub seconds: u64,
+    pub why: String,
+    /// What to do.
+    pub mend: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -562,7 +591,7 @@ pub struct ServerStatus {
     /// Milliseconds since its last heartbeat; none since the coordinator was started is nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
-    /// `serving`, `awaited` (the coordinator has just begun, and not heard of it), `silent` (heartbeats are missing), `lost`,
+    /// `serving`, `unlinked` (links to most other servers are broken), `awaited` (the coordinator has just begun, and not heard of it), `silent` (heartbeats are missing), `lost`,
     /// `draining`, `stuck` (draining, and nobody has room), or `drained`: it has nothing any more, and may be stopped.
     pub state: String,
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mbal_election::KeySeen;
 use mbal_model::{ClusterPlan, Outlook, Prefix, ServerId};
@@ -66,8 +66,10 @@ pub enum Ask {
     Move(api::MoveCall),
     CancelMove(u32),
     Split(api::SplitCall),
-    /// An operator says that this server's process is dead.
+    /// This server's process is dead for certain.
     Lost(ServerId),
+    /// An operator says so.
+    SaidLost(ServerId, api::LostCall),
     Balance(BalanceMode),
     /// An operator wants this server empty, or no more.
     Drain(ServerId, bool),
@@ -172,6 +174,8 @@ pub struct Coordinator {
     pub(crate) forecasts: Forecasts,
     pub(crate) autoscaled: Autoscaled,
     pub(crate) resizing: Resizing,
+    /// Servers that miss a link to another one, of which it was said.
+    pub(crate) unlinked: BTreeSet<(ServerId, ServerId)>,
 }
 
 impl Coordinator {
@@ -197,6 +201,7 @@ impl Coordinator {
             forecasts,
             autoscaled,
             resizing,
+            unlinked: BTreeSet::new(),
         }
     }
 
@@ -221,6 +226,10 @@ impl Coordinator {
 
     /// One transaction. A refusal changes nothing but what is known of heartbeats.
     pub fn handle(&mut self, now: Micros, ask: Ask) -> Done {
+        if let Err(refusal) = ask.check() {
+            let answer = Err(refusal);
+            return Done { before: None, answer, said: Vec::new(), is_pressing: false };
+        }
         let before = self.state.clone();
         let answer = match ask {
             Ask::Register(registration) => self.register(now, registration).map(Answer::Registered),
@@ -234,6 +243,7 @@ impl Coordinator {
             Ask::CancelMove(number) => self.cancel_move(number),
             Ask::Split(call) => self.split(&call),
             Ask::Lost(server) => self.lost(server),
+            Ask::SaidLost(server, call) => self.said_lost(now, server, call),
             Ask::Balance(mode) => self.set_balance(mode),
             Ask::Drain(server, wanted) => self.drain(server, wanted),
             Ask::Outlook(epoch) => Ok(Answer::Outlook(self.outlook(now, epoch))),
@@ -303,6 +313,7 @@ impl Coordinator {
                 .collect(),
             balance: self.balance_status(),
             hot: Some(self.hot_status(now)),
+            broken_links: self.broken_links(now),
         }
     }
 }

@@ -25,11 +25,13 @@
 
 mod autoscaling;
 mod balancing;
+mod bounds;
 mod choosing;
 mod coordinator;
 mod forecast;
 mod hot;
 mod leases;
+mod linked;
 mod members;
 mod moves;
 mod placement;
@@ -37,6 +39,7 @@ mod scaling;
 
 pub mod api;
 mod state;
+pub mod web;
 
 pub use autoscaling::{Autoscaled, Look};
 pub use balancing::Balanced;

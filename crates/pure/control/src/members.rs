@@ -33,6 +33,7 @@ pub(crate) struct Heard {
     pub hot: Vec<api::HotReport>,
     pub version: String,
     pub link_versions: [u16; 2],
+    pub links: Vec<api::LinkReport>,
 }
 
 impl Coordinator {
@@ -185,6 +186,7 @@ impl Coordinator {
             heartbeat;
         let Heartbeat { room_bytes, version, link_versions, requests, hot, curve, ages, .. } =
             heartbeat;
+        let links = heartbeat.links;
         if let Some(curve) = curve {
             self.curve_reported(now, server, heartbeat.incarnation, curve);
         }
@@ -204,9 +206,11 @@ impl Coordinator {
             hot,
             version,
             link_versions,
+            links,
         };
         self.look_whether_pressing(server, ending);
         self.heard.insert(server, heard);
+        self.tell_changes_of_links(now, server);
         let drain = self.look_at_drain(now, server, ending);
         self.look_whether_scaled(now);
         let is_newer = self.state.map.as_ref().is_some_and(|map| map.version() > map_version);
@@ -249,6 +253,41 @@ impl Coordinator {
             return Err(Refusal::Conflict(why));
         }
         self.lost(server)
+    }
+
+    /// An operator says that it is dead. One that is heard is not, whatever he believes, unless he insists: it would lose all, and end.
+    pub(crate) fn said_lost(
+        &mut self,
+        now: Micros,
+        server: ServerId,
+        call: api::LostCall,
+    ) -> Result<Answer, Refusal> {
+        let member = known(&self.state, server)?;
+        // Of one that was said to be dead, it may be said again.
+        let is_it =
+            |named| named == member.incarnation || named == member.ended && !member.is_alive();
+        if call.incarnation.is_some_and(|named| !is_it(named)) {
+            let why = format!("server {} is another process now", server.0);
+            return Err(Refusal::Conflict(why));
+        }
+        let id = server.0;
+        let lives = match self.heard.get(&server) {
+            _ if call.force || !member.is_alive() => None,
+            Some(heard) if self.is_heard(now, server) => {
+                let seconds = (now.0 - heard.at.0) as f64 / 1e6;
+                Some(format!("server {id} lives: it was heard {seconds:.1} s ago"))
+            }
+            None if self.awaits(now) => {
+                Some(format!("server {id} may live: this coordinator has just begun"))
+            }
+            _ => None,
+        };
+        match lives {
+            Some(why) => Err(Refusal::Conflict(format!(
+                "{why}. Stop it, or wait; with --force it is said to be dead, and loses all that it has"
+            ))),
+            None => self.lost(server),
+        }
     }
 
     /// Certain death, by whoever knows. Saying it twice changes nothing.
@@ -306,6 +345,7 @@ impl Coordinator {
             (true, false) if heard.is_none() && self.awaits(now) => "awaited",
             (true, false) => "silent",
             (true, true) if is_draining => self.draining_state(id, owned.len()),
+            (true, true) if self.is_unlinked(now, id) => "unlinked",
             (true, true) => "serving",
         };
         let workers = heard.map_or(&[][..], |heard| &heard.workers);

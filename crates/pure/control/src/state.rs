@@ -234,7 +234,11 @@ impl State {
 /// Where a server says that it is; or which of it is no address.
 pub(crate) fn addresses(client: &str, link: &str, workers: &[String]) -> Result<Addresses, String> {
     let address = |text: &str| {
-        Address::parse(text).ok_or_else(|| format!("an address is host:port, not {text:?}"))
+        let not = || match text.len() {
+            0..=300 => format!("an address is host:port, not {text:?}"),
+            _ => "an address is host:port, and no host has so long a name".into(),
+        };
+        Address::parse(text).ok_or_else(not)
     };
     Ok(Addresses {
         link: Some(address(link)?),

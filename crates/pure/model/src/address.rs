@@ -3,6 +3,9 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
+/// Of a host: no name that can be looked up is longer.
+const NAME_BYTES_MAX: usize = 253;
+
 /// Where somebody listens: `10.0.0.1:11211`, `cache.example:11211`, `[2001:db8::1]:11211`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
@@ -29,7 +32,7 @@ impl Address {
             |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
         let is_host = match bracketed {
             Some(host) => matches!(host.parse(), Ok(IpAddr::V6(_))),
-            None => !host.is_empty() && host.bytes().all(is_plain),
+            None => (1..=NAME_BYTES_MAX).contains(&host.len()) && host.bytes().all(is_plain),
         };
         let is_port = port.bytes().all(|digit| digit.is_ascii_digit());
         let port = port.parse().ok().filter(|_| is_host && is_port)?;
