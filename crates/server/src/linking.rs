@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use mbal_model::{Cluster, ServerId};
-use mbal_reactor::{Clock, Letter, LinkNote, LinkPlan, Linker, Mailbox, MigratorNote};
+use mbal_reactor::{Clock, Letter, LinkNote, LinkPlan, Linker, LinksSeen, Mailbox, MigratorNote};
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::log;
@@ -24,6 +24,7 @@ pub(crate) struct Linking {
     /// Who serves the links for moves, if cachelets move.
     pub migrator: Option<Mailbox<MigratorNote>>,
     pub tls: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
+    pub seen: LinksSeen,
 }
 
 impl Linking {
@@ -37,6 +38,7 @@ impl Linking {
             payload_bytes_max: self.payload_bytes_max,
             migrator: self.migrator,
             tls: self.tls,
+            seen: self.seen,
             say: Box::new(|warns, name, text| match warns {
                 true => log::warn(name, text),
                 false => log::info(name, text),

@@ -15,11 +15,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mbal_control::api::{
-    AgesAsked, AgesReport, CurveReport, Heartbeat, Incarnation, LeaseTold, Leaving, MoveNews, News,
-    Registered, Registration,
+    AgesAsked, AgesReport, CurveReport, Heartbeat, Incarnation, LeaseTold, Leaving, LinkReport,
+    MoveNews, News, Registered, Registration,
 };
 use mbal_model::{Cluster, ServerId};
-use mbal_reactor::{Letter, LinkNote, Mailbox};
+use mbal_reactor::{Clock, Letter, LinkNote, LinksSeen, Mailbox};
 use mbal_worker::{CurveTold, Event};
 
 use crate::balancing::Balanced;
@@ -52,6 +52,9 @@ const LEASE_LOOKED_AT: Duration = Duration::from_millis(20);
 /// While batches end and moves are given up, before that is looked at again.
 const FORSAKE_PAUSE: Duration = Duration::from_millis(2);
 
+/// Of why a link is missing, in a heartbeat.
+const WHY_CHARACTERS_MAX: usize = 200;
+
 /// Exit code of a server that is one no more.
 const EX_UNAVAILABLE: i32 = 69;
 
@@ -65,6 +68,9 @@ pub(crate) struct Member {
     pub moving: Moving,
     pub incarnation: Incarnation,
     pub departure: Arc<Departure>,
+    pub links: LinksSeen,
+    /// By which links are timed.
+    pub clock: Clock,
 }
 
 /// What has been said in the log already: who tries every second says it once.
@@ -317,9 +323,21 @@ impl Member {
             version: env!("CARGO_PKG_VERSION").into(),
             link_versions: [*mbal_link::VERSIONS.start(), *mbal_link::VERSIONS.end()],
             ages,
+            links: self.links_missing(),
             ..self.balanced.heartbeat()
         };
         self.post(&format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)
+    }
+
+    fn links_missing(&self) -> Vec<LinkReport> {
+        let now = self.clock.now_ns();
+        let seen = self.links.lock();
+        let missing = seen.iter().filter_map(|(server, link)| {
+            let down_ms = now.saturating_sub(link.down_since_ns?) / 1_000_000;
+            let why: String = link.why.chars().take(WHY_CHARACTERS_MAX).collect();
+            Some(LinkReport { server: server.0, down_ms, why })
+        });
+        missing.collect()
     }
 
     fn post<A: serde::Serialize, B: serde::de::DeserializeOwned>(

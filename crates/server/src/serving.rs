@@ -17,8 +17,8 @@ use mbal_model::{Address, ServerId, WorkerId};
 use mbal_reactor::process::{self, Background, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
-    Clock, Ended, EventLoop, Greeter, Guest, LeaseClock, Letter, LinkNote, Listener, Mailbox,
-    Mapping, Post, Request, STRANGERS_MAX, Tally, TlsDoor,
+    Clock, Ended, EventLoop, Greeter, Guest, LeaseClock, Letter, LinkNote, LinksSeen, Listener,
+    Mailbox, Mapping, Post, Request, STRANGERS_MAX, Tally, TlsDoor,
 };
 use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Moment, Now, Settings, Worker};
 
@@ -365,6 +365,7 @@ impl Server {
             payload_bytes_max,
             migrator: post.migrator.clone(),
             tls,
+            seen: LinksSeen::default(),
         }))
     }
 
@@ -395,6 +396,8 @@ impl Server {
                     config: config.clone(),
                     workers: Arc::clone(&linking.workers),
                     balanced: Arc::clone(balanced),
+                    links: Arc::clone(&linking.seen),
+                    clock: linking.clock,
                     departure: Departure::new(
                         config.clone(),
                         main.clone(),

@@ -51,7 +51,9 @@ mod wish;
 pub use clock::{Clock, LeaseClock};
 pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES, Said};
 pub use greeter::{Greeter, Guest};
-pub use linker::{LINK_CREDITS, LinkNote, LinkPlan, Linked, Linker, STRANGERS_MAX};
+pub use linker::{
+    LINK_CREDITS, LinkNote, LinkPlan, LinkSeen, Linked, Linker, LinksSeen, STRANGERS_MAX,
+};
 pub use listener::{Ended, Listener, Request};
 pub use mailbox::Mailbox;
 pub use mapping::Mapping;

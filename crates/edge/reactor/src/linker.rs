@@ -17,6 +17,7 @@ use mbal_link::{
     Accepting, Backoff, Cluster, Dialing, Established, HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES,
     Step, next_frame,
 };
+use mbal_locks::{Mutex, ranks};
 use mbal_model::ServerId;
 use rustls::{ClientConfig, ServerConfig};
 
@@ -49,6 +50,20 @@ const SAY_EVERY_NS: u64 = 1_000_000_000;
 /// Takes news: whether it is a warning, its name, its text.
 pub type Say = dyn Fn(bool, &'static str, &str) + Send;
 
+/// What has become of the links to each other server, for whoever tells of it. Locked for a moment, with nothing else.
+pub type LinksSeen = Arc<Mutex<ranks::LinksSeen, BTreeMap<ServerId, LinkSeen>>>;
+
+/// The links of all workers to one other server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkSeen {
+    pub up: usize,
+    pub wanted: usize,
+    /// Since when some are missing.
+    pub down_since_ns: Option<u64>,
+    /// Of the last attempt that failed; empty before one has.
+    pub why: String,
+}
+
 /// What a server is told of its cluster, as far as links go.
 pub struct LinkPlan {
     pub cluster: Cluster,
@@ -64,6 +79,7 @@ pub struct LinkPlan {
     pub tls: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
     /// For the log.
     pub say: Box<Say>,
+    pub seen: LinksSeen,
 }
 
 /// What an event loop tells the linker.
@@ -188,7 +204,7 @@ impl Linker {
             unsaid: 0,
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
         };
-        linker.know(peers, 0);
+        linker.know(peers, clock.now_ns());
         Ok(linker)
     }
 
@@ -204,6 +220,7 @@ impl Linker {
             dial.backoff = Backoff::default();
             dial.due = dial.address.as_ref().filter(|_| !dial.is_begun).map(|_| now);
         }
+        let servers: Vec<ServerId> = peers.iter().map(|(server, _)| *server).collect();
         for (server, address) in peers {
             if self.dials.iter().any(|dial| dial.server == server) {
                 continue;
@@ -221,6 +238,32 @@ impl Linker {
                     due: Some(now),
                 });
             }
+        }
+        let gone: Vec<ServerId> = self.news.keys().copied().collect();
+        for server in servers.into_iter().chain(gone) {
+            self.show(server, None, now);
+        }
+    }
+
+    /// What there is of links to a server; `why` is of one that has just failed.
+    fn show(&self, server: ServerId, why: Option<&str>, now: u64) {
+        let is_wanted = |dial: &&Dial| dial.server == server && dial.address.is_some();
+        let wanted = self.dials.iter().filter(is_wanted).count();
+        let up = self.news.get(&server).map_or(0, |news| news.up);
+        let mut seen = self.plan.seen.lock();
+        if wanted == 0 {
+            seen.remove(&server);
+            return;
+        }
+        let link = seen.entry(server).or_default();
+        (link.up, link.wanted) = (up, wanted);
+        if up >= wanted {
+            *link = LinkSeen { up, wanted, ..LinkSeen::default() };
+            return;
+        }
+        link.down_since_ns.get_or_insert(now);
+        if let Some(why) = why {
+            link.why = why.to_owned();
         }
     }
 
@@ -275,11 +318,12 @@ impl Linker {
         if news.up == 0 {
             let text = format!("mbal: the link to server {} is lost: {why}", server.0);
             (self.plan.say)(true, "link_lost", &text);
-            news.said = why;
+            news.said = why.clone();
         }
         let is_it = |dial: &&mut Dial| dial.worker == worker && dial.server == server;
         let dial = self.dials.iter_mut().find(is_it).expect("it was dialed here");
         dial.failed(now);
+        self.show(server, Some(&why), now);
     }
 
     fn dial_due(&mut self, now: u64) {
@@ -339,6 +383,7 @@ impl Linker {
             (self.plan.say)(true, "link_failed", &text);
             news.said = why.to_owned();
         }
+        self.show(server, Some(why), now);
     }
 
     fn accept(&mut self, door: usize, now: u64) -> io::Result<()> {
@@ -398,13 +443,13 @@ impl Linker {
                 self.talks[place] = Some(talk);
             }
             Next::Waits => self.end(talk, "epoll", now),
-            Next::Up if self.epoll.remove(talk.fd.as_fd()).is_ok() => self.hand_over(talk),
+            Next::Up if self.epoll.remove(talk.fd.as_fd()).is_ok() => self.hand_over(talk, now),
             Next::Up => self.end(talk, "epoll", now),
             Next::Ends(why) => self.end(talk, &why, now),
         }
     }
 
-    fn hand_over(&mut self, talk: Talk) {
+    fn hand_over(&mut self, talk: Talk, now: u64) {
         let Talk { fd, tls, side, input, up, .. } = talk;
         let established = up.expect("it is up");
         let dialed = matches!(side, Side::Dials(..));
@@ -419,6 +464,7 @@ impl Linker {
                     let text = format!("mbal: linked to server {}", server.0);
                     (self.plan.say)(false, "linked", &text);
                 }
+                self.show(server, None, now);
                 self.dials[at].worker
             }
             // The links of another server's workers are spread over ours.

@@ -5,7 +5,9 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use crate::sys::check;
@@ -292,6 +294,13 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// A file to lock, made if it is not there. A link is refused: it may lead to somebody else's file.
+pub fn lock_file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    options.custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
 /// CPU time that the process has used so far, in user mode and in the kernel, in microseconds.

@@ -54,6 +54,8 @@ ranks! {
     NewestTerm: "the newest coordinator's term", "whoever asks a coordinator";
     Decisions: "how often the balancer decided what", "`mbal-balancer`, metrics";
     LastEpoch: "what a heartbeat says of loads", "`mbal-balancer`, `mbal-member`";
+    LinksSeen: "to which servers links are missing, and why", "`mbal-linker`, `mbal-member`";
+    SideDoors: "how many scrapers and operators are served", "`mbal-metrics`, `mbal-control`";
 
     // What workers share of the cluster.
     Settling: "making the store as the map says: one thread at a time", "workers, `mbal-member`";
