@@ -4,7 +4,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use mbal_model::{Prefix, WorkerId};
@@ -12,24 +11,24 @@ use mbal_model::{Prefix, WorkerId};
 use crate::balancing::{Asked, Note};
 use crate::control_path::{Served, folders, trusted_paths};
 use crate::patience::read_until;
+use crate::side_doors;
 
 /// An operator who is slower than this is not served.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The balancer answers at once, unless it gets no time at all.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+/// Operators at a time.
+const OPERATORS_MAX: usize = 16;
 /// A question with a key.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// Serves operators, one after the other, until the process ends.
+/// Serves operators until the process ends.
 pub(crate) fn start(listener: UnixListener, balancer: Sender<Note>) -> std::io::Result<()> {
     listener.set_nonblocking(false)?;
-    thread::Builder::new().name("mbal-control".into()).spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // One that went away is no loss.
-            drop(answer(&stream, &balancer));
-        }
-    })?;
-    Ok(())
+    let next = move || listener.accept().map(|(stream, _)| stream);
+    // One that went away is no loss.
+    let answer = move |stream: UnixStream| drop(answer(&stream, &balancer));
+    side_doors::serve("mbal-control", OPERATORS_MAX, next, answer)
 }
 
 fn answer(mut stream: &UnixStream, balancer: &Sender<Note>) -> std::io::Result<()> {
