@@ -103,7 +103,7 @@ func (cluster *Cluster) Incarnations() (map[int]string, error) {
 // Lost says that a server is dead, until a coordinator has heard it, or twenty seconds are over.
 func (cluster *Cluster) Lost(number int) {
 	for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(100 * time.Millisecond) {
-		if code, _, err := cluster.call("POST", fmt.Sprintf("/v1/servers/%d/lost", number), "{}"); err == nil && code < 300 {
+		if code, _, err := cluster.call("POST", fmt.Sprintf("/v1/servers/%d/lost", number), `{"force":true}`); err == nil && code < 300 {
 			return
 		}
 	}

@@ -1,11 +1,12 @@
 //! The HTTP API: paths to questions, answers to JSON.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, RawQuery, Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
@@ -18,8 +19,13 @@ use mbal_election::Term;
 use mbal_locks::{Mutex, ranks};
 use mbal_model::ServerId;
 use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::driver::{Driver, Failed};
+use crate::gate::{Gate, enter};
+use crate::metrics::of_who_waits;
 use crate::seat::{NotLeading, Seat};
 
 /// The description of this API.
@@ -52,8 +58,10 @@ pub const ROUTES: [(&str, &str); 24] = [
     ("get", "/healthz"),
 ];
 
-/// A heartbeat of 64 workers and 4,096 cachelets is a tenth of it.
-const BODY_BYTES_MAX: usize = 4 << 20;
+/// Who does not get his turn by then is told so: a disk or etcd hangs, and nothing was done.
+const TURN_WITHIN: Duration = Duration::from_secs(5);
+/// Whoever scrapes does not wait longer for what is known of servers.
+const PAGE_WITHIN: Duration = Duration::from_secs(1);
 
 /// The term in which a leader answers, and who leads, by who does not.
 const TERM: HeaderName = HeaderName::from_static("mbal-term");
@@ -64,8 +72,9 @@ pub(crate) struct Shared {
     pub driver: Arc<Mutex<ranks::Driver, Driver>>,
     /// Its place among several; none of who has a file.
     pub seat: Option<Arc<Seat>>,
-    /// Of `Authorization: Bearer`, hashed: what changes anything needs it.
-    pub token: Option<Arc<[u8]>>,
+    /// Of whoever calls and wants the driver: one after the other, and none of those who wait has a thread.
+    pub turn: Arc<Semaphore>,
+    pub gate: Arc<Gate>,
 }
 
 pub(crate) fn router(shared: Shared) -> Router {
@@ -96,12 +105,13 @@ pub(crate) fn router(shared: Shared) -> Router {
         .method_not_allowed_fallback(async || {
             failed(StatusCode::METHOD_NOT_ALLOWED, "not this way; /openapi.json says how")
         })
-        .layer(middleware::from_fn_with_state(shared.clone(), authorized))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared.gate), enter))
+        // The gate has a limit of its own.
+        .layer(DefaultBodyLimit::disable())
         .with_state(shared)
 }
 
-fn failed(status: StatusCode, why: impl Into<String>) -> Response {
+pub(crate) fn failed(status: StatusCode, why: impl Into<String>) -> Response {
     (status, Json(Failure { error: why.into(), leader: None })).into_response()
 }
 
@@ -131,29 +141,7 @@ fn unanswered(failed: Failed) -> Response {
     }
 }
 
-pub(crate) fn hashed(token: &str) -> Arc<[u8]> {
-    ring::digest::digest(&ring::digest::SHA256, token.as_bytes()).as_ref().into()
-}
-
-/// Reading is free where one can connect; whatever changes something needs the token.
-async fn authorized(State(shared): State<Shared>, request: Request, next: Next) -> Response {
-    let said = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let said = said.and_then(|value| value.strip_prefix("Bearer "));
-    let is_free = matches!(*request.method(), Method::GET | Method::HEAD);
-    match (&shared.token, said) {
-        (Some(token), said) if !is_free && said.map(hashed).as_ref() != Some(token) => {
-            let mut response =
-                failed(StatusCode::UNAUTHORIZED, "this call needs `Authorization: Bearer TOKEN`");
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, "Bearer".parse().expect("a header's value"));
-            response
-        }
-        _ => next.run(request).await,
-    }
-}
-
-/// A JSON body, whatever its content type says; what is wrong with it is an answer like every other.
+/// A JSON body; what is wrong with it is an answer like every other.
 struct Body<T>(T);
 
 impl<S: Send + Sync, T: for<'a> Deserialize<'a>> FromRequest<S> for Body<T> {
@@ -179,8 +167,12 @@ impl Shared {
         ask: impl FnOnce(&mut Driver) -> (Option<Term>, Result<T, Failed>) + Send + 'static,
         answer: impl FnOnce(T) -> Response,
     ) -> Response {
-        let asked = tokio::task::spawn_blocking(move || ask(&mut self.driver.lock()));
-        let Ok((term, told)) = asked.await else {
+        let Ok(Ok(turn)) = timeout(TURN_WITHIN, Arc::clone(&self.turn).acquire_owned()).await
+        else {
+            let why = "the coordinator waits for its disk or for etcd; nothing was done";
+            return failed(StatusCode::SERVICE_UNAVAILABLE, why);
+        };
+        let Ok((term, told)) = self.driven(turn, ask).await else {
             return failed(StatusCode::INTERNAL_SERVER_ERROR, "a fault of the coordinator");
         };
         let mut response = told.map_or_else(unanswered, answer);
@@ -188,6 +180,19 @@ impl Shared {
             response.headers_mut().insert(TERM, term.into());
         }
         response
+    }
+
+    /// On a thread that may wait. The turn is over when that is, whether or not anybody still wants to know.
+    fn driven<T: Send + 'static>(
+        self,
+        turn: OwnedSemaphorePermit,
+        ask: impl FnOnce(&mut Driver) -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        tokio::task::spawn_blocking(move || {
+            let told = ask(&mut self.driver.lock());
+            drop(turn);
+            told
+        })
     }
 
     async fn tell(self, ask: Ask) -> Response {
@@ -303,11 +308,9 @@ async fn lost(
     Path(id): Path<String>,
     Body(body): Body<LostCall>,
 ) -> Response {
-    match (server(&id), body.incarnation) {
-        // It is what the process says itself when it ends.
-        (Ok(id), Some(incarnation)) => shared.tell(Ask::Leave(id, incarnation)).await,
-        (Ok(id), None) => shared.tell(Ask::Lost(id)).await,
-        (Err(response), _) => response,
+    match server(&id) {
+        Ok(id) => shared.tell(Ask::SaidLost(id, body)).await,
+        Err(response) => response,
     }
 }
 
@@ -341,8 +344,13 @@ async fn end_scaling(State(shared): State<Shared>) -> Response {
     shared.tell(Ask::EndScaling).await
 }
 
+/// Without the driver's answer it says that there is none: whoever is on watch is to hear of a hanging disk.
 async fn metrics(State(shared): State<Shared>) -> Response {
-    let page = shared.driver.lock().metrics();
+    let page = timeout(PAGE_WITHIN, async {
+        let turn = Arc::clone(&shared.turn).acquire_owned().await.ok()?;
+        shared.driven(turn, Driver::metrics).await.ok()
+    });
+    let page = page.await.ok().flatten().unwrap_or_else(of_who_waits);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response()
 }
 

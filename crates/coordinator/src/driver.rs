@@ -22,6 +22,9 @@ use crate::weight;
 /// Events that are remembered; the log has all.
 const EVENTS_MAX: usize = 1000;
 
+/// A full disk makes each change fail, some fifty a second.
+const SAY_UNSAVED_EVERY: Duration = Duration::from_secs(10);
+
 /// Takes news for the log.
 pub type Say = dyn Fn(&str) + Send + Sync;
 
@@ -38,6 +41,8 @@ pub(crate) struct Driver {
     machines: &'static str,
     say: Arc<Say>,
     planner: Option<Sender<Word>>,
+    /// While nothing can be saved: until when that is not said again, and how often it has happened since it was.
+    unsaved: Option<(Moment, u64)>,
 }
 
 pub(crate) enum Storage {
@@ -108,6 +113,7 @@ impl Driver {
             machines,
             say,
             planner,
+            unsaved: None,
         }
     }
 
@@ -221,23 +227,29 @@ impl Driver {
     fn save(&mut self, before: State) -> Result<(), Failed> {
         let led = self.led.as_mut().expect("it has decided");
         let state = led.coordinator.state();
-        let (why, is_certain) = match &mut self.storage {
+        let failed = match &mut self.storage {
             Storage::File { file, is_unsettled } => match file.save(state) {
-                Ok(()) => return Ok(()),
+                Ok(()) => None,
                 Err(NotWritten { error, is_certain }) => {
                     *is_unsettled = !is_certain;
-                    (error.to_string(), is_certain)
+                    Some((error.to_string(), is_certain))
                 }
             },
             Storage::Etcd(seat) => match seat.save(led.term, &weight::encode(state)) {
-                Saved::Yes => return Ok(()),
-                Saved::No(why) => (why, true),
+                Saved::Yes => None,
+                Saved::No(why) => Some((why, true)),
                 Saved::Unknown(why) => {
                     // The next leader reads what is there.
                     self.led = None;
-                    (why, false)
+                    Some((why, false))
                 }
             },
+        };
+        let Some((why, is_certain)) = failed else {
+            if self.unsaved.take().is_some() {
+                (self.say)("the coordinator's state can be saved again");
+            }
+            return Ok(());
         };
         if let Some(led) = &mut self.led {
             led.coordinator.restore(before);
@@ -246,8 +258,26 @@ impl Driver {
             true => format!("the coordinator's state cannot be saved: {why}"),
             false => format!("whether the coordinator's state was saved is not known: {why}"),
         };
-        (self.say)(&why);
+        self.say_unsaved(&why);
         Err(Failed::Unsaved(why))
+    }
+
+    /// Every heartbeat may fail so: the log has one line of many.
+    fn say_unsaved(&mut self, why: &str) {
+        let now = self.clock.now();
+        match &mut self.unsaved {
+            Some((until, more)) if now < *until => *more += 1,
+            unsaved => {
+                let more = unsaved.take().map_or(0, |(_, more)| more);
+                match more {
+                    0 => (self.say)(why),
+                    _ => (self.say)(&format!(
+                        "{why} ({more} times more since the last of these lines)"
+                    )),
+                }
+                self.unsaved = Some((now + SAY_UNSAVED_EVERY, 0));
+            }
+        }
     }
 
     /// A file of which nobody knows what is in it is written anew, before anything is told.
@@ -345,6 +375,7 @@ mod tests {
     fn while_a_file_is_in_doubt_nothing_is_told_and_then_what_was_before_the_change() {
         let folder = std::env::temp_dir().join(format!("mbal-driver-{}", std::process::id()));
         let path = folder.join("mbal.json");
+        std::fs::create_dir_all(&folder).expect("the system's folder can be written");
         let (mut file, _) = StateFile::open(&path).expect("it can be made");
         let sound = file.syncs_in(folder.join("gone"));
         let settings = Settings::default();
@@ -362,6 +393,36 @@ mod tests {
         assert!(why(driver.ask(Ask::Lost(ServerId(1)))).contains("there is no server 1"));
         let saved = std::fs::read_to_string(&path).expect("it is there");
         assert!(!saved.contains("10.0.0.1"), "{saved}");
+        std::fs::remove_dir_all(folder).expect("it is the test's");
+    }
+
+    #[test]
+    fn a_full_disk_is_said_once_and_that_it_is_over() {
+        let folder = std::env::temp_dir().join(format!("mbal-full-{}", std::process::id()));
+        let path = folder.join("mbal.json");
+        std::fs::create_dir_all(&folder).expect("the system's folder can be written");
+        let (file, _) = StateFile::open(&path).expect("it can be made");
+        let (settings, said) = (Settings::default(), Arc::new(std::sync::Mutex::new(Vec::new())));
+        let storage = Storage::File { file, is_unsettled: false };
+        let lines = Arc::clone(&said);
+        let say =
+            Arc::new(move |line: &str| lines.lock().expect("it is sound").push(line.to_owned()));
+        let coordinator = Coordinator::new(settings.clone());
+        let mut driver = Driver::new(settings, storage, Some(coordinator), say);
+        // A folder in the place of the new file.
+        let new = folder.join("mbal.json.new");
+        std::fs::create_dir(&new).expect("it can be made");
+        for _ in 0..50 {
+            assert!(why(driver.ask(registration())).contains("cannot be saved"));
+        }
+        assert_eq!(said.lock().expect("it is sound").len(), 1, "{said:?}");
+        driver.unsaved.as_mut().expect("it cannot save").0 = Moment::ZERO;
+        drop(driver.ask(registration()));
+        std::fs::remove_dir(&new).expect("it is empty");
+        assert!(driver.ask(registration()).1.is_ok());
+        let said = said.lock().expect("it is sound");
+        assert!(said[1].ends_with("(49 times more since the last of these lines)"), "{said:?}");
+        assert_eq!(said[2], "the coordinator's state can be saved again");
         std::fs::remove_dir_all(folder).expect("it is the test's");
     }
 }

@@ -1,8 +1,8 @@
 //! `mbal coordinator`: the coordinator as a process. An HTTP API in front, `mbal_control` in the middle, a file or etcd behind.
 //!
 //! ```text
-//!   servers, operators ── HTTP/JSON ──► api.rs ──► driver.rs: one transaction at a time ──► state_file.rs
-//!                                                     │ mbal_control::Coordinator        └─► seat.rs ──► mbal_etcd
+//!   servers, operators ── HTTP/JSON ──► gate.rs, api.rs ──► driver.rs: one transaction at a time ──► state_file.rs
+//!                                                              │ mbal_control::Coordinator        └─► seat.rs ──► mbal_etcd
 //!                             planning.rs: a plan each epoch
 //!                             autoscaling.rs: a look each minute; machines.rs starts and stops servers
 //!                             watching.rs: a look at servers' leases, where there is etcd
@@ -14,6 +14,7 @@
 mod api;
 mod autoscaling;
 mod driver;
+mod gate;
 mod kubernetes;
 mod machines;
 mod metrics;

@@ -7,7 +7,8 @@ use mbal_control::api::{BalanceMode, HotMode, HotStatus, ScaleState, ScaleStatus
 use mbal_control::{Autoscaled, Coordinator};
 use mbal_model::Why;
 
-const STATES: [&str; 7] = ["serving", "awaited", "silent", "lost", "draining", "stuck", "drained"];
+const STATES: [&str; 8] =
+    ["serving", "unlinked", "awaited", "silent", "lost", "draining", "stuck", "drained"];
 const MODES: [(&str, BalanceMode); 3] =
     [("on", BalanceMode::On), ("off", BalanceMode::Off), ("dry-run", BalanceMode::DryRun)];
 const HOT_MODES: [(&str, HotMode); 3] =
@@ -33,7 +34,7 @@ pub(crate) fn page(
     scaling: &ScaleStatus,
 ) -> String {
     let (state, balanced) = (coordinator.state(), coordinator.balanced());
-    let mut page = Page::leads(true);
+    let mut page = Page::leads(true, false);
     let servers =
         |state: &str| status.servers.iter().filter(|server| server.state == state).count();
     page.gauge_by(
@@ -42,6 +43,8 @@ pub(crate) fn page(
         "state",
         STATES.map(|name| (name, servers(name))),
     );
+    let help = "Links that a server misses to another one, while both are heard.";
+    page.gauge("broken_links", help, status.broken_links.len());
     page.gauge("map_version", "Version of the newest map.", status.map_version);
     page.gauge("moves", "Moves of cachelets under way.", status.moves.len());
     page.counter("moves_total", "Moves of cachelets that were ordered.", state.moves_ever);
@@ -71,17 +74,30 @@ pub(crate) fn page(
 
 /// Of a coordinator that does not lead: it knows nothing of servers.
 pub(crate) fn of_who_stands_by() -> String {
-    Page::leads(false).0
+    Page::leads(false, false).0
+}
+
+/// Of one whose last change is not saved yet, after a second: it waits for its disk, or for etcd.
+pub(crate) fn of_who_waits() -> String {
+    let mut page = Page::default();
+    page.waits(true);
+    page.0
 }
 
 #[derive(Default)]
 struct Page(String);
 
 impl Page {
-    fn leads(leads: bool) -> Page {
+    fn leads(leads: bool, waits: bool) -> Page {
         let mut page = Page::default();
         page.gauge("leads", "1 if this coordinator leads.", u8::from(leads));
+        page.waits(waits);
         page
+    }
+
+    fn waits(&mut self, waits: bool) {
+        let help = "1 if nothing is known of servers for now, since this coordinator waits for its disk or for etcd.";
+        self.gauge("waits", help, u8::from(waits));
     }
 
     fn hot_keys(&mut self, hot: &HotStatus) {

@@ -11,6 +11,7 @@ use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use mbal_control::api::ScaleStatus;
+use mbal_control::web::Hosts;
 use mbal_control::{Coordinator, Leases, Settings};
 use mbal_election::Terms;
 use mbal_etcd::{Etcd, Leadership, OwnersKeys};
@@ -18,9 +19,10 @@ use mbal_locks::{Mutex, ranks};
 use mbal_model::Cluster;
 use tokio::sync::Semaphore;
 
-use crate::api::{Shared, hashed, router};
+use crate::api::{Shared, router};
 use crate::autoscaling::{Autoscale, Autoscaling};
 use crate::driver::{Driver, Say, Storage};
+use crate::gate::Gate;
 use crate::planning::Planning;
 use crate::seat::Seat;
 use crate::state_file::StateFile;
@@ -30,6 +32,7 @@ use crate::watching::Watching;
 const CONNECTIONS_MAX: usize = 4096;
 /// A request's head has arrived by then, or its connection is closed.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
+const HEAD_BYTES_MAX: usize = 16 << 10;
 /// A whole request has been answered by then.
 const REQUEST_WITHIN: Duration = Duration::from_secs(30);
 /// Without descriptors, accepting pauses for so long; and who has been elected is looked at so often.
@@ -43,6 +46,8 @@ pub struct Config {
     pub settings: Settings,
     /// What callers that change something have to know.
     pub token: Option<String>,
+    /// By which names it may be called, beside its addresses and names without a dot.
+    pub allow_hosts: Vec<String>,
     pub autoscale: Autoscale,
 }
 
@@ -88,6 +93,12 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     let listener = TcpListener::bind(listen).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
+    let advertised = match &config.state {
+        StateIn::Etcd { advertised, .. } => advertised.clone(),
+        StateIn::File(_) => None,
+    };
+    let names = config.allow_hosts.into_iter().chain(advertised).chain(own_name());
+    let gate = Gate::new(Hosts::and(names), config.token.as_deref(), address.ip().is_loopback());
     let (mut taken, mut coordinator, mut keys) = (None, None, None);
     let storage = match (config.state, file) {
         (StateIn::Etcd { members, advertised, terms, for_servers }, _) => {
@@ -112,7 +123,8 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     let shared = Shared {
         driver: Arc::new(Mutex::new(driver)),
         seat: taken.clone(),
-        token: config.token.as_deref().map(hashed),
+        turn: Arc::new(Semaphore::new(1)),
+        gate: Arc::new(gate),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -144,6 +156,12 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
         driver,
         address,
     })
+}
+
+/// This machine's.
+fn own_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned())
 }
 
 fn opened(path: &Path, settings: &Settings) -> Result<(StateFile, Coordinator), String> {
@@ -184,14 +202,14 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// The map and the servers, once there is a map.
+    /// The map and the servers, once there is a map. None while somebody else is asked, which may take as long as a disk takes.
     pub fn cluster(&self) -> Option<Cluster> {
-        self.driver.lock().cluster()
+        self.driver.try_lock()?.cluster()
     }
 
-    /// How many servers are wanted, and who has retired; none of who does not lead.
+    /// How many servers are wanted, and who has retired; none of who does not lead, or while somebody else is asked.
     pub fn scaling(&self) -> Option<ScaleStatus> {
-        self.driver.lock().scaling()
+        self.driver.try_lock()?.scaling()
     }
 
     /// Serves until SIGTERM or SIGINT.
@@ -214,6 +232,8 @@ async fn serve(listener: TcpListener, router: Router) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+    // Of what has not been looked at yet, for each connection.
+    http.max_buf_size(HEAD_BYTES_MAX);
     loop {
         let place = Arc::clone(&places).acquire_owned().await.expect("it is never closed");
         let Ok((stream, _)) = listener.accept().await else {
@@ -240,5 +260,61 @@ async fn serve(listener: TcpListener, router: Router) {
             drop(connection.await);
             drop(place);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    fn got(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("it is taken");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{path}: {error}"));
+        answer
+    }
+
+    #[test]
+    fn a_disk_that_hangs_mutes_neither_probes_nor_metrics_nor_who_leads() {
+        let folder = std::env::temp_dir().join(format!("mbal-serving-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("the system's folder can be written");
+        let config = Config {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            state: StateIn::File(folder.join("mbal.json")),
+            settings: Settings::default(),
+            token: None,
+            allow_hosts: Vec::new(),
+            autoscale: Autoscale::default(),
+        };
+        let running = start(config, Box::new(|_| {})).expect("it starts");
+        assert!(got(running.address, "/metrics").contains("\nmbal_coordinator_waits 0\n"));
+        // As who saves has it, for as long as that takes.
+        let held = running.driver.lock();
+        // One that waits for the driver, and more who scrape than there is patience for.
+        let address = running.address;
+        let waiting = std::thread::spawn(move || got(address, "/v1/status"));
+        let scraping = [(); 8].map(|()| std::thread::spawn(move || got(address, "/metrics")));
+        for scrape in scraping {
+            let page = scrape.join().expect("it is answered");
+            assert!(page.contains("\nmbal_coordinator_waits 1\n"), "{page}");
+        }
+        assert!(got(address, "/v1/leads").ends_with("{\"leads\":true}"));
+        assert!(got(address, "/healthz").ends_with("ok\n"));
+        let second = got(address, "/v1/map");
+        assert!(
+            second.starts_with("HTTP/1.1 503") && second.contains("nothing was done"),
+            "{second}"
+        );
+        drop(held);
+        assert!(got(address, "/metrics").contains("\nmbal_coordinator_waits 0\n"));
+        drop(waiting.join().expect("it is answered"));
+        drop(running);
+        std::fs::remove_dir_all(folder).expect("it is the test's");
     }
 }

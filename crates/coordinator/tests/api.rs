@@ -50,6 +50,7 @@ fn config(state: &Path) -> Config {
             ..Settings::default()
         },
         token: None,
+        allow_hosts: Vec::new(),
         autoscale: Autoscale::default(),
     }
 }
@@ -172,8 +173,10 @@ fn bad_requests_are_told_what_is_wrong() {
     }
     // By a socket: who is refused in the middle of writing may not get to the answer.
     let mut long = TcpStream::connect(running.address).expect("it listens");
-    let head =
-        format!("POST /v1/servers HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", 5 << 20);
+    let head = format!(
+        "POST /v1/servers HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        5 << 20
+    );
     long.write_all(head.as_bytes()).expect("it is taken");
     let chunk = vec![b'x'; 64 << 10];
     while long.write_all(&chunk).is_ok() {}
@@ -314,12 +317,14 @@ fn what_cannot_be_saved_is_refused_and_did_not_happen() {
     // A folder in the place of the new file: like a disk that is full, nothing can be written.
     let new = folder.0.join("shop.json.new");
     std::fs::create_dir(&new).expect("it can be made");
-    let (status, told) = call(&running, "POST", "/v1/servers/1/lost", None);
+    let (status, told) =
+        call(&running, "POST", "/v1/servers/1/lost", Some(json!({ "force": true })));
     assert_eq!(status, 503, "{told}");
     assert!(told["error"].as_str().is_some_and(|why| why.contains("cannot be saved")));
     assert_ne!(call(&running, "GET", "/v1/status", None).1["servers"][0]["state"], "lost");
     std::fs::remove_dir(&new).expect("it is empty");
-    assert_eq!(call(&running, "POST", "/v1/servers/1/lost", None).0, 200);
+    let lost = call(&running, "POST", "/v1/servers/1/lost", Some(json!({ "force": true })));
+    assert_eq!(lost.0, 200);
 }
 
 #[test]
@@ -332,7 +337,13 @@ fn who_is_said_to_be_dead_by_name_is_nobody_who_came_later() {
     assert_eq!(status, 409, "{told}");
     let told = call(&running, "GET", "/v1/status", None).1;
     assert_ne!(told["servers"][0]["state"], "lost");
-    let same = json!({ "incarnation": told["servers"][0]["incarnation"] });
+    let mut same = json!({ "incarnation": told["servers"][0]["incarnation"] });
+    let (status, told) = call(&running, "POST", "/v1/servers/1/lost", Some(same.clone()));
+    assert!(
+        status == 409 && told["error"].as_str().is_some_and(|why| why.contains("it was heard")),
+        "{told}"
+    );
+    same["force"] = json!(true);
     assert_eq!(call(&running, "POST", "/v1/servers/1/lost", Some(same)).0, 200);
     assert_eq!(call(&running, "GET", "/v1/status", None).1["servers"][0]["state"], "lost");
     let broken = json!({ "incarnation": 7 });

@@ -43,6 +43,7 @@ fn begin(folder: &Folder, machines: Machines, servers_first: usize) -> Running {
         state: StateIn::File(folder.0.join("mbal.json")),
         settings: Settings { servers_first, epoch: EVERY, ..Settings::default() },
         token: None,
+        allow_hosts: Vec::new(),
         autoscale: Autoscale { machines, every: EVERY },
     };
     start(config, Box::new(|_| {})).expect("it starts")

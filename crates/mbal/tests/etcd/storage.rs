@@ -42,7 +42,11 @@ fn a_state_that_cannot_be_read_is_told_and_nobody_leads_by_it() {
         cluster.etcd.put(STATE, &base64(broken.as_bytes()));
         if at == 0 {
             // It notices when it saves.
-            let lost = cluster.coordinators[leader].call("POST", "/v1/servers/1/lost", None);
+            let lost = cluster.coordinators[leader].call(
+                "POST",
+                "/v1/servers/1/lost",
+                Some(serde_json::json!({ "force": true })),
+            );
             assert_eq!(lost.status, 503);
             assert!(lost.error().contains("changed by somebody who does not lead"), "{lost:?}");
         }
@@ -64,7 +68,11 @@ fn a_state_that_is_gone_is_not_begun_anew() {
     // The others look four times a second, and remember that there was one.
     std::thread::sleep(Duration::from_secs(2));
     cluster.etcd.delete(STATE);
-    let lost = cluster.coordinators[leader].call("POST", "/v1/servers/1/lost", None);
+    let lost = cluster.coordinators[leader].call(
+        "POST",
+        "/v1/servers/1/lost",
+        Some(serde_json::json!({ "force": true })),
+    );
     assert_eq!(lost.status, 503, "{lost:?}");
     everybody_says(&cluster, "the state that was in etcd is gone");
     cluster.etcd.put(STATE, &state);

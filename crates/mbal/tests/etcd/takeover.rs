@@ -46,10 +46,10 @@ fn a_leader_that_was_asleep_writes_nothing_and_does_not_answer_as_leader() {
     assert_eq!(sleeper.call("POST", "/v1/servers", Some(registration(1))).status, 200);
     signal(&sleeper.child, "STOP");
     // The kernel takes these for it.
-    let asked = [("GET", "/v1/map", ""), ("POST", "/v1/servers/1/lost", "{}")].map(|(method, path, body)| {
+    let asked = [("GET", "/v1/map", ""), ("POST", "/v1/servers/1/lost", r#"{"force":true}"#)].map(|(method, path, body)| {
         let mut stream = TcpStream::connect(&sleeper.url["http://".len()..]).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
-        let request = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         stream.write_all(request.as_bytes()).expect("it is taken");
         stream
     });
