@@ -3,7 +3,10 @@
 
 use crate::mover::{Coordinator, Mover};
 use crate::peer::{Address, Arrival, Peer, SocketPeer};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -138,7 +141,7 @@ impl Files {
         map += &format!("equal {CACHELET_BITS}\n");
         let written = std::fs::create_dir(&files.folder)
             .and_then(|()| std::fs::write(files.folder.join("map"), map))
-            .and_then(|()| std::fs::write(files.folder.join("secret"), "conformance-conformance"));
+            .and_then(|()| secret(&files.folder.join("secret")));
         written.map_err(|error| format!("{}: {error}", files.folder.display()))?;
         if cluster.moves_every.is_some() {
             let state = files.path("state");
@@ -179,4 +182,10 @@ impl Drop for Files {
         drop((self.mover.take(), self.coordinator.take()));
         std::fs::remove_dir_all(&self.folder).ok();
     }
+}
+
+/// For its user alone: servers take no other.
+fn secret(path: &Path) -> std::io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(b"conformance-conformance")
 }

@@ -10,7 +10,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use mbal_server::{
     BalanceConfig, Caller, ClientCertificate, Cluster, ClusterConfig, Config, Control,
     CoordinatorConfig, Echoed, Listen, Login, MapFrom, Mode, Protocol, ServerId, Settings,
-    TlsSettings, UnixSocket, log, token_of,
+    TlsSettings, UnixSocket, log, secret_of, token_left, token_of,
 };
 
 use crate::extended::Extended;
@@ -550,11 +550,12 @@ impl Flags {
         let Some(map) = self.map_from()? else { return Ok(None) };
         let secret = self.cluster_secret.as_ref();
         let secret = secret.ok_or_else(|| usage("a cluster needs --cluster-secret"))?;
-        let refused = |why: String| usage(format!("--cluster-secret {}: {why}", secret.display()));
-        let secret = fs::read(secret).map_err(|error| refused(error.to_string()))?;
-        let secret = secret.trim_ascii().to_vec();
+        let (flag, path) = ("--cluster-secret", secret);
+        let secret = secret_of(flag, path).map_err(usage)?;
         if secret.len() < SECRET_BYTES_MIN {
-            return Err(refused(format!("a secret has {SECRET_BYTES_MIN} bytes or more")));
+            let path = path.display();
+            let why = format!("{flag} {path}: a secret has {SECRET_BYTES_MIN} bytes or more");
+            return Err(usage(why));
         }
         let link_port = self.link_port;
         Ok(Some(ClusterConfig { map, secret, link_port, link_timeout }))
@@ -567,6 +568,7 @@ impl Flags {
             let urls = Caller::checked(url).map_err(usage)?;
             let token = self.coordinator_token.as_ref();
             let token = token.map(|path| token_of("--coordinator-token", path)).transpose();
+            let token = token.map(|token| token.or_else(|| token_left(url)));
             return Ok(Some(MapFrom::Coordinator(CoordinatorConfig {
                 urls: urls.join(","),
                 token: token.map_err(usage)?,

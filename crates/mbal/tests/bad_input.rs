@@ -19,7 +19,7 @@ fn free_port() -> u16 {
 
 fn folder(test: &str) -> Folder {
     let folder = Folder::new(test);
-    std::fs::write(folder.path("secret"), "a secret of this test\n").expect("it can be written");
+    folder.keep("secret", "a secret of this test\n");
     folder
 }
 

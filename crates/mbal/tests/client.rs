@@ -38,7 +38,7 @@ impl Servers {
             );
         }
         fs::write(folder.path("map"), map + "equal 5\n").unwrap();
-        fs::write(folder.path("secret"), "a secret of this test\n").unwrap();
+        folder.keep("secret", "a secret of this test\n");
         Servers { folder, more: more.iter().map(|word| word.to_string()).collect() }
     }
 

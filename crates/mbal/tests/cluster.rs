@@ -33,7 +33,7 @@ impl Cluster {
             map += &format!("server {id} link 127.0.0.1:{port} client 127.0.0.1:0\n");
         }
         fs::write(folder.path("map"), map).unwrap();
-        fs::write(folder.path("secret"), "a secret of this test\n").unwrap();
+        folder.keep("secret", "a secret of this test\n");
         Cluster { folder, links, more: more.iter().map(|word| word.to_string()).collect() }
     }
 

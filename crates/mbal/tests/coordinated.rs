@@ -418,3 +418,107 @@ fn operators_see_the_cluster_where_a_key_is_and_what_has_put_it_there() {
     }
     assert!(said.contains("STAT links_up 1\r\nSTAT links_wanted 1\r\nSTAT moves 0\r\n"), "{said}");
 }
+
+fn said_of(arguments: &[&str]) -> (bool, String) {
+    let output = output_of(Path::new(MBAL), arguments);
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).expect("it is text"))
+}
+
+#[test]
+fn a_server_that_lives_is_not_said_to_be_dead_and_is_named_by_its_address() {
+    let folder = folder("lives");
+    let coordinator = Coordinator::start(&folder, free_port(), 2);
+    let servers = [(); 2].map(|()| server(&folder, &coordinator.url));
+    eventually("all keys can be stored", || servers.iter().all(stores));
+    let address = format!("127.0.0.1:{}", servers[1].port);
+    let lost = |more: &[&str]| {
+        said_of(&[&["lost", &address, "--coordinator", &coordinator.url], more].concat())
+    };
+    let (done, said) = lost(&[]);
+    assert!(!done && said.contains("lives: it was heard") && said.contains("--force"), "{said}");
+    assert!(servers.iter().all(stores), "nothing has happened");
+    let (done, said) = said_of(&["drain", &address, "--coordinator", &coordinator.url]);
+    assert!(done, "{said}");
+    assert!(said_of(&["drain", &address, "--undo", "--coordinator", &coordinator.url]).0);
+    let (done, said) = said_of(&["drain", "127.0.0.1:1", "--coordinator", &coordinator.url]);
+    assert!(
+        !done && said.contains("there is no server 127.0.0.1:1") && said.contains(&address),
+        "{said}"
+    );
+    let (done, said) =
+        said_of(&["move", "0000/1", &format!("{address}/x"), "--coordinator", &coordinator.url]);
+    assert!(!done && said.contains("SERVER/WORKER"), "{said}");
+    let (done, said) = lost(&["--force"]);
+    assert!(done && said.is_empty(), "{said}");
+    eventually("the other has all of it", || stores(&servers[0]));
+}
+
+#[test]
+fn servers_with_different_secrets_are_named_with_what_to_do() {
+    let folder = folder("secrets");
+    folder.keep("other", "another secret of this test\n");
+    let coordinator = Coordinator::start(&folder, free_port(), 2);
+    let first = server(&folder, &coordinator.url);
+    drop(std::fs::remove_file(folder.path("ports")));
+    let other = folder.path("other").display().to_string();
+    let _second = Running::serve(&folder, &arguments(&coordinator.url, &other));
+    eventually("half of the writes fail", || coordinator.map().is_some() && !stores(&first));
+    let status = || said_of(&["status", "--coordinator", &coordinator.url]).1;
+    eventually("status says so", || {
+        status().contains("links are broken: keys are missed, and writes fail")
+    });
+    let told = status();
+    assert!(!told.contains("serving") && told.matches("unlinked").count() == 2, "{told}");
+    assert!(
+        told.contains("secret is another; give all servers the same --cluster-secret"),
+        "{told}"
+    );
+    let events = said_of(&["events", "--coordinator", &coordinator.url]).1;
+    assert!(events.contains("has no link to server"), "{events}");
+    let page = ureq::get(&format!("{}/metrics", coordinator.url)).call().expect("it is told");
+    let page = page.into_string().expect("it is text");
+    assert!(page.contains("\nmbal_coordinator_broken_links 2\n"), "{page}");
+    assert!(page.contains("\nmbal_coordinator_servers{state=\"unlinked\"} 2\n"), "{page}");
+}
+
+#[test]
+fn secrets_that_others_can_read_and_tokens_that_are_guessed_are_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder("open");
+    let (secret, token) = (folder.path("secret"), folder.path("token"));
+    folder.keep("token", "x\n");
+    let words = [secret.display().to_string(), token.display().to_string()];
+    let state = folder.path("state.json").display().to_string();
+    let coordinator =
+        ["coordinator", "--listen", "127.0.0.1:0", "--state", &state, "--token-file", &words[1]];
+    let (_, said) = said_of(&coordinator);
+    assert!(said.contains("16 or more"), "{said}");
+    for path in [&secret, &token] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
+    }
+    assert!(
+        said_of(&coordinator).1.contains("others can read or write it (mode 644): chmod o= it")
+    );
+    let url = "http://127.0.0.1:1";
+    let (_, said) = said_of(&["serve", "--coordinator", url, "--cluster-secret", &words[0]]);
+    assert!(said.contains("--cluster-secret") && said.contains("chmod o= it"), "{said}");
+    let (_, said) = said_of(&["status", "--coordinator", url, "--coordinator-token", &words[1]]);
+    assert!(said.contains("--coordinator-token") && said.contains("chmod o= it"), "{said}");
+    let nowhere = folder.path("no").join("such.json").display().to_string();
+    let (_, said) = said_of(&["coordinator", "--listen", "127.0.0.1:0", "--state", &nowhere]);
+    assert!(said.contains("there is no folder") && !folder.path("no").exists(), "{said}");
+}
+
+#[test]
+fn what_is_asked_for_does_nothing_to_the_terminal() {
+    let folder = folder("escapes");
+    let coordinator = Coordinator::start(&folder, free_port(), 1);
+    let server = server(&folder, &coordinator.url);
+    eventually("it serves", || stores(&server));
+    for key in ["a\u{1b}[2Jb", "a\u{9b}31mb", "a\u{202e}b"] {
+        let (done, said) = said_of(&["explain", key, "--coordinator", &coordinator.url]);
+        assert!(done && said.contains("key a\\x"), "{said:?}");
+        assert!(!said.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{said:?}");
+    }
+}

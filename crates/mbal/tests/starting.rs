@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -169,15 +169,17 @@ fn a_user_who_may_not_write_is_named() {
 }
 
 #[test]
-fn root_leaves_the_folder_of_the_host_to_the_user_that_serves() {
+fn root_makes_a_folder_in_the_hosts_own_for_the_user_that_serves() {
     let Some(mut command) = in_own_run("") else { return };
     let folder = Folder::new("control-user");
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).unwrap();
     command.args([MBAL, "serve", "-u", "nobody", "-p", "-1", "-t", "2", "-l", "127.0.0.1"]);
     let mut server = Running::of(&folder, &mut command).unwrap();
     let line = said_at_start(&mut server).pop().unwrap();
-    let path = format!("/run/mbal/127.0.0.1:{}.control", server.port);
+    let path = format!("/run/mbal/user-65534/127.0.0.1:{}.control", server.port);
     assert_eq!(control_of(&line), path, "{line}");
+    let host = format!("/proc/{}/root/run/mbal", server.child.id());
+    assert_eq!(fs::metadata(host).unwrap().uid(), 0, "others' sockets are in it");
     let seen = format!("/proc/{}/root{path}", server.child.id());
     let status = output_of(MBAL.as_ref(), &["status", "--control", &seen]);
     assert_eq!(status.status.code(), Some(0), "{status:?}");

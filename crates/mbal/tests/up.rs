@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -186,6 +187,7 @@ fn without_a_lost_server_the_others_serve_its_keys() {
     let stopped = up.pids()[&3].clone();
     send("STOP", &stopped);
     eventually("its keys are missed", || up.found_by(0) < KEYS);
+    eventually("it is heard no more", || up.mbal(&["status"]).contains("silent"));
     up.mbal(&["lost", "3"]);
     assert!(up.map_version() > version);
     eventually("all keys can be stored", || up.stored_by(0) == KEYS && up.stored_by(1) == KEYS);
@@ -265,4 +267,48 @@ fn servers_are_started_and_ended_as_many_as_are_wanted() {
     up.hear("is stopped");
     up.hear("is stopped");
     eventually("two serve", || says("done: 2 servers serve"));
+}
+
+#[test]
+fn its_tools_find_its_token_and_others_change_nothing() {
+    let mut up = Up::start();
+    let at = up.coordinator.trim_start_matches("http://").to_owned();
+    let balance = |more: &str| {
+        let body = r#"{"mode":"off"}"#;
+        let head = format!(
+            "PUT /v1/balance HTTP/1.1\r\nHost: {at}\r\nContent-Type: application/json\r\nContent-Length: {}",
+            body.len()
+        );
+        let request = format!("{head}\r\nConnection: close{more}\r\n\r\n{body}");
+        let mut stream = TcpStream::connect(&at).expect("it listens");
+        stream.write_all(request.as_bytes()).expect("it is taken");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it is answered");
+        answer
+    };
+    assert!(balance("").starts_with("HTTP/1.1 401"), "whoever reaches the port");
+    assert!(up.mbal(&["balance", "off"]).is_empty());
+    assert!(up.mbal(&["status"]).contains("balance is off"));
+    let folders =
+        ["/run/mbal".to_owned(), std::env::var("XDG_RUNTIME_DIR").unwrap_or_default() + "/mbal"];
+    let mine = std::fs::metadata(format!("/proc/{}", up.child.id())).expect("it runs").uid();
+    let names = folders.into_iter().chain([format!("/tmp/mbal-{mine}")]);
+    let file = names
+        .map(|folder| format!("{folder}/{at}.token"))
+        .find(|path| std::fs::metadata(path).is_ok());
+    let file = file.expect("it is in one of them");
+    assert_eq!(std::fs::metadata(&file).expect("it is there").mode() & 0o777, 0o600);
+    let token = std::fs::read_to_string(&file).expect("it is this user's");
+    assert!(
+        balance(&format!("\r\nAuthorization: Bearer {}", token.trim())).starts_with("HTTP/1.1 200")
+    );
+    // Of whoever has another one.
+    let other = format!("/tmp/mbal-up-{}/secret", up.child.id());
+    let arguments =
+        ["balance", "on", "--coordinator", &up.coordinator, "--coordinator-token", &other];
+    let said = String::from_utf8(output_of(MBAL.as_ref(), &arguments).stderr).expect("it is text");
+    assert!(said.contains("another token") && said.contains("--coordinator-token"), "{said}");
+    up.signal("INT");
+    up.wait();
+    assert!(std::fs::metadata(&file).is_err(), "it goes with it");
 }

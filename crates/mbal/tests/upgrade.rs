@@ -282,7 +282,7 @@ fn servers_are_upgraded_one_by_one_and_no_client_notices() {
         return println!("SKIPPED: MBAL_NEXT names no build that speaks the next protocol");
     };
     let folder = Folder::new("upgrade");
-    std::fs::write(folder.path("secret"), "a secret of this test\n").expect("it can be written");
+    folder.keep("secret", "a secret of this test\n");
     let coordinator = Coordinator::start(&folder);
     let ports: Vec<Ports> =
         (0..SERVERS).map(|_| Ports { client: free_port(), workers: free_port() }).collect();

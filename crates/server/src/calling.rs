@@ -1,6 +1,5 @@
 //! A call of a coordinator's API, for servers and for operators' commands: of whichever coordinator leads.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -110,10 +109,16 @@ impl Caller {
         Err(CallFailed::Silent(whys.join("; ")))
     }
 
+    /// Whether calls say a token.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// Asks all coordinators at once whether they lead; `None` of those that do not say.
     pub(crate) fn who_leads(&self) -> Vec<Option<bool>> {
         let ask = |url: &String| {
-            let asked = self.agent.get(&format!("{url}/v1/leads")).timeout(SAYS_WITHIN).call();
+            let asked = self.with_token(self.agent.get(&format!("{url}/v1/leads")));
+            let asked = asked.timeout(SAYS_WITHIN).call();
             Some(asked.ok()?.into_json::<Leads>().ok()?.leads)
         };
         thread::scope(|scope| {
@@ -142,10 +147,7 @@ impl Caller {
         path: &str,
         body: Option<&impl serde::Serialize>,
     ) -> Tried {
-        let mut request = self.agent.request(method, &format!("{url}{path}"));
-        if let Some(token) = &self.token {
-            request = request.set("Authorization", &format!("Bearer {token}"));
-        }
+        let request = self.with_token(self.agent.request(method, &format!("{url}{path}")));
         let answer = match body {
             Some(body) => request.send_json(body),
             None => request.call(),
@@ -175,6 +177,13 @@ impl Caller {
         }
     }
 
+    fn with_token(&self, request: ureq::Request) -> ureq::Request {
+        match &self.token {
+            Some(token) => request.set("Authorization", &format!("Bearer {token}")),
+            None => request,
+        }
+    }
+
     fn check_term(&self, response: &ureq::Response) -> Result<(), String> {
         let term = response.header(TERM).and_then(|text| text.parse().ok());
         let mut newest = self.newest.lock();
@@ -191,17 +200,6 @@ impl Newest {
         }
         *self = Newest { term, at: Some(now) };
         Ok(())
-    }
-}
-
-/// The token of a file, without the blanks around it. The error names `flag` and file.
-pub fn token_of(flag: &str, path: &Path) -> Result<String, String> {
-    match std::fs::read_to_string(path) {
-        Ok(text) if text.trim().is_empty() => {
-            Err(format!("{flag} {}: there is no token", path.display()))
-        }
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(error) => Err(format!("{flag} {}: {error}", path.display())),
     }
 }
 

@@ -47,16 +47,43 @@ pub(crate) struct Folder {
     pub(crate) of_host: bool,
 }
 
-/// `/run/mbal` of the host; what the user's session has; what the user makes without one.
+/// `/run/mbal` of the host, and in it what root has made for a user; what the user's session has; what the user makes without one.
 pub(crate) fn folders() -> Vec<Folder> {
-    folders_of(env::var_os("XDG_RUNTIME_DIR"), process::user_id())
+    let user = process::user_id();
+    let mut all = folders_of(env::var_os("XDG_RUNTIME_DIR"), user);
+    let host = of_host().path;
+    // Root looks after the servers of all users.
+    let users: Vec<u32> = if user == 0 { users_in(&host) } else { vec![user] };
+    let theirs = users.into_iter().map(|user| of_user(&host, user));
+    all.splice(1..1, theirs.filter(|folder| folder.path.is_dir()));
+    all
+}
+
+pub(crate) fn of_host() -> Folder {
+    Folder { path: "/run/mbal".into(), of_host: true }
+}
+
+const OF_USER: &str = "user-";
+
+/// Where a server that began as root and became this user has its sockets.
+pub(crate) fn of_user(host: &Path, user: u32) -> Folder {
+    Folder { path: host.join(format!("{OF_USER}{user}")), of_host: true }
+}
+
+fn users_in(host: &Path) -> Vec<u32> {
+    let found = fs::read_dir(host).into_iter().flatten().flatten();
+    let names = found.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut users: Vec<u32> =
+        names.filter_map(|name| name.strip_prefix(OF_USER)?.parse().ok()).collect();
+    users.sort_unstable();
+    users
 }
 
 fn folders_of(session: Option<OsString>, user: u32) -> Vec<Folder> {
     let session = session.map(PathBuf::from).filter(|path| path.is_absolute());
     let own = [session.map(|path| path.join("mbal")), Some(format!("/tmp/mbal-{user}").into())];
     let own = own.into_iter().flatten().map(|path| Folder { path, of_host: false });
-    std::iter::once(Folder { path: "/run/mbal".into(), of_host: true }).chain(own).collect()
+    std::iter::once(of_host()).chain(own).collect()
 }
 
 /// Where the control socket of the server of `served` may be, the likeliest place first.

@@ -1,7 +1,7 @@
 //! Opens the sockets that a configuration asks for.
 
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use mbal_reactor::socket::{bind_udp, is_served, listen_tcp, listen_unix};
 use mbal_reactor::{ClientCertificate, process};
 
-use crate::control_path::{Folder, Served, folders, is_socket, is_trusted, name};
+use crate::control_path::{Folder, Served, folders, is_socket, is_trusted, name, of_host, of_user};
 use crate::{Config, Control, Interface, Listen, StartError, UnixSocket};
 
 /// The open sockets: the common ones, and those of each worker's own port.
@@ -196,18 +196,24 @@ fn is_denied(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// Root, which is about to become `user`, leaves him the host's folder of control sockets. Without it there may be
-/// another, and otherwise the server does without a control socket.
+/// Root, which is about to become `user`, makes him a folder of control sockets in the host's. That one stays root's: it may have sockets of
+/// servers that are. Without it there may be another, and otherwise the server does without a control socket.
 pub(crate) fn give_folder(config: &Config, (user, group): (u32, u32)) {
-    let of_host = folders().into_iter().find(|folder| folder.of_host);
-    let Some(folder) = of_host.filter(|_| config.control == Control::Default) else { return };
-    if make(&folder).is_ok() {
+    if config.control == Control::Default && user != 0 {
+        give_folder_in(of_host(), user, group);
+    }
+}
+
+fn give_folder_in(host: Folder, user: u32, group: u32) {
+    let folder = of_user(&host.path, user);
+    let made = make(&host).and_then(|()| make(&folder));
+    if made.is_ok() {
         drop(lchown(&folder.path, Some(user), Some(group)));
     }
 }
 
 /// Makes a folder of control sockets, unless it is there; an error if it is somebody else's.
-fn make(folder: &Folder) -> io::Result<()> {
+pub(crate) fn make(folder: &Folder) -> io::Result<()> {
     let mode = if folder.of_host { 0o755 } else { 0o700 };
     match DirBuilder::new().mode(mode).create(&folder.path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -384,13 +390,44 @@ pub(crate) fn write_port_file(
     }
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".lck");
-    fs::write(&unfinished, lines)?;
+    // What is left of a server that was killed; a link of somebody else's is not followed.
+    drop(fs::remove_file(&unfinished));
+    File::create_new(&unfinished)?.write_all(lines.as_bytes())?;
     fs::rename(&unfinished, path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_root_has_stays_roots_when_a_server_becomes_another_user() {
+        const NOBODY: u32 = 65_534;
+        if !process::is_root() {
+            return println!("SKIPPED: only root gives folders away");
+        }
+        let path = std::env::temp_dir().join(format!("mbal-given-{}", process::user_id()));
+        drop(fs::remove_dir_all(&path));
+        let host = Folder { path: path.clone(), of_host: true };
+        give_folder_in(host, NOBODY, NOBODY);
+        let owner = |path: &Path| fs::metadata(path).unwrap().uid();
+        assert_eq!(owner(&path), 0);
+        assert_eq!(owner(&of_user(&path, NOBODY).path), NOBODY);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_an_unfinished_file_is_not_followed() {
+        let folder = std::env::temp_dir().join(format!("mbal-lck-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (path, victim) = (folder.join("ports"), folder.join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.join("ports.lck")).unwrap();
+        write_port_file(&path, &["127.0.0.1:7".parse().unwrap()], &[], None).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "TCP INET: 7\n");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn a_workers_port_is_opened_once_on_each_interface() {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use mbal_locks::{Mutex, ranks};
 use mbal_worker::{Doorkeeper, Passwords};
 
+use crate::secrets::is_open_to_others;
 use crate::{Login, StartError, log};
 
 /// What `-S` or `-Y` names.
@@ -25,6 +26,7 @@ impl Door {
             Login::Sasl(file) => {
                 // A daemon changes its folder.
                 let file = absolute(file)?;
+                warn_if_open(&file);
                 let doorkeeper: Arc<Doorkeeper> = Arc::new(move |user, password| {
                     let passwords =
                         fs::read(&file).ok().and_then(|text| Passwords::parse(&text, true).ok());
@@ -34,6 +36,7 @@ impl Door {
             }
             Login::Text(file) => {
                 let file = absolute(file)?;
+                warn_if_open(&file);
                 let passwords = load(&file)
                     .map_err(|error| StartError::Passwords { path: file.clone(), error })?;
                 let passwords = Arc::new(Mutex::new(passwords));
@@ -57,6 +60,14 @@ impl Door {
                 &format!("mbal: the passwords stay as they are: {}: {error}", file.display()),
             ),
         }
+    }
+}
+
+/// memcached takes them as they are, and so do we.
+pub(crate) fn warn_if_open(file: &Path) {
+    if is_open_to_others(file) {
+        let text = format!("mbal: {}: others can read it; chmod o= it", file.display());
+        log::warn("readable_by_others", &text);
     }
 }
 

@@ -23,6 +23,7 @@ use rustls::{
 };
 
 use crate::Listen;
+use crate::passwords::warn_if_open;
 
 /// Sessions that clients may take up again, if `ssl_session_cache` is on.
 const SESSIONS_KEPT: usize = 20 * 1024;
@@ -179,6 +180,7 @@ fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 
 fn private_key(file: &str, format: u32) -> Result<PrivateKeyDer<'static>, String> {
     const DER: u32 = 2;
+    warn_if_open(Path::new(file));
     if format == DER {
         let bytes = fs::read(Path::new(file)).map_err(|why| why.to_string())?;
         return PrivateKeyDer::try_from(bytes).map_err(|why| why.to_string());

@@ -118,8 +118,7 @@ impl Cluster {
     }
 
     pub fn of(folder: Folder, etcd: Members, flags: &[&str]) -> Cluster {
-        std::fs::write(folder.path("secret"), "a secret of this test\n")
-            .expect("it can be written");
+        folder.keep("secret", "a secret of this test\n");
         let start = |_| Coordinator::start(&etcd.urls(), flags);
         let coordinators = (0..3).map(start).collect();
         Cluster { coordinators, etcd, folder }

@@ -107,7 +107,7 @@ fn a_server_of_a_cluster_tells_of_the_others() {
         ports[0], ports[1], ports[2], ports[3]
     );
     fs::write(folder.path("map"), map).unwrap();
-    fs::write(folder.path("secret"), "a secret of this test\n").unwrap();
+    folder.keep("secret", "a secret of this test\n");
     let path = |name: &str| folder.path(name).display().to_string();
     let start = |id: usize| {
         let (map, secret, port) = (path("map"), path("secret"), ports[2 * id - 1].to_string());

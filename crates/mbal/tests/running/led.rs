@@ -51,7 +51,7 @@ pub fn free_port() -> u16 {
 
 pub fn folder(test: &str) -> Folder {
     let folder = Folder::new(test);
-    std::fs::write(folder.path("secret"), "a secret of this test\n").expect("it can be written");
+    folder.keep("secret", "a secret of this test\n");
     folder
 }
 
