@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use mbal_control::api::{BalanceCall, BalanceMode};
 
 use crate::cluster::{At, text, text_with, told};
+use crate::named::NamedServer;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -36,14 +37,16 @@ EXAMPLES
   mbal drain 3            server 3 is to be emptied, and serves meanwhile
   mbal status --coordinator http://127.0.0.1:11210
                           says when it may be stopped
+  mbal drain 10.0.0.3:11211
+                          the same, by an address that status shows
   mbal drain 3 --undo     it keeps what it still has
 
 Its cachelets move with their items to the servers that have most room, a few at
 a time. A server that is started again after it was stopped gets cachelets again.")]
 pub struct Drain {
-    /// The server's number
+    /// The server's number, or its address
     #[arg(value_name = "SERVER")]
-    server: u16,
+    server: NamedServer,
 
     /// Do not empty it any more
     #[arg(long)]
@@ -66,8 +69,10 @@ pub fn balance(balance: &Balance) -> ExitCode {
 }
 
 pub fn drain(drain: &Drain) -> ExitCode {
-    let path = format!("/v1/servers/{}/drain", drain.server);
     let method = if drain.undo { "DELETE" } else { "POST" };
-    let asked = drain.at.caller().and_then(|caller| text(&caller, method, &path, None));
+    let asked = drain.at.caller().and_then(|caller| {
+        let path = format!("/v1/servers/{}/drain", drain.server.number(&caller)?);
+        text(&caller, method, &path, None)
+    });
     told(asked.map(|_| String::new()))
 }

@@ -5,16 +5,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::hot_keys;
+use crate::named::NamedServer;
 use clap::Args;
-use mbal_control::api::{BalanceMode, LostCall, MoveCall, SplitCall, Status};
+use mbal_control::api::{BalanceMode, LinkStatus, LostCall, MoveCall, SplitCall, Status};
 use mbal_model::Prefix;
-use mbal_server::{CallFailed, Caller, token_of};
+use mbal_server::{CallFailed, Caller, token_left, token_of};
+use mbal_wire::{is_printable, printable};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Of several, one that is asleep is passed over sooner.
 const EACH_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+
+/// Broken links that a table names: in a large cluster one server may miss all others.
+const LINKS_SHOWN: usize = 8;
 
 // The coordinator to ask. No docstring: it would become the help of who has these flags.
 #[derive(Args, Clone, Debug)]
@@ -79,13 +84,22 @@ pub struct Events {
 #[command(after_help = "\
 EXAMPLES
   mbal lost 3     server 3 is dead: its cachelets begin empty on the others
+  mbal lost 10.0.0.3:11211
+                  the same, by an address that status shows
+  mbal lost 3 --force
+                  though it was just heard: it loses all that it has
 
 Say it only of a process that runs no more: one that does would go on serving
-what others serve as well.")]
+what others serve as well. Without --force it is refused while the server is
+heard.")]
 pub struct Lost {
-    /// The server's number
+    /// The server's number, or its address
     #[arg(value_name = "SERVER")]
-    server: u16,
+    server: NamedServer,
+
+    /// Though it was just heard, or a coordinator has just begun and does not know
+    #[arg(long)]
+    force: bool,
 
     #[command(flatten)]
     at: At,
@@ -100,12 +114,14 @@ pub fn events(events: &Events) -> ExitCode {
 }
 
 pub fn lost(lost: &Lost) -> ExitCode {
-    let path = format!("/v1/servers/{}/lost", lost.server);
     let say = |caller: Caller| {
         // Of the process that is there now: a call that is executed late is not of one that came after it.
         let status: Status = read(&text(&caller, "GET", "/v1/status", None)?)?;
-        let known = status.servers.iter().find(|server| server.id == lost.server);
-        let call = LostCall { incarnation: known.map(|server| server.incarnation) };
+        let known = lost.server.among(&status.servers)?;
+        let path = format!("/v1/servers/{}/lost", known.id);
+        // One that is lost already has none.
+        let incarnation = Some(known.incarnation).filter(|_| known.state != "lost");
+        let call = LostCall { incarnation, force: lost.force };
         text_with(&caller, "POST", &path, Some(&call))
     };
     told(lost.at.caller().and_then(say).map(|_| String::new()))
@@ -128,29 +144,47 @@ pub fn move_cachelet(
     url: &str,
     token: &Token,
     cachelet: Prefix,
-    to: (u16, Option<u16>),
+    to: (&NamedServer, Option<u16>),
 ) -> ExitCode {
     #[derive(Deserialize)]
     struct Begun {
         number: u32,
     }
-    let call = MoveCall { prefix: cachelet.to_string(), server: to.0, worker: to.1 };
-    let asked =
-        caller(url, token).and_then(|caller| text(&caller, "POST", "/v1/moves", Some(&call)));
+    let asked = caller(url, token).and_then(|caller| {
+        let server = to.0.number(&caller)?;
+        let call = MoveCall { prefix: cachelet.to_string(), server, worker: to.1 };
+        text(&caller, "POST", "/v1/moves", Some(&call))
+    });
     told(asked.and_then(|text| Ok(format!("move {} begins\n", read::<Begun>(&text)?.number))))
 }
 
 pub fn told(answer: Result<String, String>) -> ExitCode {
     match answer {
         Ok(text) => {
-            print!("{text}");
+            print!("{}", shown(&text));
             ExitCode::SUCCESS
         }
         Err(why) => {
-            eprintln!("mbal: {why}");
+            eprintln!("mbal: {}", printable(&why));
             ExitCode::FAILURE
         }
     }
+}
+
+/// What others have said does nothing to a terminal; JSON says the same as before.
+fn shown(text: &str) -> String {
+    if !text.starts_with('{') {
+        return printable(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\t' => out.push(character),
+            _ if is_printable(character) => out.push(character),
+            _ => out += &format!("\\u{:04x}", u32::from(character)),
+        }
+    }
+    out
 }
 
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
@@ -167,6 +201,7 @@ impl At {
 pub fn caller(url: &str, token: &Token) -> Result<Caller, String> {
     let token = token.coordinator_token.as_ref();
     let token = token.map(|path| token_of("--coordinator-token", path)).transpose()?;
+    let token = token.or_else(|| token_left(url));
     let within = if url.contains(',') { EACH_ANSWERS_WITHIN } else { ANSWERS_WITHIN };
     Caller::new(url, token, within)
 }
@@ -188,6 +223,12 @@ pub fn text_with(
 ) -> Result<String, String> {
     caller.call(method, path, body).map_err(|failed| match failed {
         CallFailed::Silent(why) => format!("no coordinator: {why}"),
+        CallFailed::Refused(401, _) if caller.has_token() => {
+            "the coordinator has another token than this: --coordinator-token names a file".into()
+        }
+        CallFailed::Refused(401, _) => {
+            "the coordinator wants its token: --coordinator-token (or MBAL_COORDINATOR_TOKEN) names a file with it, of `mbal up` only its user can read one".into()
+        }
         CallFailed::Refused(_, why) => why,
     })
 }
@@ -231,6 +272,7 @@ pub fn table(status: &Status) -> String {
             status.cluster
         ),
     };
+    out += &broken_links(&status.broken_links);
     out += "server  state      load  share  cachelets  map  clients\n";
     for server in &status.servers {
         let _ = writeln!(
@@ -268,6 +310,25 @@ pub fn table(status: &Status) -> String {
     out += &balance(status);
     if let Some(hot) = &status.hot {
         out += &hot_keys::summary(hot);
+    }
+    out
+}
+
+/// What is missed and fails for want of links, and what to do.
+fn broken_links(links: &[LinkStatus]) -> String {
+    if links.is_empty() {
+        return String::new();
+    }
+    let mut out = "links are broken: keys are missed, and writes fail\n".to_owned();
+    for link in links.iter().take(LINKS_SHOWN) {
+        let LinkStatus { from, to, seconds, why, mend } = link;
+        let _ = writeln!(
+            out,
+            "server {from} has had no link to server {to} for {seconds} s: {why}; {mend}"
+        );
+    }
+    if links.len() > LINKS_SHOWN {
+        let _ = writeln!(out, "and {} links more", links.len() - LINKS_SHOWN);
     }
     out
 }
@@ -351,6 +412,7 @@ mod tests {
             moves: vec![one],
             balance: BalanceStatus { load_mean: 0.2, load_max: 0.31, ..BalanceStatus::default() },
             hot: None,
+            broken_links: Vec::new(),
         };
         let expected = "\
 cluster shop, map version 7
@@ -377,10 +439,40 @@ server 3 is overloaded by its connections: no move helps
 server 2 is empty, and may be stopped
 ";
         assert!(table(&status).ends_with(wanted), "{}", table(&status));
+        let link = LinkStatus {
+            from: 1,
+            to: 2,
+            seconds: 12,
+            why: "its secret is another".into(),
+            mend: "give all servers the same --cluster-secret".into(),
+        };
+        status.broken_links = vec![link; 9];
+        let lines = table(&status);
+        let lines: Vec<&str> = lines.lines().collect();
+        assert_eq!(
+            lines[1..3],
+            [
+                "links are broken: keys are missed, and writes fail",
+                "server 1 has had no link to server 2 for 12 s: its secret is another; give all servers the same --cluster-secret",
+            ]
+        );
+        assert_eq!(lines[10], "and 1 links more");
         status.waits_for = 2;
         assert!(
             table(&status)
                 .starts_with("cluster shop, no map yet: 2 more servers have to register\n")
+        );
+    }
+
+    #[test]
+    fn what_others_say_does_nothing_to_a_terminal_and_json_stays_json() {
+        assert_eq!(shown("key \u{1b}[2J\n"), "key \\x1b[2J\n");
+        let json = "{\"key\":\"\u{9b}\u{202e}\"}\n";
+        assert_eq!(shown(json), "{\"key\":\"\\u009b\\u202e\"}\n");
+        let same: serde_json::Value = serde_json::from_str(json).expect("it is JSON");
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&shown(json)).expect("it still is"),
+            same
         );
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use mbal_control::api::{COPY_LEASE_MS, HotMode};
 use mbal_coordinator::{Autoscale, Config, Machines, StateIn, StatefulSet, Terms};
-use mbal_server::{log, token_of};
+use mbal_server::{TOKEN_BYTES_MIN, log, token_of};
 
 use crate::flags::duration;
 
@@ -86,9 +86,13 @@ pub struct Coordinator {
     #[command(flatten)]
     machines: StartsServers,
 
-    /// A file with the token that callers need who change something
+    /// A file with the token that callers need who change something, 16 bytes or more
     #[arg(long, env = "MBAL_COORDINATOR_TOKEN", value_name = "file")]
     token_file: Option<PathBuf>,
+
+    /// Further names with a dot by which callers without the token reach this coordinator; those of web pages are refused
+    #[arg(long, env = "MBAL_ALLOW_HOST", value_name = "name[,name]", value_delimiter = ',')]
+    allow_host: Vec<String>,
 }
 
 // How hot keys are copied. No docstring: it would become the help of who has these flags.
@@ -231,6 +235,12 @@ impl Coordinator {
     fn config(&self) -> Result<Config, String> {
         let token = self.token_file.as_ref();
         let token = token.map(|path| token_of("--token-file", path)).transpose()?;
+        if let Some(short) = token.as_ref().filter(|token| token.len() < TOKEN_BYTES_MIN) {
+            let many = short.len();
+            return Err(format!(
+                "--token-file: {many} bytes are guessed: {TOKEN_BYTES_MIN} or more"
+            ));
+        }
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if self.cluster_name.is_empty()
             || 64 < self.cluster_name.len()
@@ -244,7 +254,13 @@ impl Coordinator {
         let state = match &self.state {
             _ if !self.etcd.is_empty() => self.in_etcd()?,
             Some(path) => StateIn::File(path.clone()),
-            None => StateIn::File(state_folder()?.join(format!("{}.json", self.cluster_name))),
+            None => {
+                // Where state belongs; one that was named wrongly is not made.
+                let folder = state_folder()?;
+                std::fs::create_dir_all(&folder)
+                    .map_err(|error| format!("{}: {error}", folder.display()))?;
+                StateIn::File(folder.join(format!("{}.json", self.cluster_name)))
+            }
         };
         Ok(Config {
             listen: self.listen,
@@ -256,6 +272,7 @@ impl Coordinator {
                 ..self.hot.settings()
             },
             token,
+            allow_hosts: self.allow_host.clone(),
             autoscale: self.machines.autoscale()?,
         })
     }

@@ -14,6 +14,7 @@ mod flags;
 mod flags_table;
 mod hot_keys;
 mod listen;
+mod named;
 mod operator;
 mod passwords;
 mod proxy;

@@ -8,7 +8,9 @@ use mbal_dial::{Access, At, ServerName};
 use mbal_model::Prefix;
 use mbal_server::control::{ask, ask_server};
 use mbal_server::{Served, control_paths};
+use mbal_wire::printable;
 
+use crate::named::NamedServer;
 use crate::{cluster, explaining, hot_keys, topping};
 
 /// What the words of `status` and of a decision mean, on 80 columns; `docs/operate.md` says the same.
@@ -74,6 +76,8 @@ EXAMPLES
   mbal move 2800/5 1 unix:/run/mbal.sock
   mbal move 2800/5 2/0 --coordinator http://127.0.0.1:11210
                                   moves it to server 2 of a cluster
+  mbal move 2800/5 10.0.0.2:11211 --coordinator http://127.0.0.1:11210
+                                  the same, by an address that status shows
 
 Clients that know the workers follow. The load of all others stays with their
 connections.";
@@ -138,7 +142,7 @@ pub struct Move {
     #[arg(value_name = "CACHELET", value_parser = cachelet)]
     cachelet: Prefix,
 
-    /// Number of the worker that is to own it, from 0; in a cluster SERVER, or SERVER/WORKER
+    /// Number of the worker that is to own it, from 0; in a cluster SERVER, or SERVER/WORKER, by number or address
     #[arg(value_name = "WORKER")]
     to: String,
 
@@ -201,8 +205,9 @@ pub fn hot_keys(asked: &HotKeys) -> ExitCode {
 pub fn move_cachelet(what: &Move) -> ExitCode {
     let OfCluster { coordinator, token } = &what.cluster;
     let moved = match coordinator {
-        Some(url) => server_and_worker(&what.to)
-            .map(|to| cluster::move_cachelet(url, token, what.cachelet, to)),
+        Some(url) => server_and_worker(&what.to).map(|(server, worker)| {
+            cluster::move_cachelet(url, token, what.cachelet, (&server, worker))
+        }),
         None => what
             .to
             .parse::<u16>()
@@ -212,12 +217,12 @@ pub fn move_cachelet(what: &Move) -> ExitCode {
     moved.unwrap_or_else(|| {
         let expected =
             if coordinator.is_some() { "SERVER or SERVER/WORKER" } else { "a worker's number" };
-        eprintln!("mbal move: {}: expected {expected}", what.to);
+        eprintln!("mbal move: {}: expected {expected}", printable(&what.to));
         ExitCode::FAILURE
     })
 }
 
-fn server_and_worker(text: &str) -> Option<(u16, Option<u16>)> {
+fn server_and_worker(text: &str) -> Option<(NamedServer, Option<u16>)> {
     match text.split_once('/') {
         Some((server, worker)) => Some((server.parse().ok()?, Some(worker.parse().ok()?))),
         None => Some((text.parse().ok()?, None)),

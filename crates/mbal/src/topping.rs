@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use mbal_top::{Args, Page};
+use mbal_wire::printable;
 
 use crate::cluster::{Token, caller, clock, events_of, read, table, text};
 use crate::hot_keys;
@@ -16,7 +17,7 @@ pub fn top(args: &Args, url: &str, token: &Token) -> ExitCode {
     let caller = match caller(url, token) {
         Ok(caller) => caller,
         Err(why) => {
-            eprintln!("mbal top: {why}");
+            eprintln!("mbal top: {}", printable(&why));
             return ExitCode::FAILURE;
         }
     };
@@ -31,6 +32,6 @@ pub fn top(args: &Args, url: &str, token: &Token) -> ExitCode {
         for event in events_of(&caller)?.iter().take(EVENTS) {
             page += &format!("{} {:>5} {}\n", clock(event.unix), event.number, event.text);
         }
-        Ok(Page { text: page, json: status })
+        Ok(Page { text: printable(&page), json: status })
     })
 }

@@ -3,10 +3,10 @@
 //! The coordinator is a thread of this process; each server is a child, started again when it dies, and ended when this
 //! process is, however that happens.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
@@ -19,7 +19,7 @@ use clap::Args;
 use mbal_coordinator::{Autoscale, MachineOrder, Machines, ScaleStatus};
 use mbal_model::Cluster;
 use mbal_reactor::process::{self, Signal, Signals};
-use mbal_server::log;
+use mbal_server::{TokenFile, log, random_word};
 
 use crate::coordinator::PORT;
 
@@ -118,6 +118,7 @@ fn serve(up: &Up) -> Result<(), String> {
     let signals = Signals::take().map_err(failed)?;
     let folder = Folder::new().map_err(failed)?;
     let secret = folder.secret().map_err(failed)?;
+    let token = random_word().map_err(failed)?;
     let (parent, orders) = channel();
     let config = mbal_coordinator::Config {
         listen: SocketAddr::from(([127, 0, 0, 1], up.coordinator_port)),
@@ -127,7 +128,8 @@ fn serve(up: &Up) -> Result<(), String> {
             servers_first: up.servers.into(),
             ..up.hot.settings()
         },
-        token: None,
+        token: Some(token.clone()),
+        allow_hosts: Vec::new(),
         autoscale: Autoscale { machines: Machines::Told(parent), every: up.autoscale_every },
     };
     // In the end the servers say goodbye one by one, which is no news then.
@@ -140,11 +142,15 @@ fn serve(up: &Up) -> Result<(), String> {
     });
     let coordinator = mbal_coordinator::start(config, say)?;
     let url = format!("http://{}", coordinator.address);
+    // Of this user's tools and servers: a web page, and other users, change nothing.
+    let token = TokenFile::leave(coordinator.address, &token)
+        .map_err(|error| format!("the coordinator's token: {error}"))?;
     let program = std::env::current_exe().map_err(failed)?;
     let start = |server: &Server| {
         let mut command = Command::new(&program);
         command.arg("serve").args(["-p", &port_flag(server.port), "--coordinator", &url]);
         command.args(["--server-id", &server.id.to_string(), "--worker-ports", "0", "-U", "0"]);
+        command.arg("--coordinator-token").arg(token.path());
         command.arg("--cluster-secret").arg(&secret).args(&up.flags);
         // Ctrl-C is for this process alone, which ends the others.
         command.process_group(0);
@@ -333,19 +339,15 @@ impl Folder {
     fn new() -> io::Result<Folder> {
         let name = format!("mbal-up-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        fs::create_dir(&folder)?;
+        DirBuilder::new().mode(0o700).create(&folder)?;
         Ok(Folder(folder))
     }
 
     /// A secret that nobody else can read.
     fn secret(&self) -> io::Result<PathBuf> {
         let path = Path::new(&self.0).join("secret");
-        let mut bytes = [0; 16];
-        io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut bytes)?;
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
-        for byte in bytes {
-            write!(file, "{byte:02x}")?;
-        }
+        file.write_all(random_word()?.as_bytes())?;
         Ok(path)
     }
 }

@@ -11,6 +11,7 @@ use mbal_server::Caller;
 
 use super::bytes;
 use crate::cluster::{read, text, text_with};
+use crate::named::NamedServer;
 
 /// How far it is is asked so often.
 const LOOKS_EVERY: Duration = Duration::from_millis(250);
@@ -21,9 +22,9 @@ pub struct Resize {
     #[arg(value_name = "SERVERS", conflicts_with = "cancel")]
     servers: Option<usize>,
 
-    /// Who retires, the first one first, by their numbers in mbal status; the coldest ones otherwise
-    #[arg(long, requires = "servers", value_name = "ID", value_delimiter = ',')]
-    retire: Vec<u16>,
+    /// Who retires, the first one first, by number or address in mbal status; the coldest ones otherwise
+    #[arg(long, requires = "servers", value_name = "SERVER", value_delimiter = ',')]
+    retire: Vec<NamedServer>,
 
     /// Whoever was to retire serves on
     #[arg(long)]
@@ -43,7 +44,8 @@ impl Resize {
             let answer = text(caller, "GET", "/v1/scale", None)?;
             return shown(&answer, json);
         };
-        let retire = self.retire.clone();
+        let retire = self.retire.iter().map(|server| server.number(caller));
+        let retire = retire.collect::<Result<_, String>>()?;
         let call = ScaleCall { servers, dry_run, retire, stops: false };
         let mut answer = text_with(caller, "POST", "/v1/scale", Some(&call))?;
         let begun: ScaleStatus = read(&answer)?;
@@ -99,7 +101,7 @@ fn progress(status: &ScaleStatus) -> String {
     if status.state == ScaleState::Asking {
         return format!("asking servers for the ages of items: {} left", status.awaited.len());
     }
-    let full = (status.part_done * BAR_CELLS as f64) as usize;
+    let full = ((status.part_done * BAR_CELLS as f64) as usize).min(BAR_CELLS);
     let left = match status.seconds_left {
         Some(seconds) => format!("{seconds} s left"),
         None => "beginning".into(),

@@ -139,7 +139,7 @@ pub fn run(args: &Memcached) -> ExitCode {
         Err(Ended::Failed(failed)) => failed.to_string(),
         Err(Ended::Interrupted) => "interrupted".to_owned(),
     };
-    eprintln!("mbal scale: {why}");
+    eprintln!("mbal scale: {}", mbal_wire::printable(&why));
     ExitCode::FAILURE
 }
 

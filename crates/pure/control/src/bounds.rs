@@ -62,6 +62,7 @@ fn heartbeat(one: &Heartbeat) -> Result<(), String> {
     list("links", one.links.len(), LINKS_MAX)?;
     one.links.iter().try_for_each(|link: &LinkReport| text("why", &link.why, TEXT_BYTES_MAX))?;
     count("memory_bytes", one.memory_bytes)?;
+    count("room_bytes", one.room_bytes.unwrap_or_default())?;
     within("requests", one.requests, &RATES)?;
     text("version", &one.version, NAME_BYTES_MAX)?;
     one.curve.as_ref().map_or(Ok(()), curve)?;
