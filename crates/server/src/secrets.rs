@@ -38,10 +38,12 @@ pub fn secret_of(flag: &str, path: &Path) -> Result<Vec<u8>, String> {
 /// The token of a file; see [`secret_of`].
 pub fn token_of(flag: &str, path: &Path) -> Result<String, String> {
     let token = String::from_utf8(secret_of(flag, path)?);
-    let is_header =
-        |token: &String| !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
+    // As it stands in a header.
+    let is_header = |token: &String| {
+        !token.is_empty() && token.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+    };
     let token = token.ok().filter(is_header);
-    token.ok_or_else(|| format!("{flag} {}: a token is one word of ASCII", path.display()))
+    token.ok_or_else(|| format!("{flag} {}: a token is one line of ASCII", path.display()))
 }
 
 /// Whether others can read what `path` names, of which memcached says nothing.
@@ -154,11 +156,16 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_one_word() {
+    fn a_token_is_one_line() {
         let path = folder("words").join("token");
-        for (text, is_one) in
-            [("abc\n", true), ("a b", false), ("", false), ("\n", false), ("\u{e9}", false)]
-        {
+        for (text, is_one) in [
+            ("abc\n", true),
+            ("a b", true),
+            ("a\nb", false),
+            ("", false),
+            ("\n", false),
+            ("\u{e9}", false),
+        ] {
             drop(fs::remove_file(&path));
             drop(put(&path, text).map(std::mem::forget));
             assert_eq!(token_of("--token-file", &path).is_ok(), is_one, "{text:?}");
