@@ -63,7 +63,7 @@ impl Store {
             return true;
         }
         let turn = self.evictions.fetch_add(1, Relaxed);
-        let of_all = turn % TRADE_EVERY == 0;
+        let of_all = turn % TRADE_EVERY == 0 || self.are_values_long();
         (!of_all && self.clean_among(worker, now, |cachelet| cachelet.owner() == worker))
             || self.clean_among(worker, now, |_| true)
     }

@@ -27,6 +27,10 @@ pub enum Temper {
 /// have the best means; 10 loses up to 2.5 points where recency is all, 20 up to 1.9 (decision 0005).
 const NEW_SHARE_PERCENT: u64 = 20;
 
+/// Where values are so long that the latest ones take more than that, new logs may hold these, up to this share: what was stored a
+/// moment ago is found.
+const LATEST_SHARE_PERCENT: u64 = 65;
+
 /// As many pages as there are, sealed, are so many eras.
 pub const ERAS_PER_TURN: u32 = 8;
 
@@ -147,16 +151,22 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// By how many pages a worker has of each kind. `weighed`, where the oldest new and the oldest main page have been there
+    /// By how many pages a worker has of each kind, and how many the latest values take: these stay, be they most of all. `weighed`, where the oldest new and the oldest main page have been there
     /// for some eras: what main is worth, and how many.
-    pub fn choose(new_pages: u64, main_pages: u64, weighed: Option<(Worth, u32)>) -> Victim {
+    pub fn choose(
+        new_pages: u64,
+        main_pages: u64,
+        latest_pages: u64,
+        weighed: Option<(Worth, u32)>,
+    ) -> Victim {
+        let all = new_pages + main_pages;
+        let share =
+            (all * NEW_SHARE_PERCENT).max((latest_pages * 100).min(all * LATEST_SHARE_PERCENT));
         match weighed {
             _ if main_pages == 0 => Victim { temper: Temper::New, window: u32::MAX },
             Some((Worth::Poor, window)) => Victim { temper: Temper::Main, window },
             Some((Worth::Doubtful, _)) => Victim { temper: Temper::Main, window: u32::MAX },
-            _ if new_pages * 100 > (new_pages + main_pages) * NEW_SHARE_PERCENT => {
-                Victim { temper: Temper::New, window: u32::MAX }
-            }
+            _ if new_pages * 100 > share => Victim { temper: Temper::New, window: u32::MAX },
             _ => Victim { temper: Temper::Main, window: u32::MAX },
         }
     }
@@ -178,7 +188,7 @@ mod tests {
     use super::*;
 
     fn temper(new_pages: u64, main_pages: u64, weighed: Option<(Worth, u32)>) -> Temper {
-        Victim::choose(new_pages, main_pages, weighed).temper
+        Victim::choose(new_pages, main_pages, 1, weighed).temper
     }
 
     #[test]
@@ -199,9 +209,18 @@ mod tests {
     }
 
     #[test]
+    fn the_latest_values_stay_however_long_they_are() {
+        let tempers = [(50, 50), (51, 49), (66, 34)].map(|(new, main)| {
+            [50, 1_000].map(|latest| Victim::choose(new, main, latest, None).temper)
+        });
+        let (main, new) = (Temper::Main, Temper::New);
+        assert_eq!(tempers, [[main, main], [new, main], [new, new]]);
+    }
+
+    #[test]
     fn poor_main_pages_go_before_all_others_and_with_all_that_was_not_read_lately() {
         let poor = Some((Worth::Poor, 2));
-        assert_eq!(Victim::choose(70, 30, poor), Victim { temper: Temper::Main, window: 2 });
+        assert_eq!(Victim::choose(70, 30, 1, poor), Victim { temper: Temper::Main, window: 2 });
         assert_eq!(temper(70, 0, poor), Temper::New);
     }
 
@@ -219,7 +238,7 @@ mod tests {
         assert_eq!(sample(7), Worth::Doubtful);
         assert_eq!(until([8; 20].map(&mut sample)), Some(15), "another page is sampled anew");
         let goes = Victim { temper: Temper::Main, window: u32::MAX };
-        assert_eq!(Victim::choose(70, 30, Some((Worth::Doubtful, 2))), goes);
+        assert_eq!(Victim::choose(70, 30, 1, Some((Worth::Doubtful, 2))), goes);
     }
 
     #[test]

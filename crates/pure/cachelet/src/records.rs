@@ -78,6 +78,7 @@ impl Locked<'_> {
         if !chained {
             return self.write_record(key, new, access, log, None);
         }
+        self.store.wrote_long((value_bytes >> self.store.page_shift) as u64);
         let first =
             self.write_chunks(key.hash(), draft.parts, value_bytes, draft.deadline, log, 0)?;
         let offset = self.write_record(key, new, access, log, Some(first));

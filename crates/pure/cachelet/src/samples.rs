@@ -14,6 +14,12 @@ use crate::store::Store;
 
 /// Items of a page in one sample.
 const ITEMS_OF_A_SAMPLE: usize = 32;
+/// Values that were written last, and are to be found: more than clients that store at the same time and read then.
+const LATEST_VALUES: u64 = 32;
+/// What is known of long values has so many bits behind the point.
+const LONG_SHIFT: u32 = 16;
+/// Values are long if the latest ones take more than one page in so many of a worker's.
+const LONG_PART: u64 = 5;
 /// So many parts of a page are sampled, one after the other: a page may be sampled many times before it is cleaned.
 const PARTS_OF_A_PAGE: usize = 8;
 
@@ -26,11 +32,35 @@ impl Store {
     /// The order of a page that is sealed now.
     pub(crate) fn next_seal(&self) -> u64 {
         let order = self.seals.fetch_add(1, Relaxed) + 1;
+        let long = self.long.load(Relaxed);
+        if long > 0 {
+            self.long.store(long - (long / self.seals_per_era()).min(long), Relaxed);
+        }
         let era = (order / self.seals_per_era()) as u32 % ERAS;
         if era != self.era() {
             self.era.store(era, Relaxed);
         }
         order
+    }
+
+    /// A value of so many pages was written. Values count by their pages, against those that are sealed in an era: where few pages are
+    /// full of long ones they count for nothing. Two that write at once may count as one.
+    pub(crate) fn wrote_long(&self, pages: u64) {
+        let (long, era) = (self.long.load(Relaxed), self.seals_per_era());
+        let toward = (pages << LONG_SHIFT).saturating_sub(long) / era * pages.min(era);
+        self.long.store(long + toward, Relaxed);
+    }
+
+    /// Pages of the values that were written last, as many as clients may be about to read: few of the pages, unless values are long.
+    pub(crate) fn pages_of_latest(&self) -> u64 {
+        // Where all are as long, sealing has halved it.
+        (2 * LATEST_VALUES * self.long.load(Relaxed)) >> LONG_SHIFT
+    }
+
+    /// The latest values are more than a worker's own new pages may hold: then its share of them says nothing.
+    pub(crate) fn are_values_long(&self) -> bool {
+        let share = u64::from(self.pool.limit()) / self.options().workers as u64;
+        self.pages_of_latest() > share / LONG_PART
     }
 
     fn seals_per_era(&self) -> u64 {
@@ -80,7 +110,8 @@ impl Store {
                 weighed = Some((gauge.worth_of_main(), window));
             }
         }
-        Victim::choose(pages(Temper::New), pages(Temper::Main), weighed)
+        let latest = self.pages_of_latest();
+        Victim::choose(pages(Temper::New), pages(Temper::Main), latest, weighed)
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Store {
     pub(crate) batches: Epochs,
     /// Pages sealed so far, by anybody.
     pub(crate) seals: AtomicU64,
+    /// How long values are, see [`Store::wrote_long`].
+    pub(crate) long: AtomicU64,
     /// Main pages are not judged before so many have been sealed: items came from another server.
     pub(crate) judged_from: AtomicU64,
     /// The time that items' accesses carry, see `samples`.
@@ -120,6 +122,7 @@ impl Store {
             epochs: Epochs::new(options.workers),
             batches: Epochs::new(options.workers),
             seals: AtomicU64::new(0),
+            long: AtomicU64::new(0),
             judged_from: AtomicU64::new(0),
             era: AtomicU32::new(0),
             gauges: (0..options.workers).map(|_| SpinLock::new(Gauge::default())).collect(),
