@@ -20,7 +20,11 @@ use super::coverage::Sight;
 use super::history::{Micros, NEVER};
 use super::hosts::id_of;
 use super::letters::Letter;
+use super::seat::is_no_route;
 use super::world::{Happening, World};
+
+/// What a clock shows of a moment is known to this many microseconds.
+const LEAST: Micros = 2;
 
 /// Both ways of a link.
 const THERE: usize = 0;
@@ -69,6 +73,7 @@ struct Forwarded {
     link: usize,
     life: usize,
     ticket: Ticket,
+    deadline: Micros,
 }
 
 /// What is on its way between two servers.
@@ -384,7 +389,9 @@ impl World {
             let this = &mut self.links.all[link].lives[life];
             this.asked += 1;
             let name = Ticket(this.serial << 32 | this.asked);
-            self.links.asked.insert(name, Forwarded { link, life, ticket: *ticket });
+            self.links
+                .asked
+                .insert(name, Forwarded { link, life, ticket: *ticket, deadline: *deadline });
             named.push(Ticketed { ticket: name, micros_left, bytes: request });
         }
         let server = id_of(self.seats[self.links.all[link].seat].host);
@@ -403,9 +410,15 @@ impl World {
     }
 
     pub fn answer(&mut self, seat: usize, host: usize, ticket: Ticket, reply: Vec<u8>) {
-        let Some(Forwarded { link, life, ticket }) = self.links.asked.remove(&ticket) else {
+        let asked = self.links.asked.remove(&ticket);
+        let Some(Forwarded { link, life, ticket, deadline }) = asked else {
             return self.fail(5, format!("worker {seat} answers what nobody asked"));
         };
+        // It was refused since it came, or was held, too long: its link is as slow as if there had been no answer.
+        if is_no_route(&reply) && deadline <= self.now + LEAST {
+            let missing = &mut self.links.all[link].missing;
+            *missing = if *missing == NEVER { NEVER } else { self.now };
+        }
         let asks = self.seats[self.links.all[link].seat].host;
         if self.links.all[link].lives[life].seat != seat || asks != host {
             return self.fail(5, format!("worker {seat} answers what server {asks} asked another"));

@@ -439,6 +439,6 @@ impl World {
     }
 }
 
-fn is_no_route(reply: &[u8]) -> bool {
+pub fn is_no_route(reply: &[u8]) -> bool {
     reply.strip_suffix(b"\r\n") == Some(NO_ROUTE.as_bytes())
 }
