@@ -103,7 +103,7 @@ pub(crate) struct Descriptors {
 }
 
 /// Beside those of clients and upstreams.
-const BESIDE: u64 = 64;
+const BESIDE: u64 = 128;
 
 impl Descriptors {
     /// Text and binary have connections of their own.

@@ -4,6 +4,7 @@
 
 mod clients;
 mod datagrams;
+mod lingering;
 mod secured;
 mod socket;
 
@@ -15,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use datagrams::{DATAGRAMS, Datagrams};
+use lingering::{LINGERING, Lingering};
 use mbal_proxy::{Action, ConnId, Event, KernelChange, Proxy, RingServer};
 
 use secured::Entrance;
@@ -22,7 +24,7 @@ use socket::{Socket, send};
 
 use crate::greeter::Guest;
 use crate::listener::{Doors, RETRY_NS};
-use crate::socket::connect_tcp;
+use crate::socket::connect_upstream;
 use crate::sys::{self, Epoll, READABLE, Ready};
 use crate::{ClientCertificate, Clock, Mailbox, RECEIVE_BYTES, Tally, TlsDoor};
 
@@ -68,6 +70,7 @@ pub struct ProxyLoop {
     addresses: Vec<SocketAddr>,
     clients: Vec<Option<Socket>>,
     upstreams: Vec<Option<Socket>>,
+    lingering: Lingering,
     buffer: Box<[u8]>,
     actions: Vec<Action>,
     /// Sockets that may have more than was received, and no event will say so.
@@ -103,6 +106,7 @@ impl ProxyLoop {
             addresses,
             clients: Vec::new(),
             upstreams: Vec::new(),
+            lingering: Lingering::default(),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             actions: Vec::new(),
             unread: Vec::new(),
@@ -186,6 +190,7 @@ impl ProxyLoop {
                 }
                 match event.token() {
                     MAILBOX => letters = true,
+                    given_up if given_up >= LINGERING => self.serve_lingering(given_up),
                     socket if socket >= DATAGRAMS => datagrams.push(socket),
                     conn if conn >= UPSTREAMS => {
                         self.serve_upstream((conn - UPSTREAMS) as usize);
@@ -200,6 +205,7 @@ impl ProxyLoop {
                 }
             }
             let now = self.clock.now_ns();
+            self.end_lingering(now);
             if self.proxy.next_wake().is_some_and(|wake| wake <= now) {
                 self.proxy.handle(now, Event::Woken);
             }
@@ -337,6 +343,7 @@ impl ProxyLoop {
                     Action::ToUpstream(conn) => self.send_to_upstream(conn, false),
                     Action::Dial { conn, upstream } => self.dial(conn, upstream),
                     Action::HangUp(conn) => self.upstreams[conn.0 as usize] = None,
+                    Action::Abandon(conn) => self.abandon(conn),
                     Action::Close(client) => self.finish(client),
                     Action::CutOff(client) => self.close(client),
                     Action::Pause(client) => self.pause(client, true),
@@ -365,7 +372,7 @@ impl ProxyLoop {
         if self.upstreams.len() <= at {
             self.upstreams.resize_with(at + 1, || None);
         }
-        let dialed = connect_tcp(self.addresses[upstream]).and_then(|fd| {
+        let dialed = connect_upstream(self.addresses[upstream]).and_then(|fd| {
             let socket = Socket::to_upstream(fd);
             let token = UPSTREAMS + at as u64;
             self.epoll.add(socket.fd.as_fd(), socket.interest(), token).map(|()| socket)

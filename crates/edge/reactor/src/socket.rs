@@ -12,6 +12,7 @@ use std::path::Path;
 use mbal_worker::{Card, Endpoint};
 
 use crate::sys;
+use mbal_model::planted::{Fault, is_planted};
 
 /// A non-blocking listening socket; what it accepts inherits keep-alive and TCP_NODELAY.
 pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
@@ -73,6 +74,31 @@ pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(fd),
     }
+}
+
+/// So long nobody says anything on a connection to an upstream before the kernel asks whether it is there: a firewall on the way
+/// forgets connections that nobody uses.
+const UPSTREAM_IDLE_SECONDS: libc::c_int = 10;
+/// And again so often, so many times.
+const UPSTREAM_ASK_SECONDS: libc::c_int = 3;
+const UPSTREAM_ASKS: libc::c_int = 3;
+
+/// Likewise, to an upstream of a proxy. However it is closed, at the end of the process too, the kernel does not go on sending.
+pub(crate) fn connect_upstream(address: SocketAddr) -> io::Result<OwnedFd> {
+    let fd = connect_tcp(address)?;
+    let socket = fd.as_fd();
+    if !is_planted(Fault::ClosedInOrder) {
+        sys::reset_when_closed(socket)?;
+    }
+    sys::switch_on(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE)?;
+    for (option, value) in [
+        (libc::TCP_KEEPIDLE, UPSTREAM_IDLE_SECONDS),
+        (libc::TCP_KEEPINTVL, UPSTREAM_ASK_SECONDS),
+        (libc::TCP_KEEPCNT, UPSTREAM_ASKS),
+    ] {
+        sys::set_option(socket, libc::IPPROTO_TCP, option, &value)?;
+    }
+    Ok(fd)
 }
 
 enum Sockaddr {

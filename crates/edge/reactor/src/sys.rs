@@ -251,17 +251,47 @@ pub(crate) fn reset_when_closed(fd: BorrowedFd) -> io::Result<()> {
 }
 
 pub(crate) fn switch_on(fd: BorrowedFd, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the kernel reads one c_int from a pointer to one.
+    set_option(fd, level, option, &1)
+}
+
+/// `T` is `c_int`, or the struct that the option takes.
+pub(crate) fn set_option<T: Copy>(
+    fd: BorrowedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the kernel reads `size_of::<T>()` bytes from a pointer to a `T`.
     check(unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
             level,
             option,
-            (&raw const on).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
+            (value as *const T).cast(),
+            size_of::<T>() as libc::socklen_t,
         )
     })?;
+    Ok(())
+}
+
+/// When the socket is closed the connection is reset, and the kernel forgets what it has not sent.
+pub(crate) fn reset_when_closed(fd: BorrowedFd) -> io::Result<()> {
+    let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &at_once)
+}
+
+/// Bytes that the other end's kernel has not said to have.
+pub(crate) fn unacknowledged(fd: BorrowedFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one c_int through a pointer to one.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) })?;
+    Ok(bytes as usize)
+}
+
+/// This end sends no more, and still receives.
+pub(crate) fn shut_down_writes(fd: BorrowedFd) -> io::Result<()> {
+    // SAFETY: it takes no pointers.
+    check(unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) })?;
     Ok(())
 }
 

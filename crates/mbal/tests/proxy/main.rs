@@ -3,8 +3,11 @@
 mod changes;
 mod discover;
 mod explain;
+mod fake;
+mod idle;
 #[path = "../metrics/json.rs"]
 mod json;
+mod late;
 mod metrics;
 mod pool;
 #[path = "../running/mod.rs"]

@@ -129,6 +129,12 @@ pub enum Fault {
     KeptThoughOvertaken,
     /// 3: a key is copied while its home may still execute a write of unknown outcome.
     DoubtForgotten,
+    /// 3: a key is deleted once after a write of unknown outcome, which may be executed later.
+    LateWritesForgotten,
+    /// 3: a connection to an upstream is closed in order: the machine goes on sending what it was given.
+    ClosedInOrder,
+    /// 2: an upstream fails as often as connections to it do by one event: it is flushed though it is well.
+    EachConnectionFails,
     /// 3: an upstream that was ejected serves what it had.
     ServesUnflushed,
     /// 3: an upstream that comes back into the pool serves what it had.

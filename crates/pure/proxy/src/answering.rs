@@ -4,18 +4,26 @@ use crate::Nanos;
 use crate::binary::push_failure;
 use crate::client::Slot;
 use crate::naming;
-use crate::proxy::{Action, ConnId, Proxy};
+use crate::proxy::Proxy;
 use crate::reply::{Framed, Kind, frame};
 use crate::upstream::{Asked, Health, Hide, State, Who};
 use mbal_model::Key;
 
 impl Proxy {
     pub(crate) fn replied(&mut self, conn: usize, bytes: &[u8]) {
-        let this = &mut self.conns[conn];
-        if this.state != State::Up {
+        if self.conns[conn].state != State::Up {
             return;
         }
+        self.take_input(conn, bytes);
+        if self.owing {
+            self.settle(conn);
+        }
+    }
+
+    fn take_input(&mut self, conn: usize, bytes: &[u8]) {
+        let this = &mut self.conns[conn];
         this.gathering.heard(self.now);
+        this.heard_at = self.now;
         self.bound_kept(bytes.len());
         let this = &mut self.conns[conn];
         if this.input.is_empty() {
@@ -96,8 +104,8 @@ impl Proxy {
     /// An upstream says what nobody asked for, or what is no reply: whose the next reply would be is not known any more.
     #[cold]
     fn distrust(&mut self, conn: usize, bytes: &[u8]) -> usize {
-        self.actions.push(Action::HangUp(ConnId(conn as u32)));
-        self.fail(conn, b"SERVER_ERROR upstream sent no reply\r\n");
+        self.give_up(conn);
+        self.fail_since(conn, Some(self.now), b"SERVER_ERROR upstream sent no reply\r\n");
         bytes.len()
     }
 
@@ -149,10 +157,7 @@ impl Proxy {
             Who::Peer { place, ask } => {
                 self.peer_answered(usize::from(place), ask, asked.at, reply);
             }
-            Who::Owed => {
-                self.conns[conn].paid();
-                self.counters.deleted_unsure += 1;
-            }
+            Who::Owed => self.paid(conn),
             Who::Fence => {
                 let done =
                     reply == b"OK\r\n" || reply.first() == Some(&0x81) && reply[6..8] == [0; 2];

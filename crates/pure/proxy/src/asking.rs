@@ -4,6 +4,7 @@ use mbal_model::KEY_BYTES_MAX;
 use mbal_wire::{Chunk, Meta, Request, next_word};
 
 use crate::client::Slot;
+use crate::doubt::{IN_DOUBT, InDoubt};
 use crate::encode;
 use crate::naming::push_name;
 use crate::proxy::Proxy;
@@ -117,6 +118,16 @@ impl Proxy {
             Ok(route) => route,
             Err(refusal) => return self.refuse(client, form.silent, refusal),
         };
+        if self.owing {
+            match self.in_doubt_of(conn, request, (key, base64), name) {
+                InDoubt::Sent => {}
+                InDoubt::Said(reply) => {
+                    self.counters.get_misses += 1;
+                    return self.say(client, reply);
+                }
+                InDoubt::Refused => return self.refuse(client, form.silent, IN_DOUBT),
+            }
+        }
         let who = match form.silent {
             true => Who::Nobody,
             false => {

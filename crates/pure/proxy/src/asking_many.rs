@@ -22,6 +22,7 @@ impl Proxy {
         let mut places = std::mem::take(&mut self.places);
         places.clear();
         match self.place_all(client, get, &mut places) {
+            Ok(()) if places.is_empty() => self.say(client, b"END\r\n"),
             Ok(()) => {
                 self.counters.further_keys += places.len() as u64 - 1;
                 self.ask_parts(client, get, &places);
@@ -63,6 +64,10 @@ impl Proxy {
                 }
             }
             let (conn, name) = self.route(key, false)?;
+            if self.owing && self.is_in_doubt(conn, key, false, name) {
+                self.counters.get_misses += 1;
+                continue;
+            }
             places.push(place(conn, name));
         }
         Ok(())

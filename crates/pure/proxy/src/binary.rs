@@ -39,6 +39,22 @@ impl Proxy {
                 return self.say_status(client, frame, Status::TemporaryFailure);
             }
         };
+        if self.owing && self.is_in_doubt(conn, key, false, None) {
+            match command {
+                Command::Get { .. } => {
+                    self.counters.get_misses += 1;
+                    return match frame.quiet {
+                        true => {}
+                        false => self.say_status(client, frame, Status::NotFound),
+                    };
+                }
+                Command::Arithmetic { .. } => {
+                    self.counters.errors += 1;
+                    return self.say_status(client, frame, Status::TemporaryFailure);
+                }
+                _ => {}
+            }
+        }
         if let Some(key) = Key::new(key).filter(|_| writes && !self.hot.is_empty()) {
             self.end_copies(key.hash(), key.bytes());
         }

@@ -7,6 +7,9 @@ use crate::passing::End;
 use crate::proxy::{Action, ConnId, Proxy};
 use crate::upstream::{Health, State};
 
+/// A connection that was up for so long has been of use, though it may have been asked nothing.
+const USE_NS_MIN: Nanos = 100_000_000;
+
 impl Proxy {
     pub(crate) fn dial(&mut self, conn: usize) {
         let this = &mut self.conns[conn];
@@ -18,7 +21,8 @@ impl Proxy {
 
     pub(crate) fn connected(&mut self, conn: usize) {
         let upstream = self.conns[conn].upstream;
-        self.conns[conn].state = State::Up;
+        let this = &mut self.conns[conn];
+        (this.state, this.up_since, this.heard_at) = (State::Up, self.now, self.now);
         if self.upstreams[upstream].health == Health::Ejected && is_planted(Fault::ServesUnflushed)
         {
             self.come_back(upstream);
@@ -27,7 +31,15 @@ impl Proxy {
             self.ask_fence(conn);
         } else {
             let binary = self.is_binary(conn);
-            self.conns[conn].pay(self.now, binary);
+            let is_server = self.end_of(upstream) == End::Server;
+            let this = &mut self.conns[conn];
+            if this.owes() {
+                let is_last =
+                    !is_server || this.is_settled() || is_planted(Fault::LateWritesForgotten);
+                this.pay_first(self.now, binary, is_last);
+            } else if is_server && self.upstreams[upstream].failures > 0 {
+                this.probe_first(self.now, binary);
+            }
         }
         let this = &mut self.conns[conn];
         // What was asked meanwhile has its time from now on.
@@ -40,34 +52,72 @@ impl Proxy {
         self.tell_conn(conn);
     }
 
+    /// A connection is gone by itself.
     pub(crate) fn lost(&mut self, conn: usize) {
+        let this = &mut self.conns[conn];
+        let was_of_use = this.has_answered || this.up_since + USE_NS_MIN <= self.now;
+        // An upstream may close a connection that nobody uses: it is made again, and asked what it could not have heard.
+        let keeps = this.state == State::Up
+            && this.is_unsent()
+            && !this.asked.is_empty()
+            && this.paying == 0;
+        let upstream = this.upstream;
+        let serves = self.upstreams[upstream].health == Health::Serves
+            && self.end_of(upstream) == End::Server;
+        if keeps && was_of_use && serves {
+            self.conns[conn].keep();
+            self.connection_ends(conn);
+            return self.dial(conn);
+        }
         self.fail(conn, b"SERVER_ERROR upstream connection lost\r\n");
     }
 
-    /// Gives a connection up: whoever waits for it hears `error`.
-    pub(crate) fn fail(&mut self, conn: usize, error: &'static [u8]) {
-        let upstream = self.conns[conn].upstream;
-        let this = &self.conns[conn];
-        let idle = this.asked.is_empty() && this.has_answered && this.state == State::Up;
-        let waiting = self.conns[conn].lose(&mut self.spare);
-        // It may have had copies, or a home's items.
+    /// It may have had copies, or a home's items.
+    fn connection_ends(&mut self, conn: usize) {
         self.conns[conn].state = State::Closed { retry_at: Nanos::MAX };
-        match self.end_of(upstream) {
+        match self.end_of(self.conns[conn].upstream) {
             End::Server => self.end_all_copies(),
             End::Passed(_) => {}
             End::Promises(place) => self.lost_peer(place),
         }
-        let this = &mut self.upstreams[upstream];
-        // An upstream may close a connection that nobody uses.
-        if !idle {
-            this.failures += 1;
-            this.failures_total += 1;
-            self.counters.upstream_failures += 1;
+    }
+
+    /// Gives a connection up: whoever waits for it hears `error`.
+    pub(crate) fn fail(&mut self, conn: usize, error: &'static [u8]) {
+        let this = &self.conns[conn];
+        // An upstream may close a connection that nobody waits for.
+        let failing_since = match this.state {
+            State::Dialing { since } => Some(since),
+            State::Up => this.asked.front().map(|asked| asked.at),
+            State::Closed { .. } => None,
+        };
+        self.fail_since(conn, failing_since, error);
+    }
+
+    /// Likewise; since when the upstream has not done what was wanted, if it is to blame.
+    pub(crate) fn fail_since(
+        &mut self,
+        conn: usize,
+        failing_since: Option<Nanos>,
+        error: &'static [u8],
+    ) {
+        let this = &self.conns[conn];
+        let upstream = this.upstream;
+        let was_of_use = this.has_answered || this.up_since + USE_NS_MIN <= self.now;
+        let waiting = self.conns[conn].lose(&mut self.spare);
+        self.owing |= self.conns[conn].owes();
+        self.connection_ends(conn);
+        if let Some(since) = failing_since {
+            self.count_failure(upstream, since);
         }
+        let this = &mut self.upstreams[upstream];
         let eject = self.settings.eject
             && this.health == Health::Serves
             && self.settings.failures_max <= this.failures;
-        let at_once = this.failures <= 1 && this.health == Health::Serves && !eject;
+        let at_once = this.failures <= 1
+            && this.health == Health::Serves
+            && !eject
+            && (failing_since.is_some() || was_of_use);
         if eject {
             self.eject(upstream);
         }
@@ -85,6 +135,17 @@ impl Proxy {
         }
     }
 
+    /// What was under way when the last failure was counted fails with it: several connections fail by one event.
+    fn count_failure(&mut self, upstream: usize, since: Nanos) {
+        let this = &mut self.upstreams[upstream];
+        this.failures_total += 1;
+        self.counters.upstream_failures += 1;
+        if this.failed_at.is_none_or(|at| at <= since) || is_planted(Fault::EachConnectionFails) {
+            this.failures += 1;
+            this.failed_at = Some(self.now);
+        }
+    }
+
     fn eject(&mut self, upstream: usize) {
         self.upstreams[upstream].health = Health::Ejected;
         self.counters.ejections += 1;
@@ -94,13 +155,18 @@ impl Proxy {
     /// The flush of an ejected upstream is done.
     pub(crate) fn come_back(&mut self, upstream: usize) {
         let first = self.upstreams[upstream].first_conn;
-        for conn in &mut self.conns[first..][..2 * self.settings.conns_per_server] {
-            conn.owed.clear();
-            conn.owes_all = false;
+        let conns = first..first + 2 * self.settings.conns_per_server;
+        for conn in &mut self.conns[conns.clone()] {
+            // An older write may be executed after the flush.
+            if conn.is_settled() || is_planted(Fault::LateWritesForgotten) {
+                conn.owed.clear();
+                conn.owes_all = false;
+            }
         }
         self.upstreams[upstream].health = Health::Serves;
         self.counters.returns += 1;
         self.place_again();
+        conns.for_each(|conn| self.settle(conn));
     }
 
     pub(crate) fn place_again(&mut self) {
@@ -113,7 +179,29 @@ impl Proxy {
 
     pub(crate) fn time_out(&mut self, conn: usize) {
         self.counters.upstream_timeouts += 1;
-        self.actions.push(Action::HangUp(ConnId(conn as u32)));
+        let this = &self.conns[conn];
+        let upstream = this.upstream;
+        let asked_at = this.asked.front().filter(|_| this.state == State::Up).map(|asked| asked.at);
+        self.give_up(conn);
         self.fail(conn, b"SERVER_ERROR upstream timed out\r\n");
+        if let Some(at) = asked_at.filter(|_| self.end_of(upstream) == End::Server) {
+            self.refresh(upstream, at);
+        }
+    }
+
+    /// A firewall on the way may have forgotten connections that nobody used: those that have said nothing since are made again.
+    fn refresh(&mut self, upstream: usize, since: Nanos) {
+        if self.upstreams[upstream].health != Health::Serves {
+            return;
+        }
+        for conn in self.conns_of(upstream) {
+            let this = &self.conns[conn];
+            if this.state == State::Up && this.asked.is_empty() && this.heard_at < since {
+                self.actions.push(Action::HangUp(ConnId(conn as u32)));
+                self.conns[conn].keep();
+                self.connection_ends(conn);
+                self.dial(conn);
+            }
+        }
     }
 }

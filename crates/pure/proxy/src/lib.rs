@@ -29,6 +29,7 @@ mod client;
 mod control;
 mod counting;
 mod datagram;
+mod doubt;
 mod encode;
 mod explaining;
 mod health;

@@ -84,6 +84,7 @@ impl Proxy {
             health: Health::Serves,
             was_member: self.forgot || !is_new,
             failures: 0,
+            failed_at: None,
             failures_total: 0,
             latency: Latency::default(),
             first_conn: if is_new { self.conns.len() } else { self.upstreams[number].first_conn },
@@ -118,7 +119,7 @@ impl Proxy {
         (0..self.upstreams.len()).find(is_over)
     }
 
-    fn conns_of(&self, upstream: usize) -> std::ops::Range<usize> {
+    pub(crate) fn conns_of(&self, upstream: usize) -> std::ops::Range<usize> {
         let first = self.upstreams[upstream].first_conn;
         first..first + 2 * self.settings.conns_per_server
     }

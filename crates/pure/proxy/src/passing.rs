@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, Key};
-use mbal_wire::{Request, base64_decode, next_word};
+use mbal_wire::{Request, base64_decode, base64_encode, next_word};
 
 use crate::Nanos;
 use crate::naming::SUFFIX_BYTES;
@@ -14,7 +14,7 @@ use crate::promises::{Course, Fence};
 use crate::proxy::{Action, ClientId, ConnId, Proxy};
 use crate::reply::Kind;
 use crate::steering::Steered;
-use crate::upstream::{Asked, Hide, State, Who, push_delete};
+use crate::upstream::{Asked, Hide, State, Who};
 
 const PEER_DOWN: Refusal = b"SERVER_ERROR peer is down\r\n";
 const NOT_ITS_COORDINATOR: Refusal = b"SERVER_ERROR not the key's coordinator\r\n";
@@ -288,16 +288,14 @@ impl Proxy {
 
     /// True if a write over an earlier life of a connection may still be executed.
     pub(crate) fn in_doubt(&self, conn: usize) -> bool {
-        self.conns[conn].doubt.is_some_and(|until| self.now < until)
+        self.conns[conn].is_in_doubt(self.now)
     }
 
     /// Gives and ends promises that have waited for replies.
     pub(crate) fn settle_promises(&mut self) {
         let (conns, now) = (&self.conns, self.now);
-        let in_doubt = |conn: usize| {
-            conns[conn].doubt.is_some_and(|until| now < until)
-                && !is_planted(Fault::PromisedInDoubt)
-        };
+        let in_doubt =
+            |conn: usize| conns[conn].is_in_doubt(now) && !is_planted(Fault::PromisedInDoubt);
         if self.promises.is_changing() && self.promises.settle(|conn| conns[conn].done, in_doubt) {
             self.let_all_go_on();
         }
@@ -384,7 +382,12 @@ impl Proxy {
             }
             // What was passed on without a known outcome is deleted where the key is asked for.
             for (key, base64) in std::mem::take(&mut self.conns[conn].owed) {
-                self.delete_at_home(&key, base64);
+                let mut spelled = Vec::new();
+                match base64 {
+                    true => base64_encode(&key, &mut spelled),
+                    false => spelled.extend_from_slice(&key),
+                }
+                self.delete_at_home(&spelled, base64);
             }
         }
         self.let_all_go_on();
@@ -392,7 +395,10 @@ impl Proxy {
 
     fn delete_at_home(&mut self, key: &[u8], base64: bool) {
         let Ok((conn, None)) = self.route(key, base64) else { return };
-        push_delete(&mut self.conns[conn].out.bytes, key, base64, false);
+        let end: &[u8] = if base64 { b" b\r\n" } else { b"\r\n" };
+        for part in [b"md ", key, end] {
+            self.conns[conn].out.bytes.extend_from_slice(part);
+        }
         let (hide, at) = (Hide::Nothing, self.now);
         let (who, kind) = (Who::Nobody, Kind::Meta);
         let asked = Asked { who, kind, hide, writes: true, renamed: false, at };

@@ -79,6 +79,8 @@ impl Proxy {
         let this = &self.conns[conn];
         match this.state {
             State::Closed { retry_at } if retry_at <= self.now => self.dial(conn),
+            // It was closed since nobody used it.
+            State::Closed { .. } if self.upstreams[this.upstream].failures == 0 => self.dial(conn),
             State::Closed { .. } => return Err(DOWN),
             State::Dialing { .. } | State::Up => {}
         }

@@ -42,6 +42,10 @@ pub enum Event<'a> {
     Replied { conn: ConnId, bytes: &'a [u8] },
     /// A connection is gone, or could not be made.
     Lost { conn: ConnId },
+    /// All that was sent over an abandoned connection has arrived, and it is half-closed now. Directly behind [`Action::Abandon`].
+    Lingers { conn: ConnId },
+    /// The upstream has closed that connection too, or it was `closed` without waiting any longer.
+    Ended { conn: ConnId, closed: bool },
     /// It is as late as [`Proxy::next_wake`] said.
     Woken,
     /// Nothing that the kernel answered by what it was told to forget up to this number is on its way.
@@ -60,8 +64,11 @@ pub enum Action {
         conn: ConnId,
         upstream: usize,
     },
-    /// Give a connection up. Nothing of it is told any more.
+    /// Give a connection up, by reset: the machine must not go on sending. Nothing of it is told any more.
     HangUp(ConnId),
+    /// Likewise; but if the upstream's machine has all that was sent, close this side alone, and tell when the other closes:
+    /// then all of it has been executed. [`Event::Lingers`], [`Event::Ended`].
+    Abandon(ConnId),
     /// All output has been taken.
     Close(ClientId),
     /// Close it now, whatever it has not taken.
@@ -106,6 +113,8 @@ pub struct Proxy {
     pub(crate) on_hold: BTreeSet<u32>,
     /// Copies that are not read any more, on their way to be deleted.
     pub(crate) left: Vec<Left>,
+    /// Some deletion is owed.
+    pub(crate) owing: bool,
     /// The key of a write that was answered; reused.
     pub(crate) written: Vec<u8>,
     /// Names of keys that are not where their hash says end with it.
@@ -141,6 +150,7 @@ impl Proxy {
             health: Health::Serves,
             was_member: false,
             failures: 0,
+            failed_at: None,
             failures_total: 0,
             latency: Latency::default(),
             first_conn: at * conns_each,
@@ -187,6 +197,7 @@ impl Proxy {
             promises,
             on_hold: BTreeSet::new(),
             left: Vec::new(),
+            owing: false,
             written: Vec::new(),
             epoch: settings_seed,
             gathering: Vec::new(),
@@ -241,6 +252,8 @@ impl Proxy {
             Event::Closed { client } => self.closed(client.0),
             Event::Connected { conn } => self.connected(conn.0 as usize),
             Event::Lost { conn } => self.lost(conn.0 as usize),
+            Event::Lingers { conn } => self.lingers(conn.0 as usize),
+            Event::Ended { conn, closed } => self.ended(conn.0 as usize, closed),
             Event::Woken => self.wake(),
             Event::KernelForgot { number } => self.kernel_forgot(number),
             Event::Sampled { key } => self.sampled(key),
@@ -310,8 +323,7 @@ impl Proxy {
     #[inline]
     pub fn conn_took(&mut self, conn: ConnId, count: usize) {
         let this = &mut self.conns[conn.0 as usize];
-        this.out.sent(count, &mut self.spare);
-        this.out.told = this.out.len() > 0;
+        this.took(count, &mut self.spare);
         this.gathering.sent(self.now);
     }
 
@@ -322,7 +334,8 @@ impl Proxy {
             State::Dialing { since } => Some(since + self.timeout_of(conn)),
             State::Up => {
                 let late = conn.asked.front().map(|asked| asked.at + self.timeout_of(conn));
-                late.into_iter().chain(conn.gathers_until).min()
+                let settles = if self.owing { self.settles_at(conn) } else { None };
+                late.into_iter().chain(conn.gathers_until).chain(settles).min()
             }
         };
         let interval = self.control.as_ref().map(|control| control.ends_at);
@@ -359,6 +372,9 @@ impl Proxy {
                     self.time_out(conn);
                 }
                 _ => {}
+            }
+            if self.owing {
+                self.settle(conn);
             }
         }
     }

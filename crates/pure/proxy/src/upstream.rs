@@ -8,6 +8,8 @@ use crate::counting::Latency;
 use crate::peers::Ask;
 use crate::reply::Kind;
 use mbal_link::Gathering;
+use mbal_model::KEY_BYTES_MAX;
+use mbal_wire::base64_decode;
 
 pub(crate) struct Upstream {
     /// What people call it.
@@ -17,6 +19,8 @@ pub(crate) struct Upstream {
     pub was_member: bool,
     /// In a row.
     pub failures: u32,
+    /// When the last of them was counted.
+    pub failed_at: Option<Nanos>,
     /// Since the start.
     pub failures_total: u64,
     pub latency: Latency,
@@ -50,6 +54,12 @@ pub(crate) struct Conn {
     pub state: State,
     /// Something, since it was dialed.
     pub has_answered: bool,
+    /// When it came up, or said something since.
+    pub heard_at: Nanos,
+    /// When it came up.
+    pub up_since: Nanos,
+    /// Requests since the start, of which something has left.
+    sent: u64,
     pub out: Output,
     /// Of a reply that has not come in whole.
     pub input: Vec<u8>,
@@ -69,10 +79,17 @@ pub(crate) struct Conn {
     pub is_gathering: bool,
     /// The keys of the writes in `asked`, each behind its length and whether it is in base64.
     keys: Output,
-    /// Keys whose last write has no known outcome, and whether they are in base64: they are deleted before anything else is asked.
+    /// Keys whose last write has no known outcome, and whether text needs base64 for them: they are deleted before anything else is
+    /// asked, and again when the write cannot be executed any more.
     pub owed: BTreeSet<(Box<[u8]>, bool)>,
     /// Too many to know: everything is.
     pub owes_all: bool,
+    /// Deletions that are on their way for good.
+    pub paying: usize,
+    /// Earlier connections that were given up while a write was not answered, and nothing tells when it is over.
+    pub doubts: u32,
+    /// Likewise, whose upstream will close them when it is.
+    pub lingering: u32,
 }
 
 /// Keys that a connection remembers to delete.
@@ -92,6 +109,11 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// What no client waits for.
+    pub fn own(who: Who, kind: Kind, at: Nanos) -> Asked {
+        Asked { who, kind, hide: Hide::Nothing, writes: false, renamed: false, at }
+    }
+
     /// So many keys clients wait for.
     #[inline]
     pub fn keys(&self) -> usize {
@@ -173,6 +195,9 @@ impl Conn {
             upstream,
             state: State::Closed { retry_at: 0 },
             has_answered: false,
+            heard_at: 0,
+            up_since: 0,
+            sent: 0,
             out: Output::default(),
             input: Vec::new(),
             need: 0,
@@ -187,12 +212,38 @@ impl Conn {
             keys: Output::default(),
             owed: BTreeSet::new(),
             owes_all: false,
+            paying: 0,
+            doubts: 0,
+            lingering: 0,
         }
     }
 
     /// What [`Conn::done`] is when all that was asked has been answered or lost.
     pub fn asked_in_all(&self) -> u64 {
         self.done + self.asked.len() as u64
+    }
+
+    /// The socket has taken `count` bytes.
+    #[inline]
+    pub fn took(&mut self, count: usize, spare: &mut Spare) {
+        if count > 0 {
+            self.sent = self.asked_in_all();
+        }
+        self.out.sent(count, spare);
+        self.out.told = self.out.len() > 0;
+    }
+
+    /// Nothing has left of what is not answered: it can be asked over another connection.
+    pub fn is_unsent(&self) -> bool {
+        self.sent <= self.done
+    }
+
+    /// The connection is gone, and what it was asked waits for the next one.
+    pub fn keep(&mut self) {
+        // The driver may have been told of output, and then takes nothing.
+        self.out.told = false;
+        self.gathering = Gathering::default();
+        self.gathers_until = None;
     }
 
     /// What is not answered, and what was asked in this interval: the first tells who is slow, the second who has few other keys.
@@ -234,14 +285,20 @@ impl Conn {
 
     /// The connection is gone. Who waits for it; the keys of writes are owed from now on.
     pub fn lose(&mut self, spare: &mut Spare) -> VecDeque<Asked> {
+        let may_come = !self.is_unsent();
         let mut keys = self.keys.unsent();
-        if !keys.is_empty() {
+        if !keys.is_empty() && may_come {
             self.doubt = Some(Nanos::MAX);
+            self.doubts += 1;
         }
+        self.paying = 0;
         while let [length, base64, rest @ ..] = keys {
             let (key, rest) = rest.split_at(usize::from(*length));
             if self.owed.len() < OWED_MAX {
-                self.owed.insert((key.into(), *base64 != 0));
+                let mut decoded = [0; KEY_BYTES_MAX];
+                let length = if *base64 != 0 { base64_decode(key, &mut decoded) } else { None };
+                let key = length.map_or(key, |length| &decoded[..length]);
+                self.owed.insert((key.into(), length.is_some()));
             } else {
                 self.owes_all = true;
             }
@@ -260,30 +317,48 @@ impl Conn {
         std::mem::take(&mut self.asked)
     }
 
-    /// Puts the deletion of what is owed before all that was asked while the connection was being made.
-    pub fn pay(&mut self, now: Nanos, binary: bool) {
-        let mut first = Vec::new();
-        let mut deletions = 0;
+    /// Something is to be deleted.
+    pub fn owes(&self) -> bool {
+        self.owes_all || !self.owed.is_empty()
+    }
+
+    pub fn owes_key(&self, key: &[u8]) -> bool {
+        let is_owed = |base64| self.owed.contains(&(key.into(), base64) as &(Box<[u8]>, bool));
+        self.owes_all || !self.owed.is_empty() && (is_owed(false) || is_owed(true))
+    }
+
+    /// An earlier write may still be executed, or what it has brought is still to be deleted.
+    pub fn is_in_doubt(&self, now: Nanos) -> bool {
+        self.owes() || self.doubt.is_some_and(|until| now < until)
+    }
+
+    /// No earlier write can be executed any more.
+    pub fn is_settled(&self) -> bool {
+        self.doubts == 0 && self.lingering == 0
+    }
+
+    /// Appends the deletions of what is owed; how many they are.
+    fn push_owed(&self, out: &mut Vec<u8>, binary: bool) -> usize {
         if self.owes_all {
-            push_flush(&mut first, binary);
-            (self.owed, deletions) = (BTreeSet::new(), 1);
+            push_flush(out, binary);
+            return 1;
         }
-        for (key, base64) in &self.owed {
-            push_delete(&mut first, key, *base64, binary);
-            deletions += 1;
-        }
+        self.owed.iter().for_each(|(key, base64)| push_delete(out, key, *base64, binary));
+        self.owed.len()
+    }
+
+    /// Puts the deletion of what is owed before all that was asked while the connection was being made. It is for good, if `is_last`.
+    pub fn pay_first(&mut self, now: Nanos, binary: bool, is_last: bool) {
+        let mut first = Vec::new();
+        let deletions = self.push_owed(&mut first, binary);
         if deletions == 0 {
             return;
         }
-        let kind = if binary { Kind::Binary } else { Kind::Line };
-        let asked = Asked {
-            who: Who::Owed,
-            kind,
-            hide: Hide::Nothing,
-            writes: false,
-            renamed: false,
-            at: now,
-        };
+        if is_last {
+            self.paying = deletions;
+        }
+        let who = if is_last { Who::Owed } else { Who::Nobody };
+        let asked = Asked::own(who, if binary { Kind::Binary } else { Kind::Line }, now);
         first.extend_from_slice(self.out.unsent());
         self.out.bytes = first;
         for _ in 0..deletions {
@@ -291,10 +366,34 @@ impl Conn {
         }
     }
 
+    /// Asks first whether the upstream answers at all.
+    pub fn probe_first(&mut self, now: Nanos, binary: bool) {
+        let mut first = Vec::new();
+        match binary {
+            true => push_bare(&mut first, 0x0a),
+            false => first.extend_from_slice(b"version\r\n"),
+        }
+        first.extend_from_slice(self.out.unsent());
+        self.out.bytes = first;
+        let kind = if binary { Kind::Binary } else { Kind::Line };
+        self.asked.push_front(Asked::own(Who::Nobody, kind, now));
+    }
+
+    /// Appends the deletion of what is owed, for good.
+    pub fn pay(&mut self, now: Nanos, binary: bool) {
+        let mut out = std::mem::take(&mut self.out.bytes);
+        self.paying = self.push_owed(&mut out, binary);
+        self.out.bytes = out;
+        let asked = Asked::own(Who::Owed, if binary { Kind::Binary } else { Kind::Line }, now);
+        (0..self.paying).for_each(|_| self.ask(asked, None));
+    }
+
     /// A deletion that was owed is done.
     pub fn paid(&mut self) {
+        self.paying -= 1;
         if self.owes_all {
             self.owes_all = false;
+            self.owed.clear();
         } else {
             self.owed.pop_first();
         }
@@ -303,22 +402,28 @@ impl Conn {
 
 pub(crate) fn push_flush(out: &mut Vec<u8>, binary: bool) {
     match binary {
-        true => {
-            let mut frame = [0; 24];
-            frame[..2].copy_from_slice(&[mbal_wire::BINARY_REQUEST, 0x08]);
-            out.extend_from_slice(&frame);
-        }
+        true => push_bare(out, 0x08),
         false => out.extend_from_slice(b"flush_all\r\n"),
     }
 }
 
+/// Appends a binary request that is nothing but its opcode.
+fn push_bare(out: &mut Vec<u8>, opcode: u8) {
+    let mut frame = [0; 24];
+    frame[..2].copy_from_slice(&[mbal_wire::BINARY_REQUEST, opcode]);
+    out.extend_from_slice(&frame);
+}
+
 pub(crate) fn push_delete(out: &mut Vec<u8>, key: &[u8], base64: bool, binary: bool) {
-    let (verb, end): (&[u8], &[u8]) = match (binary, base64) {
-        (true, _) => return out.extend_from_slice(&mbal_wire::binary_delete(key)),
-        (false, true) => (b"md ", b" b\r\n"),
-        (false, false) => (b"md ", b"\r\n"),
-    };
-    for part in [verb, key, end] {
-        out.extend_from_slice(part);
+    if binary {
+        return out.extend_from_slice(&mbal_wire::binary_delete(key));
     }
+    out.extend_from_slice(b"md ");
+    if base64 {
+        mbal_wire::base64_encode(key, out);
+        out.extend_from_slice(b" b");
+    } else {
+        out.extend_from_slice(key);
+    }
+    out.extend_from_slice(b"\r\n");
 }

@@ -203,7 +203,7 @@ impl World {
                         wire.requests.extend(requests(&String::from_utf8_lossy(&out)));
                     }
                     Action::Dial { conn, .. } => self.dialing.push(conn.0 as usize),
-                    Action::HangUp(conn) => {
+                    Action::HangUp(conn) | Action::Abandon(conn) => {
                         let conn = conn.0 as usize;
                         self.dialing.retain(|other| *other != conn);
                         let wire = self.wires.remove(&conn).unwrap_or_default();

@@ -3,11 +3,12 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use common::history::{Asking, Heard, History};
 use common::memcached::{Memcached, Wire, requests};
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_proxy::{
     Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Proxy, Replication, RingServer,
     Settings,
@@ -16,13 +17,15 @@ use mbal_random::Random;
 
 const MS: u64 = 1_000_000;
 const UPSTREAMS: usize = 4;
+/// An upstream that answers has looked at all its connections by then.
+const DOUBT: u64 = 4 * MS;
 const CLIENTS: usize = 6;
 const KEYS: u64 = 4;
 const STEPS: usize = 6_000;
 /// Then nothing fails any more: so many until all that had failed is back, and as many again.
 const CALM: usize = 1_000;
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Seen {
     hits: u64,
     copy_reads: u64,
@@ -31,6 +34,21 @@ struct Seen {
     written_hits: u64,
     returns: u64,
     lost: u64,
+    /// Requests that were executed when their connection was gone.
+    late: u64,
+    lingered: u64,
+}
+
+/// What an upstream has received over a connection that is gone, and has not executed.
+struct Late {
+    conn: usize,
+    requests: VecDeque<String>,
+    /// It has not arrived before.
+    from: u64,
+    /// It has all been looked at by then.
+    until: u64,
+    /// The proxy is told when it has.
+    lingers: bool,
 }
 
 struct World {
@@ -42,6 +60,8 @@ struct World {
     clients: Vec<Option<Asking>>,
     history: History,
     dialing: Vec<(ConnId, usize)>,
+    /// By upstream: what it has of connections that are gone.
+    late: Vec<Vec<Late>>,
     /// Connections that are gone, of which the proxy has not heard: it does when it sends, or else later.
     broken: BTreeSet<u32>,
     seen: Seen,
@@ -63,7 +83,7 @@ impl World {
             limits: Limits::default(),
             replication: Some(Replication { interval: 100 * MS, target: 1.05, sampling: 1.0 }),
             peers: None,
-            doubt: MS,
+            doubt: DOUBT,
             version: "1".into(),
             seed,
         };
@@ -79,8 +99,9 @@ impl World {
             upstreams: (0..UPSTREAMS).map(|_| Memcached::default()).collect(),
             wires: (0..2 * UPSTREAMS).map(|_| Wire::default()).collect(),
             clients: (0..CLIENTS).map(|_| None).collect(),
-            history: History::default(),
+            history: History::strict(),
             dialing: Vec::new(),
+            late: (0..UPSTREAMS).map(|_| Vec::new()).collect(),
             broken: BTreeSet::new(),
             seen: Seen::default(),
         }
@@ -101,6 +122,7 @@ impl World {
             if self.proxy.next_wake().is_some_and(|wake| wake <= self.now) {
                 self.event(Event::Woken)?;
             }
+            self.execute_late()?;
             match self.random.below(40) {
                 0..8 => self.ask()?,
                 8..20 => self.execute(),
@@ -154,6 +176,7 @@ impl World {
                     }
                     Action::Dial { conn, upstream } => self.dialing.push((conn, upstream)),
                     Action::HangUp(conn) => self.cut(conn.0 as usize),
+                    Action::Abandon(conn) => self.abandon(conn),
                     Action::Close(_) | Action::CutOff(_) | Action::Pause(_) | Action::Resume(_) => {
                     }
                 }
@@ -161,13 +184,67 @@ impl World {
         }
     }
 
-    /// What was received over a connection that is gone may be executed all the same.
+    /// What was received over a connection that is gone may be executed all the same. What was not is lost, since connections are reset.
     fn cut(&mut self, conn: usize) {
         self.broken.remove(&(conn as u32));
-        let wire = std::mem::take(&mut self.wires[conn]);
-        self.upstreams[conn / 2].ghosts.entry(0).or_default().extend(wire.requests);
+        let mut requests = std::mem::take(&mut self.wires[conn]).requests;
+        let received = self.random.below(requests.len() as u64 + 1) as usize;
+        let rest = requests.split_off(received);
+        let late = &mut self.late[conn / 2];
+        late.push(Late { conn, requests, from: 0, until: u64::MAX, lingers: false });
+        if is_planted(Fault::ClosedInOrder) {
+            // It comes when the way is there again, whatever was answered meanwhile.
+            let from = self.now + self.random.below(60 * MS);
+            late.push(Late { conn, requests: rest, from, until: from, lingers: false });
+        }
         self.dialing.retain(|(other, _)| other.0 as usize != conn);
         self.seen.lost += 1;
+    }
+
+    /// Where all has been received the upstream closes the connection when it has executed it.
+    fn abandon(&mut self, conn: ConnId) {
+        if self.random.below(2) == 0 {
+            return self.cut(conn.0 as usize);
+        }
+        let at = conn.0 as usize;
+        let requests = std::mem::take(&mut self.wires[at]).requests;
+        self.late[at / 2].push(Late {
+            conn: at,
+            requests,
+            from: 0,
+            until: u64::MAX,
+            lingers: true,
+        });
+        self.seen.lingered += 1;
+        self.proxy.handle(self.now, Event::Lingers { conn });
+    }
+
+    /// Upstreams execute what they have of connections that are gone: some of it, or all that is due.
+    fn execute_late(&mut self) -> Result<(), String> {
+        for at in 0..UPSTREAMS {
+            let stopped = self.now < self.upstreams[at].stopped_until;
+            let mut ended = Vec::new();
+            for late in &mut self.late[at] {
+                let is_due = late.until <= self.now;
+                if self.now < late.from || !is_due && (stopped || self.random.below(8) > 0) {
+                    continue;
+                }
+                let most = if is_due { u64::MAX } else { self.random.below(3) };
+                for _ in 0..most.min(late.requests.len() as u64) {
+                    let request = late.requests.pop_front().expect("it was counted");
+                    self.upstreams[at].execute(&request);
+                    self.seen.late += 1;
+                }
+                if late.lingers && late.requests.is_empty() {
+                    ended.push(ConnId(late.conn as u32));
+                }
+            }
+            self.late[at].retain(|late| !late.requests.is_empty());
+            for conn in ended {
+                self.event(Event::Ended { conn, closed: true })?;
+            }
+        }
+        Ok(())
     }
 
     /// An idle client asks for something.
@@ -215,6 +292,13 @@ impl World {
         }
         let ghosts_first = self.random.below(2) == 0;
         let count = 1 + self.random.below(4);
+        if !self.wires[conn].requests.is_empty() {
+            let soon = self.now + self.random.below(DOUBT);
+            let mut late = self.late[conn / 2].iter_mut();
+            late.by_ref()
+                .filter(|one| !one.lingers)
+                .for_each(|one| one.until = soon.min(one.until));
+        }
         upstream.turn(0, &mut self.wires[conn], count, ghosts_first);
     }
 
@@ -255,6 +339,12 @@ impl World {
                 self.cut(2 * at);
                 if self.random.below(2) == 0 {
                     self.upstreams[at] = Memcached::default();
+                    for late in std::mem::take(&mut self.late[at]) {
+                        if late.lingers {
+                            let conn = ConnId(late.conn as u32);
+                            self.event(Event::Ended { conn, closed: true })?;
+                        }
+                    }
                 }
                 if was_up {
                     self.broken.insert(2 * at as u32);
@@ -278,6 +368,8 @@ fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
         all.written_hits += seen.written_hits;
         all.returns += seen.returns;
         all.lost += seen.lost;
+        all.late += seen.late;
+        all.lingered += seen.lingered;
     }
     Ok(all)
 }
@@ -285,15 +377,16 @@ fn run(seeds: std::ops::Range<u64>) -> Result<Seen, String> {
 #[test]
 fn nobody_reads_what_was_overwritten() {
     let seen = run(0..common::seeds(300)).unwrap_or_else(|why| panic!("{why}"));
-    let Seen { hits, copy_reads, cache_hits, cache_writes, written_hits, returns, lost } = seen;
+    let Seen { hits, copy_reads, cache_hits, cache_writes, written_hits, returns, lost, .. } = seen;
     let all = [hits, copy_reads, cache_hits, cache_writes, written_hits, returns, lost];
-    assert!(all.iter().all(|count| *count > 0), "something never happened: {all:?}");
+    let happened = all.iter().all(|count| *count > 0) && seen.late > 0 && seen.lingered > 0;
+    assert!(happened, "something never happened: {seen:?}");
 }
 
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
-    use mbal_model::planted::{Fault, plant};
+    use mbal_model::planted::plant;
 
     fn is_found(fault: Fault) {
         plant(Some(fault));
@@ -320,6 +413,16 @@ mod planted {
     #[test]
     fn doubt_forgotten() {
         is_found(Fault::DoubtForgotten);
+    }
+
+    #[test]
+    fn late_writes_forgotten() {
+        is_found(Fault::LateWritesForgotten);
+    }
+
+    #[test]
+    fn closed_in_order() {
+        is_found(Fault::ClosedInOrder);
     }
 
     #[test]

@@ -220,7 +220,7 @@ impl World {
                         }
                     }
                     Action::Dial { conn, upstream } => node.dialing.push((conn, upstream)),
-                    Action::HangUp(conn) => self.hang_up(at, conn),
+                    Action::HangUp(conn) | Action::Abandon(conn) => self.hang_up(at, conn),
                     Action::Close(client) | Action::CutOff(client) => {
                         let life = self.nodes[at].life;
                         let mut links = self.links.iter_mut();

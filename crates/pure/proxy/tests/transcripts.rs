@@ -102,11 +102,157 @@ fn a_silent_upstream_fails_for_its_keys_and_its_late_replies_reach_nobody() {
     world.hears(client, "SERVER_ERROR upstream timed out\r\n");
     world.replies(0, "STORED\r\n");
     world.connect_all();
+    // Nobody knows what became of the write: its key goes first, and nobody is shown what it brings.
+    let (shown, unseen) = (format!("get {a} {b}\r\nmg {a} v q\r\nmg {a}\r\n"), "END\r\nEN\r\n");
+    world.says(client, &format!("{shown}incr {a} 1\r\n"));
+    world.answers(1, &format!("get {b}\r\n"), "END\r\n");
+    world.hears(client, &format!("{unseen}SERVER_ERROR upstream write in doubt\r\n"));
+    // What shows nothing is sent.
+    world.says(client, &format!("set {a} 0 0 1\r\ny\r\n"));
+    world.answers(0, &format!("md {a}\r\nset {a} 0 0 1\r\ny\r\n"), "HD\r\n");
+    world.replies(0, "STORED\r\n");
+    world.hears(client, "STORED\r\n");
+    // It has answered: the write is done, or never will be.
+    world.wait(MS);
     world.says(client, &format!("get {a}\r\n"));
-    // Nobody knows what became of the write: its key goes first.
-    world.answers(0, &format!("md {a}\r\nget {a}\r\n"), "HD\r\nEND\r\n");
     world.hears(client, "END\r\n");
+    world.answers(0, &format!("md {a}\r\n"), "HD\r\n");
     assert_eq!(world.proxy.counters().deleted_unsure, 1);
+    world.says(client, &format!("get {a}\r\n"));
+    world.wait(MS);
+    world.answers(0, &format!("get {a}\r\n"), "END\r\n");
+    world.hears(client, "END\r\n");
+}
+
+#[test]
+fn a_write_that_its_upstream_has_is_over_when_that_closes() {
+    let mut world = World::new(Settings { doubt: 1 << 60, ..settings(1) });
+    let client = world.client();
+    world.says(client, "set a 0 0 1\r\nx\r\n");
+    world.wait(TIMEOUT);
+    world.hears(client, "SERVER_ERROR upstream timed out\r\n");
+    world.event(Event::Lingers { conn: ConnId(0) });
+    world.connect_all();
+    world.answers(0, "md a\r\n", "NF\r\n");
+    world.wait(50 * TIMEOUT);
+    world.says(client, "get a\r\nmg YQ== b v\r\n");
+    world.hears(client, "END\r\nEN\r\n");
+    world.event(Event::Ended { conn: ConnId(0), closed: true });
+    world.wait(MS);
+    world.says(client, "get a\r\n");
+    world.answers(0, "md a\r\n", "HD\r\n");
+    world.hears(client, "END\r\n");
+    world.says(client, "get a\r\n");
+    world.wait(MS);
+    world.answers(0, "get a\r\n", "END\r\n");
+    // One that does not close in time is in doubt as one that was reset.
+    world.says(client, "set b 0 0 1\r\nx\r\n");
+    world.wait(2 * TIMEOUT);
+    world.event(Event::Lingers { conn: ConnId(0) });
+    world.event(Event::Ended { conn: ConnId(0), closed: false });
+    world.wait(1000 * MS);
+    world.connect_all();
+    world.answers(0, "md b\r\n", "NF\r\n");
+    world.wait(50 * TIMEOUT);
+    world.answers(0, "", "");
+}
+
+#[test]
+fn a_connection_that_is_closed_while_nobody_uses_it_is_no_failure() {
+    let eject = Settings { eject: true, failures_max: 2, conns_per_server: 4, ..settings(1) };
+    let mut world = World::new(eject);
+    let client = world.client();
+    for round in 0..5 {
+        world.wait(20 * TIMEOUT);
+        for conn in 0..4 {
+            world.event(Event::Lost { conn: ConnId(conn) });
+        }
+        world.connect_all();
+        if round % 2 == 0 {
+            world.says(client, "get a\r\n");
+            world.wait(MS);
+            let at =
+                world.asked.iter().position(|asked| asked == "get a\r\n").expect("it is asked");
+            world.asked[at].clear();
+            world.event(Event::Replied { conn: ConnId(at as u32), bytes: b"END\r\n" });
+            world.hears(client, "END\r\n");
+        }
+    }
+    let counters = world.proxy.counters();
+    assert_eq!((counters.ejections, counters.upstream_failures), (0, 0));
+}
+
+#[test]
+fn what_was_not_sent_when_the_connection_was_closed_goes_over_the_next_one() {
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    world.wait(20 * TIMEOUT);
+    let bytes = b"set a 0 0 1\r\nx\r\nget a\r\n";
+    world.proxy.handle(world.now, Event::Received { client, bytes });
+    world.event(Event::Lost { conn: ConnId(0) });
+    world.hears(client, "");
+    world.connect_all();
+    world.answers(0, "set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nEND\r\n");
+    world.hears(client, "STORED\r\nEND\r\n");
+    // One that does so at once is not believed for ever.
+    world.event(Event::Lost { conn: ConnId(0) });
+    for _ in 0..2 {
+        world.connect_all();
+        world.proxy.handle(world.now, Event::Received { client, bytes: b"get a\r\n" });
+        world.event(Event::Lost { conn: ConnId(0) });
+        world.hears(client, "SERVER_ERROR upstream connection lost\r\n");
+    }
+}
+
+fn ejections_when_four_connections_are_silent() -> u64 {
+    let eject = Settings { eject: true, failures_max: 2, conns_per_server: 4, ..settings(1) };
+    let mut world = World::new(eject);
+    let client = world.client();
+    (0..64).for_each(|key| world.says(client, &format!("set k{key} 0 0 1\r\nx\r\n")));
+    world.wait(TIMEOUT);
+    assert_eq!(world.proxy.counters().upstream_timeouts, 4);
+    world.proxy.counters().ejections
+}
+
+#[test]
+fn one_event_on_several_connections_is_one_failure() {
+    assert_eq!(ejections_when_four_connections_are_silent(), 0);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_each_connection_fails() {
+    use mbal_model::planted::{Fault, plant};
+    plant(Some(Fault::EachConnectionFails));
+    let ejections = ejections_when_four_connections_are_silent();
+    plant(None);
+    assert_eq!(ejections, 1);
+}
+
+/// A firewall has forgotten connections that nobody used.
+#[test]
+fn when_one_connection_is_silent_those_that_were_idle_are_made_again() {
+    let eject = Settings { eject: true, failures_max: 2, conns_per_server: 4, ..settings(1) };
+    let mut world = World::new(eject);
+    let client = world.client();
+    world.wait(1000 * TIMEOUT);
+    for round in 0..4 {
+        world.says(client, &format!("get k{round}\r\n"));
+        world.wait(TIMEOUT);
+        world.hears(client, "SERVER_ERROR upstream timed out\r\n");
+        let mut again: Vec<u32> = world.dialing.iter().map(|conn| conn.0).collect();
+        again.sort_unstable();
+        assert_eq!(again, [0, 1, 2, 3], "round {round}");
+        world.connect_all();
+        // It is asked whether it answers, whoever wants to know something.
+        for conn in 0..4 {
+            assert_eq!(std::mem::take(&mut world.asked[conn]), "version\r\n");
+            let conn = ConnId(conn as u32);
+            world.event(Event::Replied { conn, bytes: b"VERSION 1\r\n" });
+        }
+        world.wait(1000 * TIMEOUT);
+    }
+    assert_eq!(world.proxy.counters().ejections, 0);
 }
 
 #[test]
@@ -126,7 +272,7 @@ fn a_socket_that_takes_nothing_silences_no_later_one() {
         assert!(std::mem::take(&mut world.told[0]).starts_with("SERVER_ERROR upstream "));
         world.connect_all();
         world.says(client, &request);
-        world.answers(0, &request, "END\r\n");
+        world.answers(0, &format!("version\r\n{request}"), "VERSION 1\r\nEND\r\n");
         world.hears(client, "END\r\n");
     }
 }
@@ -179,7 +325,8 @@ fn who_speaks_out_of_turn_is_not_believed() {
     world.replies(0, "STORED\r\n");
     world.connect_all();
     world.says(client, "get a\r\n");
-    world.answers(0, "get a\r\n", "VALUE a 0 1\r\nxx\r\nEND\r\n");
+    let reply = "VERSION 1\r\nVALUE a 0 1\r\nxx\r\nEND\r\n";
+    world.answers(0, "version\r\nget a\r\n", reply);
     world.hears(client, "SERVER_ERROR upstream sent no reply\r\n");
 }
 
@@ -234,9 +381,12 @@ fn as_many_replies_are_on_their_way_as_a_client_may_leave_untaken() {
         let told = std::mem::take(&mut world.told[client.0 as usize]);
         assert_eq!(told.matches("SERVER_ERROR upstream").count(), 3, "{told}");
     }
-    world.wait(1000 * MS);
+    while world.dialing.is_empty() {
+        world.wait(10 * MS);
+    }
     world.connect_all();
     world.asked[0].clear();
+    world.replies(0, "VERSION 1\r\n");
     assert_eq!(most_on_their_way(&mut world, client, 100, &large), 11);
     assert!(most_on_their_way(&mut world, client, 3000, "END\r\n") > 500);
     // How large they are is not known before the first one.

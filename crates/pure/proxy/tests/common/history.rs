@@ -7,6 +7,8 @@ pub struct Write {
     begun: u64,
     /// `u64::MAX`: nobody knows.
     ended: u64,
+    /// A write that begins after this is newer.
+    done: u64,
 }
 
 struct Seeing {
@@ -40,9 +42,15 @@ pub struct History {
     writes: BTreeMap<String, Vec<Write>>,
     /// By key: reads that ended.
     reads: BTreeMap<String, Vec<Seeing>>,
+    /// A write that was answered by an error is not executed over one that began after that.
+    errors_end: bool,
 }
 
 impl History {
+    pub fn strict() -> History {
+        History { errors_end: true, ..History::default() }
+    }
+
     /// A value that was never written to a key.
     pub fn new_value(&self, key: &str) -> String {
         self.writes.get(key).map_or(0, Vec::len).to_string()
@@ -57,7 +65,7 @@ impl History {
         let write = |key: &String| {
             let writes = self.writes.entry(key.clone()).or_default();
             let value = value.map(str::to_owned);
-            writes.push(Write { value, begun: now, ended: u64::MAX });
+            writes.push(Write { value, begun: now, ended: u64::MAX, done: u64::MAX });
             writes.len() - 1
         };
         let writes = Some(keys.iter().map(write).collect());
@@ -71,6 +79,11 @@ impl History {
         let heard = &asking.heard;
         let is_value = heard.starts_with("VA ") && heard.matches('\n').count() == 2;
         if heard.starts_with("SERVER_ERROR") && heard.ends_with('\n') {
+            for (key, number) in asking.keys.iter().zip(asking.writes.iter().flatten()) {
+                if self.errors_end {
+                    self.writes.get_mut(key).expect("it was written")[*number].done = now;
+                }
+            }
             return Ok(Heard::Error);
         }
         if !is_value && !ends.iter().any(|end| heard.ends_with(end)) {
@@ -78,7 +91,8 @@ impl History {
         }
         if let Some(numbers) = &asking.writes {
             for (key, number) in asking.keys.iter().zip(numbers) {
-                self.writes.get_mut(key).expect("it was written")[*number].ended = now;
+                let write = &mut self.writes.get_mut(key).expect("it was written")[*number];
+                (write.ended, write.done) = (now, now);
             }
             return Ok(Heard::Miss);
         }
@@ -90,14 +104,14 @@ impl History {
         let writes = self.writes.entry(key.clone()).or_default();
         let is_its = |write: &Write| write.value.as_deref() == Some(value);
         let read = writes.iter().position(is_its).ok_or(format!("{value:?} was never written"))?;
-        let over = |other: &Write| writes[read].ended < other.begun && other.ended < begun;
+        let over = |other: &Write| writes[read].done < other.begun && other.ended < begun;
         if let Some(newer) = writes.iter().position(over) {
             return Err(format!("{key}: read {read}, and {newer} was there before"));
         }
         let reads = self.reads.entry(key.clone()).or_default();
         // What was read after another write was done, or was written after it, is newer than that.
         let newer = |seeing: &&Seeing| {
-            let was_after = writes[read].ended < seeing.begun.max(writes[seeing.write].begun);
+            let was_after = writes[read].done < seeing.begun.max(writes[seeing.write].begun);
             seeing.ended < begun && seeing.write != read && was_after
         };
         if let Some(Seeing { write, .. }) = reads.iter().find(newer) {

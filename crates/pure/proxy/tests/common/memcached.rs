@@ -43,7 +43,7 @@ impl Memcached {
         self.execute_ghosts(client);
     }
 
-    fn execute(&mut self, request: &str) -> String {
+    pub fn execute(&mut self, request: &str) -> String {
         let (line, value) = request.split_once("\r\n").expect("a line");
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {

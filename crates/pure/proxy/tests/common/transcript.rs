@@ -15,6 +15,7 @@ pub struct World {
     pub asked: Vec<String>,
     pub told: Vec<String>,
     pub dialing: Vec<ConnId>,
+    pub hung_up: Vec<ConnId>,
     pub closed: Vec<ClientId>,
     pub paused: Vec<ClientId>,
 }
@@ -48,6 +49,7 @@ impl World {
             asked: vec![String::new(); conns],
             told: Vec::new(),
             dialing: Vec::new(),
+            hung_up: Vec::new(),
             closed: Vec::new(),
             paused: Vec::new(),
         };
@@ -88,7 +90,11 @@ impl World {
                         self.proxy.conn_took(conn, out.len());
                     }
                     Action::Dial { conn, .. } => self.dialing.push(conn),
-                    Action::HangUp(_) => {}
+                    Action::HangUp(conn) | Action::Abandon(conn) => {
+                        self.hung_up.push(conn);
+                        self.dialing.retain(|other| *other != conn);
+                        self.asked[conn.0 as usize].clear();
+                    }
                     Action::Close(client) | Action::CutOff(client) => self.closed.push(client),
                     Action::Pause(client) => self.paused.push(client),
                     Action::Resume(client) => self.paused.retain(|one| *one != client),
