@@ -6,6 +6,7 @@ use crate::Nanos;
 use crate::asking::NOT_HERE;
 use crate::binary::push_loud;
 use crate::client::Slot;
+use crate::expect::Expect;
 use crate::passing::End;
 use crate::placing::DOWN;
 use crate::proxy::Proxy;
@@ -156,17 +157,20 @@ impl Proxy {
         // A peer's requests come from many clients, and each of them waits there.
         this.flushing = !this.is_peer;
         let who = Who::Everywhere { client, number };
-        let (kind, hide) = match voice {
-            Voice::Text { .. } => (Kind::Line, Hide::Nothing),
-            Voice::Binary { frame: &Frame { opcode, opaque, .. }, .. } => {
-                (Kind::Binary, Hide::Binary { opcode, opaque, status: Status::Success as u8 })
+        let (kind, expect, hide) = match voice {
+            Voice::Text { .. } => (Kind::Line, Expect::Ok, Hide::Nothing),
+            Voice::Binary { frame, .. } => {
+                let Frame { opcode, opaque, .. } = *frame;
+                let expect = Expect::Binary { opcode: frame.loud(), opaque };
+                let hide = Hide::Binary { opcode, opaque, status: Status::Success as u8 };
+                (Kind::Binary, expect, hide)
             }
         };
         for conn in asked_of {
             let this = &mut self.conns[conn];
             voice.push_flush(&mut this.out.bytes, exptime);
             let at = self.now;
-            this.ask(Asked { who, kind, hide, writes: false, renamed: false, at }, None);
+            this.ask(Asked { who, kind, expect, hide, writes: false, renamed: false, at }, None);
             self.counters.forwarded += 1;
             self.tell_conn(conn);
         }

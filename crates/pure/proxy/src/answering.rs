@@ -3,6 +3,7 @@
 use crate::Nanos;
 use crate::binary::push_failure;
 use crate::client::Slot;
+use crate::expect::Expect;
 use crate::naming;
 use crate::proxy::Proxy;
 use crate::reply::{Framed, Kind, frame};
@@ -57,6 +58,11 @@ impl Proxy {
             let Some(next) = this.asked.front() else { return self.distrust(conn, bytes) };
             match frame(next.kind, &bytes[at..], this.scanned) {
                 Framed::Whole(length) => {
+                    let next = *next;
+                    if !self.is_reply_to(&next, &bytes[at..at + length]) {
+                        return self.distrust(conn, bytes);
+                    }
+                    let this = &mut self.conns[conn];
                     this.scanned = 0;
                     this.has_answered = true;
                     let mut written = std::mem::take(&mut self.written);
@@ -99,6 +105,19 @@ impl Proxy {
             }
         }
         at
+    }
+
+    /// What an upstream says is a reply to what it was asked.
+    #[inline]
+    fn is_reply_to(&self, asked: &Asked, reply: &[u8]) -> bool {
+        asked.expect.takes(reply)
+            && match (asked.who, asked.expect) {
+                (Who::Part { client, number, part, .. }, Expect::Values { cas }) => {
+                    let merge = self.clients[client as usize].merge(number);
+                    merge.is_reply_to(part, reply, asked.renamed, cas)
+                }
+                _ => true,
+            }
     }
 
     /// An upstream says what nobody asked for, or what is no reply: whose the next reply would be is not known any more.

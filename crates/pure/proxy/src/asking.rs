@@ -6,6 +6,7 @@ use mbal_wire::{Chunk, Meta, Request, next_word};
 use crate::client::Slot;
 use crate::doubt::{IN_DOUBT, InDoubt};
 use crate::encode;
+use crate::expect::Expect;
 use crate::naming::push_name;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
@@ -141,7 +142,16 @@ impl Proxy {
             *out = self.spare.take();
         }
         let Form { kind, hide, writes, .. } = form;
-        let asked = Asked { who, kind, hide, writes, renamed: name.is_some(), at: self.now };
+        let expect = match name {
+            None => Expect::of(request, key),
+            Some(name) => {
+                let mut named = Vec::with_capacity(KEY_BYTES_MAX);
+                push_name(&mut named, key, name);
+                Expect::of(request, &named)
+            }
+        };
+        let renamed = name.is_some();
+        let asked = Asked { who, kind, expect, hide, writes, renamed, at: self.now };
         self.resting.asked(asked.keys());
         if let Some(name) = name {
             let mut named = self.spare.take();

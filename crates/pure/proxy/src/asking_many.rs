@@ -6,6 +6,7 @@ use mbal_wire::{Get, Request, next_word};
 use crate::asking::BAD_FORMAT;
 use crate::client::Slot;
 use crate::encode;
+use crate::expect::Expect;
 use crate::merge::{Merge, Place};
 use crate::naming::push_name;
 use crate::placing::Refusal;
@@ -123,7 +124,8 @@ impl Proxy {
         let keys = u16::try_from(merge.keys_of(part)).unwrap_or(u16::MAX);
         let who = Who::Part { client, number, part: part as u8, keys };
         let (kind, hide, writes) = (Kind::Values, Hide::Nothing, false);
-        let asked = Asked { who, kind, hide, writes, renamed, at: self.now };
+        let expect = Expect::Values { cas: get.cas };
+        let asked = Asked { who, kind, expect, hide, writes, renamed, at: self.now };
         this.ask(asked, None);
         self.resting.asked(asked.keys());
         self.counters.forwarded += 1;

@@ -1,10 +1,11 @@
 //! Clients that speak binary. Their requests go over connections of their own, which upstreams take for binary.
 
 use mbal_model::Key;
-use mbal_wire::{Binary, Command, Frame, Status};
+use mbal_wire::{Binary, Command, Frame, Status, binary_delete};
 
 use crate::administering::Voice;
 use crate::client::Slot;
+use crate::expect::Expect;
 use crate::promises::Course;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
@@ -25,6 +26,7 @@ impl Proxy {
             Command::Get { key, touch, .. } => (key, touch.is_some()),
             Command::Store(storage) => (&storage.key, true),
             Command::Arithmetic { key, .. } | Command::Delete { key } => (key, true),
+            Command::TooLarge { key, remove: true } => (key, true),
             _ => return self.administer_binary(client, binary, raw),
         };
         let hash = Key::new(key).map_or(0, |key| key.hash());
@@ -32,8 +34,10 @@ impl Proxy {
             Course::Pass(member) => self.pass_binary(member, key),
             Course::Own | Course::Hold => self.route_binary(key),
         });
+        let is_too_large = matches!(command, Command::TooLarge { .. });
         let conn = match routed {
             Ok(conn) => conn,
+            Err(_) if is_too_large => return self.say_status(client, frame, Status::TooLarge),
             Err(_) => {
                 self.counters.errors += 1;
                 return self.say_status(client, frame, Status::TemporaryFailure);
@@ -58,6 +62,17 @@ impl Proxy {
         if let Some(key) = Key::new(key).filter(|_| writes && !self.hot.is_empty()) {
             self.end_copies(key.hash(), key.bytes());
         }
+        if is_too_large {
+            // What was there before would be read on.
+            let this = &mut self.conns[conn];
+            this.out.bytes.extend_from_slice(&binary_delete(key));
+            let expect = Expect::Binary { opcode: 0x04, opaque: [0; 4] };
+            let deletion = Asked::own(Who::Nobody, Kind::Binary, expect, self.now);
+            this.ask(Asked { writes: true, ..deletion }, Some((key, false)));
+            self.counters.forwarded += 1;
+            self.tell_conn(conn);
+            return self.say_status(client, frame, Status::TooLarge);
+        }
         let number = self.clients[client as usize].push(Slot::Waiting);
         let this = &mut self.conns[conn];
         push_loud(&mut this.out.bytes, frame, raw);
@@ -65,7 +80,8 @@ impl Proxy {
         let hide = Hide::Binary { opcode: frame.opcode, opaque: frame.opaque, status };
         let who = Who::Client { client, number };
         let (kind, at) = (Kind::Binary, self.now);
-        let asked = Asked { who, kind, hide, writes, renamed: false, at };
+        let expect = Expect::Binary { opcode: frame.loud(), opaque: frame.opaque };
+        let asked = Asked { who, kind, expect, hide, writes, renamed: false, at };
         this.ask(asked, writes.then_some((key, false)));
         self.resting.asked(asked.keys());
         self.counters.forwarded += 1;

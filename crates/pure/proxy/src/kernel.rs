@@ -21,7 +21,7 @@ use crate::Nanos;
 use crate::asking::meta_get_writes;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
-use crate::steering::{Item, SECOND};
+use crate::steering::{FILLS, Item, SECOND};
 use crate::upstream::{Health, Who};
 
 /// What the kernel's data plane is to do, before anything else that the proxy asks for.
@@ -295,7 +295,7 @@ impl Proxy {
             }
             let number = self.kernel.as_mut().expect("it was looked at").fill(hash);
             self.push_fill(conn, &key);
-            self.ask_own(conn, Kind::Meta, Who::KernelFill { hash, number });
+            self.ask_own(conn, Kind::Meta, FILLS, Who::KernelFill { hash, number });
         }
     }
 

@@ -31,6 +31,7 @@ mod counting;
 mod datagram;
 mod doubt;
 mod encode;
+mod expect;
 mod explaining;
 mod health;
 mod hot;

@@ -16,6 +16,7 @@ use mbal_routing::ketama::RingServer;
 
 use crate::Nanos;
 use crate::counting::Latency;
+use crate::expect::Expect;
 use crate::pool::Pool;
 use crate::proxy::{Action, ConnId, Proxy};
 use crate::reply::Kind;
@@ -174,6 +175,8 @@ impl Proxy {
         let fence = Asked {
             who: Who::Fence,
             kind: if binary { Kind::Binary } else { Kind::Line },
+            // It is looked at when it comes.
+            expect: Expect::Any,
             hide: Hide::Nothing,
             writes: false,
             renamed: false,

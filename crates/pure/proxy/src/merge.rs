@@ -1,6 +1,7 @@
 //! A multi-get of several upstreams: its parts come back in any order, its values leave in the order of its keys.
 
 use crate::buffers::Spare;
+use crate::expect::{Values, is_error, own_key};
 use crate::reply::{plain_value_bytes, value_length};
 use memchr::memchr;
 
@@ -106,6 +107,20 @@ impl Merge {
     pub fn forget(&mut self) {
         self.forgotten = true;
         self.parts.iter_mut().for_each(|part| part.values = Vec::new());
+    }
+
+    /// Whether a whole reply has nothing but values of the part's keys, in their order, as often as they are asked for.
+    pub fn is_reply_to(&self, part: u8, reply: &[u8], renamed: bool, cas: bool) -> bool {
+        let mut wanted = self
+            .wanted
+            .iter()
+            .filter(|wanted| wanted.part == part)
+            .map(|wanted| &self.keys[wanted.start as usize..][..usize::from(wanted.bytes)]);
+        let mut values = Values(reply);
+        let are_its = values
+            .by_ref()
+            .all(|(found, has)| has == cas && wanted.any(|key| key == own_key(found, renamed)));
+        are_its && (values.0 == b"END\r\n" || is_error(values.0))
     }
 
     /// Takes the whole reply of one part. True if that was the last one.

@@ -7,6 +7,7 @@ use mbal_model::{KEY_BYTES_MAX, Key};
 use mbal_wire::{Request, base64_decode, base64_encode, next_word};
 
 use crate::Nanos;
+use crate::expect::{Echo, Expect};
 use crate::naming::SUFFIX_BYTES;
 use crate::peers::{Ask, PeerTable, parse_hex};
 use crate::placing::Refusal;
@@ -268,7 +269,7 @@ impl Proxy {
         let this = &mut self.conns[conn];
         if this.doubt == Some(Nanos::MAX) && this.asked.is_empty() && this.state == State::Up {
             this.out.bytes.extend_from_slice(b"version\r\n");
-            self.ask_own(conn, Kind::Line, Who::Nobody);
+            self.ask_own(conn, Kind::Line, Expect::Version, Who::Nobody);
         }
     }
 
@@ -349,7 +350,7 @@ impl Proxy {
             }
         }
         for (conn, who) in told {
-            self.ask_own(conn, Kind::Line, who);
+            self.ask_own(conn, Kind::Line, Expect::Any, who);
         }
     }
 
@@ -401,7 +402,8 @@ impl Proxy {
         }
         let (hide, at) = (Hide::Nothing, self.now);
         let (who, kind) = (Who::Nobody, Kind::Meta);
-        let asked = Asked { who, kind, hide, writes: true, renamed: false, at };
+        let expect = Expect::MetaDeleted(Echo::default());
+        let asked = Asked { who, kind, expect, hide, writes: true, renamed: false, at };
         self.conns[conn].ask(asked, Some((key, base64)));
         self.tell_conn(conn);
     }

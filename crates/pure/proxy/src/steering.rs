@@ -6,6 +6,7 @@ use mbal_wire::{Meta, Request, base64_decode, parse_u64, push_u64};
 
 use crate::Nanos;
 use crate::control::Control;
+use crate::expect::{Echo, Expect};
 use crate::hot::{Copy, Kept, Read};
 use crate::keeping::{KEPT_BYTES_MAX, Shape};
 use crate::naming::{SUFFIX_BYTES, push_name};
@@ -13,8 +14,10 @@ use crate::placing::Refusal;
 use crate::promises::Course;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
-use crate::upstream::{Asked, Hide, State, Who};
+use crate::upstream::{Asked, State, Who};
 
+/// The reply to a question for a value that is to be copied.
+pub(crate) const FILLS: Expect = Expect::MetaGot { value: true, echo: Echo::NONE };
 /// A copy's item lives for so many seconds at most: what a proxy leaves behind goes by itself.
 pub(crate) const COPY_SECONDS_MAX: i64 = 60;
 pub(crate) const SECOND: Nanos = 1_000_000_000;
@@ -160,7 +163,7 @@ impl Proxy {
         let home = self.full.place(key).expect("it may be filled");
         let conn = self.conn_of(home, key);
         self.push_fill(conn, key);
-        self.ask_own(conn, Kind::Meta, Who::Fill { hash, epoch });
+        self.ask_own(conn, Kind::Meta, FILLS, Who::Fill { hash, epoch });
     }
 
     pub(crate) fn push_fill(&mut self, conn: usize, key: &[u8]) {
@@ -170,9 +173,8 @@ impl Proxy {
     }
 
     /// A request of the proxy's own.
-    pub(crate) fn ask_own(&mut self, conn: usize, kind: Kind, who: Who) {
-        let (hide, at) = (Hide::Nothing, self.now);
-        let asked = Asked { who, kind, hide, writes: false, renamed: false, at };
+    pub(crate) fn ask_own(&mut self, conn: usize, kind: Kind, expect: Expect, who: Who) {
+        let asked = Asked::own(who, kind, expect, self.now);
         self.conns[conn].ask(asked, None);
         self.tell_conn(conn);
     }
@@ -207,7 +209,7 @@ impl Proxy {
                 copies.push(at_home);
             } else {
                 self.store_copy(conn, &named, &item);
-                self.ask_own(conn, Kind::Line, Who::Copy { hash, epoch, at });
+                self.ask_own(conn, Kind::Line, Expect::Stored, Who::Copy { hash, epoch, at });
                 copies.push(Copy { conn: conn as u32, name: Some(name), stored: false });
                 self.counters.copies_stored += 1;
             }
@@ -239,7 +241,7 @@ impl Proxy {
             for part in [b"delete ", &name[..], b"\r\n"] {
                 out.extend_from_slice(part);
             }
-            self.ask_own(conn, Kind::Line, Who::Nobody);
+            self.ask_own(conn, Kind::Line, Expect::Deleted, Who::Nobody);
         }
     }
 

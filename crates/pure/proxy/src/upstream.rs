@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::Nanos;
 use crate::buffers::{Output, Spare};
 use crate::counting::Latency;
+use crate::expect::{Echo, Expect};
 use crate::peers::Ask;
 use crate::reply::Kind;
 use mbal_link::Gathering;
@@ -100,6 +101,7 @@ const OWED_MAX: usize = 10_000;
 pub(crate) struct Asked {
     pub who: Who,
     pub kind: Kind,
+    pub expect: Expect,
     pub hide: Hide,
     /// It may change its key, which is in the queue of keys.
     pub writes: bool,
@@ -110,8 +112,8 @@ pub(crate) struct Asked {
 
 impl Asked {
     /// What no client waits for.
-    pub fn own(who: Who, kind: Kind, at: Nanos) -> Asked {
-        Asked { who, kind, hide: Hide::Nothing, writes: false, renamed: false, at }
+    pub fn own(who: Who, kind: Kind, expect: Expect, at: Nanos) -> Asked {
+        Asked { who, kind, expect, hide: Hide::Nothing, writes: false, renamed: false, at }
     }
 
     /// So many keys clients wait for.
@@ -347,6 +349,18 @@ impl Conn {
         self.owed.len()
     }
 
+    fn deletion(&self, who: Who, now: Nanos, binary: bool) -> Asked {
+        let (kind, expect) = match (binary, self.owes_all) {
+            (true, all) => {
+                let opcode = if all { 0x08 } else { 0x04 };
+                (Kind::Binary, Expect::Binary { opcode, opaque: [0; 4] })
+            }
+            (false, true) => (Kind::Line, Expect::Ok),
+            (false, false) => (Kind::Meta, Expect::MetaDeleted(Echo::default())),
+        };
+        Asked::own(who, kind, expect, now)
+    }
+
     /// Puts the deletion of what is owed before all that was asked while the connection was being made. It is for good, if `is_last`.
     pub fn pay_first(&mut self, now: Nanos, binary: bool, is_last: bool) {
         let mut first = Vec::new();
@@ -358,7 +372,7 @@ impl Conn {
             self.paying = deletions;
         }
         let who = if is_last { Who::Owed } else { Who::Nobody };
-        let asked = Asked::own(who, if binary { Kind::Binary } else { Kind::Line }, now);
+        let asked = self.deletion(who, now, binary);
         first.extend_from_slice(self.out.unsent());
         self.out.bytes = first;
         for _ in 0..deletions {
@@ -375,8 +389,11 @@ impl Conn {
         }
         first.extend_from_slice(self.out.unsent());
         self.out.bytes = first;
-        let kind = if binary { Kind::Binary } else { Kind::Line };
-        self.asked.push_front(Asked::own(Who::Nobody, kind, now));
+        let (kind, expect) = match binary {
+            true => (Kind::Binary, Expect::Binary { opcode: 0x0a, opaque: [0; 4] }),
+            false => (Kind::Line, Expect::Version),
+        };
+        self.asked.push_front(Asked::own(Who::Nobody, kind, expect, now));
     }
 
     /// Appends the deletion of what is owed, for good.
@@ -384,7 +401,7 @@ impl Conn {
         let mut out = std::mem::take(&mut self.out.bytes);
         self.paying = self.push_owed(&mut out, binary);
         self.out.bytes = out;
-        let asked = Asked::own(Who::Owed, if binary { Kind::Binary } else { Kind::Line }, now);
+        let asked = self.deletion(Who::Owed, now, binary);
         (0..self.paying).for_each(|_| self.ask(asked, None));
     }
 

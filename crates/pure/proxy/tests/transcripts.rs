@@ -638,6 +638,82 @@ fn a_refusal_is_told_when_the_value_has_come() {
     assert_eq!(world.client(), gone);
 }
 
+/// A `set` in binary of a key of one byte, up to its value.
+fn binary_set(opcode: u8, value_bytes: u32) -> Vec<u8> {
+    let mut bytes = packet(0x80, opcode, 0, &[0; 8]);
+    bytes[3] = 1;
+    bytes[8..12].copy_from_slice(&(9 + value_bytes).to_be_bytes());
+    bytes.push(b'a');
+    bytes
+}
+
+#[test]
+fn what_is_too_large_takes_the_value_before_it_away_in_binary_too() {
+    let limits = Limits { item_bytes_max: 5000, ..Limits::default() };
+    // Set and setq. A server that refuses add, replace, append and prepend keeps what it has.
+    for (opcode, deletes) in [(0x01, true), (0x11, true), (0x02, false), (0x03, false)] {
+        let mut world = World::new(Settings { limits, ..settings(1) });
+        let client = world.client();
+        world.event(Event::Received { client, bytes: &binary_set(opcode, 6000) });
+        world.connect_all();
+        let asked = std::mem::take(&mut world.asked[1]);
+        let deletion = String::from_utf8_lossy(&mbal_wire::binary_delete(b"a")).into_owned();
+        assert_eq!(asked, if deletes { &*deletion } else { "" }, "{opcode:#x}");
+        world.hears(client, "");
+        world.event(Event::Received { client, bytes: &[b'x'; 6000] });
+        let heard = std::mem::take(&mut world.told[0]);
+        assert!(heard.ends_with("Too large.") && heard.contains("opaq"), "{heard:?}");
+    }
+}
+
+#[test]
+fn a_reply_to_another_request_ends_the_connection() {
+    for (request, reply) in [
+        ("get a", "VALUE other 0 1\r\nx\r\nEND"),
+        ("get a", "STORED"),
+        ("gets a", "VALUE a 0 1\r\nx\r\nEND"),
+        ("get a b", "VALUE a 0 1\r\nx\r\nVALUE other 0 1\r\nx\r\nEND"),
+        ("get a b", "VALUE b 0 1\r\nx\r\nVALUE a 0 1\r\nx\r\nEND"),
+        ("get a b", "DELETED"),
+        ("mg a v k", "VA 1 kother\r\nx"),
+        ("mg a O1", "HD O2"),
+        ("set a 0 0 1\r\nx", "END"),
+        ("ms a 1\r\nx", "EN"),
+        ("delete a", "STORED"),
+        ("incr a 1", "OK"),
+        ("touch a 1", "NOT_STORED"),
+        ("flush_all", "VERSION 1"),
+        ("set a 0 0 1\r\nx", "ERROR Too many open connections"),
+    ] {
+        let mut world = World::new(settings(1));
+        let (client, other) = (world.client(), world.client());
+        world.says(client, &format!("{request}\r\n"));
+        world.says(other, "get z\r\n");
+        world.wait(MS);
+        world.replies(0, &format!("{reply}\r\nEND\r\n"));
+        // Whose the next reply is, is not known any more.
+        for client in [client, other] {
+            world.hears(client, "SERVER_ERROR upstream sent no reply\r\n");
+        }
+        assert_eq!(world.hung_up, [ConnId(0)], "{request}");
+    }
+    let mut world = World::new(settings(1));
+    let client = world.client();
+    let mut get = mbal_wire::binary_delete(b"a");
+    get[1] = 0;
+    get[12..16].copy_from_slice(b"opaq");
+    for byte in [1, 12] {
+        world.event(Event::Received { client, bytes: &get });
+        world.connect_all();
+        world.wait(MS);
+        let mut reply = packet(0x81, 0, 1, b"");
+        reply[byte] ^= 1;
+        let before = world.hung_up.len();
+        world.event(Event::Replied { conn: ConnId(1), bytes: &reply });
+        assert_eq!(world.hung_up.len(), before + 1, "byte {byte}");
+    }
+}
+
 #[test]
 fn settings_are_the_proxys_own() {
     let limits = Limits { item_bytes_max: 5000, ..Limits::default() };
