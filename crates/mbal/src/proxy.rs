@@ -364,6 +364,8 @@ impl ProxyFlags {
                 }),
                 peers,
                 doubt: DOUBT_NS,
+                pid: std::process::id(),
+                started_at: started_at(),
                 version: crate::AS_MEMCACHED.to_owned(),
                 seed: seed(),
             },
@@ -384,6 +386,10 @@ impl ProxyFlags {
                 .map(|interface| XdpConfig { interface, direct_return: self.direct_return }),
         })
     }
+}
+
+fn started_at() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
 }
 
 /// Another one in each process.

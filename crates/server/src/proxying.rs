@@ -4,7 +4,8 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use mbal_reactor::{
 use mbal_worker::TlsSettings;
 
 use crate::listening::{open, write_port_file};
-use crate::upstreams::{Descriptors, follow};
+use crate::upstreams::{Descriptors, LOOKS_MAX, Look, follow};
 #[cfg(feature = "xdp")]
 use crate::xdp::Xdp;
 use crate::{
@@ -65,7 +66,7 @@ pub struct RunningProxy {
     listener: Listener,
     mailbox: Mailbox<ProxyLetter>,
     /// Has the upstreams read again.
-    look_again: Sender<()>,
+    look_again: SyncSender<Look>,
     door: Option<Arc<TlsDoor>>,
     thread: thread::JoinHandle<std::io::Result<()>>,
     socket_file: Option<PathBuf>,
@@ -169,8 +170,20 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
         Some(xdp) => proxy.with_kernel(xdp.answer_bytes_max()),
         None => proxy,
     };
+    let (look_again, looks) = mpsc::sync_channel(LOOKS_MAX);
+    let names = look_again.clone();
+    // One question at a time: each that comes meanwhile finds its answer in that one's.
+    let is_asked = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&is_asked);
+    let names_wanted = move || {
+        if !asked.swap(true, Relaxed) {
+            // Where it is full, all names are looked up soon.
+            names.try_send(Look::Names).unwrap_or(());
+        }
+    };
     let mut event_loop =
         ProxyLoop::new(proxy, doors, dialed, mailbox.clone(), Arc::clone(&tally), clock)
+            .map(|event_loop| event_loop.with_names(Box::new(names_wanted)))
             .and_then(|event_loop| event_loop.with_datagrams(datagrams))
             .and_then(|event_loop| event_loop.with_peers(peer_doors, &others))
             .map_err(StartError::System)?;
@@ -185,8 +198,8 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
     }
     let thread = thread::Builder::new().name("mbal-proxy".into());
     let thread = thread.spawn(move || event_loop.run()).map_err(StartError::System)?;
-    let look_again =
-        follow(upstreams, mailbox.clone(), descriptors, config.poll).map_err(StartError::System)?;
+    follow(upstreams, looks, is_asked, mailbox.clone(), descriptors, config.poll)
+        .map_err(StartError::System)?;
     let socket_file = config.unix_socket.map(|socket| socket.path);
     if let Some(path) = &config.port_file {
         write_port_file(path, &addresses, &udp, metrics).map_err(StartError::System)?;
@@ -227,7 +240,7 @@ impl RunningProxy {
     /// Serves until a signal ends it.
     pub fn wait(self) -> Result<Ended, StartError> {
         let reload = || {
-            self.look_again.send(()).expect("its thread lives as long");
+            self.look_again.send(Look::All).expect("its thread lives as long");
             let refreshed = self.door.as_ref().map_or(Ok(()), |door| door.refresh());
             if let Err(why) = refreshed {
                 log::warn("certificates_not_read", &format!("mbal proxy: {why}"));

@@ -1,12 +1,14 @@
 //! Which upstreams a proxy has, and where they are dialed: as they are at its start, and again whenever they may have changed.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use mbal_proxy::RingServer;
-use mbal_reactor::{Mailbox, ProxyLetter, process};
+use mbal_reactor::{Mailbox, NOWHERE, ProxyLetter, process};
 
 use crate::log;
 
@@ -26,13 +28,19 @@ pub struct Upstreams {
     failed: Option<String>,
     /// They are what they were at the start.
     stay: bool,
+    /// When names were looked up last.
+    named_at: Instant,
 }
 
 impl Upstreams {
     /// As they are now.
     pub fn read(source: Source) -> Result<Upstreams, String> {
-        let known = placed(source()?, &[])?;
-        Ok(Upstreams { source, known, failed: None, stay: false })
+        let known = placed(source()?, &[], look_up)?;
+        for (server, _) in known.iter().filter(|(_, at)| *at == NOWHERE) {
+            warn_of_name(server);
+        }
+        let named_at = Instant::now();
+        Ok(Upstreams { source, known, failed: None, stay: false, named_at })
     }
 
     /// They do not change any more: other proxies take them for what they were.
@@ -57,7 +65,10 @@ impl Upstreams {
             return log::warn("upstreams_not_read", text);
         }
         let before = &self.known;
-        let next = match (self.source)().and_then(|servers| placed(servers, before)) {
+        let next = match (self.source)()
+            .and_then(|servers| placed(servers, before, look_up))
+            .and_then(|next| all_known(next, before))
+        {
             Ok(next) => next,
             Err(why) => {
                 let text = format!("mbal proxy: the upstreams stay as they are: {why}");
@@ -69,6 +80,36 @@ impl Upstreams {
             }
         };
         self.failed = None;
+        self.follow(next, mailbox, descriptors);
+    }
+
+    /// Looks the names of those up that there are: one has failed, and may be elsewhere now.
+    fn name_again(&mut self, mailbox: &Mailbox<ProxyLetter>, descriptors: Descriptors) {
+        if self.named_at.elapsed() < NAMES_EVERY {
+            return;
+        }
+        let next = placed(self.servers(), &self.known, look_up);
+        self.named_at = Instant::now();
+        let Ok(mut next) = next else { return };
+        if self.stay {
+            // Other proxies take them for what they were.
+            let known = self.known.iter();
+            next = next
+                .into_iter()
+                .zip(known)
+                .map(|(new, old)| if old.1 == NOWHERE { new } else { old.clone() })
+                .collect();
+        }
+        self.follow(next, mailbox, descriptors);
+    }
+
+    fn follow(
+        &mut self,
+        next: Vec<Placed>,
+        mailbox: &Mailbox<ProxyLetter>,
+        descriptors: Descriptors,
+    ) {
+        let before = &self.known;
         if next == *before {
             return;
         }
@@ -79,9 +120,7 @@ impl Upstreams {
         }
         let missing = |from: &[Placed], in_: &[Placed]| {
             let is_in = |(one, at): &&Placed| {
-                let is_its = |(other, there): &Placed| {
-                    (&other.host, other.port, there) == (&one.host, one.port, at)
-                };
+                let is_its = |(other, there): &Placed| is_at(other, one) && there == at;
                 !in_.iter().any(is_its)
             };
             from.iter().filter(is_in).count()
@@ -115,34 +154,90 @@ impl Descriptors {
 /// Starts the thread that reads upstreams again, whenever it is told to and so often, and tells a proxy. To read may take seconds.
 pub(crate) fn follow(
     mut upstreams: Upstreams,
+    asked: Receiver<Look>,
+    names_asked: Arc<AtomicBool>,
     mailbox: Mailbox<ProxyLetter>,
     descriptors: Descriptors,
     poll: Option<Duration>,
-) -> io::Result<Sender<()>> {
-    let (look, asked) = mpsc::channel();
+) -> io::Result<()> {
     let work = move || {
+        let mut polled = Instant::now();
         loop {
-            let ended = match poll {
-                Some(every) => asked.recv_timeout(every) == Err(RecvTimeoutError::Disconnected),
-                None => asked.recv().is_err(),
+            let look = match poll {
+                Some(every) => asked.recv_timeout(every.saturating_sub(polled.elapsed())),
+                None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
-            if ended {
-                return;
+            match look {
+                Ok(Look::Names) => {
+                    names_asked.store(false, Relaxed);
+                    upstreams.name_again(&mailbox, descriptors);
+                }
+                Ok(Look::All) | Err(RecvTimeoutError::Timeout) => {
+                    polled = Instant::now();
+                    upstreams.again(&mailbox, descriptors);
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
             }
-            upstreams.again(&mailbox, descriptors);
         }
     };
     thread::Builder::new().name("mbal-upstreams".into()).spawn(work)?;
-    Ok(look)
+    Ok(())
+}
+
+/// What is looked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Which upstreams there are, and where.
+    All,
+    /// Where they are.
+    Names,
+}
+
+/// A newcomer that nobody knows is a slip of the pen, or comes later.
+fn all_known(next: Vec<Placed>, before: &[Placed]) -> Result<Vec<Placed>, String> {
+    let was_there = |server: &RingServer| before.iter().any(|(other, _)| is_at(other, server));
+    match next.iter().find(|(server, at)| *at == NOWHERE && !was_there(server)) {
+        Some((server, _)) => Err(format!("{}: nobody knows this host", server.host)),
+        None => Ok(next),
+    }
+}
+
+/// Names are looked up so often at most.
+const NAMES_EVERY: Duration = Duration::from_secs(1);
+/// So many questions wait for an answer.
+pub(crate) const LOOKS_MAX: usize = 16;
+
+fn is_at(one: &RingServer, other: &RingServer) -> bool {
+    (&one.host, one.port) == (&other.host, other.port)
+}
+
+fn look_up(server: &RingServer) -> io::Result<Vec<SocketAddr>> {
+    Ok((server.host.as_str(), server.port).to_socket_addrs()?.collect())
+}
+
+fn warn_of_name(server: &RingServer) {
+    let text = format!(
+        "mbal proxy: {server} is down: nobody knows {}; it is looked up again",
+        server.host
+    );
+    log::warn("name_unknown", &text);
 }
 
 /// Where each of a proxy's peers is dialed.
 pub fn resolve(peers: Vec<RingServer>) -> Result<Vec<SocketAddr>, String> {
-    Ok(placed(peers, &[])?.into_iter().map(|(_, at)| at).collect())
+    let placed = placed(peers, &[], look_up)?;
+    match placed.iter().find(|(_, at)| *at == NOWHERE) {
+        Some((peer, _)) => Err(format!("{}: no such host", peer.host)),
+        None => Ok(placed.into_iter().map(|(_, at)| at).collect()),
+    }
 }
 
-/// Where each is dialed: IPv4 first, and where it was before if that is still one of its addresses.
-fn placed(servers: Vec<RingServer>, before: &[Placed]) -> Result<Vec<Placed>, String> {
+/// Where each is dialed: IPv4 first, and where it was before if that is still one of its addresses, or nobody knows its name now.
+fn placed(
+    servers: Vec<RingServer>,
+    before: &[Placed],
+    look_up: impl Fn(&RingServer) -> io::Result<Vec<SocketAddr>>,
+) -> Result<Vec<Placed>, String> {
     if servers.is_empty() {
         return Err("there are no upstreams".into());
     }
@@ -151,19 +246,16 @@ fn placed(servers: Vec<RingServer>, before: &[Placed]) -> Result<Vec<Placed>, St
     }
     let mut placed: Vec<Placed> = Vec::new();
     for server in servers {
-        let is_it = |(other, _): &&Placed| (&other.host, other.port) == (&server.host, server.port);
+        let is_it = |(other, _): &&Placed| is_at(other, &server);
         if placed.iter().any(|one| is_it(&one)) {
             return Err(format!("{server} is there twice"));
         }
-        let host = &server.host;
-        let failed = |why: io::Error| format!("{host}: {why}");
-        let found = (host.as_str(), server.port).to_socket_addrs().map_err(failed)?;
-        let (v4, v6): (Vec<_>, Vec<_>) = found.partition(SocketAddr::is_ipv4);
+        let found = look_up(&server).unwrap_or_default();
+        let (v4, v6): (Vec<_>, Vec<_>) = found.into_iter().partition(SocketAddr::is_ipv4);
         let all: Vec<SocketAddr> = v4.into_iter().chain(v6).collect();
-        let kept = before.iter().find(is_it).map(|(_, at)| *at).filter(|at| all.contains(at));
-        let Some(at) = kept.or(all.first().copied()) else {
-            return Err(format!("{host}: no such host"));
-        };
+        let was = before.iter().find(is_it).map(|(_, at)| *at);
+        let kept = was.filter(|at| all.contains(at) || all.is_empty());
+        let at = kept.or(all.first().copied()).unwrap_or(NOWHERE);
         placed.push((server, at));
     }
     Ok(placed)
@@ -179,20 +271,42 @@ mod tests {
 
     #[test]
     fn a_host_with_several_addresses_stays_where_it_was() {
-        let first = placed(servers(&["127.0.0.1:1", "localhost:2"]), &[]).expect("they are there");
+        let list = servers(&["127.0.0.1:1", "localhost:2"]);
+        let first = placed(list, &[], look_up).expect("they are there");
         let at = "127.0.0.9:1".parse().expect("an address");
         let before = vec![("127.0.0.1:1".parse().expect("a server"), at), first[1].clone()];
-        let again = placed(servers(&["localhost:2", "127.0.0.1:1"]), &before);
+        let again = placed(servers(&["localhost:2", "127.0.0.1:1"]), &before, look_up);
         let again = again.expect("they are there");
         assert_eq!(again, [first[1].clone(), first[0].clone()]);
     }
 
     #[test]
+    fn a_host_that_nobody_knows_is_nowhere_until_it_is_known_and_follows_its_name() {
+        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let list = || servers(&["cache-0:1"]);
+        let mut known = Vec::new();
+        for (answer, expected) in [
+            (None, NOWHERE),
+            (Some("10.0.0.1:1"), at("10.0.0.1:1")),
+            // Its server of names is away.
+            (None, at("10.0.0.1:1")),
+            (Some("10.0.0.2:1"), at("10.0.0.2:1")),
+        ] {
+            let look_up = |_: &RingServer| match answer {
+                Some(text) => Ok(vec![at(text)]),
+                None => Err(io::ErrorKind::NotFound.into()),
+            };
+            known = placed(list(), &known, look_up).expect("a pool");
+            assert_eq!(known, [(list().remove(0), expected)]);
+        }
+    }
+
+    #[test]
     fn a_pool_has_each_upstream_once_and_one_at_least() {
-        assert_eq!(placed(Vec::new(), &[]), Err("there are no upstreams".into()));
-        let many = placed(servers(&["127.0.0.1:1"; 4097]), &[]);
+        assert_eq!(placed(Vec::new(), &[], look_up), Err("there are no upstreams".into()));
+        let many = placed(servers(&["127.0.0.1:1"; 4097]), &[], look_up);
         assert_eq!(many, Err("4097 upstreams are more than 4096".into()));
-        let twice = placed(servers(&["127.0.0.1:1:2", "127.0.0.1:1 a"]), &[]);
+        let twice = placed(servers(&["127.0.0.1:1:2", "127.0.0.1:1 a"]), &[], look_up);
         assert_eq!(twice, Err("127.0.0.1:1 is there twice".into()));
     }
 }

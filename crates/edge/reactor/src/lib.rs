@@ -58,6 +58,6 @@ pub use listener::{Ended, Listener, Request};
 pub use mailbox::Mailbox;
 pub use mapping::Mapping;
 pub use migrator::{Migrator, MigratorEvent, MigratorNote, MoveHandler, Said as MoveSaid};
-pub use proxy_loop::{KernelPlane, ProxyLetter, ProxyLoop};
+pub use proxy_loop::{KernelPlane, NOWHERE, NamesWanted, ProxyLetter, ProxyLoop};
 pub use tally::Tally;
 pub use tls::{ClientCertificate, Load, TlsDoor};

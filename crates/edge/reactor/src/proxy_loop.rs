@@ -9,7 +9,7 @@ mod secured;
 mod socket;
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
@@ -51,6 +51,12 @@ pub enum ProxyLetter {
     Stop,
 }
 
+/// Where an upstream is whose name nobody knows: it cannot be dialed.
+pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// Hears that a connection to an upstream is gone: its name may lead elsewhere now.
+pub type NamesWanted = Box<dyn Fn() + Send>;
+
 /// Does what the kernel's data plane is to do, with where each upstream is dialed, by its number. Nothing else happens meanwhile.
 pub type KernelPlane = Box<dyn FnMut(Vec<KernelChange>, &[SocketAddr]) + Send>;
 
@@ -64,6 +70,7 @@ pub struct ProxyLoop {
     datagrams: Datagrams,
     peer_doors: Doors,
     kernel: Option<KernelPlane>,
+    names_wanted: Option<NamesWanted>,
     tally: Arc<Tally>,
     clock: Clock,
     /// By upstream, and the other proxies behind them, twice.
@@ -101,6 +108,7 @@ impl ProxyLoop {
             datagrams: Datagrams::default(),
             peer_doors: Doors::new(Vec::new(), PEER_DOORS),
             kernel: None,
+            names_wanted: None,
             tally,
             clock,
             addresses,
@@ -129,6 +137,18 @@ impl ProxyLoop {
     pub fn with_datagrams(mut self, sockets: Vec<UdpSocket>) -> io::Result<ProxyLoop> {
         self.datagrams = Datagrams::new(sockets, &self.epoll)?;
         Ok(self)
+    }
+
+    /// `wanted` is called when a connection to an upstream is gone.
+    pub fn with_names(mut self, wanted: NamesWanted) -> ProxyLoop {
+        self.names_wanted = Some(wanted);
+        self
+    }
+
+    fn ask_for_names(&self) {
+        if let Some(wanted) = &self.names_wanted {
+            wanted();
+        }
     }
 
     /// The proxy uses the kernel's data plane, which this leads to.
@@ -260,7 +280,9 @@ impl ProxyLoop {
     fn change(&mut self, upstreams: Vec<(RingServer, SocketAddr)>, now: u64) {
         let (servers, addresses): (Vec<_>, Vec<_>) = upstreams.into_iter().unzip();
         let before = &self.addresses;
-        let is_same = |number: usize, place: usize| before[number] == addresses[place];
+        let is_same = |number: usize, place: usize| {
+            before[number] == addresses[place] || before[number] == NOWHERE
+        };
         let numbers = self.proxy.change(now, servers, is_same);
         for (number, address) in numbers.into_iter().zip(addresses) {
             match self.addresses.get_mut(number) {
@@ -314,6 +336,7 @@ impl ProxyLoop {
 
     fn lose(&mut self, conn: ConnId, now: u64) {
         self.upstreams[conn.0 as usize] = None;
+        self.ask_for_names();
         self.proxy.handle(now, Event::Lost { conn });
         // Clients may hear of it by an action that was asked for before.
         self.tell_kernel();
@@ -342,7 +365,10 @@ impl ProxyLoop {
                     Action::ToClient(client) => self.send_to_client(client, false),
                     Action::ToUpstream(conn) => self.send_to_upstream(conn, false),
                     Action::Dial { conn, upstream } => self.dial(conn, upstream),
-                    Action::HangUp(conn) => self.upstreams[conn.0 as usize] = None,
+                    Action::HangUp(conn) => {
+                        self.upstreams[conn.0 as usize] = None;
+                        self.ask_for_names();
+                    }
                     Action::Abandon(conn) => self.abandon(conn),
                     Action::Close(client) => self.finish(client),
                     Action::CutOff(client) => self.close(client),
@@ -372,7 +398,9 @@ impl ProxyLoop {
         if self.upstreams.len() <= at {
             self.upstreams.resize_with(at + 1, || None);
         }
-        let dialed = connect_upstream(self.addresses[upstream]).and_then(|fd| {
+        let address = Some(self.addresses[upstream]).filter(|address| *address != NOWHERE);
+        let fd = address.ok_or(io::ErrorKind::NotFound.into()).and_then(connect_upstream);
+        let dialed = fd.and_then(|fd| {
             let socket = Socket::to_upstream(fd);
             let token = UPSTREAMS + at as u64;
             self.epoll.add(socket.fd.as_fd(), socket.interest(), token).map(|()| socket)

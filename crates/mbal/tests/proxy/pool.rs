@@ -161,3 +161,25 @@ impl Proxied {
         assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
     }
 }
+
+#[test]
+fn a_proxy_starts_though_nobody_knows_one_of_its_upstreams_and_monitors_are_answered() {
+    let Some(memcached) = Memcached::start() else { return };
+    let folder = Folder::new("proxy-unknown-name");
+    let upstreams = format!("{},nosuch.invalid:11211", memcached.name());
+    let proxy = Proxied::start(&folder, &["--upstream", &upstreams, "--hash", "md5"]);
+    let of = |name: &str| proxy.stat(&format!("upstream:{name}:state"));
+    eventually("one serves", || of(&memcached.name()).as_deref() == Some("up"));
+    assert_eq!(of("nosuch.invalid:11211").as_deref(), Some("down"));
+    let replies: Vec<String> =
+        (0..40).map(|key| proxy.ask(&format!("set k{key} 0 0 1\r\nx\r\n"))).collect();
+    let count = |reply: &str| replies.iter().filter(|one| *one == reply).count();
+    let (stored, down) = (count("STORED\r\n"), count("SERVER_ERROR upstream is down\r\n"));
+    assert!(stored > 0 && down > 0 && stored + down == 40, "{replies:?}");
+    let pid = proxy.running.child.id().to_string();
+    assert_eq!(proxy.stat("pid"), Some(pid));
+    for topic in ["slabs", "items", "sizes", "conns"] {
+        assert_eq!(proxy.ask(&format!("stats {topic}\r\n")), "END\r\n");
+    }
+    assert!(proxy.ask("stats settings\r\n").ends_with("END\r\n"));
+}

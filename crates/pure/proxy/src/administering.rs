@@ -16,6 +16,9 @@ use crate::upstream::{Asked, Health, Hide, Who};
 /// A longer exptime is a moment of the calendar.
 const RELATIVE_SECONDS_MAX: u64 = 60 * 60 * 24 * 30;
 
+/// What a server with items of its own has more to say of.
+pub(crate) const NO_STATS: [&[u8]; 5] = [b"slabs", b"items", b"sizes", b"conns", b"detail"];
+
 /// How a client asks for what all upstreams are to do.
 #[derive(Clone, Copy)]
 pub(crate) enum Voice<'a> {
@@ -92,6 +95,8 @@ impl Proxy {
                 return self.say(client, &reply);
             }
             Admin::Stats(words) if words.get(1) == b"reset" => b"RESET\r\n",
+            // Monitors ask for all of them, and wait for their end: a proxy has no items.
+            Admin::Stats(words) if NO_STATS.contains(&words.get(1)) => b"END\r\n",
             Admin::Stats(words) if words.get(1) == b"explain" && words.count == 3 => {
                 let reply = self.explain(words.get(2));
                 return self.say(client, &reply);

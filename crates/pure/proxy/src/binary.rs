@@ -3,7 +3,7 @@
 use mbal_model::Key;
 use mbal_wire::{Binary, Command, Frame, Status, binary_delete};
 
-use crate::administering::Voice;
+use crate::administering::{NO_STATS, Voice};
 use crate::client::Slot;
 use crate::expect::Expect;
 use crate::promises::Course;
@@ -107,6 +107,9 @@ impl Proxy {
                 let mut lines = Vec::new();
                 self.push_settings(&mut lines);
                 push_stats_framed(&mut reply, frame, &lines);
+            }
+            Command::Stats { topic } if NO_STATS.contains(topic) => {
+                frame.push_stat(&mut reply, b"", b"");
             }
             Command::Stats { topic: b"reset" } => frame.push_stat(&mut reply, b"", b""),
             Command::Stats { .. } => frame.push_error(&mut reply, Status::NotFound),

@@ -90,6 +90,9 @@ pub struct Settings {
     pub peers: Option<Peers>,
     /// An upstream that has answered over a new connection may have executed all that earlier ones brought after so long more.
     pub doubt: Nanos,
+    /// Of the process, and the second of the calendar at which the clock began: `stats` tells them.
+    pub pid: u32,
+    pub started_at: u64,
     /// What `version` answers.
     pub version: String,
     /// Of random bits, for the names of keys that are not where their hash says.

@@ -123,8 +123,16 @@ impl Proxy {
         let mut stat = |name: &str, value: &str| {
             out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
         };
+        let uptime = self.now / 1_000_000_000;
+        stat("pid", &self.settings.pid.to_string());
+        stat("uptime", &uptime.to_string());
+        stat("time", &(self.settings.started_at + uptime).to_string());
         stat("version", &self.settings.version);
-        stat("uptime", &(self.now / 1_000_000_000).to_string());
+        stat("pointer_size", &usize::BITS.to_string());
+        // memcached's names, for who expects all of them: items are the upstreams'.
+        for name in ["curr_items", "total_items", "bytes", "limit_maxbytes", "evictions"] {
+            stat(name, "0");
+        }
         let all = self.stats();
         stat("curr_connections", &all.clients.to_string());
         for (name, value) in all.as_memcached() {

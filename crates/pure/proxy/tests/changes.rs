@@ -82,6 +82,8 @@ fn settings(seed: u64) -> Settings {
         limits: Limits::default(),
         replication: None,
         doubt: 0,
+        pid: 1,
+        started_at: 0,
         version: "1".into(),
         peers: None,
         seed,

@@ -84,6 +84,8 @@ impl World {
             replication: Some(Replication { interval: 100 * MS, target: 1.05, sampling: 1.0 }),
             peers: None,
             doubt: DOUBT,
+            pid: 1,
+            started_at: 0,
             version: "1".into(),
             seed,
         };

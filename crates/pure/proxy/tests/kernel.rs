@@ -38,6 +38,8 @@ impl World {
             replication: Some(Replication { interval: INTERVAL, target: 1.05, sampling: 1.0 }),
             peers: None,
             doubt: 0,
+            pid: 1,
+            started_at: 0,
             version: "1".into(),
             seed: 7,
         };

@@ -112,6 +112,8 @@ impl World {
             replication: Some(Replication { interval: 60 * MS, target: 1.05, sampling: 1.0 }),
             peers: Some(Peers::new(names, &format!("p{at}"), LEASE).expect("peers")),
             doubt: MS,
+            pid: 1,
+            started_at: 0,
             version: "1".into(),
             seed: self.random.word(),
         }

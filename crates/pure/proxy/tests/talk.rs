@@ -36,6 +36,8 @@ impl World {
             replication: Some(Replication { interval: LEASE, target: 1.1, sampling: 1.0 }),
             peers: Some(Peers::new(names, "a:1", LEASE).expect("two proxies")),
             doubt: 0,
+            pid: 1,
+            started_at: 0,
             version: "1".into(),
             seed: 7,
         });

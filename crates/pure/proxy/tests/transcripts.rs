@@ -194,6 +194,23 @@ fn what_was_not_sent_when_the_connection_was_closed_goes_over_the_next_one() {
     world.connect_all();
     world.answers(0, "set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nEND\r\n");
     world.hears(client, "STORED\r\nEND\r\n");
+    // What was on its way when the upstream closed is asked again, if it changes nothing.
+    world.wait(20 * TIMEOUT);
+    world.says(client, "get a\r\nmg b v\r\n");
+    assert_eq!(std::mem::take(&mut world.asked[0]), "get a\r\nmg b v\r\n");
+    world.event(Event::Lost { conn: ConnId(0) });
+    world.hears(client, "");
+    world.connect_all();
+    world.answers(0, "get a\r\nmg b v\r\n", "END\r\nEN\r\n");
+    world.hears(client, "END\r\nEN\r\n");
+    world.wait(20 * TIMEOUT);
+    world.says(client, "get a\r\ndelete b\r\n");
+    world.event(Event::Lost { conn: ConnId(0) });
+    world.hears(client, &"SERVER_ERROR upstream connection lost\r\n".repeat(2));
+    world.asked[0].clear();
+    world.connect_all();
+    world.answers(0, "md b\r\n", "NF\r\n");
+    world.answers(0, "md b\r\n", "NF\r\n");
     // One that does so at once is not believed for ever.
     world.event(Event::Lost { conn: ConnId(0) });
     for _ in 0..2 {
@@ -719,9 +736,9 @@ fn settings_are_the_proxys_own() {
     let limits = Limits { item_bytes_max: 5000, ..Limits::default() };
     let mut world = World::new(Settings { limits, ..settings(1) });
     let client = world.client();
-    world.says(client, "stats settings\r\nstats slabs\r\n");
+    world.says(client, "stats settings\r\nstats slabs\r\nstats items\r\nstats nothing\r\n");
     let told = "STAT item_size_max 5000\r\nSTAT client_flags_size 4\r\nEND\r\n";
-    world.hears(client, &format!("{told}SERVER_ERROR not through a proxy\r\n"));
+    world.hears(client, &format!("{told}END\r\nEND\r\nSERVER_ERROR not through a proxy\r\n"));
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub fn settings(upstreams: usize) -> Settings {
         replication: None,
         peers: None,
         doubt: 0,
+        pid: 1,
+        started_at: 0,
         version: "1".into(),
         seed: 7,
     }
