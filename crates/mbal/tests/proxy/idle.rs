@@ -10,8 +10,8 @@ use crate::running::Folder;
 const IDLE: Duration = Duration::from_millis(300);
 
 /// Rounds of requests with pauses between them: what clients heard that was wrong.
-fn rounds(fake: &Fake, more: &[&str]) -> Vec<String> {
-    let folder = Folder::new("proxy-idle");
+fn rounds(name: &str, fake: &Fake, more: &[&str]) -> Vec<String> {
+    let folder = Folder::new(name);
     let name = fake.name();
     let flags = ["--upstream", &name, "--server-connections", "4", "--timeout", "200ms"];
     let proxy = Proxied::start(&folder, &[&flags[..], more].concat());
@@ -37,7 +37,7 @@ fn rounds(fake: &Fake, more: &[&str]) -> Vec<String> {
 fn an_upstream_that_closes_idle_connections_is_well_and_nobody_hears_of_it() {
     for flags in [&["--eject"][..], &[]] {
         let fake = Fake::start(Habit::ClosesIdle(IDLE));
-        assert_eq!(rounds(&fake, flags), [""; 0], "{flags:?}");
+        assert_eq!(rounds("proxy-idle", &fake, flags), [""; 0], "{flags:?}");
         assert_eq!(fake.flushes.load(std::sync::atomic::Ordering::SeqCst), 0);
     }
 }
@@ -45,7 +45,7 @@ fn an_upstream_that_closes_idle_connections_is_well_and_nobody_hears_of_it() {
 #[test]
 fn connections_that_a_firewall_has_forgotten_fail_once_and_the_upstream_is_well() {
     let fake = Fake::start(Habit::ForgetsIdle(IDLE));
-    let wrong = rounds(&fake, &["--eject"]);
+    let wrong = rounds("proxy-forgotten", &fake, &["--eject"]);
     // One by one, in each round: then all others were made again, too.
     assert!(wrong.len() <= 6, "{wrong:?}");
     assert!(wrong.iter().all(|heard| heard == "SERVER_ERROR upstream timed out\r\n"), "{wrong:?}");

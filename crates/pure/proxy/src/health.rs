@@ -8,7 +8,7 @@ use crate::proxy::{Action, ConnId, Proxy};
 use crate::upstream::{Health, State};
 
 /// A connection that was up for so long has been of use, though it may have been asked nothing.
-const USE_NS_MIN: Nanos = 100_000_000;
+pub(crate) const USE_NS_MIN: Nanos = 100_000_000;
 
 impl Proxy {
     pub(crate) fn dial(&mut self, conn: usize) {
@@ -54,17 +54,14 @@ impl Proxy {
 
     /// A connection is gone by itself.
     pub(crate) fn lost(&mut self, conn: usize) {
-        let this = &mut self.conns[conn];
+        let this = &self.conns[conn];
         let was_of_use = this.has_answered || this.up_since + USE_NS_MIN <= self.now;
-        // An upstream may close a connection that nobody uses: it is made again, and asked what it could not have heard.
-        let keeps = this.state == State::Up
-            && this.is_unsent()
-            && !this.asked.is_empty()
-            && this.paying == 0;
+        let may_keep = this.state == State::Up && !this.asked.is_empty() && this.paying == 0;
         let upstream = this.upstream;
         let serves = self.upstreams[upstream].health == Health::Serves
             && self.end_of(upstream) == End::Server;
-        if keeps && was_of_use && serves {
+        // An upstream may close a connection that nobody uses: it is made again, and asked what it could not have heard, and reads.
+        if may_keep && was_of_use && serves && self.conns[conn].asks_again() {
             self.conns[conn].keep();
             self.connection_ends(conn);
             return self.dial(conn);

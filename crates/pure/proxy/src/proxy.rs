@@ -8,6 +8,7 @@ use crate::buffers::Spare;
 use crate::client::Client;
 use crate::control::Control;
 use crate::counting::{ByClass, Latency};
+use crate::health::USE_NS_MIN;
 use crate::hot::{HotTable, Left};
 use crate::kernel::KernelTable;
 use crate::merge::Place;
@@ -323,7 +324,8 @@ impl Proxy {
     #[inline]
     pub fn conn_took(&mut self, conn: ConnId, count: usize) {
         let this = &mut self.conns[conn.0 as usize];
-        this.took(count, &mut self.spare);
+        let idle = this.heard_at + USE_NS_MIN <= self.now;
+        this.took(count, idle, &mut self.spare);
         this.gathering.sent(self.now);
     }
 

@@ -61,6 +61,9 @@ pub(crate) struct Conn {
     pub up_since: Nanos,
     /// Requests since the start, of which something has left.
     sent: u64,
+    /// What has left since nobody had used the connection for a while, before the first answer to it: reads of that are asked again
+    /// if the upstream was closing the connection at that moment.
+    echo: Vec<u8>,
     pub out: Output,
     /// Of a reply that has not come in whole.
     pub input: Vec<u8>,
@@ -93,6 +96,8 @@ pub(crate) struct Conn {
     pub lingering: u32,
 }
 
+/// Of reads that may have to be asked again.
+const ECHO_BYTES_MAX: usize = 64 << 10;
 /// Keys that a connection remembers to delete.
 const OWED_MAX: usize = 10_000;
 
@@ -200,6 +205,7 @@ impl Conn {
             heard_at: 0,
             up_since: 0,
             sent: 0,
+            echo: Vec::new(),
             out: Output::default(),
             input: Vec::new(),
             need: 0,
@@ -227,8 +233,15 @@ impl Conn {
 
     /// The socket has taken `count` bytes.
     #[inline]
-    pub fn took(&mut self, count: usize, spare: &mut Spare) {
+    pub fn took(&mut self, count: usize, idle: bool, spare: &mut Spare) {
         if count > 0 {
+            if !self.echo.is_empty() || self.is_unsent() && idle {
+                let fits = self.echo.len() + count <= ECHO_BYTES_MAX;
+                match fits && count == self.out.unsent().len() {
+                    true => self.echo.extend_from_slice(self.out.unsent()),
+                    false => self.echo = Vec::new(),
+                }
+            }
             self.sent = self.asked_in_all();
         }
         self.out.sent(count, spare);
@@ -238,6 +251,25 @@ impl Conn {
     /// Nothing has left of what is not answered: it can be asked over another connection.
     pub fn is_unsent(&self) -> bool {
         self.sent <= self.done
+    }
+
+    /// True if all that is not answered can be asked again: it has not left, or it is all reads. Then none of it counts as sent.
+    pub fn asks_again(&mut self) -> bool {
+        let reads = |asked: &Asked| {
+            matches!(asked.who, Who::Client { .. } | Who::Part { .. }) && !asked.writes
+        };
+        if self.is_unsent() {
+            return true;
+        }
+        if self.echo.is_empty() || !self.input.is_empty() || !self.asked.iter().all(reads) {
+            return false;
+        }
+        let mut again = std::mem::take(&mut self.echo);
+        again.extend_from_slice(self.out.unsent());
+        self.out = Output::default();
+        self.out.bytes = again;
+        self.sent = self.done;
+        true
     }
 
     /// The connection is gone, and what it was asked waits for the next one.
@@ -274,6 +306,9 @@ impl Conn {
     pub fn answered(&mut self, spare: &mut Spare, written: &mut Vec<u8>) -> Option<Asked> {
         let asked = self.asked.pop_front()?;
         self.done += 1;
+        if !self.echo.is_empty() {
+            self.echo = Vec::new();
+        }
         if asked.writes {
             let bytes = 2 + usize::from(self.keys.unsent()[0]);
             // Other connections have no order with this one: copies of the key end when it is known to have changed, too.
@@ -294,6 +329,7 @@ impl Conn {
             self.doubts += 1;
         }
         self.paying = 0;
+        self.echo = Vec::new();
         while let [length, base64, rest @ ..] = keys {
             let (key, rest) = rest.split_at(usize::from(*length));
             if self.owed.len() < OWED_MAX {
