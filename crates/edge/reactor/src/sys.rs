@@ -234,22 +234,6 @@ pub(crate) fn socket(family: libc::c_int, kind: libc::c_int) -> io::Result<Owned
     own(unsafe { libc::socket(family, kind, 0) })
 }
 
-/// What has not left when this socket is closed, or its process ends, never does: the other side gets a reset.
-pub(crate) fn reset_when_closed(fd: BorrowedFd) -> io::Result<()> {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: the kernel reads one linger from a pointer to one.
-    check(unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const linger).cast(),
-            size_of::<libc::linger>() as libc::socklen_t,
-        )
-    })?;
-    Ok(())
-}
-
 pub(crate) fn switch_on(fd: BorrowedFd, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
     set_option(fd, level, option, &1)
 }
@@ -274,7 +258,7 @@ pub(crate) fn set_option<T: Copy>(
     Ok(())
 }
 
-/// When the socket is closed the connection is reset, and the kernel forgets what it has not sent.
+/// What has not left when this socket is closed, or its process ends, never does: the other side gets a reset.
 pub(crate) fn reset_when_closed(fd: BorrowedFd) -> io::Result<()> {
     let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
     set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &at_once)
