@@ -21,7 +21,7 @@ use mbal_balance::{Balancer, Decision, Duty, News, Proposal, Question, Threshold
 use mbal_control::api::{Heartbeat, WorkerReport, cachelets_listed};
 use mbal_locks::{Mutex, ranks};
 use mbal_model::{CacheletLoad, Outcome, Prefix, WorkerId, WorkerLoad};
-use mbal_reactor::{Letter, Mailbox, Tally};
+use mbal_reactor::{Letter, Mailbox, Tally, watchdog};
 use mbal_worker::{OrderId, Report, Sums, Tallies, order_event};
 
 use crate::serving::Started;
@@ -218,9 +218,11 @@ impl Balancing {
         let epoch_ns = epoch.as_nanos() as u64;
         let mut began_ns = self.started.clock.now_ns();
         let mut ends_ns = began_ns + epoch_ns;
+        // Nobody rings it: epochs end.
+        let pulse = watchdog::watch(|| {});
         loop {
             let left = Duration::from_nanos(ends_ns.saturating_sub(self.started.clock.now_ns()));
-            match inbox.recv_timeout(left) {
+            match pulse.rests(|| inbox.recv_timeout(left)) {
                 Ok(Note::Reported(Report { order, outcome, .. })) => {
                     balancer.handle(News::Reported { order: order.0, outcome }, &mut duties);
                     if let Some(asker) = waiting.remove(&order.0) {

@@ -19,6 +19,7 @@ use mbal_control::api::{
     MoveNews, News, Registered, Registration,
 };
 use mbal_model::{Cluster, ServerId};
+use mbal_reactor::watchdog::{self, Pulse};
 use mbal_reactor::{Clock, Letter, LinkNote, LinksSeen, Mailbox};
 use mbal_worker::{CurveTold, Event};
 
@@ -138,7 +139,10 @@ impl Member {
         let (mut soon, mut hurries) = (false, false);
         let mut ages: Option<AgesReport> = None;
         let mut curve_due = Instant::now();
+        // Nobody rings it: it sleeps and calls for less than a minute each, and says so.
+        let pulse = watchdog::watch(|| {});
         loop {
+            pulse.beat();
             if let Some(cluster) = map.take().and_then(|text| self.understood(&text, said)) {
                 version = cluster.map.version();
                 match linking.take() {
@@ -149,7 +153,9 @@ impl Member {
                     }
                     None => inbox.post(LinkNote::Peers(peers(&cluster, here))),
                 }
-                self.tell(here, &cluster::resolved(&Arc::new(cluster)));
+                // Who serves names may be silent for long.
+                let cluster = pulse.rests(|| cluster::resolved(&Arc::new(cluster)));
+                self.tell(here, &cluster);
             }
             // After the map: it says what became of moves that are not heard of any more.
             if let Some((moves, ever)) = moves.take() {
@@ -162,7 +168,7 @@ impl Member {
                 None if shared.is_thrifty() => EPOCH_OF_THRIFTY_MOVES,
                 None => EPOCH_OF_MOVES,
             };
-            self.pause(pause.min(epoch), owning.as_deref());
+            pulse.rests(|| self.pause(pause.min(epoch), owning.as_deref()));
             if let Some(owning) = owning.as_ref().filter(|owning| owning.is_over()) {
                 owning.end();
                 return (!self.departure.has_ended()).then_some(here);
@@ -176,7 +182,8 @@ impl Member {
             if tells_curve {
                 curve_due = Instant::now() + CURVE_EVERY;
             }
-            match self.beat(here, version, tells_curve, ages.clone()) {
+            let beaten = self.beat(&pulse, here, version, tells_curve, ages.clone());
+            match beaten {
                 Ok(news) => {
                     said.worked();
                     shared.store.know_flush(news.flush_number);
@@ -305,6 +312,7 @@ impl Member {
 
     fn beat(
         &self,
+        pulse: &Pulse,
         here: ServerId,
         map_version: u64,
         tells_curve: bool,
@@ -326,7 +334,8 @@ impl Member {
             links: self.links_missing(),
             ..self.balanced.heartbeat()
         };
-        self.post(&format!("/v1/servers/{}/heartbeat", here.0), &heartbeat)
+        let path = format!("/v1/servers/{}/heartbeat", here.0);
+        pulse.rests(|| self.post(&path, &heartbeat))
     }
 
     fn links_missing(&self) -> Vec<LinkReport> {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use mbal_proxy::{Proxy, Settings};
 use mbal_reactor::process::{self, Signals};
 use mbal_reactor::socket::{bind_udp, listen_tcp, listen_unix};
+use mbal_reactor::watchdog;
 use mbal_reactor::{
     Clock, Ended, Greeter, Guest, Listener, Mailbox, ProxyLetter, ProxyLoop, Tally, TlsDoor,
 };
@@ -196,6 +197,7 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
         let kernel = xdp.start(mailbox.clone(), clock).map_err(StartError::System)?;
         event_loop = event_loop.with_kernel(kernel);
     }
+    watchdog::start().map_err(StartError::System)?;
     let thread = thread::Builder::new().name("mbal-proxy".into());
     let thread = thread.spawn(move || event_loop.run()).map_err(StartError::System)?;
     follow(upstreams, looks, is_asked, mailbox.clone(), descriptors, config.poll)

@@ -18,7 +18,7 @@ use mbal_reactor::process::{self, Background, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
     Clock, Ended, EventLoop, Greeter, Guest, LeaseClock, Letter, LinkNote, LinksSeen, Listener,
-    Mailbox, Mapping, Post, Request, STRANGERS_MAX, Tally, TlsDoor,
+    Mailbox, Mapping, Post, Request, STRANGERS_MAX, Tally, TlsDoor, watchdog,
 };
 use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Moment, Now, Settings, Worker};
 
@@ -148,6 +148,7 @@ impl Server {
         #[cfg(feature = "planted")]
         crate::chaos::plant_by_environment();
         panics::end_the_process();
+        watchdog::start().map_err(StartError::System)?;
         let started = Started::now();
         let starting = Starting::of(&self.config, &self.listening);
         let store = self.store(&started)?;

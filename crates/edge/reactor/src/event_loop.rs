@@ -207,6 +207,7 @@ impl EventLoop {
         B: FnMut(u64, bool, &mut Actions) -> Background,
         W: Fn() -> Option<u64>,
     {
+        let pulse = self.post.workers[self.worker].watched();
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let mut next_tick = TICK_NS;
         let mut next_background = 0;
@@ -219,6 +220,7 @@ impl EventLoop {
         let (mut wish, mut next_wish, mut known_ns) = (Wish::begin(), 0, 0);
         loop {
             let count = self.epoll.wait_ns(&mut ready, timeout_ns)?;
+            pulse.beat();
             // Once per wake-up: everything that had arrived by now is handled at this time.
             let now = self.clock.now_ns();
             // What is longer than it was to be was another thread's time.

@@ -119,10 +119,12 @@ impl Greeter {
 
     /// Greets for the life of the process.
     pub fn run(mut self) -> io::Result<()> {
+        let pulse = self.inbox.watched();
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let mut next_look = 0;
         loop {
             let count = self.epoll.wait(&mut ready, LOOK_MS)?;
+            pulse.beat();
             let now = self.clock.now_ns();
             for event in ready[..count].iter().filter(|event| event.token() != MAILBOX) {
                 self.serve(event.token() as usize);

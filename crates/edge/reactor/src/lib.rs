@@ -46,6 +46,7 @@ mod stopwatch;
 mod sys;
 mod tally;
 mod tls;
+pub mod watchdog;
 mod wish;
 
 pub use clock::{Clock, LeaseClock};

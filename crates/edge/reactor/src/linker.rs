@@ -27,6 +27,7 @@ use crate::migrator::MigratorNote;
 use crate::output::Output;
 use crate::socket::{connect_tcp, peer_name};
 use crate::sys::{self, Epoll, READABLE, Ready, WRITABLE};
+use crate::watchdog::Pulse;
 use crate::{Clock, Mailbox};
 
 /// Connections at a time that have not proved who they are; one more is closed.
@@ -117,6 +118,8 @@ pub struct Linker {
     next_say: u64,
     unsaid: u64,
     buffer: Box<[u8]>,
+    /// While it runs.
+    pulse: Option<Pulse>,
 }
 
 /// A link that is to be.
@@ -203,6 +206,7 @@ impl Linker {
             next_say: 0,
             unsaid: 0,
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            pulse: None,
         };
         linker.know(peers, clock.now_ns());
         Ok(linker)
@@ -269,10 +273,12 @@ impl Linker {
 
     /// Links for the life of the process.
     pub fn run(mut self) -> io::Result<()> {
+        self.pulse = Some(self.inbox.watched());
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         loop {
             let timeout_ms = self.timeout_ms(self.clock.now_ns());
             let count = self.epoll.wait(&mut ready, timeout_ms)?;
+            self.pulse.iter().for_each(Pulse::beat);
             let now = self.clock.now_ns();
             let is_talk = |event: &&Ready| event.token() < DOORS;
             for event in ready[..count].iter().filter(is_talk) {
@@ -340,7 +346,10 @@ impl Linker {
 
     fn dial(&mut self, at: usize, now: u64) -> io::Result<()> {
         let address = self.dials[at].address.as_deref().unwrap_or_default();
-        let address = address.to_socket_addrs()?.next();
+        let look_up = || address.to_socket_addrs();
+        // Who serves names may be silent for long.
+        let found = self.pulse.as_ref().map_or_else(look_up, |pulse| pulse.rests(look_up));
+        let address = found?.next();
         let fd = connect_tcp(address.ok_or(io::ErrorKind::NotFound)?)?;
         // Closed in order, the kernel would send for minutes what it had taken: writes whose clients have been told that they failed, and have
         // written again. Moves number what they say, and look for what has arrived when they are linked again.

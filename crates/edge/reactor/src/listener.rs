@@ -76,11 +76,13 @@ impl Listener {
         reload: impl Fn(),
         departs: impl Fn() -> bool,
     ) -> io::Result<Ended> {
+        let pulse = self.mailbox.watched();
         let mut ready = [Ready::NONE; 16];
         let mut arrived = Vec::new();
         let ended = loop {
             let timeout_ms = if self.doors.paused() { RETRY_MS } else { -1 };
             let count = self.epoll.wait(&mut ready, timeout_ms)?;
+            pulse.beat();
             let now = self.clock.now_ns();
             let mut ended = None;
             for event in &ready[..count] {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mbal_locks::{Mutex, ranks};
 
 use crate::sys;
+use crate::watchdog::{self, Pulse};
 
 /// Carries control between threads and wakes the one that reads it. Never a client's request.
 pub struct Mailbox<T> {
@@ -38,6 +39,15 @@ impl<T> Mailbox<T> {
         let mut letters = self.shared.letters.lock();
         sys::eventfd_silence(self.shared.bell.as_fd());
         std::mem::take(&mut *letters)
+    }
+
+    /// Has the thread that reads it watched, from that thread.
+    pub(crate) fn watched(&self) -> Pulse
+    where
+        T: Send + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        watchdog::watch(move || sys::eventfd_ring(shared.bell.as_fd()))
     }
 
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {

@@ -117,6 +117,7 @@ impl Migrator {
 
     /// For the life of the process.
     pub fn run(mut self) -> io::Result<()> {
+        let pulse = self.inbox.watched();
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let mut next_tick = 0;
         loop {
@@ -125,6 +126,7 @@ impl Migrator {
                 self.links.iter().flatten().filter_map(|link| link.waiting.as_ref()?.next(false));
             let wake = due.fold(next_tick, u64::min);
             let count = self.epoll.wait_ns(&mut ready, wake.saturating_sub(now))?;
+            pulse.beat();
             let now = self.clock.now_ns();
             self.now = now;
             for event in ready[..count].iter().filter(|event| event.token() != MAILBOX) {

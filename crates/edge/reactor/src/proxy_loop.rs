@@ -173,6 +173,7 @@ impl ProxyLoop {
 
     /// Serves until [`ProxyLetter::Stop`].
     pub fn run(mut self) -> io::Result<()> {
+        let pulse = self.mailbox.watched();
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         let (mut arrived, mut peers) = (Vec::new(), Vec::new());
         let mut datagrams = Vec::new();
@@ -198,6 +199,7 @@ impl ProxyLoop {
                 false => now,
             };
             let count = self.epoll.wait_ns(&mut ready, until.saturating_sub(now))?;
+            pulse.beat();
             let now = self.clock.now_ns();
             self.proxy.idled(now, now - began);
             let mut letters = false;

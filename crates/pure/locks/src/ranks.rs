@@ -120,5 +120,6 @@ ranks! {
 
     // Taken last by whoever has something to say.
     Certificates: "TLS certificates", "workers, main thread";
+    Watched: "whom the watchdog watches", "threads that begin or end, `mbal-watchdog`";
     Letters: "a mailbox", "any thread";
 }
