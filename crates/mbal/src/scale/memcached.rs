@@ -298,7 +298,8 @@ impl Scaling<'_> {
             let all = member.listing.items();
             let own = |item: &&Listed| resize.owner_after(item.place) == old.len() + number;
             let fit = Fit { there: all.iter().filter(own).count(), keys: all.len() };
-            if !all.is_empty() && !(resize.new_members.len() > 1 && fit.proves()) {
+            let ours = all.is_empty() || resize.new_members.len() > 1 && fit.proves();
+            if !ours {
                 return Err(format!(
                     "{} has {} items, and nothing shows that this pool has left them there: they would be deleted. \
                      Flush it, or say --delete-strays, if nobody uses them",
