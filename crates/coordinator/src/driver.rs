@@ -297,8 +297,10 @@ impl Driver {
 
     /// To the log and to whoever asks for events.
     pub(crate) fn tell(&mut self, text: &str) {
-        (self.say)(text);
-        self.remember(text.to_owned());
+        // Servers' own words may be in it: they begin no line of a log.
+        let text = text.replace(['\n', '\r'], " ");
+        (self.say)(&text);
+        self.remember(text);
     }
 
     pub(crate) fn planned_in(&mut self, elapsed: Duration) {

@@ -101,7 +101,7 @@ fn the_units_of_systemd_start_what_there_is_with_settings_that_it_knows() {
         let lines = |name: &str| -> Vec<&str> {
             unit.lines().filter_map(|line| line.strip_prefix(name)).collect()
         };
-        let [started] = lines("ExecStart=/usr/bin/mbal ")[..] else {
+        let [started] = lines("ExecStart=/usr/local/bin/mbal ")[..] else {
             panic!("one command: {unit}")
         };
         let command = mbal_command();

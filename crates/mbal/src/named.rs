@@ -23,7 +23,9 @@ impl FromStr for NamedServer {
         let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
         match name.parse() {
             Ok(number) if is_number => Ok(NamedServer::Number(number)),
-            _ if !is_number && name.chars().all(is_plain) => Ok(NamedServer::Address(name.into())),
+            _ if !is_number && !name.starts_with('-') && name.chars().all(is_plain) => {
+                Ok(NamedServer::Address(name.into()))
+            }
             _ => Err("a server is its number, or HOST:PORT as `mbal status` shows it".into()),
         }
     }

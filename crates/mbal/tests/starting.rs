@@ -356,7 +356,7 @@ fn line_and_example(folder: &Folder, flags: &[&str]) -> (String, bool) {
 fn one_line_says_what_is_on() {
     let folder = Folder::new("line");
     let users = folder.path("users");
-    fs::write(&users, "ann:first\n").unwrap();
+    folder.keep("users", "ann:first\n");
     let users = users.to_str().unwrap();
     for (flags, expected, is_tried) in [
         (&[][..], "; text and binary, TLS off, login off, ", true),

@@ -168,7 +168,8 @@ impl Caller {
             };
         }
         let why = match response.into_json::<Failure>() {
-            Ok(failure) => failure.error,
+            // A sentence of somebody else's: it begins no line of a log.
+            Ok(failure) => failure.error.replace(['\n', '\r'], " "),
             Err(_) => format!("status {status}"),
         };
         match status {

@@ -28,14 +28,13 @@ pub fn set(format: Format) {
     JSON.store(format == Format::Json, Relaxed);
 }
 
-/// Says `text`, in which what others have said does nothing to a terminal: further lines of it stand further to the right than those of others.
-/// `event` names what has happened, for programs, and does not change from one release to
+/// Says `text`, in which what others have said does nothing to a terminal. `event` names what has happened, for programs, and does not change from one release to
 /// the next; `fields` are what they need not pick out of the text.
 pub fn say(level: Level, event: &str, text: &str, fields: &[(&str, String)]) {
     let mut line = if JSON.load(Relaxed) {
         object(now(), level, event, text, fields)
     } else {
-        printable(text).replace('\n', "\n    ")
+        printable(text)
     };
     // In one piece: several processes may write to the same terminal.
     line.push('\n');
