@@ -128,7 +128,7 @@ impl Pair {
         let ports: Vec<u16> = free.iter().map(|one| one.local_addr().unwrap().port()).collect();
         drop(free);
         let network = Network::to(ports[1]);
-        fs::write(folder.path("secret"), "a secret of this test\n").unwrap();
+        folder.keep("secret", "a secret of this test\n");
         let start = |id: &str, links: [u16; 2]| {
             let [one, two] = links;
             let map = format!(

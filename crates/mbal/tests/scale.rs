@@ -177,7 +177,7 @@ fn if_a_server_dies_that_was_to_stay_two_serve_all_the_same() {
     let staying = cluster.staying();
     let dead = cluster.servers.remove(staying);
     drop(dead);
-    assert!(cluster.mbal(&["lost", &(staying + 1).to_string()]).0);
+    assert!(cluster.mbal(&["lost", "--force", &(staying + 1).to_string()]).0);
     eventually("two serve", || {
         let (_, said) = cluster.mbal(&["scale"]);
         said.contains("done: 2 servers serve") || said.contains("done: 1 servers serve")

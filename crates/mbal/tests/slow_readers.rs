@@ -44,7 +44,7 @@ fn start(folder: &Folder, memory_mib: u64) -> Vec<Running> {
     }
     drop(free);
     fs::write(folder.path("map"), map).unwrap();
-    fs::write(folder.path("secret"), "a secret of this test\n").unwrap();
+    folder.keep("secret", "a secret of this test\n");
     let path = |name: &str| folder.path(name).display().to_string();
     let (map, secret, memory) = (path("map"), path("secret"), memory_mib.to_string());
     let one = |id: &str| {

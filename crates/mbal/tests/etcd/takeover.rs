@@ -107,13 +107,13 @@ fn servers_and_tools_follow_whoever_leads_and_serve_on_without_etcd() {
 
     (0..3).for_each(|at| cluster.etcd.kill(at));
     cluster.eventually("the API says why nothing can be changed", |cluster| {
-        let (worked, said) = cluster.tool(&["lost", "3"]);
+        let (worked, said) = cluster.tool(&["lost", "3", "--force"]);
         !worked && said.contains("this coordinator does not lead, and etcd cannot be used: ")
     });
     assert!(servers.iter().all(stores), "clients notice nothing");
     (0..3).for_each(|at| cluster.etcd.begin(at));
     cluster.eventually("etcd is back, and a coordinator leads", |cluster| {
-        cluster.tool(&["lost", "3"]).0
+        cluster.tool(&["lost", "3", "--force"]).0
     });
     cluster.eventually("its cachelets are the others'", |_| servers.iter().all(stores));
 }
