@@ -163,6 +163,12 @@ impl Store {
         }
     }
 
+    /// True while some worker has hardly more free pages than it keeps for its writes: what is stored makes others go.
+    pub fn is_full(&self) -> bool {
+        let ahead = self.pages_ahead();
+        (0..self.options().workers).any(|worker| self.pool.available(worker) < 2 * ahead)
+    }
+
     /// Pages that a worker is left for its writes while another needs many at once.
     pub(crate) fn pages_left(&self) -> u32 {
         let pages = (RESERVE_BYTES / self.page_bytes) as u32 + PAGES_OF_A_WRITE;

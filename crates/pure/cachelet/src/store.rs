@@ -253,7 +253,7 @@ impl Store {
         for cachelet in self.cachelets() {
             sum.add(&self.stats_in(cachelet));
         }
-        sum.free_pages = self.pool.unused().into();
+        sum.free_bytes = u64::from(self.pool.unused()) * self.page_bytes as u64;
         sum.used_bytes = u64::from(self.pool.used()) * self.page_bytes as u64;
         sum
     }

@@ -111,6 +111,6 @@ pub struct StoreStats {
     pub index_bytes: u64,
     /// Bytes of pages in use, of `Options::memory_bytes`.
     pub used_bytes: u64,
-    /// Pages that nobody has.
-    pub free_pages: u64,
+    /// Bytes of pages that nobody has.
+    pub free_bytes: u64,
 }

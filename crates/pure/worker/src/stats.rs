@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use mbal_model::CLASS_PAGE_BYTES;
 use mbal_wire::{CLASSES_MAX, Tokens, full_name, push_u64, word_u32};
 
 use crate::turn::{Then, Turn};
@@ -195,7 +196,7 @@ impl Turn<'_> {
             (true, "bytes", store.bytes),
             (true, "curr_items", store.items),
             (true, "total_items", store.total_items),
-            (true, "slab_global_page_pool", store.free_pages),
+            (true, "slab_global_page_pool", store.free_bytes / CLASS_PAGE_BYTES as u64),
             (true, "expired_unfetched", store.expired_unfetched),
             (true, "evicted_unfetched", store.evicted_unfetched),
             (echoed.lru_maintainer, "evicted_active", 0),

@@ -77,21 +77,26 @@ impl Turn<'_> {
         ages
     }
 
-    /// A class's items lie among those of others: its chunks are its items, and none of them is free.
+    /// A class's items lie among those of others, in memory that is anybody's. While there is some left, a class has the free chunks of
+    /// the page that its bytes have begun, as in memcached; in a full server none has: tools take that for a full class.
     pub(crate) fn stats_slabs(&mut self) {
+        let is_full = self.shared.store.is_full();
         let since = self.shared.since_reset();
         let class_stats = self.shared.class_stats();
         let mut active = 0;
         for class in (1..CLASSES).filter(|class| class_stats[*class].items > 0) {
             let (store, done) = (&class_stats[class], &since.classes[class]);
             active += 1;
+            let pages = store.bytes.div_ceil(CLASS_PAGE_BYTES as u64);
+            let left = pages * CLASS_PAGE_BYTES as u64 - store.bytes;
+            let free = if is_full { 0 } else { (left / class_bytes(class) as u64).max(1) };
             for (name, value) in [
                 ("chunk_size", class_bytes(class) as u64),
                 ("chunks_per_page", (CLASS_PAGE_BYTES / class_bytes(class)) as u64),
-                ("total_pages", store.bytes.div_ceil(CLASS_PAGE_BYTES as u64)),
-                ("total_chunks", store.items),
+                ("total_pages", pages),
+                ("total_chunks", store.items + free),
                 ("used_chunks", store.items),
-                ("free_chunks", 0),
+                ("free_chunks", free),
                 ("free_chunks_end", 0),
                 ("get_hits", done.get_hits),
                 ("cmd_set", done.cmd_set),
@@ -106,8 +111,7 @@ impl Turn<'_> {
             }
         }
         self.stat("active_slabs", active);
-        // All of it is the server's from the start, page by page as it is used.
-        self.stat("total_malloced", self.shared.memory_limit());
+        self.stat("total_malloced", self.shared.store.stats().used_bytes);
         self.line(b"END");
     }
 }

@@ -72,10 +72,7 @@ const ITEMS: &[(&str, &str)] = &[
     ("hits_to_temp", NO_LISTS),
 ];
 
-const SLABS: &[(&str, &str)] = &[
-    ("free_chunks", "free memory belongs to no class"),
-    ("free_chunks_end", "memcached's is 0 too"),
-];
+const SLABS: &[(&str, &str)] = &[("free_chunks_end", "memcached's is 0 too")];
 
 const SETTINGS: &[(&str, &str)] = &[
     ("oldest", "a flush is done at once"),
@@ -252,6 +249,43 @@ fn fields_of_classes_move_or_are_known_not_to() {
     assert_eq!(two, b"STORED\r\n");
     rig.send(format!("set k 0 0 1000\r\n{}\r\n", "v".repeat(1000)).as_bytes());
     check_constants(&[slabs_before, slabs_between, slabs_after, other, slabs(&mut rig)], SLABS);
+}
+
+/// What memcached-tool's `Full?` is about: `used_chunks` is `total_chunks`.
+#[test]
+fn a_class_is_full_when_the_server_is() {
+    let classes = |rig: &mut Rig| {
+        let told = fields(rig, "stats slabs");
+        let number = |name: String| told[&name].parse::<u64>().expect("a number");
+        let classes = told.keys().filter_map(|name| name.strip_suffix(":used_chunks"));
+        let mut full = Vec::new();
+        for class in classes {
+            let [total, used, free, pages] =
+                ["total_chunks", "used_chunks", "free_chunks", "total_pages"]
+                    .map(|name| number(format!("{class}:{name}")));
+            assert_eq!(total, used + free, "class {class}");
+            // All that is free lies in the page that was begun last, or is one chunk.
+            let chunk = number(format!("{class}:chunk_size"));
+            assert!(free <= ((1 << 20) / chunk).max(1) && pages > 0, "class {class}: {free}");
+            full.push(free == 0);
+        }
+        (full, number("total_malloced".into()))
+    };
+    for evict in [true, false] {
+        let mut rig = Rig::with(Settings { memory_bytes: 16 << 20, evict, ..Settings::default() });
+        rig.send(b"set small 0 0 1\r\nv\r\n");
+        rig.send(format!("set large 0 0 200000\r\n{}\r\n", "v".repeat(200_000)).as_bytes());
+        let (full, malloced) = classes(&mut rig);
+        assert_eq!(full, [false; 2]);
+        assert!((200_000..4 << 20).contains(&malloced), "{malloced}");
+        let value = "v".repeat(5_000);
+        for number in 0..4_000 {
+            rig.send(format!("set {number} 0 0 5000\r\n{value}\r\n").as_bytes());
+        }
+        let (full, malloced) = classes(&mut rig);
+        assert!(!full.is_empty() && full.iter().all(|one| *one), "{evict}: {full:?}");
+        assert!((12 << 20..=16 << 20).contains(&malloced), "{malloced}");
+    }
 }
 
 #[test]
