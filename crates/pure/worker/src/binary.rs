@@ -71,13 +71,16 @@ impl Turn<'_> {
         Then::Next
     }
 
-    /// A client that names no cachelet is always right.
+    /// A client that names no cachelet is always right, and so is everybody at a server that is alone and has no ports of its workers'
+    /// own: nobody could follow its hints. There a vbucket is another system's, and passed over as in memcached.
     fn is_where_the_client_thinks(&self, frame: &Frame, key: &Key<'_>) -> bool {
         let first = frame.vbucket & !1;
         let node = (key.hash() >> 48) as u16;
         // Some cachelet that begins there holds the key, be it narrower now or not.
         let begins_there = u32::from(first ^ node) >> first.trailing_zeros() == 0;
-        frame.vbucket == 0 || (begins_there && self.route(key) == Route::Own)
+        frame.vbucket == 0
+            || (begins_there && self.route(key) == Route::Own)
+            || (self.alone && self.shared.settings.worker_addresses.is_empty())
     }
 
     pub fn binary_too_large(&mut self, frame: &Frame) {

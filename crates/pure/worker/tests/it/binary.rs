@@ -318,7 +318,8 @@ fn a_connection_keeps_to_the_protocol_that_it_began_with() {
 
 #[test]
 fn a_client_that_names_a_cachelet_is_told_its_owner() {
-    let mut rig = Rig::new();
+    let worker_addresses = vec![([127, 0, 0, 1], 1).into()];
+    let mut rig = Rig::with(Settings { worker_addresses, ..Settings::default() });
     let mut get = key(0x0c, "k");
     get[7] = 1;
     check(&mut rig, &[get.clone()], &["0c 1 0 k|"]);

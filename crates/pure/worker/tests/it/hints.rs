@@ -134,6 +134,23 @@ fn a_vbucket_of_another_workers_or_another_servers_cachelet_is_not_served_but_re
     assert_eq!(get(&mut rig, &key(0), vbucket(0, 2)), (7, "10.0.2/5".into()));
 }
 
+/// A client of Couchbase's numbers its buckets as it likes.
+#[test]
+fn a_server_alone_without_ports_of_its_workers_passes_over_vbuckets() {
+    let with_ports = |worker_addresses| {
+        Rig::with(Settings { workers: 2, worker_addresses, ..Settings::default() })
+    };
+    let (key, mut plain) = (key(0), with_ports(Vec::new()));
+    // Of a cachelet in the upper half, where the key is not.
+    for vbucket in [0, 1, 7, 0x1234, 0x8001, u16::MAX] {
+        assert_eq!(get(&mut plain, &key, vbucket), (1, "Not found".into()), "{vbucket:x}");
+    }
+    let ports = [1, 2].map(|port| ([127, 0, 0, 1], port).into());
+    let mut smart = with_ports(ports.into());
+    assert_eq!(get(&mut smart, &key, 0), (1, "Not found".into()));
+    assert_eq!(get(&mut smart, &key, 0x8001).0, 7, "its client is to ask again");
+}
+
 #[test]
 fn a_vbucket_of_a_cachelet_that_is_lent_is_referred_with_the_newest_local_version() {
     let mut rig = rig(1);
