@@ -55,8 +55,9 @@ fn a_server_that_has_not_heard_of_a_map_tells_of_none() {
 fn a_request_for_the_cluster_is_answered_with_all_servers_client_ports() {
     let mut rig = rig_of(THREE, 1);
     let listed = framed("cluster", LISTED);
-    let value =
-        format!("VALUE AmazonElastiCache:cluster 0 {}\r\n{LISTED}\r\nEND\r\n", LISTED.len());
+    // pylibmc's autoconf, the one client that asks for the key of a server as new as this, splits it at its one line feed.
+    let one = LISTED.trim_end();
+    let value = format!("VALUE AmazonElastiCache:cluster 0 {}\r\n{one}\r\nEND\r\n", one.len());
     for (request, reply) in [
         ("config get cluster\r\n", &*listed),
         ("config get cluster\n", &listed),
@@ -65,6 +66,8 @@ fn a_request_for_the_cluster_is_answered_with_all_servers_client_ports() {
         ("get  AmazonElastiCache:cluster \n", &value),
         ("config get cluster 1\r\n", "ERROR\r\n"),
         ("config get clusters\r\n", "ERROR\r\n"),
+        // pylibmc's, word by word: it goes on with the key.
+        ("config get b'cluster'\r\n", "ERROR\r\n"),
         ("config get\r\n", "ERROR\r\n"),
         ("config set cluster 0 1\r\n", "ERROR\r\n"),
         ("config\r\n", "ERROR\r\n"),
@@ -85,7 +88,7 @@ fn the_older_key_is_an_ordinary_one_for_everything_but_a_single_get() {
     rig.check("get k AmazonElastiCache:cluster\r\n", &format!("{value}END\r\n"));
     rig.check("gat 0 AmazonElastiCache:cluster\r\n", &format!("{value}END\r\n"));
     rig.check("mg AmazonElastiCache:cluster v\r\n", "VA 1\r\nv\r\n");
-    let listed = "12\n10.0.0.1|10.0.0.1|2\n";
+    let listed = "12\n10.0.0.1|10.0.0.1|2";
     let told = format!("VALUE AmazonElastiCache:cluster 0 {}\r\n{listed}\r\n", listed.len());
     rig.check("get AmazonElastiCache:cluster\r\n", &format!("{told}END\r\n"));
 }
