@@ -246,10 +246,13 @@ impl Shared {
         self.copies.samples_less.store(is_on, Relaxed);
     }
 
-    /// Drivers tell workers the time by [`crate::Worker::look_at_lease`] before each event: leases are counted.
+    /// Drivers tell workers the time by [`crate::Worker::look_at_lease`] before each event: leases are counted, or the next event may
+    /// begin one. The first copy of all must not begin at the server's birth.
     #[inline]
     pub fn counts_leases(&self) -> bool {
-        self.owns_by_lease() || self.copies.in_use.load(Relaxed)
+        self.owns_by_lease()
+            || self.copies.in_use.load(Relaxed)
+            || self.copies.mode() != HotMode::Off
     }
 
     /// The state of a key of this server that is copied, and how many copies it has or is to have.

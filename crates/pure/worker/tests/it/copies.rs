@@ -110,7 +110,10 @@ impl Net {
     fn event(&mut self, server: u16, event: Event<'_>) {
         let lease_now = self.lease_now();
         let worker = &mut self.workers[usize::from(server)];
-        worker.look_at_lease(lease_now);
+        // As servers do: before there are copies, nobody reads that clock.
+        if self.shared[usize::from(server)].counts_leases() {
+            worker.look_at_lease(lease_now);
+        }
         let mut actions = Actions::default();
         worker.handle(self.now, event, &mut actions);
         self.carry_out(server, &actions);
@@ -269,6 +272,17 @@ fn a_key_that_is_read_often_at_a_busy_server_gets_copies_and_loses_them_when_it_
     net.send(0, &format!("mg {key}\r\n"));
     let told = net.send(0, "stats hot 1\r\n");
     assert!(told.contains("STAT 1:state cold\r\nSTAT 1:copies 0\r\n"), "{told}");
+}
+
+#[test]
+fn how_long_a_key_has_been_hot_is_counted_from_its_copies_on() {
+    let mut net = Net::new(HotMode::Async);
+    net.pass(9_000);
+    let begun = net.lease_now();
+    let (net, key) = hot_in(net);
+    let homes = net.shared[0].hot_homes(100);
+    let home = homes.iter().find(|home| home.key == key.as_bytes()).expect("it is hot");
+    assert!(home.since > begun && home.since < net.lease_now(), "{:?}", home.since);
 }
 
 #[test]
