@@ -1,4 +1,4 @@
-//! Draws what `scripts/proxy-skew` left in a folder, like Figures 13 to 16 of NetKV (INFOCOM 2016). Nothing is measured, so it draws again
+//! Draws what `scripts/proxy-skew` left in a folder, like Figures 13 to 16 of NetKV (ICAC 2016). Nothing is measured, so it draws again
 //! what was recorded at any time.
 //!
 //!   cargo run --release -p mbal-bench --example skew -- docs/results/proxy 100000

@@ -7,7 +7,7 @@
 //!                             autoscaling.rs: a look each minute; machines.rs starts and stops servers
 //!                             watching.rs: a look at servers' leases, where there is etcd
 //! ```
-//! Decides nothing. `docs/design/cluster.md` says what is asked and answered.
+//! Has no policy: what becomes of the cluster is worked out in `control`, `balance` and `elastic`. `docs/design/cluster.md` says what is asked and answered.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! What docs/ARCHITECTURE.md says of the source, held against the source.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -212,6 +212,90 @@ fn all_that_threads_of_a_process_share_is_behind_a_lock_of_the_list() {
         }
         for word in words {
             assert!(!text.contains(word), "{name}: {word}");
+        }
+    }
+}
+
+/// The crates of an invariant's sentence, and nobody else.
+#[test]
+fn unsafe_code_is_where_the_page_says() {
+    let page = architecture();
+    let line = page.lines().find(|line| line.starts_with("- **Invariant: `unsafe` is in "));
+    let line = line.expect("the page says where");
+    let named: BTreeSet<&str> = code(line).skip(1).collect();
+    let mut found: BTreeSet<String> = BTreeSet::new();
+    for path in all_sources() {
+        let text = fs::read_to_string(&path).unwrap();
+        let is_unsafe = |line: &str| {
+            let line = line.trim_start();
+            !line.starts_with("//")
+                && ["unsafe {", "unsafe impl", "unsafe fn", "unsafe extern", "unsafe("]
+                    .iter()
+                    .any(|one| line.contains(one))
+        };
+        if text.lines().any(is_unsafe) {
+            let parts: Vec<_> = path.iter().map(|part| part.to_str().unwrap()).collect();
+            let src = parts.iter().rposition(|part| *part == "src").expect("sources have one");
+            found.insert(parts[src - 1].to_owned());
+        }
+    }
+    assert_eq!(found.iter().map(String::as_str).collect::<BTreeSet<_>>(), named);
+    // Elsewhere the compiler sees to it.
+    for (folder, _) in dependencies() {
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        let root = ["src/lib.rs", "src/main.rs"].map(|file| folder.join(file));
+        let root = root.iter().find(|file| file.exists()).expect("a crate has a root");
+        let forbids = fs::read_to_string(root).unwrap().contains("#![forbid(unsafe_code)]");
+        assert_eq!(forbids, !named.contains(name), "{name}");
+    }
+}
+
+/// As docs/design/papers.md has it.
+#[test]
+fn a_paper_has_one_venue() {
+    let page = fs::read_to_string(root().join("docs/design/papers.md")).unwrap();
+    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| name"));
+    let papers: Vec<(String, String)> = rows
+        .map(|row| {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            (cells[1].to_owned(), cells[4].to_owned())
+        })
+        .collect();
+    assert_eq!(papers.len(), 4, "{papers:?}");
+    let mut files = Vec::new();
+    every_text(&root().join("crates"), &mut files);
+    every_text(&root().join("docs"), &mut files);
+    let mut cited = 0;
+    for path in files {
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        for (name, venue) in &papers {
+            for (at, found) in text.match_indices(name.as_str()) {
+                // `NetKV, ICAC 2016` and `NetKV (ICAC 2016`.
+                let rest = &text[at + found.len()..];
+                let Some(rest) = rest.strip_prefix(", ").or_else(|| rest.strip_prefix(" (")) else {
+                    continue;
+                };
+                let mut words = rest.split(|char: char| !char.is_ascii_alphanumeric());
+                let (Some(word), Some(year)) = (words.next(), words.next()) else { continue };
+                if year.len() == 4 && year.starts_with("20") && year.parse::<u32>().is_ok() {
+                    assert_eq!(&format!("{word} {year}"), venue, "{name} in {}", path.display());
+                    cited += 1;
+                }
+            }
+        }
+    }
+    assert!(cited > 20, "{cited}");
+}
+
+/// Code, scripts and pages.
+fn every_text(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        if path.is_dir() {
+            every_text(&path, into);
+        } else if matches!(ending, None | Some("rs" | "md" | "sh" | "toml")) {
+            into.push(path);
         }
     }
 }

@@ -47,9 +47,11 @@
 //! they may be read. The cluster's mode says what a read may find:
 //!
 //! - `async`: what this client has written, or something newer; never something older than it has read. What others have
-//!   written may be missing for as long as the coordinator's `--lease`. A client keeps to one copy until its lease is over, so it takes several clients
-//!   to spread a key.
-//! - `atomic`: what the owner would have answered. Each read goes to another copy.
+//!   written may be missing for as long as the coordinator's `--lease`.
+//! - `atomic`: what the owner would have answered.
+//!
+//! In both, chance sends each read to the owner or to one of the copies. In `async` mode it says what the client has seen, and a copy that is older
+//! passes it on to the owner.
 //!
 //! A copy whose server is gone, or which is none any more, costs a detour: within half of [`Options::timeout`] its owner is asked instead. Of
 //! [`Client::get_many`], what a silent server was asked for is a miss.
