@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 mod running;
@@ -29,8 +29,6 @@ fn install(variables: &[(&str, &Path)]) -> Output {
 struct Unit {
     words: Vec<String>,
     environment: BTreeMap<String, String>,
-    /// Folders that systemd would make.
-    state: PathBuf,
 }
 
 impl Unit {
@@ -53,13 +51,8 @@ impl Unit {
             let lines = fs::read_to_string(file).unwrap_or_default();
             lines.lines().filter(|line| !line.starts_with('#')).for_each(&mut take);
         }
-        let state = prefix.join("state");
-        if of("StateDirectory").next().is_some() {
-            fs::create_dir_all(&state).expect("it can be made");
-            environment.insert("XDG_STATE_HOME".into(), state.display().to_string());
-        }
         let line = of("ExecStart").next().expect("it starts something");
-        Unit { words: words(line), environment, state }
+        Unit { words: words(line), environment }
     }
 
     fn start(&self) -> Started {
@@ -127,7 +120,11 @@ fn installed_units_start_a_cluster_with_what_the_settings_files_say() {
     let (at, server) = (free_port(), free_port());
     append(
         &settings.join("coordinator.env"),
-        &format!("MBAL_COORDINATOR_LISTEN=127.0.0.1:{at}\nMBAL_SERVERS=2\n"),
+        // Root's would be in /var/lib/mbal, which is the host's.
+        &format!(
+            "MBAL_COORDINATOR_LISTEN=127.0.0.1:{at}\nMBAL_SERVERS=2\nMBAL_COORDINATOR_STATE={}/state.json\n",
+            prefix.display()
+        ),
     );
     append(
         &settings.join("server.env"),
@@ -136,8 +133,7 @@ fn installed_units_start_a_cluster_with_what_the_settings_files_say() {
              MBAL_WORKER_PORTS=0\nMBAL_LINK_PORT=0\n"
         ),
     );
-    let coordinator = Unit::read(&prefix, "mbal-coordinator.service", None);
-    let _coordinator = coordinator.start();
+    let _coordinator = Unit::read(&prefix, "mbal-coordinator.service", None).start();
     // An instance's port follows from its number, which is chosen by a port that is free.
     let instance = (1..=999).rev().find(|n| TcpListener::bind(("127.0.0.1", 11210 + n)).is_ok());
     let instance = instance.expect("one of them is free");
@@ -157,10 +153,7 @@ fn installed_units_start_a_cluster_with_what_the_settings_files_say() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(said.matches("serving").count(), 2, "{said}");
     assert!(said.contains(&format!("{instance} ")) && said.contains(&port.to_string()), "{said}");
-    assert!(
-        fs::read_dir(&coordinator.state).is_ok_and(|files| files.count() > 0),
-        "its state is kept"
-    );
+    assert!(prefix.join("state.json").exists(), "its state is kept");
 }
 
 /// For a package: all of it under a folder that is not part of what the units say.
