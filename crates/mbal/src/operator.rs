@@ -215,8 +215,11 @@ pub fn move_cachelet(what: &Move) -> ExitCode {
             .map(|worker| tell(&what.at, &format!("move {} {worker}", what.cachelet))),
     };
     moved.unwrap_or_else(|| {
-        let expected =
-            if coordinator.is_some() { "SERVER or SERVER/WORKER" } else { "a worker's number" };
+        let expected = if coordinator.is_some() {
+            "SERVER or SERVER/WORKER"
+        } else {
+            "a worker's number; another server's with --coordinator"
+        };
         eprintln!("mbal move: {}: expected {expected}", printable(&what.to));
         ExitCode::FAILURE
     })

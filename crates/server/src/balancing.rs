@@ -24,6 +24,7 @@ use mbal_model::{CacheletLoad, Outcome, Prefix, WorkerId, WorkerLoad};
 use mbal_reactor::{Letter, Mailbox, Tally, watchdog};
 use mbal_worker::{OrderId, Report, Sums, Tallies, order_event};
 
+use crate::explaining::not_here;
 use crate::serving::Started;
 use crate::telling::{CAUSES, Teller, VERDICTS, cause_of, outcome_of, told, verdict_of};
 use crate::{BalanceConfig, chaos, hot_keys, log};
@@ -237,7 +238,7 @@ impl Balancing {
                         .handle(News::Asked { cachelet, to: self.server.address(to) }, &mut duties);
                     match duties.last() {
                         Some(Duty::Order { order, .. }) => drop(waiting.insert(*order, asker)),
-                        _ => drop(asker.send("error: there is no such cachelet\n".into())),
+                        _ => drop(asker.send(not_here(&self.server, cachelet))),
                     }
                 }
                 Ok(Note::Asked(asked, asker)) => drop(asker.send(self.tell(&balancer, &asked))),

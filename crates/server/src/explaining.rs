@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use mbal_balance::{Decision, Mode, Ordered};
 use mbal_model::{Key, Order, Prefix};
-use mbal_worker::Heat;
+use mbal_worker::{Heat, Shared};
 
 use crate::hot_keys;
 use crate::telling::{Teller, told};
@@ -42,7 +42,7 @@ impl Teller<'_> {
         let bytes = mbal_wire::unescaped(what);
         let key = if present.is_none() { Key::new(&bytes) } else { None };
         let Some(cachelet) = present.or_else(|| Some(store.cachelet_of(key?.hash())?.0)) else {
-            return "error: a cachelet is a prefix like 2c00/6, a key has 1 to 250 bytes\n".into();
+            return elsewhere(self.server, what);
         };
         let asked = self.asked(cachelet, key.as_ref());
         let mut out = String::new();
@@ -168,10 +168,87 @@ impl Teller<'_> {
     }
 }
 
-fn of_key(key: &Key<'_>, cachelet: Prefix, asked: &[Asked]) -> String {
+const NO_MAP: &str =
+    "error: this server has no map yet; mbal status --coordinator URL says what is awaited\n";
+
+/// Who has a key or a cachelet that is not here, and what to type; an error where nobody has it.
+fn elsewhere(server: &Shared, what: &[u8]) -> String {
+    const NEITHER: &str = "error: a cachelet is a prefix like 2c00/6, a key has 1 to 250 bytes\n";
+    let Some((here, cluster)) = server.cluster() else { return NEITHER.into() };
+    let map = &cluster.map;
+    if map.version() == 0 {
+        return NO_MAP.into();
+    }
+    let named = Prefix::parse(what);
+    let named = named.filter(|named| map.at(named.first_hash()).0 == *named);
+    let bytes = mbal_wire::unescaped(what);
+    let key = if named.is_none() { Key::new(&bytes) } else { None };
+    let Some(hash) = named.map(Prefix::first_hash).or(key.as_ref().map(Key::hash)) else {
+        return NEITHER.into();
+    };
+    let (prefix, owner) = map.at(hash);
+    let typed = match &key {
+        Some(key) => readable(key),
+        None => prefix.to_string(),
+    };
+    let mut out = match &key {
+        Some(key) => format!("key {typed}: hash {:016x}, cachelet {prefix}\n", key.hash()),
+        None => String::new(),
+    };
+    let version = map.version();
+    let of = owner.server.0;
+    if owner.server == here {
+        out += &format!("cachelet {prefix}: this server's by map {version}, and on its way here\n");
+        return out;
+    }
+    out +=
+        &format!("cachelet {prefix}: server {of}'s by map {version}; this is server {}\n", here.0);
+    if let Some(addresses) = cluster.servers.get(&owner.server) {
+        let client = &addresses.client;
+        out +=
+            &format!("mbal explain {typed} {client} on the host of server {of} says more of it\n");
+    }
+    out += &format!("mbal explain {typed} --coordinator URL says what was decided about it\n");
+    out
+}
+
+/// Why a cachelet that is not here cannot be lent to another worker of this server, and what can be done.
+pub(crate) fn not_here(server: &Shared, cachelet: Prefix) -> String {
+    let Some((here, cluster)) = server.cluster() else {
+        return "error: there is no such cachelet\n".into();
+    };
+    if cluster.map.version() == 0 {
+        return NO_MAP.into();
+    }
+    let (covering, owner) = cluster.map.at(cachelet.first_hash());
+    let of = owner.server.0;
+    if covering != cachelet {
+        return format!(
+            "error: {cachelet} is no cachelet: its first keys are {covering}'s, of server {of}\n"
+        );
+    }
+    if owner.server == here {
+        return format!("error: cachelet {cachelet} is on its way here; try again\n");
+    }
+    let there = cluster.servers.get(&owner.server);
+    let there = there.map_or(String::new(), |addresses| {
+        format!("; mbal move {cachelet} WORKER {} on that host lends it there", addresses.client)
+    });
+    format!(
+        "error: cachelet {cachelet} is server {of}'s, and this is server {}{there}; \
+         mbal move {cachelet} SERVER --coordinator URL moves it to another server\n",
+        here.0
+    )
+}
+
+fn readable(key: &Key<'_>) -> String {
     let mut name = Vec::new();
     mbal_wire::push_readable(&mut name, key.bytes());
-    let name = String::from_utf8_lossy(&name);
+    String::from_utf8_lossy(&name).into_owned()
+}
+
+fn of_key(key: &Key<'_>, cachelet: Prefix, asked: &[Asked]) -> String {
+    let name = readable(key);
     let [reads, writes] = [0, 1].map(|kind| total(asked, |heat| heat.key[kind]));
     let share = percent(reads + writes, total(asked, |heat| heat.all));
     format!(

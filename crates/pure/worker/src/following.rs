@@ -63,7 +63,7 @@ impl Shared {
     }
 
     /// Which server of which cluster this is; `None` without one.
-    pub(crate) fn cluster(&self) -> Option<(ServerId, Arc<Cluster>)> {
+    pub fn cluster(&self) -> Option<(ServerId, Arc<Cluster>)> {
         let followed = self.following.map();
         followed.as_ref().map(|followed| (followed.here, Arc::clone(&followed.cluster)))
     }
