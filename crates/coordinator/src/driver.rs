@@ -14,6 +14,7 @@ use mbal_reactor::LeaseClock;
 use serde::Serialize;
 
 use crate::metrics;
+use crate::move_lines::MoveLines;
 use crate::planning::Word;
 use crate::seat::{NotLeading, Saved, Seat};
 use crate::state_file::{NotWritten, StateFile};
@@ -40,6 +41,8 @@ pub(crate) struct Driver {
     /// Who starts and stops servers.
     machines: &'static str,
     say: Arc<Say>,
+    /// Unless each move is to have lines of its own.
+    move_lines: Option<MoveLines>,
     planner: Option<Sender<Word>>,
     /// While nothing can be saved: until when that is not said again, and how often it has happened since it was.
     unsaved: Option<(Moment, u64)>,
@@ -112,9 +115,15 @@ impl Driver {
             planned_in,
             machines,
             say,
+            move_lines: Some(MoveLines::default()),
             planner,
             unsaved: None,
         }
+    }
+
+    /// The log has each move, not only how many there were.
+    pub(crate) fn says_each_move(&mut self) {
+        self.move_lines = None;
     }
 
     pub(crate) fn with_machines(self, machines: &'static str) -> Driver {
@@ -157,6 +166,7 @@ impl Driver {
             self.save(before)?;
         }
         done.said.iter().for_each(|text| self.tell(text));
+        self.say_moves();
         // The lease may have ended meanwhile, though this process was asleep: then it answers nobody.
         self.still_leads()?;
         if let Some(planner) = self.planner.as_ref().filter(|_| done.is_pressing) {
@@ -299,8 +309,20 @@ impl Driver {
     pub(crate) fn tell(&mut self, text: &str) {
         // Servers' own words may be in it: they begin no line of a log.
         let text = text.replace(['\n', '\r'], " ");
-        (self.say)(&text);
+        let now = self.clock.now();
+        let is_kept = self.move_lines.as_mut().is_some_and(|lines| lines.keeps(&text, now));
+        if !is_kept {
+            (self.say)(&text);
+        }
         self.remember(text);
+    }
+
+    /// With each heartbeat, too.
+    fn say_moves(&mut self) {
+        let now = self.clock.now();
+        if let Some(line) = self.move_lines.as_mut().and_then(|lines| lines.due(now)) {
+            (self.say)(&line);
+        }
     }
 
     pub(crate) fn planned_in(&mut self, elapsed: Duration) {

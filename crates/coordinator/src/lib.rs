@@ -18,6 +18,7 @@ mod gate;
 mod kubernetes;
 mod machines;
 mod metrics;
+mod move_lines;
 mod planning;
 mod serving;
 mod watching;

@@ -49,6 +49,8 @@ pub struct Config {
     /// By which names it may be called, beside its addresses and names without a dot.
     pub allow_hosts: Vec<String>,
     pub autoscale: Autoscale,
+    /// The log has each move, not only how many there were.
+    pub says_each_move: bool,
 }
 
 /// Where the state is kept.
@@ -82,7 +84,7 @@ pub struct Running {
 /// Opens file and socket, and serves on threads of its own. The error is for the operator.
 pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     let say: Arc<Say> = say.into();
-    let Config { listen, mut settings, autoscale, .. } = config;
+    let Config { listen, mut settings, autoscale, says_each_move, .. } = config;
     let epoch = settings.epoch;
     // A file that cannot be used is told before anybody can connect.
     let file = match &config.state {
@@ -119,7 +121,10 @@ pub fn start(config: Config, say: Box<Say>) -> Result<Running, String> {
     };
     let cluster = settings.cluster.clone();
     let machines = autoscale.machines.name();
-    let driver = Driver::new(settings, storage, coordinator, say).with_machines(machines);
+    let mut driver = Driver::new(settings, storage, coordinator, say).with_machines(machines);
+    if says_each_move {
+        driver.says_each_move();
+    }
     let shared = Shared {
         driver: Arc::new(Mutex::new(driver)),
         seat: taken.clone(),
@@ -291,6 +296,7 @@ mod tests {
             token: None,
             allow_hosts: Vec::new(),
             autoscale: Autoscale::default(),
+            says_each_move: false,
         };
         let running = start(config, Box::new(|_| {})).expect("it starts");
         assert!(got(running.address, "/metrics").contains("\nmbal_coordinator_waits 0\n"));

@@ -52,6 +52,7 @@ fn config(state: &Path) -> Config {
         token: None,
         allow_hosts: Vec::new(),
         autoscale: Autoscale::default(),
+        says_each_move: false,
     }
 }
 

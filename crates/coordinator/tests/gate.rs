@@ -26,6 +26,7 @@ impl Coordinator {
             token: token.map(str::to_owned),
             allow_hosts: vec!["cache.example".into()],
             autoscale: Autoscale::default(),
+            says_each_move: false,
         };
         let running = start(config, Box::new(|_| {})).expect("it starts");
         Coordinator { running: Some(running), folder }

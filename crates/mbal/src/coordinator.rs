@@ -93,6 +93,10 @@ pub struct Coordinator {
     /// Further names with a dot by which callers without the token reach this coordinator; those of web pages are refused
     #[arg(long, env = "MBAL_ALLOW_HOST", value_name = "name[,name]", value_delimiter = ',')]
     allow_host: Vec<String>,
+
+    /// Log each move; without, how many there were
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 // How hot keys are copied. No docstring: it would become the help of who has these flags.
@@ -212,6 +216,7 @@ pub fn run(flags: &Coordinator) -> ExitCode {
 }
 
 fn serve(config: Config) -> Result<(), String> {
+    log::stamp();
     let needs_token = config.token.is_some();
     if !needs_token && !config.listen.ip().is_loopback() {
         log::warn(
@@ -274,6 +279,7 @@ impl Coordinator {
             token,
             allow_hosts: self.allow_host.clone(),
             autoscale: self.machines.autoscale()?,
+            says_each_move: self.verbose,
         })
     }
 }

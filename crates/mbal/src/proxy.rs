@@ -246,6 +246,7 @@ pub fn run(flags: ProxyFlags) -> ExitCode {
     let metrics =
         running.metrics.map_or(String::new(), |at| format!(", metrics on http://{at}/metrics"));
     let started = format!("mbal proxy: {}, {upstreams} upstreams{metrics}", at.join(" "));
+    log::stamp();
     log::info("started", &started);
     match running.wait() {
         Ok(_) => ExitCode::SUCCESS,

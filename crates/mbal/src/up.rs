@@ -1,18 +1,19 @@
 //! `mbal up`: a coordinator and some servers as processes of this machine, until Ctrl-C.
 //!
 //! The coordinator is a thread of this process; each server is a child, started again when it dies, and ended when this
-//! process is, however that happens.
+//! process is, however that happens. A server that dies before it has served ever ends all of it: it would die again.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode};
+use std::process::{Child, ChildStderr, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -24,6 +25,10 @@ use mbal_server::{TokenFile, log, random_word};
 use crate::coordinator::PORT;
 
 const CLUSTER: &str = "mbal";
+/// Of a server's line that is longer the rest is taken for another one.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+/// Of what a server said last, if it goes on for longer the rest is enough.
+const REASON_BYTES_MAX: usize = 4 << 10;
 /// Servers of one machine.
 const SERVERS_MAX: u16 = 64;
 /// How often children are looked after.
@@ -37,6 +42,10 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// All servers have registered by then, or why not is said.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+/// What a server said last is waited for so long after its end: a process that it left behind may keep its standard error open.
+const LAST_LINE_WITHIN: Duration = Duration::from_secs(1);
+/// Exit code if the coordinator cannot have its port, as that of a server that cannot have its own.
+const EX_OSERR: u8 = 71;
 
 const EXAMPLES: &str = "\
 EXAMPLES
@@ -88,6 +97,28 @@ struct Server {
     due: Option<Instant>,
     /// It has nothing any more, and is to end.
     leaves: bool,
+    /// It was one of those that the cluster begins with, and none of them has served yet.
+    is_first: bool,
+    said: Heard,
+}
+
+/// What a server says, line by line, under its name.
+#[derive(Default)]
+struct Heard {
+    /// In the end it has the last line.
+    reader: Option<JoinHandle<String>>,
+}
+
+/// Why it ends, and by which code.
+struct Failed {
+    why: String,
+    code: u8,
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Failed {
+        Failed { why, code: 1 }
+    }
 }
 
 /// Files of this cluster, which go with it.
@@ -102,17 +133,19 @@ impl Drop for Folder {
 pub fn run(up: &Up) -> ExitCode {
     match serve(up) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
+        Err(Failed { why, code }) => {
             log::error("not_started", &format!("mbal up: {why}"));
-            ExitCode::FAILURE
+            ExitCode::from(code)
         }
     }
 }
 
-fn serve(up: &Up) -> Result<(), String> {
+fn serve(up: &Up) -> Result<(), Failed> {
     if up.port.checked_add(up.servers - 1).is_none() {
-        return Err(format!("-p {}: {} servers need ports up to 65535", up.port, up.servers));
+        let why = format!("-p {}: {} servers need ports up to 65535", up.port, up.servers);
+        return Err(why.into());
     }
+    let ports = OwnPorts::of(&up.flags, std::env::var("MBAL_METRICS").ok());
     let failed = |error: io::Error| error.to_string();
     // Before there are other threads: these inherit that the signals interrupt nobody.
     let signals = Signals::take().map_err(failed)?;
@@ -131,6 +164,7 @@ fn serve(up: &Up) -> Result<(), String> {
         token: Some(token.clone()),
         allow_hosts: Vec::new(),
         autoscale: Autoscale { machines: Machines::Told(parent), every: up.autoscale_every },
+        says_each_move: up.flags.iter().any(|flag| flag.starts_with("-v") || flag == "--verbose"),
     };
     // In the end the servers say goodbye one by one, which is no news then.
     let is_ending = Arc::new(AtomicBool::new(false));
@@ -140,25 +174,37 @@ fn serve(up: &Up) -> Result<(), String> {
             log::info("coordinator", &format!("mbal: {text}"));
         }
     });
-    let coordinator = mbal_coordinator::start(config, say)?;
+    let socket = format!("{}: ", config.listen);
+    let coordinator = mbal_coordinator::start(config, say).map_err(|why| {
+        // All of it is about the port.
+        if why.starts_with(&socket) {
+            let why = format!("the coordinator: {why} (--coordinator-port chooses another port)");
+            return Failed { why, code: EX_OSERR };
+        }
+        Failed::from(format!("the coordinator: {why}"))
+    })?;
     let url = format!("http://{}", coordinator.address);
     // Of this user's tools and servers: a web page, and other users, change nothing.
     let token = TokenFile::leave(coordinator.address, &token)
         .map_err(|error| format!("the coordinator's token: {error}"))?;
     let program = std::env::current_exe().map_err(failed)?;
-    let start = |server: &Server| {
+    log::stamp();
+    let start = |server: &mut Server| {
         let mut command = Command::new(&program);
         command.arg("serve").args(["-p", &port_flag(server.port), "--coordinator", &url]);
         command.args(["--server-id", &server.id.to_string(), "--worker-ports", "0", "-U", "0"]);
         command.arg("--coordinator-token").arg(token.path());
-        command.arg("--cluster-secret").arg(&secret).args(&up.flags);
+        command.arg("--cluster-secret").arg(&secret).args(ports.flags(&up.flags, server.id));
         // Ctrl-C is for this process alone, which ends the others.
         command.process_group(0);
         process::end_with_parent(&mut command);
-        command.spawn()
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        server.said.hear(server.id, child.stderr.take().expect("it is piped"));
+        Ok(child)
     };
     let mut servers: Vec<Server> = (0..up.servers).map(|at| Server::new(at, up.port)).collect();
     for server in &mut servers {
+        server.is_first = true;
         server.child = Some(start(server).map_err(failed)?);
     }
     let mut scaled_at = Instant::now();
@@ -169,8 +215,11 @@ fn serve(up: &Up) -> Result<(), String> {
         }
         std::thread::sleep(LOOK_EVERY);
         orders.try_iter().for_each(|order| obey(&mut servers, &order, up.port));
-        for server in &mut servers {
-            server.look_after(&start);
+        let dead = servers.iter_mut().find_map(|server| server.look_after(&start).err());
+        if let Some(dead) = dead {
+            is_ending.store(true, Relaxed);
+            end(&mut servers);
+            return Err(dead);
         }
         servers.retain(|server| !server.is_gone());
         if scaled_at.elapsed() > SCALES_EVERY {
@@ -184,6 +233,7 @@ fn serve(up: &Up) -> Result<(), String> {
                 Some(cluster) => {
                     say_ready(&url, &cluster);
                     ready = None;
+                    servers.iter_mut().for_each(|server| server.is_first = false);
                 }
                 None if until <= Instant::now() => {
                     log::warn(
@@ -237,6 +287,8 @@ impl Server {
             pause: PAUSES[0],
             due: None,
             leaves: false,
+            is_first: false,
+            said: Heard::default(),
         }
     }
 
@@ -244,13 +296,21 @@ impl Server {
         self.leaves && self.child.is_none()
     }
 
-    /// Starts it again after it has died, at once if it had lived for a while.
-    fn look_after(&mut self, start: &impl Fn(&Server) -> io::Result<Child>) {
+    /// Starts it again after it has died, at once if it had lived for a while. The error is of one that would die again.
+    fn look_after(
+        &mut self,
+        start: &impl Fn(&mut Server) -> io::Result<Child>,
+    ) -> Result<(), Failed> {
         if let Some(child) = &mut self.child {
-            let Ok(Some(status)) = child.try_wait() else { return };
+            let Ok(Some(status)) = child.try_wait() else { return Ok(()) };
             if self.leaves {
                 self.child = None;
-                return;
+                return Ok(());
+            }
+            // One that was killed has not ended by itself.
+            if let Some(code) = status.code().filter(|_| self.is_first) {
+                self.child = None;
+                return Err(self.never_served(status, code));
             }
             if self.begun.elapsed() > SETTLED_AFTER {
                 self.pause = PAUSES[0];
@@ -277,6 +337,126 @@ impl Server {
                 }
             }
         }
+        Ok(())
+    }
+
+    fn never_served(&mut self, status: ExitStatus, code: i32) -> Failed {
+        let last = self.said.last();
+        let said = if last.is_empty() { status.to_string() } else { last };
+        let code = u8::try_from(code).ok().filter(|code| *code != 0).unwrap_or(1);
+        Failed { why: format!("server {} does not start: {said}", self.id), code }
+    }
+}
+
+impl Heard {
+    /// Until the process ends.
+    fn hear(&mut self, id: u16, stderr: ChildStderr) {
+        self.reader = Some(std::thread::spawn(move || {
+            let (mut line, mut last) = (Vec::new(), String::new());
+            let mut stderr = BufReader::new(stderr);
+            loop {
+                line.clear();
+                let read = stderr.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+                if read.is_err() || line.is_empty() {
+                    return last;
+                }
+                let text = String::from_utf8_lossy(&line);
+                let text = text.trim_end_matches('\n');
+                log::relay(named(id, text, log::is_stamped()).as_bytes());
+                let said = plain(text);
+                // Why something does not start has several lines, and no time.
+                let goes_on = stamp_of(text).is_none() && !text.starts_with('{');
+                if !goes_on || last.len() > REASON_BYTES_MAX {
+                    last.clear();
+                } else if !last.is_empty() && !said.is_empty() {
+                    last += "; ";
+                }
+                last += said;
+            }
+        }));
+    }
+
+    /// The line that it said last, without what a log's lines begin with.
+    fn last(&mut self) -> String {
+        let Some(reader) = self.reader.take() else { return String::new() };
+        let until = Instant::now() + LAST_LINE_WITHIN;
+        while !reader.is_finished() && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY / 10);
+        }
+        if reader.is_finished() { reader.join().unwrap_or_default() } else { String::new() }
+    }
+}
+
+/// A line of this server, with its end: its name stands behind the time, if there is one, or is a field of an object.
+fn named(id: u16, line: &str, is_stamped: bool) -> String {
+    if let Some(rest) = line.strip_prefix("{\"time\":") {
+        return format!("{{\"server\":{id},\"time\":{rest}\n");
+    }
+    match stamp_of(line) {
+        Some((stamp, rest)) if is_stamped => format!("{stamp} server {id}: {}\n", plain(rest)),
+        // This process's lines have none: nor do others'.
+        Some((_, rest)) => format!("server {id}: {}\n", plain(rest)),
+        None => format!("server {id}: {line}\n"),
+    }
+}
+
+/// What a line says, without the time and without who says it.
+fn plain(line: &str) -> &str {
+    let line = stamp_of(line).map_or(line, |(_, rest)| rest).trim();
+    line.strip_prefix("mbal: ").unwrap_or(line)
+}
+
+/// The time that a line begins with, and what follows it.
+fn stamp_of(line: &str) -> Option<(&str, &str)> {
+    let (stamp, rest) = line.split_once(' ')?;
+    let is_stamp =
+        stamp.len() == log::STAMP_BYTES && stamp.ends_with('Z') && stamp.as_bytes()[10] == b'T';
+    is_stamp.then_some((stamp, rest))
+}
+
+/// Ports that flags of every server name, of which each server needs one of its own: the first has it as it is written, the
+/// others those that follow.
+struct OwnPorts {
+    /// Of the environment: flags outdo it.
+    metrics: Option<String>,
+}
+
+impl OwnPorts {
+    const FLAGS: [&str; 2] = ["--metrics", "--link-port"];
+
+    fn of(flags: &[String], metrics: Option<String>) -> OwnPorts {
+        let is_there = flags.iter().any(|flag| flag.split('=').next() == Some("--metrics"));
+        OwnPorts { metrics: metrics.filter(|_| !is_there) }
+    }
+
+    fn flags(&self, flags: &[String], id: u16) -> Vec<String> {
+        let mut own = Vec::new();
+        let mut is_value = false;
+        for flag in flags {
+            let named = flag.split_once('=').filter(|(name, _)| Self::FLAGS.contains(name));
+            own.push(match named {
+                _ if is_value => with_port_of(flag, id),
+                Some((name, value)) => format!("{name}={}", with_port_of(value, id)),
+                None => flag.clone(),
+            });
+            is_value = !is_value && Self::FLAGS.contains(&flag.as_str());
+        }
+        if let Some(metrics) = &self.metrics {
+            own.extend(["--metrics".into(), with_port_of(metrics, id)]);
+        }
+        own
+    }
+}
+
+/// `place` is a port, or ends with one. 0 and -1 are any free one; what is none is left for the server to refuse.
+fn with_port_of(place: &str, id: u16) -> String {
+    let (host, port) = match place.rfind(':') {
+        Some(at) => place.split_at(at + 1),
+        None => ("", place),
+    };
+    match port.parse::<u16>().ok().filter(|port| *port > 0).map(|port| port.checked_add(id - 1)) {
+        Some(Some(port)) => format!("{host}{port}"),
+        _ => place.to_owned(),
     }
 }
 
@@ -349,5 +529,51 @@ impl Folder {
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(random_word()?.as_bytes())?;
         Ok(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_bear_the_name_of_the_server_behind_the_time() {
+        let stamped = "2026-11-28T10:03:39.123Z mbal: linked to server 2";
+        for (line, is_stamped, told) in [
+            (stamped, true, "2026-11-28T10:03:39.123Z server 3: linked to server 2\n"),
+            (stamped, false, "server 3: linked to server 2\n"),
+            (
+                "<28 server listening (auto-negotiate)",
+                true,
+                "server 3: <28 server listening (auto-negotiate)\n",
+            ),
+            (r#"{"time":1.5,"text":"a"}"#, true, "{\"server\":3,\"time\":1.5,\"text\":\"a\"}\n"),
+            ("", true, "server 3: \n"),
+        ] {
+            assert_eq!(named(3, line, is_stamped), told);
+        }
+        assert_eq!(plain(stamped), "linked to server 2");
+        assert_eq!(plain("failed to listen\n"), "failed to listen");
+    }
+
+    #[test]
+    fn each_server_has_ports_of_its_own_for_what_all_flags_name() {
+        let flags = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let of =
+            |text: &str, id| OwnPorts::of(&flags(text), None).flags(&flags(text), id).join(" ");
+        for (given, third) in [
+            ("--metrics 9150 -m 64", "--metrics 9152 -m 64"),
+            ("--metrics=127.0.0.1:9150", "--metrics=127.0.0.1:9152"),
+            ("--metrics [::1]:9150", "--metrics [::1]:9152"),
+            ("--metrics 0 --link-port 11300", "--metrics 0 --link-port 11302"),
+            ("--metrics 65534", "--metrics 65534"),
+            ("--metrics abc -m 9150", "--metrics abc -m 9150"),
+        ] {
+            assert_eq!((of(given, 1), of(given, 3)), (given.into(), third.into()));
+        }
+        let by_environment = OwnPorts::of(&flags("-m 64"), Some("9150".into()));
+        assert_eq!(by_environment.flags(&flags("-m 64"), 2), flags("-m 64 --metrics 9151"));
+        let overridden = OwnPorts::of(&flags("--metrics 7000"), Some("9150".into()));
+        assert_eq!(overridden.flags(&flags("--metrics 7000"), 2), flags("--metrics 7001"));
     }
 }

@@ -85,7 +85,7 @@ fn a_server_of_another_cluster_is_refused_with_the_reason() {
             break line;
         }
     };
-    assert!(refused.contains("(409): this is cluster mbal, not other"), "{refused}");
+    assert!(refused.contains(": this is cluster mbal, not other (--cluster-name"), "{refused}");
     drop(child.kill());
     drop(child.wait());
 }

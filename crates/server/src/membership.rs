@@ -56,6 +56,11 @@ const FORSAKE_PAUSE: Duration = Duration::from_millis(2);
 /// Of why a link is missing, in a heartbeat.
 const WHY_CHARACTERS_MAX: usize = 200;
 
+/// What has not worked for so long is said again.
+const REMINDS_EVERY: Duration = Duration::from_secs(30);
+/// Without a map for so long, why is said.
+const MAP_AWAITED: Duration = Duration::from_secs(5);
+
 /// Exit code of a server that is one no more.
 const EX_UNAVAILABLE: i32 = 69;
 
@@ -74,23 +79,55 @@ pub(crate) struct Member {
     pub clock: Clock,
 }
 
-/// What has been said in the log already: who tries every second says it once.
+/// What has been said in the log already: who tries every second says it once, and reminds of it now and then.
 #[derive(Default)]
-struct Said(String);
+struct Said {
+    why: String,
+    at: Option<Instant>,
+    times: u32,
+}
 
 impl Said {
     fn failed(&mut self, why: &str) {
-        if self.0 != why {
-            log::warn("coordinator", &format!("mbal: {why}"));
-            self.0 = why.to_owned();
+        if self.why != why {
+            *self = Said { why: why.to_owned(), at: Some(Instant::now()), times: 1 };
+            log::warn("coordinator", &format!("mbal: {why}; tries again"));
+            return;
+        }
+        self.times += 1;
+        if self.at.is_none_or(|at| at.elapsed() >= REMINDS_EVERY) {
+            self.at = Some(Instant::now());
+            let text = format!("mbal: {why}; has tried {} times, tries again", self.times);
+            log::warn("coordinator", &text);
         }
     }
 
     fn worked(&mut self) {
-        if !std::mem::take(&mut self.0).is_empty() {
+        if !std::mem::take(self).why.is_empty() {
             log::info("coordinator", "mbal: the coordinator answers again");
         }
     }
+}
+
+/// Why a server is not registered, and what mends it.
+fn unregistered(failed: &CallFailed, has_token: bool) -> String {
+    let (why, mends) = match failed {
+        CallFailed::Silent(why) => {
+            return format!("no coordinator: {why} (--coordinator says where it is)");
+        }
+        CallFailed::Refused(401, why) if has_token => {
+            (why, "another token than in the file of --coordinator-token")
+        }
+        CallFailed::Refused(401, why) => (why, "--coordinator-token names a file with its token"),
+        CallFailed::Refused(404 | 405, why) => (why, "is it a coordinator, as --coordinator says?"),
+        CallFailed::Refused(409, why) if why.starts_with("this is cluster") => {
+            (why, "--cluster-name is to be the same on both sides")
+        }
+        CallFailed::Refused(_, why) => {
+            return format!("the coordinator refuses this server: {why}");
+        }
+    };
+    format!("the coordinator refuses this server: {why} ({mends})")
 }
 
 impl Member {
@@ -133,6 +170,7 @@ impl Member {
         hot_keys::obey(&shared, registered.hot.as_ref(), self.config.replica_memory);
         let owning = self.own_by(here, registered.lease.as_ref());
         let mut version = 0;
+        let mut map_awaited = Instant::now() + MAP_AWAITED;
         // Who needs a lease owns nothing before it has one.
         let mut map = registered.map.filter(|_| owning.is_none());
         let mut moves: Option<(Vec<MoveNews>, u32)> = None;
@@ -157,11 +195,18 @@ impl Member {
                 let cluster = pulse.rests(|| cluster::resolved(&Arc::new(cluster)));
                 self.tell(here, &cluster);
             }
+            if version == 0 && map_awaited <= Instant::now() {
+                map_awaited = Instant::now() + REMINDS_EVERY;
+                let text = "mbal: no map yet, so gets miss and writes fail: the coordinator waits for as many servers as its --servers says";
+                log::info("map_awaited", text);
+            }
             // After the map: it says what became of moves that are not heard of any more.
             if let Some((moves, ever)) = moves.take() {
                 self.moving.told(here, self.incarnation, &moves, ever);
             }
-            let is_busy = soon || shared.moves_under_way() > 0 || self.departure.is_ending();
+            // Until there is a map nobody can be served, and other servers' links wait for it too.
+            let is_busy =
+                version == 0 || soon || shared.moves_under_way() > 0 || self.departure.is_ending();
             let pause = match self.departure.time_left() {
                 Some(left) => (left / HURRIED_BEATS).clamp(EPOCH_LEAST, EPOCH_OF_MOVES),
                 None if !is_busy => epoch,
@@ -290,12 +335,13 @@ impl Member {
                     said.worked();
                     return registered;
                 }
-                Err(CallFailed::Silent(why)) => said.failed(&format!("no coordinator: {why}")),
-                Err(CallFailed::Refused(status, why)) => {
-                    said.failed(&format!("the coordinator refuses this server ({status}): {why}"));
-                    // It may have been said to be dead, after it had registered and did not hear of it.
-                    self.incarnation = incarnation();
-                    registration.incarnation = self.incarnation;
+                Err(failed) => {
+                    said.failed(&unregistered(&failed, self.config.token.is_some()));
+                    if let CallFailed::Refused(..) = failed {
+                        // It may have been said to be dead, after it had registered and did not hear of it.
+                        self.incarnation = incarnation();
+                        registration.incarnation = self.incarnation;
+                    }
                 }
             }
             thread::sleep(pause);

@@ -151,6 +151,7 @@ impl Server {
         watchdog::start().map_err(StartError::System)?;
         let started = Started::now();
         let starting = Starting::of(&self.config, &self.listening);
+        log::stamp();
         let store = self.store(&started)?;
         let threads = self.start_threads(store, started).map_err(StartError::System)?;
         let Threads { workers, mailboxes, main, shared, tally, saying, departure } = threads;

@@ -45,6 +45,7 @@ fn begin(folder: &Folder, machines: Machines, servers_first: usize) -> Running {
         token: None,
         allow_hosts: Vec::new(),
         autoscale: Autoscale { machines, every: EVERY },
+        says_each_move: false,
     };
     start(config, Box::new(|_| {})).expect("it starts")
 }

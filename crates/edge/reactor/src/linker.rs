@@ -45,6 +45,9 @@ const MAILBOX: u64 = u64::MAX;
 const DOORS: u64 = 1 << 32;
 /// Without descriptors, accepting pauses for so long.
 const SHUT_NS: u64 = 100_000_000;
+/// Why a handshake has failed that took too long, and for how long it may before that is said.
+const LATE: &str = "no handshake in time";
+const LATE_FOR_NS: u64 = 3_000_000_000;
 /// Refused strangers are said at most this often.
 const SAY_EVERY_NS: u64 = 1_000_000_000;
 
@@ -149,6 +152,8 @@ struct News {
     /// Workers whose links to it are up.
     up: usize,
     said: String,
+    /// No link to it has come up since the first of these attempts.
+    failing_since: Option<u64>,
 }
 
 /// A handshake that goes on.
@@ -386,8 +391,11 @@ impl Linker {
         self.dials[at].failed(now);
         let server = self.dials[at].server;
         let news = self.news.entry(server).or_default();
+        let since = *news.failing_since.get_or_insert(now);
+        // A server that does not know the map yet shakes no hands: what passes is no news.
+        let passes = why == LATE && now - since < LATE_FOR_NS;
         // Who tries every second says it once.
-        if news.up == 0 && news.said != why {
+        if news.up == 0 && news.said != why && !passes {
             let text = format!("mbal: no link to server {}: {why}", server.0);
             (self.plan.say)(true, "link_failed", &text);
             news.said = why.to_owned();
@@ -470,6 +478,7 @@ impl Linker {
                 news.up += 1;
                 if news.up == 1 {
                     news.said.clear();
+                    news.failing_since = None;
                     let text = format!("mbal: linked to server {}", server.0);
                     (self.plan.say)(false, "linked", &text);
                 }
@@ -508,7 +517,7 @@ impl Linker {
         for place in 0..self.talks.len() {
             if self.talks[place].as_ref().is_some_and(|talk| talk.deadline <= now) {
                 let talk = self.talks[place].take().expect("it was just there");
-                self.end(talk, "no handshake in time", now);
+                self.end(talk, LATE, now);
             }
         }
     }
