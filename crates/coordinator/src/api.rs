@@ -9,7 +9,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use mbal_control::api::{
     AutoscaleConfig, BalanceCall, Failure, Heartbeat, Leads, Leaving, LostCall, MoveCall,
     Registration, ScaleCall, SplitCall,
@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::driver::{Driver, Failed};
-use crate::gate::{Gate, enter};
+use crate::gate::{Gate, OnlyDry, SCALE, enter, unauthorized};
 use crate::metrics::of_who_waits;
 use crate::seat::{NotLeading, Seat};
 
@@ -94,7 +94,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/servers/{id}/lost", post(lost))
         .route("/v1/servers/{id}/drain", post(drain).delete(undrain))
         .route("/v1/balance", put(balance))
-        .route("/v1/scale", post(scale).get(scaling).delete(end_scaling))
+        .route(SCALE, post(scale).get(scaling).delete(end_scaling))
         .route("/metrics", get(metrics))
         .route("/v1/moves", post(begin_move))
         .route("/v1/moves/{number}", delete(cancel_move))
@@ -332,7 +332,14 @@ async fn balance(State(shared): State<Shared>, Body(body): Body<BalanceCall>) ->
     shared.tell(Ask::Balance(body.mode)).await
 }
 
-async fn scale(State(shared): State<Shared>, Body(body): Body<ScaleCall>) -> Response {
+async fn scale(
+    State(shared): State<Shared>,
+    only_dry: Option<Extension<OnlyDry>>,
+    Body(body): Body<ScaleCall>,
+) -> Response {
+    if only_dry.is_some() && !body.dry_run {
+        return unauthorized();
+    }
     shared.tell(Ask::Scale(body)).await
 }
 

@@ -28,6 +28,9 @@ const ROOM_BYTES: usize = 32 << 20;
 /// A body has come by then.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
+/// The call that may be a dry run.
+pub(crate) const SCALE: &str = "/v1/scale";
+
 pub(crate) struct Gate {
     hosts: Hosts,
     /// Of `Authorization: Bearer`, hashed: what changes anything needs it.
@@ -47,7 +50,7 @@ impl Gate {
     }
 
     #[expect(clippy::result_large_err, reason = "the error is the answer, and is made once a call")]
-    fn let_in(&self, request: &Request) -> Result<(), Response> {
+    fn let_in(&self, request: &Request) -> Result<Entry, Response> {
         let (headers, path) = (request.headers(), request.uri().path());
         let host = one(headers, header::HOST)?;
         if let Some(origin) = one(headers, header::ORIGIN)? {
@@ -71,19 +74,17 @@ impl Gate {
             return Err(failed(StatusCode::FORBIDDEN, why));
         }
         if !is_changing(request.method()) {
-            return Ok(());
+            return Ok(Entry::Free);
         }
-        if self.token.is_some() && !knows_token {
-            let why = "this call needs `Authorization: Bearer TOKEN`";
-            let mut response = failed(StatusCode::UNAUTHORIZED, why);
-            let bearer = "Bearer".parse().expect("a header's value");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
-            return Err(response);
-        }
+        let entry = match self.token.is_some() && !knows_token {
+            true if *request.method() == Method::POST && path == SCALE => Entry::OnlyDry,
+            true => return Err(unauthorized()),
+            false => Entry::Free,
+        };
         let has_body = !is_empty(headers);
         match one(headers, header::CONTENT_TYPE)? {
-            Some(said) if is_json(said) => Ok(()),
-            None if !has_body => Ok(()),
+            Some(said) if is_json(said) => Ok(entry),
+            None if !has_body => Ok(entry),
             _ => {
                 let why = "a body is JSON, and says so: `Content-Type: application/json`";
                 Err(failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, why))
@@ -106,22 +107,31 @@ impl Gate {
 }
 
 /// Lets a call in, with its whole body.
-pub(crate) async fn enter(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    if let Err(response) = gate.let_in(&request) {
-        return response;
-    }
+pub(crate) async fn enter(
+    State(gate): State<Arc<Gate>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let bytes_max = match gate.let_in(&request) {
+        Ok(Entry::Free) => BODY_BYTES_MAX,
+        Ok(Entry::OnlyDry) => {
+            request.extensions_mut().insert(OnlyDry);
+            SHORT_BYTES_MAX
+        }
+        Err(response) => return response,
+    };
     if !is_changing(request.method()) {
         return next.run(request).await;
     }
     let (head, body) = request.into_parts();
     let bytes = match length(&head.headers) {
-        Some(bytes) if bytes > BODY_BYTES_MAX => {
-            let why = format!("a body has {BODY_BYTES_MAX} bytes at most");
+        Some(bytes) if bytes > bytes_max => {
+            let why = format!("a body has {bytes_max} bytes at most");
             return failed(StatusCode::PAYLOAD_TOO_LARGE, why);
         }
         Some(bytes) => bytes,
         None if is_empty(&head.headers) => 0,
-        None => BODY_BYTES_MAX,
+        None => bytes_max,
     };
     let _room = match gate.room_for(bytes).await {
         Ok(room) => room,
@@ -132,6 +142,25 @@ pub(crate) async fn enter(State(gate): State<Arc<Gate>>, request: Request, next:
         Ok(Err(error)) => failed(StatusCode::BAD_REQUEST, format!("its body: {error}")),
         Err(_) => failed(StatusCode::REQUEST_TIMEOUT, "its body did not come in time"),
     }
+}
+
+/// What somebody may do who was let in.
+enum Entry {
+    Free,
+    /// Without the token: a dry run of a scaling changes nothing.
+    OnlyDry,
+}
+
+/// Goes with a call whose caller has not said the token.
+#[derive(Clone, Copy)]
+pub(crate) struct OnlyDry;
+
+pub(crate) fn unauthorized() -> Response {
+    let why = "this call needs `Authorization: Bearer TOKEN`";
+    let mut response = failed(StatusCode::UNAUTHORIZED, why);
+    let bearer = "Bearer".parse().expect("a header's value");
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+    response
 }
 
 fn is_changing(method: &Method) -> bool {

@@ -148,6 +148,33 @@ fn who_brings_the_token_may_call_it_by_any_name() {
     assert_eq!(coordinator.ask(&head, "").0, 401, "before the body has come");
 }
 
+/// A dry run of a scaling, and nothing else, needs no token. There is no map yet, which is the driver's answer.
+#[test]
+fn who_has_no_token_may_ask_what_a_scaling_would_do() {
+    let coordinator = Coordinator::start("dry", Some(TOKEN));
+    let bearer = format!("Authorization: Bearer {TOKEN}");
+    let long = format!(r#"{{"servers":1,"dry_run":true{}}}"#, " ".repeat(64 << 10));
+    let cases: [(&str, &[&str], &str, u16); 9] = [
+        ("POST /v1/scale", &[JSON], r#"{"servers":1,"dry_run":true}"#, 409),
+        ("POST /v1/scale", &[JSON], r#"{"servers":1,"dry_run":false}"#, 401),
+        ("POST /v1/scale", &[JSON], r#"{"servers":1}"#, 401),
+        ("POST /v1/scale", &[JSON, &bearer], r#"{"servers":1}"#, 409),
+        ("POST /v1/scale", &[JSON, EVIL], r#"{"servers":1,"dry_run":true}"#, 403),
+        ("POST /v1/scale", &[TEXT], r#"{"servers":1,"dry_run":true}"#, 415),
+        ("POST /v1/scale", &[JSON], &long, 413),
+        ("DELETE /v1/scale", &[JSON], r#"{"dry_run":true}"#, 401),
+        ("PUT /v1/balance", &[JSON], r#"{"mode":"on","dry_run":true}"#, 401),
+    ];
+    for (call, headers, body, status) in cases {
+        let line = format!("{call} HTTP/1.1");
+        let length = format!("Content-Length: {}", body.len());
+        let always = [line.as_str(), "Host: localhost", &length];
+        let lines: Vec<&str> = always.iter().chain(headers).copied().collect();
+        let (answered, told) = coordinator.ask(&lines, body);
+        assert_eq!(answered, status, "{call} {headers:?}: {told}");
+    }
+}
+
 #[test]
 fn bodies_that_do_not_come_have_a_bound_and_keep_no_heartbeat_waiting() {
     let coordinator = Coordinator::start("bodies", None);
