@@ -36,7 +36,7 @@ EXAMPLES
   mbal proxy -p 11311 --upstream 10.0.0.1:11211,10.0.0.2:11211
                         clients of this host reach two servers through one port
   mbal proxy -l '*' --upstream cache1:11211,cache2:11211 --eject
-                        for other hosts too; a server that fails is left out, and flushed before it comes back
+                        for other hosts too; a server that fails is left out, and deletes what it has missed before it comes back
   mbal proxy --upstreams-file /etc/mbal/pool --metrics 9151
                         a server a line, read again at SIGHUP; metrics for Prometheus
   mbal proxy --twemproxy nutcracker.yml --pool alpha -p 11311
@@ -126,7 +126,7 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "time", default_value = "400ms", value_parser = time)]
     timeout: Duration,
 
-    /// Leave out upstreams that fail, and flush them before they come back
+    /// Leave out upstreams that fail; what was written meanwhile they delete before they come back
     #[arg(long)]
     eject: bool,
 

@@ -115,8 +115,7 @@ impl Page {
 
     fn upstreams(&mut self, stats: &Stats) {
         let name = "mbal_proxy_upstream_state";
-        let help =
-            "1 for the state that an upstream is in: up, down, or ejected until it is flushed.";
+        let help = "1 for the state that an upstream is in: up, down, or ejected until it has deleted what it has missed.";
         self.family(name, "gauge", help);
         for upstream in &stats.upstreams {
             for state in UpstreamState::ALL {

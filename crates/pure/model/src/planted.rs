@@ -137,6 +137,14 @@ pub enum Fault {
     EachConnectionFails,
     /// 3: an upstream that was ejected serves what it had.
     ServesUnflushed,
+    /// 2: an upstream that comes back is flushed, whatever it has missed.
+    FlushedOnReturn,
+    /// 2: each server of a cluster behind a proxy is told of a `flush_all`.
+    FlushedByEach,
+    /// 2: an upstream that closes idle connections fails by that.
+    IdleCloseFails,
+    /// 2: what a resize has filled is taken for what was there before.
+    FilledForgotten,
     /// 3: an upstream that comes back into the pool serves what it had.
     ReturnsUnflushed,
     /// 3: while an upstream is ejected keys of others move too, and come back to what was there.

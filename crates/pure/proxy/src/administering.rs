@@ -114,6 +114,8 @@ impl Proxy {
     /// `flush_all`, by all upstreams.
     pub(crate) fn flush(&mut self, client: u32, exptime: i32, voice: Voice<'_>) {
         self.end_all_copies();
+        self.miss_all();
+        self.clients[client as usize].is_fenced = false;
         if exptime != 0 {
             // Until everything is flushed, and everybody's clock says so; a moment of the calendar is not known here.
             let seconds = u64::try_from(exptime).unwrap_or(0);
@@ -134,8 +136,9 @@ impl Proxy {
                 End::Passed(place) => self.is_told_of_flushes(client, place),
                 End::Promises(_) => false,
             };
+            let this = &self.upstreams[upstream];
             // An upstream that is ejected is flushed when it comes back.
-            if !takes || self.upstreams[upstream].health != Health::Serves {
+            if !takes || this.health != Health::Serves || this.cluster.is_some() {
                 continue;
             }
             // Over each connection of its kind: it is in order with what was asked there before.
@@ -146,6 +149,12 @@ impl Proxy {
                     Ok(()) => asked_of.push(conn),
                     Err(why) => refusal = Some(why),
                 }
+            }
+        }
+        for found in self.flushes_of_clusters(voice.is_binary()) {
+            match found {
+                Ok(conn) => asked_of.push(conn),
+                Err(why) => refusal = Some(why),
             }
         }
         if asked_of.is_empty() {

@@ -177,6 +177,8 @@ impl Proxy {
                 self.peer_answered(usize::from(place), ask, asked.at, reply);
             }
             Who::Owed => self.paid(conn),
+            Who::Cluster => self.cluster_answered(self.conns[conn].upstream, reply),
+            Who::Return => self.return_answered(self.conns[conn].upstream, reply),
             Who::Fence => {
                 let done =
                     reply == b"OK\r\n" || reply.first() == Some(&0x81) && reply[6..8] == [0; 2];
@@ -220,6 +222,7 @@ impl Proxy {
             Who::Fill { hash, epoch } => self.hot.unfilled(hash, epoch),
             Who::KernelFill { hash, number } => self.kernel_filled(hash, number, b""),
             Who::Nobody | Who::Copy { .. } | Who::Fence | Who::Owed | Who::Peer { .. } => {}
+            Who::Cluster | Who::Return => {}
         }
     }
 

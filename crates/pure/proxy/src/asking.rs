@@ -115,6 +115,9 @@ impl Proxy {
                 Steered::Home => {}
             }
         }
+        if form.writes || matches!(request, Request::Get(get) if get.touch.is_some()) {
+            self.note_write(key, base64);
+        }
         let (conn, name) = match route.map_or_else(|| self.route(key, base64), Ok) {
             Ok(route) => route,
             Err(refusal) => return self.refuse(client, form.silent, refusal),

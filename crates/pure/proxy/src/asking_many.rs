@@ -64,6 +64,9 @@ impl Proxy {
                     Steered::Home | Steered::Done => {}
                 }
             }
+            if get.touch.is_some() {
+                self.note_write(key, false);
+            }
             let (conn, name) = self.route(key, false)?;
             if self.owing && self.is_in_doubt(conn, key, false, name) {
                 self.counters.get_misses += 1;

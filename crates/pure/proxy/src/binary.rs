@@ -29,6 +29,9 @@ impl Proxy {
             Command::TooLarge { key, remove: true } => (key, true),
             _ => return self.administer_binary(client, binary, raw),
         };
+        if writes {
+            self.note_write(key, false);
+        }
         let hash = Key::new(key).map_or(0, |key| key.hash());
         let routed = self.course_of(client, hash).and_then(|course| match course {
             Course::Pass(member) => self.pass_binary(member, key),

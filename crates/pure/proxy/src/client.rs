@@ -72,6 +72,8 @@ pub(crate) struct Client {
     pub may_go_on: bool,
     /// Its `flush_all` is not done everywhere: what it asks behind that waits.
     pub flushing: bool,
+    /// What was asked before its `flush_all` has been answered.
+    pub is_fenced: bool,
 }
 
 impl Client {

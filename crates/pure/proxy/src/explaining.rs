@@ -113,7 +113,7 @@ impl Proxy {
         let up = conns.iter().filter(|conn| conn.state == State::Up).count();
         let waiting: usize = conns.iter().map(|conn| conn.asked.len()).sum();
         let state = match (upstream.health, up) {
-            (Health::Ejected, _) => "left out until it is flushed",
+            (Health::Ejected, _) => "left out until it has deleted what it has missed",
             (Health::Gone, _) => "leaving",
             (Health::Serves, 0) => "down",
             (Health::Serves, _) => "up",

@@ -3,9 +3,10 @@
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::Nanos;
+use crate::missed::Return;
 use crate::passing::End;
 use crate::proxy::{Action, ConnId, Proxy};
-use crate::upstream::{Health, State};
+use crate::upstream::{Health, State, Who};
 
 /// A connection that was up for so long has been of use, though it may have been asked nothing.
 pub(crate) const USE_NS_MIN: Nanos = 100_000_000;
@@ -27,19 +28,19 @@ impl Proxy {
         {
             self.come_back(upstream);
         }
-        if self.upstreams[upstream].health == Health::Ejected {
-            self.ask_fence(conn);
-        } else {
-            let binary = self.is_binary(conn);
-            let is_server = self.end_of(upstream) == End::Server;
-            let this = &mut self.conns[conn];
-            if this.owes() {
-                let is_last =
-                    !is_server || this.is_settled() || is_planted(Fault::LateWritesForgotten);
-                this.pay_first(self.now, binary, is_last);
-            } else if is_server && self.upstreams[upstream].failures > 0 {
-                this.probe_first(self.now, binary);
+        let is_first = conn == self.upstreams[upstream].first_conn;
+        match self.upstreams[upstream].health {
+            Health::Ejected if is_first => self.begin_return(upstream),
+            Health::Ejected => {}
+            Health::Serves | Health::Gone => {
+                self.pay_or_wait(conn);
+                if self.end_of(upstream) == End::Server {
+                    self.ask_cluster(conn, true);
+                }
             }
+        }
+        if std::mem::take(&mut self.conns[conn].is_stood_for) {
+            self.raise_barrier();
         }
         let this = &mut self.conns[conn];
         // What was asked meanwhile has its time from now on.
@@ -85,6 +86,7 @@ impl Proxy {
         // An upstream may close a connection that nobody waits for.
         let failing_since = match this.state {
             State::Dialing { since } => Some(since),
+            State::Up if is_planted(Fault::IdleCloseFails) => Some(self.now),
             State::Up => this.asked.front().map(|asked| asked.at),
             State::Closed { .. } => None,
         };
@@ -101,14 +103,26 @@ impl Proxy {
         let this = &self.conns[conn];
         let upstream = this.upstream;
         let was_of_use = this.has_answered || this.up_since + USE_NS_MIN <= self.now;
+        let owed = self.conns[conn].owes();
         let waiting = self.conns[conn].lose(&mut self.spare);
-        self.owing |= self.conns[conn].owes();
+        if !owed && self.conns[conn].owes() {
+            self.conns[conn].lost_at = self.now;
+            self.owing = true;
+        }
         self.connection_ends(conn);
         if let Some(since) = failing_since {
             self.count_failure(upstream, since);
         }
         let this = &mut self.upstreams[upstream];
+        if waiting.iter().any(|asked| asked.who == Who::Cluster) {
+            this.hung_up += 1;
+        }
+        if conn == this.first_conn {
+            this.returning = Return::Away;
+        }
+        // Any server of a cluster stands in for it, and it misses nothing.
         let eject = self.settings.eject
+            && this.cluster.is_none()
             && this.health == Health::Serves
             && self.settings.failures_max <= this.failures;
         let at_once = this.failures <= 1
@@ -130,6 +144,8 @@ impl Proxy {
             self.resting.lost(asked.keys());
             self.lose_asked(asked, error);
         }
+        self.move_debts(conn);
+        self.clean_if_idle(upstream);
     }
 
     /// What was under way when the last failure was counted fails with it: several connections fail by one event.
@@ -145,25 +161,28 @@ impl Proxy {
 
     fn eject(&mut self, upstream: usize) {
         self.upstreams[upstream].health = Health::Ejected;
+        self.goes_away(upstream);
         self.counters.ejections += 1;
         self.place_again();
     }
 
-    /// The flush of an ejected upstream is done.
-    pub(crate) fn come_back(&mut self, upstream: usize) {
-        let first = self.upstreams[upstream].first_conn;
-        let conns = first..first + 2 * self.settings.conns_per_server;
-        for conn in &mut self.conns[conns.clone()] {
-            // An older write may be executed after the flush.
-            if conn.is_settled() || is_planted(Fault::LateWritesForgotten) {
-                conn.owed.clear();
-                conn.owes_all = false;
-            }
+    /// Deletes first what is owed, over a connection that is up.
+    pub(crate) fn pay_or_wait(&mut self, conn: usize) {
+        let upstream = self.conns[conn].upstream;
+        let binary = self.is_binary(conn);
+        let is_server = self.end_of(upstream) == End::Server;
+        let this = &mut self.conns[conn];
+        if this.state != State::Up {
+            return;
         }
-        self.upstreams[upstream].health = Health::Serves;
-        self.counters.returns += 1;
-        self.place_again();
-        conns.for_each(|conn| self.settle(conn));
+        if this.owes() {
+            let is_last = !is_server || this.is_settled() || is_planted(Fault::LateWritesForgotten);
+            this.pay_first(self.now, binary, is_last);
+            self.tell_conn(conn);
+        } else if is_server && self.upstreams[upstream].failures > 0 {
+            this.probe_first(self.now, binary);
+            self.tell_conn(conn);
+        }
     }
 
     pub(crate) fn place_again(&mut self) {

@@ -9,14 +9,16 @@
 //!                                                 └─ its connections end when they have answered
 //! ```
 //!
-//! An upstream that was in the pool before has what was true then: it is flushed before it serves again, like one that was ejected.
+//! An upstream that was in the pool before has what was true then: what it has missed is deleted before it serves again, as for one
+//! that was ejected (`missed.rs`).
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_routing::ketama::RingServer;
+use mbal_routing::ketama::{FILLED, RingServer};
 
 use crate::Nanos;
 use crate::counting::Latency;
 use crate::expect::Expect;
+use crate::missed::{Missed, Return};
 use crate::pool::Pool;
 use crate::proxy::{Action, ConnId, Proxy};
 use crate::reply::Kind;
@@ -58,6 +60,9 @@ impl Proxy {
             };
             order.push(number);
         }
+        if self.clusters.is_any() {
+            self.raise_barrier();
+        }
         before.iter().filter(|number| !order.contains(number)).for_each(|one| self.leave(*one));
         order.iter().filter(|number| !before.contains(number)).for_each(|one| self.join(*one));
         self.order = order.clone();
@@ -83,7 +88,13 @@ impl Proxy {
         let upstream = Upstream {
             name: server.to_string(),
             health: Health::Serves,
-            was_member: self.forgot || !is_new,
+            missed: (self.forgot || !is_new).then_some(Missed::All),
+            returning: Return::Away,
+            has_left: true,
+            cluster: self.clusters.of_client(&server.to_string()),
+            is_told: false,
+            hung_up: 0,
+            asked_again_at: Nanos::MAX,
             failures: 0,
             failed_at: None,
             failures_total: 0,
@@ -128,8 +139,16 @@ impl Proxy {
     fn leave(&mut self, upstream: usize) {
         let this = &mut self.upstreams[upstream];
         this.health = Health::Gone;
-        this.was_member = true;
+        this.has_left = true;
         this.failures = 0;
+        let first = this.first_conn;
+        self.goes_away(upstream);
+        if self.conns[first].state == State::Up && self.upstreams[upstream].cluster.is_none() {
+            // What it has from now on is not what it was filled with.
+            let request = format!("delete {FILLED}\r\n");
+            self.conns[first].out.bytes.extend_from_slice(request.as_bytes());
+            self.ask_own(first, Kind::Line, Expect::Any, Who::Nobody);
+        }
         for conn in self.conns_of(upstream) {
             if self.conns[conn].asked.is_empty() {
                 self.retire(conn);
@@ -149,15 +168,20 @@ impl Proxy {
     }
 
     fn join(&mut self, upstream: usize) {
+        let returns = self.has_missed(upstream) && !is_planted(Fault::ReturnsUnflushed);
         let this = &mut self.upstreams[upstream];
-        let flushes = this.was_member && !is_planted(Fault::ReturnsUnflushed);
-        this.health = if flushes { Health::Ejected } else { Health::Serves };
+        this.health = Health::Ejected;
         this.failures = 0;
+        let first = this.first_conn;
+        if !returns {
+            let before = self.counters.returns;
+            self.come_back(upstream);
+            self.counters.returns = before;
+        }
         for conn in self.conns_of(upstream) {
             let binary = self.is_binary(conn);
             match self.conns[conn].state {
-                // One that still has to answer is fenced behind that.
-                State::Up if flushes => self.ask_fence(conn),
+                State::Up if returns && conn == first => self.begin_return(upstream),
                 State::Up | State::Dialing { .. } => {}
                 State::Closed { .. } if binary => {
                     self.conns[conn].state = State::Closed { retry_at: 0 };
@@ -186,31 +210,31 @@ impl Proxy {
         self.tell_conn(conn);
     }
 
-    /// A flush is done. It counts when nothing that was asked over another connection can be executed after it.
+    /// A flush is done: nothing that was asked before is on its way.
     pub(crate) fn flushed(&mut self, conn: usize) {
         let upstream = self.conns[conn].upstream;
         if self.upstreams[upstream].health != Health::Ejected {
             return;
         }
-        let mut is_last = true;
         for conn in self.conns_of(upstream) {
-            let Some(last) = self.conns[conn].asked.back() else { continue };
-            is_last = false;
-            if last.who != Who::Fence {
-                self.ask_fence(conn);
+            let this = &mut self.conns[conn];
+            // An older write may be executed after the flush.
+            if this.is_settled() || is_planted(Fault::LateWritesForgotten) {
+                this.owed.clear();
+                this.owes_all = false;
             }
         }
-        if is_last {
-            self.come_back(upstream);
-        }
+        self.come_back(upstream);
     }
 
     /// An upstream that does not serve has answered something.
     #[cold]
     pub(crate) fn answered_late(&mut self, conn: usize) {
         let this = &self.conns[conn];
-        if self.upstreams[this.upstream].health == Health::Gone && this.asked.is_empty() {
-            self.retire(conn);
+        match self.upstreams[this.upstream].health {
+            Health::Gone if this.asked.is_empty() => self.retire(conn),
+            Health::Ejected => self.clean_if_idle(this.upstream),
+            Health::Gone | Health::Serves => {}
         }
     }
 }

@@ -36,6 +36,9 @@ impl Proxy {
     #[inline]
     fn route_to(&mut self, key: &[u8], base64: bool) -> Result<(usize, Option<u64>), Refusal> {
         let home = self.full.place(key).ok_or(DOWN)?;
+        if self.upstreams[home].cluster.is_some() {
+            return self.route_in_cluster(home, key, false).map(|conn| (conn, None));
+        }
         // Keys of an upstream that serves stay there: what it has would be older when they came back.
         let serves = self.all_present
             || self.upstreams[home].health == Health::Serves && !is_planted(Fault::AllKeysMove);
@@ -65,6 +68,9 @@ impl Proxy {
     /// Likewise for binary. A key whose upstream is ejected is nowhere.
     pub(crate) fn route_binary(&mut self, key: &[u8]) -> Result<usize, Refusal> {
         let home = self.full.place(key).ok_or(DOWN)?;
+        if self.upstreams[home].cluster.is_some() {
+            return self.route_in_cluster(home, key, true);
+        }
         if self.upstreams[home].health != Health::Serves {
             return Err(DOWN);
         }

@@ -6,12 +6,14 @@ use mbal_wire::{Limits as WireLimits, Login};
 
 use crate::buffers::Spare;
 use crate::client::Client;
+use crate::clusters::Clusters;
 use crate::control::Control;
 use crate::counting::{ByClass, Latency};
 use crate::health::USE_NS_MIN;
 use crate::hot::{HotTable, Left};
 use crate::kernel::KernelTable;
 use crate::merge::Place;
+use crate::missed::{Notes, Return};
 use crate::passing::End;
 use crate::peers::PeerTable;
 use crate::pool::Pool;
@@ -114,6 +116,8 @@ pub struct Proxy {
     pub(crate) on_hold: BTreeSet<u32>,
     /// Copies that are not read any more, on their way to be deleted.
     pub(crate) left: Vec<Left>,
+    pub(crate) clusters: Clusters,
+    pub(crate) notes: Notes,
     /// Some deletion is owed.
     pub(crate) owing: bool,
     /// The key of a write that was answered; reused.
@@ -149,7 +153,13 @@ impl Proxy {
         let upstream = |(at, name)| Upstream {
             name,
             health: Health::Serves,
-            was_member: false,
+            missed: None,
+            returning: Return::Away,
+            has_left: false,
+            cluster: None,
+            is_told: false,
+            hung_up: 0,
+            asked_again_at: Nanos::MAX,
             failures: 0,
             failed_at: None,
             failures_total: 0,
@@ -198,6 +208,8 @@ impl Proxy {
             promises,
             on_hold: BTreeSet::new(),
             left: Vec::new(),
+            clusters: Clusters::default(),
+            notes: Notes::default(),
             owing: false,
             written: Vec::new(),
             epoch: settings_seed,
@@ -261,6 +273,9 @@ impl Proxy {
         }
         if self.promises.is_changing() {
             self.settle_promises();
+        }
+        if self.clusters.holds_all() {
+            self.settle_barrier();
         }
         self.all_go_on();
     }
@@ -341,8 +356,10 @@ impl Proxy {
             }
         };
         let interval = self.control.as_ref().map(|control| control.ends_at);
+        let again = self.upstreams.iter().map(|one| one.asked_again_at).min();
+        let again = again.filter(|at| *at < Nanos::MAX);
         let held = self.held.front().map(|(until, _)| *until);
-        let own = held.into_iter().chain(interval).chain(self.next_of_peers());
+        let own = held.into_iter().chain(interval).chain(again).chain(self.next_of_peers());
         self.conns.iter().filter_map(of_conn).chain(own).min()
     }
 
@@ -362,6 +379,12 @@ impl Proxy {
     fn wake(&mut self) {
         self.end_interval();
         self.tell_peers();
+        for upstream in 0..self.upstreams.len() {
+            let Upstream { asked_again_at, first_conn, .. } = self.upstreams[upstream];
+            if asked_again_at <= self.now && self.conns[first_conn].state == State::Up {
+                self.ask_cluster(first_conn, false);
+            }
+        }
         for conn in 0..self.conns.len() {
             let timeout = self.timeout_of(&self.conns[conn]);
             let late = |since: Nanos| since + timeout <= self.now;

@@ -12,6 +12,8 @@ pub(crate) enum Kind {
     Values,
     /// To a meta command: a line, and a value if it begins with `VA`.
     Meta,
+    /// To `config get`: a line with a length, what is so long, and a line; or a line.
+    Config,
     /// A header of 24 bytes that says how much follows.
     Binary,
 }
@@ -40,6 +42,7 @@ pub(crate) fn frame(kind: Kind, input: &[u8], scanned: usize) -> Framed {
         Kind::Line => line(input, 0),
         Kind::Values => values(input, scanned),
         Kind::Meta => meta(input),
+        Kind::Config => config(input),
         Kind::Binary => binary(input),
     }
 }
@@ -49,6 +52,21 @@ fn line(input: &[u8], from: usize) -> Framed {
         Some(end) => Framed::Whole(from + end + 1),
         None if input.len() - from > LINE_BYTES_MAX => Framed::Broken,
         None => Framed::NeedMore { bytes: input.len() + 1, scanned: from },
+    }
+}
+
+fn config(input: &[u8]) -> Framed {
+    let Some(end) = memchr(b'\n', input).filter(|_| input.starts_with(b"CONFIG ")) else {
+        return line(input, 0);
+    };
+    let length = input[..end].trim_ascii_end().rsplit(|byte| *byte == b' ').next();
+    let length = length.and_then(parse_u64).filter(|length| *length <= VALUE_BYTES_MAX);
+    let Some(length) = length else { return Framed::Broken };
+    let behind = end + 1 + length as usize;
+    match input.get(behind..behind + 7) {
+        Some(b"\r\nEND\r\n") => Framed::Whole(behind + 7),
+        Some(_) => Framed::Broken,
+        None => Framed::NeedMore { bytes: behind + 7, scanned: 0 },
     }
 }
 

@@ -144,7 +144,10 @@ impl Proxy {
                         self.end(client);
                         return bytes.len();
                     }
-                    if self.must_hold(client, &request) || self.waits_for_kernel(&request) {
+                    if self.waits_for_clusters(client, &request)
+                        || self.must_hold(client, &request)
+                        || self.waits_for_kernel(&request)
+                    {
                         self.hold(client);
                         break;
                     }

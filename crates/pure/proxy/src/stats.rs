@@ -35,8 +35,12 @@ counters! {
     upstream_timeouts,
     /// How often keys of an upstream went to the others.
     ejections,
-    /// How often an upstream came back, flushed.
+    /// How often an upstream came back.
     returns,
+    /// Keys that were deleted since their upstream was away when they were written.
+    deleted_missed,
+    /// Requests that another server of a cluster was asked, since the key's own could not be reached.
+    failovers,
     /// How often the pool was changed.
     pool_changes,
     /// Keys that were deleted since their last write had no known outcome.

@@ -153,6 +153,7 @@ impl Proxy {
         let is_promised = self.peers.as_ref().is_none_or(|peers| peers.all_promised(hash));
         // A write in binary is in no order with the fill.
         self.conns[text].state == State::Up
+            && !self.clusters.is_any()
             && !self.conns[both[1]].awaits_writes()
             && is_sure
             && is_promised

@@ -6,6 +6,7 @@ use crate::Nanos;
 use crate::buffers::{Output, Spare};
 use crate::counting::Latency;
 use crate::expect::{Echo, Expect};
+use crate::missed::{Missed, Return};
 use crate::peers::Ask;
 use crate::reply::Kind;
 use mbal_link::Gathering;
@@ -16,8 +17,19 @@ pub(crate) struct Upstream {
     /// What people call it.
     pub name: String,
     pub health: Health,
-    /// It has been in the pool, and left it.
-    pub was_member: bool,
+    /// While it does not serve: what it would have got.
+    pub missed: Option<Missed>,
+    pub returning: Return,
+    /// It is away since it left the pool, not since it failed.
+    pub has_left: bool,
+    /// Which cluster it is of.
+    pub cluster: Option<u16>,
+    /// It has told which, or that it is of none.
+    pub is_told: bool,
+    /// How often it hung up when it was asked that.
+    pub hung_up: u8,
+    /// It did not know, and is asked again.
+    pub asked_again_at: Nanos,
     /// In a row.
     pub failures: u32,
     /// When the last of them was counted.
@@ -59,6 +71,10 @@ pub(crate) struct Conn {
     pub heard_at: Nanos,
     /// When it came up.
     pub up_since: Nanos,
+    /// When a write over it got no answer.
+    pub lost_at: Nanos,
+    /// Some of its keys were asked of other servers of its cluster.
+    pub is_stood_for: bool,
     /// Requests since the start, of which something has left.
     sent: u64,
     /// What has left since nobody had used the connection for a while, before the first answer to it: reads of that are asked again
@@ -169,6 +185,10 @@ pub(crate) enum Who {
     },
     /// The flush before an ejected upstream serves again.
     Fence,
+    /// Which cluster an upstream is of.
+    Cluster,
+    /// A step of an upstream's return.
+    Return,
     /// The deletion of the first key that is owed, or of everything.
     Owed,
     /// One of the other proxies.
@@ -204,6 +224,8 @@ impl Conn {
             has_answered: false,
             heard_at: 0,
             up_since: 0,
+            lost_at: 0,
+            is_stood_for: false,
             sent: 0,
             echo: Vec::new(),
             out: Output::default(),

@@ -316,6 +316,12 @@ impl Upstream {
                 self.items.insert(key.into(), value.trim_end().into());
                 "STORED\r\n".into()
             }
+            ["md", key] => match self.items.remove(key) {
+                Some(_) => "HD\r\n".into(),
+                None => "NF\r\n".into(),
+            },
+            ["config", "get", "mbal"] => "ERROR\r\n".into(),
+            ["version"] => "VERSION 1\r\n".into(),
             ["flush_all"] => {
                 self.items.clear();
                 "OK\r\n".into()

@@ -95,8 +95,14 @@ impl World {
                     }
                     Action::ToUpstream(conn) => {
                         let out = self.proxy.conn_output(conn).to_vec();
-                        self.asked[conn.0 as usize] += &String::from_utf8_lossy(&out);
                         self.proxy.conn_took(conn, out.len());
+                        let out = String::from_utf8_lossy(&out);
+                        let rest = out.strip_prefix("config get mbal\r\n");
+                        self.asked[conn.0 as usize] += rest.unwrap_or(&out);
+                        if rest.is_some() {
+                            let event = Event::Replied { conn, bytes: b"ERROR\r\n" };
+                            self.proxy.handle(self.now, event);
+                        }
                         self.order.push("upstream");
                     }
                     Action::Dial { conn, .. } => self.dialing.push(conn),
@@ -365,13 +371,11 @@ fn the_kernel_reads_no_upstream_that_is_left_out_and_knows_it_before_clients() {
     assert_eq!(world.served(), [false, true]);
     world.wait(1000 * MS);
     world.connect_all();
-    assert!(world.asked[0].ends_with("flush_all\r\n"));
-    assert_eq!(world.changes, []);
-    world.replies(0, "OK\r\n");
-    // Until then what was written before may come behind the flush.
-    assert_eq!(world.changes, []);
-    world.wait(MS);
-    world.replies(0, "NF\r\n");
+    // It is asked what it is, and deletes what it has missed; then what was written before, which may come behind that.
+    for reply in ["VERSION 1\r\n", "VERSION 1\r\n", "NF\r\n"] {
+        assert_eq!(world.changes, []);
+        world.replies(0, reply);
+    }
     assert_eq!(world.served(), [true, true]);
 }
 

@@ -63,8 +63,14 @@ impl World {
                 }
                 Action::ToUpstream(conn) => {
                     let out = self.proxy.conn_output(conn).to_vec();
-                    self.asked[conn.0 as usize] += &String::from_utf8_lossy(&out);
                     self.proxy.conn_took(conn, out.len());
+                    let out = String::from_utf8_lossy(&out);
+                    let rest = out.strip_prefix("config get mbal\r\n");
+                    self.asked[conn.0 as usize] += rest.unwrap_or(&out);
+                    if rest.is_some() {
+                        let event = Event::Replied { conn, bytes: b"ERROR\r\n" };
+                        self.proxy.handle(self.now, event);
+                    }
                 }
                 Action::Close(client) => self.closed.push(client),
                 _ => {}

@@ -14,6 +14,8 @@ pub struct World {
     /// By upstream connection, by client: what was sent to it and not looked at.
     pub asked: Vec<String>,
     pub told: Vec<String>,
+    /// What upstreams say when they are asked for their cluster.
+    pub cluster: String,
     pub dialing: Vec<ConnId>,
     pub hung_up: Vec<ConnId>,
     pub closed: Vec<ClientId>,
@@ -44,12 +46,18 @@ pub fn settings(upstreams: usize) -> Settings {
 
 impl World {
     pub fn new(settings: Settings) -> World {
+        World::of(settings, "ERROR\r\n")
+    }
+
+    /// All upstreams say this when they are asked for their cluster.
+    pub fn of(settings: Settings, cluster: &str) -> World {
         let conns = 2 * settings.servers.len() * settings.conns_per_server;
         let mut world = World {
             proxy: Proxy::new(settings),
             now: 1,
             asked: vec![String::new(); conns],
             told: Vec::new(),
+            cluster: cluster.into(),
             dialing: Vec::new(),
             hung_up: Vec::new(),
             closed: Vec::new(),
@@ -88,8 +96,15 @@ impl World {
                     }
                     Action::ToUpstream(conn) => {
                         let out = self.proxy.conn_output(conn).to_vec();
-                        self.asked[conn.0 as usize] += &String::from_utf8_lossy(&out);
                         self.proxy.conn_took(conn, out.len());
+                        let out = String::from_utf8_lossy(&out);
+                        // The first question over a new connection.
+                        let rest = out.strip_prefix("config get mbal\r\n");
+                        self.asked[conn.0 as usize] += rest.unwrap_or(&out);
+                        if rest.is_some() {
+                            let bytes = self.cluster.clone().into_bytes();
+                            self.proxy.handle(self.now, Event::Replied { conn, bytes: &bytes });
+                        }
                     }
                     Action::Dial { conn, .. } => self.dialing.push(conn),
                     Action::HangUp(conn) | Action::Abandon(conn) => {
