@@ -14,6 +14,7 @@
 mod choosing;
 mod connection;
 mod counts;
+mod filling;
 mod moving;
 mod pace;
 mod survey;
@@ -22,6 +23,7 @@ mod sweeping;
 pub use choosing::choose;
 pub use connection::{Dial, Failed, Stream};
 pub use counts::Counts;
+pub use filling::{Life, lives, tell_filled, untell_filled};
 pub use moving::Move;
 pub use pace::{Pace, Progress};
 pub use survey::{Surveyed, survey};

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use mbal_routing::ketama::{Ring, RingServer};
+use mbal_routing::ketama::{FILLED, Ring, RingServer};
 
 use crate::connection::{Connection, Dial, Failed, is_sayable};
 use crate::pace::{DELETED_BYTES, Pace};
@@ -41,7 +41,7 @@ pub fn sweep(pool: &[RingServer], ring: &Ring, dial: Dial, pace: &Pace) -> Resul
         let mut connection = Connection::open(dial, &pool[number])?;
         let mut strays = Vec::new();
         list(&mut connection, (pace, pool.len()), |line| {
-            if ring.owner(&line.key) != number {
+            if ring.owner(&line.key) != number && line.key != FILLED.as_bytes() {
                 strays.push(line.key);
             }
         })?;

@@ -5,12 +5,15 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use mbal_dial::{Access, Dialer, ServerName, Speech};
 use mbal_elastic::pool::{Evidence, Fit, Listed, Plan, Resize, plan};
-use mbal_pool::{Dial, Failed, Move, Pace, Stream, Surveyed, choose, survey, sweep};
+use mbal_pool::{
+    Dial, Failed, Life, Move, Pace, Stream, Surveyed, choose, lives, survey, sweep, tell_filled,
+    untell_filled,
+};
 use mbal_reactor::process::Signals;
 use mbal_routing::ketama::{Dialect, KeyHash, Ring, RingServer};
 use serde_json::json;
@@ -25,6 +28,10 @@ const CHECKS_MAX: usize = 3;
 /// Fewer new items are not worth another check.
 const FRESH_FEW: u64 = 100;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// After clients have the list, whoever flushes a server that comes has done so by then.
+const FLUSHED_WITHIN: Duration = Duration::from_secs(2);
+/// Copies that were flushed are made again so often.
+const COPIES_AGAIN_MAX: usize = 3;
 
 #[derive(Args, Debug)]
 pub struct Memcached {
@@ -220,8 +227,8 @@ impl Scaling<'_> {
         let mut moving = Move::new(&members, &resize, self.dial, self.pace);
         let switched = self.move_and_switch(&mut moving, &plan, &new);
         match switched {
-            Ok(true) => self.tidy(&mut moving, &plan, &new, &resize.new),
-            Ok(false) => Ok(()),
+            Ok(Some(lives)) => self.tidy(&mut moving, &plan, &new, (&resize.new, lives)),
+            Ok(None) => Ok(()),
             Err(ended) => {
                 self.undo(&mut moving);
                 Err(ended)
@@ -310,13 +317,13 @@ impl Scaling<'_> {
         Ok(())
     }
 
-    /// Whether clients have the new list now.
+    /// If clients have the new list now: the lives of its servers before that.
     fn move_and_switch(
         &self,
         moving: &mut Move,
         plan: &Plan,
         new: &[RingServer],
-    ) -> Result<bool, Ended> {
+    ) -> Result<Option<Vec<Life>>, Ended> {
         self.telling.while_doing("clearing", self.pace, || moving.clear(plan))?;
         self.go_on()?;
         self.telling.while_doing("copying", self.pace, || moving.carry(plan))?;
@@ -330,10 +337,18 @@ impl Scaling<'_> {
             }
         }
         self.telling.counts("copied", &moving.counts);
+        let lives = lives(new, self.dial)?;
         if same(&self.args.memcached, new) {
-            return Ok(true);
+            return Ok(Some(lives));
         }
-        self.switch(new)
+        let came = || new.iter().filter(|one| !has(&self.args.memcached, one));
+        let switched =
+            tell_filled(came(), self.dial).map_err(Ended::from).and_then(|()| self.switch(new));
+        if switched.is_err() {
+            // Who cannot be reached has forgotten it within the hour.
+            drop(untell_filled(came(), self.dial));
+        }
+        Ok(switched?.then_some(lives))
     }
 
     fn go_on(&self) -> Result<(), Ended> {
@@ -387,7 +402,7 @@ impl Scaling<'_> {
         moving: &mut Move,
         plan: &Plan,
         new: &[RingServer],
-        ring: &Ring,
+        (ring, before): (&Ring, Vec<Life>),
     ) -> Result<(), Ended> {
         let list = listed(new);
         let again = |failed: String| {
@@ -395,6 +410,7 @@ impl Scaling<'_> {
                 "{failed}; clients have the new list; tidy up: mbal scale --memcached {list} --to-servers {list}"
             ))
         };
+        self.keep_copies(moving, plan, new, before).map_err(again)?;
         let before = moving.counts.outdated;
         self.telling
             .while_doing("checking", self.pace, || moving.check(plan, false))
@@ -419,6 +435,45 @@ impl Scaling<'_> {
         let fields = json!({ "swept": swept, "written_late": late, "may_stop": listed(&retired) });
         self.telling.say(&text, "done", fields);
         Ok(())
+    }
+
+    /// Originals are deleted only when the copies have outlived the change of the list: whoever has flushed a server that came, or has
+    /// started it again, has emptied it. Then its copies are made again.
+    fn keep_copies(
+        &self,
+        moving: &mut Move,
+        plan: &Plan,
+        new: &[RingServer],
+        mut before: Vec<Life>,
+    ) -> Result<(), String> {
+        if same(&self.args.memcached, new) {
+            return Ok(());
+        }
+        let told = |failed: Failed| failed.to_string();
+        let mut emptied = String::new();
+        for _ in 0..=COPIES_AGAIN_MAX {
+            let begin = Instant::now();
+            while begin.elapsed() < FLUSHED_WITHIN && !self.pace.is_stopped() {
+                thread::sleep(LOOK_EVERY);
+            }
+            self.go_on().map_err(|_| "interrupted".to_owned())?;
+            let now = lives(new, self.dial).map_err(told)?;
+            let changed =
+                new.iter().zip(now.iter().zip(&before)).filter(|(_, (one, other))| one != other);
+            let changed: Vec<RingServer> = changed.map(|(server, _)| server.clone()).collect();
+            if changed.is_empty() {
+                return Ok(());
+            }
+            emptied = listed(&changed);
+            self.telling.say(
+                &format!("{emptied} was flushed, or has begun anew: it is filled again"),
+                "emptied",
+                json!({ "servers": emptied }),
+            );
+            before = now;
+            self.telling.while_doing("copying", self.pace, || moving.carry(plan)).map_err(told)?;
+        }
+        Err(format!("{emptied} was flushed again and again: nothing was deleted"))
     }
 
     fn undo(&self, moving: &mut Move) {

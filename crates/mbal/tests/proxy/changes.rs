@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
 use crate::pool::{Memcached, Proxied, ask_at, value_of};
-use crate::running::{Folder, eventually};
+use crate::running::{Folder, MBAL, eventually};
 
 fn write(path: &Path, pool: &[&Memcached]) {
     let lines: String = pool.iter().map(|one| one.name() + "\n").collect();
@@ -45,7 +46,7 @@ fn open(one: &Memcached) -> u64 {
 }
 
 #[test]
-fn a_changed_file_moves_keys_and_flushes_who_returns() {
+fn a_changed_file_moves_keys_and_who_returns_deletes_what_it_has_missed() {
     let Some(pool) = Memcached::some(3) else { return };
     let [a, b, c] = &pool[..] else { unreachable!("three were asked for") };
     let folder = Folder::new("proxy-changes");
@@ -68,7 +69,7 @@ fn a_changed_file_moves_keys_and_flushes_who_returns() {
     of_b.iter().for_each(|key| proxy.set(key, "new"));
     assert_eq!(b.value(&of_b[0]).as_deref(), Some("old"), "it was told nothing");
     change(&proxy, &path, &[a, b]);
-    eventually("it was flushed, and serves", || up(&proxy, b));
+    eventually("it has deleted that, and serves", || up(&proxy, b));
     assert_eq!(proxy.stat("returns").as_deref(), Some("1"));
     for key in &of_b {
         assert_eq!((proxy.value(key), b.value(key)), (None, None), "{key}");
@@ -120,6 +121,94 @@ fn no_request_is_lost_while_upstreams_come_and_go() {
     eventually("all serve", || all.iter().all(|one| up(&proxy, one)));
     assert_eq!(proxy.stat("errors").as_deref(), Some("0"));
     assert_eq!(proxy.metric("mbal_proxy_upstreams_leaving"), Some(0.0));
+}
+
+/// A pool that shrinks and grows again behind a proxy: who comes back has been filled, and is not flushed.
+#[test]
+fn a_resize_behind_the_proxy_loses_nothing() {
+    const KEYS: usize = 30_000;
+    let Some(pool) = Memcached::some(3) else { return };
+    let folder = Folder::new("proxy-resized");
+    let path = folder.path("upstreams");
+    let all: Vec<&Memcached> = pool.iter().collect();
+    write(&path, &all);
+    let file = path.to_str().unwrap();
+    let proxy = Proxied::start(&folder, &["--upstreams-file", file]);
+    eventually("all serve", || all.iter().all(|one| up(&proxy, one)));
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("cart:{number}")).collect();
+    let store = |proxy: &Proxied, keys: &[String]| {
+        for some in keys.chunks(500) {
+            let sets = some.iter().map(|key| format!("set {key} 0 0 1\r\nx\r\n"));
+            assert_eq!(proxy.ask(&sets.collect::<String>()), "STORED\r\n".repeat(some.len()));
+        }
+    };
+    store(&proxy, &keys);
+    let found = |proxy: &Proxied| -> usize {
+        let get = |some: &[String]| proxy.ask(&format!("get {}\r\n", some.join(" ")));
+        keys.chunks(500).map(|some| get(some).matches("VALUE ").count()).sum()
+    };
+    let named =
+        |some: &[&Memcached]| some.iter().map(|one| one.name()).collect::<Vec<_>>().join(",");
+    let scale = |from: &[&Memcached], to: &[&Memcached]| {
+        let pid = proxy.running.child.id();
+        let switch =
+            format!("printf '%s\\n' \"$MBAL_SERVERS\" | tr , '\\n' > {file} && kill -HUP {pid}");
+        let (from, to) = (named(from), named(to));
+        let lists = ["scale", "--memcached", &from, "--to-servers", &to, "--ring", "twemproxy"];
+        let rest = ["--i-stop-writers", "--switch-command", &switch];
+        let output = Command::new(MBAL).args(lists).args(rest).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{err}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    scale(&all, &all[..2]);
+    eventually("two serve", || proxy.metric("mbal_proxy_pool_changes_total") == Some(1.0));
+    assert_eq!(found(&proxy), KEYS);
+    // What the third one has is old now.
+    store(&proxy, &keys[..15_000]);
+    let said = scale(&all[..2], &all);
+    eventually("three serve", || up(&proxy, all[2]));
+    assert!(!said.contains("was flushed"), "{said}");
+    assert_eq!((found(&proxy), stat_of(all[2], "cmd_flush")), (KEYS, 0));
+    // Without a resize, what was written meanwhile is deleted, and nothing else is.
+    change(&proxy, &path, &all[..2]);
+    store(&proxy, &keys[..10]);
+    change(&proxy, &path, &all);
+    eventually("three serve", || up(&proxy, all[2]));
+    let left = found(&proxy);
+    assert!((KEYS - 10..=KEYS).contains(&left), "{left}");
+    assert_eq!(stat_of(all[2], "cmd_flush"), 0);
+}
+
+/// Someone else flushes it behind the tool's back.
+#[test]
+fn copies_that_are_flushed_are_made_again_before_the_originals_go() {
+    let Some(pool) = Memcached::some(3) else { return };
+    let folder = Folder::new("proxy-flushed-copies");
+    let path = folder.path("upstreams");
+    let all: Vec<&Memcached> = pool.iter().collect();
+    write(&path, &all[..2]);
+    let proxy = Proxied::start(&folder, &["--upstreams-file", path.to_str().unwrap()]);
+    eventually("both serve", || all[..2].iter().all(|one| up(&proxy, one)));
+    let sets = (0..500).map(|number| format!("set k{number} 0 0 1\r\nx\r\n"));
+    assert_eq!(proxy.ask(&sets.collect::<String>()), "STORED\r\n".repeat(500));
+    let (a, b, c) = (all[0].name(), all[1].name(), all[2].name());
+    let flush = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{}; printf 'flush_all\\r\\nquit\\r\\n' >&3; cat <&3",
+        all[2].port
+    );
+    let switch = format!("(sleep 0.5; bash -c \"{flush}\") >/dev/null 2>&1 &");
+    let (from, to) = (format!("{a},{b}"), format!("{a},{b},{c}"));
+    let output = Command::new(MBAL)
+        .args(["scale", "--memcached", &from, "--to-servers", &to, "--ring", "twemproxy"])
+        .args(["--i-stop-writers", "--switch-command", &switch])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("was flushed, or has begun anew: it is filled again"), "{said}");
+    let items: u64 = all.iter().map(|one| stat_of(one, "curr_items")).sum();
+    // And the word that it was filled, if that has outlived the flush.
+    assert!((500..=501).contains(&items), "{items}: {said}");
 }
 
 #[test]
