@@ -214,7 +214,7 @@ impl Proxy {
             return false;
         }
         let flushes = match request {
-            Request::Admin { command: Admin::FlushAll { .. }, .. } => true,
+            Request::Admin { command: Admin::FlushAll { exptime: Some(_) }, .. } => true,
             Request::Binary(binary) => matches!(binary.command, Command::Flush { .. }),
             _ => false,
         };
