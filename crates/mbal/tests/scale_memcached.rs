@@ -244,8 +244,9 @@ fn clients_get_the_new_list_when_all_copies_are_there_and_strays_go() {
         .collect();
     assert_eq!(names, ["listed", "planned", "ring", "copied", "switched", "done"]);
     assert_eq!(events.iter().find(|event| event["event"] == "copied").unwrap()["strays"], 50);
-    // Each key is on the server where it belongs, and nowhere else.
-    assert_eq!(pool.items(0) + pool.items(1) + pool.items(2), 2_000);
+    // Each key is on the server where it belongs, and nowhere else; and the one that came says to proxies that it was filled.
+    assert_eq!(pool.ask(2, "get mbal:filled\r\n"), "VALUE mbal:filled 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(pool.items(0) + pool.items(1) + pool.items(2), 2_001);
     assert!(pool.items(2) > 300, "{}", pool.items(2));
 }
 

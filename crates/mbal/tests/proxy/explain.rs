@@ -38,7 +38,7 @@ fn a_keys_home_its_ring_and_who_stands_in_are_told() {
     drop(pool.remove(home));
     eventually("another one stands in", || {
         let text = said(&explain(&proxy, &["a%25b"]));
-        text.contains(&format!("home {name}: left out until it is flushed"))
+        text.contains(&format!("home {name}: left out until it has deleted what it has missed"))
             && text.contains(&format!("meanwhile {other} stands in, under the name a%25b~"))
     });
     // What is no key, and who is no proxy.
