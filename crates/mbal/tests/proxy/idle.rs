@@ -46,8 +46,9 @@ fn an_upstream_that_closes_idle_connections_is_well_and_nobody_hears_of_it() {
 fn connections_that_a_firewall_has_forgotten_fail_once_and_the_upstream_is_well() {
     let fake = Fake::start(Habit::ForgetsIdle(IDLE));
     let wrong = rounds("proxy-forgotten", &fake, &["--eject"]);
-    // One by one, in each round: then all others were made again, too.
-    assert!(wrong.len() <= 6, "{wrong:?}");
+    // One in each round: then all others were made again, too. If each failed by itself there would be 24. On a busy machine one is
+    // idle for too long within a round, now and then.
+    assert!(wrong.len() <= 12, "{wrong:?}");
     assert!(wrong.iter().all(|heard| heard == "SERVER_ERROR upstream timed out\r\n"), "{wrong:?}");
     assert_eq!(fake.flushes.load(std::sync::atomic::Ordering::SeqCst), 0);
     assert_eq!(fake.value("k0").as_deref(), Some("warm"));

@@ -172,7 +172,7 @@ impl Proxy {
         let binary = self.is_binary(conn);
         let is_server = self.end_of(upstream) == End::Server;
         let this = &mut self.conns[conn];
-        if this.state != State::Up {
+        if this.state != State::Up || this.paying > 0 {
             return;
         }
         if this.owes() {

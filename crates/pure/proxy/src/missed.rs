@@ -223,7 +223,11 @@ impl Proxy {
         self.watch_writes();
         self.place_again();
         for conn in self.conns_of(upstream) {
-            self.pay_or_wait(conn);
+            // One that was up all the time may have been asked something: that is answered first.
+            match self.conns[conn].asked.is_empty() {
+                true => self.pay_or_wait(conn),
+                false => self.settle(conn),
+            }
         }
     }
 }

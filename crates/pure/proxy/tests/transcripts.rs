@@ -784,16 +784,64 @@ fn who_sends_no_more_is_answered_all_the_same() {
     assert_eq!(world.closed, [client]);
 }
 
-fn a_cluster(upstreams: usize) -> World {
+fn told_by_cluster(upstreams: usize) -> String {
     let servers = |at| format!("server {at} link s{at}:1 client s{at}:11211\n");
     let told =
         "cluster mbal\nversion 1.1\n".to_owned() + &(0..upstreams).map(servers).collect::<String>();
-    let mut world = World::of(
-        settings(upstreams),
-        &format!("CONFIG mbal 0 {}\r\n{told}\r\nEND\r\n", told.len()),
-    );
+    format!("CONFIG mbal 0 {}\r\n{told}\r\nEND\r\n", told.len())
+}
+
+fn a_cluster(upstreams: usize) -> World {
+    let mut world = World::of(settings(upstreams), &told_by_cluster(upstreams));
     world.carry_out();
     world
+}
+
+/// One that turns out to be of a cluster when it comes back serves at once, whatever its other connection still waits for.
+#[test]
+fn a_connection_that_deletes_what_it_owes_does_so_once_though_its_upstream_comes_back() {
+    let retry = 10 * MS;
+    let eject = Settings { eject: true, failures_max: 2, retry, ..settings(1) };
+    let mut world = World::new(Settings { conns_per_server: 2, ..eject });
+    let client = world.client();
+    let mut key_of = |conn: usize| {
+        (0..)
+            .map(|number| format!("k{number}"))
+            .find(|key| {
+                world.says(client, &format!("get {key}\r\n"));
+                let is_its = !world.asked[conn].is_empty();
+                for conn in 0..2 {
+                    if !std::mem::take(&mut world.asked[conn]).is_empty() {
+                        let conn = ConnId(conn as u32);
+                        world.event(Event::Replied { conn, bytes: b"END\r\n" });
+                    }
+                }
+                is_its
+            })
+            .expect("there are many")
+    };
+    let (first, second) = (key_of(0), key_of(1));
+    world.told[client.0 as usize].clear();
+    let lost = "SERVER_ERROR upstream connection lost\r\n";
+    for (conn, key) in [(1, &second), (0, &first)] {
+        world.says(client, &format!("set {key} 0 0 1\r\nx\r\n"));
+        world.event(Event::Lost { conn: ConnId(conn) });
+        world.hears(client, lost);
+        if conn == 1 {
+            world.connect_all();
+            assert_eq!(std::mem::take(&mut world.asked[1]), format!("md {second}\r\n"));
+        }
+    }
+    assert_eq!(world.proxy.counters().ejections, 1);
+    world.cluster = told_by_cluster(1);
+    world.asked[0].clear();
+    world.wait(retry);
+    world.connect_all();
+    world.answers(0, "version\r\n", "VERSION 1\r\n");
+    assert_eq!((world.proxy.counters().returns, &*world.asked[1]), (1, ""));
+    world.event(Event::Replied { conn: ConnId(1), bytes: b"HD\r\n" });
+    world.says(client, &format!("get {second}\r\n"));
+    assert_eq!(world.asked[1], format!("get {second}\r\n"));
 }
 
 #[test]
