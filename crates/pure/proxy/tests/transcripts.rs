@@ -825,6 +825,7 @@ fn a_connection_that_deletes_what_it_owes_does_so_once_though_its_upstream_comes
     let lost = "SERVER_ERROR upstream connection lost\r\n";
     for (conn, key) in [(1, &second), (0, &first)] {
         world.says(client, &format!("set {key} 0 0 1\r\nx\r\n"));
+        world.asked[conn as usize].clear();
         world.event(Event::Lost { conn: ConnId(conn) });
         world.hears(client, lost);
         if conn == 1 {
@@ -839,7 +840,13 @@ fn a_connection_that_deletes_what_it_owes_does_so_once_though_its_upstream_comes
     world.connect_all();
     world.answers(0, "version\r\n", "VERSION 1\r\n");
     assert_eq!((world.proxy.counters().returns, &*world.asked[1]), (1, ""));
-    world.event(Event::Replied { conn: ConnId(1), bytes: b"HD\r\n" });
+    let done = || Event::Replied { conn: ConnId(1), bytes: b"HD\r\n" };
+    world.event(done());
+    // No older write can come any more: once for good.
+    world.says(client, &format!("get {second}\r\n"));
+    world.hears(client, "END\r\n");
+    assert_eq!(std::mem::take(&mut world.asked[1]), format!("md {second}\r\n"));
+    world.event(done());
     world.says(client, &format!("get {second}\r\n"));
     assert_eq!(world.asked[1], format!("get {second}\r\n"));
 }
