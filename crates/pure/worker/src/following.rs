@@ -179,12 +179,14 @@ impl Shared {
 
     fn is_settled(&self, here: ServerId, map: &ClusterMap, now: Seconds) -> bool {
         let store = &self.store;
+        // Before the moves are listed: one that begins and comes whole meanwhile is not taken for what has no business here.
+        let present = store.prefixes();
         let moves = self.moves.list(|_| true);
         let on_its_way = |prefix: Prefix| moves.iter().any(|one| one.prefix.overlaps(prefix));
         for one in &moves {
             one.follow(map.version(), map.at(one.prefix.first_hash()).1.server == here);
         }
-        for prefix in store.prefixes().into_iter().filter(|prefix| !on_its_way(*prefix)) {
+        for prefix in present.into_iter().filter(|prefix| !on_its_way(*prefix)) {
             // One that is wider than the map's goes as a whole if a part of it has to.
             let mut others = map.overlapping(prefix).filter(|(_, owner)| owner.server != here);
             if let Some((_, owner)) = others.next() {
@@ -236,5 +238,114 @@ impl Worker {
         self.unsettled += 1;
         self.wakes.forget(Sleeper::Map);
         self.wakes.set(now.moment().after(pause), Sleeper::Map);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use mbal_cachelet::{Memory, Options, Store};
+    use mbal_migration::{Ask, Begin, Incarnation, Order};
+    use mbal_model::MoveId;
+
+    use super::*;
+    use crate::{MoveLink, MoveMessage, MoveTold, Settings, Word};
+
+    const BYTES: usize = 64 << 20;
+    const HERE: ServerId = ServerId(1);
+    const PEER: ServerId = ServerId(2);
+
+    /// Half of the hashes for each server.
+    fn cluster(version: u64) -> Arc<Cluster> {
+        let owners = [HERE, PEER].map(|server| Owner { server, worker: WorkerId(0) });
+        let map = ClusterMap::new(version, Prefix::equal(1).zip(owners).collect());
+        Arc::new(Cluster::without_addresses(map.expect("they cover all")))
+    }
+
+    fn shared() -> Shared {
+        let options = Options {
+            memory_bytes: BYTES,
+            workers: 1,
+            cachelets: 16,
+            item_bytes_max: 1 << 20,
+            evict: true,
+            generation: 0,
+        };
+        let store = Store::vacant(options, Memory::heap(BYTES)).expect("there is memory");
+        let settings = Settings { workers: 1, memory_bytes: BYTES as u64, ..Settings::default() };
+        let shared = Shared::new(settings, store);
+        shared.set_incarnation(Incarnation(1));
+        shared.follow(HERE, cluster(1), 0);
+        shared
+    }
+
+    /// Server 2 begins to move its half here.
+    fn begins(shared: &Shared, id: MoveId, prefix: Prefix) -> Option<(u8, Vec<u8>)> {
+        let begin = Begin {
+            prefix,
+            source: Incarnation(2),
+            destination: Incarnation(1),
+            worker: WorkerId(0),
+            generation: 1,
+            gone: None,
+        };
+        let mut payload = Vec::new();
+        let kind = Ask::Begin(begin).encode(&mut payload);
+        let message = MoveMessage { from: PEER, link: MoveLink(1), id, kind, payload: &payload };
+        shared.move_asked(now(), &message).expect("it can be meant so").answer
+    }
+
+    fn now() -> Now {
+        Now { second: 100, unix: 1_700_000_000, micros: 0 }
+    }
+
+    #[test]
+    fn what_comes_whole_while_a_map_is_followed_is_not_dropped() {
+        let shared = shared();
+        let halves: Vec<Prefix> = Prefix::equal(1).collect();
+        let order = Order {
+            id: MoveId(1),
+            prefix: halves[0],
+            source: Incarnation(1),
+            destination: Incarnation(2),
+            worker: WorkerId(0),
+            generation: 1,
+        };
+        let told = MoveTold { order, from: HERE, to: PEER, word: Word::Go, cutoffs: None };
+        shared.moves_told(now(), &[told], 1);
+        let leaving = shared.moves_here().remove(0);
+        let held = leaving.lock();
+        thread::scope(|scope| {
+            let follows = scope.spawn(|| shared.follow(HERE, cluster(2), 0));
+            // The moves and this test know it. Whoever follows has it too, when moves have been listed, and waits for its lock.
+            while Arc::strong_count(&leaving) < 3 {
+                thread::yield_now();
+            }
+            let arrives = scope.spawn(|| {
+                assert_eq!(begins(&shared, MoveId(2), halves[1]), None);
+                let birth = Birth { generation: 1, flush_number: 0 };
+                assert!(shared.store.begin_to_arrive(halves[1], WorkerId(0), birth, PEER));
+                shared.store.serve_until(halves[1], halves[1].last_hash());
+            });
+            arrives.join().expect("nobody is in its way");
+            drop(held);
+            follows.join().expect("it can be followed");
+        });
+        assert!(shared.store.is_here(halves[1]), "its source has it no more");
+    }
+
+    #[test]
+    fn who_is_about_to_end_refuses_what_has_not_begun() {
+        let shared = shared();
+        let other = Prefix::equal(1).nth(1).expect("two halves");
+        assert_eq!(begins(&shared, MoveId(1), other), None);
+        shared.takes_no_more_moves();
+        assert_eq!(begins(&shared, MoveId(1), other), None, "it has begun, and the link broke");
+        let (quarter, _) = Prefix::equal(1).next().and_then(|half| half.halves()).expect("wide");
+        let refused = mbal_migration::Answer::Refused(mbal_migration::Refusal::NoRoom);
+        let mut payload = Vec::new();
+        let kind = refused.encode(&mut payload);
+        assert_eq!(begins(&shared, MoveId(2), quarter), Some((kind, payload)));
     }
 }
