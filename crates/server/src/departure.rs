@@ -97,6 +97,7 @@ impl Departure {
             return false;
         }
         (state.stage, state.until) = (Stage::Draining, Some(until));
+        self.shared.takes_no_more_moves();
         self.changed.notify_all();
         let text = format!(
             "mbal: server {} gives its cachelets away, and ends in {} s at most; a second signal ends it at once",

@@ -72,7 +72,7 @@ impl Coordinator {
         Ok(Answer::Done)
     }
 
-    /// Moves under way go on in either case.
+    /// Moves from it go on in either case. It is given nothing any more.
     pub(crate) fn drain(&mut self, server: ServerId, wanted: bool) -> Result<Answer, Refusal> {
         let member = known(&self.state, server)?;
         if wanted && !member.is_alive() {
@@ -88,6 +88,9 @@ impl Coordinator {
         if changed {
             let what = if wanted { "is to be emptied" } else { "is not to be emptied any more" };
             self.said.push(format!("server {} {what}", server.0));
+            if wanted {
+                self.withdraw_moves_to(server);
+            }
         }
         Ok(Answer::Done)
     }
@@ -329,12 +332,11 @@ impl Coordinator {
         let map = self.state.map.iter().flat_map(|map| map.cachelets());
         let is_there =
             map.clone().any(|(held, owner)| *held == cachelet && owner.server == from.server);
-        let takes = !self.state.draining.contains(&to.server) || is_planted(Fault::DrainingTakes);
         let member = self.state.members.get(&to.server);
         let worker = member.filter(|member| to.worker.0 < member.workers()).map(|_| to.worker.0);
         let call = MoveCall { prefix: cachelet.to_string(), server: to.server.0, worker };
         let said = self.said.len();
-        match (is_there && takes).then(|| self.begin_move(&call)) {
+        match is_there.then(|| self.begin_move(&call)) {
             Some(Ok(number)) => {
                 *self.balanced.begun.entry(planned.why).or_default() += 1;
                 self.said.truncate(said);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{ClusterMap, MoveId, Owner, Prefix, ServerId, WorkerId};
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +88,12 @@ impl Coordinator {
         if !member.is_alive() {
             return Err(Refusal::Conflict(format!("server {} is dead", to.0)));
         }
+        // What comes when it has been told that it is empty would end with it.
+        let is_left = self.state.draining.contains(&to) || self.ends(to);
+        if is_left && !is_planted(Fault::DrainingTakes) {
+            let why = format!("server {} is to be emptied: it is given nothing", to.0);
+            return Err(Refusal::Conflict(why));
+        }
         let to_incarnation = member.incarnation;
         let worker = match call.worker {
             Some(worker) if worker >= member.workers() => {
@@ -159,6 +166,19 @@ impl Coordinator {
             self.said.push(format!("move {number} is to be cancelled"));
         }
         Ok(Answer::Done)
+    }
+
+    /// A server is to be emptied: what is on its way to it stays where it is, if nothing of it has gone; the rest is waited for.
+    pub(crate) fn withdraw_moves_to(&mut self, server: ServerId) {
+        let coming = self.state.moves.iter_mut();
+        let coming = coming.filter(|(_, one)| one.to.server == server && one.word == Word::Go);
+        for (number, one) in coming {
+            one.word = Word::Cancel;
+            self.said.push(format!(
+                "move {} is to be cancelled: server {} is to be emptied",
+                number.0, server.0
+            ));
+        }
     }
 
     /// What a source says of its move. Old news and other servers' change nothing.

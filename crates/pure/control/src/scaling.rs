@@ -276,7 +276,9 @@ impl Coordinator {
     }
 
     fn retires(&mut self, server: ServerId) {
-        self.state.draining.insert(server);
+        if self.state.draining.insert(server) {
+            self.withdraw_moves_to(server);
+        }
         if self.state.scaling.as_ref().is_some_and(|scaling| scaling.stops) {
             self.state.retiring.insert(server);
         }

@@ -512,3 +512,47 @@ fn a_state_that_is_older_than_what_servers_follow_is_said_once() {
     assert_eq!(said(7), [expected]);
     assert_eq!(said(7), [""; 0]);
 }
+
+/// What is given to who has been told that it is empty ends with it.
+#[test]
+fn who_is_to_be_emptied_is_given_nothing() {
+    let (mut rig, prefix, number) = Rig::ordered();
+    rig.ask(Ask::Drain(ServerId(2), true)).expect("it is known");
+    let news = rig.beat(1, 1, Vec::new()).expect("known");
+    assert_eq!(news.moves[0].word, Word::Cancel, "it was not given yet");
+    let other = MoveCall { prefix: rig.of(1)[1].to_string(), server: 2, worker: None };
+    let refused = Err(Refusal::Conflict("server 2 is to be emptied: it is given nothing".into()));
+    assert_eq!(rig.ask(Ask::Move(other.clone())), refused);
+    rig.beat(1, 1, report(number, Progress::Back)).expect("known");
+    assert!(rig.of(1).contains(&prefix) && rig.coordinator.state().moves.is_empty());
+    rig.ask(Ask::Drain(ServerId(2), false)).expect("it is known");
+    rig.ask(Ask::Move(other)).expect("it is to serve again");
+}
+
+#[test]
+fn who_ends_is_given_nothing_whatever_operators_say_and_waits_for_what_cannot_be_withdrawn() {
+    let (mut rig, prefix, number) = Rig::ordered();
+    let version = rig.version();
+    rig.beat(3, 3, Vec::new()).expect("known");
+    for held in rig.of(2) {
+        let call = MoveCall { prefix: held.to_string(), server: 3, worker: None };
+        let Ok(Answer::Move(away)) = rig.ask(Ask::Move(call)) else { panic!("it may move") };
+        ending(&mut rig, 2, version, report(away, Progress::Sealed));
+    }
+    assert_eq!(rig.of(2), []);
+    rig.ask(Ask::Drain(ServerId(2), false)).expect("it is known");
+    let call = MoveCall { prefix: rig.of(1)[1].to_string(), server: 2, worker: None };
+    let refused = rig.ask(Ask::Move(call));
+    assert!(matches!(refused, Err(Refusal::Conflict(_))), "it ends all the same: {refused:?}");
+    let news = rig.beat(1, 1, report(number, Progress::TooLate)).expect("known");
+    assert_eq!(news.moves[0].word, Word::Go);
+    for id in [1, 3] {
+        rig.beat(id, id.into(), Vec::new()).expect("known");
+    }
+    let version = rig.version();
+    assert_eq!(ending(&mut rig, 2, version, Vec::new()).drain, Some(Drain::Draining));
+    rig.beat(1, 1, report(number, Progress::Sealed)).expect("known");
+    assert_eq!(rig.of(2), [prefix], "it came, and has to go");
+    let version = rig.version();
+    assert_eq!(ending(&mut rig, 2, version, Vec::new()).drain, Some(Drain::Draining));
+}

@@ -151,6 +151,8 @@ pub(crate) struct Moves {
     any: AtomicBool,
     /// What comes was chosen.
     chosen: AtomicBool,
+    /// This process is about to end: nothing more comes.
+    leaving: AtomicBool,
     /// Bytes of parts that were taken, by all moves from here so far.
     carried: AtomicU64,
     /// Those that this server dialed, and that are up.
@@ -499,6 +501,11 @@ impl Shared {
         Ok(Heard { worker: Some(one.worker), answer: None })
     }
 
+    /// This process is about to end. Moves that have begun here go on; others are refused, and stay where they are.
+    pub fn takes_no_more_moves(&self) {
+        self.moves.leaving.store(true, Release);
+    }
+
     fn meet(
         &self,
         now: Now,
@@ -514,6 +521,12 @@ impl Shared {
         let meeting = Destination::meet(self.incarnation(), message.id, begin, &known);
         match meeting {
             destination::Meeting::Refused(why) => return Err(why),
+            // Older versions know this word too.
+            destination::Meeting::Instead(_) | destination::Meeting::New
+                if self.moves.leaving.load(Acquire) =>
+            {
+                return Err(Refusal::NoRoom);
+            }
             destination::Meeting::Known(at) => return Ok(Arc::clone(&coming[at])),
             destination::Meeting::Instead(at) => {
                 if let Side::Comes(arriver) = &mut coming[at].lock().side {
