@@ -19,9 +19,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mbal_control::api::{MoveCall, Status};
+use mbal_model::{Cluster, Key};
 use mbal_random::Random;
 
 mod running;
@@ -53,13 +54,16 @@ struct Known {
     maybe: Vec<Option<u64>>,
     /// [`Run::disasters`] before the last write was sent.
     since: u64,
+    /// When the last write was acknowledged.
+    at: Option<Instant>,
 }
 
 struct Run {
     url: String,
     ports: Vec<u16>,
     agent: ureq::Agent,
-    /// Between orders of four moves, by each of three movers. So many that drains get their turn too.
+    /// Moves that each of three movers orders at a time, and the pause between them. So many that drains get their turn too.
+    orders: u64,
     pause: Duration,
     /// Counts what may lose items; odd while it goes on.
     disasters: AtomicU64,
@@ -69,8 +73,6 @@ struct Run {
     missed_a_moment: AtomicU64,
     lost_with_reason: AtomicU64,
     ordered: AtomicU64,
-    /// The server that is to end; 0 is none.
-    leaving: AtomicU64,
     /// Why the run has failed.
     failures: Mutex<Vec<String>>,
 }
@@ -139,20 +141,16 @@ impl Run {
             let cachelet =
                 |line: &str| line.strip_prefix("cachelet ")?.split(' ').next().map(str::to_owned);
             let cachelets: Vec<String> = map.lines().filter_map(cachelet).collect();
-            for _ in 0..4 {
+            for _ in 0..self.orders {
                 if cachelets.is_empty() {
                     break;
                 }
                 let prefix = cachelets[random.below(cachelets.len() as u64) as usize].clone();
                 let server = 1 + random.below(SERVERS.into()) as u16;
-                // An operator does not fill what he empties.
-                if u64::from(server) == self.leaving.load(SeqCst) {
-                    continue;
-                }
                 let worker = Some(random.below(8) as u16);
                 let call = MoveCall { prefix, server, worker };
                 let call = serde_json::to_string(&call).unwrap();
-                // One that moves, or is there already, is refused.
+                // One that moves, or is there already, is refused; and so is one to a server that is to be emptied.
                 if self.call("POST", "/v1/moves", Some(call)).is_ok() {
                     self.ordered.fetch_add(1, SeqCst);
                 }
@@ -215,9 +213,23 @@ impl Run {
         }
     }
 
+    /// Who has it, and who should.
+    fn evidence(&self, name: &str) -> String {
+        let hash = Key::new(name.as_bytes()).expect("a key").hash();
+        let map = self.call("GET", "/v1/map", None).unwrap_or_default();
+        let owner = Cluster::parse(&map).map(|cluster| cluster.map.at(hash));
+        let ask = |port: &u16| (*port, Conn::open(*port).and_then(|mut conn| conn.get(name)));
+        let all: Vec<_> = self.ports.iter().map(ask).collect();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs_f64();
+        format!("at {now:.3}; by the map it is at {owner:?}; the servers say {all:?}")
+    }
+
     fn wrote(&self, known: &mut Known, what: Option<u64>, before: u64, done: &io::Result<bool>) {
         match done {
-            Ok(true) => *known = Known { sure: what, maybe: Vec::new(), since: before },
+            Ok(true) => {
+                *known =
+                    Known { sure: what, maybe: Vec::new(), since: before, at: Some(Instant::now()) }
+            }
             _ => known.maybe.push(what),
         }
     }
@@ -252,8 +264,11 @@ impl Run {
             }
             if begin.elapsed() > TRANSIENT {
                 self.fail(format!(
-                    "{name} is lost: it was {:?}, asked at port {}",
-                    known.sure, conn.port
+                    "{name} is lost: it was {:?}, acknowledged {:?} ago, asked at port {}; {}",
+                    known.sure,
+                    known.at.map(|at| at.elapsed()),
+                    conn.port,
+                    self.evidence(name)
                 ));
                 return Ok(());
             }
@@ -321,7 +336,7 @@ impl Conn {
 }
 
 /// The processes.
-struct Cluster<'a> {
+struct Processes<'a> {
     run: &'a Run,
     folder: &'a Folder,
     coordinator: Child,
@@ -329,7 +344,7 @@ struct Cluster<'a> {
     starts: u32,
 }
 
-impl Cluster<'_> {
+impl Processes<'_> {
     fn log(&self, name: &str) -> File {
         let path = self.folder.path(name);
         File::options().create(true).append(true).open(path).expect("it can be written")
@@ -342,6 +357,7 @@ impl Cluster<'_> {
         command.args(["serve", "-t", "8", "-m", "64", "-l", "127.0.0.1", "--control", "off"]);
         command.args(["-p", &port.to_string(), "--worker-ports", "0"]);
         command.args(["--coordinator", &self.run.url, "--server-id", &(server + 1).to_string()]);
+        command.args(["--log-format", "json"]);
         command.arg("--cluster-secret").arg(self.folder.path("secret"));
         command.stdin(Stdio::null()).stderr(self.log(&format!("server{}.log", server + 1)));
         command.spawn().expect("the program is there")
@@ -355,7 +371,6 @@ impl Cluster<'_> {
     /// Ends a server, and starts it again. False: the run has failed.
     fn restart(&mut self, server: u16, how: &str) -> bool {
         let at = usize::from(server);
-        self.run.leaving.store(u64::from(server) + 1, SeqCst);
         signal(&self.servers[at], how);
         let child = &mut self.servers[at];
         let mut status = None;
@@ -367,7 +382,6 @@ impl Cluster<'_> {
             self.run.fail(format!("server {} ended by {how} with {status:?}", server + 1));
         }
         self.servers[at] = self.start(server);
-        self.run.leaving.store(0, SeqCst);
         ends && self.all_serve()
     }
 
@@ -437,7 +451,7 @@ impl Cluster<'_> {
     }
 }
 
-impl Drop for Cluster<'_> {
+impl Drop for Processes<'_> {
     fn drop(&mut self) {
         for child in self.servers.iter_mut().chain([&mut self.coordinator]) {
             drop(child.kill());
@@ -460,6 +474,7 @@ fn nothing_hangs_and_nothing_is_lost_but_what_died() {
         url: format!("http://127.0.0.1:{port}"),
         ports: (0..SERVERS).map(|_| free_port()).collect(),
         agent: ureq::AgentBuilder::new().timeout(ANSWERS * 2).build(),
+        orders: from_env("MBAL_SOAK_ORDERS", 4),
         pause: Duration::from_millis(from_env("MBAL_SOAK_PAUSE_MS", 200)),
         disasters: AtomicU64::new(0),
         over: AtomicBool::new(false),
@@ -468,7 +483,6 @@ fn nothing_hangs_and_nothing_is_lost_but_what_died() {
         missed_a_moment: AtomicU64::new(0),
         lost_with_reason: AtomicU64::new(0),
         ordered: AtomicU64::new(0),
-        leaving: AtomicU64::new(0),
         failures: Mutex::default(),
     };
     let mut command = Command::new(MBAL);
@@ -486,7 +500,7 @@ fn nothing_hangs_and_nothing_is_lost_but_what_died() {
     let log = File::create(folder.path("coordinator.log")).unwrap();
     let coordinator = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
     let mut cluster =
-        Cluster { run: &run, folder: &folder, coordinator, servers: Vec::new(), starts: 0 };
+        Processes { run: &run, folder: &folder, coordinator, servers: Vec::new(), starts: 0 };
     for server in 0..SERVERS {
         let child = cluster.start(server);
         cluster.servers.push(child);
@@ -506,6 +520,7 @@ fn nothing_hangs_and_nothing_is_lost_but_what_died() {
             scope.spawn(move || run.client(number, random));
         }
         let mut told = Instant::now();
+        let mut begun = 0;
         while run.goes_on() {
             let reached = begin.elapsed() >= Duration::from_secs(seconds)
                 && run.ordered.load(SeqCst) >= moves
@@ -514,7 +529,10 @@ fn nothing_hangs_and_nothing_is_lost_but_what_died() {
                 break;
             }
             let server = random.below(SERVERS.into()) as u16;
-            let (what, done) = match random.below(20) {
+            // Short runs restart and scale, too.
+            let choice = [0, 15].get(begun).copied().unwrap_or_else(|| random.below(20));
+            begun += 1;
+            let (what, done) = match choice {
                 0..10 => ("restarts", cluster.restart(server, "TERM")),
                 10..13 => ("flushes", cluster.disaster(|cluster| cluster.flush(server))),
                 13..15 => ("kills", cluster.disaster(|cluster| cluster.restart(server, "KILL"))),
