@@ -159,6 +159,8 @@ impl Way {
         let (is_open, all) = (Arc::clone(&open), Arc::clone(&streams));
         thread::spawn(move || {
             for from in listener.incoming().map(Result::unwrap) {
+                // Held, so that no way is left open by a cut that comes just now.
+                let mut all = all.lock().unwrap();
                 if !is_open.load(SeqCst) {
                     continue;
                 }
@@ -168,15 +170,16 @@ impl Way {
                 {
                     thread::spawn(move || drop(std::io::copy(&mut from, &mut to)));
                 }
-                all.lock().unwrap().extend([from, to]);
+                all.extend([from, to]);
             }
         });
         Way { port, open, streams }
     }
 
     fn cut(&self) {
+        let mut streams = self.streams.lock().unwrap();
         self.open.store(false, SeqCst);
-        self.streams.lock().unwrap().drain(..).for_each(|one| drop(one.shutdown(Shutdown::Both)));
+        streams.drain(..).for_each(|one| drop(one.shutdown(Shutdown::Both)));
     }
 }
 

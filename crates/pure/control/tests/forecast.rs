@@ -45,9 +45,16 @@ impl Rig {
     }
 
     fn beat(&mut self, id: u16, curve: Option<CurveReport>) {
+        assert!(self.beats(id, curve));
+    }
+
+    /// Whether the heartbeat is taken.
+    fn beats(&mut self, id: u16, curve: Option<CurveReport>) -> bool {
         let incarnation = Incarnation(id.into());
         let heartbeat = Heartbeat { incarnation, curve, ..Heartbeat::default() };
-        self.ask(Ask::Heartbeat(ServerId(id), heartbeat));
+        let done = self.coordinator.handle(self.now, Ask::Heartbeat(ServerId(id), heartbeat));
+        self.said.extend(done.said);
+        done.answer.is_ok()
     }
 
     fn forecast(&mut self, servers: usize, database_rate: Option<f64>) -> ForecastTold {
@@ -123,19 +130,17 @@ fn forecasts_go_through_what_was_measured_while_nothing_changed() {
 #[test]
 fn reports_that_are_none_do_no_harm() {
     let mut rig = Rig::new(1);
+    let points = vec![u64::MAX; 1_000];
+    let of = |counted| CurveReport { counted, points: points.clone(), ..CurveReport::default() };
     let worst = [
-        CurveReport { reads: 5, hits: 9, counted: f64::NAN, points: vec![3, 1, 2], state_bytes: 0 },
-        CurveReport {
-            reads: 1,
-            hits: 0,
-            counted: -1.0,
-            points: vec![u64::MAX; 1_000],
-            state_bytes: 0,
-        },
-        CurveReport { counted: f64::INFINITY, ..CurveReport::default() },
+        (of(f64::NAN), false),
+        (of(-1.0), false),
+        (of(f64::INFINITY), false),
+        (CurveReport { reads: 1, ..of(1e9) }, true),
+        (CurveReport { reads: 5, hits: 9, points: vec![3, 1, 2], ..of(4.0) }, true),
     ];
-    for report in worst {
-        rig.beat(1, Some(report));
+    for (report, is_taken) in worst {
+        assert_eq!(rig.beats(1, Some(report)), is_taken);
         rig.now.0 += SECOND;
         let told = rig.forecast(3, Some(1.0));
         let ratios = told.sizes.iter().map(|size| size.hit_ratio);
