@@ -73,6 +73,7 @@ fn carry_out_there(there: &mut Destination, came: &mut Option<u64>, served: &mut
                     let imported = Imported { slice: 0, number: 0, last: came.expect("set") };
                     there.imported(Some(imported)).expect("it reads");
                 }
+                destination::Step::LookForRoom => there.looked_for_room(0, true),
                 destination::Step::ServeUntil(last) => {
                     assert!(Some(last) == *came || Some(last) <= *served, "it has not come");
                     *served = (*served).max(Some(last));
