@@ -2,7 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mbal_cachelet::{Arriving, Cursor, Dead, Options, Part, Store, Due};
+use mbal_cachelet::{
+    Arriving, Crowded, Cursor, Dead, Due, ImportStep, Options, Part, Store,
+};
 use mbal_model::{Key, MoveId, Prefix, WorkerId};
 
 const WORKER: WorkerId = WorkerId(0);
@@ -61,7 +63,8 @@ fuzz_target!(|bytes: &[u8]| {
         let mut more = true;
         while more {
             store.enter(WORKER);
-            more = store.import(WORKER, &mut arriving, &mut part, NOW).unwrap_or(false);
+            let step = store.import(WORKER, &mut arriving, &mut part, NOW, Crowded::Drops);
+            more = step == Ok(ImportStep::More);
             store.leave(WORKER);
             store.background(WORKER, NOW, 4);
         }
@@ -79,7 +82,9 @@ fuzz_target!(|bytes: &[u8]| {
         let mut part = Part::read(&out).expect("what is exported reads");
         assert_eq!(arriving.due(&part.heading), Due::Now);
         target.enter(WORKER);
-        while target.import(WORKER, &mut arriving, &mut part, NOW).expect("whole") {}
+        let mut import =
+            || target.import(WORKER, &mut arriving, &mut part, NOW, Crowded::Drops).expect("whole");
+        while import() == ImportStep::More {}
         target.leave(WORKER);
         while store.forget(upper, &mut cursor, NOW) {}
     }
