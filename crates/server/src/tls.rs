@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use mbal_dial::pem;
 use mbal_reactor::{ClientCertificate, Load, TlsDoor};
 use mbal_worker::TlsSettings;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
@@ -106,10 +106,9 @@ pub(crate) fn certified(
     let key_file = settings.key.as_ref().unwrap_or(chain_file);
     let key = private_key(key_file, settings.key_format)
         .map_err(|why| format!("Error loading the key: {key_file} : {why}"))?;
-    let key = provider
-        .key_provider
-        .load_private_key(key)
-        .map_err(|why| format!("Error loading the key: {key_file} : {why}"))?;
+    let key = provider.key_provider.load_private_key(key).map_err(|why| {
+        format!("Error loading the key: {key_file} : {why}; {}", pem::USABLE_KEYS)
+    })?;
     let certified = CertifiedKey::new(chain, key);
     // Rustls cannot always tell whether they belong together (an X.509 v1 certificate); when it can, it must.
     if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
@@ -172,10 +171,7 @@ impl ClientCertVerifier for Nobody {
 }
 
 fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let certificates = CertificateDer::pem_file_iter(file)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|why| why.to_string())?;
-    if certificates.is_empty() { Err("no certificate in it".into()) } else { Ok(certificates) }
+    pem::certificates(Path::new(file))
 }
 
 fn private_key(file: &str, format: u32) -> Result<PrivateKeyDer<'static>, String> {
@@ -185,7 +181,7 @@ fn private_key(file: &str, format: u32) -> Result<PrivateKeyDer<'static>, String
         let bytes = fs::read(Path::new(file)).map_err(|why| why.to_string())?;
         return PrivateKeyDer::try_from(bytes).map_err(|why| why.to_string());
     }
-    PrivateKeyDer::from_pem_file(file).map_err(|why| why.to_string())
+    pem::private_key(Path::new(file))
 }
 
 fn provider(ciphers: Option<&str>) -> Result<CryptoProvider, String> {
@@ -305,6 +301,117 @@ mod tests {
             let config = load(&settings, certificate).expect("all is there");
             assert_eq!(lets_in(config, roots), lets, "{verify_mode} {with_ca} {certificate:?}");
         }
+        fs::remove_dir_all(folder).expect("it is ours");
+    }
+    /// Runs openssl in a folder; false where there is none.
+    fn openssl(folder: &Path, words: &str) -> bool {
+        let command = std::process::Command::new("openssl")
+            .args(words.split_whitespace())
+            .current_dir(folder)
+            .stderr(std::process::Stdio::null())
+            .status();
+        command.is_ok_and(|status| status.success())
+    }
+
+    /// What is wrong with a file of a certificate beside one of a key; empty if nothing is.
+    fn wrong_with(folder: &Path, chain: &str, key: &str) -> String {
+        let path = |name: &str| Some(folder.join(name).to_str().expect("text").to_owned());
+        let settings =
+            TlsSettings { chain_cert: path(chain), key: path(key), ..TlsSettings::default() };
+        let why = certified(&settings, &ring::default_provider()).err().unwrap_or_default();
+        why.replace(&format!("{}/", folder.display()), "")
+    }
+
+    /// memcached 1.6.18 with OpenSSL serves with all of the first table, and a few less than we do.
+    #[test]
+    fn pem_files_are_read_as_openssl_reads_them() {
+        let folder = std::env::temp_dir().join(format!("mbal-pem-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let request = "req -x509 -nodes -subj /CN=test -newkey";
+        if !openssl(&folder, &format!("{request} rsa:2048 -keyout rsa -out rsa.crt")) {
+            eprintln!("SKIPPED: this needs openssl");
+            return;
+        }
+        for words in [
+            &format!("{request} ec -pkeyopt ec_paramgen_curve:P-256 -keyout ec -out ec.crt"),
+            &format!("{request} ec -pkeyopt ec_paramgen_curve:P-521 -keyout p521 -out p521.crt"),
+            "rsa -traditional -in rsa -out rsa.pkcs1",
+            "ec -in ec -out ec.sec1",
+            "ec -in ec -no_public -out ec.half",
+            "ecparam -name prime256v1 -out parameters",
+            "rsa -traditional -in rsa -aes128 -passout pass:x -out rsa.locked",
+            "pkey -in rsa -aes128 -passout pass:x -out rsa.locked8",
+            "x509 -in rsa.crt -trustout -addtrust serverAuth -out trusted.crt",
+            "x509 -in rsa.crt -text -out told.crt",
+        ] {
+            assert!(openssl(&folder, words), "{words}");
+        }
+        let read = |name: &str| fs::read_to_string(folder.join(name)).expect(name);
+        let write = |text: &str| fs::write(folder.join("key"), text).expect("room");
+        let relabelled = |name: &str, label: &str| {
+            let text = read(name);
+            let old = text.split("-----").nth(1).and_then(|old| old.strip_prefix("BEGIN "));
+            text.replace(old.expect("a label"), label)
+        };
+        let (rsa, certificate) = (read("rsa"), read("rsa.crt"));
+        for (what, chain, key) in [
+            ("PKCS#8", "rsa.crt", rsa.clone()),
+            ("PKCS#1", "rsa.crt", read("rsa.pkcs1")),
+            ("SEC1", "ec.crt", read("ec.sec1")),
+            ("PKCS#8 as RSA", "rsa.crt", relabelled("rsa", "RSA PRIVATE KEY")),
+            ("PKCS#8 as EC", "ec.crt", relabelled("ec", "EC PRIVATE KEY")),
+            ("SEC1 as PKCS#8", "ec.crt", relabelled("ec.sec1", "PRIVATE KEY")),
+            ("PKCS#1 as PKCS#8", "rsa.crt", relabelled("rsa.pkcs1", "PRIVATE KEY")),
+            ("parameters first", "ec.crt", read("parameters") + &read("ec.sec1")),
+            ("attributes", "rsa.crt", format!("Bag Attributes\n    localKeyID: 01\n{rsa}")),
+            ("\\r\\n", "rsa.crt", rsa.replace('\n', "\r\n")),
+            ("blanks behind", "rsa.crt", rsa.replace('\n', "  \n")),
+            ("a byte order mark", "rsa.crt", format!("\u{feff}{rsa}")),
+            ("no last line end", "rsa.crt", rsa.trim_end().to_owned()),
+            ("behind the certificate", "rsa.crt", format!("{certificate}{rsa}")),
+            ("before the certificate", "rsa.crt", format!("{rsa}{certificate}")),
+            ("before another key", "ec.crt", read("ec") + &rsa),
+        ] {
+            write(&key);
+            assert_eq!(wrong_with(&folder, chain, "key"), "", "{what}");
+        }
+        let x509 = relabelled("rsa.crt", "X509 CERTIFICATE");
+        for (what, chain) in [
+            ("told as text", read("told.crt")),
+            ("trusted", read("trusted.crt")),
+            ("X509", x509),
+            ("behind its key", format!("{rsa}{certificate}")),
+            ("a chain", format!("{certificate}{}", read("ec.crt"))),
+        ] {
+            write(&chain);
+            assert_eq!(wrong_with(&folder, "key", "rsa"), "", "{what}");
+        }
+        for (chain, key, why) in [
+            (
+                "rsa.crt",
+                "rsa.locked",
+                "Error loading the key: rsa.locked : it is encrypted, and nob",
+            ),
+            (
+                "rsa.crt",
+                "rsa.locked8",
+                "Error loading the key: rsa.locked8 : it is encrypted, and n",
+            ),
+            ("rsa.crt", "rsa.crt", "Error loading the key: rsa.crt : no private key in it"),
+            ("rsa", "rsa", "Error loading the certificate chain: rsa : no certificate in it"),
+            ("rsa.crt", "ec", "Error validating the certificate: it is another key's"),
+        ] {
+            let said = wrong_with(&folder, chain, key);
+            assert!(said.starts_with(why), "{key}: {said}");
+        }
+        // OpenSSL could use these two.
+        for (chain, key) in [("p521.crt", "p521"), ("ec.crt", "ec.half")] {
+            let said = wrong_with(&folder, chain, key);
+            assert!(said.ends_with(pem::USABLE_KEYS), "{key}: {said}");
+        }
+        write(rsa.trim_end().trim_end_matches("-----END PRIVATE KEY-----"));
+        let said = wrong_with(&folder, "rsa.crt", "key");
+        assert_eq!(said, "Error loading the key: key : -----END PRIVATE KEY----- is missing");
         fs::remove_dir_all(folder).expect("it is ours");
     }
 }

@@ -14,6 +14,7 @@
 mod access;
 mod login;
 mod name;
+pub mod pem;
 mod stream;
 mod tls;
 

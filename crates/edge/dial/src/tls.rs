@@ -9,12 +9,13 @@ use std::time::Duration;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore,
     SignatureScheme,
 };
+
+use crate::pem;
 
 /// A server that does not shake hands for so long is given up.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(30);
@@ -35,15 +36,7 @@ pub(crate) enum Trust {
 }
 
 pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let failed = |why: String| format!("{}: {why}", file.display());
-    let certificates = CertificateDer::pem_file_iter(file)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| failed(error.to_string()))?;
-    if certificates.is_empty() {
-        Err(failed("no certificate in it".into()))
-    } else {
-        Ok(certificates)
-    }
+    pem::certificates(file).map_err(|why| format!("{}: {why}", file.display()))
 }
 
 /// The file that SSL_CERT_FILE names, as for OpenSSL, or one of [`SYSTEM_FILES`].
@@ -73,10 +66,12 @@ pub(crate) fn config(
     let config = match shown {
         None => builder.with_no_client_auth(),
         Some((chain, key)) => {
-            let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", key.display());
-            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(&error))?;
+            let failed = |why: String| format!("{}: {why}", key.display());
+            let secret = pem::private_key(key).map_err(failed)?;
             let chain = certificates(chain)?;
-            builder.with_client_auth_cert(chain, secret).map_err(|error| failed(&error))?
+            builder
+                .with_client_auth_cert(chain, secret)
+                .map_err(|error| failed(format!("{error}; {}", pem::USABLE_KEYS)))?
         }
     };
     Ok(Arc::new(config))
