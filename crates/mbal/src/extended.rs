@@ -45,7 +45,9 @@ const WITHOUT_EFFECT: &[(&str, Echo)] = &[
     ("no_hashexpand", nothing),
     ("slab_automove_freeratio", nothing),
     ("slab_sizes", nothing),
-    ("hash_algorithm", nothing),
+    ("hash_algorithm", |_, text| {
+        text.filter(|name| ["jenkins", "murmur3", "xxh3"].contains(name)).map(drop)
+    }),
     ("no_inline_ascii_resp", nothing),
     ("inline_ascii_resp", nothing),
     ("no_chunked_items", nothing),

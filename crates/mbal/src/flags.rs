@@ -478,12 +478,17 @@ impl Flags {
             (true, _) if asked.unwrap_or(Protocol::Binary) != Protocol::Binary => {
                 Err(usage("ERROR: You cannot allow the ASCII protocol while using SASL."))
             }
-            (true, Some(_)) => Err(usage(
-                "ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
-            )),
-            (true, None) if udp => {
+            (true, _) if udp => {
                 Err(usage("ERROR: Cannot enable UDP while using binary SASL authentication."))
             }
+            (_, Some(_)) if asked.unwrap_or(Protocol::Text) != Protocol::Text => Err(usage(
+                "ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
+            )),
+            (false, Some(_)) if udp => {
+                Err(usage("Cannot use UDP with ascii authentication enabled (-U 0 to disable)"))
+            }
+            // As in memcached, `-Y` has the last word: nobody can log in by SASL where nobody speaks binary.
+            (_, Some(file)) => Ok((Protocol::Text, Login::Text(file.clone()))),
             (true, None) => {
                 let file = passwords::sasl_file().ok_or_else(|| {
                     failure(
@@ -493,13 +498,6 @@ impl Flags {
                 })?;
                 Ok((Protocol::Binary, Login::Sasl(file)))
             }
-            (false, Some(_)) if asked.unwrap_or(Protocol::Text) != Protocol::Text => Err(usage(
-                "ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
-            )),
-            (false, Some(_)) if udp => {
-                Err(usage("Cannot use UDP with ascii authentication enabled (-U 0 to disable)"))
-            }
-            (false, Some(file)) => Ok((Protocol::Text, Login::Text(file.clone()))),
         }
     }
 

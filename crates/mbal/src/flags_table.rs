@@ -110,6 +110,7 @@ fn refusals_with_memcacheds_exit_codes() {
         ("-f 1", "1 Factor must be greater than 1"),
         ("-n 0", "1 Chunk size must be greater than 0"),
         ("-o nonsense=1", "1 Illegal suboption \"nonsense=1\""),
+        ("-o hash_algorithm=md5", "1 could not parse argument to hash_algorithm"),
         ("-I 1023", "64 Item max size cannot be less than 1024 bytes."),
         (
             "-I 33m",
@@ -137,6 +138,12 @@ fn refusals_with_memcacheds_exit_codes() {
             "64 ERROR: You cannot allow the ASCII protocol while using SASL.",
         ),
         ("-S -U 5", "64 ERROR: Cannot enable UDP while using binary SASL authentication."),
+        ("-S -Y file -U 5", "64 ERROR: Cannot enable UDP while using binary SASL authentication."),
+        ("-S -Y file -B ascii", "64 ERROR: You cannot allow the ASCII protocol while using SASL."),
+        (
+            "-S -Y file -B binary",
+            "64 ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
+        ),
         (
             "-Y file -B binary",
             "64 ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
@@ -283,10 +290,11 @@ fn who_logs_in_speaks_one_protocol() {
     assert_eq!((config("-t 1").settings.protocol, config("-B binary").settings.protocol), {
         (Protocol::Auto, Protocol::Binary)
     });
-    let config = config("-Y /etc/users");
-    assert_eq!((config.settings.protocol, config.login), {
-        (Protocol::Text, Login::Text("/etc/users".into()))
-    });
+    for line in ["-Y /etc/users", "-S -Y /etc/users", "-Y /etc/users -S"] {
+        let config = config(line);
+        let by_text = (Protocol::Text, Login::Text("/etc/users".into()));
+        assert_eq!((config.settings.protocol, config.login), by_text, "{line}");
+    }
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! The binary when it cannot serve: what it says, and with which code it exits.
 
 use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
 
@@ -109,6 +113,92 @@ fn a_word_that_belongs_to_no_flag_is_refused() {
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1));
     assert!(said.starts_with("error: unexpected argument 'stray' found\n"), "{said}");
+}
+
+/// What became of a server: its exit code, or none when it listens.
+fn start(program: &str, flags: &[&str], folder: &Path) -> Option<i32> {
+    let ports = folder.join("ports");
+    let mut command = Command::new(program);
+    command.args(["-u", "root", "-l", "127.0.0.1"]).args(flags);
+    if !flags.contains(&"-p") {
+        command.args(["-p", "-1"]);
+    }
+    command.env("MEMCACHED_PORT_FILENAME", &ports).env("SASL_CONF_PATH", folder);
+    command.env("MEMCACHED_SASL_PWDB", folder.join("users")).env("MBAL_CONTROL", "off");
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = command.spawn().expect("it is there");
+    let begun = Instant::now();
+    let ended = loop {
+        if let Some(status) = server.try_wait().expect("it is ours") {
+            break status.code();
+        }
+        if ports.exists() || folder.join("socket").exists() {
+            break None;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{program} {flags:?} does neither");
+        thread::sleep(Duration::from_millis(10));
+    };
+    drop(server.kill());
+    server.wait().expect("it was started");
+    drop(fs::remove_file(&ports));
+    drop(fs::remove_file(folder.join("socket")));
+    ended
+}
+
+/// Whatever memcached does with two or three flags about who may speak what, where, we do, by its exit codes.
+#[test]
+fn flags_together_start_or_are_refused_as_by_memcached() {
+    let folder = std::env::temp_dir().join(format!("mbal-pairs-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("users"), "user:password\n").unwrap();
+    let memcached = folder.join("memcached");
+    symlink(MBAL, &memcached).unwrap();
+    let ours = memcached.to_str().unwrap();
+    let there = |name: &str| Command::new(name).arg("-V").stdout(Stdio::null()).status().is_ok();
+    if !there("memcached") || start("memcached", &["-S"], &folder).is_some() {
+        fs::remove_dir_all(&folder).unwrap();
+        return eprintln!("SKIPPED: this needs a memcached with SASL, as Debian's");
+    }
+    let flags: [&[&str]; 8] = [
+        &["-S"],
+        &["-Y", "users"],
+        &["-B", "ascii"],
+        &["-B", "binary"],
+        &["-B", "auto"],
+        &["-U", "-1"],
+        &["-s", "socket"],
+        &["-p", "0", "-U", "-1"],
+    ];
+    let (mut tried, mut refused) = (0, 0);
+    for first in 0..flags.len() {
+        for second in first..flags.len() {
+            // Of three, those that quarrel most.
+            for third in if second < 5 { second..5 } else { second..second + 1 } {
+                let mut places = vec![first, second, third];
+                places.dedup();
+                let words: Vec<&str> = places.iter().flat_map(|at| flags[*at]).copied().collect();
+                let theirs = start("memcached", &words, &folder);
+                assert_eq!(start(ours, &words, &folder), theirs, "{words:?}");
+                tried += 1;
+                refused += u32::from(theirs.is_some());
+            }
+        }
+    }
+    assert!(tried > 50 && refused > 10, "{refused} of {tried}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_file_of_no_passwords_is_said_to_be_empty() {
+    let file = std::env::temp_dir().join(format!("mbal-empty-{}", std::process::id()));
+    for text in ["", "\n", " \n"] {
+        fs::write(&file, text).unwrap();
+        let refused = output_of(Command::new(MBAL).args(["serve", "-p", "-1", "-Y"]).arg(&file));
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains(": it is empty, so nobody could log in\n"), "{said}");
+    }
+    fs::remove_file(&file).unwrap();
 }
 
 #[test]

@@ -76,8 +76,11 @@ fn absolute(file: &Path) -> Result<PathBuf, StartError> {
 }
 
 fn load(file: &Path) -> io::Result<Passwords> {
-    Passwords::parse(&fs::read(file)?, false).map_err(|line| {
-        let why = format!("line {line} is not user:password");
-        io::Error::new(io::ErrorKind::InvalidData, why)
-    })
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let text = fs::read(file)?;
+    if text.trim_ascii().is_empty() {
+        return Err(invalid("it is empty, so nobody could log in".into()));
+    }
+    Passwords::parse(&text, false)
+        .map_err(|line| invalid(format!("line {line} is not user:password")))
 }
