@@ -175,31 +175,34 @@ impl Plot {
             line(svg, (x, top), (x, bottom), "stroke='#eee'");
             text(svg, x, bottom + 14.0, "middle", &label(at));
         }
-        text(svg, (left + right) / 2.0, bottom + 30.0, "middle", self.x);
+        text(svg, (left + right) / 2.0, bottom + 30.0, "middle", &axis_name(self.x, self.log_x));
         let (x, y) = (left - size.left + 14.0, (top + bottom) / 2.0);
         put(
             svg,
             format!(
                 "<text transform='translate({x:.1} {y:.1}) rotate(-90)' text-anchor='middle'>{}</text>",
-                escaped(self.y)
+                escaped(&axis_name(self.y, self.log_y))
             ),
         );
         let names = self.names();
         for (place, drawn) in panel.lines.iter().enumerate() {
             let index = names.iter().position(|name| *name == drawn.name).expect("collected");
             let shown = drawn.points.iter().filter(|(x, y)| xs.shows(*x) && ys.shows(*y));
-            let path: Vec<String> =
-                shown.map(|&(x, y)| format!("{:.1},{:.1}", xs.place(x), ys.place(y))).collect();
+            let places: Vec<(f64, f64)> = shown.map(|&(x, y)| (xs.place(x), ys.place(y))).collect();
             // Of few lines the lower ones are wider: of two that are equal both can be seen.
             let above = if panel.lines.len() > 3 { 0 } else { panel.lines.len() - 1 - place };
-            put(
-                svg,
-                format!(
-                    "<polyline points='{}' fill='none' {}/>",
-                    path.join(" "),
-                    stroke(index, 1.6 + 1.2 * above as f64)
-                ),
-            );
+            let stroke = stroke(index, 1.6 + 1.2 * above as f64);
+            // One point makes no line.
+            if let [(x, y)] = places[..] {
+                let radius = 3.0 + 1.2 * above as f64;
+                let mark = format!(
+                    "<circle cx='{x:.1}' cy='{y:.1}' r='{radius:.1}' fill='none' {stroke}/>"
+                );
+                put(svg, mark);
+                continue;
+            }
+            let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            put(svg, format!("<polyline points='{}' fill='none' {stroke}/>", path.join(" ")));
         }
     }
 }
@@ -211,6 +214,11 @@ impl Size {
         let x = self.left + column as f64 * self.legend_width;
         (x, TOP + self.body + row as f64 * LEGEND_HEIGHT)
     }
+}
+
+/// A logarithmic axis says so.
+fn axis_name(name: &str, log: bool) -> String {
+    if log { format!("{name}, log scale") } else { name.to_owned() }
 }
 
 /// How a line is told apart: by its colour, then by its dashes.
@@ -274,6 +282,24 @@ mod tests {
         );
         assert_eq!(svg.matches("fill='none' stroke='#d62728'").count(), 2);
         assert_eq!(svg.matches("a&lt;b").count(), 1);
+    }
+
+    #[test]
+    fn one_point_is_a_mark_and_a_logarithmic_axis_says_so() {
+        let lines = || vec![line("one", &[(1.0, 1.0)]), line("two", &[(1.0, 2.0), (2.0, 3.0)])];
+        let svg = Plot::alone("t".into(), "x", "y", (true, false), lines()).svg();
+        assert_eq!((svg.matches("<circle ").count(), svg.matches("<polyline ").count()), (1, 1));
+        assert!(
+            svg.contains("<circle cx='52.0' cy='285.3' r='4.2' fill='none' stroke='#d62728'"),
+            "{svg}"
+        );
+        assert!(svg.contains(">x, log scale</text>") && svg.contains(">y</text>"), "{svg}");
+        let svg = Plot::alone("t".into(), "x", "y", (false, true), lines()).svg();
+        assert!(svg.contains(">x</text>") && svg.contains(">y, log scale</text>"), "{svg}");
+        // A point that cannot be shown leaves another one alone.
+        let lines = vec![line("a", &[(0.0, 1.0), (5.0, 1.0)])];
+        let svg = Plot::alone("t".into(), "x", "y", (true, false), lines).svg();
+        assert_eq!((svg.matches("<circle ").count(), svg.matches("<polyline ").count()), (1, 0));
     }
 
     #[test]
