@@ -61,6 +61,7 @@ pub fn summary(hot: &HotStatus) -> String {
 
 fn threshold(hot: &HotStatus) -> String {
     match hot.told.threshold {
+        _ if hot.told.mode == HotMode::Off => "hot keys are not copied".into(),
         None => "T is not known yet, the last one stands".into(),
         Some(rate) if rate > 0.0 => format!("T is {rate:.0}/s"),
         Some(_) => "nothing is to be copied".into(),
@@ -179,5 +180,7 @@ hot keys are copied atomic, lease 1000 ms; T is 24700/s: 1 key with 3 copies
         let written =
             "read 90/s, written 60/s; T is 24700/s: cold, it is written too often for copies\n";
         assert_eq!(of_key("counter", server, &told()), written);
+        let off = "not among the hottest keys of its server; hot keys are not copied\n";
+        assert_eq!(of_key("user:1", server, &HotKeys::default()), off);
     }
 }

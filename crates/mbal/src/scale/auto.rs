@@ -196,6 +196,20 @@ fn table(told: &ForecastTold) -> String {
             size.database_rate
         );
     }
+    if let (Some(needed), None, Some(most)) = (needed, enough, told.sizes.last()) {
+        let _ = writeln!(
+            out,
+            "none of these sizes is enough: {} servers would hit {:.1}%, {:.1}% are needed{}",
+            most.servers,
+            100.0 * most.hit_ratio,
+            100.0 * needed,
+            if told.sizes.iter().any(|size| size.hit_ratio < most.hit_ratio) {
+                "; --max tells more sizes"
+            } else {
+                ""
+            }
+        );
+    }
     out
 }
 
@@ -214,7 +228,11 @@ fn shown(status: &AutoscaleStatus) -> String {
         config.min,
         config.max,
         config.database_rate,
-        status.machines
+        match status.machines.as_str() {
+            // Its servers are its processes.
+            "processes" => "mbal up",
+            others => others,
+        }
     );
     for rule in &config.schedule {
         let _ = writeln!(out, "never below {rule} UTC");
@@ -251,4 +269,44 @@ fn shown(status: &AutoscaleStatus) -> String {
         );
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use mbal_control::api::SizeForecast;
+
+    use super::*;
+
+    #[test]
+    fn a_table_says_which_size_is_enough_or_that_none_is() {
+        let size = |servers: usize, hit_ratio: f64| SizeForecast {
+            servers,
+            hit_ratio,
+            database_rate: 1000.0 * (1.0 - hit_ratio),
+        };
+        let told = |needed: Option<f64>, ratios: &[f64]| ForecastTold {
+            servers: 1,
+            servers_told: 1,
+            hit_ratio_needed: needed,
+            sizes: ratios.iter().zip(1..).map(|(ratio, servers)| size(servers, *ratio)).collect(),
+            ..ForecastTold::default()
+        };
+        for (needed, ratios, ending) in [
+            (None, &[0.5, 0.6][..], "      2       60.0%                 400\n"),
+            (Some(0.6), &[0.5, 0.6], "      2       60.0%                 400  enough\n"),
+            (
+                Some(0.9),
+                &[0.5, 0.6],
+                "none of these sizes is enough: 2 servers would hit 60.0%, 90.0% are needed; --max tells more sizes\n",
+            ),
+            (
+                Some(0.9),
+                &[0.6, 0.6],
+                "none of these sizes is enough: 2 servers would hit 60.0%, 90.0% are needed\n",
+            ),
+        ] {
+            let table = table(&told(needed, ratios));
+            assert!(table.ends_with(ending), "{table}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use mbal_control::api::{ScaleCall, ScaleState, ScaleStatus};
+use mbal_control::api::{AutoscaleStatus, ScaleCall, ScaleState, ScaleStatus};
 use mbal_server::Caller;
 
 use super::bytes;
@@ -42,7 +42,7 @@ impl Resize {
         }
         let Some(servers) = self.servers else {
             let answer = text(caller, "GET", "/v1/scale", None)?;
-            return shown(&answer, json);
+            return shown(caller, &answer, json);
         };
         let retire = self.retire.iter().map(|server| server.number(caller));
         let retire = retire.collect::<Result<_, String>>()?;
@@ -65,12 +65,17 @@ impl Resize {
             answer = text(caller, "GET", "/v1/scale", None)?;
         }
         bar.end();
-        shown(&answer, json)
+        shown(caller, &answer, json)
     }
 }
 
-fn shown(answer: &str, json: bool) -> Result<String, String> {
-    if json { Ok(answer.to_owned() + "\n") } else { Ok(in_words(&read(answer)?)) }
+fn shown(caller: &Caller, answer: &str, json: bool) -> Result<String, String> {
+    if json {
+        return Ok(answer.to_owned() + "\n");
+    }
+    let autoscaler: AutoscaleStatus = read(&text(caller, "GET", "/v1/autoscale", None)?)?;
+    // Of `mbal up`, whose servers are its processes: it does what is asked, whoever asks.
+    Ok(in_words(&read(answer)?, autoscaler.machines == "processes"))
 }
 
 /// How far it is, on a terminal, in a line of its own.
@@ -110,26 +115,31 @@ fn progress(status: &ScaleStatus) -> String {
     format!("[{done}{rest}] {:.0}%, {}, {left}", status.part_done * 100.0, bytes(status.bytes))
 }
 
-fn in_words(status: &ScaleStatus) -> String {
+/// `by_up`: the coordinator is `mbal up`'s.
+fn in_words(status: &ScaleStatus, by_up: bool) -> String {
     let mut out = match status.state {
         ScaleState::Idle => {
             format!("{} servers serve, nothing else was asked for\n", status.serving)
         }
         ScaleState::Asking => progress(status) + "\n",
         ScaleState::Growing => {
-            format!(
-                "{} of {} servers serve: start {} more\n",
-                status.serving, status.servers, status.more
-            )
+            let ScaleStatus { serving, servers, more, .. } = status;
+            match by_up {
+                true => {
+                    format!("{serving} of {servers} servers serve: mbal up starts {more} more\n")
+                }
+                false => format!("{serving} of {servers} servers serve: start {more} more\n"),
+            }
         }
         ScaleState::Moving => {
             format!("to {} servers: {}\n", status.servers, progress(status))
         }
         ScaleState::Done if status.dry_run && status.more > 0 => {
-            format!(
-                "{} servers serve: {} more would have to be started\n",
-                status.serving, status.more
-            )
+            let ScaleStatus { serving, more, .. } = status;
+            match by_up {
+                true => format!("{serving} servers serve: mbal up would start {more} more\n"),
+                false => format!("{serving} servers serve: {more} more would have to be started\n"),
+            }
         }
         ScaleState::Done if status.dry_run => {
             format!("{} servers serve, {} would\n", status.serving, status.servers)
@@ -159,7 +169,11 @@ fn in_words(status: &ScaleStatus) -> String {
             bytes(plan.staying_bytes)
         ),
     };
-    let then = if status.stops { "is stopped by the autoscaler" } else { "may be stopped" };
+    let then = match (by_up, status.stops) {
+        (true, _) => "is stopped by mbal up",
+        (false, true) => "is stopped by the autoscaler",
+        (false, false) => "may be stopped",
+    };
     for server in &status.retired {
         let _ = writeln!(out, "server {server} is empty, and {then}");
     }
@@ -200,9 +214,27 @@ retires  median item's age      items' size        travels
       4             812 s            64.0 MB        40.1 MB
 the others keep 150.0 MB of 192.0 MB; older items make room
 ";
-        assert_eq!(in_words(&status), expected);
+        assert_eq!(in_words(&status, false), expected);
         let state = ScaleState::Growing;
         let grows = ScaleStatus { state, servers: 5, serving: 3, more: 2, ..Default::default() };
-        assert_eq!(in_words(&grows), "3 of 5 servers serve: start 2 more\n");
+        let planned = ScaleStatus { state: ScaleState::Done, dry_run: true, ..grows.clone() };
+        let retired = ScaleStatus {
+            state: ScaleState::Done,
+            serving: 3,
+            plan: status.plan,
+            retired: vec![4],
+            ..ScaleStatus::default()
+        };
+        for (status, by_up, ending) in [
+            (&grows, false, "3 of 5 servers serve: start 2 more\n"),
+            (&grows, true, "3 of 5 servers serve: mbal up starts 2 more\n"),
+            (&planned, false, "3 servers serve: 2 more would have to be started\n"),
+            (&planned, true, "3 servers serve: mbal up would start 2 more\n"),
+            (&retired, false, "server 4 is empty, and may be stopped\n"),
+            (&retired, true, "server 4 is empty, and is stopped by mbal up\n"),
+        ] {
+            let told = in_words(status, by_up);
+            assert!(told.ends_with(ending), "{told}");
+        }
     }
 }

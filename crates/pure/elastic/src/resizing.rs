@@ -161,6 +161,17 @@ impl Resizer {
             servers = servers.clamp(least, most);
             why += &format!("; within {least} and {most}: {}", in_words(servers));
         }
+        if self.aims.policy != Policy::Off {
+            let best = seen.forecast.hit_ratio(bytes(most));
+            let best_of_all = seen.forecast.hit_ratio_most();
+            if best_of_all < needed {
+                why +=
+                    &format!("; no number of servers is enough, at most {best_of_all:.3} can hit");
+            } else if best < needed {
+                why +=
+                    &format!("; {}, the most allowed, are not enough: {best:.3}", in_words(most));
+            }
+        }
         if let Some(rests) = self.rests(seen, servers, needed) {
             servers = now;
             why += &format!(
@@ -310,6 +321,30 @@ mod tests {
         assert_eq!(servers[0], 7, "they come at once");
         assert_eq!(servers[50..79], [7; 29], "30 minutes of patience");
         assert_eq!(servers[119], 4);
+    }
+
+    /// Nine servers hold 900 of the 1,000 items.
+    #[test]
+    fn it_says_when_no_size_that_it_may_have_is_enough() {
+        let forecast = forecast();
+        let why = |policy, most, rate| {
+            let aims = Aims { servers_most: most, ..aims(policy, &[]) };
+            Resizer::new(aims, 0).decide(&seen(&forecast, 0, rate, 4)).why
+        };
+        for policy in [Policy::Reactive, Policy::Predictive] {
+            assert!(!why(policy, 9, 300.0).contains("enough"));
+            let bounded = why(policy, 5, 300.0);
+            assert!(
+                bounded.contains("; 5 servers, the most allowed, are not enough: 0.5"),
+                "{bounded}"
+            );
+            let hopeless = why(policy, 50, 1e6);
+            assert!(
+                hopeless.contains("; no number of servers is enough, at most 0.99"),
+                "{hopeless}"
+            );
+        }
+        assert!(!why(Policy::Off, 5, 300.0).contains("enough"));
     }
 
     #[test]
