@@ -76,12 +76,20 @@ pub fn table(name: &str, comparison: &Comparison) -> String {
             );
         }
     }
+    if comparison.series.len() > 1 && comparison.series.iter().all(|one| one.rounds.len() > 1) {
+        out += PAIRED;
+    }
     for which in 0..comparison.series.len() {
         let _ = writeln!(out, "{}", verdict(comparison, which));
     }
     warnings(comparison).iter().for_each(|warning| out += &format!("!! {warning}\n"));
     out
 }
+
+const PAIRED: &str = "\
+× is the median of the rounds' ratios, each to server 1 in the same round (least to most): it may lie on the
+other side of 1 than the two medians do, where the machine's speed changed between rounds
+";
 
 /// What stands first in the table, and is asked first, in a line.
 fn verdict(comparison: &Comparison, which: usize) -> String {
@@ -330,6 +338,19 @@ keys answered
 1: 500 requests/s, p50 1.29 ms, p99 1.29 ms, 100.00% hits
 ";
         assert_eq!(table, expected);
+    }
+
+    /// Medians say 500 to 500, the rounds 1 to 2.
+    #[test]
+    fn a_table_says_what_its_ratios_are_of() {
+        let rounds = |p50s: &[u64]| p50s.iter().map(|us| round(*us, None, 1_000)).collect();
+        let table = |first: &[u64], second: &[u64]| {
+            table("load", &comparison(true, vec![rounds(first), rounds(second)]))
+        };
+        let told = table(&[100, 200, 300], &[200, 300, 100]);
+        assert!(told.contains("× 1.500 (0.333 to 2.000)"), "{told}");
+        assert!(told.contains("× is the median of the rounds' ratios, each to server 1"), "{told}");
+        assert!(!table(&[100], &[200]).contains("median of the rounds"), "one has no median");
     }
 
     #[test]
