@@ -75,7 +75,7 @@ fn load(settings: &TlsSettings, certificate: ClientCertificate) -> Result<Server
             let mut roots = RootCertStore::empty();
             let file = file.as_ref().ok_or("ssl_verify_mode needs -o ssl_ca_cert")?;
             let failed = |why: String| format!("Error loading the CA certificate: {file} : {why}");
-            for certificate in certificates(file).map_err(failed)? {
+            for certificate in pem::authorities(Path::new(file)).map_err(failed)? {
                 roots.add(certificate).map_err(|why| failed(why.to_string()))?;
             }
             let verifier =
@@ -101,7 +101,7 @@ pub(crate) fn certified(
     provider: &CryptoProvider,
 ) -> Result<Arc<dyn ResolvesServerCert>, String> {
     let chain_file = settings.chain_cert.as_ref().ok_or("-Z needs -o ssl_chain_cert")?;
-    let chain = certificates(chain_file)
+    let chain = pem::chain(Path::new(chain_file))
         .map_err(|why| format!("Error loading the certificate chain: {chain_file} : {why}"))?;
     let key_file = settings.key.as_ref().unwrap_or(chain_file);
     let key = private_key(key_file, settings.key_format)
@@ -168,10 +168,6 @@ impl ClientCertVerifier for Nobody {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
     }
-}
-
-fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    pem::certificates(Path::new(file))
 }
 
 fn private_key(file: &str, format: u32) -> Result<PrivateKeyDer<'static>, String> {
@@ -293,8 +289,8 @@ mod tests {
                 ..TlsSettings::default()
             };
             let mut roots = RootCertStore::empty();
-            for root in
-                certificates(settings.chain_cert.as_ref().expect("a path")).expect("a certificate")
+            for root in pem::chain(Path::new(settings.chain_cert.as_ref().expect("a path")))
+                .expect("a certificate")
             {
                 roots.add(root).expect("a root");
             }
@@ -303,6 +299,7 @@ mod tests {
         }
         fs::remove_dir_all(folder).expect("it is ours");
     }
+
     /// Runs openssl in a folder; false where there is none.
     fn openssl(folder: &Path, words: &str) -> bool {
         let command = std::process::Command::new("openssl")
@@ -386,6 +383,9 @@ mod tests {
             write(&chain);
             assert_eq!(wrong_with(&folder, "key", "rsa"), "", "{what}");
         }
+        // Shown to others it may be; whom it vouches for is not taken from it.
+        let trusted = pem::authorities(&folder.join("trusted.crt"));
+        assert_eq!(trusted, Err("no certificate in it".into()));
         for (chain, key, why) in [
             (
                 "rsa.crt",

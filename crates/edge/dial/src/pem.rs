@@ -10,11 +10,21 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 pub const USABLE_KEYS: &str = "usable are RSA keys of 2048 bits or more, ECDSA keys on P-256 or P-384 with their \
                                public half (`openssl pkey -in KEY -out NEW` adds it), and Ed25519 keys";
 
-/// All certificates of the file, one or more, in its order. Everything else in it is passed over.
-pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+/// All certificates of the file that are to be trusted, one or more, in its order. Everything else in it is passed over: a
+/// `TRUSTED CERTIFICATE` too, whose remarks may say what it is not to be trusted for.
+pub fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    certificates(file, &["CERTIFICATE", "X509 CERTIFICATE"])
+}
+
+/// All certificates of the file that is to be shown to others, one or more, in its order.
+pub fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    certificates(file, &["CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"])
+}
+
+fn certificates(file: &Path, labels: &[&str]) -> Result<Vec<CertificateDer<'static>>, String> {
     let mut certificates = Vec::new();
     for block in blocks(file)? {
-        if ["CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"].contains(&&*block.label) {
+        if labels.contains(&&*block.label) {
             let mut der = block.decode()?;
             // What a certificate is trusted for follows it in a TRUSTED one.
             der.truncate(element_bytes(&der).unwrap_or(der.len()));

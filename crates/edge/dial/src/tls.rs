@@ -36,7 +36,7 @@ pub(crate) enum Trust {
 }
 
 pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    pem::certificates(file).map_err(|why| format!("{}: {why}", file.display()))
+    pem::authorities(file).map_err(|why| format!("{}: {why}", file.display()))
 }
 
 /// The file that SSL_CERT_FILE names, as for OpenSSL, or one of [`SYSTEM_FILES`].
@@ -68,7 +68,7 @@ pub(crate) fn config(
         Some((chain, key)) => {
             let failed = |why: String| format!("{}: {why}", key.display());
             let secret = pem::private_key(key).map_err(failed)?;
-            let chain = certificates(chain)?;
+            let chain = pem::chain(chain).map_err(|why| format!("{}: {why}", chain.display()))?;
             builder
                 .with_client_auth_cert(chain, secret)
                 .map_err(|error| failed(format!("{error}; {}", pem::USABLE_KEYS)))?
