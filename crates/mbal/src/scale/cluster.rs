@@ -73,9 +73,11 @@ fn shown(caller: &Caller, answer: &str, json: bool) -> Result<String, String> {
     if json {
         return Ok(answer.to_owned() + "\n");
     }
-    let autoscaler: AutoscaleStatus = read(&text(caller, "GET", "/v1/autoscale", None)?)?;
-    // Of `mbal up`, whose servers are its processes: it does what is asked, whoever asks.
-    Ok(in_words(&read(answer)?, autoscaler.machines == "processes"))
+    let autoscaler = text(caller, "GET", "/v1/autoscale", None);
+    let autoscaler = autoscaler.and_then(|answer| read::<AutoscaleStatus>(&answer));
+    // Of `mbal up`, whose servers are its processes: it does what is asked, whoever asks. What was asked for is told in any case.
+    let by_up = autoscaler.is_ok_and(|autoscaler| autoscaler.machines == "processes");
+    Ok(in_words(&read(answer)?, by_up))
 }
 
 /// How far it is, on a terminal, in a line of its own.
