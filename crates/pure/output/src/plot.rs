@@ -290,7 +290,7 @@ mod tests {
         let svg = Plot::alone("t".into(), "x", "y", (true, false), lines()).svg();
         assert_eq!((svg.matches("<circle ").count(), svg.matches("<polyline ").count()), (1, 1));
         assert!(
-            svg.contains("<circle cx='52.0' cy='285.3' r='4.2' fill='none' stroke='#d62728'"),
+            svg.contains("<circle cx='52.0' cy='280.7' r='4.2' fill='none' stroke='#d62728'"),
             "{svg}"
         );
         assert!(svg.contains(">x, log scale</text>") && svg.contains(">y</text>"), "{svg}");
