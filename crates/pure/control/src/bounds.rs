@@ -16,7 +16,7 @@ const LOADS: RangeInclusive<f64> = -1.0..=1e6;
 const RATES: RangeInclusive<f64> = 0.0..=1e15;
 /// Of bytes, requests and other things that are counted; 65,536 of them have a sum.
 const COUNT_MAX: u64 = 1 << 47;
-const WORKERS_MAX: usize = 4096;
+const WORKERS_MAX: usize = 1 << 15;
 /// Of one worker; an older server lists all of its cachelets.
 const CACHELETS_MAX: usize = 1 << 15;
 const MOVES_MAX: usize = 1 << 16;
