@@ -29,6 +29,8 @@ pub(crate) enum Expect {
     },
     MetaGot {
         value: bool,
+        /// The value comes only if its cas is that of the request.
+        compares: bool,
         echo: Echo,
     },
     MetaStored(Echo),
@@ -65,8 +67,12 @@ impl Echo {
         if self == Echo::default() {
             return true;
         }
-        line.split(|byte| *byte == b' ').skip(1).all(|word| {
+        let words = || line.split(|byte| *byte == b' ').skip(1);
+        // Who stored the item in base64 has its key shown so to everybody.
+        let is_base64 = words().any(|word| word == b"b");
+        words().all(|word| {
             let expected = match word.first() {
+                Some(b'k') if is_base64 => None,
                 Some(b'k') => self.key,
                 Some(b'O') => self.opaque,
                 _ => None,
@@ -89,7 +95,8 @@ impl Expect {
             Request::TooLarge { base64: true, .. } => Expect::MetaDeleted(Echo::default()),
             Request::Delete { .. } | Request::TooLarge { .. } => Expect::Deleted,
             Request::MetaGet(meta) => {
-                Expect::MetaGot { value: meta.flags.has(b'v'), echo: Echo::of(meta, key) }
+                let (value, compares) = (meta.flags.has(b'v'), meta.flags.has(b'C'));
+                Expect::MetaGot { value, compares, echo: Echo::of(meta, key) }
             }
             Request::MetaSet(meta, _) => Expect::MetaStored(Echo::of(meta, key)),
             Request::MetaDelete(meta) => Expect::MetaDeleted(Echo::of(meta, key)),
@@ -127,8 +134,11 @@ impl Expect {
             Expect::Touched => is(&[b"TOUCHED", b"NOT_FOUND"]),
             Expect::Number => is(&[b"NOT_FOUND"]) || line().is_some_and(is_number),
             Expect::Debugged => reply.starts_with(b"ME ") || is(&[b"EN"]),
-            Expect::MetaGot { value: true, echo } => meta(&[b"VA", b"EN"], echo),
-            Expect::MetaGot { value: false, echo } => meta(&[b"HD", b"EN"], echo),
+            Expect::MetaGot { value: true, compares: true, echo } => {
+                meta(&[b"VA", b"HD", b"EN"], echo)
+            }
+            Expect::MetaGot { value: true, echo, .. } => meta(&[b"VA", b"EN"], echo),
+            Expect::MetaGot { value: false, echo, .. } => meta(&[b"HD", b"EN"], echo),
             Expect::MetaStored(echo) => meta(&[b"HD", b"NS", b"EX", b"NF"], echo),
             Expect::MetaDeleted(echo) => meta(&[b"HD", b"NF", b"EX"], echo),
             Expect::MetaCounted(echo) => meta(&[b"HD", b"VA", b"NF", b"NS", b"EX"], echo),
@@ -249,6 +259,8 @@ mod tests {
             ),
             ("mg a\rb k\r\n", &["HD ka\rb\r\n"], &["HD ka\r\n"]),
             ("mg a t\r\n", &["HD t-1\r\n", "EN\r\n"], &["VA 1\r\nx\r\n", "NF\r\n"]),
+            ("mg a v k\r\n", &["VA 1 kYQ== b\r\nx\r\n"], &["VA 1 kYQ==\r\nx\r\n"]),
+            ("mg a v C7\r\n", &["VA 1\r\nx\r\n", "HD\r\n", "EN\r\n"], &["NF\r\n", "STORED\r\n"]),
             ("mg YQ== b k v\r\n", &["VA 1 kYQ== b\r\nx\r\n"], &["HD\r\n"]),
             (
                 "ms a 1\r\nx\r\n",

@@ -17,7 +17,7 @@ use crate::reply::Kind;
 use crate::upstream::{Asked, State, Who};
 
 /// The reply to a question for a value that is to be copied.
-pub(crate) const FILLS: Expect = Expect::MetaGot { value: true, echo: Echo::NONE };
+pub(crate) const FILLS: Expect = Expect::MetaGot { value: true, compares: false, echo: Echo::NONE };
 /// A copy's item lives for so many seconds at most: what a proxy leaves behind goes by itself.
 pub(crate) const COPY_SECONDS_MAX: i64 = 60;
 pub(crate) const SECOND: Nanos = 1_000_000_000;
