@@ -421,8 +421,10 @@ impl World {
         self.seats[seat].unreachable = count;
         self.seats[seat].unreachable_at = Some(self.now);
         let mut others = (0..self.hosts.len()).filter(|other| *other != host);
-        // One that changes something is given up at its deadline, when the link may be there again. By this server's clock.
-        let lost = self.now.saturating_sub(self.profile.link_timeout * 17 / 16);
+        // One that changes something is given up at its deadline, when the link may be there again. By this server's clock, and after
+        // the turn that the deadline fell into.
+        let slow = if self.profile.slow_percent > 0 { self.profile.slow } else { 0 };
+        let lost = self.now.saturating_sub(self.profile.link_timeout * 17 / 16 + slow);
         let is_missing = others.any(|other| self.was_missing(seat, other, lost));
         // One without a lease asks nobody.
         let told_no_route = told_no_route || is_missing || !self.owns(host);
