@@ -46,7 +46,7 @@ impl Hot {
             let mut wire = Wire::default();
             wire.requests.extend(requests(&std::mem::take(&mut self.world.asked[2 * at])));
             let count = wire.requests.len() as u64;
-            upstream.turn(0, &mut wire, count, false);
+            upstream.turn(&mut wire, count);
             let replies: String = wire.replies.into_iter().collect();
             self.world.replies(at, &replies);
         }

@@ -3,10 +3,10 @@
 
 mod common;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use common::history::{Asking, Heard, History};
-use common::memcached::{Memcached, Wire, requests};
+use common::memcached::{Late, Memcached, Wire, requests};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_proxy::{
@@ -39,18 +39,6 @@ struct Seen {
     lingered: u64,
 }
 
-/// What an upstream has received over a connection that is gone, and has not executed.
-struct Late {
-    conn: usize,
-    requests: VecDeque<String>,
-    /// It has not arrived before.
-    from: u64,
-    /// It has all been looked at by then.
-    until: u64,
-    /// The proxy is told when it has.
-    lingers: bool,
-}
-
 struct World {
     proxy: Proxy,
     now: u64,
@@ -60,8 +48,6 @@ struct World {
     clients: Vec<Option<Asking>>,
     history: History,
     dialing: Vec<(ConnId, usize)>,
-    /// By upstream: what it has of connections that are gone.
-    late: Vec<Vec<Late>>,
     /// Connections that are gone, of which the proxy has not heard: it does when it sends, or else later.
     broken: BTreeSet<u32>,
     seen: Seen,
@@ -103,7 +89,6 @@ impl World {
             clients: (0..CLIENTS).map(|_| None).collect(),
             history: History::strict(),
             dialing: Vec::new(),
-            late: (0..UPSTREAMS).map(|_| Vec::new()).collect(),
             broken: BTreeSet::new(),
             seen: Seen::default(),
         }
@@ -192,12 +177,12 @@ impl World {
         let mut requests = std::mem::take(&mut self.wires[conn]).requests;
         let received = self.random.below(requests.len() as u64 + 1) as usize;
         let rest = requests.split_off(received);
-        let late = &mut self.late[conn / 2];
-        late.push(Late { conn, requests, from: 0, until: u64::MAX, lingers: false });
+        let late = &mut self.upstreams[conn / 2].late;
+        late.push(Late { client: conn, requests, from: 0, until: u64::MAX, lingers: false });
         if is_planted(Fault::ClosedInOrder) {
             // It comes when the way is there again, whatever was answered meanwhile.
             let from = self.now + self.random.below(60 * MS);
-            late.push(Late { conn, requests: rest, from, until: from, lingers: false });
+            late.push(Late { client: conn, requests: rest, from, until: from, lingers: false });
         }
         self.dialing.retain(|(other, _)| other.0 as usize != conn);
         self.seen.lost += 1;
@@ -210,13 +195,8 @@ impl World {
         }
         let at = conn.0 as usize;
         let requests = std::mem::take(&mut self.wires[at]).requests;
-        self.late[at / 2].push(Late {
-            conn: at,
-            requests,
-            from: 0,
-            until: u64::MAX,
-            lingers: true,
-        });
+        let late = Late { client: at, requests, from: 0, until: u64::MAX, lingers: true };
+        self.upstreams[at / 2].late.push(late);
         self.seen.lingered += 1;
         self.proxy.handle(self.now, Event::Lingers { conn });
     }
@@ -224,26 +204,10 @@ impl World {
     /// Upstreams execute what they have of connections that are gone: some of it, or all that is due.
     fn execute_late(&mut self) -> Result<(), String> {
         for at in 0..UPSTREAMS {
-            let stopped = self.now < self.upstreams[at].stopped_until;
-            let mut ended = Vec::new();
-            for late in &mut self.late[at] {
-                let is_due = late.until <= self.now;
-                if self.now < late.from || !is_due && (stopped || self.random.below(8) > 0) {
-                    continue;
-                }
-                let most = if is_due { u64::MAX } else { self.random.below(3) };
-                for _ in 0..most.min(late.requests.len() as u64) {
-                    let request = late.requests.pop_front().expect("it was counted");
-                    self.upstreams[at].execute(&request);
-                    self.seen.late += 1;
-                }
-                if late.lingers && late.requests.is_empty() {
-                    ended.push(ConnId(late.conn as u32));
-                }
-            }
-            self.late[at].retain(|late| !late.requests.is_empty());
+            let (count, ended) = self.upstreams[at].execute_late(self.now, 8, &mut self.random);
+            self.seen.late += count;
             for conn in ended {
-                self.event(Event::Ended { conn, closed: true })?;
+                self.event(Event::Ended { conn: ConnId(conn as u32), closed: true })?;
             }
         }
         Ok(())
@@ -292,16 +256,11 @@ impl World {
         if self.now < upstream.stopped_until {
             return;
         }
-        let ghosts_first = self.random.below(2) == 0;
         let count = 1 + self.random.below(4);
         if !self.wires[conn].requests.is_empty() {
-            let soon = self.now + self.random.below(DOUBT);
-            let mut late = self.late[conn / 2].iter_mut();
-            late.by_ref()
-                .filter(|one| !one.lingers)
-                .for_each(|one| one.until = soon.min(one.until));
+            upstream.late_until(conn, self.now + self.random.below(DOUBT));
         }
-        upstream.turn(0, &mut self.wires[conn], count, ghosts_first);
+        upstream.turn(&mut self.wires[conn], count);
     }
 
     fn reply(&mut self) -> Result<(), String> {
@@ -340,10 +299,9 @@ impl World {
                 let was_up = self.wires[2 * at].up || self.broken.contains(&(2 * at as u32));
                 self.cut(2 * at);
                 if self.random.below(2) == 0 {
-                    self.upstreams[at] = Memcached::default();
-                    for late in std::mem::take(&mut self.late[at]) {
+                    for late in std::mem::take(&mut self.upstreams[at]).late {
                         if late.lingers {
-                            let conn = ConnId(late.conn as u32);
+                            let conn = ConnId(late.client as u32);
                             self.event(Event::Ended { conn, closed: true })?;
                         }
                     }

@@ -2,32 +2,54 @@
 
 use mbal_proxy::{ConnId, Event};
 
-use super::{LEASE, MS, UPSTREAMS, World};
+use super::common::memcached::{Late, Wire};
+use super::{Client, KEYS, LEASE, MS, UPSTREAMS, World};
 
 impl World {
     pub fn fault(&mut self) -> Result<(), String> {
         let at = self.random.below(self.nodes.len() as u64) as usize;
         let upstream = self.random.below(UPSTREAMS as u64) as usize;
-        match self.random.below(14) {
+        match self.random.below(16) {
             0 => self.upstreams[upstream].stopped_until = self.now + self.random.below(60 * MS),
             1 => self.upstreams[upstream].away_until = self.now + self.random.below(60 * MS),
             2..5 => {
-                let conn = ConnId(2 * upstream as u32);
-                let was_up = self.nodes[at].wires.get(2 * upstream).is_some_and(|wire| wire.up);
                 if self.random.below(2) == 0 {
                     self.upstreams[upstream].away_until = self.now + self.random.below(60 * MS);
                 }
-                if was_up && self.runs(at) {
-                    self.hang_up(at, conn);
-                    return self.event(at, Event::Lost { conn });
-                }
+                return self.lose(at, upstream);
             }
             5 => self.upstreams[upstream].items.clear(),
             6..10 => return self.fault_of_links(at),
             10..12 => self.nodes[at].stopped_until = self.now + self.random.below(2 * LEASE),
+            12..15 => return self.lose_a_write(at),
             _ => self.kill(at),
         }
         Ok(())
+    }
+
+    fn lose(&mut self, at: usize, upstream: usize) -> Result<(), String> {
+        let conn = ConnId(2 * upstream as u32);
+        let was_up = self.nodes[at].wires.get(2 * upstream).is_some_and(|wire| wire.up);
+        if was_up && self.runs(at) {
+            self.hang_up(at, conn);
+            return self.event(at, Event::Lost { conn });
+        }
+        Ok(())
+    }
+
+    /// A write is on its way when its connection is lost, and its key is hot from then on: a coordinator wants to copy it.
+    fn lose_a_write(&mut self, at: usize) -> Result<(), String> {
+        let is_idle = |client: &Client| client.node == at && client.asking.is_none();
+        let Some(client) = self.clients.iter().position(is_idle).filter(|_| self.runs(at)) else {
+            return Ok(());
+        };
+        self.hot = self.random.below(KEYS);
+        self.set(client, format!("key{}", self.hot))?;
+        let is_it = |one: &String| one.starts_with(&format!("set key{} ", self.hot));
+        let writes = |wire: &Wire| wire.requests.iter().any(is_it);
+        let Some(conn) = self.nodes[at].wires.iter().position(writes) else { return Ok(()) };
+        self.upstreams[conn / 2].away_until = self.now + self.random.below(60 * MS);
+        self.lose(at, conn / 2)
     }
 
     /// All links of a proxy are late, or one is, or one is cut.
@@ -63,8 +85,7 @@ impl World {
         }
         node.starts_at = self.now + self.random.below(2) * self.random.below(3 * LEASE);
         for (place, wire) in std::mem::take(&mut node.wires).into_iter().enumerate() {
-            let ghosts = &mut self.upstreams[place / 2].ghosts;
-            ghosts.entry(at).or_default().extend(wire.requests);
+            self.upstreams[place / 2].late.push(Late::of(at, wire));
         }
         for client in self.clients.iter_mut().filter(|client| client.node == at) {
             client.asking = None;

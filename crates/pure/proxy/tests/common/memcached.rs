@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use mbal_random::Random;
+
 /// Items go when it dies.
 #[derive(Default)]
 pub struct Memcached {
@@ -10,8 +12,28 @@ pub struct Memcached {
     pub stopped_until: u64,
     /// It cannot be dialed until then.
     pub away_until: u64,
-    /// By client: requests of connections that are gone, which it has received.
-    pub ghosts: BTreeMap<usize, VecDeque<String>>,
+    /// What it has of connections that are gone.
+    pub late: Vec<Late>,
+}
+
+/// What an upstream has received over a connection that is gone, and has not executed.
+pub struct Late {
+    /// Whose connection it was, or which.
+    pub client: usize,
+    pub requests: VecDeque<String>,
+    /// It has not arrived before.
+    pub from: u64,
+    /// It has all been looked at by then.
+    pub until: u64,
+    /// The proxy is told when it has.
+    pub lingers: bool,
+}
+
+impl Late {
+    /// All that a connection that was reset has brought.
+    pub fn of(client: usize, wire: Wire) -> Late {
+        Late { client, requests: wire.requests, from: 0, until: u64::MAX, lingers: false }
+    }
 }
 
 /// One connection to it, as the network has it.
@@ -23,24 +45,49 @@ pub struct Wire {
 }
 
 impl Memcached {
-    pub fn execute_ghosts(&mut self, client: usize) {
-        for request in self.ghosts.remove(&client).unwrap_or_default() {
-            self.execute(&request);
-        }
-    }
-
-    /// Executes the first `count` of what a client's connection has brought. What its earlier connections brought is executed in the
-    /// same turn of the event loop, before or after.
-    pub fn turn(&mut self, client: usize, wire: &mut Wire, count: u64, ghosts_first: bool) {
-        if ghosts_first {
-            self.execute_ghosts(client);
-        }
+    /// Executes the first `count` of what a connection has brought.
+    pub fn turn(&mut self, wire: &mut Wire, count: u64) {
         for _ in 0..count {
             let Some(request) = wire.requests.pop_front() else { break };
             let reply = self.execute(&request);
             wire.replies.push_back(reply);
         }
-        self.execute_ghosts(client);
+    }
+
+    /// All that earlier connections of a client have brought is executed by then.
+    pub fn late_until(&mut self, client: usize, then: u64) {
+        let is_its = |late: &&mut Late| late.client == client && !late.lingers;
+        self.late.iter_mut().filter(is_its).for_each(|late| late.until = late.until.min(then));
+    }
+
+    /// Executes of connections that are gone what is due, and of one in `rareness` some that is not. How much, and whose connections
+    /// that linger end.
+    pub fn execute_late(
+        &mut self,
+        now: u64,
+        rareness: u64,
+        random: &mut Random,
+    ) -> (u64, Vec<usize>) {
+        let (mut count, mut ended) = (0, Vec::new());
+        let mut all = std::mem::take(&mut self.late);
+        for late in &mut all {
+            let (is_due, stopped) = (late.until <= now, now < self.stopped_until);
+            if now < late.from || !is_due && (stopped || random.below(rareness) > 0) {
+                continue;
+            }
+            let most = if is_due { u64::MAX } else { random.below(3) };
+            for _ in 0..most.min(late.requests.len() as u64) {
+                let request = late.requests.pop_front().expect("it was counted");
+                self.execute(&request);
+                count += 1;
+            }
+            if late.lingers && late.requests.is_empty() {
+                ended.push(late.client);
+            }
+        }
+        all.retain(|late| !late.requests.is_empty());
+        self.late = all;
+        (count, ended)
     }
 
     pub fn execute(&mut self, request: &str) -> String {
