@@ -21,7 +21,8 @@ const (
 	// Of versions alone: a Get that only the key's owner answers, and a Set if nothing is there.
 	GetHome
 	Add
-	// From here on the item may be gone at any moment: a proxy deletes what was written with an unknown outcome.
+	// From here on the item may be gone at any moment: a proxy deletes what was written with an unknown outcome. And a get may miss
+	// though the item is there: until the second deletion this proxy shows it to nobody, and the others know nothing of that.
 	Doubt
 )
 
@@ -69,7 +70,7 @@ type Item struct {
 	Value   string
 	// 0 while nobody was told it.
 	Cas uint64
-	// It may be gone at any moment.
+	// It may be gone at any moment, or be hidden from gets.
 	Doubted bool
 }
 
@@ -82,6 +83,9 @@ func step(before Item, in Input, out Output) []Item {
 	after := stepOf(before, in, out)
 	if before.Doubted && before.Present {
 		after = append(after, stepOf(Item{}, in, out)...)
+		if in.Kind == Get && out.Outcome == Missing {
+			after = append(after, before)
+		}
 	}
 	for at := range after {
 		after[at].Doubted = before.Doubted || in.Kind == Doubt

@@ -49,6 +49,7 @@ func TestWhatASingleServerCouldHaveDoneIsAllowed(t *testing.T) {
 		"an incr that failed, and was executed":    {op(1, 2)(set("5", 7)), op(3, 4)(as(Input{Kind: Incr}, Unknown)), op(5, 6)(got("6", 0))},
 		"what is doubted is gone":                  {op(1, 2)(set("a", 7)), op(3, 9)(as(Input{Kind: Doubt}, Done)), op(5, 6)(as(Input{Kind: Get}, Missing)), op(7, 8)(as(Input{Kind: Incr}, Missing))},
 		"what is doubted is there":                 {op(1, 2)(set("a", 7)), op(3, 4)(as(Input{Kind: Doubt}, Done)), op(5, 6)(got("a", 7))},
+		"what is doubted is hidden by one proxy":   {op(1, 2)(set("a", 7)), op(3, 4)(as(Input{Kind: Doubt}, Done)), op(5, 6)(got("a", 7)), op(7, 8)(as(Input{Kind: Get}, Missing)), op(9, 10)(got("a", 7))},
 		"a delete that was executed long after":    {op(1, 2)(as(Input{Kind: Delete}, Unknown)), op(3, 4)(set("a", 7)), op(5, 6)(as(Input{Kind: Get}, Missing))},
 	}
 	for name, history := range histories {
@@ -83,7 +84,9 @@ func TestWhatNoSingleServerDoesIsFound(t *testing.T) {
 		"what was lost comes back":                  {op(1, 2)(set("a", 7)), op(3, 4)(as(Input{Kind: Loss}, Done)), op(5, 6)(as(Input{Kind: Get}, Missing)), op(7, 8)(got("a", 7))},
 		"an item is missing before its server died": {op(1, 2)(set("a", 7)), op(3, 4)(as(Input{Kind: Get}, Missing)), op(5, 6)(as(Input{Kind: Loss}, Done))},
 		"a late cas stores":                         {op(1, 2)(set("a", 7)), op(3, 4)(set("b", 8)), op(5, 6)(Input{Kind: Cas, Value: "c", Cas: 7}, Output{Cas: 9})},
-		"what was doubted and gone comes back":      {op(1, 2)(set("a", 7)), op(3, 4)(as(Input{Kind: Doubt}, Done)), op(5, 6)(as(Input{Kind: Get}, Missing)), op(7, 8)(got("a", 7))},
+		"what was doubted and gone comes back":      {op(1, 2)(set("a", 7)), op(3, 4)(as(Input{Kind: Doubt}, Done)), op(5, 6)(as(Input{Kind: Delete}, Missing)), op(7, 8)(got("a", 7))},
+		"an item is hidden, and an older one shown": {op(1, 2)(set("a", 7)), op(3, 4)(as(Input{Kind: Doubt}, Done)), op(5, 6)(set("b", 8)), op(7, 8)(as(Input{Kind: Get}, Missing)), op(9, 10)(got("a", 7))},
+		"an item is hidden, and nobody doubts":      {op(1, 2)(set("a", 7)), op(3, 4)(as(Input{Kind: Get}, Missing)), op(5, 6)(got("a", 7))},
 		"an item is missing before it is doubted":   {op(1, 2)(set("a", 7)), op(3, 4)(as(Input{Kind: Get}, Missing)), op(5, 6)(as(Input{Kind: Doubt}, Done))},
 		"a doubted item is an older one":            {op(1, 2)(set("a", 7)), op(3, 4)(as(Input{Kind: Doubt}, Done)), op(5, 6)(set("b", 8)), op(7, 8)(got("a", 0))},
 		"a cas is given twice":                      {op(1, 2)(set("a", 7)), op(3, 4)(set("b", 7))},
