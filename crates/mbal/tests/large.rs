@@ -53,6 +53,6 @@ fn large_values_that_were_just_stored_are_found() {
     });
     let (stored, missed) = (stored.into_inner(), missed.into_inner());
     println!("{missed} of {stored} missed");
-    assert!(stored > CLIENTS * SETS / 2, "{stored} were stored");
-    assert!(missed * 100 <= stored, "{missed} of {stored} missed");
+    assert!(stored * 100 >= CLIENTS * SETS * 95, "{stored} were stored");
+    assert!(missed * 100 <= stored * 2, "{missed} of {stored} missed");
 }

@@ -12,8 +12,9 @@ use crate::wakes::Sleeper;
 use crate::worker::Worker;
 use crate::{Actions, Now};
 
-/// Waiting in vain ends after this: longer than a worker is kept from its core.
-pub const ROOM_MICROS_MAX: u64 = 20_000;
+/// Waiting in vain ends after this: longer than a worker is kept from its core, be the machine as busy as it likes. Only the client that
+/// stores waits.
+pub const ROOM_MICROS_MAX: u64 = 1_000_000;
 
 /// Others' batches last some ten microseconds; where one lasts longer, its worker has lost its core.
 const RETRY_MICROS_MIN: u64 = 50;
