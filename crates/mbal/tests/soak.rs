@@ -37,6 +37,8 @@ const DONE: Duration = Duration::from_secs(90);
 /// What is on its way may be missing for a moment.
 const TRANSIENT: Duration = Duration::from_secs(20);
 
+const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+
 const SERVERS: u16 = 3;
 const CLIENTS: usize = 6;
 const KEYS: usize = 400;
@@ -70,6 +72,8 @@ struct Run {
     over: AtomicBool,
     requests: AtomicU64,
     unanswered: AtomicU64,
+    /// Sets for want of memory.
+    refused: AtomicU64,
     missed_a_moment: AtomicU64,
     lost_with_reason: AtomicU64,
     ordered: AtomicU64,
@@ -187,13 +191,19 @@ impl Run {
             let done = match random.below(10) {
                 0..4 => {
                     version += 1;
-                    let done = open.set(&name, version);
-                    self.wrote(known, Some(version), now, &done);
-                    done.map(drop)
+                    let reply = open.set(&name, version);
+                    let done = reply.as_ref().map(|line| line == "STORED").map_err(|_| ());
+                    self.wrote(known, Some(version), now, done);
+                    // What is refused takes the value before it away.
+                    if reply.as_ref().is_ok_and(|line| line == NO_MEMORY) {
+                        self.refused.fetch_add(1, SeqCst);
+                        known.maybe.push(None);
+                    }
+                    reply.map(drop)
                 }
                 4 => {
                     let done = open.delete(&name);
-                    self.wrote(known, None, now, &done);
+                    self.wrote(known, None, now, done.as_ref().copied().map_err(|_| ()));
                     done.map(drop)
                 }
                 _ => self.look(open, &name, known),
@@ -220,11 +230,14 @@ impl Run {
         let owner = Cluster::parse(&map).map(|cluster| cluster.map.at(hash));
         let ask = |port: &u16| (*port, Conn::open(*port).and_then(|mut conn| conn.get(name)));
         let all: Vec<_> = self.ports.iter().map(ask).collect();
+        let evicted: Vec<_> = self.ports.iter().map(|port| evictions(*port)).collect();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs_f64();
-        format!("at {now:.3}; by the map it is at {owner:?}; the servers say {all:?}")
+        format!(
+            "at {now:.3}; by the map it is at {owner:?}; the servers say {all:?}, and have evicted {evicted:?}"
+        )
     }
 
-    fn wrote(&self, known: &mut Known, what: Option<u64>, before: u64, done: &io::Result<bool>) {
+    fn wrote(&self, known: &mut Known, what: Option<u64>, before: u64, done: Result<bool, ()>) {
         match done {
             Ok(true) => {
                 *known =
@@ -264,8 +277,9 @@ impl Run {
             }
             if begin.elapsed() > TRANSIENT {
                 self.fail(format!(
-                    "{name} is lost: it was {:?}, acknowledged {:?} ago, asked at port {}; {}",
+                    "{name} is lost: it was {:?}, perhaps {:?}, acknowledged {:?} ago, asked at port {}; {}",
                     known.sure,
+                    known.maybe,
                     known.at.map(|at| at.elapsed()),
                     conn.port,
                     self.evidence(name)
@@ -301,13 +315,13 @@ impl Conn {
         }
     }
 
-    /// False: nobody knows.
-    fn set(&mut self, name: &str, version: u64) -> io::Result<bool> {
+    /// What it says. But for `STORED` nobody knows whether it was done.
+    fn set(&mut self, name: &str, version: u64) -> io::Result<String> {
         // Some are long, so that moves have something to carry.
         let value =
             format!("{version:0width$}", width = if version % 50 == 0 { 20_000 } else { 100 });
         write!(self.stream, "set {name} 0 0 {}\r\n{value}\r\n", value.len())?;
-        Ok(self.line()? == "STORED")
+        self.line()
     }
 
     fn delete(&mut self, name: &str) -> io::Result<bool> {
@@ -480,6 +494,7 @@ fn nothing_hangs_and_nothing_is_lost_but_what_died() {
         over: AtomicBool::new(false),
         requests: AtomicU64::new(0),
         unanswered: AtomicU64::new(0),
+        refused: AtomicU64::new(0),
         missed_a_moment: AtomicU64::new(0),
         lost_with_reason: AtomicU64::new(0),
         ordered: AtomicU64::new(0),
@@ -495,7 +510,7 @@ fn nothing_hangs_and_nothing_is_lost_but_what_died() {
     ]);
     // Copies that are told of writes afterwards may be older than what was acknowledged.
     let hot_keys = if seed % 2 == 0 { "off" } else { "atomic" };
-    command.args(["--hot-keys", hot_keys]);
+    command.args(["--hot-keys", hot_keys, "-v"]);
     command.args(["--servers", &SERVERS.to_string(), "--state"]).arg(folder.path("state.json"));
     let log = File::create(folder.path("coordinator.log")).unwrap();
     let coordinator = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
@@ -573,10 +588,27 @@ fn nothing_hangs_and_nothing_is_lost_but_what_died() {
 
 fn counts(run: &Run) -> String {
     format!(
-        "{} requests, {} without an answer, {} missed for a moment, {} gone by a kill or a flush",
+        "{} requests, {} without an answer, {} refused for want of memory, {} missed for a moment, {} gone by a kill or a flush; evicted {:?}",
         run.requests.load(SeqCst),
         run.unanswered.load(SeqCst),
+        run.refused.load(SeqCst),
         run.missed_a_moment.load(SeqCst),
-        run.lost_with_reason.load(SeqCst)
+        run.lost_with_reason.load(SeqCst),
+        run.ports.iter().map(|port| evictions(*port)).collect::<Vec<_>>()
     )
+}
+
+/// What its process has evicted; none if it does not say.
+fn evictions(port: u16) -> Option<u64> {
+    let mut conn = Conn::open(port).ok()?;
+    conn.stream.write_all(b"stats\r\n").ok()?;
+    let mut evictions = None;
+    loop {
+        let line = conn.line().ok()?;
+        match line.strip_prefix("STAT evictions ") {
+            Some(count) => evictions = count.parse().ok(),
+            None if line == "END" => return evictions,
+            None => {}
+        }
+    }
 }
