@@ -13,7 +13,7 @@ const IDLE: Duration = Duration::from_millis(300);
 fn rounds(name: &str, fake: &Fake, more: &[&str]) -> Vec<String> {
     let folder = Folder::new(name);
     let name = fake.name();
-    let flags = ["--upstream", &name, "--server-connections", "4", "--timeout", "200ms"];
+    let flags = ["--upstream", &name, "--server-connections", "4"];
     let proxy = Proxied::start(&folder, &[&flags[..], more].concat());
     let key = |at: usize| format!("k{at}");
     (0..8).for_each(|at| proxy.set(&key(at), "warm"));
@@ -35,7 +35,8 @@ fn rounds(name: &str, fake: &Fake, more: &[&str]) -> Vec<String> {
 
 #[test]
 fn an_upstream_that_closes_idle_connections_is_well_and_nobody_hears_of_it() {
-    for flags in [&["--eject"][..], &[]] {
+    // Nobody waits for a connection that is closed. A busy machine is to let nobody time out.
+    for flags in [&["--timeout", "10s", "--eject"][..], &["--timeout", "10s"]] {
         let fake = Fake::start(Habit::ClosesIdle(IDLE));
         assert_eq!(rounds("proxy-idle", &fake, flags), [""; 0], "{flags:?}");
         assert_eq!(fake.flushes.load(std::sync::atomic::Ordering::SeqCst), 0);
@@ -45,7 +46,7 @@ fn an_upstream_that_closes_idle_connections_is_well_and_nobody_hears_of_it() {
 #[test]
 fn connections_that_a_firewall_has_forgotten_fail_once_and_the_upstream_is_well() {
     let fake = Fake::start(Habit::ForgetsIdle(IDLE));
-    let wrong = rounds("proxy-forgotten", &fake, &["--eject"]);
+    let wrong = rounds("proxy-forgotten", &fake, &["--timeout", "200ms", "--eject"]);
     // One in each round: then all others were made again, too. If each failed by itself there would be 24. On a busy machine one is
     // idle for too long within a round, now and then.
     assert!(wrong.len() <= 12, "{wrong:?}");
