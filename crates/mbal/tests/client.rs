@@ -1,16 +1,14 @@
 //! The client library, and the benchmark's smart client, against clusters of real servers with a fixed map.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::Command;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 mod running;
 
 use mbal_client::{Cas, Client, Error, Login, Options, Store};
 use mbal_model::{Cluster, Key, ServerId};
-use running::{Folder, MBAL, Running, ask, eventually as eventually_now};
+use running::{Folder, MBAL, Running, ask, eventually as eventually_now, free_ports};
 
 const SERVERS: usize = 3;
 const KEYS: usize = 60;
@@ -126,24 +124,6 @@ impl Server {
                     .flatten()
                     .all(|task| fs::read_to_string(task.path().join("stat")).is_ok_and(is_stopped))
             });
-        }
-    }
-}
-
-/// So many ports, one behind the other. They lie below those that the system gives to whoever asks for any: servers that restart want
-/// theirs back.
-fn free_ports(count: u16) -> Vec<u16> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    const FIRST: u16 = 10_000;
-    const PORTS: u16 = 20_000;
-    loop {
-        let taken = NEXT.fetch_add(count, Ordering::Relaxed);
-        // Another process begins elsewhere.
-        let first = (std::process::id() as u16).wrapping_mul(97).wrapping_add(taken) % PORTS;
-        let ports: Vec<u16> = (FIRST + first..FIRST + first + count).collect();
-        let bound = ports.iter().map(|port| TcpListener::bind(("127.0.0.1", *port)));
-        if bound.collect::<Result<Vec<_>, _>>().is_ok() {
-            return ports;
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
 mod running;
 
 use mbal_link::{Dialing, NONCE_BYTES, Step, next_frame};
-use running::{Folder, Running, ask, certificate, eventually, stats};
+use running::{Folder, Running, ask, certificate, eventually, free_ports, stats};
 
 const KEYS: usize = 40;
 
@@ -24,10 +24,7 @@ struct Cluster {
 impl Cluster {
     fn new(test: &str, more: &[&str]) -> Cluster {
         let folder = Folder::new(test);
-        // Bound at the same time, so that they differ.
-        let free: Vec<TcpListener> =
-            (0..3).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
-        let links: Vec<u16> = free.iter().map(|one| one.local_addr().unwrap().port()).collect();
+        let links = free_ports(3);
         let mut map = "cluster test\nversion 1\nequal 5\n".to_owned();
         for (id, port) in (1..).zip(&links) {
             map += &format!("server {id} link 127.0.0.1:{port} client 127.0.0.1:0\n");

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 mod running;
 
+use running::led::free_port;
 use running::{Folder, MBAL, eventually, output_of};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -90,11 +91,6 @@ fn append(file: &Path, text: &str) {
     let mut file =
         fs::File::options().append(true).create(true).open(file).expect("a settings file");
     file.write_all(text.as_bytes()).expect("it can be written");
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there is a port");
-    listener.local_addr().expect("it has one").port()
 }
 
 fn stores(port: u16, key: &str) -> bool {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 mod running;
 
-use running::{Folder, Running, ask, eventually};
+use running::{Folder, Running, ask, eventually, free_ports};
 
 const NO_ROUTE: &str = "SERVER_ERROR no route to owner\r\n";
 
@@ -123,10 +123,7 @@ struct Pair {
 impl Pair {
     fn start(test: &str) -> Pair {
         let folder = Folder::new(test);
-        let free: Vec<TcpListener> =
-            (0..2).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
-        let ports: Vec<u16> = free.iter().map(|one| one.local_addr().unwrap().port()).collect();
-        drop(free);
+        let ports = free_ports(2);
         let network = Network::to(ports[1]);
         folder.keep("secret", "a secret of this test\n");
         let start = |id: &str, links: [u16; 2]| {

@@ -11,7 +11,7 @@ use std::time::Duration;
 mod running;
 
 use running::led::{Coordinator, arguments, folder, free_port};
-use running::{Folder, MBAL, eventually, output_of};
+use running::{Folder, MBAL, eventually, free_ports, output_of};
 
 /// A process whose lines are read as they come, killed with the test.
 struct Heard {
@@ -63,11 +63,9 @@ fn server(folder: &Folder, url: &str, more: &[&str]) -> Heard {
     Heard::start(&[&["serve"], &arguments(url, &secret)[..], more].concat())
 }
 
-/// Three free ports in a row.
+/// The first of four free ports in a row.
 fn ports_in_a_row() -> u16 {
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut bases = std::iter::repeat_with(free_port).filter(|base| *base < 65_000);
-    bases.find(|base| (1..4).all(|at| is_free(base + at))).expect("there are some")
+    free_ports(4)[0]
 }
 
 fn up(base: u16, flags: &[&str]) -> Output {

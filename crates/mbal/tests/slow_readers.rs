@@ -4,14 +4,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 mod running;
 
-use running::{Folder, Running, eventually};
+use running::{Folder, Running, eventually, free_ports};
 
 const MIB: u64 = 1 << 20;
 
@@ -35,14 +35,10 @@ struct Figures {
 }
 
 fn start(folder: &Folder, memory_mib: u64) -> Vec<Running> {
-    let free: Vec<TcpListener> =
-        (0..3).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
     let mut map = "cluster test\nversion 1\nequal 5\n".to_owned();
-    for (id, listener) in (1..).zip(&free) {
-        let port = listener.local_addr().unwrap().port();
+    for (id, port) in (1..).zip(free_ports(3)) {
         map += &format!("server {id} link 127.0.0.1:{port} client 127.0.0.1:0\n");
     }
-    drop(free);
     fs::write(folder.path("map"), map).unwrap();
     folder.keep("secret", "a secret of this test\n");
     let path = |name: &str| folder.path(name).display().to_string();

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -17,7 +17,8 @@ mod running;
 
 use mbal_client::{Client, Options, Store};
 use mbal_control::api::{ServerStatus, Status};
-use running::{Folder, MBAL, Running, output_of};
+use running::led::free_port;
+use running::{Folder, MBAL, Running, free_ports, output_of};
 
 const SERVERS: u16 = 3;
 const KEYS: u64 = 20_000;
@@ -28,11 +29,6 @@ const CLIENTS: u64 = 2;
 const STRETCH: Duration = Duration::from_millis(250);
 /// How much less may be found in any of them than in all.
 const HIT_RATIO_FALLS_MAX: f64 = 0.01;
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
-    listener.local_addr().expect("it has an address").port()
-}
 
 /// What clients met.
 #[derive(Default)]
@@ -285,7 +281,7 @@ fn servers_are_upgraded_one_by_one_and_no_client_notices() {
     folder.keep("secret", "a secret of this test\n");
     let coordinator = Coordinator::start(&folder);
     let ports: Vec<Ports> =
-        (0..SERVERS).map(|_| Ports { client: free_port(), workers: free_port() }).collect();
+        (0..SERVERS).map(|_| Ports { client: free_port(), workers: free_ports(2)[0] }).collect();
     let start = |program: &Path, id: u16| {
         start(program, &folder, &coordinator.url, id, &ports[usize::from(id - 1)])
     };

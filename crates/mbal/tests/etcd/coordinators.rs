@@ -1,7 +1,6 @@
 //! Coordinators that share an etcd, and how they are asked.
 
 use std::io::Read;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::members::Members;
+use crate::running::led::free_port;
 use crate::running::{Folder, MBAL, Running};
 
 /// Longer than any lease and any timeout together: the machine may be busy.
@@ -45,9 +45,7 @@ impl Told {
 
 impl Coordinator {
     pub fn start(etcd: &str, flags: &[&str]) -> Coordinator {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
-        let listen = listener.local_addr().expect("it has an address").to_string();
-        drop(listener);
+        let listen = format!("127.0.0.1:{}", free_port());
         let mut command = Command::new(MBAL);
         command.args(["coordinator", "--listen", &listen, "--etcd", etcd]);
         command.args(["--cluster-name", "shop", "--heartbeat-ms", "200"]).args(flags);

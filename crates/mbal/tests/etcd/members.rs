@@ -1,6 +1,5 @@
 //! Three members of etcd on this host.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -8,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::running::{Folder, eventually};
+use crate::running::{Folder, eventually, free_ports};
 
 pub struct Member {
     child: Option<Child>,
@@ -29,13 +28,8 @@ pub const STATE: &str = "mbal/shop/state";
 
 impl Members {
     pub fn start(folder: &Folder) -> Members {
-        // Held together, so that no two are the same.
-        let listeners: Vec<TcpListener> = (0..6)
-            .map(|_| TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports"))
-            .collect();
-        let url = |at: usize| {
-            format!("http://{}", listeners[at].local_addr().expect("it has an address"))
-        };
+        let ports = free_ports(6);
+        let url = |at: usize| format!("http://127.0.0.1:{}", ports[at]);
         let member = |at: usize| Member {
             child: None,
             name: format!("member{at}"),
@@ -46,7 +40,6 @@ impl Members {
         let members: Vec<Member> = (0..3).map(member).collect();
         let cluster: Vec<String> =
             members.iter().map(|one| format!("{}={}", one.name, one.peer)).collect();
-        drop(listeners);
         let mut all = Members { members, cluster: cluster.join(",") };
         for at in 0..3 {
             all.begin(at);

@@ -1,11 +1,12 @@
 //! twemproxy's configuration, and twemproxy itself where it is installed.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::pool::{Memcached, Proxied, ask_at, value_of};
+use crate::running::led::free_port;
 use crate::running::{Folder, MBAL, eventually, output_of};
 
 struct Nutcracker(Child);
@@ -26,10 +27,6 @@ fn write(path: &Path, port: u16, more: &str, servers: &[String]) {
     let servers: String = servers.iter().map(|server| format!("   - {server}\n")).collect();
     let text = format!("pool:\n  listen: 127.0.0.1:{port}\n{more}  servers:\n{servers}");
     fs::write(path, text).unwrap();
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]

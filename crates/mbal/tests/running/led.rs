@@ -1,10 +1,9 @@
 //! A coordinator, and servers that it leads.
 
 use std::io::Read;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-use crate::running::{Folder, MBAL, Running, output_of};
+use crate::running::{Folder, MBAL, Running, free_ports, output_of};
 
 /// A coordinator, killed with the test.
 pub struct Coordinator {
@@ -45,8 +44,7 @@ impl Drop for Coordinator {
 }
 
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
-    listener.local_addr().expect("it has an address").port()
+    free_ports(1)[0]
 }
 
 pub fn folder(test: &str) -> Folder {

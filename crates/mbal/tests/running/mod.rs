@@ -4,10 +4,11 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,24 @@ impl Drop for Folder {
     fn drop(&mut self) {
         if !thread::panicking() {
             fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+}
+
+/// So many ports, one behind the other. They lie below those that the system gives to whoever asks for any: nobody else takes one
+/// before its server does, or while that is away.
+pub fn free_ports(count: u16) -> Vec<u16> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 12_000;
+    const PORTS: u16 = 18_000;
+    loop {
+        let taken = NEXT.fetch_add(count, Ordering::Relaxed);
+        // Another process begins elsewhere.
+        let first = (std::process::id() as u16).wrapping_mul(97).wrapping_add(taken) % PORTS;
+        let ports: Vec<u16> = (FIRST + first..FIRST + first + count).collect();
+        let bound = ports.iter().map(|port| TcpListener::bind(("127.0.0.1", *port)));
+        if bound.collect::<Result<Vec<_>, _>>().is_ok() {
+            return ports;
         }
     }
 }
