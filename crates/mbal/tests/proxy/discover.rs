@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::pool::{Memcached, Proxied, ask_at};
-use crate::running::{Folder, Running, eventually};
+use crate::running::{Folder, Running, eventually, free_ports};
 
 /// Answers `config get cluster` as ElastiCache does, or its older form alone.
 struct Endpoint {
@@ -102,11 +102,7 @@ struct Cluster {
 
 impl Cluster {
     fn start(folder: &Folder) -> Cluster {
-        // Bound at the same time, so that they differ.
-        let free: Vec<TcpListener> =
-            (0..4).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
-        let ports: Vec<u16> = free.iter().map(|one| one.local_addr().unwrap().port()).collect();
-        drop(free);
+        let ports = free_ports(4);
         let map = format!(
             "cluster test\nversion 1\nequal 5\nserver 1 link 127.0.0.1:{} client 127.0.0.1:{}\n\
              server 2 link 127.0.0.1:{} client 127.0.0.1:{}\n",
@@ -183,6 +179,12 @@ impl Way {
     }
 }
 
+/// Keys that differ in their first bytes are anywhere on the ring. Those that differ in their last ones are neighbours, by the default
+/// hash (FNV): all of some hundred may be one server's.
+fn spread(number: usize) -> String {
+    format!("{number}-of-a-cluster")
+}
+
 #[test]
 fn no_server_of_a_cluster_is_flushed_when_it_comes_back() {
     for more in [&[][..], &["--eject", "--failures", "1"]] {
@@ -193,19 +195,20 @@ fn no_server_of_a_cluster_is_flushed_when_it_comes_back() {
         let both = format!("127.0.0.1:{}\n127.0.0.1:{}\n", cluster.ports[0], way.port);
         fs::write(&path, &both).unwrap();
         let flags = ["--upstreams-file", path.to_str().unwrap(), "--retry", "50ms"];
-        let proxy = Proxied::start(&folder, &[&flags[..], more].concat());
+        let patient = ["--timeout", "10s"];
+        let proxy = Proxied::start(&folder, &[&flags[..], &patient, more].concat());
         let second = format!("upstream:127.0.0.1:{}:state", way.port);
         let state = || proxy.stat(&second);
         eventually("both serve", || state().as_deref() == Some("up"));
-        (0..200).for_each(|key| proxy.set(&format!("k{key}"), "x"));
-        let all = || (0..200).all(|key| proxy.value(&format!("k{key}")).as_deref() == Some("x"));
+        (0..200).for_each(|key| proxy.set(&spread(key), "x"));
+        let all = || (0..200).all(|key| proxy.value(&spread(key)).as_deref() == Some("x"));
         // It leaves the list, and comes back.
         let changes = || proxy.metric("mbal_proxy_pool_changes_total").unwrap();
         for (round, list) in [(1.0, &both[..both.find('\n').unwrap() + 1]), (2.0, &both)] {
             fs::write(&path, list).unwrap();
             proxy.hang_up();
             eventually("the list is read", || changes() == round);
-            proxy.set("k7", "x");
+            proxy.set(&spread(7), "x");
             assert!(all(), "round {round}");
         }
         eventually("both serve", || state().as_deref() == Some("up"));
@@ -213,7 +216,7 @@ fn no_server_of_a_cluster_is_flushed_when_it_comes_back() {
         way.cut();
         eventually("it is down", || state().as_deref() == Some("down"));
         let errors = proxy.stat("errors");
-        proxy.set("k8", "x");
+        proxy.set(&spread(8), "x");
         assert!(all());
         assert_eq!(proxy.stat("errors"), errors);
         assert!(proxy.stat("failovers").unwrap().parse::<u64>().unwrap() > 0);
