@@ -181,17 +181,21 @@ impl Shared {
         let store = &self.store;
         // Before the moves are listed: one that begins and comes whole meanwhile is not taken for what has no business here.
         let present = store.prefixes();
-        let moves = self.moves.list(|_| true);
+        // None begins before that is released: what has left since it was listed may be coming again, as another of its name.
+        let moves = self.moves.with_all(|moves| {
+            let is_still = |prefix: &Prefix| !moves.iter().any(|one| one.prefix.overlaps(*prefix));
+            for prefix in present.into_iter().filter(is_still) {
+                // One that is wider than the map's goes as a whole if a part of it has to.
+                let mut others = map.overlapping(prefix).filter(|(_, owner)| owner.server != here);
+                if let Some((_, owner)) = others.next() {
+                    store.release(prefix, Elsewhere::Peer(owner.server));
+                }
+            }
+            moves
+        });
         let on_its_way = |prefix: Prefix| moves.iter().any(|one| one.prefix.overlaps(prefix));
         for one in &moves {
             one.follow(map.version(), map.at(one.prefix.first_hash()).1.server == here);
-        }
-        for prefix in present.into_iter().filter(|prefix| !on_its_way(*prefix)) {
-            // One that is wider than the map's goes as a whole if a part of it has to.
-            let mut others = map.overlapping(prefix).filter(|(_, owner)| owner.server != here);
-            if let Some((_, owner)) = others.next() {
-                store.release(prefix, Elsewhere::Peer(owner.server));
-            }
         }
         while store.drop_released(now) {}
         let mut settled = true;
@@ -329,6 +333,49 @@ mod tests {
                 shared.store.serve_until(halves[1], halves[1].last_hash());
             });
             arrives.join().expect("nobody is in its way");
+            drop(held);
+            follows.join().expect("it can be followed");
+        });
+        assert!(shared.store.is_here(halves[1]), "its source has it no more");
+    }
+
+    #[test]
+    fn what_comes_again_while_a_map_is_followed_is_not_taken_for_what_had_left() {
+        let shared = shared();
+        let halves: Vec<Prefix> = Prefix::equal(1).collect();
+        let arrives = |id| {
+            assert_eq!(begins(&shared, MoveId(id), halves[1]), None);
+            let birth = Birth { generation: 1, flush_number: 0 };
+            assert!(shared.store.begin_to_arrive(halves[1], WorkerId(0), birth, PEER));
+            shared.store.serve_until(halves[1], halves[1].last_hash());
+        };
+        // It was here, and nothing of it moves any more.
+        arrives(2);
+        shared.moves.remove(MoveId(2));
+        let order = Order {
+            id: MoveId(1),
+            prefix: halves[0],
+            source: Incarnation(1),
+            destination: Incarnation(2),
+            worker: WorkerId(0),
+            generation: 1,
+        };
+        let told = MoveTold { order, from: HERE, to: PEER, word: Word::Go, cutoffs: None };
+        shared.moves_told(now(), &[told], 2);
+        let leaving = shared.moves_here().remove(0);
+        let held = leaving.lock();
+        thread::scope(|scope| {
+            let follows = scope.spawn(|| shared.follow(HERE, cluster(2), 0));
+            while Arc::strong_count(&leaving) < 3 {
+                thread::yield_now();
+            }
+            let comes_again = scope.spawn(|| {
+                // By whoever is faster.
+                shared.store.release(halves[1], Elsewhere::Peer(PEER));
+                while shared.store.drop_released(0) {}
+                arrives(3);
+            });
+            comes_again.join().expect("nobody is in its way");
             drop(held);
             follows.join().expect("it can be followed");
         });

@@ -266,6 +266,12 @@ impl Moves {
         all.values().filter(|one| is_meant(one)).cloned().collect()
     }
 
+    /// What comes of all of them, while none begins or ends.
+    pub fn with_all<T>(&self, what: impl FnOnce(Vec<Arc<Move>>) -> T) -> T {
+        let all = self.all.read();
+        what(all.values().cloned().collect())
+    }
+
     pub fn remove(&self, id: MoveId) {
         let mut all = self.all.write();
         all.remove(&id);
