@@ -27,9 +27,9 @@ const ADOPT_AGAIN_NS: u64 = 1_000_000;
 const CROWDED_NS_MAX: u64 = 100_000_000;
 /// Between two tries, at first; each is twice as long as the one before.
 const CROWDED_AGAIN_NS: u64 = 100_000;
-/// Where items are evicted, a part finds no room for moments alone: then what finds none is dropped.
-pub(crate) const DROPS_AFTER_NS: u64 = 20_000_000;
 /// Who was told that there is no room is told so again, if it comes to that, after so long at the least; each time in a row doubles that.
+/// Where items are evicted, a part finds no room for moments alone, while others' threads have lost their cores: what finds none after the
+/// longest of these waits is dropped.
 const FULL_NS: [u64; 2] = [1_000_000_000, 32_000_000_000];
 
 /// What can happen to the destination of a move.
@@ -503,18 +503,20 @@ impl Destination {
         Ok(())
     }
 
-    /// The part that is being imported has found no room. `evicts`: where items are evicted, that is so for moments, and then what finds
-    /// none is dropped. Elsewhere nothing is: the source is told, and keeps what it has.
+    /// The part that is being imported has found no room: it is tried again for a while, then the source is told, and keeps what it has.
+    /// `evicts`: where items are evicted, what finds none though the source was told again and again is dropped.
     pub fn found_no_room(&mut self, now: u64, evicts: bool) -> NoRoom {
         let (since, pause) = match self.space {
             Space::Crowded { since, pause } => (since, pause),
             Space::Enough | Space::Full { .. } => (now, CROWDED_AGAIN_NS),
         };
+        let is_early = now < since + CROWDED_NS_MAX;
+        let drops = evicts && self.full_ns == FULL_NS[1] && !is_early;
         // Nobody waits for a part over a link that broke, or of a move that has ended.
         let is_awaited = self.awaits_part();
-        if is_awaited && (evicts || now < since + CROWDED_NS_MAX) {
+        if is_awaited && (is_early || drops) {
             self.space = Space::Crowded { since, pause: 2 * pause };
-            return NoRoom::Again { at: now + pause, drops: since + DROPS_AFTER_NS <= now };
+            return NoRoom::Again { at: now + pause, drops };
         }
         self.space = Space::Enough;
         if is_awaited {

@@ -1,4 +1,4 @@
-//! A cachelet that comes to a server whose memory is full, and which may not evict: what does not fit stays.
+//! A cachelet that comes to a server whose memory is full: what does not fit stays, also where items are evicted, but the room is still in use.
 
 use mbal_cachelet::{Birth, Draft, Memory, Options, Store};
 use mbal_migration::{
@@ -11,10 +11,10 @@ const WORKER: WorkerId = WorkerId(0);
 const SECOND_NS: u64 = 1_000_000_000;
 const VALUE: [u8; 2_000] = [7; 2_000];
 
-fn store(evict: bool) -> Store {
+fn store(evict: bool, workers: usize) -> Store {
     let options = Options {
         memory_bytes: 16 << 20,
-        workers: 1,
+        workers,
         cachelets: 2,
         item_bytes_max: 1 << 20,
         evict,
@@ -63,8 +63,12 @@ struct Servers {
 impl Servers {
     /// The source has so many items that move, the destination so many others.
     fn new(evict: bool, here: usize, there: usize) -> Servers {
+        Servers::with(store(evict, 1), here, there)
+    }
+
+    fn with(target: Store, here: usize, there: usize) -> Servers {
         let [moves, stays] = [Prefix::nth(0, 1), Prefix::nth(1, 1)];
-        let (source, target) = (store(true), store(evict));
+        let source = store(true, 1);
         let birth = Birth { generation: 7, flush_number: 0 };
         assert!(source.adopt(moves, WORKER, birth) && target.adopt(stays, WORKER, birth));
         assert!(names_in(moves).take(here).all(|text| put(&source, &text)));
@@ -197,6 +201,25 @@ fn a_destination_that_evicts_makes_room() {
     servers.run(SECOND_NS / 2);
     assert_eq!((servers.leaver.source.state(), servers.refusals), (State::Sealed, 0));
     assert!(servers.target.stats().evictions > 0);
+}
+
+/// A thread that has lost its core: what is made free is still seen by its batch.
+#[test]
+fn what_finds_no_room_since_a_batch_lasts_is_not_dropped_where_items_are_evicted() {
+    let slow = WorkerId(1);
+    let mut servers = Servers::with(store(true, 2), 4_000, 20_000);
+    servers.target.enter(slow);
+    servers.run(SECOND_NS / 2);
+    assert_eq!(servers.progress().refused, Some(Refusal::NoRoom));
+    servers.all_are_there(4_000);
+    servers.target.leave(slow);
+    servers.run(2 * SECOND_NS);
+    let state = servers.leaver.source.state();
+    assert!(
+        matches!(state, State::Sealed | State::Back(Why::Refused(Refusal::NoRoom))),
+        "{state:?}"
+    );
+    servers.all_are_there(4_000);
 }
 
 /// The checks of this file find a destination that drops what it has no room for, and calls it taken.
