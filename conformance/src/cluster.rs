@@ -2,7 +2,7 @@
 //! by whose orders cachelets move.
 
 use crate::mover::{Coordinator, Mover};
-use crate::peer::{Address, Arrival, Peer, SocketPeer};
+use crate::peer::{Address, Arrival, Peer, SocketPeer, await_listener};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -22,6 +22,8 @@ pub struct Cluster {
 /// The map or the coordinator, and the secret, which go when the servers do.
 pub struct Files {
     folder: PathBuf,
+    /// Where the servers take links, if a map says so.
+    links: Vec<u16>,
     mover: Option<Mover>,
     coordinator: Option<Coordinator>,
 }
@@ -79,6 +81,8 @@ impl Cluster {
     /// Waits until every worker of the server at `address` reaches the owners of all keys.
     pub fn await_links(address: &Address) -> Result<(), String> {
         let deadline = Instant::now() + LINKS_MAX;
+        await_listener(address, LINKS_MAX)
+            .map_err(|error| format!("it does not listen: {error}"))?;
         let mut peer = SocketPeer::new(address.clone());
         let conns: Vec<_> = (0..WORKERS_MAX).map(|_| peer.open()).collect();
         let mut request: Vec<u8> =
@@ -132,12 +136,13 @@ impl Files {
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let name = format!("conformance-cluster.{}.{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        let mut files = Files { folder, mover: None, coordinator: None };
+        let links: Vec<u16> = (1..=cluster.servers).map(|_| free_port()).collect();
         let mut map = "cluster conformance\nversion 1\n".to_owned();
-        for id in 1..=cluster.servers {
+        for (id, port) in (1..).zip(&links) {
             // Nobody asks where clients go.
-            map += &format!("server {id} link 127.0.0.1:{} client 127.0.0.1:0\n", free_port());
+            map += &format!("server {id} link 127.0.0.1:{port} client 127.0.0.1:0\n");
         }
+        let mut files = Files { folder, links, mover: None, coordinator: None };
         map += &format!("equal {CACHELET_BITS}\n");
         let written = std::fs::create_dir(&files.folder)
             .and_then(|()| std::fs::write(files.folder.join("map"), map))
@@ -166,6 +171,18 @@ impl Files {
             }
         }
         flags.into_iter().flat_map(|(flag, value)| [flag.to_string(), value]).collect()
+    }
+
+    /// Waits until links of these servers wait for no more than their map. They let no client in yet.
+    pub fn await_begun(&self, ids: impl Iterator<Item = u16>) -> Result<(), String> {
+        if self.coordinator.is_some() {
+            return Ok(());
+        }
+        for port in ids.map(|id| self.links[usize::from(id) - 1]) {
+            await_listener(&Address::Tcp(port), LINKS_MAX)
+                .map_err(|error| format!("it takes no links at {port}: {error}"))?;
+        }
+        Ok(())
     }
 
     /// From now on cachelets move, if they are to.

@@ -59,9 +59,11 @@ fn kept(words: &[String], flags: &[String]) -> Result<Vec<String>, String> {
 pub fn keep(of: u32, launch: &Launch, cluster: &Cluster, flags: &[String]) -> Result<(), String> {
     let mut files = Files::write(cluster, &launch.command[0], free_port)?;
     let shared = shared_flags(flags);
-    let start = |id| launch.start_one(&[shared.as_slice(), &files.flags(id)].concat());
+    // They let clients in when the one that is to come is there.
+    let start = |id| launch.begin_one(&[shared.as_slice(), &files.flags(id)].concat());
     let others: Result<Vec<_>, String> = cluster.ids().skip(1).map(start).collect();
     let others = others?;
+    files.await_begun(cluster.ids().skip(1))?;
     // An empty line is the end.
     let told = format!("{}\n\n", files.flags(cluster.at).join("\n"));
     let mut stdout = std::io::stdout();

@@ -26,6 +26,9 @@ pub struct Server {
     _files: Option<Files>,
 }
 
+/// One of a cluster waits for the others first.
+const LISTENS_WITHIN: Duration = Duration::from_secs(10);
+
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 impl Launch {
@@ -68,18 +71,20 @@ impl Launch {
     fn try_start(&self, flags: &[String]) -> Result<Server, String> {
         let Some(cluster) = &self.cluster else { return self.start_one(flags) };
         let mut files = Files::write(cluster, &self.command[0], free_port)?;
-        let mut all: Option<Server> = None;
+        let mut started: Vec<Server> = Vec::new();
         for id in cluster.ids() {
             // Datagrams are served where clients ask.
-            let own: &[String] = if all.is_none() { flags } else { without_udp(flags) };
+            let own: &[String] = if started.is_empty() { flags } else { without_udp(flags) };
             let flags = [own, &files.flags(id)].concat();
-            let started = self.start_one(&flags)?;
-            match &mut all {
-                None => all = Some(started),
-                Some(first) => first.absorb(started),
-            }
+            // None lets clients in before all have come.
+            started.push(self.begin_one(&flags)?);
         }
-        let mut server = all.expect("a cluster has servers");
+        for server in &mut started {
+            self.await_one(server)?;
+        }
+        let mut started = started.into_iter();
+        let mut server = started.next().expect("a cluster has servers");
+        started.for_each(|other| server.absorb(other));
         Cluster::await_links(&server.address)?;
         files.begin_to_move(cluster);
         server._files = Some(files);
@@ -88,6 +93,13 @@ impl Launch {
 
     /// One server, without a cluster of its own: no other try if it cannot have its address.
     pub fn start_one(&self, flags: &[String]) -> Result<Server, String> {
+        let mut server = self.begin_one(flags)?;
+        self.await_one(&mut server)?;
+        Ok(server)
+    }
+
+    /// Likewise, without waiting until it listens.
+    pub fn begin_one(&self, flags: &[String]) -> Result<Server, String> {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).args(flags);
         let address = if self.unix {
@@ -106,12 +118,15 @@ impl Launch {
         // That file is of the server that a test has started itself.
         command.env_remove("MEMCACHED_PORT_FILENAME");
         let child = spawn(&mut command).map_err(|error| format!("{:?}: {error}", self.command))?;
-        let mut server = Server { children: vec![child], address, _files: None };
-        await_listener(&server.address, Duration::from_secs(5))
-            .map_err(|error| format!("{:?} {flags:?} does not listen: {error}", self.command))?;
+        Ok(Server { children: vec![child], address, _files: None })
+    }
+
+    fn await_one(&self, server: &mut Server) -> Result<(), String> {
+        await_listener(&server.address, LISTENS_WITHIN)
+            .map_err(|error| format!("{:?} does not listen: {error}", self.command))?;
         match server.children[0].try_wait() {
-            Ok(None) => Ok(server),
-            other => Err(format!("{:?} {flags:?} ended: {other:?}", self.command)),
+            Ok(None) => Ok(()),
+            other => Err(format!("{:?} ended: {other:?}", self.command)),
         }
     }
 }

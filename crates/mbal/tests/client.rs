@@ -75,10 +75,14 @@ impl Servers {
         server.signal("KILL");
         server.running.child.wait().unwrap();
         *server = self.start(id);
+        drop(server.running.connect());
     }
 
     fn start_all(&self) -> Vec<Server> {
-        (1..=SERVERS as u16).map(|id| self.start(id)).collect()
+        let servers: Vec<Server> = (1..=SERVERS as u16).map(|id| self.start(id)).collect();
+        // None lets clients in before it reaches the others.
+        servers.iter().for_each(|server| drop(server.running.connect()));
+        servers
     }
 
     /// The server that owns a key by the map file.

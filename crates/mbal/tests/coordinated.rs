@@ -17,10 +17,11 @@ fn servers_wait_for_their_coordinator_and_it_for_them() {
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     let first = server(&folder, &url);
-    ask(&mut first.connect(), "get k\r\n", "END\r\n");
-    ask(&mut first.connect(), "set k 0 0 1\r\nv\r\n", "SERVER_ERROR no route to owner\r\n");
+    let is_open = || std::net::TcpStream::connect(("127.0.0.1", first.port)).is_ok();
+    assert!(!is_open());
     let coordinator = Coordinator::start(&folder, port, 2);
     assert_eq!(coordinator.map(), None);
+    assert!(!is_open());
     let second = server(&folder, &url);
     eventually("there is a map", || coordinator.map().is_some());
     eventually("all keys can be stored at either", || stores(&first) && stores(&second));

@@ -41,6 +41,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// Who shares the keys with others cannot answer for them before there is a map and a way to the others.
+    pub(crate) fn opens_later(&self) -> bool {
+        self.cluster.is_some()
+    }
+
     /// Where other servers dial: the address that they are told, or another port on all interfaces.
     pub(crate) fn link_place(&self) -> Option<Listen> {
         let cluster = self.cluster.as_ref()?;

@@ -3,18 +3,20 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use mbal_reactor::socket::{bind_udp, is_served, listen_tcp, listen_unix};
-use mbal_reactor::{ClientCertificate, process};
+use mbal_reactor::socket::{
+    bind_udp, hold_tcp, hold_unix, is_served, listen, listen_tcp, listen_unix,
+};
+use mbal_reactor::{ClientCertificate, Opening, process};
 
 use crate::control_path::{Folder, Served, folders, is_socket, is_trusted, name, of_host, of_user};
-use crate::{Config, Control, Interface, Listen, StartError, UnixSocket};
+use crate::{Config, Control, Interface, Listen, StartError, UnixSocket, log};
 
 /// The open sockets: the common ones, and those of each worker's own port.
 pub(crate) struct Listening {
@@ -42,6 +44,10 @@ pub(crate) struct Listening {
 impl Listening {
     pub(crate) fn open_tcp(config: &Config) -> Result<Listening, StartError> {
         let backlog = config.settings.backlog;
+        let bind = |address| match config.opens_later() {
+            true => hold_tcp(address),
+            false => listen_tcp(address, backlog),
+        };
         let workers = usize::from(config.settings.workers);
         let mut common = Vec::new();
         let mut secured = Vec::new();
@@ -49,7 +55,7 @@ impl Listening {
         let mut addresses = Vec::new();
         for listen in &config.listen {
             let flag = chosen_by(listen, "-p", "-p or -l");
-            for listener in open("TCP", flag, listen, |address| listen_tcp(address, backlog))? {
+            for listener in open("TCP", flag, listen, bind)? {
                 addresses.push(listener.local_addr().map_err(StartError::System)?);
                 secured.push(listen.tls);
                 common.push(listener.into());
@@ -63,7 +69,6 @@ impl Listening {
                 own_secured.clear();
                 for listen in once_each(&config.listen) {
                     let listen = Listen { port, ..listen.clone() };
-                    let bind = |address| listen_tcp(address, backlog);
                     let opened = open("TCP", "--worker-ports", &listen, bind)?;
                     if own.is_empty() {
                         worker_addresses.push(opened[0].local_addr().map_err(StartError::System)?);
@@ -111,6 +116,24 @@ impl Listening {
         })
     }
 
+    /// What makes clients' sockets listen that do not yet: those that clients are told of by others come first.
+    pub(crate) fn opening(&self, backlog: i32) -> io::Result<Box<Opening>> {
+        let sockets = self.of_worker.iter().flatten().chain(&self.common);
+        let sockets: Vec<OwnedFd> = sockets.map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        Ok(Box::new(move || {
+            for socket in &sockets {
+                listen(socket.as_fd(), backlog).map_err(|error| {
+                    let address = socket.try_clone().map(TcpListener::from);
+                    let address = address.and_then(|listener| listener.local_addr());
+                    let at = address.map_or(String::new(), |address| format!(" on {address}"));
+                    io::Error::new(error.kind(), format!("failed to listen{at}: {error}"))
+                })?;
+            }
+            log::info("open", "mbal: clients are let in");
+            Ok(())
+        }))
+    }
+
     pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.first()?.local_addr().ok()
     }
@@ -122,7 +145,11 @@ impl Listening {
             user: config.user.clone().filter(|_| is_denied(&error)),
             error,
         };
-        let listener = listen_unix(path, *mode, config.settings.backlog).map_err(failed)?;
+        let listener = match config.opens_later() {
+            true => hold_unix(path, *mode),
+            false => listen_unix(path, *mode, config.settings.backlog),
+        };
+        let listener = listener.map_err(failed)?;
         self.socket_files.push(SocketFile::of(path).map_err(failed)?);
         self.common.push(listener.into());
         Ok(())

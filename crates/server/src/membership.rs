@@ -183,6 +183,10 @@ impl Member {
             pulse.beat();
             if let Some(cluster) = map.take().and_then(|text| self.understood(&text, said)) {
                 version = cluster.map.version();
+                // Workers are told first: once links are up, clients are let in. Who serves names may be silent for long.
+                let cluster = Arc::new(cluster);
+                let resolved = pulse.rests(|| cluster::resolved(&cluster));
+                self.tell(here, &resolved);
                 match linking.take() {
                     Some(linking) => {
                         linking
@@ -191,13 +195,10 @@ impl Member {
                     }
                     None => inbox.post(LinkNote::Peers(peers(&cluster, here))),
                 }
-                // Who serves names may be silent for long.
-                let cluster = pulse.rests(|| cluster::resolved(&Arc::new(cluster)));
-                self.tell(here, &cluster);
             }
             if version == 0 && map_awaited <= Instant::now() {
                 map_awaited = Instant::now() + REMINDS_EVERY;
-                let text = "mbal: no map yet, so gets miss and writes fail: the coordinator waits for as many servers as its --servers says";
+                let text = "mbal: no map yet, so no client is let in: the coordinator waits for as many servers as its --servers says";
                 log::info("map_awaited", text);
             }
             // After the map: it says what became of moves that are not heard of any more.

@@ -152,6 +152,11 @@ impl Server {
         let started = Started::now();
         let starting = Starting::of(&self.config, &self.listening);
         log::stamp();
+        let opening = match self.config.opens_later() {
+            true => Some(self.listening.opening(self.config.settings.backlog)),
+            false => None,
+        };
+        let opening = opening.transpose().map_err(StartError::System)?;
         let store = self.store(&started)?;
         let threads = self.start_threads(store, started).map_err(StartError::System)?;
         let Threads { workers, mailboxes, main, shared, tally, saying, departure } = threads;
@@ -163,7 +168,10 @@ impl Server {
         let clock = started.clock;
         let listener =
             Listener::new(common, self.signals, main, mailboxes, Arc::clone(&tally), clock);
-        let listener = listener.map_err(StartError::System)?.secured(secured);
+        let mut listener = listener.map_err(StartError::System)?.secured(secured);
+        if let Some(opening) = opening {
+            listener = listener.opened_by(opening).map_err(StartError::System)?;
+        }
         if let Some(path) = &self.config.port_file {
             let Listening { addresses, udp_addresses, .. } = &self.listening;
             let written = write_port_file(path, addresses, udp_addresses, starting.metrics);
@@ -336,6 +344,9 @@ impl Server {
                 let (timeout_ns, bytes_max) = self.link_bounds(cluster);
                 event_loop = event_loop.with_links(linker.clone(), timeout_ns, bytes_max);
             }
+            if self.config.opens_later() {
+                event_loop = event_loop.opens_later()?;
+            }
             let mapped = mapped.clone();
             let (shared, tally, tls) = (Arc::clone(shared), Arc::clone(tally), self.tls.clone());
             let pin = self.config.pin;
@@ -368,6 +379,7 @@ impl Server {
             migrator: post.migrator.clone(),
             tls,
             seen: LinksSeen::default(),
+            main: post.main.clone(),
         }))
     }
 

@@ -50,6 +50,8 @@ const DATAGRAMS: u64 = 1 << 33;
 const LINKS: u64 = 1 << 34;
 /// Of one socket, before the others have their turn.
 const DATAGRAMS_PER_WAKEUP: usize = 32;
+/// More of them than a socket holds are not dropped before it is served.
+const DATAGRAMS_DROPPED_MAX: usize = 1 << 16;
 
 /// What other threads tell an event loop.
 pub enum Letter {
@@ -61,6 +63,8 @@ pub enum Letter {
     Take(Handed),
     /// Send requests over this link, or serve those that come over it.
     Linked(Linked),
+    /// Serve clients at the own ports, too, and those who send datagrams ([`EventLoop::opens_later`]).
+    Open,
     /// This has happened to the worker.
     Tell(Event<'static>),
     /// Leave [`EventLoop::run`]. Replies to what was received have been sent, as far as sockets took them.
@@ -179,6 +183,24 @@ impl EventLoop {
         Ok(())
     }
 
+    /// No client comes in at the own ports before [`Letter::Open`], nor is one that sends datagrams answered.
+    pub fn opens_later(self) -> io::Result<EventLoop> {
+        self.doors.ignore(&self.epoll)?;
+        self.datagrams.iter().try_for_each(|socket| self.epoll.remove(socket.as_fd()))?;
+        Ok(self)
+    }
+
+    fn open(&self) -> io::Result<()> {
+        self.doors.watch(&self.epoll)?;
+        for (token, socket) in (DATAGRAMS..).zip(&self.datagrams) {
+            // Whoever sent them has given up, and may have written something else since.
+            let mut dropped = (0..DATAGRAMS_DROPPED_MAX).map(|_| socket.recv(&mut [0]));
+            while matches!(dropped.next(), Some(Ok(_))) {}
+            self.epoll.add(socket.as_fd(), READABLE, token)?;
+        }
+        Ok(())
+    }
+
     /// Connections may speak TLS: those whose letter says so, and those that come in by the own ports
     /// that are marked. `greeter` shakes hands with them first.
     pub fn with_tls(
@@ -268,6 +290,7 @@ impl EventLoop {
                         Letter::Welcome(guest) => self.welcome(guest, now, &mut handle),
                         Letter::Take(handed) => self.take(handed, now, &mut handle),
                         Letter::Linked(linked) => self.link(linked, now, &mut handle),
+                        Letter::Open => self.open()?,
                         Letter::Tell(event) => {
                             handle(now, event, &mut self.actions);
                             self.settle(now, &mut handle);

@@ -55,7 +55,7 @@ pub use greeter::{Greeter, Guest};
 pub use linker::{
     LINK_CREDITS, LinkNote, LinkPlan, LinkSeen, Linked, Linker, LinksSeen, STRANGERS_MAX,
 };
-pub use listener::{Ended, Listener, Request};
+pub use listener::{Ended, Listener, Opening, Request};
 pub use mailbox::Mailbox;
 pub use mapping::Mapping;
 pub use migrator::{Migrator, MigratorEvent, MigratorNote, MoveHandler, Said as MoveSaid};

@@ -84,6 +84,8 @@ pub struct LinkPlan {
     /// For the log.
     pub say: Box<Say>,
     pub seen: LinksSeen,
+    /// Called once, when all links to the others are up by which requests go.
+    pub ready: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// What an event loop tells the linker.
@@ -134,13 +136,14 @@ struct Dial {
     backoff: Backoff,
     /// It is up, or being dialed.
     is_begun: bool,
+    is_up: bool,
     /// When to dial; `None` while it is up or being dialed, or not to be.
     due: Option<u64>,
 }
 
 impl Dial {
     fn failed(&mut self, now: u64) {
-        self.is_begun = false;
+        (self.is_begun, self.is_up) = (false, false);
         let pause = self.backoff.failed(random());
         self.due = self.address.as_ref().map(|_| now + pause);
     }
@@ -244,6 +247,7 @@ impl Linker {
                     address,
                     backoff,
                     is_begun: false,
+                    is_up: false,
                     due: Some(now),
                 });
             }
@@ -281,6 +285,7 @@ impl Linker {
         self.pulse = Some(self.inbox.watched());
         let mut ready = [Ready::NONE; READY_PER_WAIT];
         loop {
+            self.tell_ready();
             let timeout_ms = self.timeout_ms(self.clock.now_ns());
             let count = self.epoll.wait(&mut ready, timeout_ms)?;
             self.pulse.iter().for_each(Pulse::beat);
@@ -303,6 +308,14 @@ impl Linker {
                 self.shut_until = None;
                 self.set_interest(READABLE)?;
             }
+        }
+    }
+
+    fn tell_ready(&mut self) {
+        let is_missing =
+            |dial: &Dial| dial.worker != MIGRATOR && dial.address.is_some() && !dial.is_up;
+        if self.plan.ready.is_some() && !self.dials.iter().any(is_missing) {
+            self.plan.ready.take().into_iter().for_each(|ready| ready());
         }
     }
 
@@ -473,6 +486,7 @@ impl Linker {
         let worker = match side {
             Side::Dials(at, _) => {
                 self.dials[at].backoff.succeeded();
+                self.dials[at].is_up = true;
                 let server = ServerId(established.server);
                 let news = self.news.entry(server).or_default();
                 news.up += 1;

@@ -20,6 +20,8 @@ const MAILBOX: u64 = u64::MAX - 1;
 
 /// What event loops tell the main thread.
 pub enum Request {
+    /// Clients are let in from this moment of the listener's clock on, if they are not before ([`Listener::opened_by`]).
+    Open { at_ns: u64 },
     /// A client sent `shutdown`, and may.
     Shutdown { graceful: bool },
 }
@@ -42,7 +44,13 @@ pub struct Listener {
     workers: Vec<Mailbox<Letter>>,
     tally: Arc<Tally>,
     clock: Clock,
+    /// Makes the sockets listen, which do not yet.
+    opening: Option<Box<Opening>>,
+    opens_at_ns: Option<u64>,
 }
+
+/// Lets clients connect.
+pub type Opening = dyn FnOnce() -> io::Result<()>;
 
 impl Listener {
     pub fn new(
@@ -58,7 +66,50 @@ impl Listener {
         epoll.add(mailbox.bell(), READABLE, MAILBOX)?;
         let doors = Doors::new(listening, 0);
         doors.watch(&epoll)?;
-        Ok(Listener { epoll, doors, signals, mailbox, workers, tally, clock })
+        Ok(Listener {
+            epoll,
+            doors,
+            signals,
+            mailbox,
+            workers,
+            tally,
+            clock,
+            opening: None,
+            opens_at_ns: None,
+        })
+    }
+
+    /// The sockets, and those of the workers, do not listen before somebody [asks](Request::Open) for it; `opening` makes them.
+    pub fn opened_by(mut self, opening: Box<Opening>) -> io::Result<Listener> {
+        self.doors.ignore(&self.epoll)?;
+        self.opening = Some(opening);
+        Ok(self)
+    }
+
+    fn open_at(&mut self, at_ns: u64) {
+        if self.opening.is_some() {
+            self.opens_at_ns = Some(self.opens_at_ns.map_or(at_ns, |before| before.min(at_ns)));
+        }
+    }
+
+    fn open_due(&mut self, now_ns: u64) -> io::Result<()> {
+        if self.opens_at_ns.is_none_or(|at| now_ns < at) {
+            return Ok(());
+        }
+        self.opens_at_ns = None;
+        let Some(opening) = self.opening.take() else { return Ok(()) };
+        opening()?;
+        self.doors.watch(&self.epoll)?;
+        self.workers.iter().for_each(|worker| worker.post(Letter::Open));
+        Ok(())
+    }
+
+    fn timeout_ms(&self) -> i32 {
+        if self.doors.paused() {
+            return RETRY_MS;
+        }
+        let left = self.opens_at_ns.map(|at| at.saturating_sub(self.clock.now_ns()));
+        left.map_or(-1, |ns| i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX))
     }
 
     /// Whoever comes in by the sockets that are marked, in the order of `listening`, speaks TLS.
@@ -80,8 +131,7 @@ impl Listener {
         let mut ready = [Ready::NONE; 16];
         let mut arrived = Vec::new();
         let ended = loop {
-            let timeout_ms = if self.doors.paused() { RETRY_MS } else { -1 };
-            let count = self.epoll.wait(&mut ready, timeout_ms)?;
+            let count = self.epoll.wait(&mut ready, self.timeout_ms())?;
             pulse.beat();
             let now = self.clock.now_ns();
             let mut ended = None;
@@ -91,6 +141,7 @@ impl Listener {
                     MAILBOX => {
                         for request in self.mailbox.collect() {
                             match request {
+                                Request::Open { at_ns } => self.open_at(at_ns),
                                 Request::Shutdown { graceful: false } => {
                                     ended = Some(Ended::Normally)
                                 }
@@ -112,6 +163,9 @@ impl Listener {
                 self.workers[worker].post(Letter::Adopt { fd, tls });
             }
             self.doors.retry(now, &self.epoll, &self.tally)?;
+            if ended.is_none() {
+                self.open_due(now)?;
+            }
             observe();
             if let Some(ended) = ended {
                 break ended;
@@ -170,6 +224,11 @@ impl Doors {
             epoll.add(socket.as_fd(), READABLE, token)?;
         }
         Ok(())
+    }
+
+    /// A socket that does not listen would be ready all the time.
+    pub(crate) fn ignore(&self, epoll: &Epoll) -> io::Result<()> {
+        self.sockets.iter().try_for_each(|socket| epoll.remove(socket.as_fd()))
     }
 
     pub(crate) fn paused(&self) -> bool {

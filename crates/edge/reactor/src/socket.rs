@@ -16,13 +16,42 @@ use mbal_model::planted::{Fault, is_planted};
 
 /// A non-blocking listening socket; what it accepts inherits keep-alive and TCP_NODELAY.
 pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+    let fd = bound_tcp(address, true)?;
+    sys::listen(fd.as_fd(), backlog)?;
+    Ok(TcpListener::from(fd))
+}
+
+/// Likewise, but nobody can connect before it is told to [`listen`], and nobody else can take its port meanwhile.
+pub fn hold_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    // Of sockets that reuse addresses several may be bound to the same one while none of them listens. This one does not reuse its own
+    // while it waits.
+    match bound_tcp(address, false) {
+        // Connections of a server that has ended may still linger there.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let fd = bound_tcp(address, true)?;
+            sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &0)?;
+            Ok(TcpListener::from(fd))
+        }
+        bound => bound.map(TcpListener::from),
+    }
+}
+
+/// From now on clients can connect.
+pub fn listen(socket: BorrowedFd, backlog: i32) -> io::Result<()> {
+    // The kernel looks again who has the port, and so do those who come after this server.
+    sys::switch_on(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    sys::listen(socket, backlog)
+}
+
+fn bound_tcp(address: SocketAddr, reuses: bool) -> io::Result<OwnedFd> {
     let fd = sys::socket(family(address), libc::SOCK_STREAM)?;
-    sys::switch_on(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    if reuses {
+        sys::switch_on(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    }
     sys::switch_on(fd.as_fd(), libc::SOL_SOCKET, libc::SO_KEEPALIVE)?;
     sys::switch_on(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
     bind(&fd, address)?;
-    sys::listen(fd.as_fd(), backlog)?;
-    Ok(TcpListener::from(fd))
+    Ok(fd)
 }
 
 /// `count` non-blocking sockets at one address, over which the kernel spreads the senders.
@@ -137,6 +166,13 @@ pub(crate) fn peer_name(fd: BorrowedFd) -> Option<String> {
 /// A socket that was left there is replaced; a file of another kind is in the way, and an error.
 /// Sets the process's umask for a moment, so it is called before there are threads.
 pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
+    let listener = hold_unix(path, mode)?;
+    sys::listen(listener.as_fd(), backlog)?;
+    Ok(listener)
+}
+
+/// Likewise, but nobody can connect before it is told to [`listen`].
+pub fn hold_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let name = unix_name(path)?;
     if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         fs::remove_file(path)?;
@@ -147,7 +183,6 @@ pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListe
     let bound = unsafe { sys::bind(fd.as_fd(), &name, size_of_val(&name)) };
     sys::umask(before);
     bound?;
-    sys::listen(fd.as_fd(), backlog)?;
     Ok(UnixListener::from(fd))
 }
 

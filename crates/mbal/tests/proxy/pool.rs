@@ -72,7 +72,13 @@ pub fn list(pool: &[Memcached]) -> String {
 
 /// All that is answered to a request.
 pub fn ask_at(port: u16, request: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut stream = None;
+    // A server of a cluster waits for the others first.
+    eventually("it lets clients in", || {
+        stream = TcpStream::connect(("127.0.0.1", port)).ok();
+        stream.is_some()
+    });
+    let mut stream = stream.unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     stream.write_all(format!("{request}quit\r\n").as_bytes()).unwrap();
     let mut reply = String::new();

@@ -116,8 +116,14 @@ impl Running {
         Running::start(folder, MBAL.as_ref(), &all)
     }
 
+    /// Who has to share the keys with others lets nobody in at first.
     pub fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let mut stream = None;
+        eventually("it lets clients in", || {
+            stream = TcpStream::connect(("127.0.0.1", self.port)).ok();
+            stream.is_some()
+        });
+        let stream = stream.unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream
     }
