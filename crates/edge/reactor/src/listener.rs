@@ -50,7 +50,7 @@ pub struct Listener {
 }
 
 /// Lets clients connect.
-pub type Opening = dyn FnOnce() -> io::Result<()>;
+pub type Opening = dyn FnOnce() -> io::Result<()> + Send;
 
 impl Listener {
     pub fn new(
