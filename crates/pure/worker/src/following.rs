@@ -304,13 +304,19 @@ mod tests {
         Now { second: 100, unix: 1_700_000_000, micros: 0 }
     }
 
-    #[test]
-    fn what_comes_whole_while_a_map_is_followed_is_not_dropped() {
-        let shared = shared();
-        let halves: Vec<Prefix> = Prefix::equal(1).collect();
+    /// Server 2's half comes here whole.
+    fn arrives(shared: &Shared, id: MoveId, prefix: Prefix) {
+        assert_eq!(begins(shared, id, prefix), None);
+        let birth = Birth { generation: 1, flush_number: 0 };
+        assert!(shared.store.begin_to_arrive(prefix, WorkerId(0), birth, PEER));
+        shared.store.serve_until(prefix, prefix.last_hash());
+    }
+
+    /// `meanwhile` is done while somebody follows a map, and waits for the lock of a move of the first half.
+    fn while_a_map_is_followed(shared: &Shared, prefix: Prefix, meanwhile: impl FnOnce() + Send) {
         let order = Order {
             id: MoveId(1),
-            prefix: halves[0],
+            prefix,
             source: Incarnation(1),
             destination: Incarnation(2),
             worker: WorkerId(0),
@@ -322,20 +328,21 @@ mod tests {
         let held = leaving.lock();
         thread::scope(|scope| {
             let follows = scope.spawn(|| shared.follow(HERE, cluster(2), 0));
-            // The moves and this test know it. Whoever follows has it too, when moves have been listed, and waits for its lock.
+            // The moves and this test know it. Whoever follows has it too, when moves have been listed.
             while Arc::strong_count(&leaving) < 3 {
                 thread::yield_now();
             }
-            let arrives = scope.spawn(|| {
-                assert_eq!(begins(&shared, MoveId(2), halves[1]), None);
-                let birth = Birth { generation: 1, flush_number: 0 };
-                assert!(shared.store.begin_to_arrive(halves[1], WorkerId(0), birth, PEER));
-                shared.store.serve_until(halves[1], halves[1].last_hash());
-            });
-            arrives.join().expect("nobody is in its way");
+            scope.spawn(meanwhile).join().expect("nobody is in its way");
             drop(held);
             follows.join().expect("it can be followed");
         });
+    }
+
+    #[test]
+    fn what_comes_whole_while_a_map_is_followed_is_not_dropped() {
+        let shared = shared();
+        let halves: Vec<Prefix> = Prefix::equal(1).collect();
+        while_a_map_is_followed(&shared, halves[0], || arrives(&shared, MoveId(2), halves[1]));
         assert!(shared.store.is_here(halves[1]), "its source has it no more");
     }
 
@@ -343,41 +350,14 @@ mod tests {
     fn what_comes_again_while_a_map_is_followed_is_not_taken_for_what_had_left() {
         let shared = shared();
         let halves: Vec<Prefix> = Prefix::equal(1).collect();
-        let arrives = |id| {
-            assert_eq!(begins(&shared, MoveId(id), halves[1]), None);
-            let birth = Birth { generation: 1, flush_number: 0 };
-            assert!(shared.store.begin_to_arrive(halves[1], WorkerId(0), birth, PEER));
-            shared.store.serve_until(halves[1], halves[1].last_hash());
-        };
         // It was here, and nothing of it moves any more.
-        arrives(2);
+        arrives(&shared, MoveId(2), halves[1]);
         shared.moves.remove(MoveId(2));
-        let order = Order {
-            id: MoveId(1),
-            prefix: halves[0],
-            source: Incarnation(1),
-            destination: Incarnation(2),
-            worker: WorkerId(0),
-            generation: 1,
-        };
-        let told = MoveTold { order, from: HERE, to: PEER, word: Word::Go, cutoffs: None };
-        shared.moves_told(now(), &[told], 2);
-        let leaving = shared.moves_here().remove(0);
-        let held = leaving.lock();
-        thread::scope(|scope| {
-            let follows = scope.spawn(|| shared.follow(HERE, cluster(2), 0));
-            while Arc::strong_count(&leaving) < 3 {
-                thread::yield_now();
-            }
-            let comes_again = scope.spawn(|| {
-                // By whoever is faster.
-                shared.store.release(halves[1], Elsewhere::Peer(PEER));
-                while shared.store.drop_released(0) {}
-                arrives(3);
-            });
-            comes_again.join().expect("nobody is in its way");
-            drop(held);
-            follows.join().expect("it can be followed");
+        while_a_map_is_followed(&shared, halves[0], || {
+            // By whoever is faster.
+            shared.store.release(halves[1], Elsewhere::Peer(PEER));
+            while shared.store.drop_released(0) {}
+            arrives(&shared, MoveId(3), halves[1]);
         });
         assert!(shared.store.is_here(halves[1]), "its source has it no more");
     }
