@@ -172,18 +172,35 @@ impl Connection {
         if line == b"OK" { Ok(()) } else { Err(self.strange(&line)) }
     }
 
-    /// Asks for a listing; false where the server's crawler is at other work.
-    pub fn begin_listing(&mut self) -> Result<bool, Failed> {
-        self.out.extend_from_slice(b"lru_crawler metadump all\r\n");
+    /// Asks for a listing; false where the server's crawler is at other work, or its hash table grows.
+    ///
+    /// By the hash table, which passes over nothing, or by the LRU lists, `by_lists` and of a memcached that does not know the other.
+    pub fn begin_listing(&mut self, by_lists: bool) -> Result<bool, Failed> {
+        let of = if by_lists { "all" } else { "hash" };
+        match self.ask_for_listing(of)? {
+            Some(refusal) if refusal.starts_with(b"BADCLASS") && !by_lists => {
+                self.begin_listing(true)
+            }
+            refusal => Ok(refusal.is_none()),
+        }
+    }
+
+    /// What is said in the place of a listing.
+    fn ask_for_listing(&mut self, of: &str) -> Result<Option<Vec<u8>>, Failed> {
+        self.out.extend_from_slice(format!("lru_crawler metadump {of}\r\n").as_bytes());
         self.send()?;
         while self.read.len() - self.at < 4 {
             self.fill()?;
         }
-        let busy = self.read[self.at..].starts_with(b"BUSY");
-        if busy {
-            self.line()?;
+        if [&b"key="[..], b"END\r"].contains(&&self.read[self.at..][..4]) {
+            return Ok(None);
         }
-        Ok(!busy)
+        let line = self.line()?;
+        let passes = [&b"BUSY"[..], b"BADCLASS", b"ERROR locked"];
+        match passes.iter().any(|start| line.starts_with(start)) {
+            true => Ok(Some(line)),
+            false => Err(self.strange(&line)),
+        }
     }
 
     /// The next line of the listing; `None` at its end.

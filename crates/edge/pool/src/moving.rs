@@ -273,7 +273,7 @@ impl<'a> Move<'a> {
             unseen.insert(listing.key(&listing.items()[copy.item as usize]), number);
         }
         let surveyed = &self.members[source];
-        // A listing passes over items that memcached moves from one of its lists to another meanwhile: hot ones.
+        // A listing by LRU lists passes over items that memcached moves from one to another meanwhile: hot ones.
         let listed = surveyed.listing.items().iter();
         let listed = listed.filter(|item| self.resize.owner_after(item.place) != source);
         let known: HashSet<&[u8]> = listed.map(|item| surveyed.listing.key(item)).collect();

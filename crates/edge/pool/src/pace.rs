@@ -66,12 +66,16 @@ impl Pace {
         Pace { rate, ..Pace::default() }
     }
 
+    pub(crate) fn has_rate(&self) -> bool {
+        self.rate.is_some()
+    }
+
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Relaxed)
     }
 
     pub(crate) fn batch_items(&self) -> usize {
-        if self.rate.is_some() { BATCH_ITEMS_WITH_RATE } else { BATCH_ITEMS }
+        if self.has_rate() { BATCH_ITEMS_WITH_RATE } else { BATCH_ITEMS }
     }
 
     /// How long a crawler is to sleep each time, in microseconds, so that listings of so many servers keep to the rate.

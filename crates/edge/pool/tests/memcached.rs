@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -327,6 +328,30 @@ fn with_a_rate_a_crawler_sleeps_longer_while_it_lists_and_then_as_before() {
     assert_eq!(sleep(), before);
 }
 
+/// memcached moves what is read and written from one of its lists to another.
+#[test]
+fn a_listing_passes_over_nothing_while_a_pool_is_used() {
+    let Some(pool) = pool(1, 64) else { return };
+    let set_all = |client: &mut Client| {
+        (0..2_500).for_each(|n| client.set(&format!("k{n}"), 0, 0, &[b'x'; 400]));
+    };
+    let mut client = Client::new(&pool.servers);
+    set_all(&mut client);
+    let ends = AtomicBool::new(false);
+    let listed: Vec<usize> = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Relaxed) {
+                set_all(&mut client);
+            }
+        });
+        let list = |_| surveyed(&pool.servers, &Pace::new(None))[0].listing.items().len();
+        let listed = (0..30).map(list).collect();
+        ends.store(true, Relaxed);
+        listed
+    });
+    assert_eq!(listed, [2_500; 30]);
+}
+
 #[test]
 fn a_move_that_fails_or_is_stopped_is_taken_back() {
     let Some(mut pool) = pool(3, 64) else { return };
@@ -350,10 +375,10 @@ fn a_move_that_fails_or_is_stopped_is_taken_back() {
     let mut moving = Move::new(&members, &resize, &dial, &pace);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while pace.progress.bytes.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+            while pace.progress.bytes.load(Relaxed) == 0 {
                 thread::yield_now();
             }
-            pace.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            pace.stop.store(true, Relaxed);
         });
         moving.carry(&plan).unwrap();
     });

@@ -1,4 +1,4 @@
-//! A server's items as `lru_crawler metadump all` lists them.
+//! A server's items as `lru_crawler metadump` lists them.
 
 use crate::Age;
 use mbal_routing::ketama::KeyHash;
