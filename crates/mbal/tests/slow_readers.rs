@@ -1,4 +1,4 @@
-//! Clients that ask for much and read late, at a server that has to ask others for it. They get every value, the server holds no more than it
+//! Clients that ask for much and read late, at a server or a proxy that has to ask others for it. They get every value, it holds no more than it
 //! says, others are served meanwhile, and the memory goes back. `docs/results/slow-readers.md` has figures of the long form:
 //! `cargo test --release -p mbal --test slow_readers -- --ignored --nocapture`.
 
@@ -22,6 +22,8 @@ struct Load {
     keys: usize,
     value_bytes: usize,
     unread: Duration,
+    /// They ask a proxy before the servers.
+    proxied: bool,
 }
 
 struct Figures {
@@ -103,7 +105,14 @@ fn read_all(stream: &mut TcpStream, load: &Load, apart: bool) {
 fn run(test: &str, load: &Load) -> Figures {
     let folder = Folder::new(test);
     let servers = start(&folder, load.memory_mib);
-    let asked = &servers[0];
+    let proxy = load.proxied.then(|| {
+        drop(fs::remove_file(folder.path("ports")));
+        let names: Vec<String> =
+            servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+        let arguments = ["proxy", "-p", "-1", "--upstream", &names.join(",")];
+        Running::start(&folder, env!("CARGO_BIN_EXE_mbal").as_ref(), &arguments)
+    });
+    let asked = proxy.as_ref().unwrap_or(&servers[0]);
     let small: Vec<String> = (0..32).map(|nth| format!("small-{nth}")).collect();
     eventually("all owners can be reached, by all workers", || {
         let mut streams: Vec<TcpStream> = (0..8).map(|_| asked.connect()).collect();
@@ -191,22 +200,35 @@ fn holds(test: &str, load: &Load) {
         highest / MIB,
         after / MIB
     );
-    let most = load.memory_mib * MIB + 64 * MIB + clients;
+    let own = if load.proxied { 0 } else { load.memory_mib * MIB };
+    let most = own + 64 * MIB + clients;
     assert!(highest <= most, "{} MiB are more than {}", highest / MIB, most / MIB);
     assert!(highest <= before + 64 * MIB + clients, "{} MiB", highest / MIB);
 }
 
 #[test]
 fn clients_that_read_late_get_every_value_and_cost_what_they_may() {
+    let (memory_mib, clients, keys, value_bytes) = (64, 12, 100, 400_000);
     let unread = Duration::from_secs(2);
-    let load = Load { memory_mib: 64, clients: 12, keys: 100, value_bytes: 400_000, unread };
-    holds("slow-readers", &load);
+    for (test, proxied) in [("slow-readers", false), ("slow-readers-proxied", true)] {
+        holds(test, &Load { memory_mib, clients, keys, value_bytes, unread, proxied });
+    }
 }
 
 #[test]
 #[ignore = "takes a minute or more"]
 fn forty_clients_that_read_nothing_for_half_a_minute() {
+    long("slow-readers-long", false);
+}
+
+#[test]
+#[ignore = "takes a minute or more"]
+fn forty_clients_of_a_proxy_that_read_nothing_for_half_a_minute() {
+    long("slow-readers-proxied-long", true);
+}
+
+fn long(test: &str, proxied: bool) {
+    let (memory_mib, clients, keys, value_bytes) = (256, 40, 400, 900_000);
     let unread = Duration::from_secs(30);
-    let load = Load { memory_mib: 256, clients: 40, keys: 400, value_bytes: 900_000, unread };
-    holds("slow-readers-long", &load);
+    holds(test, &Load { memory_mib, clients, keys, value_bytes, unread, proxied });
 }

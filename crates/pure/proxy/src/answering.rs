@@ -4,6 +4,7 @@ use crate::Nanos;
 use crate::binary::push_failure;
 use crate::client::Slot;
 use crate::expect::Expect;
+use crate::merge::Found;
 use crate::naming;
 use crate::proxy::Proxy;
 use crate::reply::{Framed, Kind, frame};
@@ -240,20 +241,40 @@ impl Proxy {
         let merge = std::mem::replace(this.slot(number), Slot::Waiting);
         let Slot::Merge(merge) = merge else { unreachable!("it was looked at") };
         let mut values = self.spare.take();
-        let (hits, misses) = merge.finish(&mut values, &mut self.spare);
-        self.counters.get_hits += hits;
-        self.counters.get_misses += misses;
-        if hits + misses > 0 {
-            this.expect(values.len());
-        }
-        this.answer(number, &mut self.spare, |out| {
-            // An empty output takes the reply as it is.
-            if out.is_empty() {
-                std::mem::swap(out, &mut values)
-            } else {
-                out.extend_from_slice(&values)
+        let is_last = this.rest.is_none();
+        let found = merge.finish(&mut values, &mut self.spare, is_last);
+        self.answer_window(client, number, found, values);
+    }
+
+    /// All that a `get` has asked for until now is there, or an error, which ends it.
+    pub(crate) fn answer_window(
+        &mut self,
+        client: u32,
+        number: u32,
+        found: Option<Found>,
+        mut values: Vec<u8>,
+    ) {
+        let this = &mut self.clients[client as usize];
+        match found {
+            Some(Found { hits, misses, longest }) => {
+                self.counters.get_hits += hits;
+                self.counters.get_misses += misses;
+                if hits + misses > 0 {
+                    this.expect(values.len());
+                    this.found((hits + misses) as usize, longest);
+                }
             }
-        });
+            None => this.rest = None,
+        }
+        // An empty output takes the reply as it is.
+        let push = |out: &mut Vec<u8>| match out.is_empty() {
+            true => std::mem::swap(out, &mut values),
+            false => out.extend_from_slice(&values),
+        };
+        match this.rest {
+            Some(_) => this.answer_in_part(push),
+            None => this.answer(number, &mut self.spare, push),
+        }
         self.spare.give(values);
         self.answered(client);
     }
@@ -283,6 +304,10 @@ impl Proxy {
     /// A client has got a reply.
     #[inline]
     pub(crate) fn answered(&mut self, client: u32) {
+        let this = &mut self.clients[client as usize];
+        if this.opens && (this.is_known() || this.is_idle()) {
+            self.has_opened(client);
+        }
         let this = &mut self.clients[client as usize];
         if this.gone {
             return self.free_if_done(client);

@@ -4,10 +4,10 @@ use mbal_model::KEY_BYTES_MAX;
 use mbal_wire::{Get, Request, next_word};
 
 use crate::asking::BAD_FORMAT;
-use crate::client::Slot;
+use crate::client::{REQUESTS_BEFORE_FIRST, Rest, Slot};
 use crate::encode;
 use crate::expect::Expect;
-use crate::merge::{Merge, Place};
+use crate::merge::{Found, Merge, Place};
 use crate::naming::push_name;
 use crate::placing::Refusal;
 use crate::proxy::Proxy;
@@ -17,20 +17,111 @@ use crate::upstream::{Asked, Hide, Who};
 
 const TOO_MANY_UPSTREAMS: &[u8] = b"SERVER_ERROR too many upstreams for one get\r\n";
 
+/// Where the key behind the first `count` begins, if there are more.
+fn behind(keys: &[u8], count: usize) -> Option<usize> {
+    if keys.len() / 2 < count {
+        return None;
+    }
+    let mut rest = keys;
+    for _ in 0..count {
+        rest = next_word(rest)?.1;
+    }
+    let (next, _) = next_word(rest)?;
+    Some(next.as_ptr().addr() - keys.as_ptr().addr())
+}
+
 impl Proxy {
+    /// For so many keys a client's `get` may ask at a time: their values are kept until all have come.
+    fn window(&mut self, client: u32) -> usize {
+        let bytes_max = self.settings.limits.client_output_bytes_max;
+        match self.clients[client as usize].window(bytes_max) {
+            // A peer's requests come from many clients, whose windows are its own.
+            _ if self.clients[client as usize].is_peer => usize::MAX,
+            Some(window) => window,
+            None if self.may_open(client) => REQUESTS_BEFORE_FIRST,
+            None => 1,
+        }
+    }
+
+    /// True if a `get` that is not asked for at once waits for what its client has asked before: it alone fills the client's output.
+    pub(crate) fn waits_for_window(&mut self, client: u32, request: &Request<'_>) -> bool {
+        let Request::Get(get) = request else { return false };
+        let this = &self.clients[client as usize];
+        if this.is_idle() && this.out.len() == 0 || next_word(get.further).is_none() {
+            return false;
+        }
+        let window = self.window(client);
+        behind(get.keys, window).is_some()
+    }
+
     /// A `get` of several keys.
     pub(crate) fn ask_many(&mut self, client: u32, get: &Get<'_>) {
+        let window = self.window(client);
+        let number = self.clients[client as usize].push(Slot::Waiting);
+        let Some(from) = behind(get.keys, window) else {
+            return self.ask_window(client, number, get, true);
+        };
+        // What is refused is refused as a whole.
+        let mut rest = get.keys;
+        while let Some((key, tail)) = next_word(rest) {
+            rest = tail;
+            if key.len() > KEY_BYTES_MAX {
+                return self.refuse_window(client, number, BAD_FORMAT);
+            }
+        }
+        let mut keys = self.spare.take();
+        keys.extend_from_slice(get.keys);
+        let rest = Rest { keys, from, cas: get.cas, touch: get.touch, number };
+        self.clients[client as usize].rest = Some(Box::new(rest));
+        // Others of its requests wait.
+        self.pause(client);
+        self.ask_window(client, number, &Get { keys: &get.keys[..from], ..*get }, true);
+    }
+
+    /// The values of the keys before have left.
+    pub(crate) fn ask_rest(&mut self, client: u32) {
+        let window = self.window(client);
+        let this = &mut self.clients[client as usize];
+        let Some(rest) = &mut this.rest else { return };
+        let keys = std::mem::take(&mut rest.keys);
+        let Rest { from, cas, touch, number, .. } = **rest;
+        let end = behind(&keys[from..], window).map_or(keys.len(), |length| from + length);
+        rest.from = end;
+        if end == keys.len() {
+            this.rest = None;
+        }
+        // One key of several is asked for as they are.
+        let get = Get { keys: &keys[from..end], first: &keys, further: &keys, cas, touch };
+        self.ask_window(client, number, &get, false);
+        match &mut self.clients[client as usize].rest {
+            Some(rest) => rest.keys = keys,
+            None => self.spare.give(keys),
+        }
+    }
+
+    /// Asks for some of the keys of a `get`.
+    fn ask_window(&mut self, client: u32, number: u32, get: &Get<'_>, is_first: bool) {
         let mut places = std::mem::take(&mut self.places);
         places.clear();
         match self.place_all(client, get, &mut places) {
-            Ok(()) if places.is_empty() => self.say(client, b"END\r\n"),
-            Ok(()) => {
-                self.counters.further_keys += places.len() as u64 - 1;
-                self.ask_parts(client, get, &places);
+            Ok(()) if places.is_empty() => {
+                let found = Found { hits: 0, misses: 0, longest: 0 };
+                let is_last = self.clients[client as usize].rest.is_none();
+                let end: &[u8] = if is_last { b"END\r\n" } else { b"" };
+                self.answer_window(client, number, Some(found), end.to_vec());
             }
-            Err(why) => self.refuse(client, false, why),
+            Ok(()) => {
+                self.counters.further_keys += places.len() as u64 - u64::from(is_first);
+                self.ask_parts(client, number, get, &places);
+            }
+            Err(why) => self.refuse_window(client, number, why),
         }
         self.places = places;
+    }
+
+    fn refuse_window(&mut self, client: u32, number: u32, why: Refusal) {
+        self.counters.errors += 1;
+        self.answer_window(client, number, None, why.to_vec());
     }
 
     /// Where the keys of a `get` are asked for. One that is too long makes the whole an error.
@@ -78,13 +169,10 @@ impl Proxy {
     }
 
     /// Asks for the keys of a `get`, each connection once, or twice where keys have other names.
-    fn ask_parts(&mut self, client: u32, get: &Get<'_>, places: &[Place]) {
+    fn ask_parts(&mut self, client: u32, number: u32, get: &Get<'_>, places: &[Place]) {
         let mut merge = Merge::new(self.spare.take(), get.keys, places.len());
-        let number = self.clients[client as usize].push(Slot::Waiting);
         if !places.iter().all(|place| merge.ask(place)) {
-            return self.clients[client as usize].answer(number, &mut self.spare, |out| {
-                out.extend_from_slice(TOO_MANY_UPSTREAMS);
-            });
+            return self.answer_window(client, number, None, TOO_MANY_UPSTREAMS.to_vec());
         }
         // Where a connection has two parts, one is written after the other; else all at once, key by key.
         let two = merge.count() > 1 && places.iter().any(|place| place.name.is_some());

@@ -9,7 +9,11 @@ use crate::merge::Merge;
 /// So many bytes leave, whatever else was asked in their turn.
 const HELD_BYTES_MAX: usize = 16 << 10;
 /// How large replies to a client are is not known before its first one.
-const REQUESTS_BEFORE_FIRST: usize = 8;
+pub(crate) const REQUESTS_BEFORE_FIRST: usize = 8;
+/// A `get` asks for so many keys at a time at most.
+const WINDOW_KEYS_MAX: usize = 256;
+/// After so many that were all missed, for so many times as many.
+const WINDOW_GROWTH: usize = 4;
 
 /// A place among a client's replies.
 pub(crate) enum Slot {
@@ -29,6 +33,16 @@ pub(crate) enum Slot {
     End,
 }
 
+/// Keys of a `get` that are asked for when the values before them have left.
+pub(crate) struct Rest {
+    pub keys: Vec<u8>,
+    /// Those before have been asked for.
+    pub from: usize,
+    pub cas: bool,
+    pub touch: Option<i32>,
+    pub number: u32,
+}
+
 #[derive(Default)]
 pub(crate) struct Client {
     /// Of a request that has not come in whole.
@@ -43,6 +57,16 @@ pub(crate) struct Client {
     slots: VecDeque<Slot>,
     /// Its largest reply of late: it fades by an eighth with each one that is smaller.
     reply_bytes: Option<usize>,
+    /// Its longest value in a multi-get of late, with its line: it fades likewise. None of it has come, while it is 0.
+    value_bytes: usize,
+    /// Then, how many keys one asks for at a time.
+    window: usize,
+    /// What its `get`, the only request that is not answered, is to ask for yet.
+    pub rest: Option<Box<Rest>>,
+    /// What it asks next waits until it has all replies.
+    pub waits_for_all: bool,
+    /// It is one of few that may ask for several values before the first has come.
+    pub opens: bool,
     /// The number of the first of the slots.
     first: u32,
     /// It is not read: it has asked enough.
@@ -95,11 +119,38 @@ impl Client {
     /// Whether it has asked for as much as may be on its way.
     #[inline]
     pub fn has_asked_enough(&self, requests_max: usize, bytes_max: usize) -> bool {
-        let requests_max = match self.reply_bytes {
-            None => requests_max.min(REQUESTS_BEFORE_FIRST),
-            Some(_) => requests_max,
-        };
         requests_max <= self.slots.len() || bytes_max <= self.expected_bytes()
+    }
+
+    /// It has got a reply: how large they are is known.
+    #[inline]
+    pub fn is_known(&self) -> bool {
+        self.reply_bytes.is_some()
+    }
+
+    /// For how many keys a `get` may ask at a time; `None` if no value has come, and none was missed.
+    #[inline]
+    pub fn window(&self, bytes_max: usize) -> Option<usize> {
+        match self.value_bytes {
+            0 if self.window == 0 => None,
+            0 => Some(self.window),
+            bytes => Some((bytes_max / bytes).clamp(1, WINDOW_KEYS_MAX)),
+        }
+    }
+
+    /// A `get` has found values, the longest of so many bytes, or none.
+    #[inline]
+    pub fn found(&mut self, keys: usize, longest: usize) {
+        if longest == 0 && self.value_bytes == 0 {
+            self.window = (keys * WINDOW_GROWTH).min(WINDOW_KEYS_MAX).max(self.window);
+        } else {
+            self.value_bytes = longest.max(self.value_bytes - self.value_bytes / 8).max(1);
+        }
+    }
+
+    /// It has all that was asked for of a `get` that is not done, and has taken it.
+    pub fn has_taken_window(&self) -> bool {
+        self.out.len() == 0 && matches!(self.slots.front(), Some(Slot::Waiting))
     }
 
     /// Of replies that it has not taken, or that wait for others.
@@ -115,6 +166,9 @@ impl Client {
     /// Forgets its replies, and those to come.
     pub fn go_deaf(&mut self, spare: &mut Spare) {
         self.deaf = true;
+        if self.rest.take().is_some() && matches!(self.slots.front(), Some(Slot::Waiting)) {
+            self.pop();
+        }
         self.out.free();
         self.out.sent(self.out.len(), spare);
         for slot in &mut self.slots {
@@ -177,6 +231,13 @@ impl Client {
     #[inline]
     pub fn next_number(&self) -> u32 {
         self.first.wrapping_add(self.slots.len() as u32)
+    }
+
+    /// A part of the reply to the first request, of which more is to come.
+    pub fn answer_in_part(&mut self, push: impl FnOnce(&mut Vec<u8>)) {
+        if !self.deaf {
+            push(&mut self.out.bytes);
+        }
     }
 
     /// The reply to request `number` is what `push` appends.

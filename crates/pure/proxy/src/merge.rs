@@ -53,6 +53,14 @@ struct Part {
     taken: usize,
 }
 
+/// Of the keys of a `get`.
+pub(crate) struct Found {
+    pub hits: u64,
+    pub misses: u64,
+    /// Bytes of a value, with its line.
+    pub longest: usize,
+}
+
 /// A `get` is split over so many connections at most.
 const PARTS_MAX: usize = 256;
 
@@ -151,13 +159,14 @@ impl Merge {
         self.error.extend_from_slice(error);
     }
 
-    /// Appends the reply. How many keys were found, and how many were not; an error says neither.
-    pub fn finish(mut self, out: &mut Vec<u8>, spare: &mut Spare) -> (u64, u64) {
-        let mut found = (0, 0);
+    /// Appends the reply, with its end if it is the `last` of its `get`. `None`: it is an error.
+    pub fn finish(mut self, out: &mut Vec<u8>, spare: &mut Spare, last: bool) -> Option<Found> {
+        let mut found = None;
         if self.error.is_empty() {
-            let hits = self.push_values(out);
-            found = (hits, self.wanted.len() as u64 - hits);
-            out.extend_from_slice(b"END\r\n");
+            found = Some(self.push_values(out));
+            if last {
+                out.extend_from_slice(b"END\r\n");
+            }
         } else {
             out.extend_from_slice(&self.error);
         }
@@ -166,9 +175,8 @@ impl Merge {
         found
     }
 
-    /// How many there are.
-    fn push_values(&mut self, out: &mut Vec<u8>) -> u64 {
-        let mut hits = 0;
+    fn push_values(&mut self, out: &mut Vec<u8>) -> Found {
+        let (mut hits, mut longest) = (0, 0);
         out.reserve(self.parts.iter().map(|part| part.values.len()).sum::<usize>() + 5);
         for wanted in &self.wanted {
             let key = &self.keys[wanted.start as usize..][..usize::from(wanted.bytes)];
@@ -178,9 +186,10 @@ impl Merge {
                 out.extend_from_slice(&values[..bytes]);
                 part.taken += bytes;
                 hits += 1;
+                longest = bytes.max(longest);
             }
         }
-        hits
+        Found { hits, misses: self.wanted.len() as u64 - hits, longest }
     }
 }
 
@@ -217,7 +226,7 @@ mod tests {
             assert_eq!(merge.came(*part, reply, &mut spare), at == 1);
         }
         let mut out = Vec::new();
-        merge.finish(&mut out, &mut spare);
+        merge.finish(&mut out, &mut spare, true);
         String::from_utf8(out).expect("text")
     }
 

@@ -103,6 +103,8 @@ pub struct Proxy {
     pub(crate) came_unlooked: usize,
     /// Clients that were paused and may go on.
     pub(crate) going_on: Vec<u32>,
+    /// Clients that ask for several values before their first has come.
+    pub(crate) opening: usize,
     pub(crate) counters: Counters,
     pub(crate) by_class: ByClass,
     pub(crate) resting: Resting,
@@ -197,6 +199,7 @@ impl Proxy {
             actions: Vec::new(),
             came_unlooked: 0,
             going_on: Vec::new(),
+            opening: 0,
             counters: Counters::default(),
             by_class: ByClass::default(),
             resting: Resting::default(),
@@ -350,7 +353,7 @@ impl Proxy {
             State::Closed { retry_at } => (retry_at > 0).then_some(retry_at),
             State::Dialing { since } => Some(since + self.timeout_of(conn)),
             State::Up => {
-                let late = conn.asked.front().map(|asked| asked.at + self.timeout_of(conn));
+                let late = conn.waits_since().map(|since| since + self.timeout_of(conn));
                 let settles = if self.owing { self.settles_at(conn) } else { None };
                 late.into_iter().chain(conn.gathers_until).chain(settles).min()
             }
@@ -393,7 +396,7 @@ impl Proxy {
                     self.dial(conn);
                 }
                 State::Dialing { since } if late(since) => self.time_out(conn),
-                State::Up if self.conns[conn].asked.front().is_some_and(|a| late(a.at)) => {
+                State::Up if self.conns[conn].waits_since().is_some_and(late) => {
                     self.time_out(conn);
                 }
                 _ => {}

@@ -2,12 +2,14 @@
 
 use mbal_wire::{BINARY_REQUEST, Parsed, parse, parse_binary};
 
-use crate::client::{Client, Slot};
+use crate::client::{Client, REQUESTS_BEFORE_FIRST, Slot};
 use crate::passing::Line;
 use crate::proxy::{Action, ClientId, Proxy};
 
 /// When so many parts of what may be kept have come from upstreams, it is looked how much is.
 const KEPT_PART: usize = 16;
+/// So many clients may ask for several values at a time before their first has come.
+const OPENING_MAX: usize = 6;
 
 impl Proxy {
     pub(crate) fn received(&mut self, client: u32, bytes: &[u8]) {
@@ -54,9 +56,15 @@ impl Proxy {
     pub(crate) fn let_go_on(&mut self, client: u32) {
         let limits = self.settings.limits;
         let this = &mut self.clients[client as usize];
-        let has_room = !this.flushing
-            && this.waiting() <= limits.client_requests_max / 2
-            && this.expected_bytes() <= limits.client_output_bytes_max / 2;
+        let has_room = if this.rest.is_some() {
+            this.has_taken_window()
+        } else if this.waits_for_all {
+            this.is_idle() && this.out.len() == 0
+        } else {
+            !this.flushing
+                && this.waiting() <= limits.client_requests_max / 2
+                && this.expected_bytes() <= limits.client_output_bytes_max / 2
+        };
         if this.paused && has_room && this.is_open && !this.may_go_on {
             this.may_go_on = true;
             self.going_on.push(client);
@@ -66,6 +74,10 @@ impl Proxy {
     pub(crate) fn go_on(&mut self, client: u32) {
         let this = &mut self.clients[client as usize];
         this.may_go_on = false;
+        if this.rest.is_some() {
+            return self.ask_rest(client);
+        }
+        this.waits_for_all = false;
         if !std::mem::take(&mut this.paused) || !this.is_open || this.ending {
             return;
         }
@@ -80,7 +92,6 @@ impl Proxy {
 
     /// Asks what is whole of `bytes`; how many of them are done with.
     fn run(&mut self, client: u32, bytes: &[u8]) -> usize {
-        let limits = self.settings.limits;
         let from = self.clients[client as usize].next_number();
         let mut at = 0;
         while at < bytes.len() {
@@ -95,19 +106,15 @@ impl Proxy {
                 }
                 continue;
             }
-            let bytes_max = limits.client_output_bytes_max;
-            // A peer's requests come from many clients.
-            let has_asked_enough = match this.is_peer {
-                true => limits.conn_requests_max <= this.waiting() || bytes_max <= this.out.len(),
-                false => this.has_asked_enough(limits.client_requests_max, bytes_max),
-            };
-            if has_asked_enough || this.flushing {
-                this.paused = true;
-                this.need = 0;
-                self.actions.push(Action::Pause(ClientId(client)));
+            if this.paused {
+                break;
+            }
+            if this.flushing || self.has_asked_enough(client) {
+                self.pause(client);
                 break;
             }
             let rest = &bytes[at..];
+            let this = &mut self.clients[client as usize];
             if this.is_peer && this.binary == Some(false) {
                 match self.run_peer(client, rest) {
                     Line::Whole(length) => {
@@ -151,6 +158,11 @@ impl Proxy {
                         self.hold(client);
                         break;
                     }
+                    if self.waits_for_window(client, &request) {
+                        self.clients[client as usize].waits_for_all = true;
+                        self.pause(client);
+                        break;
+                    }
                     let this = &mut self.clients[client as usize];
                     this.skip = skip;
                     if rest.len() - length < skip {
@@ -172,6 +184,55 @@ impl Proxy {
         }
         self.tell_client(client);
         at
+    }
+
+    /// A client is not read until it has got and taken some of its replies.
+    pub(crate) fn pause(&mut self, client: u32) {
+        let this = &mut self.clients[client as usize];
+        (this.paused, this.need) = (true, 0);
+        self.actions.push(Action::Pause(ClientId(client)));
+    }
+
+    #[inline]
+    fn has_asked_enough(&mut self, client: u32) -> bool {
+        let limits = self.settings.limits;
+        let bytes_max = limits.client_output_bytes_max;
+        let this = &self.clients[client as usize];
+        // A peer's requests come from many clients.
+        if this.is_peer {
+            return limits.conn_requests_max <= this.waiting() || bytes_max <= this.out.len();
+        }
+        let requests_max = match this.is_known() {
+            true => limits.client_requests_max,
+            false => self.requests_before_first(client),
+        };
+        self.clients[client as usize].has_asked_enough(requests_max, bytes_max)
+    }
+
+    /// How many requests of a client may be under way whose replies may have any length.
+    fn requests_before_first(&mut self, client: u32) -> usize {
+        if self.clients[client as usize].is_idle() || !self.may_open(client) {
+            return 1;
+        }
+        self.settings.limits.client_requests_max.min(REQUESTS_BEFORE_FIRST)
+    }
+
+    /// True for the few that may ask for several values before one has come.
+    pub(crate) fn may_open(&mut self, client: u32) -> bool {
+        let this = &mut self.clients[client as usize];
+        if !this.opens && self.opening < OPENING_MAX {
+            this.opens = true;
+            self.opening += 1;
+        }
+        this.opens
+    }
+
+    /// A client has a reply, or waits for none.
+    #[inline]
+    pub(crate) fn has_opened(&mut self, client: u32) {
+        if std::mem::take(&mut self.clients[client as usize].opens) {
+            self.opening -= 1;
+        }
     }
 
     pub(crate) fn half_closed(&mut self, client: u32) {
@@ -213,6 +274,7 @@ impl Proxy {
         this.is_open = false;
         this.drop_refusal();
         this.go_deaf(&mut self.spare);
+        self.has_opened(client);
         self.free_if_done(client);
     }
 

@@ -307,6 +307,13 @@ impl Conn {
         (self.asked.len(), self.asked_in_all() - self.asked_before)
     }
 
+    /// When the upstream is to say something: it has been asked since then, or a reply of it is coming in.
+    #[inline]
+    pub fn waits_since(&self) -> Option<Nanos> {
+        let asked_at = self.asked.front()?.at;
+        Some(if self.input.is_empty() { asked_at } else { asked_at.max(self.heard_at) })
+    }
+
     /// A write may be executed at any moment.
     pub fn awaits_writes(&self) -> bool {
         !self.keys.unsent().is_empty()

@@ -3,6 +3,7 @@
 use mbal_proxy::{
     Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Proxy, RingServer, Settings,
 };
+use mbal_random::Random;
 
 pub const MS: u64 = 1_000_000;
 pub const TIMEOUT: u64 = 100 * MS;
@@ -20,6 +21,8 @@ pub struct World {
     pub hung_up: Vec<ConnId>,
     pub closed: Vec<ClientId>,
     pub paused: Vec<ClientId>,
+    /// Clients take some of what is said to them, by chance; all of it at once, if there is none.
+    pub takes: Option<Random>,
 }
 
 pub fn settings(upstreams: usize) -> Settings {
@@ -62,6 +65,7 @@ impl World {
             hung_up: Vec::new(),
             closed: Vec::new(),
             paused: Vec::new(),
+            takes: None,
         };
         world.proxy.start(1);
         world.connect_all();
@@ -89,11 +93,7 @@ impl World {
             }
             for action in &actions {
                 match *action {
-                    Action::ToClient(client) => {
-                        let out = self.proxy.client_output(client).to_vec();
-                        self.told[client.0 as usize] += &String::from_utf8_lossy(&out);
-                        self.proxy.client_took(client, out.len());
-                    }
+                    Action::ToClient(client) => self.take(client),
                     Action::ToUpstream(conn) => {
                         let out = self.proxy.conn_output(conn).to_vec();
                         self.proxy.conn_took(conn, out.len());
@@ -117,6 +117,23 @@ impl World {
                     Action::Resume(client) => self.paused.retain(|one| *one != client),
                 }
             }
+        }
+    }
+
+    fn take(&mut self, client: ClientId) {
+        let mut out = self.proxy.client_output(client).to_vec();
+        if let Some(random) = &mut self.takes {
+            out.truncate(random.below(out.len() as u64 + 1) as usize);
+        }
+        self.told[client.0 as usize] += &String::from_utf8_lossy(&out);
+        self.proxy.client_took(client, out.len());
+    }
+
+    /// A client that did not take all has room again.
+    pub fn takes_more(&mut self, client: ClientId) {
+        if !self.proxy.client_output(client).is_empty() {
+            self.take(client);
+            self.carry_out();
         }
     }
 
