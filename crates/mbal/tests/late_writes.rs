@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -52,8 +53,10 @@ impl Network {
                 // Nobody listens there yet, or any more.
                 let Ok(accepted) = TcpStream::connect(("127.0.0.1", port)) else { continue };
                 let back = (accepted.try_clone().unwrap(), dialed.try_clone().unwrap());
-                thread::spawn(move || carry(dialed, accepted, &state));
-                thread::spawn(move || carry_back(back.0, back.1));
+                let known = Arc::new(AtomicBool::new(false));
+                let (both, its) = (Arc::clone(&state), Arc::clone(&known));
+                thread::spawn(move || carry(dialed, accepted, &state, &known));
+                thread::spawn(move || carry_back(back.0, back.1, &both, &its));
             }
         });
         network
@@ -69,15 +72,17 @@ impl Network {
     }
 }
 
-/// Carries requests. An end of the dialing side is told to nobody while bytes are held.
-fn carry(mut from: TcpStream, mut to: TcpStream, state: &State) {
+/// Carries requests. An end of the dialing side is told to nobody while bytes are held. It may be `known` otherwise how that has ended: a
+/// kernel tells of a reset once, maybe to who carries back.
+fn carry(mut from: TcpStream, mut to: TcpStream, state: &State, known: &AtomicBool) {
     let mut buffer = [0; 64 << 10];
+    let mut delivers = true;
     loop {
         let read = from.read(&mut buffer);
         let mut now = state.now.lock().unwrap();
         let count = match read {
             Ok(0) => {
-                now.closes += 1;
+                now.closes += usize::from(delivers && !known.load(Relaxed));
                 0
             }
             Ok(count) => count,
@@ -94,21 +99,29 @@ fn carry(mut from: TcpStream, mut to: TcpStream, state: &State) {
             now.held -= count;
         }
         drop(now);
-        if count == 0 || to.write_all(&buffer[..count]).is_err() {
+        if count == 0 {
             // What has been delivered is read first.
             drop(to.shutdown(Shutdown::Write));
             return;
         }
+        // Who is not there any more: how the dialing side ends is still to be seen.
+        delivers = delivers && to.write_all(&buffer[..count]).is_ok();
     }
 }
 
-fn carry_back(mut from: TcpStream, mut to: TcpStream) {
+fn carry_back(mut from: TcpStream, mut to: TcpStream, state: &State, known: &AtomicBool) {
     let mut buffer = [0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
-        if to.write_all(&buffer[..count]).is_err() {
+        let mut now = state.now.lock().unwrap();
+        if let Err(error) = to.write_all(&buffer[..count]) {
+            if error.kind() == ErrorKind::ConnectionReset {
+                known.store(true, Relaxed);
+                now.resets += 1;
+            }
             return;
         }
     }
+    known.store(true, Relaxed);
     drop(to.shutdown(Shutdown::Both));
 }
 
