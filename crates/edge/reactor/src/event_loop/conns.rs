@@ -12,6 +12,9 @@ use crate::socket;
 use crate::sys::{self, HUNG_UP, READABLE, WRITABLE};
 use crate::tls::Tls;
 
+/// A wake-up goes on with those that stalled for so long.
+const RESUMES_NS_MAX: u64 = 2_000_000;
+
 /// What a connection is watched for. Nobody here asks who has hung up: the listener does, in [`crate::Tally::hung_up`].
 const RECEIVING: u32 = READABLE | HUNG_UP;
 
@@ -140,16 +143,21 @@ impl EventLoop {
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) {
         let due = self.drained.len();
-        for turn in 0..due {
-            let id = self.drained[turn];
+        let mut done = 0;
+        while done < due {
+            let id = self.drained[done];
+            done += 1;
             let Some(conn) = &mut self.conns[id.0 as usize] else { continue };
             if std::mem::take(&mut conn.stalled) {
                 handle(now, Event::Drained { conn: id }, &mut self.actions);
                 self.settle(now, handle);
+                if self.clock.now_ns() - now > RESUMES_NS_MAX {
+                    break;
+                }
             }
         }
-        // Those that stalled again meanwhile wait for the next turn, so that nobody is starved.
-        self.drained.drain(..due);
+        // The others, and those that stalled again meanwhile, wait for the next turn, so that nobody is starved.
+        self.drained.drain(..done);
     }
 
     pub(super) fn close_when_sent(&mut self, id: ConnId) {
