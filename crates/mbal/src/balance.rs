@@ -1,4 +1,4 @@
-//! `mbal balance` and `mbal drain`: what operators decide about a cluster's loads.
+//! `mbal cluster balance` and `mbal cluster drain`: what operators decide about a cluster's loads.
 
 use std::process::ExitCode;
 
@@ -11,9 +11,10 @@ use crate::named::NamedServer;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES
-  mbal balance off        nothing moves between servers but what operators order
-  mbal balance dry-run    `mbal events` tells what would move
-  mbal balance on         cachelets move from overloaded servers to lighter ones
+  mbal cluster balance off  nothing moves between servers but what operators order
+  mbal cluster balance dry-run
+                            `mbal cluster events` tells what would move
+  mbal cluster balance on   cachelets move from overloaded servers to lighter ones
 
 Moves under way go on. Each server's own balancer has a flag: mbal serve --balance.")]
 pub struct Balance {
@@ -34,12 +35,12 @@ enum Mode {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES
-  mbal drain 3            server 3 is to be emptied, and serves meanwhile
-  mbal status --coordinator http://127.0.0.1:11210
-                          says when it may be stopped
-  mbal drain 10.0.0.3:11211
-                          the same, by an address that status shows
-  mbal drain 3 --undo     it keeps what it still has
+  mbal cluster drain 3      server 3 is to be emptied, and serves meanwhile
+  mbal cluster status       says when it may be stopped
+  mbal cluster drain 10.0.0.3:11211
+                            the same, by an address that status shows
+  mbal cluster drain 3 --undo
+                            it keeps what it still has
 
 Its cachelets move with their items to the servers that have most room, a few at
 a time. A server that is started again after it was stopped gets cachelets again.")]

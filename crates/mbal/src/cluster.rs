@@ -1,6 +1,7 @@
-//! `mbal map`, `lost`, `events`, and `status` and `move` of a whole cluster: questions to a coordinator.
+//! `mbal cluster map`, `lost`, `events`, and `status` and `move` of a whole cluster: questions to a coordinator.
 
 use std::fmt::Write;
+use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,8 +16,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// On loopback.
+const LISTENS_WITHIN: Duration = Duration::from_secs(1);
 /// Of several, one that is asleep is passed over sooner.
 const EACH_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+
+/// Where `mbal coordinator` listens if nothing else is said.
+pub const USUAL_COORDINATOR: &str = "http://127.0.0.1:11210";
 
 /// Broken links that a table names: in a large cluster one server may miss all others.
 const LINKS_SHOWN: usize = 8;
@@ -29,7 +35,7 @@ pub struct At {
         long,
         env = "MBAL_COORDINATOR",
         value_name = "url[,url]",
-        default_value = "http://127.0.0.1:11210"
+        default_value = USUAL_COORDINATOR
     )]
     coordinator: String,
 
@@ -47,8 +53,8 @@ pub struct Token {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES
-  mbal map                                    of the coordinator on this host
-  mbal map --coordinator http://10.0.0.1:11210
+  mbal cluster map          of the coordinator on this host
+  mbal cluster map --coordinator http://10.0.0.1:11210
 
 `mbal serve --cluster FILE` reads what this prints.")]
 pub struct Map {
@@ -59,11 +65,12 @@ pub struct Map {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES
-  mbal split 2800/5     2800/6 and 2c00/6 in its place, at the same server and worker
+  mbal cluster split 2800/5
+                            2800/6 and 2c00/6 in its place, at the same server and worker
 
 It is served meanwhile. A half can be moved as any cachelet; its move waits until the server has split what it holds.")]
 pub struct Split {
-    /// A cachelet of the map, as `mbal map` tells it
+    /// A cachelet of the map, as `mbal cluster map` tells it
     #[arg(value_name = "CACHELET", value_parser = crate::operator::cachelet)]
     cachelet: Prefix,
 
@@ -74,7 +81,7 @@ pub struct Split {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES
-  mbal events     time (UTC), number and text of the last 1,000 decisions")]
+  mbal cluster events       time (UTC), number and text of the last 1,000 decisions")]
 pub struct Events {
     #[command(flatten)]
     at: At,
@@ -83,11 +90,11 @@ pub struct Events {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES
-  mbal lost 3     server 3 is dead: its cachelets begin empty on the others
-  mbal lost 10.0.0.3:11211
-                  the same, by an address that status shows
-  mbal lost 3 --force
-                  though it was just heard: it loses all that it has
+  mbal cluster lost 3       server 3 is dead: its cachelets begin empty on the others
+  mbal cluster lost 10.0.0.3:11211
+                            the same, by an address that status shows
+  mbal cluster lost 3 --force
+                            though it was just heard: it loses all that it has
 
 Say it only of a process that runs no more: one that does would go on serving
 what others serve as well. Without --force it is refused while the server is
@@ -133,13 +140,13 @@ pub fn split(split: &Split) -> ExitCode {
     told(split.at.caller().and_then(say).map(|_| String::new()))
 }
 
-/// `mbal status --coordinator URL`.
+/// `mbal cluster status --coordinator URL`.
 pub fn status(url: &str, token: &Token, json: bool) -> ExitCode {
     let asked = caller(url, token).and_then(|caller| text(&caller, "GET", "/v1/status", None));
     told(asked.and_then(|text| if json { Ok(text + "\n") } else { Ok(table(&read(&text)?)) }))
 }
 
-/// `mbal move CACHELET SERVER[/WORKER] --coordinator URL`.
+/// `mbal cluster move CACHELET SERVER[/WORKER] --coordinator URL`.
 pub fn move_cachelet(
     url: &str,
     token: &Token,
@@ -196,6 +203,12 @@ impl At {
     pub fn caller(&self) -> Result<Caller, String> {
         caller(&self.coordinator, &self.token)
     }
+}
+
+/// Whether anybody does at this address of this host.
+pub fn listens(url: &str) -> bool {
+    let address = url.strip_prefix("http://").and_then(|address| address.parse().ok());
+    address.is_some_and(|address| TcpStream::connect_timeout(&address, LISTENS_WITHIN).is_ok())
 }
 
 pub fn caller(url: &str, token: &Token) -> Result<Caller, String> {

@@ -121,7 +121,7 @@ pub struct HotKeys {
 #[derive(Args, Debug)]
 #[group(multiple = true)]
 struct StartsServers {
-    /// Command that starts one more server, for `mbal scale`: it gets $MBAL_CLUSTER, and in $MBAL_COUNT how many there are to be
+    /// Command that starts one more server, for `mbal cluster scale`: it gets $MBAL_CLUSTER, and in $MBAL_COUNT how many there are to be
     #[arg(long, env = "MBAL_START_COMMAND", value_name = "command", requires = "stop_command")]
     start_command: Option<String>,
 

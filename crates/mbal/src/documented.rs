@@ -118,10 +118,9 @@ fn the_units_of_systemd_start_what_there_is_with_settings_that_it_knows() {
 #[test]
 fn every_example_of_the_help_texts_can_be_typed() {
     let mut read = 0;
-    for mut subcommand in mbal_command().get_subcommands().cloned() {
+    for (subcommand, _) in subcommands(&mbal_command()) {
         // 0: lines are left as they are.
-        subcommand = subcommand.term_width(0);
-        let help = subcommand.render_long_help().to_string();
+        let help = subcommand.term_width(0).render_long_help().to_string();
         let examples = help
             .lines()
             .filter(|line| line.trim_start().starts_with("mbal ") && line.starts_with(' '));

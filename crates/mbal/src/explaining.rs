@@ -1,4 +1,4 @@
-//! `mbal explain KEY|CACHELET --coordinator URL`: which server has it, why, and what was decided about it.
+//! `mbal cluster explain KEY|CACHELET --coordinator URL`: which server has it, why, and what was decided about it.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -122,7 +122,7 @@ fn where_it_is(prefix: Prefix, owner: Owner, map: &Cluster) -> String {
     if let Some(addresses) = map.servers.get(&owner.server) {
         let _ = writeln!(
             out,
-            "mbal explain {prefix} {} on that host says who asks for it, and what it costs",
+            "mbal cluster explain {prefix} {} on that host says who asks for it, and what it costs",
             addresses.client
         );
     }
@@ -210,7 +210,7 @@ mod tests {
     fn a_cachelet_is_told_of_with_its_server_its_move_and_what_was_decided() {
         let expected = "\
 cachelet 4000/2: server 2, worker 0 by map 7; lent to another worker of it, if its balancer chose so
-mbal explain 4000/2 10.0.0.2:11211 on that host says who asks for it, and what it costs
+mbal cluster explain 4000/2 10.0.0.2:11211 on that host says who asks for it, and what it costs
 server 2: draining, load 0.25, 2 cachelets, 50.0% of all hashes
 move 2 takes it to server 1: 25% gone
 00:00:01     1 the first map: 4 cachelets

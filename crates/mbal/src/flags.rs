@@ -120,7 +120,7 @@ pub struct Flags {
     #[arg(long, env = "MBAL_PATIENCE", value_name = "num", default_value_t = 4)]
     patience: u32,
 
-    /// Unix socket for `mbal status`, `move` and `explain`, or off; by default ADDRESS:PORT.control
+    /// Unix socket for `mbal cluster status`, `move` and `explain`, or off; by default ADDRESS:PORT.control
     /// in /run/mbal, $XDG_RUNTIME_DIR/mbal or /tmp/mbal-UID
     #[arg(long, env = "MBAL_CONTROL", value_name = "file")]
     control: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! `mbal hotkeys`, and what `status`, `explain` and `top` say of hot keys.
+//! `mbal cluster hotkeys`, and what `status`, `explain` and `top` say of hot keys.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::cluster::{Token, caller, read, text};
 
 const PATH: &str = "/v1/hotkeys";
 
-/// `mbal hotkeys --coordinator URL`.
+/// `mbal cluster hotkeys --coordinator URL`.
 pub fn of_cluster(url: &str, token: &Token, json: bool) -> Result<String, String> {
     let told = caller(url, token).and_then(|caller| text(&caller, "GET", PATH, None))?;
     shown(told, json)

@@ -17,6 +17,7 @@ mod listen;
 mod named;
 mod operator;
 mod passwords;
+mod pool;
 mod proxy;
 mod scale;
 mod topping;
@@ -52,8 +53,8 @@ const PROXY: &str =
 const BENCH: &str = "Loads memcached-compatible servers and says what a request costs them.";
 const TOP: &str =
     "Shows what a server does now: rate, hits, latency, workers, the hottest cachelets and keys.";
-const SIM: &str =
-    "Proves the deciders in virtual time: thousands of workers on one thread, from a seed.";
+const CLUSTER: &str = "Looks at a cluster, and changes it.";
+const POOL: &str = "Resizes a pool of stock memcacheds without a cold start.";
 const SERVE_AFTER: &str = "\
 Flags of the first list, but -v, can come from the environment instead: MBAL_MEMORY_LIMIT=1024.
 
@@ -81,20 +82,32 @@ fn main() -> ExitCode {
         Some(("up", matches)) => up::run(&read(matches)),
         Some(("coordinator", matches)) => coordinator::run(&read(matches)),
         Some(("proxy", matches)) => proxy::run(read(matches)),
+        Some(("cluster", matches)) => of_cluster(matches),
+        Some(("pool", matches)) => match matches.subcommand() {
+            Some(("resize", matches)) => pool::resize(&read(matches)),
+            _ => unreachable!("clap asks for one of its subcommands"),
+        },
+        Some(("bench", matches)) => mbal_bench::run(read(matches)),
+        Some(("top", matches)) => operator::top(&read(matches), &read(matches)),
+        _ => unreachable!("clap asks for one of its subcommands"),
+    }
+}
+
+fn of_cluster(matches: &ArgMatches) -> ExitCode {
+    match matches.subcommand() {
+        Some(("status", matches)) => operator::status(&read(matches)),
         Some(("map", matches)) => cluster::map(&read(matches)),
         Some(("events", matches)) => cluster::events(&read(matches)),
-        Some(("lost", matches)) => cluster::lost(&read(matches)),
+        Some(("hotkeys", matches)) => operator::hot_keys(&read(matches)),
+        Some(("explain", matches)) => operator::explain(&read(matches)),
+        Some(("move", matches)) => operator::move_cachelet(&read(matches)),
         Some(("split", matches)) => cluster::split(&read(matches)),
         Some(("balance", matches)) => balance::balance(&read(matches)),
         Some(("drain", matches)) => balance::drain(&read(matches)),
-        Some(("scale", matches)) => scale::scale(read(matches)),
-        Some(("status", matches)) => operator::status(&read(matches)),
-        Some(("hotkeys", matches)) => operator::hot_keys(&read(matches)),
-        Some(("move", matches)) => operator::move_cachelet(&read(matches)),
-        Some(("explain", matches)) => operator::explain(&read(matches)),
-        Some(("bench", matches)) => mbal_bench::run(read(matches)),
-        Some(("top", matches)) => operator::top(&read(matches), &read(matches)),
-        Some(("sim", matches)) => mbal_sim::run(&read(matches)),
+        Some(("lost", matches)) => cluster::lost(&read(matches)),
+        Some(("scale", matches)) => scale::scale(&read(matches)),
+        Some(("autoscale", matches)) => scale::autoscale(&read(matches)),
+        Some(("forecast", matches)) => scale::forecast(&read(matches)),
         _ => unreachable!("clap asks for one of its subcommands"),
     }
 }
@@ -116,49 +129,80 @@ fn mbal_command() -> Command {
             Command::new("coordinator").about(COORDINATOR),
         ))
         .subcommand(proxy::ProxyFlags::augment_args(Command::new("proxy").about(PROXY)))
-        .subcommand(operator::Status::augment_args(
-            Command::new("status").about(
-                "Loads, loans and the balancer's last decisions; or the servers of a cluster.",
-            ),
-        ))
-        .subcommand(operator::HotKeys::augment_args(
-            Command::new("hotkeys").about("The hottest keys, and where their copies are."),
-        ))
-        .subcommand(operator::Move::augment_args(
-            Command::new("move")
-                .about("Lends a cachelet to another worker, or moves it to another server."),
-        ))
-        .subcommand(operator::Explain::augment_args(
-            Command::new("explain").about("Why a key or a cachelet is where it is."),
-        ))
-        .subcommand(cluster::Map::augment_args(
-            Command::new("map").about("A cluster's servers, and who has which cachelet."),
-        ))
-        .subcommand(cluster::Events::augment_args(
-            Command::new("events").about("What a cluster's coordinator has decided."),
-        ))
-        .subcommand(cluster::Split::augment_args(
-            Command::new("split").about("Splits a cachelet of a cluster into its two halves."),
-        ))
-        .subcommand(cluster::Lost::augment_args(
-            Command::new("lost").about("Says that a server of a cluster is dead."),
-        ))
-        .subcommand(balance::Balance::augment_args(
-            Command::new("balance").about("Turns a cluster's balance between servers on or off."),
-        ))
-        .subcommand(balance::Drain::augment_args(
-            Command::new("drain")
-                .about("Empties a server of a cluster, so that it may be stopped."),
-        ))
-        .subcommand(scale::Scale::augment_args(
-            Command::new("scale")
-                .about("Changes how many servers share the keys, and says what that brings."),
-        ))
+        .subcommand(cluster_command())
+        .subcommand(pool_command())
         .subcommand(mbal_bench::Args::augment_args(Command::new("bench").about(BENCH)))
         .subcommand(operator::OfCluster::augment_args(mbal_top::Args::augment_args(
             Command::new("top").about(TOP),
         )))
-        .subcommand(mbal_sim::Args::augment_args(Command::new("sim").about(SIM)))
+}
+
+fn group(name: &'static str, about: &'static str) -> Command {
+    Command::new(name).about(about).subcommand_required(true).arg_required_else_help(true)
+}
+
+/// In the order in which people need them: to look, to move, to change.
+fn cluster_command() -> Command {
+    let one = |name, about| Command::new(name).about(about);
+    group("cluster", CLUSTER)
+        .subcommand(operator::Status::augment_args(one(
+            "status",
+            "Servers and loads of a cluster, or the workers of one server.",
+        )))
+        .subcommand(cluster::Map::augment_args(one(
+            "map",
+            "A cluster's servers, and who has which cachelet.",
+        )))
+        .subcommand(cluster::Events::augment_args(one(
+            "events",
+            "What a cluster's coordinator has decided.",
+        )))
+        .subcommand(operator::HotKeys::augment_args(one(
+            "hotkeys",
+            "The hottest keys, and where their copies are.",
+        )))
+        .subcommand(operator::Explain::augment_args(one(
+            "explain",
+            "Why a key or a cachelet is where it is.",
+        )))
+        .subcommand(operator::Move::augment_args(one(
+            "move",
+            "Moves a cachelet to another server, or lends it to another worker.",
+        )))
+        .subcommand(cluster::Split::augment_args(one(
+            "split",
+            "Splits a cachelet of a cluster into its two halves.",
+        )))
+        .subcommand(balance::Balance::augment_args(one(
+            "balance",
+            "Turns a cluster's balance between servers on or off.",
+        )))
+        .subcommand(balance::Drain::augment_args(one(
+            "drain",
+            "Empties a server of a cluster, so that it may be stopped.",
+        )))
+        .subcommand(cluster::Lost::augment_args(one(
+            "lost",
+            "Says that a server of a cluster is dead.",
+        )))
+        .subcommand(scale::Scale::augment_args(one(
+            "scale",
+            "Changes how many servers share the keys.",
+        )))
+        .subcommand(scale::Autoscale::augment_args(one(
+            "autoscale",
+            "Has the coordinator change how many servers there are.",
+        )))
+        .subcommand(scale::Forecast::augment_args(one(
+            "forecast",
+            "The hit ratio that every number of servers would have.",
+        )))
+}
+
+fn pool_command() -> Command {
+    group("pool", POOL).subcommand(pool::Pool::augment_args(
+        Command::new("resize").about("Moves items to where clients will look for them."),
+    ))
 }
 
 fn as_memcached_command() -> Command {

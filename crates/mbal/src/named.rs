@@ -1,4 +1,4 @@
-//! A server of a cluster as operators name it: by its number, or by an address that `mbal status` shows.
+//! A server of a cluster as operators name it: by its number, or by an address that `mbal cluster status` shows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +26,9 @@ impl FromStr for NamedServer {
             _ if !is_number && !name.starts_with('-') && name.chars().all(is_plain) => {
                 Ok(NamedServer::Address(name.into()))
             }
-            _ => Err("a server is its number, or HOST:PORT as `mbal status` shows it".into()),
+            _ => {
+                Err("a server is its number, or HOST:PORT as `mbal cluster status` shows it".into())
+            }
         }
     }
 }

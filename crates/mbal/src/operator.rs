@@ -1,4 +1,6 @@
-//! `mbal status`, `move` and `explain`: questions to a server on this host.
+//! What a cluster and a lone server answer alike: `mbal cluster status`, `hotkeys`, `move` and `explain`, and `mbal top`.
+//!
+//! Who names a server asks that one, by its control socket; otherwise the coordinator is asked, if there is one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,6 +12,7 @@ use mbal_server::control::{ask, ask_server};
 use mbal_server::{Served, control_paths};
 use mbal_wire::printable;
 
+use crate::cluster::USUAL_COORDINATOR;
 use crate::named::NamedServer;
 use crate::{cluster, explaining, hot_keys, topping};
 
@@ -44,20 +47,21 @@ DECISION
 
 const STATUS_EXAMPLES: &str = "\
 EXAMPLES
-  mbal status                     the server on port 11211 of this host
-  mbal status 10.0.0.5:11212      the one that listens there, on this host
-  mbal status unix:/run/mbal.sock --json
-  mbal status --coordinator http://127.0.0.1:11210
-                                  all servers of a cluster
+  mbal cluster status             the cluster of the coordinator on this host; or
+                                  the server on port 11211, if there is none
+  mbal cluster status --coordinator http://10.0.0.1:11210
+  mbal cluster status 10.0.0.5:11212
+                                  the server that listens there, on this host
+  mbal cluster status unix:/run/mbal.sock --json
 
 ";
 
 const HOT_KEYS_EXAMPLES: &str = "\
 EXAMPLES
-  mbal hotkeys --coordinator http://127.0.0.1:11210
-                                  the hottest keys of a cluster
-  mbal hotkeys                    those of the server on port 11211 of this host
-  mbal hotkeys 10.0.0.5:11212 --json
+  mbal cluster hotkeys            the hottest keys of the cluster on this host; or
+                                  of the server on port 11211, if there is none
+  mbal cluster hotkeys --coordinator http://10.0.0.1:11210
+  mbal cluster hotkeys 10.0.0.5:11212 --json
 
 TABLE
   reads/s, writes/s  estimated; reads that copies answer are counted
@@ -72,26 +76,30 @@ at any time, which keys it is asked for most.";
 
 const MOVE_EXAMPLES: &str = "\
 EXAMPLES
-  mbal move 2800/5 1              lends cachelet 2800/5 to worker 1
-  mbal move 2800/5 1 unix:/run/mbal.sock
-  mbal move 2800/5 2/0 --coordinator http://127.0.0.1:11210
-                                  moves it to server 2 of a cluster
-  mbal move 2800/5 10.0.0.2:11211 --coordinator http://127.0.0.1:11210
+  mbal cluster move 2800/5 2      moves cachelet 2800/5 to server 2
+  mbal cluster move 2800/5 2/0    to its worker 0
+  mbal cluster move 2800/5 10.0.0.2:11211
                                   the same, by an address that status shows
+  mbal cluster move 2800/5 1 unix:/run/mbal.sock
+                                  has that server lend it to its worker 1
 
-Clients that know the workers follow. The load of all others stays with their
+Without a coordinator on this host, the server on port 11211 is asked. Clients
+that know the workers follow. The load of all others stays with their
 connections.";
 
 const EXPLAIN_EXAMPLES: &str = "\
 EXAMPLES
-  mbal explain user:1             who asks for a key, what would move its load
-  mbal explain ab%25c             the key ab%c, as `mbal top` writes it
-  mbal explain 2800/5 -p 11212    a cachelet of the server on port 11212
-  mbal explain 2800%2f5           the key 2800/5
-  mbal explain user:1 --coordinator http://127.0.0.1:11210
-                                  which server has a key, and which decisions
-                                  have put it there
-  mbal explain user:1 --proxy 10.0.0.1:11311
+  mbal cluster explain user:1     which server has a key, and which decisions have
+                                  put it there; or, where no coordinator is on
+                                  this host, who asks the server on port 11211
+  mbal cluster explain user:1 10.0.0.5:11211
+                                  who asks that server for a key, and what would
+                                  move its load
+  mbal cluster explain ab%25c     the key ab%c, as `mbal top` writes it
+  mbal cluster explain 2800/5 -p 11212
+                                  a cachelet of the server on port 11212
+  mbal cluster explain 2800%2f5   the key 2800/5
+  mbal cluster explain user:1 --proxy 10.0.0.1:11311
                                   which upstream of a proxy has a key, and why
 
 Rates are of the last second, estimated as in `stats hot`; asked again within
@@ -142,8 +150,8 @@ pub struct Move {
     #[arg(value_name = "CACHELET", value_parser = cachelet)]
     cachelet: Prefix,
 
-    /// Number of the worker that is to own it, from 0; in a cluster SERVER, or SERVER/WORKER, by number or address
-    #[arg(value_name = "WORKER")]
+    /// SERVER, or SERVER/WORKER, that is to own it, by number or address; of a lone server WORKER, from 0
+    #[arg(value_name = "TO")]
     to: String,
 
     #[command(flatten)]
@@ -156,13 +164,30 @@ pub struct Move {
 // A whole cluster is asked by its coordinator. No docstring: it would become the help of who has these flags.
 #[derive(Args, Debug)]
 pub struct OfCluster {
-    /// Ask the coordinator of a cluster, like http://127.0.0.1:11210, instead of a server; of several, separated by
-    /// commas, the one that leads
+    /// The cluster's coordinator; of several, separated by commas, the one that leads. By default http://127.0.0.1:11210, if one
+    /// listens there
     #[arg(long, env = "MBAL_COORDINATOR", value_name = "url[,url]")]
     coordinator: Option<String>,
 
     #[command(flatten)]
     token: cluster::Token,
+}
+
+impl OfCluster {
+    /// The coordinator to ask; `None`: a server is asked.
+    fn asked(&self, names_server: bool) -> Option<&str> {
+        if names_server {
+            return None;
+        }
+        let usual = || cluster::listens(USUAL_COORDINATOR).then_some(USUAL_COORDINATOR);
+        self.coordinator.as_deref().or_else(usual)
+    }
+}
+
+impl Where {
+    fn is_named(&self) -> bool {
+        self.at.is_named() || self.at.has_port() || self.control.is_some()
+    }
 }
 
 #[derive(Args, Debug)]
@@ -188,31 +213,29 @@ pub struct Explain {
 }
 
 pub fn status(status: &Status) -> ExitCode {
-    match &status.cluster.coordinator {
-        Some(url) => cluster::status(url, &status.cluster.token, status.json),
-        None => tell(&status.at, if status.json { "status json" } else { "status" }),
+    let Status { json, at, cluster } = status;
+    match cluster.asked(at.is_named()) {
+        Some(url) => cluster::status(url, &cluster.token, *json),
+        None => tell(at, if *json { "status json" } else { "status" }),
     }
 }
 
 pub fn hot_keys(asked: &HotKeys) -> ExitCode {
-    let OfCluster { coordinator, token } = &asked.cluster;
-    cluster::told(match coordinator {
-        Some(url) if !asked.at.at.is_named() => hot_keys::of_cluster(url, token, asked.json),
-        _ => answer(&asked.at, "hotkeys").and_then(|text| hot_keys::shown(text, asked.json)),
+    let HotKeys { json, at, cluster } = asked;
+    cluster::told(match cluster.asked(at.is_named()) {
+        Some(url) => hot_keys::of_cluster(url, &cluster.token, *json),
+        None => answer(at, "hotkeys").and_then(|text| hot_keys::shown(text, *json)),
     })
 }
 
 pub fn move_cachelet(what: &Move) -> ExitCode {
-    let OfCluster { coordinator, token } = &what.cluster;
+    let Move { cachelet, to, at, cluster } = what;
+    let coordinator = cluster.asked(at.is_named());
     let moved = match coordinator {
-        Some(url) => server_and_worker(&what.to).map(|(server, worker)| {
-            cluster::move_cachelet(url, token, what.cachelet, (&server, worker))
+        Some(url) => server_and_worker(to).map(|(server, worker)| {
+            cluster::move_cachelet(url, &cluster.token, *cachelet, (&server, worker))
         }),
-        None => what
-            .to
-            .parse::<u16>()
-            .ok()
-            .map(|worker| tell(&what.at, &format!("move {} {worker}", what.cachelet))),
+        None => to.parse::<u16>().ok().map(|worker| tell(at, &format!("move {cachelet} {worker}"))),
     };
     moved.unwrap_or_else(|| {
         let expected = if coordinator.is_some() {
@@ -220,7 +243,7 @@ pub fn move_cachelet(what: &Move) -> ExitCode {
         } else {
             "a worker's number; another server's with --coordinator"
         };
-        eprintln!("mbal move: {}: expected {expected}", printable(&what.to));
+        eprintln!("mbal cluster move: {}: expected {expected}", printable(to));
         ExitCode::FAILURE
     })
 }
@@ -241,7 +264,7 @@ pub fn explain(explain: &Explain) -> ExitCode {
     if let Some(proxy) = &explain.proxy {
         return cluster::told(explaining::by_proxy(proxy, &explain.access, &explain.what));
     }
-    match &explain.cluster.coordinator {
+    match explain.cluster.asked(explain.at.is_named()) {
         Some(url) => explaining::explain(url, &explain.cluster.token, &explain.what),
         None => tell(&explain.at, &format!("explain {}", explain.what)),
     }
@@ -249,9 +272,9 @@ pub fn explain(explain: &Explain) -> ExitCode {
 
 /// Of a cluster, unless a server is named.
 pub fn top(args: &mbal_top::Args, cluster: &OfCluster) -> ExitCode {
-    match &cluster.coordinator {
-        Some(url) if !args.at.is_named() => topping::top(args, url, &cluster.token),
-        _ => mbal_top::run(args),
+    match cluster.asked(args.at.is_named() || args.at.has_port()) {
+        Some(url) => topping::top(args, url, &cluster.token),
+        None => mbal_top::run(args),
     }
 }
 
@@ -260,10 +283,15 @@ fn tell(at: &Where, question: &str) -> ExitCode {
 }
 
 fn answer(at: &Where, question: &str) -> Result<String, String> {
-    match &at.control {
+    let told = match &at.control {
         Some(path) => ask(path, question.as_bytes()),
         None => served(&at.at).and_then(|served| ask_server(&served, question.as_bytes())),
-    }
+    };
+    let nobody = |why| match at.is_named() {
+        true => why,
+        false => format!("{why}; and no coordinator listens at {USUAL_COORDINATOR}"),
+    };
+    told.map_err(nobody)
 }
 
 /// By what a server's control socket is named. Of a host's several addresses, the first by which there is one.

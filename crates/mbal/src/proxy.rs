@@ -46,7 +46,7 @@ EXAMPLES
 
 UPSTREAMS
   They come and go without losing a request: at SIGHUP, and with --discover each 10 s. Keys that move begin
-  cold. `stats` tells of each; `mbal explain KEY --proxy HOST:PORT` says where a key is, and why.";
+  cold. `stats` tells of each; `mbal cluster explain KEY --proxy HOST:PORT` says where a key is, and why.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]

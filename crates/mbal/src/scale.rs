@@ -1,10 +1,7 @@
-//! `mbal scale`: how many servers share the keys, and what that brings: of a cluster, or of a pool of stock memcached.
+//! `mbal cluster scale`, `autoscale` and `forecast`: how many servers share the keys of a cluster, and what that brings.
 
 mod auto;
 mod cluster;
-mod memcached;
-mod results;
-mod telling;
 
 use std::process::ExitCode;
 
@@ -12,60 +9,24 @@ use clap::Args;
 
 use crate::cluster::{At, told};
 
-const EXAMPLES: &str = "\
+#[derive(Args, Debug)]
+#[command(after_help = "\
 EXAMPLES
-  mbal scale 3              three servers are to serve: the coldest others retire
-  mbal scale 3 --dry-run    says which, and what would travel
-  mbal scale 3 --retire 4   server 4 retires, however warm: its hottest items travel
-  mbal scale                how far it is
-  mbal scale --cancel       those that were to retire serve on
-  mbal scale --forecast     the hit ratio of every number of servers
-  mbal scale --forecast --database-rate 4000
-                            and how many a database of 4,000 reads/s needs
-  mbal scale --auto --min 3 --max 12 --database-rate 4000 --dry-run
-                            what the autoscaler would do, and why
-  mbal scale --auto --min 3 --max 9 --database-rate 4000 --schedule '6 from 08:00'
-                            it does so, and never below six from then on; UTC
-  mbal scale --auto         what it has seen last, and what came true
-  mbal scale --auto --policy off
-                            sizes are people's business again
-  mbal scale --memcached a:11211,b:11211,c:11211 --to 2 --dry-run
-                            a pool of stock memcacheds: which one would retire,
-                            and what would travel
-  mbal scale --memcached a,b,c --to 2 --i-stop-writers
-                            moves; asks you to change the clients' list; tidies up
-  mbal scale --memcached a,b --to-servers a,b,c --i-stop-writers --rate 50
-                            a server more; at most 50 MB a second
-  mbal scale --memcached a,b --to 1 --i-stop-writers --switch-command ./deploy
-                            ./deploy gives clients the list in $MBAL_SERVERS
-  mbal scale --memcached a,b --to-servers a,b
-                            deletes what an earlier change has left on them
+  mbal cluster scale 3      three servers are to serve: the coldest others retire
+  mbal cluster scale 3 --dry-run
+                            says which, and what would travel
+  mbal cluster scale 3 --retire 4
+                            server 4 retires, however warm: its hottest items travel
+  mbal cluster scale        how far it is
+  mbal cluster scale --cancel
+                            those that were to retire serve on
 
 Servers that retire are emptied together, and serve meanwhile. If the others have
 less room than all items need, only the youngest travel, and the oldest make room
-for them. Who has retired may be stopped. The autoscaler starts and stops servers
-as `mbal coordinator` was told: by commands, an HTTP call or Kubernetes. `mbal up`
-starts and stops processes.
-
-The memcacheds are stock ones, 1.6 or newer, and know nothing of it. Items keep
-value, flags and time to live. A server in a list is HOST[:PORT[:WEIGHT]], as in
-the clients' list; behind a blank may be twemproxy's name of it. Nothing may be
-written, incremented or deleted from the beginning until every client has the new
-list, or a client reads what was overwritten. Reads go on, and a value may be
-added that a read has missed. docs/operate.md says what can still go wrong.
-Ctrl-C takes back what was copied.";
-
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+for them. Who has retired may be stopped. `mbal up` starts and stops processes.")]
 pub struct Scale {
     #[command(flatten)]
     resize: cluster::Resize,
-
-    #[command(flatten)]
-    auto: auto::Auto,
-
-    #[command(flatten)]
-    pool: memcached::Memcached,
 
     /// Only say what would be done
     #[arg(long)]
@@ -79,17 +40,60 @@ pub struct Scale {
     at: At,
 }
 
-pub fn scale(scale: Scale) -> ExitCode {
-    let Scale { resize, mut auto, mut pool, dry_run, json, at } = scale;
-    if pool.is_asked() {
-        (pool.dry_run, pool.json) = (dry_run, json);
-        return memcached::run(&pool);
-    }
-    auto.dry_run = dry_run;
-    told(at.caller().and_then(|caller| match auto.is_asked() {
-        true => auto.run(&caller, json),
-        false => resize.run(&caller, dry_run, json),
-    }))
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
+  mbal cluster autoscale    what it has seen last, and what came true
+  mbal cluster autoscale --min 3 --max 12 --database-rate 4000 --dry-run
+                            what it would do, and why
+  mbal cluster autoscale --min 3 --max 9 --database-rate 4000 --schedule '6 from 08:00'
+                            it does so, and never below six from then on; UTC
+  mbal cluster autoscale --policy off
+                            sizes are people's business again
+
+It starts and stops servers as `mbal coordinator` was told: by commands, an HTTP
+call or Kubernetes.")]
+pub struct Autoscale {
+    #[command(flatten)]
+    auto: auto::Auto,
+
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
+  mbal cluster forecast     the hit ratio of every number of servers
+  mbal cluster forecast --database-rate 4000
+                            and how many a database of 4,000 reads/s needs")]
+pub struct Forecast {
+    #[command(flatten)]
+    sizes: auto::Sizes,
+
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    at: At,
+}
+
+pub fn scale(scale: &Scale) -> ExitCode {
+    let Scale { resize, dry_run, json, at } = scale;
+    told(at.caller().and_then(|caller| resize.run(&caller, *dry_run, *json)))
+}
+
+pub fn autoscale(asked: &Autoscale) -> ExitCode {
+    told(asked.at.caller().and_then(|caller| asked.auto.run(&caller, asked.json)))
+}
+
+pub fn forecast(asked: &Forecast) -> ExitCode {
+    told(asked.at.caller().and_then(|caller| asked.sizes.told(&caller, asked.json)))
 }
 
 fn bytes(bytes: u64) -> String {

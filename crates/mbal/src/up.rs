@@ -52,9 +52,8 @@ EXAMPLES
   mbal up                        three servers; clients use 127.0.0.1:11211
   mbal up --servers 5 -p 12000   clients' ports 12000 to 12004
   mbal up -- -m 1024 -t 2        flags behind -- are every server's
-  mbal status --coordinator http://127.0.0.1:11210
-                                 what the cluster does
-  mbal scale 5                   five servers from now on
+  mbal cluster status            what the cluster does
+  mbal cluster scale 5           five servers from now on
 
 Any memcached client gets right answers from any of the servers. Ctrl-C ends
 all of them; what was stored is gone then.";

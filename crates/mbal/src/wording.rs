@@ -14,13 +14,21 @@ const REASONS: [(&str, &str); 5] = [
 
 /// `command` is the subcommand that was asked for. The value, the flag by all its names, and the flag's help; `None` where clap says it well.
 pub fn reworded(command: &Command, error: &clap::Error) -> Option<String> {
-    if error.kind() != ErrorKind::ValueValidation {
-        return None;
-    }
     let text = |kind| match error.get(kind)? {
         ContextValue::String(text) => Some(text.as_str()),
         _ => None,
     };
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        let name = text(ContextKind::InvalidSubcommand)?;
+        command.find_subcommand("cluster")?.find_subcommand(name)?;
+        return Some(format!(
+            "error: unrecognized subcommand '{name}': it is mbal cluster {name}\n\n\
+             For more information, try 'mbal cluster --help'.\n"
+        ));
+    }
+    if error.kind() != ErrorKind::ValueValidation {
+        return None;
+    }
     let (name, value) = (text(ContextKind::InvalidArg)?, text(ContextKind::InvalidValue)?);
     let said = std::error::Error::source(error)?.to_string();
     let (_, reason) = REASONS.iter().find(|(from, _)| *from == said)?;

@@ -1,4 +1,4 @@
-//! `mbal bench` and `mbal sim model` from a shell: what they print, refuse, and leave.
+//! `mbal bench` from a shell: what it prints, refuses, and leaves.
 
 use std::fs;
 use std::net::TcpListener;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 mod running;
 
-use running::{Folder, MBAL, Running, output_of, stats};
+use running::{Folder, MBAL, Running, stats};
 
 /// A short run: 200 requests by two connections.
 fn bench(port: u16, flags: &[&str]) -> Output {
@@ -177,40 +177,4 @@ fn bench_speaks_tls_and_tells_which_flag_is_missing() {
         refused(server.port, &["--udp", "--tls-insecure"]),
         "mbal bench: TLS and logins are for memcached's protocols over TCP\n"
     );
-}
-
-#[test]
-fn plots_without_anything_to_draw_are_an_error() {
-    let folder = Folder::new("sim-plots");
-    let path = folder.0.display().to_string();
-    let output = output_of(MBAL.as_ref(), &["sim", "model", "plots", "--out", &path]);
-    assert_eq!((output.status.code(), said(&output.stdout)), (Some(1), ""));
-    let last = said(&output.stderr).lines().last().unwrap().to_owned();
-    assert_eq!(last, format!("mbal sim: {path}: nothing to draw, no experiment has left its CSV"));
-    let output = output_of(MBAL.as_ref(), &["sim", "model", "plots"]);
-    let told = (output.status.code(), said(&output.stderr));
-    assert_eq!(told, (Some(1), "mbal sim: plots: --out DIR says where the CSV is\n"));
-}
-
-#[test]
-fn a_model_writes_nothing_where_no_folder_is_named() {
-    let folder = Folder::new("sim-model");
-    let model = ["sim", "model", "balance", "--servers", "2", "--epochs", "2", "--seeds", "1"];
-    let output = Command::new(MBAL).args(model).current_dir(&folder.0).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert!(said(&output.stdout).starts_with("# balance-2-servers\nseed,run,workload,"));
-    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
-    let output = Command::new(MBAL)
-        .args(model)
-        .args(["--out", "figures"])
-        .current_dir(&folder.0)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let mut left: Vec<String> = fs::read_dir(folder.path("figures"))
-        .unwrap()
-        .map(|file| file.unwrap().file_name().into_string().unwrap())
-        .collect();
-    left.sort();
-    assert_eq!(left, ["balance-2-servers.csv"]);
 }

@@ -42,7 +42,8 @@ fn clients_notice_nothing_of_a_coordinator_that_is_gone_and_comes_back() {
     eventually("it is there again", || coordinator.map().is_some());
     assert_eq!(coordinator.map(), map, "it knows what it knew");
     eventually("both say so", || {
-        let status = output_of(MBAL.as_ref(), &["status", "--coordinator", &coordinator.url]);
+        let status =
+            output_of(MBAL.as_ref(), &["cluster", "status", "--coordinator", &coordinator.url]);
         String::from_utf8_lossy(&status.stdout).matches("serving").count() == 2
     });
     assert!(servers.iter().all(stores));
@@ -117,8 +118,10 @@ fn wrong_flags_are_told_by_name() {
     assert!(
         said(&["serve", "--coordinator", url, "--cluster-secret", "/no/such"]).contains("/no/such")
     );
-    assert!(said(&["status", "--coordinator", url]).contains("no coordinator"));
-    assert!(said(&["move", "0000/1", "x/y", "--coordinator", url]).contains("SERVER/WORKER"));
+    assert!(said(&["cluster", "status", "--coordinator", url]).contains("no coordinator"));
+    assert!(
+        said(&["cluster", "move", "0000/1", "x/y", "--coordinator", url]).contains("SERVER/WORKER")
+    );
     assert!(said(&["coordinator", "--cluster-name", "a/b"]).contains("--cluster-name a/b"));
     assert!(said(&["coordinator", "--state", "/dev/null/x"]).contains("/dev/null"));
     assert!(said(&["up", "--servers", "0"]).contains("--servers"));
@@ -139,15 +142,15 @@ fn a_server_is_emptied_with_its_items_and_may_be_stopped() {
     let second = server(&folder, &coordinator.url);
     eventually("all keys can be stored at either", || stores(&first) && stores(&second));
     let ids = |state: &str| -> Vec<String> {
-        let (_, status) = mbal(&["status"]);
+        let (_, status) = mbal(&["cluster", "status"]);
         let rows = status.lines().filter(|line| line.split_whitespace().nth(1) == Some(state));
         rows.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
     };
     eventually("both are heard of", || ids("serving").len() == 2);
     let emptied = ids("serving").remove(1);
-    assert!(mbal(&["drain", &emptied]).0);
+    assert!(mbal(&["cluster", "drain", &emptied]).0);
     eventually("it is empty", || ids("drained") == [emptied.as_str()]);
-    let (_, status) = mbal(&["status"]);
+    let (_, status) = mbal(&["cluster", "status"]);
     assert!(status.contains(&format!("server {emptied} is empty, and may be stopped")), "{status}");
     for n in 0..20 {
         ask(
@@ -156,11 +159,11 @@ fn a_server_is_emptied_with_its_items_and_may_be_stopped() {
             &format!("VALUE k{n} 0 1\r\nv\r\nEND\r\n"),
         );
     }
-    assert!(mbal(&["drain", &emptied, "--undo"]).0);
+    assert!(mbal(&["cluster", "drain", &emptied, "--undo"]).0);
     assert_eq!(ids("serving").len(), 2);
-    assert!(mbal(&["balance", "off"]).0);
-    assert!(mbal(&["status"]).1.contains("balance is off"));
-    assert!(!mbal(&["drain", "99"]).0 && !mbal(&["balance", "fast"]).0);
+    assert!(mbal(&["cluster", "balance", "off"]).0);
+    assert!(mbal(&["cluster", "status"]).1.contains("balance is off"));
+    assert!(!mbal(&["cluster", "drain", "99"]).0 && !mbal(&["cluster", "balance", "fast"]).0);
 }
 
 /// Two servers and their coordinator, keys stored, all of them found at either.
@@ -179,7 +182,8 @@ fn two(folder: &Folder, more: &[&str]) -> (Coordinator, Running, Running) {
 }
 
 fn events(coordinator: &Coordinator) -> String {
-    let output = output_of(MBAL.as_ref(), &["events", "--coordinator", &coordinator.url]);
+    let output =
+        output_of(MBAL.as_ref(), &["cluster", "events", "--coordinator", &coordinator.url]);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -361,13 +365,16 @@ fn a_cachelet_is_split_while_it_is_served_and_a_half_of_it_moves() {
     let line =
         map().lines().find(|line| line.ends_with(" 1/0")).expect("server 1 has some").to_owned();
     let whole = line.split(' ').nth(1).expect("cachelet PREFIX OWNER").to_owned();
-    mbal(&["split", &whole]).expect("it is split");
-    assert!(mbal(&["split", &whole]).is_err_and(|said| said.contains("is no cachelet of the map")));
+    mbal(&["cluster", "split", &whole]).expect("it is split");
+    assert!(
+        mbal(&["cluster", "split", &whole])
+            .is_err_and(|said| said.contains("is no cachelet of the map"))
+    );
     let bits: u32 = whole.split('/').nth(1).expect("PREFIX/BITS").parse().expect("a number");
     let half = format!("{}/{}", &whole[..4], bits + 1);
     assert!(map().contains(&format!("cachelet {half} 1/0")), "{}", map());
     assert_eq!((found(&first), found(&second)), (2_000, 2_000));
-    mbal(&["move", &half, "2"]).expect("it begins");
+    mbal(&["cluster", "move", &half, "2"]).expect("it begins");
     eventually("the half has moved", || map().contains(&format!("cachelet {half} 2/0")));
     assert_eq!((found(&first), found(&second)), (2_000, 2_000));
 }
@@ -383,7 +390,7 @@ fn operators_see_the_cluster_where_a_key_is_and_what_has_put_it_there() {
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("it is text")
     };
-    let told = mbal(&["explain", "k1"]);
+    let told = mbal(&["cluster", "explain", "k1"]);
     let cachelet = told.split("cachelet ").nth(1).and_then(|rest| rest.lines().next());
     let cachelet = cachelet.expect("it has one").to_owned();
     let owner: u16 = told
@@ -394,11 +401,11 @@ fn operators_see_the_cluster_where_a_key_is_and_what_has_put_it_there() {
         .expect("a number");
     assert!(told.contains("the first map: "), "{told}");
     let to = (3 - owner).to_string();
-    mbal(&["move", &cachelet, &to]);
+    mbal(&["cluster", "move", &cachelet, &to]);
     eventually("it has moved", || {
-        mbal(&["explain", "k1"]).contains(&format!("cachelet {cachelet}: server {to}, "))
+        mbal(&["cluster", "explain", "k1"]).contains(&format!("cachelet {cachelet}: server {to}, "))
     });
-    let told = mbal(&["explain", "k1"]);
+    let told = mbal(&["cluster", "explain", "k1"]);
     assert!(told.contains(&format!("{cachelet} from server {owner} to {to}")), "{told}");
     assert!(told.contains(&format!("{cachelet} has moved")), "{told}");
     let seen = mbal(&["top", "--once", "--interval", "0.1"]);
@@ -434,21 +441,30 @@ fn a_server_that_lives_is_not_said_to_be_dead_and_is_named_by_its_address() {
     eventually("all keys can be stored", || servers.iter().all(stores));
     let address = format!("127.0.0.1:{}", servers[1].port);
     let lost = |more: &[&str]| {
-        said_of(&[&["lost", &address, "--coordinator", &coordinator.url], more].concat())
+        said_of(&[&["cluster", "lost", &address, "--coordinator", &coordinator.url], more].concat())
     };
     let (done, said) = lost(&[]);
     assert!(!done && said.contains("lives: it was heard") && said.contains("--force"), "{said}");
     assert!(servers.iter().all(stores), "nothing has happened");
-    let (done, said) = said_of(&["drain", &address, "--coordinator", &coordinator.url]);
+    let (done, said) = said_of(&["cluster", "drain", &address, "--coordinator", &coordinator.url]);
     assert!(done, "{said}");
-    assert!(said_of(&["drain", &address, "--undo", "--coordinator", &coordinator.url]).0);
-    let (done, said) = said_of(&["drain", "127.0.0.1:1", "--coordinator", &coordinator.url]);
+    assert!(
+        said_of(&["cluster", "drain", &address, "--undo", "--coordinator", &coordinator.url]).0
+    );
+    let (done, said) =
+        said_of(&["cluster", "drain", "127.0.0.1:1", "--coordinator", &coordinator.url]);
     assert!(
         !done && said.contains("there is no server 127.0.0.1:1") && said.contains(&address),
         "{said}"
     );
-    let (done, said) =
-        said_of(&["move", "0000/1", &format!("{address}/x"), "--coordinator", &coordinator.url]);
+    let (done, said) = said_of(&[
+        "cluster",
+        "move",
+        "0000/1",
+        &format!("{address}/x"),
+        "--coordinator",
+        &coordinator.url,
+    ]);
     assert!(!done && said.contains("SERVER/WORKER"), "{said}");
     let (done, said) = lost(&["--force"]);
     assert!(done && said.is_empty(), "{said}");
@@ -465,7 +481,7 @@ fn servers_with_different_secrets_are_named_with_what_to_do() {
     let other = folder.path("other").display().to_string();
     let _second = Running::serve(&folder, &arguments(&coordinator.url, &other));
     eventually("half of the writes fail", || coordinator.map().is_some() && !stores(&first));
-    let status = || said_of(&["status", "--coordinator", &coordinator.url]).1;
+    let status = || said_of(&["cluster", "status", "--coordinator", &coordinator.url]).1;
     eventually("status says so", || {
         status().contains("links are broken: keys are missed, and writes fail")
     });
@@ -475,7 +491,7 @@ fn servers_with_different_secrets_are_named_with_what_to_do() {
         told.contains("secret is another; give all servers the same --cluster-secret"),
         "{told}"
     );
-    let events = said_of(&["events", "--coordinator", &coordinator.url]).1;
+    let events = said_of(&["cluster", "events", "--coordinator", &coordinator.url]).1;
     assert!(events.contains("has no link to server"), "{events}");
     let page = || {
         let page = ureq::get(&format!("{}/metrics", coordinator.url)).call().expect("it is told");
@@ -507,7 +523,8 @@ fn secrets_that_others_can_read_and_tokens_that_are_guessed_are_refused() {
     let url = "http://127.0.0.1:1";
     let (_, said) = said_of(&["serve", "--coordinator", url, "--cluster-secret", &words[0]]);
     assert!(said.contains("--cluster-secret") && said.contains("chmod o= it"), "{said}");
-    let (_, said) = said_of(&["status", "--coordinator", url, "--coordinator-token", &words[1]]);
+    let (_, said) =
+        said_of(&["cluster", "status", "--coordinator", url, "--coordinator-token", &words[1]]);
     assert!(said.contains("--coordinator-token") && said.contains("chmod o= it"), "{said}");
     let nowhere = folder.path("no").join("such.json").display().to_string();
     let (_, said) = said_of(&["coordinator", "--listen", "127.0.0.1:0", "--state", &nowhere]);
@@ -521,7 +538,7 @@ fn what_is_asked_for_does_nothing_to_the_terminal() {
     let server = server(&folder, &coordinator.url);
     eventually("it serves", || stores(&server));
     for key in ["a\u{1b}[2Jb", "a\u{9b}31mb", "a\u{202e}b"] {
-        let (done, said) = said_of(&["explain", key, "--coordinator", &coordinator.url]);
+        let (done, said) = said_of(&["cluster", "explain", key, "--coordinator", &coordinator.url]);
         assert!(done && said.contains("key a\\x"), "{said:?}");
         assert!(!said.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{said:?}");
     }

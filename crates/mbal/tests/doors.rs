@@ -281,8 +281,10 @@ fn who_waits_for_a_map_ends_at_a_signal() {
         let server = Running::serve(&folder, &[&words[..], &[&secret]].concat());
         if let Some(coordinator) = &coordinator {
             eventually("it is registered", || {
-                let status =
-                    output_of(MBAL.as_ref(), &["status", "--coordinator", &coordinator.url]);
+                let status = output_of(
+                    MBAL.as_ref(),
+                    &["cluster", "status", "--coordinator", &coordinator.url],
+                );
                 String::from_utf8_lossy(&status.stdout).contains("127.0.0.1")
             });
         }

@@ -27,13 +27,19 @@ impl Hot {
         let coordinator = Coordinator::start_with(&folder, free_port(), 3, &["--hot-keys", mode]);
         let servers: Vec<Running> = (0..3).map(|_| server(&folder, &coordinator.url)).collect();
         eventually("all keys can be stored", || servers.iter().all(stores));
-        drop(output_of(MBAL.as_ref(), &["balance", "off", "--coordinator", &coordinator.url]));
+        drop(output_of(
+            MBAL.as_ref(),
+            &["cluster", "balance", "off", "--coordinator", &coordinator.url],
+        ));
         Hot { servers, coordinator, _folder: folder }
     }
 
-    /// What `mbal hotkeys` says.
+    /// What `mbal cluster hotkeys` says.
     fn told(&self) -> String {
-        let output = output_of(MBAL.as_ref(), &["hotkeys", "--coordinator", &self.coordinator.url]);
+        let output = output_of(
+            MBAL.as_ref(),
+            &["cluster", "hotkeys", "--coordinator", &self.coordinator.url],
+        );
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 

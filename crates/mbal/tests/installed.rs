@@ -144,7 +144,7 @@ fn installed_units_start_a_cluster_with_what_the_settings_files_say() {
     let token = token.to_str().expect("it is text");
     let output = output_of(
         &prefix.join("bin/mbal"),
-        &["status", "--coordinator", &url, "--coordinator-token", token],
+        &["cluster", "status", "--coordinator", &url, "--coordinator-token", token],
     );
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(said.matches("serving").count(), 2, "{said}");

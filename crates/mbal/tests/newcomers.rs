@@ -181,7 +181,7 @@ fn a_server_that_the_coordinator_refuses_says_what_to_change() {
     let scale = |flags: &[&str]| {
         output_of(
             MBAL.as_ref(),
-            &[&["scale", "1", "--coordinator", &coordinator.url], flags].concat(),
+            &[&["cluster", "scale", "1", "--coordinator", &coordinator.url], flags].concat(),
         )
     };
     let output = scale(&["--dry-run"]);
@@ -244,16 +244,17 @@ fn who_does_not_have_a_key_says_who_has_it_and_what_to_type() {
     };
     let address = format!("127.0.0.1:{}", ports[1]);
     eventually("server 1 follows it", || {
-        asked(&["explain", &of_two]).contains("server 2's by map")
+        asked(&["cluster", "explain", &of_two]).contains("server 2's by map")
     });
-    let said = asked(&["explain", &of_two]);
+    let said = asked(&["cluster", "explain", &of_two]);
     assert!(said.contains(&format!("cachelet {of_two}: server 2's by map ")), "{said}");
-    assert!(said.contains(&format!("mbal explain {of_two} {address}")), "{said}");
-    let told: Vec<String> = (0..20).map(|n| asked(&["explain", &format!("k{n}")])).collect();
+    assert!(said.contains(&format!("mbal cluster explain {of_two} {address}")), "{said}");
+    let told: Vec<String> =
+        (0..20).map(|n| asked(&["cluster", "explain", &format!("k{n}")])).collect();
     let elsewhere = told.iter().filter(|said| said.contains(": server 2's by map ")).count();
     assert!(elsewhere > 0, "{told:?}");
     assert!(told.iter().all(|said| said.starts_with("key k")), "{told:?}");
-    let said = asked(&["move", &of_two, "1"]);
+    let said = asked(&["cluster", "move", &of_two, "1"]);
     assert!(
         said.contains(&format!("cachelet {of_two} is server 2's, and this is server 1")),
         "{said}"

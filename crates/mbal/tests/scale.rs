@@ -91,13 +91,13 @@ impl Cluster {
     }
 
     fn is_done(&self, serving: usize) -> bool {
-        let (_, said) = self.mbal(&["scale"]);
+        let (_, said) = self.mbal(&["cluster", "scale"]);
         said.starts_with(&format!("done: {serving} servers serve"))
     }
 
     /// Which of the servers does not retire.
     fn staying(&self) -> usize {
-        let (_, said) = self.mbal(&["status"]);
+        let (_, said) = self.mbal(&["cluster", "status"]);
         let serves = |line: &&str| line.split_whitespace().nth(1) == Some("serving");
         let first = said.lines().find(serves).expect("one serves");
         first.split_whitespace().next().expect("its number").parse::<usize>().expect("one") - 1
@@ -109,29 +109,29 @@ fn a_smaller_cluster_has_the_youngest_items_and_a_dry_run_changes_nothing() {
     let folder = folder("scale-in");
     let cluster = Cluster::new(&folder, &[]);
     cluster.fill();
-    let (worked, said) = cluster.mbal(&["scale", "2", "--dry-run"]);
+    let (worked, said) = cluster.mbal(&["cluster", "scale", "2", "--dry-run"]);
     assert!(worked && said.contains("3 servers serve, 2 would"), "{said}");
     assert!(said.contains("older items make room"), "{said}");
     for named in 1..=3 {
         let (worked, said) =
-            cluster.mbal(&["scale", "2", "--retire", &named.to_string(), "--dry-run"]);
+            cluster.mbal(&["cluster", "scale", "2", "--retire", &named.to_string(), "--dry-run"]);
         let row = said.lines().nth(2).expect("who would retire");
         assert!(worked && row.split_whitespace().next() == Some(&*named.to_string()), "{said}");
     }
-    let (worked, said) = cluster.mbal(&["scale", "2", "--retire", "1,2"]);
+    let (worked, said) = cluster.mbal(&["cluster", "scale", "2", "--retire", "1,2"]);
     assert!(!worked && said.contains("1 of them have to be named"), "{said}");
-    let (_, status) = cluster.mbal(&["status"]);
+    let (_, status) = cluster.mbal(&["cluster", "status"]);
     assert_eq!(status.matches("serving").count(), 3, "{status}");
-    let (worked, said) = cluster.mbal(&["scale", "2"]);
+    let (worked, said) = cluster.mbal(&["cluster", "scale", "2"]);
     assert!(worked && said.contains("done: 2 servers serve"), "{said}");
     assert!(said.contains("is empty, and may be stopped"), "{said}");
     let found = cluster.found(cluster.staying(), HOT);
     assert!(found >= HOT.len() * 99 / 100, "{found} of {}", HOT.len());
-    let (_, events) = cluster.mbal(&["events"]);
+    let (_, events) = cluster.mbal(&["cluster", "events"]);
     assert!(events.contains("retires: its median item counts as"), "{events}");
-    let (worked, said) = cluster.mbal(&["scale", "4", "--no-wait"]);
+    let (worked, said) = cluster.mbal(&["cluster", "scale", "4", "--no-wait"]);
     assert!(worked && said.contains("3 of 4 servers serve: start 1 more"), "{said}");
-    let (worked, said) = cluster.mbal(&["scale", "0"]);
+    let (worked, said) = cluster.mbal(&["cluster", "scale", "0"]);
     assert!(!worked && said.contains("one server at least"), "{said}");
 }
 
@@ -140,7 +140,7 @@ fn a_coordinator_that_is_killed_amid_goes_on_when_it_is_back() {
     let folder = folder("scale-killed");
     let mut cluster = Cluster::new(&folder, &[]);
     cluster.fill();
-    let (worked, said) = cluster.mbal(&["scale", "2", "--no-wait"]);
+    let (worked, said) = cluster.mbal(&["cluster", "scale", "2", "--no-wait"]);
     assert!(worked, "{said}");
     cluster.coordinator.kill();
     let url = cluster.coordinator.url.clone();
@@ -156,11 +156,11 @@ fn a_cancelled_one_leaves_three_servers_that_serve_everything() {
     let folder = folder("scale-cancel");
     let cluster = Cluster::new(&folder, &[]);
     cluster.fill();
-    assert!(cluster.mbal(&["scale", "1", "--no-wait"]).0);
-    let (worked, said) = cluster.mbal(&["scale", "--cancel"]);
+    assert!(cluster.mbal(&["cluster", "scale", "1", "--no-wait"]).0);
+    let (worked, said) = cluster.mbal(&["cluster", "scale", "--cancel"]);
     assert!(worked || said.contains("no scaling is under way"), "{said}");
     eventually("nothing moves", || {
-        let (_, status) = cluster.mbal(&["status"]);
+        let (_, status) = cluster.mbal(&["cluster", "status"]);
         status.matches("serving").count() == 3 && !status.contains("move ")
     });
     assert!(cluster.servers.iter().all(stores));
@@ -173,13 +173,13 @@ fn if_a_server_dies_that_was_to_stay_two_serve_all_the_same() {
     let folder = folder("scale-dead");
     let mut cluster = Cluster::new(&folder, &[]);
     cluster.fill();
-    assert!(cluster.mbal(&["scale", "2", "--no-wait"]).0);
+    assert!(cluster.mbal(&["cluster", "scale", "2", "--no-wait"]).0);
     let staying = cluster.staying();
     let dead = cluster.servers.remove(staying);
     drop(dead);
-    assert!(cluster.mbal(&["lost", "--force", &(staying + 1).to_string()]).0);
+    assert!(cluster.mbal(&["cluster", "lost", "--force", &(staying + 1).to_string()]).0);
     eventually("two serve", || {
-        let (_, said) = cluster.mbal(&["scale"]);
+        let (_, said) = cluster.mbal(&["cluster", "scale"]);
         said.contains("done: 2 servers serve") || said.contains("done: 1 servers serve")
     });
     eventually("all keys can be stored", || cluster.servers.iter().any(stores));

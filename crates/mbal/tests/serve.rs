@@ -249,18 +249,18 @@ fn an_operator_sees_moves_and_explains() {
     };
     let mode = fs::symlink_metadata(&control).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let (code, said) = ask(&["status"]);
+    let (code, said) = ask(&["cluster", "status"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.starts_with("version 1.0, epoch "), "{said}");
-    assert_eq!(ask(&["move", "1800/5", "1"]), (Some(0), "done\n".into()));
-    let (_, said) = ask(&["explain", "1800/5"]);
+    assert_eq!(ask(&["cluster", "move", "1800/5", "1"]), (Some(0), "done\n".into()));
+    let (_, said) = ask(&["cluster", "explain", "1800/5"]);
     assert!(said.starts_with("cachelet 1800/5: worker 1, "), "{said}");
     assert!(said.contains("on loan from worker 0 since epoch"), "{said}");
-    let (_, said) = ask(&["status", "--json"]);
+    let (_, said) = ask(&["cluster", "status", "--json"]);
     assert!(said.contains(r#""loans":[{"cachelet":"1800/5","home":0,"owner":1,"#), "{said}");
     for (arguments, wrong) in [
-        (["move", "1800/5", "9"], "mbal: no such worker, or it is there already\n"),
-        (["move", "1800/6", "1"], "mbal: there is no such cachelet\n"),
+        (["cluster", "move", "1800/5", "9"], "mbal: no such worker, or it is there already\n"),
+        (["cluster", "move", "1800/6", "1"], "mbal: there is no such cachelet\n"),
     ] {
         assert_eq!(ask(&arguments), (Some(1), wrong.into()));
     }
@@ -271,7 +271,7 @@ fn an_operator_sees_moves_and_explains() {
     assert_eq!(&known, b"END\r\n");
     server.signal("TERM");
     assert!(!control.exists(), "it goes with its server");
-    let (code, said) = ask(&["status"]);
+    let (code, said) = ask(&["cluster", "status"]);
     assert_eq!(code, Some(1));
     assert!(said.starts_with("mbal: no server at "), "{said}");
 }
@@ -305,7 +305,7 @@ impl Drop for Busy {
 
 /// What `explain` says of a key.
 fn explained(key: &str, control: &str) -> Vec<String> {
-    let output = output_of(MBAL.as_ref(), &["explain", key, "--control", control]);
+    let output = output_of(MBAL.as_ref(), &["cluster", "explain", key, "--control", control]);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
@@ -320,7 +320,7 @@ fn share(line: &str) -> f64 {
 fn a_hot_key_of_ordinary_clients_is_explained_by_who_asks_for_it() {
     for (balance, workers, who_decides) in [
         ("on", "2", Some("the balancer ")),
-        ("off", "2", Some("the balancer is off: nothing moves but by mbal move")),
+        ("off", "2", Some("the balancer is off: nothing moves but by mbal cluster move")),
         ("dry-run", "2", Some("the balancer only says what it would do (--balance dry-run)")),
         ("on", "1", None),
     ] {
@@ -378,8 +378,9 @@ fn a_key_of_clients_that_follow_it_is_explained_by_its_cachelet() {
     let client = TcpStream::connect(("127.0.0.1", base + owner)).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let _busy = Busy::new(client, "mg k L1.0\r\n".repeat(5_000), "EN\r\n".repeat(5_000));
-    let moves =
-        format!("its clients follow it: lending it moves that load (mbal move {cachelet} WORKER)");
+    let moves = format!(
+        "its clients follow it: lending it moves that load (mbal cluster move {cachelet} WORKER)"
+    );
     eventually("its load is seen with the cachelet", || {
         let lines = explained("k", path);
         lines.contains(&moves) && share(&lines[2]) == 100.0
@@ -398,7 +399,7 @@ fn a_control_socket_that_a_killed_server_left_is_replaced() {
     serve().signal("KILL");
     assert!(control.exists(), "nobody was left to remove it");
     let _server = serve();
-    let output = output_of(MBAL.as_ref(), &["status", "--control", path]);
+    let output = output_of(MBAL.as_ref(), &["cluster", "status", "--control", path]);
     assert!(output.status.success(), "{output:?}");
 }
 

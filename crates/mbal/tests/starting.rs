@@ -180,7 +180,7 @@ fn root_makes_a_folder_in_the_hosts_own_for_the_user_that_serves() {
     let host = format!("/proc/{}/root/run/mbal", server.child.id());
     assert_eq!(fs::metadata(host).unwrap().uid(), 0, "others' sockets are in it");
     let seen = format!("/proc/{}/root{path}", server.child.id());
-    let status = output_of(MBAL.as_ref(), &["status", "--control", &seen]);
+    let status = output_of(MBAL.as_ref(), &["cluster", "status", "--control", &seen]);
     assert_eq!(status.status.code(), Some(0), "{status:?}");
 }
 
@@ -228,9 +228,9 @@ fn servers_on_one_port_of_two_addresses_have_a_control_socket_each() {
     assert!(paths[1].ends_with(&format!("/mbal/127.0.0.2:{port}.control")), "{paths:?}");
 
     let tell = |arguments: &[&str]| code_and_words(output_of(MBAL.as_ref(), arguments));
-    assert_eq!(tell(&["move", "-p", &port, "1800/5", "1"]), (Some(0), "done\n".into()));
+    assert_eq!(tell(&["cluster", "move", "-p", &port, "1800/5", "1"]), (Some(0), "done\n".into()));
     let owner = |path: &str| {
-        let (code, said) = tell(&["explain", "--control", path, "1800/5"]);
+        let (code, said) = tell(&["cluster", "explain", "--control", path, "1800/5"]);
         assert_eq!(code, Some(0), "{said}");
         said.split(',').next().unwrap().to_owned()
     };
@@ -255,7 +255,8 @@ fn every_address_is_a_name_of_the_control_socket() {
     let paths = [0, 1].map(|at| format!("{first}127.0.0.{}:{}.control", 3 + at, ports[at]));
     assert_eq!(path, paths[0]);
     for path in &paths {
-        let (code, said) = code_and_words(output_of(MBAL.as_ref(), &["status", "--control", path]));
+        let (code, said) =
+            code_and_words(output_of(MBAL.as_ref(), &["cluster", "status", "--control", path]));
         assert_eq!(code, Some(0), "{said}");
     }
     assert_eq!(server.signal("TERM").0.code(), Some(0));
@@ -271,7 +272,8 @@ fn the_control_socket_of_a_living_server_is_not_taken() {
     let refused = output_of(MBAL.as_ref(), &["serve", "-p", "-1", "--control", path]);
     let expected = format!("failed to listen on UNIX socket {path}: another server has it\n");
     assert_eq!(code_and_words(refused), (Some(71), expected));
-    let (code, said) = code_and_words(output_of(MBAL.as_ref(), &["status", "--control", path]));
+    let (code, said) =
+        code_and_words(output_of(MBAL.as_ref(), &["cluster", "status", "--control", path]));
     assert_eq!(code, Some(0), "{said}");
 }
 
@@ -284,7 +286,8 @@ fn a_server_of_a_unix_socket_has_a_control_socket_of_its_own() {
     let line = said_at_start(&mut first).pop().unwrap();
     let path = control_of(&line).to_owned();
     assert!(path.contains("/mbal/cache.sock-") && path.ends_with(".control"), "{line}");
-    let status = || code_and_words(output_of(MBAL.as_ref(), &["status", "--control", &path]));
+    let status =
+        || code_and_words(output_of(MBAL.as_ref(), &["cluster", "status", "--control", &path]));
     assert_eq!(status().0, Some(0));
 
     // It takes the socket, as memcached does, but operators stay with the first.
@@ -332,9 +335,11 @@ fn a_folder_that_leads_elsewhere_is_not_followed() {
 
     let port = server.port.to_string();
     let mut as_owner = Command::new(MBAL);
-    let status = as_owner.args(["status", "-p", &port]).uid(NOBODY).gid(NOBODY).output().unwrap();
+    let status =
+        as_owner.args(["cluster", "status", "-p", &port]).uid(NOBODY).gid(NOBODY).output().unwrap();
     assert_eq!(status.status.code(), Some(0), "{status:?}");
-    let (code, said) = code_and_words(output_of(MBAL.as_ref(), &["status", "-p", &port]));
+    let (code, said) =
+        code_and_words(output_of(MBAL.as_ref(), &["cluster", "status", "-p", &port]));
     assert_eq!(code, Some(1), "{said}");
     assert!(said.starts_with(&format!("mbal: no control socket of port {port}: looked in ")));
 }

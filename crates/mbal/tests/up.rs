@@ -91,7 +91,7 @@ impl Up {
 
     /// What the cluster's map calls its version.
     fn map_version(&self) -> u64 {
-        let map = self.mbal(&["map"]);
+        let map = self.mbal(&["cluster", "map"]);
         let line = map.lines().find_map(|line| line.strip_prefix("version "));
         line.expect("a map has a version").parse().expect("it is a number")
     }
@@ -155,14 +155,14 @@ fn every_key_is_reached_at_any_port_and_operators_see_the_servers() {
     for at in 0..SERVERS {
         assert_eq!(up.found_by(at), KEYS);
     }
-    let table = up.mbal(&["status"]);
+    let table = up.mbal(&["cluster", "status"]);
     assert_eq!(table.matches("serving").count(), SERVERS, "{table}");
     assert!(up.clients.iter().all(|client| table.contains(client)), "{table}");
     let discovered = up.reply(1, "config get cluster\r\n");
     let listed = |client: &String| discovered.contains(&client.replace(':', "|"));
     assert!(up.clients.iter().all(listed), "{discovered}");
-    assert!(up.mbal(&["events"]).contains("the first map: 128 cachelets"));
-    assert!(up.mbal(&["status", "--json"]).contains(r#""state":"serving""#));
+    assert!(up.mbal(&["cluster", "events"]).contains("the first map: 128 cachelets"));
+    assert!(up.mbal(&["cluster", "status", "--json"]).contains(r#""state":"serving""#));
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn without_a_lost_server_the_others_serve_its_keys() {
     let stopped = up.pids()[&3].clone();
     send("STOP", &stopped);
     eventually("its keys are missed", || up.found_by(0) < KEYS);
-    eventually("it is heard no more", || up.mbal(&["status"]).contains("silent"));
-    up.mbal(&["lost", "3"]);
+    eventually("it is heard no more", || up.mbal(&["cluster", "status"]).contains("silent"));
+    up.mbal(&["cluster", "lost", "3"]);
     assert!(up.map_version() > version);
     eventually("all keys can be stored", || up.stored_by(0) == KEYS && up.stored_by(1) == KEYS);
     assert_eq!(up.found_by(1), KEYS);
@@ -225,13 +225,13 @@ fn a_cluster_grows_and_shrinks_within_the_autoscaler_s_bounds() {
     let up = Up::start();
     let autoscale = |servers: &str, more: &[&str]| {
         let bounds = ["--min", servers, "--max", servers, "--database-rate", "1000"];
-        up.mbal(&[&["scale", "--auto"], &bounds[..], more].concat())
+        up.mbal(&[&["cluster", "autoscale"], &bounds[..], more].concat())
     };
     // Curves are told every five seconds, and what moves takes its time.
     let slowly = |what: &str, is: &dyn Fn() -> bool| {
         let until = std::time::Instant::now() + Duration::from_secs(60);
         while !is() {
-            let told = up.mbal(&["scale", "--auto"]);
+            let told = up.mbal(&["cluster", "autoscale"]);
             assert!(std::time::Instant::now() < until, "{what}: {told}");
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -239,31 +239,31 @@ fn a_cluster_grows_and_shrinks_within_the_autoscaler_s_bounds() {
     let told = autoscale("4", &["--dry-run"]);
     assert!(told.contains("a dry run, 4 to 4 servers"), "{told}");
     slowly("it says what it would do", &|| {
-        up.mbal(&["scale", "--auto"]).contains("would change from 3 to 4 servers")
+        up.mbal(&["cluster", "autoscale"]).contains("would change from 3 to 4 servers")
     });
     assert_eq!(up.pids().len(), SERVERS, "a dry run starts nothing");
-    let told = up.mbal(&["scale", "--forecast", "--max", "6", "--database-rate", "1000"]);
+    let told = up.mbal(&["cluster", "forecast", "--max", "6", "--database-rate", "1000"]);
     assert!(told.contains("3 servers of 67.1 MB") && told.lines().count() == 9, "{told}");
 
     autoscale("4", &[]);
     slowly("a server comes", &|| up.pids().contains_key(&4));
-    slowly("it gets its share", &|| up.mbal(&["map"]).contains(" 4/0"));
+    slowly("it gets its share", &|| up.mbal(&["cluster", "map"]).contains(" 4/0"));
     assert_eq!(up.stored_by(0), KEYS);
     autoscale("3", &[]);
     slowly("one of them leaves", &|| up.pids().len() == SERVERS);
     let staying = (0..SERVERS).find(|at| up.pids().contains_key(&(at + 1))).expect("two at least");
     assert_eq!(up.found_by(staying), KEYS, "it has given away what it had");
-    let events = up.mbal(&["events"]);
+    let events = up.mbal(&["cluster", "events"]);
     assert!(events.contains("autoscaling changes from 4 to 3 servers"), "{events}");
 }
 
 #[test]
 fn servers_are_started_and_ended_as_many_as_are_wanted() {
     let up = Up::start();
-    let says = |what: &str| up.mbal(&["scale"]).starts_with(what);
-    up.mbal(&["scale", "4", "--no-wait"]);
+    let says = |what: &str| up.mbal(&["cluster", "scale"]).starts_with(what);
+    up.mbal(&["cluster", "scale", "4", "--no-wait"]);
     eventually("four serve", || says("done: 4 servers serve"));
-    up.mbal(&["scale", "2", "--no-wait"]);
+    up.mbal(&["cluster", "scale", "2", "--no-wait"]);
     up.hear("is stopped");
     up.hear("is stopped");
     eventually("two serve", || says("done: 2 servers serve"));
@@ -287,8 +287,8 @@ fn its_tools_find_its_token_and_others_change_nothing() {
         answer
     };
     assert!(balance("").starts_with("HTTP/1.1 401"), "whoever reaches the port");
-    assert!(up.mbal(&["balance", "off"]).is_empty());
-    assert!(up.mbal(&["status"]).contains("balance is off"));
+    assert!(up.mbal(&["cluster", "balance", "off"]).is_empty());
+    assert!(up.mbal(&["cluster", "status"]).contains("balance is off"));
     let folders =
         ["/run/mbal".to_owned(), std::env::var("XDG_RUNTIME_DIR").unwrap_or_default() + "/mbal"];
     let mine = std::fs::metadata(format!("/proc/{}", up.child.id())).expect("it runs").uid();
@@ -304,8 +304,15 @@ fn its_tools_find_its_token_and_others_change_nothing() {
     );
     // Of whoever has another one.
     let other = format!("/tmp/mbal-up-{}/secret", up.child.id());
-    let arguments =
-        ["balance", "on", "--coordinator", &up.coordinator, "--coordinator-token", &other];
+    let arguments = [
+        "cluster",
+        "balance",
+        "on",
+        "--coordinator",
+        &up.coordinator,
+        "--coordinator-token",
+        &other,
+    ];
     let said = String::from_utf8(output_of(MBAL.as_ref(), &arguments).stderr).expect("it is text");
     assert!(said.contains("another token") && said.contains("--coordinator-token"), "{said}");
     up.signal("INT");

@@ -190,7 +190,7 @@ impl Coordinator {
     }
 
     fn status(&self) -> Option<Status> {
-        let words = ["status", "--json", "--coordinator", &self.url];
+        let words = ["cluster", "status", "--json", "--coordinator", &self.url];
         let output = output_of(Path::new(MBAL), &words);
         serde_json::from_slice(&output.stdout).ok()
     }

@@ -125,7 +125,7 @@ impl Teller<'_> {
         match heaviest {
             _ if asked.len() == 1 => write!(out, "there is no other worker to move it to"),
             _ if follows >= LOAD_FELT => {
-                write!(out, "its clients follow it: lending it moves that load (mbal move {cachelet} WORKER)")
+                write!(out, "its clients follow it: lending it moves that load (mbal cluster move {cachelet} WORKER)")
             }
             None => write!(out, "it costs no worker a load to speak of: there is nothing to move"),
             Some(Asked { worker, handable, connections, .. }) => {
@@ -152,7 +152,7 @@ impl Teller<'_> {
         let (uneven, patience) =
             (self.balancer.uneven_epochs(), self.balancer.thresholds().patience);
         match self.balancer.mode() {
-            Mode::Off => "the balancer is off: nothing moves but by mbal move\n".into(),
+            Mode::Off => "the balancer is off: nothing moves but by mbal cluster move\n".into(),
             Mode::DryRun => "the balancer only says what it would do (--balance dry-run)\n".into(),
             Mode::On if uneven == 0 => {
                 format!(
@@ -168,8 +168,7 @@ impl Teller<'_> {
     }
 }
 
-const NO_MAP: &str =
-    "error: this server has no map yet; mbal status --coordinator URL says what is awaited\n";
+const NO_MAP: &str = "error: this server has no map yet; mbal cluster status --coordinator URL says what is awaited\n";
 
 /// Who has a key or a cachelet that is not here, and what to type; an error where nobody has it.
 fn elsewhere(server: &Shared, what: &[u8]) -> String {
@@ -205,10 +204,12 @@ fn elsewhere(server: &Shared, what: &[u8]) -> String {
         &format!("cachelet {prefix}: server {of}'s by map {version}; this is server {}\n", here.0);
     if let Some(addresses) = cluster.servers.get(&owner.server) {
         let client = &addresses.client;
-        out +=
-            &format!("mbal explain {typed} {client} on the host of server {of} says more of it\n");
+        out += &format!(
+            "mbal cluster explain {typed} {client} on the host of server {of} says more of it\n"
+        );
     }
-    out += &format!("mbal explain {typed} --coordinator URL says what was decided about it\n");
+    out +=
+        &format!("mbal cluster explain {typed} --coordinator URL says what was decided about it\n");
     out
 }
 
@@ -232,11 +233,14 @@ pub(crate) fn not_here(server: &Shared, cachelet: Prefix) -> String {
     }
     let there = cluster.servers.get(&owner.server);
     let there = there.map_or(String::new(), |addresses| {
-        format!("; mbal move {cachelet} WORKER {} on that host lends it there", addresses.client)
+        format!(
+            "; mbal cluster move {cachelet} WORKER {} on that host lends it there",
+            addresses.client
+        )
     });
     format!(
         "error: cachelet {cachelet} is server {of}'s, and this is server {}{there}; \
-         mbal move {cachelet} SERVER --coordinator URL moves it to another server\n",
+         mbal cluster move {cachelet} SERVER --coordinator URL moves it to another server\n",
         here.0
     )
 }

@@ -87,7 +87,7 @@ fn readable(key: &[u8]) -> String {
     String::from_utf8(written).expect("all of it is printed ASCII")
 }
 
-/// What `mbal hotkeys SERVER` is told: as the coordinator tells of a cluster, of this server alone.
+/// What `mbal cluster hotkeys SERVER` is told: as the coordinator tells of a cluster, of this server alone.
 pub(crate) fn told(shared: &Shared, here: u16, requests: f64, now: Duration) -> HotKeys {
     let terms = shared.hot_terms();
     let told = HotTold {
@@ -106,7 +106,7 @@ pub(crate) fn told(shared: &Shared, here: u16, requests: f64, now: Duration) -> 
     HotKeys { status: HotStatus { told, servers: 1, requests, copied, copies }, keys }
 }
 
-/// What `mbal explain KEY` says of a key of this server that is hot; nothing of others.
+/// What `mbal cluster explain KEY` says of a key of this server that is hot; nothing of others.
 pub(crate) fn explained(shared: &Shared, key: &Key<'_>, now: Duration) -> Option<String> {
     let home = shared.hot_homes(usize::MAX).into_iter().find(|home| home.key == key.bytes())?;
     let name = readable(key.bytes());

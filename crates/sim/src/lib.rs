@@ -1,6 +1,6 @@
-//! `mbal sim`: a cluster in virtual time, many servers on one thread, deterministic from a seed.
+//! `mbal-lab`: a cluster in virtual time, many servers on one thread, deterministic from a seed.
 //!
-//! Called by the `mbal` binary. [`model`] runs the policies of the pure crates over queues with service times,
+//! [`model`] runs the policies of the pure crates over queues with service times,
 //! [`chaos`] the workers of a server as they are. Neither opens a socket, or reads a clock but to say how long it took.
 
 #![forbid(unsafe_code)]
@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> ExitCode {
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mbal sim: {error}");
+            eprintln!("mbal-lab: {error}");
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,6 @@
 //! Resizes a pool of stock memcacheds that clients share by a ketama ring: warm, and without a change to any of them.
 //!
-//! Called by `mbal scale --memcached`, stage by stage. Decides nothing: what travels is
+//! Called by `mbal pool resize`, stage by stage. Decides nothing: what travels is
 //! [`mbal_elastic::pool::plan`]'s word. Never writes to a server but copies, and deletes of copies.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! `mbal scale --forecast` and `mbal scale --auto`.
+//! `mbal cluster forecast` and `mbal cluster autoscale`.
 
 use std::fmt::Write;
 use std::thread;
@@ -23,46 +23,50 @@ const ASKED_EVERY: Duration = Duration::from_millis(200);
 // What is asked of the autoscaler. No docstring: it would become the help of who has these flags.
 #[derive(Args, Debug)]
 pub struct Auto {
-    /// Tell the hit ratio of every number of servers
-    #[arg(long, conflicts_with_all = ["auto", "servers", "cancel"])]
-    forecast: bool,
-
-    /// Set the autoscaler up; without further flags, tell what it does
-    #[arg(long, conflicts_with_all = ["servers", "cancel"])]
-    auto: bool,
-
     /// Servers at least
-    #[arg(long, value_name = "num", requires_all = ["auto", "max", "database_rate"])]
+    #[arg(long, value_name = "num", requires_all = ["max", "database_rate"])]
     min: Option<usize>,
 
-    /// Servers at most; with --forecast, the largest size that is told
+    /// Servers at most
+    #[arg(long, value_name = "num", requires = "min")]
+    max: Option<usize>,
+
+    /// Reads that the database bears, a second
+    #[arg(long, value_name = "rate", requires = "min")]
+    database_rate: Option<f64>,
+
+    /// What the last minute needs; or that, and what yesterday needed at this hour; or nothing
+    #[arg(long, value_name = "policy")]
+    policy: Option<Policy>,
+
+    /// Never below so many servers at some hours, UTC: `6 from 08:00`, `6 from 22:00 to 06:00 on mon-fri`. Can be said several
+    /// times
+    #[arg(long, value_name = "rule", requires = "min")]
+    schedule: Vec<String>,
+
+    /// Only say what it would do
+    #[arg(long, requires = "min")]
+    dry_run: bool,
+
+    /// Memory is planned for so many times the rate
+    #[arg(long, value_name = "times", requires = "min")]
+    headroom: Option<f64>,
+
+    /// Minutes after a change in which no server leaves
+    #[arg(long, value_name = "minutes", requires = "min")]
+    rest: Option<u64>,
+}
+
+// What a forecast is asked of. No docstring: likewise.
+#[derive(Args, Debug)]
+pub struct Sizes {
+    /// The largest size that is told
     #[arg(long, value_name = "num")]
     max: Option<usize>,
 
     /// Reads that the database bears, a second
     #[arg(long, value_name = "rate")]
     database_rate: Option<f64>,
-
-    /// What the last minute needs; or that, and what yesterday needed at this hour; or nothing
-    #[arg(long, value_name = "policy", requires = "auto")]
-    policy: Option<Policy>,
-
-    /// Never below so many servers at some hours, UTC: `6 from 08:00`, `6 from 22:00 to 06:00 on mon-fri`. Can be said several
-    /// times
-    #[arg(long, value_name = "rule", requires_all = ["auto", "min"])]
-    schedule: Vec<String>,
-
-    /// Said for all that `mbal scale` does.
-    #[arg(skip)]
-    pub dry_run: bool,
-
-    /// Memory is planned for so many times the rate
-    #[arg(long, value_name = "times", requires_all = ["auto", "min"])]
-    headroom: Option<f64>,
-
-    /// Minutes after a change in which no server leaves
-    #[arg(long, value_name = "minutes", requires_all = ["auto", "min"])]
-    rest: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -83,15 +87,7 @@ impl From<Policy> for AutoscalePolicy {
 }
 
 impl Auto {
-    pub fn is_asked(&self) -> bool {
-        self.auto || self.forecast
-    }
-
     pub fn run(&self, caller: &Caller, json: bool) -> Result<String, String> {
-        if self.forecast {
-            let told = self.forecast(caller, self.max, self.database_rate)?;
-            return if json { Ok(told) } else { Ok(table(&read(&told)?)) };
-        }
         let before: AutoscaleStatus = read(&text(caller, "GET", AUTOSCALE, None)?)?;
         let Some(config) = self.config(before.config.as_ref())? else {
             let told = text(caller, "GET", AUTOSCALE, None)?;
@@ -102,7 +98,8 @@ impl Auto {
         if json {
             return Ok(told);
         }
-        let forecast = self.forecast(caller, Some(config.max), Some(config.database_rate))?;
+        let sizes = Sizes { max: Some(config.max), database_rate: Some(config.database_rate) };
+        let forecast = sizes.ask(caller)?;
         Ok(table(&read(&forecast)?) + &shown(&read(&told)?))
     }
 
@@ -127,15 +124,17 @@ impl Auto {
         };
         config.aims().map(|_| Some(config))
     }
+}
 
-    fn forecast(
-        &self,
-        caller: &Caller,
-        servers: Option<usize>,
-        database_rate: Option<f64>,
-    ) -> Result<String, String> {
-        let mut path = format!("{FORECAST}?servers={}", servers.unwrap_or(0));
-        if let Some(rate) = database_rate {
+impl Sizes {
+    pub fn told(&self, caller: &Caller, json: bool) -> Result<String, String> {
+        let told = self.ask(caller)?;
+        if json { Ok(told) } else { Ok(table(&read(&told)?)) }
+    }
+
+    fn ask(&self, caller: &Caller) -> Result<String, String> {
+        let mut path = format!("{FORECAST}?servers={}", self.max.unwrap_or(0));
+        if let Some(rate) = self.database_rate {
             path += &format!("&database_rate={rate}");
         }
         text(caller, "GET", &path, None)
@@ -215,7 +214,7 @@ fn table(told: &ForecastTold) -> String {
 
 fn shown(status: &AutoscaleStatus) -> String {
     let Some(config) = &status.config else {
-        return "nobody has set the autoscaler up: mbal scale --help\n".into();
+        return "nobody has set the autoscaler up: mbal cluster autoscale --help\n".into();
     };
     let policy = match config.policy {
         AutoscalePolicy::Reactive => "reactive",

@@ -1,4 +1,4 @@
-//! `mbal scale N`: servers of a cluster retire, or more are wanted.
+//! `mbal cluster scale N`: servers of a cluster retire, or more are wanted.
 
 use std::fmt::Write;
 use std::io::{IsTerminal, Write as _};
@@ -22,7 +22,7 @@ pub struct Resize {
     #[arg(value_name = "SERVERS", conflicts_with = "cancel")]
     servers: Option<usize>,
 
-    /// Who retires, the first one first, by number or address in mbal status; the coldest ones otherwise
+    /// Who retires, the first one first, by number or address in mbal cluster status; the coldest ones otherwise
     #[arg(long, requires = "servers", value_name = "SERVER", value_delimiter = ',')]
     retire: Vec<NamedServer>,
 

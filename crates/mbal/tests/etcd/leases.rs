@@ -50,7 +50,7 @@ fn reads(server: &Running, value: &str) -> usize {
 
 /// How many cachelets the map gives to a server.
 fn cachelets_of(cluster: &Cluster, server: u16) -> usize {
-    let (worked, map) = cluster.tool(&["map"]);
+    let (worked, map) = cluster.tool(&["cluster", "map"]);
     let owner = format!(" {server}/0");
     let of_it = map.lines().filter(|line| line.starts_with("cachelet ") && line.ends_with(&owner));
     if worked { of_it.count() } else { 0 }
@@ -78,11 +78,11 @@ fn a_server_that_is_killed_is_served_elsewhere_and_returns_empty_to_its_share() 
         servers.iter().all(|server| stores(server, "new"))
     });
     assert_eq!(cachelets_of(&cluster, 3), 0);
-    let (_, events) = cluster.tool(&["events"]);
+    let (_, events) = cluster.tool(&["cluster", "events"]);
     assert!(events.contains("the lease of server 3 is over"), "{events}");
     let again = cluster.serve_as(3);
     cluster.eventually("it has its share again", |cluster| cachelets_of(cluster, 3) >= 16);
-    assert!(cluster.tool(&["events"]).1.contains("server 3 gets its share"));
+    assert!(cluster.tool(&["cluster", "events"]).1.contains("server 3 gets its share"));
     cluster.eventually("all keys are read by it", |_| reads(&again, "new") == KEYS);
     assert!(stores(&again, "newer"));
 }
@@ -97,7 +97,7 @@ fn a_process_that_is_restarted_at_once_waits_until_its_predecessor_is_dead() {
     cluster.eventually("all serve all keys", |_| {
         servers.iter().chain([&again]).all(|server| stores(server, "new"))
     });
-    let (_, events) = cluster.tool(&["events"]);
+    let (_, events) = cluster.tool(&["cluster", "events"]);
     assert!(events.contains("the lease of server 3 is over"), "{events}");
     assert_eq!(events.matches("server 3 registers").count(), 2, "{events}");
 }
@@ -126,7 +126,7 @@ fn a_server_that_slept_past_its_lease_tells_nobody_what_it_knew() {
         assert!(reply == "END\r\n" || reply == new, "{reply:?}");
     }
     cluster.eventually("it is another process to the coordinator", |cluster| {
-        cluster.tool(&["events"]).1.matches("server 3 registers").count() == 2
+        cluster.tool(&["cluster", "events"]).1.matches("server 3 registers").count() == 2
     });
     cluster.eventually("it has its share again", |cluster| cachelets_of(cluster, 3) >= 16);
     cluster.eventually("all keys are read by it", |_| reads(sleeper, "new") == KEYS);
@@ -217,10 +217,11 @@ fn without_etcd_servers_go_on_for_ever_or_as_long_as_they_may() {
         }
         (0..3).for_each(|at| cluster.etcd.begin(at));
         cluster.eventually("a coordinator leads, and all is served", |cluster| {
-            cluster.tool(&["status"]).0 && servers.iter().all(|server| stores(server, "newer"))
+            cluster.tool(&["cluster", "status"]).0
+                && servers.iter().all(|server| stores(server, "newer"))
         });
         if goes_on {
-            let registered = cluster.tool(&["events"]).1;
+            let registered = cluster.tool(&["cluster", "events"]).1;
             assert!(!registered.contains("is over"), "nobody has died: {registered}");
         }
     }

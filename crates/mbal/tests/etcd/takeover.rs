@@ -94,26 +94,26 @@ fn servers_and_tools_follow_whoever_leads_and_serve_on_without_etcd() {
     let first = cluster.leader();
     drop(cluster.coordinators[first].child.kill());
     cluster.eventually("both report to the next leader", |cluster| {
-        let (worked, said) = cluster.tool(&["status"]);
+        let (worked, said) = cluster.tool(&["cluster", "status"]);
         worked && said.matches("serving").count() == 2
     });
     assert!(servers.iter().all(stores));
     let third = cluster.serve();
     cluster.eventually("a server joins by the next leader", |_| stores(&third));
-    assert!(cluster.tool(&["map"]).1.contains("server 3 "));
-    assert!(cluster.tool(&["events"]).1.contains("server 3 registers"));
-    let (worked, said) = cluster.tool(&["move", "0000/5", "3"]);
+    assert!(cluster.tool(&["cluster", "map"]).1.contains("server 3 "));
+    assert!(cluster.tool(&["cluster", "events"]).1.contains("server 3 registers"));
+    let (worked, said) = cluster.tool(&["cluster", "move", "0000/5", "3"]);
     assert!(worked && said.contains("move 1 begins"), "{said}");
 
     (0..3).for_each(|at| cluster.etcd.kill(at));
     cluster.eventually("the API says why nothing can be changed", |cluster| {
-        let (worked, said) = cluster.tool(&["lost", "3", "--force"]);
+        let (worked, said) = cluster.tool(&["cluster", "lost", "3", "--force"]);
         !worked && said.contains("this coordinator does not lead, and etcd cannot be used: ")
     });
     assert!(servers.iter().all(stores), "clients notice nothing");
     (0..3).for_each(|at| cluster.etcd.begin(at));
     cluster.eventually("etcd is back, and a coordinator leads", |cluster| {
-        cluster.tool(&["lost", "3", "--force"]).0
+        cluster.tool(&["cluster", "lost", "3", "--force"]).0
     });
     cluster.eventually("its cachelets are the others'", |_| servers.iter().all(stores));
 }

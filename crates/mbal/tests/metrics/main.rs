@@ -101,7 +101,8 @@ fn the_balancers_decisions_loans_and_connections_are_counted() {
     let decisions = |page: &str, labels| sum(page, "mbal_balancer_decisions_total", &[labels]);
     assert_eq!((decisions(&page, "cause"), sum(&page, "mbal_balancer_loans", &[])), (0, 0));
     let address = format!("127.0.0.1:{}", server.port);
-    let moved = Command::new(MBAL).args(["move", "1800/5", "1", &address]).output().unwrap();
+    let moved =
+        Command::new(MBAL).args(["cluster", "move", "1800/5", "1", &address]).output().unwrap();
     assert!(moved.status.success(), "{moved:?}");
     eventually("the loan is counted", || {
         let page = server.page();

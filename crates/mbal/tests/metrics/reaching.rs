@@ -195,18 +195,18 @@ fn a_control_socket_is_found_by_the_servers_name() {
         (output.status.code(), String::from_utf8(said).unwrap())
     };
     for name in [&[names[0].as_str()][..], &[&names[1]], &["-p", &port], &[&path]] {
-        let (code, said) = ask(&[&["status"], name].concat());
+        let (code, said) = ask(&[&["cluster", "status"], name].concat());
         assert!(code == Some(0) && said.starts_with("version 1.0, "), "{name:?}: {said}");
-        let (code, said) = ask(&[&["explain", "a%25b"], name].concat());
+        let (code, said) = ask(&[&["cluster", "explain", "a%25b"], name].concat());
         assert!(code == Some(0) && said.starts_with("key a%25b: hash "), "{name:?}: {said}");
     }
-    assert_eq!(ask(&["move", "1800/5", "1", &path]), (Some(0), "done\n".into()));
-    let (_, said) = ask(&["status", &path]);
+    assert_eq!(ask(&["cluster", "move", "1800/5", "1", &path]), (Some(0), "done\n".into()));
+    let (_, said) = ask(&["cluster", "status", &path]);
     assert!(said.starts_with("version 1.1, "), "{said}");
-    let (_, said) = ask(&["status", "--server", &names[0]]);
+    let (_, said) = ask(&["cluster", "status", "--server", &names[0]]);
     assert!(said.starts_with("version 1.0, "), "it is the other one's that has moved: {said}");
     let other = format!("127.0.0.2:{port}");
-    let (code, said) = ask(&["status", &other]);
+    let (code, said) = ask(&["cluster", "status", &other]);
     let expected = format!("mbal: no control socket of {other}: looked in ");
     assert!(code == Some(1) && said.starts_with(&expected), "{said}");
 }
@@ -214,17 +214,19 @@ fn a_control_socket_is_found_by_the_servers_name() {
 #[test]
 fn help_is_wrapped_to_the_terminal() {
     for (command, about) in [
-        ("status", "Loads, loans "),
-        ("explain", "Why a key "),
-        ("move", "Lends a cachelet "),
-        ("top", "Shows what a server does "),
-        ("bench", "Loads a memcached-compatible server "),
-        ("serve", "mbal "),
+        (&["cluster", "status"][..], "Servers and loads "),
+        (&["cluster", "explain"], "Why a key "),
+        (&["cluster", "move"], "Moves a cachelet "),
+        (&["pool", "resize"], "Moves items "),
+        (&["top"], "Shows what a server does "),
+        (&["bench"], "Loads a memcached-compatible server "),
+        (&["serve"], "mbal "),
     ] {
-        let help = Command::new(MBAL).args([command, "--help"]).env("COLUMNS", "60").output();
+        let mut asked = Command::new(MBAL);
+        let help = asked.args(command).arg("--help").env("COLUMNS", "60").output();
         let help = String::from_utf8(help.unwrap().stdout).unwrap();
         let wide = help.lines().find(|line| line.len() > 60 && line.trim().contains(' '));
-        assert_eq!(wide, None, "{command}");
+        assert_eq!(wide, None, "{command:?}");
         assert!(help.starts_with(about), "{help}");
     }
 }

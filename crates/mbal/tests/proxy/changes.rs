@@ -154,7 +154,7 @@ fn a_resize_behind_the_proxy_loses_nothing() {
         let switch =
             format!("printf '%s\\n' \"$MBAL_SERVERS\" | tr , '\\n' > {file} && kill -HUP {pid}");
         let (from, to) = (named(from), named(to));
-        let lists = ["scale", "--memcached", &from, "--to-servers", &to, "--ring", "twemproxy"];
+        let lists = ["pool", "resize", &from, "--to-servers", &to, "--ring", "twemproxy"];
         let rest = ["--i-stop-writers", "--switch-command", &switch];
         let output = Command::new(MBAL).args(lists).args(rest).output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -200,7 +200,7 @@ fn copies_that_are_flushed_are_made_again_before_the_originals_go() {
     let switch = format!("(sleep 0.5; bash -c \"{flush}\") >/dev/null 2>&1 &");
     let (from, to) = (format!("{a},{b}"), format!("{a},{b},{c}"));
     let output = Command::new(MBAL)
-        .args(["scale", "--memcached", &from, "--to-servers", &to, "--ring", "twemproxy"])
+        .args(["pool", "resize", &from, "--to-servers", &to, "--ring", "twemproxy"])
         .args(["--i-stop-writers", "--switch-command", &switch])
         .output()
         .unwrap();

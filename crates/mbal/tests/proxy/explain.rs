@@ -7,7 +7,7 @@ use crate::running::{Folder, MBAL, certificate, eventually, output_of};
 
 fn explain(proxy: &Proxied, flags: &[&str]) -> Output {
     let at = format!("127.0.0.1:{}", proxy.running.port);
-    output_of(MBAL.as_ref(), &[&["explain", "--proxy", &at], flags].concat())
+    output_of(MBAL.as_ref(), &[&["cluster", "explain", "--proxy", &at], flags].concat())
 }
 
 fn said(output: &Output) -> String {
@@ -44,7 +44,7 @@ fn a_keys_home_its_ring_and_who_stands_in_are_told() {
     // What is no key, and who is no proxy.
     assert_eq!(explain(&proxy, &[&"k".repeat(251)]).status.code(), Some(1));
     let at = pool[0].name();
-    let output = output_of(MBAL.as_ref(), &["explain", "--proxy", &at, "a"]);
+    let output = output_of(MBAL.as_ref(), &["cluster", "explain", "--proxy", &at, "a"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("is it a proxy?"), "{output:?}");
     // A line end in a key is part of the key.
     let text = said(&explain(&proxy, &["a\r\nflush_all"]));

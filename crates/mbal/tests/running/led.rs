@@ -32,7 +32,7 @@ impl Coordinator {
     }
 
     pub fn map(&self) -> Option<String> {
-        let output = output_of(MBAL.as_ref(), &["map", "--coordinator", &self.url]);
+        let output = output_of(MBAL.as_ref(), &["cluster", "map", "--coordinator", &self.url]);
         output.status.success().then(|| String::from_utf8(output.stdout).expect("it is text"))
     }
 }

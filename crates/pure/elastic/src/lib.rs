@@ -3,7 +3,7 @@
 //! The coordinator calls it, in this order: an [`Autoscaler`] says how many servers,
 //! [`plan_resize`] which ones, by [`choose_retiring`], and what each destination keeps and gets, by
 //! [`fuse`]. It never moves anything itself, and knows no clock: rates, ages and curves are
-//! arguments. `mbal scale --memcached` calls [`pool`], which does the same for servers of stock memcached.
+//! arguments. `mbal pool resize` calls [`pool`], which does the same for servers of stock memcached.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@
 //!   Serves ── fails, with `--eject`; leaves the pool ──► away: keys that are written are noted
 //!     ▲                                                    │ it can be reached, and is in the pool
 //!     │                                                    ▼
-//!     ├── of a cluster: others have stored it ◄── what is it, and has `mbal scale` filled it?
+//!     ├── of a cluster: others have stored it ◄── what is it, and has `mbal cluster scale` filled it?
 //!     ├── filled: it has what there is        ◄──          │ all that it was asked before is answered
 //!     └── deleted, or flushed where too much was noted ◄───┘
 //! ```

@@ -605,7 +605,7 @@ impl World {
         self.carry_out()
     }
 
-    /// As `mbal scale --memcached` does it, while nobody writes.
+    /// As `mbal pool resize` does it, while nobody writes.
     fn resize(&mut self, members: Vec<usize>) -> Result<(), String> {
         let (old, new) = (ring(&self.members), ring(&members));
         let old_members = self.members.clone();

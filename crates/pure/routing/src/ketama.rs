@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use crate::{Point, md5};
 
-/// The key of an item that `mbal scale --memcached` stores on a server that it has filled, before clients get the list with it: a
+/// The key of an item that `mbal pool resize` stores on a server that it has filled, before clients get the list with it: a
 /// proxy that had this server before takes it as it is.
 pub const FILLED: &str = "mbal:filled";
 

@@ -1,4 +1,4 @@
-//! `mbal sim chaos`: a whole cluster in virtual time, and everything that can go wrong around it.
+//! `mbal-lab chaos`: a whole cluster in virtual time, and everything that can go wrong around it.
 //!
 //! A seed picks one to three servers, their coordinator, clients and strangers, delays, pieces, bursts, slow workers, and what is
 //! done to processes, links and cachelets meanwhile; of several servers some have hot keys, whose copies are asked too. [`World`](world::World) plays it on one thread; [`checks`] look at what clients
@@ -52,11 +52,11 @@ pub use world::Ran;
 
 const EXAMPLES: &str = "\
 EXAMPLES
-  mbal sim chaos --seed 42                      one run; what it met
-  mbal sim chaos --seeds 10000 --seconds 90     as many as fit, on all cores
-  mbal sim chaos --servers 3 --seeds 1000       all of three servers
-  mbal sim chaos --seed 42 --tell               what happened to the cluster in it
-  nice -n 19 mbal sim chaos --seeds 1..1000001  a night; what is left of the range is told now and then";
+  mbal-lab chaos --seed 42                      one run; what it met
+  mbal-lab chaos --seeds 10000 --seconds 90     as many as fit, on all cores
+  mbal-lab chaos --servers 3 --seeds 1000       all of three servers
+  mbal-lab chaos --seed 42 --tell               what happened to the cluster in it
+  nice -n 19 mbal-lab chaos --seeds 1..1000001  a night; what is left of the range is told now and then";
 
 /// The workers of one to three servers under chaos; no acknowledged write may vanish, nothing may stall.
 #[derive(clap::Args, Clone, Debug)]
@@ -152,7 +152,7 @@ impl Run {
 /// The line that replays it.
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mbal sim chaos --seed {}", self.seed)?;
+        write!(f, "mbal-lab chaos --seed {}", self.seed)?;
         if let Some(servers) = self.servers {
             write!(f, " --servers {servers}")?;
         }

@@ -178,7 +178,7 @@ mod tests {
         let make = |Run { seed, .. }| {
             if seed == 3 { panic!("seed {seed} has a hole") } else { fine() }
         };
-        let told = "invariant 6: a panic: seed 3 has a hole\nmbal sim chaos --seed 3";
+        let told = "invariant 6: a panic: seed 3 has a hole\nmbal-lab chaos --seed 3";
         assert_eq!(many(&args(OPERATIONS), make), Err(told.into()));
         assert_eq!(many(&args(70), make), Err(format!("{told} --operations 70")));
         let three = Args { servers: Some(3), ..args(OPERATIONS) };

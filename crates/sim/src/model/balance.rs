@@ -1,4 +1,4 @@
-//! How soon loads are even in a cluster, and whether they stay so: `mbal sim model balance`.
+//! How soon loads are even in a cluster, and whether they stay so: `mbal-lab model balance`.
 
 use mbal_balance::Thresholds;
 

@@ -312,7 +312,7 @@ mod tests {
         );
     }
 
-    /// After a change of how plots are drawn, `mbal sim model plots --out docs/results/deciders` makes them again.
+    /// After a change of how plots are drawn, `mbal-lab model plots --out docs/results/deciders` makes them again.
     #[test]
     fn the_committed_pictures_are_those_of_the_committed_csv() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/deciders");

@@ -1,4 +1,4 @@
-//! `mbal sim model`: the policies over queues with service times.
+//! `mbal-lab model`: the policies over queues with service times.
 
 mod balance;
 mod coordinated;
@@ -22,12 +22,12 @@ Tables go to standard output, progress to standard error. Files are written only
 as CSV, what is too long for a terminal too, and its plot. A file is written whole or not at all, when its figure
 is done, so Ctrl-C at any moment leaves nothing half done.
 
-  mbal sim model netkv --speed                 28 million requests over 2,500 servers, timed
-  mbal sim model netkv --out figures           NetKV's Figures 5 and 12 to 17, some minutes
-  mbal sim model balance                       phases 2 and 3 on 20 servers, alone and together
-  mbal sim model balance --servers 100 --seeds 1
-  mbal sim model size --servers 1000           a coordinator's time and bytes, 64,000 workers
-  mbal sim model plots --out figures           draws again what has been left there as CSV";
+  mbal-lab model netkv --speed                 28 million requests over 2,500 servers, timed
+  mbal-lab model netkv --out figures           NetKV's Figures 5 and 12 to 17, some minutes
+  mbal-lab model balance                       phases 2 and 3 on 20 servers, alone and together
+  mbal-lab model balance --servers 100 --seeds 1
+  mbal-lab model size --servers 1000           a coordinator's time and bytes, 64,000 workers
+  mbal-lab model plots --out figures           draws again what has been left there as CSV";
 
 /// Proves the deciders on traces and generated demand, in virtual time.
 #[derive(clap::Args, Clone, Debug)]

@@ -1,4 +1,4 @@
-//! What a cluster costs its coordinator by its size: `mbal sim model size`.
+//! What a cluster costs its coordinator by its size: `mbal-lab model size`.
 //!
 //! The coordinator, its planner and the texts of its API as they are; servers say loads that are drawn. Times are of this
 //! machine, of one thread; the web framework and the network are not in them.

@@ -1,4 +1,4 @@
-//! What `mbal scale --memcached` has found, plans and has done, as text and JSON.
+//! What `mbal pool resize` has found, plans and has done, as text and JSON.
 
 use mbal_elastic::pool::Plan;
 use mbal_pool::{Counts, Surveyed};

@@ -1,4 +1,4 @@
-//! `mbal scale --memcached` as a process, on pools of real memcacheds.
+//! `mbal pool resize` as a process, on pools of real memcacheds.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -92,7 +92,7 @@ impl Pool {
 
 fn scale(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mbal"));
-    command.arg("scale").args(args).stdin(Stdio::null());
+    command.args(["pool", "resize"]).args(args).stdin(Stdio::null());
     command
 }
 
@@ -105,8 +105,7 @@ fn text(output: &Output) -> (String, String) {
 fn a_dry_run_says_what_would_travel_and_changes_nothing() {
     let Some(pool) = Pool::new(3) else { return };
     pool.fill(&[0, 1, 2], Dialect::Libmemcached, 3_000);
-    let output =
-        scale(&["--memcached", &pool.list(&[0, 1, 2]), "--to", "2", "--dry-run"]).output().unwrap();
+    let output = scale(&[&pool.list(&[0, 1, 2]), "--to", "2", "--dry-run"]).output().unwrap();
     let (out, err) = text(&output);
     assert!(output.status.success(), "{err}");
     assert!(out.starts_with("3 servers with 3000 items\nretire: 127.0.0.1:"), "{out}");
@@ -118,7 +117,7 @@ fn a_dry_run_says_what_would_travel_and_changes_nothing() {
 fn without_a_word_about_writers_nothing_is_begun() {
     let Some(pool) = Pool::new(2) else { return };
     let list = pool.list(&[0, 1]);
-    let output = scale(&["--memcached", &list, "--to", "1"]).output().unwrap();
+    let output = scale(&[&list, "--to", "1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).1.contains("--i-stop-writers"), "{}", text(&output).1);
     for (args, why) in [
@@ -126,8 +125,7 @@ fn without_a_word_about_writers_nothing_is_begun() {
         (&["--to", "2"], "name the new ones with --to-servers"),
         (&["--to-servers", "a,a"], "a:11211 is there twice"),
     ] {
-        let output =
-            scale(&[&["--memcached", &list, "--dry-run"], args].concat()).output().unwrap();
+        let output = scale(&[&[&list, "--dry-run"], args].concat()).output().unwrap();
         assert!(text(&output).1.contains(why), "{}", text(&output).1);
     }
 }
@@ -141,8 +139,8 @@ fn a_ring_that_the_pool_does_not_prove_deletes_nothing() {
     let items = || pool.items(0) + pool.items(1);
     let by_remainder =
         |key: &[u8]| vec![mbal_routing::ketama::KeyHash::Md5.place(key) as usize % 2];
-    let same = ["--memcached", &list, "--to-servers", &list];
-    for ways in [&same[..], &["--memcached", &list, "--to", "1", "--i-stop-writers"]] {
+    let same = [&list, "--to-servers", &list];
+    for ways in [&same[..], &[&list, "--to", "1", "--i-stop-writers"]] {
         for theirs in [Some(Dialect::Twemproxy), Some(Dialect::Unweighted), None] {
             match theirs {
                 Some(dialect) => pool.fill(&[0, 1], dialect, 5_000),
@@ -169,7 +167,7 @@ fn what_an_earlier_change_has_left_goes_when_the_others_prove_the_ring() {
     let Some(pool) = Pool::new(2) else { return };
     let list = pool.list(&[0, 1]);
     let items = || pool.items(0) + pool.items(1);
-    let same = ["--memcached", &list, "--to-servers", &list];
+    let same = [&list, "--to-servers", &list];
     pool.fill(&[0, 1], Dialect::Twemproxy, 5_000);
     pool.store(&[0, 1], 100, |_| vec![0, 1]);
     let stray = "set left:1 0 0 1\r\nx\r\n";
@@ -188,14 +186,14 @@ fn what_an_earlier_change_has_left_goes_when_the_others_prove_the_ring() {
 #[test]
 fn few_keys_and_one_server_prove_no_ring() {
     let Some(pool) = Pool::new(2) else { return };
-    let grow = ["--memcached", &pool.list(&[0]), "--to-servers", &pool.list(&[0, 1])];
+    let grow = [&pool.list(&[0]), "--to-servers", &pool.list(&[0, 1])];
     pool.fill(&[0], Dialect::Libmemcached, 1_000);
     let output = scale(&[&grow[..], &["--i-stop-writers"]].concat()).output().unwrap();
     assert!(text(&output).1.contains("(one server shows no ring)"), "{}", text(&output).1);
     pool.ask(0, "flush_all\r\n");
     pool.fill(&[0, 1], Dialect::Libmemcached, 20);
     let list = pool.list(&[0, 1]);
-    let output = scale(&["--memcached", &list, "--to", "1", "--i-stop-writers"]).output().unwrap();
+    let output = scale(&[&list, "--to", "1", "--i-stop-writers"]).output().unwrap();
     assert!(text(&output).1.contains("20 of 20 keys are where"), "{}", text(&output).1);
     assert_eq!(
         [output.status.code(), Some(pool.items(0) as i32 + pool.items(1) as i32)],
@@ -210,8 +208,7 @@ fn a_newcomer_that_others_use_is_refused() {
     let (old, all) = (pool.list(&[0, 1]), pool.list(&[0, 1, 2]));
     pool.fill(&[0, 1], Dialect::Libmemcached, 3_000);
     pool.store(&[2], 1_000, |_| vec![0]);
-    let grow =
-        ["--memcached", &old, "--to-servers", &all, "--i-stop-writers", "--switch-command", "true"];
+    let grow = [&old, "--to-servers", &all, "--i-stop-writers", "--switch-command", "true"];
     let output = scale(&grow).output().unwrap();
     let (_, err) = text(&output);
     assert!(
@@ -222,7 +219,7 @@ fn a_newcomer_that_others_use_is_refused() {
     // One that was of the pool before has what belongs to it.
     pool.ask(2, "flush_all\r\n");
     pool.fill(&[0, 1, 2], Dialect::Libmemcached, 3_000);
-    let output = scale(&["--memcached", &old, "--to-servers", &all, "--dry-run"]).output().unwrap();
+    let output = scale(&[&old, "--to-servers", &all, "--dry-run"]).output().unwrap();
     let (out, _) = text(&output);
     assert!(!out.contains("It would not begin"), "{out}");
 }
@@ -237,7 +234,7 @@ fn clients_get_the_new_list_when_all_copies_are_there_and_strays_go() {
         "test \"$MBAL_SERVERS\" = {} && echo switched by command >&2",
         pool.list(&[0, 1, 2])
     );
-    let grow = ["--memcached", &pool.list(&[0, 1]), "--to-servers", &pool.list(&[0, 1, 2])];
+    let grow = [&pool.list(&[0, 1]), "--to-servers", &pool.list(&[0, 1, 2])];
     let rest = ["--i-stop-writers", "--json", "--switch-command", &switch];
     let output = scale(&[&grow[..], &rest].concat()).output().unwrap();
     let (out, err) = text(&output);
@@ -262,7 +259,7 @@ fn clients_get_the_new_list_when_all_copies_are_there_and_strays_go() {
 fn a_command_that_fails_leaves_the_pool_as_it_was() {
     let Some(pool) = Pool::new(3) else { return };
     pool.fill(&[0, 1], Dialect::Libmemcached, 1_000);
-    let args = ["--memcached", &pool.list(&[0, 1]), "--to-servers", &pool.list(&[0, 1, 2])];
+    let args = [&pool.list(&[0, 1]), "--to-servers", &pool.list(&[0, 1, 2])];
     let output = scale(&[&args[..], &["--i-stop-writers", "--switch-command", "exit 3"]].concat());
     let output = { output }.output().unwrap();
     let (out, err) = text(&output);
@@ -276,7 +273,7 @@ fn a_command_that_fails_leaves_the_pool_as_it_was() {
 fn an_interrupt_takes_back_what_was_copied() {
     let Some(pool) = Pool::new(3) else { return };
     pool.fill(&[0, 1], Dialect::Libmemcached, 5_000);
-    let args = ["--memcached", &pool.list(&[0, 1]), "--to-servers", &pool.list(&[0, 1, 2])];
+    let args = [&pool.list(&[0, 1]), "--to-servers", &pool.list(&[0, 1, 2])];
     let slowly = [&args[..], &["--i-stop-writers", "--rate", "0.1"]].concat();
     let child = scale(&slowly).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     while pool.items(2) == 0 {

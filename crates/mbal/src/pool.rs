@@ -1,4 +1,7 @@
-//! `mbal scale --memcached`: resizes a pool of stock memcacheds behind ketama clients.
+//! `mbal pool resize`: resizes a pool of stock memcacheds behind ketama clients.
+
+mod results;
+mod telling;
 
 use std::io::{self, IsTerminal};
 use std::process::{Command, ExitCode};
@@ -18,8 +21,8 @@ use mbal_reactor::process::Signals;
 use mbal_routing::ketama::{Dialect, KeyHash, Ring, RingServer};
 use serde_json::json;
 
-use super::results::{has, is, listed};
-use super::telling::Telling;
+use results::{has, is, listed};
+use telling::Telling;
 
 /// A server that says nothing for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,29 +36,42 @@ const FLUSHED_WITHIN: Duration = Duration::from_secs(2);
 /// Copies that were flushed are made again so often.
 const COPIES_AGAIN_MAX: usize = 3;
 
+const EXAMPLES: &str = "\
+EXAMPLES
+  mbal pool resize a:11211,b:11211,c:11211 --to 2 --dry-run
+                        which one would retire, and what would travel
+  mbal pool resize a,b,c --to 2 --i-stop-writers
+                        moves; asks you to change the clients' list; tidies up
+  mbal pool resize a,b --to-servers a,b,c --i-stop-writers --rate 50
+                        a server more; at most 50 MB a second
+  mbal pool resize a,b --to 1 --i-stop-writers --switch-command ./deploy
+                        ./deploy gives clients the list in $MBAL_SERVERS
+  mbal pool resize a,b --to-servers a,b
+                        deletes what an earlier change has left on them
+
+The memcacheds are stock ones, 1.6 or newer, and know nothing of it. Items keep
+value, flags and time to live. A server in a list is HOST[:PORT[:WEIGHT]], as in
+the clients' list; behind a blank may be twemproxy's name of it. If the others
+have less room than all items need, only the youngest travel.
+
+Nothing may be written, incremented or deleted from the beginning until every
+client has the new list, or a client reads what was overwritten. Reads go on, and
+a value may be added that a read has missed. docs/operate.md says what can still
+go wrong. Ctrl-C takes back what was copied.";
+
 #[derive(Args, Debug)]
-pub struct Memcached {
+#[command(after_help = EXAMPLES)]
+pub struct Pool {
     /// The servers as clients have them now, separated by commas
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        conflicts_with_all = ["servers", "cancel", "forecast", "auto"]
-    )]
-    memcached: Vec<RingServer>,
+    #[arg(value_name = "SERVERS", value_delimiter = ',', required = true)]
+    servers: Vec<RingServer>,
 
     /// How many servers stay: the coldest others retire
-    #[arg(long, value_name = "N", requires = "memcached")]
+    #[arg(long, value_name = "N", required_unless_present = "to_servers")]
     to: Option<usize>,
 
     /// The servers as clients are to have them
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        requires = "memcached",
-        conflicts_with = "to"
-    )]
+    #[arg(long, value_name = "SERVERS", value_delimiter = ',', conflicts_with = "to")]
     to_servers: Vec<RingServer>,
 
     /// How the clients place keys: libmemcached, libmemcached-unweighted, twemproxy or spymemcached
@@ -70,13 +86,13 @@ pub struct Memcached {
     #[arg(long, value_name = "MB", value_parser = rate)]
     rate: Option<u64>,
 
-    /// Said for all that `mbal scale` does.
-    #[arg(skip)]
-    pub dry_run: bool,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
 
-    /// The same.
-    #[arg(skip)]
-    pub json: bool,
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
 
     /// I see to it that nothing is written until every client has the new list
     #[arg(long)]
@@ -92,12 +108,6 @@ pub struct Memcached {
 
     #[command(flatten)]
     access: Access,
-}
-
-impl Memcached {
-    pub fn is_asked(&self) -> bool {
-        !self.memcached.is_empty()
-    }
 }
 
 /// Bytes a second.
@@ -122,7 +132,7 @@ impl From<Failed> for Ended {
     }
 }
 
-pub fn run(args: &Memcached) -> ExitCode {
+pub fn resize(args: &Pool) -> ExitCode {
     let telling = Telling { json: args.json };
     let refused = match Signals::take() {
         Ok(signals) => {
@@ -146,7 +156,7 @@ pub fn run(args: &Memcached) -> ExitCode {
         Err(Ended::Failed(failed)) => failed.to_string(),
         Err(Ended::Interrupted) => "interrupted".to_owned(),
     };
-    eprintln!("mbal scale: {}", mbal_wire::printable(&why));
+    eprintln!("mbal pool resize: {}", mbal_wire::printable(&why));
     ExitCode::FAILURE
 }
 
@@ -170,7 +180,7 @@ fn heed(signals: &Signals, pace: &Pace, asked: &AtomicUsize, over: &AtomicBool) 
 }
 
 struct Scaling<'a> {
-    args: &'a Memcached,
+    args: &'a Pool,
     telling: Telling,
     pace: &'a Pace,
     /// How often the user has pressed Ctrl-C.
@@ -184,7 +194,7 @@ impl Scaling<'_> {
     }
 
     fn scale(&self) -> Result<(), Ended> {
-        let Memcached { memcached: old, to, to_servers, .. } = self.args;
+        let Pool { servers: old, to, to_servers, .. } = self.args;
         self.check_lists().map_err(Ended::Refused)?;
         let old_ring = self.ring(old);
         let mut servers = old.clone();
@@ -237,7 +247,7 @@ impl Scaling<'_> {
     }
 
     fn check_lists(&self) -> Result<(), String> {
-        let Memcached { memcached: old, to, to_servers: new, .. } = self.args;
+        let Pool { servers: old, to, to_servers: new, .. } = self.args;
         for list in [old, new] {
             for (at, server) in list.iter().enumerate() {
                 if has(&list[..at], server) {
@@ -269,7 +279,7 @@ impl Scaling<'_> {
 
     /// What is deleted is deleted on the word of the rings, which the keys have to prove.
     fn check_rings(&self, members: &[Surveyed], resize: &Resize) -> Result<(), String> {
-        let Memcached { memcached: old, .. } = self.args;
+        let Pool { servers: old, .. } = self.args;
         let (was, came) = members.split_at(old.len());
         let items = |members: &[Surveyed]| -> usize {
             members.iter().map(|member| member.listing.items().len()).sum()
@@ -338,10 +348,10 @@ impl Scaling<'_> {
         }
         self.telling.counts("copied", &moving.counts);
         let lives = lives(new, self.dial)?;
-        if same(&self.args.memcached, new) {
+        if same(&self.args.servers, new) {
             return Ok(Some(lives));
         }
-        let came = || new.iter().filter(|one| !has(&self.args.memcached, one));
+        let came = || new.iter().filter(|one| !has(&self.args.servers, one));
         let switched =
             tell_filled(came(), self.dial).map_err(Ended::from).and_then(|()| self.switch(new));
         if switched.is_err() {
@@ -376,7 +386,7 @@ impl Scaling<'_> {
         );
         if !io::stdin().is_terminal() || self.args.json {
             self.telling.say(
-                &format!("Then tidy up: mbal scale --memcached {list} --to-servers {list}"),
+                &format!("Then tidy up: mbal pool resize {list} --to-servers {list}"),
                 "tidy_up_later",
                 json!({}),
             );
@@ -407,7 +417,7 @@ impl Scaling<'_> {
         let list = listed(new);
         let again = |failed: String| {
             Ended::NotSwitched(format!(
-                "{failed}; clients have the new list; tidy up: mbal scale --memcached {list} --to-servers {list}"
+                "{failed}; clients have the new list; tidy up: mbal pool resize {list} --to-servers {list}"
             ))
         };
         self.keep_copies(moving, plan, new, before).map_err(again)?;
@@ -422,7 +432,7 @@ impl Scaling<'_> {
             .map_err(|failed| again(failed.to_string()))?;
         self.go_on().map_err(|_| again("interrupted".into()))?;
         let retired: Vec<RingServer> =
-            self.args.memcached.iter().filter(|old| !has(new, old)).cloned().collect();
+            self.args.servers.iter().filter(|old| !has(new, old)).cloned().collect();
         let mut text = format!("{swept} items that belong to other servers now were deleted");
         if late > 0 {
             text += &format!(
@@ -446,7 +456,7 @@ impl Scaling<'_> {
         new: &[RingServer],
         mut before: Vec<Life>,
     ) -> Result<(), String> {
-        if same(&self.args.memcached, new) {
+        if same(&self.args.servers, new) {
             return Ok(());
         }
         let told = |failed: Failed| failed.to_string();

@@ -1,4 +1,4 @@
-//! What `mbal scale` says while it works: text with a progress bar, or a JSON object a line.
+//! What `mbal cluster scale` says while it works: text with a progress bar, or a JSON object a line.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
