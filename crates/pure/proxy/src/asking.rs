@@ -43,11 +43,6 @@ impl Form {
     }
 }
 
-/// True if `mg` may change its item: it is touched, made, or won.
-pub(crate) fn meta_get_writes(meta: &Meta<'_>) -> bool {
-    b"NRTE".iter().any(|letter| meta.flags.has(*letter))
-}
-
 impl Proxy {
     #[inline]
     pub(crate) fn ask(&mut self, client: u32, request: &Request<'_>, raw: &[u8]) {
@@ -59,7 +54,7 @@ impl Proxy {
                 return self.ask_many(client, get);
             }
             Request::Get(_) => Form::read(Kind::Values),
-            Request::MetaGet(meta) => Form::meta(meta, Hide::Miss, meta_get_writes(meta)),
+            Request::MetaGet(meta) => Form::meta(meta, Hide::Miss, meta.get_writes()),
             Request::MetaSet(_, Chunk::Bad) => return self.say(client, BAD_CHUNK),
             Request::MetaSet(meta, _) | Request::MetaDelete(meta) => {
                 Form::meta(meta, Hide::Done, true)

@@ -15,10 +15,9 @@ use std::collections::BTreeMap;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{KEY_BYTES_MAX, Key};
 use mbal_routing::Point;
-use mbal_wire::{Admin, Command, Request, base64_decode, next_word};
+use mbal_wire::{Admin, Request, base64_decode, next_word};
 
 use crate::Nanos;
-use crate::asking::meta_get_writes;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
 use crate::steering::{FILLS, Item, SECOND};
@@ -179,16 +178,6 @@ impl KernelTable {
     }
 }
 
-/// True if the request may change its item. Not of `get` and its like, which have several.
-fn may_write(request: &Request<'_>) -> bool {
-    match request {
-        Request::MetaGet(meta) => meta_get_writes(meta),
-        Request::MetaDebug { .. } => false,
-        Request::Binary(binary) => !matches!(binary.command, Command::Get { touch: None, .. }),
-        _ => true,
-    }
-}
-
 impl Proxy {
     /// Before [`Proxy::start`]: there is a data plane in the kernel, which takes answers of so many bytes. It answers hot keys
     /// if there is [`crate::Settings::replication`]; there are no peers then.
@@ -253,7 +242,7 @@ impl Proxy {
             return must;
         }
         let mut decoded = [0; KEY_BYTES_MAX];
-        let key = match request.key().filter(|_| may_write(request)) {
+        let key = match request.key().filter(|_| request.writes()) {
             None => return false,
             Some((key, false)) => key,
             Some((key, true)) => match base64_decode(key, &mut decoded) {

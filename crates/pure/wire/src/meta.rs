@@ -74,7 +74,16 @@ pub struct Meta<'a> {
     pub initial: u64,
 }
 
+/// With one of these a get may change its item: it makes or touches it, wins its recache, or gives it a cas.
+const GET_WRITES: MetaFlags = MetaFlags::of(b"NTRE");
+
 impl<'a> Meta<'a> {
+    /// Whether this, the `mg`, may change its item.
+    #[inline]
+    pub fn get_writes(&self) -> bool {
+        self.flags.0 & GET_WRITES.0 != 0
+    }
+
     /// The flag words: a letter and perhaps its argument each.
     #[inline]
     pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {

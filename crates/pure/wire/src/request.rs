@@ -306,6 +306,21 @@ impl<'a> Tokens<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// Whether it may change an item. What has no key writes none.
+    #[inline]
+    pub fn writes(&self) -> bool {
+        match self {
+            Request::Get(get) => get.touch.is_some(),
+            Request::MetaGet(meta) => meta.get_writes(),
+            Request::MetaDebug { .. } => false,
+            Request::Binary(binary) => {
+                binary.command.key().is_some()
+                    && !matches!(binary.command, Command::Get { touch: None, .. })
+            }
+            _ => self.key().is_some(),
+        }
+    }
+
     /// The key that decides where the request is served, as it was sent, and whether that is in
     /// base64. Of several, the first, which may be of any length.
     #[inline]

@@ -175,8 +175,9 @@ impl<'r, 'a> Read<'r, 'a> {
         match request {
             Request::Get(get) if get.touch.is_none() && !get.discovers() => Some(Read::Get(get)),
             Request::MetaGet(meta) => {
-                let has = |letter: &u8| meta.flags.has(*letter);
-                (!b"NTREhltu".iter().any(has) && !meta.words().any(mbal_wire::opaque_too_long))
+                let asks_home = |letter: &u8| meta.flags.has(*letter);
+                let is_read = !meta.get_writes() && !b"hltu".iter().any(asks_home);
+                (is_read && !meta.words().any(mbal_wire::opaque_too_long))
                     .then_some(Read::Meta(meta))
             }
             Request::Binary(binary) => matches!(binary.command, Command::Get { touch: None, .. })

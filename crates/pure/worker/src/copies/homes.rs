@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Prefix, Route, ServerId, WorkerId};
 use mbal_replica::{Grant, Held, Hold, HoldWhat, Home, Item, Moment, Told, What};
-use mbal_wire::{Command, PeerRequest, Request, words_of};
+use mbal_wire::{PeerRequest, Request, words_of};
 
 use crate::batch::{Batch, Job};
 use crate::copies::worth::Ledger;
@@ -142,18 +142,8 @@ enum Touches {
 
 fn touches(request: &Request<'_>) -> Touches {
     match request {
-        Request::Get(get) if get.touch.is_none() => Touches::Nothing,
-        Request::Get(get) if get.further.is_empty() => Touches::Writes,
-        Request::Get(_) => Touches::Several,
-        Request::MetaGet(meta) => match b"NTRE".iter().any(|letter| meta.flags.has(*letter)) {
-            true => Touches::Writes,
-            false => Touches::Nothing,
-        },
-        Request::MetaDebug { .. } => Touches::Nothing,
-        Request::Binary(binary) => match binary.command {
-            Command::Get { touch: None, .. } => Touches::Nothing,
-            _ => Touches::Writes,
-        },
+        _ if !request.writes() => Touches::Nothing,
+        Request::Get(get) if !get.further.is_empty() => Touches::Several,
         _ => Touches::Writes,
     }
 }
