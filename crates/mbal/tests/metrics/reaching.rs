@@ -225,7 +225,9 @@ fn help_is_wrapped_to_the_terminal() {
         let mut asked = Command::new(MBAL);
         let help = asked.args(command).arg("--help").env("COLUMNS", "60").output();
         let help = String::from_utf8(help.unwrap().stdout).unwrap();
-        let wide = help.lines().find(|line| line.len() > 60 && line.trim().contains(' '));
+        // The usage is one line.
+        let wide = |line: &&str| line.len() > 60 && line.trim().contains(' ');
+        let wide = help.lines().filter(|line| !line.starts_with("Usage: ")).find(wide);
         assert_eq!(wide, None, "{command:?}");
         assert!(help.starts_with(about), "{help}");
     }
