@@ -234,7 +234,7 @@ impl Driver {
     }
 
     /// Saves what the coordinator has decided, or puts `before` back.
-    fn save(&mut self, before: State) -> Result<(), Failed> {
+    fn save(&mut self, before: Arc<State>) -> Result<(), Failed> {
         let led = self.led.as_mut().expect("it has decided");
         let state = led.coordinator.state();
         let failed = match &mut self.storage {

@@ -172,7 +172,9 @@ impl Member {
         let mut version = 0;
         let mut map_awaited = Instant::now() + MAP_AWAITED;
         // Who needs a lease owns nothing before it has one.
-        let mut map = registered.map.filter(|_| owning.is_none());
+        let map = registered.map.filter(|_| owning.is_none());
+        let mut news = News { map, ..News::default() };
+        let mut followed: Option<Arc<Cluster>> = None;
         let mut moves: Option<(Vec<MoveNews>, u32)> = None;
         let (mut soon, mut hurries) = (false, false);
         let mut ages: Option<AgesReport> = None;
@@ -181,10 +183,11 @@ impl Member {
         let pulse = watchdog::watch(|| {});
         loop {
             pulse.beat();
-            if let Some(cluster) = map.take().and_then(|text| self.understood(&text, said)) {
+            if let Some(cluster) = self.newer(&std::mem::take(&mut news), &mut followed, said) {
                 version = cluster.map.version();
                 // Workers are told first: once links are up, clients are let in. Who serves names may be silent for long.
                 let cluster = Arc::new(cluster);
+                followed = Some(Arc::clone(&cluster));
                 let resolved = pulse.rests(|| cluster::resolved(&cluster));
                 self.tell(here, &resolved);
                 match linking.take() {
@@ -228,23 +231,24 @@ impl Member {
             if tells_curve {
                 curve_due = Instant::now() + CURVE_EVERY;
             }
-            let beaten = self.beat(&pulse, here, version, tells_curve, ages.clone());
+            let follows = (version, followed.is_some());
+            let beaten = self.beat(&pulse, here, follows, tells_curve, ages.clone());
             match beaten {
-                Ok(news) => {
+                Ok(told) => {
                     said.worked();
-                    shared.store.know_flush(news.flush_number);
-                    hot_keys::obey(&shared, news.hot.as_ref(), self.config.replica_memory);
-                    soon = news.soon;
-                    ages = self.ages(ages.take(), news.ages);
-                    self.moving.keep(news.keep.as_ref());
+                    shared.store.know_flush(told.flush_number);
+                    hot_keys::obey(&shared, told.hot.as_ref(), self.config.replica_memory);
+                    soon = told.soon;
+                    ages = self.ages(ages.take(), told.ages);
+                    self.moving.keep(told.keep.as_ref());
                     if let (Some(owning), Some(sent)) = (&owning, sent) {
                         owning.accepted(sent);
                     }
                     if owning.as_ref().is_none_or(|owning| owning.owns()) {
-                        map = news.map;
-                        moves = Some((news.moves, news.moves_ever));
+                        news = News { map: told.map, changes: told.changes, ..News::default() };
+                        moves = Some((told.moves, told.moves_ever));
                     }
-                    self.departure.heard(news.drain, news.no_room);
+                    self.departure.heard(told.drain, told.no_room);
                 }
                 // By its own farewell.
                 Err(CallFailed::Refused(409, _)) if self.departure.has_ended() => return None,
@@ -361,7 +365,7 @@ impl Member {
         &self,
         pulse: &Pulse,
         here: ServerId,
-        map_version: u64,
+        (map_version, takes_changes): (u64, bool),
         tells_curve: bool,
         ages: Option<AgesReport>,
     ) -> Result<News, CallFailed> {
@@ -369,6 +373,7 @@ impl Member {
         let heartbeat = Heartbeat {
             incarnation: self.incarnation,
             map_version,
+            takes_changes,
             flush_number: self.moving.shared.store.flushed(),
             room_bytes: self.moving.shared.store.room_bytes(),
             moves: self.moving.reports(),
@@ -405,17 +410,24 @@ impl Member {
         serde_json::from_str(&text).map_err(|error| CallFailed::Silent(error.to_string()))
     }
 
-    fn understood(&self, text: &str, said: &mut Said) -> Option<Cluster> {
-        match Cluster::parse(text) {
-            Ok(cluster) if cluster.name == self.config.cluster => Some(cluster),
-            Ok(cluster) => {
+    /// A newer map. Where changes do not fit the one that is `followed`, the next one is asked for whole.
+    fn newer(
+        &self,
+        news: &News,
+        followed: &mut Option<Arc<Cluster>>,
+        said: &mut Said,
+    ) -> Option<Cluster> {
+        match news.newer(followed.as_deref()) {
+            Ok(Some(cluster)) if cluster.name != self.config.cluster => {
                 said.failed(&format!(
                     "a map of cluster {}, not {}",
                     cluster.name, self.config.cluster
                 ));
                 None
             }
+            Ok(newer) => newer,
             Err(why) => {
+                *followed = None;
                 said.failed(&format!("a map that is none: {why}"));
                 None
             }

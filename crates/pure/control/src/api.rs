@@ -181,6 +181,9 @@ pub struct Heartbeat {
     /// Ages of its items, if the last answer asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ages: Option<AgesReport>,
+    /// It takes [`News::changes`] of the map that it follows.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub takes_changes: bool,
     /// Other servers to which it has not all the links that it wants.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkReport>,
@@ -366,8 +369,12 @@ pub enum Progress {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct News {
+    /// A document, if the server follows an older map and nobody knows what has changed since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub map: Option<String>,
+    /// Otherwise what has, one after the other.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
     /// All moves under way in which the server takes part. One that is not here, and whose number is not above
     /// `moves_ever`, is over.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -80,7 +80,7 @@ impl Coordinator {
                     if config.dry_run { ", a dry run" } else { "" }
                 ),
             });
-            self.state.autoscale = Some(config);
+            self.changing().autoscale = Some(config);
         }
         Ok(Answer::Done)
     }

@@ -66,7 +66,7 @@ impl Coordinator {
 
     pub(crate) fn set_balance(&mut self, mode: BalanceMode) -> Result<Answer, Refusal> {
         if self.state.balance != mode {
-            self.state.balance = mode;
+            self.changing().balance = mode;
             self.said.push(format!("balance between servers is {}", in_words(mode)));
         }
         Ok(Answer::Done)
@@ -82,7 +82,7 @@ impl Coordinator {
             return Err(cannot_give(server));
         }
         let changed = match wanted {
-            true => self.state.draining.insert(server),
+            true => self.changing().draining.insert(server),
             false => self.is_drained_no_more(server),
         };
         if changed {

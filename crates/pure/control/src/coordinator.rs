@@ -1,6 +1,7 @@
 //! One event after the other: what is asked, what changes, what is answered.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,7 @@ use mbal_model::{ClusterPlan, Outlook, Prefix, ServerId};
 use crate::api::{self, BalanceMode, HotKeys, HotMode, Incarnation, News, Registered, Status};
 use crate::autoscaling::{Autoscaled, Look};
 use crate::balancing::Balanced;
+use crate::changes::Changes;
 use crate::forecast::{Demand, Forecasts};
 use crate::hot::{Hot, Rates};
 use crate::leases::{Leases, Owners, Watched};
@@ -151,7 +153,7 @@ impl fmt::Display for Refusal {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
     /// The state as it was, if it is another one now: that one is to be saved before the answer is given, or this one put back.
-    pub before: Option<State>,
+    pub before: Option<Arc<State>>,
     pub answer: Result<Answer, Refusal>,
     /// For the log: what was decided.
     pub said: Vec<String>,
@@ -163,7 +165,8 @@ pub struct Done {
 #[derive(Debug)]
 pub struct Coordinator {
     pub(crate) settings: Settings,
-    pub(crate) state: State,
+    /// Copied by the first change of a transaction: what only reads copies nothing.
+    pub(crate) state: Arc<State>,
     /// What servers have said since this process began; lost with it.
     pub(crate) heard: BTreeMap<ServerId, Heard>,
     pub(crate) said: Vec<String>,
@@ -174,6 +177,7 @@ pub struct Coordinator {
     pub(crate) forecasts: Forecasts,
     pub(crate) autoscaled: Autoscaled,
     pub(crate) resizing: Resizing,
+    pub(crate) changes: Changes,
     /// Servers that miss a link to another one, of which it was said.
     pub(crate) unlinked: BTreeSet<(ServerId, ServerId)>,
 }
@@ -192,7 +196,7 @@ impl Coordinator {
         let (forecasts, autoscaled) = (Forecasts::default(), Autoscaled::default());
         Coordinator {
             settings,
-            state,
+            state: Arc::new(state),
             heard,
             said,
             balanced,
@@ -201,6 +205,7 @@ impl Coordinator {
             forecasts,
             autoscaled,
             resizing,
+            changes: Changes::default(),
             unlinked: BTreeSet::new(),
         }
     }
@@ -219,9 +224,15 @@ impl Coordinator {
         &self.state
     }
 
+    /// To change it.
+    pub(crate) fn changing(&mut self) -> &mut State {
+        Arc::make_mut(&mut self.state)
+    }
+
     /// The state as it was, since the new one could not be saved.
-    pub fn restore(&mut self, state: State) {
+    pub fn restore(&mut self, state: Arc<State>) {
         self.state = state;
+        self.changes.forget();
     }
 
     /// One transaction. A refusal changes nothing but what is known of heartbeats.
@@ -230,7 +241,7 @@ impl Coordinator {
             let answer = Err(refusal);
             return Done { before: None, answer, said: Vec::new(), is_pressing: false };
         }
-        let before = self.state.clone();
+        let before = Arc::clone(&self.state);
         let answer = match ask {
             Ask::Register(registration) => self.register(now, registration).map(Answer::Registered),
             Ask::Heartbeat(server, heartbeat) => {
@@ -271,7 +282,11 @@ impl Coordinator {
             self.said.clear();
             return Done { before: None, answer, said: Vec::new(), is_pressing: false };
         }
-        let before = (self.state != before).then_some(before);
+        let is_same = Arc::ptr_eq(&self.state, &before) || self.state == before;
+        let before = (!is_same).then_some(before);
+        if before.is_some() {
+            self.changes.look_at(&self.state);
+        }
         let is_pressing = std::mem::take(&mut self.balanced.is_pressing);
         Done { before, answer, said: std::mem::take(&mut self.said), is_pressing }
     }
@@ -305,7 +320,7 @@ impl Coordinator {
             cluster: state.cluster.clone(),
             map_version: state.map.as_ref().map_or(0, |map| map.version()),
             waits_for: self.missing(),
-            servers: state.members.keys().map(|server| self.server_status(now, *server)).collect(),
+            servers: self.servers_status(now),
             moves: state
                 .moves
                 .iter()

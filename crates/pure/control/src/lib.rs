@@ -26,6 +26,7 @@
 mod autoscaling;
 mod balancing;
 mod bounds;
+mod changes;
 mod choosing;
 mod coordinator;
 mod forecast;

@@ -1,5 +1,7 @@
 //! Links between servers, as servers tell of them: which are broken, and what to do.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use mbal_model::ServerId;
 
 use crate::api::{LinkReport, LinkStatus};
@@ -36,20 +38,25 @@ impl Coordinator {
             && self.is_here(now, ServerId(link.server))
     }
 
-    /// Cut off from most others, so that most keys that clients ask it for are missed, and writes fail.
-    pub(crate) fn is_unlinked(&self, now: Micros, server: ServerId) -> bool {
-        let others =
-            self.state.members.keys().filter(|id| **id != server && self.is_here(now, **id));
-        let (mut all, mut broken) = (0, 0);
-        for other in others {
-            let misses = |from: &ServerId, to: &ServerId| {
-                let links = self.heard.get(from).map_or(&[][..], |heard| &heard.links);
-                links.iter().any(|link| link.server == to.0 && self.is_broken(now, *from, link))
-            };
-            all += 1;
-            broken += usize::from(misses(&server, other) || misses(other, &server));
+    /// Those that are heard and cut off from most others, so that most keys that clients ask them for are missed, and writes fail. O(links that are down + n log n).
+    pub(crate) fn unlinked_now(&self, now: Micros) -> BTreeSet<ServerId> {
+        let here: BTreeSet<ServerId> =
+            self.state.members.keys().copied().filter(|id| self.is_here(now, *id)).collect();
+        // Whichever of both misses it.
+        let mut pairs = BTreeSet::new();
+        for (from, heard) in self.heard.iter().filter(|(from, _)| here.contains(from)) {
+            let broken = heard.links.iter().filter(|link| self.is_broken(now, *from, link));
+            pairs.extend(broken.map(|link| {
+                let to = ServerId(link.server);
+                (to.min(*from), to.max(*from))
+            }));
         }
-        2 * broken > all
+        let mut broken: BTreeMap<ServerId, usize> = BTreeMap::new();
+        for server in pairs.into_iter().flat_map(|(one, other)| [one, other]) {
+            *broken.entry(server).or_default() += 1;
+        }
+        let others = here.len().saturating_sub(1);
+        broken.into_iter().filter(|(_, broken)| 2 * broken > others).map(|(id, _)| id).collect()
     }
 
     /// Says once that a link is broken, and that it is there again.

@@ -66,7 +66,7 @@ impl Coordinator {
         self.succeeds(id, &asked)?;
         let ended = self.state.members.get(&id).map_or(Member::DEAD, |before| before.ended);
         let member = Member { ended, ..member };
-        let before = Arc::make_mut(&mut self.state.members).insert(id, member);
+        let before = Arc::make_mut(&mut self.changing().members).insert(id, member);
         let is_known =
             before.as_ref().is_some_and(|before| before.incarnation == asked.incarnation);
         self.heard.entry(id).or_default().at = now;
@@ -162,7 +162,7 @@ impl Coordinator {
         let version = self.state.map.as_ref().map_or(0, |map| map.version()) + 1;
         let map = ClusterMap::new(version, owners);
         let map = map.expect("a map's prefixes in another map's places cover the hashes as well");
-        self.state.map = Some(Arc::new(map));
+        self.changing().map = Some(Arc::new(map));
     }
 
     /// What a server has to say, and what is new for it.
@@ -181,12 +181,14 @@ impl Coordinator {
         for report in &heartbeat.moves {
             self.move_reported(now, server, report);
         }
-        self.state.flush_number = self.state.flush_number.max(heartbeat.flush_number);
+        if self.state.flush_number < heartbeat.flush_number {
+            self.changing().flush_number = heartbeat.flush_number;
+        }
         let Heartbeat { map_version, workers, memory_bytes, helpless, ending, moves, .. } =
             heartbeat;
         let Heartbeat { room_bytes, version, link_versions, requests, hot, curve, ages, .. } =
             heartbeat;
-        let links = heartbeat.links;
+        let (links, takes_changes) = (heartbeat.links, heartbeat.takes_changes);
         if let Some(curve) = curve {
             self.curve_reported(now, server, heartbeat.incarnation, curve);
         }
@@ -213,10 +215,10 @@ impl Coordinator {
         self.tell_changes_of_links(now, server);
         let drain = self.look_at_drain(now, server, ending);
         self.look_whether_scaled(now);
-        let is_newer = self.state.map.as_ref().is_some_and(|map| map.version() > map_version);
-        let newer = if is_newer { self.state.document() } else { None };
+        let (map, changes) = self.changes.told(&self.state, map_version, takes_changes);
         Ok(News {
-            map: newer.map(|document| document.to_string()),
+            map,
+            changes,
             moves: self.moves_of(server),
             moves_ever: self.state.moves_ever,
             flush_number: self.state.flush_number,
@@ -295,7 +297,7 @@ impl Coordinator {
         if !known(&self.state, server)?.is_alive() {
             return Ok(Answer::Done);
         }
-        let members = Arc::make_mut(&mut self.state.members);
+        let members = Arc::make_mut(&mut self.changing().members);
         let member = members.get_mut(&server).expect("it is known");
         member.ended = std::mem::replace(&mut member.incarnation, Member::DEAD);
         self.heard.remove(&server);
@@ -332,11 +334,30 @@ impl Coordinator {
         now.0 < until.as_micros() as u64
     }
 
-    pub(crate) fn server_status(&self, now: Micros, id: ServerId) -> ServerStatus {
+    /// O(cachelets).
+    pub(crate) fn servers_status(&self, now: Micros) -> Vec<ServerStatus> {
+        // By server, how many cachelets it has, and how many parts of the hashes.
+        let mut owned: BTreeMap<ServerId, (usize, usize)> = BTreeMap::new();
+        for (prefix, owner) in self.state.map.iter().flat_map(|map| map.cachelets()) {
+            let (cachelets, nodes) = owned.entry(owner.server).or_default();
+            (*cachelets, *nodes) = (*cachelets + 1, *nodes + prefix.nodes());
+        }
+        let unlinked = self.unlinked_now(now);
+        let status = |id: &ServerId| {
+            let owned = owned.get(id).copied().unwrap_or_default();
+            self.server_status(now, *id, owned, unlinked.contains(id))
+        };
+        self.state.members.keys().map(status).collect()
+    }
+
+    fn server_status(
+        &self,
+        now: Micros,
+        id: ServerId,
+        (cachelets, nodes): (usize, usize),
+        is_unlinked: bool,
+    ) -> ServerStatus {
         let member = &self.state.members[&id];
-        let owned = self.state.map.iter().flat_map(|map| map.cachelets());
-        let owned: Vec<_> = owned.filter(|(_, owner)| owner.server == id).collect();
-        let nodes: usize = owned.iter().map(|(prefix, _)| prefix.nodes()).sum();
         let heard = self.heard.get(&id);
         let silent = heard.map(|heard| (now.0 - heard.at.0) / 1000);
         let is_draining = self.state.draining.contains(&id);
@@ -344,8 +365,8 @@ impl Coordinator {
             (false, _) => "lost",
             (true, false) if heard.is_none() && self.awaits(now) => "awaited",
             (true, false) => "silent",
-            (true, true) if is_draining => self.draining_state(id, owned.len()),
-            (true, true) if self.is_unlinked(now, id) => "unlinked",
+            (true, true) if is_draining => self.draining_state(id, cachelets),
+            (true, true) if is_unlinked => "unlinked",
             (true, true) => "serving",
         };
         let workers = heard.map_or(&[][..], |heard| &heard.workers);
@@ -357,7 +378,7 @@ impl Coordinator {
             link: member.addresses.link.as_ref().map(Address::to_string).unwrap_or_default(),
             workers: member.addresses.workers.len(),
             memory_bytes: member.memory_bytes,
-            cachelets: owned.len(),
+            cachelets,
             share: nodes as f64 / 65_536.0,
             // Not the sum of nothing, which is -0.
             load: workers.iter().map(load).fold(0.0, |sum, one| sum + one)

@@ -112,7 +112,7 @@ impl Coordinator {
             return Err(Refusal::Conflict(why));
         }
         self.stays(prefix)?;
-        self.state.moves_ever += 1;
+        self.changing().moves_ever += 1;
         let number = self.state.moves_ever;
         let to = Owner { server: to, worker };
         self.said.push(format!(
@@ -120,7 +120,7 @@ impl Coordinator {
             from.server.0, to.server.0
         ));
         let one = Move { prefix, from, to, to_incarnation, word: Word::Go };
-        self.state.moves.insert(MoveId(number), one);
+        self.changing().moves.insert(MoveId(number), one);
         Ok(number)
     }
 
@@ -160,9 +160,9 @@ impl Coordinator {
     /// Tells the source to serve everything again, which it does if nothing is gone. A move that is over is unknown.
     pub(crate) fn cancel_move(&mut self, number: u32) -> Result<Answer, Refusal> {
         let unknown = || Refusal::Unknown(format!("no move {number} is under way"));
-        let one = self.state.moves.get_mut(&MoveId(number)).ok_or_else(unknown)?;
+        let one = self.state.moves.get(&MoveId(number)).ok_or_else(unknown)?;
         if one.word == Word::Go {
-            one.word = Word::Cancel;
+            self.tell_move(MoveId(number), Word::Cancel);
             self.said.push(format!("move {number} is to be cancelled"));
         }
         Ok(Answer::Done)
@@ -170,10 +170,11 @@ impl Coordinator {
 
     /// A server is to be emptied: what is on its way to it stays where it is, if nothing of it has gone; the rest is waited for.
     pub(crate) fn withdraw_moves_to(&mut self, server: ServerId) {
-        let coming = self.state.moves.iter_mut();
-        let coming = coming.filter(|(_, one)| one.to.server == server && one.word == Word::Go);
-        for (number, one) in coming {
-            one.word = Word::Cancel;
+        let moves = self.state.moves.iter();
+        let coming = moves.filter(|(_, one)| one.to.server == server && one.word == Word::Go);
+        let coming: Vec<MoveId> = coming.map(|(number, _)| *number).collect();
+        for number in coming {
+            self.tell_move(number, Word::Cancel);
             self.said.push(format!(
                 "move {} is to be cancelled: server {} is to be emptied",
                 number.0, server.0
@@ -184,13 +185,14 @@ impl Coordinator {
     /// What a source says of its move. Old news and other servers' change nothing.
     pub(crate) fn move_reported(&mut self, now: Micros, from: ServerId, report: &MoveReport) {
         let id = MoveId(report.number);
-        let Some(one) = self.state.moves.get_mut(&id).filter(|one| one.from.server == from) else {
+        let moves = &self.state.moves;
+        let Some(one) = moves.get(&id).filter(|one| one.from.server == from).copied() else {
             return;
         };
         match (report.progress, one.word) {
             // A cancelled one may have been sealed before the source heard of it: then it has moved.
             (Progress::Sealed, Word::Go | Word::Cancel) => {
-                let one = self.state.moves.remove(&id).expect("it is there");
+                self.changing().moves.remove(&id);
                 self.said.push(format!("move {}: {} has moved", report.number, one.prefix));
                 self.scaled_by(from, report);
                 self.refuses_no_more(one.to.server);
@@ -202,18 +204,21 @@ impl Coordinator {
                     "move {}: {} stays where it was{why}",
                     report.number, one.prefix
                 ));
-                let to = one.to.server;
-                self.state.moves.remove(&id);
+                self.changing().moves.remove(&id);
                 if word == Word::Go {
-                    self.has_refused(now, to);
+                    self.has_refused(now, one.to.server);
                 }
             }
             (Progress::TooLate, Word::Cancel) => {
                 self.said.push(format!("move {} is too far to be cancelled", report.number));
-                one.word = Word::Go;
+                self.tell_move(id, Word::Go);
             }
             _ => {}
         }
+    }
+
+    fn tell_move(&mut self, id: MoveId, word: Word) {
+        self.changing().moves.get_mut(&id).expect("it is under way").word = word;
     }
 
     /// A new map, by which one cachelet is another's.
@@ -233,14 +238,14 @@ impl Coordinator {
             self.state.moves.iter().map(|(id, one)| (*id, *one)).collect();
         for (id, one) in all {
             if one.from.server == dead {
-                self.state.moves.remove(&id);
+                self.changing().moves.remove(&id);
                 if one.word != Word::DestinationLost {
                     self.said.push(format!("move {} ends with its source", id.0));
                     self.give(one.prefix, one.to);
                 }
             } else if one.to.server == dead {
                 self.said.push(format!("move {} has lost its destination", id.0));
-                self.state.moves.get_mut(&id).expect("it is there").word = Word::DestinationLost;
+                self.tell_move(id, Word::DestinationLost);
             }
         }
     }

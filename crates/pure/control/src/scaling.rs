@@ -8,6 +8,7 @@
 //! What is wanted and what was chosen are saved: a coordinator that begins anew goes on. `docs/design/scaling.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use mbal_model::ServerId;
 
@@ -69,8 +70,12 @@ impl Coordinator {
 
     /// It is to be emptied no more, or is gone.
     pub(crate) fn is_drained_no_more(&mut self, server: ServerId) -> bool {
-        self.state.retiring.remove(&server);
-        self.state.draining.remove(&server)
+        if !self.state.draining.contains(&server) && !self.state.retiring.contains(&server) {
+            return false;
+        }
+        let state = self.changing();
+        state.retiring.remove(&server);
+        state.draining.remove(&server)
     }
 
     pub(crate) fn scale(&mut self, now: Micros, call: ScaleCall) -> Result<Answer, Refusal> {
@@ -96,7 +101,7 @@ impl Coordinator {
         if !dry_run {
             self.want_back(servers);
         }
-        self.state.scalings_ever += 1;
+        self.changing().scalings_ever += 1;
         let number = self.state.scalings_ever;
         let serving = self.serving().len();
         let grows = servers >= serving;
@@ -104,7 +109,7 @@ impl Coordinator {
         self.resizing.asking = None;
         self.resizing.dry = dry_run.then(|| scaling.clone());
         if !dry_run {
-            self.state.scaling = Some(scaling);
+            self.changing().scaling = Some(scaling);
             self.said.push(format!("scaling {number}: {serving} servers serve, {servers} wanted"));
         }
         if !grows {
@@ -176,9 +181,9 @@ impl Coordinator {
         let Some(scaling) = &self.state.scaling else { return };
         if self.resizing.asking.is_none() && !scaling.grows && scaling.plan.is_none() {
             // By another number: ages count from another moment.
-            self.state.scalings_ever += 1;
+            self.changing().scalings_ever += 1;
             let number = self.state.scalings_ever;
-            self.state.scaling.as_mut().expect("it is there").number = number;
+            self.changing().scaling.as_mut().expect("it is there").number = number;
             self.ask_for_ages(now, number, false);
         }
     }
@@ -268,7 +273,7 @@ impl Coordinator {
         ));
         (self.resizing.begun, self.resizing.bytes) = (None, 0);
         self.resizing.told.clear();
-        if let Some(scaling) = &mut self.state.scaling {
+        if let Some(scaling) = &mut Arc::make_mut(&mut self.state).scaling {
             scaling.plan = Some(plan);
             self.autoscaled.changes[1] += u64::from(scaling.stops);
         }
@@ -276,11 +281,11 @@ impl Coordinator {
     }
 
     fn retires(&mut self, server: ServerId) {
-        if self.state.draining.insert(server) {
+        if self.changing().draining.insert(server) {
             self.withdraw_moves_to(server);
         }
         if self.state.scaling.as_ref().is_some_and(|scaling| scaling.stops) {
-            self.state.retiring.insert(server);
+            self.changing().retiring.insert(server);
         }
     }
 
@@ -293,12 +298,12 @@ impl Coordinator {
         let none = || Refusal::Unknown("no scaling is under way".into());
         let scaling = self.state.scaling.as_ref().filter(|one| !self.is_over(one));
         let scaling = scaling.ok_or_else(none)?.clone();
-        self.state.scaling = None;
+        self.changing().scaling = None;
         self.resizing = Resizing::default();
         let retiring = scaling.plan.iter().flat_map(|plan| &plan.retiring);
         for server in retiring.map(|one| ServerId(one.server)) {
             self.is_drained_no_more(server);
-            let moves = self.state.moves.values_mut();
+            let moves = self.changing().moves.values_mut();
             let wanted = moves.filter(|one| one.from.server == server && one.word == Word::Go);
             wanted.for_each(|one| one.word = Word::Cancel);
         }
@@ -416,7 +421,7 @@ impl Coordinator {
         }
         let (number, serving) = (scaling.number, self.serving().len());
         self.said.push(format!("scaling {number} is done: {serving} servers serve"));
-        self.state.scaling.as_mut().expect("it was there above").done = true;
+        self.changing().scaling.as_mut().expect("it was there above").done = true;
     }
 
     fn part_done(&self, plan: &ScalePlan) -> f64 {

@@ -311,7 +311,7 @@ impl World {
             8 => {
                 let before = self.coordinator.state().clone();
                 drop(self.ask(Ask::Drain(ServerId(id), true)));
-                self.coordinator.restore(before);
+                self.coordinator.restore(before.into());
             }
             9..13 => {
                 // Connections come to one server, and leave the others.
@@ -477,7 +477,7 @@ fn an_older_server_neither_gives_nor_takes() {
     let mut state = world.coordinator.state().clone();
     let members = Arc::make_mut(&mut state.members);
     members.get_mut(&ServerId(1)).expect("it is known").moves = false;
-    world.coordinator.restore(state);
+    world.coordinator.restore(state.into());
     world.heat(|owner| if owner.server.0 == 2 { 0.9 } else { 0.2 });
     let held = world.of(1);
     world.epochs(20);

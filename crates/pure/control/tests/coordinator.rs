@@ -468,7 +468,7 @@ fn what_could_not_be_saved_did_not_happen() {
     let mut rig = Rig::three();
     let before = rig.coordinator.state().clone();
     rig.ask(Ask::Lost(ServerId(1))).expect("it is known");
-    rig.coordinator.restore(before);
+    rig.coordinator.restore(before.into());
     assert!(rig.beat(1, 1, Vec::new()).is_ok(), "it lives");
 }
 

@@ -1,10 +1,12 @@
 //! Whatever is asked in whatever order, what holds for every map and every move holds.
 
+use std::sync::Arc;
+
 use mbal_control::api::{
     Heartbeat, Incarnation, MoveCall, MoveReport, Progress, Registration, Word,
 };
-use mbal_control::{Ask, Coordinator, Member, Micros, Settings, State};
-use mbal_model::ServerId;
+use mbal_control::{Answer, Ask, Coordinator, Member, Micros, Settings, State};
+use mbal_model::{Cluster, ServerId};
 use mbal_random::Random;
 
 const SERVERS: u64 = 5;
@@ -17,6 +19,10 @@ struct World {
     now: u64,
     /// The last incarnation of each server, which may be dead.
     incarnations: [u64; SERVERS as usize],
+    /// The map that it follows.
+    followed: [Option<Cluster>; SERVERS as usize],
+    /// Maps that were made of older ones.
+    changed: u64,
 }
 
 impl World {
@@ -27,6 +33,8 @@ impl World {
             coordinator,
             now: 0,
             incarnations: [0; SERVERS as usize],
+            followed: Default::default(),
+            changed: 0,
         }
     }
 
@@ -51,7 +59,8 @@ impl World {
                     id: Some(id),
                     incarnation: Incarnation(self.incarnations[at]),
                     cluster: "shop".into(),
-                    client: format!("10.0.0.{id}:11211"),
+                    // Now and then it is elsewhere, though it is the same process.
+                    client: format!("10.0.0.{id}:{}", 11_211 + u64::from(self.below(9) == 0)),
                     link: format!("10.0.0.{id}:11311"),
                     workers: vec![format!("10.0.0.{id}:11300"); 1 + at % 3],
                     memory_bytes: 1 << 20,
@@ -79,10 +88,10 @@ impl World {
                 let incarnation = Incarnation(
                     self.incarnations[at] - u64::from(late && self.incarnations[at] > 0),
                 );
-                Ask::Heartbeat(
-                    ServerId(id),
-                    Heartbeat { incarnation, moves, ..Heartbeat::default() },
-                )
+                let map_version = self.followed[at].as_ref().map_or(0, |map| map.map.version());
+                let takes_changes = map_version > 0 && self.below(4) > 0;
+                let known = Heartbeat { map_version, takes_changes, ..Heartbeat::default() };
+                Ask::Heartbeat(ServerId(id), Heartbeat { incarnation, moves, ..known })
             }
             11..17 => {
                 let held = self.coordinator.state().map.clone();
@@ -95,6 +104,28 @@ impl World {
             17 => Ask::CancelMove(1 + self.below(8) as u32),
             18 => Ask::Lost(ServerId(id)),
             _ => Ask::Leave(ServerId(id), Incarnation(self.incarnations[at])),
+        }
+    }
+}
+
+impl World {
+    /// A server hears an answer: the map that it follows then is the coordinator's.
+    fn hears(&mut self, id: u16, answer: &Answer) {
+        let at = usize::from(id);
+        match answer {
+            Answer::Registered(registered) => {
+                let parsed = registered.map.as_ref().map(|map| Cluster::parse(map));
+                self.followed[at] = parsed.transpose().expect("a document");
+            }
+            Answer::News(news) => {
+                let newer = news.newer(self.followed[at].as_ref()).expect("it fits");
+                self.changed += news.changes.len() as u64;
+                if newer.is_some() {
+                    self.followed[at] = newer;
+                    assert_eq!(self.followed[at], self.coordinator.state().document());
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -146,6 +177,7 @@ fn check(before: &State, after: &State) -> Result<(), String> {
 
 #[test]
 fn maps_and_moves_are_right_after_every_step() {
+    let mut changed = 0;
     for seed in 1..=SEEDS {
         let mut world = World::new(seed);
         let (mut refused, mut restarted) = (0, 0);
@@ -164,8 +196,13 @@ fn maps_and_moves_are_right_after_every_step() {
                 Ok(&after),
                 "seed {seed}, step {step}"
             );
-            match world.below(30) {
-                0 => world.coordinator.restore(before),
+            let (by, chance) = (ask_by(&ask), world.below(30));
+            if let (Some(id), Ok(answer)) = (by.filter(|_| chance > 0), &done.answer) {
+                world.hears(id, answer);
+            }
+            match chance {
+                // Nobody hears of what could not be saved.
+                0 => world.coordinator.restore(Arc::new(before)),
                 1 => {
                     restarted += 1;
                     let resumed = Coordinator::resume(settings(), after);
@@ -175,5 +212,16 @@ fn maps_and_moves_are_right_after_every_step() {
             }
         }
         assert!(refused < STEPS && restarted > 0, "seed {seed} does something");
+        changed += world.changed;
+    }
+    assert!(changed > 5 * SEEDS, "{changed} changes were told");
+}
+
+/// Which server asks.
+fn ask_by(ask: &Ask) -> Option<u16> {
+    match ask {
+        Ask::Register(registration) => registration.id,
+        Ask::Heartbeat(server, _) => Some(server.0),
+        _ => None,
     }
 }

@@ -123,22 +123,30 @@ impl Cluster {
     fn write(&self, out: &mut fmt::Formatter<'_>, version: &dyn fmt::Display) -> fmt::Result {
         writeln!(out, "cluster {}", self.name)?;
         writeln!(out, "version {version}")?;
-        for (id, Addresses { link, client, workers, .. }) in &self.servers {
-            write!(out, "server {}", id.0)?;
-            if let Some(link) = link {
-                write!(out, " link {link}")?;
-            }
-            write!(out, " client {client}")?;
-            for (at, worker) in workers.iter().enumerate() {
-                write!(out, "{}{worker}", if at == 0 { " workers " } else { "," })?;
-            }
-            writeln!(out)?;
+        for (id, addresses) in &self.servers {
+            write_server(out, *id, addresses)?;
         }
         for (prefix, Owner { server, worker }) in self.map.cachelets() {
             writeln!(out, "cachelet {prefix} {}/{}", server.0, worker.0)?;
         }
         Ok(())
     }
+}
+
+pub(crate) fn write_server(
+    out: &mut dyn fmt::Write,
+    id: ServerId,
+    Addresses { link, client, workers, .. }: &Addresses,
+) -> fmt::Result {
+    write!(out, "server {}", id.0)?;
+    if let Some(link) = link {
+        write!(out, " link {link}")?;
+    }
+    write!(out, " client {client}")?;
+    for (at, worker) in workers.iter().enumerate() {
+        write!(out, "{}{worker}", if at == 0 { " workers " } else { "," })?;
+    }
+    writeln!(out)
 }
 
 /// The facts of a document, one by one.
@@ -230,24 +238,24 @@ impl Document {
     }
 }
 
-fn once<T>(place: &mut Option<T>, value: T) -> Result<(), &'static str> {
+pub(crate) fn once<T>(place: &mut Option<T>, value: T) -> Result<(), &'static str> {
     match place.replace(value) {
         None => Ok(()),
         Some(_) => Err("once is enough"),
     }
 }
 
-fn parse_server(text: &str) -> Option<ServerId> {
+pub(crate) fn parse_server(text: &str) -> Option<ServerId> {
     text.parse().ok().map(ServerId).filter(|server| *server != ServerId::NOBODY)
 }
 
-fn parse_owner(text: &str) -> Option<Owner> {
+pub(crate) fn parse_owner(text: &str) -> Option<Owner> {
     let (id, worker) = text.split_once('/').unwrap_or((text, "0"));
     Some(Owner { server: parse_server(id)?, worker: WorkerId(worker.parse().ok()?) })
 }
 
 /// `[link HOST:PORT] client HOST:PORT [workers HOST:PORT,...]`
-fn parse_addresses(words: &[&str]) -> Result<Addresses, &'static str> {
+pub(crate) fn parse_addresses(words: &[&str]) -> Result<Addresses, &'static str> {
     let address = |text: &str| Address::parse(text).ok_or("an address is host:port");
     let (link, words) = match words {
         ["link", link, rest @ ..] => (Some(address(link)?), rest),

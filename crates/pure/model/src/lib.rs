@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod changes;
 mod class;
 mod cluster;
 mod edition;

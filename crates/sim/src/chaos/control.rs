@@ -7,6 +7,7 @@
 //! What `coordinator/driver.rs` is in a server.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mbal_balance::{ClusterPlanner, Thresholds, copies_threshold};
@@ -58,7 +59,7 @@ pub enum Failed {
 
 struct Saving {
     caller: Caller,
-    before: State,
+    before: Arc<State>,
     answer: Result<Answer, Refusal>,
 }
 

@@ -75,6 +75,7 @@ sights! {
     ActionTellMove: "action: say something of a move",
     MapChanged: "coordinator: a new map says who has a cachelet",
     MapFollowed: "map: a server follows it",
+    ChangesFollowed: "map: of an older one and what has changed since",
     MapLate: "map: an older one came to a worker after a newer one",
     Dropped: "item: gone with the process that held it",
     MoveOrdered: "move between servers: ordered",

@@ -44,6 +44,8 @@ pub struct Member {
     pub map_version: u64,
     /// Since when it follows that map.
     pub followed: Micros,
+    /// The map, which changes are of.
+    pub cluster: Option<Arc<Cluster>>,
     /// Servers of the newest map that it follows.
     pub peers: Vec<ServerId>,
 }
@@ -114,6 +116,7 @@ impl World {
         Heartbeat {
             incarnation: self.incarnation(host).into(),
             map_version: self.hosts[host].member.map_version,
+            takes_changes: self.hosts[host].member.cluster.is_some(),
             flush_number: server.store.flushed(),
             moves,
             hot,
@@ -196,6 +199,7 @@ impl World {
         let member = &mut self.hosts[host].member;
         (member.is_registered, member.waits, member.tries) = (false, false, 0);
         member.map_version = 0;
+        member.cluster = None;
         member.lives += 1;
         member.farewell = Some(before.into());
         self.member_sleeps(host, 1);
@@ -216,7 +220,7 @@ impl World {
         self.obey(host, registered.hot.as_ref());
         match registered.lease {
             Some(told) => self.own_by(host, &told),
-            None => self.follow(host, registered.map),
+            None => self.follow(host, &News { map: registered.map, ..News::default() }),
         }
     }
 
@@ -227,7 +231,7 @@ impl World {
         if !self.may_own(host) {
             return;
         }
-        self.follow(host, news.map);
+        self.follow(host, &news);
         // After the map: it says what became of moves that are not heard of any more.
         let map_version = server.map_version();
         let here = Incarnation(self.incarnation(host));
@@ -245,10 +249,18 @@ impl World {
         self.look_at_places(false);
     }
 
-    fn follow(&mut self, host: usize, map: Option<String>) {
-        let Some(text) = map else { return };
-        let cluster = Arc::new(Cluster::parse(&text).expect("a coordinator's document"));
+    fn follow(&mut self, host: usize, news: &News) {
         let this = &mut self.hosts[host];
+        let newer = news.newer(this.member.cluster.as_deref());
+        let Some(cluster) = newer.expect("a coordinator's document, or what changed in it") else {
+            return;
+        };
+        let cluster = Arc::new(cluster);
+        if !news.changes.is_empty() {
+            self.coverage.meet(Sight::ChangesFollowed);
+        }
+        let this = &mut self.hosts[host];
+        this.member.cluster = Some(Arc::clone(&cluster));
         this.member.map_version = cluster.map.version();
         this.member.followed = self.now;
         this.member.peers = cluster.servers.keys().copied().collect();

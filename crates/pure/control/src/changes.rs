@@ -1,0 +1,113 @@
+//! What has changed from map to map, for servers that follow an older one: a moved cachelet is a line, and not the whole map for each of them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use mbal_model::{Cluster, ServerId};
+
+use crate::api::News;
+use crate::state::{Member, State};
+
+/// So much is kept of it. Who is further behind gets the whole map.
+const CHANGES_MAX: usize = 64;
+const BYTES_MAX: usize = 1 << 20;
+
+/// Lost with the process: then everybody gets the next map whole.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    newest: Option<Newest>,
+    /// Each from the version of the one before to its own.
+    each: VecDeque<Change>,
+}
+
+#[derive(Debug)]
+struct Newest {
+    document: Cluster,
+    members: Arc<BTreeMap<ServerId, Member>>,
+    /// Whoever follows this version has this document. If not, nobody knows what is new to whom.
+    is_sole: bool,
+}
+
+#[derive(Debug)]
+struct Change {
+    from: u64,
+    text: String,
+}
+
+impl Changes {
+    /// After each change of the state: it may have another document.
+    pub fn look_at(&mut self, state: &State) {
+        let Some(map) = &state.map else { return };
+        let known = self.newest.as_ref().map_or(0, |newest| newest.document.map.version());
+        let has_known = map.version() == known;
+        if has_known
+            && self.newest.iter().all(|newest| Arc::ptr_eq(&newest.members, &state.members))
+        {
+            return;
+        }
+        let Some(document) = state.document() else { return };
+        let is_sole = match &self.newest {
+            Some(before) if has_known && before.document == document => before.is_sole,
+            Some(before) if before.is_sole && known < map.version() => {
+                self.push(Change { from: known, text: document.changes_since(&before.document) });
+                true
+            }
+            before => {
+                let is_next = before.is_some() && known < map.version();
+                self.each.clear();
+                is_next
+            }
+        };
+        self.newest = Some(Newest { document, members: Arc::clone(&state.members), is_sole });
+    }
+
+    fn push(&mut self, change: Change) {
+        self.each.push_back(change);
+        let bytes = |each: &VecDeque<Change>| each.iter().map(|one| one.text.len()).sum::<usize>();
+        while CHANGES_MAX < self.each.len() || BYTES_MAX < bytes(&self.each) {
+            self.each.pop_front();
+        }
+    }
+
+    /// What has changed since that version; `None` if nobody knows any more.
+    fn since(&self, version: u64) -> Option<Vec<String>> {
+        let first = self.each.iter().position(|one| one.from == version)?;
+        Some(self.each.range(first..).map(|one| one.text.clone()).collect())
+    }
+
+    /// What a server is told that follows an older map: the changes, if it takes those, or the whole.
+    pub fn told(
+        &mut self,
+        state: &State,
+        version: u64,
+        takes_changes: bool,
+    ) -> (Option<String>, Vec<String>) {
+        self.look_at(state);
+        let newer = self.newest.iter().find(|newest| newest.document.map.version() > version);
+        let Some(Newest { document, .. }) = newer else { return (None, Vec::new()) };
+        match self.since(version).filter(|_| takes_changes) {
+            Some(changes) => (None, changes),
+            None => (Some(document.to_string()), Vec::new()),
+        }
+    }
+
+    /// The state is an older one again.
+    pub fn forget(&mut self) {
+        *self = Changes::default();
+    }
+}
+
+impl News {
+    /// The newer map that these tell of, by one that is `followed`. An error: it has to be asked for the whole.
+    pub fn newer(&self, followed: Option<&Cluster>) -> Result<Option<Cluster>, String> {
+        if let Some(document) = &self.map {
+            return Cluster::parse(document).map(Some);
+        }
+        let mut newer: Option<Cluster> = None;
+        for changes in &self.changes {
+            let before = newer.as_ref().or(followed).ok_or("changes of a map that nobody has")?;
+            newer = Some(before.changed(changes)?);
+        }
+        Ok(newer)
+    }
+}

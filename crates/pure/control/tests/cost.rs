@@ -1,0 +1,99 @@
+//! What a large cluster's heartbeats and questions cost its coordinator, of one transaction each:
+//! `cargo test --release -p mbal-control --test cost -- --ignored --nocapture`.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use mbal_control::api::{
+    Heartbeat, Incarnation, MoveCall, MoveReport, Progress, Registration, WorkerReport,
+};
+use mbal_control::{Answer, Ask, Coordinator, Micros, Settings};
+use mbal_model::{Cluster, ServerId};
+
+const SERVERS: u16 = 1_000;
+const WORKERS: u16 = 64;
+const ROUNDS: u32 = 20;
+
+fn heartbeat(id: u16, map_version: u64) -> Heartbeat {
+    let worker = WorkerReport { fixed: 0.5, ..WorkerReport::default() };
+    let workers = vec![worker; WORKERS.into()];
+    let incarnation = Incarnation(u64::from(id));
+    Heartbeat { incarnation, map_version, workers, ..Heartbeat::default() }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn of_a_thousand_servers_of_64_workers() {
+    let settings = Settings { servers_first: SERVERS.into(), ..Settings::default() };
+    let mut coordinator = Coordinator::new(settings);
+    let mut now = Micros(0);
+    for id in 1..=SERVERS {
+        let (high, low) = (id / 250, id % 250);
+        let registration = Registration {
+            id: Some(id),
+            incarnation: Incarnation(id.into()),
+            cluster: "mbal".into(),
+            client: format!("10.0.{high}.{low}:11211"),
+            link: format!("10.0.{high}.{low}:11311"),
+            workers: (0..WORKERS).map(|at| format!("10.0.{high}.{low}:{}", 12_000 + at)).collect(),
+            memory_bytes: 64 << 30,
+            moves: true,
+            ..Registration::default()
+        };
+        now.0 += 1;
+        coordinator.handle(now, Ask::Register(registration)).answer.expect("it is taken");
+    }
+    let mut ask = |coordinator: &mut Coordinator, ask: Ask| {
+        now.0 += 1_000;
+        coordinator.handle(now, ask).answer.expect("it is answered")
+    };
+    let version = coordinator.state().map.as_ref().expect("there is a map").version();
+    for id in 1..=SERVERS {
+        ask(&mut coordinator, Ask::Heartbeat(ServerId(id), heartbeat(id, version)));
+    }
+    let beats: Vec<Heartbeat> = (1..=SERVERS).map(|id| heartbeat(id, version)).collect();
+    let mut elapsed = Duration::ZERO;
+    for _ in 0..ROUNDS {
+        for (id, beat) in (1..).zip(beats.clone()) {
+            let begun = Instant::now();
+            drop(black_box(ask(&mut coordinator, Ask::Heartbeat(ServerId(id), beat))));
+            elapsed += begun.elapsed();
+        }
+    }
+    let count = ROUNDS * u32::from(SERVERS);
+    println!("a heartbeat: {:.2} us", elapsed.as_secs_f64() * 1e6 / f64::from(count));
+    let begun = Instant::now();
+    (0..ROUNDS).for_each(|_| drop(black_box(ask(&mut coordinator, Ask::Status))));
+    println!("a status: {:.2} us", begun.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS));
+    let Answer::Map(map) = ask(&mut coordinator, Ask::Map) else { panic!("it is a map") };
+    let map = Cluster::parse(&map).expect("it is one");
+    println!("{} cachelets, a map of {} bytes", map.map.cachelets().len(), map.to_string().len());
+    let mut behind = |coordinator: &mut Coordinator, id: u16, map_version: u64, sealed: u32| {
+        let mut beat = Heartbeat { takes_changes: true, ..heartbeat(id, map_version) };
+        if sealed > 0 {
+            let (number, progress) = (sealed, Progress::Sealed);
+            beat.moves = vec![MoveReport { number, progress, ..MoveReport::default() }];
+        }
+        let begun = Instant::now();
+        let Answer::News(news) = ask(coordinator, Ask::Heartbeat(ServerId(id), beat)) else {
+            panic!("there is news")
+        };
+        let elapsed = begun.elapsed().as_secs_f64() * 1e6;
+        let bytes = serde_json::to_string(&news).expect("it is JSON").len();
+        println!(
+            "after {} moves, server {id}: {bytes} bytes, {elapsed:.2} us",
+            map_version - version + 1
+        );
+    };
+    // The first change after a start is told whole.
+    for (number, (prefix, owner)) in (1..).zip(map.map.cachelets()).take(2) {
+        let server = 1 + owner.server.0 % SERVERS;
+        let call = MoveCall { prefix: prefix.to_string(), server, worker: None };
+        let asked = coordinator.handle(Micros(1 << 40), Ask::Move(call));
+        asked.answer.expect("it begins");
+        let followed = version + u64::from(number) - 1;
+        behind(&mut coordinator, owner.server.0, followed, number);
+        behind(&mut coordinator, 500, followed, 0);
+        behind(&mut coordinator, 501, followed, 0);
+    }
+}
