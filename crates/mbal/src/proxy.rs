@@ -84,8 +84,13 @@ pub struct ProxyFlags {
     #[arg(required_unless_present_any = ["upstreams_file", "twemproxy", "discover"])]
     upstream: Vec<String>,
 
-    /// Servers behind it, HOST:PORT[:WEIGHT][ NAME] a line; read again at SIGHUP
-    #[arg(long, value_name = "file", conflicts_with = "upstream")]
+    // By hand: brackets are links in a docstring.
+    #[arg(
+        help = "Servers behind it, HOST:PORT[:WEIGHT][ NAME] a line; read again at SIGHUP",
+        long,
+        value_name = "file",
+        conflicts_with = "upstream"
+    )]
     upstreams_file: Option<PathBuf>,
 
     /// Ask a server of a cluster for the others, by `config get cluster`: HOST:PORT, several by comma. Placed as --placement says

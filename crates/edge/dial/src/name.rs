@@ -23,8 +23,11 @@ pub enum ServerName {
 // Which server is meant: the arguments that all tools share. (A doc comment would become their help.)
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct At {
-    /// Server: HOST, HOST:PORT, [V6]:PORT, or unix:PATH of its socket [default: 127.0.0.1]
-    #[arg(value_name = "SERVER")]
+    // By hand: brackets are links in a docstring.
+    #[arg(
+        help = "Server: HOST, HOST:PORT, [V6]:PORT, or unix:PATH of its socket [default: 127.0.0.1]",
+        value_name = "SERVER"
+    )]
     named: Option<Name>,
 
     /// The same as a flag

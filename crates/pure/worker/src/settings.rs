@@ -22,7 +22,7 @@ pub struct Settings {
     pub interface: Option<String>,
     /// `-s`.
     pub socket_path: Option<String>,
-    /// `-v`, 0 to 3; `verbosity` changes [`Gauges::verbosity`].
+    /// `-v`, 0 to 3; `verbosity` changes [`crate::shared::Gauges::verbosity`].
     pub verbosity: u32,
     /// `-t`.
     pub workers: u16,

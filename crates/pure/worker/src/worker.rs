@@ -80,7 +80,7 @@ pub struct Worker {
     pub(crate) shown: Shown,
     /// What had been served when the timed wake-up began.
     pub(crate) served: ByClass,
-    /// Reused: see [`Turn::scratch`] and [`Batch::decoded`].
+    /// Reused: see [`crate::turn::Turn::scratch`] and [`crate::batch::Batch::decoded`].
     pub(crate) scratch: Vec<u8>,
     pub(crate) decoded: Vec<u8>,
     /// What this event tells on standard error.
