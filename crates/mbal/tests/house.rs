@@ -57,42 +57,77 @@ fn defines(text: &str, name: &str) -> bool {
     })
 }
 
+/// Sections that follow something through the code, and how many stops they have.
+const WAYS: [(&str, usize); 6] = [
+    ("Where to start reading", 6),
+    ("A key of another server", 8),
+    ("A hot key is read from a copy", 8),
+    ("A multi-get through the proxy", 9),
+    ("A cachelet moves to another server", 10),
+    ("Servers retire", 10),
+];
+
 #[test]
-fn every_stop_of_a_get_is_a_file_and_a_function_that_exist() {
+fn every_stop_of_a_way_is_a_file_and_a_function_that_exist() {
     let page = architecture();
     let everything: Vec<String> =
         all_sources().iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    let text = section(&page, "Where to start reading");
-    // A stop begins with its number, and goes on in lines that begin with blanks.
-    let mut stops: Vec<String> = Vec::new();
-    for line in text[..text.find("```").unwrap()].lines() {
-        if line.starts_with(|first: char| first.is_ascii_digit()) {
-            stops.push(line.to_owned());
-        } else if let (true, Some(stop)) = (line.starts_with("   "), stops.last_mut()) {
-            *stop += line;
-        }
+    for (heading, count) in WAYS {
+        let stops = stops(section(&page, heading));
+        assert_eq!(stops.len(), count, "{heading}: {stops:?}");
+        stops.iter().for_each(|stop| check_stop(stop, &everything));
     }
-    assert_eq!(stops.len(), 6, "{stops:?}");
-    for stop in stops {
-        let mut words = code(&stop);
-        let mut file = root().join("crates").join(words.next().unwrap());
-        let mut source = fs::read_to_string(&file).unwrap_or_else(|_| panic!("{stop}: {file:?}"));
-        let first = words.next().unwrap();
-        assert!(defines(&source, first), "{stop}: {first} is not in {file:?}");
-        for word in words {
-            if word.ends_with(".rs") {
-                file.set_file_name(word);
-                source = fs::read_to_string(&file).unwrap_or_else(|_| panic!("{stop}: {file:?}"));
-            } else if word.contains("::") || word.starts_with(char::is_uppercase) {
-                for name in word.split("::") {
-                    let known = everything.iter().any(|text| defines(text, name));
-                    assert!(known, "{stop}: nothing is called {name}");
-                }
-            } else {
-                assert!(defines(&source, word), "{stop}: {word} is not in {file:?}");
+}
+
+/// A stop begins with its number, and goes on in lines that begin with blanks.
+fn stops(text: &str) -> Vec<String> {
+    let mut stops: Vec<String> = Vec::new();
+    // Drawings are between two of these.
+    for part in text.split("```").step_by(2) {
+        for line in part.lines() {
+            if line.starts_with(|first: char| first.is_ascii_digit()) {
+                stops.push(line.to_owned());
+            } else if let (true, Some(stop)) = (line.starts_with("   "), stops.last_mut()) {
+                *stop += line;
             }
         }
     }
+    stops
+}
+
+/// A file, a function of it, and other names: of that file, of one beside it that is named, or, as `Type::name`, of any. A command or a
+/// crate may be named, too.
+fn check_stop(stop: &str, everything: &[String]) {
+    let mut words = code(stop);
+    let mut file = root().join("crates").join(words.next().unwrap());
+    let mut source = fs::read_to_string(&file).unwrap_or_else(|_| panic!("{stop}: {file:?}"));
+    let first = words.next().unwrap();
+    assert!(defines(&source, first), "{stop}: {first} is not in {file:?}");
+    for word in words {
+        if word.ends_with(".rs") {
+            file.set_file_name(word);
+            source = fs::read_to_string(&file).unwrap_or_else(|_| panic!("{stop}: {file:?}"));
+        } else if word.contains([' ', '/']) {
+            let is_crate = root().join("crates").join(word).join("Cargo.toml").exists();
+            assert!(is_crate || word.starts_with("mbal "), "{stop}: {word}");
+        } else if word.contains("::") || word.starts_with(char::is_uppercase) {
+            for name in word.split("::") {
+                let known =
+                    everything.iter().any(|text| defines(text, name) || has_variant(text, name));
+                assert!(known, "{stop}: nothing is called {name}");
+            }
+        } else {
+            assert!(defines(&source, word), "{stop}: {word} is not in {file:?}");
+        }
+    }
+}
+
+/// A variant of an enum, as code is formatted.
+fn has_variant(text: &str, name: &str) -> bool {
+    text.lines().any(|line| {
+        let rest = line.strip_prefix("    ").and_then(|line| line.strip_prefix(name));
+        rest.is_some_and(|rest| rest.starts_with([',', '(', ' ']))
+    })
 }
 
 #[test]
