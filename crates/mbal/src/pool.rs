@@ -499,7 +499,7 @@ impl Scaling<'_> {
             0 => format!("{copies} copies were deleted again: the pool is as it was"),
             left => format!(
                 "{left} of {copies} copies are still there, on servers where clients do not look for them. \
-                 Delete them before the pool changes: the next mbal scale does so first"
+                 Delete them before the pool changes: the next mbal pool resize does so first"
             ),
         };
         if let Err(failed) = undone {
