@@ -1,5 +1,5 @@
 //! What a large cluster's heartbeats and questions cost its coordinator, of one transaction each:
-//! `cargo test --release -p mbal-control --test cost -- --ignored --nocapture`.
+//! `cargo test --release -p mbal-coordinator --test cost -- --ignored --nocapture`.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
