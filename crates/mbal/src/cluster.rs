@@ -1,6 +1,7 @@
 //! `mbal cluster map`, `lost`, `events`, and `status` and `move` of a whole cluster: questions to a coordinator.
 
 use std::fmt::Write;
+use std::io::{ErrorKind, Write as _};
 use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -168,8 +169,15 @@ pub fn move_cachelet(
 pub fn told(answer: Result<String, String>) -> ExitCode {
     match answer {
         Ok(text) => {
-            print!("{}", shown(&text));
-            ExitCode::SUCCESS
+            let mut out = std::io::stdout().lock();
+            match out.write_all(shown(&text).as_bytes()).and_then(|()| out.flush()) {
+                // Who has read enough has what he wants.
+                Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                    eprintln!("mbal: {error}");
+                    ExitCode::FAILURE
+                }
+                _ => ExitCode::SUCCESS,
+            }
         }
         Err(why) => {
             eprintln!("mbal: {}", printable(&why));
@@ -235,7 +243,9 @@ pub fn text_with(
     body: Option<&impl Serialize>,
 ) -> Result<String, String> {
     caller.call(method, path, body).map_err(|failed| match failed {
-        CallFailed::Silent(why) => format!("no coordinator: {why}"),
+        CallFailed::Silent(why) => format!(
+            "no coordinator: {why}. --coordinator (or MBAL_COORDINATOR) names another one; a server alone has none"
+        ),
         CallFailed::Refused(401, _) if caller.has_token() => {
             "the coordinator has another token than this: --coordinator-token names a file".into()
         }

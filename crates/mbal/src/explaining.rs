@@ -62,6 +62,9 @@ fn explained(
         hash.ok_or("a cachelet is a prefix like 2c00/6 of the map, a key has 1 to 250 bytes")?;
     let (prefix, owner) = map.map.at(hash);
     let mut out = String::new();
+    if named.is_none() && Prefix::parse(what.as_bytes()).is_some() {
+        let _ = writeln!(out, "{what} is no cachelet of the map: it is taken for a key");
+    }
     if key.is_some() {
         let _ = writeln!(out, "key {what}: hash {hash:016x}, cachelet {prefix}");
     }
@@ -242,7 +245,8 @@ move 2 takes it to server 1: 25% gone
         let text = told("%61").expect("it is a key");
         assert!(text.starts_with("key %61: hash e6c632b61e964e1f, cachelet c000/2\n"), "{text}");
         let text = told("2800/5").expect("no cachelet of this map: it is a key of that name");
-        assert!(text.starts_with("key 2800/5: "), "{text}");
+        let said = "2800/5 is no cachelet of the map: it is taken for a key\nkey 2800/5: ";
+        assert!(text.starts_with(said), "{text}");
         assert!(told("").is_err());
     }
 }

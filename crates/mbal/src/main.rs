@@ -30,6 +30,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use flags::{Checked, Flags};
 use mbal_server::log::{self, Level};
@@ -88,19 +89,45 @@ fn main() -> ExitCode {
             _ => unreachable!("clap asks for one of its subcommands"),
         },
         Some(("bench", matches)) => mbal_bench::run(read(matches)),
-        Some(("top", matches)) => operator::top(&read(matches), &read(matches)),
+        Some(("top", matches)) => {
+            asked(matches, |server| operator::top(&read(matches), &read(matches), server))
+        }
         _ => unreachable!("clap asks for one of its subcommands"),
     }
 }
 
+/// What a cluster and a server answer alike, of the server that is named, if one is. What the environment says names none, but where no
+/// coordinator is said either.
+fn asked(matches: &ArgMatches, ask: impl FnOnce(bool) -> ExitCode) -> ExitCode {
+    let said = |id: &&str, source| {
+        matches.try_contains_id(id).is_ok_and(|has| has) && matches.value_source(id) == Some(source)
+    };
+    let typed = |id: &&str| said(id, ValueSource::CommandLine);
+    let is_named = ["named", "flagged", "port", "control"].iter().any(typed);
+    if is_named && typed(&"coordinator") {
+        eprintln!("mbal: a server is named, and --coordinator asks a cluster: say one of them");
+        return ExitCode::FAILURE;
+    }
+    let has_coordinator = said(&"coordinator", ValueSource::EnvVariable);
+    ask(is_named || said(&"control", ValueSource::EnvVariable) && !has_coordinator)
+}
+
 fn of_cluster(matches: &ArgMatches) -> ExitCode {
     match matches.subcommand() {
-        Some(("status", matches)) => operator::status(&read(matches)),
+        Some(("status", matches)) => {
+            asked(matches, |server| operator::status(&read(matches), server))
+        }
         Some(("map", matches)) => cluster::map(&read(matches)),
         Some(("events", matches)) => cluster::events(&read(matches)),
-        Some(("hotkeys", matches)) => operator::hot_keys(&read(matches)),
-        Some(("explain", matches)) => operator::explain(&read(matches)),
-        Some(("move", matches)) => operator::move_cachelet(&read(matches)),
+        Some(("hotkeys", matches)) => {
+            asked(matches, |server| operator::hot_keys(&read(matches), server))
+        }
+        Some(("explain", matches)) => {
+            asked(matches, |server| operator::explain(&read(matches), server))
+        }
+        Some(("move", matches)) => {
+            asked(matches, |server| operator::move_cachelet(&read(matches), server))
+        }
         Some(("split", matches)) => cluster::split(&read(matches)),
         Some(("balance", matches)) => balance::balance(&read(matches)),
         Some(("drain", matches)) => balance::drain(&read(matches)),

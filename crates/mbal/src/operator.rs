@@ -179,14 +179,10 @@ impl OfCluster {
         if names_server {
             return None;
         }
+        // A variable that is empty says nothing.
+        let said = self.coordinator.as_deref().filter(|url| !url.is_empty());
         let usual = || cluster::listens(USUAL_COORDINATOR).then_some(USUAL_COORDINATOR);
-        self.coordinator.as_deref().or_else(usual)
-    }
-}
-
-impl Where {
-    fn is_named(&self) -> bool {
-        self.at.is_named() || self.at.has_port() || self.control.is_some()
+        said.or_else(usual)
     }
 }
 
@@ -212,25 +208,25 @@ pub struct Explain {
     cluster: OfCluster,
 }
 
-pub fn status(status: &Status) -> ExitCode {
+pub fn status(status: &Status, names_server: bool) -> ExitCode {
     let Status { json, at, cluster } = status;
-    match cluster.asked(at.is_named()) {
+    match cluster.asked(names_server) {
         Some(url) => cluster::status(url, &cluster.token, *json),
         None => tell(at, if *json { "status json" } else { "status" }),
     }
 }
 
-pub fn hot_keys(asked: &HotKeys) -> ExitCode {
+pub fn hot_keys(asked: &HotKeys, names_server: bool) -> ExitCode {
     let HotKeys { json, at, cluster } = asked;
-    cluster::told(match cluster.asked(at.is_named()) {
+    cluster::told(match cluster.asked(names_server) {
         Some(url) => hot_keys::of_cluster(url, &cluster.token, *json),
         None => answer(at, "hotkeys").and_then(|text| hot_keys::shown(text, *json)),
     })
 }
 
-pub fn move_cachelet(what: &Move) -> ExitCode {
+pub fn move_cachelet(what: &Move, names_server: bool) -> ExitCode {
     let Move { cachelet, to, at, cluster } = what;
-    let coordinator = cluster.asked(at.is_named());
+    let coordinator = cluster.asked(names_server);
     let moved = match coordinator {
         Some(url) => server_and_worker(to).map(|(server, worker)| {
             cluster::move_cachelet(url, &cluster.token, *cachelet, (&server, worker))
@@ -260,19 +256,19 @@ pub fn cachelet(text: &str) -> Result<Prefix, String> {
     Prefix::parse(text.as_bytes()).ok_or_else(expected)
 }
 
-pub fn explain(explain: &Explain) -> ExitCode {
+pub fn explain(explain: &Explain, names_server: bool) -> ExitCode {
     if let Some(proxy) = &explain.proxy {
         return cluster::told(explaining::by_proxy(proxy, &explain.access, &explain.what));
     }
-    match explain.cluster.asked(explain.at.is_named()) {
+    match explain.cluster.asked(names_server) {
         Some(url) => explaining::explain(url, &explain.cluster.token, &explain.what),
         None => tell(&explain.at, &format!("explain {}", explain.what)),
     }
 }
 
 /// Of a cluster, unless a server is named.
-pub fn top(args: &mbal_top::Args, cluster: &OfCluster) -> ExitCode {
-    match cluster.asked(args.at.is_named() || args.at.has_port()) {
+pub fn top(args: &mbal_top::Args, cluster: &OfCluster, names_server: bool) -> ExitCode {
+    match cluster.asked(names_server) {
         Some(url) => topping::top(args, url, &cluster.token),
         None => mbal_top::run(args),
     }
@@ -287,11 +283,12 @@ fn answer(at: &Where, question: &str) -> Result<String, String> {
         Some(path) => ask(path, question.as_bytes()),
         None => served(&at.at).and_then(|served| ask_server(&served, question.as_bytes())),
     };
-    let nobody = |why| match at.is_named() {
-        true => why,
-        false => format!("{why}; and no coordinator listens at {USUAL_COORDINATOR}"),
-    };
-    told.map_err(nobody)
+    // Who named none meant a cluster, maybe.
+    let is_unnamed = !at.at.is_named() && at.control.is_none();
+    told.map_err(|why| match is_unnamed && why.starts_with("no control socket") {
+        true => format!("{why}; and no coordinator listens at {USUAL_COORDINATOR}"),
+        false => why,
+    })
 }
 
 /// By what a server's control socket is named. Of a host's several addresses, the first by which there is one.

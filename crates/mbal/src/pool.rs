@@ -368,8 +368,13 @@ impl Scaling<'_> {
     fn switch(&self, new: &[RingServer]) -> Result<bool, Ended> {
         let list = listed(new);
         if let Some(command) = &self.args.switch_command {
-            let status =
-                Command::new("sh").args(["-c", command]).env("MBAL_SERVERS", &list).status();
+            let mut switching = Command::new("sh");
+            switching.args(["-c", command]).env("MBAL_SERVERS", &list);
+            if self.args.json {
+                // What it says is no JSON.
+                switching.stdout(io::stderr());
+            }
+            let status = switching.status();
             return match status {
                 Ok(status) if status.success() => {
                     self.telling.say("switched", "switched", json!({ "servers": list }));
@@ -386,7 +391,7 @@ impl Scaling<'_> {
         );
         if !io::stdin().is_terminal() || self.args.json {
             self.telling.say(
-                &format!("Then tidy up: mbal pool resize {list} --to-servers {list}"),
+                &format!("Then tidy up: {}", self.tidying(&list)),
                 "tidy_up_later",
                 json!({}),
             );
@@ -406,6 +411,18 @@ impl Scaling<'_> {
         }
     }
 
+    /// What deletes the originals when clients have this list, with the clients' ring.
+    fn tidying(&self, list: &str) -> String {
+        let mut command = format!("mbal pool resize {list} --to-servers {list}");
+        if self.args.ring != Dialect::Libmemcached {
+            command += &format!(" --ring {}", self.args.ring.label());
+        }
+        if let Some(hash) = self.args.hash {
+            command += &format!(" --hash {}", hash.name());
+        }
+        command + ", and flags for TLS and logins as now"
+    }
+
     /// After clients have the new list.
     fn tidy(
         &self,
@@ -417,7 +434,8 @@ impl Scaling<'_> {
         let list = listed(new);
         let again = |failed: String| {
             Ended::NotSwitched(format!(
-                "{failed}; clients have the new list; tidy up: mbal pool resize {list} --to-servers {list}"
+                "{failed}; clients have the new list; tidy up: {}",
+                self.tidying(&list)
             ))
         };
         self.keep_copies(moving, plan, new, before).map_err(again)?;

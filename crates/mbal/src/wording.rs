@@ -20,10 +20,20 @@ pub fn reworded(command: &Command, error: &clap::Error) -> Option<String> {
     };
     if error.kind() == ErrorKind::InvalidSubcommand {
         let name = text(ContextKind::InvalidSubcommand)?;
-        command.find_subcommand("cluster")?.find_subcommand(name)?;
+        let groups = ["cluster", "pool"];
+        let has = |group: &&&str| {
+            command
+                .find_subcommand(group)
+                .is_some_and(|group| group.find_subcommand(name).is_some())
+        };
+        let (named, help) = match groups.iter().find(has) {
+            Some(group) => (format!("mbal {group} {name}"), format!("mbal {group} --help")),
+            None if name == "sim" => ("mbal-lab".into(), "mbal-lab --help".into()),
+            None => return None,
+        };
         return Some(format!(
-            "error: unrecognized subcommand '{name}': it is mbal cluster {name}\n\n\
-             For more information, try 'mbal cluster --help'.\n"
+            "error: unrecognized subcommand '{name}': it is {named}\n\n\
+             For more information, try '{help}'.\n"
         ));
     }
     if error.kind() != ErrorKind::ValueValidation {
@@ -41,4 +51,25 @@ pub fn reworded(command: &Command, error: &clap::Error) -> Option<String> {
         "error: invalid value '{value}' for '{letter}{name}': {reason}\n\n  {help}\n\n\
          For more information, try '--help'.\n"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_name_is_answered_with_the_new_one() {
+        for (typed, told) in [
+            ("status", Some("it is mbal cluster status")),
+            ("resize", Some("it is mbal pool resize")),
+            ("sim", Some("it is mbal-lab")),
+            ("nonsense", None),
+        ] {
+            let mut command = crate::mbal_command();
+            let error = command.try_get_matches_from_mut(["mbal", typed]).expect_err("it is none");
+            let said = reworded(&command, &error);
+            assert_eq!(said.is_some(), told.is_some(), "{typed}");
+            assert!(said.is_none_or(|said| said.contains(told.expect("it is told"))), "{typed}");
+        }
+    }
 }

@@ -96,9 +96,12 @@ impl Up {
         line.expect("a map has a version").parse().expect("it is a number")
     }
 
+    fn tool(&self, words: &[&str]) -> std::process::Output {
+        output_of(MBAL.as_ref(), &[words, &["--coordinator", &self.coordinator]].concat())
+    }
+
     fn mbal(&self, words: &[&str]) -> String {
-        let arguments = [words, &["--coordinator", &self.coordinator]].concat();
-        let output = output_of(MBAL.as_ref(), &arguments);
+        let output = self.tool(words);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
         assert!(output.status.success(), "{words:?}: {}", text(output.stderr));
         text(output.stdout)
@@ -249,12 +252,18 @@ fn a_cluster_grows_and_shrinks_within_the_autoscaler_s_bounds() {
     slowly("a server comes", &|| up.pids().contains_key(&4));
     slowly("it gets its share", &|| up.mbal(&["cluster", "map"]).contains(" 4/0"));
     assert_eq!(up.stored_by(0), KEYS);
+    // A dry run would take the place of what is at work.
+    let bounds = ["--min", "1", "--max", "9", "--database-rate", "1000", "--dry-run"];
+    let dry = up.tool(&[&["cluster", "autoscale"], &bounds[..]].concat());
+    assert!(!dry.status.success(), "{dry:?}");
+    assert!(up.mbal(&["cluster", "autoscale"]).contains("4 to 4 servers"));
     autoscale("3", &[]);
     slowly("one of them leaves", &|| up.pids().len() == SERVERS);
     let staying = (0..SERVERS).find(|at| up.pids().contains_key(&(at + 1))).expect("two at least");
     assert_eq!(up.found_by(staying), KEYS, "it has given away what it had");
     let events = up.mbal(&["cluster", "events"]);
     assert!(events.contains("autoscaling changes from 4 to 3 servers"), "{events}");
+    assert_eq!(up.mbal(&["cluster", "autoscale", "--policy", "off"]), "autoscaler: off\n");
 }
 
 #[test]

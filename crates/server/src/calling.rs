@@ -70,7 +70,9 @@ impl Caller {
     pub fn checked(urls: &str) -> Result<Vec<String>, String> {
         let checked = urls.split(',').map(|url| match url.starts_with("http://") {
             true => Ok(url.trim_end_matches('/').to_owned()),
-            false => Err(format!("--coordinator {url}: it is like http://10.0.0.1:11210")),
+            false => Err(format!(
+                "--coordinator {url}: it is like http://10.0.0.1:11210 (MBAL_COORDINATOR, too)"
+            )),
         });
         checked.collect()
     }

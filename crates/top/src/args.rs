@@ -6,7 +6,8 @@ use mbal_dial::{Access, At};
 
 const EXAMPLES: &str = "\
 EXAMPLES
-  mbal top                                  the server on port 11211; q ends it
+  mbal top                                  the cluster of the coordinator on this host; or the server on port
+                                            11211, if there is none; q ends it
   mbal top cache1:11212 --interval 2        another one, every two seconds
   mbal top unix:/run/mbal.sock --once       over a unix socket; one look, as text
   mbal top cache1 --tls-ca ca.pem --user ann --password-file secret

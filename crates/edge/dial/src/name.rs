@@ -45,11 +45,6 @@ impl At {
         self.named.is_some() || self.flagged.is_some()
     }
 
-    /// Whether somebody has said at which port.
-    pub fn has_port(&self) -> bool {
-        self.port.is_some()
-    }
-
     pub fn server(&self) -> ServerName {
         let port = self.port.unwrap_or(PORT);
         match self.named.as_ref().or(self.flagged.as_ref()) {

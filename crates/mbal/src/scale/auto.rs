@@ -93,12 +93,20 @@ impl Auto {
             let told = text(caller, "GET", AUTOSCALE, None)?;
             return if json { Ok(told) } else { Ok(shown(&read(&told)?)) };
         };
+        let is_live =
+            |config: &AutoscaleConfig| config.policy != AutoscalePolicy::Off && !config.dry_run;
+        if config.dry_run && before.config.as_ref().is_some_and(is_live) {
+            return Err("the autoscaler is at work, and a dry run would take its place: --policy off first, or mbal cluster forecast, which changes nothing".into());
+        }
         text_with(caller, "PUT", AUTOSCALE, Some(&config))?;
         let told = looked(caller, &before)?;
         if json {
             return Ok(told);
         }
         let sizes = Sizes { max: Some(config.max), database_rate: Some(config.database_rate) };
+        if config.policy == AutoscalePolicy::Off {
+            return Ok(shown(&read(&told)?));
+        }
         let forecast = sizes.ask(caller)?;
         Ok(table(&read(&forecast)?) + &shown(&read(&told)?))
     }
@@ -216,6 +224,9 @@ fn shown(status: &AutoscaleStatus) -> String {
     let Some(config) = &status.config else {
         return "nobody has set the autoscaler up: mbal cluster autoscale --help\n".into();
     };
+    if config.policy == AutoscalePolicy::Off {
+        return "autoscaler: off\n".into();
+    }
     let policy = match config.policy {
         AutoscalePolicy::Reactive => "reactive",
         AutoscalePolicy::Predictive => "predictive",

@@ -205,6 +205,25 @@ fn a_control_socket_is_found_by_the_servers_name() {
     assert!(said.starts_with("version 1.1, "), "{said}");
     let (_, said) = ask(&["cluster", "status", "--server", &names[0]]);
     assert!(said.starts_with("version 1.0, "), "it is the other one's that has moved: {said}");
+    // Whoever names a server does not ask a coordinator, and whoever sets a port in the environment names none.
+    let nobody = "http://127.0.0.1:1";
+    let (code, said) =
+        ask(&["cluster", "move", "1800/5", "1", "--coordinator", nobody, "-p", &port]);
+    assert!(code == Some(1) && said.contains("say one of them"), "{said}");
+    let by_environment = |coordinator: &str, arguments: &[&str]| {
+        let mut command = Command::new(MBAL);
+        command.args(arguments).env("MBAL_PORT", &port).env("MBAL_COORDINATOR", coordinator);
+        let output = command.output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let said = by_environment(nobody, &["cluster", "status"]);
+    assert!(said.contains("no coordinator") && said.contains("MBAL_COORDINATOR"), "{said}");
+    assert!(by_environment(nobody, &["cluster", "status", &names[0]]).starts_with("version 1.0, "));
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let full = Command::new(MBAL).args(["cluster", "status", &names[0]]).stdout(full).output();
+    let full = full.unwrap();
+    assert_eq!(full.status.code(), Some(1), "{full:?}");
+    assert!(String::from_utf8_lossy(&full.stderr).contains("No space left"), "{full:?}");
     let other = format!("127.0.0.2:{port}");
     let (code, said) = ask(&["cluster", "status", &other]);
     let expected = format!("mbal: no control socket of {other}: looked in ");
