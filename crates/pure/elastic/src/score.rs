@@ -18,7 +18,8 @@ pub struct ClassAge {
 /// The `count` servers whose items are coldest, coldest first: the cheapest to retire, by guess.
 ///
 /// A server's score is the sum over its classes of median age × share of memory (ElMem, ICDCS 2018,
-/// §III.C); the oldest go first, and among equals those with the smallest id.
+/// §III.C); the oldest go first, and among equals those with the largest id: clients
+/// that know one address know the first.
 /// O(servers × classes). Medians do not know where the cut will lie, so ask for
 /// [`SHORTLIST`] more than will retire, plan each, and keep what moves least
 /// (docs/decisions/0165).
@@ -31,7 +32,7 @@ pub fn choose_retiring(servers: &[(ServerId, Vec<ClassAge>)], count: usize) -> V
             (score.sum(), *server)
         })
         .collect();
-    scored.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+    scored.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
     scored.into_iter().take(count).map(|(_, server)| server).collect()
 }
 
@@ -51,7 +52,7 @@ mod tests {
             (ServerId(3), vec![class(1.0, 500)]),
             (ServerId(4), vec![class(1.0, 500)]),
         ];
-        let retiring = [ServerId(2), ServerId(3), ServerId(4), ServerId(1)];
+        let retiring = [ServerId(2), ServerId(4), ServerId(3), ServerId(1)];
         assert_eq!(choose_retiring(&servers, 2), retiring[..2]);
         assert_eq!(choose_retiring(&servers, 9), retiring);
     }
