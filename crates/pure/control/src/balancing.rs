@@ -81,6 +81,11 @@ impl Coordinator {
         if wanted && !member.moves {
             return Err(cannot_give(server));
         }
+        if wanted && self.serving() == [server] {
+            let why =
+                format!("no other server than {} serves: nobody could take what it has", server.0);
+            return Err(Refusal::Conflict(why));
+        }
         let changed = match wanted {
             true => self.changing().draining.insert(server),
             false => self.is_drained_no_more(server),

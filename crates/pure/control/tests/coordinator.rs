@@ -285,6 +285,20 @@ fn a_split_puts_two_halves_in_the_place_of_a_cachelet_that_stays() {
 }
 
 #[test]
+fn the_last_server_that_serves_is_not_emptied() {
+    let mut rig = Rig::three();
+    for id in 1..=3 {
+        rig.beat(id, id.into(), vec![]).expect("it is known");
+    }
+    rig.ask(Ask::Drain(ServerId(1), true)).expect("two others serve");
+    rig.ask(Ask::Drain(ServerId(2), true)).expect("one other serves");
+    let refused = rig.ask(Ask::Drain(ServerId(3), true));
+    assert!(matches!(refused, Err(Refusal::Conflict(_))), "{refused:?}");
+    // Who is to be emptied already is told so again.
+    assert_eq!(rig.ask(Ask::Drain(ServerId(2), true)), Ok(Answer::Done));
+}
+
+#[test]
 fn what_empties_a_server_begins_as_places_come_free() {
     let mut rig = Rig::three();
     rig.ask(Ask::Drain(ServerId(3), true)).expect("it is alive");
