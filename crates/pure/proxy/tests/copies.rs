@@ -10,7 +10,7 @@ use common::memcached::{Late, Memcached, Wire, requests};
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_proxy::{
-    Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Proxy, Replication, RingServer,
+    Action, ClientId, ConnId, Distribution, Event, KeyHash, Proxy, Replication, RingServer,
     Settings,
 };
 use mbal_random::Random;
@@ -68,7 +68,7 @@ impl World {
             eject: random.below(2) == 0,
             failures_max: 1,
             retry: 30 * MS,
-            limits: Limits::default(),
+            limits: common::limits(seed % 2 == 1),
             replication: Some(Replication { interval: 100 * MS, target: 1.05, sampling: 1.0 }),
             peers: None,
             doubt: DOUBT,

@@ -7,8 +7,8 @@ use common::history::{Asking, Heard, History};
 use common::links::{Arrival, End, Link};
 use common::memcached::{Late, Memcached, Wire, requests};
 use mbal_proxy::{
-    Action, ClientId, ConnId, Distribution, Event, KeyHash, Limits, Peers, Proxy, Replication,
-    RingServer, Settings,
+    Action, ClientId, ConnId, Distribution, Event, KeyHash, Peers, Proxy, Replication, RingServer,
+    Settings,
 };
 use mbal_random::Random;
 
@@ -115,7 +115,7 @@ impl World {
             eject: false,
             failures_max: 1,
             retry: 10 * MS,
-            limits: Limits::default(),
+            limits: common::limits(self.calm < 300),
             replication: Some(Replication { interval: 60 * MS, target: 1.05, sampling: 1.0 }),
             peers: Some(Peers::new(names, &format!("p{at}"), LEASE).expect("peers")),
             doubt: DOUBT,

@@ -15,17 +15,27 @@ fn value(key: &str, bytes: usize) -> String {
     format!("VALUE {key} 0 {bytes}\r\n{}\r\n", "v".repeat(bytes))
 }
 
-/// Upstream 0 answers the `get`s that it was asked with values of so many bytes. For how many keys each of them was.
-fn answer(world: &mut World, bytes: impl Fn(&str) -> Option<usize>) -> Vec<usize> {
-    world.wait(MS);
-    let asked = std::mem::take(&mut world.asked[0]);
+/// An upstream answers the `get`s that it was asked with values of so many bytes. For how many keys each of them was.
+fn answer_at(
+    world: &mut World,
+    upstream: usize,
+    bytes: impl Fn(&str) -> Option<usize>,
+) -> Vec<usize> {
+    let asked = std::mem::take(&mut world.asked[2 * upstream]);
     let mut counts = Vec::new();
     for line in asked.lines() {
         let keys: Vec<&str> = line.strip_prefix("get ").expect(line).split(' ').collect();
         let values = keys.iter().filter_map(|key| Some(value(key, bytes(key)?)));
-        world.replies(0, &(values.collect::<String>() + "END\r\n"));
+        world.replies(upstream, &(values.collect::<String>() + "END\r\n"));
         counts.push(keys.len());
     }
+    counts
+}
+
+/// The only one does.
+fn answer(world: &mut World, bytes: impl Fn(&str) -> Option<usize>) -> Vec<usize> {
+    world.wait(MS);
+    let counts = answer_at(world, 0, bytes);
     world.wait(MS);
     counts
 }
@@ -185,24 +195,13 @@ fn whoever_takes_how_much_when_everybody_hears_all() {
                 _ => {}
             }
             world.wait(MS / 4);
-            let upstream = random.below(3) as usize;
-            let asked = std::mem::take(&mut world.asked[2 * upstream]);
-            for line in asked.lines() {
-                let keys = line.strip_prefix("get ").expect(line).split(' ');
-                let values = keys.filter_map(|key| Some(value(key, bytes_of(key)?)));
-                world.replies(upstream, &(values.collect::<String>() + "END\r\n"));
-            }
+            answer_at(&mut world, random.below(3) as usize, bytes_of);
             clients.iter().for_each(|(client, _)| world.takes_more(*client));
         }
         for _ in 0..2_000 {
             world.wait(MS / 4);
             for upstream in 0..3 {
-                let asked = std::mem::take(&mut world.asked[2 * upstream]);
-                for line in asked.lines() {
-                    let keys = line.strip_prefix("get ").expect(line).split(' ');
-                    let values = keys.filter_map(|key| Some(value(key, bytes_of(key)?)));
-                    world.replies(upstream, &(values.collect::<String>() + "END\r\n"));
-                }
+                answer_at(&mut world, upstream, bytes_of);
             }
             clients.iter().for_each(|(client, _)| world.takes_more(*client));
         }
