@@ -209,7 +209,9 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 
 impl At {
     pub fn caller(&self) -> Result<Caller, String> {
-        caller(&self.coordinator, &self.token)
+        // A variable that is empty says nothing.
+        let said = Some(self.coordinator.as_str()).filter(|url| !url.is_empty());
+        caller(said.unwrap_or(USUAL_COORDINATOR), &self.token)
     }
 }
 

@@ -112,6 +112,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, state: &State, known: &AtomicBo
 fn carry_back(mut from: TcpStream, mut to: TcpStream, state: &State, known: &AtomicBool) {
     let mut buffer = [0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
+        // Held over the write: until it is noted whoever reads the same end looks at nothing. Who dialed reads always.
         let mut now = state.now.lock().unwrap();
         if let Err(error) = to.write_all(&buffer[..count]) {
             if error.kind() == ErrorKind::ConnectionReset {
