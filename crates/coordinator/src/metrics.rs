@@ -7,8 +7,9 @@ use mbal_control::api::{BalanceMode, HotMode, HotStatus, ScaleState, ScaleStatus
 use mbal_control::{Autoscaled, Coordinator};
 use mbal_model::Why;
 
-const STATES: [&str; 8] =
-    ["serving", "unlinked", "awaited", "silent", "lost", "draining", "stuck", "drained"];
+const STATES: [&str; 9] = [
+    "serving", "starting", "unlinked", "awaited", "silent", "lost", "draining", "stuck", "drained",
+];
 const MODES: [(&str, BalanceMode); 3] =
     [("on", BalanceMode::On), ("off", BalanceMode::Off), ("dry-run", BalanceMode::DryRun)];
 const HOT_MODES: [(&str, HotMode); 3] =

@@ -268,6 +268,32 @@ fn until_there_is_a_map_no_door_is_open_and_no_other_process_can_take_one() {
 }
 
 #[test]
+fn who_is_said_to_serve_lets_clients_in() {
+    let folder = folder("said");
+    for _ in 0..5 {
+        let coordinator = Coordinator::start(&folder, free_port(), 2);
+        let status = || {
+            let words = ["cluster", "status", "--coordinator", &coordinator.url];
+            String::from_utf8_lossy(&output_of(MBAL.as_ref(), &words).stdout).into_owned()
+        };
+        let ports: [u16; 2] = ports();
+        let start = |at: usize| {
+            Serving::start(&folder, ["--coordinator", &coordinator.url], at + 1, ports[at])
+        };
+        let _first = start(0);
+        eventually("it is starting", || status().contains(" starting "));
+        assert!(!status().contains(" serving "), "{}", status());
+        let _second = start(1);
+        eventually("both serve", || status().matches(" serving ").count() == 2);
+        for port in ports {
+            TcpStream::connect(("127.0.0.1", port)).expect("it lets clients in");
+        }
+        drop(coordinator);
+        drop(std::fs::remove_file(folder.path("state.json")));
+    }
+}
+
+#[test]
 fn who_waits_for_a_map_ends_at_a_signal() {
     let folder = folder("term");
     let secret = folder.path("secret").display().to_string();

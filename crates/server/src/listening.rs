@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -37,6 +39,8 @@ pub(crate) struct Listening {
     pub(crate) metrics: Vec<TcpListener>,
     /// Where other servers dial.
     pub(crate) links: Vec<OwnedFd>,
+    /// Whether clients are let in: those of a cluster wait until it can answer.
+    pub(crate) is_open: Arc<AtomicBool>,
     /// Files that go when the server does.
     pub(crate) socket_files: Vec<SocketFile>,
 }
@@ -112,6 +116,7 @@ impl Listening {
             control_at: Err("off".into()),
             metrics,
             links: links.into_iter().map(OwnedFd::from).collect(),
+            is_open: Arc::default(),
             socket_files: Vec::new(),
         })
     }
@@ -120,6 +125,7 @@ impl Listening {
     pub(crate) fn opening(&self, backlog: i32) -> io::Result<Box<Opening>> {
         let sockets = self.of_worker.iter().flatten().chain(&self.common);
         let sockets: Vec<OwnedFd> = sockets.map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        let is_open = Arc::clone(&self.is_open);
         Ok(Box::new(move || {
             for socket in &sockets {
                 listen(socket.as_fd(), backlog).map_err(|error| {
@@ -129,6 +135,7 @@ impl Listening {
                     io::Error::new(error.kind(), format!("failed to listen{at}: {error}"))
                 })?;
             }
+            is_open.store(true, Ordering::Release);
             log::info("open", "mbal: clients are let in");
             Ok(())
         }))

@@ -11,6 +11,7 @@
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,8 @@ pub(crate) struct Member {
     pub moving: Moving,
     pub incarnation: Incarnation,
     pub departure: Arc<Departure>,
+    /// Whether clients are let in.
+    pub is_open: Arc<AtomicBool>,
     pub links: LinksSeen,
     /// By which links are timed.
     pub clock: Clock,
@@ -209,8 +212,11 @@ impl Member {
                 self.moving.told(here, self.incarnation, &moves, ever);
             }
             // Until there is a map nobody can be served, and other servers' links wait for it too.
-            let is_busy =
-                version == 0 || soon || shared.moves_under_way() > 0 || self.departure.is_ending();
+            let is_busy = version == 0
+                || !self.is_open.load(Ordering::Acquire)
+                || soon
+                || shared.moves_under_way() > 0
+                || self.departure.is_ending();
             let pause = match self.departure.time_left() {
                 Some(left) => (left / HURRIED_BEATS).clamp(EPOCH_LEAST, EPOCH_OF_MOVES),
                 None if !is_busy => epoch,
@@ -373,6 +379,7 @@ impl Member {
         let heartbeat = Heartbeat {
             incarnation: self.incarnation,
             map_version,
+            starting: !self.is_open.load(Ordering::Acquire),
             takes_changes,
             flush_number: self.moving.shared.store.flushed(),
             room_bytes: self.moving.shared.store.room_bytes(),

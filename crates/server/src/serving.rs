@@ -410,6 +410,7 @@ impl Server {
                     config: config.clone(),
                     workers: Arc::clone(&linking.workers),
                     balanced: Arc::clone(balanced),
+                    is_open: Arc::clone(&self.listening.is_open),
                     links: Arc::clone(&linking.seen),
                     clock: linking.clock,
                     departure: Departure::new(

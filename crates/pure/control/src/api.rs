@@ -181,6 +181,9 @@ pub struct Heartbeat {
     /// Ages of its items, if the last answer asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ages: Option<AgesReport>,
+    /// It lets no client in yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub starting: bool,
     /// It takes [`News::changes`] of the map that it follows.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub takes_changes: bool,
@@ -598,7 +601,7 @@ pub struct ServerStatus {
     /// Milliseconds since its last heartbeat; none since the coordinator was started is nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
-    /// `serving`, `unlinked` (links to most other servers are broken), `awaited` (the coordinator has just begun, and not heard of it), `silent` (heartbeats are missing), `lost`,
+    /// `serving`, `starting` (it lets no client in yet), `unlinked` (links to most other servers are broken), `awaited` (the coordinator has just begun, and not heard of it), `silent` (heartbeats are missing), `lost`,
     /// `draining`, `stuck` (draining, and nobody has room), or `drained`: it has nothing any more, and may be stopped.
     pub state: String,
 }

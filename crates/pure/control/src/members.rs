@@ -23,6 +23,8 @@ const FIRST_ID: u16 = 1;
 pub(crate) struct Heard {
     pub at: Micros,
     pub map_version: u64,
+    /// It lets no client in yet.
+    pub starting: bool,
     pub workers: Vec<api::WorkerReport>,
     pub memory_bytes: u64,
     pub room_bytes: Option<u64>,
@@ -73,7 +75,7 @@ impl Coordinator {
         self.has_heard(now, id);
         if !is_known {
             self.said.push(format!("server {} registers: {}", id.0, asked.client));
-            self.heard.insert(id, Heard { at: now, ..Heard::default() });
+            self.heard.insert(id, Heard { at: now, starting: true, ..Heard::default() });
             self.copies_are_gone(id);
             // Who comes back is to serve again.
             self.is_drained_no_more(id);
@@ -188,7 +190,7 @@ impl Coordinator {
             heartbeat;
         let Heartbeat { room_bytes, version, link_versions, requests, hot, curve, ages, .. } =
             heartbeat;
-        let (links, takes_changes) = (heartbeat.links, heartbeat.takes_changes);
+        let Heartbeat { links, starting, takes_changes, .. } = heartbeat;
         if let Some(curve) = curve {
             self.curve_reported(now, server, heartbeat.incarnation, curve);
         }
@@ -198,6 +200,7 @@ impl Coordinator {
         let heard = Heard {
             at: now,
             map_version,
+            starting,
             workers,
             memory_bytes,
             room_bytes,
@@ -366,6 +369,7 @@ impl Coordinator {
             (true, false) if heard.is_none() && self.awaits(now) => "awaited",
             (true, false) => "silent",
             (true, true) if is_draining => self.draining_state(id, cachelets),
+            (true, true) if heard.is_some_and(|heard| heard.starting) => "starting",
             (true, true) if is_unlinked => "unlinked",
             (true, true) => "serving",
         };
