@@ -356,8 +356,11 @@ impl Driver {
         }
     }
 
-    pub(crate) fn cluster(&self) -> Option<Cluster> {
-        self.led.as_ref()?.coordinator.state().document()
+    /// The map and the servers, once all of them let clients in.
+    pub(crate) fn served(&mut self) -> Option<Cluster> {
+        let (_, Ok(Answer::Status(status))) = self.ask(Ask::Status) else { return None };
+        let serve = status.servers.iter().all(|server| server.state == "serving");
+        self.led.as_ref().filter(|_| serve)?.coordinator.state().document()
     }
 
     /// What this process has decided, newest first.

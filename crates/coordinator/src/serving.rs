@@ -207,9 +207,9 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// The map and the servers, once there is a map. None while somebody else is asked, which may take as long as a disk takes.
-    pub fn cluster(&self) -> Option<Cluster> {
-        self.driver.try_lock()?.cluster()
+    /// The map and the servers, once all of them let clients in. None while somebody else is asked, which may take as long as a disk takes.
+    pub fn served(&self) -> Option<Cluster> {
+        self.driver.try_lock()?.served()
     }
 
     /// How many servers are wanted, and who has retired; none of who does not lead, or while somebody else is asked.

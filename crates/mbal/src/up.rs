@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use mbal_coordinator::{Autoscale, MachineOrder, Machines, ScaleStatus};
-use mbal_model::{Address, Cluster};
+use mbal_model::Cluster;
 use mbal_reactor::process::{self, Signal, Signals};
 use mbal_server::{TokenFile, log, random_word};
 
@@ -228,8 +228,8 @@ fn serve(up: &Up) -> Result<(), Failed> {
             }
         }
         if let Some(until) = ready {
-            match coordinator.cluster() {
-                Some(cluster) if is_open(&cluster) => {
+            match coordinator.served() {
+                Some(cluster) => {
                     say_ready(&url, &cluster);
                     ready = None;
                     servers.iter_mut().for_each(|server| server.is_first = false);
@@ -254,16 +254,6 @@ fn serve(up: &Up) -> Result<(), Failed> {
 fn port_flag(port: u16) -> String {
     // To `serve`, 0 is no port at all, and -1 any.
     if port == 0 { "-1".into() } else { port.to_string() }
-}
-
-/// Whether all servers let clients in.
-fn is_open(cluster: &Cluster) -> bool {
-    let listens = |server: &Address| {
-        let found = (server.host.as_str(), server.port).to_socket_addrs();
-        let mut found = found.into_iter().flatten();
-        found.any(|address| TcpStream::connect_timeout(&address, LOOK_EVERY).is_ok())
-    };
-    cluster.servers.values().all(|server| listens(&server.client))
 }
 
 fn say_ready(url: &str, cluster: &Cluster) {

@@ -142,12 +142,15 @@ fn installed_units_start_a_cluster_with_what_the_settings_files_say() {
     let url = format!("http://127.0.0.1:{at}");
     let token = settings.join("token");
     let token = token.to_str().expect("it is text");
-    let output = output_of(
-        &prefix.join("bin/mbal"),
-        &["cluster", "status", "--coordinator", &url, "--coordinator-token", token],
-    );
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said.matches("serving").count(), 2, "{said}");
+    let mut said = String::new();
+    eventually("both serve", || {
+        let output = output_of(
+            &prefix.join("bin/mbal"),
+            &["cluster", "status", "--coordinator", &url, "--coordinator-token", token],
+        );
+        said = String::from_utf8_lossy(&output.stdout).into_owned();
+        said.matches("serving").count() == 2
+    });
     assert!(said.contains(&format!("{instance} ")) && said.contains(&port.to_string()), "{said}");
     assert!(prefix.join("state.json").exists(), "its state is kept");
 }

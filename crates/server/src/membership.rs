@@ -49,8 +49,8 @@ const EPOCH_OF_THRIFTY_MOVES: Duration = Duration::from_millis(300);
 /// Between two words on the hit ratio by size.
 const CURVE_EVERY: Duration = Duration::from_secs(5);
 
-/// So often who waits looks whether the lease is over, or its key is to be told of.
-const LEASE_LOOKED_AT: Duration = Duration::from_millis(20);
+/// So often who waits looks whether clients are let in now, the lease is over, or its key is to be told of.
+const LOOKS_EVERY: Duration = Duration::from_millis(20);
 /// While batches end and moves are given up, before that is looked at again.
 const FORSAKE_PAUSE: Duration = Duration::from_millis(2);
 
@@ -295,16 +295,20 @@ impl Member {
 
     /// Waits for so long, or until a heartbeat is wanted sooner.
     fn pause(&self, pause: Duration, owning: Option<&Owning>) {
-        let Some(owning) = owning else { return self.departure.pause(pause) };
+        let was_open = self.is_open.load(Ordering::Acquire);
+        if owning.is_none() && was_open {
+            return self.departure.pause(pause);
+        }
         let until = Instant::now() + pause;
         let was_ending = self.departure.is_ending();
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let is_wanted = owning.is_over() || owning.wants_word();
+            let is_wanted = self.is_open.load(Ordering::Acquire) != was_open
+                || owning.is_some_and(|owning| owning.is_over() || owning.wants_word());
             if left.is_zero() || is_wanted || self.departure.is_ending() != was_ending {
                 return;
             }
-            self.departure.pause(left.min(LEASE_LOOKED_AT));
+            self.departure.pause(left.min(LOOKS_EVERY));
         }
     }
 

@@ -159,7 +159,7 @@ fn a_server_that_lives_is_not_dead_because_somebody_says_so() {
         why.starts_with("server 2 lives: it was heard 0.4 s ago. ") && why.contains("--force"),
         "{why}"
     );
-    assert_eq!(rig.states(), ["serving", "serving"]);
+    assert_eq!(rig.states(), ["starting", "serving"], "nothing was heard of the first");
     // Of a process that is there no more.
     let other = Ask::SaidLost(ServerId(2), LostCall { incarnation: Some(7.into()), force: true });
     assert!(matches!(rig.ask(other), Err(Refusal::Conflict(_))));
