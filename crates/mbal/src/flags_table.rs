@@ -273,9 +273,9 @@ fn whatever_memcacheds_help_names_is_accepted() {
         } else {
             continue;
         };
-        // A switch takes no word, and what takes one may not go without.
-        if lines.iter().any(|line| ["-h", "-V", "-i", "-e", "-S", "-o ext_path"].contains(&&**line))
-        {
+        // A switch takes no word, and what takes one may not go without. A memcached without a proxy refuses one, too.
+        let others = ["-h", "-V", "-i", "-e", "-S", "-o ext_path", "-o proxy_config"];
+        if lines.iter().any(|line| others.contains(&&**line)) {
             continue;
         }
         let refusals: Vec<_> = lines.iter().filter_map(|line| checked(line).err()).collect();

@@ -117,18 +117,7 @@ impl Server {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.running.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
-        if name == "STOP" {
-            eventually_now("all its threads stand still", || {
-                let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-                // Behind the name, which may hold anything.
-                let is_stopped = |stat: String| stat.rsplit(") ").next().unwrap().starts_with('T');
-                tasks
-                    .flatten()
-                    .all(|task| fs::read_to_string(task.path().join("stat")).is_ok_and(is_stopped))
-            });
-        }
+        running::signals::send(self.running.child.id(), name);
     }
 }
 

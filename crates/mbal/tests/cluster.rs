@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
 use std::time::Duration;
 
 mod running;
@@ -100,19 +99,7 @@ fn missed(server: &Running) -> BTreeSet<usize> {
 }
 
 fn send_signal(server: &Running, name: &str) {
-    let pid = server.child.id().to_string();
-    assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
-    if name == "STOP" {
-        eventually("all its threads stand still", || {
-            let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-            let stat = |task: io::Result<fs::DirEntry>| {
-                fs::read_to_string(task.unwrap().path().join("stat"))
-            };
-            // Behind the name, which may hold anything.
-            let is_stopped = |stat: String| stat.rsplit(") ").next().unwrap().starts_with('T');
-            tasks.map(stat).all(|stat| stat.is_ok_and(is_stopped))
-        });
-    }
+    running::signals::send(server.child.id(), name);
 }
 
 fn unreachable(server: &Running) -> u64 {

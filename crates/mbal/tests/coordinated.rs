@@ -188,8 +188,7 @@ fn events(coordinator: &Coordinator) -> String {
 }
 
 fn signal(server: &Running, name: &str) {
-    let pid = server.child.id().to_string();
-    assert!(Command::new("kill").args(["-s", name, &pid]).status().expect("it is there").success());
+    running::signals::send(server.child.id(), name);
 }
 
 #[test]

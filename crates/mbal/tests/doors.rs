@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 mod running;
 
 use running::led::{Coordinator, folder, free_port};
-use running::{Folder, MBAL, Running, eventually, free_ports, output_of, signal};
+use running::{Ends, Folder, MBAL, Running, eventually, free_ports, output_of, signal};
 
 /// So many that each of three servers has some.
 const KEYS: usize = 24;
@@ -103,14 +103,6 @@ fn visited(ports: &[u16], done: &AtomicBool, served: &[AtomicUsize]) {
             });
         }
     });
-}
-
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 /// Three servers that start at the same time, a client at each port from the first moment on.

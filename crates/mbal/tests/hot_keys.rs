@@ -12,7 +12,7 @@ use mbal_model::{Addresses, Cluster, Key};
 mod running;
 
 use running::led::{Coordinator, folder, free_port, server, stores};
-use running::{Folder, MBAL, Running, ask, eventually, output_of};
+use running::{Ends, Folder, MBAL, Running, ask, eventually, output_of};
 
 /// Three servers whose cachelets stay where they are.
 struct Hot {
@@ -95,6 +95,7 @@ fn a_key_that_melts_its_server_is_copied_and_what_is_written_is_read_everywhere(
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| melt(servers, "mg hot v\r\n", &stop));
+            let _ends = Ends(&stop);
             eventually("the key has two copies", || hot.told().contains("1 key with 2 copies"));
             let home = format!("127.0.0.1:{}", servers[hot.home("hot")].port);
             let words = ["top", &home, "--once", "--json", "--interval", "0.2"];
@@ -121,18 +122,8 @@ fn a_key_that_melts_its_server_is_copied_and_what_is_written_is_read_everywhere(
                     ask(&mut own, "get hot\r\n", &told);
                 }
             }
-            stop.store(true, SeqCst);
         });
         eventually("it cools", || hot.told().contains("0 keys with 0 copies"));
-    }
-}
-
-/// Sets it at the end of a test, passed or not: threads that wait for it end.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
     }
 }
 
@@ -248,6 +239,7 @@ async fn the_client_library_reads_copies_and_goes_on_when_one_of_them_dies() {
         let copy_reads = || clients.iter().map(Client::copy_reads).sum::<u64>();
         std::thread::scope(|scope| {
             scope.spawn(|| melt(&hot.servers[home..=home], "mg hot v\r\n", &melting));
+            let _ends = Ends(&melting);
             let on = tokio::runtime::Handle::current();
             let drive = |what: std::pin::Pin<Box<dyn Future<Output = ()> + '_>>| {
                 tokio::task::block_in_place(|| on.block_on(what));
@@ -256,7 +248,6 @@ async fn the_client_library_reads_copies_and_goes_on_when_one_of_them_dies() {
             drive(Box::pin(writes(20)));
             eventually("clients read copies", || copy_reads() > 1_000);
             drive(Box::pin(writes(20)));
-            melting.store(true, SeqCst);
         });
         let away = (home + 1) % hot.servers.len();
         hot.servers[away].child.kill().unwrap();

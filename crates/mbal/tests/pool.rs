@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use mbal_routing::ketama::{Dialect, Ring, RingServer};
 
+#[path = "running/signals.rs"]
+mod signals;
+
 struct Pool {
     children: Vec<Child>,
     ports: Vec<u16>,
@@ -279,8 +282,7 @@ fn an_interrupt_takes_back_what_was_copied() {
     while pool.items(2) == 0 {
         thread::sleep(Duration::from_millis(10));
     }
-    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(interrupt.success());
+    signals::send(child.id(), "INT");
     let output = child.wait_with_output().unwrap();
     let (out, err) = text(&output);
     assert!(out.contains("the pool is as it was") && err.contains("interrupted"), "{out}{err}");

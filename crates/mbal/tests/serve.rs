@@ -51,8 +51,7 @@ fn hang_up_changes_nothing() {
     let server = Running::serve(&folder, &["-p", "-1"]);
     let mut stream = server.connect();
     ask(&mut stream, "mn\r\n", "MN\r\n");
-    let pid = server.child.id().to_string();
-    assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+    running::signals::send(server.child.id(), "HUP");
     ask(&mut stream, "mn\r\n", "MN\r\n");
     assert_eq!(server.signal("TERM").0.code(), Some(0));
 }
@@ -418,8 +417,7 @@ fn text_clients_log_in_and_the_passwords_are_read_again() {
     ask(&mut client, "set k 0 0 1\r\nv\r\nget k\r\n", "STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
 
     fs::write(&users, "ann:second\n").unwrap();
-    let pid = server.child.id().to_string();
-    assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+    running::signals::send(server.child.id(), "HUP");
     eventually("the new password is taken", || {
         let mut client = server.connect();
         client.write_all(login("second").as_bytes()).unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 mod running;
 
-use running::{Folder, Running, eventually, free_ports};
+use running::{Ends, Folder, Running, eventually, free_ports};
 
 const MIB: u64 = 1 << 20;
 
@@ -155,13 +155,14 @@ fn run(test: &str, load: &Load) -> Figures {
             }
             unreachable!("it goes round")
         });
+        let ends = Ends(&over);
         let until = Instant::now() + load.unread;
         let mut highest = 0;
         while Instant::now() < until {
             highest = highest.max(resident_bytes(asked));
             thread::sleep(Duration::from_millis(20));
         }
-        over.store(true, Relaxed);
+        drop(ends);
         (other.join().unwrap(), highest)
     });
     // Now they do: four at a time.

@@ -141,9 +141,7 @@ impl Drop for Up {
 }
 
 fn send(name: &str, pid: &str) {
-    assert!(
-        Command::new("kill").args(["-s", name, pid]).status().expect("there is a kill").success()
-    );
+    running::signals::send(pid.parse().expect("a process"), name);
 }
 
 fn is_there(pid: &str) -> bool {

@@ -312,8 +312,7 @@ fn servers_are_upgraded_one_by_one_and_no_client_notices() {
         let step = Instant::now();
         let old = servers.remove(&id).expect("it runs");
         // Its time is not measured by the ten seconds that other tests wait.
-        let pid = old.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().expect("sent").success());
+        running::signals::send(old.child.id(), "TERM");
         let mut old = old;
         while old.child.try_wait().expect("it is a child").is_none() {
             assert!(step.elapsed() < Duration::from_secs(40), "server {id} does not end");

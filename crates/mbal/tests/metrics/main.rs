@@ -4,6 +4,8 @@ mod board;
 mod json;
 mod reaching;
 mod running;
+#[path = "../running/signals.rs"]
+mod signals;
 mod terminal;
 
 use std::fs;
@@ -230,8 +232,7 @@ fn what_is_said_can_be_an_object_a_line() {
     let mut server = Running::serve("json", &["-t", "1", "-v", "--log-format", "json", "-n", "48"]);
     // It serves, so it has its signals.
     server.ask("quit\r\n");
-    let pid = server.child.id().to_string();
-    assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
+    signals::send(server.child.id(), "TERM");
     server.child.wait().unwrap();
     let said = fs::read_to_string(server.folder.join("stderr")).unwrap();
     let lines: Vec<&str> = said.lines().collect();
@@ -242,6 +243,6 @@ fn what_is_said_can_be_an_object_a_line() {
         assert!(["info", "warning"].contains(&line["level"].text()), "{line:?}");
         assert_eq!((line["event"].text(), line["text"].text().is_empty()), (event, false));
     }
-    assert_eq!(Value::of(lines[1])["pid"].text(), pid);
+    assert_eq!(Value::of(lines[1])["pid"].text(), server.child.id().to_string());
     assert_eq!(lines.len(), 4, "{said}");
 }

@@ -145,8 +145,7 @@ fn without_colours_none_is_sent_and_a_dumb_terminal_gets_lines() {
     assert!(!shown.contains("38;") && !shown.contains("48;"), "{shown:?}");
 
     let dumb = Terminal::top(&server, &[("TERM", "dumb")]).shows();
-    let pid = dumb.program.id().to_string();
-    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    crate::signals::send(dumb.program.id(), "INT");
     let (shown, code) = dumb.ended();
     assert_eq!(code, Some(0));
     assert!(!shown.contains('\u{1b}'), "{shown:?}");

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::pool::{Memcached, Proxied, ask_at, value_of};
-use crate::running::{Folder, MBAL, eventually};
+use crate::running::{Ends, Folder, MBAL, eventually};
 
 fn write(path: &Path, pool: &[&Memcached]) {
     let lines: String = pool.iter().map(|one| one.name() + "\n").collect();
@@ -109,6 +109,7 @@ fn no_request_is_lost_while_upstreams_come_and_go() {
                 }
             });
         }
+        let _ends = Ends(&ends);
         for round in 0..20 {
             let left = round % 4;
             let some: Vec<&Memcached> =
@@ -116,7 +117,6 @@ fn no_request_is_lost_while_upstreams_come_and_go() {
             change(&proxy, &path, &some);
             change(&proxy, &path, &all);
         }
-        ends.store(true, Relaxed);
     });
     eventually("all serve", || all.iter().all(|one| up(&proxy, one)));
     assert_eq!(proxy.stat("errors").as_deref(), Some("0"));

@@ -163,8 +163,7 @@ impl Proxied {
     }
 
     pub fn hang_up(&self) {
-        let pid = self.running.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+        crate::running::signals::send(self.running.child.id(), "HUP");
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::pool::{Memcached, Proxied, list};
-use crate::running::{Folder, eventually};
+use crate::running::{Ends, Folder, eventually};
 
 /// A connection that is kept, and asked many things at once.
 struct Client {
@@ -39,15 +39,6 @@ impl Client {
         let number = self.line().parse().unwrap();
         assert_eq!(self.line(), "END");
         number
-    }
-}
-
-/// Tells the clients to end when the test does, by whatever way.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
     }
 }
 

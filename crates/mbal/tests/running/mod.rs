@@ -8,11 +8,12 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 pub mod led;
+pub mod signals;
 
 pub const MBAL: &str = env!("CARGO_BIN_EXE_mbal");
 
@@ -184,7 +185,7 @@ pub struct Daemon(pub String);
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        assert!(Command::new("kill").arg(&self.0).status().unwrap().success());
+        signals::send(self.0.parse().expect("a process"), "TERM");
     }
 }
 
@@ -202,19 +203,16 @@ pub fn certificate(folder: &Folder) -> Option<String> {
     made.is_ok_and(|status| status.success()).then_some(options)
 }
 
-/// TERM, CONT; or STOP, after which all its threads stand still.
-pub fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
-    assert!(status.expect("there is a kill").success());
-    if name == "STOP" {
-        eventually("it stands still", || stands_still(child.id()));
+/// Sets it at the end of a test or a part of it, passed or not: threads that wait for it end, and nobody waits for them in vain.
+pub struct Ends<'a>(pub &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
-fn stands_still(process: u32) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it lives");
-    tasks.map_while(Result::ok).all(|task| {
-        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        status.contains("State:\tT")
-    })
+/// [`signals::send`] to a child.
+pub fn signal(child: &Child, name: &str) {
+    signals::send(child.id(), name);
 }

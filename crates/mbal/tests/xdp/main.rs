@@ -78,8 +78,7 @@ impl Proxy<'_> {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.running.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        running::signals::send(self.running.child.id(), name);
     }
 }
 
