@@ -73,8 +73,8 @@ impl PurePeer {
             passwords = Passwords::parse(&text, false)
                 .map_err(|line| format!("{file}: no colon in line {line}"))?;
         }
-        let doorkeeper = Arc::new(move |user: &[u8], word: &[u8]| passwords.admits(user, word));
-        let server = Arc::new(Shared::new(settings, store).guarded_by(doorkeeper));
+        let authenticator = Arc::new(move |user: &[u8], word: &[u8]| passwords.admits(user, word));
+        let server = Arc::new(Shared::new(settings, store).guarded_by(authenticator));
         let worker = |number| Worker::new(WorkerId(number as u16), server.clone());
         Ok(PurePeer {
             workers: (0..workers).map(worker).collect(),

@@ -36,7 +36,7 @@ fuzz_target!(|input: &[u8]| {
         // Whatever a peer asks, it gets one answer.
         let (server, ticket) = (ServerId(1), Ticket(7));
         let requests = [Ticketed::new(ticket, frame.payload)];
-        let actions = rig.handle(Event::Asked { server, requests: &requests });
+        let actions = rig.handle(Event::Forwarded { server, requests: &requests });
         let [Action::Answer { server: to, ticket: of, .. }] = &actions.list[..] else {
             panic!("{:?}", actions.list);
         };

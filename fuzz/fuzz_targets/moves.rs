@@ -135,7 +135,7 @@ fuzz_target!(|input: &[u8]| {
         if let Ok(ask) = Ask::parse(*kind, payload) {
             let mut again = Vec::new();
             assert_eq!((ask.encode(&mut again), again.as_slice()), (*kind, payload));
-            target.handle(destination::Event::Asked(ask)).ok();
+            target.handle(destination::Event::Forwarded(ask)).ok();
         }
         carry_out_there(&mut target, &mut came, &mut served);
     }

@@ -8,7 +8,7 @@
 //! - `four`: nobody retires;
 //! - `lost`: what the store has is lost;
 //! - `all`: everything travels, and policy says what goes;
-//! - `chosen`: by `mbal_elastic::plan_for`, from the ages that stores tell; the others make room by their cutoffs.
+//! - `chosen`: by `mbal_elastic::plan_for`, from the ages that stores tell; the others make room by their age thresholds.
 //!
 //! `at once` is the probability that the next request finds its item, of those that the stores have at that moment; `best` the highest
 //! that the same bytes could have, of all items of the four stores; `by age` of the youngest ones, by exact ages. `after` is the hit ratio of the next requests,
@@ -21,7 +21,8 @@ use std::path::PathBuf;
 use clap::Parser;
 use mbal_bench::Random;
 use mbal_cachelet::{
-    Arriving, Birth, Crowded, Cursor, Cutoffs, Draft, Due, ImportStep, Memory, Options, Part, Store,
+    AgeThresholds, Arriving, Birth, Crowded, Cursor, Draft, Due, ImportStep, Memory, Options, Part,
+    Store,
 };
 use mbal_elastic::{ClassSample, Resize, ServerSample, SizeClass, plan_for};
 use mbal_model::{Elsewhere, Key, MoveId, Prefix, ServerId, WorkerId};
@@ -196,17 +197,17 @@ impl Cluster {
             Way::Chosen => plan_for(&self.samples(), &[ServerId(RETIRES as u16)]),
         };
         let at = self.now();
-        let mut cutoffs = BTreeMap::new();
+        let mut age_thresholds = BTreeMap::new();
         for cut in plan.cuts.iter().filter(|_| way == Way::Chosen) {
-            let of_it = cutoffs
+            let of_it = age_thresholds
                 .entry(usize::from(cut.destination.0))
-                .or_insert((Cutoffs::at(at), Cutoffs::at(at)));
+                .or_insert((AgeThresholds::at(at), AgeThresholds::at(at)));
             let class = usize::from(cut.class.0);
             of_it.0.younger_than(class, cut.own.younger_than, cut.own.tied);
             let carried = cut.carried[0].1;
             of_it.1.younger_than(class, carried.younger_than, carried.tied);
         }
-        for (to, (own, _)) in &cutoffs {
+        for (to, (own, _)) in &age_thresholds {
             self.stores[*to].keep(*own);
         }
         let mut turn = 0;
@@ -216,13 +217,13 @@ impl Cluster {
             }
             let to = turn % RETIRES;
             turn += 1;
-            let chosen = cutoffs.get(&to).map(|(_, carried)| *carried);
+            let chosen = age_thresholds.get(&to).map(|(_, carried)| *carried);
             self.travel(prefix, to, way, chosen);
             self.owners[place] = to;
         }
     }
 
-    fn travel(&self, prefix: Prefix, to: usize, way: Way, chosen: Option<Cutoffs>) {
+    fn travel(&self, prefix: Prefix, to: usize, way: Way, chosen: Option<AgeThresholds>) {
         let (source, target, now) = (&self.stores[RETIRES], &self.stores[to], self.now());
         if way == Way::Lost {
             assert!(target.adopt(prefix, WORKER, Birth::default()), "it is not there");

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use mbal_dial::wants_login;
 use mbal_model::Hint;
 
-use crate::leasing::Word;
+use crate::leasing::LeaseToken;
 use crate::replies::{Answer, Awaited, Kind, Lengths, judge};
 use crate::wording::Write;
 
@@ -64,7 +64,7 @@ pub fn scan(
     lengths: Lengths,
     bytes: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    mut tell: impl FnMut(Awaited, Answer, Option<Word>),
+    mut tell: impl FnMut(Awaited, Answer, Option<LeaseToken>),
 ) -> Result<usize, String> {
     let mut at = 0;
     while let Some(head) = bytes[at..].first_chunk::<HEAD_BYTES>() {
@@ -91,7 +91,7 @@ pub fn scan(
             (Kind::Write(Write::Add), 2) | (Kind::Write(Write::Delete), 0 | 1) => Answer::Done,
             (Kind::Write(Write::Incr), 0) if body.len() == 8 => Answer::Done,
             (_, 7) => {
-                moved = Hint::parse(body).map(Word::Hint);
+                moved = Hint::parse(body).map(LeaseToken::Hint);
                 moved.as_ref().map_or_else(|| wrong(asked, head, body), |_| Answer::Elsewhere)
             }
             _ => wrong(asked, head, body),
@@ -142,7 +142,7 @@ mod tests {
         kinds.iter().map(asked).collect()
     }
 
-    fn told(kinds: &[Kind], bytes: &[u8]) -> Result<Vec<(Answer, Option<Word>)>, String> {
+    fn told(kinds: &[Kind], bytes: &[u8]) -> Result<Vec<(Answer, Option<LeaseToken>)>, String> {
         let mut all = Vec::new();
         let mut awaited = awaited(kinds);
         let taken = scan(Lengths::Known, bytes, &mut awaited, |_, outcome, moved| {
@@ -169,7 +169,7 @@ mod tests {
             assert_eq!(told(&[kind], &reply), Ok(vec![(outcome, None)]), "{kind:?}");
         }
         let told = told(&[Kind::Get], &reply(GET, 7, 0, b"1.18.3"));
-        assert_eq!(told, Ok(vec![(Answer::Elsewhere, Word::parse(b"1.18.3"))]));
+        assert_eq!(told, Ok(vec![(Answer::Elsewhere, LeaseToken::parse(b"1.18.3"))]));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use mbal_model::Edition;
+use mbal_model::ReplicaVersion;
 use rustix::event::epoll;
 
 use crate::address::{Address, Stream, Target};
@@ -32,7 +32,7 @@ pub struct Connection {
 }
 
 /// A copy is to answer that is no older than this.
-pub type ByLease = Option<Edition>;
+pub type ByLease = Option<ReplicaVersion>;
 
 /// How a request is asked.
 #[derive(Clone, Copy)]

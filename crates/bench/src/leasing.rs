@@ -1,8 +1,8 @@
 //! Copies of hot keys that a smart client may read: its leases, and which server a get goes to by them.
 
-use mbal_model::{Edition, Hint};
+use mbal_model::{Hint, ReplicaVersion};
 use mbal_random::Random;
-use mbal_replica::{Choice, Leases, Moment, Told};
+use mbal_replica::{Announcement, Choice, Leases, Moment};
 
 use crate::replies::{Answer, Awaited, Kind};
 use crate::wording::Wording;
@@ -13,18 +13,23 @@ const MARKS: usize = 64;
 
 /// The `L` token of a reply.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Word {
+pub enum LeaseToken {
     Hint(Hint),
-    Told(Told),
+    Announcement(Announcement),
     /// A copy has answered with this.
-    Edition(Edition),
+    ReplicaVersion(ReplicaVersion),
 }
 
-impl Word {
-    pub fn parse(text: &[u8]) -> Option<Word> {
-        let edition = || text.strip_prefix(b"@").and_then(Edition::parse).map(Word::Edition);
-        let hint = || Hint::parse(text).map(Word::Hint);
-        Told::parse(text).map(Word::Told).or_else(edition).or_else(hint)
+impl LeaseToken {
+    pub fn parse(text: &[u8]) -> Option<LeaseToken> {
+        let replica_version = || {
+            text.strip_prefix(b"@").and_then(ReplicaVersion::parse).map(LeaseToken::ReplicaVersion)
+        };
+        let hint = || Hint::parse(text).map(LeaseToken::Hint);
+        Announcement::parse(text)
+            .map(LeaseToken::Announcement)
+            .or_else(replica_version)
+            .or_else(hint)
     }
 }
 
@@ -59,23 +64,23 @@ impl Leasing {
         client: usize,
         wording: &Wording,
         reply: &Awaited,
-        (answer, word): (&Answer, Option<&Word>),
+        (answer, word): (&Answer, Option<&LeaseToken>),
         now_ns: u64,
     ) -> bool {
         let leases = &mut self.clients[client];
         if reply.by_lease && *answer == Answer::Hit {
             match word {
                 None => return true,
-                Some(Word::Edition(edition)) => {
+                Some(LeaseToken::ReplicaVersion(replica_version)) => {
                     let hash = wording.hash_of(reply.key, reply.is_counter());
-                    leases.saw(hash, *edition, moment(now_ns));
+                    leases.saw(hash, *replica_version, moment(now_ns));
                     return true;
                 }
                 _ => {}
             }
         }
         let told = match word {
-            Some(Word::Told(told)) if reply.kind == Kind::Get => Some(told),
+            Some(LeaseToken::Announcement(told)) if reply.kind == Kind::Get => Some(told),
             _ => None,
         };
         // Who holds no lease has none to lose. One that comes late is no harm: values here follow from their keys.
@@ -111,7 +116,7 @@ mod tests {
 
     /// Takes a hit with this word.
     fn hears(leasing: &mut Leasing, wording: &Wording, get: Awaited, word: Option<&str>) -> bool {
-        let word = word.map(|word| Word::parse(word.as_bytes()).expect("one of them"));
+        let word = word.map(|word| LeaseToken::parse(word.as_bytes()).expect("one of them"));
         leasing.heard(0, wording, &get, (&Answer::Hit, word.as_ref()), get.asked_ns + 4)
     }
 
@@ -120,7 +125,7 @@ mod tests {
         let (wording, hash) = wording();
         let mut leasing = Leasing::new(2, 1);
         assert!(!hears(&mut leasing, &wording, get(5, false), Some("=1000.3")));
-        let copy = Choice::Copy { suffix: 3, seen: Edition::default() };
+        let copy = Choice::Copy { suffix: 3, seen: ReplicaVersion::default() };
         let mut copies =
             |client| (0..100).filter(|_| leasing.route(client, || hash, 10) == copy).count();
         assert!((20..80).contains(&copies(0)));
@@ -137,7 +142,7 @@ mod tests {
         let mut leasing = Leasing::new(1, 1);
         hears(&mut leasing, &wording, get(5, false), Some("~1000.3"));
         assert!(hears(&mut leasing, &wording, get(10, true), Some("@12.3")), "from a copy");
-        let copy = Choice::Copy { suffix: 3, seen: Edition { grant: 12, version: 3 } };
+        let copy = Choice::Copy { suffix: 3, seen: ReplicaVersion { grant: 12, version: 3 } };
         assert!((0..100).any(|_| leasing.route(0, || hash, 20) == copy));
     }
 

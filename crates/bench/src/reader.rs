@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mbal_model::Hint;
 
-use crate::leasing::{Leasing, Word};
+use crate::leasing::{LeaseToken, Leasing};
 use crate::replies::{Answer, Awaited, Kind};
 use crate::tally::Tally;
 use crate::timeline::Part;
@@ -58,7 +58,7 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub fn told(&mut self, reply: Awaited, outcome: Answer, word: Option<Word>) {
+    pub fn told(&mut self, reply: Awaited, outcome: Answer, word: Option<LeaseToken>) {
         if let Some(leasing) = &mut self.leasing {
             let told = (&outcome, word.as_ref());
             let from_copy = leasing.heard(self.client, self.wording, &reply, told, self.now);
@@ -66,7 +66,7 @@ impl Reader<'_> {
                 self.tally.from_copies += u64::from(from_copy);
             }
         }
-        if let Some(Word::Hint(hint)) = word {
+        if let Some(LeaseToken::Hint(hint)) = word {
             self.after.push((reply, Then::Heed(hint)));
         }
         if outcome == Answer::Elsewhere {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use memchr::memchr;
 
 use crate::binary;
-use crate::leasing::Word;
+use crate::leasing::LeaseToken;
 use crate::wording::{LABEL_BYTES, Protocol, Wording, Write, label};
 
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -81,7 +81,7 @@ pub fn scan(
     lengths: Lengths,
     bytes: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    mut tell: impl FnMut(Awaited, Answer, Option<Word>),
+    mut tell: impl FnMut(Awaited, Answer, Option<LeaseToken>),
 ) -> Result<usize, String> {
     if wording.protocol == Protocol::Binary {
         return binary::scan(lengths, bytes, awaited, tell);
@@ -172,9 +172,9 @@ fn plain(line: &[u8], protocol: Protocol, kind: Kind) -> Option<Answer> {
 }
 
 /// The `L` token of a meta reply.
-fn token(line: &[u8]) -> Option<Word> {
+fn token(line: &[u8]) -> Option<LeaseToken> {
     let flags = line.strip_suffix(b"\r\n")?.split(|byte| *byte == b' ').skip(1);
-    flags.filter_map(|flag| flag.strip_prefix(b"L")).find_map(Word::parse)
+    flags.filter_map(|flag| flag.strip_prefix(b"L")).find_map(LeaseToken::parse)
 }
 
 /// One line answers one key, but all the rest of a classic get.
@@ -230,7 +230,7 @@ fn find(
     wording: &Wording,
     name: &[u8],
     awaited: &mut VecDeque<Awaited>,
-    tell: &mut impl FnMut(Awaited, Answer, Option<Word>),
+    tell: &mut impl FnMut(Awaited, Answer, Option<LeaseToken>),
 ) -> Option<Awaited> {
     while let Some(reply) = awaited.front().copied().filter(|reply| reply.kind == Kind::Get) {
         awaited.pop_front();
@@ -433,11 +433,11 @@ mod tests {
             let (mut wording, mut awaited) = (wording(Protocol::Meta), asked(Protocol::Meta, &[7]));
             wording.tell(MapVersion { map: 1, local: 17 });
             let mut all = Vec::new();
-            let tell = |_, outcome, word: Option<Word>| {
+            let tell = |_, outcome, word: Option<LeaseToken>| {
                 let text = |word| match word {
-                    Word::Hint(hint) => hint.to_string(),
-                    Word::Told(told) => told.to_string(),
-                    Word::Edition(edition) => format!("@{edition}"),
+                    LeaseToken::Hint(hint) => hint.to_string(),
+                    LeaseToken::Announcement(told) => told.to_string(),
+                    LeaseToken::ReplicaVersion(replica_version) => format!("@{replica_version}"),
                 };
                 all.push((outcome, word.map(text)));
             };

@@ -16,12 +16,12 @@ pub struct Datagrams {
     next_id: u16,
     /// Lengths of the requests that are not sent yet, each with how many replies it awaits.
     unsent: VecDeque<(usize, usize)>,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<InFlight>,
     /// How many datagrams of the first asked request's reply are here.
     parts: u16,
 }
 
-struct Asked {
+struct InFlight {
     id: u16,
     replies: usize,
     sent: Instant,
@@ -51,7 +51,7 @@ impl Datagrams {
 
     pub fn sent(&mut self, now: Instant) {
         let (_, replies) = self.unsent.pop_front().expect("it was next");
-        self.asked.push_back(Asked { id: self.next_id, replies, sent: now });
+        self.asked.push_back(InFlight { id: self.next_id, replies, sent: now });
         self.next_id = self.next_id.wrapping_add(1);
     }
 

@@ -338,7 +338,7 @@ fn stamp_key(at: &mut [u8], key: u64) {
 
 #[cfg(test)]
 mod tests {
-    use mbal_model::Edition;
+    use mbal_model::ReplicaVersion;
 
     use super::*;
 
@@ -423,7 +423,7 @@ mod tests {
         wording.tell(MapVersion { map: 1, local: 17 });
         let mut out = Vec::new();
         wording.get(&mut out, &[7], 0, None);
-        wording.get(&mut out, &[7], 0, Some(Edition { grant: 9, version: 2 }));
+        wording.get(&mut out, &[7], 0, Some(ReplicaVersion { grant: 9, version: 2 }));
         wording.write(&mut out, Write::Set, Item { key: 7, value_bytes: 1, ttl: 0 }, 0);
         let asked = b"mg 00007 v L1.17\r\nmg 00007 v L1.17*9.2\r\nms 00007 1 L1.17\r\n\x07\r\n";
         assert_eq!(out, asked);

@@ -398,7 +398,7 @@ fn balance(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mbal_control::api::{BalanceStatus, MoveReport, MoveStatus, ServerStatus, Word};
+    use mbal_control::api::{BalanceStatus, MoveDecision, MoveReport, MoveStatus, ServerStatus};
 
     use super::*;
 
@@ -426,7 +426,7 @@ mod tests {
             prefix: "2c00/6".into(),
             from: 2,
             to: 3,
-            word: Word::Go,
+            word: MoveDecision::Go,
             report: Some(report),
         };
         let mut status = Status {

@@ -146,7 +146,8 @@ fn of_server(server: &ServerStatus) -> String {
 #[cfg(test)]
 mod tests {
     use mbal_control::api::{
-        HotKey, HotMode, HotReport, HotState, HotStatus, HotTold, MoveReport, MoveStatus, Word,
+        HotKey, HotMode, HotReport, HotState, HotStatus, HotTold, MoveDecision, MoveReport,
+        MoveStatus,
     };
 
     use super::*;
@@ -181,7 +182,7 @@ mod tests {
                 prefix: "4000/2".into(),
                 from: 2,
                 to: 1,
-                word: Word::Go,
+                word: MoveDecision::Go,
                 report: Some(MoveReport { part_gone: 0.25, ..MoveReport::default() }),
             }],
             ..Status::default()

@@ -4,6 +4,7 @@
 
 mod balance;
 mod cluster;
+mod cluster_top;
 mod coordinator;
 #[cfg(test)]
 mod documented;
@@ -20,7 +21,6 @@ mod passwords;
 mod pool;
 mod proxy;
 mod scale;
-mod topping;
 mod up;
 mod wording;
 

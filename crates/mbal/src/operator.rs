@@ -14,7 +14,7 @@ use mbal_wire::printable;
 
 use crate::cluster::USUAL_COORDINATOR;
 use crate::named::NamedServer;
-use crate::{cluster, explaining, hot_keys, topping};
+use crate::{cluster, cluster_top, explaining, hot_keys};
 
 /// What the words of `status` and of a decision mean, on 80 columns; `docs/operate.md` says the same.
 const WORDS: &str = "\
@@ -269,7 +269,7 @@ pub fn explain(explain: &Explain, names_server: bool) -> ExitCode {
 /// Of a cluster, unless a server is named.
 pub fn top(args: &mbal_top::Args, cluster: &OfCluster, names_server: bool) -> ExitCode {
     match cluster.asked(names_server) {
-        Some(url) => topping::top(args, url, &cluster.token),
+        Some(url) => cluster_top::top(args, url, &cluster.token),
         None => mbal_top::run(args),
     }
 }

@@ -39,12 +39,12 @@ pub(crate) enum Note {
         proposal: Option<Proposal>,
     },
     /// Answered by text; one that begins with `error: ` says what is wrong.
-    Asked(Asked, Sender<String>),
+    OperatorCall(OperatorCall, Sender<String>),
 }
 
 /// What an operator wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum OperatorCall {
     Status {
         json: bool,
     },
@@ -189,21 +189,21 @@ impl Balancing {
         }
     }
 
-    fn tell(&self, balancer: &Balancer, asked: &Asked) -> String {
+    fn tell(&self, balancer: &Balancer, asked: &OperatorCall) -> String {
         let second = self.started.at(self.started.clock.now_ns()).second;
         let lease_now = self.started.lease_clock.now();
         let told = Teller { balancer, server: &self.server, tally: &self.tally, second, lease_now };
         match asked {
-            Asked::Status { json: false } => told.status(),
-            Asked::Status { json: true } => told.status_json(),
-            Asked::Explain(what) => told.explain(what),
-            Asked::HotKeys => {
+            OperatorCall::Status { json: false } => told.status(),
+            OperatorCall::Status { json: true } => told.status_json(),
+            OperatorCall::Explain(what) => told.explain(what),
+            OperatorCall::HotKeys => {
                 let here = self.server.address(WorkerId(0)).server.0;
                 let requests = self.balanced.heartbeat().requests;
                 let told = hot_keys::told(&self.server, here, requests, lease_now);
                 serde_json::to_string(&told).expect("strings and numbers have a JSON form") + "\n"
             }
-            Asked::Move { .. } => unreachable!("it is answered when it is done"),
+            OperatorCall::Move { .. } => unreachable!("it is answered when it is done"),
         }
     }
 
@@ -233,7 +233,7 @@ impl Balancing {
                 Ok(Note::Planned { number, proposal }) => {
                     balancer.handle(News::Planned { number, proposal }, &mut duties);
                 }
-                Ok(Note::Asked(Asked::Move { cachelet, to }, asker)) => {
+                Ok(Note::OperatorCall(OperatorCall::Move { cachelet, to }, asker)) => {
                     balancer
                         .handle(News::Asked { cachelet, to: self.server.address(to) }, &mut duties);
                     match duties.last() {
@@ -241,7 +241,9 @@ impl Balancing {
                         _ => drop(asker.send(not_here(&self.server, cachelet))),
                     }
                 }
-                Ok(Note::Asked(asked, asker)) => drop(asker.send(self.tell(&balancer, &asked))),
+                Ok(Note::OperatorCall(asked, asker)) => {
+                    drop(asker.send(self.tell(&balancer, &asked)))
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     let now_ns = self.started.clock.now_ns();
                     let tallies = self.server.end_epoch(now_ns);

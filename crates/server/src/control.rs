@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use mbal_model::{Prefix, WorkerId};
 
-use crate::balancing::{Asked, Note};
+use crate::balancing::{Note, OperatorCall};
 use crate::control_path::{Served, folders, trusted_paths};
-use crate::patience::read_until;
+use crate::deadline_read::read_until;
 use crate::side_doors;
 
 /// An operator who is slower than this is not served.
@@ -35,13 +35,13 @@ fn answer(mut stream: &UnixStream, balancer: &Sender<Note>) -> std::io::Result<(
     stream.set_write_timeout(Some(PATIENCE))?;
     let said = read_until(b"\n", stream, LINE_BYTES_MAX, Instant::now() + PATIENCE)?;
     let line = said.iter().position(|byte| *byte == b'\n').map(|end| &said[..end]);
-    let Some(asked) = line.and_then(Asked::parse) else {
+    let Some(asked) = line.and_then(OperatorCall::parse) else {
         return stream.write_all(
             b"error: status, status json, hotkeys, move CACHELET WORKER or explain WHAT\n",
         );
     };
     let (asker, answer) = channel();
-    let told = balancer.send(Note::Asked(asked, asker)).ok();
+    let told = balancer.send(Note::OperatorCall(asked, asker)).ok();
     let text = told.and_then(|()| answer.recv_timeout(ANSWERS_WITHIN).ok());
     stream.write_all(text.as_deref().unwrap_or("error: no answer\n").as_bytes())
 }
@@ -51,21 +51,21 @@ fn folder_names() -> String {
     names.join(", ")
 }
 
-impl Asked {
-    fn parse(line: &[u8]) -> Option<Asked> {
+impl OperatorCall {
+    fn parse(line: &[u8]) -> Option<OperatorCall> {
         let (word, rest) = match line.iter().position(|byte| *byte == b' ') {
             Some(blank) => (&line[..blank], &line[blank + 1..]),
             None => (line, &b""[..]),
         };
         match word {
-            b"status" if rest.is_empty() => Some(Asked::Status { json: false }),
-            b"status" if rest == b"json" => Some(Asked::Status { json: true }),
-            b"hotkeys" if rest.is_empty() => Some(Asked::HotKeys),
-            b"explain" if !rest.is_empty() => Some(Asked::Explain(rest.to_vec())),
+            b"status" if rest.is_empty() => Some(OperatorCall::Status { json: false }),
+            b"status" if rest == b"json" => Some(OperatorCall::Status { json: true }),
+            b"hotkeys" if rest.is_empty() => Some(OperatorCall::HotKeys),
+            b"explain" if !rest.is_empty() => Some(OperatorCall::Explain(rest.to_vec())),
             b"move" => {
                 let (cachelet, worker) = std::str::from_utf8(rest).ok()?.split_once(' ')?;
                 let cachelet = Prefix::parse(cachelet.as_bytes())?;
-                Some(Asked::Move { cachelet, to: WorkerId(worker.parse().ok()?) })
+                Some(OperatorCall::Move { cachelet, to: WorkerId(worker.parse().ok()?) })
             }
             _ => None,
         }

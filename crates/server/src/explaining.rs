@@ -18,7 +18,7 @@ const LOAD_FELT: f64 = 0.02;
 const SHARE_TOLD: f64 = 0.01;
 
 /// Whose requests cost how much.
-struct Asked {
+struct WorkerCost {
     worker: usize,
     heat: Heat,
     load: f64,
@@ -27,7 +27,7 @@ struct Asked {
     connections: usize,
 }
 
-impl Asked {
+impl WorkerCost {
     /// The part of the worker's load that is the cachelet's, by its share of the requests.
     fn load_of_cachelet(&self) -> f64 {
         if self.heat.all > 0.0 { self.load * self.heat.cachelet / self.heat.all } else { 0.0 }
@@ -74,10 +74,10 @@ impl Teller<'_> {
     }
 
     /// By worker, in their order.
-    fn asked(&self, cachelet: Prefix, key: Option<&Key<'_>>) -> Vec<Asked> {
+    fn asked(&self, cachelet: Prefix, key: Option<&Key<'_>>) -> Vec<WorkerCost> {
         let reading = self.balancer.reading();
         let heat = self.server.heat(cachelet, key, self.second);
-        let asked = |(worker, heat)| Asked {
+        let asked = |(worker, heat)| WorkerCost {
             worker,
             heat,
             load: reading.snapshot.workers.get(worker).map_or(0.0, |worker| worker.load()),
@@ -87,7 +87,7 @@ impl Teller<'_> {
         heat.into_iter().enumerate().map(asked).collect()
     }
 
-    fn of_cachelet(&self, cachelet: Prefix, asked: &[Asked]) -> String {
+    fn of_cachelet(&self, cachelet: Prefix, asked: &[WorkerCost]) -> String {
         let Some(owner) = self.server.store.owner(cachelet) else {
             return format!("cachelet {cachelet} has just gone\n");
         };
@@ -115,7 +115,7 @@ impl Teller<'_> {
         held.map_or((0.0, false), |held| (held.load, held.pinned))
     }
 
-    fn what_moves(&self, cachelet: Prefix, asked: &[Asked]) -> String {
+    fn what_moves(&self, cachelet: Prefix, asked: &[WorkerCost]) -> String {
         let (follows, _) = self.held(cachelet);
         let mut out = format!("load that moves with the cachelet: {follows:.3}\n");
         let heaviest = asked
@@ -128,7 +128,7 @@ impl Teller<'_> {
                 write!(out, "its clients follow it: lending it moves that load (mbal cluster move {cachelet} WORKER)")
             }
             None => write!(out, "it costs no worker a load to speak of: there is nothing to move"),
-            Some(Asked { worker, handable, connections, .. }) => {
+            Some(WorkerCost { worker, handable, connections, .. }) => {
                 let only = match connections {
                     1 => "; it is one connection, which can go elsewhere but not be shared out",
                     _ => "",
@@ -251,7 +251,7 @@ fn readable(key: &Key<'_>) -> String {
     String::from_utf8_lossy(&name).into_owned()
 }
 
-fn of_key(key: &Key<'_>, cachelet: Prefix, asked: &[Asked]) -> String {
+fn of_key(key: &Key<'_>, cachelet: Prefix, asked: &[WorkerCost]) -> String {
     let name = readable(key);
     let [reads, writes] = [0, 1].map(|kind| total(asked, |heat| heat.key[kind]));
     let share = percent(reads + writes, total(asked, |heat| heat.all));
@@ -264,7 +264,7 @@ fn of_key(key: &Key<'_>, cachelet: Prefix, asked: &[Asked]) -> String {
     )
 }
 
-fn of_worker(one: &Asked) -> String {
+fn of_worker(one: &WorkerCost) -> String {
     format!(
         "by connections of worker {} ({} open): {:.0} of these/s, about {:.3} of its load {:.3}\n",
         one.worker,
@@ -275,7 +275,7 @@ fn of_worker(one: &Asked) -> String {
     )
 }
 
-fn total(asked: &[Asked], of: impl Fn(&Heat) -> f64) -> f64 {
+fn total(asked: &[WorkerCost], of: impl Fn(&Heat) -> f64) -> f64 {
     asked.iter().map(|one| of(&one.heat)).sum()
 }
 

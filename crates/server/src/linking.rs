@@ -21,7 +21,7 @@ pub(crate) struct Linking {
     /// Where event loops tell what became of their links, and the other servers are told.
     pub inbox: Mailbox<LinkNote>,
     /// The listening sockets.
-    pub doors: Vec<OwnedFd>,
+    pub sockets: Vec<OwnedFd>,
     pub workers: Arc<[Mailbox<Letter>]>,
     pub clock: Clock,
     pub secret: Vec<u8>,
@@ -39,7 +39,7 @@ impl Linking {
     /// Starts the thread that brings links up, and then has clients let in: workers have been told of the map. Whoever dials before waits
     /// in the kernel.
     pub(crate) fn start(self, here: ServerId, cluster: &Cluster) -> io::Result<()> {
-        let Linking { inbox, doors, workers, clock, main, .. } = self;
+        let Linking { inbox, sockets, workers, clock, main, .. } = self;
         // The main thread waits for nothing else, as a linker does for names.
         main.post(Request::Open { at_ns: clock.now_ns() + OPENS_WITHIN.as_nanos() as u64 });
         let plan = LinkPlan {
@@ -56,7 +56,7 @@ impl Linking {
                 false => log::info(name, text),
             }),
         };
-        let linker = Linker::new(plan, doors, inbox, workers, clock)?;
+        let linker = Linker::new(plan, sockets, inbox, workers, clock)?;
         thread::Builder::new().name("mbal-linker".into()).spawn(move || {
             linker.run().expect("epoll fails only for want of kernel memory");
         })?;

@@ -44,7 +44,7 @@ const EPOCH_OF_MOVES: Duration = Duration::from_millis(100);
 const HURRIED_BEATS: u32 = 16;
 const EPOCH_LEAST: Duration = Duration::from_millis(10);
 /// Likewise where the CPU quota is small and nothing hurries: a heartbeat costs as much as a slice of a move.
-const EPOCH_OF_THRIFTY_MOVES: Duration = Duration::from_millis(300);
+const EPOCH_OF_MOVES_IN_SMALL_QUOTA: Duration = Duration::from_millis(300);
 
 /// Between two words on the hit ratio by size.
 const CURVE_EVERY: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ const CURVE_EVERY: Duration = Duration::from_secs(5);
 /// So often who waits looks whether clients are let in now, the lease is over, or its key is to be told of.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 /// While batches end and moves are given up, before that is looked at again.
-const FORSAKE_PAUSE: Duration = Duration::from_millis(2);
+const FENCE_OFF_PAUSE: Duration = Duration::from_millis(2);
 
 /// Of why a link is missing, in a heartbeat.
 const WHY_CHARACTERS_MAX: usize = 200;
@@ -145,7 +145,7 @@ impl Member {
         let (mut said, mut linking) = (Said::default(), Some(linking));
         let mut ended = None;
         while let Some(here) = self.live(&mut said, &mut linking, &inbox, ended) {
-            self.forsake();
+            self.fence_off();
             ended = Some((here, self.incarnation));
             (self.config.id, self.incarnation) = (Some(here), incarnation());
         }
@@ -220,7 +220,7 @@ impl Member {
             let pause = match self.departure.time_left() {
                 Some(left) => (left / HURRIED_BEATS).clamp(EPOCH_LEAST, EPOCH_OF_MOVES),
                 None if !is_busy => epoch,
-                None if shared.is_thrifty() => EPOCH_OF_THRIFTY_MOVES,
+                None if shared.has_small_quota() => EPOCH_OF_MOVES_IN_SMALL_QUOTA,
                 None => EPOCH_OF_MOVES,
             };
             pulse.rests(|| self.pause(pause.min(epoch), owning.as_deref()));
@@ -313,12 +313,12 @@ impl Member {
     }
 
     /// Drops all that is here. Nobody is served any of it: the lease is over.
-    fn forsake(&self) {
+    fn fence_off(&self) {
         let text = "mbal: the lease is over: drops what is here, and registers anew";
         log::warn("lease_over", text);
-        while let Some(wake) = self.moving.shared.forsake(self.moving.now()) {
+        while let Some(wake) = self.moving.shared.fence_off(self.moving.now()) {
             self.moving.wake(wake);
-            thread::sleep(FORSAKE_PAUSE);
+            thread::sleep(FENCE_OFF_PAUSE);
         }
     }
 

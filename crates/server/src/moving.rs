@@ -16,7 +16,7 @@ use mbal_control::api::{self, AgesAsked, AgesReport, MoveNews, MoveReport, Progr
 use mbal_migration::{Incarnation, Order, Refusal, State, Why};
 use mbal_model::{MoveId, Prefix, ServerId, WorkerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox, Migrator, MigratorEvent, MigratorNote};
-use mbal_worker::{BrokenLink, Cutoffs, Event, Heard, MoveTold, Now, Shared, Word};
+use mbal_worker::{AgeThresholds, BrokenLink, Event, Heard, MoveDecision, MoveTold, Now, Shared};
 
 use crate::serving::Started;
 
@@ -85,21 +85,24 @@ impl Moving {
         let read = |news: &MoveNews| {
             let told = read(here, news, map_version)?;
             let selected = news.selected.as_ref().filter(|_| told.from == server);
-            Some(MoveTold { cutoffs: selected.and_then(|selected| self.cutoffs(selected)), ..told })
+            Some(MoveTold {
+                age_thresholds: selected.and_then(|selected| self.age_thresholds(selected)),
+                ..told
+            })
         };
         let told: Vec<MoveTold> = moves.iter().filter_map(read).collect();
         self.wake(self.shared.moves_told(self.now(), &told, ever));
     }
 
-    fn cutoffs(&self, selected: &Selected) -> Option<Cutoffs> {
+    fn age_thresholds(&self, selected: &Selected) -> Option<AgeThresholds> {
         let classes =
             selected.classes.iter().map(|class| (class.class, class.younger_than, class.tied));
-        self.shared.cutoffs(self.now(), selected.number, classes)
+        self.shared.age_thresholds(self.now(), selected.number, classes)
     }
 
     /// What stays here while chosen items come.
     pub fn keep(&self, selected: Option<&Selected>) {
-        self.shared.keep(selected.and_then(|selected| self.cutoffs(selected)));
+        self.shared.keep(selected.and_then(|selected| self.age_thresholds(selected)));
     }
 
     /// The server is to be empty by then.
@@ -139,11 +142,17 @@ fn read(here: api::Incarnation, news: &MoveNews, map_version: u64) -> Option<Mov
         generation: map_version as u16 & 0x7fff,
     };
     let word = match news.word {
-        api::Word::Go => Word::Go,
-        api::Word::Cancel => Word::Cancel,
-        api::Word::DestinationLost => Word::DestinationLost,
+        api::MoveDecision::Go => MoveDecision::Go,
+        api::MoveDecision::Cancel => MoveDecision::Cancel,
+        api::MoveDecision::DestinationLost => MoveDecision::DestinationLost,
     };
-    Some(MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word, cutoffs: None })
+    Some(MoveTold {
+        order,
+        from: ServerId(news.from),
+        to: ServerId(news.to),
+        word,
+        age_thresholds: None,
+    })
 }
 
 fn report(one: &mbal_worker::MoveReport) -> MoveReport {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mbal_locks::{Mutex, ranks};
-use mbal_worker::{Doorkeeper, Passwords};
+use mbal_worker::{Authenticator, Passwords};
 
 use crate::secrets::is_open_to_others;
 use crate::{Login, StartError, log};
@@ -15,7 +15,7 @@ use crate::{Login, StartError, log};
 pub(crate) struct Door {
     /// The passwords of `-Y`; `None` where they are read at every login.
     kept: Option<(PathBuf, Arc<Mutex<ranks::Passwords, Passwords>>)>,
-    pub(crate) doorkeeper: Arc<Doorkeeper>,
+    pub(crate) authenticator: Arc<Authenticator>,
 }
 
 impl Door {
@@ -27,12 +27,12 @@ impl Door {
                 // A daemon changes its folder.
                 let file = absolute(file)?;
                 warn_if_open(&file);
-                let doorkeeper: Arc<Doorkeeper> = Arc::new(move |user, password| {
+                let authenticator: Arc<Authenticator> = Arc::new(move |user, password| {
                     let passwords =
                         fs::read(&file).ok().and_then(|text| Passwords::parse(&text, true).ok());
                     passwords.is_some_and(|passwords| passwords.admits(user, password))
                 });
-                Ok(Some(Door { kept: None, doorkeeper }))
+                Ok(Some(Door { kept: None, authenticator }))
             }
             Login::Text(file) => {
                 let file = absolute(file)?;
@@ -41,11 +41,11 @@ impl Door {
                     .map_err(|error| StartError::Passwords { path: file.clone(), error })?;
                 let passwords = Arc::new(Mutex::new(passwords));
                 let kept = Some((file, Arc::clone(&passwords)));
-                let doorkeeper: Arc<Doorkeeper> = Arc::new(move |user, password| {
+                let authenticator: Arc<Authenticator> = Arc::new(move |user, password| {
                     let passwords = passwords.lock();
                     passwords.admits(user, password)
                 });
-                Ok(Some(Door { kept, doorkeeper }))
+                Ok(Some(Door { kept, authenticator }))
             }
         }
     }

@@ -14,7 +14,7 @@ use mbal_reactor::process::{self, Signals};
 use mbal_reactor::socket::{bind_udp, listen_tcp, listen_unix};
 use mbal_reactor::watchdog;
 use mbal_reactor::{
-    Clock, Ended, Greeter, Guest, Listener, Mailbox, ProxyLetter, ProxyLoop, Tally, TlsDoor,
+    Clock, Ended, Guest, Listener, Mailbox, ProxyLetter, ProxyLoop, Tally, TlsAcceptor, TlsDoor,
 };
 use mbal_worker::TlsSettings;
 
@@ -189,8 +189,8 @@ pub fn start_proxy(config: ProxyConfig) -> Result<RunningProxy, StartError> {
             .and_then(|event_loop| event_loop.with_peers(peer_doors, &others))
             .map_err(StartError::System)?;
     if let Some(door) = &door {
-        let greeter = greet(&mailbox, &tally, clock).map_err(StartError::System)?;
-        event_loop = event_loop.secured(secured, Arc::clone(door), greeter);
+        let tls_acceptor = greet(&mailbox, &tally, clock).map_err(StartError::System)?;
+        event_loop = event_loop.secured(secured, Arc::clone(door), tls_acceptor);
     }
     #[cfg(feature = "xdp")]
     if let Some(xdp) = &xdp {
@@ -224,11 +224,11 @@ fn greet(
     tally: &Arc<Tally>,
     clock: Clock,
 ) -> std::io::Result<Mailbox<Guest>> {
-    let greeter = Greeter::of_proxy(mailbox.clone(), Arc::clone(tally), clock)?;
-    let inbox = greeter.inbox();
-    thread::Builder::new().name("mbal-greeter".into()).spawn(move || {
+    let tls_acceptor = TlsAcceptor::of_proxy(mailbox.clone(), Arc::clone(tally), clock)?;
+    let inbox = tls_acceptor.inbox();
+    thread::Builder::new().name("mbal-tls_acceptor".into()).spawn(move || {
         process::give_way();
-        greeter.run().expect("epoll fails only for want of kernel memory");
+        tls_acceptor.run().expect("epoll fails only for want of kernel memory");
     })?;
     Ok(inbox)
 }

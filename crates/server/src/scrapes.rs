@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mbal_control::web::Hosts;
 
-use crate::patience::read_until;
+use crate::deadline_read::read_until;
 use crate::side_doors;
 
 /// Of what comes before the first empty line.

@@ -17,8 +17,8 @@ use mbal_model::{Address, ServerId, WorkerId};
 use mbal_reactor::process::{self, Background, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
-    Clock, Ended, EventLoop, Greeter, Guest, LeaseClock, Letter, LinkNote, LinksSeen, Listener,
-    Mailbox, Mapping, Post, Request, STRANGERS_MAX, Tally, TlsDoor, watchdog,
+    Clock, Ended, EventLoop, Guest, LeaseClock, Letter, LinkNote, LinksSeen, Listener, Mailbox,
+    Mapping, Post, Request, STRANGERS_MAX, Tally, TlsAcceptor, TlsDoor, watchdog,
 };
 use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Moment, Now, Settings, Worker};
 
@@ -31,8 +31,8 @@ use crate::membership::Member;
 use crate::moving::Moving;
 use crate::passwords::Door;
 use crate::pid_file::PidFile;
-use crate::saying::Saying;
 use crate::starting::Starting;
+use crate::stderr_lines::Saying;
 use crate::{
     ClusterConfig, Config, CoordinatorConfig, Interface, Login, MapFrom, StartError, control, log,
     machine, membership, metrics, panics, scrapes, tls, tls_links,
@@ -282,7 +282,7 @@ impl Server {
     fn shared(&self, store: Store) -> io::Result<Arc<mbal_worker::Shared>> {
         let mut shared = mbal_worker::Shared::new(self.settings(), store);
         if let Some(door) = &self.door {
-            shared = shared.guarded_by(Arc::clone(&door.doorkeeper));
+            shared = shared.guarded_by(Arc::clone(&door.authenticator));
         }
         shared.has_quota(machine::cpu_quota());
         shared.gauges.pid.store(std::process::id().into(), Relaxed);
@@ -323,7 +323,7 @@ impl Server {
         linker: Option<Mailbox<LinkNote>>,
         started: Started,
     ) -> io::Result<Vec<JoinHandle<()>>> {
-        let greeter = match &self.tls {
+        let tls_acceptor = match &self.tls {
             Some(_) => Some(greet(post, tally, started.clock)?),
             None => None,
         };
@@ -333,9 +333,9 @@ impl Server {
         let start = |(index, (own_ports, datagrams))| {
             let mut event_loop =
                 EventLoop::new(index, own_ports, post.clone(), Arc::clone(tally), started.clock)?;
-            if let (Some(tls), Some(greeter)) = (&self.tls, &greeter) {
+            if let (Some(tls), Some(tls_acceptor)) = (&self.tls, &tls_acceptor) {
                 let secured = self.listening.own_secured.clone();
-                event_loop = event_loop.with_tls(Arc::clone(tls), secured, greeter.clone());
+                event_loop = event_loop.with_tls(Arc::clone(tls), secured, tls_acceptor.clone());
             }
             for socket in datagrams {
                 event_loop.add_datagrams(socket)?;
@@ -370,7 +370,7 @@ impl Server {
         };
         Ok(Some(Linking {
             inbox: Mailbox::new()?,
-            doors: mem::take(&mut self.listening.links),
+            sockets: mem::take(&mut self.listening.links),
             workers: Arc::clone(&post.workers),
             clock,
             secret: cluster.secret.clone(),
@@ -406,7 +406,7 @@ impl Server {
                 let caller = Caller::new(&config.urls, token, membership::ANSWERS_WITHIN);
                 let member = Member {
                     caller: Arc::new(caller.map_err(io::Error::other)?),
-                    addresses: self.advertised(config, &linking.doors)?,
+                    addresses: self.advertised(config, &linking.sockets)?,
                     config: config.clone(),
                     workers: Arc::clone(&linking.workers),
                     balanced: Arc::clone(balanced),
@@ -432,7 +432,7 @@ impl Server {
     fn advertised(
         &self,
         config: &CoordinatorConfig,
-        doors: &[OwnedFd],
+        sockets: &[OwnedFd],
     ) -> io::Result<Registration> {
         let is_local = self.config.listen.iter().all(|one| one.interface == Interface::Loopback);
         let host = match &config.advertise {
@@ -443,7 +443,7 @@ impl Server {
         let at = |port: u16| Address { host: host.clone(), port }.to_string();
         let port_of =
             |door: &OwnedFd| Ok(TcpListener::from(door.try_clone()?).local_addr()?.port());
-        let link: io::Result<u16> = doors.first().map_or(Ok(0), port_of);
+        let link: io::Result<u16> = sockets.first().map_or(Ok(0), port_of);
         Ok(Registration {
             client: at(self.listening.addresses.first().map_or(0, |address| address.port())),
             link: at(link?),
@@ -556,11 +556,11 @@ fn make_room(config: &mut Config) -> Result<(), StartError> {
 
 /// Starts the thread that shakes hands with those who come by TLS; where they are left for it.
 fn greet(post: &Post, tally: &Arc<Tally>, clock: Clock) -> io::Result<Mailbox<Guest>> {
-    let greeter = Greeter::new(Arc::clone(&post.workers), Arc::clone(tally), clock)?;
-    let inbox = greeter.inbox();
-    thread::Builder::new().name("mbal-greeter".into()).spawn(move || {
+    let tls_acceptor = TlsAcceptor::new(Arc::clone(&post.workers), Arc::clone(tally), clock)?;
+    let inbox = tls_acceptor.inbox();
+    thread::Builder::new().name("mbal-tls_acceptor".into()).spawn(move || {
         process::give_way();
-        greeter.run().expect("epoll fails only for want of kernel memory");
+        tls_acceptor.run().expect("epoll fails only for want of kernel memory");
     })?;
     Ok(inbox)
 }

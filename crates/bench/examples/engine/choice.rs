@@ -2,7 +2,7 @@
 //!
 //! Servers' stores are filled through misses by a trace, of which several copies are played at once, each with keys of its own and from
 //! another place on. Ages of items are told as in heartbeats, and [`choose`] has what a coordinator has. Then every server retires in
-//! turn: its cachelets leave, each for another server, with the cutoffs of the plan for that case, and what they export is counted.
+//! turn: its cachelets leave, each for another server, with the age thresholds of the plan for that case, and what they export is counted.
 //! Nothing is imported, so the other stores stay as they were.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::thread;
 
 use mbal_bench::Trace;
-use mbal_cachelet::{Birth, Cursor, Cutoffs, ITEM_OVERHEAD_BYTES, Memory, Store};
+use mbal_cachelet::{AgeThresholds, Birth, Cursor, ITEM_OVERHEAD_BYTES, Memory, Store};
 use mbal_control::api::{AgesReport, ClassAges, ScalePlan};
 use mbal_control::{Inventory, choose};
 use mbal_model::{Elsewhere, Key, MoveId, Prefix, ServerId, WorkerId};
@@ -175,7 +175,7 @@ impl Cluster {
         let others = (0..SERVERS).filter(|other| *other != server).cycle();
         let own = Prefix::equal(BITS).zip(&self.owners).filter(|(_, owner)| **owner == server);
         for ((prefix, _), to) in own.zip(others) {
-            let mut chosen = Cutoffs::at(self.now);
+            let mut chosen = AgeThresholds::at(self.now);
             for cut in plan.cuts.iter().filter(|cut| usize::from(cut.server) == to) {
                 let class = usize::from(cut.class);
                 chosen.younger_than(class, cut.carried_younger_than, cut.carried_tied);
@@ -187,7 +187,7 @@ impl Cluster {
         (before.items - (after.left_behind - before.left_behind), bytes)
     }
 
-    fn leave(&self, store: &Store, prefix: Prefix, chosen: Cutoffs) -> u64 {
+    fn leave(&self, store: &Store, prefix: Prefix, chosen: AgeThresholds) -> u64 {
         assert!(store.begin_to_leave(prefix, MoveId(1)), "it is whole");
         store.take_along(prefix, chosen);
         let (mut cursor, mut out, mut bytes) = (Cursor::default(), Vec::new(), 0);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::connection::{Connection, Outcome, Requests};
 use crate::error::Error;
-use crate::leased::{Asked, Leased};
+use crate::leased::Leased;
 use crate::options::Options;
 use crate::pool::{News, Pool, Unreached};
 use crate::refresh;
@@ -256,7 +256,7 @@ impl Inner {
         &self,
         hash: u64,
         server: ServerId,
-        asked: Asked,
+        asked: Duration,
         reply: Option<Reply>,
     ) -> Result<MetaReply, Error> {
         let reply = self.heard(hash, server, reply)?;

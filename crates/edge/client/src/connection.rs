@@ -68,7 +68,7 @@ struct Job {
 }
 
 /// Who waits for the next replies.
-struct Asked {
+struct InFlight {
     form: Form,
     replies: usize,
     got: Vec<Reply>,
@@ -149,7 +149,7 @@ impl Connection {
 async fn write(
     mut socket: WriteHalf<Stream>,
     jobs: &mut mpsc::Receiver<Job>,
-    sent: mpsc::Sender<Asked>,
+    sent: mpsc::Sender<InFlight>,
 ) -> End {
     let mut bytes = Vec::new();
     loop {
@@ -159,7 +159,7 @@ async fn write(
             bytes.append(&mut job.requests.bytes);
             let Job { requests: Requests { form, replies, patience, .. }, done, _counted } = job;
             let (got, since) = (Vec::with_capacity(replies), Instant::now());
-            let asked = Asked { form, replies, got, since, patience, done, _counted };
+            let asked = InFlight { form, replies, got, since, patience, done, _counted };
             // Before the bytes leave: no reply comes to nobody. Where too many wait, the reader has to go on first.
             if sent.send(asked).await.is_err() {
                 return End::Broken;
@@ -183,9 +183,9 @@ async fn write(
     }
 }
 
-async fn read(mut socket: ReadHalf<Stream>, asked: &mut mpsc::Receiver<Asked>) -> End {
+async fn read(mut socket: ReadHalf<Stream>, asked: &mut mpsc::Receiver<InFlight>) -> End {
     let mut input = Vec::new();
-    let mut waiting: VecDeque<Asked> = VecDeque::new();
+    let mut waiting: VecDeque<InFlight> = VecDeque::new();
     let mut heard = Instant::now();
     loop {
         input.reserve(READ_BYTES);
@@ -213,7 +213,7 @@ async fn read(mut socket: ReadHalf<Stream>, asked: &mut mpsc::Receiver<Asked>) -
 }
 
 /// Gives replies to those who wait for them; the bytes that these had.
-fn answer(waiting: &mut VecDeque<Asked>, input: &[u8]) -> Result<usize, Garbage> {
+fn answer(waiting: &mut VecDeque<InFlight>, input: &[u8]) -> Result<usize, Garbage> {
     let mut at = 0;
     while at < input.len() {
         let front = waiting.front_mut().ok_or(Garbage)?;
@@ -221,7 +221,7 @@ fn answer(waiting: &mut VecDeque<Asked>, input: &[u8]) -> Result<usize, Garbage>
         at += used;
         front.got.push(reply);
         if front.got.len() == front.replies {
-            let Asked { got, done, .. } = waiting.pop_front().expect("it is the front");
+            let InFlight { got, done, .. } = waiting.pop_front().expect("it is the front");
             // Who has stopped waiting does not want it.
             drop(done.send(Outcome::Replies(got)));
         }

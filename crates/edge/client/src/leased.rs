@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use mbal_locks::{Mutex, ranks};
-use mbal_model::{Edition, ServerId};
+use mbal_model::{ReplicaVersion, ServerId};
 use mbal_random::Random;
 use mbal_replica::{Choice, Leases};
 use tokio::time::timeout;
@@ -28,9 +28,6 @@ const MARKS: usize = 1024;
 /// What a copy's server may take of a read's time; the rest is the home's.
 const PATIENCE_PART: u32 = 2;
 
-/// When a request was made, by the clock of the client's leases.
-pub type Asked = Duration;
-
 /// The leases of a client.
 pub struct Leased {
     since: Instant,
@@ -42,13 +39,13 @@ impl Default for Leased {
     fn default() -> Leased {
         // Any number; it differs from client to client.
         let random = Random::new(RandomState::new().build_hasher().finish());
-        let known = Mutex::new((Leases::new(KEYS_MAX, MARKS, 0, Asked::ZERO), random));
+        let known = Mutex::new((Leases::new(KEYS_MAX, MARKS, 0, Duration::ZERO), random));
         Leased { since: Instant::now(), known, reads: AtomicU64::new(0) }
     }
 }
 
 impl Leased {
-    pub fn now(&self) -> Asked {
+    pub fn now(&self) -> Duration {
         self.since.elapsed()
     }
 
@@ -77,7 +74,7 @@ impl Leased {
     }
 
     /// A home has answered a read.
-    pub fn told(&self, hash: u64, asked: Asked, reply: &MetaReply) {
+    pub fn told(&self, hash: u64, asked: Duration, reply: &MetaReply) {
         match &reply.told {
             None => self.ends(hash),
             Some(told) => self.with(|leases, _| leases.told(hash, asked, told, self.now())),
@@ -85,11 +82,11 @@ impl Leased {
     }
 
     /// Somebody has answered a read by a lease. False: nobody who could, and the home is to be asked.
-    pub fn answered(&self, hash: u64, asked: Asked, reply: &MetaReply) -> bool {
-        let from_copy = !reply.has_token || reply.edition.is_some();
+    pub fn answered(&self, hash: u64, asked: Duration, reply: &MetaReply) -> bool {
+        let from_copy = !reply.has_token || reply.replica_version.is_some();
         if from_copy && reply.status == Status::Value {
-            if let Some(edition) = reply.edition {
-                self.with(|leases, _| leases.saw(hash, edition, self.now()));
+            if let Some(replica_version) = reply.replica_version {
+                self.with(|leases, _| leases.saw(hash, replica_version, self.now()));
             }
             self.reads.fetch_add(1, Relaxed);
             return true;
@@ -103,7 +100,7 @@ impl Leased {
 
 impl Inner {
     /// Where this key is read by a lease, and what must not be older there. `None`: at its home.
-    pub fn copy(&self, key: &SentKey) -> Option<(Target, Edition)> {
+    pub fn copy(&self, key: &SentKey) -> Option<(Target, ReplicaVersion)> {
         if !self.options.copies {
             return None;
         }
@@ -140,7 +137,7 @@ impl Inner {
         &self,
         hash: u64,
         server: ServerId,
-        asked: Asked,
+        asked: Duration,
         reply: Option<Reply>,
     ) -> Option<MetaReply> {
         let Some(Reply::Meta(reply)) = reply else {

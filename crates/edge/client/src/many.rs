@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mbal_model::{Edition, ServerId};
+use mbal_model::{ReplicaVersion, ServerId};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
@@ -20,13 +20,13 @@ const BATCH_KEYS: usize = 256;
 struct Batch {
     target: Target,
     /// Places among the keys, and of those that are read by a lease what was seen of them.
-    keys: Vec<(usize, Option<Edition>)>,
+    keys: Vec<(usize, Option<ReplicaVersion>)>,
 }
 
 impl Inner {
     /// Asks the owners of many keys at once; the answers in the keys' order.
     pub async fn get_many(self: &Arc<Self>, keys: Vec<SentKey>) -> Vec<Result<MetaReply, Error>> {
-        let mut batches: BTreeMap<Target, Vec<(usize, Option<Edition>)>> = BTreeMap::new();
+        let mut batches: BTreeMap<Target, Vec<(usize, Option<ReplicaVersion>)>> = BTreeMap::new();
         for (at, key) in keys.iter().enumerate() {
             let (target, by_lease) = match self.copy(key) {
                 Some((target, seen)) => (target, Some(seen)),

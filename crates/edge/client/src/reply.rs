@@ -1,7 +1,7 @@
 //! Replies from bytes, as they arrive. What cannot be a reply ends the connection.
 
-use mbal_model::{Edition, Hint};
-use mbal_replica::Told;
+use mbal_model::{Hint, ReplicaVersion};
+use mbal_replica::Announcement;
 
 /// What a request is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +43,9 @@ pub struct MetaReply {
     pub has_token: bool,
     pub hint: Option<Hint>,
     /// Where copies of the key are.
-    pub told: Option<Told>,
+    pub told: Option<Announcement>,
     /// What a copy has answered with.
-    pub edition: Option<Edition>,
+    pub replica_version: Option<ReplicaVersion>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,9 +136,9 @@ fn parse_meta(line: &[u8], rest: &[u8], after: usize) -> Result<Option<(Reply, u
             // One that is not understood says nothing: it is advice.
             Some((b'L', token)) => {
                 reply.has_token = true;
-                reply.told = Told::parse(token);
+                reply.told = Announcement::parse(token);
                 reply.hint = Hint::parse(token);
-                reply.edition = token.strip_prefix(b"@").and_then(Edition::parse);
+                reply.replica_version = token.strip_prefix(b"@").and_then(ReplicaVersion::parse);
             }
             _ => {}
         }
@@ -221,10 +221,10 @@ mod tests {
         let told = |hint, told| MetaReply { has_token: true, hint, told, ..meta(Status::Miss) };
         let hint = Hint::parse(b"5.3.2/1");
         check(Form::Meta, "EN L5.3.2/1\r\n", Reply::Meta(told(hint, None)));
-        let copies = Told::parse(b"~1000.1,3");
+        let copies = Announcement::parse(b"~1000.1,3");
         check(Form::Meta, "EN L~1000.1,3\r\n", Reply::Meta(told(None, copies)));
-        let edition = Some(Edition { grant: 9, version: 2 });
-        let shown = MetaReply { edition, ..told(None, None) };
+        let replica_version = Some(ReplicaVersion { grant: 9, version: 2 });
+        let shown = MetaReply { replica_version, ..told(None, None) };
         check(Form::Meta, "EN L@9.2\r\n", Reply::Meta(shown));
         let value = b"a\r\nb".to_vec();
         let hit = MetaReply { value, flags: 7, cas: 99, has_token: true, ..meta(Status::Value) };

@@ -1,6 +1,6 @@
 //! Requests as bytes: meta commands, with the token of a client that knows the workers.
 
-use mbal_model::{Edition, KEY_BYTES_MAX, Key, MapVersion};
+use mbal_model::{KEY_BYTES_MAX, Key, MapVersion, ReplicaVersion};
 use mbal_wire::base64_encode;
 
 use crate::error::Error;
@@ -86,7 +86,7 @@ impl Command<'_> {
         out: &mut Vec<u8>,
         key: &SentKey,
         known: MapVersion,
-        by_lease: Option<Edition>,
+        by_lease: Option<ReplicaVersion>,
     ) {
         let name: &[u8] = match self {
             Command::Get | Command::GetAndTouch { .. } | Command::Touch { .. } => b"mg ",
@@ -165,7 +165,7 @@ mod tests {
             &mut out,
             &key,
             MapVersion { map: 5, local: 3 },
-            Some(Edition { grant: 9, version: 2 }),
+            Some(ReplicaVersion { grant: 9, version: 2 }),
         );
         assert_eq!(out, b"mg k v f c L5.3*9.2\r\n");
     }

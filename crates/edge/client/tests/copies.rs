@@ -81,10 +81,10 @@ async fn who_does_not_want_copies_asks_the_home() {
 
 #[tokio::test]
 async fn a_client_says_the_newest_that_copies_have_shown() {
-    let editions = ["@9.2", "@9.1", "@10.1"];
+    let replica_versions = ["@9.2", "@9.1", "@10.1"];
     let next = AtomicUsize::new(0);
     let fake = Fake::start(2, move |worker, _| match worker {
-        1 => hit(editions[next.fetch_add(1, SeqCst).min(2)]),
+        1 => hit(replica_versions[next.fetch_add(1, SeqCst).min(2)]),
         _ => hit(ASYNC),
     })
     .await;

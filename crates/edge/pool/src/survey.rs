@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mbal_elastic::pool::{Held, Line, Listing, Member, PAGE_BYTES, SlabSettings, Slabs};
+use mbal_elastic::pool::{Line, Listing, Member, PAGE_BYTES, SlabPages, SlabSettings, Slabs};
 use mbal_routing::ketama::{KeyHash, RingServer};
 
 use crate::connection::{Connection, Dial, Failed};
@@ -25,7 +25,7 @@ pub struct Surveyed {
     pub version: String,
     pub listing: Listing,
     pub slabs: Slabs,
-    pub held: Held,
+    pub held: SlabPages,
     pub clock: Clock,
     /// The moment from which ages count, by the server's clock.
     pub now: u64,
@@ -170,7 +170,7 @@ fn held(
     stats: &BTreeMap<String, String>,
     general: &BTreeMap<String, String>,
     slabs: &Slabs,
-) -> Result<Held, String> {
+) -> Result<SlabPages, String> {
     let mut pages = vec![0; slabs.end()];
     for (name, value) in stats {
         let Some((class, field)) = name.split_once(':') else { continue };
@@ -188,7 +188,7 @@ fn held(
     let limit = number::<u64>(general, "limit_maxbytes")? / PAGE_BYTES;
     let unassigned = number::<u64>(general, "slab_global_page_pool").unwrap_or(0);
     let free_pages = limit.saturating_sub(pages.iter().sum::<u64>()).max(unassigned);
-    Ok(Held { pages, free_pages })
+    Ok(SlabPages { pages, free_pages })
 }
 
 #[cfg(test)]

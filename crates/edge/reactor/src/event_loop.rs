@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use mbal_worker::{Action, Actions, Background, Carried, ConnId, Event, Report, Sender};
 
-use crate::greeter::Guest;
+use crate::core_demand::Wish;
 use crate::linker::{LinkNote, Linked};
-use crate::listener::{Doors, RETRY_NS, Request};
+use crate::listener::{ListeningSockets, RETRY_NS, Request};
 use crate::migrator::MigratorNote;
 use crate::stopwatch::Stopwatch;
 use crate::sys::{self, Epoll, READABLE, Ready};
 use crate::tls::{ClientCertificate, TlsDoor};
-use crate::wish::Wish;
+use crate::tls_acceptor::Guest;
 use crate::{Clock, Mailbox, Tally};
 
 mod conns;
@@ -101,13 +101,13 @@ pub struct EventLoop {
     post: Post,
     tally: Arc<Tally>,
     clock: Clock,
-    doors: Doors,
+    sockets: ListeningSockets,
     /// Came through an own door; adopted at the end of the turn.
     arrived: Vec<(OwnedFd, Option<ClientCertificate>)>,
     datagrams: Vec<UdpSocket>,
     tls: Option<Arc<TlsDoor>>,
     /// Who shakes hands with those who come by TLS.
-    greeter: Option<Mailbox<Guest>>,
+    tls_acceptor: Option<Mailbox<Guest>>,
     /// Decrypted, and encrypted; reused.
     plain: Vec<u8>,
     cipher: Vec<u8>,
@@ -137,19 +137,19 @@ impl EventLoop {
         let epoll = Arc::new(Epoll::new()?);
         tally.watch(worker, Arc::clone(&epoll));
         epoll.add(post.workers[worker].bell(), READABLE, MAILBOX)?;
-        let doors = Doors::new(own_ports, DOORS);
-        doors.watch(&epoll)?;
+        let sockets = ListeningSockets::new(own_ports, DOORS);
+        sockets.watch(&epoll)?;
         Ok(EventLoop {
             worker,
             epoll,
             post,
             tally,
             clock,
-            doors,
+            sockets,
             arrived: Vec::new(),
             datagrams: Vec::new(),
             tls: None,
-            greeter: None,
+            tls_acceptor: None,
             plain: Vec::new(),
             cipher: Vec::new(),
             conns: Vec::new(),
@@ -185,13 +185,13 @@ impl EventLoop {
 
     /// No client comes in at the own ports before [`Letter::Open`], nor is one that sends datagrams answered.
     pub fn opens_later(self) -> io::Result<EventLoop> {
-        self.doors.ignore(&self.epoll)?;
+        self.sockets.ignore(&self.epoll)?;
         self.datagrams.iter().try_for_each(|socket| self.epoll.remove(socket.as_fd()))?;
         Ok(self)
     }
 
     fn open(&self) -> io::Result<()> {
-        self.doors.watch(&self.epoll)?;
+        self.sockets.watch(&self.epoll)?;
         for (token, socket) in (DATAGRAMS..).zip(&self.datagrams) {
             // Whoever sent them has given up, and may have written something else since.
             let mut dropped = (0..DATAGRAMS_DROPPED_MAX).map(|_| socket.recv(&mut [0]));
@@ -202,16 +202,16 @@ impl EventLoop {
     }
 
     /// Connections may speak TLS: those whose letter says so, and those that come in by the own ports
-    /// that are marked. `greeter` shakes hands with them first.
+    /// that are marked. `tls_acceptor` shakes hands with them first.
     pub fn with_tls(
         mut self,
         door: Arc<TlsDoor>,
         secured: Vec<Option<ClientCertificate>>,
-        greeter: Mailbox<Guest>,
+        tls_acceptor: Mailbox<Guest>,
     ) -> EventLoop {
         self.tls = Some(door);
-        self.greeter = Some(greeter);
-        self.doors.secure(secured);
+        self.tls_acceptor = Some(tls_acceptor);
+        self.sockets.secure(secured);
         self
     }
 
@@ -265,7 +265,13 @@ impl EventLoop {
                         self.answer_datagrams((socket - DATAGRAMS) as usize, now, &mut handle);
                     }
                     door if door >= DOORS => {
-                        self.doors.open(door, now, &self.epoll, &self.tally, &mut self.arrived)?;
+                        self.sockets.open(
+                            door,
+                            now,
+                            &self.epoll,
+                            &self.tally,
+                            &mut self.arrived,
+                        )?;
                     }
                     conn => self.serve(ConnId(conn as u32), now, &mut handle),
                 }
@@ -328,7 +334,7 @@ impl EventLoop {
                         _ => BACKGROUND_EVERY_NS,
                     };
             }
-            self.doors.retry(now, &self.epoll, &self.tally)?;
+            self.sockets.retry(now, &self.epoll, &self.tally)?;
             let until = match self.drained.is_empty() {
                 true => self.wakes_at(now, next_tick, more, next_wake()),
                 false => now,
@@ -353,9 +359,9 @@ impl EventLoop {
     /// When the loop goes on, even if nothing comes.
     fn wakes_at(&self, now: u64, next_tick: u64, more: Background, next_wake: Option<u64>) -> u64 {
         let background = (more > Background::Rests).then_some(now + BACKGROUND_EVERY_NS);
-        let doors = self.doors.paused().then_some(now + RETRY_NS);
+        let sockets = self.sockets.paused().then_some(now + RETRY_NS);
         let links = self.links.as_ref().and_then(|links| links.next_deadline());
-        let moments = [background, doors, links, next_wake];
+        let moments = [background, sockets, links, next_wake];
         moments.into_iter().flatten().fold(next_tick, u64::min)
     }
 

@@ -15,7 +15,7 @@
 //!                                               └───────────────────────────────────┘
 //! ```
 //!
-//! A connection by TLS goes to the [`Greeter`]'s thread first, and comes back when hands are shaken.
+//! A connection by TLS goes to the [`TlsAcceptor`]'s thread first, and comes back when hands are shaken.
 //!
 //! Links to other servers come up on the [`Linker`]'s thread, and are served by the workers' event loops; those for moves by the
 //! [`Migrator`]'s.
@@ -30,8 +30,8 @@
 //! [`Tally`]; a mailbox by the number of connections.
 
 mod clock;
+mod core_demand;
 mod event_loop;
-mod greeter;
 mod link_tls;
 mod linker;
 mod listener;
@@ -46,12 +46,11 @@ mod stopwatch;
 mod sys;
 mod tally;
 mod tls;
+mod tls_acceptor;
 pub mod watchdog;
-mod wish;
 
 pub use clock::{Clock, LeaseClock};
 pub use event_loop::{EventLoop, Handed, Letter, Post, RECEIVE_BYTES, Said};
-pub use greeter::{Greeter, Guest};
 pub use linker::{
     LINK_CREDITS, LinkNote, LinkPlan, LinkSeen, Linked, Linker, LinksSeen, STRANGERS_MAX,
 };
@@ -62,3 +61,4 @@ pub use migrator::{Migrator, MigratorEvent, MigratorNote, MoveHandler, Said as M
 pub use proxy_loop::{KernelPlane, NOWHERE, NamesWanted, ProxyLetter, ProxyLoop};
 pub use tally::Tally;
 pub use tls::{ClientCertificate, Load, TlsDoor};
+pub use tls_acceptor::{Guest, TlsAcceptor};

@@ -113,7 +113,7 @@ pub struct Linker {
     inbox: Mailbox<LinkNote>,
     workers: Arc<[Mailbox<Letter>]>,
     clock: Clock,
-    doors: Vec<OwnedFd>,
+    sockets: Vec<OwnedFd>,
     shut_until: Option<u64>,
     dials: Vec<Dial>,
     news: BTreeMap<ServerId, News>,
@@ -185,17 +185,17 @@ enum Next {
 }
 
 impl Linker {
-    /// `doors` are the listening sockets at which other servers dial, `inbox` is where event loops tell what became of their links.
+    /// `sockets` are the listening sockets at which other servers dial, `inbox` is where event loops tell what became of their links.
     pub fn new(
         plan: LinkPlan,
-        doors: Vec<OwnedFd>,
+        sockets: Vec<OwnedFd>,
         inbox: Mailbox<LinkNote>,
         workers: Arc<[Mailbox<Letter>]>,
         clock: Clock,
     ) -> io::Result<Linker> {
         let epoll = Epoll::new()?;
         epoll.add(inbox.bell(), READABLE, MAILBOX)?;
-        for (door, token) in doors.iter().zip(DOORS..) {
+        for (door, token) in sockets.iter().zip(DOORS..) {
             epoll.add(door.as_fd(), READABLE, token)?;
         }
         let peers = plan.peers.clone();
@@ -205,7 +205,7 @@ impl Linker {
             inbox,
             workers,
             clock,
-            doors,
+            sockets,
             shut_until: None,
             dials: Vec::new(),
             news: BTreeMap::new(),
@@ -418,7 +418,7 @@ impl Linker {
 
     fn accept(&mut self, door: usize, now: u64) -> io::Result<()> {
         loop {
-            let fd = match sys::accept(self.doors[door].as_fd()) {
+            let fd = match sys::accept(self.sockets[door].as_fd()) {
                 Ok(fd) => fd,
                 Err(error) if sys::is_transient(&error) => return Ok(()),
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED)) => continue,
@@ -458,7 +458,7 @@ impl Linker {
     }
 
     fn set_interest(&self, interest: u32) -> io::Result<()> {
-        for (door, token) in self.doors.iter().zip(DOORS..) {
+        for (door, token) in self.sockets.iter().zip(DOORS..) {
             self.epoll.modify(door.as_fd(), interest, token)?;
         }
         Ok(())

@@ -38,7 +38,7 @@ pub enum Ended {
 /// The main thread's loop: accepts, gives connections to workers, and waits for the end.
 pub struct Listener {
     epoll: Epoll,
-    doors: Doors,
+    sockets: ListeningSockets,
     signals: Signals,
     mailbox: Mailbox<Request>,
     workers: Vec<Mailbox<Letter>>,
@@ -64,11 +64,11 @@ impl Listener {
         let epoll = Epoll::new()?;
         epoll.add(signals.as_fd(), READABLE, SIGNALS)?;
         epoll.add(mailbox.bell(), READABLE, MAILBOX)?;
-        let doors = Doors::new(listening, 0);
-        doors.watch(&epoll)?;
+        let sockets = ListeningSockets::new(listening, 0);
+        sockets.watch(&epoll)?;
         Ok(Listener {
             epoll,
-            doors,
+            sockets,
             signals,
             mailbox,
             workers,
@@ -81,7 +81,7 @@ impl Listener {
 
     /// The sockets, and those of the workers, do not listen before somebody [asks](Request::Open) for it; `opening` makes them.
     pub fn opened_by(mut self, opening: Box<Opening>) -> io::Result<Listener> {
-        self.doors.ignore(&self.epoll)?;
+        self.sockets.ignore(&self.epoll)?;
         self.opening = Some(opening);
         Ok(self)
     }
@@ -99,13 +99,13 @@ impl Listener {
         self.opens_at_ns = None;
         let Some(opening) = self.opening.take() else { return Ok(()) };
         opening()?;
-        self.doors.watch(&self.epoll)?;
+        self.sockets.watch(&self.epoll)?;
         self.workers.iter().for_each(|worker| worker.post(Letter::Open));
         Ok(())
     }
 
     fn timeout_ms(&self) -> i32 {
-        if self.doors.paused() {
+        if self.sockets.paused() {
             return RETRY_MS;
         }
         let left = self.opens_at_ns.map(|at| at.saturating_sub(self.clock.now_ns()));
@@ -114,7 +114,7 @@ impl Listener {
 
     /// Whoever comes in by the sockets that are marked, in the order of `listening`, speaks TLS.
     pub fn secured(mut self, secured: Vec<Option<ClientCertificate>>) -> Listener {
-        self.doors.secure(secured);
+        self.sockets.secure(secured);
         self
     }
 
@@ -152,7 +152,7 @@ impl Listener {
                         }
                     }
                     door => {
-                        self.doors.open(door, now, &self.epoll, &self.tally, &mut arrived)?;
+                        self.sockets.open(door, now, &self.epoll, &self.tally, &mut arrived)?;
                     }
                 }
             }
@@ -162,7 +162,7 @@ impl Listener {
                 self.tally.assign(worker);
                 self.workers[worker].post(Letter::Adopt { fd, tls });
             }
-            self.doors.retry(now, &self.epoll, &self.tally)?;
+            self.sockets.retry(now, &self.epoll, &self.tally)?;
             if ended.is_none() {
                 self.open_due(now)?;
             }
@@ -196,7 +196,7 @@ impl Listener {
 }
 
 /// Listening sockets in an epoll, under tokens that count up from `first_token`.
-pub(crate) struct Doors {
+pub(crate) struct ListeningSockets {
     sockets: Vec<OwnedFd>,
     /// By socket: whoever comes in there speaks TLS. Those behind the end do not.
     secured: Vec<Option<ClientCertificate>>,
@@ -210,9 +210,9 @@ enum Knock {
     NoRoom,
 }
 
-impl Doors {
-    pub(crate) fn new(sockets: Vec<OwnedFd>, first_token: u64) -> Doors {
-        Doors { sockets, secured: Vec::new(), first_token, paused_until_ns: None }
+impl ListeningSockets {
+    pub(crate) fn new(sockets: Vec<OwnedFd>, first_token: u64) -> ListeningSockets {
+        ListeningSockets { sockets, secured: Vec::new(), first_token, paused_until_ns: None }
     }
 
     pub(crate) fn secure(&mut self, secured: Vec<Option<ClientCertificate>>) {
@@ -238,7 +238,7 @@ impl Doors {
     /// Accepts all that wait at one door.
     ///
     /// Without a free descriptor (EMFILE and its kin), and at the limit when clients are to wait
-    /// there, all doors stay shut for [`RETRY_MS`]: the kernel keeps the queue, nobody spins.
+    /// there, all sockets stay shut for [`RETRY_MS`]: the kernel keeps the queue, nobody spins.
     pub(crate) fn open(
         &mut self,
         token: u64,

@@ -22,10 +22,10 @@ use mbal_proxy::{Action, ConnId, Event, KernelChange, Proxy, RingServer};
 use secured::Entrance;
 use socket::{Socket, send};
 
-use crate::greeter::Guest;
-use crate::listener::{Doors, RETRY_NS};
+use crate::listener::{ListeningSockets, RETRY_NS};
 use crate::socket::connect_upstream;
 use crate::sys::{self, Epoll, READABLE, Ready};
+use crate::tls_acceptor::Guest;
 use crate::{ClientCertificate, Clock, Mailbox, RECEIVE_BYTES, Tally, TlsDoor};
 
 const READY_PER_WAIT: usize = 256;
@@ -65,10 +65,10 @@ pub struct ProxyLoop {
     proxy: Proxy,
     epoll: Arc<Epoll>,
     mailbox: Mailbox<ProxyLetter>,
-    doors: Doors,
+    sockets: ListeningSockets,
     entrance: Option<Entrance>,
     datagrams: Datagrams,
-    peer_doors: Doors,
+    peer_doors: ListeningSockets,
     kernel: Option<KernelPlane>,
     names_wanted: Option<NamesWanted>,
     tally: Arc<Tally>,
@@ -97,16 +97,16 @@ impl ProxyLoop {
         let epoll = Arc::new(Epoll::new()?);
         tally.watch(0, Arc::clone(&epoll));
         epoll.add(mailbox.bell(), READABLE, MAILBOX)?;
-        let doors = Doors::new(listening, DOORS);
-        doors.watch(&epoll)?;
+        let sockets = ListeningSockets::new(listening, DOORS);
+        sockets.watch(&epoll)?;
         Ok(ProxyLoop {
             proxy,
             epoll,
             mailbox,
-            doors,
+            sockets,
             entrance: None,
             datagrams: Datagrams::default(),
-            peer_doors: Doors::new(Vec::new(), PEER_DOORS),
+            peer_doors: ListeningSockets::new(Vec::new(), PEER_DOORS),
             kernel: None,
             names_wanted: None,
             tally,
@@ -121,15 +121,15 @@ impl ProxyLoop {
         })
     }
 
-    /// Whoever comes in by the sockets that are marked, in the order of `listening`, speaks TLS; `greeter` shakes hands.
+    /// Whoever comes in by the sockets that are marked, in the order of `listening`, speaks TLS; `tls_acceptor` shakes hands.
     pub fn secured(
         mut self,
         secured: Vec<Option<ClientCertificate>>,
         door: Arc<TlsDoor>,
-        greeter: Mailbox<Guest>,
+        tls_acceptor: Mailbox<Guest>,
     ) -> ProxyLoop {
-        self.doors.secure(secured);
-        self.entrance = Some(Entrance { door, greeter });
+        self.sockets.secure(secured);
+        self.entrance = Some(Entrance { door, tls_acceptor });
         self
     }
 
@@ -163,7 +163,7 @@ impl ProxyLoop {
         listening: Vec<OwnedFd>,
         addresses: &[SocketAddr],
     ) -> io::Result<ProxyLoop> {
-        self.peer_doors = Doors::new(listening, PEER_DOORS);
+        self.peer_doors = ListeningSockets::new(listening, PEER_DOORS);
         self.peer_doors.watch(&self.epoll)?;
         for _ in 0..2 {
             self.addresses.extend_from_slice(addresses);
@@ -191,9 +191,9 @@ impl ProxyLoop {
                     self.clock.now_ns()
                 }
             };
-            let paused = self.doors.paused() || self.peer_doors.paused();
-            let doors = paused.then_some(now + RETRY_NS);
-            let wakes = [doors, self.proxy.next_wake(), Some(now + IDLE_NS)];
+            let paused = self.sockets.paused() || self.peer_doors.paused();
+            let sockets = paused.then_some(now + RETRY_NS);
+            let wakes = [sockets, self.proxy.next_wake(), Some(now + IDLE_NS)];
             let until = match unread.is_empty() {
                 true => wakes.into_iter().flatten().min().expect("there is one"),
                 false => now,
@@ -221,7 +221,7 @@ impl ProxyLoop {
                         self.peer_doors.open(door, now, &self.epoll, &self.tally, &mut peers)?;
                     }
                     door if door >= DOORS => {
-                        self.doors.open(door, now, &self.epoll, &self.tally, &mut arrived)?;
+                        self.sockets.open(door, now, &self.epoll, &self.tally, &mut arrived)?;
                     }
                     client => self.serve_client(client as usize),
                 }
@@ -251,7 +251,7 @@ impl ProxyLoop {
                 self.admit(fd, client, None);
             }
             datagrams.drain(..).for_each(|socket| self.receive_datagrams(socket));
-            self.doors.retry(now, &self.epoll, &self.tally)?;
+            self.sockets.retry(now, &self.epoll, &self.tally)?;
             self.peer_doors.retry(now, &self.epoll, &self.tally)?;
             if letters {
                 for letter in self.mailbox.collect() {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use mbal_worker::{Card, Endpoint};
+use mbal_worker::{ConnInfo, Endpoint};
 
 use crate::sys;
 use mbal_model::planted::{Fault, is_planted};
@@ -220,21 +220,21 @@ fn unix_name(path: &Path) -> io::Result<libc::sockaddr_un> {
 }
 
 /// Who is at the other end of a connection; `None` if that has gone already.
-pub(crate) fn card(fd: BorrowedFd) -> Option<Card> {
+pub(crate) fn info(fd: BorrowedFd) -> Option<ConnInfo> {
     let peer = sys::peer_of(fd).ok()?;
     let here = sys::name_of(fd).ok()?;
-    Some(Card::new(fd.as_raw_fd() as u32, endpoint(&peer), endpoint(&here)))
+    Some(ConnInfo::new(fd.as_raw_fd() as u32, endpoint(&peer), endpoint(&here)))
 }
 
 /// A listening socket, as `stats conns` tells it.
-pub fn listening_card(fd: BorrowedFd) -> io::Result<Card> {
-    Ok(Card::listening(fd.as_raw_fd() as u32, endpoint(&sys::name_of(fd)?)))
+pub fn listening_card(fd: BorrowedFd) -> io::Result<ConnInfo> {
+    Ok(ConnInfo::listening(fd.as_raw_fd() as u32, endpoint(&sys::name_of(fd)?)))
 }
 
 /// A socket for datagrams, likewise.
-pub fn datagrams_card(socket: &UdpSocket) -> io::Result<Card> {
+pub fn datagrams_card(socket: &UdpSocket) -> io::Result<ConnInfo> {
     let at = Endpoint::Udp(socket.local_addr()?);
-    Ok(Card::datagrams(socket.as_raw_fd() as u32, at))
+    Ok(ConnInfo::datagrams(socket.as_raw_fd() as u32, at))
 }
 
 fn endpoint(name: &sys::SocketName) -> Endpoint {

@@ -1,6 +1,6 @@
 //! TLS on a connection: bytes in, bytes out, no socket.
 //!
-//! A handshake goes on when bytes have arrived, on the thread of the [`crate::Greeter`].
+//! A handshake goes on when bytes have arrived, on the thread of the [`crate::TlsAcceptor`].
 
 use std::io::{Read, Write};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Elsewhere, Prefix, Seconds, WorkerId};
 
 use crate::blocks::Blocks;
-use crate::chosen::Cutoffs;
+use crate::chosen::AgeThresholds;
 use crate::classes::ByClass;
 use crate::index::Dir;
 use crate::log::{LOGS, Log};
@@ -93,7 +93,7 @@ pub struct Inner {
     pub dead_bytes: u64,
     pub classes: ByClass,
     /// While it leaves: what it takes along, if not everything.
-    pub chosen: Option<Box<Cutoffs>>,
+    pub chosen: Option<Box<AgeThresholds>>,
     /// A long value of which not all pieces have come.
     pub unfinished: Option<Unfinished>,
     /// Pages that a flush has dropped, each with the order in which it was sealed; none is empty.

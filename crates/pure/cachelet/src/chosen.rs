@@ -14,7 +14,7 @@ use crate::store::Store;
 
 /// By class, the age below which an item is chosen, at a moment of this server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cutoffs {
+pub struct AgeThresholds {
     at: Seconds,
     /// [`Seconds::MAX`] chooses all.
     younger_than: [Seconds; CLASSES],
@@ -24,15 +24,15 @@ pub struct Cutoffs {
 
 /// What stays of the pages that were full at a moment.
 pub(crate) struct Keep {
-    cutoffs: Cutoffs,
+    age_thresholds: AgeThresholds,
     /// Order of the last page.
     until: u64,
 }
 
-impl Cutoffs {
+impl AgeThresholds {
     /// Everything is chosen, as long as nothing else is said of its class. What is used after `at` is younger than anything.
-    pub fn at(at: Seconds) -> Cutoffs {
-        Cutoffs { at, younger_than: [Seconds::MAX; CLASSES], tied: [0; CLASSES] }
+    pub fn at(at: Seconds) -> AgeThresholds {
+        AgeThresholds { at, younger_than: [Seconds::MAX; CLASSES], tied: [0; CLASSES] }
     }
 
     pub fn younger_than(&mut self, class: usize, age: Seconds, tied: u16) {
@@ -67,30 +67,30 @@ impl Keep {
     }
 
     pub fn stays(&self, store: &Store, item: Item, now: Seconds) -> bool {
-        self.cutoffs.choose(store, item, now)
+        self.age_thresholds.choose(store, item, now)
     }
 
     /// The same of items that were not used since: what clients write is no more protected than ever.
     pub fn stays_since(&self, store: &Store, item: Item, now: Seconds) -> bool {
-        Access(item.access()).last(now) <= self.cutoffs.at && self.stays(store, item, now)
+        Access(item.access()).last(now) <= self.age_thresholds.at && self.stays(store, item, now)
     }
 }
 
 impl Store {
     /// Of a cachelet that leaves, and of which no slice is frozen: from now on items that are not chosen stay behind, and go with their slices.
-    pub fn take_along(&self, prefix: Prefix, cutoffs: Cutoffs) {
+    pub fn take_along(&self, prefix: Prefix, age_thresholds: AgeThresholds) {
         if let Some(cachelet) = self.present(prefix).filter(|cachelet| cachelet.leaves()) {
-            cachelet.inner.lock().chosen = Some(Box::new(cutoffs));
+            cachelet.inner.lock().chosen = Some(Box::new(age_thresholds));
         }
     }
 
     /// What arrives from now on was chosen, and is as good as what is read here. From pages that are full by now, what is not chosen
     /// makes room, whatever policy would say; what is chosen stays, each item once.
-    pub fn keep(&self, cutoffs: Cutoffs) {
+    pub fn keep(&self, age_thresholds: AgeThresholds) {
         let mut keep = self.keep.lock();
-        if keep.as_ref().is_none_or(|before| before.cutoffs != cutoffs) {
+        if keep.as_ref().is_none_or(|before| before.age_thresholds != age_thresholds) {
             let until = self.seals.load(Relaxed);
-            *keep = Some(Arc::new(Keep { cutoffs, until }));
+            *keep = Some(Arc::new(Keep { age_thresholds, until }));
         }
     }
 

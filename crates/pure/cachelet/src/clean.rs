@@ -6,7 +6,7 @@ use crate::access::Access;
 use crate::chosen::Keep;
 use crate::item::{Item, bits};
 use crate::locked::Locked;
-use crate::log::{Taken, temper_of};
+use crate::log::{TakenPage, temper_of};
 use crate::memory::{Offset, prefetch};
 use crate::policy::{Temper, survives};
 use crate::pool::PageId;
@@ -39,7 +39,7 @@ impl<'a> Locked<'a> {
     /// Empties the next [`RECORDS_AT_ONCE`] records of a page, and gives it back after its last one; until then it
     /// takes its place in the queue again.
     /// False if nothing may be evicted and there was no room for what lives in it.
-    pub(crate) fn clean(&mut self, Taken { order, id }: Taken) -> bool {
+    pub(crate) fn clean(&mut self, TakenPage { order, id }: TakenPage) -> bool {
         let log = self.page(id).log.load(Relaxed) as usize;
         let temper = temper_of(log);
         let keep = self.store.kept().filter(|keep| keep.holds_for(order) || temper == Temper::New);
@@ -63,7 +63,7 @@ impl<'a> Locked<'a> {
         self.inner.records = records;
         self.cleaning = false;
         if !done && self.page(id).live_records.load(Relaxed) > 0 {
-            self.put_back(log, Taken { order, id });
+            self.put_back(log, TakenPage { order, id });
             return true;
         }
         self.shed_index();

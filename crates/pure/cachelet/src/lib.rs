@@ -68,7 +68,7 @@ mod unfinished;
 
 pub use ages::ClassAges;
 pub use arriving::{Arriving, Due};
-pub use chosen::Cutoffs;
+pub use chosen::AgeThresholds;
 pub use classes::{ClassStats, Classes, Evicted};
 pub use importing::{Crowded, ImportStep};
 pub use item::ITEM_OVERHEAD_BYTES;

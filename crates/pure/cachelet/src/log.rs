@@ -39,7 +39,7 @@ pub struct Log {
 }
 
 /// A page that was taken out of its log's queue, with its place there.
-pub struct Taken {
+pub struct TakenPage {
     pub order: u64,
     pub id: PageId,
 }
@@ -198,7 +198,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Undoes the taking of a page.
-    pub(crate) fn put_back(&mut self, log: usize, Taken { order, id }: Taken) {
+    pub(crate) fn put_back(&mut self, log: usize, TakenPage { order, id }: TakenPage) {
         self.page(id).sealed.store(order, Relaxed);
         let queue = &mut self.inner.logs[log].sealed;
         let at = queue.partition_point(|&(sealed, _)| sealed < order);
@@ -211,7 +211,7 @@ impl<'a> Locked<'a> {
 
     /// Takes the page that was sealed first among the logs of this temper; it is no longer sealed.
     /// Where none is sealed the fullest open page is.
-    pub(crate) fn oldest_page(&mut self, temper: Temper) -> Option<Taken> {
+    pub(crate) fn oldest_page(&mut self, temper: Temper) -> Option<TakenPage> {
         if self.oldest_log(temper).is_none() {
             let of_temper = |&log: &usize| temper_of(log) == temper;
             let fullest = (0..LOGS).filter(of_temper).max_by_key(|&log| self.open_fill(log))?;
@@ -221,7 +221,7 @@ impl<'a> Locked<'a> {
         let (order, id) = self.inner.logs[log].sealed.pop_front().expect("its front was looked at");
         self.page(id).sealed.store(0, Relaxed);
         self.publish_oldest();
-        Some(Taken { order, id })
+        Some(TakenPage { order, id })
     }
 
     /// The page that [`Locked::oldest_page`] would take, if it is sealed.
@@ -231,7 +231,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Takes a page whose items are all past their deadline: the oldest of a log, be it the open one.
-    pub(crate) fn expired_page(&mut self) -> Option<Taken> {
+    pub(crate) fn expired_page(&mut self) -> Option<TakenPage> {
         let mut found = None;
         for log in 0..LOGS {
             let oldest = self.oldest_of(log).map(|(_, id)| id).or(self.inner.logs[log].open);
@@ -244,7 +244,7 @@ impl<'a> Locked<'a> {
                     }
                 };
                 self.page(id).sealed.store(0, Relaxed);
-                found = Some(Taken { order, id });
+                found = Some(TakenPage { order, id });
                 break;
             }
         }
@@ -261,7 +261,7 @@ impl<'a> Locked<'a> {
     /// Takes the page with the fewest live bytes, be it an open one, where the logs are worth compacting: an eighth of them is dead,
     /// and an eighth of that page. So whoever compacts again and again comes to an end: each page that is taken gives an eighth of a page
     /// back for good, and what is moved together fills its pages better than that. O(pages).
-    pub(crate) fn sparsest_page(&mut self) -> Option<Taken> {
+    pub(crate) fn sparsest_page(&mut self) -> Option<TakenPage> {
         if self.inner.dead_bytes * COMPACT_DEAD_PART < self.log_bytes() as u64 {
             return None;
         }
@@ -286,7 +286,7 @@ impl<'a> Locked<'a> {
         };
         self.page(id).sealed.store(0, Relaxed);
         self.publish_oldest();
-        Some(Taken { order, id })
+        Some(TakenPage { order, id })
     }
 
     /// Dead bytes beyond those that are not worth compacting.
@@ -295,9 +295,9 @@ impl<'a> Locked<'a> {
     }
 
     /// The open page of a log, which has none then.
-    fn take_open(&mut self, log: usize) -> Option<Taken> {
+    fn take_open(&mut self, log: usize) -> Option<TakenPage> {
         let id = self.inner.logs[log].open.take()?;
-        Some(Taken { order: self.store.next_seal(), id })
+        Some(TakenPage { order: self.store.next_seal(), id })
     }
 
     fn open_fill(&self, log: usize) -> u32 {

@@ -450,7 +450,7 @@ pub struct MoveNews {
     pub worker: u16,
     /// The process that it is meant for.
     pub to_incarnation: Incarnation,
-    pub word: Word,
+    pub word: MoveDecision,
     /// The items that travel, if not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selected: Option<Selected>,
@@ -459,7 +459,7 @@ pub struct MoveNews {
 /// What the coordinator has decided of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Word {
+pub enum MoveDecision {
     /// It is to be done.
     Go,
     /// The source is to serve everything again, if nothing is gone.
@@ -613,7 +613,7 @@ pub struct MoveStatus {
     pub from: u16,
     pub to: u16,
     /// `go`, `cancel` or `destination-lost`.
-    pub word: Word,
+    pub word: MoveDecision,
     /// What its source has said last.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub report: Option<MoveReport>,

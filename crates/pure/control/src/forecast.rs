@@ -18,7 +18,7 @@ const SERVERS_MOST: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Forecasts {
-    servers: BTreeMap<ServerId, Told>,
+    servers: BTreeMap<ServerId, CurveHistory>,
     /// The last time that it was.
     measured: Option<Measured>,
     /// Since when these servers have been those that serve.
@@ -26,14 +26,14 @@ pub(crate) struct Forecasts {
 }
 
 #[derive(Debug)]
-struct Told {
+struct CurveHistory {
     incarnation: Incarnation,
     report: CurveReport,
     /// When how many reads and hits were said, the last for so long as is looked back.
     counts: VecDeque<(Micros, u64, u64)>,
 }
 
-impl Told {
+impl CurveHistory {
     /// Reads and hits a second, of so long ago until the last word.
     fn rates(&self, now: Micros, back: Micros) -> (f64, f64) {
         let Some(&last) = self.counts.back() else { return (0.0, 0.0) };
@@ -79,7 +79,7 @@ impl Coordinator {
         report: CurveReport,
     ) {
         self.look_whether_steady(now);
-        let told = self.forecasts.servers.entry(server).or_insert_with(|| Told {
+        let told = self.forecasts.servers.entry(server).or_insert_with(|| CurveHistory {
             incarnation,
             report: CurveReport::default(),
             counts: VecDeque::new(),

@@ -7,7 +7,7 @@ use mbal_model::{ClusterMap, MoveId, Owner, Prefix, ServerId, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{
-    Incarnation, MoveCall, MoveNews, MoveReport, MoveStatus, Progress, SplitCall, Word,
+    Incarnation, MoveCall, MoveDecision, MoveNews, MoveReport, MoveStatus, Progress, SplitCall,
 };
 use crate::coordinator::{Answer, Coordinator, Micros, Refusal, known, prefix};
 
@@ -22,7 +22,7 @@ pub struct Move {
     pub to: Owner,
     /// The destination's process; another one knows nothing of the move.
     pub to_incarnation: Incarnation,
-    pub word: Word,
+    pub word: MoveDecision,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub(crate) struct SavedMove {
     from: (u16, u16),
     to: (u16, u16),
     to_incarnation: Incarnation,
-    word: Word,
+    word: MoveDecision,
 }
 
 impl From<&Move> for SavedMove {
@@ -119,7 +119,7 @@ impl Coordinator {
             "move {number}: {prefix} from server {} to {}",
             from.server.0, to.server.0
         ));
-        let one = Move { prefix, from, to, to_incarnation, word: Word::Go };
+        let one = Move { prefix, from, to, to_incarnation, word: MoveDecision::Go };
         self.changing().moves.insert(MoveId(number), one);
         Ok(number)
     }
@@ -161,8 +161,8 @@ impl Coordinator {
     pub(crate) fn cancel_move(&mut self, number: u32) -> Result<Answer, Refusal> {
         let unknown = || Refusal::Unknown(format!("no move {number} is under way"));
         let one = self.state.moves.get(&MoveId(number)).ok_or_else(unknown)?;
-        if one.word == Word::Go {
-            self.tell_move(MoveId(number), Word::Cancel);
+        if one.word == MoveDecision::Go {
+            self.tell_move(MoveId(number), MoveDecision::Cancel);
             self.said.push(format!("move {number} is to be cancelled"));
         }
         Ok(Answer::Done)
@@ -171,10 +171,11 @@ impl Coordinator {
     /// A server is to be emptied: what is on its way to it stays where it is, if nothing of it has gone; the rest is waited for.
     pub(crate) fn withdraw_moves_to(&mut self, server: ServerId) {
         let moves = self.state.moves.iter();
-        let coming = moves.filter(|(_, one)| one.to.server == server && one.word == Word::Go);
+        let coming =
+            moves.filter(|(_, one)| one.to.server == server && one.word == MoveDecision::Go);
         let coming: Vec<MoveId> = coming.map(|(number, _)| *number).collect();
         for number in coming {
-            self.tell_move(number, Word::Cancel);
+            self.tell_move(number, MoveDecision::Cancel);
             self.said.push(format!(
                 "move {} is to be cancelled: server {} is to be emptied",
                 number.0, server.0
@@ -191,7 +192,7 @@ impl Coordinator {
         };
         match (report.progress, one.word) {
             // A cancelled one may have been sealed before the source heard of it: then it has moved.
-            (Progress::Sealed, Word::Go | Word::Cancel) => {
+            (Progress::Sealed, MoveDecision::Go | MoveDecision::Cancel) => {
                 self.changing().moves.remove(&id);
                 self.said.push(format!("move {}: {} has moved", report.number, one.prefix));
                 self.scaled_by(from, report);
@@ -205,19 +206,19 @@ impl Coordinator {
                     report.number, one.prefix
                 ));
                 self.changing().moves.remove(&id);
-                if word == Word::Go {
+                if word == MoveDecision::Go {
                     self.has_refused(now, one.to.server);
                 }
             }
-            (Progress::TooLate, Word::Cancel) => {
+            (Progress::TooLate, MoveDecision::Cancel) => {
                 self.said.push(format!("move {} is too far to be cancelled", report.number));
-                self.tell_move(id, Word::Go);
+                self.tell_move(id, MoveDecision::Go);
             }
             _ => {}
         }
     }
 
-    fn tell_move(&mut self, id: MoveId, word: Word) {
+    fn tell_move(&mut self, id: MoveId, word: MoveDecision) {
         self.changing().moves.get_mut(&id).expect("it is under way").word = word;
     }
 
@@ -239,13 +240,13 @@ impl Coordinator {
         for (id, one) in all {
             if one.from.server == dead {
                 self.changing().moves.remove(&id);
-                if one.word != Word::DestinationLost {
+                if one.word != MoveDecision::DestinationLost {
                     self.said.push(format!("move {} ends with its source", id.0));
                     self.give(one.prefix, one.to);
                 }
             } else if one.to.server == dead {
                 self.said.push(format!("move {} has lost its destination", id.0));
-                self.tell_move(id, Word::DestinationLost);
+                self.tell_move(id, MoveDecision::DestinationLost);
             }
         }
     }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use mbal_model::ServerId;
 
 use crate::api::{
-    AgesAsked, AgesReport, ClassSelected, Incarnation, MoveReport, ScaleCall, ScaleCut, ScalePlan,
-    ScaleState, ScaleStatus, Scaling, Selected, Word,
+    AgesAsked, AgesReport, ClassSelected, Incarnation, MoveDecision, MoveReport, ScaleCall,
+    ScaleCut, ScalePlan, ScaleState, ScaleStatus, Scaling, Selected,
 };
 use crate::balancing::cannot_give;
 use crate::coordinator::{Answer, Coordinator, Micros, Refusal, known};
@@ -304,8 +304,9 @@ impl Coordinator {
         for server in retiring.map(|one| ServerId(one.server)) {
             self.is_drained_no_more(server);
             let moves = self.changing().moves.values_mut();
-            let wanted = moves.filter(|one| one.from.server == server && one.word == Word::Go);
-            wanted.for_each(|one| one.word = Word::Cancel);
+            let wanted =
+                moves.filter(|one| one.from.server == server && one.word == MoveDecision::Go);
+            wanted.for_each(|one| one.word = MoveDecision::Cancel);
         }
         self.said.push(format!("scaling {} to {} is cancelled", scaling.number, scaling.servers));
         Ok(Answer::Done)

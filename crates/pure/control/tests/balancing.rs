@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mbal_balance::{ClusterPlanner, Thresholds};
 use mbal_control::api::{
-    BalanceMode, Heartbeat, Incarnation, MoveReport, Progress, Registration, Status, Word,
+    BalanceMode, Heartbeat, Incarnation, MoveDecision, MoveReport, Progress, Registration, Status,
     WorkerReport, cachelets_listed,
 };
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
@@ -152,10 +152,12 @@ impl World {
         let reports = moves.map(|(number, one)| {
             let is_done = self.done_at.get(&number.0).is_some_and(|at| *at <= self.epoch);
             let progress = match one.word {
-                Word::DestinationLost => Progress::Back,
-                Word::Go if is_done && self.refuses == Some(one.to.server) => Progress::Back,
-                Word::Go | Word::Cancel if is_done => Progress::Sealed,
-                Word::Go | Word::Cancel => Progress::Moving,
+                MoveDecision::DestinationLost => Progress::Back,
+                MoveDecision::Go if is_done && self.refuses == Some(one.to.server) => {
+                    Progress::Back
+                }
+                MoveDecision::Go | MoveDecision::Cancel if is_done => Progress::Sealed,
+                MoveDecision::Go | MoveDecision::Cancel => Progress::Moving,
             };
             MoveReport { number: number.0, progress, ..MoveReport::default() }
         });

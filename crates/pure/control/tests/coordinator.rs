@@ -1,8 +1,8 @@
 //! What a coordinator answers, and what it remembers.
 
 use mbal_control::api::{
-    Drain, Heartbeat, Incarnation, MoveCall, MoveReport, News, Progress, Registered, Registration,
-    SplitCall, Status, Word,
+    Drain, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, News, Progress, Registered,
+    Registration, SplitCall, Status,
 };
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State};
 use mbal_model::{Cluster, ClusterPlan, Move, Owner, PlannedMove, Prefix, ServerId, Why, WorkerId};
@@ -394,7 +394,7 @@ fn a_move_is_told_to_both_sides_until_the_source_has_sealed_it() {
         let told = &news.moves[0];
         assert_eq!(
             (told.number, told.from, told.to, told.worker, told.word),
-            (number, 1, 2, 1, Word::Go)
+            (number, 1, 2, 1, MoveDecision::Go)
         );
         assert_eq!((told.to_incarnation, news.moves_ever), (Incarnation(2), number));
     }
@@ -424,10 +424,10 @@ fn a_cancelled_move_ends_when_its_source_serves_again_or_goes_on_if_that_is_too_
     rig.ask(Ask::CancelMove(number)).expect("it is under way");
     assert_eq!(
         rig.beat(1, 1, report(number, Progress::Moving)).expect("known").moves[0].word,
-        Word::Cancel
+        MoveDecision::Cancel
     );
     let news = rig.beat(1, 1, report(number, Progress::TooLate)).expect("known");
-    assert_eq!(news.moves[0].word, Word::Go);
+    assert_eq!(news.moves[0].word, MoveDecision::Go);
     rig.ask(Ask::CancelMove(number)).expect("it is under way");
     rig.beat(1, 1, report(number, Progress::Back)).expect("known");
     assert!(rig.of(1).contains(&prefix));
@@ -452,7 +452,7 @@ fn what_moved_to_a_dead_server_is_taken_back_whatever_was_sealed() {
     let (mut rig, prefix, number) = Rig::ordered();
     rig.register(2, 200).expect("it was started again");
     let news = rig.beat(1, 1, report(number, Progress::Sealed)).expect("known");
-    assert_eq!(news.moves[0].word, Word::DestinationLost);
+    assert_eq!(news.moves[0].word, MoveDecision::DestinationLost);
     assert!(rig.of(1).contains(&prefix), "that word was said before it was heard");
     rig.beat(1, 1, report(number, Progress::Back)).expect("known");
     assert!(rig.coordinator.state().moves.is_empty());
@@ -533,7 +533,7 @@ fn who_is_to_be_emptied_is_given_nothing() {
     let (mut rig, prefix, number) = Rig::ordered();
     rig.ask(Ask::Drain(ServerId(2), true)).expect("it is known");
     let news = rig.beat(1, 1, Vec::new()).expect("known");
-    assert_eq!(news.moves[0].word, Word::Cancel, "it was not given yet");
+    assert_eq!(news.moves[0].word, MoveDecision::Cancel, "it was not given yet");
     let other = MoveCall { prefix: rig.of(1)[1].to_string(), server: 2, worker: None };
     let refused = Err(Refusal::Conflict("server 2 is to be emptied: it is given nothing".into()));
     assert_eq!(rig.ask(Ask::Move(other.clone())), refused);
@@ -559,7 +559,7 @@ fn who_ends_is_given_nothing_whatever_operators_say_and_waits_for_what_cannot_be
     let refused = rig.ask(Ask::Move(call));
     assert!(matches!(refused, Err(Refusal::Conflict(_))), "it ends all the same: {refused:?}");
     let news = rig.beat(1, 1, report(number, Progress::TooLate)).expect("known");
-    assert_eq!(news.moves[0].word, Word::Go);
+    assert_eq!(news.moves[0].word, MoveDecision::Go);
     for id in [1, 3] {
         rig.beat(id, id.into(), Vec::new()).expect("known");
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mbal_control::api::{
-    Heartbeat, Incarnation, MoveCall, MoveReport, Progress, Registration, Word,
+    Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, Progress, Registration,
 };
 use mbal_control::{Answer, Ask, Coordinator, Member, Micros, Settings, State};
 use mbal_model::{Cluster, ServerId};
@@ -168,7 +168,7 @@ fn check(before: &State, after: &State) -> Result<(), String> {
             return Err(format!("move {} is from a server that has not its cachelet", number.0));
         }
         let is_same = after.members[&one.to.server].incarnation == one.to_incarnation;
-        if !is_same && one.word != Word::DestinationLost {
+        if !is_same && one.word != MoveDecision::DestinationLost {
             return Err(format!("move {} goes to a process that is gone", number.0));
         }
     }

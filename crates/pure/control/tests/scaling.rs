@@ -1,8 +1,8 @@
 //! How many servers there are to be: who retires, what moves carry, and what ends it.
 
 use mbal_control::api::{
-    AgesReport, ClassAges, Drain, Heartbeat, Incarnation, MoveCall, MoveReport, News, Progress,
-    Registration, ScaleCall, ScaleState, ScaleStatus, Word,
+    AgesReport, ClassAges, Drain, Heartbeat, Incarnation, MoveCall, MoveDecision, MoveReport, News,
+    Progress, Registration, ScaleCall, ScaleState, ScaleStatus,
 };
 use mbal_control::{Answer, Ask, Coordinator, Micros, Refusal, Settings, State, choose};
 use mbal_model::{ClusterPlan, Move, Owner, PlannedMove, ServerId, Why, WorkerId};
@@ -250,7 +250,7 @@ fn a_cancelled_one_leaves_everybody_serving() {
     let news = rig.beat(3, None, Vec::new());
     assert_eq!(
         (news.moves[0].number, news.moves[0].word, news.drain),
-        (number, Word::Cancel, None)
+        (number, MoveDecision::Cancel, None)
     );
     assert_eq!(rig.status().state, ScaleState::Idle);
     assert!(matches!(rig.ask(Ask::EndScaling), Err(Refusal::Unknown(_))));

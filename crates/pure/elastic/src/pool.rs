@@ -3,7 +3,7 @@
 //! ```text
 //!   lru_crawler metadump ─► Line ─► Listing, sorted ─┐
 //!   stats settings ─► SlabSettings ─► Slabs ─┐        ├─► plan ─► Plan: strays to delete, items to carry
-//!   stats slabs ─► Held ─────────────────────┴─ Member┘
+//!   stats slabs ─► SlabPages ─────────────────────┴─ Member┘
 //! ```
 
 mod evidence;
@@ -13,5 +13,5 @@ mod slabs;
 
 pub use evidence::{Evidence, Fit};
 pub use listing::{Line, Listed, Listing};
-pub use planning::{Held, Member, Plan, Resize, class_ages, plan};
+pub use planning::{Member, Plan, Resize, SlabPages, class_ages, plan};
 pub use slabs::{PAGE_BYTES, SlabSettings, Slabs};

@@ -107,7 +107,7 @@ pub struct Ownership {
     due: Moment,
     renewal: Option<Renewal>,
     /// Whether a coordinator knows of the key.
-    word: Word,
+    word: Vouched,
     /// It owns before, and never then: by etcd, and since nobody leads.
     by_etcd: Moment,
     by_nobody: Moment,
@@ -128,7 +128,7 @@ enum Phase {
 
 /// A key that a coordinator may not have seen counts for nothing: the process may have been said to be dead before it was written.
 #[derive(Clone, Copy, Debug)]
-enum Word {
+enum Vouched {
     /// The key was not seen yet.
     None,
     /// It was, at this moment, and would count until that one.
@@ -145,7 +145,7 @@ impl Ownership {
             asked: None,
             due: Moment::ZERO,
             renewal: None,
-            word: Word::None,
+            word: Vouched::None,
             by_etcd: Moment::ZERO,
             by_nobody: Moment::ZERO,
             renewed: Moment::ZERO,
@@ -171,7 +171,7 @@ impl Ownership {
 
     /// Its key is there, and a coordinator is to hear of it.
     pub fn wants_word(&self) -> bool {
-        matches!(self.word, Word::Seen { .. })
+        matches!(self.word, Vouched::Seen { .. })
     }
 
     /// What to ask now. It is asked nothing else before [`Ownership::told`].
@@ -246,13 +246,13 @@ impl Ownership {
 
     fn counts(&mut self, now: Moment, until: Moment) {
         match self.word {
-            Word::Given => self.by_etcd = self.by_etcd.max(until),
-            Word::Seen { at, until: before } => {
+            Vouched::Given => self.by_etcd = self.by_etcd.max(until),
+            Vouched::Seen { at, until: before } => {
                 // Between two renewals that do not meet, who has seen the key may have called its server dead.
                 let at = if now < before { at } else { now };
-                self.word = Word::Seen { at, until };
+                self.word = Vouched::Seen { at, until };
             }
-            Word::None => self.word = Word::Seen { at: now, until },
+            Vouched::None => self.word = Vouched::Seen { at: now, until },
         }
         if is_planted(Fault::OwnsWithoutWord) {
             self.accepted(now, now);
@@ -264,9 +264,9 @@ impl Ownership {
         if self.is_over(now) {
             return;
         }
-        if let Word::Seen { at, until } = self.word {
+        if let Vouched::Seen { at, until } = self.word {
             if at <= sent && now < until {
-                self.word = Word::Given;
+                self.word = Vouched::Given;
                 self.by_etcd = self.by_etcd.max(until);
                 self.has_owned = true;
             }
@@ -275,7 +275,7 @@ impl Ownership {
 
     /// The lease governs where etcd is there. Only who owns since nobody leads may write its key anew: etcd was away, and kept no leases.
     fn key_is_gone(&mut self, now: Moment) {
-        (self.phase, self.word, self.renewal) = (Phase::Bare, Word::None, None);
+        (self.phase, self.word, self.renewal) = (Phase::Bare, Vouched::None, None);
         self.by_etcd = self.by_etcd.min(now);
         self.is_over(now);
     }

@@ -61,7 +61,7 @@ ranks! {
     Settling: "making the store as the map says: one thread at a time", "workers, `mbal-member`";
     MoveLinks: "links for moves that are up", "`mbal-migrator`, `mbal-member`";
     MoveSides: "one move's state", "workers, `mbal-migrator`, `mbal-member`";
-    Spurned: "keys that are not to be copied for a while", "worker 0";
+    CopyBackoff: "keys that are not to be copied for a while", "worker 0";
     Homes: "one shard of this server's keys that have copies; held while such a key is written", "workers, metrics";
     CopiesHere: "one shard of copies of others' keys", "workers, metrics";
     Heats: "how hot keys are by all workers", "workers, metrics";

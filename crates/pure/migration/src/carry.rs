@@ -2,7 +2,9 @@
 //!
 //! For whoever has a moment: each call holds no lock for longer than a step of `cachelet` does, some ten microseconds.
 
-use mbal_cachelet::{Arriving, Birth, Crowded, Cursor, Cutoffs, Due, ImportStep, Part, Store};
+use mbal_cachelet::{
+    AgeThresholds, Arriving, Birth, Crowded, Cursor, Due, ImportStep, Part, Store,
+};
 use mbal_model::{Elsewhere, Seconds, ServerId, WorkerId};
 
 use crate::destination::{self, Adopted, Destination, Imported};
@@ -38,8 +40,8 @@ pub struct Leaver {
     part: Vec<u8>,
     part_bytes: usize,
     /// What travels, if not everything: by a plan, and if there is none by how much time is left.
-    planned: Option<Cutoffs>,
-    hurried: Option<Cutoffs>,
+    planned: Option<AgeThresholds>,
+    hurried: Option<AgeThresholds>,
 }
 
 impl Leaver {
@@ -54,12 +56,12 @@ impl Leaver {
     }
 
     /// Only these items travel, the others are gone with their slices.
-    pub fn choose(&mut self, planned: Option<Cutoffs>) {
+    pub fn choose(&mut self, planned: Option<AgeThresholds>) {
         self.planned = planned;
     }
 
     /// The same of slices that begin from now on, unless it was planned what travels.
-    pub fn hurry(&mut self, hurried: Option<Cutoffs>) {
+    pub fn hurry(&mut self, hurried: Option<AgeThresholds>) {
         self.hurried = hurried;
     }
 
@@ -77,8 +79,8 @@ impl Leaver {
                 source.began(now.ns, store.begin_to_leave(prefix, id));
             }
             source::Step::Freeze => {
-                if let Some(cutoffs) = self.planned.or(self.hurried) {
-                    store.take_along(prefix, cutoffs);
+                if let Some(age_thresholds) = self.planned.or(self.hurried) {
+                    store.take_along(prefix, age_thresholds);
                 }
                 source.froze(now.ns, store.freeze(prefix, now.second));
             }

@@ -11,7 +11,7 @@ use crate::passing::End;
 use crate::placing::DOWN;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
-use crate::upstream::{Asked, Health, Hide, Who};
+use crate::upstream::{Health, Hide, InFlight, Who};
 
 /// A longer exptime is a moment of the calendar.
 const RELATIVE_SECONDS_MAX: u64 = 60 * 60 * 24 * 30;
@@ -184,7 +184,7 @@ impl Proxy {
             let this = &mut self.conns[conn];
             voice.push_flush(&mut this.out.bytes, exptime);
             let at = self.now;
-            this.ask(Asked { who, kind, expect, hide, writes: false, renamed: false, at }, None);
+            this.ask(InFlight { who, kind, expect, hide, writes: false, renamed: false, at }, None);
             self.counters.forwarded += 1;
             self.tell_conn(conn);
         }

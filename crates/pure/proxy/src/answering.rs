@@ -8,7 +8,7 @@ use crate::merge::Found;
 use crate::naming;
 use crate::proxy::Proxy;
 use crate::reply::{Framed, Kind, frame};
-use crate::upstream::{Asked, Health, Hide, State, Who};
+use crate::upstream::{Health, Hide, InFlight, State, Who};
 use mbal_model::Key;
 
 impl Proxy {
@@ -110,7 +110,7 @@ impl Proxy {
 
     /// What an upstream says is a reply to what it was asked.
     #[inline]
-    fn is_reply_to(&self, asked: &Asked, reply: &[u8]) -> bool {
+    fn is_reply_to(&self, asked: &InFlight, reply: &[u8]) -> bool {
         asked.expect.takes(reply)
             && match (asked.who, asked.expect) {
                 (Who::Part { client, number, part, .. }, Expect::Values { cas }) => {
@@ -130,7 +130,7 @@ impl Proxy {
     }
 
     #[inline]
-    fn answer(&mut self, conn: usize, asked: &Asked, reply: &[u8]) {
+    fn answer(&mut self, conn: usize, asked: &InFlight, reply: &[u8]) {
         match asked.who {
             Who::Client { client, number } => {
                 match found(asked, reply) {
@@ -192,7 +192,7 @@ impl Proxy {
     }
 
     /// There is no reply, and there will be none.
-    pub(crate) fn lose_asked(&mut self, asked: Asked, error: &'static [u8]) {
+    pub(crate) fn lose_asked(&mut self, asked: InFlight, error: &'static [u8]) {
         match asked.who {
             Who::Client { client, number } => {
                 self.counters.errors += 1;
@@ -324,7 +324,7 @@ impl Proxy {
 
 /// Whether the reply to a `get` of one key, or to a `mg` that changes nothing, has found it. `None`: it is neither.
 #[inline]
-fn found(asked: &Asked, reply: &[u8]) -> Option<bool> {
+fn found(asked: &InFlight, reply: &[u8]) -> Option<bool> {
     match (asked.kind, reply[0]) {
         (Kind::Values, b'V') => Some(true),
         (Kind::Values, b'E') if reply == b"END\r\n" => Some(false),
@@ -347,7 +347,7 @@ fn is_binary_get(opcode: u8) -> bool {
 
 /// Appends what the client hears of a reply.
 #[inline]
-fn push_reply(out: &mut Vec<u8>, asked: &Asked, reply: &[u8]) {
+fn push_reply(out: &mut Vec<u8>, asked: &InFlight, reply: &[u8]) {
     let hidden = match asked.hide {
         Hide::Nothing => false,
         Hide::Miss => reply.starts_with(b"EN"),

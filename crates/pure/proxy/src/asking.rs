@@ -11,7 +11,7 @@ use crate::naming::push_name;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
 use crate::steering::Steered;
-use crate::upstream::{Asked, Hide, Who};
+use crate::upstream::{Hide, InFlight, Who};
 
 pub(crate) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
@@ -149,7 +149,7 @@ impl Proxy {
             }
         };
         let renamed = name.is_some();
-        let asked = Asked { who, kind, expect, hide, writes, renamed, at: self.now };
+        let asked = InFlight { who, kind, expect, hide, writes, renamed, at: self.now };
         self.resting.asked(asked.keys());
         if let Some(name) = name {
             let mut named = self.spare.take();

@@ -13,7 +13,7 @@ use crate::placing::Refusal;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
 use crate::steering::Steered;
-use crate::upstream::{Asked, Hide, Who};
+use crate::upstream::{Hide, InFlight, Who};
 
 const TOO_MANY_UPSTREAMS: &[u8] = b"SERVER_ERROR too many upstreams for one get\r\n";
 
@@ -216,7 +216,7 @@ impl Proxy {
         let who = Who::Part { client, number, part: part as u8, keys };
         let (kind, hide, writes) = (Kind::Values, Hide::Nothing, false);
         let expect = Expect::Values { cas: get.cas };
-        let asked = Asked { who, kind, expect, hide, writes, renamed, at: self.now };
+        let asked = InFlight { who, kind, expect, hide, writes, renamed, at: self.now };
         this.ask(asked, None);
         self.resting.asked(asked.keys());
         self.counters.forwarded += 1;

@@ -9,7 +9,7 @@ use crate::expect::Expect;
 use crate::promises::Course;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
-use crate::upstream::{Asked, Hide, Who};
+use crate::upstream::{Hide, InFlight, Who};
 
 /// No reply has this status.
 const NEVER: u8 = u8::MAX;
@@ -70,8 +70,8 @@ impl Proxy {
             let this = &mut self.conns[conn];
             this.out.bytes.extend_from_slice(&binary_delete(key));
             let expect = Expect::Binary { opcode: 0x04, opaque: [0; 4] };
-            let deletion = Asked::own(Who::Nobody, Kind::Binary, expect, self.now);
-            this.ask(Asked { writes: true, ..deletion }, Some((key, false)));
+            let deletion = InFlight::own(Who::Nobody, Kind::Binary, expect, self.now);
+            this.ask(InFlight { writes: true, ..deletion }, Some((key, false)));
             self.counters.forwarded += 1;
             self.tell_conn(conn);
             return self.say_status(client, frame, Status::TooLarge);
@@ -84,7 +84,7 @@ impl Proxy {
         let who = Who::Client { client, number };
         let (kind, at) = (Kind::Binary, self.now);
         let expect = Expect::Binary { opcode: frame.loud(), opaque: frame.opaque };
-        let asked = Asked { who, kind, expect, hide, writes, renamed: false, at };
+        let asked = InFlight { who, kind, expect, hide, writes, renamed: false, at };
         this.ask(asked, writes.then_some((key, false)));
         self.resting.asked(asked.keys());
         self.counters.forwarded += 1;
@@ -165,7 +165,7 @@ fn push_stats_framed(out: &mut Vec<u8>, frame: &Frame, lines: &[u8]) {
 }
 
 /// Appends the answer to a request whose upstream has failed.
-pub(crate) fn push_failure(out: &mut Vec<u8>, asked: &Asked) {
+pub(crate) fn push_failure(out: &mut Vec<u8>, asked: &InFlight) {
     if let Hide::Binary { opcode, opaque, .. } = asked.hide {
         let frame = Frame { opcode, quiet: false, vbucket: 0, suffix: 0, opaque, cas: 0 };
         frame.push_error(out, Status::TemporaryFailure);

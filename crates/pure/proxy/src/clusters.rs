@@ -23,7 +23,7 @@ use crate::placing::{DOWN, Refusal};
 use crate::promises::Fence;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
-use crate::upstream::{Asked, Conn, Health, State, Who, push_delete};
+use crate::upstream::{Conn, Health, InFlight, State, Who, push_delete};
 
 /// Clusters behind one proxy.
 const CLUSTERS_MAX: usize = 64;
@@ -123,7 +123,7 @@ impl Proxy {
         }
         let this = &mut self.conns[conn];
         this.out.bytes.extend_from_slice(b"config get mbal\r\n");
-        this.ask(Asked::own(Who::Cluster, Kind::Config, Expect::Any, self.now), None);
+        this.ask(InFlight::own(Who::Cluster, Kind::Config, Expect::Any, self.now), None);
         self.tell_conn(conn);
     }
 
@@ -285,7 +285,7 @@ impl Proxy {
                     let this = &mut self.conns[there];
                     push_delete(&mut this.out.bytes, &key, base64, binary);
                     let kind = if binary { Kind::Binary } else { Kind::Line };
-                    this.ask(Asked::own(Who::Nobody, kind, Expect::Any, self.now), None);
+                    this.ask(InFlight::own(Who::Nobody, kind, Expect::Any, self.now), None);
                     self.tell_conn(there);
                 }
                 _ => drop(self.conns[conn].owed.insert((key, base64))),

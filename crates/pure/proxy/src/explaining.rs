@@ -6,7 +6,7 @@ use mbal_model::{KEY_BYTES_MAX, Key};
 use mbal_wire::{push_readable, unescaped};
 
 use crate::Nanos;
-use crate::hot::{Told, ToldState};
+use crate::hot::{HotKey, HotKeyState};
 use crate::naming::{SUFFIX_BYTES, push_name};
 use crate::pool::Distribution;
 use crate::proxy::Proxy;
@@ -142,22 +142,26 @@ impl Proxy {
         }
     }
 
-    fn of_hot(&self, key: &[u8], told: &Told, t: &str) -> Vec<String> {
-        let Told { wanted, reads, writes, often_written, state } = told;
+    fn of_hot(&self, key: &[u8], told: &HotKey, t: &str) -> Vec<String> {
+        let HotKey { wanted, reads, writes, often_written, state } = told;
         let mut said = vec![format!(
             "hot: {reads} reads and {writes} writes in this interval; {t}: {wanted} virtual copies, home included"
         )];
         match state {
-            ToldState::Cold if *wanted < 2 => said.push("read at home: one copy is enough".into()),
-            ToldState::Cold => said.push("read at home; the next read has it copied".into()),
-            ToldState::Filling => said.push("read at home, which is asked for the value".into()),
-            ToldState::Cached(until) if self.now < *until => said.push(format!(
+            HotKeyState::Cold if *wanted < 2 => {
+                said.push("read at home: one copy is enough".into())
+            }
+            HotKeyState::Cold => said.push("read at home; the next read has it copied".into()),
+            HotKeyState::Filling => said.push("read at home, which is asked for the value".into()),
+            HotKeyState::Cached(until) if self.now < *until => said.push(format!(
                 "get of this key alone is answered from the proxy's memory, for {:.0} s{}",
                 seconds(until - self.now),
                 if *often_written { ": it is written too often for copies" } else { "" }
             )),
-            ToldState::Cached(_) => said.push("read at home: what the proxy has is too old".into()),
-            ToldState::Copied(copies, since) => {
+            HotKeyState::Cached(_) => {
+                said.push("read at home: what the proxy has is too old".into())
+            }
+            HotKeyState::Copied(copies, since) => {
                 let age = seconds(self.now.saturating_sub(*since));
                 said.push(format!(
                     "copied for {age:.1} s; a read goes to the idler of two of these"

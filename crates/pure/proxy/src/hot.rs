@@ -6,7 +6,7 @@
 mod telling;
 mod through;
 
-pub(crate) use telling::{Told, ToldState};
+pub(crate) use telling::{HotKey, HotKeyState};
 pub(crate) use through::{AskId, Reader};
 
 use std::collections::BTreeMap;

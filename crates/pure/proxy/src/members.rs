@@ -22,7 +22,7 @@ use crate::missed::{Missed, Return};
 use crate::pool::Pool;
 use crate::proxy::{Action, ConnId, Proxy};
 use crate::reply::Kind;
-use crate::upstream::{Asked, Conn, Health, Hide, State, Upstream, Who, push_flush};
+use crate::upstream::{Conn, Health, Hide, InFlight, State, Upstream, Who, push_flush};
 
 /// So many upstreams are remembered, those that are gone included. Beyond that whoever comes may have been here before.
 const REMEMBERED_MAX: usize = 1024;
@@ -196,7 +196,7 @@ impl Proxy {
         let binary = self.is_binary(conn);
         let this = &mut self.conns[conn];
         push_flush(&mut this.out.bytes, binary);
-        let fence = Asked {
+        let fence = InFlight {
             who: Who::Fence,
             kind: if binary { Kind::Binary } else { Kind::Line },
             // It is looked at when it comes.

@@ -40,7 +40,7 @@ pub(crate) enum Return {
     #[default]
     Away,
     /// It is asked what it is.
-    Asked,
+    InFlight,
     /// What it was asked before is to be answered first.
     Waits,
     /// It deletes what was noted below this number, or flushes.
@@ -133,7 +133,7 @@ impl Proxy {
     /// It can be reached again: it is asked what it is, and whether it was filled.
     pub(crate) fn begin_return(&mut self, upstream: usize) {
         let conn = self.upstreams[upstream].first_conn;
-        self.upstreams[upstream].returning = Return::Asked;
+        self.upstreams[upstream].returning = Return::InFlight;
         self.ask_cluster(conn, false);
         let asked = if self.upstreams[upstream].has_left { FILLED } else { "" };
         let kind = if asked.is_empty() { Kind::Line } else { Kind::Values };
@@ -152,8 +152,8 @@ impl Proxy {
             return;
         }
         match this.returning {
-            Return::Asked if this.cluster.is_some() => self.come_back(upstream),
-            Return::Asked
+            Return::InFlight if this.cluster.is_some() => self.come_back(upstream),
+            Return::InFlight
                 if reply.starts_with(b"VALUE ") && !is_planted(Fault::FilledForgotten) =>
             {
                 // What is owed was written before it was filled.
@@ -164,7 +164,7 @@ impl Proxy {
                 }
                 self.come_back(upstream);
             }
-            Return::Asked => {
+            Return::InFlight => {
                 this.returning = Return::Waits;
                 self.clean_if_idle(upstream);
             }

@@ -15,7 +15,7 @@ use crate::promises::{Course, Fence};
 use crate::proxy::{Action, ClientId, ConnId, Proxy};
 use crate::reply::Kind;
 use crate::steering::Steered;
-use crate::upstream::{Asked, Hide, State, Who};
+use crate::upstream::{Hide, InFlight, State, Who};
 
 const PEER_DOWN: Refusal = b"SERVER_ERROR peer is down\r\n";
 const NOT_ITS_COORDINATOR: Refusal = b"SERVER_ERROR not the key's coordinator\r\n";
@@ -403,7 +403,7 @@ impl Proxy {
         let (hide, at) = (Hide::Nothing, self.now);
         let (who, kind) = (Who::Nobody, Kind::Meta);
         let expect = Expect::MetaDeleted(Echo::default());
-        let asked = Asked { who, kind, expect, hide, writes: true, renamed: false, at };
+        let asked = InFlight { who, kind, expect, hide, writes: true, renamed: false, at };
         self.conns[conn].ask(asked, Some((key, base64)));
         self.tell_conn(conn);
     }

@@ -57,7 +57,7 @@ pub(crate) enum Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
     /// There is no answer yet.
-    Asked,
+    InFlight,
     Waits,
     Promised,
 }
@@ -184,7 +184,7 @@ impl PeerTable {
         out.extend_from_slice(format!("peer keep {id:x}\r\n").as_bytes());
         asked.push(Ask::Keep);
         session.claims.retain(|hash, claim| {
-            let stays = hot.contains_key(hash) || *claim == Claim::Asked;
+            let stays = hot.contains_key(hash) || *claim == Claim::InFlight;
             if !stays {
                 // By its hash: the name of a key that has cooled is forgotten.
                 out.extend_from_slice(format!("peer release {id:x} {hash:x}\r\n").as_bytes());
@@ -194,7 +194,7 @@ impl PeerTable {
         });
         for (hash, key) in hot {
             if matches!(session.claims.get(hash), None | Some(Claim::Waits)) {
-                session.claims.insert(*hash, Claim::Asked);
+                session.claims.insert(*hash, Claim::InFlight);
                 out.extend_from_slice(format!("peer claim {id:x} ").as_bytes());
                 out.extend_from_slice(key);
                 out.extend_from_slice(b"\r\n");

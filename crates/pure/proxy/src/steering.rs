@@ -14,7 +14,7 @@ use crate::placing::Refusal;
 use crate::promises::Course;
 use crate::proxy::Proxy;
 use crate::reply::Kind;
-use crate::upstream::{Asked, State, Who};
+use crate::upstream::{InFlight, State, Who};
 
 /// The reply to a question for a value that is to be copied.
 pub(crate) const FILLS: Expect = Expect::MetaGot { value: true, compares: false, echo: Echo::NONE };
@@ -175,7 +175,7 @@ impl Proxy {
 
     /// A request of the proxy's own.
     pub(crate) fn ask_own(&mut self, conn: usize, kind: Kind, expect: Expect, who: Who) {
-        let asked = Asked::own(who, kind, expect, self.now);
+        let asked = InFlight::own(who, kind, expect, self.now);
         self.conns[conn].ask(asked, None);
         self.tell_conn(conn);
     }

@@ -85,7 +85,7 @@ pub(crate) struct Conn {
     pub input: Vec<u8>,
     pub need: usize,
     pub scanned: usize,
-    pub asked: VecDeque<Asked>,
+    pub asked: VecDeque<InFlight>,
     /// Requests that were answered or lost since the start.
     pub done: u64,
     /// What had been asked when this interval of NetKV's control began.
@@ -119,7 +119,7 @@ const OWED_MAX: usize = 10_000;
 
 /// A request that is on its way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct InFlight {
     pub who: Who,
     pub kind: Kind,
     pub expect: Expect,
@@ -131,10 +131,10 @@ pub(crate) struct Asked {
     pub at: Nanos,
 }
 
-impl Asked {
+impl InFlight {
     /// What no client waits for.
-    pub fn own(who: Who, kind: Kind, expect: Expect, at: Nanos) -> Asked {
-        Asked { who, kind, expect, hide: Hide::Nothing, writes: false, renamed: false, at }
+    pub fn own(who: Who, kind: Kind, expect: Expect, at: Nanos) -> InFlight {
+        InFlight { who, kind, expect, hide: Hide::Nothing, writes: false, renamed: false, at }
     }
 
     /// So many keys clients wait for.
@@ -277,7 +277,7 @@ impl Conn {
 
     /// True if all that is not answered can be asked again: it has not left, or it is all reads. Then none of it counts as sent.
     pub fn asks_again(&mut self) -> bool {
-        let reads = |asked: &Asked| {
+        let reads = |asked: &InFlight| {
             matches!(asked.who, Who::Client { .. } | Who::Part { .. }) && !asked.writes
         };
         if self.is_unsent() {
@@ -321,7 +321,7 @@ impl Conn {
 
     /// What was appended to the output is a request.
     #[inline]
-    pub fn ask(&mut self, asked: Asked, written: Option<(&[u8], bool)>) {
+    pub fn ask(&mut self, asked: InFlight, written: Option<(&[u8], bool)>) {
         if let Some((key, base64)) = written {
             self.keys.bytes.extend_from_slice(&[key.len() as u8, base64.into()]);
             self.keys.bytes.extend_from_slice(key);
@@ -332,7 +332,7 @@ impl Conn {
 
     /// The next reply is this one's.
     #[inline]
-    pub fn answered(&mut self, spare: &mut Spare, written: &mut Vec<u8>) -> Option<Asked> {
+    pub fn answered(&mut self, spare: &mut Spare, written: &mut Vec<u8>) -> Option<InFlight> {
         let asked = self.asked.pop_front()?;
         self.done += 1;
         if !self.echo.is_empty() {
@@ -350,7 +350,7 @@ impl Conn {
     }
 
     /// The connection is gone. Who waits for it; the keys of writes are owed from now on.
-    pub fn lose(&mut self, spare: &mut Spare) -> VecDeque<Asked> {
+    pub fn lose(&mut self, spare: &mut Spare) -> VecDeque<InFlight> {
         let may_come = !self.is_unsent();
         let mut keys = self.keys.unsent();
         if !keys.is_empty() && may_come {
@@ -414,7 +414,7 @@ impl Conn {
         self.owed.len()
     }
 
-    fn deletion(&self, who: Who, now: Nanos, binary: bool) -> Asked {
+    fn deletion(&self, who: Who, now: Nanos, binary: bool) -> InFlight {
         let (kind, expect) = match (binary, self.owes_all) {
             (true, all) => {
                 let opcode = if all { 0x08 } else { 0x04 };
@@ -423,7 +423,7 @@ impl Conn {
             (false, true) => (Kind::Line, Expect::Ok),
             (false, false) => (Kind::Meta, Expect::MetaDeleted(Echo::default())),
         };
-        Asked::own(who, kind, expect, now)
+        InFlight::own(who, kind, expect, now)
     }
 
     /// Puts the deletion of what is owed before all that was asked while the connection was being made. It is for good, if `is_last`.
@@ -458,7 +458,7 @@ impl Conn {
             true => (Kind::Binary, Expect::Binary { opcode: 0x0a, opaque: [0; 4] }),
             false => (Kind::Line, Expect::Version),
         };
-        self.asked.push_front(Asked::own(Who::Nobody, kind, expect, now));
+        self.asked.push_front(InFlight::own(Who::Nobody, kind, expect, now));
     }
 
     /// Appends the deletion of what is owed, for good.

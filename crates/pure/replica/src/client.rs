@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mbal_model::Edition;
+use mbal_model::ReplicaVersion;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::Moment;
-use crate::message::Told;
+use crate::message::Announcement;
 
 /// Where a read of a hot key goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Choice {
     /// To the place of this suffix, marked. What is older than `seen` is not to answer.
     Copy {
         suffix: u8,
-        seen: Edition,
+        seen: ReplicaVersion,
     },
 }
 
@@ -24,7 +24,7 @@ struct Lease {
     until: Moment,
     suffixes: Vec<u8>,
     /// The newest that a copy has answered with.
-    seen: Edition,
+    seen: ReplicaVersion,
 }
 
 /// The leases of one client. What it has forgotten it asks the home for.
@@ -93,7 +93,7 @@ impl Leases {
     }
 
     /// The home has told of copies, in its answer to a request that was sent at `asked`.
-    pub fn told(&mut self, hash: u64, asked: Moment, told: &Told, now: Moment) {
+    pub fn told(&mut self, hash: u64, asked: Moment, told: &Announcement, now: Moment) {
         let is_old = asked <= self.without[self.mark(hash)] && !told.linearizable;
         if is_old && !is_planted(Fault::OldLeaseTaken) || told.suffixes.is_empty() {
             return;
@@ -110,14 +110,14 @@ impl Leases {
                 self.without(oldest, now);
             }
         }
-        self.leases.insert(hash, Lease { until, suffixes, seen: Edition::default() });
+        self.leases.insert(hash, Lease { until, suffixes, seen: ReplicaVersion::default() });
         self.order.push_back(hash);
     }
 
     /// A copy has answered with this.
-    pub fn saw(&mut self, hash: u64, edition: Edition, now: Moment) {
+    pub fn saw(&mut self, hash: u64, replica_version: ReplicaVersion, now: Moment) {
         match self.leases.get_mut(&hash) {
-            Some(lease) => lease.seen = lease.seen.max(edition),
+            Some(lease) => lease.seen = lease.seen.max(replica_version),
             // It is not remembered, so copies that were told of before may be older.
             None => self.without(hash, now),
         }
@@ -164,12 +164,12 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    fn told() -> Told {
-        Told { lease: at(1_000), linearizable: false, suffixes: vec![1, 4] }
+    fn told() -> Announcement {
+        Announcement { lease: at(1_000), linearizable: false, suffixes: vec![1, 4] }
     }
 
-    fn edition(version: u64) -> Edition {
-        Edition { grant: 9, version }
+    fn replica_version(version: u64) -> ReplicaVersion {
+        ReplicaVersion { grant: 9, version }
     }
 
     /// Of random bits those that choose the copy with this place among the home and two copies.
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn copy(suffix: u8) -> Choice {
-        Choice::Copy { suffix, seen: Edition::default() }
+        Choice::Copy { suffix, seen: ReplicaVersion::default() }
     }
 
     fn told_at_10() -> Leases {
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_lease_is_prolonged_by_what_is_told_later_and_counts_the_copies_that_it_names() {
         let mut leases = told_at_10();
-        leases.told(KEY, at(500), &Told { suffixes: vec![2], ..told() }, at(501));
+        leases.told(KEY, at(500), &Announcement { suffixes: vec![2], ..told() }, at(501));
         leases.told(KEY, at(400), &told(), at(502));
         assert_eq!(leases.route(KEY, at(1_400), u32::MAX), copy(2));
         assert_eq!(leases.route(KEY, at(1_500), u32::MAX), Choice::Home);
@@ -210,12 +210,12 @@ mod tests {
     fn the_newest_that_was_seen_is_said_to_each_copy_and_outlives_the_lease_that_is_prolonged() {
         let mut leases = told_at_10();
         for (version, newest) in [(3, 3), (2, 3), (5, 5)] {
-            leases.saw(KEY, edition(version), at(20));
-            let chosen = Choice::Copy { suffix: 4, seen: edition(newest) };
+            leases.saw(KEY, replica_version(version), at(20));
+            let chosen = Choice::Copy { suffix: 4, seen: replica_version(newest) };
             assert_eq!(leases.route(KEY, at(21), choosing(2)), chosen);
         }
         leases.told(KEY, at(900), &told(), at(901));
-        let chosen = Choice::Copy { suffix: 1, seen: edition(5) };
+        let chosen = Choice::Copy { suffix: 1, seen: replica_version(5) };
         assert_eq!(leases.route(KEY, at(1_500), choosing(1)), chosen);
     }
 
@@ -233,7 +233,7 @@ mod tests {
         // A copy answers after that.
         let mut leases = told_at_10();
         assert_eq!(leases.route(KEY, at(1_020), 0), Choice::Home);
-        leases.saw(KEY, edition(3), at(1_050));
+        leases.saw(KEY, replica_version(3), at(1_050));
         assert_eq!(asked_before(&mut leases, 1_030, 1_060), Choice::Home);
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
 
-use crate::message::{Held, Outcome, Stamp, Told};
+use crate::message::{Announcement, Held, Outcome, Stamp};
 use crate::{Grant, Moment, Version, over_after};
 
 /// What holds for all keys of a cluster.
@@ -39,7 +39,7 @@ pub struct Say {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Keep,
-    LetGo,
+    Invalidate,
     Drop,
     Item,
 }
@@ -48,7 +48,7 @@ pub enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Newest {
     Item,
-    LetGo,
+    Invalidate,
     Drop,
 }
 
@@ -129,7 +129,7 @@ impl Home {
         match self.newest {
             Newest::Drop => HomeState::ColdPending,
             Newest::Item if self.is_hot(now) => HomeState::Hot,
-            Newest::Item | Newest::LetGo => HomeState::HotPending,
+            Newest::Item | Newest::Invalidate => HomeState::HotPending,
         }
     }
 
@@ -156,13 +156,13 @@ impl Home {
     }
 
     /// What a client that has just read here may know of copies.
-    pub fn told(&self, now: Moment) -> Option<Told> {
+    pub fn told(&self, now: Moment) -> Option<Announcement> {
         if self.state(now) != HomeState::Hot {
             return None;
         }
         let answering = self.sides.iter().filter(|side| self.answers(side, now));
         let suffixes = answering.map(|side| side.suffix).collect();
-        Some(Told { lease: self.terms.lease, linearizable: self.terms.atomic, suffixes })
+        Some(Announcement { lease: self.terms.lease, linearizable: self.terms.atomic, suffixes })
     }
 
     /// The key has been written here: shadows are to have what is there now, or that nothing is.
@@ -171,7 +171,7 @@ impl Home {
             return;
         }
         self.asked = None;
-        self.is_news(if is_there { Newest::Item } else { Newest::LetGo });
+        self.is_news(if is_there { Newest::Item } else { Newest::Invalidate });
     }
 
     /// It is said at once, whatever has failed before.
@@ -182,7 +182,7 @@ impl Home {
     }
 
     /// Before a write, if writes are atomic: true once no shadow can answer any more. Until then, what is to be said is said.
-    pub fn lets_go(&mut self, now: Moment) -> bool {
+    pub fn invalidates(&mut self, now: Moment) -> bool {
         if !self.terms.atomic || is_planted(Fault::WritesDoNotWait) {
             return true;
         }
@@ -192,7 +192,7 @@ impl Home {
 
     fn wants_let_go(&mut self, now: Moment) {
         if self.newest == Newest::Item {
-            self.is_news(Newest::LetGo);
+            self.is_news(Newest::Invalidate);
             self.asked = Some(now);
         } else if self.asked.is_some() {
             self.asked = Some(now);
@@ -231,7 +231,7 @@ impl Home {
         let lease = self.terms.lease;
         // Whoever waits asks again sooner than that: nobody does any more.
         let is_given_up = |asked: Moment| asked + over_after(lease) <= now;
-        if self.newest == Newest::LetGo
+        if self.newest == Newest::Invalidate
             && self.asked.is_some_and(is_given_up)
             && !is_planted(Fault::GivenUpStaysLetGo)
         {
@@ -249,7 +249,7 @@ impl Home {
             let is_due = side.stamp.0 > 0 && (side.renewed + lease / 3 <= now || is_short);
             let what = match self.newest {
                 Newest::Drop if is_news => What::Drop,
-                Newest::LetGo if is_news => What::LetGo,
+                Newest::Invalidate if is_news => What::Invalidate,
                 Newest::Item if is_news => What::Item,
                 // One word at a time prolongs it: of several the first stamp would count.
                 Newest::Item
@@ -307,7 +307,7 @@ impl Home {
         }
         let is_newest = match self.newest {
             Newest::Item => held.outcome == Outcome::Has,
-            Newest::LetGo | Newest::Drop => held.outcome == Outcome::LetGo,
+            Newest::Invalidate | Newest::Drop => held.outcome == Outcome::Invalidate,
         };
         if held.version == self.version && is_newest {
             side.acknowledged = self.version;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   a write, a tick ──► Home ──► Say: keep, let go, drop, item ──► Shadow ──► Held: what it has ──► Home
-//!                         └──► Told: lease, suffixes ──► Leases ──► which suffix to ask, and what it must not be older than
+//!                         └──► Announcement: lease, suffixes ──► Leases ──► which suffix to ask, and what it must not be older than
 //! ```
 
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ mod shadow;
 
 pub use client::{Choice, Leases};
 pub use home::{Home, HomeState, Say, Terms, What};
-pub use message::{Held, Hold, HoldWhat, Item, MARK, Outcome, Stamp, Told};
+pub use message::{Announcement, Held, Hold, HoldWhat, Item, MARK, Outcome, Stamp};
 pub use shadow::{Kept, Shadow};
 
 /// A moment on the caller's monotonic clock.

@@ -52,7 +52,7 @@ pub enum HoldWhat<'a> {
     /// This version, which the shadow has, for another lease.
     Keep,
     /// No value: whoever asks is sent home.
-    LetGo,
+    Invalidate,
     /// The grant is over.
     Drop,
     Item(Item<'a>),
@@ -94,7 +94,7 @@ pub enum Outcome {
     /// A value of this version.
     Has,
     /// None, and it will not come back by itself.
-    LetGo,
+    Invalidate,
     /// It has no room for it.
     Refused,
 }
@@ -111,7 +111,7 @@ pub struct Held {
 }
 
 const KEEP: u8 = 0;
-const LET_GO: u8 = 1;
+const INVALIDATE: u8 = 1;
 const DROP: u8 = 2;
 const ITEM: u8 = 3;
 const NO_TTL: u32 = u32::MAX;
@@ -143,7 +143,7 @@ impl<'a> Hold<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let what = match self.what {
             HoldWhat::Keep => KEEP,
-            HoldWhat::LetGo => LET_GO,
+            HoldWhat::Invalidate => INVALIDATE,
             HoldWhat::Drop => DROP,
             HoldWhat::Item(_) => ITEM,
         };
@@ -177,7 +177,7 @@ impl<'a> Hold<'a> {
         let key = from.take(key_bytes.into())?;
         let what = match what {
             KEEP => HoldWhat::Keep,
-            LET_GO => HoldWhat::LetGo,
+            INVALIDATE => HoldWhat::Invalidate,
             DROP => HoldWhat::Drop,
             ITEM => {
                 let (flags, cas) = (from.u32()?, from.u64()?);
@@ -202,7 +202,7 @@ impl Held {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let outcome = match self.outcome {
             Outcome::Has => 0,
-            Outcome::LetGo => 1,
+            Outcome::Invalidate => 1,
             Outcome::Refused => 2,
         };
         out.extend_from_slice(&[MARK, outcome]);
@@ -220,7 +220,7 @@ impl Held {
         }
         let outcome = match from.u8()? {
             0 => Outcome::Has,
-            1 => Outcome::LetGo,
+            1 => Outcome::Invalidate,
             2 => Outcome::Refused,
             _ => return None,
         };
@@ -232,7 +232,7 @@ impl Held {
 
 /// What a home that is HOT tells a client: the text of an `L` token, without its letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Announcement {
     /// Counted from sending the request.
     pub lease: Duration,
     /// No copy answers with anything older than its home. Else a client says what it has seen, and who keeps no account of that keeps to one
@@ -242,9 +242,9 @@ pub struct Told {
     pub suffixes: Vec<u8>,
 }
 
-impl Told {
+impl Announcement {
     /// `None` is another token.
-    pub fn parse(text: &[u8]) -> Option<Told> {
+    pub fn parse(text: &[u8]) -> Option<Announcement> {
         let text = std::str::from_utf8(text).ok()?;
         let (linearizable, text) = match text.split_at_checked(1)? {
             ("~", rest) => (false, rest),
@@ -257,7 +257,7 @@ impl Told {
             suffixes.split(',').map(|one| plain(one).then(|| one.parse().ok())?).collect();
         let suffixes = suffixes.filter(|suffixes| !suffixes.contains(&0))?;
         let lease_ms = plain(lease).then(|| lease.parse::<u32>().ok())??;
-        Some(Told { lease: Duration::from_millis(lease_ms.into()), linearizable, suffixes })
+        Some(Announcement { lease: Duration::from_millis(lease_ms.into()), linearizable, suffixes })
     }
 
     /// What a binary reply can say of it: suffixes 1 to γ.
@@ -267,7 +267,7 @@ impl Told {
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for Announcement {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = if self.linearizable { '=' } else { '~' };
         write!(out, "{way}{}.", self.lease.as_millis())?;
@@ -301,7 +301,7 @@ mod tests {
             key: b"key",
             what,
         };
-        for what in [HoldWhat::Keep, HoldWhat::LetGo, HoldWhat::Drop, HoldWhat::Item(item)] {
+        for what in [HoldWhat::Keep, HoldWhat::Invalidate, HoldWhat::Drop, HoldWhat::Item(item)] {
             let mut bytes = Vec::new();
             hold(what).encode(&mut bytes);
             assert_eq!(Hold::decode(&bytes), Some(hold(what)));
@@ -310,7 +310,7 @@ mod tests {
                 assert_eq!(Hold::decode(&bytes[..end]), None, "{what:?} up to {end}");
             }
         }
-        for outcome in [Outcome::Has, Outcome::LetGo, Outcome::Refused] {
+        for outcome in [Outcome::Has, Outcome::Invalidate, Outcome::Refused] {
             let (grant, version) = (Grant(1), Version(2));
             let held = Held { grant, version, stamp: Stamp(3), reads: 4, outcome };
             let mut bytes = Vec::new();
@@ -333,18 +333,18 @@ mod tests {
     fn a_token_reads_as_it_is_written() {
         let lease = Duration::from_millis(1_000);
         for (text, told) in [
-            ("~1000.1,2,5", Told { lease, linearizable: false, suffixes: vec![1, 2, 5] }),
-            ("=1000.1", Told { lease, linearizable: true, suffixes: vec![1] }),
+            ("~1000.1,2,5", Announcement { lease, linearizable: false, suffixes: vec![1, 2, 5] }),
+            ("=1000.1", Announcement { lease, linearizable: true, suffixes: vec![1] }),
         ] {
-            assert_eq!(Told::parse(text.as_bytes()), Some(told.clone()));
+            assert_eq!(Announcement::parse(text.as_bytes()), Some(told.clone()));
             assert_eq!(told.to_string(), text);
         }
-        assert_eq!(Told::parse(b"~1000.1,2,5").map(|told| told.gamma()), Some(2));
-        assert_eq!(Told::parse(b"~1000.2").map(|told| told.gamma()), Some(0));
+        assert_eq!(Announcement::parse(b"~1000.1,2,5").map(|told| told.gamma()), Some(2));
+        assert_eq!(Announcement::parse(b"~1000.2").map(|told| told.gamma()), Some(0));
         let no_tokens =
             ["", "~", "~1000", "~1000.", "~.1", "~1000.0", "~1000.256", "~1000.1,", "~+1.1"];
         for text in no_tokens.into_iter().chain(["12.3.1", "1000.1", "~1000.+1", "~1000.1,x"]) {
-            assert_eq!(Told::parse(text.as_bytes()), None, "{text}");
+            assert_eq!(Announcement::parse(text.as_bytes()), None, "{text}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mbal_model::Edition;
+use mbal_model::ReplicaVersion;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::message::{Held, Hold, HoldWhat, Outcome, Stamp};
@@ -62,7 +62,7 @@ impl Shadow {
             HoldWhat::Keep if said == known && self.has => Kept::Same,
             // It never had that version. The home will hear of it, and sends the item.
             HoldWhat::Keep => return Kept::Same,
-            HoldWhat::LetGo | HoldWhat::Drop => Kept::Nothing,
+            HoldWhat::Invalidate | HoldWhat::Drop => Kept::Nothing,
             HoldWhat::Item(_) if said == known && self.has => Kept::Same,
             HoldWhat::Item(item) if fits && is_dated(item.ttl) => Kept::New,
             HoldWhat::Item(_) => Kept::Nothing,
@@ -84,21 +84,21 @@ impl Shadow {
         let outcome = match (self.has, refused) {
             (true, _) => Outcome::Has,
             (false, true) => Outcome::Refused,
-            (false, false) => Outcome::LetGo,
+            (false, false) => Outcome::Invalidate,
         };
         let stamp = Stamp::new(process, now);
         Held { grant: self.grant, version: self.version, stamp, reads, outcome }
     }
 
     /// It may answer from its value somebody who has seen that much of the key.
-    pub fn may_answer(&self, now: Moment, seen: Edition) -> bool {
-        let is_older = self.edition() < seen && !is_planted(Fault::OlderCopyAnswers);
+    pub fn may_answer(&self, now: Moment, seen: ReplicaVersion) -> bool {
+        let is_older = self.replica_version() < seen && !is_planted(Fault::OlderCopyAnswers);
         self.has && !is_older && (now < self.until || is_planted(Fault::ReadAfterLease))
     }
 
     /// What its value is.
-    pub fn edition(&self) -> Edition {
-        Edition { grant: self.grant.0, version: self.version.0 }
+    pub fn replica_version(&self) -> ReplicaVersion {
+        ReplicaVersion { grant: self.grant.0, version: self.version.0 }
     }
 
     /// Its value is gone, for want of room or since its time to live is over.

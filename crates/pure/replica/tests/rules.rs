@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mbal_model::{Edition, ServerId};
+use mbal_model::{ReplicaVersion, ServerId};
 use mbal_replica::{
     Grant, Held, Hold, HoldWhat, Home, HomeState, Item, Kept, Moment, Outcome, Say, Shadow, Stamp,
     Terms, Version, What, newborn_rests, over_after,
@@ -39,7 +39,7 @@ impl Place {
             Item { flags: 0, cas: value, ttl, binary_key: false, flush_number: 0, value: &bytes };
         let what = match say.what {
             What::Keep => HoldWhat::Keep,
-            What::LetGo => HoldWhat::LetGo,
+            What::Invalidate => HoldWhat::Invalidate,
             What::Drop => HoldWhat::Drop,
             What::Item => HoldWhat::Item(item),
         };
@@ -54,7 +54,7 @@ impl Place {
     }
 
     fn reads(&self, now: Moment) -> Option<u64> {
-        self.value.filter(|_| self.shadow.may_answer(now, Edition::default()))
+        self.value.filter(|_| self.shadow.may_answer(now, ReplicaVersion::default()))
     }
 }
 
@@ -150,24 +150,24 @@ fn a_key_is_cold_when_its_shadows_have_let_go_or_their_leases_are_over() {
 #[test]
 fn an_atomic_write_waits_for_all_and_each_lease_once() {
     let mut key = Key::hot(true);
-    assert!(!key.home.lets_go(at(20)));
+    assert!(!key.home.invalidates(at(20)));
     key.exchange(at(20), &[A]);
-    assert!(!key.home.lets_go(at(21)), "one has not answered");
+    assert!(!key.home.invalidates(at(21)), "one has not answered");
     assert_eq!((key.places[0].reads(at(21)), key.places[1].reads(at(21))), (None, Some(1)));
     let over = at(10) + over_after(LEASE);
-    assert!(!key.home.lets_go(over - ms(1)));
-    assert!(key.home.lets_go(over));
+    assert!(!key.home.invalidates(over - ms(1)));
+    assert!(key.home.invalidates(over));
     key.home.written(true);
     key.exchange(over, &[A]);
-    assert!(!key.home.lets_go(over + ms(1)));
+    assert!(!key.home.invalidates(over + ms(1)));
     key.exchange(over + ms(1), &[A]);
-    assert!(key.home.lets_go(over + ms(2)), "who is silent got no other lease");
+    assert!(key.home.invalidates(over + ms(2)), "who is silent got no other lease");
 }
 
 #[test]
 fn shadows_get_the_item_again_when_nobody_waits_for_them_to_let_go() {
     let mut key = Key::hot(true);
-    assert!(!key.home.lets_go(at(20)));
+    assert!(!key.home.invalidates(at(20)));
     key.exchange(at(20), &[A, B]);
     key.exchange(at(800), &[A, B]);
     assert_eq!(key.home.state(at(800)), HomeState::HotPending);
@@ -206,10 +206,10 @@ fn a_copy_does_not_answer_who_has_seen_a_newer_one() {
     // One of two shadows hears of the write.
     key.exchange(now, &[A]);
     let [newer, older] = &key.places;
-    let seen = newer.shadow.edition();
+    let seen = newer.shadow.replica_version();
     let may_answer = |seen| [newer, older].map(|place| place.shadow.may_answer(now, seen));
     assert_eq!(may_answer(seen), [true, false]);
-    assert_eq!(may_answer(older.shadow.edition()), [true, true]);
+    assert_eq!(may_answer(older.shadow.replica_version()), [true, true]);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn what_dies_is_kept_only_with_a_stamp_and_dies_no_later() {
     let first = key.said(at(0));
     let place = &mut key.places[0];
     let held = place.takes(at(5_000), &first[0], 1, Some(Item::ttl_told(10)));
-    assert_eq!(held.outcome, Outcome::LetGo);
+    assert_eq!(held.outcome, Outcome::Invalidate);
     key.home.heard(at(5_000), A, &held);
     let again = key.said(at(5_000));
     let say = again.iter().find(|say| say.to == A).expect("it is said again at once");

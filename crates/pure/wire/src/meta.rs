@@ -1,7 +1,7 @@
 //! The meta commands: one line of single-letter flags, some with an argument.
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Edition, KEY_BYTES_MAX, MapVersion};
+use mbal_model::{KEY_BYTES_MAX, MapVersion, ReplicaVersion};
 
 use crate::base64::base64_decode;
 use crate::line::{answer, done, next_word};
@@ -105,10 +105,10 @@ impl<'a> Meta<'a> {
 
     /// It reads a copy, by a lease: a `*` behind its version says so, and what its client has seen may stand behind that.
     #[cold]
-    pub fn by_lease(&self) -> Option<Edition> {
+    pub fn by_lease(&self) -> Option<ReplicaVersion> {
         let word = self.words().find(|word| word[0] == b'L')?;
         let seen = &word[memchr::memchr(b'*', word)? + 1..];
-        if seen.is_empty() { Some(Edition::default()) } else { Edition::parse(seen) }
+        if seen.is_empty() { Some(ReplicaVersion::default()) } else { ReplicaVersion::parse(seen) }
     }
 
     /// The cas that the item is to have, if the client chose one.

@@ -1,7 +1,7 @@
 //! A request on its way to another server: self-contained, so that it can wait in a queue, cross
 //! a link and be passed on.
 
-use mbal_model::Edition;
+use mbal_model::ReplicaVersion;
 
 /// One request in the text or meta protocol, value included, with what a server must know to pass
 /// it on. The answer is the reply that the client would have got from the owner, which for a quiet
@@ -17,7 +17,7 @@ pub struct PeerRequest<'a> {
     /// The sender wants to hear of copies of the key (docs/design/hotkeys.md).
     pub wants_leases: bool,
     /// The receiver may answer from a copy that is no older than that.
-    pub by_lease: Option<Edition>,
+    pub by_lease: Option<ReplicaVersion>,
     pub request: &'a [u8],
 }
 
@@ -64,7 +64,7 @@ impl<'a> PeerRequest<'a> {
             out.extend_from_slice(&by_move.to_be_bytes());
             out.extend_from_slice(&last.to_be_bytes());
         }
-        if let Some(Edition { grant, version }) = self.by_lease {
+        if let Some(ReplicaVersion { grant, version }) = self.by_lease {
             out.extend_from_slice(&grant.to_be_bytes());
             out.extend_from_slice(&version.to_be_bytes());
         }
@@ -87,7 +87,7 @@ impl<'a> PeerRequest<'a> {
             let (grant, rest) = request.split_first_chunk::<8>()?;
             let (version, rest) = rest.split_first_chunk::<8>()?;
             let (grant, version) = (u64::from_be_bytes(*grant), u64::from_be_bytes(*version));
-            (by_lease, request) = (Some(Edition { grant, version }), rest);
+            (by_lease, request) = (Some(ReplicaVersion { grant, version }), rest);
         }
         let wants_leases = hops & WANTS_LEASES != 0;
         let (hops, map_version) = (hops & HOPS, u64::from_be_bytes(version));
@@ -113,7 +113,7 @@ mod tests {
     fn a_request_survives_the_link() {
         let request = b"get k\r\n";
         let gone = Some(Gone { by_move: 7, last: 1 << 60 });
-        let by_lease = Some(Edition { grant: 5 << 32, version: 3 });
+        let by_lease = Some(ReplicaVersion { grant: 5 << 32, version: 3 });
         for (gone, by_lease, header_bytes) in
             [(None, None, 9), (gone, None, 21), (None, by_lease, 25), (gone, by_lease, 37)]
         {

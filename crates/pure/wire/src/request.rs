@@ -1,6 +1,6 @@
 //! What a client can ask for.
 
-use mbal_model::{Edition, MapVersion, item_bytes};
+use mbal_model::{MapVersion, ReplicaVersion, item_bytes};
 
 use crate::binary::{Binary, Command};
 use crate::line::next_word;
@@ -363,11 +363,11 @@ impl<'a> Request<'a> {
     }
 
     /// A smart client wants it answered from a copy of its key, for which it has a lease: one that is no older than what it has seen.
-    pub fn by_lease(&self) -> Option<Edition> {
+    pub fn by_lease(&self) -> Option<ReplicaVersion> {
         match self {
             Request::MetaGet(meta) if meta.flags.has(b'L') => meta.by_lease(),
             Request::Binary(Binary { frame, .. }) if frame.vbucket != 0 && frame.suffix != 0 => {
-                Some(Edition::default())
+                Some(ReplicaVersion::default())
             }
             _ => None,
         }

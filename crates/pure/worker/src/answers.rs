@@ -6,7 +6,7 @@ use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::batch::{Ended, Pause};
-use crate::copies::{HotMode, Taken};
+use crate::copies::{HotMode, ReplyPrefix};
 use crate::links::Asker;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Wait};
 use crate::slots::{NO_ROUTE_LINE, Slots};
@@ -25,12 +25,12 @@ impl Worker {
             Asker::Here => return,
             Asker::Peer { server, ticket, .. } => {
                 // Whoever it is passed on for has not asked for that.
-                let reply = reply.map(|reply| Taken::from(reply).1);
+                let reply = reply.map(|reply| ReplyPrefix::from(reply).1);
                 let reply = append(&mut actions.bytes, reply.unwrap_or(NO_ROUTE_LINE));
                 return actions.list.push(Action::Answer { server, ticket, reply });
             }
         };
-        let taken = reply.map(Taken::from);
+        let taken = reply.map(ReplyPrefix::from);
         let leases_by_client = self.shared.copies.mode() == HotMode::Async;
         let Some(slots) = self.slots_of(client) else { return };
         let sent = slots.sent_of(place);
@@ -45,16 +45,16 @@ impl Worker {
         }
         if let Some(sent) = sent {
             // A copy that cannot be reached is no better than none.
-            let taken = taken.map_or(Taken::Without, |(taken, _)| taken);
-            if sent.by_lease && matches!(taken, Taken::Told(_)) {
+            let taken = taken.map_or(ReplyPrefix::Without, |(taken, _)| taken);
+            if sent.by_lease && matches!(taken, ReplyPrefix::Announcement(_)) {
                 // Its home has answered: the lease is for a copy that is no more.
-                self.heed_leases(client, sent.hash, sent.asked, &Taken::Without);
+                self.heed_leases(client, sent.hash, sent.asked, &ReplyPrefix::Without);
             }
             self.heed_leases(client, sent.hash, sent.asked, &taken);
         }
         for hash in gathered {
             // Of several keys it is not said which have copies.
-            self.heed_leases(client, hash, self.now.moment(), &Taken::Without);
+            self.heed_leases(client, hash, self.now.moment(), &ReplyPrefix::Without);
         }
         if !self.replied.contains(&client) {
             self.replied.push(client);

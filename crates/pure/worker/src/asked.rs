@@ -1,14 +1,14 @@
 //! What other servers ask for their clients: executed here, or passed on to a third.
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Edition, Key, ServerId};
+use mbal_model::{Key, ReplicaVersion, ServerId};
 use mbal_replica::{Hold, HoldWhat, MARK};
 use mbal_wire::{
     Admin, BINARY_REQUEST, HOPS_MAX, Limits, Login, Parsed, PeerRequest, Request, parse, words_of,
 };
 
 use crate::batch::{Batch, GROUP, Job, next_job};
-use crate::copies::{HotMode, Read, Taken, is_read};
+use crate::copies::{HotMode, Read, ReplyPrefix, is_read};
 use crate::everywhere::Flush;
 use crate::held::Obstacle;
 use crate::links::{Asker, Credit, Ticket};
@@ -21,21 +21,21 @@ use crate::turn::Then;
 use crate::{Action, Ticketed, UNLIMITED};
 
 /// A peer's request, parsed.
-pub(crate) struct Asked<'a> {
+pub(crate) struct ForwardedRequest<'a> {
     pub as_it_came: Ticketed<'a>,
     pub peer: PeerRequest<'a>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ForwardedRequest<'a> {
     /// `None` for what is no request, or more than one.
-    fn parse(asked: &Ticketed<'a>, limits: &Limits) -> Option<(Asked<'a>, Job<'a>)> {
+    fn parse(asked: &Ticketed<'a>, limits: &Limits) -> Option<(ForwardedRequest<'a>, Job<'a>)> {
         let peer = PeerRequest::decode(asked.bytes)?;
         let binary = peer.request[0] == BINARY_REQUEST;
         let job = next_job(binary, limits, peer.request, 0).ok().filter(|job| job.skip == 0)?;
         let is_for_all =
             matches!(job.request, Request::Admin { command: Admin::FlushAll { .. }, .. });
         (is_for_all || job.request.key().is_some())
-            .then_some((Asked { as_it_came: *asked, peer }, job))
+            .then_some((ForwardedRequest { as_it_came: *asked, peer }, job))
     }
 }
 
@@ -44,7 +44,7 @@ enum Served {
     /// It was executed here.
     Reply,
     /// It was answered from a copy of its key.
-    FromCopy(Edition),
+    FromCopy(ReplicaVersion),
     /// It goes on to the owner of its key.
     PassOn(Owning),
     /// A `get` some of whose keys are not here.
@@ -84,7 +84,7 @@ impl Batch<'_> {
             if self.is_said_by_a_home(from, request) {
                 continue;
             }
-            match Asked::parse(request, &limits) {
+            match ForwardedRequest::parse(request, &limits) {
                 Some((who, job)) => {
                     (asked[count], jobs[count]) = (Some(who), Some(job));
                     count += 1;
@@ -107,11 +107,11 @@ impl Batch<'_> {
     fn serve_one(
         &mut self,
         from: ServerId,
-        asked: &Asked<'_>,
+        asked: &ForwardedRequest<'_>,
         job: &Job<'_>,
         key: Option<Key<'_>>,
     ) {
-        let Asked { as_it_came, peer } = asked;
+        let ForwardedRequest { as_it_came, peer } = asked;
         self.until = match as_it_came.micros_left {
             UNLIMITED => Moment(UNLIMITED),
             left => self.turn.now.moment().after(left),
@@ -164,13 +164,14 @@ impl Batch<'_> {
                 }
                 if let (true, Some(key)) = (peer.wants_leases, &key) {
                     if let Some(told) = self.told_of(&job.request, key) {
-                        Taken::Told(told).put(before, self.turn.out);
+                        ReplyPrefix::Announcement(told).put(before, self.turn.out);
                     }
                 }
             }
-            Served::FromCopy(edition) => {
+            Served::FromCopy(replica_version) => {
                 let is_async = self.turn.shared.copies.mode() == HotMode::Async;
-                Taken::FromCopy(is_async.then_some(edition)).put(before, self.turn.out);
+                ReplyPrefix::FromCopy(is_async.then_some(replica_version))
+                    .put(before, self.turn.out);
             }
             Served::NotYet(Obstacle::Slice) if patience.slice_is_over => self.refuse(before),
             Served::NotYet(obstacle) => {
@@ -306,10 +307,10 @@ impl Batch<'_> {
                 // What was passed on for this key must not be overtaken.
                 let overtakes = |hash| self.links.would_overtake(from, peer.hops, hash, None);
                 let seen = peer.by_lease.filter(|_| !overtakes(key.hash()));
-                let edition = Read::of(request)
+                let replica_version = Read::of(request)
                     .zip(seen)
                     .and_then(|(read, seen)| self.turn.read_copy(&read, &key, seen));
-                return edition.map_or(Served::PassOn(owning), Served::FromCopy);
+                return replica_version.map_or(Served::PassOn(owning), Served::FromCopy);
             }
             Whereabouts::OnItsWay => return Served::NotYet(Obstacle::Slice),
         }

@@ -9,7 +9,7 @@ use mbal_wire::{
     BINARY_REQUEST, Limits, Login, Parsed, Request, base64_decode, parse, parse_binary,
 };
 
-use crate::held::{Again, Held};
+use crate::held::{Again, HeldRequests};
 use crate::links::Links;
 use crate::log::VERBOSE;
 use crate::once::AnsweredOnce;
@@ -45,7 +45,7 @@ pub(crate) struct Batch<'w> {
     pub to_peers: &'w mut Vec<u8>,
     pub actions: &'w mut Vec<Action>,
     /// Peers' requests that are not executed yet; and the one among them that is tried again in this turn.
-    pub held: &'w mut Held,
+    pub held: &'w mut HeldRequests,
     pub again: Option<Again>,
     pub wakes: &'w mut Wakes,
     /// Copies of hot keys that clients may read, where a worker holds leases for all of them.

@@ -93,7 +93,7 @@ impl Worker {
         while steps < STEPS {
             let Sides { link, side } = &mut *sides;
             if side.begins_slice(at.ns) {
-                if let Err(micros) = self.shared.thrift.begin_slice(now) {
+                if let Err(micros) = self.shared.cpu_budget.begin_slice(now) {
                     pause = Pause::Until(micros * 1_000);
                     break;
                 }

@@ -56,7 +56,7 @@ const STATES: [&str; 9] = [
 
 /// A connection as others see it; its worker alone writes.
 #[derive(Debug)]
-pub struct Card {
+pub struct ConnInfo {
     /// The descriptor: a name for people, unique while the connection is there.
     pub fd: u32,
     pub peer: Endpoint,
@@ -66,21 +66,27 @@ pub struct Card {
     last_command: AtomicU32,
 }
 
-impl Card {
-    pub fn new(fd: u32, peer: Endpoint, here: Endpoint) -> Card {
-        Card { fd, peer, here: Some(here), state: State::Reading.into(), last_command: 0.into() }
+impl ConnInfo {
+    pub fn new(fd: u32, peer: Endpoint, here: Endpoint) -> ConnInfo {
+        ConnInfo {
+            fd,
+            peer,
+            here: Some(here),
+            state: State::Reading.into(),
+            last_command: 0.into(),
+        }
     }
 
     /// A socket that listens.
-    pub fn listening(fd: u32, at: Endpoint) -> Card {
+    pub fn listening(fd: u32, at: Endpoint) -> ConnInfo {
         let state = State::Listening.into();
-        Card { fd, peer: at, here: None, state, last_command: AtomicU32::new(0) }
+        ConnInfo { fd, peer: at, here: None, state, last_command: AtomicU32::new(0) }
     }
 
     /// A socket for datagrams: they have no connections of their own.
-    pub fn datagrams(fd: u32, at: Endpoint) -> Card {
+    pub fn datagrams(fd: u32, at: Endpoint) -> ConnInfo {
         let state = State::Reading.into();
-        Card { fd, peer: at, here: None, state, last_command: AtomicU32::new(0) }
+        ConnInfo { fd, peer: at, here: None, state, last_command: AtomicU32::new(0) }
     }
 
     pub(crate) fn set_state(&self, state: State) {
@@ -109,44 +115,44 @@ impl From<State> for AtomicU8 {
 
 /// All connections of a server, by descriptor.
 #[derive(Default)]
-pub struct Conns(Mutex<ranks::Conns, BTreeMap<u32, Arc<Card>>>);
+pub struct Conns(Mutex<ranks::Conns, BTreeMap<u32, Arc<ConnInfo>>>);
 
 impl Conns {
-    pub fn enter(&self, card: &Arc<Card>) {
-        self.0.lock().insert(card.fd, Arc::clone(card));
+    pub fn enter(&self, info: &Arc<ConnInfo>) {
+        self.0.lock().insert(info.fd, Arc::clone(info));
     }
 
     /// The descriptor may be another connection's by now.
-    pub fn leave(&self, card: &Arc<Card>) {
-        let mut cards = self.0.lock();
-        if cards.get(&card.fd).is_some_and(|entered| Arc::ptr_eq(entered, card)) {
-            cards.remove(&card.fd);
+    pub fn leave(&self, info: &Arc<ConnInfo>) {
+        let mut infos = self.0.lock();
+        if infos.get(&info.fd).is_some_and(|entered| Arc::ptr_eq(entered, info)) {
+            infos.remove(&info.fd);
         }
     }
 
     /// The lines of `stats conns`, asked by `asker`.
-    pub(crate) fn tell(&self, asker: &Card, now: Seconds, out: &mut Vec<u8>) {
-        for card in self.0.lock().values() {
+    pub(crate) fn tell(&self, asker: &ConnInfo, now: Seconds, out: &mut Vec<u8>) {
+        for info in self.0.lock().values() {
             let mut line = |name: &str, value: &str| {
                 out.extend_from_slice(b"STAT ");
-                push_u64(out, card.fd.into());
+                push_u64(out, info.fd.into());
                 for part in [":", name, " ", value, "\r\n"] {
                     out.extend_from_slice(part.as_bytes());
                 }
             };
-            if let Endpoint::Udp(_) = card.peer {
+            if let Endpoint::Udp(_) = info.peer {
                 line("UDP", "UDP");
             }
-            line("addr", &text(&card.peer));
-            if let Some(here) = &card.here {
+            line("addr", &text(&info.peer));
+            if let Some(here) = &info.here {
                 line("listen_addr", &text(here));
             }
-            let state = match card.fd == asker.fd {
+            let state = match info.fd == asker.fd {
                 true => State::Parsing as u8,
-                false => card.state.load(Relaxed),
+                false => info.state.load(Relaxed),
             };
             line("state", STATES[usize::from(state)]);
-            let idle = now.saturating_sub(card.last_command());
+            let idle = now.saturating_sub(info.last_command());
             line("secs_since_last_cmd", &idle.to_string());
         }
     }

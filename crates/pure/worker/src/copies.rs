@@ -29,14 +29,14 @@ mod worth;
 
 pub(crate) use here::Read;
 pub(crate) use homes::is_read;
-pub(crate) use leased::Taken;
+pub(crate) use leased::ReplyPrefix;
 pub(crate) use ticking::Ticks;
 
 use heat::{Heat, Heats};
 use here::CopyHere;
 use homes::HomeKey;
 use table::Table;
-use worth::Spurned;
+use worth::CopyBackoff;
 
 /// How a cluster copies its hot keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,7 +118,7 @@ pub(crate) struct Copies {
     /// There are copies of this server's keys, or of others': leases are counted.
     in_use: AtomicBool,
     heats: Mutex<ranks::Heats, Heats>,
-    spurned: Mutex<ranks::Spurned, Spurned>,
+    backoff: Mutex<ranks::CopyBackoff, CopyBackoff>,
     trackers: Box<[Mutex<ranks::Heat, Heat>]>,
     /// By worker: its own load says that it is a hotspot.
     hotspots: Box<[AtomicBool]>,

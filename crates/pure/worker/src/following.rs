@@ -254,7 +254,7 @@ mod tests {
     use mbal_model::MoveId;
 
     use super::*;
-    use crate::{MoveLink, MoveMessage, MoveTold, Settings, Word};
+    use crate::{MoveDecision, MoveLink, MoveMessage, MoveTold, Settings};
 
     const BYTES: usize = 64 << 20;
     const HERE: ServerId = ServerId(1);
@@ -322,7 +322,8 @@ mod tests {
             worker: WorkerId(0),
             generation: 1,
         };
-        let told = MoveTold { order, from: HERE, to: PEER, word: Word::Go, cutoffs: None };
+        let told =
+            MoveTold { order, from: HERE, to: PEER, word: MoveDecision::Go, age_thresholds: None };
         shared.moves_told(now(), &[told], 1);
         let leaving = shared.moves_here().remove(0);
         let held = leaving.lock();

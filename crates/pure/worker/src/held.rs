@@ -15,7 +15,7 @@ use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, ServerId};
 use mbal_wire::{Request, words_of};
 
-use crate::asked::Asked;
+use crate::asked::ForwardedRequest;
 use crate::batch::{Batch, Job};
 use crate::room::{Haste, RoomWait};
 use crate::slice_wait::SliceWait;
@@ -93,7 +93,7 @@ impl Patience {
 }
 
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldRequests {
     /// By number, which is the order in which they came.
     all: BTreeMap<u64, Waiting>,
     last: u64,
@@ -108,7 +108,7 @@ pub(crate) struct Again {
     patience: Patience,
 }
 
-impl Held {
+impl HeldRequests {
     /// True if the request has to stand behind one of the same server that came before it. One that has been passed on less often may wait
     /// for this one's answer.
     fn is_behind(&self, from: ServerId, hops: u8, keys: &Keys, before: u64) -> bool {
@@ -143,7 +143,7 @@ impl Batch<'_> {
     pub fn patience_of(
         &mut self,
         from: ServerId,
-        asked: &Asked<'_>,
+        asked: &ForwardedRequest<'_>,
         job: &Job<'_>,
         key: Option<&Key<'_>>,
     ) -> Option<Patience> {
@@ -165,7 +165,7 @@ impl Batch<'_> {
     pub fn hold_for(
         &mut self,
         from: ServerId,
-        asked: &Asked<'_>,
+        asked: &ForwardedRequest<'_>,
         job: &Job<'_>,
         key: Option<&Key<'_>>,
         obstacle: Obstacle,
@@ -185,7 +185,7 @@ impl Batch<'_> {
     fn hold(
         &mut self,
         from: ServerId,
-        asked: &Asked<'_>,
+        asked: &ForwardedRequest<'_>,
         keys: Keys,
         wait: Option<HeldWait>,
     ) -> u64 {
@@ -196,7 +196,7 @@ impl Batch<'_> {
                 self.held.last
             }
         };
-        let Asked { as_it_came, peer } = asked;
+        let ForwardedRequest { as_it_came, peer } = asked;
         let (hops, request, ticket) = (peer.hops, as_it_came.bytes.to_vec(), as_it_came.ticket);
         let until = self.until;
         self.held.keep(number, Waiting { from, hops, request, ticket, until, keys, wait });

@@ -1,7 +1,7 @@
 //! A server that owns by a lease: other threads renew it, and workers look at it before each event.
 //!
 //! ```text
-//!   the lease lasts ──► over: all that is here is nobody's ──► forsaken: moves end, cachelets are dropped ──► owns anew, by a newer map
+//!   the lease lasts ──► over: all that is here is nobody's ──► fenced off: moves end, cachelets are dropped ──► owns anew, by a newer map
 //! ```
 //! A process that was stopped goes on with events that had arrived before; it finds its lease over before it serves the next one.
 
@@ -47,7 +47,7 @@ impl Shared {
 
     /// Gives up all that is here, since the lease is over: moves end, cachelets are dropped. To be called until nothing is left, which is
     /// `None`; else whom to tell that there is something to carry. Not in a batch.
-    pub fn forsake(&self, now: Now) -> Option<Vec<WorkerId>> {
+    pub fn fence_off(&self, now: Now) -> Option<Vec<WorkerId>> {
         // No move begins any more.
         self.set_incarnation(Incarnation(0));
         self.give_to_nobody();

@@ -93,7 +93,7 @@ mod watching;
 mod worker;
 
 pub use carrying::Background;
-pub use conns::{Card, Conns, Endpoint};
+pub use conns::{ConnInfo, Conns, Endpoint};
 pub use copies::{CopiesHere, HotHome, HotMode, HotTerms};
 pub use counters::{ClassSums, Sums};
 pub use details::PREFIXES_MAX;
@@ -102,9 +102,9 @@ pub use hot::{Heat, HotKey};
 pub use latency::{Class, Histogram, Histograms, quantile_ns};
 pub use links::Ticket;
 pub use load::Tallies;
-pub use login::{Doorkeeper, Passwords};
-pub use mbal_cachelet::{ClassAges, Cutoffs};
-pub use moves::{BrokenLink, Heard, MoveLink, MoveMessage, MoveReport, MoveTold, Word};
+pub use login::{Authenticator, Passwords};
+pub use mbal_cachelet::{AgeThresholds, ClassAges};
+pub use moves::{BrokenLink, Heard, MoveDecision, MoveLink, MoveMessage, MoveReport, MoveTold};
 pub use orders::{OrderId, Report, order_event};
 pub use peers::GATHER_KEYS_MAX;
 pub use quota::Quota;
@@ -158,7 +158,7 @@ pub enum Event<'a> {
     /// Another worker handed this connection over, in the state that its session was in.
     Adopted { conn: ConnId, session: Carried },
     /// Who it is, and where it came in. Without this, nobody but its worker knows of it.
-    Introduced { conn: ConnId, card: Arc<Card> },
+    Introduced { conn: ConnId, info: Arc<ConnInfo> },
     /// The client at this descriptor broke TLS, whether it was a connection yet or not.
     TlsBroke { fd: u32, why: String },
     /// One of this worker's connections watches, and has something to send ([`Action::Nudge`]).
@@ -198,7 +198,7 @@ pub enum Event<'a> {
     Unanswered { server: ServerId, ticket: Ticket },
     /// A peer forwards requests ([`mbal_wire::PeerRequest`]), which arrived together. Each is answered by an
     /// [`Action::Answer`], in any order.
-    Asked { server: ServerId, requests: &'a [Ticketed<'a>] },
+    Forwarded { server: ServerId, requests: &'a [Ticketed<'a>] },
     /// The link has gone over which a peer asked what has these tickets: nobody waits for the answers.
     AskerGone { server: ServerId, tickets: Range<Ticket> },
     /// A move that this worker carries has heard something.

@@ -47,14 +47,14 @@ struct Link {
     /// Keys that it was asked for by requests that are unanswered.
     keys: usize,
     /// Who waits for a reply, and since when, from the oldest request on; `None` once it has come.
-    asked: VecDeque<Option<Asked>>,
+    asked: VecDeque<Option<InFlight>>,
     /// Requests before the oldest of those.
     before: u64,
     /// Connections that wait for a credit, in the order in which they came.
     waiting: VecDeque<ConnId>,
 }
 
-struct Asked {
+struct InFlight {
     asker: Asker,
     since: Moment,
     /// Keys whose values it may bring.
@@ -166,7 +166,7 @@ impl Links {
         let link = self.links.get_mut(&server).expect("its credit was looked at");
         link.unanswered += 1;
         link.keys += keys;
-        link.asked.push_back(Some(Asked { asker, since, keys }));
+        link.asked.push_back(Some(InFlight { asker, since, keys }));
         Ticket(link.before + link.asked.len() as u64)
     }
 
@@ -218,7 +218,7 @@ impl Links {
     ) -> Option<Asker> {
         let link = self.links.get_mut(&server)?;
         let index = usize::try_from(ticket.0.checked_sub(link.before + 1)?).ok()?;
-        let Asked { asker, keys, .. } = link.asked.get_mut(index)?.take()?;
+        let InFlight { asker, keys, .. } = link.asked.get_mut(index)?.take()?;
         link.keys -= keys;
         if let Some(bytes) = reply_bytes.and_then(|bytes| bytes.checked_div(keys)) {
             self.reply_bytes.get_or_insert(ReplyBytes(bytes)).saw(bytes);

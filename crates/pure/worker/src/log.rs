@@ -14,7 +14,7 @@ use mbal_locks::{Mutex, ranks};
 use mbal_model::WorkerId;
 use mbal_wire::{push_escaped, push_i64, push_u64, streams};
 
-use crate::conns::{Card, Endpoint};
+use crate::conns::{ConnInfo, Endpoint};
 use crate::time::Now;
 
 /// Not for `watch`: lines for standard error, from `-vv` on, and what connections do next, from `-vvv` on.
@@ -253,10 +253,10 @@ pub(crate) fn tls_error(log: &WatchLog, now: Now, fd: u32, why: &str) {
 }
 
 /// `reason`: why it closes; `None` is a new one.
-pub(crate) fn connection(log: &WatchLog, now: Now, card: &Card, reason: Option<&str>) {
+pub(crate) fn connection(log: &WatchLog, now: Now, info: &ConnInfo, reason: Option<&str>) {
     log.write(now, streams::CONNECTIONS, |line| {
         let kind = if reason.is_some() { "conn_close" } else { "conn_new" };
-        let (ip, port, transport) = match &card.peer {
+        let (ip, port, transport) = match &info.peer {
             Endpoint::Tcp(address) => (address.ip().to_string(), address.port(), "tcp"),
             Endpoint::Udp(address) => (address.ip().to_string(), address.port(), "udp"),
             Endpoint::Unix(_) => ("unix".to_owned(), 0, "local"),
@@ -267,6 +267,6 @@ pub(crate) fn connection(log: &WatchLog, now: Now, card: &Card, reason: Option<&
         if let Some(reason) = reason {
             line.extend_from_slice(format!(" reason={reason}").as_bytes());
         }
-        text(line, " cfd=", card.fd.into());
+        text(line, " cfd=", info.fd.into());
     });
 }

@@ -9,7 +9,7 @@ use crate::turn::Turn;
 pub(crate) const MECHANISMS: &[u8] = b"PLAIN";
 
 /// Says whether a name and a password belong together. The process decides where they are kept.
-pub type Doorkeeper = dyn Fn(&[u8], &[u8]) -> bool + Send + Sync;
+pub type Authenticator = dyn Fn(&[u8], &[u8]) -> bool + Send + Sync;
 
 /// Names and passwords as memcached's files have them: `user:password`, one a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,8 +104,8 @@ impl Turn<'_> {
     }
 
     fn admits(&self, user: &[u8], password: &[u8]) -> bool {
-        let doorkeeper = self.shared.doorkeeper.as_ref();
-        let admitted = doorkeeper.is_some_and(|admits| admits(user, password));
+        let authenticator = self.shared.authenticator.as_ref();
+        let admitted = authenticator.is_some_and(|admits| admits(user, password));
         self.counters.auth_cmds.add(1);
         self.counters.auth_errors.add(u64::from(!admitted));
         admitted

@@ -15,7 +15,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use mbal_cachelet::Cutoffs;
+use mbal_cachelet::AgeThresholds;
 use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
 use mbal_migration::{
     Answer, Arriver, Ask, Destination, Incarnation, Leaver, Met, Order, Progress, Refusal, State,
@@ -41,14 +41,14 @@ pub struct MoveTold {
     pub order: Order,
     pub from: ServerId,
     pub to: ServerId,
-    pub word: Word,
+    pub word: MoveDecision,
     /// At the source: what travels, if not everything.
-    pub cutoffs: Option<Cutoffs>,
+    pub age_thresholds: Option<AgeThresholds>,
 }
 
 /// What it has decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum MoveDecision {
     Go,
     Cancel,
     DestinationLost,
@@ -337,9 +337,9 @@ impl Shared {
             };
             if let Side::Leaves(leaver) = &mut one.lock().side {
                 let word = match told.word {
-                    Word::Go => None,
-                    Word::Cancel => Some(source::Event::Cancel),
-                    Word::DestinationLost => Some(source::Event::Lost),
+                    MoveDecision::Go => None,
+                    MoveDecision::Cancel => Some(source::Event::Cancel),
+                    MoveDecision::DestinationLost => Some(source::Event::Lost),
                 };
                 let heard = word.map_or(Ok(()), |word| leaver.source.handle(ns(now), word));
                 heard.expect("a word is no answer");
@@ -395,9 +395,9 @@ impl Shared {
     }
 
     fn begin_to_move(&self, now: Now, told: &MoveTold) -> Arc<Move> {
-        let MoveTold { order, to, cutoffs, .. } = *told;
+        let MoveTold { order, to, age_thresholds, .. } = *told;
         let mut leaver = Leaver::new(order);
-        leaver.choose(cutoffs);
+        leaver.choose(age_thresholds);
         let links = self.moves.links();
         let link = links.get(&to).copied();
         if link.is_some() {

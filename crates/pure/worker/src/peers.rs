@@ -1,7 +1,7 @@
 //! Requests of clients whose key another server owns: out to it. What it asks in turn is in [`asked`](crate::asked).
 
 use mbal_cachelet::Ahead;
-use mbal_model::{Edition, Key, Route, ServerId};
+use mbal_model::{Key, ReplicaVersion, Route, ServerId};
 use mbal_wire::{
     Admin, Binary, Command, Get, PeerRequest, Request, binary_delete, next_word, words_of,
 };
@@ -221,7 +221,7 @@ impl Batch<'_> {
         to: ServerId,
         client: Client,
         place: Place,
-        (request, seen): (&[u8], Edition),
+        (request, seen): (&[u8], ReplicaVersion),
     ) -> Ticket {
         let peer = PeerRequest::new(self.hops + 1, self.turn.map_version, request);
         self.forward_as(to, client, place, 1, &PeerRequest { by_lease: Some(seen), ..peer })

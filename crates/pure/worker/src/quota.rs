@@ -59,7 +59,7 @@ impl Quota {
 
 /// The quota of this process, if it has one, and when the next slice may come.
 #[derive(Default)]
-pub(crate) struct Thrift {
+pub(crate) struct CpuBudget {
     /// Both numbers of a [`Quota`]; 0 is none.
     quota: AtomicU64,
     next_slice: AtomicU64,
@@ -67,7 +67,7 @@ pub(crate) struct Thrift {
     hurries: AtomicBool,
 }
 
-impl Thrift {
+impl CpuBudget {
     fn quota(&self) -> Option<Quota> {
         let both = self.quota.load(Relaxed);
         Quota::of(both >> 32, both & u64::from(u32::MAX))
@@ -96,9 +96,9 @@ impl Thrift {
 
 impl Shared {
     /// Whether moves are slowed down much for the sake of a small quota: less than the quota of a period that bears huge pages.
-    pub fn is_thrifty(&self) -> bool {
+    pub fn has_small_quota(&self) -> bool {
         let is_small = |quota: Quota| !quota.bears_huge_pages();
-        self.thrift.quota().is_some_and(is_small) && !self.thrift.hurries.load(Relaxed)
+        self.cpu_budget.quota().is_some_and(is_small) && !self.cpu_budget.hurries.load(Relaxed)
     }
 
     /// What the process may use of the CPU, as it is found now.
@@ -106,7 +106,7 @@ impl Shared {
         let both = quota.map_or(0, |quota| {
             u64::from(quota.quota_micros) << 32 | u64::from(quota.period_micros)
         });
-        if self.thrift.quota.swap(both, Relaxed) != both {
+        if self.cpu_budget.quota.swap(both, Relaxed) != both {
             self.store.touch_huge_pages(quota.is_none_or(Quota::bears_huge_pages));
         }
     }
@@ -148,14 +148,18 @@ mod tests {
     #[test]
     fn one_slice_at_a_time_and_the_next_when_its_time_has_come() {
         let at = |micros| Now { second: 2, unix: 0, micros };
-        let thrift = Thrift::default();
-        assert_eq!([0; 3].map(|micros| thrift.begin_slice(at(micros))), [Ok(()); 3], "no quota");
-        thrift.quota.store(1_000 << 32 | 20_000, Relaxed);
-        assert_eq!(thrift.begin_slice(at(5)), Ok(()));
-        assert_eq!(thrift.begin_slice(at(6)), Err(2_080_005));
-        assert_eq!(thrift.begin_slice(at(80_005)), Ok(()));
-        thrift.hurry();
-        assert_eq!(thrift.begin_slice(at(160_005)), Ok(()));
-        assert_eq!(thrift.begin_slice(at(160_006)), Err(2_180_005));
+        let cpu_budget = CpuBudget::default();
+        assert_eq!(
+            [0; 3].map(|micros| cpu_budget.begin_slice(at(micros))),
+            [Ok(()); 3],
+            "no quota"
+        );
+        cpu_budget.quota.store(1_000 << 32 | 20_000, Relaxed);
+        assert_eq!(cpu_budget.begin_slice(at(5)), Ok(()));
+        assert_eq!(cpu_budget.begin_slice(at(6)), Err(2_080_005));
+        assert_eq!(cpu_budget.begin_slice(at(80_005)), Ok(()));
+        cpu_budget.hurry();
+        assert_eq!(cpu_budget.begin_slice(at(160_005)), Ok(()));
+        assert_eq!(cpu_budget.begin_slice(at(160_006)), Err(2_180_005));
     }
 }

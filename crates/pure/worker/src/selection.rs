@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use mbal_cachelet::{ClassAges, Cutoffs};
+use mbal_cachelet::{AgeThresholds, ClassAges};
 use mbal_locks::{Mutex, ranks};
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{CLASSES, Seconds};
@@ -68,15 +68,15 @@ pub(crate) struct Hurry(Mutex<ranks::Hurry, Option<Deadline>>);
 
 impl Deadline {
     /// The youngest items of what is left, which are so many bytes, that will have gone in time, by how fast it went lately.
-    fn cutoffs(&mut self, now: Moment, carried: u64, left: u64) -> Cutoffs {
+    fn age_thresholds(&mut self, now: Moment, carried: u64, left: u64) -> AgeThresholds {
         let all = self.until.0 - self.since.0;
         let speed = self.pace.observe(now, carried, (all as f64 * TIME_MEASURED) as u64);
         let until = Moment(self.until.0 - (all as f64 * TIME_KEPT) as u64);
         let part = (speed * seconds(until, now) / left.max(1) as f64).max(PART_LEAST);
-        let mut cutoffs = Cutoffs::at(self.at);
+        let mut age_thresholds = AgeThresholds::at(self.at);
         self.cut = None;
         if part >= 1.0 {
-            return cutoffs;
+            return age_thresholds;
         }
         let room = part * self.ages.iter().map(|(_, bytes)| bytes).sum::<f64>();
         let mut filled = 0.0;
@@ -90,8 +90,8 @@ impl Deadline {
         let part = tied(&self.ages[..taken]) as f64 / tied(&self.ages).max(1) as f64;
         self.cut = Some(next);
         let tied = (part * 65_536.0) as u16;
-        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, next, tied));
-        cutoffs
+        (0..CLASSES).for_each(|class| age_thresholds.younger_than(class, next, tied));
+        age_thresholds
     }
 }
 
@@ -133,14 +133,14 @@ impl Shared {
         let (since, pace) = (now.moment(), Pace::new(now.moment(), self.carried_bytes()));
         let deadline = Deadline { since, until, pace, at: now.second, ages, cut: None };
         *self.hurry.0.lock() = Some(deadline);
-        self.thrift.hurry();
+        self.cpu_budget.hurry();
     }
 
     /// What travels of a slice that begins now, if the server is in a hurry.
-    pub(crate) fn hurried(&self, now: Now) -> Option<Cutoffs> {
+    pub(crate) fn hurried(&self, now: Now) -> Option<AgeThresholds> {
         let mut hurry = self.hurry.0.lock();
         let deadline = hurry.as_mut()?;
-        Some(deadline.cutoffs(now.moment(), self.carried_bytes(), self.store.stats().bytes))
+        Some(deadline.age_thresholds(now.moment(), self.carried_bytes(), self.store.stats().bytes))
     }
 
     /// Of parts that were taken, by all moves from here so far.
@@ -173,21 +173,21 @@ impl Shared {
     }
 
     /// What stays here while chosen items come from other servers; none: they come no more.
-    pub fn keep(&self, cutoffs: Option<Cutoffs>) {
-        self.moves.choose(cutoffs.is_some());
-        if let Some(cutoffs) = cutoffs {
-            self.store.keep(cutoffs);
+    pub fn keep(&self, age_thresholds: Option<AgeThresholds>) {
+        self.moves.choose(age_thresholds.is_some());
+        if let Some(age_thresholds) = age_thresholds {
+            self.store.keep(age_thresholds);
         }
     }
 
     /// By class, only items younger than that at the moment of this number, and a part of those of that very age; none if the number is
     /// not remembered.
-    pub fn cutoffs(
+    pub fn age_thresholds(
         &self,
         now: Now,
         number: u32,
         classes: impl Iterator<Item = (u8, Seconds, u16)>,
-    ) -> Option<Cutoffs> {
+    ) -> Option<AgeThresholds> {
         let (known, mut at) = *self.reference.0.lock();
         if known != number || number == 0 {
             return None;
@@ -195,9 +195,9 @@ impl Shared {
         if is_planted(Fault::AgesFromTheMove) {
             at = now.second;
         }
-        let mut cutoffs = Cutoffs::at(at);
-        classes.for_each(|(class, age, tied)| cutoffs.younger_than(class.into(), age, tied));
-        Some(cutoffs)
+        let mut age_thresholds = AgeThresholds::at(at);
+        classes.for_each(|(class, age, tied)| age_thresholds.younger_than(class.into(), age, tied));
+        Some(age_thresholds)
     }
 }
 
@@ -215,50 +215,56 @@ mod tests {
         Deadline { since, until, pace: Pace::new(since, 0), at: 1_000, ages, cut: None }
     }
 
-    fn younger_than(age: Seconds) -> Cutoffs {
-        let mut cutoffs = Cutoffs::at(1_000);
-        (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age, 0));
-        cutoffs
+    fn younger_than(age: Seconds) -> AgeThresholds {
+        let mut age_thresholds = AgeThresholds::at(1_000);
+        (0..CLASSES).for_each(|class| age_thresholds.younger_than(class, age, 0));
+        age_thresholds
     }
 
     #[test]
     fn with_time_enough_everything_goes() {
-        assert_eq!(deadline().cutoffs(Moment(0), 0, 20 * MIB), Cutoffs::at(1_000));
+        assert_eq!(deadline().age_thresholds(Moment(0), 0, 20 * MIB), AgeThresholds::at(1_000));
     }
 
     #[test]
     fn a_few_bytes_do_not_say_how_fast_it_goes() {
         let mut deadline = deadline();
-        let first = deadline.cutoffs(Moment(0), 0, 100 * MIB);
+        let first = deadline.age_thresholds(Moment(0), 0, 100 * MIB);
         assert_eq!(first, younger_than(25), "32 MB a second, for 0.85 s");
-        assert_eq!(deadline.cutoffs(Moment(1), MIB / 2, 100 * MIB), first);
+        assert_eq!(deadline.age_thresholds(Moment(1), MIB / 2, 100 * MIB), first);
     }
 
     #[test]
     fn what_will_have_gone_in_time_is_the_youngest_by_how_fast_it_went_lately() {
         let mut deadline = deadline();
-        deadline.cutoffs(Moment(250 * MILLI), 0, 100 * MIB);
+        deadline.age_thresholds(Moment(250 * MILLI), 0, 100 * MIB);
         // It began late: 10 MiB in a tenth of a second, so half of what is left goes in another half of a second.
-        let cutoffs = deadline.cutoffs(Moment(350 * MILLI), 10 * MIB, 100 * MIB);
-        assert_eq!((cutoffs, deadline.cut), (younger_than(50), Some(50)));
+        let age_thresholds = deadline.age_thresholds(Moment(350 * MILLI), 10 * MIB, 100 * MIB);
+        assert_eq!((age_thresholds, deadline.cut), (younger_than(50), Some(50)));
         // Then it is slow: what was fast is forgotten.
-        deadline.cutoffs(Moment(475 * MILLI), 11 * MIB, 30 * MIB);
-        let cutoffs = deadline.cutoffs(Moment(600 * MILLI), 12 * MIB, 20 * MIB);
-        assert_eq!(cutoffs, younger_than(10), "8 MiB a second, for a quarter of it");
+        deadline.age_thresholds(Moment(475 * MILLI), 11 * MIB, 30 * MIB);
+        let age_thresholds = deadline.age_thresholds(Moment(600 * MILLI), 12 * MIB, 20 * MIB);
+        assert_eq!(age_thresholds, younger_than(10), "8 MiB a second, for a quarter of it");
     }
 
     #[test]
     fn when_the_time_is_over_or_nothing_moves_the_hottest_go_still() {
-        let over = deadline().cutoffs(Moment(1_100 * MILLI), 0, 50 * MIB);
+        let over = deadline().age_thresholds(Moment(1_100 * MILLI), 0, 50 * MIB);
         assert_eq!(over, younger_than(2));
         let mut deadline = deadline();
-        deadline.cutoffs(Moment(0), 0, 50 * MIB);
+        deadline.age_thresholds(Moment(0), 0, 50 * MIB);
         let mut carried = 5 * MIB;
         for at in (20..400).step_by(20) {
-            deadline.cutoffs(Moment(at * MILLI), carried, 50 * MIB);
+            deadline.age_thresholds(Moment(at * MILLI), carried, 50 * MIB);
         }
-        assert_eq!(deadline.cutoffs(Moment(400 * MILLI), carried, 50 * MIB), younger_than(2));
+        assert_eq!(
+            deadline.age_thresholds(Moment(400 * MILLI), carried, 50 * MIB),
+            younger_than(2)
+        );
         carried += 5 * MIB;
-        assert_ne!(deadline.cutoffs(Moment(410 * MILLI), carried, 50 * MIB), younger_than(2));
+        assert_ne!(
+            deadline.age_thresholds(Moment(410 * MILLI), carried, 50 * MIB),
+            younger_than(2)
+        );
     }
 }

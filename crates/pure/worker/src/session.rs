@@ -17,7 +17,7 @@ use mbal_wire::Login;
 
 use crate::ConnId;
 use crate::batch::Pause;
-use crate::conns::{Card, State};
+use crate::conns::{ConnInfo, State};
 use crate::log::Watcher;
 use crate::room::RoomWait;
 use crate::settings::Protocol;
@@ -55,7 +55,7 @@ pub(crate) struct Session {
     /// Why it closes, if not because its client wanted it.
     pub closes: Option<&'static str>,
     /// Missing during its turn alone.
-    pub card: Option<Arc<Card>>,
+    pub info: Option<Arc<ConnInfo>>,
     pub client: Client,
     /// The client chose this worker.
     pub own_port: bool,

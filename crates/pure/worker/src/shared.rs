@@ -19,9 +19,9 @@ use crate::hot::{Heat, Hot, HotKey, WATCHED_SECONDS, hottest};
 use crate::latency::{Histograms, Latency};
 use crate::lease::Lease;
 use crate::log::WatchLog;
-use crate::login::Doorkeeper;
+use crate::login::Authenticator;
 use crate::moves::Moves;
-use crate::quota::Thrift;
+use crate::quota::CpuBudget;
 use crate::selection::{Hurry, Reference};
 use crate::settings::{Echoed, Settings};
 use crate::stats_cluster::LinksUp;
@@ -64,7 +64,7 @@ pub struct Shared {
     pub conns: Conns,
     pub(crate) log: WatchLog,
     pub(crate) details: Details,
-    pub(crate) doorkeeper: Option<Arc<Doorkeeper>>,
+    pub(crate) authenticator: Option<Arc<Authenticator>>,
     /// What commands may change of [`Settings::echoed`].
     pub(crate) echoed: Mutex<ranks::Echoed, Echoed>,
     pub(crate) crawler_enabled: AtomicBool,
@@ -89,7 +89,7 @@ pub struct Shared {
     pub(crate) newest_flush: Mutex<ranks::NewestFlush, Newest>,
     pub(crate) reference: Reference,
     pub(crate) hurry: Hurry,
-    pub(crate) thrift: Thrift,
+    pub(crate) cpu_budget: CpuBudget,
     /// The store is not yet as the map says.
     pub(crate) unsettled: AtomicBool,
     /// By the newest map that any worker has heard of: its version, and whether no cachelet of it is another server's.
@@ -141,7 +141,7 @@ impl Shared {
             gauges,
             conns: Conns::default(),
             log,
-            doorkeeper: None,
+            authenticator: None,
             details: Details::new(settings.delimiter),
             echoed: Mutex::new(settings.echoed.clone()),
             crawler_enabled: AtomicBool::new(settings.crawler_enabled),
@@ -162,7 +162,7 @@ impl Shared {
             newest_flush: Mutex::default(),
             reference: Reference::default(),
             hurry: Hurry::default(),
-            thrift: Thrift::default(),
+            cpu_budget: CpuBudget::default(),
             unsettled: AtomicBool::new(false),
             map_version: AtomicU64::new(1),
             alone: AtomicBool::new(true),
@@ -177,8 +177,8 @@ impl Shared {
     }
 
     /// Who lets clients in, if the settings ask them to log in; without one nobody comes in.
-    pub fn guarded_by(mut self, doorkeeper: Arc<Doorkeeper>) -> Shared {
-        self.doorkeeper = Some(doorkeeper);
+    pub fn guarded_by(mut self, authenticator: Arc<Authenticator>) -> Shared {
+        self.authenticator = Some(authenticator);
         self
     }
 

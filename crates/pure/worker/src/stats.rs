@@ -34,7 +34,7 @@ impl Turn<'_> {
             (_, b"items") => self.stats_items(),
             (_, b"slabs") => self.stats_slabs(),
             (_, b"conns") => {
-                self.shared.conns.tell(self.card, self.now.second, self.out);
+                self.shared.conns.tell(self.info, self.now.second, self.out);
                 self.line(b"END");
             }
             (_, b"sizes") if self.shared.settings.sizes_enabled => {

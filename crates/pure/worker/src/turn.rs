@@ -10,7 +10,7 @@ use mbal_wire::{Limits, Login, Request, push_line};
 
 use crate::Now;
 use crate::batch::Pause;
-use crate::conns::Card;
+use crate::conns::ConnInfo;
 use crate::counters::{ClassCounters, Counters};
 use crate::distances::Shown;
 use crate::log::Watcher;
@@ -27,7 +27,7 @@ pub(crate) struct Turn<'w> {
     /// Streams of log lines that somebody watches.
     pub watched: u32,
     /// The connection that asks, and its descriptor.
-    pub card: &'w Card,
+    pub info: &'w ConnInfo,
     pub fd: u32,
     pub map_version: u64,
     pub here: Owner,

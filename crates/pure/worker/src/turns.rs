@@ -7,7 +7,7 @@ use mbal_cachelet::Ahead;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::batch::{Batch, Ended, Pause};
-use crate::conns::Card;
+use crate::conns::ConnInfo;
 use crate::input::run_pending;
 use crate::load::turn_work;
 use crate::log::STATES;
@@ -26,7 +26,7 @@ impl Worker {
     pub(crate) fn batch<'w>(
         &'w mut self,
         now: Now,
-        card: &'w Card,
+        info: &'w ConnInfo,
         out: &'w mut Vec<u8>,
         to_peers: &'w mut Vec<u8>,
         actions: &'w mut Vec<Action>,
@@ -39,8 +39,8 @@ impl Worker {
             counters,
             classes: self.shared.class_counters(worker),
             watched: self.shared.log.watched(),
-            card,
-            fd: card.fd,
+            info,
+            fd: info.fd,
             has_waiting: false,
             map_version: self.map_version,
             here: self.here,
@@ -94,9 +94,9 @@ impl Worker {
     ) -> bool {
         let mut session = self.sessions[conn.0 as usize].take().expect("opened before");
         let start = actions.bytes.len();
-        let card = session.card.take().expect("no turn within a turn");
+        let info = session.info.take().expect("no turn within a turn");
         let Actions { bytes, requests, list } = actions;
-        let (mut batch, keys_before) = self.batch(now, &card, bytes, requests, list);
+        let (mut batch, keys_before) = self.batch(now, &info, bytes, requests, list);
         let began_empty = session.slots.is_empty();
         let ended = run(&mut batch, &mut session);
         if !session.slots.is_empty() {
@@ -107,7 +107,7 @@ impl Worker {
         }
         let (follows, counters) = (batch.turn.follows, batch.turn.counters);
         if batch.requests > 0 {
-            card.commanded(now.second);
+            info.commanded(now.second);
         }
         let end = batch.turn.out.len();
         let work = turn_work(counters.keyed() - keys_before, (arrived_bytes + end - start) as u64);
@@ -164,10 +164,10 @@ impl Worker {
         }
         let state = session.state();
         if self.shared.log.watched() & STATES != 0 {
-            verbose::changed(&mut self.said, card.fd, card.state_name(), state.name());
+            verbose::changed(&mut self.said, info.fd, info.state_name(), state.name());
         }
-        card.set_state(state);
-        session.card = Some(card);
+        info.set_state(state);
+        session.info = Some(info);
         self.sessions[conn.0 as usize] = Some(session);
         due
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mbal_wire::streams;
 
-use crate::conns::Card;
+use crate::conns::ConnInfo;
 use crate::log::{self, ItemLine, VERBOSE};
 use crate::session::{Session, Wait};
 use crate::worker::Worker;
@@ -16,17 +16,17 @@ pub(crate) const ERROR: &str = "error";
 const IDLE: &str = "idle_timeout";
 
 impl Worker {
-    pub(crate) fn introduce(&mut self, now: Now, conn: ConnId, card: Arc<Card>) {
-        card.commanded(now.second);
-        self.shared.conns.enter(&card);
+    pub(crate) fn introduce(&mut self, now: Now, conn: ConnId, info: Arc<ConnInfo>) {
+        info.commanded(now.second);
+        self.shared.conns.enter(&info);
         if self.shared.log.watched() & streams::CONNECTIONS != 0 {
-            log::connection(&self.shared.log, now, &card, None);
+            log::connection(&self.shared.log, now, &info, None);
         }
         if self.shared.log.watched() & VERBOSE != 0 {
-            verbose::opened(&mut self.said, card.fd, self.shared.settings.protocol);
+            verbose::opened(&mut self.said, info.fd, self.shared.settings.protocol);
         }
         let session = self.sessions[conn.0 as usize].as_mut().expect("opened before");
-        session.card = Some(card);
+        session.info = Some(info);
     }
 
     pub(crate) fn part_from(&mut self, now: Now, conn: ConnId) {
@@ -39,13 +39,13 @@ impl Worker {
                 self.shared.store.watch_evictions(false);
             }
         }
-        let card = session.card.expect("every session has one");
-        self.shared.conns.leave(&card);
+        let info = session.info.expect("every session has one");
+        self.shared.conns.leave(&info);
         if self.shared.log.watched() & VERBOSE != 0 {
-            verbose::closed(&mut self.said, card.fd);
+            verbose::closed(&mut self.said, info.fd);
         }
         if self.shared.log.watched() & streams::CONNECTIONS != 0 {
-            log::connection(&self.shared.log, now, &card, Some(session.closes.unwrap_or(NORMAL)));
+            log::connection(&self.shared.log, now, &info, Some(session.closes.unwrap_or(NORMAL)));
         }
     }
 
@@ -65,12 +65,12 @@ impl Worker {
         let counters = self.shared.counters(self.here.worker.0.into());
         for (index, session) in self.sessions.iter_mut().enumerate() {
             let Some(session) = session else { continue };
-            let card = session.card.as_ref().expect("every session has one");
-            let idle = now.second.saturating_sub(card.last_command());
+            let info = session.info.as_ref().expect("every session has one");
+            let idle = now.second.saturating_sub(info.last_command());
             if idle > timeout && session.is_at_rest() {
                 counters.idle_kicks.add(1);
                 if self.shared.log.watched() & VERBOSE != 0 {
-                    verbose::idle(&mut self.said, card.fd);
+                    verbose::idle(&mut self.said, info.fd);
                 }
                 session.closes = Some(IDLE);
                 session.wait = Wait::End { shutdown: None, asked: true };

@@ -14,12 +14,12 @@ use mbal_sketch::Sampler;
 use mbal_wire::streams;
 
 use crate::batch::{Ended, GROUP};
-use crate::conns::{Card, Endpoint};
+use crate::conns::{ConnInfo, Endpoint};
 use crate::copies::Ticks;
 use crate::counters::Counters;
 use crate::datagram::Late;
 use crate::distances::Shown;
-use crate::held::Held;
+use crate::held::HeldRequests;
 use crate::input::{go_on_walking, received, run_pending};
 use crate::latency::ByClass;
 use crate::links::Links;
@@ -55,7 +55,7 @@ pub struct Worker {
     pub(crate) random: Random,
     pub(crate) links: Links,
     /// Peers' requests that are not executed yet.
-    pub(crate) held: Held,
+    pub(crate) held: HeldRequests,
     pub(crate) wakes: Wakes,
     /// When moves go on, if not before.
     pub(crate) carries_at: Option<Moment>,
@@ -69,7 +69,7 @@ pub struct Worker {
     /// Those that watch.
     pub(crate) watching: Vec<ConnId>,
     /// Stands for a peer.
-    pub(crate) nobody: Arc<Card>,
+    pub(crate) nobody: Arc<ConnInfo>,
     pub(crate) last_serial: u64,
     /// Those whose reply has come in this event.
     pub(crate) replied: Vec<Client>,
@@ -106,7 +106,7 @@ impl Worker {
             ticks: Ticks::default(),
             random: Random::new(id.0.into()),
             links: Links::default(),
-            held: Held::default(),
+            held: HeldRequests::default(),
             wakes: Wakes::default(),
             carries_at: None,
             is_strained: false,
@@ -168,14 +168,14 @@ impl Worker {
         }
         match event {
             Event::Opened { conn, own_port } => {
-                let card = Some(Arc::new(unknown(conn.0)));
+                let info = Some(Arc::new(unknown(conn.0)));
                 let settings = &self.shared.settings;
                 let (protocol, login) = (settings.protocol, settings.login());
-                let session = Session { own_port, protocol, login, card, ..Session::default() };
+                let session = Session { own_port, protocol, login, info, ..Session::default() };
                 self.open(conn, Box::new(session));
             }
             Event::Adopted { conn, session } => self.open(conn, session.arrive()),
-            Event::Introduced { conn, card } => self.introduce(now, conn, card),
+            Event::Introduced { conn, info } => self.introduce(now, conn, info),
             Event::TlsBroke { fd, why } => {
                 if watched & streams::CONNECTIONS != 0 {
                     log::tls_error(&self.shared.log, now, fd, &why);
@@ -259,7 +259,7 @@ impl Worker {
                 asker.into_iter().for_each(|asker| self.fill(asker, None, actions));
                 self.credits_came(now, server, actions);
             }
-            Event::Asked { server, requests } => self.asked(now, server, requests, actions),
+            Event::Forwarded { server, requests } => self.asked(now, server, requests, actions),
             Event::AskerGone { server, tickets } => self.drop_held(now, server, &tickets, actions),
             Event::Woken => self.woken(now, actions),
             Event::Tick => {
@@ -346,7 +346,7 @@ impl Worker {
 }
 
 /// A connection that its driver has not introduced.
-fn unknown(fd: u32) -> Card {
+fn unknown(fd: u32) -> ConnInfo {
     let nowhere = || Endpoint::Unix(String::new());
-    Card::new(fd, nowhere(), nowhere())
+    ConnInfo::new(fd, nowhere(), nowhere())
 }

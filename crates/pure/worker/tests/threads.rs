@@ -22,8 +22,8 @@ use mbal_model::{
 };
 use mbal_random::Random;
 use mbal_worker::{
-    Action, Actions, ConnId, Event, MoveLink, MoveMessage, MoveTold, Now, Settings, Shared, Ticket,
-    Ticketed, Word, Worker,
+    Action, Actions, ConnId, Event, MoveDecision, MoveLink, MoveMessage, MoveTold, Now, Settings,
+    Shared, Ticket, Ticketed, Worker,
 };
 
 const SERVERS: u16 = 3;
@@ -177,7 +177,7 @@ impl World {
                 Ok(Note::Asked(from, ticket, micros_left, bytes)) => {
                     let micros_left = *micros_left;
                     let requests = [Ticketed { ticket: *ticket, micros_left, bytes }];
-                    let asked = Event::Asked { server: *from, requests: &requests };
+                    let asked = Event::Forwarded { server: *from, requests: &requests };
                     worker.handle(now, asked, &mut actions);
                 }
                 Ok(Note::Answered(from, ticket, bytes)) => {
@@ -406,7 +406,13 @@ impl Coordinator {
                 worker: WorkerId(self.random.below(WORKERS.into()) as u16),
                 generation: self.map.version() as u16 & 0x7fff,
             };
-            let told = MoveTold { order, from: owner.server, to, word: Word::Go, cutoffs: None };
+            let told = MoveTold {
+                order,
+                from: owner.server,
+                to,
+                word: MoveDecision::Go,
+                age_thresholds: None,
+            };
             self.moves.insert(self.ordered, told);
         }
     }

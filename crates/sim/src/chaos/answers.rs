@@ -5,7 +5,7 @@ use mbal_model::{Hint, ServerId};
 use super::connection::Connection;
 use super::coverage::Sight;
 use super::doubt::Doubt;
-use super::history::{ALL_KEYS, Asks, NEVER, Told, When};
+use super::history::{ALL_KEYS, Asks, NEVER, Observed, When};
 use super::hosts::{host_of, id_of};
 use super::replies::{Form, Reply, parse};
 use super::world::World;
@@ -81,7 +81,7 @@ impl World {
                     used += reply.bytes;
                     self.heed(connection, replied, &reply);
                     for _ in 0..replied {
-                        self.settle(connection, vec![Told::Quiet]);
+                        self.settle(connection, vec![Observed::Quiet]);
                     }
                     self.learn(connection, &reply);
                     self.settle(connection, reply.told);
@@ -97,7 +97,7 @@ impl World {
     }
 
     /// The oldest request of a connection is answered.
-    fn settle(&mut self, connection: usize, told: Vec<Told>) {
+    fn settle(&mut self, connection: usize, told: Vec<Observed>) {
         let asked = self.connections[connection].asked.pop_front().expect("looked at before");
         let Connection { client, host, .. } = self.connections[connection];
         self.answered = self.now;
@@ -110,10 +110,10 @@ impl World {
         let any_moves = doubts.contains(&Doubt::Map);
         for ((op, told), doubt) in ops.zip(told).zip(doubts) {
             let doubt = match told {
-                Told::Absent if any_moves && !self.is_here(connection, op) => Doubt::Map,
+                Observed::Absent if any_moves && !self.is_here(connection, op) => Doubt::Map,
                 _ => doubt,
             };
-            let has_failed = told == Told::NoRoute;
+            let has_failed = told == Observed::NoRoute;
             let told = if self.is_clustered() {
                 let reads = self.history.ops[op].asks == Asks::Read
                     || matches!(asked.form, Form::Values { .. });
@@ -123,7 +123,7 @@ impl World {
             };
             let op = &mut self.history.ops[op];
             (op.answered, op.evictions.1) = (self.now, self.evictions);
-            if told == Told::Nothing {
+            if told == Observed::Nothing {
                 op.unordered = true;
                 // What is told as failed was executed by then, or never will be. A `flush_all` with a delay is told of later too.
                 if !has_failed || op.key == ALL_KEYS {
@@ -131,7 +131,7 @@ impl World {
                 }
             }
             op.told = told;
-            if let Told::Hit { cas, .. } | Told::Done { cas } = op.told {
+            if let Observed::Hit { cas, .. } | Observed::Done { cas } = op.told {
                 if cas != 0 && op.key != ALL_KEYS {
                     self.clients[client].seen[op.key] = cas;
                 }
@@ -140,14 +140,16 @@ impl World {
                 self.coverage.meet(Sight::FlushInSplit);
             }
             match (op.asks, &op.told) {
-                (Asks::Flush { delay: 0 }, Told::Done { .. }) => {
+                (Asks::Flush { delay: 0 }, Observed::Done { .. }) => {
                     self.coverage.meet(Sight::FlushAtOnce)
                 }
-                (Asks::Flush { .. }, Told::Done { .. }) => self.coverage.meet(Sight::FlushLater),
-                (Asks::Store { when: When::Unchanged(_), .. }, Told::Refused) => {
+                (Asks::Flush { .. }, Observed::Done { .. }) => {
+                    self.coverage.meet(Sight::FlushLater)
+                }
+                (Asks::Store { when: When::Unchanged(_), .. }, Observed::Refused) => {
                     self.coverage.meet(Sight::CasFailed);
                 }
-                (Asks::Store { .. }, Told::Error) => self.coverage.meet(Sight::ValueTooLarge),
+                (Asks::Store { .. }, Observed::Error) => self.coverage.meet(Sight::ValueTooLarge),
                 _ => {}
             }
         }

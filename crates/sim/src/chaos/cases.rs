@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::checks::{LOST, Violation, WENT_BACK, say};
-use super::history::{Asks, Micros, Op, State, Told, When};
+use super::history::{Asks, Micros, Observed, Op, State, When};
 
 /// The requests of one key, in the order in which they were asked.
 pub fn check(ops: &[&Op]) -> Result<(), Violation> {
@@ -93,7 +93,7 @@ fn strange_cas(op: &Op, other: &Op) -> Violation {
 /// The cas that the item had at the end of `op`, as far as it was told.
 fn cas(op: &Op) -> Option<u64> {
     match op.told {
-        Told::Hit { cas, .. } | Told::Done { cas } => Some(cas).filter(|cas| *cas != 0),
+        Observed::Hit { cas, .. } | Observed::Done { cas } => Some(cas).filter(|cas| *cas != 0),
         _ => None,
     }
 }
@@ -101,7 +101,7 @@ fn cas(op: &Op) -> Option<u64> {
 /// The item that `op` saw or made: what it began as, how often it was counted up, what was appended.
 fn item(op: &Op) -> Option<(u32, u32, &[u32])> {
     match (&op.told, op.asks) {
-        (Told::Hit { state: State { base, count, tokens }, .. }, _) => {
+        (Observed::Hit { state: State { base, count, tokens }, .. }, _) => {
             Some((*base, *count, tokens.as_slice()))
         }
         (_, Asks::Store { tag, .. }) => Some((tag, 0, &[])),

@@ -18,7 +18,9 @@ use ops::{
 };
 
 use super::cases;
-use super::history::{ALL_KEYS, Asks, History, Kind, Micros, NEVER, Op, SECOND, State, Told, When};
+use super::history::{
+    ALL_KEYS, Asks, History, Kind, Micros, NEVER, Observed, Op, SECOND, State, When,
+};
 
 /// An invariant of docs/design/invariants.md that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,17 +87,19 @@ fn settle(op: &mut Op, facts: &Facts<'_>) {
         matches!(op.asks, Asks::Append { .. } | Asks::Store { when: When::Present, .. });
     match op.told {
         // A request that wanted no answer is as good as done if nothing could keep it from it.
-        Told::Quiet if op.asks == Asks::Delete => op.told = Told::Done { cas: 0 },
-        Told::Quiet if facts.calm && matches!(op.asks, Asks::Store { when: When::Always, .. }) => {
-            op.told = Told::Done { cas: 0 };
+        Observed::Quiet if op.asks == Asks::Delete => op.told = Observed::Done { cas: 0 },
+        Observed::Quiet
+            if facts.calm && matches!(op.asks, Asks::Store { when: When::Always, .. }) =>
+        {
+            op.told = Observed::Done { cas: 0 };
         }
         // Else it may have found no memory, and have taken the old item along.
-        Told::Quiet if !facts.calm && matches!(op.asks, Asks::Store { .. }) => {
-            op.told = Told::Nothing;
+        Observed::Quiet if !facts.calm && matches!(op.asks, Asks::Store { .. }) => {
+            op.told = Observed::Nothing;
         }
         // NOT_STORED is no item, or no room for it.
-        Told::Refused if needs_an_item && facts.calm => op.told = Told::Absent,
-        Told::Refused if needs_an_item => op.told = Told::Nothing,
+        Observed::Refused if needs_an_item && facts.calm => op.told = Observed::Absent,
+        Observed::Refused if needs_an_item => op.told = Observed::Nothing,
         _ => {}
     }
 }
@@ -105,15 +109,16 @@ fn doubt_misses(history: &mut History) {
     let flushes = history.ops.iter().filter(|op| matches!(op.asks, Asks::Flush { .. }));
     let flushes: Vec<(Micros, Micros)> = flushes
         .map(|op| match op.told {
-            Told::Done { .. } if !op.is_forgotten => (op.asked, op.answered),
+            Observed::Done { .. } if !op.is_forgotten => (op.asked, op.answered),
             _ => (op.asked, NEVER),
         })
         .collect();
     let meets = |op: &Op| flushes.iter().any(|(from, to)| *from <= op.answered && op.asked <= *to);
-    for op in history.ops.iter_mut().filter(|op| op.told == Told::Absent && op.key != ALL_KEYS) {
+    for op in history.ops.iter_mut().filter(|op| op.told == Observed::Absent && op.key != ALL_KEYS)
+    {
         let meets = meets(op);
         if meets {
-            op.told = Told::Nothing;
+            op.told = Observed::Nothing;
         }
     }
 }
@@ -149,7 +154,7 @@ impl<'a> Key<'a> {
                 _ => None,
             };
             let saw = match &op.told {
-                Told::Hit { state, .. } => Some(state.base),
+                Observed::Hit { state, .. } => Some(state.base),
                 _ => None,
             };
             for base in wrote.into_iter().chain(saw.filter(|_| saw != wrote)) {
@@ -175,7 +180,7 @@ impl<'a> Key<'a> {
 
     fn check(&self) -> Result<(), Violation> {
         for op in &self.ops {
-            if let Told::Hit { state, .. } = &op.told {
+            if let Observed::Hit { state, .. } = &op.told {
                 self.was_written(op, state)?;
                 self.never_goes_back(op, state)?;
                 self.has_not_expired(op, state)?;
@@ -310,8 +315,8 @@ impl<'a> Key<'a> {
     /// True if a move may have carried what was used later alone. A copy is read without its home's knowledge.
     fn may_be_left_behind(&self, sighting: &Op, miss: &Op) -> bool {
         let counts = match &sighting.told {
-            Told::Done { .. } => matches!(sighting.asks, Asks::Store { .. }),
-            Told::Hit { .. } => self.facts.lease.is_none(),
+            Observed::Done { .. } => matches!(sighting.asks, Asks::Store { .. }),
+            Observed::Hit { .. } => self.facts.lease.is_none(),
             _ => false,
         };
         // A use may be as old as its worker's clock.
@@ -334,8 +339,8 @@ impl<'a> Key<'a> {
     /// True if the deadline that `op` set may be that of what `sighting` saw, or of a later item.
     fn may_hold_for(&self, op: &Op, sighting: &Op) -> bool {
         let seen = match (&sighting.told, sighting.asks) {
-            (Told::Hit { state, .. }, _) => Some(state.base),
-            (Told::Done { .. }, Asks::Store { tag, .. }) => Some(tag),
+            (Observed::Hit { state, .. }, _) => Some(state.base),
+            (Observed::Done { .. }, Asks::Store { tag, .. }) => Some(tag),
             _ => None,
         };
         match (op.asks, seen) {

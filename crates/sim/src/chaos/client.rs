@@ -1,13 +1,13 @@
 //! Clients: they ask in bursts, read at their pace, leave and come back.
 
-use mbal_model::{Edition, MapVersion};
+use mbal_model::{MapVersion, ReplicaVersion};
 
 use super::compose::{Composed, Composer};
-use super::connection::{Asked, Connection};
+use super::connection::{Connection, InFlight};
 use super::copies::{Copied, session_of};
 use super::coverage::Sight;
 use super::dice::Dice;
-use super::history::{ALL_KEYS, Asks, History, Micros, NEVER, Op, Told};
+use super::history::{ALL_KEYS, Asks, History, Micros, NEVER, Observed, Op};
 use super::letters::Letter;
 use super::profile::Profile;
 use super::replies::Form;
@@ -298,7 +298,7 @@ impl World {
         client: usize,
         connection: usize,
         key: usize,
-        by_lease: Option<Edition>,
+        by_lease: Option<ReplicaVersion>,
     ) {
         let mut bytes = std::mem::take(&mut self.scratch);
         for _ in 0..self.dice.between(1..=2) {
@@ -342,7 +342,7 @@ impl World {
         }
         // So that what wanted no answer is known to be done.
         bytes.extend_from_slice(b"mn\r\n");
-        self.connections[connection].asked.push_back(Asked {
+        self.connections[connection].asked.push_back(InFlight {
             form: Form::Fence,
             ops: (0, 0),
             at: self.now,
@@ -407,10 +407,10 @@ fn record(
             answered: NEVER,
             evictions: (evictions, u64::MAX),
             asks,
-            told: Told::Nothing,
+            told: Observed::Nothing,
             quiet,
         });
         this.next_place += 1;
     }
-    this.asked.push_back(Asked { form, ops, at: now });
+    this.asked.push_back(InFlight { form, ops, at: now });
 }

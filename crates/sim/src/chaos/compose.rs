@@ -1,6 +1,6 @@
 //! Requests of clients that behave.
 
-use mbal_model::{Edition, MapVersion};
+use mbal_model::{MapVersion, ReplicaVersion};
 
 use super::copies::{HOT_WAKES_PERCENT, HOT_WRITES_PERCENT};
 use super::dice::Dice;
@@ -99,7 +99,7 @@ impl Composer<'_> {
     }
 
     /// ... and of which the client knows that one is where it asks, which is to be no older than what it has seen.
-    pub fn read_by_lease(&mut self, key: usize, seen: Edition) -> Composed {
+    pub fn read_by_lease(&mut self, key: usize, seen: ReplicaVersion) -> Composed {
         let token = format!("{}*{seen}", self.l_token());
         let kind = self.profile.keys[key].kind;
         Composed { form: Form::Copy { kind }, ..self.meta_read(key, token) }

@@ -61,12 +61,12 @@ pub struct Connection {
     pub open: bool,
     pub half_open: bool,
     pub read: Vec<u8>,
-    pub asked: VecDeque<Asked>,
+    pub asked: VecDeque<InFlight>,
     pub next_place: u32,
 }
 
 /// A request that waits for its reply.
-pub struct Asked {
+pub struct InFlight {
     pub form: Form,
     /// Indices in the history: the first, and how many.
     pub ops: (usize, usize),

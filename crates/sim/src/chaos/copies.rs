@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use mbal_control::api::{self, HOT_KEYS_LISTED, HotReport, HotState, HotTold};
 use mbal_model::{Hint, Key, Owner};
-use mbal_replica::{Choice, HomeState, Leases, Told as CopiesTold};
+use mbal_replica::{Announcement, Choice, HomeState, Leases};
 use mbal_routing::place;
 use mbal_worker::{HotHome, HotMode, HotTerms};
 
 use super::client::{Kind, UNANSWERED_MAX};
 use super::clock::Clock;
 use super::coverage::Sight;
-use super::history::{ALL_KEYS, Asks, Micros, Op, Told};
+use super::history::{ALL_KEYS, Asks, Micros, Observed, Op};
 use super::hosts::{host_of, id_of};
 use super::profile::Profile;
 use super::replies::{Form, Reply};
@@ -136,7 +136,7 @@ impl World {
         let first = numbers.next();
         let is_under_way = |op: &Op| {
             let asked_before = op.asked < self.now || op.is_forgotten;
-            op.key == ALL_KEYS && asked_before && op.told == Told::Nothing
+            op.key == ALL_KEYS && asked_before && op.told == Observed::Nothing
         };
         numbers.all(|number| Some(number) == first) && !self.history.ops.iter().any(is_under_way)
     }
@@ -235,7 +235,7 @@ impl World {
                 }
                 let hash = profile.keys[op.key].hash();
                 let is_answered = at == replied;
-                let is_hit = matches!(reply.told.first(), Some(Told::Hit { .. }));
+                let is_hit = matches!(reply.told.first(), Some(Observed::Hit { .. }));
                 let by_lease = matches!(asked.form, Form::Copy { .. });
                 match &reply.copies {
                     Some(told) if is_answered => {
@@ -249,8 +249,8 @@ impl World {
                     }
                     _ if is_answered && by_lease && is_hit && reply.hint.is_none() => {
                         coverage.meet(Sight::CopyAsked);
-                        if let Some(edition) = reply.edition {
-                            copied.leases.saw(hash, edition, here);
+                        if let Some(replica_version) = reply.replica_version {
+                            copied.leases.saw(hash, replica_version, here);
                         }
                     }
                     _ => {
@@ -320,6 +320,6 @@ fn report(home: HotHome) -> HotReport {
 }
 
 /// The token that tells of copies.
-pub fn copies_of(text: &str) -> Option<CopiesTold> {
-    CopiesTold::parse(text.as_bytes())
+pub fn copies_of(text: &str) -> Option<Announcement> {
+    Announcement::parse(text.as_bytes())
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::connection::End;
 use super::coverage::Sight;
-use super::history::{ALL_KEYS, Micros, Op, Told};
+use super::history::{ALL_KEYS, Micros, Observed, Op};
 use super::hosts::Host;
 use super::world::World;
 
@@ -95,14 +95,14 @@ impl World {
         &mut self,
         connection: usize,
         op: usize,
-        told: Told,
+        told: Observed,
         doubt: Doubt,
         reads: bool,
-    ) -> Told {
+    ) -> Observed {
         let this = &self.history.ops[op];
         let (asked, flushes) = (this.asked, this.key == ALL_KEYS);
         match told {
-            Told::NotEverywhere { failed, servers } => {
+            Observed::NotEverywhere { failed, servers } => {
                 self.coverage.meet(Sight::NotEverywhere);
                 let here = self.connections[connection].host;
                 let seats = self.seats_of(connection, asked);
@@ -126,21 +126,21 @@ impl World {
                 }
                 told
             }
-            Told::Done { .. } if flushes => {
+            Observed::Done { .. } if flushes => {
                 self.coverage.meet(Sight::Everywhere);
                 told
             }
-            Told::NoRoute if reads || flushes || doubt == Doubt::None => {
+            Observed::NoRoute if reads || flushes || doubt == Doubt::None => {
                 let what = format!("no route: {this:?}");
                 self.fail(5, what);
                 told
             }
-            Told::NoRoute => {
+            Observed::NoRoute => {
                 self.coverage.meet(Sight::NoRoute);
-                Told::Nothing
+                Observed::Nothing
             }
             // It has missed, or nobody was asked.
-            Told::Absent if reads && doubt != Doubt::None => {
+            Observed::Absent if reads && doubt != Doubt::None => {
                 // It may have been sent on.
                 let mut seats = match doubt {
                     Doubt::Map => 0..self.seats.len(),
@@ -148,16 +148,16 @@ impl World {
                 };
                 if seats.any(|seat| self.counted_unreachable(seat, asked)) {
                     self.coverage.meet(Sight::Unreachable);
-                    return Told::Nothing;
+                    return Observed::Nothing;
                 }
                 told
             }
             // Executed or not, or yet to be executed: what was on a link that broke may still arrive.
-            Told::Quiet if doubt != Doubt::None => {
+            Observed::Quiet if doubt != Doubt::None => {
                 self.coverage.meet(Sight::QuietInDoubt);
-                Told::Nothing
+                Observed::Nothing
             }
-            Told::Error if doubt != Doubt::None => Told::Nothing,
+            Observed::Error if doubt != Doubt::None => Observed::Nothing,
             _ => told,
         }
     }

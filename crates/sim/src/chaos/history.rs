@@ -75,7 +75,7 @@ pub enum When {
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Observed {
     /// No answer yet, or never one.
     Nothing,
     /// It wanted no answer; an answer to a later request has come.
@@ -120,7 +120,7 @@ pub struct Op {
     /// Evictions in the server when it was asked, and when it was answered.
     pub evictions: (u64, u64),
     pub asks: Asks,
-    pub told: Told,
+    pub told: Observed,
     /// It wanted no answer.
     pub quiet: bool,
 }

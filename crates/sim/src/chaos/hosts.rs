@@ -14,7 +14,7 @@ use super::clock::Clock;
 use super::connection::End;
 use super::coverage::Sight;
 use super::faults::Mending;
-use super::history::{ALL_KEYS, Asks, Micros, Op, Told};
+use super::history::{ALL_KEYS, Asks, Micros, Observed, Op};
 use super::member::Member;
 use super::memory;
 use super::operator::Orders;
@@ -317,7 +317,7 @@ impl World {
         self.past.refused += (0..self.profile.workers).map(sums).sum::<u64>();
     }
 
-    /// For the checkers, what dies with a process, or is forsaken by it, is flushed; perhaps, of a key that was on its way between two.
+    /// For the checkers, what dies with a process, or is fenced off by it, is flushed; perhaps, of a key that was on its way between two.
     pub fn lose_items(&mut self, host: usize) {
         for key in 0..self.profile.keys.len() {
             let hash = self.profile.keys[key].hash();
@@ -330,7 +330,7 @@ impl World {
                 continue;
             }
             let is_certain = !self.in_flux(key, self.now);
-            let told = if is_certain { Told::Done { cas: 0 } } else { Told::Nothing };
+            let told = if is_certain { Observed::Done { cas: 0 } } else { Observed::Nothing };
             self.coverage.meet(Sight::Dropped);
             let connection = usize::MAX / 2 - self.history.ops.len();
             self.history.ops.push(Op {

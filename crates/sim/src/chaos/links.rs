@@ -1,7 +1,7 @@
 //! Links between servers: each worker dials one to each other server, as in a server.
 //!
 //! ```text
-//!  Action::Forward --- later, in order ---> Event::Asked       of one life of the link: from LinkUp to LinkBroken
+//!  Action::Forward --- later, in order ---> Event::Forwarded       of one life of the link: from LinkUp to LinkBroken
 //!  Event::Answered <-- later, in order ---- Action::Answer     it may end at any moment, for both ways at another
 //! ```
 //! What a link gives is what TCP gives: when it breaks, the last requests and replies are lost, or still on their way, and
@@ -61,7 +61,7 @@ struct Life {
     serial: u64,
     asked: u64,
     /// The worker that answers knows that it has gone.
-    forsaken: bool,
+    fenced_off: bool,
     broken: bool,
     /// When the last thing arrives, either way.
     last: [Micros; 2],
@@ -158,8 +158,8 @@ impl World {
         let (last, cut) = ([0; 2], [NEVER; 2]);
         self.links.last_serial += 1;
         let serial = self.links.last_serial;
-        let (asked, forsaken, broken) = (0, false, false);
-        this.lives.push(Life { seat: end, waiting, serial, asked, forsaken, broken, last, cut });
+        let (asked, fenced_off, broken) = (0, false, false);
+        this.lives.push(Life { seat: end, waiting, serial, asked, fenced_off, broken, last, cut });
         (this.up, this.missing) = (true, self.now);
         self.coverage.meet(Sight::EventLinkUp);
         let (server, credits) = (id_of(host), self.profile.credits);
@@ -377,7 +377,7 @@ impl World {
         together: &[(Ticket, Micros, Vec<u8>)],
     ) {
         let mut named = Vec::new();
-        if self.links.all[link].lives[life].forsaken {
+        if self.links.all[link].lives[life].fenced_off {
             return self.coverage.meet(Sight::RequestLost);
         }
         let clock = self.hosts[self.seats[seat].host].clock;
@@ -396,14 +396,14 @@ impl World {
         }
         let server = id_of(self.seats[self.links.all[link].seat].host);
         self.coverage.meet(Sight::EventAsked);
-        self.handle(seat, Event::Asked { server, requests: &named });
+        self.handle(seat, Event::Forwarded { server, requests: &named });
     }
 
     /// The worker that answers learns that a link has gone: nothing more comes of it.
     pub fn asker_gone(&mut self, seat: usize, link: usize, life: usize) {
         let server = id_of(self.seats[self.links.all[link].seat].host);
         let this = &mut self.links.all[link].lives[life];
-        this.forsaken = true;
+        this.fenced_off = true;
         let tickets = Ticket(this.serial << 32)..Ticket((this.serial + 1) << 32);
         self.coverage.meet(Sight::EventAskerGone);
         self.handle(seat, Event::AskerGone { server, tickets });

@@ -8,7 +8,7 @@ use mbal_control::api::{self, Heartbeat, MoveNews, News, Progress, Registered, R
 use mbal_control::{Answer, Ask};
 use mbal_migration::{Incarnation, Order, State};
 use mbal_model::{Cluster, MoveId, Prefix, ServerId, WorkerId};
-use mbal_worker::{Event, MoveTold, Word};
+use mbal_worker::{Event, MoveDecision, MoveTold};
 
 use super::control::{Caller, Failed, Heard, copies};
 use super::coverage::Sight;
@@ -239,7 +239,7 @@ impl World {
         self.keep(host, news.keep.as_ref());
         let read = |news| {
             let told = read(here, news, map_version);
-            MoveTold { cutoffs: self.cutoffs(host, news), ..told }
+            MoveTold { age_thresholds: self.age_thresholds(host, news), ..told }
         };
         let told: Vec<MoveTold> = news.moves.iter().map(read).collect();
         let now = self.hosts[host].clock.at(self.now);
@@ -306,12 +306,12 @@ fn read(here: Incarnation, news: &MoveNews, map_version: u64) -> MoveTold {
         generation: map_version as u16 & 0x7fff,
     };
     let word = match news.word {
-        api::Word::Go => Word::Go,
-        api::Word::Cancel => Word::Cancel,
-        api::Word::DestinationLost => Word::DestinationLost,
+        api::MoveDecision::Go => MoveDecision::Go,
+        api::MoveDecision::Cancel => MoveDecision::Cancel,
+        api::MoveDecision::DestinationLost => MoveDecision::DestinationLost,
     };
     debug_assert!(host_of(ServerId(news.from)) < 8);
-    MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word, cutoffs: None }
+    MoveTold { order, from: ServerId(news.from), to: ServerId(news.to), word, age_thresholds: None }
 }
 
 /// As `server/moving.rs` tells it.

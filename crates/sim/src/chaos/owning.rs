@@ -51,7 +51,7 @@ pub struct Owning {
     /// For the checkers its items are gone.
     is_lost: bool,
     /// What it had is being given up.
-    forsakes: bool,
+    fences_off: bool,
 }
 
 /// What a coordinator knows of them.
@@ -81,7 +81,7 @@ impl World {
             wakes_at,
             since,
             is_lost: true,
-            forsakes: false,
+            fences_off: false,
         });
         self.owner_sleeps(host, 1);
     }
@@ -113,7 +113,7 @@ impl World {
         let life = self.hosts[host].life;
         let now = self.hosts[host].clock.lease_moment(self.now);
         let Some(owning) = &mut self.hosts[host].member.owning else { return };
-        if owning.forsakes || owning.wakes_at != Some(at) {
+        if owning.fences_off || owning.wakes_at != Some(at) {
             return;
         }
         owning.wakes_at = None;
@@ -178,7 +178,7 @@ impl World {
     pub fn etcd_answered(&mut self, host: usize, call: u64, answer: OwnerAnswer) {
         let now = self.hosts[host].clock.lease_moment(self.now);
         let Some(owning) = &mut self.hosts[host].member.owning else { return };
-        if owning.call != call || owning.forsakes {
+        if owning.call != call || owning.fences_off {
             return;
         }
         owning.call += 1;
@@ -251,7 +251,7 @@ impl World {
         let Some(owning) = this.member.owning.as_mut().filter(|_| is_registered) else {
             return false;
         };
-        if owning.forsakes {
+        if owning.fences_off {
             return true;
         }
         if owning.ownership.is_over(now) {
@@ -287,16 +287,16 @@ impl World {
         self.loses(host);
         let this = &mut self.hosts[host];
         this.server.own_until(Duration::ZERO);
-        this.member.owning.as_mut().expect("it owns by a lease").forsakes = true;
-        self.forsakes(host);
+        this.member.owning.as_mut().expect("it owns by a lease").fences_off = true;
+        self.fences_off(host);
     }
 
     /// Until nothing is left; then it registers as a new incarnation.
-    pub fn forsakes(&mut self, host: usize) {
+    pub fn fences_off(&mut self, host: usize) {
         let server = Arc::clone(&self.hosts[host].server);
         let life = self.hosts[host].life;
         let now = self.hosts[host].clock.at(self.now);
-        let left = server.forsake(now);
+        let left = server.fence_off(now);
         self.look_at_owners(host);
         if let Some(wake) = left {
             self.carry(host, wake);

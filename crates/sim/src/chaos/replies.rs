@@ -1,10 +1,10 @@
 //! Replies, read as a client reads them. What cannot be a reply to the request is a fault.
 
-use mbal_model::{Edition, Hint};
+use mbal_model::{Hint, ReplicaVersion};
 use mbal_worker::NO_ROUTE;
 
 use super::copies::copies_of;
-use super::history::{Kind, Told};
+use super::history::{Kind, Observed};
 use super::values;
 
 /// What a reply may look like.
@@ -34,20 +34,20 @@ pub enum Form {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// What it says of each op.
-    pub told: Vec<Told>,
+    pub told: Vec<Observed>,
     pub bytes: usize,
     /// The payload of `config get mbal`, if the client's map was old.
     pub map: Option<String>,
     /// An `L` token.
     pub hint: Option<Hint>,
     /// Another `L` token: where copies are.
-    pub copies: Option<mbal_replica::Told>,
+    pub copies: Option<mbal_replica::Announcement>,
     /// Another one: what a copy has answered with.
-    pub edition: Option<Edition>,
+    pub replica_version: Option<ReplicaVersion>,
 }
 
 impl Reply {
-    fn of(told: Told, bytes: usize) -> Reply {
+    fn of(told: Observed, bytes: usize) -> Reply {
         Reply { told: vec![told], bytes, ..Reply::default() }
     }
 }
@@ -58,11 +58,11 @@ pub fn parse(form: &Form, input: &[u8]) -> Result<Option<Reply>, String> {
     let after = line.len() + 2;
     let error = is_error(line);
     let failed = match (line, not_everywhere(line)) {
-        (_, Some((failed, servers))) => Told::NotEverywhere { failed, servers },
-        (line, None) if line == NO_ROUTE.as_bytes() => Told::NoRoute,
-        _ => Told::Error,
+        (_, Some((failed, servers))) => Observed::NotEverywhere { failed, servers },
+        (line, None) if line == NO_ROUTE.as_bytes() => Observed::NoRoute,
+        _ => Observed::Error,
     };
-    let one = |told: Told| Ok(Some(Reply::of(told, after)));
+    let one = |told: Observed| Ok(Some(Reply::of(told, after)));
     match form {
         Form::Values { keys, .. } if error => {
             let told = vec![failed; keys.len()];
@@ -77,18 +77,18 @@ pub fn parse(form: &Form, input: &[u8]) -> Result<Option<Reply>, String> {
             _ => one(failed),
         },
         Form::Line => match line {
-            b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => one(Told::Done { cas: 0 }),
-            b"NOT_STORED" => one(Told::Refused),
-            b"EXISTS" => one(Told::Refused),
-            b"NOT_FOUND" => one(Told::Absent),
+            b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => one(Observed::Done { cas: 0 }),
+            b"NOT_STORED" => one(Observed::Refused),
+            b"EXISTS" => one(Observed::Refused),
+            b"NOT_FOUND" => one(Observed::Absent),
             _ => Err(strange(line)),
         },
-        Form::Number if line == b"NOT_FOUND" => one(Told::Absent),
+        Form::Number if line == b"NOT_FOUND" => one(Observed::Absent),
         Form::Number => match values::read(Kind::Number, line) {
-            Some(state) => one(Told::Hit { state, cas: 0 }),
+            Some(state) => one(Observed::Hit { state, cas: 0 }),
             None => Err(strange(line)),
         },
-        Form::QuietMeta { .. } if line == b"MN" => one(Told::Done { cas: 0 }),
+        Form::QuietMeta { .. } if line == b"MN" => one(Observed::Done { cas: 0 }),
         Form::QuietMeta { kind } => match parse_meta(*kind, line, &input[after..])? {
             Some(reply) => fenced(reply, input),
             None => Ok(None),
@@ -145,7 +145,7 @@ fn is_error(line: &[u8]) -> bool {
 }
 
 fn parse_values(keys: &[(Kind, String)], cas: bool, input: &[u8]) -> Result<Option<Reply>, String> {
-    let mut told = vec![Told::Absent; keys.len()];
+    let mut told = vec![Observed::Absent; keys.len()];
     let (mut at, mut next) = (0, 0);
     loop {
         let Some(line) = line(&input[at..]) else { return Ok(None) };
@@ -175,10 +175,10 @@ fn parse_values(keys: &[(Kind, String)], cas: bool, input: &[u8]) -> Result<Opti
     }
 }
 
-fn seen(kind: Kind, value: &[u8], cas: u64) -> Result<Told, String> {
+fn seen(kind: Kind, value: &[u8], cas: u64) -> Result<Observed, String> {
     let value = value.strip_suffix(b"\r\n").ok_or("a value without its end")?;
     match values::read(kind, value) {
-        Some(state) => Ok(Told::Hit { state, cas }),
+        Some(state) => Ok(Observed::Hit { state, cas }),
         None => {
             let start = String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned();
             Err(format!("nobody wrote such a value: {start:?}, {} bytes", value.len()))
@@ -195,13 +195,15 @@ fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, Str
         "VA" => words.next().and_then(|word| word.parse().ok()).ok_or_else(|| strange(line))?,
         _ => 0,
     };
-    let (mut cas, mut hint, mut copies, mut edition) = (0, None, None, None);
+    let (mut cas, mut hint, mut copies, mut replica_version) = (0, None, None, None);
     for word in words {
         match word.split_at_checked(1).unwrap_or_default() {
             ("c", number) => cas = number.parse().map_err(|_| strange(line))?,
             ("L", text) if copies_of(text).is_some() => copies = copies_of(text),
             ("L", text) if text.starts_with('@') => {
-                edition = Some(Edition::parse(&text.as_bytes()[1..]).ok_or_else(|| strange(line))?);
+                replica_version = Some(
+                    ReplicaVersion::parse(&text.as_bytes()[1..]).ok_or_else(|| strange(line))?,
+                );
             }
             ("L", text) => {
                 hint = Some(Hint::parse(text.as_bytes()).ok_or_else(|| strange(line))?);
@@ -214,12 +216,12 @@ fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, Str
             Some(value) => Reply::of(seen(kind, value, cas)?, after + bytes + 2),
             None => return Ok(None),
         },
-        "HD" => Reply::of(Told::Done { cas }, after),
-        "EN" | "NF" => Reply::of(Told::Absent, after),
-        "NS" | "EX" => Reply::of(Told::Refused, after),
+        "HD" => Reply::of(Observed::Done { cas }, after),
+        "EN" | "NF" => Reply::of(Observed::Absent, after),
+        "NS" | "EX" => Reply::of(Observed::Refused, after),
         _ => return Err(strange(line)),
     };
-    Ok(Some(Reply { hint, copies, edition, ..reply }))
+    Ok(Some(Reply { hint, copies, replica_version, ..reply }))
 }
 
 #[cfg(test)]
@@ -234,9 +236,9 @@ mod tests {
             reply.told
         };
         let not_everywhere = "SERVER_ERROR flush_all did not reach 1 of 3 servers\r\n";
-        assert_eq!(told(not_everywhere), [Told::NotEverywhere { failed: 1, servers: 3 }]);
-        assert_eq!(told("SERVER_ERROR no route to owner\r\n"), [Told::NoRoute]);
-        assert_eq!(told("SERVER_ERROR out of memory\r\n"), [Told::Error]);
-        assert_eq!(told("OK\r\n"), [Told::Done { cas: 0 }]);
+        assert_eq!(told(not_everywhere), [Observed::NotEverywhere { failed: 1, servers: 3 }]);
+        assert_eq!(told("SERVER_ERROR no route to owner\r\n"), [Observed::NoRoute]);
+        assert_eq!(told("SERVER_ERROR out of memory\r\n"), [Observed::Error]);
+        assert_eq!(told("OK\r\n"), [Observed::Done { cas: 0 }]);
     }
 }

@@ -1,7 +1,7 @@
 //! Scaling: what servers tell of their items, and which items a move certainly takes along.
 
 use mbal_control::api::{AgesAsked, AgesReport, ClassAges, ClassSelected, MoveNews, Selected};
-use mbal_worker::Cutoffs;
+use mbal_worker::AgeThresholds;
 
 use super::coverage::Sight;
 use super::history::{Micros, SECOND};
@@ -85,24 +85,24 @@ impl World {
         this.ages.report = Some(AgesReport { number, memory_bytes, used_bytes, classes });
     }
 
-    fn cutoffs_of(&self, host: usize, selected: &Selected) -> Option<Cutoffs> {
+    fn cutoffs_of(&self, host: usize, selected: &Selected) -> Option<AgeThresholds> {
         let this = &self.hosts[host];
         let classes =
             selected.classes.iter().map(|class| (class.class, class.younger_than, class.tied));
-        this.server.cutoffs(this.clock.at(self.now), selected.number, classes)
+        this.server.age_thresholds(this.clock.at(self.now), selected.number, classes)
     }
 
     pub fn keep(&self, host: usize, selected: Option<&Selected>) {
-        let cutoffs = selected.and_then(|selected| self.cutoffs_of(host, selected));
-        self.hosts[host].server.keep(cutoffs);
+        let age_thresholds = selected.and_then(|selected| self.cutoffs_of(host, selected));
+        self.hosts[host].server.keep(age_thresholds);
     }
 
     /// As `server/moving.rs` reads it; and what the checkers are to know of it.
-    pub fn cutoffs(&mut self, host: usize, news: &MoveNews) -> Option<Cutoffs> {
+    pub fn age_thresholds(&mut self, host: usize, news: &MoveNews) -> Option<AgeThresholds> {
         let selected = news.selected.as_ref().filter(|_| news.from == id_of(host).0)?;
         let age = |class: &ClassSelected| class.younger_than;
         let this = &self.hosts[host];
-        let cutoffs = self.cutoffs_of(host, selected)?;
+        let age_thresholds = self.cutoffs_of(host, selected)?;
         let is_known = self.cuts.iter().any(|cut| cut.number == news.number);
         if !is_known && this.ages.number == selected.number {
             // Of the class that is cut most: which one an item is of the checkers do not know.
@@ -119,7 +119,7 @@ impl World {
             self.cuts.push(Cut { number, first, last, from, chosen_since, travelled });
             self.coverage.meet(Sight::MoveChooses);
         }
-        Some(cutoffs)
+        Some(age_thresholds)
     }
 
     /// The server is to be empty soon, as at SIGTERM: when the time is over only the hottest items travel. It does not end then, which is worse.

@@ -368,7 +368,7 @@ impl World {
             _ => false,
         };
         let asked = match event {
-            Event::Asked { requests, .. } => requests.len(),
+            Event::Forwarded { requests, .. } => requests.len(),
             _ => 0,
         };
         // Nobody's, while an event of an event is handled.

@@ -445,7 +445,7 @@ impl World {
                 self.etcd_answered(host, call, answer);
             }
             Happening::LeaseEnds { host, life } => self.lease_ends(host, life),
-            Happening::Forsakes { host, .. } => self.forsakes(host),
+            Happening::Forsakes { host, .. } => self.fences_off(host),
             Happening::LookAtKeys => self.look_at_keys(),
             Happening::KeysSeen { life, at, keys } => self.keys_seen(life, at, keys),
             Happening::Wish => self.wish(),

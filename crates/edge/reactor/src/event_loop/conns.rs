@@ -214,14 +214,14 @@ impl EventLoop {
         now: u64,
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) -> Option<ConnId> {
-        let card = socket::card(fd.as_fd()).map(Arc::new);
+        let info = socket::info(fd.as_fd()).map(Arc::new);
         let output = Output::default();
         let conn =
             Conn { fd, tls, output, stalled: false, paused: false, closing: false, leaving: None };
         let conn = self.admit(conn)?;
         handle(now, Event::Opened { conn, own_port }, &mut self.actions);
-        if let Some(card) = card {
-            handle(now, Event::Introduced { conn, card }, &mut self.actions);
+        if let Some(info) = info {
+            handle(now, Event::Introduced { conn, info }, &mut self.actions);
         }
         self.settle(now, handle);
         Some(conn)

@@ -135,7 +135,7 @@ impl Link {
                 let together = &together[..count];
                 reply_bytes += tell(match self.end {
                     End::Dialed { server, .. } => Event::Answered { server, replies: together },
-                    End::Accepted { server, .. } => Event::Asked { server, requests: together },
+                    End::Accepted { server, .. } => Event::Forwarded { server, requests: together },
                 });
             }
             if gathered? {

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use mbal_worker::{Actions, ConnId, Event};
 
 use super::EventLoop;
-use crate::greeter::Guest;
 use crate::sys;
 use crate::tls::{Broken, ClientCertificate};
+use crate::tls_acceptor::Guest;
 
 impl EventLoop {
     #[cold]
@@ -65,9 +65,9 @@ impl EventLoop {
         now: u64,
         handle: &mut impl FnMut(u64, Event, &mut Actions),
     ) {
-        match (&self.tls, &self.greeter, tls) {
-            (Some(door), Some(greeter), Some(certificate)) => match door.open(certificate) {
-                Some(tls) => greeter.post(Guest::new(fd, tls, self.worker, own_port)),
+        match (&self.tls, &self.tls_acceptor, tls) {
+            (Some(door), Some(tls_acceptor), Some(certificate)) => match door.open(certificate) {
+                Some(tls) => tls_acceptor.post(Guest::new(fd, tls, self.worker, own_port)),
                 None => self.tally.leave(self.worker),
             },
             _ => drop(self.adopt(fd, None, own_port, now, handle)),

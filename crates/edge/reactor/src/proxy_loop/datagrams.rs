@@ -29,12 +29,12 @@ pub(super) struct Datagrams {
     sockets: Vec<UdpSocket>,
     /// By client: its datagram, and which of its requests it is.
     clients: BTreeMap<u32, (u64, usize)>,
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, InFlight>,
     next_serial: u64,
 }
 
 /// A datagram that is not answered.
-struct Asked {
+struct InFlight {
     socket: usize,
     from: SocketAddr,
     request_id: u16,
@@ -73,7 +73,7 @@ impl Datagrams {
         if asked.waiting > 0 {
             return;
         }
-        let Asked { socket, from, request_id, replies, .. } =
+        let InFlight { socket, from, request_id, replies, .. } =
             self.asked.remove(&serial).expect("it was looked at");
         let mut datagram = Vec::new();
         for reply in &replies {
@@ -110,7 +110,7 @@ impl ProxyLoop {
             let replies = vec![Vec::new(); waiting];
             let serial = self.datagrams.next_serial;
             self.datagrams.next_serial += 1;
-            let asked = Asked { socket, from, request_id, replies, waiting };
+            let asked = InFlight { socket, from, request_id, replies, waiting };
             self.datagrams.asked.insert(serial, asked);
             let mut start = 0;
             for (number, end) in ends.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Clients that speak TLS. Hands are shaken on the [`Greeter`](crate::Greeter)'s thread.
+//! Clients that speak TLS. Hands are shaken on the [`TlsAcceptor`](crate::TlsAcceptor)'s thread.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use mbal_proxy::{ClientId, Event};
 
 use super::{ProxyLoop, send};
-use crate::greeter::Guest;
 use crate::output::Output;
 use crate::sys;
 use crate::tls::{ClientCertificate, Tls, TlsDoor};
+use crate::tls_acceptor::Guest;
 use crate::{Mailbox, Tally};
 
 /// A client's replies are enciphered so many bytes at a time, when its socket has taken those before.
@@ -18,13 +18,13 @@ const CIPHERED_BYTES: usize = 64 << 10;
 /// Who lets clients in that speak TLS.
 pub(super) struct Entrance {
     pub door: Arc<TlsDoor>,
-    pub greeter: Mailbox<Guest>,
+    pub tls_acceptor: Mailbox<Guest>,
 }
 
 impl Entrance {
     pub fn send_in(&self, fd: OwnedFd, certificate: ClientCertificate, tally: &Tally) {
         match self.door.open(certificate) {
-            Some(tls) => self.greeter.post(Guest::new(fd, tls, 0, false)),
+            Some(tls) => self.tls_acceptor.post(Guest::new(fd, tls, 0, false)),
             None => tally.leave(0),
         }
     }

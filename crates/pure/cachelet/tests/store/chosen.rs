@@ -1,6 +1,6 @@
 //! Cachelets that take along what was chosen, and stores that make room for it.
 
-use mbal_cachelet::{Arriving, Cursor, Cutoffs, Draft, Due, Room, Store};
+use mbal_cachelet::{AgeThresholds, Arriving, Cursor, Draft, Due, Room, Store};
 use mbal_model::{CLASSES, Key, Prefix};
 
 use super::support::*;
@@ -37,10 +37,10 @@ fn is_there(store: &Store, n: u64) -> bool {
     store.lock(key.hash(), NOW).find(&key).is_some()
 }
 
-fn younger_than(age: u32) -> Cutoffs {
-    let mut cutoffs = Cutoffs::at(NOW);
-    (0..CLASSES).for_each(|class| cutoffs.younger_than(class, age, 0));
-    cutoffs
+fn younger_than(age: u32) -> AgeThresholds {
+    let mut age_thresholds = AgeThresholds::at(NOW);
+    (0..CLASSES).for_each(|class| age_thresholds.younger_than(class, age, 0));
+    age_thresholds
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn ages_are_those_of_the_last_access_by_class() {
 }
 
 /// Moves all of a store that was chosen to another one, which has none.
-fn travel_chosen(source: &Store, target: &Store, chosen: Cutoffs) {
+fn travel_chosen(source: &Store, target: &Store, chosen: AgeThresholds) {
     assert!(source.begin_to_leave(Prefix::ALL, MOVE));
     source.take_along(Prefix::ALL, chosen);
     let (mut cursor, mut arriving) = (Cursor::default(), Arriving::new(Prefix::ALL));
@@ -111,9 +111,10 @@ fn what_makes_room_for_those_that_were_chosen_is_old_however_often_it_was_read()
 fn of_items_of_one_age_a_part_travels() {
     let (source, target) = (one(16), one(16));
     (0..1_000).for_each(|n| put_aged(&source, n, 5, 100));
-    let mut cutoffs = Cutoffs::at(NOW);
-    (0..CLASSES).for_each(|class| cutoffs.younger_than(class, 5, 65_536_u32.div_ceil(4) as u16));
-    travel_chosen(&source, &target, cutoffs);
+    let mut age_thresholds = AgeThresholds::at(NOW);
+    (0..CLASSES)
+        .for_each(|class| age_thresholds.younger_than(class, 5, 65_536_u32.div_ceil(4) as u16));
+    travel_chosen(&source, &target, age_thresholds);
     let there = (0..1_000).filter(|n| is_there(&target, *n)).count();
     assert!((200..300).contains(&there), "{there} of 1,000");
 }

@@ -9,7 +9,7 @@ use mbal_routing::ketama::Ring;
 
 /// The memory of a server as it is cut.
 #[derive(Clone, Debug, Default)]
-pub struct Held {
+pub struct SlabPages {
     /// Pages by class.
     pub pages: Vec<u64>,
     /// Pages that no class has yet.
@@ -22,7 +22,7 @@ pub struct Member<'a> {
     /// Sorted.
     pub listing: &'a Listing,
     pub slabs: &'a Slabs,
-    pub held: &'a Held,
+    pub held: &'a SlabPages,
 }
 
 /// Two rings over members, which have numbers.

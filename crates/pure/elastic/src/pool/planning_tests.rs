@@ -50,17 +50,17 @@ fn pool(resize: &Resize, members: usize, keys: u64, bytes: u64) -> Vec<Listing> 
     items.iter().map(|items| listing(items, bytes)).collect()
 }
 
-fn planned(listings: &[Listing], held: &Held, resize: &Resize) -> Plan {
+fn planned(listings: &[Listing], held: &SlabPages, resize: &Resize) -> Plan {
     let slabs = Slabs::new(&SETTINGS);
     let members: Vec<Member> =
         listings.iter().map(|listing| Member { listing, slabs: &slabs, held }).collect();
     plan(&members, resize)
 }
 
-fn pages(class: usize, count: u64, free_pages: u64) -> Held {
+fn pages(class: usize, count: u64, free_pages: u64) -> SlabPages {
     let mut pages = vec![0; 40];
     pages[class] = count;
-    Held { pages, free_pages }
+    SlabPages { pages, free_pages }
 }
 
 #[test]

@@ -8,17 +8,17 @@ use crate::Nanos;
 use crate::stats::Copies;
 
 /// One hot key.
-pub(crate) struct Told {
+pub(crate) struct HotKey {
     /// Virtual copies, its home included.
     pub wanted: u32,
     /// Since the last interval began.
     pub reads: u64,
     pub writes: u64,
     pub often_written: bool,
-    pub state: ToldState,
+    pub state: HotKeyState,
 }
 
-pub(crate) enum ToldState {
+pub(crate) enum HotKeyState {
     Cold,
     Filling,
     /// By virtual copy: its connection, its name if it is not at home, and whether it has the value; and since when.
@@ -79,21 +79,21 @@ impl HotTable {
     }
 
     /// `None`: it is not hot.
-    pub fn tell_of(&self, hash: u64, key: &[u8]) -> Option<Told> {
+    pub fn tell_of(&self, hash: u64, key: &[u8]) -> Option<HotKey> {
         let hot = self.keys.get(&hash).filter(|hot| hot.key == key)?;
-        Some(Told {
+        Some(HotKey {
             wanted: hot.wanted,
             reads: hot.reads,
             writes: hot.writes,
             often_written: hot.often_written,
             state: match &hot.state {
-                State::Cold => ToldState::Cold,
-                State::Filling => ToldState::Filling,
-                State::Copied { copies, since } => ToldState::Copied(
+                State::Cold => HotKeyState::Cold,
+                State::Filling => HotKeyState::Filling,
+                State::Copied { copies, since } => HotKeyState::Copied(
                     copies.iter().map(|copy| (copy.conn, copy.name, copy.stored)).collect(),
                     *since,
                 ),
-                State::Cached { until, .. } => ToldState::Cached(*until),
+                State::Cached { until, .. } => HotKeyState::Cached(*until),
             },
         })
     }

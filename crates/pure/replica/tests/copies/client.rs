@@ -1,7 +1,7 @@
 //! Clients: smart ones, which hold leases, and ordinary ones, whose server does. What they are told is checked here.
 
-use mbal_model::Edition;
-use mbal_replica::{Choice, Leases, Moment, Told, over_after};
+use mbal_model::ReplicaVersion;
+use mbal_replica::{Announcement, Choice, Leases, Moment, over_after};
 
 use crate::host::{Letter, hash};
 use crate::profile::Clock;
@@ -27,7 +27,7 @@ pub struct Ask {
     pub key: usize,
     pub op: Op,
     /// Marked: it is for a copy that is no older than this.
-    pub by_lease: Option<Edition>,
+    pub by_lease: Option<ReplicaVersion>,
     /// It was, when it left the server that holds leases.
     pub leased: bool,
     /// The server whose leases it was sent by, which process of it, and when.
@@ -49,7 +49,7 @@ pub enum Outcome {
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub outcome: Outcome,
-    pub from_copy: Option<Edition>,
+    pub from_copy: Option<ReplicaVersion>,
     /// The text of the token.
     pub token: Option<String>,
 }
@@ -217,7 +217,7 @@ impl World {
             let now = client.clock.local(self.now);
             match (reply.token.as_deref(), reply.from_copy) {
                 (Some(text), _) => {
-                    let told = Told::parse(text.as_bytes()).expect("a token");
+                    let told = Announcement::parse(text.as_bytes()).expect("a token");
                     client.lease_end[key] = client.lease_end[key].max(ask.asked + told.lease);
                     if ask.by_lease.is_some() {
                         client.leases.without(hash(key), now);
@@ -227,7 +227,7 @@ impl World {
                         self.met.count("passed on, and told of copies");
                     }
                 }
-                (None, Some(edition)) => client.leases.saw(hash(key), edition, now),
+                (None, Some(replica_version)) => client.leases.saw(hash(key), replica_version, now),
                 (None, None) => client.leases.without(hash(key), now),
             }
         }

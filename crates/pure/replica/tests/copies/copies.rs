@@ -1,6 +1,6 @@
 //! What homes and shadows say to each other, and reads of copies.
 
-use mbal_model::Edition;
+use mbal_model::ReplicaVersion;
 use mbal_replica::{
     Grant, Held, Hold, HoldWhat, Item, Kept, Moment, Say, Shadow, What, over_after,
 };
@@ -43,8 +43,8 @@ impl World {
             home.say(now, |say| said.push(say));
         }
         for say in &said {
-            here.lets_go |= matches!(say.what, What::LetGo | What::Drop);
-            here.lets_go &= say.what != What::Item;
+            here.invalidates |= matches!(say.what, What::Invalidate | What::Drop);
+            here.invalidates &= say.what != What::Item;
         }
         said.into_iter().for_each(|say| self.sends(at, key, say, stored));
     }
@@ -54,7 +54,7 @@ impl World {
         let value = stored.map(|stored| (stored.place as u64).to_le_bytes());
         let what = match (say.what, &stored, &value) {
             (What::Keep, ..) => HoldWhat::Keep,
-            (What::LetGo, ..) => HoldWhat::LetGo,
+            (What::Invalidate, ..) => HoldWhat::Invalidate,
             (What::Drop, ..) => HoldWhat::Drop,
             (What::Item, Some(stored), Some(value)) => HoldWhat::Item(Item {
                 flags: 0,
@@ -158,13 +158,18 @@ impl World {
     }
 
     /// The place of the value that a copy answers with, if there is one that may be read by who has seen that much.
-    pub fn copy_of(&mut self, at: usize, key: usize, seen: Edition) -> Option<(usize, Edition)> {
+    pub fn copy_of(
+        &mut self,
+        at: usize,
+        key: usize,
+        seen: ReplicaVersion,
+    ) -> Option<(usize, ReplicaVersion)> {
         let now = self.local(at);
         let host = &mut self.hosts[at];
         let flush_number = host.flush_number;
         let copy = host.copies[key].as_mut()?;
         if !copy.shadow.may_answer(now, seen) {
-            if copy.shadow.may_answer(now, Edition::default()) {
+            if copy.shadow.may_answer(now, ReplicaVersion::default()) {
                 self.met.count("a copy was older than what was seen");
             } else if copy.item.is_some() {
                 self.met.count("lease over at a shadow");
@@ -181,10 +186,10 @@ impl World {
             return None;
         }
         copy.reads += 1;
-        let (place, edition) = (item.place, copy.shadow.edition());
+        let (place, replica_version) = (item.place, copy.shadow.replica_version());
         let lease_end = copy.lease_end;
         self.looks_at_copy(at, key, place, now, lease_end);
-        Some((place, edition))
+        Some((place, replica_version))
     }
 
     /// A copy has just answered with this.
@@ -230,7 +235,7 @@ impl World {
             let copy = host.copies[key].as_ref()?;
             let now = host.clock.local(self.now);
             let can = host.lives && copy.item.is_some() && now < copy.lease_end;
-            (can && copy.shadow.may_answer(now, Edition::default())).then_some(at)
+            (can && copy.shadow.may_answer(now, ReplicaVersion::default())).then_some(at)
         };
         let Some(at) = self.hosts.iter().enumerate().find_map(answers) else { return };
         self.fails(4, key, format!("a write is executed, and shadow {at} has a lease still"));

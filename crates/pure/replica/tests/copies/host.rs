@@ -38,7 +38,7 @@ pub struct Here {
     pub newborn_until: Moment,
     pub leaves_to: Option<usize>,
     /// Shadows were told to let go of what is there.
-    pub lets_go: bool,
+    pub invalidates: bool,
     /// When a shadow has answered last, or copies began.
     pub heard: Moment,
 }
@@ -226,7 +226,7 @@ impl World {
             home: None,
             newborn_until,
             leaves_to: None,
-            lets_go: false,
+            invalidates: false,
             heard: Moment::ZERO,
         };
         self.hosts[at].keys.insert(key, here);
@@ -287,7 +287,7 @@ impl World {
             let grant = Grant::new(host.map.version, host.grants);
             host.grants += 1;
             here.home = Some(Home::new(terms, grant, &places));
-            (here.lets_go, here.heard) = (false, now);
+            (here.invalidates, here.heard) = (false, now);
             self.tell(key, || format!("home {at} copies it to {places:?}, {grant:?}"));
         }
         self.says(at, key);

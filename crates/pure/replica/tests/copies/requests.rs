@@ -1,7 +1,7 @@
 //! Requests at a server: executed, waiting, answered from a copy, passed on.
 
-use mbal_model::Edition;
-use mbal_replica::{Choice, Leases, Moment, Told, over_after};
+use mbal_model::ReplicaVersion;
+use mbal_replica::{Announcement, Choice, Leases, Moment, over_after};
 
 use crate::client::{Ask, Op, Outcome, Reply};
 use crate::host::{Letter, Stored, TICK, Waiting, hash};
@@ -47,7 +47,7 @@ impl World {
     fn is_read_elsewhere(&mut self, at: usize, ask: Ask) -> bool {
         let key = ask.key;
         if let Some(seen) = ask.by_lease {
-            let Some((place, edition)) = self.copy_of(at, key, seen) else {
+            let Some((place, replica_version)) = self.copy_of(at, key, seen) else {
                 self.met.count("marked read passed on");
                 return false;
             };
@@ -56,7 +56,7 @@ impl World {
                 true => "read from a copy by a smart client",
                 false => "read from a copy by a lease of a server",
             });
-            self.answers(at, ask, Outcome::Value(place), Some(edition), None);
+            self.answers(at, ask, Outcome::Value(place), Some(replica_version), None);
             return true;
         }
         let is_ordinary = !self.clients[ask.client].is_smart && ask.by.is_none();
@@ -65,9 +65,10 @@ impl World {
         }
         let atomic = self.profile.terms.atomic;
         if atomic {
-            if let Some((place, edition)) = self.copy_of(at, key, Edition::default()) {
+            if let Some((place, replica_version)) = self.copy_of(at, key, ReplicaVersion::default())
+            {
                 self.met.count("read from a copy at a client's own server");
-                self.answers(at, ask, Outcome::Value(place), Some(edition), None);
+                self.answers(at, ask, Outcome::Value(place), Some(replica_version), None);
                 return true;
             }
         }
@@ -83,12 +84,12 @@ impl World {
         };
         let to = self.place(key, suffix);
         if to == at {
-            let Some((place, edition)) = self.copy_of(at, key, seen) else { return false };
+            let Some((place, replica_version)) = self.copy_of(at, key, seen) else { return false };
             if let Some(leases) = &mut self.hosts[at].sessions[ask.client] {
-                leases.saw(hash(key), edition, now);
+                leases.saw(hash(key), replica_version, now);
             }
             self.met.count("read from a copy at a client's own server");
-            self.answers(at, ask, Outcome::Value(place), Some(edition), None);
+            self.answers(at, ask, Outcome::Value(place), Some(replica_version), None);
             return true;
         }
         let by = Some((at, self.hosts[at].process));
@@ -105,8 +106,8 @@ impl World {
         at: usize,
         ask: Ask,
         outcome: Outcome,
-        from_copy: Option<Edition>,
-        told: Option<Told>,
+        from_copy: Option<ReplicaVersion>,
+        told: Option<Announcement>,
     ) {
         if matches!(outcome, Outcome::NoRoute) {
             self.met.count("no route");
@@ -149,16 +150,16 @@ impl World {
         let new = || Leases::new(2, 4, map_version, since);
         match (&reply.token, reply.from_copy) {
             (Some(text), _) => {
-                let told = Told::parse(text.as_bytes()).expect("a token");
+                let told = Announcement::parse(text.as_bytes()).expect("a token");
                 let leases = leases.get_or_insert_with(new);
                 if ask.leased {
                     leases.without(hash(ask.key), now);
                 }
                 leases.told(hash(ask.key), ask.asked, &told, now);
             }
-            (None, Some(edition)) => {
+            (None, Some(replica_version)) => {
                 let leases = leases.get_or_insert_with(new);
-                leases.saw(hash(ask.key), edition, now);
+                leases.saw(hash(ask.key), replica_version, now);
             }
             (None, None) if atomic && leases.is_none() => {}
             (None, None) => {
@@ -246,14 +247,14 @@ impl World {
             if told.is_some() {
                 self.met.count("hot");
             }
-            let told = told.map(|told| Told { lease: self.profile.lease, ..told });
+            let told = told.map(|told| Announcement { lease: self.profile.lease, ..told });
             self.answers(at, ask, Outcome::Value(stored.place), None, told);
             return true;
         }
-        if here.home.as_mut().is_some_and(|home| !home.lets_go(now)) {
+        if here.home.as_mut().is_some_and(|home| !home.invalidates(now)) {
             return false;
         }
-        if self.profile.terms.atomic && here.lets_go {
+        if self.profile.terms.atomic && here.invalidates {
             self.looks_at_shadows(key);
         }
         if since.is_some_and(|since| since + self.profile.terms.lease / 2 < now) {

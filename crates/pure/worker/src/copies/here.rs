@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::Meta as StoredMeta;
-use mbal_model::{Edition, Key};
+use mbal_model::{Key, ReplicaVersion};
 use mbal_replica::{Hold, HoldWhat, Kept, Moment, Outcome, Shadow, Stamp};
 use mbal_wire::{Binary, Command, Get, Head, Meta, Request, Status, push_value};
 
@@ -124,10 +124,10 @@ impl Copies {
     fn copy_of(
         &self,
         key: &Key<'_>,
-        seen: Edition,
+        seen: ReplicaVersion,
         now: Moment,
         flush_number: u32,
-    ) -> Option<(Arc<Copied>, Edition)> {
+    ) -> Option<(Arc<Copied>, ReplicaVersion)> {
         if !self.here.may_have(key.hash()) {
             return None;
         }
@@ -145,7 +145,7 @@ impl Copies {
         }
         copy.reads += 1;
         self.reads.fetch_add(1, Relaxed);
-        Some((copy.item.clone()?, copy.shadow.edition()))
+        Some((copy.item.clone()?, copy.shadow.replica_version()))
     }
 
     /// Forgets what need not be remembered any more, of one shard.
@@ -193,16 +193,16 @@ impl Turn<'_> {
         &mut self,
         read: &Read<'_, '_>,
         key: &Key<'_>,
-        seen: Edition,
-    ) -> Option<Edition> {
+        seen: ReplicaVersion,
+    ) -> Option<ReplicaVersion> {
         let copies = &self.shared.copies;
         let flush_number = self.shared.store.flush_number();
-        let (copied, edition) = copies.copy_of(key, seen, self.lease_now, flush_number)?;
+        let (copied, replica_version) = copies.copy_of(key, seen, self.lease_now, flush_number)?;
         match read {
             Read::Get(get) => {
                 self.push_copy(get, key, &copied);
                 self.line(b"END");
-                return Some(edition);
+                return Some(replica_version);
             }
             Read::Meta(meta) => {
                 let item = copied.meta(self.now);
@@ -236,14 +236,14 @@ impl Turn<'_> {
             }
         }
         self.count_copy(key, &copied);
-        Some(edition)
+        Some(replica_version)
     }
 
     /// One of the keys of a `get`, without `END`; false if there is no copy.
     pub fn get_copy(&mut self, get: &Get<'_>, key: &Key<'_>) -> bool {
         let shared = self.shared;
         let flush_number = shared.store.flush_number();
-        let seen = Edition::default();
+        let seen = ReplicaVersion::default();
         let copied = shared.copies.copy_of(key, seen, self.lease_now, flush_number);
         if let Some((copied, _)) = &copied {
             self.push_copy(get, key, copied);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mbal_model::planted::{Fault, is_planted};
 use mbal_model::{Key, Prefix, Route, ServerId, WorkerId};
-use mbal_replica::{Grant, Held, Hold, HoldWhat, Home, Item, Moment, Told, What};
+use mbal_replica::{Announcement, Grant, Held, Hold, HoldWhat, Home, Item, Moment, What};
 use mbal_wire::{PeerRequest, Request, words_of};
 
 use crate::batch::{Batch, Job};
@@ -90,7 +90,7 @@ impl Sends<'_> {
         for say in said {
             let what = match (say.what, &meta) {
                 (What::Keep, _) => HoldWhat::Keep,
-                (What::LetGo, _) => HoldWhat::LetGo,
+                (What::Invalidate, _) => HoldWhat::Invalidate,
                 (What::Drop, _) => HoldWhat::Drop,
                 (What::Item, Some(meta)) => {
                     one.value_bytes = meta.value_bytes;
@@ -212,7 +212,7 @@ impl Batch<'_> {
             drop(homes);
             return self.turn.execute(request, Some(key));
         };
-        if !one.home.lets_go(self.turn.lease_now) {
+        if !one.home.invalidates(self.turn.lease_now) {
             self.sends().say(key.hash(), one);
             return Then::OnItsWay;
         }
@@ -290,7 +290,7 @@ impl Batch<'_> {
     }
 
     /// What a client that has just read this key here may know of copies.
-    pub fn told_of(&self, request: &Request<'_>, key: &Key<'_>) -> Option<Told> {
+    pub fn told_of(&self, request: &Request<'_>, key: &Key<'_>) -> Option<Announcement> {
         let shared = self.turn.shared;
         if !shared.copies.homes.may_have(key.hash()) || !is_read(request) {
             return None;

@@ -1,7 +1,7 @@
 //! What a server's ordinary clients may read elsewhere: leases that it holds for them, as a smart client holds its own.
 
-use mbal_model::{Edition, Key, ServerId};
-use mbal_replica::{Choice, Leases, MARK, Moment, Told};
+use mbal_model::{Key, ReplicaVersion, ServerId};
+use mbal_replica::{Announcement, Choice, Leases, MARK, Moment};
 use mbal_routing::place;
 
 use crate::batch::{Batch, Job};
@@ -21,22 +21,24 @@ const OF_A_WORKER: (usize, usize) = (512, 16);
 
 /// What a home, or a shadow, says in front of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum ReplyPrefix {
     /// Nothing: the home has answered, and tells of no copies.
     Without,
     /// The home tells of copies.
-    Told(Told),
-    /// It comes from a copy; of which edition, if that is of use.
-    FromCopy(Option<Edition>),
+    Announcement(Announcement),
+    /// It comes from a copy; of which version, if that is of use.
+    FromCopy(Option<ReplicaVersion>),
 }
 
-impl Taken {
+impl ReplyPrefix {
     /// Puts it in front of what stands from `before` on.
     pub fn put(&self, before: usize, out: &mut Vec<u8>) {
         let text = match self {
-            Taken::Without => return,
-            Taken::Told(told) => told.to_string(),
-            Taken::FromCopy(edition) => edition.map(token).unwrap_or_default(),
+            ReplyPrefix::Without => return,
+            ReplyPrefix::Announcement(told) => told.to_string(),
+            ReplyPrefix::FromCopy(replica_version) => {
+                replica_version.map(token).unwrap_or_default()
+            }
         };
         let Ok(length) = u8::try_from(text.len()) else { return };
         let reply = out.split_off(before);
@@ -46,26 +48,27 @@ impl Taken {
     }
 
     /// Takes it from a reply. A home that holds a copy itself says what it has in another way, and is not asked by clients.
-    pub fn from(reply: &[u8]) -> (Taken, &[u8]) {
+    pub fn from(reply: &[u8]) -> (ReplyPrefix, &[u8]) {
         let Some((&[MARK, length], rest)) = reply.split_first_chunk::<2>() else {
-            return (Taken::Without, reply);
+            return (ReplyPrefix::Without, reply);
         };
         let Some((text, rest)) = rest.split_at_checked(length.into()) else {
-            return (Taken::Without, reply);
+            return (ReplyPrefix::Without, reply);
         };
         if length == 0 {
-            return (Taken::FromCopy(None), rest);
+            return (ReplyPrefix::FromCopy(None), rest);
         }
-        let edition = text.strip_prefix(b"@").and_then(Edition::parse);
-        let told = || Told::parse(text).map(Taken::Told);
-        let from_copy = edition.map(|edition| Taken::FromCopy(Some(edition)));
-        (from_copy.or_else(told).unwrap_or(Taken::Without), rest)
+        let replica_version = text.strip_prefix(b"@").and_then(ReplicaVersion::parse);
+        let told = || Announcement::parse(text).map(ReplyPrefix::Announcement);
+        let from_copy =
+            replica_version.map(|replica_version| ReplyPrefix::FromCopy(Some(replica_version)));
+        (from_copy.or_else(told).unwrap_or(ReplyPrefix::Without), rest)
     }
 }
 
 /// What a copy's reply says of it.
-fn token(edition: Edition) -> String {
-    format!("@{edition}")
+fn token(replica_version: ReplicaVersion) -> String {
+    format!("@{replica_version}")
 }
 
 impl Batch<'_> {
@@ -93,15 +96,15 @@ impl Batch<'_> {
                 return None;
             }
             let before = self.turn.out.len();
-            let edition = self.turn.read_copy(&read, key, seen)?;
+            let replica_version = self.turn.read_copy(&read, key, seen)?;
             if mode == HotMode::Async {
-                push_hint(self.turn.out, before, token(edition));
+                push_hint(self.turn.out, before, token(replica_version));
             }
             return Some(Then::Next);
         }
         if mode == HotMode::Atomic
             && under_way.is_none()
-            && self.turn.read_copy(&read, key, Edition::default()).is_some()
+            && self.turn.read_copy(&read, key, ReplicaVersion::default()).is_some()
         {
             return Some(Then::Next);
         }
@@ -113,10 +116,10 @@ impl Batch<'_> {
             if under_way.is_some() {
                 return None;
             }
-            let edition = self.turn.read_copy(&read, key, seen)?;
+            let replica_version = self.turn.read_copy(&read, key, seen)?;
             let now = Moment::from_micros(self.turn.now.moment().0);
             if let Some(leases) = &mut session.leases {
-                leases.saw(key.hash(), edition, now);
+                leases.saw(key.hash(), replica_version, now);
             }
             return Some(Then::Next);
         }
@@ -150,7 +153,7 @@ impl Batch<'_> {
         session: &mut Session,
         mode: HotMode,
         key: &Key<'_>,
-    ) -> Option<(ServerId, Edition)> {
+    ) -> Option<(ServerId, ReplicaVersion)> {
         let leases = match mode {
             HotMode::Atomic => &mut *self.leases,
             _ => &mut session.leases,
@@ -174,7 +177,7 @@ impl Worker {
         client: crate::session::Client,
         hash: u64,
         asked: crate::Moment,
-        taken: &Taken,
+        taken: &ReplyPrefix,
     ) {
         let mode = self.shared.copies.mode();
         if mode == HotMode::Off {
@@ -202,17 +205,17 @@ impl Worker {
         }
         let new = || Box::new(Leases::new(bounds.0, bounds.1, map_version, since));
         match taken {
-            Taken::FromCopy(None) => {}
-            Taken::FromCopy(Some(edition)) => {
+            ReplyPrefix::FromCopy(None) => {}
+            ReplyPrefix::FromCopy(Some(replica_version)) => {
                 let leases = leases.get_or_insert_with(new);
-                leases.saw(hash, *edition, now);
+                leases.saw(hash, *replica_version, now);
             }
             // In this mode nothing has to be remembered.
-            Taken::Without if mode == HotMode::Atomic && leases.is_none() => {}
-            Taken::Without => {
+            ReplyPrefix::Without if mode == HotMode::Atomic && leases.is_none() => {}
+            ReplyPrefix::Without => {
                 leases.get_or_insert_with(new).without(hash, now);
             }
-            Taken::Told(told) => {
+            ReplyPrefix::Announcement(told) => {
                 let asked = Moment::from_micros(asked.0);
                 let leases = leases.get_or_insert_with(new);
                 leases.told(hash, asked, told, now);

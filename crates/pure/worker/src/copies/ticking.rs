@@ -127,7 +127,7 @@ impl Worker {
             all
         };
         let (terms, lease_now) = (copies.terms(), self.lease_now);
-        let mut spurned = copies.spurned.lock();
+        let mut backoff = copies.backoff.lock();
         let mut keys = 0;
         copies.homes.each(|hash, one| {
             keys += 1;
@@ -157,7 +157,7 @@ impl Worker {
                 let is_read = Rates { writes: 0.0, ..twice };
                 let is_written = is_a_loss || copies_worth(&is_read, one.value_bytes, &terms) > 1;
                 if !has_ended && is_written {
-                    spurned.add(hash, lease_now);
+                    backoff.add(hash, lease_now);
                 }
                 one.cools();
                 return;
@@ -179,7 +179,7 @@ impl Worker {
                 break;
             }
             let Some(key) = Key::new(&rates.key) else { continue };
-            if spurned.has(hash, lease_now) {
+            if backoff.has(hash, lease_now) {
                 continue;
             }
             let is_here = shared.store.cachelet_of(hash).is_some();

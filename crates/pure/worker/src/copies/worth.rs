@@ -87,7 +87,7 @@ impl Ledger {
 
 /// Keys that were copied and turned out to be written too often. Samples alone would say again and again that they are hot.
 #[derive(Default)]
-pub(crate) struct Spurned {
+pub(crate) struct CopyBackoff {
     /// Until when they are not copied, and how long that is.
     keys: BTreeMap<u64, (Moment, Duration)>,
 }
@@ -96,7 +96,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 const SPURNED_MAX: usize = 1024;
 
-impl Spurned {
+impl CopyBackoff {
     /// Whether this key is not to be copied now.
     pub fn has(&self, hash: u64, now: Moment) -> bool {
         self.keys.get(&hash).is_some_and(|(until, _)| now < *until)
@@ -215,24 +215,24 @@ mod tests {
 
     #[test]
     fn who_is_spurned_again_is_for_longer() {
-        let (mut spurned, second) = (Spurned::default(), |at| Duration::from_secs(at));
-        assert!(!spurned.has(7, second(0)));
-        spurned.add(7, second(0));
+        let (mut backoff, second) = (CopyBackoff::default(), |at| Duration::from_secs(at));
+        assert!(!backoff.has(7, second(0)));
+        backoff.add(7, second(0));
         assert!(
-            spurned.has(7, second(1)) && !spurned.has(7, second(2)) && !spurned.has(8, second(1))
+            backoff.has(7, second(1)) && !backoff.has(7, second(2)) && !backoff.has(8, second(1))
         );
-        spurned.add(7, second(3));
-        assert!(spurned.has(7, second(6)) && !spurned.has(7, second(7)));
+        backoff.add(7, second(3));
+        assert!(backoff.has(7, second(6)) && !backoff.has(7, second(7)));
         for _ in 0..9 {
-            spurned.add(7, second(8));
+            backoff.add(7, second(8));
         }
-        assert!(spurned.has(7, second(67)) && !spurned.has(7, second(68)));
-        spurned.add(8, second(200));
-        spurned.add(7, second(200));
-        assert!(!spurned.has(7, second(202)), "that is long ago");
+        assert!(backoff.has(7, second(67)) && !backoff.has(7, second(68)));
+        backoff.add(8, second(200));
+        backoff.add(7, second(200));
+        assert!(!backoff.has(7, second(202)), "that is long ago");
         for hash in 0..9_999 {
-            spurned.add(hash, second(300));
+            backoff.add(hash, second(300));
         }
-        assert!(spurned.has(9, second(301)) && !spurned.has(9_998, second(301)), "it has a bound");
+        assert!(backoff.has(9, second(301)) && !backoff.has(9_998, second(301)), "it has a bound");
     }
 }

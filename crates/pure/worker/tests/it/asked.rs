@@ -77,7 +77,7 @@ fn a_request_that_comes_back_does_not_wait_for_itself_nor_for_those_that_wait_fo
     let delete = format!("delete {}\r\n", key(2, 0));
     PeerRequest::new(1, 10, delete.as_bytes()).encode(&mut bytes);
     let requests = [Ticketed::new(Ticket(70), &bytes)];
-    let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+    let actions = rig.handle(Event::Forwarded { server: ServerId(7), requests: &requests });
     assert_eq!(actions.list, [], "it could be the same client's");
     assert_eq!(ask(&mut rig, 3, &set), Ok("STORED\r\n".into()), "it has come back");
     let replies = [Ticketed::new(ticket, b"STORED\r\n")];
@@ -126,7 +126,7 @@ fn a_request_that_tells_what_has_gone_does_not_overtake_what_was_passed_on_to_it
     let mut bytes = Vec::new();
     PeerRequest { gone, ..PeerRequest::new(1, 9, get.as_bytes()) }.encode(&mut bytes);
     let requests = [Ticketed::new(Ticket(71), &bytes)];
-    let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+    let actions = rig.handle(Event::Forwarded { server: ServerId(7), requests: &requests });
     assert_eq!(actions.list, [], "it waits for the set");
     assert_eq!(ask(&mut rig, 3, &set), Ok("STORED\r\n".into()), "which has come back");
 }
@@ -158,7 +158,7 @@ fn requests_that_arrive_together_are_executed_as_one_batch_and_counted_here() {
         .map(|(bytes, n)| Ticketed::new(Ticket(n), bytes))
         .collect();
     let Actions { bytes, list, .. } =
-        rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+        rig.handle(Event::Forwarded { server: ServerId(7), requests: &requests });
     let answers = |of: u64| -> Vec<String> {
         let reply = |action: &Action| match action {
             Action::Answer { ticket, reply, .. } if ticket.0 == of => {
@@ -211,7 +211,7 @@ fn a_peers_request_for_a_key_that_stays_on_its_way_is_refused() {
         PeerRequest::new(1, 9, text.as_bytes()).encode(&mut bytes);
         let requests = [Ticketed::new(Ticket(70), &bytes)];
         let mut actions =
-            client.rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+            client.rig.handle(Event::Forwarded { server: ServerId(7), requests: &requests });
         assert!(actions.list.is_empty(), "it waits");
         while actions.list.is_empty() {
             client.rig.pass_until(client.rig.worker.next_wake().expect("it waits"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mbal_cachelet::{Options, Store};
 use mbal_model::{
-    Address, Addresses, Cluster, ClusterMap, Edition, Key, Owner, Prefix, ServerId, WorkerId,
+    Address, Addresses, Cluster, ClusterMap, Key, Owner, Prefix, ReplicaVersion, ServerId, WorkerId,
 };
 use mbal_replica::HomeState;
 use mbal_wire::PeerRequest;
@@ -157,7 +157,7 @@ impl Net {
     fn ask(&mut self, from: u16, to: u16, ticket: Ticket, bytes: &[u8]) {
         self.event(
             to,
-            Event::Asked { server: id_of(from), requests: &[Ticketed::new(ticket, bytes)] },
+            Event::Forwarded { server: id_of(from), requests: &[Ticketed::new(ticket, bytes)] },
         );
     }
 
@@ -363,10 +363,10 @@ fn a_smart_client_is_told_of_copies_and_reads_them_by_its_lease() {
     let (mut net, key) = hot(HotMode::Async);
     assert_eq!(net.send(0, &format!("mg {key} v L1.2\r\n")), "VA 1 L~1000.1,2\r\na\r\n");
     net.silent = BTreeSet::from([(1, 0), (2, 0)]);
-    let edition = FIRST_EDITION;
-    let told = format!("VA 1 L@{edition}\r\na\r\n");
+    let replica_version = FIRST_EDITION;
+    let told = format!("VA 1 L@{replica_version}\r\na\r\n");
     assert_eq!(net.send(1, &format!("mg {key} v L1.2*\r\n")), told);
-    assert_eq!(net.send(2, &format!("mg {key} v L1.2*{edition}\r\n")), told);
+    assert_eq!(net.send(2, &format!("mg {key} v L1.2*{replica_version}\r\n")), told);
     net.pass(2_000);
     net.silent.clear();
     // Its lease was over: it has gone home.
@@ -539,16 +539,16 @@ fn a_read_by_a_lease_behind_one_that_its_home_has_answered_is_no_older() {
 #[test]
 fn a_copy_passes_on_who_has_seen_a_newer_one() {
     let (mut net, key) = hot(HotMode::Async);
-    let read = |edition: &str| format!("mg {key} v L1.2*{edition}\r\n");
+    let read = |replica_version: &str| format!("mg {key} v L1.2*{replica_version}\r\n");
     // The write reaches one of two copies.
     net.silent = BTreeSet::from([(0, 2)]);
     net.send(0, &format!("ms {key} 1\r\nb\r\n"));
     net.silent.clear();
     let newer = net.send(1, &read(""));
-    let (edition, value) = newer["VA 1 L@".len()..].split_once("\r\n").expect("a line");
+    let (replica_version, value) = newer["VA 1 L@".len()..].split_once("\r\n").expect("a line");
     assert_eq!(value, "b\r\n");
     assert_eq!(net.send(2, &read("")), format!("VA 1 L@{FIRST_EDITION}\r\na\r\n"));
-    assert_eq!(net.send(2, &read(edition)), "VA 1 L1.2.1/0\r\nb\r\n");
+    assert_eq!(net.send(2, &read(replica_version)), "VA 1 L1.2.1/0\r\nb\r\n");
 }
 
 #[test]
@@ -674,7 +674,7 @@ fn a_peers_read_by_a_lease_does_not_overtake_one_that_was_passed_on() {
         let mut read = Vec::new();
         let request = format!("mg {key} v\r\n");
         let peer = PeerRequest::new(1, 1, request.as_bytes());
-        PeerRequest { by_lease: Some(Edition::default()), ..peer }.encode(&mut read);
+        PeerRequest { by_lease: Some(ReplicaVersion::default()), ..peer }.encode(&mut read);
         // There is no copy yet, and the home's answer takes a second.
         net.silent = BTreeSet::from([(2, 0)]);
         net.ask(1, 2, Ticket(1_000), &read);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mbal_worker::{Card, ConnId, Echoed, Endpoint, Event, Protocol, Settings, TlsSettings};
+use mbal_worker::{ConnId, ConnInfo, Echoed, Endpoint, Event, Protocol, Settings, TlsSettings};
 
 use crate::rig::{CONN, Rig};
 
@@ -381,13 +381,13 @@ fn connections_are_listed_with_what_they_do() {
     let mut rig = Rig::new();
     let address = |text: &str| Endpoint::Tcp(text.parse::<SocketAddr>().expect("an address"));
     let here = address("127.0.0.1:11211");
-    let listening = Arc::new(Card::listening(3, here.clone()));
+    let listening = Arc::new(ConnInfo::listening(3, here.clone()));
     rig.server.conns.enter(&listening);
     let other = ConnId(1);
     rig.open(other);
     for (conn, fd, peer) in [(CONN, 8, "127.0.0.1:999"), (other, 9, "[::1]:998")] {
-        let card = Arc::new(Card::new(fd, address(peer), here.clone()));
-        rig.handle(Event::Introduced { conn, card });
+        let info = Arc::new(ConnInfo::new(fd, address(peer), here.clone()));
+        rig.handle(Event::Introduced { conn, info });
     }
     rig.handle(Event::Received { conn: other, bytes: b"set k 0 0 100\r\nhalf" });
     rig.now.second += 5;

@@ -33,7 +33,7 @@ fn forwarded(rig: &mut Rig, request: &str) -> String {
     PeerRequest::new(1, 9, request.as_bytes()).encode(&mut bytes);
     let requests = [Ticketed::new(Ticket(1), &bytes)];
     let Actions { bytes, list, .. } =
-        rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+        rig.handle(Event::Forwarded { server: ServerId(7), requests: &requests });
     let [Action::Answer { reply, .. }] = &list[..] else { panic!("{list:?}") };
     String::from_utf8(bytes[reply.clone()].to_vec()).expect("text")
 }

@@ -95,7 +95,7 @@ fn what_is_forsaken_is_dropped_and_the_server_owns_anew_by_a_newer_map_alone() {
     let own = key(0);
     rig.worker.look_at_lease(UNTIL);
     rig.server.own_until(Duration::ZERO);
-    assert_eq!(rig.server.forsake(rig.now), None, "nobody is in a batch, and nothing moves");
+    assert_eq!(rig.server.fence_off(rig.now), None, "nobody is in a batch, and nothing moves");
     assert_eq!(rig.server.store.prefixes(), []);
     // It is under a lease again; the map that it forsook does not come back.
     rig.server.own_until(2 * UNTIL);

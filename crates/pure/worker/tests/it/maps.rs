@@ -135,7 +135,7 @@ fn a_flush_that_was_begun_by_an_older_map_goes_on_to_servers_that_its_sender_doe
         let (flush, mut bytes) = (format!("flush_all 0 5{asked}\r\n"), Vec::new());
         PeerRequest::new(1, map_version, flush.as_bytes()).encode(&mut bytes);
         let requests = [Ticketed::new(Ticket(70), &bytes)];
-        let mut actions = rig.handle(Event::Asked { server: sender, requests: &requests });
+        let mut actions = rig.handle(Event::Forwarded { server: sender, requests: &requests });
         rig.check(&format!("get {key}\r\n"), "END\r\n");
         if let Some(reply) = newcomer_says {
             let [Action::Forward { server, ticket, request, .. }] = &actions.list[..] else {

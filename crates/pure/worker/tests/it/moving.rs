@@ -13,8 +13,8 @@ use mbal_model::{
 use mbal_random::Random;
 use mbal_wire::{Gone, PeerRequest};
 use mbal_worker::{
-    Action, Actions, ConnId, Event, MoveLink, MoveMessage, MoveTold, NO_ROUTE, Now, Quota, Sender,
-    Settings, Shared, Ticket, Ticketed, Word, Worker,
+    Action, Actions, ConnId, Event, MoveDecision, MoveLink, MoveMessage, MoveTold, NO_ROUTE, Now,
+    Quota, Sender, Settings, Shared, Ticket, Ticketed, Worker,
 };
 
 use crate::rig::START;
@@ -257,7 +257,7 @@ impl Net {
         match (way, message) {
             (Way::Requests(from, to), Message::Request(ticket, bytes)) => {
                 let requests = [Ticketed::new(ticket, &bytes)];
-                let asked = Event::Asked { server: id_of(from.0), requests: &requests };
+                let asked = Event::Forwarded { server: id_of(from.0), requests: &requests };
                 self.handle((to, from.1), asked);
             }
             (Way::Replies(to, from), Message::Reply(ticket, bytes)) => {
@@ -306,8 +306,13 @@ impl Net {
             worker: WorkerId(self.random.below(2) as u16),
             generation: self.map.version() as u16,
         };
-        let told =
-            MoveTold { order, from: owner.server, to: id_of(to), word: Word::Go, cutoffs: None };
+        let told = MoveTold {
+            order,
+            from: owner.server,
+            to: id_of(to),
+            word: MoveDecision::Go,
+            age_thresholds: None,
+        };
         self.moves.insert(id, told);
         self.heartbeats();
     }
@@ -475,7 +480,7 @@ fn comes_back(again: bool) {
     net.map_reaches(source);
     let mut order = ordered.order;
     order.id.0 += 1;
-    let cancelled = MoveTold { order, word: Word::Cancel, ..ordered };
+    let cancelled = MoveTold { order, word: MoveDecision::Cancel, ..ordered };
     let words: &[&[MoveTold]] = if again { &[&[cancelled], &[]] } else { &[&[]] };
     for word in words {
         let woken = server(&net).moves_told(net.now, word, u32::MAX >> 3);
@@ -709,7 +714,13 @@ fn a_move_that_nobody_has_ordered_ends_and_its_cachelet_is_served() {
             worker: WorkerId(0),
             generation: 1,
         };
-        MoveTold { order, from: owner.server, to: id_of(here), word: Word::Go, cutoffs: None }
+        MoveTold {
+            order,
+            from: owner.server,
+            to: id_of(here),
+            word: MoveDecision::Go,
+            age_thresholds: None,
+        }
     };
     let real = (0..).map(|at| hash_of(&format!("other{at}")));
     let mut real = real.filter(|hash| server_of(net.map.at(*hash).1.server) == other);
@@ -836,7 +847,7 @@ fn a_get_of_keys_that_have_gone_says_so_of_all_of_them_though_the_first_is_here(
     let mut actions = Actions::default();
     worker.handle(
         net.now,
-        Event::Asked { server: id_of(source), requests: &requests },
+        Event::Forwarded { server: id_of(source), requests: &requests },
         &mut actions,
     );
     let Some(Action::Answer { reply, .. }) = actions.list.first() else {

@@ -117,7 +117,7 @@ pub fn ask(rig: &mut Rig, hops: u8, request: &str) -> Result<String, (ServerId, 
     let mut bytes = Vec::new();
     PeerRequest::new(hops, 9, request.as_bytes()).encode(&mut bytes);
     let requests = [Ticketed::new(Ticket(70), &bytes)];
-    let actions = rig.handle(Event::Asked { server: ServerId(7), requests: &requests });
+    let actions = rig.handle(Event::Forwarded { server: ServerId(7), requests: &requests });
     match &actions.list[..] {
         [Action::Forward { server, ticket, request, .. }] => {
             Err((*server, *ticket, actions.requests[request.clone()].to_vec()))

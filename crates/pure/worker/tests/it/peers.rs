@@ -248,7 +248,7 @@ fn what_comes_after_its_deadline_is_not_executed_nor_what_is_held_until_then() {
         let mut bytes = Vec::new();
         PeerRequest::new(1, 9, set.as_bytes()).encode(&mut bytes);
         let requests = [Ticketed { ticket: Ticket(7), micros_left, bytes: &bytes }];
-        let actions = client.rig.handle(Event::Asked { server: PEERS[0], requests: &requests });
+        let actions = client.rig.handle(Event::Forwarded { server: PEERS[0], requests: &requests });
         String::from_utf8(actions.bytes).unwrap()
     };
     assert_eq!(ask(&mut client, 1, b'a'), "STORED\r\n");

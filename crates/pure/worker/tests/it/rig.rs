@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mbal_cachelet::{Options, Store};
 use mbal_model::WorkerId;
 use mbal_worker::{
-    Action, Actions, ConnId, Doorkeeper, Event, Moment, Now, Settings, Shared, Worker,
+    Action, Actions, Authenticator, ConnId, Event, Moment, Now, Settings, Shared, Worker,
 };
 
 pub const CONN: ConnId = ConnId(0);
@@ -26,7 +26,7 @@ impl Rig {
         Rig::guarded_by(settings, Arc::new(|_, _| false))
     }
 
-    pub fn guarded_by(settings: Settings, doorkeeper: Arc<Doorkeeper>) -> Rig {
+    pub fn guarded_by(settings: Settings, authenticator: Arc<Authenticator>) -> Rig {
         let options = Options {
             memory_bytes: settings.memory_bytes as usize,
             workers: settings.workers.into(),
@@ -35,7 +35,7 @@ impl Rig {
             evict: settings.evict,
             generation: 0,
         };
-        let server = Shared::new(settings, Store::new(options)).guarded_by(doorkeeper);
+        let server = Shared::new(settings, Store::new(options)).guarded_by(authenticator);
         let server = Arc::new(server);
         let mut rig =
             Rig { worker: Worker::new(WorkerId(0), Arc::clone(&server)), server, now: START };

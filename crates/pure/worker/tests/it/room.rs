@@ -217,7 +217,7 @@ fn ask(rig: &mut Rig, first: u64, requests: &[&str]) -> Vec<(u64, String)> {
     let tickets = (first..).map(Ticket);
     let ticketed = tickets.zip(&requests).map(|(ticket, bytes)| Ticketed::new(ticket, bytes));
     let ticketed: Vec<_> = ticketed.collect();
-    answers(&rig.handle(Event::Asked { server: PEER, requests: &ticketed }))
+    answers(&rig.handle(Event::Forwarded { server: PEER, requests: &ticketed }))
 }
 
 fn answers(actions: &Actions) -> Vec<(u64, String)> {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mbal_model::{Cluster, Edition, Key, ServerId};
-use mbal_replica::{Choice, Leases, Told};
+use mbal_model::{Cluster, Key, ReplicaVersion, ServerId};
+use mbal_replica::{Announcement, Choice, Leases};
 use mbal_routing::place;
 use mbal_wire::unescaped;
 use mbal_worker::{Action, Event, Settings, Ticketed};
@@ -87,7 +87,7 @@ impl Servers {
             let from = ServerId(place.0);
             let asked = self
                 .at((server.0, place.1))
-                .handle(Event::Asked { server: from, requests: &requests });
+                .handle(Event::Forwarded { server: from, requests: &requests });
             let [Action::Answer { reply, .. }] = &asked.list[..] else {
                 panic!("{:?}", asked.list)
             };
@@ -170,7 +170,7 @@ fn servers_answer_what_the_vectors_say() {
 fn may_go(leases: &mut Leases, at: Duration) -> BTreeSet<String> {
     let word = |choice| match choice {
         Choice::Home => "home".to_owned(),
-        Choice::Copy { suffix, seen } if seen == Edition::default() => suffix.to_string(),
+        Choice::Copy { suffix, seen } if seen == ReplicaVersion::default() => suffix.to_string(),
         Choice::Copy { suffix, seen } => format!("{suffix}*{seen}"),
     };
     // The highest bits choose.
@@ -191,14 +191,15 @@ fn leases_are_as_the_vectors_say() {
                 if way == "passed" || token == "-" {
                     leases.without(HASH, millis(now));
                 }
-                if let Some(told) = Told::parse(token.as_bytes()) {
+                if let Some(told) = Announcement::parse(token.as_bytes()) {
                     leases.told(HASH, millis(asked), &told, millis(now));
                 }
             }
             ["saw", now, token] => {
-                let edition = token.strip_prefix('@').expect("a copy's token");
-                let edition = Edition::parse(edition.as_bytes()).expect("an edition");
-                leases.saw(HASH, edition, millis(now));
+                let replica_version = token.strip_prefix('@').expect("a copy's token");
+                let replica_version =
+                    ReplicaVersion::parse(replica_version.as_bytes()).expect("a version");
+                leases.saw(HASH, replica_version, millis(now));
             }
             ["wrote", now] => leases.without(HASH, millis(now)),
             ["map", now, version] => {

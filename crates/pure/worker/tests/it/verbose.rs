@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mbal_worker::{Action, Actions, Card, Endpoint, Event, Protocol, Settings};
+use mbal_worker::{Action, Actions, ConnInfo, Endpoint, Event, Protocol, Settings};
 
 use crate::rig::{CONN, Rig};
 
@@ -28,7 +28,7 @@ fn said(actions: &Actions) -> String {
 
 fn introduced() -> Event<'static> {
     let at = |port| Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], port)));
-    Event::Introduced { conn: CONN, card: Arc::new(Card::new(28, at(40000), at(11211))) }
+    Event::Introduced { conn: CONN, info: Arc::new(ConnInfo::new(28, at(40000), at(11211))) }
 }
 
 fn said_of(rig: &mut Rig, bytes: &[u8]) -> String {

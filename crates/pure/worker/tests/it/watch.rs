@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mbal_worker::{Action, Card, ConnId, Endpoint, Event, Settings};
+use mbal_worker::{Action, ConnId, ConnInfo, Endpoint, Event, Settings};
 
 use crate::rig::{CONN, Rig};
 
@@ -12,8 +12,8 @@ const WATCHER: ConnId = ConnId(5);
 fn watched(settings: Settings, streams: &str) -> Rig {
     let mut rig = Rig::with(settings);
     let peer = Endpoint::Tcp("10.0.0.9:77".parse().expect("an address"));
-    let card = Arc::new(Card::new(33, peer, Endpoint::Unix("/s".into())));
-    rig.handle(Event::Introduced { conn: CONN, card });
+    let info = Arc::new(ConnInfo::new(33, peer, Endpoint::Unix("/s".into())));
+    rig.handle(Event::Introduced { conn: CONN, info });
     rig.open(WATCHER);
     let command = format!("watch {streams}\r\n");
     let begun = rig.handle(Event::Received { conn: WATCHER, bytes: command.as_bytes() });
@@ -115,9 +115,9 @@ fn connections() {
     let conn = ConnId(7);
     rig.open(conn);
     let peer = Endpoint::Tcp("10.0.0.1:99".parse().expect("an address"));
-    let card = Arc::new(Card::new(44, peer, Endpoint::Unix("/s".into())));
+    let info = Arc::new(ConnInfo::new(44, peer, Endpoint::Unix("/s".into())));
     assert_eq!(
-        told(&mut rig, Event::Introduced { conn, card }),
+        told(&mut rig, Event::Introduced { conn, info }),
         "ts=1700000000.0 gid=1 type=conn_new rip=10.0.0.1 rport=99 transport=tcp cfd=44\n"
     );
     rig.handle(Event::Received { conn, bytes: b"GET / HTTP/1.1\r\n" });

@@ -1,7 +1,7 @@
 //! `flush_all`, as the checks see it: when it takes effect, and for which keys.
 
 use super::Facts;
-use crate::chaos::history::{ALL_KEYS, Asks, History, Micros, NEVER, Op, SECOND, Told};
+use crate::chaos::history::{ALL_KEYS, Asks, History, Micros, NEVER, Observed, Op, SECOND};
 
 /// `flush_all`, when it takes effect at the server `home`. A later one takes a delayed one's place; then nobody knows whether it did.
 pub fn flushes(history: &History, facts: &Facts<'_>, home: Option<usize>) -> Vec<Op> {
@@ -19,7 +19,7 @@ pub fn flushes(history: &History, facts: &Facts<'_>, home: Option<usize>) -> Vec
             other.place_of() != op.place_of() && !other.precedes(op) && !op.precedes(other)
         };
         if home.is_none() && all.iter().any(meets) {
-            effect.told = Told::Nothing;
+            effect.told = Observed::Nothing;
         }
         if delay > 0 {
             // memcached's delayed flush takes effect a second early.
@@ -36,11 +36,11 @@ pub fn flushes(history: &History, facts: &Facts<'_>, home: Option<usize>) -> Vec
                 other.place_of() != op.place_of() && !other.precedes(op) && !effect.precedes(other)
             };
             if all.iter().any(disturbs) {
-                effect.told = Told::Nothing;
+                effect.told = Observed::Nothing;
             }
         }
         if op.is_forgotten {
-            effect.told = Told::Nothing;
+            effect.told = Observed::Nothing;
         }
         effect
     };
@@ -51,11 +51,11 @@ pub fn flushes(history: &History, facts: &Facts<'_>, home: Option<usize>) -> Vec
 fn at_home(op: Op, home: Option<usize>, copied: bool) -> Op {
     match op.told {
         // Copies on servers that it has not reached are read on.
-        Told::NotEverywhere { .. } if home == Some(op.host) && !copied => {
-            Op { told: Told::Done { cas: 0 }, ..op }
+        Observed::NotEverywhere { .. } if home == Some(op.host) && !copied => {
+            Op { told: Observed::Done { cas: 0 }, ..op }
         }
-        Told::NotEverywhere { .. } => {
-            Op { told: Told::Nothing, answered: NEVER, unordered: true, ..op }
+        Observed::NotEverywhere { .. } => {
+            Op { told: Observed::Nothing, answered: NEVER, unordered: true, ..op }
         }
         _ => op,
     }

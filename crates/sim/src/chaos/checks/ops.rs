@@ -1,11 +1,11 @@
 //! What a request and its answer say of an item.
 
-use crate::chaos::history::{Asks, NEVER, Op, State, Told, When};
+use crate::chaos::history::{Asks, NEVER, Observed, Op, State, When};
 
 /// True if `op` shows or makes a state from which `state` may have come.
 pub fn leads_to(op: &Op, state: &State) -> bool {
     match (&op.asks, &op.told) {
-        (_, Told::Hit { state: seen, .. }) => seen.leads_to(state),
+        (_, Observed::Hit { state: seen, .. }) => seen.leads_to(state),
         (Asks::Store { tag, .. }, _) => *tag == state.base,
         (Asks::Append { tag }, _) => state.tokens.contains(tag),
         _ => false,
@@ -15,31 +15,32 @@ pub fn leads_to(op: &Op, state: &State) -> bool {
 /// True if the item was, at the moment of `op`, certainly not on its way to `state`.
 pub fn is_elsewhere(op: &Op, state: &State) -> bool {
     match (&op.asks, &op.told) {
-        (_, Told::Hit { state: seen, .. }) => !seen.leads_to(state),
-        (Asks::Store { tag, .. }, Told::Done { .. }) => *tag != state.base,
-        (Asks::Append { tag }, Told::Done { .. }) => !state.tokens.contains(tag),
+        (_, Observed::Hit { state: seen, .. }) => !seen.leads_to(state),
+        (Asks::Store { tag, .. }, Observed::Done { .. }) => *tag != state.base,
+        (Asks::Append { tag }, Observed::Done { .. }) => !state.tokens.contains(tag),
         _ => ends(op),
     }
 }
 
 /// True if `op` may have left its own item.
 pub fn may_store(op: &Op) -> bool {
-    matches!(op.asks, Asks::Store { .. }) && !matches!(op.told, Told::Absent | Told::Refused)
+    matches!(op.asks, Asks::Store { .. })
+        && !matches!(op.told, Observed::Absent | Observed::Refused)
 }
 
 /// True if `op` may have set a deadline.
 pub fn may_expire(op: &Op) -> bool {
-    let fails = matches!(op.told, Told::Absent | Told::Refused | Told::Error);
+    let fails = matches!(op.told, Observed::Absent | Observed::Refused | Observed::Error);
     !fails && exptime(op).is_some_and(|exptime| exptime != 0)
 }
 
 /// True if `op` itself may have removed the item.
 pub fn may_remove(op: &Op) -> bool {
     match op.asks {
-        Asks::Delete => op.told != Told::Absent,
-        Asks::Flush { .. } => op.told != Told::Error,
+        Asks::Delete => op.told != Observed::Absent,
+        Asks::Flush { .. } => op.told != Observed::Error,
         // memcached rather has no item than a stale one.
-        Asks::Store { .. } => matches!(op.told, Told::Error | Told::Nothing),
+        Asks::Store { .. } => matches!(op.told, Observed::Error | Observed::Nothing),
         _ => false,
     }
 }
@@ -47,15 +48,15 @@ pub fn may_remove(op: &Op) -> bool {
 /// True if there certainly was no item at the end of `op`.
 pub fn ends(op: &Op) -> bool {
     match op.told {
-        Told::Absent => true,
-        Told::Done { .. } => matches!(op.asks, Asks::Delete | Asks::Flush { .. }),
+        Observed::Absent => true,
+        Observed::Done { .. } => matches!(op.asks, Asks::Delete | Asks::Flush { .. }),
         _ => false,
     }
 }
 
 pub fn finds_nothing(op: &Op) -> bool {
     let adds = matches!(op.asks, Asks::Store { when: When::Absent, .. });
-    op.told == Told::Absent || (adds && matches!(op.told, Told::Done { .. }))
+    op.told == Observed::Absent || (adds && matches!(op.told, Observed::Done { .. }))
 }
 
 /// True if there was an item, and nobody says which.
@@ -66,21 +67,21 @@ pub fn finds_something(op: &Op) -> bool {
         | Asks::Append { .. }
         | Asks::Touch { .. }
         | Asks::Delete => {
-            matches!(op.told, Told::Done { .. }) && op.answered != NEVER && !is_quiet(op)
+            matches!(op.told, Observed::Done { .. }) && op.answered != NEVER && !is_quiet(op)
         }
-        _ => op.told == Told::Refused,
+        _ => op.told == Observed::Refused,
     }
 }
 
 /// Settled as done, though the server did not say so.
 pub fn is_quiet(op: &Op) -> bool {
-    op.told == Told::Done { cas: 0 } && op.quiet
+    op.told == Observed::Done { cas: 0 } && op.quiet
 }
 
 pub fn leaves_something(op: &Op) -> bool {
     match op.told {
-        Told::Hit { .. } | Told::Refused => true,
-        Told::Done { .. } => !matches!(op.asks, Asks::Delete | Asks::Flush { .. }),
+        Observed::Hit { .. } | Observed::Refused => true,
+        Observed::Done { .. } => !matches!(op.asks, Asks::Delete | Asks::Flush { .. }),
         _ => false,
     }
 }

@@ -2,7 +2,7 @@
 //! nobody waiting who is connected already.
 //!
 //! ```text
-//!   worker's event loop ──Guest──► Greeter ──Letter::Welcome──► the same event loop; a proxy's likewise
+//!   worker's event loop ──Guest──► TlsAcceptor ──Letter::Welcome──► the same event loop; a proxy's likewise
 //!    (a place is taken)             epoll: recv, shake, send      (the session opens)
 //! ```
 
@@ -66,7 +66,7 @@ enum Step {
     Broke(String),
 }
 
-pub struct Greeter {
+pub struct TlsAcceptor {
     epoll: Epoll,
     inbox: Mailbox<Guest>,
     deliver: Deliver,
@@ -76,19 +76,19 @@ pub struct Greeter {
     buffer: Box<[u8]>,
 }
 
-impl Greeter {
+impl TlsAcceptor {
     pub fn new(
         workers: Arc<[Mailbox<Letter>]>,
         tally: Arc<Tally>,
         clock: Clock,
-    ) -> io::Result<Greeter> {
+    ) -> io::Result<TlsAcceptor> {
         let deliver = move |worker: usize, greeted| {
             workers[worker].post(match greeted {
                 Greeted::Welcome(guest) => Letter::Welcome(guest),
                 Greeted::Broke(fd, why) => Letter::Tell(Event::TlsBroke { fd, why }),
             });
         };
-        Greeter::delivering(Box::new(deliver), tally, clock)
+        TlsAcceptor::delivering(Box::new(deliver), tally, clock)
     }
 
     /// For clients of a proxy. Why a handshake failed is told to nobody.
@@ -96,20 +96,20 @@ impl Greeter {
         proxy: Mailbox<ProxyLetter>,
         tally: Arc<Tally>,
         clock: Clock,
-    ) -> io::Result<Greeter> {
+    ) -> io::Result<TlsAcceptor> {
         let deliver = move |_, greeted| {
             if let Greeted::Welcome(guest) = greeted {
                 proxy.post(ProxyLetter::Welcome(guest));
             }
         };
-        Greeter::delivering(Box::new(deliver), tally, clock)
+        TlsAcceptor::delivering(Box::new(deliver), tally, clock)
     }
 
-    fn delivering(deliver: Deliver, tally: Arc<Tally>, clock: Clock) -> io::Result<Greeter> {
+    fn delivering(deliver: Deliver, tally: Arc<Tally>, clock: Clock) -> io::Result<TlsAcceptor> {
         let (epoll, inbox) = (Epoll::new()?, Mailbox::new()?);
         epoll.add(inbox.bell(), READABLE, MAILBOX)?;
         let buffer = vec![0; RECEIVE_BYTES].into_boxed_slice();
-        Ok(Greeter { epoll, inbox, deliver, tally, clock, guests: Vec::new(), buffer })
+        Ok(TlsAcceptor { epoll, inbox, deliver, tally, clock, guests: Vec::new(), buffer })
     }
 
     /// Where event loops leave their guests.
