@@ -135,9 +135,11 @@ fn every_name_of_the_glossary_is_in_the_code() {
     let page = architecture();
     let everything: Vec<String> =
         all_sources().iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    let rows = section(&page, "One word per idea").lines().filter(|line| line.starts_with("| "));
+    let rows = section(&page, "Words of our own").lines().filter(|line| line.starts_with("| "));
     let mut named = 0;
-    for row in rows.skip(1) {
+    let rows: Vec<&str> = rows.skip(1).collect();
+    assert!(rows.len() <= 20, "for most ideas the field has a word: {}", rows.len());
+    for row in rows {
         for name in row.split('|').skip(3).flat_map(code) {
             let (_, last) = name.rsplit_once("::").unwrap_or(("", name));
             let variant = |text: &str| text.contains(&format!("\n    {last} {{"));
@@ -146,7 +148,7 @@ fn every_name_of_the_glossary_is_in_the_code() {
             named += 1;
         }
     }
-    assert!(named > 40, "the glossary has {named} names");
+    assert!(named > 30, "the glossary has {named} names");
 }
 
 /// By folder under `crates`.
