@@ -5,56 +5,22 @@ use std::io::{self, Read};
 
 use mbal_dial::wants_login;
 use mbal_model::Hint;
+use mbal_wire::{BINARY_HEAD_BYTES, BinaryReply, Status, binary_request, opcode};
 
 use crate::leasing::LeaseToken;
 use crate::replies::{Answer, Awaited, Kind, Lengths, judge};
 use crate::wording::Write;
 
-pub const GET: u8 = 0x00;
-pub const SET: u8 = 0x01;
-pub const ADD: u8 = 0x02;
-pub const DELETE: u8 = 0x04;
-pub const INCREMENT: u8 = 0x05;
-
-const REQUEST: u8 = 0x80;
-const REPLY: u8 = 0x81;
-const HEAD_BYTES: usize = 24;
-/// A reply that announces more has lost its frame.
-const BODY_BYTES_MAX: usize = 1 << 30;
-
 /// Flags before a value.
 const FLAGS_BYTES: usize = 4;
 
-/// A request up to its name, which the caller appends with its value.
-pub fn head(
-    out: &mut Vec<u8>,
-    opcode: u8,
-    name_bytes: usize,
-    extras: &[u8],
-    value_bytes: u32,
-    vbucket: u16,
-) {
-    let body_bytes = (extras.len() + name_bytes) as u32 + value_bytes;
-    out.extend_from_slice(&[REQUEST, opcode]);
-    out.extend_from_slice(&(name_bytes as u16).to_be_bytes());
-    out.extend_from_slice(&[extras.len() as u8, 0]);
-    out.extend_from_slice(&vbucket.to_be_bytes());
-    out.extend_from_slice(&body_bytes.to_be_bytes());
-    out.extend_from_slice(&[0; 12]);
-    out.extend_from_slice(extras);
-}
-
 /// A no-op: a server that asks for a login says so.
 pub fn ask_for_nothing(stream: &mut (impl Read + io::Write)) -> io::Result<()> {
-    const NO_OP: u8 = 0x0a;
-    const AUTH_ERROR: u8 = 0x20;
-    let mut request = Vec::new();
-    head(&mut request, NO_OP, 0, &[], 0, 0);
-    stream.write_all(&request)?;
-    let mut reply = [0; HEAD_BYTES];
+    stream.write_all(&binary_request(opcode::NOOP, b"", b""))?;
+    let mut reply = [0; BINARY_HEAD_BYTES];
     stream.read_exact(&mut reply)?;
-    match reply[6..8] {
-        [0, AUTH_ERROR] => Err(wants_login()),
+    match BinaryReply::parse(&reply) {
+        Some(reply) if reply.status == Status::AuthError as u16 => Err(wants_login()),
         _ => Ok(()),
     }
 }
@@ -67,24 +33,18 @@ pub fn scan(
     mut tell: impl FnMut(Awaited, Answer, Option<LeaseToken>),
 ) -> Result<usize, String> {
     let mut at = 0;
-    while let Some(head) = bytes[at..].first_chunk::<HEAD_BYTES>() {
-        if head[0] != REPLY {
-            return Err(format!("not the start of a binary reply: {}", head.escape_ascii()));
-        }
-        let status = u16::from_be_bytes([head[6], head[7]]);
-        let body_bytes = u32::from_be_bytes([head[8], head[9], head[10], head[11]]) as usize;
-        let before_value =
-            usize::from(u16::from_be_bytes([head[2], head[3]])) + usize::from(head[4]);
-        if body_bytes > BODY_BYTES_MAX || before_value > body_bytes {
-            return Err(format!("a binary reply of {body_bytes} bytes"));
-        }
-        let Some(body) = bytes[at + HEAD_BYTES..].get(..body_bytes) else { return Ok(at) };
+    while let Some(head) = bytes[at..].first_chunk::<BINARY_HEAD_BYTES>() {
+        let reply = BinaryReply::parse(head);
+        let reply = reply.ok_or_else(|| format!("no binary reply: {}", head.escape_ascii()))?;
+        let BinaryReply { status, body_bytes, .. } = reply;
+        let before_value = reply.before_value();
+        let Some(body) = bytes[at + BINARY_HEAD_BYTES..].get(..body_bytes) else { return Ok(at) };
         let asked = awaited
             .pop_front()
             .ok_or_else(|| format!("a reply that nobody asked for: {}", head.escape_ascii()))?;
         let (mut moved, value) = (None, &body[before_value..]);
         let outcome = match (asked.kind, status) {
-            _ if head[1] != opcode(asked.kind) => wrong(asked, head, body),
+            _ if reply.opcode != opcode_of(asked.kind) => wrong(asked, head, body),
             (Kind::Get, 0) if before_value == FLAGS_BYTES => judge(asked, lengths, value),
             (Kind::Get, 1) => Answer::Miss,
             (Kind::Write(Write::Set | Write::Add), 0) => Answer::Stored,
@@ -97,18 +57,18 @@ pub fn scan(
             _ => wrong(asked, head, body),
         };
         tell(asked, outcome, moved);
-        at += HEAD_BYTES + body_bytes;
+        at += BINARY_HEAD_BYTES + body_bytes;
     }
     Ok(at)
 }
 
-fn opcode(kind: Kind) -> u8 {
+fn opcode_of(kind: Kind) -> u8 {
     match kind {
-        Kind::Get | Kind::End => GET,
-        Kind::Write(Write::Set) => SET,
-        Kind::Write(Write::Add) => ADD,
-        Kind::Write(Write::Delete) => DELETE,
-        Kind::Write(Write::Incr) => INCREMENT,
+        Kind::Get | Kind::End => opcode::GET,
+        Kind::Write(Write::Set) => opcode::SET,
+        Kind::Write(Write::Add) => opcode::ADD,
+        Kind::Write(Write::Delete) => opcode::DELETE,
+        Kind::Write(Write::Incr) => opcode::INCREMENT,
     }
 }
 
@@ -128,7 +88,7 @@ mod tests {
     use crate::wording::label;
 
     fn reply(opcode: u8, status: u16, extras: usize, body: &[u8]) -> Vec<u8> {
-        let mut out = vec![REPLY, opcode, 0, 0, extras as u8, 0];
+        let mut out = vec![0x81, opcode, 0, 0, extras as u8, 0];
         out.extend(status.to_be_bytes());
         out.extend((body.len() as u32).to_be_bytes());
         out.extend([0; 12]);
@@ -159,16 +119,20 @@ mod tests {
     #[test]
     fn right_replies_are_told_by_their_status() {
         for (kind, reply, outcome) in [
-            (Kind::Get, reply(GET, 0, 4, &value()), Answer::Hit),
-            (Kind::Get, reply(GET, 1, 0, b"Not found"), Answer::Miss),
-            (Kind::Write(Write::Set), reply(SET, 0, 0, b""), Answer::Stored),
-            (Kind::Write(Write::Add), reply(ADD, 2, 0, b"Data exists for key."), Answer::Done),
-            (Kind::Write(Write::Delete), reply(DELETE, 1, 0, b"Not found"), Answer::Done),
-            (Kind::Write(Write::Incr), reply(INCREMENT, 0, 0, &[0; 8]), Answer::Done),
+            (Kind::Get, reply(opcode::GET, 0, 4, &value()), Answer::Hit),
+            (Kind::Get, reply(opcode::GET, 1, 0, b"Not found"), Answer::Miss),
+            (Kind::Write(Write::Set), reply(opcode::SET, 0, 0, b""), Answer::Stored),
+            (
+                Kind::Write(Write::Add),
+                reply(opcode::ADD, 2, 0, b"Data exists for key."),
+                Answer::Done,
+            ),
+            (Kind::Write(Write::Delete), reply(opcode::DELETE, 1, 0, b"Not found"), Answer::Done),
+            (Kind::Write(Write::Incr), reply(opcode::INCREMENT, 0, 0, &[0; 8]), Answer::Done),
         ] {
             assert_eq!(told(&[kind], &reply), Ok(vec![(outcome, None)]), "{kind:?}");
         }
-        let told = told(&[Kind::Get], &reply(GET, 7, 0, b"1.18.3"));
+        let told = told(&[Kind::Get], &reply(opcode::GET, 7, 0, b"1.18.3"));
         assert_eq!(told, Ok(vec![(Answer::Elsewhere, LeaseToken::parse(b"1.18.3"))]));
     }
 
@@ -177,23 +141,27 @@ mod tests {
         let mut other = value();
         other[4] = 8;
         for (kind, reply) in [
-            (Kind::Get, reply(GET, 0, 4, &other)),
-            (Kind::Get, reply(GET, 0, 4, &value()[..10])),
-            (Kind::Get, reply(SET, 0, 0, b"")),
-            (Kind::Write(Write::Set), reply(SET, 3, 0, b"Too large.")),
-            (Kind::Get, reply(GET, 7, 0, b"I don't belong to you")),
+            (Kind::Get, reply(opcode::GET, 0, 4, &other)),
+            (Kind::Get, reply(opcode::GET, 0, 4, &value()[..10])),
+            (Kind::Get, reply(opcode::SET, 0, 0, b"")),
+            (Kind::Write(Write::Set), reply(opcode::SET, 3, 0, b"Too large.")),
+            (Kind::Get, reply(opcode::GET, 7, 0, b"I don't belong to you")),
         ] {
             let told = told(&[kind], &reply).unwrap();
             assert!(matches!(told[0].0, Answer::Wrong(_)), "{told:?}");
         }
-        assert!(told(&[], &reply(GET, 1, 0, b"")).is_err());
+        assert!(told(&[], &reply(opcode::GET, 1, 0, b"")).is_err());
         assert!(told(&[Kind::Get], b"HTTP/1.1 400 Bad Request").is_err());
     }
 
     #[test]
     fn replies_cut_anywhere_are_told_the_same() {
-        let bytes =
-            [reply(GET, 0, 4, &value()), reply(GET, 1, 0, b"no"), reply(SET, 0, 0, b"")].concat();
+        let bytes = [
+            reply(opcode::GET, 0, 4, &value()),
+            reply(opcode::GET, 1, 0, b"no"),
+            reply(opcode::SET, 0, 0, b""),
+        ]
+        .concat();
         for cut in 0..bytes.len() {
             let (mut awaited, mut all) =
                 (awaited(&[Kind::Get, Kind::Get, Kind::Write(Write::Set)]), Vec::new());

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use mbal_wire::{MetaHead, MetaStatus, ValueHead};
 use memchr::memchr;
 
 use crate::binary;
@@ -198,20 +199,17 @@ struct ValueLine<'a> {
 
 /// `VA <bytes> <flags>*`, `$<bytes>` or `VALUE <key> <flags> <bytes>`.
 fn value_line(protocol: Protocol, line: &[u8]) -> Option<ValueLine<'_>> {
+    let line = line.strip_suffix(b"\r\n")?;
     match protocol {
         Protocol::Binary => None,
-        Protocol::Meta | Protocol::Resp => {
-            let prefix: &[u8] = if protocol == Protocol::Meta { b"VA " } else { b"$" };
-            let rest = line.strip_prefix(prefix)?;
-            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            Some(ValueLine { name: None, bytes: number(&rest[..digits])? })
+        Protocol::Meta => {
+            let head = MetaHead::parse(line).filter(|head| head.status == MetaStatus::Value)?;
+            Some(ValueLine { name: None, bytes: head.bytes })
         }
+        Protocol::Resp => Some(ValueLine { name: None, bytes: number(line.strip_prefix(b"$")?)? }),
         Protocol::Text => {
-            let mut words =
-                line.strip_prefix(b"VALUE ")?.strip_suffix(b"\r\n")?.split(|b| *b == b' ');
-            let name = words.next()?;
-            let _flags = words.next()?;
-            Some(ValueLine { name: Some(name), bytes: number(words.next()?)? })
+            let ValueHead { key, bytes, .. } = ValueHead::parse(line)?;
+            Some(ValueLine { name: Some(key), bytes })
         }
     }
 }

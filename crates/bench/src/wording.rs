@@ -7,10 +7,10 @@
 use std::io::Write as _;
 
 use mbal_model::{KEY_BYTES_MAX, Key, MapVersion};
+use mbal_wire::{opcode, push_binary_request};
 
 use crate::connection::ByLease;
 
-use crate::binary;
 use crate::sizes::Sizes;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -114,7 +114,7 @@ impl Wording {
                 }
             }
             Protocol::Binary => keys.iter().for_each(|&key| {
-                binary::head(out, binary::GET, self.name_bytes(key), &[], 0, vbucket);
+                push_binary_request(out, opcode::GET, &[], self.name_bytes(key), 0, vbucket);
                 self.name(out, key);
             }),
             Protocol::Resp => {
@@ -198,19 +198,26 @@ impl Wording {
         let name_bytes = self.name_bytes(key);
         match write {
             Write::Set | Write::Add => {
-                let opcode = if write == Write::Set { binary::SET } else { binary::ADD };
+                let opcode = if write == Write::Set { opcode::SET } else { opcode::ADD };
                 let extras = [0u32.to_be_bytes(), ttl.to_be_bytes()].concat();
-                binary::head(out, opcode, name_bytes, &extras, value_bytes, vbucket);
+                push_binary_request(
+                    out,
+                    opcode,
+                    &extras,
+                    name_bytes,
+                    value_bytes as usize,
+                    vbucket,
+                );
                 self.name(out, key);
                 value(out, key, value_bytes);
             }
             Write::Delete => {
-                binary::head(out, binary::DELETE, name_bytes, &[], 0, vbucket);
+                push_binary_request(out, opcode::DELETE, &[], name_bytes, 0, vbucket);
                 self.name(out, key);
             }
             Write::Incr => {
                 let extras = [&1u64.to_be_bytes()[..], &[0; 8], &ttl.to_be_bytes()].concat();
-                binary::head(out, binary::INCREMENT, name_bytes, &extras, 0, vbucket);
+                push_binary_request(out, opcode::INCREMENT, &extras, name_bytes, 0, vbucket);
                 self.counter(out, key);
             }
         }
@@ -414,7 +421,7 @@ mod tests {
         assert_eq!(set[..12], *b"\x80\x01\x00\x05\x08\x00\x00\x00\0\0\0\x10");
         assert_eq!(set[24..], *b"\0\0\0\0\0\0\0\x3c00258\x02\x01\0");
         let incr = written(Protocol::Binary, Write::Incr, 0, 0);
-        assert_eq!((incr[1], incr[4], &incr[44..]), (binary::INCREMENT, 20, &b"n0258"[..]));
+        assert_eq!((incr[1], incr[4], &incr[44..]), (opcode::INCREMENT, 20, &b"n0258"[..]));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
 use mbal_dial::{Dialer, ServerName, Speech, Stream, wants_login};
+use mbal_wire::{BINARY_HEAD_BYTES, BinaryReply, Status, binary_request, is_error, opcode};
 
 /// A server that takes longer is as good as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,10 +45,7 @@ impl Connection {
             let line = self.line(&mut left)?;
             match line.as_str() {
                 "END" => return Ok(lines),
-                _ if ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"]
-                    .iter()
-                    .any(|error| line.starts_with(error)) =>
-                {
+                _ if is_error(line.as_bytes()) => {
                     return Ok(Vec::new());
                 }
                 _ => lines.push(line),
@@ -70,30 +68,24 @@ impl Connection {
 
     /// Each statistic is a packet of a name and a value; one without either ends them.
     fn stats_by_binary(&mut self, topic: &str) -> io::Result<Vec<String>> {
-        const STAT: u8 = 0x10;
-        const AUTH_ERROR: u8 = 0x20;
-        let length = topic.len() as u8;
-        let mut packet = vec![0; 24];
-        packet[..4].copy_from_slice(&[0x80, STAT, 0, length]);
-        packet[11] = length;
-        packet.extend(topic.as_bytes());
-        self.stream.get_mut().write_all(&packet)?;
+        self.stream.get_mut().write_all(&binary_request(opcode::STAT, topic.as_bytes(), b""))?;
         let mut lines = Vec::new();
         let mut left = ANSWER_BYTES_MAX;
         loop {
-            let mut head = [0; 24];
+            let mut head = [0; BINARY_HEAD_BYTES];
             self.stream.read_exact(&mut head)?;
-            let key = usize::from(u16::from_be_bytes([head[2], head[3]]));
-            let body = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);
-            left = left.checked_sub(body.into()).ok_or(io::ErrorKind::InvalidData)?;
+            let reply = BinaryReply::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
+            let body = reply.body_bytes as u64;
+            left = left.checked_sub(body).ok_or(io::ErrorKind::InvalidData)?;
             let mut text = Vec::new();
-            if (&mut self.stream).take(body.into()).read_to_end(&mut text)? < body as usize {
+            if ((&mut self.stream).take(body).read_to_end(&mut text)? as u64) < body {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            match (head[7], key) {
+            const AUTH_ERROR: u16 = Status::AuthError as u16;
+            match (reply.status, reply.key_bytes) {
                 (AUTH_ERROR, _) => return Err(wants_login()),
                 (0, 0) => return Ok(lines),
-                (0, _) if key <= text.len() => {
+                (0, key) => {
                     let (name, value) = text.split_at(key);
                     let words = [name, value].map(String::from_utf8_lossy);
                     lines.push(format!("STAT {} {}", words[0], words[1]));

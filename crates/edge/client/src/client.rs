@@ -17,8 +17,9 @@ use crate::leased::Leased;
 use crate::options::Options;
 use crate::pool::{News, Pool, Unreached};
 use crate::refresh;
-use crate::reply::{Form, MetaReply, Reply, Status};
+use crate::reply::{Form, MetaReply, Reply};
 use crate::request::{Command, SentKey};
+use mbal_wire::MetaStatus;
 
 /// A request is tried no more often, whatever happens.
 const TRIES_MAX: usize = 3;
@@ -172,7 +173,7 @@ impl Inner {
                         false => self.heard(key.hash, server, reply)?,
                     };
                     let is_too_old = matches!(reply.hint, Some(Hint::Newer { .. }));
-                    let missed = reply.status == Status::Miss && command.reads() && is_too_old;
+                    let missed = reply.status == MetaStatus::Miss && command.reads() && is_too_old;
                     if missed && self.is_elsewhere(key.hash, &target).await {
                         continue;
                     }

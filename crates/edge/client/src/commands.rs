@@ -8,9 +8,10 @@ use mbal_model::ServerId;
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::reply::{Form, MetaReply, Reply, Status};
+use crate::reply::{Form, MetaReply, Reply};
 use crate::request::{Command, Mode, SentKey};
 use crate::value::{Cas, Store, Value, exptime};
+use mbal_wire::MetaStatus;
 
 impl Client {
     /// The item of this key. One whose server cannot be reached is a miss, and counts ([`Client::unreachable_gets`]).
@@ -96,8 +97,8 @@ impl Client {
         how: Store,
     ) -> Result<Cas, Error> {
         match self.store(key.as_ref(), Mode::Set, value.as_ref(), how, Some(cas)).await? {
-            Status::Exists => Ok(Cas::Changed),
-            Status::NotFound => Ok(Cas::NotFound),
+            MetaStatus::Exists => Ok(Cas::Changed),
+            MetaStatus::NotFound => Ok(Cas::NotFound),
             _ => Ok(Cas::Stored),
         }
     }
@@ -106,7 +107,7 @@ impl Client {
     pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
         let key = SentKey::new(key.as_ref())?;
         let reply = self.inner.ask(&key, &Command::Delete).await?;
-        Ok(reply.status == Status::Done)
+        Ok(reply.status == MetaStatus::Done)
     }
 
     /// Lets an item live for `ttl` from now on, or for ever; false if there is none.
@@ -114,7 +115,7 @@ impl Client {
         let (key, exptime) = (SentKey::new(key.as_ref())?, exptime(ttl));
         match self.inner.ask(&key, &Command::Touch { exptime }).await {
             // A miss, or nobody there: nothing was touched.
-            Ok(reply) => Ok(reply.status == Status::Done),
+            Ok(reply) => Ok(reply.status == MetaStatus::Done),
             Err(error) => Err(error),
         }
     }
@@ -221,7 +222,7 @@ impl Client {
         value: &[u8],
         how: Store,
         cas: Option<u64>,
-    ) -> Result<Status, Error> {
+    ) -> Result<MetaStatus, Error> {
         let (key, (exptime, flags)) = (SentKey::new(key)?, how.parts());
         let command = Command::Store { mode, value, exptime, flags, cas };
         Ok(self.inner.ask(&key, &command).await?.status)
@@ -234,7 +235,7 @@ impl Client {
         value: &[u8],
         how: Store,
     ) -> Result<bool, Error> {
-        Ok(self.store(key, mode, value, how, None).await? == Status::Done)
+        Ok(self.store(key, mode, value, how, None).await? == MetaStatus::Done)
     }
 
     async fn count(
@@ -246,7 +247,7 @@ impl Client {
     ) -> Result<Option<u64>, Error> {
         let key = SentKey::new(key)?;
         let reply = self.inner.ask(&key, &Command::Count { up, delta, initial }).await?;
-        if reply.status != Status::Value {
+        if reply.status != MetaStatus::Value {
             return Ok(None);
         }
         let number = std::str::from_utf8(&reply.value).ok().and_then(|text| text.parse().ok());
@@ -256,7 +257,7 @@ impl Client {
     /// Nobody there is a miss.
     fn found(&self, answer: Result<MetaReply, Error>) -> Result<Option<Value>, Error> {
         match answer {
-            Ok(reply) if reply.status == Status::Value => {
+            Ok(reply) if reply.status == MetaStatus::Value => {
                 let MetaReply { value: bytes, flags, cas, stale, won: refill, .. } = reply;
                 Ok(Some(Value { bytes, flags, cas, stale, refill }))
             }

@@ -19,7 +19,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::dial::Stream;
-use crate::reply::{Form, Garbage, Reply, parse};
+use crate::reply::{Form, Reply, parse};
+use mbal_wire::NotAReply;
 
 /// Jobs that wait to be written; as many again may wait for their replies, and one more is not written.
 const JOBS_MAX: usize = 1024;
@@ -48,7 +49,7 @@ pub enum End {
     /// Nothing was heard for as long as a request may take, though something was asked.
     Silent,
     /// What was heard is no reply to what was asked.
-    Garbage,
+    NotAReply,
 }
 
 /// Requests that are sent together, and how they are answered.
@@ -207,16 +208,16 @@ async fn read(mut socket: ReadHalf<Stream>, asked: &mut mpsc::Receiver<InFlight>
         }
         match answer(&mut waiting, &input) {
             Ok(used) => drop(input.drain(..used)),
-            Err(Garbage) => return End::Garbage,
+            Err(NotAReply) => return End::NotAReply,
         }
     }
 }
 
 /// Gives replies to those who wait for them; the bytes that these had.
-fn answer(waiting: &mut VecDeque<InFlight>, input: &[u8]) -> Result<usize, Garbage> {
+fn answer(waiting: &mut VecDeque<InFlight>, input: &[u8]) -> Result<usize, NotAReply> {
     let mut at = 0;
     while at < input.len() {
-        let front = waiting.front_mut().ok_or(Garbage)?;
+        let front = waiting.front_mut().ok_or(NotAReply)?;
         let Some((reply, used)) = parse(front.form, &input[at..])? else { break };
         at += used;
         front.got.push(reply);

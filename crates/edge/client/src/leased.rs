@@ -18,8 +18,9 @@ use tokio::time::timeout;
 
 use crate::client::{Inner, Target};
 use crate::connection::Outcome;
-use crate::reply::{Form, MetaReply, Reply, Status};
+use crate::reply::{Form, MetaReply, Reply};
 use crate::request::{Command, SentKey};
+use mbal_wire::MetaStatus;
 
 /// Hot keys that a client remembers.
 const KEYS_MAX: usize = 1024;
@@ -84,7 +85,7 @@ impl Leased {
     /// Somebody has answered a read by a lease. False: nobody who could, and the home is to be asked.
     pub fn answered(&self, hash: u64, asked: Duration, reply: &MetaReply) -> bool {
         let from_copy = !reply.has_token || reply.replica_version.is_some();
-        if from_copy && reply.status == Status::Value {
+        if from_copy && reply.status == MetaStatus::Value {
             if let Some(replica_version) = reply.replica_version {
                 self.with(|leases, _| leases.saw(hash, replica_version, self.now()));
             }
@@ -94,7 +95,7 @@ impl Leased {
         self.ends(hash);
         self.told(hash, asked, reply);
         // A miss may mean that no home was found.
-        reply.status == Status::Value || reply.told.is_some()
+        reply.status == MetaStatus::Value || reply.told.is_some()
     }
 }
 

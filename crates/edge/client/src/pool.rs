@@ -13,7 +13,8 @@ use crate::breaker::Breaker;
 use crate::connection::{Connection, End, Outcome, Requests};
 use crate::dial::dial;
 use crate::options::Options;
-use crate::reply::{Form, MetaReply, Reply, Status};
+use crate::reply::{Form, MetaReply, Reply};
+use mbal_wire::MetaStatus;
 
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ impl Pool {
                     let open = Arc::new(Connection::new(stream, move |end| match end {
                         End::Dropped => {}
                         End::Broken => news.lost(id),
-                        End::Silent | End::Garbage => {
+                        End::Silent | End::NotAReply => {
                             watched.failed(&at);
                             news.lost(id);
                         }
@@ -198,7 +199,8 @@ impl Server {
                 let patience = options.timeout;
                 let connection = Connection::new(stream, |_| {});
                 let outcome = connection.ask(Requests { bytes, form, replies: 1, patience }).await;
-                let noop = Reply::Meta(MetaReply { status: Status::Noop, ..MetaReply::default() });
+                let noop =
+                    Reply::Meta(MetaReply { status: MetaStatus::Noop, ..MetaReply::default() });
                 matches!(outcome, Outcome::Replies(replies) if replies == [noop])
             }
             Err(_) => false,

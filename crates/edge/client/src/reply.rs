@@ -2,6 +2,9 @@
 
 use mbal_model::{Hint, ReplicaVersion};
 use mbal_replica::Announcement;
+use mbal_wire::{
+    MetaHead, MetaStatus, NotAReply, is_error, reply_block, reply_line, word_u32, word_u64,
+};
 
 /// What a request is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +34,7 @@ pub enum Reply {
 /// The reply to a meta command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetaReply {
-    pub status: Status,
+    pub status: MetaStatus,
     pub value: Vec<u8>,
     pub flags: u32,
     pub cas: u64,
@@ -48,43 +51,15 @@ pub struct MetaReply {
     pub replica_version: Option<ReplicaVersion>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Status {
-    /// `HD`
-    #[default]
-    Done,
-    /// `VA`
-    Value,
-    /// `EN`
-    Miss,
-    /// `NF`
-    NotFound,
-    /// `NS`
-    NotStored,
-    /// `EX`
-    Exists,
-    /// `MN`
-    Noop,
-}
-
-/// These bytes are no reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Garbage;
-
-/// A line is longer in no reply: a key and its flags, an error.
-const LINE_BYTES_MAX: usize = 4096;
-/// Longer values than this no server has (`-I`).
-const VALUE_BYTES_MAX: usize = 1 << 30;
 /// A map of 2^15 cachelets and a thousand servers has less.
 const VIEW_BYTES_MAX: usize = 16 << 20;
 /// More statistics no server has.
 const STATS_BYTES_MAX: usize = 16 << 20;
 
 /// The reply at the start of `input`, and its length; `None`: more must come.
-pub fn parse(form: Form, input: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
-    let Some((line, after)) = line(input)? else { return Ok(None) };
-    if line == b"ERROR" || line.starts_with(b"CLIENT_ERROR ") || line.starts_with(b"SERVER_ERROR ")
-    {
+pub fn parse(form: Form, input: &[u8]) -> Result<Option<(Reply, usize)>, NotAReply> {
+    let Some((line, after)) = reply_line(input)? else { return Ok(None) };
+    if is_error(line) {
         return Ok(Some((Reply::Refused(text(line)?), after)));
     }
     match form {
@@ -93,11 +68,13 @@ pub fn parse(form: Form, input: &[u8]) -> Result<Option<(Reply, usize)>, Garbage
         Form::Stats => parse_stats(input),
         Form::View => match line.strip_prefix(b"CONFIG mbal 0 ") {
             None if line == b"END" => Ok(Some((Reply::View(None), after))),
-            None => Err(Garbage),
+            None => Err(NotAReply),
             Some(bytes) => {
-                let bytes =
-                    number(bytes).filter(|bytes| *bytes <= VIEW_BYTES_MAX).ok_or(Garbage)?;
-                let Some(page) = block(&input[after..], bytes, b"\r\nEND\r\n")? else {
+                let bytes = word_u32(bytes).ok_or(NotAReply)? as usize;
+                if VIEW_BYTES_MAX < bytes {
+                    return Err(NotAReply);
+                }
+                let Some(page) = reply_block(&input[after..], bytes, b"\r\nEND\r\n")? else {
                     return Ok(None);
                 };
                 Ok(Some((Reply::View(Some(text(page)?)), after + bytes + b"\r\nEND\r\n".len())))
@@ -106,35 +83,23 @@ pub fn parse(form: Form, input: &[u8]) -> Result<Option<(Reply, usize)>, Garbage
     }
 }
 
-fn parse_meta(line: &[u8], rest: &[u8], after: usize) -> Result<Option<(Reply, usize)>, Garbage> {
-    let mut words = line.split(|byte| *byte == b' ');
-    let status = match words.next().unwrap_or_default() {
-        b"HD" => Status::Done,
-        b"VA" => Status::Value,
-        b"EN" => Status::Miss,
-        b"NF" => Status::NotFound,
-        b"NS" => Status::NotStored,
-        b"EX" => Status::Exists,
-        b"MN" => Status::Noop,
-        _ => return Err(Garbage),
-    };
-    let mut reply = MetaReply { status, ..MetaReply::default() };
+fn parse_meta(line: &[u8], rest: &[u8], after: usize) -> Result<Option<(Reply, usize)>, NotAReply> {
+    let head = MetaHead::parse(line).ok_or(NotAReply)?;
+    let mut reply = MetaReply { status: head.status, ..MetaReply::default() };
     let mut bytes = after;
-    if status == Status::Value {
-        let length = words.next().and_then(number);
-        let length = length.filter(|length| *length <= VALUE_BYTES_MAX).ok_or(Garbage)?;
-        let Some(value) = block(rest, length, b"\r\n")? else { return Ok(None) };
+    if head.status == MetaStatus::Value {
+        let Some(value) = reply_block(rest, head.bytes, b"\r\n")? else { return Ok(None) };
         reply.value = value.to_vec();
-        bytes += length + 2;
+        bytes += head.bytes + 2;
     }
-    for word in words {
-        match word.split_first() {
-            Some((b'f', flags)) => reply.flags = number(flags).ok_or(Garbage)?,
-            Some((b'X', [])) => reply.stale = true,
-            Some((b'W', [])) => reply.won = true,
-            Some((b'c', cas)) => reply.cas = number(cas).ok_or(Garbage)?,
+    for flag in head.flags() {
+        match flag {
+            (b'f', flags) => reply.flags = word_u32(flags).ok_or(NotAReply)?,
+            (b'X', []) => reply.stale = true,
+            (b'W', []) => reply.won = true,
+            (b'c', cas) => reply.cas = word_u64(cas).ok_or(NotAReply)?,
             // One that is not understood says nothing: it is advice.
-            Some((b'L', token)) => {
+            (b'L', token) => {
                 reply.has_token = true;
                 reply.told = Announcement::parse(token);
                 reply.hint = Hint::parse(token);
@@ -146,12 +111,12 @@ fn parse_meta(line: &[u8], rest: &[u8], after: usize) -> Result<Option<(Reply, u
     Ok(Some((Reply::Meta(reply), bytes)))
 }
 
-fn parse_stats(input: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
+fn parse_stats(input: &[u8]) -> Result<Option<(Reply, usize)>, NotAReply> {
     let mut stats = Vec::new();
     let mut at = 0;
     loop {
-        let Some((line, after)) = line(&input[at..])? else {
-            return if at > STATS_BYTES_MAX { Err(Garbage) } else { Ok(None) };
+        let Some((line, after)) = reply_line(&input[at..])? else {
+            return if at > STATS_BYTES_MAX { Err(NotAReply) } else { Ok(None) };
         };
         at += after;
         match line.strip_prefix(b"STAT ") {
@@ -163,37 +128,13 @@ fn parse_stats(input: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
             None if matches!(line, b"END" | b"RESET" | b"OK") => {
                 return Ok(Some((Reply::Stats(stats), at)));
             }
-            None => return Err(Garbage),
+            None => return Err(NotAReply),
         }
     }
 }
 
-/// The first line without its end, and where the next one begins.
-fn line(input: &[u8]) -> Result<Option<(&[u8], usize)>, Garbage> {
-    let seen = &input[..input.len().min(LINE_BYTES_MAX)];
-    match seen.iter().position(|byte| *byte == b'\n') {
-        Some(end) => match input[..end].strip_suffix(b"\r") {
-            Some(line) => Ok(Some((line, end + 1))),
-            None => Err(Garbage),
-        },
-        None if seen.len() == LINE_BYTES_MAX => Err(Garbage),
-        None => Ok(None),
-    }
-}
-
-/// So many bytes with this end; `None` until they are there.
-fn block<'a>(input: &'a [u8], bytes: usize, end: &[u8]) -> Result<Option<&'a [u8]>, Garbage> {
-    let Some(tail) = input.get(bytes..bytes + end.len()) else { return Ok(None) };
-    if tail == end { Ok(Some(&input[..bytes])) } else { Err(Garbage) }
-}
-
-fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
-    let is_plain = digits.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(digits).ok()?.parse().ok().filter(|_| is_plain)
-}
-
-fn text(bytes: &[u8]) -> Result<String, Garbage> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| Garbage)
+fn text(bytes: &[u8]) -> Result<String, NotAReply> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| NotAReply)
 }
 
 #[cfg(test)]
@@ -211,14 +152,14 @@ mod tests {
         assert_eq!(parse(form, &behind), Ok(Some((reply, bytes.len()))), "{input:?}");
     }
 
-    fn meta(status: Status) -> MetaReply {
+    fn meta(status: MetaStatus) -> MetaReply {
         MetaReply { status, ..MetaReply::default() }
     }
 
     #[test]
     fn replies_are_read_wherever_they_are_cut() {
-        check(Form::Meta, "HD\r\n", Reply::Meta(meta(Status::Done)));
-        let told = |hint, told| MetaReply { has_token: true, hint, told, ..meta(Status::Miss) };
+        check(Form::Meta, "HD\r\n", Reply::Meta(meta(MetaStatus::Done)));
+        let told = |hint, told| MetaReply { has_token: true, hint, told, ..meta(MetaStatus::Miss) };
         let hint = Hint::parse(b"5.3.2/1");
         check(Form::Meta, "EN L5.3.2/1\r\n", Reply::Meta(told(hint, None)));
         let copies = Announcement::parse(b"~1000.1,3");
@@ -227,9 +168,10 @@ mod tests {
         let shown = MetaReply { replica_version, ..told(None, None) };
         check(Form::Meta, "EN L@9.2\r\n", Reply::Meta(shown));
         let value = b"a\r\nb".to_vec();
-        let hit = MetaReply { value, flags: 7, cas: 99, has_token: true, ..meta(Status::Value) };
+        let hit =
+            MetaReply { value, flags: 7, cas: 99, has_token: true, ..meta(MetaStatus::Value) };
         check(Form::Meta, "VA 4 f7 c99 Lx\r\na\r\nb\r\n", Reply::Meta(hit));
-        let stale = MetaReply { stale: true, won: true, ..meta(Status::Value) };
+        let stale = MetaReply { stale: true, won: true, ..meta(MetaStatus::Value) };
         check(Form::Meta, "VA 0 f0 c0 W X\r\n\r\n", Reply::Meta(stale));
         check(Form::Meta, "SERVER_ERROR no\r\n", Reply::Refused("SERVER_ERROR no".into()));
         check(Form::Line, "VERSION 1\r\n", Reply::Line("VERSION 1".into()));
@@ -242,7 +184,7 @@ mod tests {
 
     #[test]
     fn garbage_is_known_as_soon_as_it_is_there() {
-        let long = "x".repeat(LINE_BYTES_MAX);
+        let long = "x".repeat(mbal_wire::REPLY_LINE_BYTES_MAX);
         for (form, input) in [
             (Form::Meta, "OK\r\n"),
             (Form::Meta, "HD\n"),
@@ -259,8 +201,8 @@ mod tests {
             (Form::View, "CONFIG mbal 0 99999999\r\n"),
             (Form::View, "CONFIG mbal 0 1\r\nxx\r\nEND\r\n"),
         ] {
-            assert_eq!(parse(form, input.as_bytes()), Err(Garbage), "{input:.20}");
+            assert_eq!(parse(form, input.as_bytes()), Err(NotAReply), "{input:.20}");
         }
-        assert_eq!(parse(Form::Line, b"\xff\xfe\r\n"), Err(Garbage));
+        assert_eq!(parse(Form::Line, b"\xff\xfe\r\n"), Err(NotAReply));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Write};
 
+use mbal_wire::{BINARY_HEAD_BYTES, BinaryReply, Status, binary_request, opcode};
+
 /// A reply to a login is one line, or a packet with a short text.
 const REPLY_BYTES_MAX: usize = 4096;
 
@@ -37,13 +39,8 @@ impl Login {
                 format!("set login 0 0 {}\r\n{value}\r\n", value.len()).into_bytes()
             }
             Speech::Binary => {
-                const MECHANISM: &[u8] = b"PLAIN";
                 let value = format!("\0{user}\0{password}");
-                let body = (MECHANISM.len() + value.len()) as u32;
-                let mut packet = vec![0; 24];
-                packet[..4].copy_from_slice(&[0x80, 0x21, 0, MECHANISM.len() as u8]);
-                packet[8..12].copy_from_slice(&body.to_be_bytes());
-                [&packet, MECHANISM, value.as_bytes()].concat()
+                binary_request(opcode::SASL_AUTH, b"PLAIN", value.as_bytes())
             }
         }
     }
@@ -70,15 +67,16 @@ impl Login {
                 }
             }
             Speech::Binary => {
-                const UNKNOWN_COMMAND: u8 = 0x81;
+                const UNKNOWN_COMMAND: u16 = Status::UnknownCommand as u16;
                 stream.write_all(&self.request(speech))?;
-                let mut head = [0; 24];
+                let mut head = [0; BINARY_HEAD_BYTES];
                 stream.read_exact(&mut head)?;
-                let body = u32::from_be_bytes([head[8], head[9], head[10], head[11]]) as usize;
-                let mut text = vec![0; body.min(REPLY_BYTES_MAX)];
+                let reply = BinaryReply::parse(&head)
+                    .ok_or_else(|| io::Error::other("it is no memcached"))?;
+                let mut text = vec![0; reply.body_bytes.min(REPLY_BYTES_MAX)];
                 stream.read_exact(&mut text)?;
-                match (head[0], head[6], head[7]) {
-                    (0x81, 0, 0 | UNKNOWN_COMMAND) => Ok(()),
+                match reply.status {
+                    0 | UNKNOWN_COMMAND => Ok(()),
                     _ => refused(&String::from_utf8_lossy(&text)),
                 }
             }

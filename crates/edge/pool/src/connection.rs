@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use mbal_routing::ketama::RingServer;
+use mbal_wire::{MetaHead, MetaStatus, word_u32, word_u64};
 
 /// A connection that blocks, up to a time limit of its own, and is logged in where that is asked for.
 pub trait Stream: Read + Write + Send {}
@@ -304,22 +305,20 @@ struct Head {
 }
 
 fn parse_value(line: &[u8]) -> Option<Head> {
-    let text = std::str::from_utf8(line).ok()?;
-    let mut words = text.strip_prefix("VA ")?.split(' ');
-    let bytes = words.next()?.parse().ok()?;
+    let head = MetaHead::parse(line).filter(|head| head.status == MetaStatus::Value)?;
     let mut value = Value { bytes: vec![], flags: 0, ttl: None, cas: 0 };
     let mut is_settled = true;
-    for word in words {
-        let (name, rest) = word.split_at_checked(1)?;
-        match name {
-            "f" => value.flags = rest.parse().ok()?,
-            "t" => value.ttl = Some(rest.parse().ok()?).filter(|&ttl| ttl >= 0),
-            "c" => value.cas = rest.parse().ok()?,
-            "X" | "W" | "Z" => is_settled = false,
+    for (letter, rest) in head.flags() {
+        match letter {
+            b'f' => value.flags = word_u64(rest)?,
+            b't' if rest == b"-1" => value.ttl = None,
+            b't' => value.ttl = Some(word_u32(rest)?.into()),
+            b'c' => value.cas = word_u64(rest)?,
+            b'X' | b'W' | b'Z' => is_settled = false,
             _ => {}
         }
     }
-    Some(Head { bytes, value, is_settled })
+    Some(Head { bytes: head.bytes, value, is_settled })
 }
 
 /// A key that needs no encoding: printable, and not cut by a blank.

@@ -9,12 +9,12 @@
 
 use mbal_model::KEY_BYTES_MAX;
 
+use crate::binary_client::BINARY_HEAD_BYTES;
 use crate::request::{Chunk, Direction, Limits, Login, Parsed, Request, Storage, Verb};
 
 /// The first byte of every binary request, and of no other.
 pub const BINARY_REQUEST: u8 = 0x80;
-const REPLY: u8 = 0x81;
-const HEADER_BYTES: usize = 24;
+pub(crate) const BINARY_REPLY: u8 = 0x81;
 /// A longer body is refused, and ends the connection.
 const BODY_BYTES_MAX: usize = 1 << 30;
 
@@ -25,7 +25,8 @@ const CREDENTIALS_BYTES_MAX: usize = 64 << 10;
 /// An expiration of `incr` that says: a missing item is not created.
 const NO_INITIAL: u32 = u32::MAX;
 
-mod opcode {
+/// Without the quiet ones.
+pub mod opcode {
     pub const GET: u8 = 0x00;
     pub const SET: u8 = 0x01;
     pub const ADD: u8 = 0x02;
@@ -207,8 +208,8 @@ impl<'a> Command<'a> {
 /// What is amiss is found in memcached's order, and what of such a request memcached takes for the
 /// next one, is the next one here.
 pub fn parse_binary<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    let Some(header) = input.first_chunk::<HEADER_BYTES>() else {
-        return Parsed::NeedMore { bytes: HEADER_BYTES };
+    let Some(header) = input.first_chunk::<BINARY_HEAD_BYTES>() else {
+        return Parsed::NeedMore { bytes: BINARY_HEAD_BYTES };
     };
     if header[0] != BINARY_REQUEST {
         return Parsed::Close;
@@ -217,11 +218,11 @@ pub fn parse_binary<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
     let key_bytes = usize::from(u16::from_be_bytes([header[2], header[3]]));
     let extras_bytes = usize::from(header[4]);
     let body_bytes = u32_at(header, 8) as usize;
-    let head_bytes = HEADER_BYTES + extras_bytes + key_bytes;
+    let head_bytes = BINARY_HEAD_BYTES + extras_bytes + key_bytes;
     if input.len() < head_bytes {
         return Parsed::NeedMore { bytes: head_bytes };
     }
-    let (extras, key) = input[HEADER_BYTES..head_bytes].split_at(extras_bytes);
+    let (extras, key) = input[BINARY_HEAD_BYTES..head_bytes].split_at(extras_bytes);
     let done = |command, bytes, skip| Parsed::Request {
         request: Request::Binary(Binary { frame, command }),
         bytes,
@@ -345,7 +346,7 @@ pub struct Head<'a> {
 }
 
 impl Frame {
-    fn of(header: &[u8; HEADER_BYTES]) -> Frame {
+    fn of(header: &[u8; BINARY_HEAD_BYTES]) -> Frame {
         Frame {
             opcode: header[1],
             quiet: opcode::loud(header[1]).1,
@@ -366,7 +367,7 @@ impl Frame {
         let Head { extras, key, value_bytes, cas } = head;
         let key_bytes = key.len() as u16;
         let body_bytes = (extras.len() + key.len()) as u32 + value_bytes;
-        out.extend_from_slice(&[REPLY, self.opcode]);
+        out.extend_from_slice(&[BINARY_REPLY, self.opcode]);
         out.extend_from_slice(&key_bytes.to_be_bytes());
         out.extend_from_slice(&[extras.len() as u8, 0]);
         out.extend_from_slice(&(status as u16).to_be_bytes());
@@ -398,32 +399,19 @@ impl Frame {
     }
 }
 
-/// A request to delete `key`, whatever bytes that has.
-pub fn binary_delete(key: &[u8]) -> Vec<u8> {
-    let mut request = vec![0; HEADER_BYTES];
-    request[..2].copy_from_slice(&[BINARY_REQUEST, opcode::DELETE]);
-    request[2..4].copy_from_slice(&(key.len() as u16).to_be_bytes());
-    request[8..12].copy_from_slice(&(key.len() as u32).to_be_bytes());
-    request.extend_from_slice(key);
-    request
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::binary_client::push_binary_request;
 
     const LIMITS: Limits = Limits { item_bytes_max: 1 << 20, login: Login::NotAsked };
 
     /// A request with its lengths set.
     fn request(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
-        let mut bytes = binary_delete(key);
-        bytes.truncate(HEADER_BYTES);
-        bytes[1] = opcode;
-        bytes[4] = extras.len() as u8;
-        let body = (extras.len() + key.len() + value.len()) as u32;
-        bytes[8..12].copy_from_slice(&body.to_be_bytes());
+        let mut bytes = Vec::new();
+        push_binary_request(&mut bytes, opcode, extras, key.len(), value.len(), 0);
         bytes[12..16].copy_from_slice(b"opaq");
-        [&bytes, extras, key, value].concat()
+        [&bytes, key, value].concat()
     }
 
     fn parsed(input: &[u8]) -> (Command<'_>, usize, usize) {

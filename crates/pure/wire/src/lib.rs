@@ -9,6 +9,7 @@
 mod admin;
 mod base64;
 mod binary;
+mod binary_client;
 mod escaped;
 mod line;
 mod meta;
@@ -22,8 +23,9 @@ mod udp;
 
 pub use admin::{CLASSES_MAX, full_name, streams};
 pub use base64::{base64_decode, base64_encode};
-pub use binary::{
-    BINARY_REQUEST, Binary, Command, Frame, Head, Status, binary_delete, parse_binary,
+pub use binary::{BINARY_REQUEST, Binary, Command, Frame, Head, Status, opcode, parse_binary};
+pub use binary_client::{
+    BINARY_HEAD_BYTES, BinaryReply, binary_delete, binary_request, push_binary_request,
 };
 pub use escaped::{push_escaped, push_readable, unescaped};
 pub use line::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX, may_grow, next_word, parse};
@@ -31,7 +33,10 @@ pub use meta::{Meta, MetaFlags, opaque_too_long, words_of};
 pub use number::{parse_u64, push_i64, push_u64, word_i32, word_u32, word_u64};
 pub use peer::{Gone, HOPS_MAX, PeerRequest, next_value};
 pub use printable::{is_printable, printable, push_printable};
-pub use reply::{push_line, push_value};
+pub use reply::{
+    MetaHead, MetaStatus, NotAReply, REPLY_LINE_BYTES_MAX, VALUE_BYTES_MAX, ValueHead, is_error,
+    push_line, push_value, reply_block, reply_line,
+};
 pub use request::{
     Admin, Chunk, ClassSet, DISCOVERY_KEY, Direction, Get, Limits, Login, Parsed, Request,
     Shutdown, Storage, Tokens, Tune, Verb, Walk,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mbal_control::api::{self, HOT_KEYS_LISTED, HotReport, HotState, HotTold};
 use mbal_model::{Hint, Key, Owner};
-use mbal_replica::{Announcement, Choice, HomeState, Leases};
+use mbal_replica::{Choice, HomeState, Leases};
 use mbal_routing::place;
 use mbal_worker::{HotHome, HotMode, HotTerms};
 
@@ -317,9 +317,4 @@ fn report(home: HotHome) -> HotReport {
         copies: home.copies.iter().map(|server| server.0).collect(),
         copied_ms: 0,
     }
-}
-
-/// The token that tells of copies.
-pub fn copies_of(text: &str) -> Option<Announcement> {
-    Announcement::parse(text.as_bytes())
 }

@@ -1,9 +1,13 @@
 //! Replies, read as a client reads them. What cannot be a reply to the request is a fault.
 
 use mbal_model::{Hint, ReplicaVersion};
+use mbal_replica::Announcement;
+use mbal_wire::{
+    MetaHead, MetaStatus, NotAReply, ValueHead, is_error, reply_block, reply_line, word_u32,
+    word_u64,
+};
 use mbal_worker::NO_ROUTE;
 
-use super::copies::copies_of;
 use super::history::{Kind, Observed};
 use super::values;
 
@@ -41,7 +45,7 @@ pub struct Reply {
     /// An `L` token.
     pub hint: Option<Hint>,
     /// Another `L` token: where copies are.
-    pub copies: Option<mbal_replica::Announcement>,
+    pub copies: Option<Announcement>,
     /// Another one: what a copy has answered with.
     pub replica_version: Option<ReplicaVersion>,
 }
@@ -54,8 +58,7 @@ impl Reply {
 
 /// `Ok(None)` is: more must come.
 pub fn parse(form: &Form, input: &[u8]) -> Result<Option<Reply>, String> {
-    let Some(line) = line(input) else { return Ok(None) };
-    let after = line.len() + 2;
+    let Some((line, after)) = line(input)? else { return Ok(None) };
     let error = is_error(line);
     let failed = match (line, not_everywhere(line)) {
         (_, Some((failed, servers))) => Observed::NotEverywhere { failed, servers },
@@ -100,10 +103,10 @@ pub fn parse(form: &Form, input: &[u8]) -> Result<Option<Reply>, String> {
 
 /// A reply that should be followed by the fence's.
 fn fenced(reply: Reply, input: &[u8]) -> Result<Option<Reply>, String> {
-    match line(&input[reply.bytes..]) {
+    match line(&input[reply.bytes..])? {
         None => Ok(None),
-        Some(b"MN") => Ok(Some(Reply { bytes: reply.bytes + 4, ..reply })),
-        Some(line) => Err(strange(line)),
+        Some((b"MN", _)) => Ok(Some(Reply { bytes: reply.bytes + 4, ..reply })),
+        Some((line, _)) => Err(strange(line)),
     }
 }
 
@@ -111,21 +114,17 @@ fn parse_config(line: &[u8], rest: &[u8], after: usize) -> Result<Option<Reply>,
     if line == b"END" {
         return Ok(Some(Reply { bytes: after, ..Reply::default() }));
     }
-    let bytes = line.strip_prefix(b"CONFIG mbal 0 ").and_then(|bytes| {
-        let bytes: usize = std::str::from_utf8(bytes).ok()?.parse().ok()?;
-        Some(bytes)
-    });
-    let bytes = bytes.ok_or_else(|| strange(line))?;
+    let bytes = line.strip_prefix(b"CONFIG mbal 0 ").and_then(word_u32);
+    let bytes = bytes.ok_or_else(|| strange(line))? as usize;
     const END: &[u8] = b"\r\nEND\r\n";
-    let Some(payload) = rest.get(..bytes + END.len()) else { return Ok(None) };
-    let payload = payload.strip_suffix(END).ok_or_else(|| strange(line))?;
+    let payload = reply_block(rest, bytes, END).map_err(|NotAReply| strange(line))?;
+    let Some(payload) = payload else { return Ok(None) };
     let map = String::from_utf8(payload.to_vec()).map_err(|_| strange(line))?;
     Ok(Some(Reply { bytes: after + bytes + END.len(), map: Some(map), ..Reply::default() }))
 }
 
-fn line(input: &[u8]) -> Option<&[u8]> {
-    let end = input.windows(2).position(|pair| pair == b"\r\n")?;
-    Some(&input[..end])
+fn line(input: &[u8]) -> Result<Option<(&[u8], usize)>, String> {
+    reply_line(input).map_err(|NotAReply| strange(&input[..input.len().min(80)]))
 }
 
 fn strange(line: &[u8]) -> String {
@@ -140,43 +139,31 @@ fn not_everywhere(line: &[u8]) -> Option<(usize, usize)> {
     Some((failed.parse().ok()?, servers.parse().ok()?))
 }
 
-fn is_error(line: &[u8]) -> bool {
-    line == b"ERROR" || line.starts_with(b"CLIENT_ERROR") || line.starts_with(b"SERVER_ERROR")
-}
-
 fn parse_values(keys: &[(Kind, String)], cas: bool, input: &[u8]) -> Result<Option<Reply>, String> {
     let mut told = vec![Observed::Absent; keys.len()];
     let (mut at, mut next) = (0, 0);
     loop {
-        let Some(line) = line(&input[at..]) else { return Ok(None) };
-        at += line.len() + 2;
+        let Some((line, after)) = line(&input[at..])? else { return Ok(None) };
+        at += after;
         if line == b"END" {
             return Ok(Some(Reply { told, bytes: at, ..Reply::default() }));
         }
-        let text = std::str::from_utf8(line).map_err(|_| strange(line))?;
-        let mut words = text.split(' ');
-        let (Some("VALUE"), Some(key), Some(_flags), Some(bytes)) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
-            return Err(strange(line));
-        };
-        let cas = match (cas, words.next()) {
-            (true, Some(cas)) => cas.parse().map_err(|_| strange(line))?,
-            (false, None) => 0,
-            _ => return Err(strange(line)),
-        };
-        let skipped = keys[next..].iter().position(|(_, name)| name == key);
+        let head = ValueHead::parse(line).filter(|head| head.cas.is_some() == cas);
+        let ValueHead { key, bytes, cas, .. } = head.ok_or_else(|| strange(line))?;
+        let skipped = keys[next..].iter().position(|(_, name)| name.as_bytes() == key);
         next += skipped.ok_or_else(|| strange(line))?;
-        let bytes: usize = bytes.parse().map_err(|_| strange(line))?;
-        let Some(value) = input.get(at..at + bytes + 2) else { return Ok(None) };
-        told[next] = seen(keys[next].0, value, cas)?;
+        let Some(value) = value(&input[at..], bytes)? else { return Ok(None) };
+        told[next] = seen(keys[next].0, value, cas.unwrap_or(0))?;
         next += 1;
         at += bytes + 2;
     }
 }
 
+fn value(input: &[u8], bytes: usize) -> Result<Option<&[u8]>, String> {
+    reply_block(input, bytes, b"\r\n").map_err(|NotAReply| "a value without its end".into())
+}
+
 fn seen(kind: Kind, value: &[u8], cas: u64) -> Result<Observed, String> {
-    let value = value.strip_suffix(b"\r\n").ok_or("a value without its end")?;
     match values::read(kind, value) {
         Some(state) => Ok(Observed::Hit { state, cas }),
         None => {
@@ -188,38 +175,31 @@ fn seen(kind: Kind, value: &[u8], cas: u64) -> Result<Observed, String> {
 
 fn parse_meta(kind: Kind, line: &[u8], rest: &[u8]) -> Result<Option<Reply>, String> {
     let after = line.len() + 2;
-    let text = std::str::from_utf8(line).map_err(|_| strange(line))?;
-    let mut words = text.split(' ');
-    let status = words.next().unwrap_or_default();
-    let bytes: usize = match status {
-        "VA" => words.next().and_then(|word| word.parse().ok()).ok_or_else(|| strange(line))?,
-        _ => 0,
-    };
+    let head = MetaHead::parse(line).ok_or_else(|| strange(line))?;
     let (mut cas, mut hint, mut copies, mut replica_version) = (0, None, None, None);
-    for word in words {
-        match word.split_at_checked(1).unwrap_or_default() {
-            ("c", number) => cas = number.parse().map_err(|_| strange(line))?,
-            ("L", text) if copies_of(text).is_some() => copies = copies_of(text),
-            ("L", text) if text.starts_with('@') => {
-                replica_version = Some(
-                    ReplicaVersion::parse(&text.as_bytes()[1..]).ok_or_else(|| strange(line))?,
-                );
+    for flag in head.flags() {
+        match flag {
+            (b'c', number) => cas = word_u64(number).ok_or_else(|| strange(line))?,
+            (b'L', text) if Announcement::parse(text).is_some() => {
+                copies = Announcement::parse(text);
             }
-            ("L", text) => {
-                hint = Some(Hint::parse(text.as_bytes()).ok_or_else(|| strange(line))?);
+            (b'L', [b'@', text @ ..]) => {
+                let version = ReplicaVersion::parse(text);
+                replica_version = Some(version.ok_or_else(|| strange(line))?);
             }
+            (b'L', text) => hint = Some(Hint::parse(text).ok_or_else(|| strange(line))?),
             _ => {}
         }
     }
-    let reply = match status {
-        "VA" => match rest.get(..bytes + 2) {
-            Some(value) => Reply::of(seen(kind, value, cas)?, after + bytes + 2),
+    let reply = match head.status {
+        MetaStatus::Value => match value(rest, head.bytes)? {
+            Some(value) => Reply::of(seen(kind, value, cas)?, after + head.bytes + 2),
             None => return Ok(None),
         },
-        "HD" => Reply::of(Observed::Done { cas }, after),
-        "EN" | "NF" => Reply::of(Observed::Absent, after),
-        "NS" | "EX" => Reply::of(Observed::Refused, after),
-        _ => return Err(strange(line)),
+        MetaStatus::Done => Reply::of(Observed::Done { cas }, after),
+        MetaStatus::Miss | MetaStatus::NotFound => Reply::of(Observed::Absent, after),
+        MetaStatus::NotStored | MetaStatus::Exists => Reply::of(Observed::Refused, after),
+        MetaStatus::Noop => return Err(strange(line)),
     };
     Ok(Some(Reply { hint, copies, replica_version, ..reply }))
 }
