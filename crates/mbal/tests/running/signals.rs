@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// KILL, TERM, INT, HUP, CONT; or STOP, after which all its threads stand still.
+/// KILL, TERM, INT, HUP, USR1, CONT; or STOP, after which all its threads stand still.
 pub fn send(process: u32, name: &str) {
     let signal = match name {
         "KILL" => Signal::KILL,
         "TERM" => Signal::TERM,
         "INT" => Signal::INT,
         "HUP" => Signal::HUP,
+        "USR1" => Signal::USR1,
         "CONT" => Signal::CONT,
         "STOP" => Signal::STOP,
         other => panic!("{other} is none of these"),
