@@ -3,7 +3,9 @@
 use mbal_elastic::{Aims, Policy, Rule};
 
 use crate::api::{AutoscaleConfig, AutoscaleLook, AutoscalePolicy, AutoscaleStatus, OutcomeTold};
-use crate::coordinator::{Answer, Coordinator, Refusal};
+use crate::ledger::Ledger;
+use crate::refusal::Refusal;
+use crate::state::State;
 
 /// Outcomes that are remembered.
 const OUTCOMES_MAX: usize = 100;
@@ -62,39 +64,35 @@ impl AutoscaleConfig {
     }
 }
 
-impl Coordinator {
-    pub fn autoscaled(&self) -> &Autoscaled {
-        &self.autoscaled
+pub(crate) fn set_up(ledger: &mut Ledger, config: AutoscaleConfig) -> Result<(), Refusal> {
+    config.aims().map_err(Refusal::Senseless)?;
+    if ledger.state().autoscale.as_ref() != Some(&config) {
+        ledger.say(match config.policy {
+            AutoscalePolicy::Off => "autoscaling is off".into(),
+            _ => format!(
+                "autoscaling: {} to {} servers for a database of {}/s{}",
+                config.min,
+                config.max,
+                config.database_rate,
+                if config.dry_run { ", a dry run" } else { "" }
+            ),
+        });
+        ledger.change().autoscale = Some(config);
+    }
+    Ok(())
+}
+
+impl Autoscaled {
+    pub(crate) fn status(&self, state: &State) -> AutoscaleStatus {
+        let stopping = state.retiring.iter().map(|id| id.0).collect();
+        let config = state.autoscale.clone();
+        AutoscaleStatus { config, stopping, ..self.status.clone() }
     }
 
-    pub(crate) fn set_autoscale(&mut self, config: AutoscaleConfig) -> Result<Answer, Refusal> {
-        config.aims().map_err(Refusal::Senseless)?;
-        if self.state.autoscale.as_ref() != Some(&config) {
-            self.said.push(match config.policy {
-                AutoscalePolicy::Off => "autoscaling is off".into(),
-                _ => format!(
-                    "autoscaling: {} to {} servers for a database of {}/s{}",
-                    config.min,
-                    config.max,
-                    config.database_rate,
-                    if config.dry_run { ", a dry run" } else { "" }
-                ),
-            });
-            self.changing().autoscale = Some(config);
-        }
-        Ok(Answer::Done)
-    }
-
-    pub(crate) fn autoscale_status(&self) -> AutoscaleStatus {
-        let stopping = self.state.retiring.iter().map(|id| id.0).collect();
-        let config = self.state.autoscale.clone();
-        AutoscaleStatus { config, stopping, ..self.autoscaled.status.clone() }
-    }
-
-    pub(crate) fn looked(&mut self, look: Look) -> Answer {
-        let status = &mut self.autoscaled.status;
+    pub(crate) fn looked(&mut self, ledger: &mut Ledger, look: Look) {
+        let status = &mut self.status;
         if status.starting < look.starting {
-            self.autoscaled.changes[0] += 1;
+            self.changes[0] += 1;
         }
         status.starting = look.starting;
         status.last = Some(look.look);
@@ -102,7 +100,6 @@ impl Coordinator {
             status.outcomes.insert(0, outcome);
             status.outcomes.truncate(OUTCOMES_MAX);
         }
-        self.said.extend(look.said);
-        Answer::Done
+        look.said.into_iter().for_each(|said| ledger.say(said));
     }
 }

@@ -8,7 +8,8 @@ use crate::api::{
     AgesReport, AutoscaleConfig, CurveReport, Heartbeat, LinkReport, MoveReport, Registration,
     ScaleCall, WorkerReport,
 };
-use crate::coordinator::{Ask, Refusal};
+use crate::ask::Ask;
+use crate::refusal::Refusal;
 
 /// Of workers, by which 1 is saturated. A difference of two times may be a little below nothing.
 const LOADS: RangeInclusive<f64> = -1.0..=1e6;

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use mbal_elastic::{Forecast, Measured, hit_ratio_min};
-use mbal_model::ServerId;
+use mbal_model::{ClusterPlan, ServerId};
 use mbal_sketch::Curve;
 
 use crate::api::{CurveReport, ForecastTold, Incarnation, SizeForecast};
-use crate::coordinator::{Coordinator, Micros};
+use crate::ledger::Ledger;
+use crate::time::Micros;
 
 /// Of rates and measured hit ratios.
 const LOOKS_BACK: Micros = Micros(60_000_000);
@@ -70,16 +71,16 @@ pub struct Demand {
     pub load_mean: f64,
 }
 
-impl Coordinator {
-    pub(crate) fn curve_reported(
+impl Forecasts {
+    pub fn reported(
         &mut self,
-        now: Micros,
-        server: ServerId,
-        incarnation: Incarnation,
+        ledger: &Ledger,
+        (server, incarnation): (ServerId, Incarnation),
         report: CurveReport,
     ) {
-        self.look_whether_steady(now);
-        let told = self.forecasts.servers.entry(server).or_insert_with(|| CurveHistory {
+        let now = ledger.now;
+        self.look_whether_steady(now, &ledger.serving());
+        let told = self.servers.entry(server).or_insert_with(|| CurveHistory {
             incarnation,
             report: CurveReport::default(),
             counts: VecDeque::new(),
@@ -97,23 +98,23 @@ impl Coordinator {
         (told.incarnation, told.report) = (incarnation, report);
     }
 
-    fn look_whether_steady(&mut self, now: Micros) {
-        let serving = self.serving();
-        if self.forecasts.steady.1 != serving {
-            self.forecasts.steady = (now, serving);
+    fn look_whether_steady(&mut self, now: Micros, serving: &[ServerId]) {
+        if self.steady.1 != serving {
+            self.steady = (now, serving.to_vec());
         }
     }
 
-    pub(crate) fn demand(&mut self, now: Micros) -> Demand {
-        self.look_whether_steady(now);
-        let serving = self.serving();
-        let alive: Vec<ServerId> = self.state.members.keys().copied().collect();
-        self.forecasts.servers.retain(|id, _| alive.contains(id));
+    /// `plan` is the last one of balance.
+    pub fn demand(&mut self, ledger: &Ledger, plan: &ClusterPlan) -> Demand {
+        let (now, members) = (ledger.now, &ledger.state().members);
+        let serving = ledger.serving();
+        self.look_whether_steady(now, &serving);
+        self.servers.retain(|id, _| members.contains_key(id));
         let mut shares: BTreeMap<ServerId, u64> = BTreeMap::new();
-        for (prefix, owner) in self.state.map.iter().flat_map(|map| map.cachelets()) {
+        for (prefix, owner) in ledger.state().cachelets() {
             *shares.entry(owner.server).or_default() += prefix.nodes() as u64;
         }
-        let told = self.forecasts.servers.iter();
+        let told = self.servers.iter();
         let parts: Vec<(Curve, f64)> = told
             .clone()
             .filter_map(|(id, told)| {
@@ -133,20 +134,22 @@ impl Coordinator {
         let part = |(reads, hits): (f64, f64)| if reads > 0.0 { hits / reads } else { 0.0 };
         let (lately, steadily) = (sum(LOOKS_BACK), sum(STEADY));
         let state_bytes = told.clone().map(|(_, told)| told.report.state_bytes).max().unwrap_or(0);
-        let bytes: Vec<u64> = serving.iter().map(|id| self.memory_of(*id)).collect();
-        let all_bytes: u64 = bytes.iter().sum();
+        let memory = |id: &ServerId| {
+            let heard = ledger.heard(*id).map_or(0, |heard| heard.last.memory_bytes);
+            if heard > 0 { heard } else { members[id].memory_bytes }
+        };
+        let all_bytes: u64 = serving.iter().map(memory).sum();
         // A cache that has just got or lost a server is not yet what it will be.
-        if now.0 - self.forecasts.steady.0.0 >= STEADY.0 && steadily.0 > 0.0 {
+        if now.0 - self.steady.0.0 >= STEADY.0 && steadily.0 > 0.0 {
             let hit_ratio = part(steadily);
-            self.forecasts.measured = Some(Measured { bytes: all_bytes, hit_ratio });
+            self.measured = Some(Measured { bytes: all_bytes, hit_ratio });
         }
         let forecast = Forecast::new(&parts);
-        let forecast = match self.forecasts.measured {
+        let forecast = match self.measured {
             Some(measured) => forecast.through(measured),
             None => forecast,
         };
-        let client = |id: &ServerId| (*id, self.state.members[id].addresses.client.to_string());
-        let plan = &self.balanced.plan;
+        let client = |id: &ServerId| (*id, members[id].addresses.client.to_string());
         Demand {
             forecast,
             rate: lately.0,
@@ -160,19 +163,13 @@ impl Coordinator {
         }
     }
 
-    fn memory_of(&self, server: ServerId) -> u64 {
-        let heard = self.heard.get(&server).map_or(0, |heard| heard.memory_bytes);
-        if heard > 0 { heard } else { self.state.members[&server].memory_bytes }
-    }
-
     /// Of `1..=servers`, and at least of what there is.
-    pub(crate) fn forecast_told(
-        &mut self,
-        now: Micros,
+    pub fn told(
+        &self,
+        demand: &Demand,
         servers: usize,
         database_rate: Option<f64>,
     ) -> ForecastTold {
-        let demand = self.demand(now);
         let size = |servers: usize| {
             let hit_ratio = demand.forecast.hit_ratio(servers as u64 * demand.server_bytes);
             SizeForecast { servers, hit_ratio, database_rate: demand.rate * (1.0 - hit_ratio) }
@@ -183,7 +180,7 @@ impl Coordinator {
             server_bytes: demand.server_bytes,
             reads_per_second: demand.rate,
             hit_ratio: demand.hit_ratio,
-            hit_ratio_measured: self.forecasts.measured.map(|measured| measured.hit_ratio),
+            hit_ratio_measured: self.measured.map(|measured| measured.hit_ratio),
             state_bytes: demand.state_bytes,
             hit_ratio_needed: database_rate.map(|database| hit_ratio_min(demand.rate, database)),
             sizes: (1..=servers.max(demand.servers.len()).min(SERVERS_MOST)).map(size).collect(),

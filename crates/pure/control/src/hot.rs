@@ -7,12 +7,16 @@
 //! Decides nothing of one key: its home does, by T.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use mbal_model::{Key, ServerId};
 use mbal_wire::unescaped;
 
 use crate::api::{self, HOT_KEYS_LISTED, HotKeys, HotMode, HotReport, HotStatus, HotTold};
-use crate::coordinator::{Answer, Coordinator, Micros};
+use crate::ledger::Heard;
+use crate::ledger::Ledger;
+use crate::settings::Settings;
+use crate::state::State;
 
 /// Changes of hot keys that are told one by one in an epoch.
 const CHANGES_TOLD: usize = 16;
@@ -43,8 +47,11 @@ pub struct Rates {
 }
 
 /// What is known of hot keys since this process began.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct Hot {
+    mode: HotMode,
+    copy_lease: Duration,
+    imbalance_target: f64,
     /// None before it was computed once.
     threshold: Option<f64>,
     /// Epochs in a row, up to now, in which nothing was to be copied.
@@ -55,19 +62,26 @@ pub(crate) struct Hot {
     changes: usize,
 }
 
-impl Coordinator {
+impl Hot {
+    pub fn new(settings: &Settings) -> Hot {
+        let &Settings { hot_keys: mode, copy_lease, imbalance_target, .. } = settings;
+        let (threshold, told) = (None, BTreeMap::new());
+        Hot { mode, copy_lease, imbalance_target, threshold, calm_epochs: 0, told, changes: 0 }
+    }
+
     /// What servers are to obey.
-    pub(crate) fn hot_told(&self) -> HotTold {
+    pub fn told(&self) -> HotTold {
         HotTold {
-            mode: self.settings.hot_keys,
-            lease_ms: self.settings.copy_lease.as_millis() as u64,
-            threshold: self.hot.threshold.map(finite),
+            mode: self.mode,
+            lease_ms: self.copy_lease.as_millis() as u64,
+            threshold: self.threshold.map(finite),
         }
     }
 
     /// The hottest of what a server reports, as far as it can be meant so; tells what is new.
-    pub(crate) fn hot_reported(
+    pub fn reported(
         &mut self,
+        ledger: &mut Ledger,
         server: ServerId,
         mut reports: Vec<HotReport>,
     ) -> Vec<HotReport> {
@@ -83,27 +97,33 @@ impl Coordinator {
         }
         reports.sort_by(|a, b| b.rate().total_cmp(&a.rate()).then_with(|| a.key.cmp(&b.key)));
         reports.truncate(HOT_KEYS_LISTED);
-        self.tell_changes_of_copies(server, &reports, is_full);
+        self.tell_changes(ledger, server, &reports, is_full);
         reports
     }
 
     /// `is_full`: a key that is not listed may have copies all the same.
-    fn tell_changes_of_copies(&mut self, server: ServerId, reports: &[HotReport], is_full: bool) {
-        let before = self.hot.told.remove(&server).unwrap_or_default();
+    fn tell_changes(
+        &mut self,
+        ledger: &mut Ledger,
+        server: ServerId,
+        reports: &[HotReport],
+        is_full: bool,
+    ) {
+        let at = self.threshold_in_words(ledger.state());
+        let before = self.told.remove(&server).unwrap_or_default();
         let mut changes = Vec::new();
         for report in reports {
             let (was, is) = (before.get(&report.key).copied().unwrap_or(0), report.gamma());
             let what = match (was, is) {
                 _ if was == is => continue,
-                (0, _) => format!("is hot: {}", self.in_words(report)),
-                (_, 0) => format!("cools: {}", self.in_words(report)),
-                _ => format!("goes from {was} copies to {is}: {}", self.in_words(report)),
+                (0, _) => format!("is hot: {}", in_words(report, &at)),
+                (_, 0) => format!("cools: {}", in_words(report, &at)),
+                _ => format!("goes from {was} copies to {is}: {}", in_words(report, &at)),
             };
             changes.push(format!("key {} of server {} {what}", report.key, server.0));
         }
         let is_listed = |key: &String| reports.iter().any(|report| report.key == *key);
         for key in before.keys().filter(|key| !is_full && !is_listed(key)) {
-            let at = self.threshold_in_words();
             changes.push(format!(
                 "key {key} of server {} cools: it is hardly asked for, {at}",
                 server.0
@@ -112,34 +132,19 @@ impl Coordinator {
         let copied = reports.iter().map(|report| (report.key.clone(), report.gamma()));
         let copied: BTreeMap<String, usize> = copied.filter(|(_, gamma)| *gamma > 0).collect();
         if !copied.is_empty() {
-            self.hot.told.insert(server, copied);
+            self.told.insert(server, copied);
         }
         for change in changes {
-            self.hot.changes += 1;
-            if self.hot.changes <= CHANGES_TOLD {
-                self.said.push(change);
+            self.changes += 1;
+            if self.changes <= CHANGES_TOLD {
+                ledger.say(change);
             }
         }
     }
 
-    /// On what a key's home has decided.
-    fn in_words(&self, report: &HotReport) -> String {
-        let (reads, writes) = (report.reads, report.writes);
-        let inputs =
-            format!("{reads:.0} reads/s, {writes:.0} writes/s, {}", self.threshold_in_words());
-        match report.gamma() {
-            0 => inputs,
-            1 => format!("{inputs}; a copy on server {}", report.copies[0]),
-            gamma => {
-                let servers: Vec<String> = report.copies.iter().map(u16::to_string).collect();
-                format!("{inputs}; {gamma} copies on servers {}", servers.join(", "))
-            }
-        }
-    }
-
-    fn threshold_in_words(&self) -> String {
-        let alive = self.state.members.values().filter(|member| member.is_alive()).count();
-        match self.hot.threshold {
+    fn threshold_in_words(&self, state: &State) -> String {
+        let alive = state.alive().count();
+        match self.threshold {
             Some(threshold) if threshold.is_finite() => {
                 format!("T is {threshold:.0}/s, {alive} servers")
             }
@@ -149,89 +154,98 @@ impl Coordinator {
     }
 
     /// A process has ended, and its copies with it.
-    pub(crate) fn copies_are_gone(&mut self, server: ServerId) {
-        self.hot.told.remove(&server);
+    pub fn copies_are_gone(&mut self, server: ServerId) {
+        self.told.remove(&server);
     }
 
     /// At the end of an epoch: says how many changes were left out.
-    pub(crate) fn rates(&mut self, now: Micros) -> Option<Rates> {
-        let untold = std::mem::take(&mut self.hot.changes).saturating_sub(CHANGES_TOLD);
+    pub fn rates(&mut self, ledger: &mut Ledger) -> Option<Rates> {
+        let untold = std::mem::take(&mut self.changes).saturating_sub(CHANGES_TOLD);
         if untold > 0 {
-            self.said.push(format!("{untold} more hot keys have changed"));
+            ledger.say(format!("{untold} more hot keys have changed"));
         }
-        let mut alive = self.state.members.iter().filter(|(_, member)| member.is_alive());
-        let knows_all = !self.awaits(now) || alive.all(|(id, _)| self.has_reported(now, *id));
-        if self.settings.hot_keys == HotMode::Off || !knows_all {
+        // A registration alone says nothing of keys.
+        let has_workers = |heard: &Heard| !heard.last.workers.is_empty();
+        let has_reported = |id| ledger.is_heard(id) && ledger.heard(id).is_some_and(has_workers);
+        let mut alive = ledger.state().alive();
+        let knows_all = !ledger.awaits() || alive.all(|(id, _)| has_reported(id));
+        if self.mode == HotMode::Off || !knows_all {
             return None;
         }
-        let HotStatus { servers, requests, .. } = self.hot_status(now);
-        let keys = self.hot_reports(now).filter(|(_, report)| !report.is_write_hot());
+        let HotStatus { servers, requests, .. } = self.status(ledger);
+        let keys = reports(ledger).filter(|(_, report)| !report.is_write_hot());
         let mut hottest: Vec<f64> = keys.map(|(_, report)| report.reads).collect();
         hottest.sort_by(|a, b| b.total_cmp(a));
-        Some(Rates { servers, requests, hottest, target: self.settings.imbalance_target })
-    }
-
-    /// A registration alone says nothing of keys.
-    fn has_reported(&self, now: Micros, server: ServerId) -> bool {
-        let has_workers = |heard: &crate::members::Heard| !heard.workers.is_empty();
-        self.is_heard(now, server) && self.heard.get(&server).is_some_and(has_workers)
+        Some(Rates { servers, requests, hottest, target: self.imbalance_target })
     }
 
     /// What was computed of [`Rates`].
-    pub(crate) fn set_threshold(&mut self, threshold: f64) -> Answer {
-        let hot = &mut self.hot;
-        hot.calm_epochs = if threshold == f64::INFINITY { hot.calm_epochs + 1 } else { 0 };
-        let is_felt = match hot.threshold {
+    pub fn set_threshold(&mut self, threshold: f64) {
+        self.calm_epochs = if threshold == f64::INFINITY { self.calm_epochs + 1 } else { 0 };
+        let is_felt = match self.threshold {
             Some(known) if known.is_infinite() => threshold.is_finite(),
-            Some(_) if threshold.is_infinite() => hot.calm_epochs >= PATIENCE,
+            Some(_) if threshold.is_infinite() => self.calm_epochs >= PATIENCE,
             Some(known) => (threshold - known).abs() > THRESHOLD_FELT * known,
             None => true,
         };
         if is_felt && threshold > 0.0 {
-            hot.threshold = Some(threshold);
+            self.threshold = Some(threshold);
         }
-        Answer::Done
     }
 
-    /// What servers that were heard of lately have said.
-    fn hot_reports(&self, now: Micros) -> impl Iterator<Item = (ServerId, &HotReport)> {
-        let heard = self.heard.iter().filter(move |(id, _)| self.is_heard(now, **id));
-        heard.flat_map(|(id, heard)| heard.hot.iter().map(|report| (*id, report)))
-    }
-
-    /// Hashes of the keys that have copies, in order.
-    pub(crate) fn copied_hashes(&self, now: Micros) -> Vec<u64> {
-        let copied = self.hot_reports(now).filter(|(_, report)| report.gamma() > 0);
-        let hash = |report: &HotReport| {
-            let key = unescaped(report.key.as_bytes());
-            Key::new(&key).map(|key| key.hash())
-        };
-        let mut hashes: Vec<u64> = copied.filter_map(|(_, report)| hash(report)).collect();
-        hashes.sort_unstable();
-        hashes
-    }
-
-    pub(crate) fn hot_status(&self, now: Micros) -> HotStatus {
-        let heard = self.heard.iter().filter(|(id, _)| self.is_heard(now, **id));
+    pub fn status(&self, ledger: &Ledger) -> HotStatus {
+        let heard = ledger.recent();
         let (servers, requests) = heard.fold((0, 0.0), |(servers, requests), (_, heard)| {
-            (servers + 1, requests + sane(heard.requests))
+            (servers + 1, requests + sane(heard.last.requests))
         });
-        let copied = self.hot_reports(now).map(|(_, report)| report.gamma());
+        let copied = reports(ledger).map(|(_, report)| report.gamma());
         let copied = copied.filter(|gamma| *gamma > 0);
         let (copied, copies) = copied.fold((0, 0), |(keys, all), gamma| (keys + 1, all + gamma));
-        HotStatus { told: self.hot_told(), servers, requests, copied, copies }
+        HotStatus { told: self.told(), servers, requests, copied, copies }
     }
 
-    pub(crate) fn hot_keys(&self, now: Micros) -> HotKeys {
-        let mut keys: Vec<(ServerId, &HotReport)> = self.hot_reports(now).collect();
+    pub fn keys(&self, ledger: &Ledger) -> HotKeys {
+        let mut keys: Vec<(ServerId, &HotReport)> = reports(ledger).collect();
         keys.sort_by(|a, b| b.1.rate().total_cmp(&a.1.rate()).then_with(|| a.1.key.cmp(&b.1.key)));
         keys.truncate(KEYS_TOLD);
         let key = |(server, report): (ServerId, &HotReport)| api::HotKey {
             server: server.0,
             report: report.clone(),
         };
-        HotKeys { status: self.hot_status(now), keys: keys.into_iter().map(key).collect() }
+        HotKeys { status: self.status(ledger), keys: keys.into_iter().map(key).collect() }
     }
+}
+
+/// On what a key's home has decided.
+fn in_words(report: &HotReport, threshold: &str) -> String {
+    let (reads, writes) = (report.reads, report.writes);
+    let inputs = format!("{reads:.0} reads/s, {writes:.0} writes/s, {threshold}");
+    match report.gamma() {
+        0 => inputs,
+        1 => format!("{inputs}; a copy on server {}", report.copies[0]),
+        gamma => {
+            let servers: Vec<String> = report.copies.iter().map(u16::to_string).collect();
+            format!("{inputs}; {gamma} copies on servers {}", servers.join(", "))
+        }
+    }
+}
+
+/// What servers that were heard of lately have said.
+fn reports(ledger: &Ledger) -> impl Iterator<Item = (ServerId, &HotReport)> {
+    let recent = ledger.recent();
+    recent.flat_map(|(id, heard)| heard.last.hot.iter().map(move |report| (id, report)))
+}
+
+/// Hashes of the keys that have copies, in order.
+pub(crate) fn copied_hashes(ledger: &Ledger) -> Vec<u64> {
+    let copied = reports(ledger).filter(|(_, report)| report.gamma() > 0);
+    let hash = |report: &HotReport| {
+        let key = unescaped(report.key.as_bytes());
+        Key::new(&key).map(|key| key.hash())
+    };
+    let mut hashes: Vec<u64> = copied.filter_map(|(_, report)| hash(report)).collect();
+    hashes.sort_unstable();
+    hashes
 }
 
 /// A heartbeat may say anything.

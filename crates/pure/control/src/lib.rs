@@ -23,33 +23,51 @@
 
 #![forbid(unsafe_code)]
 
-mod autoscaling;
-mod balancing;
+mod ask;
 mod bounds;
-mod changes;
-mod choosing;
 mod coordinator;
-mod forecast;
-mod hot;
+mod settings;
+
 mod leases;
+mod ledger;
 mod linked;
 mod members;
-mod moves;
 mod placement;
+
+mod balancing;
+mod draining;
+mod hot;
+mod moves;
+mod outlook;
+
+mod autoscaling;
+mod choosing;
+mod forecast;
+mod inventory;
+mod retiring;
 mod scaling;
+mod selection;
 
 pub mod api;
+mod changes;
+mod refusal;
+mod saved;
 mod state;
+mod time;
 pub mod web;
 
+pub use ask::{Answer, Ask, Done};
 pub use autoscaling::{Autoscaled, Look};
 pub use balancing::Balanced;
 pub use choosing::choose;
-pub use coordinator::{Answer, Ask, Coordinator, Done, Micros, Refusal, Settings};
+pub use coordinator::Coordinator;
 pub use forecast::Demand;
 pub use hot::Rates;
-pub use leases::{Leases, Owners};
-pub use moves::Move;
+pub use inventory::Inventory;
+pub use leases::Owners;
 pub use placement::{deal, redeal};
-pub use scaling::Inventory;
-pub use state::{Member, State, Unreadable};
+pub use refusal::Refusal;
+pub use saved::Unreadable;
+pub use settings::{Leases, Settings};
+pub use state::{Member, Move, State};
+pub use time::Micros;

@@ -1,0 +1,112 @@
+//! What a planner of balance between servers reads: the map, heartbeats, moves under way.
+
+use std::collections::BTreeMap;
+
+use mbal_model::{
+    CacheletLoad, Move, Outlook, Owner, Prefix, ServerId, ServerOutlook, Standing, WorkerId,
+    WorkerLoad,
+};
+
+use crate::api::RestReport;
+use crate::balancing::Balanced;
+use crate::hot::copied_hashes;
+use crate::ledger::Ledger;
+
+/// One cachelet as a server reports it: its worker there, load, bytes.
+type Report = (usize, f64, u64);
+
+/// By the map and the last heartbeats. A cachelet that its server has not reported yet is as another one has seen it
+/// last; what nobody lists has its part of what workers report as the rest.
+pub(crate) fn outlook(ledger: &Ledger, balanced: &Balanced, epoch: u64) -> Outlook {
+    let mut reports: BTreeMap<Prefix, BTreeMap<ServerId, Report>> = BTreeMap::new();
+    for (server, heard) in ledger.all_heard() {
+        for (index, worker) in heard.last.workers.iter().enumerate() {
+            for one in &worker.cachelets {
+                if let Some(prefix) = Prefix::parse(one.prefix.as_bytes()) {
+                    let report = (index, sane(one.load), one.bytes);
+                    reports.entry(prefix).or_default().insert(server, report);
+                }
+            }
+        }
+    }
+    let alive = ledger.state().alive().map(|(id, _)| id);
+    let mut servers: BTreeMap<ServerId, ServerOutlook> =
+        alive.map(|id| (id, server_outlook(ledger, balanced, id))).collect();
+    // Phase 1 helps those. A move would end their copies, and for a second or more all of their reads would be the destination's.
+    let copied = copied_hashes(ledger);
+    let is_copied = |prefix: &Prefix| {
+        let at = copied.partition_point(|hash| *hash < prefix.first_hash());
+        copied.get(at).is_some_and(|hash| prefix.contains(*hash))
+    };
+    for (prefix, owner) in ledger.state().cachelets() {
+        let Some(server) = servers.get_mut(&owner.server) else { continue };
+        let listed = reports.get(prefix);
+        let own = listed.and_then(|listed| listed.get(&owner.server)).copied();
+        let elsewhere = || listed.and_then(|listed| listed.values().next()).copied();
+        let home = usize::from(owner.worker.0) % server.workers.len().max(1);
+        let (at, load, bytes) = own
+            .or_else(|| elsewhere().map(|(_, load, bytes)| (home, load, bytes)))
+            .unwrap_or_else(|| {
+                let (load, bytes) = unlisted(ledger, owner.server, home);
+                (home, load, bytes)
+            });
+        let at = at.min(server.workers.len().saturating_sub(1));
+        if let Some(worker) = server.workers.get_mut(at) {
+            let held = CacheletLoad { cachelet: *prefix, load, bytes, pinned: is_copied(prefix) };
+            worker.cachelets.push(held);
+        }
+    }
+    let step = |one: &crate::Move| Move { cachelet: one.prefix, from: one.from, to: one.to };
+    Outlook {
+        epoch,
+        servers: servers.into_values().collect(),
+        under_way: ledger.state().moves.values().map(step).collect(),
+    }
+}
+
+fn server_outlook(ledger: &Ledger, balanced: &Balanced, id: ServerId) -> ServerOutlook {
+    let member = &ledger.state().members[&id];
+    let last = ledger.heard(id).map(|heard| &heard.last);
+    let last = last.filter(|last| !last.workers.is_empty());
+    let standing = match last {
+        Some(_) if !ledger.is_heard(id) => Standing::Silent,
+        Some(_) if !member.moves => Standing::Staying,
+        Some(last) if last.ending => Standing::Ending,
+        Some(_) if ledger.state().draining.contains(&id) => Standing::Draining,
+        Some(_) => Standing::Serving,
+        None => Standing::Silent,
+    };
+    let reported = last.map_or(&[][..], |last| &last.workers);
+    let worker = |index: usize| WorkerLoad {
+        at: Owner { server: id, worker: WorkerId(index as u16) },
+        fixed: reported.get(index).map_or(0.0, |report| sane(report.fixed)),
+        bytes_max: 0,
+        cachelets: Vec::new(),
+    };
+    let workers = reported.len().max(usize::from(member.workers()));
+    let memory_bytes = last.map_or(0, |last| last.memory_bytes);
+    ServerOutlook {
+        server: id,
+        standing,
+        memory_bytes: if memory_bytes > 0 { memory_bytes } else { member.memory_bytes },
+        workers: (0..workers).map(worker).collect(),
+        helpless: last.is_some_and(|last| last.helpless),
+        refuses: balanced.refuses(ledger.now, id),
+        room_bytes: last.and_then(|last| last.room_bytes),
+    }
+}
+
+/// Load and bytes of a cachelet that its worker does not list.
+fn unlisted(ledger: &Ledger, server: ServerId, worker: usize) -> (f64, u64) {
+    let worker = ledger.heard(server).and_then(|heard| heard.last.workers.get(worker));
+    let rest = worker.map_or(RestReport::default(), |worker| worker.rest);
+    match u64::from(rest.cachelets) {
+        0 => (0.0, 0),
+        count => (sane(rest.load) / count as f64, rest.bytes / count),
+    }
+}
+
+/// A heartbeat may say anything.
+fn sane(load: f64) -> f64 {
+    if load.is_finite() { load.clamp(0.0, 1e6) } else { 0.0 }
+}
