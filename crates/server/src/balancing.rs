@@ -25,7 +25,7 @@ use mbal_reactor::{Letter, Mailbox, Tally, watchdog};
 use mbal_worker::{OrderId, Report, Sums, Tallies, order_event};
 
 use crate::explaining::not_here;
-use crate::serving::Started;
+use crate::started::Started;
 use crate::telling::{CAUSES, Teller, VERDICTS, cause_of, outcome_of, told, verdict_of};
 use crate::{BalanceConfig, chaos, hot_keys, log};
 

@@ -42,6 +42,7 @@ mod scrapes;
 mod secrets;
 mod serving;
 mod side_doors;
+mod started;
 mod starting;
 mod stderr_lines;
 mod telling;

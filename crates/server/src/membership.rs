@@ -30,7 +30,6 @@ use crate::departure::Departure;
 use crate::linking::{Linking, peers};
 use crate::moving::Moving;
 use crate::owning::Owning;
-use crate::serving::incarnation;
 use crate::{CoordinatorConfig, cluster, hot_keys, log};
 
 /// A coordinator that does not answer for so long is asked again later.
@@ -486,4 +485,12 @@ fn own_host_towards(url: &str) -> io::Result<String> {
     // Nothing is sent: the kernel says by which way it would be.
     socket.connect(authority)?;
     Ok(socket.local_addr()?.ip().to_string())
+}
+
+/// A number that no other process has drawn, nor this one before.
+pub(crate) fn incarnation() -> Incarnation {
+    use ring::rand::SecureRandom;
+    let mut bytes = [0; 8];
+    ring::rand::SystemRandom::new().fill(&mut bytes).expect("the kernel has random bytes");
+    Incarnation(u64::from_le_bytes(bytes).max(1))
 }

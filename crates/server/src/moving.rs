@@ -18,7 +18,7 @@ use mbal_model::{MoveId, Prefix, ServerId, WorkerId};
 use mbal_reactor::{Letter, LinkNote, Mailbox, Migrator, MigratorEvent, MigratorNote};
 use mbal_worker::{AgeThresholds, BrokenLink, Event, Heard, MoveDecision, MoveTold, Now, Shared};
 
-use crate::serving::Started;
+use crate::started::Started;
 
 /// A part and its heading, an item that no part divides, and some.
 const PAYLOAD_BYTES_MAX: usize = 4 << 20;

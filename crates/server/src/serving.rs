@@ -9,28 +9,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use mbal_cachelet::{Memory, Options, Store};
-use mbal_control::api::{Incarnation, Registration};
+use mbal_control::api::Registration;
 use mbal_model::{Address, ServerId, WorkerId};
 use mbal_reactor::process::{self, Background, Signals};
 use mbal_reactor::socket::{datagrams_card, listening_card};
 use mbal_reactor::{
-    Clock, Ended, EventLoop, Guest, LeaseClock, Letter, LinkNote, LinksSeen, Listener, Mailbox,
-    Mapping, Post, Request, STRANGERS_MAX, Tally, TlsAcceptor, TlsDoor, watchdog,
+    Clock, Ended, EventLoop, Guest, Letter, LinkNote, LinksSeen, Listener, Mailbox, Mapping, Post,
+    Request, STRANGERS_MAX, Tally, TlsAcceptor, TlsDoor, watchdog,
 };
-use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Moment, Now, Settings, Worker};
+use mbal_worker::{Actions, Event, GATHER_KEYS_MAX, Now, Settings, Worker};
 
 use crate::balancing::{Balanced, Balancing, Note, Planner};
 use crate::calling::Caller;
 use crate::departure::Departure;
 use crate::linking::Linking;
 use crate::listening::{Listening, SocketFile, give_folder, write_port_file};
-use crate::membership::Member;
+use crate::membership::{Member, incarnation};
 use crate::moving::Moving;
 use crate::passwords::Door;
 use crate::pid_file::PidFile;
+use crate::started::Started;
 use crate::starting::Starting;
 use crate::stderr_lines::Saying;
 use crate::{
@@ -653,61 +654,4 @@ fn observe_cpu(shared: &mbal_worker::Shared) {
     let (user_us, system_us) = process::cpu_time_us();
     shared.gauges.user_us.store(user_us, Relaxed);
     shared.gauges.system_us.store(system_us, Relaxed);
-}
-
-/// When the server started, by both clocks.
-#[derive(Clone, Copy)]
-pub(crate) struct Started {
-    pub(crate) clock: Clock,
-    /// That of leases.
-    pub(crate) lease_clock: LeaseClock,
-    unix: u64,
-    /// Nanoseconds of a second that had passed: both clocks' seconds begin together.
-    fraction_ns: u64,
-    generation: u16,
-}
-
-impl Started {
-    /// See [`Now::second`].
-    const FIRST_SECOND: u64 = 2;
-
-    fn now() -> Started {
-        let since_1970 =
-            SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
-        Started {
-            clock: Clock::start(),
-            lease_clock: LeaseClock::start(),
-            unix: since_1970.as_secs(),
-            fraction_ns: since_1970.subsec_nanos().into(),
-            // Its low 15 bits count. A restart begins with the cas values of the one before only if both fell into the same
-            // of 32,768 milliseconds.
-            generation: since_1970.as_millis() as u16,
-        }
-    }
-
-    /// The wall clock is not read again: a step of it moves no deadline.
-    #[inline]
-    pub(crate) fn at(&self, now_ns: u64) -> Now {
-        let since = now_ns + self.fraction_ns;
-        let elapsed = since / 1_000_000_000;
-        Now {
-            second: (Self::FIRST_SECOND + elapsed) as u32,
-            unix: self.unix + elapsed,
-            micros: (since % 1_000_000_000 / 1_000) as u32,
-        }
-    }
-
-    /// When that is by the loop's clock: from then on, [`Started::at`] moved by `shift` seconds is at this moment or later.
-    fn ns_of(&self, moment: Moment, shift: i32) -> u64 {
-        let first = Self::FIRST_SECOND.saturating_add_signed(shift.into()) * 1_000_000;
-        (moment.0.saturating_sub(first) * 1_000).saturating_sub(self.fraction_ns)
-    }
-}
-
-/// A number that no other process has drawn, nor this one before.
-pub(crate) fn incarnation() -> Incarnation {
-    use ring::rand::SecureRandom;
-    let mut bytes = [0; 8];
-    ring::rand::SystemRandom::new().fill(&mut bytes).expect("the kernel has random bytes");
-    Incarnation(u64::from_le_bytes(bytes).max(1))
 }
