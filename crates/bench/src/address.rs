@@ -10,7 +10,7 @@ use std::time::Duration;
 use mbal_dial::{Dialer, ServerName, Speech, Tls};
 
 use crate::follow::Routes;
-use crate::wording::Protocol;
+use crate::request::Protocol;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Address {

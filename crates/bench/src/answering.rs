@@ -8,8 +8,8 @@ use crate::connection::Received;
 use crate::generator::{DRAIN, Generator, Phase, READ_BYTES};
 use crate::reader::{Alike, Reader, Then};
 use crate::replies::{Answer, Awaited, scan};
+use crate::request::{Item, Write};
 use crate::udp::LOST;
-use crate::wording::{Item, Write};
 
 /// A request that every worker turns away is a fault of the server.
 const TURNED_AWAY_MAX: u8 = 20;

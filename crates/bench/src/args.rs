@@ -7,8 +7,8 @@ use mbal_dial::{Access, At};
 
 use crate::cpu::Cores;
 use crate::mix::{Mix, Ttls};
+use crate::request::Protocol;
 use crate::sizes::Sizes;
-use crate::wording::Protocol;
 
 const EXAMPLES: &str = "\
 EXAMPLES

@@ -7,9 +7,8 @@ use mbal_dial::wants_login;
 use mbal_model::Hint;
 use mbal_wire::{BINARY_HEAD_BYTES, BinaryReply, Status, binary_request, opcode};
 
-use crate::leasing::LeaseToken;
-use crate::replies::{Answer, Awaited, Kind, Lengths, judge};
-use crate::wording::Write;
+use crate::replies::{Answer, Awaited, Kind, LeaseToken, Lengths, judge};
+use crate::request::Write;
 
 /// Flags before a value.
 const FLAGS_BYTES: usize = 4;
@@ -85,7 +84,7 @@ fn wrong(asked: Awaited, head: &[u8], body: &[u8]) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wording::label;
+    use crate::request::label;
 
     fn reply(opcode: u8, status: u16, extras: usize, body: &[u8]) -> Vec<u8> {
         let mut out = vec![0x81, opcode, 0, 0, extras as u8, 0];

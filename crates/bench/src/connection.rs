@@ -5,15 +5,15 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use mbal_model::ReplicaVersion;
 use rustix::event::epoll;
 
 use crate::address::{Address, Stream, Target};
 use crate::mix::Op;
 use crate::replies::{Awaited, Kind};
+use crate::request::{ByLease, Item, Protocol, Write};
 use crate::source::Ask;
 use crate::udp::{Datagrams, Got};
-use crate::wording::{Item, Protocol, Wording, Write};
+use crate::wording::Wording;
 
 pub struct Connection {
     pub stream: Stream,
@@ -30,9 +30,6 @@ pub struct Connection {
     waits_to_write: bool,
     index: u64,
 }
-
-/// A copy is to answer that is no older than this.
-pub type ByLease = Option<ReplicaVersion>;
 
 /// How a request is asked.
 #[derive(Clone, Copy)]

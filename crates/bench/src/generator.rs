@@ -25,10 +25,10 @@ use crate::load::{Edge, Length, Load};
 use crate::pace::{Pace, Schedule};
 use crate::reader::Then;
 use crate::replies::Awaited;
+use crate::request::Item;
 use crate::source::Ask;
 use crate::tally::Tally;
 use crate::timeline::{Part, Timeline};
-use crate::wording::Item;
 use mbal_random::Random;
 
 /// After the window what is due may still be sent for so long, then replies are waited for as long again.

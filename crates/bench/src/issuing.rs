@@ -2,10 +2,11 @@
 
 use mbal_replica::Choice;
 
-use crate::connection::{ByLease, How};
+use crate::connection::How;
 use crate::generator::{Generator, Phase};
 use crate::load::{Busy, Load};
 use crate::mix::Op;
+use crate::request::ByLease;
 use crate::source::Ask;
 
 impl Generator<'_> {

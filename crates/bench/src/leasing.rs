@@ -1,37 +1,14 @@
 //! Copies of hot keys that a smart client may read: its leases, and which server a get goes to by them.
 
-use mbal_model::{Hint, ReplicaVersion};
 use mbal_random::Random;
-use mbal_replica::{Announcement, Choice, Leases, Moment};
+use mbal_replica::{Choice, Leases, Moment};
 
-use crate::replies::{Answer, Awaited, Kind};
+use crate::replies::{Answer, Awaited, Kind, LeaseToken};
 use crate::wording::Wording;
 
 /// Hot keys that a client remembers, and its marks of answers without copies.
 const KEYS_MAX: usize = 1024;
 const MARKS: usize = 64;
-
-/// The `L` token of a reply.
-#[derive(Clone, Debug, PartialEq)]
-pub enum LeaseToken {
-    Hint(Hint),
-    Announcement(Announcement),
-    /// A copy has answered with this.
-    ReplicaVersion(ReplicaVersion),
-}
-
-impl LeaseToken {
-    pub fn parse(text: &[u8]) -> Option<LeaseToken> {
-        let replica_version = || {
-            text.strip_prefix(b"@").and_then(ReplicaVersion::parse).map(LeaseToken::ReplicaVersion)
-        };
-        let hint = || Hint::parse(text).map(LeaseToken::Hint);
-        Announcement::parse(text)
-            .map(LeaseToken::Announcement)
-            .or_else(replica_version)
-            .or_else(hint)
-    }
-}
 
 /// The leases of all clients of a thread.
 pub struct Leasing {
@@ -100,9 +77,11 @@ impl Leasing {
 
 #[cfg(test)]
 mod tests {
+    use mbal_model::ReplicaVersion;
+
     use super::*;
+    use crate::request::{Protocol, Write};
     use crate::sizes::Sizes;
-    use crate::wording::{Protocol, Write};
 
     fn get(asked_ns: u64, by_lease: bool) -> Awaited {
         Awaited { key: 7, by_lease, asked_ns, ..Awaited::default() }

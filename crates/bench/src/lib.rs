@@ -34,6 +34,7 @@ mod reader;
 mod relief;
 mod replies;
 mod report;
+mod request;
 mod servers;
 mod session;
 mod sizes;
@@ -44,6 +45,7 @@ mod timeline;
 mod trace;
 mod twitter;
 mod udp;
+mod unit;
 mod wording;
 mod workload;
 mod ycsb;
@@ -68,8 +70,8 @@ use address::{Address, Target};
 use compare::{Comparison, Series};
 use measure::{Round, measure};
 use plan::{Plan, Task};
+use request::Protocol;
 use servers::Servers;
-use wording::Protocol;
 
 /// For a first reply.
 const GREETING_MAX: Duration = Duration::from_secs(5);

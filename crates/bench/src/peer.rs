@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, getuid, kill_process};
 
 use crate::address::{Address, OwnPorts, Target};
 use crate::cpu::Cores;
-use crate::wording::Protocol;
+use crate::request::Protocol;
 
 const START_MAX: Duration = Duration::from_secs(20);
 const STOP_MAX: Duration = Duration::from_secs(5);

@@ -14,11 +14,12 @@ use crate::load::{Busy, Length, Load};
 use crate::mix::Op;
 use crate::pace::{Moments, Pace};
 use crate::replies::Lengths;
+use crate::request::Protocol;
 use crate::source::{Drawn, Source};
 use crate::timeline::Timeline;
 use crate::trace::Trace;
 use crate::udp;
-use crate::wording::{Protocol, Wording};
+use crate::wording::Wording;
 use crate::workload::Workload;
 use mbal_random::Random;
 

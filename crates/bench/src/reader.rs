@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use mbal_model::Hint;
 
-use crate::leasing::{LeaseToken, Leasing};
-use crate::replies::{Answer, Awaited, Kind};
+use crate::leasing::Leasing;
+use crate::replies::{Answer, Awaited, Kind, LeaseToken};
 use crate::tally::Tally;
 use crate::timeline::Part;
 use crate::wording::Wording;

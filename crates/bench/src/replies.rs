@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 
+use mbal_model::{Hint, ReplicaVersion};
+use mbal_replica::Announcement;
 use mbal_wire::{MetaHead, MetaStatus, ValueHead};
 use memchr::memchr;
 
 use crate::binary;
-use crate::leasing::LeaseToken;
-use crate::wording::{LABEL_BYTES, Protocol, Wording, Write, label};
+use crate::request::{LABEL_BYTES, Protocol, Write, label};
+use crate::wording::Wording;
 
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum Kind {
@@ -63,6 +65,28 @@ pub enum Answer {
     Lost,
     /// What came instead, for a person to read.
     Wrong(String),
+}
+
+/// The `L` token of a reply.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LeaseToken {
+    Hint(Hint),
+    Announcement(Announcement),
+    /// A copy has answered with this.
+    ReplicaVersion(ReplicaVersion),
+}
+
+impl LeaseToken {
+    pub fn parse(text: &[u8]) -> Option<LeaseToken> {
+        let replica_version = || {
+            text.strip_prefix(b"@").and_then(ReplicaVersion::parse).map(LeaseToken::ReplicaVersion)
+        };
+        let hint = || Hint::parse(text).map(LeaseToken::Hint);
+        Announcement::parse(text)
+            .map(LeaseToken::Announcement)
+            .or_else(replica_version)
+            .or_else(hint)
+    }
 }
 
 /// What a get knows of its value's length.

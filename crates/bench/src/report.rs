@@ -8,10 +8,11 @@ use std::path::Path;
 use mbal_output::json::quoted;
 
 use crate::compare::{Comparison, Series};
-use crate::measure::{FIGURES, Figure, Round, Unit, quantile_us};
+use crate::measure::{FIGURES, Figure, Round};
 use crate::summary::Spread;
 use crate::tally::Tally;
 use crate::timeline;
+use crate::unit::{Unit, quantile_us};
 
 /// A figure over all rounds of a server, and against the first server.
 struct Line {

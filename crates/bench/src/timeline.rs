@@ -8,9 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
 
-use crate::measure::{Unit, quantile_us};
 use crate::pace::Pace;
 use crate::tally::{Counts, LATENCY_NS_MAX};
+use crate::unit::{Unit, quantile_us};
 
 /// One thread's part of an interval.
 #[derive(Clone)]
