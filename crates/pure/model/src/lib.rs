@@ -19,6 +19,7 @@ mod prefix;
 mod replica_version;
 mod route;
 mod snapshot;
+mod time;
 mod version;
 
 pub use address::Address;
@@ -35,6 +36,7 @@ pub use prefix::Prefix;
 pub use replica_version::ReplicaVersion;
 pub use route::{Elsewhere, MoveId, Route};
 pub use snapshot::{CacheletLoad, Move, Plan, Snapshot, WorkerLoad};
+pub use time::Instant;
 pub use version::MapVersion;
 
 /// False where a server is built without latencies and hot keys, which is done only to see what they cost.
