@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use mbal_election::{KeySeen, Moment, Watch, over_after};
-use mbal_model::ServerId;
+use mbal_election::{KeySeen, Watch, over_after};
+use mbal_model::{Instant, ServerId};
 
 use crate::api::{Incarnation, LeaseTold, Registration};
 use crate::ledger::Ledger;
@@ -36,8 +36,8 @@ pub(crate) struct Watched {
     strangers: BTreeSet<ServerId>,
 }
 
-fn moment(micros: Micros) -> Moment {
-    Duration::from_micros(micros.0)
+fn moment(micros: Micros) -> Instant {
+    Instant::from_micros(micros.0)
 }
 
 impl Watched {

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::lease::{Renewal, held_until};
 use crate::saving::Saving;
 use crate::{
-    Answer, LOOK_EVERY, LeaseId, Moment, News, Next, Question, RENEW_EVERY, RETRY_AFTER, Revision,
-    Sight, Stored, Term, UNUSABLE_PAUSE, Why,
+    Answer, LOOK_EVERY, LeaseId, News, Next, Question, RENEW_EVERY, RETRY_AFTER, Revision, Sight,
+    Stored, Term, UNUSABLE_PAUSE, Why,
 };
 
 /// What one coordinator knows of who leads.
@@ -16,11 +17,11 @@ use crate::{
 pub struct Election {
     pub(crate) phase: Phase,
     /// The question that waits for its answer, and when it was asked.
-    asked: Option<(Question, Moment)>,
+    asked: Option<(Question, Instant)>,
     /// Nothing is asked before.
-    due: Moment,
+    due: Instant,
     /// It does not campaign before.
-    rests_until: Moment,
+    rests_until: Instant,
     /// Who led when it looked last.
     leader: Option<String>,
     /// There was a state when it looked: one that is missing later is no new cluster.
@@ -37,7 +38,7 @@ pub(crate) enum Phase {
     Vacant,
     Granted {
         lease: LeaseId,
-        until: Moment,
+        until: Instant,
     },
     Leading(Leading),
     /// Its lease is to be revoked.
@@ -51,7 +52,7 @@ pub(crate) struct Leading {
     pub lease: LeaseId,
     pub term: Term,
     /// It answers as leader before, and never then.
-    pub until: Moment,
+    pub until: Instant,
     /// Of the state that it knows to be in etcd.
     pub state: Option<Revision>,
     /// A renewal that counts when a look has shown its key.
@@ -64,7 +65,7 @@ impl Election {
     }
 
     /// The term in which it leads at this moment.
-    pub fn leads(&self, now: Moment) -> Option<Term> {
+    pub fn leads(&self, now: Instant) -> Option<Term> {
         match &self.phase {
             Phase::Leading(leading) if now < leading.until => Some(leading.term),
             _ => None,
@@ -85,7 +86,7 @@ impl Election {
     ///
     /// # Panics
     /// If a question waits for its answer.
-    pub fn next(&mut self, now: Moment) -> Next {
+    pub fn next(&mut self, now: Instant) -> Next {
         assert!(self.asked.is_none(), "one question at a time");
         let over = match &self.phase {
             Phase::Leading(leading) if now < leading.until => Some(leading.until),
@@ -118,7 +119,7 @@ impl Election {
     ///
     /// # Panics
     /// If nothing was asked.
-    pub fn told(&mut self, now: Moment, answer: Answer) {
+    pub fn told(&mut self, now: Instant, answer: Answer) {
         let (question, sent) = self.asked.take().expect("it has asked");
         self.due = now;
         // A save may have ended the leadership while this question was under way.
@@ -162,7 +163,7 @@ impl Election {
         self.leader = sight.leader.as_ref().map(|leader| leader.address.clone());
     }
 
-    fn seen(&mut self, now: Moment, sight: Sight) {
+    fn seen(&mut self, now: Instant, sight: Sight) {
         self.remember(&sight);
         let there = sight.leader.map(|leader| leader.term);
         match &mut self.phase {
@@ -187,7 +188,7 @@ impl Election {
         }
     }
 
-    fn won(&mut self, now: Moment, lease: LeaseId, term: Term, state: Option<Stored>) {
+    fn won(&mut self, now: Instant, lease: LeaseId, term: Term, state: Option<Stored>) {
         let Phase::Granted { until, .. } = self.phase else { return };
         let revision = state.as_ref().map(|state| state.revision);
         let leading = Leading { lease, term, until, state: revision, renewed: None };
@@ -202,8 +203,8 @@ impl Election {
 
     fn renewed(
         &mut self,
-        now: Moment,
-        sent: Moment,
+        now: Instant,
+        sent: Instant,
         lease: LeaseId,
         lasts: Duration,
         raft_term: u64,
@@ -225,7 +226,7 @@ impl Election {
     }
 
     /// It leads no more, at once. What is in etcd of it goes next.
-    pub(crate) fn depose(&mut self, now: Moment, why: Why) {
+    pub(crate) fn depose(&mut self, now: Instant, why: Why) {
         let Phase::Leading(Leading { lease, term, .. }) = self.phase else { return };
         self.phase = Phase::Leaving { lease };
         self.due = now;
@@ -235,7 +236,7 @@ impl Election {
     }
 
     /// The process ends, or cannot use the state: others may lead, and this one campaigns no sooner than after `rest`.
-    pub fn resign(&mut self, now: Moment, rest: Duration) {
+    pub fn resign(&mut self, now: Instant, rest: Duration) {
         self.rests_until = now + rest;
         self.depose(now, Why::Resigned);
     }

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
-
-use crate::Moment;
 
 /// The part of a lease that is left to clocks that run apart: one in so many.
 const DRIFT: u32 = 10;
 
 /// Until when its holder may count on it. It counts from before it was asked for, and leaves a part to clocks that run apart.
-pub(crate) fn held_until(now: Moment, sent: Moment, lasts: Duration) -> Moment {
+pub(crate) fn held_until(now: Instant, sent: Instant, lasts: Duration) -> Instant {
     let from = if is_planted(Fault::LeaseFromItsAnswer) { now } else { sent };
     let kept = if is_planted(Fault::LeaseToItsEnd) { Duration::ZERO } else { lasts / DRIFT };
     from + (lasts - kept)
@@ -24,7 +23,7 @@ pub fn over_after(lasts: Duration) -> Duration {
 /// A renewal that counts when a look has shown the holder's key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Renewal {
-    pub until: Moment,
+    pub until: Instant,
     /// etcd's own leader at that time. One that another has replaced may renew for some time, and nobody knows of it.
     pub raft_term: u64,
 }

@@ -7,16 +7,17 @@
 //! ```
 //! use std::time::Duration;
 //! use mbal_election::{Answer, Election, Next, Question, Sight};
+//! use mbal_model::Instant;
 //!
-//! let ms = Duration::from_millis;
+//! let at = Instant::from_millis;
 //! let mut one = Election::new();
-//! assert_eq!(one.next(ms(0)), Next::Ask(Question::Look));
-//! one.told(ms(1), Answer::Seen(Sight::default()));
-//! assert_eq!(one.next(ms(1)), Next::Ask(Question::Grant));
-//! one.told(ms(2), Answer::Granted { lease: 7, lasts: ms(3000) });
-//! assert_eq!(one.next(ms(2)), Next::Ask(Question::Campaign { lease: 7 }));
-//! one.told(ms(3), Answer::Won { term: 12, state: None });
-//! assert_eq!((one.leads(ms(4)), one.leads(ms(2701))), (Some(12), None));
+//! assert_eq!(one.next(at(0)), Next::Ask(Question::Look));
+//! one.told(at(1), Answer::Seen(Sight::default()));
+//! assert_eq!(one.next(at(1)), Next::Ask(Question::Grant));
+//! one.told(at(2), Answer::Granted { lease: 7, lasts: Duration::from_secs(3) });
+//! assert_eq!(one.next(at(2)), Next::Ask(Question::Campaign { lease: 7 }));
+//! one.told(at(3), Answer::Won { term: 12, state: None });
+//! assert_eq!((one.leads(at(4)), one.leads(at(2701))), (Some(12), None));
 //! ```
 //!
 //! Beside it, by the same arithmetic: a server's lease on what it owns ([`Ownership`]), and how a leader knows that it is over
@@ -36,14 +37,14 @@ pub mod model;
 
 use std::time::Duration;
 
+use mbal_model::Instant;
+
 pub use election::Election;
 pub use lease::over_after;
 pub use ownership::{OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, nobody_leads};
 pub use saving::{Fence, SaveAnswer, Verdict};
 pub use watch::{KeySeen, Watch};
 
-/// Since the start of the process, by a clock that goes on while the machine sleeps.
-pub type Moment = Duration;
 /// A revision of etcd's store. They only grow.
 pub type Revision = u64;
 /// The create revision of a leader's key. No two leaders have the same.
@@ -96,7 +97,7 @@ pub enum Question {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     Ask(Question),
-    Wait(Moment),
+    Wait(Instant),
 }
 
 /// What etcd said.

@@ -1,18 +1,23 @@
 //! etcd as far as servers and a leader see it, with what old versions do wrong: for simulations.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mbal_model::Instant;
 
 use crate::{LeaseId, OwnerAnswer, OwnerQuestion};
 
-/// Milliseconds by etcd's clock.
-pub type Time = u64;
+/// A lease that is over is removed, with its key, a moment later.
+const REVOKED_AFTER: Duration = Duration::from_millis(200);
+/// For so long a leader of etcd that was replaced goes on renewing leases.
+const RENEWS_ON: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Copy)]
 struct Lease {
-    ends: Time,
-    lasts: Time,
+    ends: Instant,
+    lasts: Duration,
     /// Once it has ended: when it and its key are removed.
-    revoked_at: Option<Time>,
+    revoked_at: Option<Instant>,
 }
 
 /// Servers' keys, and the leases that they are bound to.
@@ -24,21 +29,22 @@ pub struct Etcd {
     keys: BTreeMap<usize, (u64, LeaseId)>,
     raft_term: u64,
     /// Until then somebody renews leases who is etcd's leader no more.
-    stale_until: Time,
+    stale_until: Instant,
 }
 
 impl Etcd {
-    /// What it answers to a server's question. `luck`: the question has come to a member that still takes itself for etcd's leader.
+    /// What it answers to a server's question, at an instant of its own clock. `luck`: the question has come to a member that still takes
+    /// itself for etcd's leader.
     ///
     /// # Panics
     /// If coordinators were meant.
     pub fn ask(
         &mut self,
-        now: Time,
+        now: Instant,
         server: usize,
         incarnation: u64,
         question: OwnerQuestion,
-        lasts: Time,
+        lasts: Duration,
         luck: bool,
     ) -> OwnerAnswer {
         let raft_term = self.raft_term;
@@ -75,19 +81,19 @@ impl Etcd {
         }
     }
 
-    /// Of a key with this incarnation: whole milliseconds since its lease was renewed, rounded down as if etcd told them in whole seconds.
-    pub fn unrenewed(&self, now: Time, server: usize, incarnation: u64) -> Option<Time> {
+    /// Of a key with this incarnation: since its lease was renewed, rounded down as if etcd told that in whole seconds.
+    pub fn unrenewed(&self, now: Instant, server: usize, incarnation: u64) -> Option<Duration> {
         let (of, lease) = self.keys.get(&server)?;
         let lease = self.leases.get(lease).filter(|_| *of == incarnation)?;
-        let remaining = lease.ends.saturating_sub(now) / 1_000;
-        Some((lease.lasts / 1_000).saturating_sub(remaining + 1) * 1_000)
+        let remaining = (lease.ends - now).as_secs();
+        Some(Duration::from_secs(lease.lasts.as_secs().saturating_sub(remaining + 1)))
     }
 
     /// Ends leases whose time is over, a moment later.
-    pub fn tick(&mut self, now: Time) {
+    pub fn tick(&mut self, now: Instant) {
         for lease in self.leases.values_mut() {
             if lease.ends <= now && lease.revoked_at.is_none() {
-                lease.revoked_at = Some(now + 200);
+                lease.revoked_at = Some(now + REVOKED_AFTER);
             }
         }
         let over = |lease: &Lease| lease.revoked_at.is_some_and(|at| at <= now);
@@ -105,9 +111,9 @@ impl Etcd {
     }
 
     /// Another member leads: all leases last anew, and the one before goes on renewing for a while.
-    pub fn change_leader(&mut self, now: Time) {
+    pub fn change_leader(&mut self, now: Instant) {
         self.raft_term += 1;
-        self.stale_until = now + 4_000;
+        self.stale_until = now + RENEWS_ON;
         for lease in self.leases.values_mut() {
             (lease.ends, lease.revoked_at) = (now + lease.lasts, None);
         }

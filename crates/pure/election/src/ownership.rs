@@ -12,10 +12,11 @@
 
 use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::lease::{Renewal, held_until, over_after};
-use crate::{LOOK_EVERY, LeaseId, Moment, RENEW_EVERY, RETRY_AFTER};
+use crate::{LOOK_EVERY, LeaseId, RENEW_EVERY, RETRY_AFTER};
 
 /// etcd keeps a server's key for so long after its lease is over: a coordinator that looks sees that it was not renewed.
 const KEY_OUTLASTS: Duration = Duration::from_secs(2);
@@ -83,7 +84,7 @@ pub enum OwnerAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerNext {
     Ask(OwnerQuestion),
-    Wait(Moment),
+    Wait(Instant),
     /// It is over: the process goes on as another incarnation, empty.
     Over,
 }
@@ -103,16 +104,16 @@ pub fn nobody_leads(said: &[Option<bool>]) -> bool {
 pub struct Ownership {
     terms: Terms,
     phase: Phase,
-    asked: Option<(OwnerQuestion, Moment)>,
-    due: Moment,
+    asked: Option<(OwnerQuestion, Instant)>,
+    due: Instant,
     renewal: Option<Renewal>,
     /// Whether a coordinator knows of the key.
     word: Vouched,
     /// It owns before, and never then: by etcd, and since nobody leads.
-    by_etcd: Moment,
-    by_nobody: Moment,
+    by_etcd: Instant,
+    by_nobody: Instant,
     /// When the last renewal that counted was asked for.
-    renewed: Moment,
+    renewed: Instant,
     /// etcd did not answer the last question: coordinators are asked next.
     asks_coordinators: bool,
     has_owned: bool,
@@ -132,7 +133,7 @@ enum Vouched {
     /// The key was not seen yet.
     None,
     /// It was, at this moment, and would count until that one.
-    Seen { at: Moment, until: Moment },
+    Seen { at: Instant, until: Instant },
     /// A heartbeat that was sent later has been accepted.
     Given,
 }
@@ -143,28 +144,28 @@ impl Ownership {
             terms,
             phase: Phase::Bare,
             asked: None,
-            due: Moment::ZERO,
+            due: Instant::ZERO,
             renewal: None,
             word: Vouched::None,
-            by_etcd: Moment::ZERO,
-            by_nobody: Moment::ZERO,
-            renewed: Moment::ZERO,
+            by_etcd: Instant::ZERO,
+            by_nobody: Instant::ZERO,
+            renewed: Instant::ZERO,
             asks_coordinators: false,
             has_owned: false,
             is_over: false,
         }
     }
 
-    /// It owns before, and never then. [`Moment::ZERO`] as long as it owns nothing.
-    pub fn until(&self) -> Moment {
+    /// It owns before, and never then. [`Instant::ZERO`] as long as it owns nothing.
+    pub fn until(&self) -> Instant {
         match self.has_owned && !self.is_over {
             true => self.by_etcd.max(self.by_nobody),
-            false => Moment::ZERO,
+            false => Instant::ZERO,
         }
     }
 
     /// It has owned, and does so no more.
-    pub fn is_over(&mut self, now: Moment) -> bool {
+    pub fn is_over(&mut self, now: Instant) -> bool {
         self.is_over |= self.has_owned && self.until() <= now;
         self.is_over
     }
@@ -178,7 +179,7 @@ impl Ownership {
     ///
     /// # Panics
     /// If a question waits for its answer.
-    pub fn next(&mut self, now: Moment) -> OwnerNext {
+    pub fn next(&mut self, now: Instant) -> OwnerNext {
         assert!(self.asked.is_none(), "one question at a time");
         if self.is_over(now) {
             return OwnerNext::Over;
@@ -201,7 +202,7 @@ impl Ownership {
     ///
     /// # Panics
     /// If nothing was asked.
-    pub fn told(&mut self, now: Moment, answer: OwnerAnswer) {
+    pub fn told(&mut self, now: Instant, answer: OwnerAnswer) {
         let (question, sent) = self.asked.take().expect("it has asked");
         if self.is_over(now) {
             return;
@@ -244,7 +245,7 @@ impl Ownership {
         }
     }
 
-    fn counts(&mut self, now: Moment, until: Moment) {
+    fn counts(&mut self, now: Instant, until: Instant) {
         match self.word {
             Vouched::Given => self.by_etcd = self.by_etcd.max(until),
             Vouched::Seen { at, until: before } => {
@@ -260,7 +261,7 @@ impl Ownership {
     }
 
     /// A coordinator that leads has accepted a heartbeat, which was sent at that moment.
-    pub fn accepted(&mut self, now: Moment, sent: Moment) {
+    pub fn accepted(&mut self, now: Instant, sent: Instant) {
         if self.is_over(now) {
             return;
         }
@@ -274,14 +275,14 @@ impl Ownership {
     }
 
     /// The lease governs where etcd is there. Only who owns since nobody leads may write its key anew: etcd was away, and kept no leases.
-    fn key_is_gone(&mut self, now: Moment) {
+    fn key_is_gone(&mut self, now: Instant) {
         (self.phase, self.word, self.renewal) = (Phase::Bare, Vouched::None, None);
         self.by_etcd = self.by_etcd.min(now);
         self.is_over(now);
     }
 
     /// No coordinator led at some moment since `sent`: whoever does later has to wait for a lease first.
-    fn nobody_led(&mut self, now: Moment, sent: Moment) {
+    fn nobody_led(&mut self, now: Instant, sent: Instant) {
         let until = held_until(now, sent, self.terms.lease);
         let until = self.terms.grace.map_or(until, |grace| until.min(self.renewed + grace));
         self.by_nobody = self.by_nobody.max(until);

@@ -1,9 +1,10 @@
 //! One save at a time: what it is fenced by, and what is known of it.
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::election::{Election, Phase};
-use crate::{Condition, Moment, Revision, SETTLE_WITHIN, Term, Why};
+use crate::{Condition, Revision, SETTLE_WITHIN, Term, Why};
 
 /// What a save is executed under: this leader's key, and the state that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,7 @@ pub enum Verdict {
 #[derive(Debug)]
 pub(crate) struct Saving {
     fence: Fence,
-    begun: Moment,
+    begun: Instant,
     /// It may have been executed.
     is_uncertain: bool,
 }
@@ -64,7 +65,7 @@ impl Election {
     ///
     /// # Panics
     /// If another save is not settled.
-    pub fn begin_save(&mut self, now: Moment) -> Option<Fence> {
+    pub fn begin_save(&mut self, now: Instant) -> Option<Fence> {
         assert!(self.saving.is_none(), "one save at a time");
         let term = self.leads(now)?;
         let Phase::Leading(leading) = &self.phase else { unreachable!("it leads") };
@@ -77,7 +78,7 @@ impl Election {
     ///
     /// # Panics
     /// If none was begun.
-    pub fn settle(&mut self, now: Moment, answer: SaveAnswer) -> Verdict {
+    pub fn settle(&mut self, now: Instant, answer: SaveAnswer) -> Verdict {
         let saving = self.saving.as_mut().expect("a save was begun");
         let fence = saving.fence;
         let verdict = match answer {
@@ -123,7 +124,7 @@ impl Election {
     }
 
     /// The leadership under which a save was begun, if it is this one still.
-    fn end(&mut self, now: Moment, fence: Fence, why: Why) {
+    fn end(&mut self, now: Instant, fence: Fence, why: Why) {
         if matches!(&self.phase, Phase::Leading(leading) if leading.term == fence.term) {
             self.depose(now, why);
         }

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
-use crate::Moment;
 use crate::lease::over_after;
 
 /// What a linearizable look has shown of a server's key.
@@ -23,27 +23,27 @@ pub enum KeySeen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// It led, and heard of the server, at this moment last: no round of coordinators was in vain before it, as far as it knows.
-    heard: Moment,
+    heard: Instant,
     /// There was no renewal since, as far as etcd knows.
-    unrenewed_since: Moment,
+    unrenewed_since: Instant,
     is_absent: bool,
     /// When the last look was asked for.
-    looked: Moment,
+    looked: Instant,
 }
 
 impl Watch {
     /// From when this leader leads, or has registered the server: nothing is known of the time before.
-    pub fn new(now: Moment) -> Watch {
+    pub fn new(now: Instant) -> Watch {
         Watch { heard: now, unrenewed_since: now, is_absent: false, looked: now }
     }
 
     /// A heartbeat of the server was accepted. What it has written into etcd since counts from this moment.
-    pub fn heard(&mut self, now: Moment) {
+    pub fn heard(&mut self, now: Instant) {
         self.heard = self.heard.max(now);
     }
 
     /// A look that was asked for at `begun` shows this at `now`. True if the server owns nothing any more, and never will as this process.
-    pub fn looked(&mut self, begun: Moment, now: Moment, key: KeySeen, lease: Duration) -> bool {
+    pub fn looked(&mut self, begun: Instant, now: Instant, key: KeySeen, lease: Duration) -> bool {
         match key {
             KeySeen::Absent => {
                 if !self.is_absent {
@@ -51,7 +51,7 @@ impl Watch {
                 }
             }
             KeySeen::Present { unrenewed } => {
-                let since = now.saturating_sub(unrenewed);
+                let since = now - unrenewed;
                 // What was known before holds on, if there was no renewal since the last look.
                 let holds = since <= self.looked && !self.is_absent;
                 self.unrenewed_since = if holds { since.min(self.unrenewed_since) } else { since };
@@ -62,7 +62,7 @@ impl Watch {
         if self.is_absent && is_planted(Fault::DeadWhenGone) {
             return true;
         }
-        let heard = if is_planted(Fault::DeadThoughHeard) { Moment::ZERO } else { self.heard };
+        let heard = if is_planted(Fault::DeadThoughHeard) { Instant::ZERO } else { self.heard };
         heard.max(self.unrenewed_since) + over_after(lease) <= begun
     }
 }
@@ -73,57 +73,57 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(3);
 
-    fn ms(ms: u64) -> Moment {
-        Duration::from_millis(ms)
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
     }
 
     fn present(unrenewed_ms: u64) -> KeySeen {
-        KeySeen::Present { unrenewed: ms(unrenewed_ms) }
+        KeySeen::Present { unrenewed: Duration::from_millis(unrenewed_ms) }
     }
 
     #[test]
     fn a_server_whose_lease_is_not_renewed_is_over_after_lease_and_drift() {
-        let mut watch = Watch::new(ms(0));
-        assert!(!watch.looked(ms(10_000), ms(10_001), present(0), LEASE));
+        let mut watch = Watch::new(at(0));
+        assert!(!watch.looked(at(10_000), at(10_001), present(0), LEASE));
         // It was renewed at 9,990 the last time; etcd says it in whole seconds.
-        for at in [10_995, 11_250, 11_500] {
-            assert!(!watch.looked(ms(at), ms(at + 1), present(1_000), LEASE));
+        for ms in [10_995, 11_250, 11_500] {
+            assert!(!watch.looked(at(ms), at(ms + 1), present(1_000), LEASE));
         }
-        assert!(!watch.looked(ms(13_295), ms(13_296), present(3_000), LEASE));
-        assert!(watch.looked(ms(13_297), ms(13_298), present(3_000), LEASE));
+        assert!(!watch.looked(at(13_295), at(13_296), present(3_000), LEASE));
+        assert!(watch.looked(at(13_297), at(13_298), present(3_000), LEASE));
     }
 
     #[test]
     fn a_renewal_between_two_looks_begins_anew() {
-        let mut watch = Watch::new(ms(0));
-        assert!(!watch.looked(ms(3_000), ms(3_001), present(2_000), LEASE));
-        assert!(!watch.looked(ms(4_299), ms(4_300), present(0), LEASE));
-        assert!(!watch.looked(ms(7_599), ms(7_600), present(3_000), LEASE));
-        assert!(watch.looked(ms(7_900), ms(7_901), present(3_300), LEASE));
+        let mut watch = Watch::new(at(0));
+        assert!(!watch.looked(at(3_000), at(3_001), present(2_000), LEASE));
+        assert!(!watch.looked(at(4_299), at(4_300), present(0), LEASE));
+        assert!(!watch.looked(at(7_599), at(7_600), present(3_000), LEASE));
+        assert!(watch.looked(at(7_900), at(7_901), present(3_300), LEASE));
     }
 
     #[test]
     fn a_key_that_is_gone_is_waited_for_from_the_first_look_that_missed_it() {
-        let mut watch = Watch::new(ms(0));
-        assert!(!watch.looked(ms(20_000), ms(20_001), KeySeen::Absent, LEASE));
-        assert!(!watch.looked(ms(23_300), ms(23_301), KeySeen::Absent, LEASE));
-        assert!(watch.looked(ms(23_301), ms(23_302), KeySeen::Absent, LEASE));
+        let mut watch = Watch::new(at(0));
+        assert!(!watch.looked(at(20_000), at(20_001), KeySeen::Absent, LEASE));
+        assert!(!watch.looked(at(23_300), at(23_301), KeySeen::Absent, LEASE));
+        assert!(watch.looked(at(23_301), at(23_302), KeySeen::Absent, LEASE));
     }
 
     #[test]
     fn who_was_heard_of_is_not_over() {
-        let mut watch = Watch::new(ms(0));
-        watch.looked(ms(20_000), ms(20_001), KeySeen::Absent, LEASE);
-        watch.heard(ms(22_000));
-        assert!(!watch.looked(ms(25_299), ms(25_300), KeySeen::Absent, LEASE));
-        assert!(watch.looked(ms(25_300), ms(25_301), KeySeen::Absent, LEASE));
+        let mut watch = Watch::new(at(0));
+        watch.looked(at(20_000), at(20_001), KeySeen::Absent, LEASE);
+        watch.heard(at(22_000));
+        assert!(!watch.looked(at(25_299), at(25_300), KeySeen::Absent, LEASE));
+        assert!(watch.looked(at(25_300), at(25_301), KeySeen::Absent, LEASE));
     }
 
     #[test]
     fn a_new_leader_waits_as_long() {
-        let mut watch = Watch::new(ms(1_000));
-        assert!(!watch.looked(ms(1_100), ms(1_101), present(5_000), LEASE));
-        assert!(!watch.looked(ms(4_299), ms(4_300), present(5_000), LEASE));
-        assert!(watch.looked(ms(4_300), ms(4_301), present(5_000), LEASE));
+        let mut watch = Watch::new(at(1_000));
+        assert!(!watch.looked(at(1_100), at(1_101), present(5_000), LEASE));
+        assert!(!watch.looked(at(4_299), at(4_300), present(5_000), LEASE));
+        assert!(watch.looked(at(4_300), at(4_301), present(5_000), LEASE));
     }
 }

@@ -5,7 +5,7 @@
 use mbal_cachelet::{
     AgeThresholds, Arriving, Birth, Crowded, Cursor, Due, ImportStep, Part, Store,
 };
-use mbal_model::{Elsewhere, Seconds, ServerId, WorkerId};
+use mbal_model::{Elsewhere, Instant, Seconds, ServerId, WorkerId};
 
 use crate::destination::{self, Adopted, Destination, Imported};
 use crate::message::Ask;
@@ -20,16 +20,8 @@ pub enum Advance<Step> {
     Say { kind: u8, payload: Vec<u8> },
     /// A step was done. There may be more to do at once.
     Did(Step),
-    /// Nothing until then, in nanoseconds, or until something happens.
-    Wait(Option<u64>),
-}
-
-/// When a call is made, by both clocks that a move goes by.
-#[derive(Clone, Copy, Debug)]
-pub struct Now {
-    pub ns: u64,
-    /// The store's second.
-    pub second: Seconds,
+    /// Nothing until then, or until something happens.
+    Wait(Option<Instant>),
 }
 
 /// A cachelet that leaves this server.
@@ -65,9 +57,15 @@ impl Leaver {
         self.hurried = hurried;
     }
 
-    /// Does the next thing. `owner`: who has the cachelet by the newest map. From any thread that is in no batch.
-    pub fn advance(&mut self, now: Now, store: &Store, owner: Elsewhere) -> Advance<source::Step> {
-        let step = match self.source.next(now.ns) {
+    /// Does the next thing, at an instant of the clock whose seconds the store counts. `owner`: who has the cachelet by the newest map. From
+    /// any thread that is in no batch.
+    pub fn advance(
+        &mut self,
+        now: Instant,
+        store: &Store,
+        owner: Elsewhere,
+    ) -> Advance<source::Step> {
+        let step = match self.source.next(now) {
             source::Next::Say(ask) => return say(ask),
             source::Next::Wait(until) => return Advance::Wait(until),
             source::Next::Do(step) => step,
@@ -76,31 +74,31 @@ impl Leaver {
         let (source, cursor) = (&mut self.source, &mut self.cursor);
         match step {
             source::Step::BeginToLeave => {
-                source.began(now.ns, store.begin_to_leave(prefix, id));
+                source.began(now, store.begin_to_leave(prefix, id));
             }
             source::Step::Freeze => {
                 if let Some(age_thresholds) = self.planned.or(self.hurried) {
                     store.take_along(prefix, age_thresholds);
                 }
-                source.froze(now.ns, store.freeze(prefix, now.second));
+                source.froze(now, store.freeze(prefix, second(now)));
             }
-            source::Step::Look(stamp) => source.looked(now.ns, store.all_have_left(stamp)),
+            source::Step::Look(stamp) => source.looked(now, store.all_have_left(stamp)),
             source::Step::Export => {
-                let more = store.export(prefix, cursor, now.second, &mut self.part);
+                let more = store.export(prefix, cursor, second(now), &mut self.part);
                 if !more || self.part.len() >= self.part_bytes {
-                    return self.part_is_complete(now.ns, more);
+                    return self.part_is_complete(now, more);
                 }
             }
             source::Step::Thaw => {
                 self.part.clear();
-                store.thaw(prefix, cursor, now.second);
-                source.thawed(now.ns);
+                store.thaw(prefix, cursor, second(now));
+                source.thawed(now);
             }
             source::Step::Forget => {
-                source.forgot(now.ns, store.forget(prefix, cursor, now.second));
+                source.forgot(now, store.forget(prefix, cursor, second(now)));
             }
             source::Step::Stay => {
-                store.stay(prefix, now.second);
+                store.stay(prefix, second(now));
                 source.stayed();
             }
             source::Step::Release => {
@@ -112,14 +110,19 @@ impl Leaver {
         Advance::Did(step)
     }
 
-    fn part_is_complete(&mut self, now_ns: u64, more: bool) -> Advance<source::Step> {
+    fn part_is_complete(&mut self, now: Instant, more: bool) -> Advance<source::Step> {
         self.cursor.end_part();
         let part = std::mem::take(&mut self.part);
         let heading = Part::read(&part).expect("what is exported reads").heading;
         let (slice, number, last) = (heading.slice, heading.number, heading.last);
-        self.source.exported(now_ns, Exported { slice, number, last, bytes: part.len(), more });
+        self.source.exported(now, Exported { slice, number, last, bytes: part.len(), more });
         say(Ask::Part(&part))
     }
+}
+
+/// By the store's clock.
+fn second(now: Instant) -> Seconds {
+    now.as_secs() as Seconds
 }
 
 fn say<Step>(ask: Ask<'_>) -> Advance<Step> {
@@ -142,7 +145,7 @@ struct Begun {
     /// Bytes of it that are left.
     left: usize,
     /// It has found no room: when it is tried again, and whether what finds none then is dropped, as if evicted.
-    again: Option<(u64, Crowded)>,
+    again: Option<(Instant, Crowded)>,
 }
 
 /// Bytes for which there is to be room before a source is told that it may send: what may come before it hears that there is none.
@@ -164,20 +167,20 @@ impl Arriver {
         self.from
     }
 
-    /// Does the next thing, for worker `worker`, which is in no batch. `owner` as for [`Leaver::advance`].
+    /// Does the next thing, for worker `worker`, which is in no batch. `now` and `owner` as for [`Leaver::advance`].
     ///
     /// # Errors
     /// [`destination::Broken`] if what came cannot be: the link is to be broken.
     pub fn advance(
         &mut self,
-        now: Now,
+        now: Instant,
         store: &Store,
         worker: WorkerId,
         owner: Elsewhere,
     ) -> Result<Advance<destination::Step>, destination::Broken> {
         if let Some(begun) = self.begun.take() {
             let goes_on = self.destination.awaits_part();
-            if let Some((at, _)) = begun.again.filter(|(at, _)| goes_on && now.ns < *at) {
+            if let Some((at, _)) = begun.again.filter(|(at, _)| goes_on && now < *at) {
                 self.begun = Some(begun);
                 return Ok(Advance::Wait(Some(at)));
             }
@@ -185,7 +188,7 @@ impl Arriver {
             self.import(now, store, worker, begun.part, begun.left, crowded)?;
             return Ok(Advance::Did(destination::Step::Import(Vec::new())));
         }
-        let step = match self.destination.next(now.ns) {
+        let step = match self.destination.next(now) {
             destination::Next::Say(answer) => {
                 let mut payload = Vec::new();
                 let kind = answer.encode(&mut payload);
@@ -201,7 +204,7 @@ impl Arriver {
                 // The store knows of which flush it is. One that is still to come has its number already: what arrives is from before it.
                 let birth = Birth { generation: begin.generation, flush_number: 0 };
                 let has_room =
-                    store.has_room_to_come(worker, prefix.first_hash(), ROOM_BYTES, now.second);
+                    store.has_room_to_come(worker, prefix.first_hash(), ROOM_BYTES, second(now));
                 let adopted = match store.may_be_flushing() {
                     true => Adopted::Flushing,
                     false if !has_room => Adopted::NoRoom,
@@ -210,7 +213,7 @@ impl Arriver {
                     }
                     false => Adopted::NoRoom,
                 };
-                here.adopted(now.ns, adopted);
+                here.adopted(now, adopted);
                 destination::Step::Adopt
             }
             destination::Step::Import(part) => {
@@ -219,8 +222,8 @@ impl Arriver {
             }
             destination::Step::LookForRoom => {
                 let first = prefix.first_hash();
-                let is_there = store.has_room_to_come(worker, first, ROOM_BYTES, now.second);
-                here.looked_for_room(now.ns, is_there);
+                let is_there = store.has_room_to_come(worker, first, ROOM_BYTES, second(now));
+                here.looked_for_room(now, is_there);
                 step
             }
             destination::Step::ServeUntil(last) => {
@@ -229,11 +232,11 @@ impl Arriver {
                 step
             }
             destination::Step::GiveUp => {
-                here.gave_up(store.give_up(&mut self.arriving, now.second));
+                here.gave_up(store.give_up(&mut self.arriving, second(now)));
                 step
             }
             destination::Step::Inherit => {
-                store.inherit(prefix, now.second);
+                store.inherit(prefix, second(now));
                 here.inherited();
                 step
             }
@@ -259,7 +262,7 @@ impl Arriver {
 
     fn begin_to_import(
         &mut self,
-        now: Now,
+        now: Instant,
         store: &Store,
         worker: WorkerId,
         bytes: Vec<u8>,
@@ -276,7 +279,7 @@ impl Arriver {
     /// A step of a part, of whose bytes so many are left.
     fn import(
         &mut self,
-        now: Now,
+        now: Instant,
         store: &Store,
         worker: WorkerId,
         bytes: Vec<u8>,
@@ -285,7 +288,7 @@ impl Arriver {
     ) -> Result<(), destination::Broken> {
         let mut part = Part::resume(&bytes, left);
         store.enter(worker);
-        let imported = store.import(worker, &mut self.arriving, &mut part, now.second, crowded);
+        let imported = store.import(worker, &mut self.arriving, &mut part, second(now), crowded);
         store.leave(worker);
         let left = part.left();
         match imported {
@@ -296,7 +299,7 @@ impl Arriver {
             }
             Ok(ImportStep::All) => self.destination.imported(Some(self.named(&bytes))),
             Ok(ImportStep::NoRoom) => {
-                match self.destination.found_no_room(now.ns, store.options().evict) {
+                match self.destination.found_no_room(now, store.options().evict) {
                     destination::NoRoom::Again { at, drops } => {
                         let crowded = if drops { Crowded::Drops } else { Crowded::Waits };
                         let again = Some((at, crowded));

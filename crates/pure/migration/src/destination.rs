@@ -9,28 +9,29 @@
 //! it again without a word.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{MoveId, Prefix};
+use mbal_model::{Instant, MoveId, Prefix};
 
 use crate::message::{Answer, Ask, Begin, Refusal};
 use crate::order::{Incarnation, MOVES_MAX};
 use crate::window::{BYTES_IN_FLIGHT_MAX, PARTS_IN_FLIGHT_MAX};
 
 /// Room for the cachelet is waited for so long: what was there of it may still be on its way out.
-const ROOM_NS_MAX: u64 = 1_000_000_000;
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 /// While a `flush_all` may be under way, the wait for room is so long in all.
-const FLUSH_NS_MAX: u64 = 10_000_000_000;
-const ADOPT_AGAIN_NS: u64 = 1_000_000;
+const FLUSH_WAIT_MAX: Duration = Duration::from_secs(10);
+const ADOPT_AGAIN: Duration = Duration::from_millis(1);
 
 /// A part that finds no room is tried again for so long, before its source is told: less than its patience.
-const CROWDED_NS_MAX: u64 = 100_000_000;
+const CROWDED_MAX: Duration = Duration::from_millis(100);
 /// Between two tries, at first; each is twice as long as the one before.
-const CROWDED_AGAIN_NS: u64 = 100_000;
+const CROWDED_AGAIN: Duration = Duration::from_micros(100);
 /// Who was told that there is no room is told so again, if it comes to that, after so long at the least; each time in a row doubles that.
 /// Where items are evicted, a part finds no room for moments alone, while others' threads have lost their cores: what finds none after the
 /// longest of these waits is dropped.
-const FULL_NS: [u64; 2] = [1_000_000_000, 32_000_000_000];
+const FULL_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(32)];
 
 /// What can happen to the destination of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ pub enum Next {
     Say(Answer),
     Do(Step),
     /// Nothing until then, or until something happens.
-    Wait(Option<u64>),
+    Wait(Option<Instant>),
 }
 
 /// A part that is in the store, by this import or by an earlier one.
@@ -135,12 +136,12 @@ enum Space {
     Enough,
     /// A part has found none since then, and is tried again.
     Crowded {
-        since: u64,
-        pause: u64,
+        since: Instant,
+        pause: Duration,
     },
     /// The source has been told. It is not looked for room before then.
     Full {
-        again_at: u64,
+        again_at: Instant,
     },
 }
 
@@ -148,7 +149,7 @@ enum Space {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoom {
     /// It is tried again then. `drops`: what may be evicted is dropped if there is no room then.
-    Again { at: u64, drops: bool },
+    Again { at: Instant, drops: bool },
     /// It is given up.
     GivenUp,
 }
@@ -157,9 +158,9 @@ pub enum NoRoom {
 enum Phase {
     /// `since` it was asked to.
     Adopting {
-        since: u64,
-        again_at: u64,
-        until: u64,
+        since: Instant,
+        again_at: Instant,
+        until: Instant,
     },
     Open,
     Releasing,
@@ -190,7 +191,7 @@ pub struct Destination {
     strained: bool,
     space: Space,
     /// The next wait for room.
-    full_ns: u64,
+    full_pause: Duration,
     /// The source has been told that there is no room, and may not have heard it: until its next `Begin` nothing counts that it sends.
     deaf: bool,
 }
@@ -227,11 +228,11 @@ impl Destination {
     }
 
     /// Of a [`Begin`] that was met as [`Meeting::New`] or [`Meeting::Instead`].
-    pub fn new(now: u64, id: MoveId, begin: Begin) -> Destination {
+    pub fn new(now: Instant, id: MoveId, begin: Begin) -> Destination {
         Destination {
             id,
             begin,
-            phase: Phase::Adopting { since: now, again_at: now, until: now + ROOM_NS_MAX },
+            phase: Phase::Adopting { since: now, again_at: now, until: now + ROOM_WAIT_MAX },
             say: VecDeque::new(),
             parts: VecDeque::new(),
             part_bytes: 0,
@@ -244,7 +245,7 @@ impl Destination {
             owned: false,
             strained: false,
             space: Space::Enough,
-            full_ns: FULL_NS[0],
+            full_pause: FULL_PAUSES[0],
             deaf: false,
         }
     }
@@ -394,7 +395,7 @@ impl Destination {
     }
 
     /// What to do next. To be asked again and again until it is to wait.
-    pub fn next(&mut self, now: u64) -> Next {
+    pub fn next(&mut self, now: Instant) -> Next {
         if let Some(answer) = self.say.pop_front() {
             return Next::Say(answer);
         }
@@ -417,7 +418,7 @@ impl Destination {
     }
 
     /// The source has been told that there is no room. It does not send before it hears `Ready`.
-    fn next_full(&mut self, now: u64, again_at: u64) -> Next {
+    fn next_full(&mut self, now: Instant, again_at: Instant) -> Next {
         // What came of the slice is no use: its source serves it. Then there is more room.
         if self.came > self.served {
             return Next::Do(Step::GiveUp);
@@ -431,7 +432,7 @@ impl Destination {
         }
     }
 
-    fn next_open(&mut self, now: u64) -> Next {
+    fn next_open(&mut self, now: Instant) -> Next {
         if let Some(last) = self.gone.filter(|last| Some(*last) > self.served) {
             return Next::Do(Step::ServeUntil(last));
         }
@@ -465,16 +466,16 @@ impl Destination {
     }
 
     /// Whether the cachelet arrives now.
-    pub fn adopted(&mut self, now: u64, adopted: Adopted) {
+    pub fn adopted(&mut self, now: Instant, adopted: Adopted) {
         let Phase::Adopting { since, until, .. } = self.phase else {
             panic!("it was to be adopted")
         };
-        let again_at = now + ADOPT_AGAIN_NS;
+        let again_at = now + ADOPT_AGAIN;
         self.phase = match adopted {
             Adopted::Arrives => Phase::Open,
             Adopted::NoRoom => Phase::Adopting { since, again_at, until },
             Adopted::Flushing => {
-                let until = until.max((now + ROOM_NS_MAX).min(since + FLUSH_NS_MAX));
+                let until = until.max((now + ROOM_WAIT_MAX).min(since + FLUSH_WAIT_MAX));
                 Phase::Adopting { since, again_at, until }
             }
         };
@@ -505,13 +506,13 @@ impl Destination {
 
     /// The part that is being imported has found no room: it is tried again for a while, then the source is told, and keeps what it has.
     /// `evicts`: where items are evicted, what finds none though the source was told again and again is dropped.
-    pub fn found_no_room(&mut self, now: u64, evicts: bool) -> NoRoom {
+    pub fn found_no_room(&mut self, now: Instant, evicts: bool) -> NoRoom {
         let (since, pause) = match self.space {
             Space::Crowded { since, pause } => (since, pause),
-            Space::Enough | Space::Full { .. } => (now, CROWDED_AGAIN_NS),
+            Space::Enough | Space::Full { .. } => (now, CROWDED_AGAIN),
         };
-        let is_early = now < since + CROWDED_NS_MAX;
-        let drops = evicts && self.full_ns == FULL_NS[1] && !is_early;
+        let is_early = now < since + CROWDED_MAX;
+        let drops = evicts && self.full_pause == FULL_PAUSES[1] && !is_early;
         // Nobody waits for a part over a link that broke, or of a move that has ended.
         let is_awaited = self.awaits_part();
         if is_awaited && (is_early || drops) {
@@ -520,8 +521,8 @@ impl Destination {
         }
         self.space = Space::Enough;
         if is_awaited {
-            self.space = Space::Full { again_at: now + self.full_ns };
-            self.full_ns = (2 * self.full_ns).min(FULL_NS[1]);
+            self.space = Space::Full { again_at: now + self.full_pause };
+            self.full_pause = (self.full_pause * 2).min(FULL_PAUSES[1]);
             self.deaf = true;
             self.forget_parts();
             self.say.push_back(Answer::Refused(Refusal::NoRoom));
@@ -546,17 +547,17 @@ impl Destination {
     }
 
     /// Whether there is room for parts again.
-    pub fn looked_for_room(&mut self, now: u64, is_there: bool) {
+    pub fn looked_for_room(&mut self, now: Instant, is_there: bool) {
         self.space = match is_there {
             true => Space::Enough,
-            false => Space::Full { again_at: now + FULL_NS[0] },
+            false => Space::Full { again_at: now + FULL_PAUSES[0] },
         };
     }
 
     /// Everything up to this hash is served here.
     pub fn serves(&mut self, last: u64) {
         if Some(last) > self.served {
-            self.full_ns = FULL_NS[0];
+            self.full_pause = FULL_PAUSES[0];
         }
         self.served = self.served.max(Some(last));
     }

@@ -1,7 +1,6 @@
 //! One cachelet's move between two servers: the two sides as state machines. `docs/design/moves.md` is the protocol.
 //!
-//! Called by who has a server's store and links. Never opens a socket or reads a clock: times are arguments, in nanoseconds of any clock that does
-//! not go back.
+//! Called by who has a server's store and links. Never opens a socket or reads a clock: times are arguments, of any clock that does not go back.
 //!
 //! ```text
 //!   link, coordinator                             store
@@ -23,7 +22,7 @@ mod report;
 pub mod source;
 mod window;
 
-pub use carry::{Advance, Arriver, Leaver, Now};
+pub use carry::{Advance, Arriver, Leaver};
 pub use destination::{Destination, Met};
 pub use message::{Answer, Ask, Begin, Malformed, Refusal};
 pub use order::{Incarnation, MOVES_MAX, Order};

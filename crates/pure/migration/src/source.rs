@@ -9,7 +9,9 @@
 //! It alone says that a slice is gone, and it never doubts which one is: a broken link leaves a slice here or gone.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::message::{Answer, Ask};
@@ -19,11 +21,11 @@ use crate::report::{Progress, State, Why};
 use crate::window::Window;
 
 /// Between two looks whether all batches have left.
-const LOOK_AGAIN_NS: u64 = 50_000;
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
 /// Between two attempts to begin to leave.
-const LEAVE_AGAIN_NS: u64 = 10_000_000;
+const LEAVE_AGAIN: Duration = Duration::from_millis(10);
 /// A cachelet that cannot leave for so long stays.
-const LEAVE_NS_MAX: u64 = 10_000_000_000;
+const LEAVE_MAX: Duration = Duration::from_secs(10);
 
 /// What can happen to the source of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +71,7 @@ pub enum Next {
     Say(Ask<'static>),
     Do(Step),
     /// Nothing until then, or until something happens.
-    Wait(Option<u64>),
+    Wait(Option<Instant>),
 }
 
 /// A part that has been exported, and sent.
@@ -92,20 +94,20 @@ pub struct Broken;
 enum Phase {
     /// The cachelet does not leave yet.
     Asking {
-        again_at: u64,
-        until: Option<u64>,
+        again_at: Instant,
+        until: Option<Instant>,
     },
     /// No slice is frozen; the next may be from then on.
     Here {
-        from: u64,
+        from: Instant,
     },
     Frozen {
-        since: u64,
+        since: Instant,
         stamp: u64,
-        look_at: u64,
+        look_at: Instant,
     },
     Sending {
-        since: u64,
+        since: Instant,
         last: u64,
         more: bool,
     },
@@ -148,7 +150,7 @@ impl Source {
     pub fn new(order: Order) -> Source {
         Source {
             order,
-            phase: Phase::Asking { again_at: 0, until: None },
+            phase: Phase::Asking { again_at: Instant::ZERO, until: None },
             link: Link::Down,
             say: VecDeque::new(),
             in_flight: Window::default(),
@@ -196,7 +198,7 @@ impl Source {
     }
 
     /// The next step freezes a slice, if there is one left.
-    pub fn is_to_freeze(&self, now: u64) -> bool {
+    pub fn is_to_freeze(&self, now: Instant) -> bool {
         let is_asked = self.handed_over || self.back.is_some() || !self.say.is_empty();
         let is_ready = self.link == Link::Ready && self.in_flight.is_empty();
         let is_time = matches!(self.phase, Phase::Here { from } if from <= now);
@@ -209,7 +211,7 @@ impl Source {
 
     /// # Errors
     /// [`Broken`] ends the link, which then comes up again.
-    pub fn handle(&mut self, now: u64, event: Event) -> Result<(), Broken> {
+    pub fn handle(&mut self, now: Instant, event: Event) -> Result<(), Broken> {
         match event {
             Event::LinkUp => {
                 self.in_flight.clear();
@@ -238,7 +240,7 @@ impl Source {
         Ok(())
     }
 
-    fn answered(&mut self, now: u64, answer: Answer) -> Result<(), Broken> {
+    fn answered(&mut self, now: Instant, answer: Answer) -> Result<(), Broken> {
         match answer {
             Answer::Ready(served) if self.link == Link::Asked => {
                 if served != self.gone {
@@ -279,7 +281,7 @@ impl Source {
     }
 
     /// From now on this server never serves the slice again, but when the coordinator has said that the destination is dead.
-    fn slice_has_gone(&mut self, now: u64, since: u64, last: u64) {
+    fn slice_has_gone(&mut self, now: Instant, since: Instant, last: u64) {
         self.gone = Some(last);
         self.phase = Phase::Gone;
         self.patience.slice_has_gone();
@@ -306,7 +308,7 @@ impl Source {
     }
 
     /// What to do next. To be asked again and again until it is to wait.
-    pub fn next(&mut self, now: u64) -> Next {
+    pub fn next(&mut self, now: Instant) -> Next {
         if let Some(ask) = self.say.pop_front() {
             return Next::Say(ask);
         }
@@ -331,7 +333,7 @@ impl Source {
             Phase::Frozen { stamp, look_at, .. } if look_at <= now => Next::Do(Step::Look(stamp)),
             Phase::Frozen { look_at, .. } => Next::Wait(Some(look_at)),
             Phase::Sending { more: true, .. } if self.may_send() => Next::Do(Step::Export),
-            Phase::Sending { since, .. } => Next::Wait(Some(since + self.patience.ns())),
+            Phase::Sending { since, .. } => Next::Wait(Some(since + self.patience.lasts())),
             // The destination may have served newer items than are here.
             Phase::Gone if self.back.is_some() => match is_planted(Fault::ThawsWhatIsGone) {
                 true => Next::Do(Step::Thaw),
@@ -344,14 +346,14 @@ impl Source {
         }
     }
 
-    fn ask(&mut self, now: u64, again_at: u64, until: Option<u64>) -> Next {
+    fn ask(&mut self, now: Instant, again_at: Instant, until: Option<Instant>) -> Next {
         if let Some(why) = self.back {
             return self.over_here(why);
         }
         if self.link != Link::Ready {
             return Next::Wait(None);
         }
-        let until = until.unwrap_or(now + LEAVE_NS_MAX);
+        let until = until.unwrap_or(now + LEAVE_MAX);
         if until <= now {
             return self.over_here(Why::CannotLeave);
         }
@@ -377,8 +379,8 @@ impl Source {
         Next::Say(Ask::Cancel)
     }
 
-    fn is_to_thaw(&self, now: u64, since: u64) -> bool {
-        let is_late = since + self.patience.ns() <= now || self.link != Link::Ready;
+    fn is_to_thaw(&self, now: Instant, since: Instant) -> bool {
+        let is_late = since + self.patience.lasts() <= now || self.link != Link::Ready;
         self.back.is_some() || is_late && !is_planted(Fault::FrozenForEver)
     }
 
@@ -387,23 +389,23 @@ impl Source {
             && (self.in_flight.has_room() || is_planted(Fault::SendsWithoutBound))
     }
 
-    fn count_pause(&mut self, now: u64, since: u64) {
-        let paused = now - since;
+    fn count_pause(&mut self, now: Instant, since: Instant) {
+        let paused = (now - since).as_nanos() as u64;
         self.progress.paused_ns_longest = self.progress.paused_ns_longest.max(paused);
         self.progress.paused_ns_sum += paused;
     }
 
     /// Whether the cachelet leaves now.
-    pub fn began(&mut self, now: u64, leaves: bool) {
+    pub fn began(&mut self, now: Instant, leaves: bool) {
         let Phase::Asking { until, .. } = self.phase else { panic!("it was asked to begin") };
         self.phase = match leaves {
             true => Phase::Here { from: now },
-            false => Phase::Asking { again_at: now + LEAVE_AGAIN_NS, until },
+            false => Phase::Asking { again_at: now + LEAVE_AGAIN, until },
         };
     }
 
     /// The stamp of the frozen slice's batches; `None`: no slice is left.
-    pub fn froze(&mut self, now: u64, stamp: Option<u64>) {
+    pub fn froze(&mut self, now: Instant, stamp: Option<u64>) {
         self.phase = match stamp {
             Some(stamp) => Phase::Frozen { since: now, stamp, look_at: now },
             None => Phase::Sealed,
@@ -411,16 +413,16 @@ impl Source {
     }
 
     /// Whether nobody is in the frozen slice any more.
-    pub fn looked(&mut self, now: u64, all_have_left: bool) {
+    pub fn looked(&mut self, now: Instant, all_have_left: bool) {
         let Phase::Frozen { since, stamp, .. } = self.phase else { panic!("a slice is frozen") };
         self.phase = match all_have_left {
             true => Phase::Sending { since, last: 0, more: true },
-            false => Phase::Frozen { since, stamp, look_at: now + LOOK_AGAIN_NS },
+            false => Phase::Frozen { since, stamp, look_at: now + LOOK_AGAIN },
         };
     }
 
     /// A part of the frozen slice has been exported, and sent.
-    pub fn exported(&mut self, now: u64, part: Exported) {
+    pub fn exported(&mut self, now: Instant, part: Exported) {
         let Exported { slice, number, last, bytes, more } = part;
         let Phase::Sending { since, .. } = self.phase else { panic!("a slice is being sent") };
         self.phase = Phase::Sending { since, last, more };
@@ -432,11 +434,11 @@ impl Source {
     }
 
     /// The frozen slice is served here again.
-    pub fn thawed(&mut self, now: u64) {
+    pub fn thawed(&mut self, now: Instant) {
         let mut from = now;
         if let Phase::Frozen { since, .. } | Phase::Sending { since, .. } = self.phase {
             self.count_pause(now, since);
-            if since + self.patience.ns() <= now {
+            if since + self.patience.lasts() <= now {
                 from = now + self.patience.ended();
             }
         }
@@ -445,13 +447,13 @@ impl Source {
     }
 
     /// `more` of the gone slice is to be forgotten.
-    pub fn forgot(&mut self, now: u64, more: bool) {
+    pub fn forgot(&mut self, now: Instant, more: bool) {
         if more {
             self.phase = Phase::Forgetting;
             return;
         }
         let is_all = self.gone == Some(self.order.prefix.last_hash());
-        let rest = self.pace.rest_ns(self.strained_here || self.strained_there);
+        let rest = self.pace.rest(self.strained_here || self.strained_there);
         self.progress.is_slowed = self.pace.is_slowed();
         self.phase = if is_all { Phase::Sealed } else { Phase::Here { from: now + rest } };
     }

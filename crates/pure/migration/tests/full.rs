@@ -1,14 +1,16 @@
 //! A cachelet that comes to a server whose memory is full: what does not fit stays, also where items are evicted, but the room is still in use.
 
+use std::time::Duration;
+
 use mbal_cachelet::{Birth, Draft, Memory, Options, Store};
 use mbal_migration::{
-    Advance, Answer, Arriver, Ask, Destination, Incarnation, Leaver, Now, Order, Progress, Refusal,
+    Advance, Answer, Arriver, Ask, Destination, Incarnation, Leaver, Order, Progress, Refusal,
     State, Why, destination, source,
 };
-use mbal_model::{Elsewhere, Key, MoveId, Prefix, ServerId, WorkerId};
+use mbal_model::{Elsewhere, Instant, Key, MoveId, Prefix, ServerId, WorkerId};
 
 const WORKER: WorkerId = WorkerId(0);
-const SECOND_NS: u64 = 1_000_000_000;
+const SECOND: Duration = Duration::from_secs(1);
 const VALUE: [u8; 2_000] = [7; 2_000];
 
 fn store(evict: bool, workers: usize) -> Store {
@@ -54,7 +56,7 @@ struct Servers {
     target: Store,
     leaver: Leaver,
     arriver: Option<Arriver>,
-    now_ns: u64,
+    now: Instant,
     /// Steps so far: work, not time.
     steps: u64,
     refusals: u32,
@@ -84,15 +86,15 @@ impl Servers {
             generation: 8,
         };
         let mut leaver = Leaver::new(order);
-        leaver.source.handle(0, source::Event::LinkUp).expect("nothing was answered");
-        let (arriver, now_ns, steps, refusals) = (None, 0, 0, 0);
-        Servers { source, target, leaver, arriver, now_ns, steps, refusals }
+        leaver.source.handle(Instant::ZERO, source::Event::LinkUp).expect("nothing was answered");
+        let (arriver, now, steps, refusals) = (None, Instant::from_secs(1), 0, 0);
+        Servers { source, target, leaver, arriver, now, steps, refusals }
     }
 
     fn hear(&mut self, kind: u8, payload: &[u8]) {
         let ask = Ask::parse(kind, payload).expect("it reads");
         if let (Ask::Begin(begin), None) = (&ask, &self.arriver) {
-            let destination = Destination::new(self.now_ns, MoveId(1), *begin);
+            let destination = Destination::new(self.now, MoveId(1), *begin);
             self.arriver = Some(Arriver::new(destination, ServerId(1)));
         }
         let arriver = self.arriver.as_mut().expect("it begins with a word");
@@ -100,11 +102,11 @@ impl Servers {
     }
 
     /// Until both sides wait for so long at least, or the source is done.
-    fn run(&mut self, quiet_ns: u64) {
-        let until = |wait: Option<u64>| wait.unwrap_or(u64::MAX);
+    fn run(&mut self, quiet: Duration) {
+        let until = |wait: Option<Instant>| wait.unwrap_or(Instant::MAX);
         loop {
-            let now = Now { ns: self.now_ns, second: 1 };
-            let mut wait = u64::MAX;
+            let now = self.now;
+            let mut wait = Instant::MAX;
             match self.leaver.advance(now, &self.source, Elsewhere::Peer(ServerId(2))) {
                 Advance::Say { kind, payload } => {
                     self.hear(kind, &payload);
@@ -123,7 +125,7 @@ impl Servers {
                         let answer = Answer::parse(kind, &payload).expect("it reads");
                         self.refusals += u32::from(matches!(answer, Answer::Refused(_)));
                         let event = source::Event::Answer(answer);
-                        self.leaver.source.handle(self.now_ns, event).expect("it may be said");
+                        self.leaver.source.handle(self.now, event).expect("it may be said");
                         continue;
                     }
                     Advance::Did(_) => {
@@ -133,10 +135,10 @@ impl Servers {
                     Advance::Wait(next) => wait = wait.min(until(next)),
                 }
             }
-            if self.leaver.source.state() == State::Sealed || wait > self.now_ns + quiet_ns {
+            if self.leaver.source.state() == State::Sealed || wait > self.now + quiet {
                 return;
             }
-            self.now_ns = wait;
+            self.now = wait;
         }
     }
 
@@ -162,7 +164,7 @@ impl Servers {
 #[test]
 fn a_full_destination_refuses_what_it_has_no_room_for_and_nothing_is_lost() {
     let mut servers = Servers::new(false, 3_000, 20_000);
-    servers.run(SECOND_NS / 2);
+    servers.run(SECOND / 2);
     assert_eq!(servers.leaver.source.state(), State::Back(Why::Refused(Refusal::NoRoom)));
     servers.all_are_there(3_000);
     assert_eq!((servers.target.stats().evictions, servers.refusals), (0, 1));
@@ -172,7 +174,7 @@ fn a_full_destination_refuses_what_it_has_no_room_for_and_nothing_is_lost() {
 fn what_does_not_fit_waits_at_its_source_until_there_is_room() {
     // Some 7,500 fit in all.
     let mut servers = Servers::new(false, 4_000, 5_000);
-    servers.run(SECOND_NS / 2);
+    servers.run(SECOND / 2);
     let before = servers.progress();
     assert_eq!(servers.leaver.source.state(), State::Moving);
     assert_eq!(before.refused, Some(Refusal::NoRoom));
@@ -181,15 +183,15 @@ fn what_does_not_fit_waits_at_its_source_until_there_is_room() {
     assert_eq!(servers.target.stats().evictions, 0);
     // It is looked for room now and then, and nothing is sent in vain.
     let (steps, refusals) = (servers.steps, servers.refusals);
-    let until = servers.now_ns + 100 * SECOND_NS;
-    while servers.now_ns < until {
-        servers.now_ns += SECOND_NS;
-        servers.run(0);
+    let until = servers.now + 100 * SECOND;
+    while servers.now < until {
+        servers.now += SECOND;
+        servers.run(Duration::ZERO);
     }
     assert!(servers.steps - steps <= 300, "{} steps in 100 s", servers.steps - steps);
     assert_eq!((servers.progress().parts, servers.refusals), (before.parts, refusals));
     names_in(Prefix::nth(1, 1)).take(4_000).for_each(|text| remove(&servers.target, &text));
-    servers.run(2 * SECOND_NS);
+    servers.run(2 * SECOND);
     assert_eq!((servers.leaver.source.state(), servers.progress().refused), (State::Sealed, None));
     servers.all_are_there(4_000);
     assert_eq!(servers.target.stats().evictions, 0);
@@ -198,7 +200,7 @@ fn what_does_not_fit_waits_at_its_source_until_there_is_room() {
 #[test]
 fn a_destination_that_evicts_makes_room() {
     let mut servers = Servers::new(true, 4_000, 20_000);
-    servers.run(SECOND_NS / 2);
+    servers.run(SECOND / 2);
     assert_eq!((servers.leaver.source.state(), servers.refusals), (State::Sealed, 0));
     assert!(servers.target.stats().evictions > 0);
 }
@@ -209,11 +211,11 @@ fn what_finds_no_room_since_a_batch_lasts_is_not_dropped_where_items_are_evicted
     let slow = WorkerId(1);
     let mut servers = Servers::with(store(true, 2), 4_000, 20_000);
     servers.target.enter(slow);
-    servers.run(SECOND_NS / 2);
+    servers.run(SECOND / 2);
     assert_eq!(servers.progress().refused, Some(Refusal::NoRoom));
     servers.all_are_there(4_000);
     servers.target.leave(slow);
-    servers.run(2 * SECOND_NS);
+    servers.run(2 * SECOND);
     let state = servers.leaver.source.state();
     assert!(
         matches!(state, State::Sealed | State::Back(Why::Refused(Refusal::NoRoom))),
@@ -230,6 +232,6 @@ fn what_is_dropped_for_want_of_room_is_found() {
     use mbal_model::planted::{Fault, plant};
     plant(Some(Fault::ImportDropsWhatFindsNoRoom));
     let mut servers = Servers::new(false, 4_000, 5_000);
-    servers.run(SECOND_NS / 2);
+    servers.run(SECOND / 2);
     servers.all_are_there(4_000);
 }

@@ -6,10 +6,14 @@ use mbal_migration::{
     Answer, Ask, BYTES_IN_FLIGHT_MAX, Begin, Incarnation, MOVES_MAX, Order, PART_BYTES,
     PARTS_IN_FLIGHT_MAX, Refusal, State, Why,
 };
-use mbal_model::{MoveId, Prefix, WorkerId};
+use mbal_model::{Instant, MoveId, Prefix, WorkerId};
 
 const HERE: Incarnation = Incarnation(2);
 const MILLISECOND: u64 = 1_000_000;
+
+fn at(ns: u64) -> Instant {
+    Instant::from_nanos(ns)
+}
 
 fn prefix() -> Prefix {
     Prefix::new(0x2c00, 6).expect("a prefix")
@@ -47,48 +51,51 @@ fn part(slice: u32, number: u32, last: u64, more: bool) -> Exported {
 /// A source with a link, whose first slice is to be exported.
 fn sending() -> Source {
     let mut source = Source::new(order());
-    assert_eq!(source.next(0), Next::Wait(None), "there is no link");
-    source.handle(0, Event::LinkUp).unwrap();
-    assert_eq!(source.next(0), Next::Say(Ask::Begin(begin(None))));
-    assert_eq!((source.next(0), source.state()), (Next::Wait(None), State::Asking));
-    source.handle(0, Event::Answer(Answer::Ready(None))).unwrap();
-    assert_eq!(source.next(0), Next::Do(Step::BeginToLeave));
-    source.began(0, true);
-    assert_eq!((source.next(0), source.state()), (Next::Do(Step::Freeze), State::Moving));
-    source.froze(0, Some(33));
-    assert_eq!(source.next(0), Next::Do(Step::Look(33)));
-    source.looked(0, true);
-    assert_eq!(source.next(0), Next::Do(Step::Export));
+    assert_eq!(source.next(at(0)), Next::Wait(None), "there is no link");
+    source.handle(at(0), Event::LinkUp).unwrap();
+    assert_eq!(source.next(at(0)), Next::Say(Ask::Begin(begin(None))));
+    assert_eq!((source.next(at(0)), source.state()), (Next::Wait(None), State::Asking));
+    source.handle(at(0), Event::Answer(Answer::Ready(None))).unwrap();
+    assert_eq!(source.next(at(0)), Next::Do(Step::BeginToLeave));
+    source.began(at(0), true);
+    assert_eq!((source.next(at(0)), source.state()), (Next::Do(Step::Freeze), State::Moving));
+    source.froze(at(0), Some(33));
+    assert_eq!(source.next(at(0)), Next::Do(Step::Look(33)));
+    source.looked(at(0), true);
+    assert_eq!(source.next(at(0)), Next::Do(Step::Export));
     source
 }
 
 /// One whose first slice is gone, and not confirmed.
 fn gone() -> Source {
     let mut source = sending();
-    source.exported(0, part(0, 0, first_last(), false));
-    source.handle(5, taken(0, 0)).unwrap();
-    assert_eq!(source.next(5), Next::Say(Ask::Gone(first_last())));
+    source.exported(at(0), part(0, 0, first_last(), false));
+    source.handle(at(5), taken(0, 0)).unwrap();
+    assert_eq!(source.next(at(5)), Next::Say(Ask::Gone(first_last())));
     source
 }
 
 #[test]
 fn a_slice_is_gone_when_all_of_it_is_taken_and_forgotten_when_it_is_served() {
     let mut source = sending();
-    source.exported(0, part(0, 0, first_last(), true));
-    assert_eq!(source.next(0), Next::Do(Step::Export));
-    source.exported(0, part(0, 1, first_last(), false));
-    source.handle(1, taken(0, 0)).unwrap();
-    assert_eq!((source.next(1), source.gone()), (Next::Wait(Some(200 * MILLISECOND)), None));
-    source.handle(2, taken(0, 1)).unwrap();
+    source.exported(at(0), part(0, 0, first_last(), true));
+    assert_eq!(source.next(at(0)), Next::Do(Step::Export));
+    source.exported(at(0), part(0, 1, first_last(), false));
+    source.handle(at(1), taken(0, 0)).unwrap();
+    assert_eq!(
+        (source.next(at(1)), source.gone()),
+        (Next::Wait(Some(at(200 * MILLISECOND))), None)
+    );
+    source.handle(at(2), taken(0, 1)).unwrap();
     assert_eq!(source.gone(), Some(first_last()));
-    assert_eq!(source.next(2), Next::Say(Ask::Gone(first_last())));
-    assert_eq!(source.next(2), Next::Wait(None));
-    source.handle(3, Event::Answer(Answer::Served(first_last()))).unwrap();
-    assert_eq!(source.next(3), Next::Do(Step::Forget));
-    source.forgot(3, true);
-    assert_eq!(source.next(3), Next::Do(Step::Forget));
-    source.forgot(3, false);
-    assert_eq!(source.next(3), Next::Do(Step::Freeze));
+    assert_eq!(source.next(at(2)), Next::Say(Ask::Gone(first_last())));
+    assert_eq!(source.next(at(2)), Next::Wait(None));
+    source.handle(at(3), Event::Answer(Answer::Served(first_last()))).unwrap();
+    assert_eq!(source.next(at(3)), Next::Do(Step::Forget));
+    source.forgot(at(3), true);
+    assert_eq!(source.next(at(3)), Next::Do(Step::Forget));
+    source.forgot(at(3), false);
+    assert_eq!(source.next(at(3)), Next::Do(Step::Freeze));
     let progress = source.progress();
     assert_eq!((progress.slices, progress.parts, progress.bytes), (1, 2, 2 * PART_BYTES as u64));
     assert_eq!((progress.paused_ns_longest, progress.paused_ns_sum), (2, 2));
@@ -98,18 +105,21 @@ fn a_slice_is_gone_when_all_of_it_is_taken_and_forgotten_when_it_is_served() {
 fn the_last_slice_seals_the_cachelet_and_a_map_releases_it() {
     let mut source = sending();
     let last = prefix().last_hash();
-    source.exported(0, part(0, 0, last, false));
-    source.handle(0, taken(0, 0)).unwrap();
-    source.handle(0, Event::Answer(Answer::Served(last))).unwrap();
-    assert_eq!(source.next(0), Next::Say(Ask::Gone(last)));
-    source.forgot(0, false);
-    assert_eq!((source.state(), source.next(0)), (State::Sealed, Next::Wait(None)));
-    source.handle(0, Event::Cancel).unwrap();
-    source.handle(0, Event::LinkDown).unwrap();
-    source.handle(0, Event::LinkUp).unwrap();
-    assert_eq!((source.next(0), source.progress().cancelled_too_late), (Next::Wait(None), true));
-    source.handle(0, Event::HandedOver).unwrap();
-    assert_eq!(source.next(0), Next::Do(Step::Release));
+    source.exported(at(0), part(0, 0, last, false));
+    source.handle(at(0), taken(0, 0)).unwrap();
+    source.handle(at(0), Event::Answer(Answer::Served(last))).unwrap();
+    assert_eq!(source.next(at(0)), Next::Say(Ask::Gone(last)));
+    source.forgot(at(0), false);
+    assert_eq!((source.state(), source.next(at(0))), (State::Sealed, Next::Wait(None)));
+    source.handle(at(0), Event::Cancel).unwrap();
+    source.handle(at(0), Event::LinkDown).unwrap();
+    source.handle(at(0), Event::LinkUp).unwrap();
+    assert_eq!(
+        (source.next(at(0)), source.progress().cancelled_too_late),
+        (Next::Wait(None), true)
+    );
+    source.handle(at(0), Event::HandedOver).unwrap();
+    assert_eq!(source.next(at(0)), Next::Do(Step::Release));
     source.released();
     assert_eq!((source.state(), source.is_over()), (State::HandedOver, true));
 }
@@ -117,75 +127,75 @@ fn the_last_slice_seals_the_cachelet_and_a_map_releases_it() {
 #[test]
 fn a_slice_that_finds_no_room_is_served_by_its_source_and_the_next_goes_when_there_is_some() {
     let mut source = gone();
-    source.handle(6, Event::Answer(Answer::Served(first_last()))).unwrap();
-    assert_eq!(source.next(6), Next::Do(Step::Forget));
-    source.forgot(6, false);
-    source.froze(6, Some(34));
-    source.looked(6, true);
-    source.exported(6, part(1, 0, first_last() + 100, true));
-    source.handle(7, Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
+    source.handle(at(6), Event::Answer(Answer::Served(first_last()))).unwrap();
+    assert_eq!(source.next(at(6)), Next::Do(Step::Forget));
+    source.forgot(at(6), false);
+    source.froze(at(6), Some(34));
+    source.looked(at(6), true);
+    source.exported(at(6), part(1, 0, first_last() + 100, true));
+    source.handle(at(7), Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
     // What was sent before it knew counts no more: the destination hears nothing before this.
-    assert_eq!(source.next(7), Next::Say(Ask::Begin(begin(Some(first_last())))));
-    assert_eq!(source.next(7), Next::Do(Step::Thaw));
-    source.thawed(7);
-    assert_eq!((source.next(7), source.state()), (Next::Wait(None), State::Moving));
+    assert_eq!(source.next(at(7)), Next::Say(Ask::Begin(begin(Some(first_last())))));
+    assert_eq!(source.next(at(7)), Next::Do(Step::Thaw));
+    source.thawed(at(7));
+    assert_eq!((source.next(at(7)), source.state()), (Next::Wait(None), State::Moving));
     assert_eq!(source.progress().refused, Some(Refusal::NoRoom));
-    source.handle(8, Event::Answer(Answer::Served(first_last()))).unwrap();
-    source.handle(9, Event::Answer(Answer::Ready(Some(first_last())))).unwrap();
-    assert_eq!((source.next(9), source.progress().refused), (Next::Do(Step::Freeze), None));
+    source.handle(at(8), Event::Answer(Answer::Served(first_last()))).unwrap();
+    source.handle(at(9), Event::Answer(Answer::Ready(Some(first_last())))).unwrap();
+    assert_eq!((source.next(at(9)), source.progress().refused), (Next::Do(Step::Freeze), None));
     // Where nothing has gone the cachelet stays.
     let mut source = sending();
-    source.exported(0, part(0, 0, first_last(), true));
-    source.handle(1, Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
-    assert_eq!(source.next(1), Next::Do(Step::Thaw));
-    source.thawed(1);
-    assert_eq!(source.next(1), Next::Do(Step::Stay));
+    source.exported(at(0), part(0, 0, first_last(), true));
+    source.handle(at(1), Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
+    assert_eq!(source.next(at(1)), Next::Do(Step::Thaw));
+    source.thawed(at(1));
+    assert_eq!(source.next(at(1)), Next::Do(Step::Stay));
     source.stayed();
-    assert_eq!(source.next(1), Next::Say(Ask::Cancel));
+    assert_eq!(source.next(at(1)), Next::Say(Ask::Cancel));
     assert_eq!(source.state(), State::Back(Why::Refused(Refusal::NoRoom)));
 }
 
 #[test]
 fn a_link_that_breaks_thaws_what_is_on_its_way_and_what_is_gone_stays_gone() {
     let mut source = sending();
-    source.exported(0, part(0, 0, first_last(), true));
-    source.handle(1, Event::LinkDown).unwrap();
-    assert_eq!(source.next(1), Next::Do(Step::Thaw));
-    source.thawed(1);
-    assert_eq!(source.next(1), Next::Wait(None));
-    source.handle(9, Event::LinkUp).unwrap();
-    assert_eq!(source.next(9), Next::Say(Ask::Begin(begin(None))));
-    source.handle(9, Event::Answer(Answer::Ready(None))).unwrap();
-    assert_eq!((source.next(9), source.progress().again), (Next::Do(Step::Freeze), 1));
+    source.exported(at(0), part(0, 0, first_last(), true));
+    source.handle(at(1), Event::LinkDown).unwrap();
+    assert_eq!(source.next(at(1)), Next::Do(Step::Thaw));
+    source.thawed(at(1));
+    assert_eq!(source.next(at(1)), Next::Wait(None));
+    source.handle(at(9), Event::LinkUp).unwrap();
+    assert_eq!(source.next(at(9)), Next::Say(Ask::Begin(begin(None))));
+    source.handle(at(9), Event::Answer(Answer::Ready(None))).unwrap();
+    assert_eq!((source.next(at(9)), source.progress().again), (Next::Do(Step::Freeze), 1));
 
     let mut source = gone();
-    source.handle(6, Event::LinkDown).unwrap();
-    assert_eq!((source.next(6), source.gone()), (Next::Wait(None), Some(first_last())));
-    source.handle(9, Event::LinkUp).unwrap();
-    assert_eq!(source.next(9), Next::Say(Ask::Begin(begin(Some(first_last())))));
-    let forgot_it = source.handle(9, Event::Answer(Answer::Ready(None)));
+    source.handle(at(6), Event::LinkDown).unwrap();
+    assert_eq!((source.next(at(6)), source.gone()), (Next::Wait(None), Some(first_last())));
+    source.handle(at(9), Event::LinkUp).unwrap();
+    assert_eq!(source.next(at(9)), Next::Say(Ask::Begin(begin(Some(first_last())))));
+    let forgot_it = source.handle(at(9), Event::Answer(Answer::Ready(None)));
     assert_eq!(forgot_it, Err(source::Broken), "it does not serve what is gone");
-    source.handle(9, Event::Answer(Answer::Ready(Some(first_last())))).unwrap();
-    assert_eq!(source.next(9), Next::Do(Step::Forget));
+    source.handle(at(9), Event::Answer(Answer::Ready(Some(first_last())))).unwrap();
+    assert_eq!(source.next(at(9)), Next::Do(Step::Forget));
 }
 
 #[test]
 fn a_slice_that_takes_too_long_is_served_again_and_gets_twice_the_time() {
     let mut source = sending();
-    source.exported(0, part(0, 0, first_last(), false));
+    source.exported(at(0), part(0, 0, first_last(), false));
     let late = 200 * MILLISECOND;
-    assert_eq!(source.next(late - 1), Next::Wait(Some(late)));
-    assert_eq!(source.next(late), Next::Do(Step::Thaw));
-    source.thawed(late);
-    assert_eq!(source.next(9 * late), Next::Wait(None), "a part is still on its way");
-    source.handle(late, taken(0, 0)).unwrap();
+    assert_eq!(source.next(at(late - 1)), Next::Wait(Some(at(late))));
+    assert_eq!(source.next(at(late)), Next::Do(Step::Thaw));
+    source.thawed(at(late));
+    assert_eq!(source.next(at(9 * late)), Next::Wait(None), "a part is still on its way");
+    source.handle(at(late), taken(0, 0)).unwrap();
     assert_eq!(source.gone(), None);
-    assert_eq!(source.next(late), Next::Wait(Some(2 * late)), "it rests");
-    assert_eq!(source.next(2 * late), Next::Do(Step::Freeze));
-    source.froze(2 * late, Some(34));
-    source.looked(2 * late, true);
-    source.exported(2 * late, part(1, 0, first_last(), false));
-    assert_eq!(source.next(3 * late), Next::Wait(Some(4 * late)));
+    assert_eq!(source.next(at(late)), Next::Wait(Some(at(2 * late))), "it rests");
+    assert_eq!(source.next(at(2 * late)), Next::Do(Step::Freeze));
+    source.froze(at(2 * late), Some(34));
+    source.looked(at(2 * late), true);
+    source.exported(at(2 * late), part(1, 0, first_last(), false));
+    assert_eq!(source.next(at(3 * late)), Next::Wait(Some(at(4 * late))));
 }
 
 #[test]
@@ -193,43 +203,43 @@ fn parts_wait_until_others_are_taken() {
     let mut source = sending();
     let most = PARTS_IN_FLIGHT_MAX.min(BYTES_IN_FLIGHT_MAX / PART_BYTES) as u32;
     for number in 0..most {
-        assert_eq!(source.next(0), Next::Do(Step::Export));
-        source.exported(0, part(0, number, first_last(), true));
+        assert_eq!(source.next(at(0)), Next::Do(Step::Export));
+        source.exported(at(0), part(0, number, first_last(), true));
     }
-    assert!(matches!(source.next(0), Next::Wait(_)));
-    assert_eq!(source.handle(0, taken(0, 1)), Err(source::Broken), "out of turn");
-    source.handle(0, taken(0, 0)).unwrap();
-    assert_eq!(source.next(0), Next::Do(Step::Export));
+    assert!(matches!(source.next(at(0)), Next::Wait(_)));
+    assert_eq!(source.handle(at(0), taken(0, 1)), Err(source::Broken), "out of turn");
+    source.handle(at(0), taken(0, 0)).unwrap();
+    assert_eq!(source.next(at(0)), Next::Do(Step::Export));
 }
 
 #[test]
 fn a_cancelled_cachelet_stays_if_none_of_it_is_gone() {
     let mut source = sending();
-    source.exported(0, part(0, 0, first_last(), false));
-    source.handle(0, Event::Cancel).unwrap();
-    source.handle(0, taken(0, 0)).unwrap();
-    assert_eq!((source.gone(), source.next(0)), (None, Next::Do(Step::Thaw)));
-    source.thawed(0);
-    assert_eq!(source.next(0), Next::Do(Step::Stay));
+    source.exported(at(0), part(0, 0, first_last(), false));
+    source.handle(at(0), Event::Cancel).unwrap();
+    source.handle(at(0), taken(0, 0)).unwrap();
+    assert_eq!((source.gone(), source.next(at(0))), (None, Next::Do(Step::Thaw)));
+    source.thawed(at(0));
+    assert_eq!(source.next(at(0)), Next::Do(Step::Stay));
     source.stayed();
     assert_eq!(source.state(), State::Back(Why::Cancelled));
-    assert_eq!((source.next(0), source.is_over()), (Next::Say(Ask::Cancel), true));
+    assert_eq!((source.next(at(0)), source.is_over()), (Next::Say(Ask::Cancel), true));
 
     let mut source = gone();
-    source.handle(5, Event::Cancel).unwrap();
-    source.handle(5, Event::Answer(Answer::Served(first_last()))).unwrap();
-    assert_eq!(source.next(5), Next::Do(Step::Forget), "it goes on");
+    source.handle(at(5), Event::Cancel).unwrap();
+    source.handle(at(5), Event::Answer(Answer::Served(first_last()))).unwrap();
+    assert_eq!(source.next(at(5)), Next::Do(Step::Forget), "it goes on");
     assert!(source.progress().cancelled_too_late);
 }
 
 #[test]
 fn what_is_gone_is_forgotten_before_it_is_taken_back() {
     let mut source = gone();
-    source.handle(6, Event::LinkDown).unwrap();
-    source.handle(6, Event::Lost).unwrap();
-    assert_eq!(source.next(6), Next::Do(Step::Forget));
-    source.forgot(6, false);
-    assert_eq!(source.next(6), Next::Do(Step::Stay));
+    source.handle(at(6), Event::LinkDown).unwrap();
+    source.handle(at(6), Event::Lost).unwrap();
+    assert_eq!(source.next(at(6)), Next::Do(Step::Forget));
+    source.forgot(at(6), false);
+    assert_eq!(source.next(at(6)), Next::Do(Step::Stay));
     source.stayed();
     assert_eq!((source.gone(), source.state()), (None, State::Back(Why::Lost)));
 }
@@ -243,28 +253,31 @@ fn what_a_dead_destination_has_said_counts_no_more() {
     ];
     for answer in said {
         let mut source = gone();
-        source.handle(6, Event::Lost).unwrap();
-        source.handle(6, Event::Answer(answer)).unwrap();
-        assert_eq!(source.next(6), Next::Do(Step::Forget));
-        source.forgot(6, false);
+        source.handle(at(6), Event::Lost).unwrap();
+        source.handle(at(6), Event::Answer(answer)).unwrap();
+        assert_eq!(source.next(at(6)), Next::Do(Step::Forget));
+        source.forgot(at(6), false);
         source.stayed();
-        source.handle(6, Event::Answer(answer)).unwrap();
-        assert_eq!((source.next(6), source.state()), (Next::Wait(None), State::Back(Why::Lost)));
+        source.handle(at(6), Event::Answer(answer)).unwrap();
+        assert_eq!(
+            (source.next(at(6)), source.state()),
+            (Next::Wait(None), State::Back(Why::Lost))
+        );
     }
 }
 
 #[test]
 fn a_refused_or_stuck_cachelet_stays() {
     let mut source = Source::new(order());
-    source.handle(0, Event::LinkUp).unwrap();
-    source.handle(0, Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
-    while source.next(0) != Next::Wait(None) {}
+    source.handle(at(0), Event::LinkUp).unwrap();
+    source.handle(at(0), Event::Answer(Answer::Refused(Refusal::NoRoom))).unwrap();
+    while source.next(at(0)) != Next::Wait(None) {}
     assert_eq!(source.state(), State::Back(Why::Refused(Refusal::NoRoom)));
 
     let mut source = Source::new(order());
-    source.handle(0, Event::LinkUp).unwrap();
-    source.handle(0, Event::Answer(Answer::Ready(None))).unwrap();
-    let (mut now, mut tries) = (0, 0);
+    source.handle(at(0), Event::LinkUp).unwrap();
+    source.handle(at(0), Event::Answer(Answer::Ready(None))).unwrap();
+    let (mut now, mut tries) = (at(0), 0);
     loop {
         match source.next(now) {
             Next::Do(step) => {
@@ -279,33 +292,33 @@ fn a_refused_or_stuck_cachelet_stays() {
     }
     assert_eq!(
         (source.state(), tries, now),
-        (State::Back(Why::CannotLeave), 1_000, 10_000 * MILLISECOND)
+        (State::Back(Why::CannotLeave), 1_000, at(10_000 * MILLISECOND))
     );
 }
 
 #[test]
 fn rests_are_between_slices_while_either_side_is_strained() {
     let mut source = sending();
-    source.exported(0, part(0, 0, first_last(), false));
+    source.exported(at(0), part(0, 0, first_last(), false));
     let strained = Answer::Taken { slice: 0, number: 0, strained: true };
-    source.handle(0, Event::Answer(strained)).unwrap();
-    source.handle(0, Event::Answer(Answer::Served(first_last()))).unwrap();
-    assert_eq!(source.next(0), Next::Say(Ask::Gone(first_last())));
-    source.forgot(0, false);
-    assert_eq!(source.next(0), Next::Wait(Some(MILLISECOND)));
+    source.handle(at(0), Event::Answer(strained)).unwrap();
+    source.handle(at(0), Event::Answer(Answer::Served(first_last()))).unwrap();
+    assert_eq!(source.next(at(0)), Next::Say(Ask::Gone(first_last())));
+    source.forgot(at(0), false);
+    assert_eq!(source.next(at(0)), Next::Wait(Some(at(MILLISECOND))));
     assert!(source.progress().is_slowed);
 }
 
 /// A destination that is ready.
 fn ready() -> Destination {
-    let mut here = Destination::new(0, MoveId(7), begin(None));
-    assert_eq!(here.next(0), destination::Next::Do(destination::Step::Adopt));
-    here.adopted(0, Adopted::NoRoom);
-    assert_eq!(here.next(0), destination::Next::Wait(Some(MILLISECOND)));
-    assert_eq!(here.next(MILLISECOND), destination::Next::Do(destination::Step::Adopt));
-    here.adopted(0, Adopted::Arrives);
-    assert_eq!(here.next(0), destination::Next::Say(Answer::Ready(None)));
-    assert_eq!(here.next(0), destination::Next::Wait(None));
+    let mut here = Destination::new(at(0), MoveId(7), begin(None));
+    assert_eq!(here.next(at(0)), destination::Next::Do(destination::Step::Adopt));
+    here.adopted(at(0), Adopted::NoRoom);
+    assert_eq!(here.next(at(0)), destination::Next::Wait(Some(at(MILLISECOND))));
+    assert_eq!(here.next(at(MILLISECOND)), destination::Next::Do(destination::Step::Adopt));
+    here.adopted(at(0), Adopted::Arrives);
+    assert_eq!(here.next(at(0)), destination::Next::Say(Answer::Ready(None)));
+    assert_eq!(here.next(at(0)), destination::Next::Wait(None));
     here
 }
 
@@ -318,11 +331,11 @@ fn with_slice() -> Destination {
     let mut here = ready();
     asked(&mut here, Ask::Part(b"a part")).unwrap();
     let import = destination::Step::Import(b"a part".to_vec());
-    assert_eq!(here.next(0), destination::Next::Do(import));
+    assert_eq!(here.next(at(0)), destination::Next::Do(import));
     here.imported(Some(Imported { slice: 0, number: 0, last: first_last() })).unwrap();
     let taken = Answer::Taken { slice: 0, number: 0, strained: false };
-    assert_eq!(here.next(0), destination::Next::Say(taken));
-    assert_eq!(here.next(0), destination::Next::Wait(None), "the source serves it");
+    assert_eq!(here.next(at(0)), destination::Next::Say(taken));
+    assert_eq!(here.next(at(0)), destination::Next::Wait(None), "the source serves it");
     here
 }
 
@@ -331,22 +344,22 @@ fn what_came_is_served_when_it_is_gone_however_that_is_heard() {
     let serve = || destination::Next::Do(destination::Step::ServeUntil(first_last()));
     let mut here = with_slice();
     asked(&mut here, Ask::Gone(first_last())).unwrap();
-    assert_eq!(here.next(0), serve());
+    assert_eq!(here.next(at(0)), serve());
     here.serves(first_last());
-    assert_eq!(here.next(0), destination::Next::Say(Answer::Served(first_last())));
+    assert_eq!(here.next(at(0)), destination::Next::Say(Answer::Served(first_last())));
 
     let mut here = with_slice();
     here.has_gone(first_last()).unwrap();
-    assert_eq!(here.next(0), serve());
+    assert_eq!(here.next(at(0)), serve());
     here.serves(first_last());
-    assert_eq!(here.next(0), destination::Next::Wait(None), "no message came");
+    assert_eq!(here.next(at(0)), destination::Next::Wait(None), "no message came");
 
     let mut here = with_slice();
     here.handle(destination::Event::LinkDown).unwrap();
     asked(&mut here, Ask::Begin(begin(Some(first_last())))).unwrap();
-    assert_eq!(here.next(0), serve());
+    assert_eq!(here.next(at(0)), serve());
     here.serves(first_last());
-    assert_eq!(here.next(0), destination::Next::Say(Answer::Ready(Some(first_last()))));
+    assert_eq!(here.next(at(0)), destination::Next::Say(Answer::Ready(Some(first_last()))));
 }
 
 #[test]
@@ -371,20 +384,20 @@ fn a_dead_sources_unfinished_slice_is_given_up_and_what_was_gone_is_not() {
     let step = |step| destination::Next::Do(step);
     let mut here = with_slice();
     here.handle(destination::Event::Owned).unwrap();
-    assert_eq!(here.next(0), step(destination::Step::GiveUp));
+    assert_eq!(here.next(at(0)), step(destination::Step::GiveUp));
     here.gave_up(true);
-    assert_eq!(here.next(0), step(destination::Step::GiveUp));
+    assert_eq!(here.next(at(0)), step(destination::Step::GiveUp));
     here.gave_up(false);
-    assert_eq!(here.next(0), step(destination::Step::Inherit));
+    assert_eq!(here.next(at(0)), step(destination::Step::Inherit));
     here.inherited();
     assert_eq!((here.state(), here.is_over()), (destination::State::Owned, true));
 
     let mut here = with_slice();
     here.has_gone(first_last()).unwrap();
     here.handle(destination::Event::Owned).unwrap();
-    assert_eq!(here.next(0), step(destination::Step::ServeUntil(first_last())));
+    assert_eq!(here.next(at(0)), step(destination::Step::ServeUntil(first_last())));
     here.serves(first_last());
-    assert_eq!(here.next(0), step(destination::Step::Inherit));
+    assert_eq!(here.next(at(0)), step(destination::Step::Inherit));
 }
 
 #[test]
@@ -401,10 +414,10 @@ fn what_a_dead_source_has_said_counts_no_more() {
         for _ in 0..=PARTS_IN_FLIGHT_MAX {
             asked(&mut here, ask).unwrap();
         }
-        assert_eq!(here.next(0), destination::Next::Do(destination::Step::GiveUp));
+        assert_eq!(here.next(at(0)), destination::Next::Do(destination::Step::GiveUp));
         here.gave_up(false);
         asked(&mut here, ask).unwrap();
-        assert_eq!(here.next(0), destination::Next::Do(destination::Step::Inherit));
+        assert_eq!(here.next(at(0)), destination::Next::Do(destination::Step::Inherit));
     }
 }
 
@@ -412,12 +425,12 @@ fn what_a_dead_source_has_said_counts_no_more() {
 fn a_part_of_an_older_link_is_not_acknowledged() {
     let mut here = ready();
     asked(&mut here, Ask::Part(b"a part")).unwrap();
-    assert!(matches!(here.next(0), destination::Next::Do(destination::Step::Import(_))));
+    assert!(matches!(here.next(at(0)), destination::Next::Do(destination::Step::Import(_))));
     here.handle(destination::Event::LinkDown).unwrap();
     here.imported(Some(Imported { slice: 0, number: 0, last: first_last() })).unwrap();
     asked(&mut here, Ask::Begin(begin(None))).unwrap();
-    assert_eq!(here.next(0), destination::Next::Say(Answer::Ready(None)));
-    assert_eq!(here.next(0), destination::Next::Wait(None));
+    assert_eq!(here.next(at(0)), destination::Next::Say(Answer::Ready(None)));
+    assert_eq!(here.next(at(0)), destination::Next::Wait(None));
 }
 
 #[test]
@@ -439,7 +452,7 @@ fn a_begin_is_met_by_what_is_known() {
     assert_eq!(meet(8, begin(None), &[known.met()]), refused(Refusal::OtherMove));
     let mut others: Vec<Destination> = (0..MOVES_MAX)
         .map(|at| Begin { prefix: Prefix::nth(63 - at, 6), ..begin(None) })
-        .map(|begin| Destination::new(0, MoveId(0), begin))
+        .map(|begin| Destination::new(at(0), MoveId(0), begin))
         .collect();
     let all = |others: &[Destination]| {
         meet(8, begin(None), &others.iter().map(Destination::met).collect::<Vec<_>>())
@@ -447,8 +460,8 @@ fn a_begin_is_met_by_what_is_known() {
     assert_eq!(all(&others), refused(Refusal::NoRoom));
     // Of what is served here nothing comes any more, though no map has said yet that it is this server's.
     let last = others[3].begin().prefix.last_hash();
-    assert_eq!(others[3].next(0), destination::Next::Do(destination::Step::Adopt));
-    others[3].adopted(0, Adopted::Arrives);
+    assert_eq!(others[3].next(at(0)), destination::Next::Do(destination::Step::Adopt));
+    others[3].adopted(at(0), Adopted::Arrives);
     assert_eq!(all(&others), refused(Refusal::NoRoom));
     others[3].serves(last);
     assert_eq!((others[3].state(), all(&others)), (destination::State::Whole, Meeting::New));
@@ -457,10 +470,10 @@ fn a_begin_is_met_by_what_is_known() {
 #[test]
 fn room_and_the_end_of_a_flush_are_waited_for_and_then_refused() {
     for (flushing, refused) in [(0, 1_000), (2_000, 3_000), (20_000, 10_000)] {
-        let mut here = Destination::new(0, MoveId(7), begin(None));
-        let mut now = 0;
+        let mut here = Destination::new(at(0), MoveId(7), begin(None));
+        let mut now = at(0);
         let answer = loop {
-            let adopted = match now < flushing * MILLISECOND {
+            let adopted = match now < at(flushing * MILLISECOND) {
                 true => Adopted::Flushing,
                 false => Adopted::NoRoom,
             };
@@ -471,7 +484,10 @@ fn room_and_the_end_of_a_flush_are_waited_for_and_then_refused() {
             }
         };
         let wanted = (Answer::Refused(Refusal::NoRoom), refused * MILLISECOND);
-        assert!(answer == wanted.0 && now.abs_diff(wanted.1) <= MILLISECOND, "{answer:?} at {now}");
+        assert!(
+            answer == wanted.0 && now.as_nanos().abs_diff(wanted.1) <= MILLISECOND,
+            "{answer:?} at {now:?}"
+        );
         assert_eq!((here.state(), here.is_over()), (destination::State::Dropped, true));
     }
 }

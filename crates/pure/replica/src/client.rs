@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mbal_model::ReplicaVersion;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, ReplicaVersion};
 
-use crate::Moment;
 use crate::message::Announcement;
 
 /// Where a read of a hot key goes.
@@ -21,7 +20,7 @@ pub enum Choice {
 
 #[derive(Clone, Debug)]
 struct Lease {
-    until: Moment,
+    until: Instant,
     suffixes: Vec<u8>,
     /// The newest that a copy has answered with.
     seen: ReplicaVersion,
@@ -39,7 +38,7 @@ pub struct Leases {
     /// Those that were told of, the oldest first.
     order: VecDeque<u64>,
     /// By some bits of the hash: the last answer that told of no copies.
-    without: Vec<Moment>,
+    without: Vec<Instant>,
     /// All are of this map.
     map_version: u64,
 }
@@ -61,7 +60,7 @@ impl Lease {
 impl Leases {
     /// `keys_max`: hot keys that it remembers at a time. `marks`: a power of two; few of them refuse leases that would count. Of the map that
     /// the client follows since that moment: what was asked for before counts no more.
-    pub fn new(keys_max: usize, marks: usize, map_version: u64, since: Moment) -> Leases {
+    pub fn new(keys_max: usize, marks: usize, map_version: u64, since: Instant) -> Leases {
         assert!(marks.is_power_of_two(), "bits of a hash choose one of {marks}");
         let (leases, order) = (BTreeMap::new(), VecDeque::new());
         Leases { keys_max, leases, order, without: vec![since; marks], map_version }
@@ -69,7 +68,7 @@ impl Leases {
 
     /// Leases of an earlier map end. Its places may not be those of this one; and who holds leases for others may have owned a key
     /// meanwhile, and has told them of newer values than a copy has.
-    pub fn follow(&mut self, map_version: u64, now: Moment) {
+    pub fn follow(&mut self, map_version: u64, now: Instant) {
         if self.map_version == map_version || is_planted(Fault::LeasesOutliveMap) {
             return;
         }
@@ -80,7 +79,7 @@ impl Leases {
     }
 
     /// Where a read of this key goes now. O(log of the keys remembered).
-    pub fn route(&mut self, hash: u64, now: Moment, random: u32) -> Choice {
+    pub fn route(&mut self, hash: u64, now: Instant, random: u32) -> Choice {
         if self.leases.is_empty() {
             return Choice::Home;
         }
@@ -93,7 +92,7 @@ impl Leases {
     }
 
     /// The home has told of copies, in its answer to a request that was sent at `asked`.
-    pub fn told(&mut self, hash: u64, asked: Moment, told: &Announcement, now: Moment) {
+    pub fn told(&mut self, hash: u64, asked: Instant, told: &Announcement, now: Instant) {
         let is_old = asked <= self.without[self.mark(hash)] && !told.linearizable;
         if is_old && !is_planted(Fault::OldLeaseTaken) || told.suffixes.is_empty() {
             return;
@@ -115,7 +114,7 @@ impl Leases {
     }
 
     /// A copy has answered with this.
-    pub fn saw(&mut self, hash: u64, replica_version: ReplicaVersion, now: Moment) {
+    pub fn saw(&mut self, hash: u64, replica_version: ReplicaVersion, now: Instant) {
         match self.leases.get_mut(&hash) {
             Some(lease) => lease.seen = lease.seen.max(replica_version),
             // It is not remembered, so copies that were told of before may be older.
@@ -124,7 +123,7 @@ impl Leases {
     }
 
     /// The home has answered, and told of no copies; or what copies have shown until then is forgotten.
-    pub fn without(&mut self, hash: u64, now: Moment) {
+    pub fn without(&mut self, hash: u64, now: Instant) {
         let mark = self.mark(hash);
         self.without[mark] = self.without[mark].max(now);
         if !self.leases.is_empty() && !is_planted(Fault::LeaseNotTaken) {
@@ -133,7 +132,7 @@ impl Leases {
     }
 
     /// True if the home has told of no copies since that moment. `false` is sure; some answers for other keys count, too, and leases that ended.
-    pub fn was_without(&self, hash: u64, since: Moment) -> bool {
+    pub fn was_without(&self, hash: u64, since: Instant) -> bool {
         since < self.without[self.mark(hash)]
     }
 
@@ -160,12 +159,12 @@ mod tests {
 
     const KEY: u64 = 7;
 
-    fn at(millis: u64) -> Moment {
-        Duration::from_millis(millis)
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
     }
 
     fn told() -> Announcement {
-        Announcement { lease: at(1_000), linearizable: false, suffixes: vec![1, 4] }
+        Announcement { lease: Duration::from_secs(1), linearizable: false, suffixes: vec![1, 4] }
     }
 
     fn replica_version(version: u64) -> ReplicaVersion {
@@ -182,14 +181,14 @@ mod tests {
     }
 
     fn told_at_10() -> Leases {
-        let mut leases = Leases::new(8, 16, 3, Moment::ZERO);
+        let mut leases = Leases::new(8, 16, 3, Instant::ZERO);
         leases.told(KEY, at(10), &told(), at(12));
         leases
     }
 
     #[test]
     fn each_read_chooses_anew_until_the_lease_is_over_that_counts_from_its_request() {
-        let mut leases = Leases::new(8, 16, 3, Moment::ZERO);
+        let mut leases = Leases::new(8, 16, 3, Instant::ZERO);
         assert_eq!(leases.route(KEY, at(10), 0), Choice::Home);
         leases.told(KEY, at(10), &told(), at(500));
         let choices = [0, 1, 2].map(|place| leases.route(KEY, at(1_009), choosing(place)));
@@ -271,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_key_that_was_told_of_first_is_forgotten_for_one_too_many() {
-        let mut leases = Leases::new(2, 16, 3, Moment::ZERO);
+        let mut leases = Leases::new(2, 16, 3, Instant::ZERO);
         for key in 1..=3 {
             leases.told(key, at(key), &told(), at(key));
         }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, ServerId};
 
 use crate::message::{Announcement, Held, Outcome, Stamp};
-use crate::{Grant, Moment, Version, over_after};
+use crate::{Grant, Version, over_after};
 
 /// What holds for all keys of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +63,13 @@ struct Side {
     in_flight: u32,
     stamp: Stamp,
     /// When the home heard of the stamp: not before it was taken.
-    stamped: Moment,
+    stamped: Instant,
     /// Its lease is over at this moment, whatever of what was said has reached it.
-    until: Moment,
+    until: Instant,
     /// When its lease was last prolonged.
-    renewed: Moment,
+    renewed: Instant,
     /// Nothing is said before.
-    again_at: Moment,
+    again_at: Instant,
     /// It has no room, or knows of a newer grant.
     out: bool,
 }
@@ -83,10 +83,10 @@ impl Side {
             said: Version(0),
             in_flight: 0,
             stamp: Stamp(0),
-            stamped: Moment::ZERO,
-            until: Moment::ZERO,
-            renewed: Moment::ZERO,
-            again_at: Moment::ZERO,
+            stamped: Instant::ZERO,
+            until: Instant::ZERO,
+            renewed: Instant::ZERO,
+            again_at: Instant::ZERO,
             out: false,
         }
     }
@@ -103,7 +103,7 @@ pub struct Home {
     version: Version,
     newest: Newest,
     /// A request waits for shadows to let go, and has asked for it at this moment.
-    asked: Option<Moment>,
+    asked: Option<Instant>,
     sides: Vec<Side>,
 }
 
@@ -125,7 +125,7 @@ impl Home {
         self.grant
     }
 
-    pub fn state(&self, now: Moment) -> HomeState {
+    pub fn state(&self, now: Instant) -> HomeState {
         match self.newest {
             Newest::Drop => HomeState::ColdPending,
             Newest::Item if self.is_hot(now) => HomeState::Hot,
@@ -138,7 +138,7 @@ impl Home {
         self.sides.iter().filter(|side| !side.out).map(|side| (side.suffix, side.server))
     }
 
-    fn is_hot(&self, now: Moment) -> bool {
+    fn is_hot(&self, now: Instant) -> bool {
         let is_settled = |side: &Side| {
             side.acknowledged == self.version
                 || side.until <= now
@@ -148,7 +148,7 @@ impl Home {
     }
 
     /// It has the newest version, and its lease lasts for a while.
-    fn answers(&self, side: &Side, now: Moment) -> bool {
+    fn answers(&self, side: &Side, now: Instant) -> bool {
         let lasts = now + self.terms.lease / 4 < side.until;
         !side.out
             && (side.acknowledged == self.version || is_planted(Fault::HotBeforeAllHave))
@@ -156,7 +156,7 @@ impl Home {
     }
 
     /// What a client that has just read here may know of copies.
-    pub fn told(&self, now: Moment) -> Option<Announcement> {
+    pub fn told(&self, now: Instant) -> Option<Announcement> {
         if self.state(now) != HomeState::Hot {
             return None;
         }
@@ -178,11 +178,11 @@ impl Home {
     fn is_news(&mut self, newest: Newest) {
         self.version.0 += 1;
         self.newest = newest;
-        self.sides.iter_mut().for_each(|side| side.again_at = Moment::ZERO);
+        self.sides.iter_mut().for_each(|side| side.again_at = Instant::ZERO);
     }
 
     /// Before a write, if writes are atomic: true once no shadow can answer any more. Until then, what is to be said is said.
-    pub fn invalidates(&mut self, now: Moment) -> bool {
+    pub fn invalidates(&mut self, now: Instant) -> bool {
         if !self.terms.atomic || is_planted(Fault::WritesDoNotWait) {
             return true;
         }
@@ -190,7 +190,7 @@ impl Home {
         self.have_let_go(now)
     }
 
-    fn wants_let_go(&mut self, now: Moment) {
+    fn wants_let_go(&mut self, now: Instant) {
         if self.newest == Newest::Item {
             self.is_news(Newest::Invalidate);
             self.asked = Some(now);
@@ -201,7 +201,7 @@ impl Home {
 
     /// A read has found nothing here: the key has died, was flushed or evicted. True once that may be told: if writes are atomic, when no
     /// shadow can answer with what was here.
-    pub fn missed(&mut self, now: Moment) -> bool {
+    pub fn missed(&mut self, now: Instant) -> bool {
         if is_planted(Fault::MissDoesNotWait) {
             return true;
         }
@@ -209,7 +209,7 @@ impl Home {
         !self.terms.atomic || self.have_let_go(now)
     }
 
-    fn have_let_go(&self, now: Moment) -> bool {
+    fn have_let_go(&self, now: Instant) -> bool {
         let has = |side: &Side| side.acknowledged == self.version || side.until <= now;
         self.sides.iter().all(has)
     }
@@ -222,15 +222,15 @@ impl Home {
     }
 
     /// It has cooled, and no shadow can answer any more.
-    pub fn is_over(&self, now: Moment) -> bool {
+    pub fn is_over(&self, now: Instant) -> bool {
         self.newest == Newest::Drop && self.have_let_go(now)
     }
 
     /// What there is to say at this moment. Each is to be sent, or [`Home::failed`].
-    pub fn say(&mut self, now: Moment, mut to: impl FnMut(Say)) {
+    pub fn say(&mut self, now: Instant, mut to: impl FnMut(Say)) {
         let lease = self.terms.lease;
         // Whoever waits asks again sooner than that: nobody does any more.
-        let is_given_up = |asked: Moment| asked + over_after(lease) <= now;
+        let is_given_up = |asked: Instant| asked + over_after(lease) <= now;
         if self.newest == Newest::Invalidate
             && self.asked.is_some_and(is_given_up)
             && !is_planted(Fault::GivenUpStaysLetGo)
@@ -282,13 +282,13 @@ impl Home {
     }
 
     /// A shadow has answered.
-    pub fn heard(&mut self, now: Moment, from: ServerId, held: &Held) {
+    pub fn heard(&mut self, now: Instant, from: ServerId, held: &Held) {
         let Some(side) = self.sides.iter_mut().find(|side| side.server == from) else { return };
         side.in_flight = side.in_flight.saturating_sub(1);
         if held.grant > self.grant {
             // Somebody else is home. What it has of this grant has gone.
             side.out = true;
-            side.until = Moment::ZERO;
+            side.until = Instant::ZERO;
             return;
         }
         let (is_first, is_news) = (side.stamp.0 == 0, held.stamp.is_news_after(side.stamp));
@@ -326,7 +326,7 @@ impl Home {
     }
 
     /// What was said did not arrive, or nobody knows whether it did.
-    pub fn failed(&mut self, now: Moment, to: ServerId) {
+    pub fn failed(&mut self, now: Instant, to: ServerId) {
         let Some(side) = self.sides.iter_mut().find(|side| side.server == to) else { return };
         side.in_flight = side.in_flight.saturating_sub(1);
         side.said = side.said.min(side.acknowledged);

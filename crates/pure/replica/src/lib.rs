@@ -25,9 +25,6 @@ pub use home::{Home, HomeState, Say, Terms, What};
 pub use message::{Announcement, Held, Hold, HoldWhat, Item, MARK, Outcome, Stamp};
 pub use shadow::{Kept, Shadow};
 
-/// A moment on the caller's monotonic clock.
-pub type Moment = Duration;
-
 /// One life of a key's copies. Its upper half is the map by which the home owns the key, so a later owner's grants are higher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Grant(pub u64);

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
-use crate::{DRIFT, Grant, Moment, Version};
+use crate::{DRIFT, Grant, Version};
 
 /// Of what a home and its shadows say: no request, and no reply, of any protocol begins with it.
 pub const MARK: u8 = 0x83;
@@ -18,8 +19,8 @@ pub struct Stamp(pub u64);
 impl Stamp {
     const MICROS: u64 = (1 << 48) - 1;
 
-    pub fn new(process: u16, now: Moment) -> Stamp {
-        Stamp(u64::from(process) << 48 | now.as_micros() as u64 & Stamp::MICROS)
+    pub fn new(process: u16, now: Instant) -> Stamp {
+        Stamp(u64::from(process) << 48 | now.as_micros() & Stamp::MICROS)
     }
 
     /// It is later than another, or of another process.
@@ -28,9 +29,9 @@ impl Stamp {
     }
 
     /// `None`: it is no stamp, or another process took it.
-    pub fn moment(self, process: u16) -> Option<Moment> {
+    pub fn moment(self, process: u16) -> Option<Instant> {
         let is_of = self.0 != 0 && (self.0 >> 48) as u16 == process;
-        is_of.then(|| Moment::from_micros(self.0 & Stamp::MICROS))
+        is_of.then(|| Instant::from_micros(self.0 & Stamp::MICROS))
     }
 }
 
@@ -82,7 +83,7 @@ impl Item<'_> {
 
     /// When the copy dies by its shadow's clock. With a stamp that counts: without one nobody knows when the home has sent it, and
     /// [`crate::Shadow::take`] does not keep it.
-    pub fn dies(&self, stamp: Stamp, process: u16, now: Moment) -> Option<Moment> {
+    pub fn dies(&self, stamp: Stamp, process: u16, now: Instant) -> Option<Instant> {
         let from = stamp.moment(process).unwrap_or(now);
         self.ttl.map(|ttl| from + Duration::from_secs(ttl.into()))
     }
@@ -323,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_stamp_is_of_one_process() {
-        let now = Duration::from_micros(1_234_567);
+        let now = Instant::from_micros(1_234_567);
         assert_eq!(Stamp::new(7, now).moment(7), Some(now));
         assert_eq!(Stamp::new(7, now).moment(8), None);
         assert_eq!(Stamp::default().moment(0), None);

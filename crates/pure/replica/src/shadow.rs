@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use mbal_model::ReplicaVersion;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, ReplicaVersion};
 
 use crate::message::{Held, Hold, HoldWhat, Outcome, Stamp};
-use crate::{Grant, Moment, Version};
+use crate::{Grant, Version};
 
 /// One key at a server that is not its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub struct Shadow {
     /// It has a value of that version.
     has: bool,
     /// It may answer before this moment.
-    until: Moment,
+    until: Instant,
     /// Until then it remembers what it has let go, lest something that was sent before brings it back.
-    remembers_until: Moment,
+    remembers_until: Instant,
 }
 
 /// What becomes of the value that came with a [`Hold`], and of the one that was here.
@@ -39,13 +39,13 @@ impl Shadow {
             grant: Grant(0),
             version: Version(0),
             has: false,
-            until: Moment::ZERO,
-            remembers_until: Moment::ZERO,
+            until: Instant::ZERO,
+            remembers_until: Instant::ZERO,
         }
     }
 
     /// Takes a home's word. `process` is this one, by its stamps. `fits`: there is room for the item that came, if one did.
-    pub fn take(&mut self, now: Moment, process: u16, hold: &Hold<'_>, fits: bool) -> Kept {
+    pub fn take(&mut self, now: Instant, process: u16, hold: &Hold<'_>, fits: bool) -> Kept {
         let (known, said) = ((self.grant, self.version), (hold.grant, hold.version));
         if said < known && !is_planted(Fault::OlderCopyTaken) {
             return Kept::Same;
@@ -74,13 +74,13 @@ impl Shadow {
             self.until = self.until.max(from + lease);
         }
         if !self.has {
-            self.until = Moment::ZERO;
+            self.until = Instant::ZERO;
         }
         kept
     }
 
     /// The answer to a [`Hold`] that has just been taken.
-    pub fn held(&self, now: Moment, process: u16, reads: u32, refused: bool) -> Held {
+    pub fn held(&self, now: Instant, process: u16, reads: u32, refused: bool) -> Held {
         let outcome = match (self.has, refused) {
             (true, _) => Outcome::Has,
             (false, true) => Outcome::Refused,
@@ -91,7 +91,7 @@ impl Shadow {
     }
 
     /// It may answer from its value somebody who has seen that much of the key.
-    pub fn may_answer(&self, now: Moment, seen: ReplicaVersion) -> bool {
+    pub fn may_answer(&self, now: Instant, seen: ReplicaVersion) -> bool {
         let is_older = self.replica_version() < seen && !is_planted(Fault::OlderCopyAnswers);
         self.has && !is_older && (now < self.until || is_planted(Fault::ReadAfterLease))
     }
@@ -104,11 +104,11 @@ impl Shadow {
     /// Its value is gone, for want of room or since its time to live is over.
     pub fn loses_value(&mut self) {
         self.has = false;
-        self.until = Moment::ZERO;
+        self.until = Instant::ZERO;
     }
 
     /// Nothing of it has to be remembered any more.
-    pub fn is_over(&self, now: Moment) -> bool {
+    pub fn is_over(&self, now: Instant) -> bool {
         self.until <= now && self.remembers_until <= now
     }
 

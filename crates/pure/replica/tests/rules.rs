@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use mbal_model::{ReplicaVersion, ServerId};
+use mbal_model::{Instant, ReplicaVersion, ServerId};
 use mbal_replica::{
-    Grant, Held, Hold, HoldWhat, Home, HomeState, Item, Kept, Moment, Outcome, Say, Shadow, Stamp,
-    Terms, Version, What, newborn_rests, over_after,
+    Grant, Held, Hold, HoldWhat, Home, HomeState, Item, Kept, Outcome, Say, Shadow, Stamp, Terms,
+    Version, What, newborn_rests, over_after,
 };
 
-const LEASE: Moment = Duration::from_millis(750);
+const LEASE: Duration = Duration::from_millis(750);
 /// Servers of two shadows; their processes have the same numbers.
 const A: ServerId = ServerId(2);
 const B: ServerId = ServerId(3);
@@ -17,8 +17,8 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn at(millis: u64) -> Moment {
-    ms(100_000 + millis)
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(100_000 + millis)
 }
 
 /// A shadow with what stands in its place.
@@ -33,7 +33,7 @@ impl Place {
         Place { server, shadow: Shadow::unknown(), value: None }
     }
 
-    fn takes(&mut self, now: Moment, say: &Say, value: u64, ttl: Option<u32>) -> Held {
+    fn takes(&mut self, now: Instant, say: &Say, value: u64, ttl: Option<u32>) -> Held {
         let bytes = value.to_le_bytes();
         let item =
             Item { flags: 0, cas: value, ttl, binary_key: false, flush_number: 0, value: &bytes };
@@ -53,7 +53,7 @@ impl Place {
         self.shadow.held(now, self.server.0, 0, false)
     }
 
-    fn reads(&self, now: Moment) -> Option<u64> {
+    fn reads(&self, now: Instant) -> Option<u64> {
         self.value.filter(|_| self.shadow.may_answer(now, ReplicaVersion::default()))
     }
 }
@@ -79,14 +79,14 @@ impl Key {
         key
     }
 
-    fn said(&mut self, now: Moment) -> Vec<Say> {
+    fn said(&mut self, now: Instant) -> Vec<Say> {
         let mut said = Vec::new();
         self.home.say(now, |say| said.push(say));
         said
     }
 
     /// Everything that is said to these is heard and answered until there is no more; to others it is lost.
-    fn exchange(&mut self, now: Moment, heard: &[ServerId]) {
+    fn exchange(&mut self, now: Instant, heard: &[ServerId]) {
         for _ in 0..8 {
             for say in self.said(now) {
                 let place = self.places.iter_mut().find(|place| place.server == say.to);
@@ -101,7 +101,7 @@ impl Key {
         }
     }
 
-    fn suffixes(&self, now: Moment) -> Option<Vec<u8>> {
+    fn suffixes(&self, now: Instant) -> Option<Vec<u8>> {
         self.home.told(now).map(|told| told.suffixes)
     }
 }

@@ -54,7 +54,7 @@ impl Worker {
         }
         for hash in gathered {
             // Of several keys it is not said which have copies.
-            self.heed_leases(client, hash, self.now.moment(), &ReplyPrefix::Without);
+            self.heed_leases(client, hash, self.now.instant(), &ReplyPrefix::Without);
         }
         if !self.replied.contains(&client) {
             self.replied.push(client);
@@ -118,10 +118,10 @@ impl Worker {
     pub(crate) fn link_broken(&mut self, now: Now, server: ServerId, actions: &mut Actions) {
         self.shared.links_up.went(server);
         let (askers, waiting) = self.links.broken(server);
-        let timeout = self.shared.settings.link_timeout.as_micros() as u64;
+        let timeout = self.shared.settings.link_timeout;
         for (asker, asked) in askers {
-            let deadline = asked.after(timeout);
-            if deadline <= now.moment() || !self.may_be_executed(&asker) {
+            let deadline = asked + timeout;
+            if deadline <= now.instant() || !self.may_be_executed(&asker) {
                 self.fill(asker, None, actions);
                 continue;
             }
@@ -152,7 +152,7 @@ impl Worker {
 
     /// Deadlines of lost requests have come.
     pub(crate) fn tell_lost(&mut self, now: Now, actions: &mut Actions) {
-        while let Some(asker) = self.links.next_lost(now.moment()) {
+        while let Some(asker) = self.links.next_lost(now.instant()) {
             self.fill(asker, None, actions);
         }
         self.release_replied(now, actions);

@@ -16,9 +16,9 @@ use crate::moves::{Owning, Whereabouts};
 use crate::once::Recipient;
 use crate::session::{Client, Session};
 use crate::slots::NO_ROUTE_LINE;
-use crate::time::Moment;
+use crate::time::until;
 use crate::turn::Then;
-use crate::{Action, Ticketed, UNLIMITED};
+use crate::{Action, Ticketed};
 
 /// A peer's request, parsed.
 pub(crate) struct ForwardedRequest<'a> {
@@ -112,10 +112,7 @@ impl Batch<'_> {
         key: Option<Key<'_>>,
     ) {
         let ForwardedRequest { as_it_came, peer } = asked;
-        self.until = match as_it_came.micros_left {
-            UNLIMITED => Moment(UNLIMITED),
-            left => self.turn.now.moment().after(left),
-        };
+        self.until = until(self.turn.now.instant(), as_it_came.micros_left);
         let Some(patience) = self.patience_of(from, asked, job, key.as_ref()) else { return };
         self.turn.haste = patience.haste;
         // First of all: what was asked before may have been passed on to where its key was until then.

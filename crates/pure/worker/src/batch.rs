@@ -2,7 +2,7 @@
 //! that the cache misses of a group overlap instead of being paid in turn.
 
 use mbal_cachelet::{Ahead, Store};
-use mbal_model::{KEY_BYTES_MAX, Key, ServerId};
+use mbal_model::{Instant, KEY_BYTES_MAX, Key, ServerId};
 use mbal_random::Random;
 use mbal_replica::Leases;
 use mbal_wire::{
@@ -17,7 +17,6 @@ use crate::room::Haste;
 use crate::session::{Client, OUTPUT_BYTES_MAX, Session, Wait};
 use crate::settings::Protocol;
 use crate::slice_wait::SliceWait;
-use crate::time::Moment;
 use crate::turn::{Then, Turn};
 use crate::wakes::Wakes;
 use crate::watching::ERROR;
@@ -40,7 +39,7 @@ pub(crate) struct Batch<'w> {
     pub hops: u8,
     pub passed_by: Option<ServerId>,
     /// Until when that may be executed, here or wherever it is passed on to.
-    pub until: Moment,
+    pub until: Instant,
     /// Requests to other servers are appended here.
     pub to_peers: &'w mut Vec<u8>,
     pub actions: &'w mut Vec<Action>,
@@ -281,7 +280,7 @@ impl Batch<'_> {
         at: &mut usize,
     ) -> Option<Ran> {
         let before = self.turn.out.len();
-        let now = self.turn.now.moment();
+        let now = self.turn.now.instant();
         self.turn.haste = session.room.map_or(Haste::None, |wait| wait.haste(now));
         let then = match self.elsewhere(session, job, key.as_ref()) {
             None if job.request.is_login() => {

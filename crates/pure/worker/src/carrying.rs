@@ -1,21 +1,21 @@
 //! What a worker does for moves: step by step, after its batches.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use mbal_migration::{Advance, Now as MoveNow, State, destination};
-use mbal_model::{Elsewhere, Prefix};
+use mbal_migration::{Advance, State, destination};
+use mbal_model::{Elsewhere, Instant, Prefix};
 
 use crate::moves::{Move, Side, Sides};
 use crate::shared::Shared;
-use crate::time::Moment;
 use crate::worker::Worker;
 use crate::{Action, Actions, Now};
 
 /// A cachelet does not begin to leave before its keys have no copies; it is looked whether they do this often.
-const COPIES_MICROS: u64 = 2_000;
+const COPIES_AGAIN: Duration = Duration::from_millis(2);
 
 /// Who has no lease looks whether it has one again, or gives up what comes, so often.
-const LEASE_MICROS: u64 = 2_000;
+const LEASE_AGAIN: Duration = Duration::from_millis(2);
 
 /// Steps of a move at a time, some ten microseconds each.
 const STEPS: usize = 2;
@@ -59,21 +59,22 @@ impl Worker {
         }
         let here = self.here.worker;
         let mut more = false;
-        let mut until: Option<u64> = None;
+        let mut until: Option<Instant> = None;
         for one in self.shared.moves.list(|one| one.worker == here) {
             match self.carry_one(now, &one, actions) {
                 Pause::None => more = true,
-                Pause::Until(ns) => until = Some(until.map_or(ns, |other| other.min(ns))),
+                Pause::Until(at) => until = Some(until.map_or(at, |other| other.min(at))),
                 Pause::Told => {}
             }
         }
-        self.carries_at = until.map(|ns| Moment(ns.div_ceil(1_000)));
+        // Workers' clocks show whole microseconds.
+        self.carries_at = until.map(|at| Instant::from_micros(at.as_nanos().div_ceil(1_000)));
         more
     }
 
     fn carry_one(&mut self, now: Now, one: &Arc<Move>, actions: &mut Actions) -> Pause {
         let owner = self.shared.owner_of(one.prefix);
-        let at = MoveNow { ns: now.moment().0 * 1_000, second: now.second };
+        let at = now.instant();
         let (mut steps, mut pause) = (0, Pause::None);
         // The locks of keys that have copies are not taken with a move's held.
         let begins = match &one.lock().side {
@@ -81,20 +82,20 @@ impl Worker {
             Side::Comes(_) => false,
         };
         if begins && !self.shared.has_no_copies(one.prefix, now) {
-            return Pause::Until((now.moment().0 + COPIES_MICROS) * 1_000);
+            return Pause::Until(at + COPIES_AGAIN);
         }
         let mut sides = one.lock();
         // What is called taken is gone at its source: a server that owns nothing calls nothing so.
         let is_lapsed = self.lapsed && matches!(sides.side, Side::Comes(_));
         if is_lapsed && !sides.side.has_ended() {
-            return Pause::Until((now.moment().0 + LEASE_MICROS) * 1_000);
+            return Pause::Until(at + LEASE_AGAIN);
         }
         sides.side.strain(self.is_strained);
         while steps < STEPS {
             let Sides { link, side } = &mut *sides;
-            if side.begins_slice(at.ns) {
-                if let Err(micros) = self.shared.cpu_budget.begin_slice(now) {
-                    pause = Pause::Until(micros * 1_000);
+            if side.begins_slice(at) {
+                if let Err(next) = self.shared.cpu_budget.begin_slice(now) {
+                    pause = Pause::Until(next);
                     break;
                 }
                 if let Side::Leaves(leaver) = side {
@@ -159,8 +160,8 @@ impl Worker {
 enum Pause {
     /// At once.
     None,
-    /// At this moment, in nanoseconds.
-    Until(u64),
+    /// At this moment.
+    Until(Instant),
     /// When it is told something.
     Told,
 }

@@ -14,8 +14,8 @@ use std::sync::atomic::{
 use std::time::Duration;
 
 use mbal_locks::{Mutex, MutexGuard, RwLock, ranks};
-use mbal_model::{Key, Prefix, ServerId};
-use mbal_replica::{HomeState, Moment, Terms, newborn_rests};
+use mbal_model::{Instant, Key, Prefix, ServerId};
+use mbal_replica::{HomeState, Terms, newborn_rests};
 
 use crate::shared::Shared;
 
@@ -84,7 +84,7 @@ pub struct HotHome {
     pub state: Option<HomeState>,
     pub copies: Vec<ServerId>,
     /// When it got them, by the clock of [`crate::Worker::look_at_lease`].
-    pub since: Moment,
+    pub since: Instant,
 }
 
 /// Copies of others' keys.
@@ -125,7 +125,7 @@ pub(crate) struct Copies {
     /// Phase 2 is on: hot keys are looked for less.
     samples_less: AtomicBool,
     /// Cachelets that began empty, and serve nothing before then: copies that an earlier owner has made may be read still.
-    newborn: Mutex<ranks::Newborn, Vec<(Prefix, crate::Moment)>>,
+    newborn: Mutex<ranks::Newborn, Vec<(Prefix, Instant)>>,
     any_newborn: AtomicBool,
 }
 
@@ -190,28 +190,28 @@ impl Copies {
     }
 
     /// A cachelet that has begun empty serves nothing yet.
-    pub fn is_newborn(&self, hash: u64, now: crate::Moment) -> bool {
+    pub fn is_newborn(&self, hash: u64, now: Instant) -> bool {
         let newborn = self.newborn.lock();
         newborn.iter().any(|(prefix, until)| prefix.contains(hash) && now < *until)
     }
 
     /// The same of a whole cachelet, or of a part of it.
-    pub fn has_newborn(&self, prefix: Prefix, now: crate::Moment) -> bool {
+    pub fn has_newborn(&self, prefix: Prefix, now: Instant) -> bool {
         let newborn = self.newborn.lock();
         newborn.iter().any(|(other, until)| prefix.overlaps(*other) && now < *until)
     }
 
-    pub fn born(&self, prefix: Prefix, now: crate::Moment) {
+    pub fn born(&self, prefix: Prefix, now: Instant) {
         if self.mode() != HotMode::Atomic {
             return;
         }
-        let rests = newborn_rests(self.terms().lease).as_micros() as u64;
+        let rests = newborn_rests(self.terms().lease);
         let mut newborn = self.newborn.lock();
-        newborn.push((prefix, now.after(rests)));
+        newborn.push((prefix, now + rests));
         self.any_newborn.store(true, Release);
     }
 
-    fn forget_newborn(&self, now: crate::Moment) {
+    fn forget_newborn(&self, now: Instant) {
         let mut newborn = self.newborn.lock();
         newborn.retain(|(_, until)| now < *until);
         self.any_newborn.store(!newborn.is_empty(), Release);
@@ -234,7 +234,7 @@ impl Shared {
 
     /// True if a key's cachelet has begun empty, and serves nothing yet: copies of an earlier owner may be read still.
     pub fn is_newborn(&self, hash: u64, now: crate::Now) -> bool {
-        self.copies.any_newborn() && self.copies.is_newborn(hash, now.moment())
+        self.copies.any_newborn() && self.copies.is_newborn(hash, now.instant())
     }
 
     pub fn hot_terms(&self) -> HotTerms {

@@ -122,7 +122,7 @@ impl Worker {
         if self.late.len() >= LATE_MAX {
             return;
         }
-        let at = wait.again(now.moment());
+        let at = wait.again(now.instant());
         let serial = self.once.next_serial();
         self.late.insert(serial, Late { from, bytes: bytes.to_vec(), wait });
         self.wakes.set(at, Sleeper::Datagram(serial));
@@ -133,7 +133,7 @@ impl Worker {
         let Some(Late { from, bytes, wait }) = self.late.remove(&serial) else { return };
         let Some((request_id, requests)) = parse_datagram(&bytes) else { return };
         match self.is_on_its_way(requests) {
-            true if !wait.is_over(now.moment()) => self.datagram_is_late(now, from, &bytes, wait),
+            true if !wait.is_over(now.instant()) => self.datagram_is_late(now, from, &bytes, wait),
             _ => self.run_requests(now, from, request_id, requests, actions),
         }
     }

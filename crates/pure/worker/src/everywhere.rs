@@ -1,7 +1,7 @@
 //! `flush_all` of a cluster: the server that is asked asks all others, and answers when they have.
 
-use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, ServerId};
 use mbal_wire::{Admin, Binary, Command, Frame, HOPS_MAX, PeerRequest, Request, Status};
 
 use crate::asked::Relayed;
@@ -10,7 +10,6 @@ use crate::links::{Asker, Credit, Ticket};
 use crate::moves::Owning;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::time::Moment;
 use crate::turn::Then;
 use crate::worker::Worker;
 use crate::{Action, Actions, Now, UNLIMITED};
@@ -86,22 +85,22 @@ impl Flush {
 #[derive(Default)]
 pub(crate) struct Newest {
     number: u32,
-    since: Moment,
+    since: Instant,
     is_over: bool,
 }
 
 impl Shared {
     /// Once a second. A flush that this server has heard of, and was not asked for, was before its process began; or it is about to be
     /// asked. When the link's timeout has passed nobody waits for its answer any more.
-    pub(crate) fn look_at_flushes(&self, now: Moment) {
+    pub(crate) fn look_at_flushes(&self, now: Instant) {
         let number = self.store.flushed();
         let mut newest = self.newest_flush.lock();
         if newest.number != number {
             *newest = Newest { number, since: now, is_over: false };
         }
         // Clocks run apart.
-        let waits = self.settings.link_timeout.as_micros() as u64 * 5 / 4;
-        if !newest.is_over && newest.since.after(waits) <= now {
+        let waits = self.settings.link_timeout * 5 / 4;
+        if !newest.is_over && newest.since + waits <= now {
             newest.is_over = true;
             self.store.flushes_are_over(number);
         }
@@ -116,7 +115,7 @@ impl Worker {
         // A delay ends a second early.
         let exptime = (at - second + 1) as i32;
         let request = Flush { exptime, number, asked: Vec::new() }.request();
-        let ticket = self.links.ask(server, Asker::Here, now.moment(), 0);
+        let ticket = self.links.ask(server, Asker::Here, now.instant(), 0);
         let start = actions.requests.len();
         PeerRequest::new(1, self.map_version, request.as_bytes()).encode(&mut actions.requests);
         let request = start..actions.requests.len();

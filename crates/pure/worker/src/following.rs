@@ -6,20 +6,22 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
 
 use mbal_cachelet::Birth;
 use mbal_locks::{Mutex, MutexGuard, ranks};
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Cluster, ClusterMap, Elsewhere, Owner, Prefix, Seconds, ServerId, WorkerId};
+use mbal_model::{
+    Cluster, ClusterMap, Elsewhere, Instant, Owner, Prefix, Seconds, ServerId, WorkerId,
+};
 
 use crate::Now;
 use crate::shared::Shared;
-use crate::time::Moment;
 use crate::wakes::Sleeper;
 use crate::worker::Worker;
 
 /// Others' batches are over in a moment, unless one has lost its core; a journey may take long.
-const SETTLE_MICROS_MIN: u64 = 1_000;
+const SETTLE_AGAIN: Duration = Duration::from_millis(1);
 const SETTLE_DOUBLINGS_MAX: u32 = 10;
 
 /// Shared by the workers: the first one that hears of a map has the server follow it.
@@ -223,7 +225,7 @@ impl Shared {
     fn bear(&self, prefix: Prefix, owner: Owner, version: u64, now: Seconds) -> bool {
         // Of the first map nobody was an owner before.
         if version > 1 {
-            self.copies.born(prefix, Moment(u64::from(now) * 1_000_000));
+            self.copies.born(prefix, Instant::from_secs(now.into()));
         }
         let worker = WorkerId(owner.worker.0 % self.settings.workers);
         let generation = if is_planted(Fault::BornTooOld) { 0 } else { version as u16 };
@@ -238,10 +240,10 @@ impl Worker {
             self.unsettled = 0;
             return self.wakes.forget(Sleeper::Map);
         }
-        let pause = SETTLE_MICROS_MIN << self.unsettled.min(SETTLE_DOUBLINGS_MAX);
+        let pause = SETTLE_AGAIN * (1 << self.unsettled.min(SETTLE_DOUBLINGS_MAX));
         self.unsettled += 1;
         self.wakes.forget(Sleeper::Map);
-        self.wakes.set(now.moment().after(pause), Sleeper::Map);
+        self.wakes.set(now.instant() + pause, Sleeper::Map);
     }
 }
 

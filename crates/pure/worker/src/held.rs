@@ -12,14 +12,14 @@ use std::ops::Range;
 
 use mbal_cachelet::Room;
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Key, ServerId};
+use mbal_model::{Instant, Key, ServerId};
 use mbal_wire::{Request, words_of};
 
 use crate::asked::ForwardedRequest;
 use crate::batch::{Batch, Job};
 use crate::room::{Haste, RoomWait};
 use crate::slice_wait::SliceWait;
-use crate::time::Moment;
+use crate::time::micros_left;
 use crate::wakes::Sleeper;
 use crate::worker::Worker;
 use crate::{Actions, Now, Ticket, Ticketed};
@@ -59,7 +59,7 @@ struct Waiting {
     request: Vec<u8>,
     ticket: Ticket,
     /// Until when it may be executed.
-    until: Moment,
+    until: Instant,
     keys: Keys,
     /// `None`: it stands behind another.
     wait: Option<HeldWait>,
@@ -171,7 +171,7 @@ impl Batch<'_> {
         obstacle: Obstacle,
     ) {
         let mut wait = self.again.map_or(HeldWait::default(), |again| again.wait);
-        let now = self.turn.now.moment();
+        let now = self.turn.now.instant();
         let at = match obstacle {
             Obstacle::Room(room) => wait.room.again(room, now),
             Obstacle::Slice => wait.slice.again(now),
@@ -241,12 +241,12 @@ impl Worker {
     ) {
         let Some(waiting) = self.held.take(number) else { return };
         let wait = waiting.wait.unwrap_or_default();
-        let moment = now.moment();
+        let moment = now.instant();
         let patience = patience.unwrap_or_else(|| Patience {
             haste: wait.room.haste(moment),
             slice_is_over: wait.slice.is_over(moment),
         });
-        let (ticket, micros_left) = (waiting.ticket, waiting.until.left(moment));
+        let (ticket, micros_left) = (waiting.ticket, micros_left(waiting.until, moment));
         let requests = [Ticketed { ticket, micros_left, bytes: &waiting.request }];
         let Actions { bytes: out, requests: to_peers, list } = actions;
         self.turn_of_nobody(now, 0, out, to_peers, list, |batch, decoded| {

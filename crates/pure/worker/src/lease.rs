@@ -9,11 +9,10 @@ use std::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Release},
 };
-use std::time::Duration;
 
 use mbal_migration::{Incarnation, destination, source};
-use mbal_model::WorkerId;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, WorkerId};
 
 use crate::Now;
 use crate::moves::Side;
@@ -35,8 +34,8 @@ impl Default for Lease {
 impl Shared {
     /// This server owns what is here before that moment, and never then, by a clock that goes on while the machine sleeps. Zero: it
     /// owns nothing.
-    pub fn own_until(&self, moment: Duration) {
-        self.lease.0.store(moment.as_nanos().min(u128::from(NONE - 1)) as u64, Release);
+    pub fn own_until(&self, until: Instant) {
+        self.lease.0.store(until.as_nanos().min(NONE - 1), Release);
     }
 
     /// It owns by a lease, so workers have to look at it.
@@ -55,7 +54,7 @@ impl Shared {
         for one in self.moves_here() {
             let has_ended = match &mut one.lock().side {
                 Side::Leaves(leaver) => {
-                    let heard = leaver.source.handle(0, source::Event::HandedOver);
+                    let heard = leaver.source.handle(Instant::ZERO, source::Event::HandedOver);
                     heard.expect("a map is no answer");
                     leaver.source.is_over()
                 }
@@ -79,8 +78,8 @@ impl Shared {
 impl Worker {
     /// Before each event that came later than this moment was read: whether what is here may be served.
     #[inline]
-    pub fn look_at_lease(&mut self, now: Duration) {
-        self.lapsed = self.shared.lease.0.load(Acquire) <= now.as_nanos() as u64
+    pub fn look_at_lease(&mut self, now: Instant) {
+        self.lapsed = self.shared.lease.0.load(Acquire) <= now.as_nanos()
             && !is_planted(Fault::ServesWithoutLease);
         self.lease_now = now;
     }

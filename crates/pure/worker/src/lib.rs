@@ -70,6 +70,7 @@ mod orders;
 mod ownership;
 mod peers;
 mod quota;
+mod retry;
 mod room;
 mod selection;
 mod session;
@@ -108,13 +109,13 @@ pub use moves::{BrokenLink, Heard, MoveDecision, MoveLink, MoveMessage, MoveRepo
 pub use orders::{OrderId, Report, order_event};
 pub use peers::GATHER_KEYS_MAX;
 pub use quota::Quota;
-pub use room::ROOM_MICROS_MAX;
+pub use room::ROOM_WAIT_MAX;
 pub use selection::Rescued;
 pub use session::{Carried, OUTPUT_BYTES_MAX};
 pub use settings::{Echoed, Protocol, Settings, TlsSettings};
 pub use shared::{Gauges, Shared};
 pub use slots::NO_ROUTE;
-pub use time::{Moment, Now};
+pub use time::Now;
 pub use worker::Worker;
 
 /// A connection, named by whoever drives the worker: a small number (it indexes a table), used

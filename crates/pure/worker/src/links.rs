@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mbal_model::ServerId;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, ServerId};
 use mbal_replica::Grant;
 
 use crate::ConnId;
 use crate::session::Client;
 use crate::slots::Place;
-use crate::time::Moment;
 
 /// Names a request on a link until it is answered: from 1 on, they count up from the moment that the link comes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +55,7 @@ struct Link {
 
 struct InFlight {
     asker: Asker,
-    since: Moment,
+    since: Instant,
     /// Keys whose values it may bring.
     keys: usize,
 }
@@ -108,7 +107,7 @@ pub(crate) struct Links {
     /// By the server that was asked, and the ticket there.
     passed: BTreeMap<(ServerId, Ticket), Passed>,
     /// Whose link has broken, and whose request may still be executed: until when.
-    lost: BTreeMap<(Moment, u64), Asker>,
+    lost: BTreeMap<(Instant, u64), Asker>,
     lost_ever: u64,
 }
 
@@ -162,7 +161,7 @@ impl Links {
     }
 
     /// Spends a credit, for the values of so many keys.
-    pub fn ask(&mut self, server: ServerId, asker: Asker, since: Moment, keys: usize) -> Ticket {
+    pub fn ask(&mut self, server: ServerId, asker: Asker, since: Instant, keys: usize) -> Ticket {
         let link = self.links.get_mut(&server).expect("its credit was looked at");
         link.unanswered += 1;
         link.keys += keys;
@@ -233,7 +232,7 @@ impl Links {
     }
 
     /// Everybody who waits for an answer, and since when; and everybody who waits for a credit.
-    pub fn broken(&mut self, server: ServerId) -> (Vec<(Asker, Moment)>, Vec<ConnId>) {
+    pub fn broken(&mut self, server: ServerId) -> (Vec<(Asker, Instant)>, Vec<ConnId>) {
         self.passed.retain(|(to, _), _| *to != server);
         match self.links.remove(&server) {
             Some(_) if is_planted(Fault::LostAreForgotten) => (Vec::new(), Vec::new()),
@@ -246,13 +245,13 @@ impl Links {
     }
 
     /// What this one asked for may be executed until then. It hears of its failure after that.
-    pub fn lose(&mut self, asker: Asker, deadline: Moment) {
+    pub fn lose(&mut self, asker: Asker, deadline: Instant) {
         self.lost_ever += 1;
         self.lost.insert((deadline, self.lost_ever), asker);
     }
 
     /// One of the lost whose deadline is over.
-    pub fn next_lost(&mut self, now: Moment) -> Option<Asker> {
+    pub fn next_lost(&mut self, now: Instant) -> Option<Asker> {
         let (&key, _) =
             self.lost.first_key_value().filter(|((deadline, _), _)| *deadline <= now)?;
         self.lost.remove(&key)
@@ -290,7 +289,7 @@ mod tests {
 
     fn ask(links: &mut Links) -> Ticket {
         let asker = Asker::Peer { server: ServerId(3), ticket: Ticket(1), reads: false };
-        links.ask(PEER, asker, Moment::default(), 0)
+        links.ask(PEER, asker, Instant::default(), 0)
     }
 
     #[test]

@@ -21,7 +21,7 @@ use mbal_migration::{
     Answer, Arriver, Ask, Destination, Incarnation, Leaver, Met, Order, Progress, Refusal, State,
     destination, source,
 };
-use mbal_model::{Cluster, MoveId, Prefix, ServerId, WorkerId};
+use mbal_model::{Cluster, Instant, MoveId, Prefix, ServerId, WorkerId};
 use mbal_wire::Gone;
 
 use crate::Now;
@@ -172,7 +172,7 @@ impl Move {
         match (&mut self.lock().side, is_owned_here) {
             (Side::Leaves(leaver), false) => {
                 // Times are of no account for it.
-                let heard = leaver.source.handle(0, source::Event::HandedOver);
+                let heard = leaver.source.handle(Instant::ZERO, source::Event::HandedOver);
                 heard.expect("a map is no answer");
             }
             (Side::Comes(arriver), true) => {
@@ -196,7 +196,7 @@ impl Side {
     pub fn strain(&mut self, strained: bool) {
         let is_fine = match self {
             Side::Leaves(leaver) => {
-                leaver.source.handle(0, source::Event::Strained(strained)).is_ok()
+                leaver.source.handle(Instant::ZERO, source::Event::Strained(strained)).is_ok()
             }
             Side::Comes(arriver) => {
                 arriver.destination.handle(destination::Event::Strained(strained)).is_ok()
@@ -207,7 +207,9 @@ impl Side {
 
     pub fn link_is_down(&mut self, now: Now) {
         let is_fine = match self {
-            Side::Leaves(leaver) => leaver.source.handle(ns(now), source::Event::LinkDown).is_ok(),
+            Side::Leaves(leaver) => {
+                leaver.source.handle(now.instant(), source::Event::LinkDown).is_ok()
+            }
             Side::Comes(arriver) => {
                 arriver.destination.handle(destination::Event::LinkDown).is_ok()
             }
@@ -216,9 +218,9 @@ impl Side {
     }
 
     /// What it does next has a slice frozen, here or there.
-    pub fn begins_slice(&self, now_ns: u64) -> bool {
+    pub fn begins_slice(&self, now: Instant) -> bool {
         match self {
-            Side::Leaves(leaver) => leaver.source.is_to_freeze(now_ns),
+            Side::Leaves(leaver) => leaver.source.is_to_freeze(now),
             Side::Comes(arriver) => arriver.destination.calls_for_slice(),
         }
     }
@@ -309,11 +311,6 @@ fn refusal(why: Refusal) -> (u8, Vec<u8>) {
     (Answer::Refused(why).encode(&mut payload), payload)
 }
 
-/// Times are those of workers, so of one clock.
-fn ns(now: Now) -> u64 {
-    now.moment().0 * 1_000
-}
-
 impl Shared {
     /// The number that this process has drawn; before any move is begun.
     pub fn set_incarnation(&self, incarnation: Incarnation) {
@@ -341,7 +338,7 @@ impl Shared {
                     MoveDecision::Cancel => Some(source::Event::Cancel),
                     MoveDecision::DestinationLost => Some(source::Event::Lost),
                 };
-                let heard = word.map_or(Ok(()), |word| leaver.source.handle(ns(now), word));
+                let heard = word.map_or(Ok(()), |word| leaver.source.handle(now.instant(), word));
                 heard.expect("a word is no answer");
             }
             wake.push(one.worker);
@@ -363,7 +360,7 @@ impl Shared {
                     let came_back = leaver.source.is_over();
                     // It was handed over, and by a later map it begins here again: its destination has died since.
                     if !came_back && owns {
-                        let heard = leaver.source.handle(ns(now), source::Event::HandedOver);
+                        let heard = leaver.source.handle(now.instant(), source::Event::HandedOver);
                         heard.expect("a word is no answer");
                         wake.push(one.worker);
                     }
@@ -401,7 +398,10 @@ impl Shared {
         let links = self.moves.links();
         let link = links.get(&to).copied();
         if link.is_some() {
-            leaver.source.handle(ns(now), source::Event::LinkUp).expect("nothing was answered");
+            leaver
+                .source
+                .handle(now.instant(), source::Event::LinkUp)
+                .expect("nothing was answered");
         }
         let workers = self.settings.workers;
         let worker =
@@ -432,7 +432,10 @@ impl Shared {
             let Sides { link: over, side } = &mut *one.lock();
             *over = Some(link);
             if let Side::Leaves(leaver) = side {
-                leaver.source.handle(ns(now), source::Event::LinkUp).expect("nothing was answered");
+                leaver
+                    .source
+                    .handle(now.instant(), source::Event::LinkUp)
+                    .expect("nothing was answered");
             }
         }
         of_it.iter().map(|one| one.worker).collect()
@@ -467,7 +470,10 @@ impl Shared {
         }
         let Side::Leaves(leaver) = side else { return Err(BrokenLink) };
         let before = leaver.source.progress().bytes;
-        leaver.source.handle(ns(now), source::Event::Answer(answer)).map_err(|_| BrokenLink)?;
+        leaver
+            .source
+            .handle(now.instant(), source::Event::Answer(answer))
+            .map_err(|_| BrokenLink)?;
         self.moves.carried.fetch_add(leaver.source.progress().bytes - before, Relaxed);
         one.publish(side);
         Ok(Heard { worker: Some(one.worker), answer: None })
@@ -543,7 +549,7 @@ impl Shared {
             destination::Meeting::New => {}
         }
         let worker = WorkerId(begin.worker.0 % self.settings.workers);
-        let destination = Destination::new(ns(now), message.id, *begin);
+        let destination = Destination::new(now.instant(), message.id, *begin);
         let mut arriver = Arriver::new(destination, message.from);
         if self.moves.chosen.load(Relaxed) {
             arriver.is_chosen();

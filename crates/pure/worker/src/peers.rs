@@ -14,6 +14,7 @@ use crate::links::{Asker, Credit, Ticket};
 use crate::moves::{Owning, Whereabouts};
 use crate::session::{Client, Session};
 use crate::slots::{Gather, Place, Sent};
+use crate::time::micros_left;
 use crate::turn::{Then, Turn};
 use crate::unreachable::{END, Lost};
 
@@ -104,13 +105,13 @@ impl Batch<'_> {
         let owning = match self.turn.whereabouts(key) {
             Whereabouts::Here => return None,
             Whereabouts::At(owning) => owning,
-            Whereabouts::OnItsWay if session.slice.is_over(self.turn.now.moment()) => {
+            Whereabouts::OnItsWay if session.slice.is_over(self.turn.now.instant()) => {
                 Owning { server: ServerId::NOBODY, gone: None }
             }
             Whereabouts::OnItsWay => return Some(Then::OnItsWay),
         };
         let server = owning.server;
-        let asked = self.turn.now.moment();
+        let asked = self.turn.now.instant();
         let sent = Sent { hash: key.hash(), to: server, asked, by_lease: false };
         session.slots.sent_by(self.turn.map_version);
         self.turn.counters.requests_peer.add(1);
@@ -246,12 +247,12 @@ impl Batch<'_> {
         keys: usize,
         peer: &PeerRequest<'_>,
     ) -> Ticket {
-        let now = self.turn.now.moment();
+        let now = self.turn.now.instant();
         let ticket = self.links.ask(server, asker, now, keys);
         let start = self.to_peers.len();
         peer.encode(self.to_peers);
         let request = start..self.to_peers.len();
-        let micros_left = self.until.left(now);
+        let micros_left = micros_left(self.until, now);
         self.actions.push(Action::Forward { server, ticket, micros_left, request });
         ticket
     }
@@ -284,7 +285,7 @@ impl Batch<'_> {
                 Whereabouts::Here => None,
                 Whereabouts::At(owning) => Some(owning),
                 // Nothing of it is told before all of it can be.
-                Whereabouts::OnItsWay if !session.slice.is_over(self.turn.now.moment()) => {
+                Whereabouts::OnItsWay if !session.slice.is_over(self.turn.now.instant()) => {
                     self.turn.out.truncate(before);
                     return Some(Then::OnItsWay);
                 }
@@ -402,7 +403,7 @@ impl Turn<'_> {
         match route {
             Route::Peer(_) => route,
             _ if self.lapsed => Route::Peer(ServerId::NOBODY),
-            _ if self.newborn && self.shared.copies.is_newborn(key.hash(), self.now.moment()) => {
+            _ if self.newborn && self.shared.copies.is_newborn(key.hash(), self.now.instant()) => {
                 Route::Peer(ServerId::NOBODY)
             }
             _ => route,

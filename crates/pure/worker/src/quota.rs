@@ -4,23 +4,26 @@
 //! under a small quota memory is not touched by huge pages, and slices of moves come one by one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use mbal_model::Instant;
 
 use crate::Now;
 use crate::shared::Shared;
 
 /// The first use of a huge page is the zeroing of 2 MiB: 0.2 ms where the machine is one, 5 ms where its memory is another machine's.
-const HUGE_PAGE_MICROS: u64 = 5_000;
+const HUGE_PAGE: Duration = Duration::from_millis(5);
 /// A process that may use so many times that in a period hardly feels it.
-const HUGE_PAGES_BORNE: u64 = 4;
+const HUGE_PAGES_BORNE: u32 = 4;
 /// What a slice of a move costs a server, on either side, with what threads say to each other of it: 0.4 ms and some.
-const SLICE_MICROS: u64 = 500;
+const SLICE: Duration = Duration::from_micros(500);
 /// Moves get one part in so many of the quota. A period in which a slice comes may be one in which the quota ends before clients are served: these
 /// periods are so few that one request in twenty does not meet one, though it asks ten servers.
-const PARTS: u64 = 8;
+const PARTS: u32 = 8;
 /// Likewise of a server that is to be empty by a deadline: clients wait rather than miss.
-const PARTS_IN_A_HURRY: u64 = 2;
+const PARTS_IN_A_HURRY: u32 = 2;
 /// There are ten slices a second in any case, as between strained workers.
-const BETWEEN_SLICES_MICROS_MAX: u64 = 100_000;
+const BETWEEN_SLICES_MAX: Duration = Duration::from_millis(100);
 
 /// So many microseconds of CPU time in each period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +50,12 @@ impl Quota {
 
     /// Whether the first use of a huge page is no more than a small part of it.
     fn bears_huge_pages(self) -> bool {
-        u64::from(self.quota_micros) >= HUGE_PAGE_MICROS * HUGE_PAGES_BORNE
+        Duration::from_micros(self.quota_micros.into()) >= HUGE_PAGE * HUGE_PAGES_BORNE
     }
 
-    fn between_slices_micros(self, hurries: bool) -> u64 {
+    fn between_slices(self, hurries: bool) -> Duration {
         let parts = if hurries { PARTS_IN_A_HURRY } else { PARTS };
-        let micros = SLICE_MICROS * parts * u64::from(self.period_micros);
-        (micros / u64::from(self.quota_micros)).min(BETWEEN_SLICES_MICROS_MAX)
+        (SLICE * parts * self.period_micros / self.quota_micros).min(BETWEEN_SLICES_MAX)
     }
 }
 
@@ -62,7 +64,8 @@ impl Quota {
 pub(crate) struct CpuBudget {
     /// Both numbers of a [`Quota`]; 0 is none.
     quota: AtomicU64,
-    next_slice: AtomicU64,
+    /// An [`Instant`], in nanoseconds.
+    next_slice_ns: AtomicU64,
     /// The server is to be empty by a deadline.
     hurries: AtomicBool,
 }
@@ -78,18 +81,19 @@ impl CpuBudget {
     }
 
     /// A slice is frozen here, or called for from here, now or from the moment on that is the error.
-    pub fn begin_slice(&self, now: Now) -> Result<(), u64> {
+    pub fn begin_slice(&self, now: Now) -> Result<(), Instant> {
         let Some(quota) = self.quota() else { return Ok(()) };
-        let (now, next) = (now.moment().0, self.next_slice.load(Relaxed));
+        let (now, next_ns) = (now.instant(), self.next_slice_ns.load(Relaxed));
+        let next = Instant::from_nanos(next_ns);
         // A clock that was moved back: what is waited for is no longer than it can be.
-        if now < next && next <= now + BETWEEN_SLICES_MICROS_MAX {
+        if now < next && next <= now + BETWEEN_SLICES_MAX {
             return Err(next);
         }
-        let after = now + quota.between_slices_micros(self.hurries.load(Relaxed));
-        match self.next_slice.compare_exchange(next, after, Relaxed, Relaxed) {
+        let after = now + quota.between_slices(self.hurries.load(Relaxed));
+        match self.next_slice_ns.compare_exchange(next_ns, after.as_nanos(), Relaxed, Relaxed) {
             Ok(_) => Ok(()),
             // By another worker, at this moment.
-            Err(next) => Err(next.max(now + 1)),
+            Err(next_ns) => Err(Instant::from_nanos(next_ns).max(now + Duration::from_micros(1))),
         }
     }
 }
@@ -132,7 +136,7 @@ mod tests {
      {
         let quotas = [(1_000, 20_000), (10_000, 100_000), (100_000, 100_000), (1_000, 1_000_000)];
         let between = |hurries| {
-            quotas.map(|(used, period)| quota(used, period).between_slices_micros(hurries))
+            quotas.map(|(used, period)| quota(used, period).between_slices(hurries).as_micros())
         };
         assert_eq!(between(false), [80_000, 40_000, 4_000, 100_000]);
         assert_eq!(between(true), [20_000, 10_000, 1_000, 100_000]);
@@ -156,10 +160,10 @@ mod tests {
         );
         cpu_budget.quota.store(1_000 << 32 | 20_000, Relaxed);
         assert_eq!(cpu_budget.begin_slice(at(5)), Ok(()));
-        assert_eq!(cpu_budget.begin_slice(at(6)), Err(2_080_005));
+        assert_eq!(cpu_budget.begin_slice(at(6)), Err(Instant::from_micros(2_080_005)));
         assert_eq!(cpu_budget.begin_slice(at(80_005)), Ok(()));
         cpu_budget.hurry();
         assert_eq!(cpu_budget.begin_slice(at(160_005)), Ok(()));
-        assert_eq!(cpu_budget.begin_slice(at(160_006)), Err(2_180_005));
+        assert_eq!(cpu_budget.begin_slice(at(160_006)), Err(Instant::from_micros(2_180_005)));
     }
 }

@@ -3,10 +3,12 @@
 //! A connection's request waits in its session, a peer's is [held](crate::held). Either is tried again when the worker is woken. When
 //! it has waited in vain for long enough, what it stores is refused for want of memory.
 
-use mbal_cachelet::{Locked, Room};
-use mbal_model::Key;
+use std::time::Duration;
 
-use crate::time::Moment;
+use mbal_cachelet::{Locked, Room};
+use mbal_model::{Instant, Key};
+
+use crate::retry::Retry;
 use crate::turn::Turn;
 use crate::wakes::Sleeper;
 use crate::worker::Worker;
@@ -14,11 +16,7 @@ use crate::{Actions, Now};
 
 /// Waiting in vain ends after this: longer than a worker is kept from its core, be the machine as busy as it likes. Only the client that
 /// stores waits.
-pub const ROOM_MICROS_MAX: u64 = 1_000_000;
-
-/// Others' batches last some ten microseconds; where one lasts longer, its worker has lost its core.
-const RETRY_MICROS_MIN: u64 = 50;
-const RETRY_MICROS_MAX: u64 = 1_000;
+pub const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// After so many turns in which something was cleaned for a value, more is cleaned at a time: others may have taken what was made
 /// free.
@@ -44,19 +42,16 @@ pub(crate) enum Haste {
 /// How a request has waited for room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RoomWait {
-    /// Since when in vain; `None` if something was cleaned for it at its last try.
-    since: Option<Moment>,
-    /// Tries since then.
-    tries: u32,
+    /// Tries in vain, since something was cleaned for it last.
+    retry: Retry,
     /// Tries at which something was cleaned for it.
     turns: u32,
 }
 
 impl RoomWait {
     /// What the next try may do.
-    pub fn haste(&self, now: Moment) -> Haste {
-        let waited = self.since.is_some_and(|since| since.after(ROOM_MICROS_MAX) <= now);
-        if waited || self.turns >= TURNS_IN_ALL_MAX {
+    pub fn haste(&self, now: Instant) -> Haste {
+        if self.retry.is_over(ROOM_WAIT_MAX, now) || self.turns >= TURNS_IN_ALL_MAX {
             Haste::Last
         } else if self.turns >= TURNS_MAX {
             Haste::Cleans
@@ -66,15 +61,12 @@ impl RoomWait {
     }
 
     /// There was none yet: when to try again.
-    pub fn again(&mut self, room: Room, now: Moment) -> Moment {
+    pub fn again(&mut self, room: Room, now: Instant) -> Instant {
         if room == Room::Partly {
-            *self = RoomWait { since: None, tries: 0, turns: self.turns + 1 };
+            *self = RoomWait { retry: Retry::default(), turns: self.turns + 1 };
             return now;
         }
-        let since = *self.since.get_or_insert(now);
-        let pause = (RETRY_MICROS_MIN << self.tries.min(16)).min(RETRY_MICROS_MAX);
-        self.tries += 1;
-        now.after(pause).min(since.after(ROOM_MICROS_MAX))
+        self.retry.again(0, ROOM_WAIT_MAX, now)
     }
 }
 
@@ -101,8 +93,9 @@ impl<'w> Turn<'w> {
 
 impl Worker {
     /// When the worker wants to be woken ([`crate::Event::Woken`]), at the latest; `None` is never. To be asked after every event.
+    /// In whole microseconds, as the clock that workers are told ([`Now`]).
     #[inline]
-    pub fn next_wake(&self) -> Option<Moment> {
+    pub fn next_wake(&self) -> Option<Instant> {
         match (self.wakes.next(), self.carries_at) {
             (Some(wake), Some(carries)) => Some(wake.min(carries)),
             (wake, carries) => wake.or(carries),
@@ -111,7 +104,7 @@ impl Worker {
 
     /// Tries again for those whose moment has come.
     pub(crate) fn woken(&mut self, now: Now, actions: &mut Actions) {
-        for sleeper in self.wakes.due(now.moment(), TRIED_AT_ONCE) {
+        for sleeper in self.wakes.due(now.instant(), TRIED_AT_ONCE) {
             match sleeper {
                 Sleeper::Conn(conn) => self.go_on(now, conn, actions),
                 Sleeper::Lost => self.tell_lost(now, actions),
@@ -130,32 +123,37 @@ mod tests {
 
     #[test]
     fn waiting_in_vain_is_tried_less_and_less_often_and_ends() {
-        let (mut wait, mut now) = (RoomWait::default(), Moment(5));
+        let begin = Instant::from_micros(5);
+        let (mut wait, mut now) = (RoomWait::default(), begin);
         let mut tries = Vec::new();
         while wait.haste(now) != Haste::Last {
             now = wait.again(Room::InUse, now);
-            tries.push(now.0 - 5);
+            tries.push((now - begin).as_micros());
         }
         assert_eq!(tries[..7], [50, 150, 350, 750, 1_550, 2_550, 3_550]);
-        assert_eq!(tries.last(), Some(&ROOM_MICROS_MAX));
+        assert_eq!(tries.last(), Some(&ROOM_WAIT_MAX.as_micros()));
     }
 
     #[test]
     fn what_is_cleaned_bit_by_bit_goes_on_at_once_and_does_not_wait_in_vain() {
         let mut wait = RoomWait::default();
-        for turn in 0..u64::from(TURNS_MAX) {
-            let now = Moment(turn * 2 * ROOM_MICROS_MAX);
+        for turn in 0..TURNS_MAX {
+            let now = Instant::ZERO + 2 * turn * ROOM_WAIT_MAX;
             assert_eq!(wait.haste(now), Haste::None, "turn {turn}");
-            assert_eq!(wait.again(Room::InUse, now), now.after(RETRY_MICROS_MIN));
+            assert_eq!(wait.again(Room::InUse, now), now + Duration::from_micros(50));
             assert_eq!(wait.again(Room::Partly, now), now);
         }
-        assert_eq!(wait.haste(Moment(0)), Haste::Cleans);
+        assert_eq!(wait.haste(Instant::ZERO), Haste::Cleans);
         for _ in TURNS_MAX..TURNS_IN_ALL_MAX {
             assert_eq!(
-                (wait.haste(Moment(0)), wait.again(Room::Partly, Moment(0))),
-                (Haste::Cleans, Moment(0))
+                (wait.haste(Instant::ZERO), wait.again(Room::Partly, Instant::ZERO)),
+                (Haste::Cleans, Instant::ZERO)
             );
         }
-        assert_eq!(wait.haste(Moment(0)), Haste::Last, "a request does not come again for ever");
+        assert_eq!(
+            wait.haste(Instant::ZERO),
+            Haste::Last,
+            "a request does not come again for ever"
+        );
     }
 }

@@ -1,14 +1,15 @@
 //! Items by their age, for scaling: what a coordinator is told of them, and what it has chosen.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use mbal_cachelet::{AgeThresholds, ClassAges};
 use mbal_locks::{Mutex, ranks};
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{CLASSES, Seconds};
+use mbal_model::{CLASSES, Instant, Seconds};
 
+use crate::Now;
 use crate::shared::Shared;
-use crate::{Moment, Now};
 
 /// Until moves have carried so many bytes, they are taken to carry [`BYTES_PER_SECOND`].
 const BYTES_MEASURED: u64 = 1 << 20;
@@ -30,8 +31,8 @@ pub(crate) struct Reference(Mutex<ranks::Reference, (u32, Seconds)>);
 /// The server is to be empty at a moment.
 #[derive(Debug)]
 struct Deadline {
-    since: Moment,
-    until: Moment,
+    since: Instant,
+    until: Instant,
     pace: Pace,
     /// From when ages count, and ages with the bytes of what each stands for; youngest first.
     at: Seconds,
@@ -45,9 +46,9 @@ struct Deadline {
 struct Pace {
     /// What they had carried before.
     begin: u64,
-    from: (Moment, u64),
+    from: (Instant, u64),
     /// The next `from`.
-    lately: (Moment, u64),
+    lately: (Instant, u64),
 }
 
 /// What became of a server that had to be empty at a moment.
@@ -68,11 +69,11 @@ pub(crate) struct Hurry(Mutex<ranks::Hurry, Option<Deadline>>);
 
 impl Deadline {
     /// The youngest items of what is left, which are so many bytes, that will have gone in time, by how fast it went lately.
-    fn age_thresholds(&mut self, now: Moment, carried: u64, left: u64) -> AgeThresholds {
-        let all = self.until.0 - self.since.0;
-        let speed = self.pace.observe(now, carried, (all as f64 * TIME_MEASURED) as u64);
-        let until = Moment(self.until.0 - (all as f64 * TIME_KEPT) as u64);
-        let part = (speed * seconds(until, now) / left.max(1) as f64).max(PART_LEAST);
+    fn age_thresholds(&mut self, now: Instant, carried: u64, left: u64) -> AgeThresholds {
+        let all = self.until - self.since;
+        let speed = self.pace.observe(now, carried, all.mul_f64(TIME_MEASURED));
+        let until = self.until - all.mul_f64(TIME_KEPT);
+        let part = (speed * (until - now).as_secs_f64() / left.max(1) as f64).max(PART_LEAST);
         let mut age_thresholds = AgeThresholds::at(self.at);
         self.cut = None;
         if part >= 1.0 {
@@ -96,32 +97,28 @@ impl Deadline {
 }
 
 impl Pace {
-    fn new(now: Moment, carried: u64) -> Pace {
+    fn new(now: Instant, carried: u64) -> Pace {
         Pace { begin: carried, from: (now, carried), lately: (now, carried) }
     }
 
-    /// Bytes a second, over so many microseconds or up to twice as many.
-    fn observe(&mut self, now: Moment, carried: u64, window: u64) -> f64 {
+    /// Bytes a second, over so long or up to twice as long.
+    fn observe(&mut self, now: Instant, carried: u64, window: Duration) -> f64 {
         if carried == self.begin {
             // Until something has gone, time says nothing.
             *self = Pace::new(now, carried);
-        } else if self.lately.0.after(window) <= now {
+        } else if self.lately.0 + window <= now {
             (self.from, self.lately) = (self.lately, (now, carried));
         }
         if carried - self.begin < BYTES_MEASURED {
             return BYTES_PER_SECOND;
         }
-        (carried - self.from.1) as f64 / seconds(now, self.from.0).max(0.001)
+        (carried - self.from.1) as f64 / (now - self.from.0).as_secs_f64().max(0.001)
     }
-}
-
-fn seconds(later: Moment, earlier: Moment) -> f64 {
-    later.0.saturating_sub(earlier.0) as f64 / 1e6
 }
 
 impl Shared {
     /// The server is to be empty then: what goes with its cachelets from now on is what will have gone in time, the youngest items.
-    pub fn hurry(&self, now: Now, until: Moment) {
+    pub fn hurry(&self, now: Now, until: Instant) {
         let mut ages = Vec::new();
         for ClassAges { items: _, bytes, ages: some } in
             self.store.ages(now.second, now.second, AGES_MOST)
@@ -130,7 +127,7 @@ impl Shared {
             ages.extend(some.into_iter().map(|age| (age, each)));
         }
         ages.sort_unstable_by_key(|(age, _)| *age);
-        let (since, pace) = (now.moment(), Pace::new(now.moment(), self.carried_bytes()));
+        let (since, pace) = (now.instant(), Pace::new(now.instant(), self.carried_bytes()));
         let deadline = Deadline { since, until, pace, at: now.second, ages, cut: None };
         *self.hurry.0.lock() = Some(deadline);
         self.cpu_budget.hurry();
@@ -140,7 +137,7 @@ impl Shared {
     pub(crate) fn hurried(&self, now: Now) -> Option<AgeThresholds> {
         let mut hurry = self.hurry.0.lock();
         let deadline = hurry.as_mut()?;
-        Some(deadline.age_thresholds(now.moment(), self.carried_bytes(), self.store.stats().bytes))
+        Some(deadline.age_thresholds(now.instant(), self.carried_bytes(), self.store.stats().bytes))
     }
 
     /// Of parts that were taken, by all moves from here so far.
@@ -162,7 +159,7 @@ impl Shared {
     /// Ages of items by class, as they were so long ago, in milliseconds: a moment that all servers are asked for. It is
     /// remembered by its number.
     pub fn ages(&self, now: Now, number: u32, ago_ms: u64) -> Vec<ClassAges> {
-        let at = (now.moment().0.saturating_sub(ago_ms * 1_000) / 1_000_000) as Seconds;
+        let at = (now.instant() - Duration::from_millis(ago_ms)).as_secs() as Seconds;
         *self.reference.0.lock() = (number, at);
         self.store.ages(at, now.second, AGES_MOST)
     }
@@ -205,13 +202,12 @@ impl Shared {
 mod tests {
     use super::*;
 
-    const MILLI: u64 = 1_000;
     const MIB: u64 = 1 << 20;
 
     /// A hundred ages, a mebibyte each; a second.
     fn deadline() -> Deadline {
         let ages = (0..100).map(|age| (age, MIB as f64)).collect();
-        let (since, until) = (Moment(0), Moment(1_000 * MILLI));
+        let (since, until) = (Instant::ZERO, Instant::from_secs(1));
         Deadline { since, until, pace: Pace::new(since, 0), at: 1_000, ages, cut: None }
     }
 
@@ -223,47 +219,48 @@ mod tests {
 
     #[test]
     fn with_time_enough_everything_goes() {
-        assert_eq!(deadline().age_thresholds(Moment(0), 0, 20 * MIB), AgeThresholds::at(1_000));
+        assert_eq!(deadline().age_thresholds(Instant::ZERO, 0, 20 * MIB), AgeThresholds::at(1_000));
     }
 
     #[test]
     fn a_few_bytes_do_not_say_how_fast_it_goes() {
         let mut deadline = deadline();
-        let first = deadline.age_thresholds(Moment(0), 0, 100 * MIB);
+        let first = deadline.age_thresholds(Instant::ZERO, 0, 100 * MIB);
         assert_eq!(first, younger_than(25), "32 MB a second, for 0.85 s");
-        assert_eq!(deadline.age_thresholds(Moment(1), MIB / 2, 100 * MIB), first);
+        assert_eq!(deadline.age_thresholds(Instant::from_micros(1), MIB / 2, 100 * MIB), first);
     }
 
     #[test]
     fn what_will_have_gone_in_time_is_the_youngest_by_how_fast_it_went_lately() {
         let mut deadline = deadline();
-        deadline.age_thresholds(Moment(250 * MILLI), 0, 100 * MIB);
+        deadline.age_thresholds(Instant::from_millis(250), 0, 100 * MIB);
         // It began late: 10 MiB in a tenth of a second, so half of what is left goes in another half of a second.
-        let age_thresholds = deadline.age_thresholds(Moment(350 * MILLI), 10 * MIB, 100 * MIB);
+        let age_thresholds =
+            deadline.age_thresholds(Instant::from_millis(350), 10 * MIB, 100 * MIB);
         assert_eq!((age_thresholds, deadline.cut), (younger_than(50), Some(50)));
         // Then it is slow: what was fast is forgotten.
-        deadline.age_thresholds(Moment(475 * MILLI), 11 * MIB, 30 * MIB);
-        let age_thresholds = deadline.age_thresholds(Moment(600 * MILLI), 12 * MIB, 20 * MIB);
+        deadline.age_thresholds(Instant::from_millis(475), 11 * MIB, 30 * MIB);
+        let age_thresholds = deadline.age_thresholds(Instant::from_millis(600), 12 * MIB, 20 * MIB);
         assert_eq!(age_thresholds, younger_than(10), "8 MiB a second, for a quarter of it");
     }
 
     #[test]
     fn when_the_time_is_over_or_nothing_moves_the_hottest_go_still() {
-        let over = deadline().age_thresholds(Moment(1_100 * MILLI), 0, 50 * MIB);
+        let over = deadline().age_thresholds(Instant::from_millis(1_100), 0, 50 * MIB);
         assert_eq!(over, younger_than(2));
         let mut deadline = deadline();
-        deadline.age_thresholds(Moment(0), 0, 50 * MIB);
+        deadline.age_thresholds(Instant::ZERO, 0, 50 * MIB);
         let mut carried = 5 * MIB;
         for at in (20..400).step_by(20) {
-            deadline.age_thresholds(Moment(at * MILLI), carried, 50 * MIB);
+            deadline.age_thresholds(Instant::from_millis(at), carried, 50 * MIB);
         }
         assert_eq!(
-            deadline.age_thresholds(Moment(400 * MILLI), carried, 50 * MIB),
+            deadline.age_thresholds(Instant::from_millis(400), carried, 50 * MIB),
             younger_than(2)
         );
         carried += 5 * MIB;
         assert_ne!(
-            deadline.age_thresholds(Moment(410 * MILLI), carried, 50 * MIB),
+            deadline.age_thresholds(Instant::from_millis(410), carried, 50 * MIB),
             younger_than(2)
         );
     }

@@ -10,8 +10,8 @@ const PENDING_BYTES_KEPT: usize = 16 << 10;
 use std::fmt;
 use std::sync::Arc;
 
-use mbal_model::WorkerId;
 use mbal_model::planted::{Fault, is_planted};
+use mbal_model::{Instant, WorkerId};
 use mbal_replica::Leases;
 use mbal_wire::Login;
 
@@ -23,7 +23,6 @@ use crate::room::RoomWait;
 use crate::settings::Protocol;
 use crate::slice_wait::SliceWait;
 use crate::slots::Slots;
-use crate::time::Moment;
 use crate::walks::Walk;
 
 #[derive(Default)]
@@ -95,7 +94,7 @@ pub(crate) enum Wait {
     /// For peers.
     Peers(Pause),
     /// For room, or for a slice that moves, until then: [`crate::Event::Woken`].
-    Until(Moment),
+    Until(Instant),
     /// For certificates: [`crate::Event::CertsRefreshed`].
     Certificates,
     /// For what there is to tell, for ever. Input is dropped.

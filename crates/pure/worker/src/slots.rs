@@ -14,12 +14,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use mbal_model::{Key, ServerId};
+use mbal_model::{Instant, Key, ServerId};
 use mbal_wire::{next_value, next_word, words_of};
 
 use crate::everywhere::Everywhere;
 use crate::links::{REPLY_BYTES_MIN, ReplyBytes};
-use crate::time::Moment;
 use crate::unreachable::{END, Lost};
 
 /// What a client is told whose write did not reach the owner of its key, or got no answer: nobody knows whether it was
@@ -64,7 +63,7 @@ pub(crate) struct Slots {
 pub(crate) struct Sent {
     pub hash: u64,
     pub to: ServerId,
-    pub asked: Moment,
+    pub asked: Instant,
     /// It is for a copy, which a lease was taken for.
     pub by_lease: bool,
 }

@@ -1,6 +1,10 @@
 //! Time as a worker knows it: what the driver says, and what clients mean by an exptime.
 
-use mbal_model::Seconds;
+use std::time::Duration;
+
+use mbal_model::{Instant, Seconds};
+
+use crate::UNLIMITED;
 
 /// The time of an event; the driver reads its clocks once for all that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,22 +18,19 @@ pub struct Now {
     pub micros: u32,
 }
 
-/// A moment on the server's monotonic clock, in microseconds. [`Now::second`] counts its seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(pub u64);
-
-impl Moment {
-    /// So many microseconds later.
-    pub const fn after(self, micros: u64) -> Moment {
-        Moment(self.0.saturating_add(micros))
+/// What another server is told of the time that a request has until then: [`Ticketed::micros_left`](crate::Ticketed::micros_left).
+pub(crate) fn micros_left(until: Instant, now: Instant) -> u64 {
+    match until {
+        Instant::MAX => UNLIMITED,
+        _ => until.as_micros().saturating_sub(now.as_micros()),
     }
+}
 
-    /// Microseconds from `now` to this moment; 0 once it has come, [`UNLIMITED`](crate::UNLIMITED) if it never does.
-    pub const fn left(self, now: Moment) -> u64 {
-        match self.0 {
-            u64::MAX => u64::MAX,
-            at => at.saturating_sub(now.0),
-        }
+/// Until when a request may be executed of which that was told.
+pub(crate) fn until(now: Instant, micros_left: u64) -> Instant {
+    match micros_left {
+        UNLIMITED => Instant::MAX,
+        micros => now + Duration::from_micros(micros),
     }
 }
 
@@ -37,8 +38,10 @@ impl Moment {
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
 impl Now {
-    pub fn moment(self) -> Moment {
-        Moment(u64::from(self.second) * 1_000_000 + u64::from(self.micros))
+    /// The same on the server's monotonic clock, to the microsecond.
+    #[inline]
+    pub fn instant(self) -> Instant {
+        Instant::from_micros(u64::from(self.second) * 1_000_000 + u64::from(self.micros))
     }
 
     /// The time by a clock that was moved by so many seconds.
@@ -69,6 +72,16 @@ impl Now {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_is_told_in_microseconds_and_no_end_is_no_end() {
+        let now = Now { second: 100, unix: 1_700_000_100, micros: 7 }.instant();
+        assert_eq!(now, Instant::from_nanos(100_000_007_000));
+        for left in [0, 1, 1_000_000, UNLIMITED] {
+            assert_eq!(micros_left(until(now, left), now), left);
+        }
+        assert_eq!(micros_left(until(now, 5), now + Duration::from_secs(1)), 0, "it is over");
+    }
 
     #[test]
     fn exptimes_are_relative_up_to_thirty_days() {

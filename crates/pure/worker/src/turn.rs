@@ -1,10 +1,9 @@
 //! One request, executed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use mbal_cachelet::{Ahead, Room};
-use mbal_model::{Key, Owner, Route, WorkerId};
+use mbal_model::{Instant, Key, Owner, Route, WorkerId};
 use mbal_sketch::Sampler;
 use mbal_wire::{Limits, Login, Request, push_line};
 
@@ -36,7 +35,7 @@ pub(crate) struct Turn<'w> {
     /// The lease by which this server owns is over: what is here is nobody's.
     pub lapsed: bool,
     /// By the clock that leases are counted by.
-    pub lease_now: Duration,
+    pub lease_now: Instant,
     /// Some cachelets that are here serve nothing yet.
     pub newborn: bool,
     pub now: Now,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::Ahead;
+use mbal_model::Instant;
 use mbal_model::planted::{Fault, is_planted};
 
 use crate::batch::{Batch, Ended, Pause};
@@ -13,12 +14,11 @@ use crate::load::turn_work;
 use crate::log::STATES;
 use crate::room::Haste;
 use crate::session::{OUTPUT_BYTES_MAX, Session, Wait};
-use crate::time::Moment;
 use crate::turn::Turn;
 use crate::wakes::Sleeper;
 use crate::watching::send_lines_to;
 use crate::worker::Worker;
-use crate::{Action, Actions, ConnId, Now, UNLIMITED, verbose};
+use crate::{Action, Actions, ConnId, Now, verbose};
 
 impl Worker {
     /// What requests are executed with, and how many keys were asked for before.
@@ -67,7 +67,7 @@ impl Worker {
             relays: &mut self.once,
             hops: 0,
             passed_by: None,
-            until: Moment(UNLIMITED),
+            until: Instant::MAX,
             to_peers,
             actions,
             held: &mut self.held,

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use mbal_model::Instant;
+
 use crate::ConnId;
-use crate::time::Moment;
 
 /// Who waits for a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,23 +27,23 @@ pub(crate) enum Sleeper {
 #[derive(Default)]
 pub(crate) struct Wakes {
     /// At one moment, in the order in which they came.
-    all: BTreeSet<(Moment, u64, Sleeper)>,
+    all: BTreeSet<(Instant, u64, Sleeper)>,
     last: u64,
 }
 
 impl Wakes {
-    pub fn set(&mut self, at: Moment, sleeper: Sleeper) {
+    pub fn set(&mut self, at: Instant, sleeper: Sleeper) {
         self.last += 1;
         self.all.insert((at, self.last, sleeper));
     }
 
     /// The earliest moment that anybody waits for.
-    pub fn next(&self) -> Option<Moment> {
+    pub fn next(&self) -> Option<Instant> {
         self.all.first().map(|(at, ..)| *at)
     }
 
     /// Takes out those whose moment has come, up to `most`.
-    pub fn due(&mut self, now: Moment, most: usize) -> Vec<Sleeper> {
+    pub fn due(&mut self, now: Instant, most: usize) -> Vec<Sleeper> {
         let mut due = Vec::new();
         while due.len() < most && self.next().is_some_and(|next| next <= now) {
             due.extend(self.all.pop_first().map(|(.., sleeper)| sleeper));
@@ -59,19 +60,23 @@ impl Wakes {
 mod tests {
     use super::*;
 
+    fn at(micros: u64) -> Instant {
+        Instant::from_micros(micros)
+    }
+
     #[test]
     fn who_is_due_comes_in_order_and_the_rest_next_time() {
         let conn = |number| Sleeper::Conn(ConnId(number));
         let mut wakes = Wakes::default();
         assert_eq!(wakes.next(), None);
-        wakes.set(Moment(30), conn(0));
-        wakes.set(Moment(20), conn(2));
-        wakes.set(Moment(20), conn(1));
-        wakes.set(Moment(10), Sleeper::Held(7));
-        assert_eq!((wakes.next(), wakes.due(Moment(9), 9)), (Some(Moment(10)), vec![]));
-        assert_eq!(wakes.due(Moment(20), 2), [Sleeper::Held(7), conn(2)]);
-        assert_eq!((wakes.next(), wakes.due(Moment(20), 9)), (Some(Moment(20)), vec![conn(1)]));
+        wakes.set(at(30), conn(0));
+        wakes.set(at(20), conn(2));
+        wakes.set(at(20), conn(1));
+        wakes.set(at(10), Sleeper::Held(7));
+        assert_eq!((wakes.next(), wakes.due(at(9), 9)), (Some(at(10)), vec![]));
+        assert_eq!(wakes.due(at(20), 2), [Sleeper::Held(7), conn(2)]);
+        assert_eq!((wakes.next(), wakes.due(at(20), 9)), (Some(at(20)), vec![conn(1)]));
         wakes.forget(conn(0));
-        assert_eq!((wakes.next(), wakes.due(Moment(99), 9)), (None, vec![]));
+        assert_eq!((wakes.next(), wakes.due(at(99), 9)), (None, vec![]));
     }
 }

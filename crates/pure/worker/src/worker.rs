@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
-use std::time::Duration;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Outcome, Owner, Seconds, ServerId, WorkerId};
+use mbal_model::{Instant, Outcome, Owner, Seconds, ServerId, WorkerId};
 use mbal_random::Random;
 use mbal_replica::Leases;
 use mbal_sketch::Sampler;
@@ -27,7 +26,6 @@ use crate::log;
 use crate::once::AnsweredOnce;
 use crate::session::{Client, Session, Wait};
 use crate::shared::Shared;
-use crate::time::Moment;
 use crate::wakes::{Sleeper, Wakes};
 use crate::{Action, Actions, ConnId, Event, Now, OrderId, Report, Ticketed};
 
@@ -40,12 +38,12 @@ pub struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) map_version: u64,
     /// Since when it knows of that map.
-    pub(crate) map_since: Moment,
+    pub(crate) map_since: Instant,
     pub(crate) alone: bool,
     /// The lease by which this server owns is over.
     pub(crate) lapsed: bool,
     /// The clock that leases are counted by, and the event's time.
-    pub(crate) lease_now: Duration,
+    pub(crate) lease_now: Instant,
     pub(crate) now: Now,
     /// Some cachelets that are here serve nothing yet.
     pub(crate) newborn: bool,
@@ -58,7 +56,7 @@ pub struct Worker {
     pub(crate) held: HeldRequests,
     pub(crate) wakes: Wakes,
     /// When moves go on, if not before.
-    pub(crate) carries_at: Option<Moment>,
+    pub(crate) carries_at: Option<Instant>,
     /// Clients leave it no time.
     pub(crate) is_strained: bool,
     /// The store is not yet as the map says: it is looked at after this event.
@@ -96,10 +94,10 @@ impl Worker {
             here,
             shared,
             map_version: 1,
-            map_since: Moment::default(),
+            map_since: Instant::default(),
             alone: true,
             lapsed: false,
-            lease_now: Duration::ZERO,
+            lease_now: Instant::ZERO,
             now: Now { second: 0, unix: 0, micros: 0 },
             newborn: false,
             leases: None,
@@ -150,7 +148,7 @@ impl Worker {
         let ticks = matches!(event, Event::Tick);
         let carries = match event {
             Event::Carry => true,
-            Event::Woken => self.carries_at.is_some_and(|at| at <= now.moment()),
+            Event::Woken => self.carries_at.is_some_and(|at| at <= now.instant()),
             _ => false,
         };
         let watched = self.shared.log.watched();
@@ -164,7 +162,7 @@ impl Worker {
             self.shared.alone.load(Acquire) && !self.lapsed && !self.newborn && !has_copies;
         let map_version = self.shared.map_version.load(Acquire);
         if self.map_version != map_version {
-            (self.map_version, self.map_since) = (map_version, now.moment());
+            (self.map_version, self.map_since) = (map_version, now.instant());
         }
         match event {
             Event::Opened { conn, own_port } => {
@@ -263,7 +261,7 @@ impl Worker {
             Event::AskerGone { server, tickets } => self.drop_held(now, server, &tickets, actions),
             Event::Woken => self.woken(now, actions),
             Event::Tick => {
-                self.shared.look_at_flushes(now.moment());
+                self.shared.look_at_flushes(now.instant());
                 self.close_idle(now, actions);
                 self.tick_copies_from_now(now);
             }

@@ -161,8 +161,8 @@ impl World {
         let mut second = 0;
         while self.goes_on() {
             let now = self.now();
-            let left = worker.next_wake().map_or(u64::MAX, |wake| wake.left(now.moment()));
-            let note = inbox.recv_timeout(IDLE.min(Duration::from_micros(left)));
+            let left = worker.next_wake().map_or(IDLE, |wake| wake.left(now.instant()));
+            let note = inbox.recv_timeout(left.min(IDLE));
             let now = self.now();
             match &note {
                 Ok(Note::Opened(conn, replies)) => {

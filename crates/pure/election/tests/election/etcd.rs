@@ -7,6 +7,7 @@ use mbal_election::{
     Answer, Condition, Fence, LEASE, Leader, LeaseId, NOBODY_LEADS, Question, Revision, SaveAnswer,
     Sight, Stored, Term,
 };
+use mbal_model::Instant;
 
 use crate::met::Failed;
 
@@ -23,14 +24,14 @@ impl Value {
     }
 }
 
-/// Microseconds by etcd's clock.
-type Time = u64;
+/// Removals are done by ticks.
+const TICKS_WITHIN: Duration = Duration::from_millis(25);
 
 #[derive(Debug)]
 struct Lease {
-    ends: Time,
+    ends: Instant,
     /// Once it has ended: when it and its key are removed.
-    removed: Option<Time>,
+    removed: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -45,13 +46,13 @@ pub struct Etcd {
     raft_term: u64,
     leaders_ever: u64,
     /// Until then somebody renews leases who is etcd's leader no more.
-    stale_until: Time,
+    stale_until: Instant,
 }
 
 pub enum Answered {
     Now(Answer),
     /// When the lease has been removed.
-    At(Time, Answer),
+    At(Instant, Answer),
 }
 
 impl Etcd {
@@ -89,13 +90,13 @@ impl Etcd {
     }
 
     /// `luck` says whether a replaced leader of etcd gets a renewal, while there is one.
-    pub fn ask(&mut self, now: Time, question: Question, address: &str, luck: bool) -> Answered {
+    pub fn ask(&mut self, now: Instant, question: Question, address: &str, luck: bool) -> Answered {
         let lasts = LEASE;
         Answered::Now(match question {
             Question::Look => Answer::Seen(self.sight()),
             Question::Grant => {
                 self.leases_ever += 1;
-                let lease = Lease { ends: now + micros(lasts), removed: None };
+                let lease = Lease { ends: now + lasts, removed: None };
                 self.leases.insert(self.leases_ever, lease);
                 Answer::Granted { lease: self.leases_ever, lasts }
             }
@@ -122,14 +123,13 @@ impl Etcd {
                 None => Answer::Renewed { lasts: Duration::ZERO, raft_term: self.raft_term },
                 // It waits for the lease to be removed, and then says that it was renewed.
                 Some(Lease { removed: Some(at), .. }) => {
-                    // Removals are done by ticks.
                     return Answered::At(
-                        *at + 25_000,
+                        *at + TICKS_WITHIN,
                         Answer::Renewed { lasts, raft_term: self.raft_term },
                     );
                 }
                 Some(lease) => {
-                    lease.ends = now + micros(lasts);
+                    lease.ends = now + lasts;
                     Answer::Renewed { lasts, raft_term: self.raft_term }
                 }
             },
@@ -159,7 +159,7 @@ impl Etcd {
     }
 
     /// Ends leases whose time is over; `takes` is how long their removal will take.
-    pub fn tick(&mut self, now: Time, takes: u64) {
+    pub fn tick(&mut self, now: Instant, takes: Duration) {
         for lease in self.leases.values_mut() {
             if lease.ends <= now && lease.removed.is_none() {
                 lease.removed = Some(now + takes);
@@ -179,15 +179,11 @@ impl Etcd {
     }
 
     /// Another member leads: all leases last anew, and the one before goes on renewing for up to a second.
-    pub fn change_leader(&mut self, now: Time) {
+    pub fn change_leader(&mut self, now: Instant) {
         self.raft_term += 1;
-        self.stale_until = now + 1_000_000;
+        self.stale_until = now + Duration::from_secs(1);
         for lease in self.leases.values_mut() {
-            *lease = Lease { ends: now + micros(LEASE), removed: None };
+            *lease = Lease { ends: now + LEASE, removed: None };
         }
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    time.as_micros() as u64
 }

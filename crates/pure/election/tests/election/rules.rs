@@ -6,6 +6,11 @@ use mbal_election::{
     Answer, Election, Fence, LOOK_EVERY, Leader, News, Next, Question, SaveAnswer, Sight, Stored,
     UNUSABLE_PAUSE, Verdict, Why,
 };
+use mbal_model::Instant;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
 
 fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -17,7 +22,7 @@ fn sight(term: Option<u64>, state: Option<u64>) -> Sight {
 }
 
 /// Asks all that is to be asked, and tells these answers.
-fn play(election: &mut Election, now: Duration, answers: Vec<Answer>) -> Vec<Question> {
+fn play(election: &mut Election, now: Instant, answers: Vec<Answer>) -> Vec<Question> {
     let play = answers.into_iter().map(|answer| match election.next(now) {
         Next::Ask(question) => {
             election.told(now, answer);
@@ -37,8 +42,8 @@ fn leader() -> Election {
         Answer::Granted { lease: 7, lasts: ms(3000) },
         Answer::Won { term: 10, state },
     ];
-    play(&mut election, ms(0), answers);
-    assert_eq!(election.leads(ms(0)), Some(10));
+    play(&mut election, at(0), answers);
+    assert_eq!(election.leads(at(0)), Some(10));
     election.take_news();
     election
 }
@@ -50,10 +55,10 @@ fn renewed() -> Answer {
 #[test]
 fn who_sees_a_leader_names_it_and_looks_again() {
     let mut election = Election::new();
-    play(&mut election, ms(0), vec![Answer::Seen(sight(Some(3), None))]);
+    play(&mut election, at(0), vec![Answer::Seen(sight(Some(3), None))]);
     assert_eq!(election.leader(), Some("http://3"));
-    assert_eq!(election.next(ms(0)), Next::Wait(LOOK_EVERY));
-    assert_eq!(election.next(LOOK_EVERY), Next::Ask(Question::Look));
+    assert_eq!(election.next(at(0)), Next::Wait(at(0) + LOOK_EVERY));
+    assert_eq!(election.next(at(0) + LOOK_EVERY), Next::Ask(Question::Look));
 }
 
 #[test]
@@ -65,7 +70,7 @@ fn who_was_slower_gives_its_lease_back() {
         Answer::Lost(sight(Some(4), None)),
         Answer::Revoked,
     ];
-    let asked = play(&mut election, ms(0), answers);
+    let asked = play(&mut election, at(0), answers);
     let campaign = Question::Campaign { lease: 7 };
     assert_eq!(asked, [Question::Look, Question::Grant, campaign, Question::Revoke { lease: 7 }]);
     assert_eq!(election.take_news(), []);
@@ -74,20 +79,20 @@ fn who_was_slower_gives_its_lease_back() {
 #[test]
 fn a_lease_lasts_nine_tenths_from_before_it_was_asked_for() {
     let mut election = leader();
-    assert_eq!(election.leads(ms(2699)), Some(10));
-    assert_eq!(election.leads(ms(2700)), None);
-    assert_eq!(election.next(ms(1000)), Next::Ask(Question::Renew { lease: 7 }));
-    election.told(ms(1400), renewed());
-    assert_eq!(election.leads(ms(2700)), None, "a renewal counts only with a look");
-    play(&mut election, ms(1500), vec![Answer::Seen(sight(Some(10), Some(5)))]);
-    assert_eq!(election.leads(ms(3699)), Some(10));
-    assert_eq!(election.leads(ms(3700)), None);
+    assert_eq!(election.leads(at(2699)), Some(10));
+    assert_eq!(election.leads(at(2700)), None);
+    assert_eq!(election.next(at(1000)), Next::Ask(Question::Renew { lease: 7 }));
+    election.told(at(1400), renewed());
+    assert_eq!(election.leads(at(2700)), None, "a renewal counts only with a look");
+    play(&mut election, at(1500), vec![Answer::Seen(sight(Some(10), Some(5)))]);
+    assert_eq!(election.leads(at(3699)), Some(10));
+    assert_eq!(election.leads(at(3700)), None);
 }
 
 #[test]
 fn a_leader_that_was_stopped_leads_no_more_and_revokes_its_lease() {
     let mut election = leader();
-    assert_eq!(election.next(ms(9000)), Next::Ask(Question::Revoke { lease: 7 }));
+    assert_eq!(election.next(at(9000)), Next::Ask(Question::Revoke { lease: 7 }));
     assert_eq!(election.take_news(), [News::Deposed { term: 10, why: Why::LeaseOver }]);
 }
 
@@ -99,8 +104,8 @@ fn a_leader_whose_key_is_anothers_leads_no_more() {
         vec![Answer::Renewed { lasts: ms(0), raft_term: 1 }],
     ] {
         let mut election = leader();
-        play(&mut election, ms(100), answers);
-        assert_eq!(election.leads(ms(100)), None);
+        play(&mut election, at(100), answers);
+        assert_eq!(election.leads(at(100)), None);
         assert_eq!(election.take_news(), [News::Deposed { term: 10, why: Why::Replaced }]);
     }
 }
@@ -109,49 +114,49 @@ fn a_leader_whose_key_is_anothers_leads_no_more() {
 fn a_renewal_under_another_leader_of_etcd_is_asked_for_again() {
     let mut election = leader();
     let look = Sight { raft_term: 2, ..sight(Some(10), Some(5)) };
-    play(&mut election, ms(1000), vec![renewed(), Answer::Seen(look)]);
-    assert_eq!(election.leads(ms(2700)), None);
-    assert_eq!(election.next(ms(1000)), Next::Ask(Question::Renew { lease: 7 }));
+    play(&mut election, at(1000), vec![renewed(), Answer::Seen(look)]);
+    assert_eq!(election.leads(at(2700)), None);
+    assert_eq!(election.next(at(1000)), Next::Ask(Question::Renew { lease: 7 }));
 }
 
 #[test]
 fn a_save_is_fenced_by_the_term_and_the_state_that_is_known() {
     let mut election = leader();
-    assert_eq!(election.begin_save(ms(1)), Some(Fence { term: 10, state: Some(5) }));
-    assert_eq!(election.settle(ms(2), SaveAnswer::Written(12)), Verdict::Saved);
-    assert_eq!(election.begin_save(ms(3)), Some(Fence { term: 10, state: Some(12) }));
-    assert_eq!(election.settle(ms(4), SaveAnswer::NotExecuted), Verdict::NotSaved);
-    assert_eq!(election.begin_save(ms(5)), Some(Fence { term: 10, state: Some(12) }));
+    assert_eq!(election.begin_save(at(1)), Some(Fence { term: 10, state: Some(5) }));
+    assert_eq!(election.settle(at(2), SaveAnswer::Written(12)), Verdict::Saved);
+    assert_eq!(election.begin_save(at(3)), Some(Fence { term: 10, state: Some(12) }));
+    assert_eq!(election.settle(at(4), SaveAnswer::NotExecuted), Verdict::NotSaved);
+    assert_eq!(election.begin_save(at(5)), Some(Fence { term: 10, state: Some(12) }));
 }
 
 #[test]
 fn a_save_that_was_not_answered_is_asked_again_until_it_is_certain() {
     let mut election = leader();
-    election.begin_save(ms(0));
-    assert_eq!(election.settle(ms(700), SaveAnswer::Unknown), Verdict::Again);
-    assert_eq!(election.settle(ms(701), SaveAnswer::NotExecuted), Verdict::Again);
+    election.begin_save(at(0));
+    assert_eq!(election.settle(at(700), SaveAnswer::Unknown), Verdict::Again);
+    assert_eq!(election.settle(at(701), SaveAnswer::NotExecuted), Verdict::Again);
     let ours = SaveAnswer::Refused { leader: Some(10), ours: Some(12) };
-    assert_eq!(election.settle(ms(702), ours), Verdict::Saved);
-    assert_eq!(election.begin_save(ms(703)), Some(Fence { term: 10, state: Some(12) }));
+    assert_eq!(election.settle(at(702), ours), Verdict::Saved);
+    assert_eq!(election.begin_save(at(703)), Some(Fence { term: 10, state: Some(12) }));
 }
 
 #[test]
 fn a_save_in_doubt_ends_with_the_lease_and_nobody_knows() {
     let mut election = leader();
-    election.begin_save(ms(0));
-    assert_eq!(election.settle(ms(2700), SaveAnswer::Unknown), Verdict::Unknown);
+    election.begin_save(at(0));
+    assert_eq!(election.settle(at(2700), SaveAnswer::Unknown), Verdict::Unknown);
     assert_eq!(election.take_news(), [News::Deposed { term: 10, why: Why::Unsettled }]);
-    assert_eq!(election.begin_save(ms(2701)), None);
+    assert_eq!(election.begin_save(at(2701)), None);
 }
 
 #[test]
 fn a_state_that_somebody_else_wrote_ends_the_leadership() {
     let mut election = leader();
-    election.begin_save(ms(0));
+    election.begin_save(at(0));
     let changed = SaveAnswer::Refused { leader: Some(10), ours: None };
-    assert_eq!(election.settle(ms(1), changed), Verdict::NotSaved);
+    assert_eq!(election.settle(at(1), changed), Verdict::NotSaved);
     assert_eq!(election.take_news(), [News::Deposed { term: 10, why: Why::StateChanged }]);
-    assert_eq!(election.next(ms(1)), Next::Ask(Question::Revoke { lease: 7 }));
+    assert_eq!(election.next(at(1)), Next::Ask(Question::Revoke { lease: 7 }));
 }
 
 #[test]
@@ -166,7 +171,7 @@ fn who_has_seen_a_state_does_not_lead_without_one() {
         Answer::Seen(sight(None, None)),
         Answer::Seen(sight(None, None)),
     ];
-    let mut now = ms(0);
+    let mut now = at(0);
     for answer in answers {
         if let Next::Wait(until) = election.next(now) {
             now = until;
@@ -177,5 +182,5 @@ fn who_has_seen_a_state_does_not_lead_without_one() {
         play(&mut election, now, vec![answer]);
     }
     assert_eq!(election.take_news(), [News::Deposed { term: 10, why: Why::StateMissing }]);
-    assert!(now < UNUSABLE_PAUSE, "it looks on, and asks for no lease");
+    assert!(now < at(0) + UNUSABLE_PAUSE, "it looks on, and asks for no lease");
 }

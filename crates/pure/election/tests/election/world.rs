@@ -1,10 +1,12 @@
 //! Hosts, calls, clients and trouble; time goes from one event to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use mbal_election::{
-    Answer, Election, Fence, Moment, News, Next, Question, SaveAnswer, Term, Verdict, Why,
+    Answer, Election, Fence, News, Next, Question, SaveAnswer, Term, Verdict, Why,
 };
+use mbal_model::Instant;
 use mbal_random::Random;
 
 use crate::etcd::{Answered, Etcd, Value};
@@ -235,7 +237,7 @@ impl World {
             Event::EtcdTicks => {
                 let takes = self.random.below(2) * self.random.below(SECOND / 2);
                 let now = self.etcd_now();
-                self.etcd.tick(now, takes);
+                self.etcd.tick(now, Duration::from_micros(takes));
                 self.at(self.now + 20_000, Event::EtcdTicks);
             }
             Event::Trouble => self.trouble(),
@@ -243,16 +245,16 @@ impl World {
         Ok(())
     }
 
-    fn etcd_now(&self) -> u64 {
-        (self.now as f64 * self.etcd_rate) as u64
+    fn etcd_now(&self) -> Instant {
+        Instant::from_micros((self.now as f64 * self.etcd_rate) as u64)
     }
 
-    fn clock(&self, host: usize) -> Moment {
-        Moment::from_micros((self.now as f64 * self.hosts[host].rate) as u64)
+    fn clock(&self, host: usize) -> Instant {
+        Instant::from_micros((self.now as f64 * self.hosts[host].rate) as u64)
     }
 
     /// When a host's clock shows that.
-    fn when(&self, host: usize, moment: Moment) -> u64 {
+    fn when(&self, host: usize, moment: Instant) -> u64 {
         (moment.as_micros() as f64 / self.hosts[host].rate) as u64 + 1
     }
 

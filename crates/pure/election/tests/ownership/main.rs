@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use mbal_election::{OwnerAnswer, OwnerNext, Ownership, Terms};
+use mbal_model::Instant;
 use world::{Met, World};
 
 const SEEDS: u64 = 300;
@@ -56,8 +57,8 @@ fn nobody_owns_who_is_said_to_be_dead_and_whoever_is_dead_is_found() {
 /// Stopped between two renewals for longer than a lease, it has been called dead by a coordinator that had accepted a heartbeat of it.
 #[test]
 fn word_of_a_coordinator_does_not_outlast_the_renewals_that_it_goes_by() {
-    let ms = Duration::from_millis;
-    let terms = Terms { lease: ms(3_000), grace: Some(Duration::ZERO) };
+    let at = Instant::from_millis;
+    let terms = Terms { lease: Duration::from_secs(3), grace: Some(Duration::ZERO) };
     let renewed = |ownership: &mut Ownership, now| {
         for answer in [
             OwnerAnswer::Renewed { raft_term: 1 },
@@ -70,12 +71,12 @@ fn word_of_a_coordinator_does_not_outlast_the_renewals_that_it_goes_by() {
     for (stopped, owns) in [(1_000, true), (5_000, false)] {
         let mut ownership = Ownership::new(terms);
         for answer in [OwnerAnswer::Granted { lease: 7 }, OwnerAnswer::Written] {
-            assert!(matches!(ownership.next(ms(1)), OwnerNext::Ask(_)));
-            ownership.told(ms(1), answer);
+            assert!(matches!(ownership.next(at(1)), OwnerNext::Ask(_)));
+            ownership.told(at(1), answer);
         }
-        renewed(&mut ownership, ms(1_000));
-        let sent = ms(1_100);
-        let now = ms(1_100 + stopped);
+        renewed(&mut ownership, at(1_000));
+        let sent = at(1_100);
+        let now = at(1_100 + stopped);
         renewed(&mut ownership, now);
         ownership.accepted(now, sent);
         assert_eq!(ownership.until() > now, owns, "{stopped} ms");

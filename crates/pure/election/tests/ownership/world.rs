@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mbal_election::{
-    KeySeen, Moment, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, Watch, nobody_leads,
+    KeySeen, OwnerAnswer, OwnerNext, OwnerQuestion, Ownership, Terms, Watch, nobody_leads,
 };
+use mbal_model::Instant;
 use mbal_random::Random;
 
 use mbal_election::model::Etcd;
@@ -63,7 +64,7 @@ struct Leader {
     watches: BTreeMap<usize, (u64, Watch)>,
     looks_at: u64,
     /// When the look that it waits for was asked.
-    look: Option<Moment>,
+    look: Option<Instant>,
     /// Without etcd its own lease ends then.
     ends_at: Option<u64>,
     /// It waits for a save, and answers nobody; when it gives up.
@@ -125,23 +126,23 @@ enum Message {
     Beats {
         server: usize,
         incarnation: u64,
-        sent: Moment,
+        sent: Instant,
     },
     Accepted {
         server: usize,
         incarnation: u64,
-        sent: Moment,
+        sent: Instant,
         is_member: bool,
     },
     /// A leader's look, at etcd, and back.
     Look {
         term: u64,
-        begun: Moment,
+        begun: Instant,
     },
     Seen {
         term: u64,
-        begun: Moment,
-        unrenewed: Vec<Option<u64>>,
+        begun: Instant,
+        unrenewed: Vec<Option<Duration>>,
     },
     /// A leader's save, at etcd.
     Dead {
@@ -232,17 +233,17 @@ impl World {
         }
     }
 
-    fn clock_of(&self, server: usize) -> Moment {
-        Duration::from_micros((self.now as f64 * 1_000.0 * self.servers[server].rate) as u64)
+    fn clock_of(&self, server: usize) -> Instant {
+        Instant::from_micros((self.now as f64 * 1_000.0 * self.servers[server].rate) as u64)
     }
 
-    fn clock_at(&self, coordinator: usize) -> Moment {
+    fn clock_at(&self, coordinator: usize) -> Instant {
         let rate = self.coordinators[coordinator].rate;
-        Duration::from_micros((self.now as f64 * 1_000.0 * rate) as u64)
+        Instant::from_micros((self.now as f64 * 1_000.0 * rate) as u64)
     }
 
-    fn etcd_now(&self) -> u64 {
-        (self.now as f64 * self.etcd_rate) as u64
+    fn etcd_now(&self) -> Instant {
+        Instant::from_millis((self.now as f64 * self.etcd_rate) as u64)
     }
 
     /// Sends it, perhaps in vain.
@@ -442,7 +443,7 @@ impl World {
         Ok(())
     }
 
-    fn calls(&mut self, server: usize, clock: Moment, incarnation: u64) {
+    fn calls(&mut self, server: usize, clock: Instant, incarnation: u64) {
         let now = self.now;
         let one = &mut self.servers[server];
         if !one.is_registered || one.call != 0 {
@@ -521,7 +522,7 @@ impl World {
                     return;
                 }
                 let luck = self.random.below(2) == 0;
-                let (now, lasts) = (self.etcd_now(), self.terms.key_lasts().as_millis() as u64);
+                let (now, lasts) = (self.etcd_now(), self.terms.key_lasts());
                 let answer = self.etcd.ask(now, server, incarnation, question, lasts, luck);
                 let is_cut = self.now < self.servers[server].cut_from_etcd_until;
                 self.send(is_cut, Message::Told { server, incarnation, call, answer });
@@ -566,7 +567,7 @@ impl World {
                 let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
                 let is_member = self.members.get(&server) == Some(&Some(incarnation));
                 if let (true, Some((_, watch))) = (is_member, leader.watches.get_mut(&server)) {
-                    watch.heard(Duration::from_micros(now as u64));
+                    watch.heard(Instant::from_micros(now as u64));
                 }
                 let at = leader.coordinator;
                 let is_cut = self.now < self.servers[server].cut_from_coordinators_until[at];
@@ -622,7 +623,7 @@ impl World {
         let answers = |leader: &&mut Leader| leader.saves_until.is_none();
         let Some(leader) = self.leader.as_mut().filter(answers) else { return };
         let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
-        let now = Duration::from_micros(now as u64);
+        let now = Instant::from_micros(now as u64);
         if self.servers[server].incarnation != incarnation {
             return;
         }
@@ -641,16 +642,16 @@ impl World {
         self.send(false, Message::Registered { server, incarnation });
     }
 
-    fn seen(&mut self, term: u64, begun: Moment, unrenewed: &[Option<u64>]) {
+    fn seen(&mut self, term: u64, begun: Instant, unrenewed: &[Option<Duration>]) {
         let is_awaited = |leader: &&mut Leader| leader.term == term && leader.look == Some(begun);
         let Some(leader) = self.leader.as_mut().filter(is_awaited) else { return };
         leader.look = None;
         let now = self.coordinators[leader.coordinator].rate * self.now as f64 * 1_000.0;
-        let now = Duration::from_micros(now as u64);
+        let now = Instant::from_micros(now as u64);
         let mut dead = Vec::new();
         for (server, (incarnation, watch)) in &mut leader.watches {
             let key = match unrenewed[*server] {
-                Some(unrenewed) => KeySeen::Present { unrenewed: Duration::from_millis(unrenewed) },
+                Some(unrenewed) => KeySeen::Present { unrenewed },
                 None => KeySeen::Absent,
             };
             let is_member = self.members.get(server) == Some(&Some(*incarnation));

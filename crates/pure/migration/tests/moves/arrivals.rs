@@ -1,13 +1,13 @@
 //! The cachelets that come to a server.
 
 use mbal_migration::destination::{self, Destination, Meeting, Met, Step};
-use mbal_migration::{Advance, Answer, Arriver, Ask, Now};
+use mbal_migration::{Advance, Answer, Arriver, Ask};
 use mbal_model::{MoveId, ServerId};
 
 use crate::host::{Coming, Host, brief, owner_by};
 use crate::links::Link;
 use crate::met::Failed;
-use crate::world::{MOVER, NOW, World};
+use crate::world::{MOVER, NOW, World, instant, when};
 
 impl World {
     /// One step of a move's destination.
@@ -22,13 +22,13 @@ impl World {
         one.pump_at = None;
         let store = store.as_ref().expect("it lives");
         let (prefix, from) = (one.arriver.destination.begin().prefix, one.from);
-        let (times, owner) = (Now { ns: now, second: NOW }, owner_by(map.as_ref(), prefix));
+        let owner = owner_by(map.as_ref(), prefix);
         // Heartbeats say so.
         store.know_flush(self.newest_flush);
         if !self.truth.is_flushing() {
             store.flushes_are_over(self.newest_flush);
         }
-        let advance = one.arriver.advance(times, store, MOVER, owner);
+        let advance = one.arriver.advance(instant(now), store, MOVER, owner);
         store.background(MOVER, NOW, 1);
         if self.tells {
             let text = advance.as_ref().map_or("broken".to_owned(), brief);
@@ -45,7 +45,7 @@ impl World {
                         _ => "dropped",
                     });
                 } else if let Some(until) = until {
-                    self.pump_destination_at(host, id, until);
+                    self.pump_destination_at(host, id, when(until));
                 }
                 return Ok(());
             }
@@ -97,7 +97,7 @@ impl World {
             }
             Meeting::New => {}
         }
-        let destination = Destination::new(self.now, id, begin);
+        let destination = Destination::new(instant(self.now), id, begin);
         let arriver = Arriver::new(destination, ServerId(from as u16));
         self.hosts[host].coming.push(Coming { arriver, from, pump_at: None });
         self.pump_destination_at(host, id, self.now + 1);

@@ -3,12 +3,12 @@
 use mbal_cachelet::{Birth, Store};
 use mbal_migration::destination;
 use mbal_migration::source::{self, Step};
-use mbal_migration::{Advance, Arriver, Ask, Incarnation, Leaver, Now, State};
+use mbal_migration::{Advance, Arriver, Ask, Incarnation, Leaver, State};
 use mbal_model::{Elsewhere, MoveId, Prefix, Route, ServerId};
 
 use crate::coordinator::{Map, Report, Word};
 use crate::met::Failed;
-use crate::world::{Event, MOVER, NOW, World};
+use crate::world::{Event, MOVER, World, instant, when};
 
 pub struct Host {
     pub incarnation: Incarnation,
@@ -176,7 +176,7 @@ impl World {
         let mine = |one: &&mut Leaving| one.leaver.source.order().id == id;
         let Some(one) = self.hosts[host].leaving.iter_mut().find(mine) else { return };
         let to = one.to;
-        if one.leaver.source.handle(now, event).is_err() {
+        if one.leaver.source.handle(instant(now), event).is_err() {
             self.is_broken(host, to, "its answer cannot be");
         }
         self.pump_source_at(host, id, now + 1);
@@ -229,7 +229,7 @@ impl World {
         let (prefix, to) = (one.leaver.source.order().prefix, one.to);
         let before = one.leaver.source.gone();
         let owner = owner_by(map.as_ref(), prefix);
-        let advance = one.leaver.advance(Now { ns: now, second: NOW }, store, owner);
+        let advance = one.leaver.advance(instant(now), store, owner);
         if self.tells {
             println!("{now} source {host} {id:?} {prefix}: {}", brief(&advance));
         }
@@ -237,7 +237,7 @@ impl World {
             Advance::Wait(None) => return Ok(()),
             Advance::Wait(Some(until)) => {
                 // Who waits for what has passed is asked again in a while.
-                self.pump_source_at(host, id, until.max(now + 100_000));
+                self.pump_source_at(host, id, when(until).max(now + 100_000));
                 return Ok(());
             }
             Advance::Say { kind, payload } => {

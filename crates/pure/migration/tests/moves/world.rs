@@ -1,11 +1,11 @@
 //! The world of one seed: what happens when, and what goes wrong.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use mbal_cachelet::{Birth, Draft, Memory, Options, Store};
-use mbal_migration::Incarnation;
-use mbal_migration::State;
-use mbal_model::{Key, MoveId, Prefix, Route, WorkerId};
+use mbal_migration::{Incarnation, State};
+use mbal_model::{Instant, Key, MoveId, Prefix, Route, WorkerId};
 use mbal_random::Random;
 
 use crate::clients::Request;
@@ -15,8 +15,9 @@ use crate::links::Link;
 use crate::met::{Failed, Met};
 use crate::truth::{KEYS, Op, Truth, hash};
 
-/// All clocks say this second.
+/// What clients say for the second, at any time: nothing here goes by it.
 pub const NOW: u32 = 100;
+const BEGIN: Instant = Instant::from_secs(NOW as u64);
 pub const CLIENT: WorkerId = WorkerId(0);
 pub const MOVER: WorkerId = WorkerId(1);
 pub const SLOW: WorkerId = WorkerId(2);
@@ -26,6 +27,16 @@ pub const SECOND: u64 = 1_000 * MILLISECOND;
 /// When nothing goes wrong any more, everything ends within this.
 const SETTLES_WITHIN: u64 = 60 * SECOND;
 const OPS: u64 = 2_500;
+
+/// What the clock of all servers shows so many nanoseconds after the beginning.
+pub fn instant(now: u64) -> Instant {
+    BEGIN + Duration::from_nanos(now)
+}
+
+/// How many nanoseconds after the beginning it shows that.
+pub fn when(instant: Instant) -> u64 {
+    (instant - BEGIN).as_nanos() as u64
+}
 
 /// What differs from seed to seed.
 pub struct Profile {

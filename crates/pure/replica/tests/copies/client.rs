@@ -1,7 +1,7 @@
 //! Clients: smart ones, which hold leases, and ordinary ones, whose server does. What they are told is checked here.
 
-use mbal_model::ReplicaVersion;
-use mbal_replica::{Announcement, Choice, Leases, Moment, over_after};
+use mbal_model::{Instant, ReplicaVersion};
+use mbal_replica::{Announcement, Choice, Leases, over_after};
 
 use crate::host::{Letter, hash};
 use crate::profile::Clock;
@@ -32,7 +32,7 @@ pub struct Ask {
     pub leased: bool,
     /// The server whose leases it was sent by, which process of it, and when.
     pub by: Option<(usize, u16)>,
-    pub asked: Moment,
+    pub asked: Instant,
     pub hops: u32,
 }
 
@@ -72,7 +72,7 @@ pub struct Client {
     /// By key: the newest that it has seen or written.
     seen: Vec<usize>,
     /// By key: the end of all leases that it was given.
-    lease_end: Vec<Moment>,
+    lease_end: Vec<Instant>,
 }
 
 impl Client {
@@ -81,10 +81,10 @@ impl Client {
             clock,
             is_smart,
             server,
-            leases: Leases::new(2, 4, 1, Moment::ZERO),
+            leases: Leases::new(2, 4, 1, Instant::ZERO),
             pending: Vec::new(),
             seen: vec![0; keys],
-            lease_end: vec![Moment::ZERO; keys],
+            lease_end: vec![Instant::ZERO; keys],
         }
     }
 

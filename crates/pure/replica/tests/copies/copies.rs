@@ -1,9 +1,9 @@
 //! What homes and shadows say to each other, and reads of copies.
 
-use mbal_model::ReplicaVersion;
-use mbal_replica::{
-    Grant, Held, Hold, HoldWhat, Item, Kept, Moment, Say, Shadow, What, over_after,
-};
+use std::time::Duration;
+
+use mbal_model::{Instant, ReplicaVersion};
+use mbal_replica::{Grant, Held, Hold, HoldWhat, Item, Kept, Say, Shadow, What, over_after};
 
 use crate::host::{Host, Letter, Stored, host_of, id_of, name};
 use crate::world::{Event, World};
@@ -14,13 +14,13 @@ pub struct Copy {
     pub item: Option<Copied>,
     reads: u32,
     /// The end of the leases that homes have given, worked out by the simulation.
-    lease_end: Moment,
+    lease_end: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
     place: usize,
-    until: Option<Moment>,
+    until: Option<Instant>,
     flush_number: u32,
 }
 
@@ -118,7 +118,7 @@ impl World {
             shadow: Shadow::unknown(),
             item: None,
             reads: 0,
-            lease_end: Moment::ZERO,
+            lease_end: Instant::ZERO,
         });
         if hold.grant < copy.shadow.grant() {
             self.met.count("grant over at a shadow");
@@ -139,8 +139,8 @@ impl World {
         let is_of = (hold.stamp.0 >> 48) as u16 == process && hold.stamp.0 > 0;
         if is_of {
             let micros = hold.stamp.0 & ((1 << 48) - 1);
-            let lease = Moment::from_millis(hold.lease_ms.into());
-            copy.lease_end = copy.lease_end.max(Moment::from_micros(micros) + lease);
+            let lease = Duration::from_millis(hold.lease_ms.into());
+            copy.lease_end = copy.lease_end.max(Instant::from_micros(micros) + lease);
         }
         let refused = !fits && matches!(hold.what, HoldWhat::Item(_));
         if refused && copy.item.is_none() {
@@ -193,7 +193,7 @@ impl World {
     }
 
     /// A copy has just answered with this.
-    fn looks_at_copy(&mut self, at: usize, key: usize, place: usize, now: Moment, end: Moment) {
+    fn looks_at_copy(&mut self, at: usize, key: usize, place: usize, now: Instant, end: Instant) {
         self.tell(key, || format!("shadow {at} answers {place}"));
         if end <= now {
             return self.fails(4, key, format!("shadow {at} answers after its lease"));

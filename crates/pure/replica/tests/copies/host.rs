@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mbal_model::ServerId;
-use mbal_replica::{Grant, Held, Home, HomeState, Leases, Moment};
+use mbal_model::{Instant, ServerId};
+use mbal_replica::{Grant, Held, Home, HomeState, Leases};
 
 use crate::client::{Ask, Reply};
 use crate::copies::Copy;
@@ -35,18 +35,18 @@ pub struct Here {
     pub stored: Option<Stored>,
     pub home: Option<Home>,
     /// It serves nothing before.
-    pub newborn_until: Moment,
+    pub newborn_until: Instant,
     pub leaves_to: Option<usize>,
     /// Shadows were told to let go of what is there.
     pub invalidates: bool,
     /// When a shadow has answered last, or copies began.
-    pub heard: Moment,
+    pub heard: Instant,
 }
 
 /// A request that waits until shadows have let go.
 pub struct Waiting {
     pub ask: Ask,
-    pub since: Moment,
+    pub since: Instant,
 }
 
 pub enum Letter {
@@ -90,7 +90,7 @@ pub struct Host {
     pub lost: BTreeSet<usize>,
     pub map: Map,
     /// Since when it follows that map.
-    pub map_since: Moment,
+    pub map_since: Instant,
     pub keys: BTreeMap<usize, Here>,
     pub copies: Vec<Option<Copy>>,
     pub flush_number: u32,
@@ -115,7 +115,7 @@ impl Host {
             inbox: Vec::new(),
             lost: BTreeSet::new(),
             map,
-            map_since: Moment::ZERO,
+            map_since: Instant::ZERO,
             keys: BTreeMap::new(),
             copies: (0..keys).map(|_| None).collect(),
             flush_number: 0,
@@ -134,7 +134,7 @@ impl Host {
         self.lost.clear();
     }
 
-    pub fn is_alive(&self, stored: &Stored, now: Moment) -> bool {
+    pub fn is_alive(&self, stored: &Stored, now: Instant) -> bool {
         stored.deadline.is_none_or(|deadline| now.as_secs() < deadline)
             && self.flush_number <= stored.flush_number
     }
@@ -158,7 +158,7 @@ pub fn state_name(state: Option<HomeState>) -> &'static str {
 }
 
 impl World {
-    pub fn local(&self, host: usize) -> Moment {
+    pub fn local(&self, host: usize) -> Instant {
         self.hosts[host].clock.local(self.now)
     }
 
@@ -207,7 +207,7 @@ impl World {
                 let second = self.local(at).as_secs();
                 let deadline = seconds.map(|seconds| second + seconds);
                 let stored = stored.map(|stored| Stored { deadline, ..stored });
-                self.adopts(at, key, stored, Moment::ZERO);
+                self.adopts(at, key, stored, Instant::ZERO);
                 let dies = deadline.map(|deadline| self.hosts[at].clock.when(deadline * 1_000_000));
                 self.truth[key].dies_at(dies);
                 self.follows(at, map);
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    fn adopts(&mut self, at: usize, key: usize, stored: Option<Stored>, newborn_until: Moment) {
+    fn adopts(&mut self, at: usize, key: usize, stored: Option<Stored>, newborn_until: Instant) {
         self.tell(key, || format!("server {at} owns it, {stored:?}"));
         let here = Here {
             stored,
@@ -227,7 +227,7 @@ impl World {
             newborn_until,
             leaves_to: None,
             invalidates: false,
-            heard: Moment::ZERO,
+            heard: Instant::ZERO,
         };
         self.hosts[at].keys.insert(key, here);
         if self.hosts[at].copies[key].is_some() {
@@ -249,10 +249,10 @@ impl World {
         for key in 0..map.owners.len() {
             let is_mine = map.owners[key] == at && self.map.owners[key] == at;
             if is_mine && !self.hosts[at].keys.contains_key(&key) && self.moving[key].is_none() {
-                let now = Moment::from_secs(self.local(at).as_secs());
+                let now = Instant::from_secs(self.local(at).as_secs());
                 let until = match self.profile.terms.atomic {
                     true => now + mbal_replica::newborn_rests(self.profile.lease),
-                    false => Moment::ZERO,
+                    false => Instant::ZERO,
                 };
                 self.adopts(at, key, None, until);
             }

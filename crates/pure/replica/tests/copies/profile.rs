@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use mbal_model::Instant;
 use mbal_random::Random;
-use mbal_replica::{Moment, Terms};
+use mbal_replica::Terms;
 
 use crate::world::{MILLISECOND, SECOND};
 
@@ -27,8 +28,8 @@ impl Clock {
         Clock { offset: random.below(1_000 * SECOND), rate }
     }
 
-    pub fn local(self, now: u64) -> Moment {
-        Duration::from_micros(self.offset + (now as u128 * self.rate as u128 / 1_000_000) as u64)
+    pub fn local(self, now: u64) -> Instant {
+        Instant::from_micros(self.offset + (now as u128 * self.rate as u128 / 1_000_000) as u64)
     }
 
     /// The first moment of true time at which it shows this.

@@ -1,7 +1,9 @@
 //! Requests at a server: executed, waiting, answered from a copy, passed on.
 
-use mbal_model::ReplicaVersion;
-use mbal_replica::{Announcement, Choice, Leases, Moment, over_after};
+use std::time::Duration;
+
+use mbal_model::{Instant, ReplicaVersion};
+use mbal_replica::{Announcement, Choice, Leases, over_after};
 
 use crate::client::{Ask, Op, Outcome, Reply};
 use crate::host::{Letter, Stored, TICK, Waiting, hash};
@@ -209,7 +211,7 @@ impl World {
             // Leases that were given end, whatever becomes of what is said.
             let heard = self.hosts[at].keys.get(&one.ask.key).map(|here| here.heard);
             let Some(heard) = heard else { continue };
-            let slack = Moment::from_micros(2 * TICK);
+            let slack = Duration::from_micros(2 * TICK);
             if heard.max(one.since) + over_after(self.profile.terms.lease) + slack < now {
                 let text = format!("#{} waits since {:?}", one.ask.number, one.since);
                 self.fails(5, one.ask.key, text);
@@ -219,7 +221,7 @@ impl World {
     }
 
     /// False if it has to wait for shadows.
-    fn is_executed(&mut self, at: usize, ask: Ask, since: Option<Moment>) -> bool {
+    fn is_executed(&mut self, at: usize, ask: Ask, since: Option<Instant>) -> bool {
         let (now, key) = (self.local(at), ask.key);
         let host = &mut self.hosts[at];
         let number = host.flush_number;

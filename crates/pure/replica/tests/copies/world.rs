@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use mbal_model::ServerId;
+use mbal_model::{Instant, ServerId};
 use mbal_random::Random;
-use mbal_replica::{Grant, Moment};
+use mbal_replica::Grant;
 
 use crate::client::{Client, Reply};
 use crate::host::{Host, Letter, TICK, id_of};
@@ -235,7 +235,7 @@ impl World {
     /// The first map: nobody has owned anything before.
     fn begins(&mut self, host: usize, map: Map) {
         self.follows(host, map);
-        self.hosts[host].keys.values_mut().for_each(|here| here.newborn_until = Moment::ZERO);
+        self.hosts[host].keys.values_mut().for_each(|here| here.newborn_until = Instant::ZERO);
         let process = self.hosts[host].process;
         let wait = self.random.below(TICK);
         self.after(wait, Event::Tick { host, process });

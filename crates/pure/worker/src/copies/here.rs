@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mbal_cachelet::Meta as StoredMeta;
-use mbal_model::{Key, ReplicaVersion};
-use mbal_replica::{Hold, HoldWhat, Kept, Moment, Outcome, Shadow, Stamp};
+use mbal_model::{Instant, Key, ReplicaVersion};
+use mbal_replica::{Hold, HoldWhat, Kept, Outcome, Shadow, Stamp};
 use mbal_wire::{Binary, Command, Get, Head, Meta, Request, Status, push_value};
 
 use crate::copies::{Copies, HotMode};
@@ -34,7 +34,7 @@ pub(crate) struct Copied {
     cas: u64,
     binary_key: bool,
     /// It dies then.
-    until: Option<Moment>,
+    until: Option<Instant>,
     flush_number: u32,
     value: Box<[u8]>,
 }
@@ -44,7 +44,7 @@ impl Copied {
         (self.value.len() + std::mem::size_of::<Copied>()) as u64
     }
 
-    fn is_alive(&self, now: Moment, flush_number: u32) -> bool {
+    fn is_alive(&self, now: Instant, flush_number: u32) -> bool {
         self.until.is_none_or(|until| now < until) && flush_number <= self.flush_number
     }
 
@@ -65,7 +65,7 @@ impl Copied {
 
 impl Copies {
     /// Takes a home's word, and appends the answer.
-    pub fn take(&self, now: Moment, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    pub fn take(&self, now: Instant, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         let Some((hold, key)) =
             Hold::decode(bytes).and_then(|hold| Some((hold, Key::new(hold.key)?)))
         else {
@@ -125,7 +125,7 @@ impl Copies {
         &self,
         key: &Key<'_>,
         seen: ReplicaVersion,
-        now: Moment,
+        now: Instant,
         flush_number: u32,
     ) -> Option<(Arc<Copied>, ReplicaVersion)> {
         if !self.here.may_have(key.hash()) {
@@ -149,7 +149,7 @@ impl Copies {
     }
 
     /// Forgets what need not be remembered any more, of one shard.
-    pub fn tidy_here(&self, at: usize, now: Moment) {
+    pub fn tidy_here(&self, at: usize, now: Instant) {
         self.here.retain(at, |_, copy| {
             if !copy.shadow.is_over(now) {
                 return true;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use mbal_model::planted::{Fault, is_planted};
-use mbal_model::{Key, Prefix, Route, ServerId, WorkerId};
-use mbal_replica::{Announcement, Grant, Held, Hold, HoldWhat, Home, Item, Moment, What};
+use mbal_model::{Instant, Key, Prefix, Route, ServerId, WorkerId};
+use mbal_replica::{Announcement, Grant, Held, Hold, HoldWhat, Home, Item, What};
 use mbal_wire::{PeerRequest, Request, words_of};
 
 use crate::batch::{Batch, Job};
@@ -23,7 +23,7 @@ pub(crate) struct HomeKey {
     pub home: Home,
     /// Until every batch is over in which somebody could have found that it has none, nobody is told of what it is.
     pub stamp: Option<u64>,
-    pub since: Moment,
+    pub since: Instant,
     /// Requests a second at the last look, those that copies have answered included.
     pub reads: f64,
     pub writes: f64,
@@ -52,7 +52,7 @@ pub(crate) struct Sends<'w> {
     pub actions: &'w mut Vec<Action>,
     pub map_version: u64,
     pub now: Now,
-    pub lease_now: Moment,
+    pub lease_now: Instant,
 }
 
 impl Sends<'_> {
@@ -111,7 +111,7 @@ impl Sends<'_> {
                 continue;
             }
             let asker = Asker::Home { server: say.to, hash, grant: say.grant };
-            let ticket = self.links.ask(say.to, asker, self.now.moment(), 0);
+            let ticket = self.links.ask(say.to, asker, self.now.instant(), 0);
             let hold = Hold {
                 grant: say.grant,
                 version: say.version,
@@ -367,7 +367,7 @@ impl Shared {
                 value_bytes: 0,
                 state: None,
                 copies: Vec::new(),
-                since: Moment::ZERO,
+                since: Instant::ZERO,
             };
             (hash, home)
         };
@@ -380,7 +380,7 @@ impl Shared {
         if self.copies.mode() == HotMode::Off && !self.counts_leases() {
             return true;
         }
-        let rests = self.copies.any_newborn() && self.copies.has_newborn(prefix, now.moment());
+        let rests = self.copies.any_newborn() && self.copies.has_newborn(prefix, now.instant());
         let mut none = !rests || is_planted(Fault::NewbornLeaves);
         self.copies.homes.each(|hash, one| {
             if prefix.contains(hash) {

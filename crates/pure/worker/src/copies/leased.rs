@@ -1,7 +1,7 @@
 //! What a server's ordinary clients may read elsewhere: leases that it holds for them, as a smart client holds its own.
 
-use mbal_model::{Key, ReplicaVersion, ServerId};
-use mbal_replica::{Announcement, Choice, Leases, MARK, Moment};
+use mbal_model::{Instant, Key, ReplicaVersion, ServerId};
+use mbal_replica::{Announcement, Choice, Leases, MARK};
 use mbal_routing::place;
 
 use crate::batch::{Batch, Job};
@@ -117,7 +117,7 @@ impl Batch<'_> {
                 return None;
             }
             let replica_version = self.turn.read_copy(&read, key, seen)?;
-            let now = Moment::from_micros(self.turn.now.moment().0);
+            let now = self.turn.now.instant();
             if let Some(leases) = &mut session.leases {
                 leases.saw(key.hash(), replica_version, now);
             }
@@ -126,7 +126,7 @@ impl Batch<'_> {
         if self.links.credit(server) != Credit::Available {
             return None;
         }
-        let asked = self.turn.now.moment();
+        let asked = self.turn.now.instant();
         session.slots.sent_by(self.turn.map_version);
         session.slots.has_leased();
         self.turn.counters.requests_peer.add(1);
@@ -141,9 +141,9 @@ impl Batch<'_> {
     /// not wait for its replies has not heard that.
     fn has_heard_newer(&self, session: &Session, key: &Key<'_>) -> bool {
         session.leases.as_ref().is_some_and(|leases| {
-            let now = Moment::from_micros(self.turn.now.moment().0);
+            let now = self.turn.now.instant();
             let lease = self.turn.shared.copies.terms().lease;
-            leases.was_without(key.hash(), now.saturating_sub(lease))
+            leases.was_without(key.hash(), now - lease)
         })
     }
 
@@ -159,7 +159,7 @@ impl Batch<'_> {
             _ => &mut session.leases,
         };
         let leases = leases.as_mut().filter(|leases| !leases.is_empty())?;
-        let now = Moment::from_micros(self.turn.now.moment().0);
+        let now = self.turn.now.instant();
         leases.follow(self.turn.map_version, now);
         let random = self.random.word() as u32;
         let Choice::Copy { suffix, seen } = leases.route(key.hash(), now, random) else {
@@ -176,14 +176,14 @@ impl Worker {
         &mut self,
         client: crate::session::Client,
         hash: u64,
-        asked: crate::Moment,
+        asked: Instant,
         taken: &ReplyPrefix,
     ) {
         let mode = self.shared.copies.mode();
         if mode == HotMode::Off {
             return;
         }
-        let now = Moment::from_micros(self.now.moment().0);
+        let now = self.now.instant();
         let leases = match mode {
             HotMode::Atomic => &mut self.leases,
             _ => match client {
@@ -199,7 +199,7 @@ impl Worker {
         };
         let bounds = if mode == HotMode::Atomic { OF_A_WORKER } else { OF_A_CONNECTION };
         let map_version = self.map_version;
-        let since = Moment::from_micros(self.map_since.0);
+        let since = self.map_since;
         if let Some(leases) = leases {
             leases.follow(map_version, now);
         }
@@ -216,7 +216,6 @@ impl Worker {
                 leases.get_or_insert_with(new).without(hash, now);
             }
             ReplyPrefix::Announcement(told) => {
-                let asked = Moment::from_micros(asked.0);
                 let leases = leases.get_or_insert_with(new);
                 leases.told(hash, asked, told, now);
             }

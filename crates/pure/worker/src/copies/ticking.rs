@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use mbal_model::{Key, ServerId, WorkerId};
-use mbal_replica::{Grant, Home, Moment};
+use mbal_model::{Instant, Key, ServerId, WorkerId};
+use mbal_replica::{Grant, Home};
 use mbal_routing::copies as copies_of;
 
 use crate::copies::heat::Rates;
@@ -17,10 +18,10 @@ use crate::wakes::Sleeper;
 use crate::worker::Worker;
 use crate::{Actions, Now};
 
-/// An epoch of the trackers, in microseconds: a key is hot for its home within two of them.
-pub(crate) const HEAT_MICROS: u64 = 200_000;
+/// An epoch of the trackers: a key is hot for its home within two of them.
+const HEAT_EPOCH: Duration = Duration::from_millis(200);
 /// While there are copies they are looked at this often.
-const COPIES_MICROS: u64 = 20_000;
+const COPIES_EVERY: Duration = Duration::from_millis(20);
 /// The load from which on a worker looks for hot keys.
 const HOTSPOT: f64 = 0.5;
 /// A key loses its copies when it had less than half of what gives them, for so many epochs.
@@ -33,7 +34,7 @@ const HOT_KEYS_MAX: usize = 512;
 pub(crate) struct Ticks {
     /// They come, as long as there is anything to look at.
     are_set: bool,
-    heat_at: u64,
+    heat_at: Instant,
     busy_ns: u64,
     /// Requests executed.
     keyed: u64,
@@ -41,8 +42,8 @@ pub(crate) struct Ticks {
 
 impl Copies {
     /// The latest moment that any worker has looked at.
-    pub fn latest(&self) -> Moment {
-        Moment::from_nanos(self.latest_ns.load(Relaxed))
+    pub fn latest(&self) -> Instant {
+        Instant::from_nanos(self.latest_ns.load(Relaxed))
     }
 }
 
@@ -61,18 +62,18 @@ impl Worker {
         if !self.ticks.are_set {
             return;
         }
-        let pause = if in_use { COPIES_MICROS } else { HEAT_MICROS };
-        self.wakes.set(now.moment().after(pause), Sleeper::Copies);
+        let pause = if in_use { COPIES_EVERY } else { HEAT_EPOCH };
+        self.wakes.set(now.instant() + pause, Sleeper::Copies);
     }
 
     pub(crate) fn tick_copies(&mut self, now: Now, actions: &mut Actions) {
         let shared = Arc::clone(&self.shared);
         let copies = &shared.copies;
-        copies.latest_ns.fetch_max(self.lease_now.as_nanos() as u64, Relaxed);
+        copies.latest_ns.fetch_max(self.lease_now.as_nanos(), Relaxed);
         if copies.any_newborn() {
-            copies.forget_newborn(now.moment());
+            copies.forget_newborn(now.instant());
         }
-        if copies.mode() != HotMode::Off && self.ticks.heat_at + HEAT_MICROS <= now.moment().0 {
+        if copies.mode() != HotMode::Off && self.ticks.heat_at + HEAT_EPOCH <= now.instant() {
             self.end_heat(now);
         }
         self.tend(now, actions);
@@ -82,12 +83,12 @@ impl Worker {
     /// Ends an epoch of the tracker; worker 0 decides what is hot.
     fn end_heat(&mut self, now: Now) {
         let worker = self.here.worker;
-        let elapsed = now.moment().0 - self.ticks.heat_at;
+        let elapsed = now.instant() - self.ticks.heat_at;
         let (busy_ns, keyed) = (self.counters().busy_ns.get(), self.counters().keyed());
         let requests = keyed.saturating_sub(std::mem::replace(&mut self.ticks.keyed, keyed));
-        let load = (busy_ns - self.ticks.busy_ns) as f64 / 1e3 / elapsed as f64;
-        let is_first = self.ticks.heat_at == 0;
-        self.ticks.heat_at = now.moment().0;
+        let load = (busy_ns - self.ticks.busy_ns) as f64 / elapsed.as_nanos() as f64;
+        let is_first = self.ticks.heat_at == Instant::ZERO;
+        self.ticks.heat_at = now.instant();
         self.ticks.busy_ns = busy_ns;
         if is_first {
             return;
@@ -98,7 +99,7 @@ impl Worker {
         if self.sampler.rate() != rate {
             self.sampler.set_rate(rate);
         }
-        let seconds = elapsed as f64 / 1e6;
+        let seconds = elapsed.as_secs_f64();
         let has_copies = |hash| copies.homes.may_have(hash);
         let rates = copies.heat(worker.0).tick(seconds, requests as f64, has_copies);
         let mut heats = copies.heats.lock();

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mbal_replica::Moment;
+use mbal_model::Instant;
 
 use crate::copies::heat::Rates;
 use crate::copies::{HotMode, HotTerms};
@@ -89,7 +89,7 @@ impl Ledger {
 #[derive(Default)]
 pub(crate) struct CopyBackoff {
     /// Until when they are not copied, and how long that is.
-    keys: BTreeMap<u64, (Moment, Duration)>,
+    keys: BTreeMap<u64, (Instant, Duration)>,
 }
 
 const PAUSE_MIN: Duration = Duration::from_secs(2);
@@ -98,12 +98,12 @@ const SPURNED_MAX: usize = 1024;
 
 impl CopyBackoff {
     /// Whether this key is not to be copied now.
-    pub fn has(&self, hash: u64, now: Moment) -> bool {
+    pub fn has(&self, hash: u64, now: Instant) -> bool {
         self.keys.get(&hash).is_some_and(|(until, _)| now < *until)
     }
 
     /// It was copied, and written too often: for twice as long as the last time, unless that is long ago.
-    pub fn add(&mut self, hash: u64, now: Moment) {
+    pub fn add(&mut self, hash: u64, now: Instant) {
         self.keys.retain(|_, (until, pause)| now < *until + *pause);
         let pause =
             self.keys.get(&hash).map_or(PAUSE_MIN, |(_, pause)| (*pause * 2).min(PAUSE_MAX));
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn who_is_spurned_again_is_for_longer() {
-        let (mut backoff, second) = (CopyBackoff::default(), |at| Duration::from_secs(at));
+        let (mut backoff, second) = (CopyBackoff::default(), Instant::from_secs);
         assert!(!backoff.has(7, second(0)));
         backoff.add(7, second(0));
         assert!(

@@ -164,7 +164,7 @@ fn room_for_a_long_value_is_made_in_turns_between_which_others_are_served() {
         if !actions.bytes.is_empty() {
             break;
         }
-        assert_eq!(rig.worker.next_wake(), Some(rig.now.moment()), "it goes on at once");
+        assert_eq!(rig.worker.next_wake(), Some(rig.now.instant()), "it goes on at once");
         turns += 1;
         let bytes = b"get small0.0\r\n";
         let between = rig.handle(Event::Received { conn: other, bytes });

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use mbal_cachelet::{Options, Store};
 use mbal_model::{
-    Address, Addresses, Cluster, ClusterMap, Key, Owner, Prefix, ReplicaVersion, ServerId, WorkerId,
+    Address, Addresses, Cluster, ClusterMap, Instant, Key, Owner, Prefix, ReplicaVersion, ServerId,
+    WorkerId,
 };
 use mbal_replica::HomeState;
 use mbal_wire::PeerRequest;
@@ -31,7 +32,7 @@ struct Net {
     /// From one to another: what is sent does not arrive, and is not answered.
     silent: BTreeSet<(u16, u16)>,
     /// When who has asked is told that no answer comes.
-    lost: Vec<(u64, u16, u16, Ticket)>,
+    lost: Vec<(Instant, u16, u16, Ticket)>,
 }
 
 fn id_of(server: u16) -> ServerId {
@@ -103,8 +104,8 @@ impl Net {
         net
     }
 
-    fn lease_now(&self) -> Duration {
-        Duration::from_micros(self.now.moment().0)
+    fn lease_now(&self) -> Instant {
+        self.now.instant()
     }
 
     fn event(&mut self, server: u16, event: Event<'_>) {
@@ -151,7 +152,7 @@ impl Net {
     }
 
     fn is_lost(&mut self, asking: u16, asked: u16, ticket: Ticket) {
-        self.lost.push((self.now.moment().0 + 1_000_000, asking, asked, ticket));
+        self.lost.push((self.now.instant() + Duration::from_secs(1), asking, asked, ticket));
     }
 
     fn ask(&mut self, from: u16, to: u16, ticket: Ticket, bytes: &[u8]) {
@@ -163,13 +164,13 @@ impl Net {
 
     /// Time passes, and everybody is woken as they wish.
     fn pass(&mut self, millis: u64) {
-        let end = self.now.moment().0 + millis * 1_000;
-        while self.now.moment().0 < end {
+        let end = self.now.instant() + Duration::from_millis(millis);
+        while self.now.instant() < end {
             let micros = u64::from(self.now.micros) + 1_000;
             self.now.second += (micros / 1_000_000) as u32;
             self.now.unix += micros / 1_000_000;
             self.now.micros = (micros % 1_000_000) as u32;
-            let is_late = |lost: &(u64, u16, u16, Ticket)| lost.0 <= self.now.moment().0;
+            let is_late = |lost: &(Instant, u16, u16, Ticket)| lost.0 <= self.now.instant();
             let (late, lost) = std::mem::take(&mut self.lost).into_iter().partition(is_late);
             self.lost = lost;
             let late: Vec<_> = late;
@@ -178,7 +179,7 @@ impl Net {
             }
             for server in 0..SERVERS {
                 let wake = self.workers[usize::from(server)].next_wake();
-                if wake.is_some_and(|wake| wake <= self.now.moment()) {
+                if wake.is_some_and(|wake| wake <= self.now.instant()) {
                     self.event(server, Event::Woken);
                 }
             }

@@ -1,5 +1,7 @@
 //! `flush_all`, which is the cluster's.
 
+use std::time::Duration;
+
 use crate::neighbours::{Client, HERE, PEERS, a_second_later, ask, cluster, key};
 use crate::rig::Rig;
 use mbal_model::{MoveId, Prefix};
@@ -94,10 +96,10 @@ fn what_a_flush_was_not_asked_for_may_leave_when_nobody_waits_for_its_answer() {
     let prefix = Prefix::equal(2).next().expect("four");
     rig.server.store.know_flush(5);
     rig.handle(Event::Tick);
-    rig.pass_until(rig.now.moment().after(1_000_000));
+    rig.pass_until(rig.now.instant() + Duration::from_secs(1));
     rig.handle(Event::Tick);
     assert!(!rig.server.store.begin_to_leave(prefix, MoveId(1)));
-    rig.pass_until(rig.now.moment().after(1_000_000));
+    rig.pass_until(rig.now.instant() + Duration::from_secs(1));
     rig.handle(Event::Tick);
     assert!(rig.server.store.begin_to_leave(prefix, MoveId(1)));
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mbal_model::{Cluster, ClusterMap, Key, Owner, Prefix, ServerId, WorkerId};
+use mbal_model::{Cluster, ClusterMap, Instant, Key, Owner, Prefix, ServerId, WorkerId};
 use mbal_worker::Event;
 
 use crate::rig::{CONN, Rig};
 
 const HERE: ServerId = ServerId(1);
-const UNTIL: Duration = Duration::from_secs(10);
+const UNTIL: Instant = Instant::from_secs(10);
 
 /// Server 1 has the first half, server 2 the second; no link leads there.
 fn cluster(version: u64) -> Arc<Cluster> {
@@ -28,7 +28,7 @@ fn key(half: u64) -> String {
 fn owning() -> Rig {
     let mut rig = Rig::new();
     rig.server.own_until(UNTIL);
-    rig.worker.look_at_lease(Duration::from_secs(9));
+    rig.worker.look_at_lease(Instant::from_secs(9));
     rig.handle(Event::Mapped { here: HERE, cluster: cluster(1) });
     let own = key(0);
     rig.check(
@@ -67,7 +67,7 @@ fn a_lease_that_is_over_makes_misses_of_reads_and_refuses_writes_before_the_next
 fn a_flush_all_of_a_server_whose_lease_is_over_is_not_the_clusters() {
     let mut rig = Rig::new();
     rig.server.own_until(UNTIL);
-    rig.worker.look_at_lease(Duration::ZERO);
+    rig.worker.look_at_lease(Instant::ZERO);
     let alone = Owner { server: HERE, worker: WorkerId(0) };
     let map = ClusterMap::new(1, vec![(Prefix::ALL, alone)]).expect("it covers all");
     let cluster = Arc::new(Cluster::without_addresses(map));
@@ -94,11 +94,11 @@ fn what_is_forsaken_is_dropped_and_the_server_owns_anew_by_a_newer_map_alone() {
     let mut rig = owning();
     let own = key(0);
     rig.worker.look_at_lease(UNTIL);
-    rig.server.own_until(Duration::ZERO);
+    rig.server.own_until(Instant::ZERO);
     assert_eq!(rig.server.fence_off(rig.now), None, "nobody is in a batch, and nothing moves");
     assert_eq!(rig.server.store.prefixes(), []);
     // It is under a lease again; the map that it forsook does not come back.
-    rig.server.own_until(2 * UNTIL);
+    rig.server.own_until(Instant::from_secs(20));
     rig.worker.look_at_lease(UNTIL);
     rig.handle(Event::Mapped { here: HERE, cluster: cluster(1) });
     rig.check(&format!("get {own}\r\n"), "END\r\n");
@@ -111,6 +111,6 @@ fn what_is_forsaken_is_dropped_and_the_server_owns_anew_by_a_newer_map_alone() {
 #[test]
 fn a_server_without_a_lease_owns_for_ever() {
     let mut rig = Rig::new();
-    rig.worker.look_at_lease(Duration::from_secs(u64::from(u32::MAX)));
+    rig.worker.look_at_lease(Instant::from_secs(u64::from(u32::MAX)));
     rig.check("set k 0 0 1\r\nv\r\n", "STORED\r\n");
 }

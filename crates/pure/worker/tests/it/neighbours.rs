@@ -1,6 +1,7 @@
 //! Servers of one cluster: workers without sockets, whose network is the test.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::rig::{CONN, Rig};
 use mbal_model::{Cluster, ClusterMap, Key, MoveId, Owner, Prefix, Route, ServerId, WorkerId};
@@ -150,7 +151,7 @@ pub fn begin_to_move(client: &Client, key: &str) -> Prefix {
 
 /// Until whoever waits for a slice has waited long enough.
 pub fn a_second_later(client: &mut Client) {
-    let end = client.rig.now.moment().after(1_100_000);
+    let end = client.rig.now.instant() + Duration::from_millis(1_100);
     while let Some(wake) = client.rig.worker.next_wake().filter(|wake| *wake < end) {
         client.rig.pass_until(wake);
         client.event(Event::Woken);

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use mbal_cachelet::{Options, Store};
-use mbal_model::WorkerId;
-use mbal_worker::{
-    Action, Actions, Authenticator, ConnId, Event, Moment, Now, Settings, Shared, Worker,
-};
+use mbal_model::{Instant, WorkerId};
+use mbal_worker::{Action, Actions, Authenticator, ConnId, Event, Now, Settings, Shared, Worker};
 
 pub const CONN: ConnId = ConnId(0);
 pub const START: Now = Now { second: 100, unix: 1_700_000_000, micros: 0 };
@@ -81,9 +79,9 @@ impl Rig {
     }
 
     /// Time passes until then, if it has not yet.
-    pub fn pass_until(&mut self, moment: Moment) {
-        let micros = moment.0.max(self.now.moment().0) - self.now.moment().0;
-        let micros = u64::from(self.now.micros) + micros;
+    pub fn pass_until(&mut self, until: Instant) {
+        let passes = until.left(self.now.instant());
+        let micros = u64::from(self.now.micros) + passes.as_nanos().div_ceil(1_000) as u64;
         let seconds = micros / 1_000_000;
         self.now.second += seconds as u32;
         self.now.unix += seconds;

@@ -1,12 +1,11 @@
 //! Memory that another worker may still see: who waits for it, until when, and who does not.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use mbal_model::{Cluster, ClusterMap, Owner, Prefix, ServerId, WorkerId};
+use mbal_model::{Cluster, ClusterMap, Instant, Owner, Prefix, ServerId, WorkerId};
 use mbal_wire::PeerRequest;
-use mbal_worker::{
-    Action, Actions, ConnId, Event, Moment, ROOM_MICROS_MAX, Settings, Ticket, Ticketed,
-};
+use mbal_worker::{Action, Actions, ConnId, Event, ROOM_WAIT_MAX, Settings, Ticket, Ticketed};
 
 use crate::datagrams::SENDER;
 use crate::rig::{CONN, Rig};
@@ -59,10 +58,10 @@ fn set(key: &str) -> String {
 
 /// Passes the time until the worker wants to be woken, and wakes it; how long that was, in microseconds.
 fn wake(rig: &mut Rig) -> (u64, Actions) {
-    let before = rig.now.moment().0;
+    let before = rig.now.instant();
     let wake = rig.worker.next_wake().expect("it waits");
     rig.pass_until(wake);
-    (wake.0 - before, rig.handle(Event::Woken))
+    (wake.as_micros() - before.as_micros(), rig.handle(Event::Woken))
 }
 
 fn text(actions: &Actions) -> String {
@@ -81,8 +80,8 @@ fn who_waits_for_nothing_asks_for_no_wake_up() {
 #[test]
 fn a_set_waits_until_another_workers_batch_is_over_and_others_are_served_meanwhile() {
     let (mut rig, key) = crowded();
-    let begin = rig.now.moment();
-    assert_eq!(rig.worker.next_wake(), Some(begin.after(50)));
+    let begin = rig.now.instant();
+    assert_eq!(rig.worker.next_wake(), Some(begin + Duration::from_micros(50)));
     let get = rig.handle(Event::Received { conn: OTHER, bytes: b"get here\r\n" });
     assert_eq!(text(&get), "VALUE here 0 1\r\nv\r\nEND\r\n");
     // What a driver has received before it paused is kept.
@@ -103,16 +102,16 @@ fn a_set_waits_until_another_workers_batch_is_over_and_others_are_served_meanwhi
 #[test]
 fn many_wait_and_are_woken_at_the_earliest_moment() {
     let (mut rig, _) = crowded();
-    let begin = rig.now.moment();
-    rig.pass_until(begin.after(30));
+    let begin = rig.now.instant();
+    rig.pass_until(begin + Duration::from_micros(30));
     rig.handle(Event::Received { conn: OTHER, bytes: set("later").as_bytes() });
-    assert_eq!(rig.worker.next_wake(), Some(begin.after(50)));
+    assert_eq!(rig.worker.next_wake(), Some(begin + Duration::from_micros(50)));
     rig.server.store.leave(SLOW);
-    rig.pass_until(begin.after(50));
+    rig.pass_until(begin + Duration::from_micros(50));
     let actions = rig.handle(Event::Woken);
     assert_eq!(actions.list.last(), Some(&Action::Resume { conn: CONN }));
-    assert_eq!(rig.worker.next_wake(), Some(begin.after(80)));
-    rig.pass_until(begin.after(80));
+    assert_eq!(rig.worker.next_wake(), Some(begin + Duration::from_micros(80)));
+    rig.pass_until(begin + Duration::from_micros(80));
     let actions = rig.handle(Event::Woken);
     assert_eq!(actions.list.last(), Some(&Action::Resume { conn: OTHER }));
 }
@@ -121,17 +120,17 @@ fn many_wait_and_are_woken_at_the_earliest_moment() {
 fn who_waits_in_vain_is_refused_in_time() {
     let (mut rig, key) = crowded();
     let refused = rig.server.sums().store_no_memory;
-    let begin = rig.now.moment().0;
+    let begin = rig.now.instant();
     let mut moments = Vec::new();
     let actions = loop {
         let (_, actions) = wake(&mut rig);
-        moments.push(rig.now.moment().0 - begin);
+        moments.push((rig.now.instant() - begin).as_micros());
         if !actions.list.is_empty() {
             break actions;
         }
     };
     assert_eq!(moments[..6], [50, 150, 350, 750, 1_550, 2_550]);
-    assert_eq!(moments.last(), Some(&ROOM_MICROS_MAX));
+    assert_eq!(moments.last(), Some(&ROOM_WAIT_MAX.as_micros()));
     assert_eq!(text(&actions), NO_MEMORY);
     assert_eq!(actions.list.last(), Some(&Action::Resume { conn: CONN }));
     assert_eq!((rig.worker.next_wake(), rig.server.sums().store_no_memory), (None, refused + 1));
@@ -265,14 +264,14 @@ fn a_flush_stands_behind_what_waits_and_before_what_comes_later() {
 fn a_peers_request_that_waits_in_vain_is_refused() {
     let mut rig = crowded_server();
     assert_eq!(ask(&mut rig, 1, &[&set("a"), "mg a\r\n"]), []);
-    let begin = rig.now.moment();
+    let begin = rig.now.instant();
     let answered = loop {
         let answered = answers(&wake(&mut rig).1);
         if !answered.is_empty() {
             break answered;
         }
     };
-    assert_eq!(rig.now.moment(), begin.after(ROOM_MICROS_MAX));
+    assert_eq!(rig.now.instant(), begin + ROOM_WAIT_MAX);
     assert_eq!(answered, all(&[(1, NO_MEMORY.trim_end()), (2, "EN")]));
 }
 
@@ -303,5 +302,5 @@ fn what_is_held_for_peers_is_bounded() {
     assert_eq!(answered[0], (0, NO_MEMORY.trim_end().to_owned()));
     assert_eq!(answered.len() as u64, asked + 1);
     assert_eq!(rig.worker.next_wake(), None);
-    assert_eq!(rig.now.moment(), Moment(100_000_000), "no time has passed");
+    assert_eq!(rig.now.instant(), Instant::from_secs(100), "no time has passed");
 }

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use mbal_model::{Cluster, Key, ReplicaVersion, ServerId};
+use mbal_model::{Cluster, Instant, Key, ReplicaVersion, ServerId};
 use mbal_replica::{Announcement, Choice, Leases};
 use mbal_routing::place;
 use mbal_wire::unescaped;
@@ -167,7 +166,7 @@ fn servers_answer_what_the_vectors_say() {
 }
 
 /// Where a read may go: home, or to suffixes.
-fn may_go(leases: &mut Leases, at: Duration) -> BTreeSet<String> {
+fn may_go(leases: &mut Leases, at: Instant) -> BTreeSet<String> {
     let word = |choice| match choice {
         Choice::Home => "home".to_owned(),
         Choice::Copy { suffix, seen } if seen == ReplicaVersion::default() => suffix.to_string(),
@@ -181,8 +180,8 @@ const HASH: u64 = 9;
 
 #[test]
 fn leases_are_as_the_vectors_say() {
-    let new = || Leases::new(4, 4, 9, Duration::ZERO);
-    let millis = |text: &str| Duration::from_millis(text.parse().expect("a number"));
+    let new = || Leases::new(4, 4, 9, Instant::ZERO);
+    let millis = |text: &str| Instant::from_millis(text.parse().expect("a number"));
     let (mut leases, mut reads) = (new(), 0);
     for line in lines(COPIES) {
         match line.split(' ').collect::<Vec<_>>()[..] {

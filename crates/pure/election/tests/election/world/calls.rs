@@ -61,7 +61,7 @@ impl World {
                         Answered::Now(answer) => (answer, false),
                         Answered::At(time, answer) => {
                             self.met.count("lease renewed that was being revoked");
-                            when += (time.saturating_sub(now) as f64 / self.etcd_rate) as u64 + 1;
+                            when += ((time - now).as_micros() as f64 / self.etcd_rate) as u64 + 1;
                             (answer, true)
                         }
                     };
